@@ -1,0 +1,79 @@
+# Build, install and test the extension.
+#
+#   make                    build against the pg_config on PATH, or PG_CONFIG=...
+#   make install            into that server
+#   make installcheck       pg_regress and isolation tests on a running server
+#   make check              every test, on private clusters; needs nothing but make
+#   make demo               the demonstration, likewise
+#
+# "make WERROR=1" turns warnings into errors.
+
+# These two install what they need, a compiler and a server included, so they
+# have to run where neither is there yet: nothing below may be read for them.
+ifneq ($(filter check demo,$(MAKECMDGOALS)),)
+
+.PHONY: check demo
+check:
+	@test/run check $(SUITE) $(TESTS)
+demo:
+	@demo/run
+
+else
+
+EXTENSION = idempotency
+EXTVERSION = 0.1.0
+MODULE_big = idempotency
+PGFILEDESC = "idempotency - idempotency keys, transactional outbox and stock reservations"
+
+OBJS := $(patsubst %.c,%.o,$(sort $(wildcard src/*.c src/*/*.c)))
+OUR_HEADERS := $(wildcard src/*.h src/*/*.h)
+
+# The order is that of creation: functions need the tables of their own room
+# and of the rooms before it.
+SQL_PARTS := $(wildcard \
+	src/base/functions.sql \
+	src/claim/tables.sql \
+	src/claim/functions.sql \
+	src/outbox/tables.sql \
+	src/outbox/functions.sql \
+	src/relay/functions.sql \
+	src/stock/tables.sql \
+	src/stock/functions.sql \
+	src/base/privileges.sql)
+INSTALL_SCRIPT_SQL = $(EXTENSION)--$(EXTVERSION).sql
+DATA_built = $(INSTALL_SCRIPT_SQL)
+
+REGRESS_ALL := $(sort $(patsubst sql/%.sql,%,$(wildcard sql/*.sql)))
+REGRESS := $(filter extension,$(REGRESS_ALL)) $(filter-out extension,$(REGRESS_ALL))
+ISOLATION := $(sort $(patsubst test/isolation/specs/%.spec,%,$(wildcard test/isolation/specs/*.spec)))
+ISOLATION_OPTS = --inputdir=test/isolation --outputdir=output_iso --load-extension=$(EXTENSION)
+EXTRA_CLEAN = output_iso
+
+PG_CONFIG ?= pg_config
+PGXS := $(shell $(PG_CONFIG) --pgxs)
+ifeq ($(PGXS),)
+$(error $(PG_CONFIG) does not run; install the server's development package or give PG_CONFIG=/path/to/pg_config)
+endif
+
+# The server's headers are the system's, so that warnings are about our code.
+PG_CPPFLAGS = -I$(srcdir)/src -isystem $(shell $(PG_CONFIG) --includedir-server)
+# Callbacks have the parameters that the server gives them, used or not.
+PG_CFLAGS = -Wall -Wextra -Wno-unused-parameter $(if $(WERROR),-Werror)
+SHLIB_LINK = -lcurl
+
+# Bitcode serves to inline functions into JIT-compiled expressions, which ours
+# would gain nothing from. Without it no clang is needed.
+ifneq ($(origin with_llvm),command line)
+override with_llvm = no
+endif
+
+include $(PGXS)
+
+$(OBJS): $(OUR_HEADERS)
+
+$(INSTALL_SCRIPT_SQL): $(SQL_PARTS) Makefile
+	printf '%s\n\n' '\echo Use "CREATE EXTENSION $(EXTENSION)" to load this file. \quit' > $@.tmp
+	cat $(SQL_PARTS) /dev/null >> $@.tmp
+	mv $@.tmp $@
+
+endif

@@ -1,0 +1,42 @@
+/*
+ * catalog.h
+ *		Where our own relations are.
+ */
+#ifndef BASE_CATALOG_H
+#define BASE_CATALOG_H
+
+/* In the order in which idem_outcome declares its labels. */
+typedef enum IdemOutcome
+{
+	IDEM_CLAIMED,
+	IDEM_IN_PROGRESS,
+	IDEM_COMPLETED,
+	IDEM_FAILED,
+	IDEM_MISMATCH,
+	IDEM_OUTCOMES
+} IdemOutcome;
+
+typedef struct Catalog
+{
+	Oid			extension;
+	Oid			schema;
+	char		schema_name[NAMEDATALEN * 2 + 3];	/* quoted if need be */
+	Oid			idem_key;
+	Oid			idem_key_pkey;
+	Oid			idem_token_seq;
+	Oid			idem_outcome[IDEM_OUTCOMES];
+	Oid			outbox_log;
+	Oid			outbox_position_seq;
+} Catalog;
+
+/*
+ * The OIDs, looked up once per session and again after DDL.  Raises an error
+ * if this database does not have the extension.  Take what is needed before
+ * anything that could process an invalidation.
+ */
+extern const Catalog *catalog_get(void);
+
+/* As catalog_get, but NULL if this database does not have the extension. */
+extern const Catalog *catalog_find(void);
+
+#endif							/* BASE_CATALOG_H */

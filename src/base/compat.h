@@ -1,0 +1,101 @@
+/*
+ * compat.h
+ *		What differs between PostgreSQL 15 and 18; the only file that asks for
+ *		the version.
+ */
+#ifndef BASE_COMPAT_H
+#define BASE_COMPAT_H
+
+#include "access/genam.h"
+#include "access/tableam.h"
+#include "common/base64.h"
+#include "executor/executor.h"
+#include "storage/latch.h"
+#include "storage/proc.h"
+#include "utils/timestamp.h"
+
+#if PG_VERSION_NUM < 150000
+#error "idempotency needs PostgreSQL 15 or later"
+#endif
+
+/* 16: an update says which kinds of indexes have to follow. */
+#if PG_VERSION_NUM >= 160000
+typedef TU_UpdateIndexes CompatUpdateIndexes;
+#define compat_needs_index_update(update) ((update) != TU_None)
+#define compat_only_summarizing(update) ((update) == TU_Summarizing)
+#else
+typedef bool CompatUpdateIndexes;
+#define compat_needs_index_update(update) (update)
+#define compat_only_summarizing(update) false
+#endif
+
+static inline List *
+compat_insert_index_tuples(ResultRelInfo *info, TupleTableSlot *slot,
+						   EState *estate, bool update, bool no_duplicate_error,
+						   bool *conflict, bool only_summarizing)
+{
+	return ExecInsertIndexTuples(info, slot, estate, update,
+								 no_duplicate_error, conflict, NIL
+#if PG_VERSION_NUM >= 160000
+								 ,only_summarizing
+#endif
+		);
+}
+
+static inline IndexScanDesc
+compat_index_beginscan(Relation table, Relation index, Snapshot snapshot,
+					   int key_count)
+{
+	return index_beginscan(table, index, snapshot,
+#if PG_VERSION_NUM >= 180000
+						   NULL,
+#endif
+						   key_count, 0);
+}
+
+/* This backend's place among MaxBackends. */
+static inline int
+compat_my_proc_number(void)
+{
+#if PG_VERSION_NUM >= 170000
+	return MyProcNumber;
+#else
+	return MyProc->pgprocno;
+#endif
+}
+
+/* 17: a wait set belongs to a resource owner; ours lives with the process. */
+static inline WaitEventSet *
+compat_create_wait_event_set(MemoryContext context, int event_count)
+{
+#if PG_VERSION_NUM >= 170000
+	return CreateWaitEventSet(NULL, event_count);
+#else
+	return CreateWaitEventSet(context, event_count);
+#endif
+}
+
+/* 17: an owner that may not log in can still own workers. */
+#if PG_VERSION_NUM >= 170000
+#define COMPAT_WORKER_CONNECTION_FLAGS BGWORKER_BYPASS_ROLELOGINCHECK
+#else
+#define COMPAT_WORKER_CONNECTION_FLAGS 0
+#endif
+
+/* 17: intervals can be infinite. */
+#if PG_VERSION_NUM >= 170000
+#define compat_interval_is_finite(interval) (!INTERVAL_NOT_FINITE(interval))
+#else
+#define compat_interval_is_finite(interval) true
+#endif
+
+/* 18: base64 is of bytes. */
+#if PG_VERSION_NUM >= 180000
+#define COMPAT_BASE64(source) ((const uint8 *) (source))
+#define COMPAT_BASE64_OUT(target) ((uint8 *) (target))
+#else
+#define COMPAT_BASE64(source) ((const char *) (source))
+#define COMPAT_BASE64_OUT(target) ((char *) (target))
+#endif
+
+#endif							/* BASE_COMPAT_H */

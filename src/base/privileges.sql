@@ -1,0 +1,53 @@
+/* Last part of the install script: nothing for PUBLIC, and a word to the launcher. */
+
+DO $$
+DECLARE
+	member regprocedure;
+BEGIN
+	FOR member IN
+		SELECT d.objid FROM pg_catalog.pg_depend d
+		JOIN pg_catalog.pg_extension e ON e.oid = d.refobjid
+		WHERE e.extname = 'idempotency' AND d.deptype = 'e'
+			AND d.refclassid = 'pg_catalog.pg_extension'::regclass
+			AND d.classid = 'pg_catalog.pg_proc'::regclass
+	LOOP
+		EXECUTE pg_catalog.format('REVOKE ALL ON FUNCTION %s FROM PUBLIC', member);
+	END LOOP;
+END
+$$;
+
+CREATE FUNCTION idempotency_grant(role regrole)
+RETURNS void
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	member regprocedure;
+BEGIN
+	IF role IS NULL THEN
+		RAISE EXCEPTION 'role must not be null' USING ERRCODE = '22004';
+	END IF;
+	EXECUTE format('GRANT USAGE ON SCHEMA @extschema@ TO %s', role);
+	FOR member IN
+		SELECT p.oid FROM pg_proc p
+		WHERE p.pronamespace = '@extschema@'::regnamespace
+			AND p.proname IN ('idem_claim', 'idem_complete', 'idem_fail',
+				'idem_renew', 'outbox_enqueue', 'stock_lines',
+				'stock_reserve', 'stock_confirm', 'stock_cancel', 'stock_level')
+	LOOP
+		EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO %s', member, role);
+	END LOOP;
+END
+$$;
+COMMENT ON FUNCTION idempotency_grant(regrole) IS
+	'Lets an application role claim keys, enqueue events and reserve stock, and no more.';
+REVOKE ALL ON FUNCTION idempotency_grant(regrole) FROM PUBLIC;
+
+GRANT SELECT ON outbox_dead, outbox_subscriptions, stock_levels TO pg_monitor;
+
+CREATE FUNCTION idempotency_announce()
+RETURNS void
+LANGUAGE C VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME';
+SELECT idempotency_announce();
+DROP FUNCTION idempotency_announce();

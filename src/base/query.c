@@ -1,0 +1,111 @@
+/*
+ * query.c
+ *		Saved queries on our own tables.
+ *
+ * Every name in a query is qualified, and workers run with a fixed
+ * search_path, so that nothing a user creates can come in between.
+ */
+#include "postgres.h"
+
+#include "catalog/pg_type.h"
+#include "executor/spi.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+
+#include "base/catalog.h"
+#include "base/query.h"
+
+#define SCHEMA_MARK "@extschema@"
+
+static char *
+query_with_schema(const char *sql, const char *schema)
+{
+	StringInfoData buffer;
+	const char *mark;
+
+	initStringInfo(&buffer);
+	while ((mark = strstr(sql, SCHEMA_MARK)) != NULL)
+	{
+		appendBinaryStringInfo(&buffer, sql, mark - sql);
+		appendStringInfoString(&buffer, schema);
+		sql = mark + strlen(SCHEMA_MARK);
+	}
+	appendStringInfoString(&buffer, sql);
+	return buffer.data;
+}
+
+/*
+ * Plans the query, anew if the extension has moved to another schema.
+ */
+static void
+query_prepare(SavedQuery *query)
+{
+	const Catalog *catalog = catalog_get();
+	int			nargs = 0;
+
+	if (query->plan != NULL && strcmp(query->schema, catalog->schema_name) == 0)
+		return;
+	if (query->plan != NULL)
+		SPI_freeplan(query->plan);
+	query->plan = NULL;
+	strlcpy(query->schema, catalog->schema_name, sizeof(query->schema));
+	while (nargs < QUERY_ARGS_MAX && OidIsValid(query->types[nargs]))
+		nargs++;
+	query->plan = SPI_prepare(query_with_schema(query->sql, query->schema),
+							  nargs, query->types);
+	if (query->plan == NULL || SPI_keepplan(query->plan) != 0)
+		elog(ERROR, "could not prepare \"%s\": %s", query->sql,
+			 SPI_result_code_string(SPI_result));
+}
+
+uint64
+query_run(SavedQuery *query, Datum *values, const char *nulls, bool read_only)
+{
+	int			result;
+
+	query_prepare(query);
+	result = SPI_execute_plan(query->plan, values, nulls, read_only, 0);
+	if (result < 0)
+		elog(ERROR, "could not run \"%s\": %s", query->sql,
+			 SPI_result_code_string(result));
+	return SPI_processed;
+}
+
+Portal
+query_open(SavedQuery *query, Datum *values, bool read_only)
+{
+	query_prepare(query);
+	return SPI_cursor_open(NULL, query->plan, values, NULL, read_only);
+}
+
+Datum
+query_array8(Datum *elements, int count, Oid type)
+{
+	return PointerGetDatum(construct_array(elements, count, type,
+										   sizeof(int64), FLOAT8PASSBYVAL,
+										   TYPALIGN_DOUBLE));
+}
+
+Datum
+query_datum(uint64 row, int column, bool *isnull)
+{
+	Assert(row < SPI_tuptable->numvals);
+	return SPI_getbinval(SPI_tuptable->vals[row], SPI_tuptable->tupdesc,
+						 column, isnull);
+}
+
+int64
+query_int64(uint64 row, int column)
+{
+	bool		isnull;
+	Datum		value = query_datum(row, column, &isnull);
+
+	return isnull ? 0 : DatumGetInt64(value);
+}
+
+char *
+query_text(uint64 row, int column)
+{
+	Assert(row < SPI_tuptable->numvals);
+	return SPI_getvalue(SPI_tuptable->vals[row], SPI_tuptable->tupdesc, column);
+}

@@ -1,0 +1,37 @@
+/*
+ * relation.h
+ *		Reads and writes rows of our own tables without going through a query.
+ */
+#ifndef BASE_RELATION_H
+#define BASE_RELATION_H
+
+#include "access/skey.h"
+#include "executor/tuptable.h"
+#include "utils/relcache.h"
+#include "utils/snapshot.h"
+
+/*
+ * Finds a row by an index and stores it in the slot.  With a dirty snapshot
+ * the transactions that put it in doubt are in the snapshot afterwards.
+ */
+extern bool relation_probe(Relation table, Relation index, ScanKey keys,
+						   int key_count, Snapshot snapshot,
+						   TupleTableSlot *slot);
+
+/* Inserts the slot's row; raises an error on a duplicate. */
+extern void relation_insert(Relation table, TupleTableSlot *slot);
+
+/*
+ * Inserts the slot's row unless a unique index has it, in doubt or not; never
+ * waits.  Returns whether the row was inserted.
+ */
+extern bool relation_insert_or_conflict(Relation table, TupleTableSlot *slot);
+
+/* Replaces a row that this transaction has locked by the slot's. */
+extern void relation_update(Relation table, ItemPointer tid,
+							TupleTableSlot *slot);
+
+/* Deletes a row that this transaction has locked. */
+extern void relation_delete(Relation table, ItemPointer tid);
+
+#endif							/* BASE_RELATION_H */

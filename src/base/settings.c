@@ -1,0 +1,109 @@
+/*
+ * settings.c
+ *		Defines every idempotency.* setting; no other file does.
+ *
+ * Durations that a call may override (ttl, lease, reservation_ttl) can be set
+ * by anyone.  What steers the workers or the network belongs to the
+ * configuration file and takes effect on reload.
+ */
+#include "postgres.h"
+
+#include <limits.h>
+
+#include "utils/guc.h"
+#include "utils/varlena.h"
+
+#include "base/settings.h"
+
+int			settings_ttl_s = 24 * 60 * 60;
+int			settings_lease_s = 40;
+int			settings_sweep_interval_ms = 1000;
+char	   *settings_databases = NULL;
+char	   *settings_webhook_allowed_networks = NULL;
+
+/* Read by name from SQL: the stock room is written in it. */
+static int	reservation_ttl_s = 15 * 60;
+static bool stock_events = false;
+
+static bool
+settings_check_databases(char **newval, void **extra, GucSource source)
+{
+	char	   *copy = pstrdup(*newval);
+	List	   *names;
+	bool		ok = SplitIdentifierString(copy, ',', &names);
+
+	if (!ok)
+		GUC_check_errdetail("The list of database names has a syntax error.");
+	list_free(names);
+	pfree(copy);
+	return ok;
+}
+
+static void
+settings_define_durations(void)
+{
+	DefineCustomIntVariable("idempotency.ttl",
+							"How long a finished key is remembered.",
+							NULL, &settings_ttl_s,
+							24 * 60 * 60, 1, INT_MAX,
+							PGC_USERSET, GUC_UNIT_S, NULL, NULL, NULL);
+	DefineCustomIntVariable("idempotency.lease",
+							"What idem_renew extends a lease by when it is not told.",
+							NULL, &settings_lease_s,
+							40, 1, INT_MAX,
+							PGC_USERSET, GUC_UNIT_S, NULL, NULL, NULL);
+	DefineCustomIntVariable("idempotency.reservation_ttl",
+							"How long a reservation of stock waits to be confirmed.",
+							NULL, &reservation_ttl_s,
+							15 * 60, 1, INT_MAX,
+							PGC_USERSET, GUC_UNIT_S, NULL, NULL, NULL);
+	DefineCustomIntVariable("idempotency.sweep_interval",
+							"How often the sweeper looks for what has expired.",
+							NULL, &settings_sweep_interval_ms,
+							1000, 10, 60 * 60 * 1000,
+							PGC_SIGHUP, GUC_UNIT_MS, NULL, NULL, NULL);
+}
+
+void
+settings_define(void)
+{
+	settings_define_durations();
+	DefineCustomStringVariable("idempotency.databases",
+							   "Databases that get workers.",
+							   "An empty list means every database that has the extension.",
+							   &settings_databases,
+							   "", PGC_SIGHUP, GUC_LIST_INPUT,
+							   settings_check_databases, NULL, NULL);
+	DefineCustomStringVariable("idempotency.webhook_allowed_networks",
+							   "Networks that webhooks may reach though they are private.",
+							   "A list such as '10.0.0.0/8, 127.0.0.1'; public addresses are always allowed.",
+							   &settings_webhook_allowed_networks,
+							   "", PGC_SIGHUP, 0,
+							   NULL, NULL, NULL);
+	DefineCustomBoolVariable("idempotency.stock_events",
+							 "Announces changes of reservations in the outbox.",
+							 NULL, &stock_events,
+							 false, PGC_SUSET, 0, NULL, NULL, NULL);
+	MarkGUCPrefixReserved("idempotency");
+}
+
+bool
+settings_database_wanted(const char *name)
+{
+	char	   *copy = pstrdup(settings_databases);
+	List	   *names;
+	ListCell   *cell;
+	bool		wanted;
+
+	if (!SplitIdentifierString(copy, ',', &names))
+		elog(ERROR, "invalid list of databases in idempotency.databases");
+	wanted = names == NIL;
+	foreach(cell, names)
+	{
+		if (strcmp(lfirst(cell), name) == 0)
+			wanted = true;
+	}
+	list_free(names);
+	pfree(copy);
+	return wanted;
+}

@@ -1,0 +1,20 @@
+/*
+ * settings.h
+ *		The idempotency.* settings; docs and units are in settings.c.
+ */
+#ifndef BASE_SETTINGS_H
+#define BASE_SETTINGS_H
+
+extern int	settings_ttl_s;
+extern int	settings_lease_s;
+extern int	settings_sweep_interval_ms;
+extern char *settings_databases;
+extern char *settings_webhook_allowed_networks;
+
+/* Defines all settings; called once by _PG_init. */
+extern void settings_define(void);
+
+/* Is this database one that idempotency.databases names? */
+extern bool settings_database_wanted(const char *name);
+
+#endif							/* BASE_SETTINGS_H */

@@ -1,0 +1,301 @@
+/*
+ * shared.c
+ *		The table of databases that have the extension, in shared memory.
+ *
+ * The launcher reads it to know which workers to run.  Backends reach their
+ * own database's entry to wake its relay.  It holds plain data and locks only
+ * and is made anew after a crash: all of it is found again by looking into
+ * the databases.
+ *
+ * The lock guards which entry belongs to whom; a backend's commit never takes
+ * it.  A spinlock in each entry guards the relay's latch.
+ */
+#include "postgres.h"
+
+#include "fmgr.h"
+#include "miscadmin.h"
+#include "storage/ipc.h"
+#include "storage/lwlock.h"
+#include "storage/shmem.h"
+#include "utils/builtins.h"
+
+#include "base/shared.h"
+
+typedef struct SharedState
+{
+	LWLock	   *lock;
+	Oid			last_looked;	/* guarded by lock */
+	slock_t		launcher_mutex;
+	Latch	   *launcher_latch;	/* guarded by launcher_mutex */
+	SharedDatabase databases[SHARED_DATABASES_MAX];
+} SharedState;
+
+static SharedState *shared = NULL;
+static SharedDatabase *my_database = NULL;
+
+PG_FUNCTION_INFO_V1(idempotency_require_preload);
+
+void
+shared_request(void)
+{
+	RequestAddinShmemSpace(MAXALIGN(sizeof(SharedState)));
+	RequestNamedLWLockTranche("idempotency", 1);
+}
+
+static void
+shared_init_database(SharedDatabase *entry)
+{
+	memset(entry, 0, sizeof(SharedDatabase));
+	SpinLockInit(&entry->mutex);
+	pg_atomic_init_u64(&entry->max_position, 0);
+	pg_atomic_init_u64(&entry->ends, 0);
+	pg_atomic_init_u32(&entry->relay_armed, 0);
+}
+
+void
+shared_startup(void)
+{
+	bool		found;
+
+	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
+	shared = ShmemInitStruct("idempotency", sizeof(SharedState), &found);
+	if (!found)
+	{
+		shared->lock = &GetNamedLWLockTranche("idempotency")->lock;
+		shared->last_looked = InvalidOid;
+		shared->launcher_latch = NULL;
+		SpinLockInit(&shared->launcher_mutex);
+		for (int i = 0; i < SHARED_DATABASES_MAX; i++)
+			shared_init_database(&shared->databases[i]);
+	}
+	LWLockRelease(AddinShmemInitLock);
+}
+
+bool
+shared_ready(void)
+{
+	return shared != NULL;
+}
+
+void
+shared_require(const char *what)
+{
+	if (!shared_ready())
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("%s needs the library idempotency to be preloaded", what),
+				 errhint("Add idempotency to shared_preload_libraries and restart the server.")));
+}
+
+/*
+ * SQL: idempotency_require_preload(what text).
+ */
+Datum
+idempotency_require_preload(PG_FUNCTION_ARGS)
+{
+	if (!shared_ready())
+		shared_require(text_to_cstring(PG_GETARG_TEXT_PP(0)));
+	PG_RETURN_VOID();
+}
+
+/*
+ * The entry of a database, or NULL.  The caller holds the lock.
+ */
+static SharedDatabase *
+shared_find(Oid database)
+{
+	for (int i = 0; i < SHARED_DATABASES_MAX; i++)
+	{
+		if (shared->databases[i].database == database)
+			return &shared->databases[i];
+	}
+	return NULL;
+}
+
+/*
+ * As shared_find, but takes a free entry if there is none.
+ */
+static SharedDatabase *
+shared_find_or_add(Oid database)
+{
+	SharedDatabase *entry = shared_find(database);
+
+	if (entry == NULL)
+	{
+		entry = shared_find(InvalidOid);
+		if (entry != NULL)
+		{
+			shared_init_database(entry);
+			entry->database = database;
+		}
+	}
+	return entry;
+}
+
+SharedDatabase *
+shared_database(Oid database)
+{
+	SharedDatabase *entry;
+
+	LWLockAcquire(shared->lock, LW_EXCLUSIVE);
+	entry = shared_find_or_add(database);
+	LWLockRelease(shared->lock);
+	return entry;
+}
+
+SharedDatabase *
+shared_my_database(void)
+{
+	if (my_database == NULL)
+	{
+		my_database = shared_database(MyDatabaseId);
+		if (my_database == NULL)
+			ereport(ERROR,
+					(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+					 errmsg("too many databases use the extension idempotency"),
+					 errdetail("One server can have %d of them.",
+							   SHARED_DATABASES_MAX)));
+	}
+	return my_database;
+}
+
+void
+shared_forget_database(Oid database)
+{
+	SharedDatabase *entry;
+
+	LWLockAcquire(shared->lock, LW_EXCLUSIVE);
+	entry = shared_find(database);
+	if (entry != NULL)
+		entry->database = InvalidOid;
+	LWLockRelease(shared->lock);
+}
+
+void
+shared_set_owner(Oid database, Oid owner)
+{
+	SharedDatabase *entry;
+
+	LWLockAcquire(shared->lock, LW_EXCLUSIVE);
+	entry = OidIsValid(owner) ? shared_find_or_add(database) : shared_find(database);
+	if (entry != NULL)
+		entry->owner = owner;
+	shared->last_looked = database;
+	LWLockRelease(shared->lock);
+
+	if (entry == NULL && OidIsValid(owner))
+		ereport(WARNING,
+				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+				 errmsg("no workers for database with OID %u: too many databases use the extension idempotency",
+						database)));
+}
+
+Oid
+shared_last_looked(void)
+{
+	Oid			database;
+
+	LWLockAcquire(shared->lock, LW_EXCLUSIVE);
+	database = shared->last_looked;
+	shared->last_looked = InvalidOid;
+	LWLockRelease(shared->lock);
+	return database;
+}
+
+bool
+shared_check_database(Oid database)
+{
+	SharedDatabase *entry;
+
+	LWLockAcquire(shared->lock, LW_EXCLUSIVE);
+	entry = shared_find_or_add(database);
+	if (entry != NULL)
+		entry->check = true;
+	LWLockRelease(shared->lock);
+	shared_wake_launcher();
+	return entry != NULL;
+}
+
+void
+shared_vacate_database(Oid database, bool vacate)
+{
+	SharedDatabase *entry;
+
+	LWLockAcquire(shared->lock, LW_EXCLUSIVE);
+	entry = shared_find(database);
+	if (entry != NULL)
+		entry->vacaters += vacate ? 1 : -1;
+	LWLockRelease(shared->lock);
+	shared_wake_launcher();
+}
+
+int
+shared_take_databases(SharedDatabaseInfo infos[SHARED_DATABASES_MAX])
+{
+	int			count = 0;
+
+	LWLockAcquire(shared->lock, LW_EXCLUSIVE);
+	for (int i = 0; i < SHARED_DATABASES_MAX; i++)
+	{
+		SharedDatabase *entry = &shared->databases[i];
+
+		if (!OidIsValid(entry->database))
+			continue;
+		infos[count].database = entry->database;
+		infos[count].owner = entry->owner;
+		infos[count].check = entry->check;
+		infos[count].vacated = entry->vacaters > 0;
+		entry->check = false;
+		count++;
+	}
+	LWLockRelease(shared->lock);
+	return count;
+}
+
+void
+shared_set_launcher_latch(Latch *latch)
+{
+	SpinLockAcquire(&shared->launcher_mutex);
+	shared->launcher_latch = latch;
+	SpinLockRelease(&shared->launcher_mutex);
+}
+
+void
+shared_wake_launcher(void)
+{
+	Latch	   *latch;
+
+	SpinLockAcquire(&shared->launcher_mutex);
+	latch = shared->launcher_latch;
+	SpinLockRelease(&shared->launcher_mutex);
+	if (latch != NULL)
+		SetLatch(latch);
+}
+
+void
+shared_set_relay_latch(SharedDatabase *database, Latch *latch)
+{
+	SpinLockAcquire(&database->mutex);
+	database->relay_latch = latch;
+	SpinLockRelease(&database->mutex);
+}
+
+/*
+ * The relay looks at the count once more after it has armed itself, hence the
+ * barrier between the two here.
+ */
+void
+shared_wake_relay(SharedDatabase *database, bool in_any_case)
+{
+	Latch	   *latch;
+
+	pg_atomic_fetch_add_u64(&database->ends, 1);
+	pg_memory_barrier();
+	if (!in_any_case && pg_atomic_read_u32(&database->relay_armed) == 0)
+		return;
+	SpinLockAcquire(&database->mutex);
+	latch = database->relay_latch;
+	SpinLockRelease(&database->mutex);
+	if (latch != NULL)
+		SetLatch(latch);
+}

@@ -1,0 +1,94 @@
+/*
+ * shared.h
+ *		The databases that have the extension, in shared memory.
+ */
+#ifndef BASE_SHARED_H
+#define BASE_SHARED_H
+
+#include "port/atomics.h"
+#include "storage/latch.h"
+#include "storage/spin.h"
+
+#define SHARED_DATABASES_MAX 128
+
+/*
+ * One database.  An entry keeps its place for as long as the database exists,
+ * so a session may hold on to the pointer to its own.
+ */
+typedef struct SharedDatabase
+{
+	/* Guarded by the lock of the table. */
+	Oid			database;		/* InvalidOid: the entry is free */
+	Oid			owner;			/* of the extension; InvalidOid: it has none */
+	bool		check;			/* the launcher has to look again */
+	int			vacaters;		/* commands that need it without workers */
+
+	/* Guarded by mutex. */
+	slock_t		mutex;
+	Latch	   *relay_latch;	/* NULL while no relay runs */
+	Oid			sequence;		/* whose positions max_position is about */
+
+	/* A hint, never above what the sequence has handed out. */
+	pg_atomic_uint64 max_position;
+	/* How many enqueuing transactions have ended, and other news. */
+	pg_atomic_uint64 ends;
+	/* Set by the relay just before it sleeps, if it could take events. */
+	pg_atomic_uint32 relay_armed;
+} SharedDatabase;
+
+/* What the launcher copies out. */
+typedef struct SharedDatabaseInfo
+{
+	Oid			database;
+	Oid			owner;
+	bool		check;
+	bool		vacated;
+} SharedDatabaseInfo;
+
+/* Asks for the memory and its lock; called at shmem_request time. */
+extern void shared_request(void);
+
+/* Creates or attaches; called at shmem_startup time. */
+extern void shared_startup(void);
+
+/* Is the library preloaded? */
+extern bool shared_ready(void);
+
+/* Raises an error with a hint unless the library is preloaded. */
+extern void shared_require(const char *what);
+
+/* The entry of a database, made if it is not there; NULL: the table is full. */
+extern SharedDatabase *shared_database(Oid database);
+
+/* The entry of this session's database; raises an error if there is no room. */
+extern SharedDatabase *shared_my_database(void);
+
+/* Lets go of the entry of a database that no longer exists. */
+extern void shared_forget_database(Oid database);
+
+/* Notes what a look into a database found; InvalidOid: no extension. */
+extern void shared_set_owner(Oid database, Oid owner);
+
+/* The database that was looked into since the last call; InvalidOid: none. */
+extern Oid	shared_last_looked(void);
+
+/* The launcher shall look into the database again; false: the table is full. */
+extern bool shared_check_database(Oid database);
+
+/* Keeps workers out of a database, or ends that; calls nest. */
+extern void shared_vacate_database(Oid database, bool vacate);
+
+/* Copies all entries in use, clearing their check marks; returns how many. */
+extern int	shared_take_databases(SharedDatabaseInfo infos[SHARED_DATABASES_MAX]);
+
+/* Where a change for the launcher is announced; NULL to sign off. */
+extern void shared_set_launcher_latch(Latch *latch);
+extern void shared_wake_launcher(void);
+
+/* Counts an end; wakes the relay if it is armed, or in any case. */
+extern void shared_wake_relay(SharedDatabase *database, bool in_any_case);
+
+/* Where the relay of a database is reached; NULL to sign off. */
+extern void shared_set_relay_latch(SharedDatabase *database, Latch *latch);
+
+#endif							/* BASE_SHARED_H */

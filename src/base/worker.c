@@ -1,0 +1,114 @@
+/*
+ * worker.c
+ *		What our background workers have in common: how they start, how they
+ *		obey signals, and the short transactions that they work in.
+ *
+ * A worker asked to stop exits with 1: with 0 the postmaster would think that
+ * it is not needed any more.  A worker runs as the extension's owner and not
+ * as the bootstrap superuser, so that a trigger of the owner's gains nothing.
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "executor/spi.h"
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "postmaster/interrupt.h"
+#include "storage/ipc.h"
+#include "storage/latch.h"
+#include "storage/proc.h"
+#include "utils/guc.h"
+#include "utils/snapmgr.h"
+
+#include "base/catalog.h"
+#include "base/compat.h"
+#include "base/worker.h"
+
+void
+worker_define(BackgroundWorker *worker, const char *main, const char *name)
+{
+	memset(worker, 0, sizeof(*worker));
+	worker->bgw_flags = BGWORKER_SHMEM_ACCESS |
+		BGWORKER_BACKEND_DATABASE_CONNECTION;
+	worker->bgw_start_time = BgWorkerStart_RecoveryFinished;
+	worker->bgw_restart_time = BGW_NEVER_RESTART;
+	strlcpy(worker->bgw_library_name, "idempotency", BGW_MAXLEN);
+	strlcpy(worker->bgw_function_name, main, BGW_MAXLEN);
+	strlcpy(worker->bgw_name, name, BGW_MAXLEN);
+	strlcpy(worker->bgw_type, name, BGW_MAXLEN);
+}
+
+/*
+ * Settings that an administrator makes for clients must not reach into a
+ * worker's short transactions.
+ */
+static void
+worker_fix_settings(void)
+{
+	static const char *const fixed[][2] = {
+		{"search_path", "pg_catalog, pg_temp"},
+		{"default_transaction_isolation", "read committed"},
+		{"default_transaction_read_only", "off"},
+		{"lock_timeout", "0"},
+		{"transaction_timeout", "0"},
+	};
+
+	for (int i = 0; i < (int) lengthof(fixed); i++)
+	{
+		if (GetConfigOption(fixed[i][0], true, false) != NULL)
+			SetConfigOption(fixed[i][0], fixed[i][1], PGC_SUSET, PGC_S_OVERRIDE);
+	}
+}
+
+void
+worker_start_in_database(void)
+{
+	WorkerTarget target;
+
+	memcpy(&target, MyBgworkerEntry->bgw_extra, sizeof(target));
+	pqsignal(SIGHUP, SignalHandlerForConfigReload);
+	pqsignal(SIGTERM, SignalHandlerForShutdownRequest);
+	BackgroundWorkerUnblockSignals();
+	BackgroundWorkerInitializeConnectionByOid(target.database, target.owner,
+											  COMPAT_WORKER_CONNECTION_FLAGS);
+	worker_fix_settings();
+}
+
+bool
+worker_obey_signals(void)
+{
+	CHECK_FOR_INTERRUPTS();
+	if (ShutdownRequestPending)
+		proc_exit(1);
+	if (!ConfigReloadPending)
+		return false;
+	ConfigReloadPending = false;
+	ProcessConfigFile(PGC_SIGHUP);
+	return true;
+}
+
+bool
+worker_begin(const char *activity)
+{
+	SetCurrentStatementStartTimestamp();
+	StartTransactionCommand();
+	if (catalog_find() == NULL)
+	{
+		CommitTransactionCommand();
+		return false;
+	}
+	SPI_connect();
+	PushActiveSnapshot(GetTransactionSnapshot());
+	pgstat_report_activity(STATE_RUNNING, activity);
+	return true;
+}
+
+void
+worker_commit(void)
+{
+	PopActiveSnapshot();
+	SPI_finish();
+	CommitTransactionCommand();
+	pgstat_report_stat(true);
+	pgstat_report_activity(STATE_IDLE, NULL);
+}

@@ -1,0 +1,34 @@
+/*
+ * worker.h
+ *		What our background workers have in common.
+ */
+#ifndef BASE_WORKER_H
+#define BASE_WORKER_H
+
+#include "postmaster/bgworker.h"
+
+/* What a worker of a database is started with, in bgw_extra. */
+typedef struct WorkerTarget
+{
+	Oid			database;
+	Oid			owner;			/* of the extension; InvalidOid: superuser */
+} WorkerTarget;
+
+/* Fills in what all our workers share; main is the function's name. */
+extern void worker_define(BackgroundWorker *worker, const char *main,
+						  const char *name);
+
+/* Signals, connection and settings; the first thing a worker's main does. */
+extern void worker_start_in_database(void);
+
+/* Obeys shutdown and reload; true if the configuration was read again. */
+extern bool worker_obey_signals(void);
+
+/*
+ * A transaction with SPI in it.  worker_begin returns false, with nothing
+ * begun, if the database does not have the extension any more.
+ */
+extern bool worker_begin(const char *activity);
+extern void worker_commit(void);
+
+#endif							/* BASE_WORKER_H */

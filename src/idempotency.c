@@ -1,0 +1,74 @@
+/*
+ * idempotency.c
+ *		Entry point of the extension, and the map of it.
+ *
+ * Rooms, each with its SQL beside its C:
+ *
+ *   base/     settings, shared memory, our relations and queries on them, what
+ *             workers have in common, differences between server versions
+ *   claim/    idem_claim and what its owner does next; writes idem_key
+ *   outbox/   enqueuing, the register of open transactions, reading the log,
+ *             positions and exceptions: rows, no network; writes outbox_*
+ *   relay/    the worker that delivers: its loop, runs of events, HTTP,
+ *             signatures, retries; reads and writes rows through outbox/ only
+ *   stock/    reservations of stock, in SQL; writes stock_*
+ *   sweep/    the worker that asks each room to drop what has lapsed
+ *   launch/   the worker that starts the others wherever the extension is
+ *
+ * Calls go one way: this file -> launch, sweep, relay -> claim, outbox, stock
+ * -> base.  The launcher runs once in a cluster; a sweeper and a relay run for
+ * each database that has the extension.
+ *
+ * Without shared_preload_libraries there is no shared memory and there are no
+ * workers.  Claims need neither; all else says so.
+ */
+#include "postgres.h"
+
+#include "fmgr.h"
+#include "miscadmin.h"
+#include "storage/ipc.h"
+
+#include "base/settings.h"
+#include "base/shared.h"
+#include "launch/launcher.h"
+#include "launch/watch.h"
+#include "outbox/register.h"
+
+PG_MODULE_MAGIC;
+
+void		_PG_init(void);
+
+static shmem_request_hook_type previous_shmem_request = NULL;
+static shmem_startup_hook_type previous_shmem_startup = NULL;
+
+static void
+idempotency_shmem_request(void)
+{
+	if (previous_shmem_request)
+		previous_shmem_request();
+	shared_request();
+	register_request();
+}
+
+static void
+idempotency_shmem_startup(void)
+{
+	if (previous_shmem_startup)
+		previous_shmem_startup();
+	shared_startup();
+	register_startup();
+}
+
+void
+_PG_init(void)
+{
+	settings_define();
+	if (!process_shared_preload_libraries_in_progress || IsBinaryUpgrade)
+		return;
+	previous_shmem_request = shmem_request_hook;
+	shmem_request_hook = idempotency_shmem_request;
+	previous_shmem_startup = shmem_startup_hook;
+	shmem_startup_hook = idempotency_shmem_startup;
+	watch_install_hooks();
+	launcher_register();
+}
