@@ -1,0 +1,288 @@
+/* outbox: the public functions, for producers first, then for operators. */
+
+CREATE FUNCTION outbox_enqueue(
+	topic      text,
+	payload    jsonb,
+	key        text DEFAULT NULL,
+	type       text DEFAULT NULL,
+	headers    jsonb DEFAULT NULL,
+	deliver_at timestamptz DEFAULT NULL)
+RETURNS bigint
+LANGUAGE C VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME';
+COMMENT ON FUNCTION outbox_enqueue(text, jsonb, text, text, jsonb, timestamptz) IS
+	'Announces an event if and only if this transaction commits; returns its position in the log.';
+
+CREATE FUNCTION outbox_wake()
+RETURNS void
+LANGUAGE C VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME';
+COMMENT ON FUNCTION outbox_wake() IS
+	'Internal: the commit of this transaction wakes the relay.';
+
+CREATE FUNCTION outbox_check_headers(headers jsonb)
+RETURNS void
+LANGUAGE C IMMUTABLE PARALLEL SAFE
+AS 'MODULE_PATHNAME';
+COMMENT ON FUNCTION outbox_check_headers(jsonb) IS
+	'Internal: raises an error unless these HTTP headers can be sent with an event.';
+
+CREATE FUNCTION outbox_start_position(
+	OUT "position" bigint, OUT stragglers xid8[], OUT straggler_froms bigint[])
+RETURNS record
+LANGUAGE C VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME';
+COMMENT ON FUNCTION outbox_start_position() IS
+	'Internal: where a subscription that starts with the latest events begins to read.';
+
+CREATE FUNCTION outbox_topic_matches(patterns text[], topic text)
+RETURNS boolean
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+AS $$
+	SELECT EXISTS (
+		SELECT FROM pg_catalog.unnest(patterns) AS p(pattern)
+		WHERE topic OPERATOR(pg_catalog.~~) pg_catalog.replace(pg_catalog.replace(
+			pg_catalog.replace(pg_catalog.replace(p.pattern,
+				'\', '\\'), '%', '\%'), '_', '\_'), '*', '%'));
+$$;
+COMMENT ON FUNCTION outbox_topic_matches(text[], text) IS
+	'Does a topic match one of the patterns?  In a pattern * stands for any characters.';
+
+CREATE FUNCTION outbox_milliseconds(span interval)
+RETURNS bigint
+LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
+AS 'SELECT (pg_catalog.extract(''epoch'', span) OPERATOR(pg_catalog.*) 1000)::pg_catalog.int8';
+COMMENT ON FUNCTION outbox_milliseconds(interval) IS
+	'Internal: an interval in milliseconds.';
+
+/* Raises an error for the first argument of outbox_subscribe that is not acceptable. */
+CREATE FUNCTION outbox_check_subscription(
+	name text, topics text[], format text, max_in_flight integer,
+	timeout interval, retry_schedule interval[], start text, ordered boolean)
+RETURNS void
+LANGUAGE plpgsql STABLE PARALLEL SAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	missing text := CASE
+		WHEN name IS NULL THEN 'name' WHEN topics IS NULL THEN 'topics'
+		WHEN format IS NULL THEN 'format' WHEN ordered IS NULL THEN 'ordered'
+		WHEN max_in_flight IS NULL THEN 'max_in_flight'
+		WHEN timeout IS NULL THEN 'timeout' WHEN start IS NULL THEN 'start'
+		WHEN retry_schedule IS NULL THEN 'retry_schedule' END;
+	wrong text := CASE
+		WHEN name = '' THEN 'name must not be empty'
+		WHEN octet_length(name) > 255 THEN 'name is too long'
+		WHEN cardinality(topics) NOT BETWEEN 1 AND 100 THEN 'topics must have 1 to 100 elements'
+		WHEN EXISTS (SELECT FROM unnest(topics) t WHERE t IS NULL OR octet_length(t) NOT BETWEEN 1 AND 255)
+			THEN 'each of topics must have 1 to 255 bytes'
+		WHEN format NOT IN ('standard', 'cloudevents') THEN 'format must be standard or cloudevents'
+		WHEN max_in_flight NOT BETWEEN 1 AND 256 THEN 'max_in_flight must be from 1 to 256'
+		WHEN NOT timeout BETWEEN '1 ms' AND '1 h' THEN 'timeout must be from 1 ms to 1 h'
+		WHEN cardinality(retry_schedule) NOT BETWEEN 1 AND 100 THEN 'retry_schedule must have 1 to 100 elements'
+		WHEN EXISTS (SELECT FROM unnest(retry_schedule) r WHERE r IS NULL OR NOT r BETWEEN '0' AND '366 days')
+			THEN 'each of retry_schedule must be from 0 to 366 days'
+		WHEN start NOT IN ('latest', 'earliest') THEN 'start must be latest or earliest' END;
+BEGIN
+	IF missing IS NOT NULL THEN
+		RAISE EXCEPTION '% must not be null', missing USING ERRCODE = '22004';
+	ELSIF wrong IS NOT NULL THEN
+		RAISE EXCEPTION '%', wrong USING ERRCODE = '22023';
+	END IF;
+END
+$$;
+COMMENT ON FUNCTION outbox_check_subscription(text, text[], text, integer, interval, interval[], text, boolean) IS
+	'Internal: checks arguments of outbox_subscribe.';
+
+CREATE FUNCTION outbox_subscribe(
+	name           text,
+	url            text,
+	topics         text[] DEFAULT '{*}',
+	secret         text DEFAULT NULL,
+	headers        jsonb DEFAULT NULL,
+	format         text DEFAULT 'standard',
+	ordered        boolean DEFAULT true,
+	max_in_flight  integer DEFAULT 32,
+	timeout        interval DEFAULT '15 s',
+	retry_schedule interval[] DEFAULT '{0 s,5 s,5 min,30 min,2 h,5 h,10 h,14 h,20 h,24 h}',
+	start          text DEFAULT 'latest')
+RETURNS text
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	subscription_id bigint;
+	signing_secret  text := coalesce(secret, @extschema@.outbox_secret_generate());
+BEGIN
+	PERFORM @extschema@.idempotency_require_preload('the outbox');
+	PERFORM @extschema@.outbox_check_subscription(name, topics, format,
+		max_in_flight, timeout, retry_schedule, start, ordered);
+	PERFORM @extschema@.outbox_check_url(url);
+	PERFORM @extschema@.outbox_check_secret(signing_secret);
+	PERFORM @extschema@.outbox_check_headers(headers);
+
+	INSERT INTO @extschema@.outbox_subscription
+		(name, url, topics, secret, headers, format, ordered,
+		 max_in_flight, timeout, retry_schedule)
+	VALUES (name, url, topics, signing_secret, headers, format, ordered,
+		max_in_flight, timeout, retry_schedule)
+	ON CONFLICT DO NOTHING
+	RETURNING id INTO subscription_id;
+	IF subscription_id IS NULL THEN
+		RAISE EXCEPTION 'subscription "%" already exists', name
+			USING ERRCODE = '42710';
+	END IF;
+
+	IF start = 'latest' THEN
+		INSERT INTO @extschema@.outbox_lane
+		SELECT subscription_id, p.position, p.stragglers, p.straggler_froms
+		FROM @extschema@.outbox_start_position() p;
+	ELSE
+		INSERT INTO @extschema@.outbox_lane (subscription, position)
+		VALUES (subscription_id, 0);
+	END IF;
+	PERFORM @extschema@.outbox_wake();
+	RETURN signing_secret;
+END
+$$;
+COMMENT ON FUNCTION outbox_subscribe(text, text, text[], text, jsonb, text, boolean, integer, interval, interval[], text) IS
+	'Sends events of the topics to a URL from now on; returns the secret that signs them.';
+
+CREATE FUNCTION outbox_subscription_id(name text)
+RETURNS bigint
+LANGUAGE plpgsql STABLE PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	found_id bigint;
+BEGIN
+	IF name IS NULL THEN
+		RAISE EXCEPTION 'name must not be null' USING ERRCODE = '22004';
+	END IF;
+	SELECT s.id INTO found_id FROM @extschema@.outbox_subscription s
+	WHERE s.name = outbox_subscription_id.name;
+	IF NOT FOUND THEN
+		RAISE EXCEPTION 'subscription "%" does not exist', name
+			USING ERRCODE = '42704';
+	END IF;
+	RETURN found_id;
+END
+$$;
+COMMENT ON FUNCTION outbox_subscription_id(text) IS
+	'Internal: finds a subscription by name, or raises an error.';
+
+CREATE FUNCTION outbox_unsubscribe(name text)
+RETURNS void
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+	DELETE FROM @extschema@.outbox_subscription
+	WHERE id = @extschema@.outbox_subscription_id(name);
+	PERFORM @extschema@.outbox_wake();
+END
+$$;
+COMMENT ON FUNCTION outbox_unsubscribe(text) IS
+	'Ends a subscription and drops what was not delivered to it, dead letters included.';
+
+CREATE FUNCTION outbox_pause(name text, reason text DEFAULT NULL)
+RETURNS void
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+	UPDATE @extschema@.outbox_subscription s
+	SET state = 'paused', reason = outbox_pause.reason
+	WHERE id = @extschema@.outbox_subscription_id(outbox_pause.name);
+	PERFORM @extschema@.outbox_wake();
+END
+$$;
+COMMENT ON FUNCTION outbox_pause(text, text) IS
+	'Stops sending to a subscription until outbox_resume; what is in flight is finished.';
+
+CREATE FUNCTION outbox_resume(name text)
+RETURNS void
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+	UPDATE @extschema@.outbox_subscription s
+	SET state = 'active', reason = NULL
+	WHERE id = @extschema@.outbox_subscription_id(outbox_resume.name);
+	PERFORM @extschema@.outbox_wake();
+END
+$$;
+COMMENT ON FUNCTION outbox_resume(text) IS
+	'Goes on with a subscription that was paused, or disabled by an answer of 410.';
+
+CREATE FUNCTION outbox_redrive(name text, ids bigint[] DEFAULT NULL)
+RETURNS bigint
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	redriven bigint;
+BEGIN
+	UPDATE @extschema@.outbox_delivery d
+	SET state = 'waiting', attempts = 0, due_at = clock_timestamp()
+	WHERE subscription = @extschema@.outbox_subscription_id(name)
+		AND state = 'dead' AND (ids IS NULL OR d.position = ANY (ids));
+	GET DIAGNOSTICS redriven = ROW_COUNT;
+	PERFORM @extschema@.outbox_wake();
+	RETURN redriven;
+END
+$$;
+COMMENT ON FUNCTION outbox_redrive(text, bigint[]) IS
+	'Sends dead letters again, all of them or those at the given positions; returns how many.';
+
+CREATE FUNCTION outbox_adopt()
+RETURNS void
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+	DELETE FROM @extschema@.outbox_home;
+	INSERT INTO @extschema@.outbox_home (identity, system_identifier, database)
+	SELECT gen_random_uuid(), s.system_identifier, d.oid
+	FROM pg_control_system() s, pg_database d
+	WHERE d.datname = current_database();
+	PERFORM @extschema@.outbox_wake();
+END
+$$;
+COMMENT ON FUNCTION outbox_adopt() IS
+	'Makes this database, a restored copy, the home of the outbox under a new identity: it sends from now on.';
+
+CREATE VIEW outbox_dead AS
+SELECT s.name AS subscription, d.position, d.topic, d.key, d.type,
+	d.attempts, d.last_at, d.last_status, d.last_error, d.created_at
+FROM outbox_delivery d JOIN outbox_subscription s ON s.id = d.subscription
+WHERE d.state = 'dead';
+COMMENT ON VIEW outbox_dead IS
+	'Events that were given up: every attempt of the schedule failed.  outbox_redrive sends them again.';
+
+CREATE VIEW outbox_subscriptions AS
+SELECT s.name,
+	CASE WHEN h.at_home THEN s.state ELSE 'held' END AS state,
+	CASE WHEN h.at_home THEN s.reason
+		ELSE 'a copy of another database: see outbox_adopt()' END AS reason,
+	l.position, q.last_value - l.position AS lag_events,
+	d.waiting, d.parked, d.dead,
+	f.last_at AS last_failed_at, f.last_status, f.last_error
+FROM outbox_subscription s
+JOIN outbox_lane l ON l.subscription = s.id
+CROSS JOIN (SELECT CASE WHEN is_called THEN last_value ELSE 0 END AS last_value
+	FROM outbox_position_seq) q
+CROSS JOIN (SELECT bool_and(h.system_identifier = s.system_identifier
+		AND h.database = (SELECT oid FROM pg_database WHERE datname = current_database())) AS at_home
+	FROM outbox_home h, pg_control_system() s) h
+CROSS JOIN LATERAL (
+	SELECT count(*) FILTER (WHERE state = 'waiting') AS waiting,
+		count(*) FILTER (WHERE state = 'parked') AS parked,
+		count(*) FILTER (WHERE state = 'dead') AS dead
+	FROM outbox_delivery WHERE subscription = s.id) d
+LEFT JOIN LATERAL (
+	SELECT last_at, last_status, last_error FROM outbox_delivery
+	WHERE subscription = s.id AND last_at IS NOT NULL
+	ORDER BY last_at DESC LIMIT 1) f ON true;
+COMMENT ON VIEW outbox_subscriptions IS
+	'Each subscription: its state, how far behind it is, and what could not be delivered to it.';

@@ -1,0 +1,13 @@
+/*
+ * header.h
+ *		Which HTTP headers of their own events and subscriptions may have.
+ */
+#ifndef OUTBOX_HEADER_H
+#define OUTBOX_HEADER_H
+
+#include "utils/jsonb.h"
+
+/* Raises an error unless all headers of the object may be sent. */
+extern void header_check(Jsonb *headers);
+
+#endif							/* OUTBOX_HEADER_H */

@@ -1,0 +1,124 @@
+/*
+ * horizon.c
+ *		How far the log can be read so that nothing committed is skipped.
+ *
+ * A transaction that is open now may commit rows at positions below those that
+ * are visible already.  The relay waits for it during a short grace, and then
+ * passes it, but writes it down as a straggler and comes back for its rows
+ * when it has ended.
+ *
+ * The order of the steps is the whole point: the highest position, then the
+ * register, then one snapshot that everything else is judged by.  A position
+ * up to the highest was taken by a transaction that is in the register, or
+ * had ended before the register was read, and so before the snapshot.
+ */
+#include "postgres.h"
+
+#include "access/transam.h"
+#include "access/xlog.h"
+#include "access/xlog_internal.h"
+#include "utils/snapmgr.h"
+#include "utils/timestamp.h"
+
+#include "base/query.h"
+#include "outbox/reader.h"
+
+static SavedQuery read_max_position = {
+	.sql = "SELECT CASE WHEN is_called THEN last_value ELSE 0 END"
+	" FROM @extschema@.outbox_position_seq"
+};
+
+/*
+ * Makes everything durable that can be visible now: with synchronous_commit
+ * off a crash could otherwise undo what was announced already.  At the very
+ * start of a page the insert position stands behind the page's header, where
+ * nothing has been written yet.
+ */
+static void
+horizon_make_durable(void)
+{
+	XLogRecPtr	upto = GetXLogInsertRecPtr();
+	uint32		into_segment = XLogSegmentOffset(upto, wal_segment_size);
+
+	if (into_segment == SizeOfXLogLongPHD)
+		upto -= SizeOfXLogLongPHD;
+	else if (into_segment % XLOG_BLCKSZ == SizeOfXLogShortPHD)
+		upto -= SizeOfXLogShortPHD;
+	XLogFlush(upto);
+}
+
+/*
+ * Is a transaction open in the snapshot?  One that this cluster has yet to
+ * start came with a restored dump, and has ended elsewhere.
+ */
+bool
+outbox_xid_is_open(FullTransactionId xid, Snapshot snapshot)
+{
+	FullTransactionId next = ReadNextFullTransactionId();
+	uint64		age;
+
+	if (!FullTransactionIdPrecedes(xid, next))
+		return false;
+	age = U64FromFullTransactionId(next) - U64FromFullTransactionId(xid);
+	if (age > PG_INT32_MAX)
+		return false;
+	return XidInMVCCSnapshot(XidFromFullTransactionId(xid), snapshot);
+}
+
+/*
+ * Keeps of the register what is open in the snapshot and may hold positions
+ * up to the highest.
+ */
+static void
+horizon_find_stragglers(OutboxHorizon *horizon, int open_count)
+{
+	TimestampTz now = GetCurrentTimestamp();
+
+	horizon->young_lo = PG_INT64_MAX;
+	for (int i = 0; i < open_count; i++)
+	{
+		OutboxOpen	open = horizon->stragglers[i];
+		TimestampTz ends_at = TimestampTzPlusMilliseconds(open.registered_at,
+														  OUTBOX_GRACE_MS);
+
+		if (open.lo > horizon->max_position ||
+			!outbox_xid_is_open(open.xid, horizon->snapshot))
+			continue;
+		horizon->stragglers[horizon->straggler_count++] = open;
+		if (ends_at <= now)
+			continue;
+		horizon->young_lo = Min(horizon->young_lo, open.lo);
+		if (horizon->grace_ends_at == 0 || ends_at < horizon->grace_ends_at)
+			horizon->grace_ends_at = ends_at;
+	}
+}
+
+OutboxHorizon
+outbox_horizon_begin(void)
+{
+	OutboxHorizon horizon = {0};
+	int			open_count;
+
+	PushActiveSnapshot(GetLatestSnapshot());
+	query_run(&read_max_position, NULL, NULL, true);
+	horizon.max_position = query_int64(0, 1);
+	PopActiveSnapshot();
+
+	pg_memory_barrier();
+	open_count = register_copy(&horizon.stragglers);
+	pg_memory_barrier();
+
+	PushActiveSnapshot(GetLatestSnapshot());
+	horizon.snapshot = GetActiveSnapshot();
+	horizon_make_durable();
+	horizon_find_stragglers(&horizon, open_count);
+	return horizon;
+}
+
+void
+outbox_horizon_end(OutboxHorizon *horizon)
+{
+	Assert(GetActiveSnapshot() == horizon->snapshot);
+	PopActiveSnapshot();
+	pfree(horizon->stragglers);
+}

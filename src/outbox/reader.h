@@ -1,0 +1,122 @@
+/*
+ * reader.h
+ *		How a relay reads the log: passes, lanes, events, and what became of
+ *		them.  Every function here runs inside a transaction and SPI_connect.
+ */
+#ifndef OUTBOX_READER_H
+#define OUTBOX_READER_H
+
+#include "access/transam.h"
+#include "datatype/timestamp.h"
+#include "utils/snapshot.h"
+
+#include "outbox/register.h"
+
+#define OUTBOX_BATCH_MAX 500	/* events that are read at once for one lane */
+#define OUTBOX_BATCH_BYTES_MAX (8 * 1024 * 1024)	/* of their payloads */
+#define OUTBOX_GRACE_MS 100		/* how long an open transaction is waited for */
+
+/* What one look at log, register and transactions found, in that order. */
+typedef struct OutboxHorizon
+{
+	int64		max_position;
+	Snapshot	snapshot;		/* active until outbox_horizon_end */
+	OutboxOpen *stragglers;		/* open in snapshot */
+	int			straggler_count;
+	int64		young_lo;		/* lowest of those within the grace */
+	TimestampTz grace_ends_at;	/* when the first of them is past it; 0: none */
+} OutboxHorizon;
+
+/* An open transaction that was passed; rows before from were delivered. */
+typedef struct OutboxStraggler
+{
+	FullTransactionId xid;
+	int64		from;
+} OutboxStraggler;
+
+/* How far a subscription has come. */
+typedef struct OutboxLane
+{
+	int64		position;
+	OutboxStraggler *stragglers;
+	int			straggler_count;
+} OutboxLane;
+
+typedef struct OutboxEvent
+{
+	int64		position;
+	char	   *key;			/* NULL: none */
+	/* What goes over the wire, in UTF-8. */
+	char	   *wire_key;
+	char	   *type;
+	char	   *payload;		/* JSON */
+	char	  **headers;		/* "Name: value", NULL-terminated */
+	char	   *created_at;		/* ISO 8601, UTC */
+	bool		scheduled;		/* its deliver_at is yet to come */
+	bool		blocked;		/* an earlier one of its key is waiting */
+	int			attempts;		/* made before */
+} OutboxEvent;
+
+typedef struct OutboxBatch
+{
+	OutboxEvent *events;
+	int			count;
+	OutboxLane	before;			/* what the lane was when this was read */
+	OutboxLane	after;			/* what it is once all of this is settled */
+	bool		moved;			/* after differs from before */
+	bool		cut;			/* there is more to read */
+} OutboxBatch;
+
+typedef enum OutboxFate
+{
+	OUTBOX_DELIVERED,
+	OUTBOX_RETRY,				/* failed; again after delay_ms */
+	OUTBOX_DEAD,				/* failed, and the schedule is exhausted */
+	OUTBOX_PARKED,				/* not sent, be it for an earlier one of its key */
+	OUTBOX_SCHEDULED			/* not sent: its time is yet to come */
+} OutboxFate;
+
+typedef struct OutboxResult
+{
+	OutboxFate	fate;
+	bool		blocks_key;		/* later ones of the key must wait for it */
+	int			attempts;
+	int64		delay_ms;
+	int			status;			/* of the last answer; 0: none */
+	const char *error;			/* NULL: none */
+} OutboxResult;
+
+/* Takes a look; leaves its snapshot active and the WAL durable up to it. */
+extern OutboxHorizon outbox_horizon_begin(void);
+extern void outbox_horizon_end(OutboxHorizon *horizon);
+
+/* Is a transaction open in the snapshot? */
+extern bool outbox_xid_is_open(FullTransactionId xid, Snapshot snapshot);
+
+/* Reads the next events for a subscription that has come as far as lane. */
+extern OutboxBatch outbox_read_batch(const OutboxHorizon *horizon,
+									 int64 subscription,
+									 const OutboxLane *lane,
+									 MemoryContext context);
+
+/* Reads the exceptions of a subscription that are due. */
+extern OutboxBatch outbox_read_due(int64 subscription, MemoryContext context);
+
+/* When the next exception of a subscription is due; 0: never. */
+extern TimestampTz outbox_next_due_at(int64 subscription);
+
+/* Writes down what became of an event read by outbox_read_batch. */
+extern void outbox_settle_new(int64 subscription, const OutboxEvent *event,
+							  const OutboxResult *result);
+
+/* Writes down what became of an event read by outbox_read_due. */
+extern void outbox_settle_due(int64 subscription, const OutboxEvent *event,
+							  const OutboxResult *result);
+
+/* Moves a subscription's lane, unless somebody else has moved it meanwhile. */
+extern void outbox_move_lane(int64 subscription, const OutboxBatch *batch);
+
+/* Switches a subscription off for a reason. */
+extern void outbox_disable(int64 subscription, const char *reason);
+
+#endif							/* OUTBOX_READER_H */

@@ -1,0 +1,241 @@
+/*
+ * register.c
+ *		The register of open enqueuing transactions, and positions.
+ *
+ * Positions come from a sequence, and a lower one may commit later.  So that
+ * the relay skips nothing, each top-level transaction enters itself here, with
+ * a lower bound of its first position, before it takes one, and leaves after
+ * its end has become visible.  The order of the steps is what keeps events
+ * from being lost:
+ *
+ *   enter:  assign the top-level xid; write the slot; only then nextval
+ *   leave:  the transaction's end is visible (its callback runs after that);
+ *           clear the slot; count the end; wake the relay if it sleeps
+ *
+ * Subtransactions neither enter nor leave.  PREPARE TRANSACTION is refused:
+ * no callback would run at COMMIT PREPARED.
+ *
+ * One slot for each backend, written by its owner alone; a spinlock in it
+ * keeps readers from seeing half an entry.
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "commands/sequence.h"
+#include "miscadmin.h"
+#include "storage/ipc.h"
+#include "storage/lwlock.h"
+#include "storage/shmem.h"
+#include "storage/spin.h"
+#include "utils/timestamp.h"
+
+#include "base/catalog.h"
+#include "base/compat.h"
+#include "base/shared.h"
+#include "outbox/register.h"
+
+typedef struct RegisterSlot
+{
+	slock_t		mutex;
+	Oid			database;		/* InvalidOid: the slot is empty */
+	OutboxOpen	open;
+} RegisterSlot;
+
+static RegisterSlot *slots = NULL;
+
+/* This transaction's part. */
+static bool entered = false;
+static bool wake_at_commit = false;
+static int64 lower_bound;
+static bool callback_registered = false;
+
+static Size
+register_size(void)
+{
+	return mul_size(MaxBackends, sizeof(RegisterSlot));
+}
+
+void
+register_request(void)
+{
+	RequestAddinShmemSpace(register_size());
+}
+
+void
+register_startup(void)
+{
+	bool		found;
+
+	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
+	slots = ShmemInitStruct("idempotency outbox register", register_size(),
+							&found);
+	if (!found)
+	{
+		memset(slots, 0, register_size());
+		for (int i = 0; i < MaxBackends; i++)
+			SpinLockInit(&slots[i].mutex);
+	}
+	LWLockRelease(AddinShmemInitLock);
+}
+
+static void
+register_leave(void)
+{
+	RegisterSlot *slot = &slots[compat_my_proc_number()];
+
+	SpinLockAcquire(&slot->mutex);
+	slot->database = InvalidOid;
+	SpinLockRelease(&slot->mutex);
+	entered = false;
+}
+
+/*
+ * Runs after the end of the transaction has become visible to new snapshots.
+ */
+static void
+register_transaction_ended(XactEvent event, void *arg)
+{
+	bool		news = wake_at_commit;
+	bool		was_entered = entered;
+
+	switch (event)
+	{
+		case XACT_EVENT_COMMIT:
+		case XACT_EVENT_ABORT:
+			if (entered)
+				register_leave();
+			wake_at_commit = false;
+			if (was_entered || news)
+				shared_wake_relay(shared_my_database(), news);
+			break;
+		case XACT_EVENT_PRE_PREPARE:
+			if (entered)
+				ereport(ERROR,
+						(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+						 errmsg("cannot PREPARE a transaction that has enqueued events")));
+			break;
+		case XACT_EVENT_PREPARE:
+			wake_at_commit = false;
+			break;
+		default:
+			break;
+	}
+}
+
+/*
+ * What the callback will need, made ready while an error is still possible.
+ */
+static void
+register_prepare_callback(void)
+{
+	shared_require("the outbox");
+	(void) shared_my_database();
+	if (!callback_registered)
+		RegisterXactCallback(register_transaction_ended, NULL);
+	callback_registered = true;
+}
+
+/*
+ * The hint about the highest position handed out.  It belongs to one sequence:
+ * after DROP and CREATE EXTENSION it starts over.
+ */
+static pg_atomic_uint64 *
+register_max_position(Oid sequence)
+{
+	SharedDatabase *database = shared_my_database();
+
+	SpinLockAcquire(&database->mutex);
+	if (database->sequence != sequence)
+	{
+		database->sequence = sequence;
+		pg_atomic_write_u64(&database->max_position, 0);
+	}
+	SpinLockRelease(&database->mutex);
+	return &database->max_position;
+}
+
+static void
+register_write_slot(FullTransactionId xid, int64 lo)
+{
+	RegisterSlot *slot = &slots[compat_my_proc_number()];
+	TimestampTz now = GetCurrentTimestamp();
+
+	SpinLockAcquire(&slot->mutex);
+	slot->database = MyDatabaseId;
+	slot->open.xid = xid;
+	slot->open.lo = lo;
+	slot->open.registered_at = now;
+	SpinLockRelease(&slot->mutex);
+	entered = true;
+	lower_bound = lo;
+}
+
+void
+register_enter(void)
+{
+	FullTransactionId xid;
+	pg_atomic_uint64 *max_position;
+
+	if (entered)
+		return;
+	register_prepare_callback();
+	xid = GetTopFullTransactionId();
+	max_position = register_max_position(catalog_get()->outbox_position_seq);
+	register_write_slot(xid, pg_atomic_read_u64(max_position) + 1);
+	pg_memory_barrier();		/* the slot stands before the position is taken */
+}
+
+/*
+ * A position below the bound could be skipped by the relay.  That only happens
+ * to a sequence that somebody has set back.
+ */
+int64
+register_next_position(void)
+{
+	Oid			sequence = catalog_get()->outbox_position_seq;
+	pg_atomic_uint64 *max_position;
+	uint64		seen;
+	int64		position;
+
+	register_enter();
+	max_position = register_max_position(sequence);
+	position = nextval_internal(sequence, false);
+	if (position < lower_bound)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("sequence outbox_position_seq was set back"),
+				 errdetail("It gave position %lld after %lld.",
+						   (long long) position, (long long) lower_bound - 1)));
+	seen = pg_atomic_read_u64(max_position);
+	while (seen < (uint64) position &&
+		   !pg_atomic_compare_exchange_u64(max_position, &seen, position))
+		 /* seen was refreshed */ ;
+	return position;
+}
+
+void
+register_wake_at_commit(void)
+{
+	if (!shared_ready())
+		return;
+	register_prepare_callback();
+	wake_at_commit = true;
+}
+
+int
+register_copy(OutboxOpen **open)
+{
+	int			count = 0;
+
+	*open = palloc(mul_size(MaxBackends, sizeof(OutboxOpen)));
+	for (int i = 0; i < MaxBackends; i++)
+	{
+		RegisterSlot *slot = &slots[i];
+
+		SpinLockAcquire(&slot->mutex);
+		if (slot->database == MyDatabaseId)
+			(*open)[count++] = slot->open;
+		SpinLockRelease(&slot->mutex);
+	}
+	return count;
+}

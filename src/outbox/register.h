@@ -1,0 +1,37 @@
+/*
+ * register.h
+ *		The register of open transactions that have enqueued events.
+ */
+#ifndef OUTBOX_REGISTER_H
+#define OUTBOX_REGISTER_H
+
+#include "access/transam.h"
+#include "datatype/timestamp.h"
+
+/* A transaction that may hold positions that nobody can see yet. */
+typedef struct OutboxOpen
+{
+	FullTransactionId xid;
+	int64		lo;				/* not above its first position */
+	TimestampTz registered_at;
+} OutboxOpen;
+
+/* Asks for the memory; called at shmem_request time. */
+extern void register_request(void);
+
+/* Creates or attaches; called at shmem_startup time. */
+extern void register_startup(void);
+
+/* Puts this transaction into the register, if it is not there yet. */
+extern void register_enter(void);
+
+/* Hands out the next position to this transaction. */
+extern int64 register_next_position(void);
+
+/* The commit of this transaction shall wake the relay in any case. */
+extern void register_wake_at_commit(void);
+
+/* Copies the register's entries of this database; palloc'd. */
+extern int	register_copy(OutboxOpen **open);
+
+#endif							/* OUTBOX_REGISTER_H */

@@ -1,0 +1,119 @@
+/*
+ * subscription.c
+ *		Reads subscriptions, their lanes, and where the outbox is at home.
+ *
+ * functions.sql has what users call to change them.
+ */
+#include "postgres.h"
+
+#include "access/xlog.h"
+#include "catalog/pg_type.h"
+#include "miscadmin.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+
+#include "base/query.h"
+#include "outbox/subscription.h"
+
+static SavedQuery read_subscriptions = {
+	.sql = "SELECT s.id, s.name, s.url, s.secret,"
+	" s.format = 'cloudevents', s.ordered, s.max_in_flight,"
+	" @extschema@.outbox_milliseconds(s.timeout),"
+	" ARRAY(SELECT @extschema@.outbox_milliseconds(r.wait)"
+	"  FROM unnest(s.retry_schedule) WITH ORDINALITY AS r(wait, number)"
+	"  ORDER BY r.number),"
+	" l.position, l.stragglers, l.straggler_froms"
+	" FROM @extschema@.outbox_subscription s"
+	" JOIN @extschema@.outbox_lane l ON l.subscription = s.id"
+	" WHERE s.state = 'active' ORDER BY s.id"
+};
+
+static SavedQuery read_identity = {
+	.sql = "SELECT replace(min(identity::text), '-', '') FROM @extschema@.outbox_home"
+	" HAVING bool_and(system_identifier = $1 AND database = $2)",
+	.types = {INT8OID, OIDOID}
+};
+
+/*
+ * The elements of a bigint[] or xid8[]: eight bytes each.
+ */
+static int64 *
+subscription_array(uint64 row, int column, int *count)
+{
+	bool		isnull;
+	ArrayType  *array = DatumGetArrayTypePCopy(query_datum(row, column, &isnull));
+
+	*count = ArrayGetNItems(ARR_NDIM(array), ARR_DIMS(array));
+	return (int64 *) ARR_DATA_PTR(array);
+}
+
+static OutboxLane
+subscription_lane(uint64 row)
+{
+	OutboxLane	lane;
+	int			count;
+	int64	   *xids = subscription_array(row, 11, &count);
+	int64	   *froms = subscription_array(row, 12, &lane.straggler_count);
+
+	Assert(count == lane.straggler_count);
+	lane.position = query_int64(row, 10);
+	lane.stragglers = palloc(count * sizeof(OutboxStraggler) + 1);
+	for (int i = 0; i < count; i++)
+	{
+		lane.stragglers[i].xid = FullTransactionIdFromU64((uint64) xids[i]);
+		lane.stragglers[i].from = froms[i];
+	}
+	return lane;
+}
+
+static OutboxSubscription
+subscription_row(uint64 row)
+{
+	OutboxSubscription subscription;
+	bool		isnull;
+
+	subscription.id = query_int64(row, 1);
+	subscription.name = query_text(row, 2);
+	subscription.url = query_text(row, 3);
+	subscription.secret = query_text(row, 4);
+	subscription.cloudevents = DatumGetBool(query_datum(row, 5, &isnull));
+	subscription.ordered = DatumGetBool(query_datum(row, 6, &isnull));
+	subscription.max_in_flight = DatumGetInt32(query_datum(row, 7, &isnull));
+	subscription.timeout_ms = (int) query_int64(row, 8);
+	subscription.schedule_ms = subscription_array(row, 9,
+												  &subscription.schedule_count);
+	subscription.lane = subscription_lane(row);
+	return subscription;
+}
+
+int
+outbox_read_subscriptions(OutboxSubscription **subscriptions,
+						  MemoryContext context)
+{
+	uint64		count = query_run(&read_subscriptions, NULL, NULL, true);
+	MemoryContext old = MemoryContextSwitchTo(context);
+
+	*subscriptions = palloc((count + 1) * sizeof(OutboxSubscription));
+	for (uint64 i = 0; i < count; i++)
+		(*subscriptions)[i] = subscription_row(i);
+	MemoryContextSwitchTo(old);
+	return (int) count;
+}
+
+char *
+outbox_read_identity(MemoryContext context)
+{
+	char	   *identity = NULL;
+	Datum		values[2];
+
+	values[0] = Int64GetDatum((int64) GetSystemIdentifier());
+	values[1] = ObjectIdGetDatum(MyDatabaseId);
+	if (query_run(&read_identity, values, NULL, true) > 0)
+	{
+		MemoryContext old = MemoryContextSwitchTo(context);
+
+		identity = query_text(0, 1);
+		MemoryContextSwitchTo(old);
+	}
+	return identity;
+}
