@@ -1,0 +1,221 @@
+/*
+ * address.c
+ *		Which network addresses a webhook may be sent to.
+ *
+ * Whoever may subscribe chooses a URL that the database server then connects
+ * to.  So that this cannot be used to reach what only the server can reach
+ * (itself, its private network, the metadata service of a cloud), http.c asks
+ * here for each address that it is about to connect to, after the name was
+ * resolved: spelling tricks and names that resolve to something else later
+ * make no difference.
+ *
+ * address_allowed() and address_text_allowed() are called from inside libcurl
+ * and must neither throw nor allocate.
+ */
+#include "postgres.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+
+#include "relay/address.h"
+
+#define ADDRESS_BLANKS " \t\r\n"
+
+/* Longest text of a network: the longest IPv6 address and a prefix length. */
+#define ADDRESS_TEXT_MAX (INET6_ADDRSTRLEN + 4)
+
+/*
+ * What is not public, by the registries of special-purpose addresses.  Of
+ * IPv6 only 2000::/3 is public at all, which leaves out loopback, unique
+ * local, link-local and multicast addresses, and also those that carry an
+ * IPv4 address (::/96, ::ffff:0:0/96, 64:ff9b::/96).
+ */
+static const char *const address_denied[] = {
+	"0.0.0.0/8",				/* unspecified, "this network" */
+	"10.0.0.0/8",				/* private */
+	"100.64.0.0/10",			/* carrier-grade NAT */
+	"127.0.0.0/8",				/* loopback */
+	"168.63.129.16/32",			/* a cloud's metadata service */
+	"169.254.0.0/16",			/* link-local, metadata services */
+	"172.16.0.0/12",			/* private */
+	"192.0.0.0/24",				/* protocol assignments */
+	"192.0.2.0/24",				/* documentation */
+	"192.88.99.0/24",			/* 6to4 relays */
+	"192.168.0.0/16",			/* private */
+	"198.18.0.0/15",			/* benchmarking */
+	"198.51.100.0/24",			/* documentation */
+	"203.0.113.0/24",			/* documentation */
+	"224.0.0.0/3",				/* multicast, reserved, broadcast */
+	"::/3",						/* all that is not 2000::/3 ... */
+	"4000::/2",
+	"8000::/1",					/* ... up to here */
+	"2001::/23",				/* Teredo, benchmarking, assignments */
+	"2001:db8::/32",			/* documentation */
+	"2002::/16",				/* 6to4 */
+	"3fff::/20",				/* documentation */
+};
+
+/* Read a decimal number of 1 to 3 digits that is no larger than max. */
+static bool
+address_parse_bits(const char *text, int max, int *bits)
+{
+	size_t		length = strlen(text);
+
+	if (length < 1 || length > 3 || strspn(text, "0123456789") != length)
+		return false;
+	*bits = atoi(text);
+	return *bits <= max;
+}
+
+/* Read 'address' or 'address/bits'; false if it is neither. */
+static bool
+address_network_parse(const char *text, AddressNetwork *network)
+{
+	char		copy[ADDRESS_TEXT_MAX + 1];
+	char	   *slash;
+
+	if (strlcpy(copy, text, sizeof(copy)) >= sizeof(copy))
+		return false;
+	slash = strchr(copy, '/');
+	if (slash != NULL)
+		*slash = '\0';
+
+	network->family = strchr(copy, ':') != NULL ? AF_INET6 : AF_INET;
+	network->prefix_bits = network->family == AF_INET6 ? 128 : 32;
+	if (inet_pton(network->family, copy, network->bytes) != 1)
+		return false;
+
+	return slash == NULL ||
+		address_parse_bits(slash + 1, network->prefix_bits,
+						   &network->prefix_bits);
+}
+
+/* Cut off the blanks on both sides, in place. */
+static char *
+address_trim(char *text)
+{
+	size_t		length;
+
+	text += strspn(text, ADDRESS_BLANKS);
+	length = strlen(text);
+	while (length > 0 && strchr(ADDRESS_BLANKS, text[length - 1]) != NULL)
+		length--;
+	text[length] = '\0';
+	return text;
+}
+
+/* Is the address, given like a network of one, inside the network? */
+static bool
+address_in_network(const AddressNetwork *address, const AddressNetwork *network)
+{
+	int			whole_bytes = network->prefix_bits / 8;
+	int			rest_bits = network->prefix_bits % 8;
+	uint8		mask = (uint8) (0xff << (8 - rest_bits));
+
+	if (address->family != network->family ||
+		memcmp(address->bytes, network->bytes, whole_bytes) != 0)
+		return false;
+
+	return rest_bits == 0 ||
+		((address->bytes[whole_bytes] ^ network->bytes[whole_bytes]) & mask) == 0;
+}
+
+/* Is the address inside one of the networks, or else not denied? */
+static bool
+address_judge(const AddressNetwork *address, const AddressNetworks *networks)
+{
+	for (int i = 0; i < networks->count; i++)
+	{
+		if (address_in_network(address, &networks->items[i]))
+			return true;
+	}
+
+	for (int i = 0; i < (int) lengthof(address_denied); i++)
+	{
+		AddressNetwork denied;
+
+		if (!address_network_parse(address_denied[i], &denied) ||
+			address_in_network(address, &denied))
+			return false;
+	}
+
+	return true;
+}
+
+/*
+ * Read a comma-separated list of addresses and networks.
+ *
+ * A bad entry is reported and ignored rather than refused, because the list
+ * comes from the configuration file and is read by a worker: nobody is there
+ * to take an error, and leaving an entry out can only forbid more.
+ */
+void
+address_networks_parse(const char *list, AddressNetworks *networks)
+{
+	char	   *copy = pstrdup(list);
+	char	   *rest = copy;
+	char	   *entry;
+
+	networks->count = 0;
+	while ((entry = strsep(&rest, ",")) != NULL)
+	{
+		AddressNetwork network;
+
+		entry = address_trim(entry);
+		if (entry[0] == '\0')
+			continue;
+
+		if (networks->count == ADDRESS_NETWORKS_MAX)
+			ereport(WARNING,
+					(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+					 errmsg("ignoring network \"%s\" of \"idempotency.webhook_allowed_networks\"", entry),
+					 errdetail("At most %d networks can be allowed.",
+							   ADDRESS_NETWORKS_MAX)));
+		else if (!address_network_parse(entry, &network))
+			ereport(WARNING,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("ignoring network \"%s\" of \"idempotency.webhook_allowed_networks\"", entry),
+					 errdetail("It is not an IP address or a network in CIDR notation.")));
+		else
+			networks->items[networks->count++] = network;
+	}
+	pfree(copy);
+}
+
+/* Is the address public, or inside one of the networks? */
+bool
+address_allowed(const struct sockaddr *address, const AddressNetworks *networks)
+{
+	AddressNetwork one;
+
+	one.family = address->sa_family;
+	if (address->sa_family == AF_INET)
+	{
+		const struct sockaddr_in *in = (const struct sockaddr_in *) address;
+
+		one.prefix_bits = 32;
+		memcpy(one.bytes, &in->sin_addr, sizeof(in->sin_addr));
+	}
+	else if (address->sa_family == AF_INET6)
+	{
+		const struct sockaddr_in6 *in6 = (const struct sockaddr_in6 *) address;
+
+		one.prefix_bits = 128;
+		memcpy(one.bytes, &in6->sin6_addr, sizeof(in6->sin6_addr));
+	}
+	else
+		return false;
+
+	return address_judge(&one, networks);
+}
+
+/* The same for an address in text form; false if it is not an address. */
+bool
+address_text_allowed(const char *text, const AddressNetworks *networks)
+{
+	AddressNetwork one;
+
+	return strchr(text, '/') == NULL &&
+		address_network_parse(text, &one) &&
+		address_judge(&one, networks);
+}

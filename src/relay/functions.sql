@@ -1,0 +1,32 @@
+/*
+ * The relay's SQL functions: what a webhook is made of is checked and signed
+ * here.  The checks are called by outbox_subscribe().
+ */
+
+CREATE FUNCTION outbox_check_url(url text)
+RETURNS void
+LANGUAGE C IMMUTABLE PARALLEL SAFE
+AS 'MODULE_PATHNAME';
+COMMENT ON FUNCTION outbox_check_url(text) IS
+	'Internal: raise an error unless events can be sent to this URL.';
+
+CREATE FUNCTION outbox_check_secret(secret text)
+RETURNS void
+LANGUAGE C IMMUTABLE PARALLEL SAFE
+AS 'MODULE_PATHNAME';
+COMMENT ON FUNCTION outbox_check_secret(text) IS
+	'Internal: raise an error unless this is a secret that can sign events.';
+
+CREATE FUNCTION outbox_secret_generate()
+RETURNS text
+LANGUAGE C VOLATILE PARALLEL SAFE
+AS 'MODULE_PATHNAME';
+COMMENT ON FUNCTION outbox_secret_generate() IS
+	'A new random secret for signing events, as Standard Webhooks writes it.';
+
+CREATE FUNCTION outbox_signature(secret text, id text, "timestamp" bigint, body text)
+RETURNS text
+LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE
+AS 'MODULE_PATHNAME';
+COMMENT ON FUNCTION outbox_signature(text, text, bigint, text) IS
+	'The Standard Webhooks signature of a body, for a receiver to compare webhook-signature with.';

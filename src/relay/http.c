@@ -1,0 +1,740 @@
+/*
+ * http.c
+ *		Many HTTP requests in flight from one worker process.
+ *
+ * Called by the relay's loop only, except for http_check_url(), which any
+ * backend may call.  This is the only file that knows libcurl.
+ *
+ * libcurl's multi interface tells us by callbacks which sockets it waits for
+ * and when its next timer is due.  The sockets go into one epoll descriptor,
+ * which the relay nests in its own wait set beside its latch; the timer bounds
+ * how long the relay sleeps.  http_work() hands libcurl what became ready.
+ *
+ * A request passes through a transfer, a slot of a fixed array:
+ *
+ *		idle --http_submit--> active --http_work--> done
+ *		 ^                                           |
+ *		 +------------ http_next_response -----------+
+ *
+ * A slot keeps its easy handle, and libcurl keeps connections open between
+ * requests, so a request to a known endpoint costs no new allocation of ours
+ * and no new connection.
+ *
+ * What must hold:
+ *	- No callback throws: an error would longjmp through libcurl.  So no
+ *	  callback allocates by palloc() or reports; it notes what happened in its
+ *	  transfer.
+ *	- libcurl resolves names in threads of its own, which inherit our signal
+ *	  mask.  All signals are blocked while it can start one; PostgreSQL's signal
+ *	  handlers must run in the main thread only.
+ *	- No address is connected to, and no connection is reused, unless
+ *	  address_allowed() says so.
+ *	- An answer is bounded in bytes and in time, whatever the endpoint does.
+ *	- No transaction, no snapshot and no lock is needed or held here.
+ */
+#include "postgres.h"
+
+#include <arpa/inet.h>
+#include <curl/curl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "lib/ilist.h"
+#include "utils/memutils.h"
+
+#include "relay/address.h"
+#include "relay/http.h"
+
+#if LIBCURL_VERSION_NUM < 0x075700
+#error "libcurl 7.87 or later is required"
+#endif
+
+#define HTTP_USER_AGENT "idempotency/0.1.0"
+#define HTTP_CONNECT_TIMEOUT_MS 10000L
+
+/* Where an answer is cut off: all of its headers, and its body. */
+#define HTTP_HEADER_BYTES_MAX (64 * 1024)
+#define HTTP_BODY_BYTES_MAX (64 * 1024)
+
+/* Connections kept, how long unused, and how long at all. */
+#define HTTP_CONNECTIONS_MAX ((long) HTTP_IN_FLIGHT_MAX)
+#define HTTP_CONNECTION_IDLE_MAX_S 60L
+#define HTTP_CONNECTION_AGE_MAX_S 300L
+
+/* Ready sockets that are looked at in one http_work(). */
+#define HTTP_EVENTS_MAX 256
+
+/* Marks, for libcurl's socket callback, a socket that epoll knows already. */
+#define HTTP_SOCKET_KNOWN ((void *) &http)
+
+typedef struct HttpTransfer
+{
+	dlist_node	node;			/* in http.idle or http.done, unless active */
+	bool		active;			/* libcurl has it */
+	CURL	   *easy;			/* made when first used, then kept */
+	struct curl_slist *headers; /* of the request under way */
+	size_t		header_bytes;	/* received so far */
+	size_t		body_bytes;		/* received so far */
+	size_t		excerpt_length;
+	bool		connecting;		/* some address was allowed */
+	char		refused[INET6_ADDRSTRLEN];	/* one that was not, or empty */
+	char		curl_error[CURL_ERROR_SIZE];
+	HttpResponse response;
+} HttpTransfer;
+
+static struct
+{
+	CURLM	   *multi;
+	int			epoll_fd;
+	int64		timer_due_ms;	/* by http_now_ms(); -1: none */
+	int			in_flight;
+	HttpTransfer *transfers;	/* HTTP_IN_FLIGHT_MAX of them */
+	dlist_head	idle;
+	dlist_head	done;
+	AddressNetworks allowed;
+}			http = {.epoll_fd = -1, .timer_due_ms = -1};
+
+/* Milliseconds of a clock that is never set back. */
+static int64
+http_now_ms(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (int64) now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+/* Copy text, with whatever is not printable ASCII made harmless. */
+static void
+http_copy_printable(char *target, const char *source, size_t length)
+{
+	for (size_t i = 0; i < length; i++)
+	{
+		unsigned char c = (unsigned char) source[i];
+
+		if (c >= ' ' && c <= '~')
+			target[i] = c;
+		else
+			target[i] = c < ' ' ? ' ' : '?';
+	}
+	target[length] = '\0';
+}
+
+/* Say in the response why there was no answer. */
+static void
+http_set_error(HttpResponse *response, const char *text)
+{
+	http_copy_printable(response->error, text,
+						strnlen(text, HTTP_ERROR_MAX));
+}
+
+/*----------
+ * Callbacks.  They run inside libcurl: they must not throw.
+ *----------
+ */
+
+/* Tell epoll which socket libcurl wants to hear of, and for what. */
+static int
+http_on_socket(pg_attribute_unused() CURL *easy, curl_socket_t fd, int what,
+			   pg_attribute_unused() void *context, void *known)
+{
+	struct epoll_event event = {0};
+
+	event.data.fd = fd;
+	if (what == CURL_POLL_REMOVE)
+	{
+		/* Fails if the socket was closed already, which is just as good. */
+		(void) epoll_ctl(http.epoll_fd, EPOLL_CTL_DEL, fd, &event);
+		return 0;
+	}
+
+	if (what == CURL_POLL_IN || what == CURL_POLL_INOUT)
+		event.events |= EPOLLIN;
+	if (what == CURL_POLL_OUT || what == CURL_POLL_INOUT)
+		event.events |= EPOLLOUT;
+
+	/*
+	 * The mark may be wrong in both directions: a socket that was closed
+	 * vanishes from epoll by itself, and its number may be in use again.
+	 */
+	if (known == HTTP_SOCKET_KNOWN &&
+		epoll_ctl(http.epoll_fd, EPOLL_CTL_MOD, fd, &event) == 0)
+		return 0;
+	if (epoll_ctl(http.epoll_fd, EPOLL_CTL_ADD, fd, &event) != 0 &&
+		(errno != EEXIST ||
+		 epoll_ctl(http.epoll_fd, EPOLL_CTL_MOD, fd, &event) != 0))
+		return -1;
+	curl_multi_assign(http.multi, fd, HTTP_SOCKET_KNOWN);
+	return 0;
+}
+
+/* Note when libcurl wants to be called though no socket is ready. */
+static int
+http_on_timer(pg_attribute_unused() CURLM *multi, long wait_ms,
+			  pg_attribute_unused() void *context)
+{
+	http.timer_due_ms = wait_ms < 0 ? -1 : http_now_ms() + wait_ms;
+	return 0;
+}
+
+/* Open a socket to an address, if it may be connected to. */
+static curl_socket_t
+http_on_open_socket(void *context, pg_attribute_unused() curlsocktype purpose,
+					struct curl_sockaddr *address)
+{
+	HttpTransfer *transfer = context;
+	const struct sockaddr *to = &address->addr;
+
+	if (!address_allowed(to, &http.allowed))
+	{
+		const void *bytes;
+
+		if (to->sa_family == AF_INET6)
+			bytes = &((const struct sockaddr_in6 *) to)->sin6_addr;
+		else
+			bytes = &((const struct sockaddr_in *) to)->sin_addr;
+		(void) inet_ntop(to->sa_family, bytes,
+						 transfer->refused, sizeof(transfer->refused));
+		return CURL_SOCKET_BAD;
+	}
+
+	transfer->connecting = true;
+	return socket(address->family, address->socktype | SOCK_CLOEXEC,
+				  address->protocol);
+}
+
+/*
+ * Check a connection again before a request goes over it: it may have been
+ * made for an earlier request, when another list of networks was in force.
+ */
+static int
+http_on_connected(void *context, char *address,
+				  pg_attribute_unused() char *local_address,
+				  pg_attribute_unused() int port,
+				  pg_attribute_unused() int local_port)
+{
+	HttpTransfer *transfer = context;
+
+	if (address_text_allowed(address, &http.allowed))
+		return CURL_PREREQFUNC_OK;
+
+	strlcpy(transfer->refused, address, sizeof(transfer->refused));
+	transfer->connecting = false;
+	return CURL_PREREQFUNC_ABORT;
+}
+
+/* Count the bytes of the answer's headers, and end it if they are too many. */
+static size_t
+http_on_header(pg_attribute_unused() char *data, size_t size, size_t count,
+			   void *context)
+{
+	HttpTransfer *transfer = context;
+
+	transfer->header_bytes += size * count;
+	if (transfer->header_bytes > HTTP_HEADER_BYTES_MAX)
+		return CURL_WRITEFUNC_ERROR;
+	return size * count;
+}
+
+/* Keep the start of the answer's body, and end it if it is too long. */
+static size_t
+http_on_body(char *data, size_t size, size_t count, void *context)
+{
+	HttpTransfer *transfer = context;
+	size_t		room = HTTP_EXCERPT_MAX - transfer->excerpt_length;
+	size_t		kept = Min(room, size * count);
+
+	http_copy_printable(transfer->response.excerpt + transfer->excerpt_length,
+						data, kept);
+	transfer->excerpt_length += kept;
+
+	transfer->body_bytes += size * count;
+	if (transfer->body_bytes > HTTP_BODY_BYTES_MAX)
+		return CURL_WRITEFUNC_ERROR;
+	return size * count;
+}
+
+/*----------
+ * Starting and stopping.
+ *----------
+ */
+
+/* Raise an error unless libcurl took an option of an easy handle. */
+static void
+http_check_easy(CURLcode code)
+{
+	if (code == CURLE_OUT_OF_MEMORY)
+		ereport(ERROR,
+				(errcode(ERRCODE_OUT_OF_MEMORY),
+				 errmsg("out of memory")));
+	if (code != CURLE_OK)
+		elog(ERROR, "could not set up an HTTP request: %s",
+			 curl_easy_strerror(code));
+}
+
+/* Raise an error unless the multi handle did what it was told to. */
+static void
+http_check_multi(CURLMcode code)
+{
+	if (code == CURLM_OUT_OF_MEMORY)
+		ereport(ERROR,
+				(errcode(ERRCODE_OUT_OF_MEMORY),
+				 errmsg("out of memory")));
+	if (code != CURLM_OK)
+		elog(ERROR, "could not work on HTTP requests: %s",
+			 curl_multi_strerror(code));
+}
+
+#define http_set(easy, option, value) \
+	http_check_easy(curl_easy_setopt(easy, option, value))
+#define http_set_multi(option, value) \
+	http_check_multi(curl_multi_setopt(http.multi, option, value))
+
+/* Set what is the same for all requests of a transfer. */
+static void
+http_set_up_easy(HttpTransfer *transfer, CURL *easy)
+{
+	http_set(easy, CURLOPT_PRIVATE, transfer);
+	http_set(easy, CURLOPT_ERRORBUFFER, transfer->curl_error);
+	http_set(easy, CURLOPT_USERAGENT, HTTP_USER_AGENT);
+
+	/*
+	 * Over HTTP/2 all requests to an endpoint share one connection and fail
+	 * with it: a server that ends the connection, as some do after a number
+	 * of requests, sends many of them back for a retry at once.
+	 */
+	http_set(easy, CURLOPT_HTTP_VERSION, (long) CURL_HTTP_VERSION_1_1);
+
+	/* Where a request may go.  A proxy would hide the address from us. */
+	http_set(easy, CURLOPT_PROTOCOLS_STR, "http,https");
+	http_set(easy, CURLOPT_DISALLOW_USERNAME_IN_URL, 1L);
+	http_set(easy, CURLOPT_FOLLOWLOCATION, 0L);
+	http_set(easy, CURLOPT_PROXY, "");
+	http_set(easy, CURLOPT_OPENSOCKETFUNCTION, http_on_open_socket);
+	http_set(easy, CURLOPT_OPENSOCKETDATA, transfer);
+	http_set(easy, CURLOPT_PREREQFUNCTION, http_on_connected);
+	http_set(easy, CURLOPT_PREREQDATA, transfer);
+
+	http_set(easy, CURLOPT_SSLVERSION, (long) CURL_SSLVERSION_TLSv1_2);
+	http_set(easy, CURLOPT_SSL_VERIFYPEER, 1L);
+	http_set(easy, CURLOPT_SSL_VERIFYHOST, 2L);
+
+	/* How much and how long. */
+	http_set(easy, CURLOPT_HEADERFUNCTION, http_on_header);
+	http_set(easy, CURLOPT_HEADERDATA, transfer);
+	http_set(easy, CURLOPT_WRITEFUNCTION, http_on_body);
+	http_set(easy, CURLOPT_WRITEDATA, transfer);
+	http_set(easy, CURLOPT_CONNECTTIMEOUT_MS, HTTP_CONNECT_TIMEOUT_MS);
+	http_set(easy, CURLOPT_MAXAGE_CONN, HTTP_CONNECTION_IDLE_MAX_S);
+	http_set(easy, CURLOPT_MAXLIFETIME_CONN, HTTP_CONNECTION_AGE_MAX_S);
+
+	/* No signals of libcurl's, and no waiting for its threads at the end. */
+	http_set(easy, CURLOPT_NOSIGNAL, 1L);
+	http_set(easy, CURLOPT_QUICK_EXIT, 1L);
+}
+
+/* Start HTTP in this process. */
+void
+http_start(void)
+{
+	Assert(http.multi == NULL);
+
+	http.transfers = MemoryContextAllocZero(TopMemoryContext,
+											HTTP_IN_FLIGHT_MAX * sizeof(HttpTransfer));
+	dlist_init(&http.idle);
+	dlist_init(&http.done);
+	for (int i = 0; i < HTTP_IN_FLIGHT_MAX; i++)
+		dlist_push_tail(&http.idle, &http.transfers[i].node);
+
+	if (curl_global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK)
+		elog(ERROR, "could not initialize libcurl");
+	http.multi = curl_multi_init();
+	if (http.multi == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_OUT_OF_MEMORY),
+				 errmsg("out of memory")));
+	http.epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+	if (http.epoll_fd < 0)
+		ereport(ERROR,
+				(errcode_for_socket_access(),
+				 errmsg("could not create an epoll descriptor: %m")));
+
+	http_set_multi(CURLMOPT_SOCKETFUNCTION, http_on_socket);
+	http_set_multi(CURLMOPT_TIMERFUNCTION, http_on_timer);
+	http_set_multi(CURLMOPT_MAXCONNECTS, HTTP_CONNECTIONS_MAX);
+}
+
+/*
+ * Drop all requests unanswered and close everything, without waiting.
+ *
+ * curl_global_cleanup() is not called, because a thread that still resolves a
+ * name may outlive this function; it ends with the process.
+ */
+void
+http_stop(void)
+{
+	if (http.multi == NULL)
+		return;
+
+	for (int i = 0; i < HTTP_IN_FLIGHT_MAX; i++)
+	{
+		HttpTransfer *transfer = &http.transfers[i];
+
+		if (transfer->active)
+			(void) curl_multi_remove_handle(http.multi, transfer->easy);
+		curl_easy_cleanup(transfer->easy);
+		curl_slist_free_all(transfer->headers);
+	}
+	(void) curl_multi_cleanup(http.multi);
+	(void) close(http.epoll_fd);
+	pfree(http.transfers);
+
+	http.multi = NULL;
+	http.transfers = NULL;
+	http.epoll_fd = -1;
+	http.timer_due_ms = -1;
+	http.in_flight = 0;
+}
+
+/*
+ * Set the networks that may be reached though they are not public.  Kept
+ * connections are checked against the new list before they are used again.
+ */
+void
+http_allow_networks(const char *list)
+{
+	address_networks_parse(list, &http.allowed);
+}
+
+/*----------
+ * Requests and answers.
+ *----------
+ */
+
+/* A descriptor that is readable while sockets wait for http_work(). */
+int
+http_wait_fd(void)
+{
+	return http.epoll_fd;
+}
+
+/* How long the caller may sleep at most before http_work(); -1: no limit. */
+long
+http_wait_ms(void)
+{
+	if (!dlist_is_empty(&http.done))
+		return 0;
+	if (http.timer_due_ms < 0)
+		return -1;
+	return (long) Max(http.timer_due_ms - http_now_ms(), 0);
+}
+
+/* Requests submitted whose answers have not been taken yet. */
+int
+http_in_flight(void)
+{
+	return http.in_flight;
+}
+
+/* Add a header to those of the request. */
+static void
+http_add_header(HttpTransfer *transfer, const char *header)
+{
+	struct curl_slist *longer = curl_slist_append(transfer->headers, header);
+
+	if (longer == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_OUT_OF_MEMORY),
+				 errmsg("out of memory")));
+	transfer->headers = longer;
+}
+
+/*
+ * Add the request's headers.  Returns false if one of them has a control
+ * character, which could smuggle in another header or another request.
+ */
+static bool
+http_add_headers(HttpTransfer *transfer, const char *const *headers)
+{
+	/* Without this, large bodies wait for an interim answer first. */
+	http_add_header(transfer, "Expect:");
+
+	for (; *headers != NULL; headers++)
+	{
+		const char *header = *headers;
+		const char *colon = strchr(header, ':');
+
+		for (const char *c = header; *c != '\0'; c++)
+		{
+			if ((unsigned char) *c < ' ' || *c == 0x7f)
+				return false;
+		}
+
+		/* To libcurl "Name:" means no such header, "Name;" an empty one. */
+		if (colon != NULL && colon[1 + strspn(colon + 1, " ")] == '\0')
+			header = psprintf("%.*s;", (int) (colon - header), header);
+		http_add_header(transfer, header);
+	}
+	return true;
+}
+
+/* Give the request to the transfer's easy handle. */
+static bool
+http_prepare(HttpTransfer *transfer, const HttpRequest *request)
+{
+	CURL	   *easy = transfer->easy;
+
+	if (!http_add_headers(transfer, request->headers))
+		return false;
+
+	http_set(easy, CURLOPT_URL, request->url);
+	http_set(easy, CURLOPT_HTTPHEADER, transfer->headers);
+	http_set(easy, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t) request->body_length);
+	http_set(easy, CURLOPT_COPYPOSTFIELDS, request->body);
+	http_set(easy, CURLOPT_TIMEOUT_MS, (long) request->timeout_ms);
+	return true;
+}
+
+/* Start a POST.  A failure to start it becomes its answer. */
+void
+http_submit(const HttpRequest *request)
+{
+	HttpTransfer *transfer;
+
+	Assert(request->timeout_ms > 0);
+
+	if (dlist_is_empty(&http.idle))
+		elog(ERROR, "more than %d HTTP requests in flight", HTTP_IN_FLIGHT_MAX);
+	transfer = dlist_head_element(HttpTransfer, node, &http.idle);
+	if (transfer->easy == NULL)
+	{
+		CURL	   *easy = curl_easy_init();
+
+		if (easy == NULL)
+			ereport(ERROR,
+					(errcode(ERRCODE_OUT_OF_MEMORY),
+					 errmsg("out of memory")));
+		transfer->easy = easy;
+		http_set_up_easy(transfer, easy);
+	}
+
+	transfer->header_bytes = 0;
+	transfer->body_bytes = 0;
+	transfer->excerpt_length = 0;
+	transfer->connecting = false;
+	transfer->refused[0] = '\0';
+	transfer->curl_error[0] = '\0';
+	memset(&transfer->response, 0, sizeof(HttpResponse));
+	transfer->response.tag = request->tag;
+
+	if (http_prepare(transfer, request))
+	{
+		http_check_multi(curl_multi_add_handle(http.multi, transfer->easy));
+		transfer->active = true;
+		dlist_delete(&transfer->node);
+	}
+	else
+	{
+		http_set_error(&transfer->response, "a header has a control character");
+		dlist_delete(&transfer->node);
+		dlist_push_tail(&http.done, &transfer->node);
+	}
+	http.in_flight++;
+}
+
+/*
+ * Was the transfer answered?  An answer that we cut off because its body is
+ * too long counts, since its status had arrived; one that broke off or timed
+ * out does not, since nobody knows what the rest would have been.
+ */
+static bool
+http_was_answered(const HttpTransfer *transfer, CURLcode code)
+{
+	return code == CURLE_OK ||
+		(code == CURLE_WRITE_ERROR &&
+		 transfer->body_bytes > HTTP_BODY_BYTES_MAX);
+}
+
+/* Say in the response why the transfer was not answered. */
+static void
+http_explain(HttpTransfer *transfer, CURLcode code)
+{
+	HttpResponse *response = &transfer->response;
+
+	if (transfer->refused[0] != '\0' && !transfer->connecting)
+		snprintf(response->error, sizeof(response->error),
+				 "address %s is not allowed by idempotency.webhook_allowed_networks",
+				 transfer->refused);
+	else if (transfer->header_bytes > HTTP_HEADER_BYTES_MAX)
+		snprintf(response->error, sizeof(response->error),
+				 "the headers of the answer are longer than %d bytes",
+				 HTTP_HEADER_BYTES_MAX);
+	else if (transfer->curl_error[0] != '\0')
+		http_set_error(response, transfer->curl_error);
+	else
+		http_set_error(response, curl_easy_strerror(code));
+}
+
+/* Turn a transfer that libcurl has finished into an answer. */
+static void
+http_finish(HttpTransfer *transfer, CURLcode code)
+{
+	HttpResponse *response = &transfer->response;
+	CURL	   *easy = transfer->easy;
+	long		status = 0;
+	curl_off_t	retry_after_s = 0;
+	curl_off_t	duration_us = 0;
+
+	curl_easy_getinfo(easy, CURLINFO_RESPONSE_CODE, &status);
+	curl_easy_getinfo(easy, CURLINFO_RETRY_AFTER, &retry_after_s);
+	curl_easy_getinfo(easy, CURLINFO_TOTAL_TIME_T, &duration_us);
+
+	response->duration_ms = (int) Min(duration_us / 1000, INT_MAX);
+	if (http_was_answered(transfer, code))
+	{
+		response->status = (int) status;
+		response->retry_after_s = (int) Min(Max(retry_after_s, 0), INT_MAX);
+	}
+	else
+		http_explain(transfer, code);
+
+	http_check_multi(curl_multi_remove_handle(http.multi, easy));
+	transfer->active = false;
+	dlist_push_tail(&http.done, &transfer->node);
+}
+
+/* Let libcurl act on the sockets that are ready and on its timer. */
+static CURLMcode
+http_drive(void)
+{
+	struct epoll_event events[HTTP_EVENTS_MAX];
+	CURLMcode	code = CURLM_OK;
+	int			running;
+	int			count;
+
+	count = epoll_wait(http.epoll_fd, events, HTTP_EVENTS_MAX, 0);
+	for (int i = 0; i < count && code == CURLM_OK; i++)
+	{
+		int			ready = 0;
+
+		if (events[i].events & EPOLLIN)
+			ready |= CURL_CSELECT_IN;
+		if (events[i].events & EPOLLOUT)
+			ready |= CURL_CSELECT_OUT;
+		if (events[i].events & (EPOLLERR | EPOLLHUP))
+			ready |= CURL_CSELECT_ERR;
+		code = curl_multi_socket_action(http.multi, events[i].data.fd,
+										ready, &running);
+	}
+
+	if (code == CURLM_OK &&
+		http.timer_due_ms >= 0 && http.timer_due_ms <= http_now_ms())
+	{
+		http.timer_due_ms = -1;
+		code = curl_multi_socket_action(http.multi, CURL_SOCKET_TIMEOUT,
+										0, &running);
+	}
+	return code;
+}
+
+/* Move all requests on as far as possible without waiting. */
+void
+http_work(void)
+{
+	sigset_t	all;
+	sigset_t	before;
+	CURLMcode	code;
+	CURLMsg    *message;
+	int			left;
+
+	sigfillset(&all);
+	pthread_sigmask(SIG_BLOCK, &all, &before);
+	code = http_drive();
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	http_check_multi(code);
+
+	while ((message = curl_multi_info_read(http.multi, &left)) != NULL)
+	{
+		char	   *transfer = NULL;
+
+		Assert(message->msg == CURLMSG_DONE);
+		curl_easy_getinfo(message->easy_handle, CURLINFO_PRIVATE, &transfer);
+		http_finish((HttpTransfer *) transfer, message->data.result);
+	}
+}
+
+/* Take the next answer; false if there is none at the moment. */
+bool
+http_next_response(HttpResponse *response)
+{
+	HttpTransfer *transfer;
+
+	if (dlist_is_empty(&http.done))
+		return false;
+
+	transfer = dlist_container(HttpTransfer, node,
+							   dlist_pop_head_node(&http.done));
+	*response = transfer->response;
+
+	/* An idle transfer keeps its handle but not what it sent. */
+	http_set(transfer->easy, CURLOPT_HTTPHEADER, NULL);
+	http_set(transfer->easy, CURLOPT_COPYPOSTFIELDS, NULL);
+	curl_slist_free_all(transfer->headers);
+	transfer->headers = NULL;
+	dlist_push_head(&http.idle, &transfer->node);
+	http.in_flight--;
+	return true;
+}
+
+/*
+ * NULL if url is acceptable, else a sentence that says why it is not.
+ *
+ * libcurl itself is lenient: it takes one or three slashes, and backslashes.
+ * Only the plain form is accepted, so that whatever else reads the URL, a
+ * person included, sees the same host as libcurl does.  Whether the host's
+ * address is allowed is found out when it is connected to.
+ */
+const char *
+http_check_url(const char *url)
+{
+	CURLU	   *parts;
+	CURLUcode	code;
+	const char *rest;
+
+	if (strlen(url) > HTTP_URL_MAX)
+		return "It must not be longer than " CppAsString2(HTTP_URL_MAX) " bytes.";
+	for (const char *c = url; *c != '\0'; c++)
+	{
+		if (*c <= ' ' || *c > '~' || *c == '\\')
+			return "It must consist of printable ASCII characters, without spaces and backslashes; others have to be percent-encoded.";
+	}
+
+	if (pg_strncasecmp(url, "http://", 7) == 0)
+		rest = url + 7;
+	else if (pg_strncasecmp(url, "https://", 8) == 0)
+		rest = url + 8;
+	else
+		return "It must begin with http:// or https://.";
+	if (strchr("/?#:", *rest) != NULL)
+		return "It must have a host.";
+	if (strchr(rest, '#') != NULL)
+		return "It must not have a fragment.";
+
+	parts = curl_url();
+	if (parts == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_OUT_OF_MEMORY),
+				 errmsg("out of memory")));
+	code = curl_url_set(parts, CURLUPART_URL, url, CURLU_DISALLOW_USER);
+	curl_url_cleanup(parts);
+
+	if (code == CURLUE_USER_NOT_ALLOWED)
+		return "It must not have a user name or password; a header can carry credentials.";
+	if (code != CURLUE_OK)
+		return "It must have a valid host and port.";
+	return NULL;
+}

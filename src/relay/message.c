@@ -1,0 +1,121 @@
+/*
+ * message.c
+ *		An event as it goes over the wire: Standard Webhooks 1.0, with a body of
+ *		its own, or CloudEvents 1.0.2 in binary mode, signed in the same way.
+ *
+ * The webhook id is the same for every attempt and every subscription, so that
+ * a receiver can tell repetitions; the signature is made anew each time.
+ */
+#include "postgres.h"
+
+#include <time.h>
+
+#include "lib/stringinfo.h"
+#include "nodes/pg_list.h"
+#include "utils/json.h"
+
+#include "relay/message.h"
+#include "relay/signature.h"
+
+/*
+ * Standard Webhooks' own body.
+ */
+static char *
+message_body(const OutboxEvent *event)
+{
+	StringInfoData body;
+
+	initStringInfo(&body);
+	appendStringInfoString(&body, "{\"type\":");
+	escape_json(&body, event->type);
+	appendStringInfo(&body, ",\"timestamp\":\"%s\",\"data\":%s}",
+					 event->created_at, event->payload);
+	return body.data;
+}
+
+/*
+ * A header of a CloudEvents attribute.  Its value is percent-encoded as the
+ * HTTP binding asks (section 3.1.3.2), which also keeps line ends out.
+ */
+static char *
+message_attribute(const char *name, const char *value)
+{
+	StringInfoData header;
+
+	initStringInfo(&header);
+	appendStringInfo(&header, "ce-%s: ", name);
+	for (const unsigned char *c = (const unsigned char *) value; *c; c++)
+	{
+		if (*c <= ' ' || *c >= 0x7f || *c == '"' || *c == '%')
+			appendStringInfo(&header, "%%%02X", *c);
+		else
+			appendStringInfoChar(&header, *c);
+	}
+	return header.data;
+}
+
+static List *
+message_cloudevents_headers(const OutboxEvent *event, const char *id,
+							const char *identity)
+{
+	List	   *headers = NIL;
+
+	headers = lappend(headers, message_attribute("specversion", "1.0"));
+	headers = lappend(headers, message_attribute("id", id));
+	headers = lappend(headers, message_attribute("source",
+												 psprintf("/idempotency/%s", identity)));
+	headers = lappend(headers, message_attribute("type", event->type));
+	headers = lappend(headers, message_attribute("time", event->created_at));
+	headers = lappend(headers, message_attribute("sequence",
+												 psprintf("%019lld", (long long) event->position)));
+	if (event->wire_key != NULL)
+	{
+		headers = lappend(headers, message_attribute("subject", event->wire_key));
+		headers = lappend(headers, message_attribute("partitionkey", event->wire_key));
+	}
+	return headers;
+}
+
+static const char *const *
+message_header_array(List *headers)
+{
+	const char **array = palloc((list_length(headers) + 1) * sizeof(char *));
+
+	for (int i = 0; i < list_length(headers); i++)
+		array[i] = list_nth(headers, i);
+	array[list_length(headers)] = NULL;
+	return array;
+}
+
+bool
+message_build(const OutboxSubscription *subscription, const OutboxEvent *event,
+			  const char *identity, HttpRequest *request)
+{
+	const char *const secrets[] = {subscription->secret, NULL};
+	const char *body = subscription->cloudevents ? event->payload : message_body(event);
+	size_t		body_length = strlen(body);
+	char	   *id = psprintf("msg_%s_%lld", identity, (long long) event->position);
+	int64		now_s = (int64) time(NULL);
+	char	   *signature = signature_header(secrets, id, now_s, body, body_length);
+	List	   *headers = NIL;
+
+	if (signature == NULL)
+		return false;
+
+	headers = lappend(headers, "Content-Type: application/json");
+	headers = lappend(headers, psprintf("webhook-id: %s", id));
+	headers = lappend(headers, psprintf("Idempotency-Key: %s", id));
+	headers = lappend(headers, psprintf("webhook-timestamp: %lld", (long long) now_s));
+	headers = lappend(headers, psprintf("webhook-signature: %s", signature));
+	if (subscription->cloudevents)
+		headers = list_concat(headers,
+							  message_cloudevents_headers(event, id, identity));
+	for (char **extra = event->headers; *extra != NULL; extra++)
+		headers = lappend(headers, *extra);
+	request->url = subscription->url;
+	request->headers = message_header_array(headers);
+	request->body = body;
+	request->body_length = body_length;
+	request->timeout_ms = subscription->timeout_ms;
+	return true;
+}

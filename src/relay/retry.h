@@ -1,0 +1,27 @@
+/*
+ * retry.h
+ *		What to do after an attempt at a delivery, and when.  Pure.
+ */
+#ifndef RELAY_RETRY_H
+#define RELAY_RETRY_H
+
+typedef enum RetryVerdict
+{
+	RETRY_DONE,					/* 2xx: delivered */
+	RETRY_AGAIN,				/* failed; ask retry_delay_ms() when to repeat */
+	RETRY_GONE					/* 410: the endpoint wants no more, ever */
+} RetryVerdict;
+
+/* What an answer means; status 0 stands for no answer. */
+extern RetryVerdict retry_judge(int status);
+
+/*
+ * How long to wait before the next attempt; -1 if the schedule is exhausted.
+ * schedule_ms[i] is the wait before attempt i + 1, attempts is the number made
+ * so far, retry_after_s what the endpoint asked for (0: nothing), and jitter
+ * a random number from 0 to 1.
+ */
+extern int64 retry_delay_ms(const int64 *schedule_ms, int count, int attempts,
+							int retry_after_s, double jitter);
+
+#endif							/* RELAY_RETRY_H */

@@ -1,0 +1,186 @@
+/*
+ * signature.c
+ *		Secrets and signatures of Standard Webhooks 1.0.
+ *
+ * Called by the relay for each attempt and by the SQL functions of webhook.c.
+ * A signature is the base64 of HMAC-SHA256 over "id.timestamp.body", so that a
+ * receiver can tell that neither the body, nor the id that it removes
+ * duplicates by, nor the time of sending was changed on the way.
+ *
+ * No function here puts a secret into a message.
+ */
+#include "postgres.h"
+
+#include "common/base64.h"
+#include "common/hmac.h"
+#include "common/sha2.h"
+#include "lib/stringinfo.h"
+#include "utils/resowner.h"
+
+#include "relay/signature.h"
+
+#define SIGNATURE_SECRET_PREFIX "whsec_"
+#define SIGNATURE_KEY_BYTES_MIN 24
+#define SIGNATURE_KEY_BYTES_MAX 64
+#define SIGNATURE_KEY_BYTES_NEW 32
+
+/* Characters of the base64 of n bytes, padding included. */
+#define BASE64_LENGTH(n) (((n) + 2) / 3 * 4)
+
+/*
+ * Base64 as a C string.  The buffers go by void pointer because they are char
+ * in some versions of PostgreSQL and uint8 in others.
+ */
+static void
+signature_encode(const uint8 *bytes, int length, char *text, int text_size)
+{
+	int			text_length;
+
+	text_length = pg_b64_encode((const void *) bytes, length,
+								text, text_size - 1);
+	if (text_length < 0)
+		elog(ERROR, "could not encode %d bytes as base64", length);
+	text[text_length] = '\0';
+}
+
+/*
+ * Decode a secret into key, which has room for SIGNATURE_KEY_BYTES_MAX.
+ * Returns its length, or -1 if the secret is malformed.
+ *
+ * The result is encoded again and compared, because the decoder is lenient
+ * about what follows the padding and receivers' decoders may not be.
+ */
+static int
+signature_decode_secret(const char *secret, uint8 *key)
+{
+	char		again[BASE64_LENGTH(SIGNATURE_KEY_BYTES_MAX) + 1];
+	const char *text = secret + strlen(SIGNATURE_SECRET_PREFIX);
+	int			length;
+
+	if (strncmp(secret, SIGNATURE_SECRET_PREFIX,
+				strlen(SIGNATURE_SECRET_PREFIX)) != 0 ||
+		strlen(text) >= sizeof(again))
+		return -1;
+
+	length = pg_b64_decode(text, strlen(text),
+						   (void *) key, SIGNATURE_KEY_BYTES_MAX);
+	if (length < SIGNATURE_KEY_BYTES_MIN)
+		return -1;
+
+	signature_encode(key, length, again, sizeof(again));
+	return strcmp(text, again) == 0 ? length : -1;
+}
+
+/*
+ * PostgreSQL notes each HMAC context in the current resource owner.  There is
+ * none outside a transaction, where the relay signs, so it gets this one.
+ */
+static ResourceOwner
+signature_resource_owner(void)
+{
+	static ResourceOwner owner = NULL;
+
+	if (CurrentResourceOwner != NULL)
+		return CurrentResourceOwner;
+	if (owner == NULL)
+		owner = ResourceOwnerCreate(NULL, "idempotency signature");
+	return owner;
+}
+
+/* Compute the HMAC-SHA256 of head and body; false if that fails. */
+static bool
+signature_compute(uint8 *digest, const uint8 *key, int key_length,
+				  const char *head, const char *body, size_t body_length)
+{
+	pg_hmac_ctx *hmac = pg_hmac_create(PG_SHA256);
+	bool		is_done;
+
+	if (hmac == NULL)
+		return false;
+	is_done = pg_hmac_init(hmac, key, key_length) >= 0 &&
+		pg_hmac_update(hmac, (const uint8 *) head, strlen(head)) >= 0 &&
+		pg_hmac_update(hmac, (const uint8 *) body, body_length) >= 0 &&
+		pg_hmac_final(hmac, digest, PG_SHA256_DIGEST_LENGTH) >= 0;
+	pg_hmac_free(hmac);
+	return is_done;
+}
+
+/* Append "v1,<base64 HMAC-SHA256>" of head and body to out. */
+static void
+signature_append(StringInfo out, const uint8 *key, int key_length,
+				 const char *head, const char *body, size_t body_length)
+{
+	uint8		digest[PG_SHA256_DIGEST_LENGTH];
+	char		text[BASE64_LENGTH(PG_SHA256_DIGEST_LENGTH) + 1];
+	ResourceOwner before = CurrentResourceOwner;
+	bool		is_done;
+
+	CurrentResourceOwner = signature_resource_owner();
+	is_done = signature_compute(digest, key, key_length,
+								head, body, body_length);
+	CurrentResourceOwner = before;
+	if (!is_done)
+		ereport(ERROR,
+				(errcode(ERRCODE_INTERNAL_ERROR),
+				 errmsg("could not compute a signature")));
+
+	signature_encode(digest, sizeof(digest), text, sizeof(text));
+	appendStringInfo(out, "v1,%s", text);
+}
+
+/*
+ * The value of the webhook-signature header for all the secrets, or NULL if
+ * one of them is malformed.  While a secret is being rotated there are two,
+ * and a receiver accepts the event if either signature is right.
+ */
+char *
+signature_header(const char *const *secrets, const char *id,
+				 int64 timestamp_s, const char *body, size_t body_length)
+{
+	StringInfoData out;
+	char	   *head;
+
+	Assert(secrets[0] != NULL);
+
+	initStringInfo(&out);
+	head = psprintf("%s." INT64_FORMAT ".", id, timestamp_s);
+	for (; *secrets != NULL; secrets++)
+	{
+		uint8		key[SIGNATURE_KEY_BYTES_MAX];
+		int			key_length = signature_decode_secret(*secrets, key);
+
+		if (key_length < 0)
+			return NULL;
+		if (out.len > 0)
+			appendStringInfoChar(&out, ' ');
+		signature_append(&out, key, key_length, head, body, body_length);
+	}
+	pfree(head);
+
+	return out.data;
+}
+
+/* Is this a secret that can sign? */
+bool
+signature_secret_valid(const char *secret)
+{
+	uint8		key[SIGNATURE_KEY_BYTES_MAX];
+
+	return signature_decode_secret(secret, key) >= 0;
+}
+
+/* Make a new random secret. */
+char *
+signature_secret_generate(void)
+{
+	uint8		key[SIGNATURE_KEY_BYTES_NEW];
+	char		text[BASE64_LENGTH(SIGNATURE_KEY_BYTES_NEW) + 1];
+
+	if (!pg_strong_random(key, sizeof(key)))
+		ereport(ERROR,
+				(errcode(ERRCODE_INTERNAL_ERROR),
+				 errmsg("could not generate a random secret")));
+
+	signature_encode(key, sizeof(key), text, sizeof(text));
+	return psprintf("%s%s", SIGNATURE_SECRET_PREFIX, text);
+}

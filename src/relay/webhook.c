@@ -1,0 +1,98 @@
+/*
+ * webhook.c
+ *		The SQL functions that check and sign what a webhook is made of.
+ *
+ * outbox_subscribe() calls the checks, so that what could never be delivered
+ * is refused while the caller can still act on it.  Nothing here touches a table.
+ *
+ * URLs and secrets are never repeated in a message: both may be credentials.
+ */
+#include "postgres.h"
+
+#include "fmgr.h"
+#include "mb/pg_wchar.h"
+#include "utils/builtins.h"
+
+#include "relay/http.h"
+#include "relay/signature.h"
+
+PG_FUNCTION_INFO_V1(outbox_check_url);
+PG_FUNCTION_INFO_V1(outbox_check_secret);
+PG_FUNCTION_INFO_V1(outbox_secret_generate);
+PG_FUNCTION_INFO_V1(outbox_signature);
+
+/* outbox_check_url(url text): raise an error unless events can go there. */
+Datum
+outbox_check_url(PG_FUNCTION_ARGS)
+{
+	const char *reason;
+
+	if (PG_ARGISNULL(0))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("url must not be null")));
+
+	reason = http_check_url(text_to_cstring(PG_GETARG_TEXT_PP(0)));
+	if (reason != NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("invalid webhook url"),
+				 errdetail("%s", reason)));
+
+	PG_RETURN_VOID();
+}
+
+/* outbox_check_secret(secret text): raise an error unless it can sign. */
+Datum
+outbox_check_secret(PG_FUNCTION_ARGS)
+{
+	if (PG_ARGISNULL(0))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("secret must not be null")));
+
+	if (!signature_secret_valid(text_to_cstring(PG_GETARG_TEXT_PP(0))))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("invalid webhook secret"),
+				 errdetail(SIGNATURE_SECRET_RULE)));
+
+	PG_RETURN_VOID();
+}
+
+/* outbox_secret_generate(): a new random secret. */
+Datum
+outbox_secret_generate(pg_attribute_unused() PG_FUNCTION_ARGS)
+{
+	PG_RETURN_TEXT_P(cstring_to_text(signature_secret_generate()));
+}
+
+/*
+ * outbox_signature(secret, id, timestamp, body): what the webhook-signature
+ * header of such an event would say.
+ *
+ * Events are sent as UTF-8 whatever the database's encoding is, so it is the
+ * UTF-8 form that is signed.
+ */
+Datum
+outbox_signature(PG_FUNCTION_ARGS)
+{
+	const char *secrets[2] = {NULL, NULL};
+	char	   *id = text_to_cstring(PG_GETARG_TEXT_PP(1));
+	char	   *body = text_to_cstring(PG_GETARG_TEXT_PP(3));
+	char	   *signature;
+
+	secrets[0] = text_to_cstring(PG_GETARG_TEXT_PP(0));
+	id = pg_server_to_any(id, strlen(id), PG_UTF8);
+	body = pg_server_to_any(body, strlen(body), PG_UTF8);
+
+	signature = signature_header(secrets, id, PG_GETARG_INT64(2),
+								 body, strlen(body));
+	if (signature == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("invalid webhook secret"),
+				 errdetail(SIGNATURE_SECRET_RULE)));
+
+	PG_RETURN_TEXT_P(cstring_to_text(signature));
+}

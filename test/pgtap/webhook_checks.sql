@@ -1,0 +1,146 @@
+/*
+ * What a URL and headers of a webhook may be.  If this fails, a subscription
+ * can be made that never delivers, leaks credentials into messages, or forges
+ * a request.
+ */
+\set ON_ERROR_STOP on
+SET client_min_messages = warning;
+SET client_encoding = 'UTF8';
+CREATE EXTENSION IF NOT EXISTS idempotency;
+CREATE EXTENSION IF NOT EXISTS pgtap;
+
+BEGIN;
+
+/* SQLSTATE, message and detail of the error that a statement raises. */
+CREATE FUNCTION pg_temp.complaint(statement text) RETURNS text
+LANGUAGE plpgsql AS $$
+DECLARE
+	message text;
+	detail text;
+BEGIN
+	EXECUTE statement;
+	RETURN 'none';
+EXCEPTION WHEN OTHERS THEN
+	GET STACKED DIAGNOSTICS message = MESSAGE_TEXT, detail = PG_EXCEPTION_DETAIL;
+	RETURN concat_ws(' | ', SQLSTATE, message, nullif(detail, ''));
+END
+$$;
+
+CREATE FUNCTION pg_temp.url_complaint(url text) RETURNS text
+LANGUAGE sql AS $$
+	SELECT replace(pg_temp.complaint(format('SELECT outbox_check_url(%L)', url)),
+				   '22023 | invalid webhook url | ', '')
+$$;
+
+CREATE FUNCTION pg_temp.header_complaint(headers jsonb) RETURNS text
+LANGUAGE sql AS $$
+	SELECT pg_temp.complaint(format('SELECT outbox_check_headers(%L)', headers))
+$$;
+
+SELECT plan(79);
+
+/* URLs. */
+SELECT is(pg_temp.url_complaint(url), 'none', left(url, 60) || ' is accepted')
+FROM unnest(ARRAY[
+	'http://example.com',
+	'https://example.com/hooks/1?a=b&c=%20d',
+	'HTTPS://EXAMPLE.COM:8443/',
+	'http://127.0.0.1:8080/hook',
+	'http://[::1]:8080/hook',
+	'https://example.com/at@sign',
+	'https://example.com/' || repeat('a', 2048 - 20)]) AS url;
+
+SELECT is(pg_temp.url_complaint(url), 'It must begin with http:// or https://.',
+		  format('"%s" is refused', url))
+FROM unnest(ARRAY['', 'example.com', 'ftp://example.com/', 'file:///etc/passwd',
+	'gopher://example.com/', '//example.com/', 'javascript:alert(1)',
+	'http:/example.com', 'https:example.com']) AS url;
+
+SELECT is(pg_temp.url_complaint(url), 'It must have a host.',
+		  format('"%s" is refused', url))
+FROM unnest(ARRAY['http://', 'http:///path', 'http://:80/', 'http://?q',
+	'http://#f']) AS url;
+
+SELECT is(pg_temp.url_complaint(url), 'It must have a valid host and port.',
+		  format('"%s" is refused', url))
+FROM unnest(ARRAY['http://example.com:99999/', 'http://example.com:http/',
+	'http://[::1/', 'http://[zz]/', 'http://exa<mple/']) AS url;
+
+SELECT is(pg_temp.url_complaint(url),
+	'It must not have a user name or password; a header can carry credentials.',
+	what || ' in a URL is refused, and not repeated')
+FROM (VALUES (1, 'https://user:hunter2@example.com/', 'a password'),
+			 (2, 'https://user@example.com/', 'a user name'),
+			 (3, 'https://@example.com/', 'an empty user name')) AS bad(nr, url, what)
+ORDER BY nr;
+
+SELECT is(pg_temp.url_complaint(url),
+	'It must consist of printable ASCII characters, without spaces and backslashes; others have to be percent-encoded.',
+	what || ' in a URL is refused')
+FROM (VALUES (1, E'https://example.com/\r\nX: y', 'a line break'),
+			 (2, 'https://example.com/a b', 'a space'),
+			 (3, E'https://example.com/\t', 'a tab'),
+			 (4, E'https://example.com/\x7f', 'a control character'),
+			 (5, E'https://example.com\\@evil.example/', 'a backslash'),
+			 (6, 'https://' || chr(233) || 'xample.com/', 'a letter outside ASCII')
+	) AS bad(nr, url, what)
+ORDER BY nr;
+
+SELECT is(pg_temp.url_complaint('https://example.com/#top'),
+		  'It must not have a fragment.', 'a fragment is refused');
+SELECT is(pg_temp.url_complaint('https://example.com/' || repeat('a', 2049 - 20)),
+		  'It must not be longer than 2048 bytes.', 'a long URL is refused');
+SELECT is(pg_temp.url_complaint(NULL), '22004 | url must not be null',
+		  'a URL is needed');
+
+/* Headers. */
+SELECT is(pg_temp.header_complaint(headers), 'none',
+		  coalesce(left(headers::text, 60), 'no headers') || ' is accepted')
+FROM unnest(ARRAY[
+	NULL,
+	'{}',
+	'{"Authorization": "Bearer abc", "X-Tenant": "7", "User-Agent": "shop"}',
+	'{"X-Empty": ""}',
+	jsonb_build_object(repeat('n', 127), repeat('v', 1024)),
+	(SELECT jsonb_object_agg('x-' || i, 'v') FROM generate_series(1, 32) i)
+	]::jsonb[]) AS headers;
+
+SELECT is(pg_temp.header_complaint(headers),
+	'22023 | headers must be a JSON object of names and strings',
+	format('%s is refused', headers))
+FROM unnest(ARRAY['[]', '"X: y"', '1', 'null', '[{"X": "y"}]']::jsonb[]) AS headers;
+
+SELECT is(pg_temp.header_complaint(jsonb_build_object('X-A', value)),
+	'22023 | value of header "X-A" must be a string',
+	format('the value %s is refused', value))
+FROM unnest(ARRAY['1', 'null', 'true', '{}', '["y"]']::jsonb[]) AS value;
+
+SELECT is(pg_temp.header_complaint(jsonb_build_object('X-A', value)),
+	'22023 | invalid value of header "X-A" | A header''s value consists of printable ASCII characters.',
+	format('the value %s is refused', to_jsonb(value)))
+FROM unnest(ARRAY[E'a\r\nX-B: c', E'a\nb', E'a\rb', E'a\tb', E'a\x01', chr(233)]) AS value;
+
+SELECT is(pg_temp.header_complaint(jsonb_build_object(name, 'v')),
+	format('22023 | invalid header name "%s" | A header''s name consists of ASCII letters, digits and hyphens.', name),
+	format('the name %s is refused', to_jsonb(name)))
+FROM unnest(ARRAY['', 'X A', 'X:', E'X\r\nY', E'X\n', 'X(1)', 'X' || chr(233)]) AS name;
+
+SELECT is(pg_temp.header_complaint(jsonb_build_object(name, 'v')),
+	format('22023 | header "%s" is reserved | Headers that describe the connection, the body or the event are set by the relay.', name),
+	format('the name %s is reserved', name))
+FROM unnest(ARRAY['Host', 'CONTENT-LENGTH', 'Content-Type', 'transfer-encoding',
+	'Connection', 'Webhook-Id', 'ce-type', 'Idempotency-Key', 'Expect']) AS name;
+
+SELECT is(pg_temp.header_complaint(jsonb_build_object(repeat('n', 128), 'v')),
+	'22023 | header name is too long | It has 128 bytes; the limit is 127.',
+	'a long name is refused');
+SELECT is(pg_temp.header_complaint(jsonb_build_object('X-A', repeat('v', 1025))),
+	'22023 | value of header "X-A" is too long | It has 1025 bytes; the limit is 1024.',
+	'a long value is refused');
+SELECT is(pg_temp.header_complaint((SELECT jsonb_object_agg('x-' || i, 'v')
+									FROM generate_series(1, 33) i)),
+	'22023 | too many headers | There are 33; the limit is 32.',
+	'too many headers are refused');
+
+SELECT * FROM finish();
+ROLLBACK;
