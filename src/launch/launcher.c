@@ -1,0 +1,368 @@
+/*
+ * launcher.c
+ *		The one worker of the cluster that starts all others.
+ *
+ * It reads pg_database, sends a scout into each database that it does not know
+ * yet, and keeps a sweeper and a relay running wherever the extension is.  It
+ * is woken by CREATE and DROP EXTENSION (watch.c), by the end of a worker and
+ * by reload, and looks at everything once a minute in case a wake was lost.
+ *
+ * It is connected to no database, so that it is in nobody's way.  A worker
+ * that ends is started again after a pause.
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/heapam.h"
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "access/tableam.h"
+#include "access/xact.h"
+#include "catalog/pg_database.h"
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "postmaster/interrupt.h"
+#include "storage/ipc.h"
+#include "storage/latch.h"
+#include "utils/memutils.h"
+#include "utils/timestamp.h"
+
+#include "base/settings.h"
+#include "base/shared.h"
+#include "base/worker.h"
+#include "launch/launcher.h"
+
+#define LAUNCHER_RESTART_MS 1000	/* pause before a worker is started again */
+#define LAUNCHER_RECONCILE_MS 60000
+
+PGDLLEXPORT void launcher_main(Datum arg);
+
+typedef enum LauncherKind
+{
+	LAUNCHER_SWEEPER,
+	LAUNCHER_RELAY,
+	LAUNCHER_KINDS
+} LauncherKind;
+
+static const char *const worker_mains[LAUNCHER_KINDS] = {
+	"sweeper_main", "relay_main"
+};
+static const char *const worker_names[LAUNCHER_KINDS] = {
+	"idempotency sweeper", "idempotency relay"
+};
+
+/* A worker of a database, as far as the launcher knows. */
+typedef struct LauncherWorker
+{
+	BackgroundWorkerHandle *handle; /* NULL: not started */
+	TimestampTz not_before;		/* when it may be started again */
+} LauncherWorker;
+
+/* A database that was scouted. */
+typedef struct LauncherDatabase
+{
+	Oid			database;
+	bool		stale;			/* something has happened there since */
+	LauncherWorker workers[LAUNCHER_KINDS];
+} LauncherDatabase;
+
+/* A row of pg_database. */
+typedef struct LauncherRow
+{
+	Oid			database;
+	bool		wanted;			/* it may have workers */
+} LauncherRow;
+
+static List *known = NIL;		/* of LauncherDatabase *, in TopMemoryContext */
+
+void
+launcher_register(void)
+{
+	BackgroundWorker worker;
+
+	worker_define(&worker, "launcher_main", "idempotency launcher");
+	worker.bgw_restart_time = 1;
+	RegisterBackgroundWorker(&worker);
+}
+
+/*
+ * Reads pg_database into the current memory context.
+ */
+static List *
+launcher_read_databases(void)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	List	   *rows = NIL;
+	Relation	rel;
+	TableScanDesc scan;
+	HeapTuple	tuple;
+
+	StartTransactionCommand();
+	rel = table_open(DatabaseRelationId, AccessShareLock);
+	scan = table_beginscan_catalog(rel, 0, NULL);
+	while ((tuple = heap_getnext(scan, ForwardScanDirection)) != NULL)
+	{
+		Form_pg_database form = (Form_pg_database) GETSTRUCT(tuple);
+		MemoryContext old = MemoryContextSwitchTo(caller);
+		LauncherRow *row = palloc(sizeof(LauncherRow));
+
+		row->database = form->oid;
+		row->wanted = form->datallowconn && !form->datistemplate &&
+			settings_database_wanted(NameStr(form->datname));
+		rows = lappend(rows, row);
+		MemoryContextSwitchTo(old);
+	}
+	table_endscan(scan);
+	table_close(rel, AccessShareLock);
+	CommitTransactionCommand();
+	MemoryContextSwitchTo(caller);
+	return rows;
+}
+
+static LauncherRow *
+launcher_find_row(List *rows, Oid database)
+{
+	ListCell   *cell;
+
+	foreach(cell, rows)
+	{
+		LauncherRow *row = lfirst(cell);
+
+		if (row->database == database)
+			return row;
+	}
+	return NULL;
+}
+
+static LauncherDatabase *
+launcher_find_known(Oid database)
+{
+	ListCell   *cell;
+
+	foreach(cell, known)
+	{
+		LauncherDatabase *entry = lfirst(cell);
+
+		if (entry->database == database)
+			return entry;
+	}
+	return NULL;
+}
+
+static void
+launcher_add_known(Oid database)
+{
+	MemoryContext old = MemoryContextSwitchTo(TopMemoryContext);
+	LauncherDatabase *entry = palloc0(sizeof(LauncherDatabase));
+
+	entry->database = database;
+	known = lappend(known, entry);
+	MemoryContextSwitchTo(old);
+}
+
+static BackgroundWorkerHandle *
+launcher_start_worker(const char *main, const char *name, WorkerTarget target)
+{
+	BackgroundWorkerHandle *handle = NULL;
+	MemoryContext old = MemoryContextSwitchTo(TopMemoryContext);
+	BackgroundWorker worker;
+
+	worker_define(&worker, main, name);
+	worker.bgw_notify_pid = MyProcPid;
+	memcpy(worker.bgw_extra, &target, sizeof(target));
+	if (!RegisterDynamicBackgroundWorker(&worker, &handle))
+	{
+		handle = NULL;
+		ereport(WARNING,
+				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+				 errmsg("could not start %s: no free background worker slot", name),
+				 errhint("Increase max_worker_processes.")));
+	}
+	MemoryContextSwitchTo(old);
+	return handle;
+}
+
+/*
+ * Looks into a database.  Returns false if that could not be done, and has to
+ * be tried again.
+ */
+static bool
+launcher_scout(Oid database)
+{
+	WorkerTarget target = {.database = database,.owner = InvalidOid};
+	BackgroundWorkerHandle *handle;
+
+	handle = launcher_start_worker("scout_main", "idempotency scout", target);
+	if (handle == NULL)
+		return false;
+	WaitForBackgroundWorkerShutdown(handle);
+	pfree(handle);
+	return shared_last_looked() == database;
+}
+
+/*
+ * Scouts the databases that may have workers and that nobody has looked into
+ * since something happened there.  Returns false if some could not be.
+ */
+static bool
+launcher_scout_all(List *rows)
+{
+	bool		complete = true;
+	ListCell   *cell;
+
+	foreach(cell, rows)
+	{
+		LauncherRow *row = lfirst(cell);
+		LauncherDatabase *entry = launcher_find_known(row->database);
+
+		if (!row->wanted || (entry != NULL && !entry->stale))
+			continue;
+		if (!launcher_scout(row->database))
+			complete = false;
+		else if (entry != NULL)
+			entry->stale = false;
+		else
+			launcher_add_known(row->database);
+	}
+	return complete;
+}
+
+/*
+ * Drops what is known of databases that are gone.
+ */
+static void
+launcher_forget_dropped(List *rows)
+{
+	ListCell   *cell;
+
+	foreach(cell, known)
+	{
+		LauncherDatabase *entry = lfirst(cell);
+
+		if (launcher_find_row(rows, entry->database) != NULL)
+			continue;
+		shared_forget_database(entry->database);
+		known = foreach_delete_current(known, cell);
+		pfree(entry);
+	}
+}
+
+/*
+ * Starts or stops one worker, as wanted.  Returns when it is to be looked at
+ * again; 0: when something happens.
+ */
+static TimestampTz
+launcher_tend_worker(LauncherDatabase *entry, LauncherKind kind, bool wanted,
+					 Oid owner)
+{
+	LauncherWorker *worker = &entry->workers[kind];
+	WorkerTarget target = {.database = entry->database,.owner = owner};
+	TimestampTz now = GetCurrentTimestamp();
+	pid_t		pid;
+
+	if (worker->handle != NULL &&
+		GetBackgroundWorkerPid(worker->handle, &pid) == BGWH_STOPPED)
+	{
+		pfree(worker->handle);
+		worker->handle = NULL;
+		worker->not_before = TimestampTzPlusMilliseconds(now, LAUNCHER_RESTART_MS);
+	}
+	if (!wanted)
+	{
+		if (worker->handle != NULL)
+			TerminateBackgroundWorker(worker->handle);
+		worker->not_before = 0;
+		return 0;
+	}
+	if (worker->handle != NULL)
+		return 0;
+	if (now < worker->not_before)
+		return worker->not_before;
+	worker->handle = launcher_start_worker(worker_mains[kind],
+										   worker_names[kind], target);
+	if (worker->handle != NULL)
+		return 0;
+	worker->not_before = TimestampTzPlusMilliseconds(now, 10 * LAUNCHER_RESTART_MS);
+	return worker->not_before;
+}
+
+/*
+ * Brings the workers of all databases to what they should be.  Returns how
+ * many milliseconds the launcher may sleep.
+ */
+static long
+launcher_tend(List *rows)
+{
+	static SharedDatabaseInfo infos[SHARED_DATABASES_MAX];
+	int			count = shared_take_databases(infos);
+	TimestampTz now = GetCurrentTimestamp();
+	long		sleep_ms = LAUNCHER_RECONCILE_MS;
+
+	for (int i = 0; i < count; i++)
+	{
+		LauncherDatabase *entry = launcher_find_known(infos[i].database);
+		LauncherRow *row = launcher_find_row(rows, infos[i].database);
+		bool		wanted = row && row->wanted && !infos[i].vacated &&
+			OidIsValid(infos[i].owner);
+
+		if (infos[i].check)
+			sleep_ms = 0;		/* scouted in the next round, tended after it */
+		if (entry == NULL)
+			continue;
+		entry->stale |= infos[i].check;
+		if (entry->stale)
+			continue;
+		for (int kind = 0; kind < LAUNCHER_KINDS; kind++)
+		{
+			TimestampTz again_at = launcher_tend_worker(entry, kind, wanted,
+														infos[i].owner);
+
+			if (again_at != 0)
+				sleep_ms = Min(sleep_ms,
+							   TimestampDifferenceMilliseconds(now, again_at) + 1);
+		}
+	}
+	return sleep_ms;
+}
+
+static void
+launcher_sign_off(int code, Datum arg)
+{
+	shared_set_launcher_latch(NULL);
+}
+
+void
+launcher_main(Datum arg)
+{
+	MemoryContext round = AllocSetContextCreate(TopMemoryContext,
+												"idempotency launcher round",
+												ALLOCSET_DEFAULT_SIZES);
+
+	pqsignal(SIGHUP, SignalHandlerForConfigReload);
+	pqsignal(SIGTERM, SignalHandlerForShutdownRequest);
+	BackgroundWorkerUnblockSignals();
+	BackgroundWorkerInitializeConnection(NULL, NULL, 0);
+	shared_set_launcher_latch(MyLatch);
+	before_shmem_exit(launcher_sign_off, (Datum) 0);
+
+	for (;;)
+	{
+		List	   *rows;
+		bool		complete;
+		long		sleep_ms;
+
+		ResetLatch(MyLatch);
+		worker_obey_signals();
+		MemoryContextReset(round);
+		MemoryContextSwitchTo(round);
+		rows = launcher_read_databases();
+		launcher_forget_dropped(rows);
+		complete = launcher_scout_all(rows);
+		sleep_ms = launcher_tend(rows);
+		if (!complete)
+			sleep_ms = Min(sleep_ms, 10 * LAUNCHER_RESTART_MS);
+		if (sleep_ms > 0)
+			WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+					  sleep_ms, PG_WAIT_EXTENSION);
+	}
+}

@@ -1,0 +1,66 @@
+/*
+ * sweeper.c
+ *		The worker that lets things expire: one for each database.
+ *
+ * It knows nothing of the rows: each room has an SQL function that drops its
+ * own, in a bounded batch and skipping what is locked.  A batch is one short
+ * transaction, and the sweeper goes on without a pause while batches are full.
+ */
+#include "postgres.h"
+
+#include "catalog/pg_type.h"
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "storage/ipc.h"
+#include "storage/latch.h"
+
+#include "base/query.h"
+#include "base/settings.h"
+#include "base/worker.h"
+
+#define SWEEP_BATCH 1000
+
+PGDLLEXPORT void sweeper_main(Datum arg);
+
+static SavedQuery rooms[] = {
+	{.sql = "SELECT @extschema@.idem_expire($1)",.types = {INT4OID}},
+	{.sql = "SELECT @extschema@.stock_expire($1)",.types = {INT4OID}},
+};
+
+/*
+ * One batch of one room.  Returns whether there may be more.
+ */
+static bool
+sweep_room(SavedQuery *room)
+{
+	Datum		values[1] = {Int32GetDatum(SWEEP_BATCH)};
+	bool		more;
+
+	if (!worker_begin(room->sql))
+		proc_exit(1);
+	query_run(room, values, NULL, false);
+	more = query_int64(0, 1) >= SWEEP_BATCH;
+	worker_commit();
+	return more;
+}
+
+void
+sweeper_main(Datum arg)
+{
+	worker_start_in_database();
+	for (;;)
+	{
+		bool		more = false;
+
+		for (int i = 0; i < (int) lengthof(rooms); i++)
+		{
+			worker_obey_signals();
+			more |= sweep_room(&rooms[i]);
+		}
+		if (more)
+			continue;
+		WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+				  settings_sweep_interval_ms, PG_WAIT_EXTENSION);
+		ResetLatch(MyLatch);
+	}
+}
