@@ -107,7 +107,7 @@ relation_update(Relation table, ItemPointer tid, TupleTableSlot *slot)
 	TM_Result	result;
 
 	result = table_tuple_update(table, tid, slot, GetCurrentCommandId(true),
-								GetActiveSnapshot(), InvalidSnapshot, false,
+								GetActiveSnapshot(), InvalidSnapshot, true,
 								&failure, &mode, &update_indexes);
 	if (result != TM_Ok)
 		elog(ERROR, "unexpected result %d of updating a locked row", result);
@@ -131,7 +131,7 @@ relation_delete(Relation table, ItemPointer tid)
 	TM_Result	result;
 
 	result = table_tuple_delete(table, tid, GetCurrentCommandId(true),
-								GetActiveSnapshot(), InvalidSnapshot, false,
+								GetActiveSnapshot(), InvalidSnapshot, true,
 								&failure, false);
 	if (result != TM_Ok)
 		elog(ERROR, "unexpected result %d of deleting a locked row", result);

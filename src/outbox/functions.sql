@@ -178,7 +178,7 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
 	DELETE FROM @extschema@.outbox_subscription
-	WHERE id = @extschema@.outbox_subscription_id(name);
+	WHERE id = @extschema@.outbox_subscription_id(outbox_unsubscribe.name);
 	PERFORM @extschema@.outbox_wake();
 END
 $$;

@@ -12,7 +12,8 @@
  * Reading goes on in a statement of its own after each wait for a lock, so
  * that it sees what the other transaction left.  Under REPEATABLE READ and
  * SERIALIZABLE it could not; there the lock of an item that has changed since
- * the snapshot raises the serialization failure.
+ * the snapshot raises the serialization failure.  One thing escapes them:
+ * a name used since the snapshot for other items only is taken for new.
  *
  * Time is clock_timestamp(), asked after the locks are had: a hold that lapses
  * while a confirm waits has lapsed.
@@ -192,7 +193,12 @@ COMMENT ON FUNCTION stock_lines(jsonb) IS
 
 /* ---- reserve ---- */
 
-/* Waits until nobody else is using the name; keeps it to the transaction's end. */
+/*
+ * Waits until nobody else is reserving under the name and keeps it to the end
+ * of the transaction.  That is one entry of the lock table for each name: a
+ * transaction can make thousands of reservations, and more with a larger
+ * max_locks_per_transaction.
+ */
 CREATE FUNCTION stock_lock_name(reservation text)
 RETURNS void
 LANGUAGE plpgsql VOLATILE

@@ -1,0 +1,65 @@
+-- With a lease a claim is committed as in progress; its owner finishes it by
+-- its token, unless another has taken it over.
+SET client_min_messages = warning;
+CREATE EXTENSION IF NOT EXISTS idempotency;
+
+SELECT token AS l1 FROM idem_claim('l1', lease => '1 h') \gset
+SELECT outcome, token, attempt, response,
+	retry_after BETWEEN '59 min' AND '1 h' AS retry_after
+FROM idem_claim('l1', lease => '1 h');
+SELECT idem_complete('l1', :l1, '{"charge": "ch_1"}');
+SELECT * FROM idem_claim('l1', lease => '1 h');
+
+-- A repeated complete with the same answer is as good as the first; another
+-- answer is refused.
+SELECT idem_complete('l1', :l1, '{"charge": "ch_1"}');
+\set VERBOSITY sqlstate
+SELECT idem_complete('l1', :l1, '{"charge": "ch_2"}');
+SELECT response FROM idem_claim('l1');
+
+-- A lease that has run out is taken over with a larger token, and the late
+-- owner is refused whatever it tries.
+SELECT token AS l2 FROM idem_claim('l2', lease => '1 us') \gset
+SELECT outcome, token > :l2 AS larger, attempt, token AS l2b
+FROM idem_claim('l2', lease => '1 h') \gset second_
+\echo :second_outcome :second_larger :second_attempt
+SELECT idem_complete('l2', :l2, '"late"');
+SELECT idem_fail('l2', :l2, '"late"');
+SELECT idem_renew('l2', :l2);
+SELECT state, token = :second_l2b AS owner, attempt, response FROM idem_key WHERE key = 'l2';
+SELECT idem_complete('l2', :second_l2b, '"on time"');
+SELECT outcome, attempt, response FROM idem_claim('l2');
+
+-- The owner may finish or renew late as long as nobody came between.
+SELECT token AS l3 FROM idem_claim('l3', lease => '1 us') \gset
+SELECT idem_renew('l3', :l3, '1 h') > now() + interval '59 min' AS renewed;
+SELECT outcome FROM idem_claim('l3', lease => '1 h');
+SELECT idem_renew('l3', :l3) < now() + interval '1 min' AS by_the_setting;
+SELECT token AS l4 FROM idem_claim('l4', lease => '1 us') \gset
+SELECT idem_complete('l4', :l4);
+SELECT outcome, response FROM idem_claim('l4');
+
+-- A failure that may be retried frees the key; a final one is replayed.
+SELECT token AS l5 FROM idem_claim('l5', lease => '1 h', request => 'a') \gset
+SELECT idem_fail('l5', :l5, '{"code": 503}');
+SELECT outcome, attempt, token AS l5b FROM idem_claim('l5', lease => '1 h', request => 'b') \gset again_
+\echo :again_outcome :again_attempt
+SELECT idem_fail('l5', :again_l5b, '{"code": 402}', retry => false);
+SELECT outcome, attempt, response FROM idem_claim('l5');
+SELECT outcome FROM idem_claim('l5', request => 'a');
+
+-- Only a claim in progress can be renewed, completed or failed.
+SELECT idem_renew('l5', :again_l5b);
+SELECT idem_fail('l5', :again_l5b);
+SELECT idem_complete('l5', :again_l5b);
+
+-- A ttl that has passed leaves nothing behind.
+SELECT outcome FROM idem_claim('l6', ttl => '1 us', request => 'a');
+SELECT outcome, attempt FROM idem_claim('l6', request => 'b');
+SELECT token AS l7 FROM idem_claim('l7', lease => '1 us', ttl => '1 us') \gset
+SELECT idem_complete('l7', :l7);
+SELECT idem_forget('l7');
+
+-- In one transaction, in one statement.
+SELECT outcome FROM idem_claim('l8', lease => '1 h') c, idem_complete('l8', c.token, '8');
+SELECT outcome, response FROM idem_claim('l8');

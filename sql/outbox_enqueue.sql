@@ -1,0 +1,61 @@
+-- Events are appended in the transaction of their cause; bad ones are refused
+-- and leave nothing.
+SET client_min_messages = warning;
+CREATE EXTENSION IF NOT EXISTS idempotency;
+SELECT coalesce(max(position), 0) AS before FROM outbox_log \gset
+
+SELECT outbox_enqueue('order.placed', '{"order": 1}', key => 'c1', type => 'com.example.order',
+	headers => '{"X-Tenant": "7"}', deliver_at => '2020-01-01 00:00+00') > :before AS position;
+BEGIN;
+SELECT outbox_enqueue('order.placed', '{"order": 2}') > 0 AS position;
+ROLLBACK;
+BEGIN;
+SAVEPOINT s;
+SELECT outbox_enqueue('order.placed', '{"order": 3}') > 0 AS position;
+ROLLBACK TO s;
+SELECT outbox_enqueue('order.placed', 'null') > 0 AS position;
+COMMIT;
+INSERT INTO outbox_log (topic, payload)
+	SELECT 'bulk', to_jsonb(i) FROM generate_series(1, 1000) i;
+SELECT topic, key, type, payload, headers, deliver_at AT TIME ZONE 'UTC' AS deliver_at, count(*)
+FROM outbox_log WHERE position > :before AND topic <> 'bulk'
+GROUP BY 1, 2, 3, 4, 5, 6 ORDER BY 1, 2;
+SELECT count(*), count(DISTINCT position), count(DISTINCT xid)
+FROM outbox_log WHERE position > :before AND topic = 'bulk';
+
+-- A transaction that has enqueued cannot be prepared; one that has not, can.
+\set SHOW_CONTEXT never
+BEGIN;
+SELECT outbox_enqueue('t', '{}') > 0 AS position;
+PREPARE TRANSACTION 'idempotency test';
+BEGIN;
+PREPARE TRANSACTION 'idempotency test';
+ROLLBACK PREPARED 'idempotency test';
+
+-- Bad arguments.
+SELECT outbox_enqueue(NULL, '{}');
+SELECT outbox_enqueue('t', NULL);
+SELECT outbox_enqueue('', '{}');
+SELECT outbox_enqueue('t', '{}', headers => '{"webhook-id": "1"}');
+SELECT outbox_enqueue('t', '{}', deliver_at => 'infinity');
+\set VERBOSITY sqlstate
+SELECT outbox_enqueue(repeat('x', 256), '{}');
+SELECT outbox_enqueue('t', '{}', key => '');
+SELECT outbox_enqueue('t', '{}', key => repeat('x', 256));
+SELECT outbox_enqueue('t', '{}', type => '');
+SELECT outbox_enqueue('t', '{}', type => repeat('x', 256));
+SELECT outbox_enqueue('t', '{}', headers => '[]');
+SELECT outbox_enqueue('t', '{}', headers => '{"X": 1}');
+SELECT outbox_enqueue('t', '{}', headers => '{"X": "a\r\nY: b"}');
+SELECT outbox_enqueue('t', '{}', headers => '{"X Y": "a"}');
+SELECT outbox_enqueue('t', '{}', deliver_at => '-infinity');
+BEGIN READ ONLY;
+SELECT outbox_enqueue('t', '{}');
+ROLLBACK;
+INSERT INTO outbox_log (topic, payload) VALUES ('', '{}');
+INSERT INTO outbox_log (topic, payload) VALUES (NULL, '{}');
+SELECT count(*) FROM outbox_log WHERE position > :before AND topic IN ('t', '');
+
+-- The longest names, and a large payload.
+SELECT outbox_enqueue(repeat('x', 255), to_jsonb(repeat('y', 1000000)),
+	key => repeat('k', 255), type => repeat('z', 255)) > 0 AS position;

@@ -1,0 +1,74 @@
+-- Subscriptions: made, paused, resumed and ended by name; every bad argument
+-- is refused.
+SET client_min_messages = warning;
+CREATE EXTENSION IF NOT EXISTS idempotency;
+\set url 'http://127.0.0.1:1/hook'
+
+SELECT outbox_subscribe('s1', :'url', topics => '{nothing.*}') ~ '^whsec_[A-Za-z0-9+/]{43}=$' AS secret;
+SELECT outbox_subscribe('s2', :'url', '{nothing.*,none}', 'whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw',
+	headers => '{"Authorization": "Bearer x"}', format => 'cloudevents', ordered => false,
+	max_in_flight => 1, timeout => '1 s', retry_schedule => '{0 s,1 s}', start => 'earliest');
+SELECT name, topics, format, ordered, max_in_flight, timeout, retry_schedule, state, reason
+FROM outbox_subscription ORDER BY name;
+
+SELECT outbox_pause('s1', 'their maintenance');
+SELECT name, state, reason FROM outbox_subscriptions ORDER BY name;
+SELECT outbox_resume('s1');
+SELECT name, state, reason FROM outbox_subscriptions ORDER BY name;
+SELECT outbox_redrive('s1');
+SELECT outbox_redrive('s1', '{1,2}');
+
+-- Errors.
+\set SHOW_CONTEXT never
+SELECT outbox_subscribe('s1', :'url');
+SELECT outbox_subscribe('s3', 'ftp://example.com/');
+SELECT outbox_subscribe('s3', :'url', secret => 'open sesame');
+SELECT outbox_subscribe(NULL, :'url');
+SELECT outbox_pause('nobody');
+\set VERBOSITY sqlstate
+SELECT outbox_subscribe('', :'url');
+SELECT outbox_subscribe(repeat('x', 256), :'url');
+SELECT outbox_subscribe('s3', NULL);
+SELECT outbox_subscribe('s3', '');
+SELECT outbox_subscribe('s3', 'http://user:password@example.com/');
+SELECT outbox_subscribe('s3', :'url', topics => NULL);
+SELECT outbox_subscribe('s3', :'url', topics => '{}');
+SELECT outbox_subscribe('s3', :'url', topics => '{NULL}');
+SELECT outbox_subscribe('s3', :'url', topics => array_fill('t'::text, '{101}'));
+SELECT outbox_subscribe('s3', :'url', headers => '"x"');
+SELECT outbox_subscribe('s3', :'url', format => 'xml');
+SELECT outbox_subscribe('s3', :'url', format => NULL);
+SELECT outbox_subscribe('s3', :'url', ordered => NULL);
+SELECT outbox_subscribe('s3', :'url', max_in_flight => 0);
+SELECT outbox_subscribe('s3', :'url', max_in_flight => -1);
+SELECT outbox_subscribe('s3', :'url', max_in_flight => 257);
+SELECT outbox_subscribe('s3', :'url', max_in_flight => NULL);
+SELECT outbox_subscribe('s3', :'url', timeout => '0');
+SELECT outbox_subscribe('s3', :'url', timeout => '-1 s');
+SELECT outbox_subscribe('s3', :'url', timeout => '2 h');
+SELECT outbox_subscribe('s3', :'url', timeout => NULL);
+SELECT outbox_subscribe('s3', :'url', retry_schedule => NULL);
+SELECT outbox_subscribe('s3', :'url', retry_schedule => '{}');
+SELECT outbox_subscribe('s3', :'url', retry_schedule => '{-1 s}');
+SELECT outbox_subscribe('s3', :'url', retry_schedule => '{10 years}');
+SELECT outbox_subscribe('s3', :'url', retry_schedule => '{NULL}');
+SELECT outbox_subscribe('s3', :'url', start => 'yesterday');
+SELECT outbox_subscribe('s3', :'url', start => NULL);
+SELECT outbox_unsubscribe(NULL);
+SELECT outbox_unsubscribe('nobody');
+SELECT outbox_pause(NULL);
+SELECT outbox_resume(NULL);
+SELECT outbox_resume('nobody');
+SELECT outbox_redrive(NULL);
+SELECT outbox_redrive('nobody');
+SELECT name FROM outbox_subscription ORDER BY name;
+
+SELECT outbox_unsubscribe('s1');
+SELECT outbox_unsubscribe('s2');
+SELECT count(*) FROM outbox_subscription;
+
+-- Topic patterns.
+SELECT pattern, topic, outbox_topic_matches(ARRAY[pattern], topic) AS matches
+FROM (VALUES ('*', 'order.placed'), ('order.*', 'order.placed'), ('order.*', 'orders'),
+	('*.placed', 'order.placed'), ('o*d', 'order.placed'), ('order', 'order.placed'),
+	('a_c', 'abc'), ('a%', 'abc'), ('a\b', 'a\b'), ('A', 'a')) AS v (pattern, topic);

@@ -1,0 +1,54 @@
+-- Expiry: what a lapsed reservation kept is free at that instant, for readers
+-- and for reserve, whether the sweeper has come or not.  Each part is one
+-- transaction, so that the sweeper, which runs meanwhile, finds nothing.
+SET client_min_messages = warning;
+CREATE EXTENSION IF NOT EXISTS idempotency;
+RESET client_min_messages;
+
+SELECT stock_receive('cup', 10), stock_receive('pot', 10);
+
+-- Readers count a lapsed hold as free; the books still have it.
+BEGIN;
+SELECT outcome FROM stock_reserve(stock_lines('{"cup": 8, "pot": 8}'), 'order 1', ttl => '1 us');
+SELECT * FROM stock_level('cup');
+SELECT * FROM stock_levels ORDER BY sku;
+SELECT * FROM stock_verify();
+
+-- A reserve that falls short takes of it what it needs: that item's holds.
+SELECT outcome, shortages FROM stock_reserve('cup', 3, 'order 2');
+SELECT reservation, sku, quantity FROM stock_hold ORDER BY 1, 2;
+SELECT sku, change, quantity, reservation, actor FROM stock_log
+WHERE change = 'expire' ORDER BY id;
+
+-- To its owner the reservation has expired; confirming settles the rest of it.
+SELECT outcome FROM stock_confirm('order 1', '{pot}');
+SELECT reservation, sku, quantity FROM stock_hold ORDER BY 1, 2;
+SELECT outcome FROM stock_confirm('order 1');
+SELECT outcome FROM stock_cancel('order 1');
+SELECT * FROM stock_verify();
+ROLLBACK;
+
+-- A lapsed name stays used, whether settled or not.
+BEGIN;
+SELECT outcome FROM stock_reserve('cup', 8, 'order 1', ttl => '1 us');
+SAVEPOINT lapsed;
+\set SHOW_CONTEXT never
+SELECT stock_reserve('cup', 8, 'order 1');
+ROLLBACK TO lapsed;
+SELECT stock_cancel('order 1');
+SELECT stock_reserve('cup', 8, 'order 1');
+ROLLBACK;
+
+-- The sweeper settles in batches, oldest first, and leaves live ones alone.
+BEGIN;
+SELECT outcome FROM stock_reserve('cup', 1, 'order 1', ttl => '1 us');
+SELECT outcome FROM stock_reserve('cup', 2, 'order 2', ttl => '1 us');
+SELECT outcome FROM stock_reserve('pot', 3, 'order 3', ttl => '1 us');
+SELECT outcome FROM stock_reserve('cup', 4, 'order 4');
+SELECT stock_expire(2), stock_expire(), stock_expire(max_holds => 1);
+SELECT sku, change, quantity, reservation, actor FROM stock_log
+WHERE change = 'expire' ORDER BY id;
+SELECT sku, available, reserved, ok FROM stock_verify();
+ROLLBACK;
+
+TRUNCATE stock_hold, stock_item, stock_log;

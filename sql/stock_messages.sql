@@ -1,0 +1,22 @@
+-- What a person reads when an argument is bad.  The codes are in stock_errors.
+SET client_min_messages = warning;
+CREATE EXTENSION IF NOT EXISTS idempotency;
+RESET client_min_messages;
+
+\set SHOW_CONTEXT never
+SELECT stock_receive(NULL, 1);
+SELECT stock_receive('', 1);
+SELECT stock_receive(repeat('x', 256), 1);
+SELECT stock_receive('tea', 0);
+SELECT stock_receive('tea', NULL);
+SELECT stock_reserve(stock_lines('{}'), 'order 1');
+SELECT stock_reserve(array_fill(('tea', 1)::stock_line, ARRAY[10001]), 'order 1');
+SELECT stock_reserve('tea', 1, 'order 1', ttl => '0');
+SELECT stock_reserve('tea', 1, 'order 1', ttl => '300000 years');
+SELECT stock_lines('["tea"]');
+SELECT stock_lines('{"tea": 0.5}');
+SELECT stock_confirm('order 1', '{}');
+
+-- Lengths are counted in bytes.
+SELECT stock_level(repeat('ä', 128));
+SELECT * FROM stock_level(repeat('ä', 127));

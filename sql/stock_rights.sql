@@ -1,0 +1,38 @@
+-- An application's role can do its work, and only that.  If this fails, it
+-- needs rights on the tables, with which it could change the stock past the
+-- functions.
+SET client_min_messages = warning;
+CREATE EXTENSION IF NOT EXISTS idempotency;
+RESET client_min_messages;
+
+CREATE ROLE regress_stock_clerk;
+SELECT idempotency_grant('regress_stock_clerk');
+SELECT stock_receive('cup', 10);
+
+SET ROLE regress_stock_clerk;
+SELECT outcome FROM stock_reserve('cup', 1, 'order 1');
+SELECT outcome FROM stock_reserve(stock_lines('{"cup": 2}'), 'order 2');
+SELECT stock_confirm('order 1'), stock_cancel('order 2');
+SELECT * FROM stock_level('cup');
+
+\set VERBOSITY sqlstate
+SELECT * FROM stock_levels;
+SELECT * FROM stock_log;
+UPDATE stock_item SET received = 1000;
+DELETE FROM stock_hold;
+SELECT stock_receive('cup', 1);
+SELECT stock_verify();
+SELECT stock_expire();
+SELECT stock_settle('{}', 'confirm');
+
+-- Nor does a search_path of its own lead the functions astray.
+CREATE TEMPORARY TABLE stock_item (sku text, received bigint);
+SET search_path = pg_temp, public;
+SELECT outcome FROM stock_reserve('cup', 1, 'order 3');
+RESET search_path;
+DROP TABLE pg_temp.stock_item;
+
+RESET ROLE;
+DROP OWNED BY regress_stock_clerk;
+DROP ROLE regress_stock_clerk;
+TRUNCATE stock_hold, stock_item, stock_log;
