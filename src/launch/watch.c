@@ -3,11 +3,11 @@
  *		Notices what happens to databases and to the extension in them, and
  *		lets the launcher know.
  *
- * CREATE and DROP EXTENSION make the launcher look into the database once they
- * have committed.  Commands that need a database without sessions (DROP
+ * CREATE and DROP EXTENSION make the launcher look into the database at the end
+ * of their transaction.  Commands that need a database without sessions (DROP
  * DATABASE, CREATE DATABASE with it as the template, and so on) keep our
- * workers out of it for as long as they run: the server's own short wait for
- * others to leave is enough for the workers to go.
+ * workers out of it until theirs ends: the server's own short wait for others
+ * to leave is enough for the workers to go.
  */
 #include "postgres.h"
 
@@ -20,36 +20,55 @@
 #include "fmgr.h"
 #include "miscadmin.h"
 #include "nodes/parsenodes.h"
-#include "storage/ipc.h"
 #include "tcop/utility.h"
+#include "utils/memutils.h"
 
 #include "base/shared.h"
 #include "launch/watch.h"
 
 static object_access_hook_type previous_object_access = NULL;
 static ProcessUtility_hook_type previous_utility = NULL;
-static bool check_at_commit = false;
+
+/* This transaction's part. */
+static bool check_at_end = false;
+static List *vacated = NIL;		/* of OIDs, in TopTransactionContext */
 static bool callback_registered = false;
 
 PG_FUNCTION_INFO_V1(idempotency_announce);
 
+/*
+ * Only now can the launcher see whether the extension, or the database, is
+ * there or gone.
+ */
 static void
 watch_transaction_ended(XactEvent event, void *arg)
 {
-	if (event == XACT_EVENT_COMMIT && check_at_commit)
+	ListCell   *cell;
+
+	if (event != XACT_EVENT_COMMIT && event != XACT_EVENT_ABORT &&
+		event != XACT_EVENT_PREPARE)
+		return;
+	if (check_at_end)
 		(void) shared_check_database(MyDatabaseId);
-	if (event == XACT_EVENT_COMMIT || event == XACT_EVENT_ABORT ||
-		event == XACT_EVENT_PREPARE)
-		check_at_commit = false;
+	check_at_end = false;
+	foreach(cell, vacated)
+		shared_vacate_database(lfirst_oid(cell), false);
+	vacated = NIL;
 }
 
 static void
-watch_check_at_commit(void)
+watch_register_callback(void)
 {
 	if (!callback_registered)
 		RegisterXactCallback(watch_transaction_ended, NULL);
 	callback_registered = true;
-	check_at_commit = true;
+}
+
+static void
+watch_check_at_end(void)
+{
+	watch_register_callback();
+	check_at_end = true;
 }
 
 /*
@@ -68,7 +87,7 @@ idempotency_announce(PG_FUNCTION_ARGS)
 				 errmsg("this database gets no workers: too many databases use the extension idempotency"),
 				 errdetail("One server can have %d of them.", SHARED_DATABASES_MAX)));
 	else
-		watch_check_at_commit();
+		watch_check_at_end();
 	PG_RETURN_VOID();
 }
 
@@ -83,7 +102,7 @@ watch_object_access(ObjectAccessType access, Oid class, Oid object,
 		char	   *name = get_extension_name(object);
 
 		if (name != NULL && strcmp(name, "idempotency") == 0)
-			watch_check_at_commit();
+			watch_check_at_end();
 	}
 }
 
@@ -124,9 +143,14 @@ watch_database_to_vacate(Node *statement)
 }
 
 static void
-watch_end_vacating(int code, Datum database)
+watch_vacate(Oid database)
 {
-	shared_vacate_database(DatumGetObjectId(database), false);
+	MemoryContext old = MemoryContextSwitchTo(TopTransactionContext);
+
+	watch_register_callback();
+	vacated = lappend_oid(vacated, database);
+	shared_vacate_database(database, true);
+	MemoryContextSwitchTo(old);
 }
 
 static void
@@ -135,24 +159,16 @@ watch_utility(PlannedStmt *statement, const char *query, bool read_only_tree,
 			  QueryEnvironment *environment, DestReceiver *dest,
 			  QueryCompletion *completion)
 {
-	ProcessUtility_hook_type next = previous_utility ? previous_utility :
-		standard_ProcessUtility;
 	Oid			database = watch_database_to_vacate(statement->utilityStmt);
 
-	if (!OidIsValid(database))
-	{
-		next(statement, query, read_only_tree, context, params, environment,
-			 dest, completion);
-		return;
-	}
-	shared_vacate_database(database, true);
-	PG_ENSURE_ERROR_CLEANUP(watch_end_vacating, ObjectIdGetDatum(database));
-	{
-		next(statement, query, read_only_tree, context, params, environment,
-			 dest, completion);
-	}
-	PG_END_ENSURE_ERROR_CLEANUP(watch_end_vacating, ObjectIdGetDatum(database));
-	watch_end_vacating(0, ObjectIdGetDatum(database));
+	if (OidIsValid(database))
+		watch_vacate(database);
+	if (previous_utility)
+		previous_utility(statement, query, read_only_tree, context, params,
+						 environment, dest, completion);
+	else
+		standard_ProcessUtility(statement, query, read_only_tree, context,
+								params, environment, dest, completion);
 }
 
 void
