@@ -33,6 +33,7 @@
 #include "launch/launcher.h"
 
 #define LAUNCHER_RESTART_MS 1000	/* pause before a worker is started again */
+#define LAUNCHER_RETRY_MS 10000 /* pause after a worker could not be started */
 #define LAUNCHER_RECONCILE_MS 60000
 
 PGDLLEXPORT void launcher_main(Datum arg);
@@ -202,12 +203,14 @@ launcher_scout(Oid database)
 
 /*
  * Scouts the databases that may have workers and that nobody has looked into
- * since something happened there.  Returns false if some could not be.
+ * since something happened there.  Returns how many milliseconds the launcher
+ * may sleep: not at all if a scout went, since waiting for it swallows wakes,
+ * and what it has found is acted on in the next round.
  */
-static bool
+static long
 launcher_scout_all(List *rows)
 {
-	bool		complete = true;
+	long		sleep_ms = LAUNCHER_RECONCILE_MS;
 	ListCell   *cell;
 
 	foreach(cell, rows)
@@ -218,30 +221,39 @@ launcher_scout_all(List *rows)
 		if (!row->wanted || (entry != NULL && !entry->stale))
 			continue;
 		if (!launcher_scout(row->database))
-			complete = false;
-		else if (entry != NULL)
+		{
+			sleep_ms = Min(sleep_ms, LAUNCHER_RETRY_MS);
+			continue;
+		}
+		sleep_ms = 0;
+		if (entry != NULL)
 			entry->stale = false;
 		else
 			launcher_add_known(row->database);
 	}
-	return complete;
+	return sleep_ms;
 }
 
 /*
- * Drops what is known of databases that are gone.
+ * Drops what is known of databases that are gone.  The rows have been read
+ * after the infos, so a database that is not among them was dropped.
  */
 static void
-launcher_forget_dropped(List *rows)
+launcher_forget_dropped(const SharedDatabaseInfo *infos, int count, List *rows)
 {
 	ListCell   *cell;
 
+	for (int i = 0; i < count; i++)
+	{
+		if (launcher_find_row(rows, infos[i].database) == NULL)
+			shared_forget_database(infos[i].database);
+	}
 	foreach(cell, known)
 	{
 		LauncherDatabase *entry = lfirst(cell);
 
 		if (launcher_find_row(rows, entry->database) != NULL)
 			continue;
-		shared_forget_database(entry->database);
 		known = foreach_delete_current(known, cell);
 		pfree(entry);
 	}
@@ -282,7 +294,7 @@ launcher_tend_worker(LauncherDatabase *entry, LauncherKind kind, bool wanted,
 										   worker_names[kind], target);
 	if (worker->handle != NULL)
 		return 0;
-	worker->not_before = TimestampTzPlusMilliseconds(now, 10 * LAUNCHER_RESTART_MS);
+	worker->not_before = TimestampTzPlusMilliseconds(now, LAUNCHER_RETRY_MS);
 	return worker->not_before;
 }
 
@@ -291,10 +303,8 @@ launcher_tend_worker(LauncherDatabase *entry, LauncherKind kind, bool wanted,
  * many milliseconds the launcher may sleep.
  */
 static long
-launcher_tend(List *rows)
+launcher_tend(const SharedDatabaseInfo *infos, int count, List *rows)
 {
-	static SharedDatabaseInfo infos[SHARED_DATABASES_MAX];
-	int			count = shared_take_databases(infos);
 	TimestampTz now = GetCurrentTimestamp();
 	long		sleep_ms = LAUNCHER_RECONCILE_MS;
 
@@ -305,13 +315,8 @@ launcher_tend(List *rows)
 		bool		wanted = row && row->wanted && !infos[i].vacated &&
 			OidIsValid(infos[i].owner);
 
-		if (infos[i].check)
-			sleep_ms = 0;		/* scouted in the next round, tended after it */
-		if (entry == NULL)
-			continue;
-		entry->stale |= infos[i].check;
-		if (entry->stale)
-			continue;
+		if (entry == NULL || entry->stale || infos[i].check)
+			continue;			/* its owner may not be what it was */
 		for (int kind = 0; kind < LAUNCHER_KINDS; kind++)
 		{
 			TimestampTz again_at = launcher_tend_worker(entry, kind, wanted,
@@ -323,6 +328,30 @@ launcher_tend(List *rows)
 		}
 	}
 	return sleep_ms;
+}
+
+/*
+ * One look at everything.  Returns how many milliseconds the launcher may
+ * sleep.
+ */
+static long
+launcher_round(void)
+{
+	static SharedDatabaseInfo infos[SHARED_DATABASES_MAX];
+	int			count = shared_take_databases(infos);
+	List	   *rows = launcher_read_databases();
+	long		sleep_ms;
+
+	launcher_forget_dropped(infos, count, rows);
+	for (int i = 0; i < count; i++)
+	{
+		LauncherDatabase *entry = launcher_find_known(infos[i].database);
+
+		if (entry != NULL && infos[i].check)
+			entry->stale = true;
+	}
+	sleep_ms = launcher_scout_all(rows);
+	return Min(sleep_ms, launcher_tend(infos, count, rows));
 }
 
 static void
@@ -347,20 +376,13 @@ launcher_main(Datum arg)
 
 	for (;;)
 	{
-		List	   *rows;
-		bool		complete;
 		long		sleep_ms;
 
 		ResetLatch(MyLatch);
 		worker_obey_signals();
 		MemoryContextReset(round);
 		MemoryContextSwitchTo(round);
-		rows = launcher_read_databases();
-		launcher_forget_dropped(rows);
-		complete = launcher_scout_all(rows);
-		sleep_ms = launcher_tend(rows);
-		if (!complete)
-			sleep_ms = Min(sleep_ms, 10 * LAUNCHER_RESTART_MS);
+		sleep_ms = launcher_round();
 		if (sleep_ms > 0)
 			WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
 					  sleep_ms, PG_WAIT_EXTENSION);

@@ -278,6 +278,7 @@ relay_pass(Relay *relay)
 	settled = relay_settle(relay);
 	relay_read(relay);
 	worker_commit();
+	MemoryContextSwitchTo(relay->turn_context);
 	foreach(cell, settled)
 		run_free(lfirst(cell));
 }
