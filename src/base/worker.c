@@ -40,7 +40,8 @@ worker_define(BackgroundWorker *worker, const char *main, const char *name)
 
 /*
  * Settings that an administrator makes for clients must not reach into a
- * worker's short transactions.
+ * worker's short transactions.  And a worker keeps its plans for months: one
+ * made while a table was empty must not read all of it when it has grown.
  */
 static void
 worker_fix_settings(void)
@@ -51,6 +52,10 @@ worker_fix_settings(void)
 		{"default_transaction_read_only", "off"},
 		{"lock_timeout", "0"},
 		{"transaction_timeout", "0"},
+		{"enable_seqscan", "off"},
+		{"enable_bitmapscan", "off"},
+		{"enable_sort", "off"},
+		{"jit", "off"},
 	};
 
 	for (int i = 0; i < (int) lengthof(fixed); i++)
