@@ -38,6 +38,7 @@ SELECT outbox_enqueue('t', NULL);
 SELECT outbox_enqueue('', '{}');
 SELECT outbox_enqueue('t', '{}', headers => '{"webhook-id": "1"}');
 SELECT outbox_enqueue('t', '{}', deliver_at => 'infinity');
+SELECT outbox_enqueue('t', to_jsonb(repeat('y', 17000000)));
 \set VERBOSITY sqlstate
 SELECT outbox_enqueue(repeat('x', 256), '{}');
 SELECT outbox_enqueue('t', '{}', key => '');
@@ -54,6 +55,11 @@ SELECT outbox_enqueue('t', '{}');
 ROLLBACK;
 INSERT INTO outbox_log (topic, payload) VALUES ('', '{}');
 INSERT INTO outbox_log (topic, payload) VALUES (NULL, '{}');
+INSERT INTO outbox_log (topic, payload, headers) VALUES ('t', '{}', '[1]');
+INSERT INTO outbox_log (topic, payload, headers) VALUES ('t', '{}', '{"X": null}');
+INSERT INTO outbox_log (topic, payload, deliver_at) VALUES ('t', '{}', 'infinity');
+INSERT INTO outbox_log (topic, payload) VALUES ('t', to_jsonb(repeat('y', 17000000)));
+SELECT outbox_enqueue('t', to_jsonb(repeat('y', 17000000)));
 SELECT count(*) FROM outbox_log WHERE position > :before AND topic IN ('t', '');
 
 -- The longest names, and a large payload.

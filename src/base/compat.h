@@ -8,10 +8,12 @@
 
 #include "access/genam.h"
 #include "access/tableam.h"
+#include "catalog/pg_database.h"
 #include "common/base64.h"
 #include "executor/executor.h"
 #include "storage/latch.h"
 #include "storage/proc.h"
+#include "utils/acl.h"
 #include "utils/timestamp.h"
 
 #if PG_VERSION_NUM < 150000
@@ -51,6 +53,17 @@ compat_index_beginscan(Relation table, Relation index, Snapshot snapshot,
 						   NULL,
 #endif
 						   key_count, 0);
+}
+
+/* 16: one function asks for the owner of anything. */
+static inline bool
+compat_owns_database(Oid database, Oid role)
+{
+#if PG_VERSION_NUM >= 160000
+	return object_ownercheck(DatabaseRelationId, database, role);
+#else
+	return pg_database_ownercheck(database, role);
+#endif
 }
 
 /* This backend's place among MaxBackends. */

@@ -272,6 +272,27 @@ shared_wake_launcher(void)
 		SetLatch(latch);
 }
 
+bool
+shared_take_seat(SharedDatabase *database, SharedSeat seat)
+{
+	bool		taken;
+
+	SpinLockAcquire(&database->mutex);
+	taken = database->seats[seat] == 0;
+	if (taken)
+		database->seats[seat] = MyProcPid;
+	SpinLockRelease(&database->mutex);
+	return taken;
+}
+
+void
+shared_leave_seat(SharedDatabase *database, SharedSeat seat)
+{
+	SpinLockAcquire(&database->mutex);
+	database->seats[seat] = 0;
+	SpinLockRelease(&database->mutex);
+}
+
 void
 shared_set_relay_latch(SharedDatabase *database, Latch *latch)
 {

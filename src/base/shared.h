@@ -11,6 +11,14 @@
 
 #define SHARED_DATABASES_MAX 128
 
+/* The workers of a database, of which there is one each. */
+typedef enum SharedSeat
+{
+	SHARED_SWEEPER,
+	SHARED_RELAY,
+	SHARED_SEATS
+} SharedSeat;
+
 /*
  * One database.  An entry keeps its place for as long as the database exists,
  * so a session may hold on to the pointer to its own.
@@ -25,6 +33,7 @@ typedef struct SharedDatabase
 
 	/* Guarded by mutex. */
 	slock_t		mutex;
+	pid_t		seats[SHARED_SEATS];	/* who works here; 0: nobody */
 	Latch	   *relay_latch;	/* NULL while no relay runs */
 	Oid			sequence;		/* whose positions max_position is about */
 
@@ -87,6 +96,10 @@ extern void shared_wake_launcher(void);
 
 /* Counts an end; wakes the relay if it is armed, or in any case. */
 extern void shared_wake_relay(SharedDatabase *database, bool in_any_case);
+
+/* Takes a seat in a database; false: somebody else has it. */
+extern bool shared_take_seat(SharedDatabase *database, SharedSeat seat);
+extern void shared_leave_seat(SharedDatabase *database, SharedSeat seat);
 
 /* Where the relay of a database is reached; NULL to sign off. */
 extern void shared_set_relay_latch(SharedDatabase *database, Latch *latch);

@@ -3,8 +3,9 @@
  *		What our background workers have in common: how they start, how they
  *		obey signals, and the short transactions that they work in.
  *
- * A worker asked to stop exits with 1: with 0 the postmaster would think that
- * it is not needed any more.  A worker runs as the extension's owner and not
+ * A worker is stopped by the server's own handler, which also interrupts a wait
+ * for a lock.  It exits with 1: with 0 the postmaster would think that it is
+ * not needed any more.  A worker runs as the extension's owner and not
  * as the bootstrap superuser, so that a trigger of the owner's gains nothing.
  */
 #include "postgres.h"
@@ -17,6 +18,7 @@
 #include "storage/ipc.h"
 #include "storage/latch.h"
 #include "storage/proc.h"
+#include "tcop/tcopprot.h"
 #include "utils/guc.h"
 #include "utils/snapmgr.h"
 
@@ -50,6 +52,7 @@ worker_fix_settings(void)
 		{"search_path", "pg_catalog, pg_temp"},
 		{"default_transaction_isolation", "read committed"},
 		{"default_transaction_read_only", "off"},
+		{"synchronous_commit", "local"},	/* no standby may hold it up */
 		{"lock_timeout", "0"},
 		{"transaction_timeout", "0"},
 		{"enable_seqscan", "off"},
@@ -72,19 +75,36 @@ worker_start_in_database(void)
 
 	memcpy(&target, MyBgworkerEntry->bgw_extra, sizeof(target));
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
-	pqsignal(SIGTERM, SignalHandlerForShutdownRequest);
+	pqsignal(SIGTERM, die);
 	BackgroundWorkerUnblockSignals();
 	BackgroundWorkerInitializeConnectionByOid(target.database, target.owner,
 											  COMPAT_WORKER_CONNECTION_FLAGS);
 	worker_fix_settings();
 }
 
+static void
+worker_leave_seat(int code, Datum seat)
+{
+	shared_leave_seat(shared_my_database(), DatumGetInt32(seat));
+}
+
+/*
+ * Two of a kind would be there if the launcher were started anew while the
+ * workers of the one before are still leaving.
+ */
+void
+worker_start_in_seat(SharedSeat seat)
+{
+	worker_start_in_database();
+	if (!shared_take_seat(shared_my_database(), seat))
+		proc_exit(1);
+	before_shmem_exit(worker_leave_seat, Int32GetDatum(seat));
+}
+
 bool
 worker_obey_signals(void)
 {
 	CHECK_FOR_INTERRUPTS();
-	if (ShutdownRequestPending)
-		proc_exit(1);
 	if (!ConfigReloadPending)
 		return false;
 	ConfigReloadPending = false;

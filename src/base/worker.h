@@ -7,6 +7,8 @@
 
 #include "postmaster/bgworker.h"
 
+#include "base/shared.h"
+
 /* What a worker of a database is started with, in bgw_extra. */
 typedef struct WorkerTarget
 {
@@ -20,6 +22,9 @@ extern void worker_define(BackgroundWorker *worker, const char *main,
 
 /* Signals, connection and settings; the first thing a worker's main does. */
 extern void worker_start_in_database(void);
+
+/* As that, for a worker of which a database has one; a second one exits. */
+extern void worker_start_in_seat(SharedSeat seat);
 
 /* Obeys shutdown and reload; true if the configuration was read again. */
 extern bool worker_obey_signals(void);

@@ -24,6 +24,7 @@
 #include "postmaster/interrupt.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
+#include "tcop/tcopprot.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
@@ -38,18 +39,13 @@
 
 PGDLLEXPORT void launcher_main(Datum arg);
 
-typedef enum LauncherKind
-{
-	LAUNCHER_SWEEPER,
-	LAUNCHER_RELAY,
-	LAUNCHER_KINDS
-} LauncherKind;
-
-static const char *const worker_mains[LAUNCHER_KINDS] = {
-	"sweeper_main", "relay_main"
+static const char *const worker_mains[SHARED_SEATS] = {
+	[SHARED_SWEEPER] = "sweeper_main",
+	[SHARED_RELAY] = "relay_main",
 };
-static const char *const worker_names[LAUNCHER_KINDS] = {
-	"idempotency sweeper", "idempotency relay"
+static const char *const worker_names[SHARED_SEATS] = {
+	[SHARED_SWEEPER] = "idempotency sweeper",
+	[SHARED_RELAY] = "idempotency relay",
 };
 
 /* A worker of a database, as far as the launcher knows. */
@@ -64,7 +60,7 @@ typedef struct LauncherDatabase
 {
 	Oid			database;
 	bool		stale;			/* something has happened there since */
-	LauncherWorker workers[LAUNCHER_KINDS];
+	LauncherWorker workers[SHARED_SEATS];
 } LauncherDatabase;
 
 /* A row of pg_database. */
@@ -264,10 +260,10 @@ launcher_forget_dropped(const SharedDatabaseInfo *infos, int count, List *rows)
  * again; 0: when something happens.
  */
 static TimestampTz
-launcher_tend_worker(LauncherDatabase *entry, LauncherKind kind, bool wanted,
+launcher_tend_worker(LauncherDatabase *entry, SharedSeat seat, bool wanted,
 					 Oid owner)
 {
-	LauncherWorker *worker = &entry->workers[kind];
+	LauncherWorker *worker = &entry->workers[seat];
 	WorkerTarget target = {.database = entry->database,.owner = owner};
 	TimestampTz now = GetCurrentTimestamp();
 	pid_t		pid;
@@ -278,6 +274,7 @@ launcher_tend_worker(LauncherDatabase *entry, LauncherKind kind, bool wanted,
 		pfree(worker->handle);
 		worker->handle = NULL;
 		worker->not_before = TimestampTzPlusMilliseconds(now, LAUNCHER_RESTART_MS);
+		entry->stale = true;	/* has the owner changed, or gone? */
 	}
 	if (!wanted)
 	{
@@ -290,8 +287,8 @@ launcher_tend_worker(LauncherDatabase *entry, LauncherKind kind, bool wanted,
 		return 0;
 	if (now < worker->not_before)
 		return worker->not_before;
-	worker->handle = launcher_start_worker(worker_mains[kind],
-										   worker_names[kind], target);
+	worker->handle = launcher_start_worker(worker_mains[seat],
+										   worker_names[seat], target);
 	if (worker->handle != NULL)
 		return 0;
 	worker->not_before = TimestampTzPlusMilliseconds(now, LAUNCHER_RETRY_MS);
@@ -317,15 +314,17 @@ launcher_tend(const SharedDatabaseInfo *infos, int count, List *rows)
 
 		if (entry == NULL || entry->stale || infos[i].check)
 			continue;			/* its owner may not be what it was */
-		for (int kind = 0; kind < LAUNCHER_KINDS; kind++)
+		for (int seat = 0; seat < SHARED_SEATS; seat++)
 		{
-			TimestampTz again_at = launcher_tend_worker(entry, kind, wanted,
+			TimestampTz again_at = launcher_tend_worker(entry, seat, wanted,
 														infos[i].owner);
 
 			if (again_at != 0)
 				sleep_ms = Min(sleep_ms,
 							   TimestampDifferenceMilliseconds(now, again_at) + 1);
 		}
+		if (entry->stale)
+			sleep_ms = 0;
 	}
 	return sleep_ms;
 }
@@ -354,10 +353,25 @@ launcher_round(void)
 	return Min(sleep_ms, launcher_tend(infos, count, rows));
 }
 
+/*
+ * The workers end with the launcher: the next one would not know of them.
+ */
 static void
 launcher_sign_off(int code, Datum arg)
 {
+	ListCell   *cell;
+
 	shared_set_launcher_latch(NULL);
+	foreach(cell, known)
+	{
+		LauncherDatabase *entry = lfirst(cell);
+
+		for (int seat = 0; seat < SHARED_SEATS; seat++)
+		{
+			if (entry->workers[seat].handle != NULL)
+				TerminateBackgroundWorker(entry->workers[seat].handle);
+		}
+	}
 }
 
 void
@@ -368,7 +382,7 @@ launcher_main(Datum arg)
 												ALLOCSET_DEFAULT_SIZES);
 
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
-	pqsignal(SIGTERM, SignalHandlerForShutdownRequest);
+	pqsignal(SIGTERM, die);
 	BackgroundWorkerUnblockSignals();
 	BackgroundWorkerInitializeConnection(NULL, NULL, 0);
 	shared_set_launcher_latch(MyLatch);

@@ -23,6 +23,7 @@
 #include "tcop/utility.h"
 #include "utils/memutils.h"
 
+#include "base/compat.h"
 #include "base/shared.h"
 #include "launch/watch.h"
 
@@ -31,6 +32,7 @@ static ProcessUtility_hook_type previous_utility = NULL;
 
 /* This transaction's part. */
 static bool check_at_end = false;
+static bool wake_at_end = false;
 static List *vacated = NIL;		/* of OIDs, in TopTransactionContext */
 static bool callback_registered = false;
 
@@ -54,6 +56,9 @@ watch_transaction_ended(XactEvent event, void *arg)
 	foreach(cell, vacated)
 		shared_vacate_database(lfirst_oid(cell), false);
 	vacated = NIL;
+	if (wake_at_end)
+		shared_wake_launcher();
+	wake_at_end = false;
 }
 
 static void
@@ -69,6 +74,13 @@ watch_check_at_end(void)
 {
 	watch_register_callback();
 	check_at_end = true;
+}
+
+static void
+watch_wake_at_end(void)
+{
+	watch_register_callback();
+	wake_at_end = true;
 }
 
 /*
@@ -142,6 +154,15 @@ watch_database_to_vacate(Node *statement)
 	return name ? get_database_oid(name, true) : InvalidOid;
 }
 
+/*
+ * A command that will be refused must not disturb anybody.
+ */
+static bool
+watch_may_vacate(Oid database)
+{
+	return OidIsValid(database) && compat_owns_database(database, GetUserId());
+}
+
 static void
 watch_vacate(Oid database)
 {
@@ -161,8 +182,10 @@ watch_utility(PlannedStmt *statement, const char *query, bool read_only_tree,
 {
 	Oid			database = watch_database_to_vacate(statement->utilityStmt);
 
-	if (OidIsValid(database))
+	if (watch_may_vacate(database))
 		watch_vacate(database);
+	if (IsA(statement->utilityStmt, CreatedbStmt))
+		watch_wake_at_end();	/* its template may have the extension */
 	if (previous_utility)
 		previous_utility(statement, query, read_only_tree, context, params,
 						 environment, dest, completion);

@@ -8,9 +8,11 @@
  */
 #include "postgres.h"
 
+#include "access/detoast.h"
 #include "access/table.h"
 #include "access/tableam.h"
 #include "access/xact.h"
+#include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "tcop/utility.h"
 #include "utils/builtins.h"
@@ -25,6 +27,7 @@
 #include "outbox/register.h"
 
 #define OUTBOX_NAME_MAX 255		/* bytes of a topic, key or type */
+#define OUTBOX_PAYLOAD_MAX (16 * 1024 * 1024)	/* bytes of a payload as jsonb */
 
 /* The columns of outbox_log, in order. */
 enum
@@ -43,6 +46,7 @@ enum
 
 PG_FUNCTION_INFO_V1(outbox_next_position);
 PG_FUNCTION_INFO_V1(outbox_enqueue);
+PG_FUNCTION_INFO_V1(outbox_check_event);
 PG_FUNCTION_INFO_V1(outbox_wake);
 
 /*
@@ -65,12 +69,34 @@ outbox_wake(PG_FUNCTION_ARGS)
 }
 
 static void
-enqueue_store_name(FunctionCallInfo fcinfo, int arg, const char *name,
-				   TupleTableSlot *slot, int attribute)
+enqueue_require_not_null(FunctionCallInfo fcinfo, int arg, const char *name)
 {
-	text	   *value = PG_GETARG_TEXT_PP(arg);
-	int			length = VARSIZE_ANY_EXHDR(value);
+	if (PG_ARGISNULL(arg))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("%s must not be null", name)));
+}
 
+/*
+ * Events go out in UTF-8; raises an error unless the text can.
+ */
+static void
+enqueue_check_encoding(const char *text, int length)
+{
+	if (GetDatabaseEncoding() != PG_UTF8)
+		(void) pg_server_to_any(text, length, PG_UTF8);
+}
+
+static void
+enqueue_check_name(FunctionCallInfo fcinfo, int arg, const char *name)
+{
+	text	   *value;
+	int			length;
+
+	if (PG_ARGISNULL(arg))
+		return;
+	value = PG_GETARG_TEXT_PP(arg);
+	length = VARSIZE_ANY_EXHDR(value);
 	if (length == 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
@@ -81,51 +107,73 @@ enqueue_store_name(FunctionCallInfo fcinfo, int arg, const char *name,
 				 errmsg("%s is too long", name),
 				 errdetail("It has %d bytes; the limit is %d.",
 						   length, OUTBOX_NAME_MAX)));
-	slot->tts_values[attribute] = PointerGetDatum(value);
-	slot->tts_isnull[attribute] = false;
+	enqueue_check_encoding(VARDATA_ANY(value), length);
 }
 
 static void
-enqueue_require_not_null(FunctionCallInfo fcinfo, int arg, const char *name)
+enqueue_check_payload(FunctionCallInfo fcinfo, int arg)
 {
-	if (PG_ARGISNULL(arg))
+	Size		size = toast_raw_datum_size(PG_GETARG_DATUM(arg));
+
+	if (size > OUTBOX_PAYLOAD_MAX)
 		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("%s must not be null", name)));
+				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+				 errmsg("payload is too large"),
+				 errdetail("It has %zu bytes as jsonb; the limit is %d.",
+						   size, OUTBOX_PAYLOAD_MAX)));
+	if (GetDatabaseEncoding() != PG_UTF8)
+	{
+		Jsonb	   *payload = PG_GETARG_JSONB_P(arg);
+		char	   *text = JsonbToCString(NULL, &payload->root, VARSIZE(payload));
+
+		enqueue_check_encoding(text, strlen(text));
+	}
 }
 
 /*
- * Fills in what the caller gave; everything is checked before a position is
- * taken.
+ * Raises an error unless the event can be delivered: what got into the log and
+ * could not would stop the relay.  The arguments are those of outbox_enqueue.
  */
+static void
+enqueue_check_args(FunctionCallInfo fcinfo)
+{
+	enqueue_require_not_null(fcinfo, 0, "topic");
+	enqueue_require_not_null(fcinfo, 1, "payload");
+	enqueue_check_name(fcinfo, 0, "topic");
+	enqueue_check_payload(fcinfo, 1);
+	enqueue_check_name(fcinfo, 2, "key");
+	enqueue_check_name(fcinfo, 3, "type");
+	if (!PG_ARGISNULL(4))
+		header_check(PG_GETARG_JSONB_P(4));
+	if (!PG_ARGISNULL(5) && TIMESTAMP_NOT_FINITE(PG_GETARG_TIMESTAMPTZ(5)))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("deliver_at must be finite")));
+}
+
+/*
+ * SQL: outbox_check_event(topic, payload, key, type, headers, deliver_at), the
+ * constraint that plain INSERTs meet.
+ */
+Datum
+outbox_check_event(PG_FUNCTION_ARGS)
+{
+	enqueue_check_args(fcinfo);
+	PG_RETURN_BOOL(true);
+}
+
 static void
 enqueue_store_args(FunctionCallInfo fcinfo, TupleTableSlot *slot)
 {
-	memset(slot->tts_isnull, true, LOG_ATTS * sizeof(bool));
-	enqueue_require_not_null(fcinfo, 0, "topic");
-	enqueue_require_not_null(fcinfo, 1, "payload");
+	static const int attributes[] = {
+		LOG_ATT_TOPIC, LOG_ATT_PAYLOAD, LOG_ATT_KEY, LOG_ATT_TYPE,
+		LOG_ATT_HEADERS, LOG_ATT_DELIVER_AT
+	};
 
-	enqueue_store_name(fcinfo, 0, "topic", slot, LOG_ATT_TOPIC);
-	slot->tts_values[LOG_ATT_PAYLOAD] = PG_GETARG_DATUM(1);
-	slot->tts_isnull[LOG_ATT_PAYLOAD] = false;
-	if (!PG_ARGISNULL(2))
-		enqueue_store_name(fcinfo, 2, "key", slot, LOG_ATT_KEY);
-	if (!PG_ARGISNULL(3))
-		enqueue_store_name(fcinfo, 3, "type", slot, LOG_ATT_TYPE);
-	if (!PG_ARGISNULL(4))
+	for (int arg = 0; arg < (int) lengthof(attributes); arg++)
 	{
-		header_check(PG_GETARG_JSONB_P(4));
-		slot->tts_values[LOG_ATT_HEADERS] = PG_GETARG_DATUM(4);
-		slot->tts_isnull[LOG_ATT_HEADERS] = false;
-	}
-	if (!PG_ARGISNULL(5))
-	{
-		if (TIMESTAMP_NOT_FINITE(PG_GETARG_TIMESTAMPTZ(5)))
-			ereport(ERROR,
-					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-					 errmsg("deliver_at must be finite")));
-		slot->tts_values[LOG_ATT_DELIVER_AT] = PG_GETARG_DATUM(5);
-		slot->tts_isnull[LOG_ATT_DELIVER_AT] = false;
+		slot->tts_values[attributes[arg]] = PG_GETARG_DATUM(arg);
+		slot->tts_isnull[attributes[arg]] = PG_ARGISNULL(arg);
 	}
 }
 
@@ -158,6 +206,7 @@ outbox_enqueue(PG_FUNCTION_ARGS)
 	PreventCommandDuringRecovery("outbox_enqueue()");
 	PreventCommandIfReadOnly("outbox_enqueue()");
 
+	enqueue_check_args(fcinfo);
 	log = table_open(catalog_get()->outbox_log, RowExclusiveLock);
 	slot = table_slot_create(log, NULL);
 	Assert(slot->tts_tupleDescriptor->natts == LOG_ATTS);

@@ -221,19 +221,36 @@ LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-	redriven bigint;
+	subscription_id bigint := @extschema@.outbox_subscription_id(name);
+	redriven        bigint;
 BEGIN
+	PERFORM FROM @extschema@.outbox_lane
+	WHERE subscription = subscription_id FOR UPDATE;  -- the relay is not settling
+
+	-- Of the events of a key one waits, and the others are parked behind it.
+	WITH chosen AS (
+		SELECT d.position, s.ordered AND d.key IS NOT NULL AS in_order,
+			row_number() OVER (PARTITION BY d.key ORDER BY d.position) > 1
+			OR EXISTS (SELECT FROM @extschema@.outbox_delivery b
+				WHERE b.subscription = s.id AND b.key = d.key AND b.blocks_key) AS behind
+		FROM @extschema@.outbox_delivery d
+		JOIN @extschema@.outbox_subscription s ON s.id = d.subscription
+		WHERE s.id = subscription_id AND d.state = 'dead'
+			AND (ids IS NULL OR d.position = ANY (ids)))
 	UPDATE @extschema@.outbox_delivery d
-	SET state = 'waiting', attempts = 0, due_at = clock_timestamp()
-	WHERE subscription = @extschema@.outbox_subscription_id(name)
-		AND state = 'dead' AND (ids IS NULL OR d.position = ANY (ids));
+	SET state = CASE WHEN c.in_order AND c.behind THEN 'parked' ELSE 'waiting' END,
+		blocks_key = c.in_order,
+		attempts = 0,
+		due_at = CASE WHEN NOT (c.in_order AND c.behind) THEN clock_timestamp() END
+	FROM chosen c
+	WHERE d.subscription = subscription_id AND d.position = c.position;
 	GET DIAGNOSTICS redriven = ROW_COUNT;
 	PERFORM @extschema@.outbox_wake();
 	RETURN redriven;
 END
 $$;
 COMMENT ON FUNCTION outbox_redrive(text, bigint[]) IS
-	'Sends dead letters again, all of them or those at the given positions; returns how many.';
+	'Sends dead letters again, all of them or those at the given positions, in order per key; returns how many.';
 
 CREATE FUNCTION outbox_adopt()
 RETURNS void

@@ -15,6 +15,7 @@
 #include "postgres.h"
 
 #include "access/transam.h"
+#include "access/xact.h"
 #include "access/xlog.h"
 #include "access/xlog_internal.h"
 #include "utils/snapmgr.h"
@@ -57,6 +58,8 @@ outbox_xid_is_open(FullTransactionId xid, Snapshot snapshot)
 	FullTransactionId next = ReadNextFullTransactionId();
 	uint64		age;
 
+	if (FullTransactionIdEquals(xid, GetTopFullTransactionIdIfAny()))
+		return true;			/* though the snapshot does not say so */
 	if (!FullTransactionIdPrecedes(xid, next))
 		return false;
 	age = U64FromFullTransactionId(next) - U64FromFullTransactionId(xid);

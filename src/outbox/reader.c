@@ -21,7 +21,6 @@
 #include "base/query.h"
 #include "outbox/reader.h"
 
-#define OUTBOX_FETCH_ROWS 32	/* rows between two looks at the batch's size */
 
 /* Headers of the event replace those of the subscription. */
 #define EVENT_COLUMNS \
@@ -34,6 +33,7 @@
 
 #define NEW_EVENT_COLUMNS EVENT_COLUMNS \
 	" coalesce(e.deliver_at > clock_timestamp(), false)," \
+	" s.ordered AND e.key IS NOT NULL," \
 	" s.ordered AND EXISTS (SELECT FROM @extschema@.outbox_delivery d" \
 	"  WHERE d.subscription = s.id AND d.key = e.key AND d.blocks_key)," \
 	" 0 FROM @extschema@.outbox_subscription s, @extschema@.outbox_log e"
@@ -60,7 +60,7 @@ static SavedQuery read_range = {
 
 static SavedQuery read_due = {
 	.sql = EVENT_COLUMNS
-	" false, false, e.attempts"
+	" false, e.blocks_key, false, e.attempts"
 	" FROM @extschema@.outbox_delivery e, @extschema@.outbox_subscription s"
 	" WHERE e.subscription = $1 AND s.id = $1 AND e.state = 'waiting'"
 	" AND e.due_at <= clock_timestamp()"
@@ -122,39 +122,38 @@ reader_event(uint64 row)
 	event.headers = reader_text_list(row, 5);
 	event.created_at = query_text(row, 6);
 	event.scheduled = DatumGetBool(query_datum(row, 7, &isnull));
-	event.blocked = DatumGetBool(query_datum(row, 8, &isnull));
-	event.attempts = DatumGetInt32(query_datum(row, 9, &isnull));
+	event.in_order = DatumGetBool(query_datum(row, 8, &isnull)) && !event.scheduled;
+	event.blocked = DatumGetBool(query_datum(row, 9, &isnull)) && event.in_order;
+	event.attempts = DatumGetInt32(query_datum(row, 10, &isnull));
 	return event;
 }
 
 /*
- * Appends the rows of a query to the batch, until that is full.
+ * Appends the rows of a query to the batch, until that is full.  Rows come one
+ * by one, since each can be large.
  */
 static void
-reader_fetch(OutboxBatch *batch, SavedQuery *query, Datum *values, bool read_only,
+reader_fetch(OutboxBatch *batch, SavedQuery *query, Datum *values,
 			 MemoryContext context)
 {
-	Portal		portal = query_open(query, values, read_only);
-	size_t		bytes = 0;
+	Portal		portal = query_open(query, values, true);
 
 	while (!batch->cut)
 	{
+		OutboxEvent *event = &batch->events[batch->count];
 		MemoryContext old;
 
-		SPI_cursor_fetch(portal, true,
-						 Min(OUTBOX_FETCH_ROWS, OUTBOX_BATCH_MAX - batch->count));
-		old = MemoryContextSwitchTo(context);
-		for (uint64 i = 0; i < SPI_processed; i++)
-		{
-			batch->events[batch->count] = reader_event(i);
-			bytes += strlen(batch->events[batch->count++].payload);
-		}
-		MemoryContextSwitchTo(old);
+		SPI_cursor_fetch(portal, true, 1);
 		if (SPI_processed == 0)
 			break;
+		old = MemoryContextSwitchTo(context);
+		*event = reader_event(0);
+		MemoryContextSwitchTo(old);
 		SPI_freetuptable(SPI_tuptable);
+		batch->count++;
+		batch->bytes += strlen(event->payload);
 		batch->cut = batch->count == OUTBOX_BATCH_MAX ||
-			bytes > OUTBOX_BATCH_BYTES_MAX;
+			batch->bytes > OUTBOX_BATCH_BYTES_MAX;
 	}
 	SPI_cursor_close(portal);
 }
@@ -189,7 +188,7 @@ reader_fetch_stragglers(OutboxBatch *batch, int64 subscription,
 	values[2] = query_array8(froms, ended_count, INT8OID);
 	values[3] = Int64GetDatum(lowest);
 	values[4] = Int64GetDatum(batch->before.position);
-	reader_fetch(batch, &read_stragglers, values, true, context);
+	reader_fetch(batch, &read_stragglers, values, context);
 }
 
 static void
@@ -201,7 +200,7 @@ reader_fetch_range(OutboxBatch *batch, int64 subscription, int64 limit,
 	values[0] = Int64GetDatum(subscription);
 	values[1] = Int64GetDatum(batch->before.position);
 	values[2] = Int64GetDatum(limit);
-	reader_fetch(batch, &read_range, values, true, context);
+	reader_fetch(batch, &read_range, values, context);
 }
 
 static bool
@@ -301,8 +300,9 @@ outbox_read_batch(const OutboxHorizon *horizon, int64 subscription,
 	OutboxBatch batch = reader_new_batch(lane, horizon->straggler_count, context);
 	OutboxStraggler *ended = palloc((lane->straggler_count + 1) *
 									sizeof(OutboxStraggler));
-	int64		limit = Max(lane->position,
-							Min(horizon->max_position, horizon->young_lo - 1));
+	int64		readable = Max(lane->position,
+							   Min(horizon->max_position, horizon->young_lo - 1));
+	int64		limit = Min(readable, lane->position + OUTBOX_RANGE_MAX);
 	int			ended_count = reader_sort_stragglers(&batch, horizon, limit, ended);
 
 	batch.after.position = limit;
@@ -322,6 +322,7 @@ outbox_read_batch(const OutboxHorizon *horizon, int64 subscription,
 		if (batch.cut)
 			batch.after.position = reader_last_position(&batch);
 	}
+	batch.cut |= limit < readable;
 	batch.moved = reader_has_moved(&batch);
 	pfree(ended);
 	return batch;
@@ -335,7 +336,7 @@ outbox_read_due(int64 subscription, MemoryContext context)
 	Datum		values[1];
 
 	values[0] = Int64GetDatum(subscription);
-	reader_fetch(&batch, &read_due, values, true, context);
+	reader_fetch(&batch, &read_due, values, context);
 	return batch;
 }
 

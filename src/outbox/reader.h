@@ -14,6 +14,7 @@
 
 #define OUTBOX_BATCH_MAX 500	/* events that are read at once for one lane */
 #define OUTBOX_BATCH_BYTES_MAX (8 * 1024 * 1024)	/* of their payloads */
+#define OUTBOX_RANGE_MAX 5000	/* positions that are looked through at once */
 #define OUTBOX_GRACE_MS 100		/* how long an open transaction is waited for */
 
 /* What one look at log, register and transactions found, in that order. */
@@ -53,6 +54,7 @@ typedef struct OutboxEvent
 	char	  **headers;		/* "Name: value", NULL-terminated */
 	char	   *created_at;		/* ISO 8601, UTC */
 	bool		scheduled;		/* its deliver_at is yet to come */
+	bool		in_order;		/* it goes one by one with others of its key */
 	bool		blocked;		/* an earlier one of its key is waiting */
 	int			attempts;		/* made before */
 } OutboxEvent;
@@ -61,6 +63,7 @@ typedef struct OutboxBatch
 {
 	OutboxEvent *events;
 	int			count;
+	Size		bytes;			/* of their payloads */
 	OutboxLane	before;			/* what the lane was when this was read */
 	OutboxLane	after;			/* what it is once all of this is settled */
 	bool		moved;			/* after differs from before */
@@ -79,7 +82,6 @@ typedef enum OutboxFate
 typedef struct OutboxResult
 {
 	OutboxFate	fate;
-	bool		blocks_key;		/* later ones of the key must wait for it */
 	int			attempts;
 	int64		delay_ms;
 	int			status;			/* of the last answer; 0: none */
@@ -104,6 +106,19 @@ extern OutboxBatch outbox_read_due(int64 subscription, MemoryContext context);
 
 /* When the next exception of a subscription is due; 0: never. */
 extern TimestampTz outbox_next_due_at(int64 subscription);
+
+typedef enum OutboxLock
+{
+	OUTBOX_LOCKED,
+	OUTBOX_BUSY,				/* another transaction has it; try again */
+	OUTBOX_GONE					/* there is no such subscription any more */
+} OutboxLock;
+
+/*
+ * Locks a subscription and its lane without waiting; required before anything
+ * below is called for it.
+ */
+extern OutboxLock outbox_lock_subscription(int64 subscription);
 
 /* Writes down what became of an event read by outbox_read_batch. */
 extern void outbox_settle_new(int64 subscription, const OutboxEvent *event,

@@ -36,6 +36,18 @@ static SavedQuery insert_delivery = {
 	.types = {INT8OID, INT8OID, TEXTOID, BOOLOID, INT4OID, INT8OID, INT4OID, TEXTOID}
 };
 
+static SavedQuery lock_subscription = {
+	.sql = "SELECT FROM @extschema@.outbox_subscription s"
+	" JOIN @extschema@.outbox_lane l ON l.subscription = s.id"
+	" WHERE s.id = $1 FOR NO KEY UPDATE SKIP LOCKED",
+	.types = {INT8OID}
+};
+
+static SavedQuery find_subscription = {
+	.sql = "SELECT FROM @extschema@.outbox_subscription WHERE id = $1",
+	.types = {INT8OID}
+};
+
 static SavedQuery find_blocker = {
 	.sql = "SELECT FROM @extschema@.outbox_delivery"
 	" WHERE subscription = $1 AND key = $2 AND blocks_key LIMIT 1",
@@ -82,13 +94,26 @@ static SavedQuery disable = {
 	.types = {INT8OID, TEXTOID}
 };
 
+OutboxLock
+outbox_lock_subscription(int64 subscription)
+{
+	Datum		values[1];
+
+	values[0] = Int64GetDatum(subscription);
+	if (query_run(&lock_subscription, values, NULL, false) > 0)
+		return OUTBOX_LOCKED;
+	if (query_run(&find_subscription, values, NULL, false) > 0)
+		return OUTBOX_BUSY;
+	return OUTBOX_GONE;
+}
+
 static bool
-settle_is_blocked(int64 subscription, const char *key)
+settle_is_blocked(int64 subscription, const OutboxEvent *event)
 {
 	Datum		values[2];
 
 	values[0] = Int64GetDatum(subscription);
-	values[1] = CStringGetTextDatum(key);
+	values[1] = CStringGetTextDatum(event->key);
 	return query_run(&find_blocker, values, NULL, false) > 0;
 }
 
@@ -106,7 +131,7 @@ settle_release_next(int64 subscription, const char *key)
  * Runs one of the two queries that write a row.
  */
 static void
-settle_write(SavedQuery *query, int64 subscription, int64 position,
+settle_write(SavedQuery *query, int64 subscription, const OutboxEvent *event,
 			 const char *state, const OutboxResult *result)
 {
 	bool		failed = result->fate == OUTBOX_RETRY || result->fate == OUTBOX_DEAD;
@@ -114,9 +139,9 @@ settle_write(SavedQuery *query, int64 subscription, int64 position,
 	char		nulls[9] = "        ";
 
 	values[0] = Int64GetDatum(subscription);
-	values[1] = Int64GetDatum(position);
+	values[1] = Int64GetDatum(event->position);
 	values[2] = CStringGetTextDatum(state);
-	values[3] = BoolGetDatum(result->blocks_key && strcmp(state, "dead") != 0);
+	values[3] = BoolGetDatum(event->in_order && strcmp(state, "dead") != 0);
 	values[4] = Int32GetDatum(result->attempts);
 	values[5] = Int64GetDatum(result->delay_ms);
 	nulls[5] = result->fate == OUTBOX_SCHEDULED ? 'n' : ' ';
@@ -127,6 +152,10 @@ settle_write(SavedQuery *query, int64 subscription, int64 position,
 	query_run(query, values, nulls, false);
 }
 
+/*
+ * Of the events of a key one waits and the others are parked.  What this one
+ * was to be parked behind may be gone by now, or the other way round.
+ */
 void
 outbox_settle_new(int64 subscription, const OutboxEvent *event,
 				  const OutboxResult *result)
@@ -137,10 +166,9 @@ outbox_settle_new(int64 subscription, const OutboxEvent *event,
 		return;
 	if (result->fate == OUTBOX_DEAD)
 		state = "dead";
-	else if (result->fate == OUTBOX_PARKED && result->blocks_key &&
-			 settle_is_blocked(subscription, event->key))
-		state = "parked";		/* what it parks behind may be gone by now */
-	settle_write(&insert_delivery, subscription, event->position, state, result);
+	else if (event->in_order && settle_is_blocked(subscription, event))
+		state = "parked";
+	settle_write(&insert_delivery, subscription, event, state, result);
 }
 
 void
@@ -149,26 +177,16 @@ outbox_settle_due(int64 subscription, const OutboxEvent *event,
 {
 	Datum		values[2];
 
-	switch (result->fate)
-	{
-		case OUTBOX_DELIVERED:
-			values[0] = Int64GetDatum(subscription);
-			values[1] = Int64GetDatum(event->position);
-			query_run(&delete_delivery, values, NULL, false);
-			break;
-		case OUTBOX_RETRY:
-			settle_write(&update_delivery, subscription, event->position,
-						 "waiting", result);
-			break;
-		case OUTBOX_DEAD:
-			settle_write(&update_delivery, subscription, event->position,
-						 "dead", result);
-			break;
-		case OUTBOX_PARKED:
-		case OUTBOX_SCHEDULED:
-			return;				/* not sent: it stays as it is */
-	}
-	if (result->fate != OUTBOX_RETRY && event->key != NULL)
+	values[0] = Int64GetDatum(subscription);
+	values[1] = Int64GetDatum(event->position);
+	if (result->fate == OUTBOX_DELIVERED)
+		query_run(&delete_delivery, values, NULL, false);
+	else if (result->fate == OUTBOX_PARKED)
+		return;					/* not sent: it stays as it is */
+	else
+		settle_write(&update_delivery, subscription, event,
+					 result->fate == OUTBOX_DEAD ? "dead" : "waiting", result);
+	if (result->fate != OUTBOX_RETRY && event->in_order)
 		settle_release_next(subscription, event->key);
 }
 

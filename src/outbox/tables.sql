@@ -11,6 +11,15 @@ AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION outbox_next_position() IS
 	'Internal: registers this transaction with the relay and hands out a position.';
 
+CREATE FUNCTION outbox_check_event(
+	topic text, payload jsonb, key text, type text, headers jsonb,
+	deliver_at timestamptz)
+RETURNS boolean
+LANGUAGE C IMMUTABLE PARALLEL SAFE
+AS 'MODULE_PATHNAME';
+COMMENT ON FUNCTION outbox_check_event(text, jsonb, text, text, jsonb, timestamptz) IS
+	'Internal: raises an error unless the event can be delivered.';
+
 /*
  * Rows are only appended.  xid is the top-level transaction of the row: the
  * relay comes back for the rows of transactions that it had to pass.
@@ -19,12 +28,13 @@ CREATE TABLE outbox_log (
 	position   bigint PRIMARY KEY DEFAULT outbox_next_position(),
 	xid        xid8 NOT NULL DEFAULT pg_current_xact_id(),
 	created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
-	deliver_at timestamptz CHECK (isfinite(deliver_at)),
-	topic      text NOT NULL CHECK (octet_length(topic) BETWEEN 1 AND 255),
-	key        text CHECK (octet_length(key) BETWEEN 1 AND 255),
-	type       text CHECK (octet_length(type) BETWEEN 1 AND 255),
+	deliver_at timestamptz,
+	topic      text NOT NULL,
+	key        text,
+	type       text,
 	payload    jsonb NOT NULL,
-	headers    jsonb
+	headers    jsonb,
+	CHECK (outbox_check_event(topic, payload, key, type, headers, deliver_at))
 );
 COMMENT ON TABLE outbox_log IS
 	'Events, in the order of their positions; only appended to.';
@@ -69,7 +79,9 @@ COMMENT ON TABLE outbox_lane IS
 /*
  * The exceptions: events that a subscription could not be given at once, each
  * a copy.  waiting for its time (a retry, or deliver_at), parked behind a
- * waiting one of the same key, or dead.
+ * waiting one of the same key, or dead.  Of those with blocks_key one for each
+ * key is waiting and the others are parked, and all later events of the key
+ * park behind them.
  */
 CREATE TABLE outbox_delivery (
 	subscription bigint NOT NULL
@@ -77,7 +89,7 @@ CREATE TABLE outbox_delivery (
 	position     bigint NOT NULL,
 	state        text NOT NULL CHECK (state IN ('waiting', 'parked', 'dead')),
 	blocks_key   boolean NOT NULL,
-	attempts     integer NOT NULL DEFAULT 0,
+	attempts     integer NOT NULL,
 	due_at       timestamptz,
 	last_at      timestamptz,
 	last_status  integer,

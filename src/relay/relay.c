@@ -33,6 +33,8 @@
 
 /* A lost wake costs no more than this. */
 #define RELAY_RECONCILE_MS 5000
+/* When to try again what somebody else has locked. */
+#define RELAY_BUSY_MS 100
 
 PGDLLEXPORT void relay_main(Datum arg);
 
@@ -45,6 +47,7 @@ typedef struct Endpoint
 	Run		   *new_run;
 	Run		   *due_run;
 	TimestampTz next_due_at;	/* 0: nothing waits, or a due run is on */
+	TimestampTz busy_until;		/* its rows were locked; 0: they were not */
 } Endpoint;
 
 typedef struct Relay
@@ -104,6 +107,28 @@ relay_start_run(const OutboxSubscription *subscription, OutboxBatch batch,
 	return run_start(&copy, batch, is_new, context);
 }
 
+static bool
+relay_has_finished(const Endpoint *endpoint)
+{
+	return (endpoint->new_run && run_is_finished(endpoint->new_run)) ||
+		(endpoint->due_run && run_is_finished(endpoint->due_run));
+}
+
+/*
+ * Locks an endpoint's rows without waiting.  One transaction that has changed
+ * a subscription, and is not over, must not hold up the others.
+ */
+static OutboxLock
+relay_lock(Endpoint *endpoint)
+{
+	OutboxLock	lock = outbox_lock_subscription(endpoint->id);
+
+	if (lock == OUTBOX_BUSY)
+		endpoint->busy_until = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
+														   RELAY_BUSY_MS);
+	return lock;
+}
+
 /*
  * Reads new events for an endpoint.  A lane that moves without any is written
  * down at once.
@@ -123,8 +148,11 @@ relay_read_new(Relay *relay, Endpoint *endpoint,
 		endpoint->new_run = relay_start_run(subscription, batch, true, context);
 		return;
 	}
-	if (batch.moved)
+	if (batch.moved && relay_lock(endpoint) == OUTBOX_LOCKED)
+	{
 		outbox_move_lane(endpoint->id, &batch);
+		relay->pass_wanted |= batch.cut;
+	}
 	MemoryContextDelete(context);
 }
 
@@ -150,7 +178,38 @@ relay_read_due(Relay *relay, Endpoint *endpoint,
 }
 
 /*
- * Writes down what finished runs have brought; frees them after the commit.
+ * Writes down what the finished ones of an endpoint's runs have brought, and
+ * appends them to settled.
+ */
+static List *
+relay_settle_endpoint(Relay *relay, Endpoint *endpoint, List *settled)
+{
+	Run		  **runs[] = {&endpoint->new_run, &endpoint->due_run};
+	OutboxLock	lock = OUTBOX_BUSY;
+	MemoryContext old;
+
+	endpoint->busy_until = 0;
+	if (relay_has_finished(endpoint))
+		lock = relay_lock(endpoint);
+	for (int i = 0; i < (int) lengthof(runs); i++)
+	{
+		Run		   *run = *runs[i];
+
+		if (run == NULL || !run_is_finished(run) || lock == OUTBOX_BUSY)
+			continue;
+		if (lock == OUTBOX_LOCKED)
+			run_settle(run);
+		old = MemoryContextSwitchTo(relay->turn_context);
+		settled = lappend(settled, run);
+		MemoryContextSwitchTo(old);
+		*runs[i] = NULL;
+	}
+	return settled;
+}
+
+/*
+ * Settles what can be; returns the runs to free after the commit, as a list in
+ * the memory of this turn.
  */
 static List *
 relay_settle(Relay *relay)
@@ -159,22 +218,7 @@ relay_settle(Relay *relay)
 	ListCell   *cell;
 
 	foreach(cell, relay->endpoints)
-	{
-		Endpoint   *endpoint = lfirst(cell);
-
-		if (endpoint->new_run && run_is_finished(endpoint->new_run))
-		{
-			run_settle(endpoint->new_run);
-			settled = lappend(settled, endpoint->new_run);
-			endpoint->new_run = NULL;
-		}
-		if (endpoint->due_run && run_is_finished(endpoint->due_run))
-		{
-			run_settle(endpoint->due_run);
-			settled = lappend(settled, endpoint->due_run);
-			endpoint->due_run = NULL;
-		}
-	}
+		settled = relay_settle_endpoint(relay, lfirst(cell), settled);
 	return settled;
 }
 
@@ -215,6 +259,7 @@ relay_drop_inactive(Relay *relay)
 
 		if (endpoint->active)
 			continue;
+		endpoint->next_due_at = 0;
 		if (endpoint->new_run)
 			run_abandon(endpoint->new_run);
 		if (endpoint->due_run)
@@ -300,9 +345,9 @@ relay_send(Relay *relay, Endpoint *endpoint)
 		if (runs[i] == NULL)
 			continue;
 		room -= run_send(runs[i], room, relay->identity);
-		if (run_is_finished(runs[i]))
-			relay->pass_wanted = true;
 	}
+	if (relay_has_finished(endpoint) && endpoint->busy_until == 0)
+		relay->pass_wanted = true;
 }
 
 /*
@@ -354,6 +399,8 @@ relay_next_timer(Relay *relay)
 
 		if (endpoint->next_due_at != 0)
 			next = Min(next, endpoint->next_due_at);
+		if (endpoint->busy_until != 0)
+			next = Min(next, endpoint->busy_until);
 	}
 	return next;
 }
@@ -432,7 +479,7 @@ relay_main(Datum arg)
 {
 	Relay		relay = {0};
 
-	worker_start_in_database();
+	worker_start_in_seat(SHARED_RELAY);
 	relay_start(&relay);
 	for (;;)
 	{

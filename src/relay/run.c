@@ -76,10 +76,8 @@ run_chain(Run *run, int index, const uint32 *hashes)
 	{
 		RunItem    *before = &run->items[i];
 
-		if (hashes[i] != hashes[index] || !before->result.blocks_key ||
-			strcmp(before->event->key, key) != 0)
-			continue;
-		if (before->event->scheduled || before->event->blocked)
+		if (hashes[i] != hashes[index] || !before->event->in_order ||
+			before->event->blocked || strcmp(before->event->key, key) != 0)
 			continue;
 		before->next_of_key = index;
 		return true;
@@ -99,21 +97,19 @@ run_arrange(Run *run)
 	{
 		const OutboxEvent *event = &run->batch.events[i];
 		RunItem    *item = &run->items[i];
-		bool		keyed = run->subscription.ordered && event->key != NULL;
 
 		item->run = run;
 		item->event = event;
 		item->next_of_key = RUN_NONE;
-		item->result.blocks_key = keyed && !event->scheduled;
 		item->result.attempts = event->attempts;
-		if (keyed)
+		if (event->in_order)
 			hashes[i] = hash_bytes((const unsigned char *) event->key,
 								   strlen(event->key));
 		if (event->scheduled)
 			run_decide(item, OUTBOX_SCHEDULED);
 		else if (event->blocked)
 			run_decide(item, OUTBOX_PARKED);
-		else if (!keyed || !run_chain(run, i, hashes))
+		else if (!event->in_order || !run_chain(run, i, hashes))
 			run_queue(run, i);
 	}
 	pfree(hashes);

@@ -47,7 +47,7 @@ sweep_room(SavedQuery *room)
 void
 sweeper_main(Datum arg)
 {
-	worker_start_in_database();
+	worker_start_in_seat(SHARED_SWEEPER);
 	for (;;)
 	{
 		bool		more = false;
