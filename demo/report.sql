@@ -101,7 +101,7 @@ FROM calls, answers, ordered, lamp, events, seen, clock, LATERAL (VALUES
 		format('%s of them repeated, %s too late', pg_temp.pretty(paid_before), pg_temp.pretty(paid_late))),
 	('  paid', pg_temp.pretty(ordered.paid), 'orders'),
 	('  expired', pg_temp.pretty((SELECT count(*) FROM expired)),
-		format('never paid; stock back by itself after %s', current_setting('idempotency.reservation_ttl'))),
+		format('not paid in time; stock came back after %s', current_setting('idempotency.reservation_ttl'))),
 	('', '', ''),
 	('lamps', pg_temp.pretty(stocked),
 		format('the hot one: %s wanted, %s sold, %s came back', pg_temp.pretty(wanted),
