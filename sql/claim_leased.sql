@@ -60,6 +60,26 @@ SELECT token AS l7 FROM idem_claim('l7', lease => '1 us', ttl => '1 us') \gset
 SELECT idem_complete('l7', :l7);
 SELECT idem_forget('l7');
 
+-- A lease that has run out leaves the key to whatever request comes next.
+SELECT outcome FROM idem_claim('l9', lease => '1 us', request => 'a');
+SELECT outcome, attempt FROM idem_claim('l9', lease => '1 h', request => 'b');
+SELECT outcome FROM idem_claim('l9', lease => '1 h', request => 'a');
+
+-- A key is remembered for the ttl it was claimed with, unless told otherwise.
+SELECT token AS l10 FROM idem_claim('l10', lease => '1 h', ttl => '7 days') \gset
+SELECT idem_complete('l10', :l10);
+SELECT round(extract(epoch FROM expires_at - now()) / 3600) AS hours FROM idem_key WHERE key = 'l10';
+BEGIN;
+SELECT token AS l11 FROM idem_claim('l11', ttl => '7 days') \gset
+SELECT idem_fail('l11', :l11, retry => false);
+COMMIT;
+SELECT round(extract(epoch FROM expires_at - now()) / 3600) AS hours FROM idem_key WHERE key = 'l11';
+BEGIN;
+SELECT token AS l12 FROM idem_claim('l12', ttl => '7 days') \gset
+SELECT idem_complete('l12', :l12, ttl => '1 h');
+COMMIT;
+SELECT round(extract(epoch FROM expires_at - now()) / 3600) AS hours FROM idem_key WHERE key = 'l12';
+
 -- In one transaction, in one statement.
 SELECT outcome FROM idem_claim('l8', lease => '1 h') c, idem_complete('l8', c.token, '8');
 SELECT outcome, response FROM idem_claim('l8');

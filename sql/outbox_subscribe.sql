@@ -52,6 +52,7 @@ SELECT outbox_subscribe('s3', :'url', retry_schedule => '{}');
 SELECT outbox_subscribe('s3', :'url', retry_schedule => '{-1 s}');
 SELECT outbox_subscribe('s3', :'url', retry_schedule => '{10 years}');
 SELECT outbox_subscribe('s3', :'url', retry_schedule => '{NULL}');
+SELECT outbox_subscribe('s3', :'url', retry_schedule => '{1 s}');
 SELECT outbox_subscribe('s3', :'url', start => 'yesterday');
 SELECT outbox_subscribe('s3', :'url', start => NULL);
 SELECT outbox_unsubscribe(NULL);

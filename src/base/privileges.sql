@@ -30,7 +30,10 @@ BEGIN
 	EXECUTE format('GRANT USAGE ON SCHEMA @extschema@ TO %s', role);
 	FOR member IN
 		SELECT p.oid FROM pg_proc p
-		WHERE p.pronamespace = '@extschema@'::regnamespace
+		JOIN pg_depend d ON d.classid = 'pg_proc'::regclass AND d.objid = p.oid
+		JOIN pg_extension e ON d.refclassid = 'pg_extension'::regclass
+			AND e.oid = d.refobjid
+		WHERE e.extname = 'idempotency' AND d.deptype = 'e'
 			AND p.proname IN ('idem_claim', 'idem_complete', 'idem_fail',
 				'idem_renew', 'outbox_enqueue', 'stock_lines',
 				'stock_reserve', 'stock_confirm', 'stock_cancel', 'stock_level')

@@ -81,7 +81,7 @@ settings_define(void)
 							   "", PGC_SIGHUP, 0,
 							   NULL, NULL, NULL);
 	DefineCustomBoolVariable("idempotency.stock_events",
-							 "Announces changes of reservations in the outbox.",
+							 "Announces expired reservations in the outbox.",
 							 NULL, &stock_events,
 							 false, PGC_SUSET, 0, NULL, NULL, NULL);
 	MarkGUCPrefixReserved("idempotency");

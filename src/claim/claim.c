@@ -168,6 +168,8 @@ claim_judge(const Claim *claim, const KeyRow *row, ClaimAnswer *answer)
 	*answer = (ClaimAnswer) {.attempt = row->attempt};
 	if (row->expires_at <= claim->now || row->state == KEY_RETRYABLE)
 		return false;
+	if (row->state == KEY_IN_PROGRESS && row->lease_until <= claim->now)
+		return false;
 	if (claim_mismatches(claim, row))
 	{
 		*answer = (ClaimAnswer) {.outcome = IDEM_MISMATCH};
@@ -175,8 +177,6 @@ claim_judge(const Claim *claim, const KeyRow *row, ClaimAnswer *answer)
 	}
 	if (row->state == KEY_IN_PROGRESS)
 	{
-		if (row->lease_until <= claim->now)
-			return false;
 		answer->outcome = IDEM_IN_PROGRESS;
 		answer->retry_after_us = row->lease_until - claim->now;
 		return true;

@@ -24,6 +24,8 @@
 #include "base/settings.h"
 #include "claim/key.h"
 
+#define FINISH_NO_TTL (-1)		/* the function has no such argument */
+
 PG_FUNCTION_INFO_V1(idem_complete);
 PG_FUNCTION_INFO_V1(idem_fail);
 PG_FUNCTION_INFO_V1(idem_renew);
@@ -168,6 +170,22 @@ finish_is_repeat(const KeyRow *row, Datum response)
 }
 
 /*
+ * When a key that is finished now is forgotten: after the ttl argument, or
+ * after the ttl that it was claimed with.
+ */
+static TimestampTz
+finish_deadline(FunctionCallInfo fcinfo, int arg, const KeyRow *row)
+{
+	TimestampTz now = GetCurrentTimestamp();
+
+	if (arg != FINISH_NO_TTL && !PG_ARGISNULL(arg))
+		return key_deadline(fcinfo, arg, now, settings_ttl_s, "ttl");
+	if (row->state == KEY_IN_PROGRESS)
+		return Min(now + (row->expires_at - row->lease_until), END_TIMESTAMP - 1);
+	return row->expires_at;
+}
+
+/*
  * SQL: idem_complete(key, token, response, scope, ttl).
  */
 Datum
@@ -185,10 +203,9 @@ idem_complete(PG_FUNCTION_ARGS)
 	if (!finish_is_repeat(&row, response) || finish_is_own(&keys))
 	{
 		finish_require_open(&keys, &name, &row);
+		row.expires_at = finish_deadline(fcinfo, 4, &row);
 		row.state = KEY_COMPLETED;
 		row.response = response;
-		row.expires_at = key_deadline(fcinfo, 4, GetCurrentTimestamp(),
-									  settings_ttl_s, "ttl");
 		finish_write(&keys, &name, &row);
 	}
 	key_table_close(&keys, true);
@@ -214,9 +231,9 @@ idem_fail(PG_FUNCTION_ARGS)
 	keys = key_table_open();
 	row = finish_lock_owned(&keys, &name, token);
 	finish_require_open(&keys, &name, &row);
+	row.expires_at = finish_deadline(fcinfo, FINISH_NO_TTL, &row);
 	row.state = PG_GETARG_BOOL(4) ? KEY_RETRYABLE : KEY_FAILED;
 	row.response = PG_ARGISNULL(2) ? (Datum) 0 : PG_GETARG_DATUM(2);
-	row.expires_at = GetCurrentTimestamp() + settings_ttl_s * USECS_PER_SEC;
 	finish_write(&keys, &name, &row);
 	key_table_close(&keys, true);
 	PG_RETURN_VOID();

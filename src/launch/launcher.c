@@ -55,11 +55,13 @@ typedef struct LauncherWorker
 	TimestampTz not_before;		/* when it may be started again */
 } LauncherWorker;
 
-/* A database that was scouted. */
+/* A database that was scouted, or is to be. */
 typedef struct LauncherDatabase
 {
 	Oid			database;
 	bool		stale;			/* something has happened there since */
+	bool		vacated;		/* a command needs it for itself */
+	TimestampTz scout_not_before;	/* when it may be scouted again */
 	LauncherWorker workers[SHARED_SEATS];
 } LauncherDatabase;
 
@@ -146,15 +148,21 @@ launcher_find_known(Oid database)
 	return NULL;
 }
 
-static void
-launcher_add_known(Oid database)
+static LauncherDatabase *
+launcher_find_or_add(Oid database)
 {
-	MemoryContext old = MemoryContextSwitchTo(TopMemoryContext);
-	LauncherDatabase *entry = palloc0(sizeof(LauncherDatabase));
+	LauncherDatabase *entry = launcher_find_known(database);
+	MemoryContext old;
 
+	if (entry != NULL)
+		return entry;
+	old = MemoryContextSwitchTo(TopMemoryContext);
+	entry = palloc0(sizeof(LauncherDatabase));
 	entry->database = database;
+	entry->stale = true;
 	known = lappend(known, entry);
 	MemoryContextSwitchTo(old);
+	return entry;
 }
 
 static BackgroundWorkerHandle *
@@ -206,26 +214,30 @@ launcher_scout(Oid database)
 static long
 launcher_scout_all(List *rows)
 {
+	TimestampTz now = GetCurrentTimestamp();
 	long		sleep_ms = LAUNCHER_RECONCILE_MS;
 	ListCell   *cell;
 
 	foreach(cell, rows)
 	{
 		LauncherRow *row = lfirst(cell);
-		LauncherDatabase *entry = launcher_find_known(row->database);
+		LauncherDatabase *entry;
 
-		if (!row->wanted || (entry != NULL && !entry->stale))
+		if (!row->wanted)
 			continue;
-		if (!launcher_scout(row->database))
+		entry = launcher_find_or_add(row->database);
+		if (!entry->stale || entry->vacated)
+			continue;
+		if (now < entry->scout_not_before)
 		{
-			sleep_ms = Min(sleep_ms, LAUNCHER_RETRY_MS);
+			sleep_ms = Min(sleep_ms,
+						   TimestampDifferenceMilliseconds(now, entry->scout_not_before) + 1);
 			continue;
 		}
+		entry->stale = !launcher_scout(row->database);
+		if (entry->stale)
+			entry->scout_not_before = TimestampTzPlusMilliseconds(now, LAUNCHER_RETRY_MS);
 		sleep_ms = 0;
-		if (entry != NULL)
-			entry->stale = false;
-		else
-			launcher_add_known(row->database);
 	}
 	return sleep_ms;
 }
@@ -312,7 +324,9 @@ launcher_tend(const SharedDatabaseInfo *infos, int count, List *rows)
 		bool		wanted = row && row->wanted && !infos[i].vacated &&
 			OidIsValid(infos[i].owner);
 
-		if (entry == NULL || entry->stale || infos[i].check)
+		if (entry == NULL)
+			continue;
+		if ((entry->stale || infos[i].check) && !infos[i].vacated)
 			continue;			/* its owner may not be what it was */
 		for (int seat = 0; seat < SHARED_SEATS; seat++)
 		{
@@ -323,7 +337,7 @@ launcher_tend(const SharedDatabaseInfo *infos, int count, List *rows)
 				sleep_ms = Min(sleep_ms,
 							   TimestampDifferenceMilliseconds(now, again_at) + 1);
 		}
-		if (entry->stale)
+		if (entry->stale && !entry->vacated)
 			sleep_ms = 0;
 	}
 	return sleep_ms;
@@ -346,8 +360,10 @@ launcher_round(void)
 	{
 		LauncherDatabase *entry = launcher_find_known(infos[i].database);
 
-		if (entry != NULL && infos[i].check)
-			entry->stale = true;
+		if (entry == NULL)
+			continue;
+		entry->stale |= infos[i].check;
+		entry->vacated = infos[i].vacated;
 	}
 	sleep_ms = launcher_scout_all(rows);
 	return Min(sleep_ms, launcher_tend(infos, count, rows));

@@ -90,8 +90,9 @@ Datum
 idempotency_announce(PG_FUNCTION_ARGS)
 {
 	if (!shared_ready())
-		ereport(NOTICE,
-				(errmsg("claims work now; outbox, stock and clean-up need the library idempotency to be preloaded"),
+		ereport(WARNING,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("claims work now; outbox, stock and clean-up need the library idempotency to be preloaded"),
 				 errhint("Add idempotency to shared_preload_libraries and restart the server.")));
 	else if (shared_database(MyDatabaseId) == NULL)
 		ereport(WARNING,

@@ -82,6 +82,8 @@ DECLARE
 		WHEN cardinality(retry_schedule) NOT BETWEEN 1 AND 100 THEN 'retry_schedule must have 1 to 100 elements'
 		WHEN EXISTS (SELECT FROM unnest(retry_schedule) r WHERE r IS NULL OR NOT r BETWEEN '0' AND '366 days')
 			THEN 'each of retry_schedule must be from 0 to 366 days'
+		WHEN retry_schedule[array_lower(retry_schedule, 1)] <> '0'
+			THEN 'the first of retry_schedule must be 0: an event is sent at once'
 		WHEN start NOT IN ('latest', 'earliest') THEN 'start must be latest or earliest' END;
 BEGIN
 	IF missing IS NOT NULL THEN

@@ -90,7 +90,7 @@ header_check_name(const char *name)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("invalid header name \"%s\"", name),
-				 errdetail("A header's name consists of ASCII letters, digits and hyphens.")));
+				 errdetail("A header's name is a token as RFC 9110 has it: letters, digits, hyphens and the like.")));
 	if (header_name_reserved(name))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),

@@ -22,12 +22,14 @@
 #include "outbox/reader.h"
 
 
-/* Headers of the event replace those of the subscription. */
+/* Headers of the event replace those of the subscription, in whatever case. */
 #define EVENT_COLUMNS \
 	"SELECT e.position, e.key, coalesce(e.type, e.topic), e.payload," \
 	" CASE WHEN s.headers IS NOT NULL OR e.headers IS NOT NULL THEN" \
-	"  ARRAY(SELECT h.key || ': ' || h.value FROM jsonb_each_text(" \
-	"   coalesce(s.headers, '{}') || coalesce(e.headers, '{}')) h) END," \
+	"  ARRAY(SELECT DISTINCT ON (lower(h.key)) h.key || ': ' || h.value FROM (" \
+	"   SELECT 1, * FROM jsonb_each_text(e.headers) UNION ALL" \
+	"   SELECT 2, * FROM jsonb_each_text(s.headers)) AS h(rank, key, value)" \
+	"   ORDER BY lower(h.key), h.rank) END," \
 	" to_char(e.created_at AT TIME ZONE 'UTC'," \
 	"  'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"'),"
 

@@ -4,7 +4,8 @@
  *		its own, or CloudEvents 1.0.2 in binary mode, signed in the same way.
  *
  * The webhook id is the same for every attempt and every subscription, so that
- * a receiver can tell repetitions; the signature is made anew each time.
+ * a receiver can tell repetitions; the signature is made anew each time.  It
+ * also goes as the Idempotency-Key of the IETF's draft: a quoted string there.
  */
 #include "postgres.h"
 
@@ -104,7 +105,7 @@ message_build(const OutboxSubscription *subscription, const OutboxEvent *event,
 
 	headers = lappend(headers, "Content-Type: application/json");
 	headers = lappend(headers, psprintf("webhook-id: %s", id));
-	headers = lappend(headers, psprintf("Idempotency-Key: %s", id));
+	headers = lappend(headers, psprintf("Idempotency-Key: \"%s\"", id));
 	headers = lappend(headers, psprintf("webhook-timestamp: %lld", (long long) now_s));
 	headers = lappend(headers, psprintf("webhook-signature: %s", signature));
 	if (subscription->cloudevents)

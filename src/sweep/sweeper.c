@@ -22,23 +22,31 @@
 
 PGDLLEXPORT void sweeper_main(Datum arg);
 
-static SavedQuery rooms[] = {
-	{.sql = "SELECT @extschema@.idem_expire($1)",.types = {INT4OID}},
-	{.sql = "SELECT @extschema@.stock_expire($1)",.types = {INT4OID}},
+typedef struct SweepRoom
+{
+	const char *activity;
+	SavedQuery	expire;
+} SweepRoom;
+
+static SweepRoom rooms[] = {
+	{"sweeping keys",
+	{.sql = "SELECT @extschema@.idem_expire($1)",.types = {INT4OID}}},
+	{"sweeping reservations",
+	{.sql = "SELECT @extschema@.stock_expire($1)",.types = {INT4OID}}},
 };
 
 /*
  * One batch of one room.  Returns whether there may be more.
  */
 static bool
-sweep_room(SavedQuery *room)
+sweep_room(SweepRoom *room)
 {
 	Datum		values[1] = {Int32GetDatum(SWEEP_BATCH)};
 	bool		more;
 
-	if (!worker_begin(room->sql))
+	if (!worker_begin(room->activity))
 		proc_exit(1);
-	query_run(room, values, NULL, false);
+	query_run(&room->expire, values, NULL, false);
 	more = query_int64(0, 1) >= SWEEP_BATCH;
 	worker_commit();
 	return more;
