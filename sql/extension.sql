@@ -17,6 +17,27 @@ SELECT count(*) FROM pg_class WHERE relnamespace = '"Odd schema"'::regnamespace;
 SELECT count(*) FROM pg_proc WHERE pronamespace = '"Odd schema"'::regnamespace;
 DROP SCHEMA "Odd schema";
 
+-- In a schema where others may create objects, none of theirs is called.
+CREATE ROLE regress_joe;
+CREATE SCHEMA hostile AUTHORIZATION regress_joe;
+SET ROLE regress_joe;
+CREATE SEQUENCE hostile.calls;
+GRANT USAGE ON SEQUENCE hostile.calls TO PUBLIC;
+CREATE FUNCTION hostile.pg_extension_config_dump(text, text) RETURNS bigint
+	LANGUAGE sql AS $$ SELECT nextval('hostile.calls') $$;
+CREATE FUNCTION hostile.cardinality(xid8[]) RETURNS integer
+	LANGUAGE sql IMMUTABLE AS $$ SELECT nextval('hostile.calls')::integer $$;
+CREATE FUNCTION hostile.equals(oid, regclass) RETURNS boolean
+	LANGUAGE sql AS $$ SELECT nextval('hostile.calls') > 0 $$;
+CREATE OPERATOR hostile.= (LEFTARG = oid, RIGHTARG = regclass, FUNCTION = hostile.equals);
+RESET ROLE;
+CREATE EXTENSION idempotency SCHEMA hostile;
+SELECT hostile.outbox_subscribe('s', 'http://127.0.0.1:1/') IS NOT NULL AS subscribed;
+SELECT is_called FROM hostile.calls;
+DROP EXTENSION idempotency;
+DROP SCHEMA hostile CASCADE;
+DROP ROLE regress_joe;
+
 -- What was remembered is gone, and nothing of it is left in this session.
 CREATE EXTENSION idempotency;
 SELECT outcome, token FROM idem_claim('a');

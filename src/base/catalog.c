@@ -25,14 +25,15 @@
 
 static Catalog cached;
 static bool cached_valid = false;
+static bool loading_disturbed = false;	/* an invalidation came in meanwhile */
 static bool callbacks_registered = false;
 
 static void
 catalog_relation_changed(Datum arg, Oid relation)
 {
+	loading_disturbed = true;
 	if (!OidIsValid(relation) ||
 		relation == cached.idem_key ||
-		relation == cached.idem_key_pkey ||
 		relation == cached.idem_token_seq ||
 		relation == cached.outbox_log ||
 		relation == cached.outbox_position_seq)
@@ -42,6 +43,7 @@ catalog_relation_changed(Datum arg, Oid relation)
 static void
 catalog_schema_changed(Datum arg, int cache, uint32 hash)
 {
+	loading_disturbed = true;
 	cached_valid = false;
 }
 
@@ -120,7 +122,6 @@ catalog_load(Catalog *catalog, Oid extension)
 	strlcpy(catalog->schema_name, quote_identifier(get_namespace_name(schema)),
 			sizeof(catalog->schema_name));
 	catalog->idem_key = catalog_relation(schema, "idem_key");
-	catalog->idem_key_pkey = catalog_relation(schema, "idem_key_pkey");
 	catalog->idem_token_seq = catalog_relation(schema, "idem_token_seq");
 	catalog->outbox_log = catalog_relation(schema, "outbox_log");
 	catalog->outbox_position_seq = catalog_relation(schema, "outbox_position_seq");
@@ -130,7 +131,7 @@ catalog_load(Catalog *catalog, Oid extension)
 const Catalog *
 catalog_find(void)
 {
-	if (!cached_valid)
+	while (!cached_valid)
 	{
 		Oid			extension = get_extension_oid("idempotency", true);
 		Catalog		fresh = {0};
@@ -138,9 +139,10 @@ catalog_find(void)
 		if (!OidIsValid(extension))
 			return NULL;
 		catalog_register_callbacks();
+		loading_disturbed = false;
 		catalog_load(&fresh, extension);
 		cached = fresh;
-		cached_valid = true;
+		cached_valid = !loading_disturbed;
 	}
 	return &cached;
 }

@@ -22,7 +22,6 @@ typedef struct Catalog
 	Oid			schema;
 	char		schema_name[NAMEDATALEN * 2 + 3];	/* quoted if need be */
 	Oid			idem_key;
-	Oid			idem_key_pkey;
 	Oid			idem_token_seq;
 	Oid			idem_outcome[IDEM_OUTCOMES];
 	Oid			outbox_log;

@@ -66,6 +66,17 @@ compat_owns_database(Oid database, Oid role)
 #endif
 }
 
+/* 18: a deferrable key counts if asked to; ours is not. */
+static inline Oid
+compat_primary_key_index(Relation table)
+{
+#if PG_VERSION_NUM >= 180000
+	return RelationGetPrimaryKeyIndex(table, false);
+#else
+	return RelationGetPrimaryKeyIndex(table);
+#endif
+}
+
 /* This backend's place among MaxBackends. */
 static inline int
 compat_my_proc_number(void)

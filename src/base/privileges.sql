@@ -2,17 +2,19 @@
 
 DO $$
 DECLARE
-	member regprocedure;
+	member pg_catalog.regprocedure;
 BEGIN
+	SET LOCAL search_path = pg_catalog, pg_temp;
 	FOR member IN
-		SELECT d.objid FROM pg_catalog.pg_depend d
-		JOIN pg_catalog.pg_extension e ON e.oid = d.refobjid
+		SELECT d.objid FROM pg_depend d
+		JOIN pg_extension e ON e.oid = d.refobjid
 		WHERE e.extname = 'idempotency' AND d.deptype = 'e'
-			AND d.refclassid = 'pg_catalog.pg_extension'::regclass
-			AND d.classid = 'pg_catalog.pg_proc'::regclass
+			AND d.refclassid = 'pg_extension'::regclass
+			AND d.classid = 'pg_proc'::regclass
 	LOOP
-		EXECUTE pg_catalog.format('REVOKE ALL ON FUNCTION %s FROM PUBLIC', member);
+		EXECUTE format('REVOKE ALL ON FUNCTION %s FROM PUBLIC', member);
 	END LOOP;
+	SET LOCAL search_path = @extschema@, pg_temp;
 END
 $$;
 
@@ -27,7 +29,11 @@ BEGIN
 	IF role IS NULL THEN
 		RAISE EXCEPTION 'role must not be null' USING ERRCODE = '22004';
 	END IF;
-	EXECUTE format('GRANT USAGE ON SCHEMA @extschema@ TO %s', role);
+	IF NOT EXISTS (SELECT FROM pg_roles r WHERE r.oid = role) THEN
+		RAISE EXCEPTION 'role % does not exist', role USING ERRCODE = '42704';
+	END IF;
+	EXECUTE format('GRANT USAGE ON SCHEMA %s TO %s',
+		'@extschema@'::regnamespace, role);
 	FOR member IN
 		SELECT p.oid FROM pg_proc p
 		JOIN pg_depend d ON d.classid = 'pg_proc'::regclass AND d.objid = p.oid

@@ -48,6 +48,17 @@ index_writer_close(IndexWriter *writer)
 	CommandCounterIncrement();
 }
 
+TupleTableSlot *
+relation_slot(Relation table, int columns)
+{
+	if (RelationGetNumberOfAttributes(table) != columns)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("table \"%s\" of extension idempotency was altered",
+						RelationGetRelationName(table))));
+	return table_slot_create(table, NULL);
+}
+
 bool
 relation_probe(Relation table, Relation index, ScanKey keys, int key_count,
 			   Snapshot snapshot, TupleTableSlot *slot)

@@ -10,6 +10,9 @@
 #include "utils/relcache.h"
 #include "utils/snapshot.h"
 
+/* A slot for rows of one of our tables, which has to have so many columns. */
+extern TupleTableSlot *relation_slot(Relation table, int columns);
+
 /*
  * Finds a row by an index and stores it in the slot.  With a dirty snapshot
  * the transactions that put it in doubt are in the snapshot afterwards.

@@ -181,7 +181,7 @@ finish_deadline(FunctionCallInfo fcinfo, int arg, const KeyRow *row)
 	if (arg != FINISH_NO_TTL && !PG_ARGISNULL(arg))
 		return key_deadline(fcinfo, arg, now, settings_ttl_s, "ttl");
 	if (row->state == KEY_IN_PROGRESS)
-		return Min(now + (row->expires_at - row->lease_until), END_TIMESTAMP - 1);
+		return key_time_after(now, row->expires_at - row->lease_until);
 	return row->expires_at;
 }
 
@@ -263,12 +263,9 @@ idem_renew(PG_FUNCTION_ARGS)
 				 errdetail("Only a claim with a lease can be renewed, until it is completed or has failed.")));
 	lease_until = key_deadline(fcinfo, 2, GetCurrentTimestamp(),
 							   settings_lease_s, "lease");
-	row.expires_at += lease_until - row.lease_until;
+	row.expires_at = key_time_after(lease_until,
+									row.expires_at - row.lease_until);
 	row.lease_until = lease_until;
-	if (!IS_VALID_TIMESTAMP(row.expires_at))
-		ereport(ERROR,
-				(errcode(ERRCODE_DATETIME_VALUE_OUT_OF_RANGE),
-				 errmsg("timestamp out of range")));
 	finish_write(&keys, &name, &row);
 	key_table_close(&keys, true);
 	PG_RETURN_TIMESTAMPTZ(lease_until);

@@ -13,6 +13,7 @@
 #include "access/tableam.h"
 #include "catalog/pg_collation.h"
 #include "commands/sequence.h"
+#include "common/int.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/fmgrprotos.h"
@@ -97,16 +98,31 @@ key_deadline(FunctionCallInfo fcinfo, int arg, TimestampTz from, int default_s,
 	return deadline;
 }
 
+TimestampTz
+key_time_after(TimestampTz at, int64 span_us)
+{
+	TimestampTz after;
+
+	if (pg_add_s64_overflow(at, span_us, &after) || !IS_VALID_TIMESTAMP(after))
+		ereport(ERROR,
+				(errcode(ERRCODE_DATETIME_VALUE_OUT_OF_RANGE),
+				 errmsg("timestamp out of range")));
+	return after;
+}
+
+/*
+ * The index is asked for once the table is locked: REINDEX may have replaced
+ * it until then.
+ */
 KeyTable
 key_table_open(void)
 {
-	const Catalog *catalog = catalog_get();
-	Oid			index = catalog->idem_key_pkey;
 	KeyTable	keys;
 
-	keys.table = table_open(catalog->idem_key, RowExclusiveLock);
-	keys.index = index_open(index, RowExclusiveLock);
-	keys.slot = table_slot_create(keys.table, NULL);
+	keys.table = table_open(catalog_get()->idem_key, RowExclusiveLock);
+	keys.index = index_open(compat_primary_key_index(keys.table),
+							RowExclusiveLock);
+	keys.slot = relation_slot(keys.table, KEY_ATTS);
 	return keys;
 }
 
@@ -156,7 +172,6 @@ key_row(KeyTable *keys)
 void
 key_store(TupleTableSlot *slot, const KeyName *name, const KeyRow *row)
 {
-	Assert(slot->tts_tupleDescriptor->natts == KEY_ATTS);
 	ExecClearTuple(slot);
 	memset(slot->tts_isnull, false, KEY_ATTS * sizeof(bool));
 	slot->tts_values[KEY_ATT_TOKEN] = Int64GetDatum(row->token);

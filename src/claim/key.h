@@ -55,6 +55,9 @@ extern TimestampTz key_deadline(FunctionCallInfo fcinfo, int arg,
 								TimestampTz from, int default_s,
 								const char *name);
 
+/* at + span_us; raises an error if there is no such time. */
+extern TimestampTz key_time_after(TimestampTz at, int64 span_us);
+
 extern KeyTable key_table_open(void);
 
 /* Keeps the lock to the end of the transaction if anything was written. */

@@ -24,12 +24,12 @@ CREATE TABLE idem_key (
 	lease_until timestamptz,
 	request     bytea,
 	response    jsonb,
-	PRIMARY KEY (scope, key),
+	CONSTRAINT idem_key_pkey PRIMARY KEY (scope, key),
 	CHECK ((state = 'p') = (lease_until IS NOT NULL))
 );
 CREATE INDEX idem_key_expires_at_idx ON idem_key (expires_at);
 COMMENT ON TABLE idem_key IS
 	'Keys that have been claimed, until they expire; request is a SHA-256.';
 
-SELECT pg_extension_config_dump('idem_key', '');
-SELECT pg_extension_config_dump('idem_token_seq', '');
+SELECT pg_catalog.pg_extension_config_dump('idem_key', '');
+SELECT pg_catalog.pg_extension_config_dump('idem_token_seq', '');

@@ -34,6 +34,7 @@
 #include "launch/launcher.h"
 
 #define LAUNCHER_RESTART_MS 1000	/* pause before a worker is started again */
+#define LAUNCHER_SCOUT_MS 1000	/* how long a scout may take */
 #define LAUNCHER_RETRY_MS 10000 /* pause after a worker could not be started */
 #define LAUNCHER_RECONCILE_MS 60000
 
@@ -188,6 +189,28 @@ launcher_start_worker(const char *main, const char *name, WorkerTarget target)
 }
 
 /*
+ * A scout gets stuck if somebody has locked the database.  The others cannot
+ * wait for that.
+ */
+static void
+launcher_wait_for_scout(BackgroundWorkerHandle *handle)
+{
+	TimestampTz give_up_at = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
+														 LAUNCHER_SCOUT_MS);
+	pid_t		pid;
+
+	while (GetBackgroundWorkerPid(handle, &pid) != BGWH_STOPPED)
+	{
+		CHECK_FOR_INTERRUPTS();
+		if (GetCurrentTimestamp() >= give_up_at)
+			TerminateBackgroundWorker(handle);
+		WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+				  LAUNCHER_SCOUT_MS / 10, PG_WAIT_EXTENSION);
+		ResetLatch(MyLatch);
+	}
+}
+
+/*
  * Looks into a database.  Returns false if that could not be done, and has to
  * be tried again.
  */
@@ -200,7 +223,7 @@ launcher_scout(Oid database)
 	handle = launcher_start_worker("scout_main", "idempotency scout", target);
 	if (handle == NULL)
 		return false;
-	WaitForBackgroundWorkerShutdown(handle);
+	launcher_wait_for_scout(handle);
 	pfree(handle);
 	return shared_last_looked() == database;
 }
@@ -326,7 +349,7 @@ launcher_tend(const SharedDatabaseInfo *infos, int count, List *rows)
 
 		if (entry == NULL)
 			continue;
-		if ((entry->stale || infos[i].check) && !infos[i].vacated)
+		if (wanted && (entry->stale || infos[i].check))
 			continue;			/* its owner may not be what it was */
 		for (int seat = 0; seat < SHARED_SEATS; seat++)
 		{

@@ -3,6 +3,9 @@
  *		A short-lived worker that looks whether a database has the extension,
  *		and who owns it.
  *
+ * A superuser who may not log in cannot have workers before PostgreSQL 17; one
+ * superuser being as good as another, his run as the bootstrap superuser.
+ *
  * The launcher cannot look itself: it is connected to no database.  The scout
  * connects as the bootstrap superuser, since it does not know the owner yet,
  * and therefore reads nothing but a system catalog.
@@ -10,6 +13,7 @@
 #include "postgres.h"
 
 #include "access/xact.h"
+#include "catalog/pg_authid.h"
 #include "executor/spi.h"
 #include "miscadmin.h"
 #include "utils/snapmgr.h"
@@ -26,16 +30,22 @@ scout_extension_owner(void)
 
 	SPI_connect();
 	PushActiveSnapshot(GetTransactionSnapshot());
-	if (SPI_execute("SELECT extowner FROM pg_catalog.pg_extension"
-					" WHERE extname OPERATOR(pg_catalog.=) 'idempotency'",
+	if (SPI_execute("SELECT e.extowner, r.rolsuper AND NOT r.rolcanlogin"
+					" FROM pg_catalog.pg_extension e"
+					" JOIN pg_catalog.pg_authid r"
+					"  ON r.oid OPERATOR(pg_catalog.=) e.extowner"
+					" WHERE e.extname OPERATOR(pg_catalog.=) 'idempotency'",
 					true, 1) != SPI_OK_SELECT)
 		elog(ERROR, "could not read pg_extension");
 	if (SPI_processed == 1)
 	{
+		HeapTuple	row = SPI_tuptable->vals[0];
+		TupleDesc	desc = SPI_tuptable->tupdesc;
 		bool		isnull;
 
-		owner = DatumGetObjectId(SPI_getbinval(SPI_tuptable->vals[0],
-											   SPI_tuptable->tupdesc, 1, &isnull));
+		owner = DatumGetObjectId(SPI_getbinval(row, desc, 1, &isnull));
+		if (DatumGetBool(SPI_getbinval(row, desc, 2, &isnull)))
+			owner = BOOTSTRAP_SUPERUSERID;
 	}
 	PopActiveSnapshot();
 	SPI_finish();

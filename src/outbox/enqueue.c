@@ -208,8 +208,7 @@ outbox_enqueue(PG_FUNCTION_ARGS)
 
 	enqueue_check_args(fcinfo);
 	log = table_open(catalog_get()->outbox_log, RowExclusiveLock);
-	slot = table_slot_create(log, NULL);
-	Assert(slot->tts_tupleDescriptor->natts == LOG_ATTS);
+	slot = relation_slot(log, LOG_ATTS);
 	enqueue_store_args(fcinfo, slot);
 	position = enqueue_store_identity(slot);
 	ExecStoreVirtualTuple(slot);

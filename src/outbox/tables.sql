@@ -71,7 +71,8 @@ CREATE TABLE outbox_lane (
 	position        bigint NOT NULL,
 	stragglers      xid8[] NOT NULL DEFAULT '{}',
 	straggler_froms bigint[] NOT NULL DEFAULT '{}',
-	CHECK (cardinality(stragglers) = cardinality(straggler_froms))
+	CHECK (pg_catalog.cardinality(stragglers) OPERATOR(pg_catalog.=)
+		pg_catalog.cardinality(straggler_froms))
 ) WITH (fillfactor = 50);
 COMMENT ON TABLE outbox_lane IS
 	'The position of each subscription in the log.';
@@ -128,10 +129,10 @@ INSERT INTO outbox_home (identity, system_identifier, database)
 	FROM pg_control_system() s, pg_database d
 	WHERE d.datname = current_database();
 
-SELECT pg_extension_config_dump('outbox_position_seq', '');
-SELECT pg_extension_config_dump('outbox_log', '');
-SELECT pg_extension_config_dump('outbox_subscription', '');
-SELECT pg_extension_config_dump('outbox_subscription_id_seq', '');
-SELECT pg_extension_config_dump('outbox_lane', '');
-SELECT pg_extension_config_dump('outbox_delivery', '');
-SELECT pg_extension_config_dump('outbox_home', '');
+SELECT pg_catalog.pg_extension_config_dump('outbox_position_seq', '');
+SELECT pg_catalog.pg_extension_config_dump('outbox_log', '');
+SELECT pg_catalog.pg_extension_config_dump('outbox_subscription', '');
+SELECT pg_catalog.pg_extension_config_dump('outbox_subscription_id_seq', '');
+SELECT pg_catalog.pg_extension_config_dump('outbox_lane', '');
+SELECT pg_catalog.pg_extension_config_dump('outbox_delivery', '');
+SELECT pg_catalog.pg_extension_config_dump('outbox_home', '');

@@ -48,6 +48,8 @@ BEGIN
 			MESSAGE = format('%s is too long', name),
 			DETAIL = format('It has %s bytes; the limit is %s.',
 							octet_length(value), max_bytes);
+	ELSIF getdatabaseencoding() <> 'UTF8' THEN
+		PERFORM convert_to(value, 'UTF8');	-- events go out in UTF-8
 	END IF;
 END
 $$;

@@ -49,7 +49,7 @@ COMMENT ON TYPE stock_shortage IS
  * page has room: the fillfactor leaves half of it.
  */
 CREATE TABLE stock_item (
-	sku         text COLLATE "C" PRIMARY KEY,
+	sku         text COLLATE "C" CONSTRAINT stock_item_pkey PRIMARY KEY,
 	received    bigint NOT NULL DEFAULT 0 CHECK (received >= 0),
 	adjusted    bigint NOT NULL DEFAULT 0,
 	confirmed   bigint NOT NULL DEFAULT 0 CHECK (confirmed >= 0),
