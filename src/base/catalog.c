@@ -131,7 +131,7 @@ catalog_load(Catalog *catalog, Oid extension)
 const Catalog *
 catalog_find(void)
 {
-	while (!cached_valid)
+	if (!cached_valid)
 	{
 		Oid			extension = get_extension_oid("idempotency", true);
 		Catalog		fresh = {0};

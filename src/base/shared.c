@@ -222,8 +222,8 @@ shared_vacate_database(Oid database, bool vacate)
 	SharedDatabase *entry;
 
 	LWLockAcquire(shared->lock, LW_EXCLUSIVE);
-	entry = shared_find(database);
-	if (entry != NULL)
+	entry = vacate ? shared_find_or_add(database) : shared_find(database);
+	if (entry != NULL && (vacate || entry->vacaters > 0))
 		entry->vacaters += vacate ? 1 : -1;
 	LWLockRelease(shared->lock);
 	shared_wake_launcher();

@@ -62,20 +62,28 @@ COMMENT ON FUNCTION idem_forget(text, text) IS
 
 CREATE FUNCTION idem_expire(max_keys integer DEFAULT 1000)
 RETURNS bigint
-LANGUAGE sql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
+DECLARE
+	expired bigint;
+BEGIN
+	IF max_keys IS NULL THEN
+		RAISE EXCEPTION 'max_keys must not be null' USING ERRCODE = '22004';
+	ELSIF max_keys <= 0 THEN
+		RAISE EXCEPTION 'max_keys must be positive' USING ERRCODE = '22023';
+	END IF;
 	WITH lapsed AS (
 		SELECT scope, key FROM @extschema@.idem_key
-		WHERE expires_at <= clock_timestamp()
+		WHERE expires_at <= (SELECT clock_timestamp())  -- one value, for the index
 		ORDER BY expires_at
 		LIMIT max_keys
-		FOR UPDATE SKIP LOCKED),
-	gone AS (
-		DELETE FROM @extschema@.idem_key k USING lapsed l
-		WHERE k.scope = l.scope AND k.key = l.key
-		RETURNING 1)
-	SELECT count(*) FROM gone;
+		FOR UPDATE SKIP LOCKED)
+	DELETE FROM @extschema@.idem_key k USING lapsed l
+	WHERE k.scope = l.scope AND k.key = l.key;
+	GET DIAGNOSTICS expired = ROW_COUNT;
+	RETURN expired;
+END
 $$;
 COMMENT ON FUNCTION idem_expire(integer) IS
 	'Internal: the sweeper drops keys past their ttl; returns how many.';

@@ -377,6 +377,7 @@ launcher_round(void)
 	int			count = shared_take_databases(infos);
 	List	   *rows = launcher_read_databases();
 	long		sleep_ms;
+	long		tend_ms;
 
 	launcher_forget_dropped(infos, count, rows);
 	for (int i = 0; i < count; i++)
@@ -389,7 +390,8 @@ launcher_round(void)
 		entry->vacated = infos[i].vacated;
 	}
 	sleep_ms = launcher_scout_all(rows);
-	return Min(sleep_ms, launcher_tend(infos, count, rows));
+	tend_ms = launcher_tend(infos, count, rows);	/* once: Min is a macro */
+	return Min(sleep_ms, tend_ms);
 }
 
 /*

@@ -65,7 +65,7 @@ static SavedQuery read_due = {
 	" false, e.blocks_key, false, e.attempts"
 	" FROM @extschema@.outbox_delivery e, @extschema@.outbox_subscription s"
 	" WHERE e.subscription = $1 AND s.id = $1 AND e.state = 'waiting'"
-	" AND e.due_at <= clock_timestamp()"
+	" AND e.due_at <= (SELECT clock_timestamp())"
 	" ORDER BY e.due_at, e.position",
 	.types = {INT8OID}
 };

@@ -205,7 +205,9 @@ register_next_position(void)
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("sequence outbox_position_seq was set back"),
 				 errdetail("It gave position %lld after %lld.",
-						   (long long) position, (long long) lower_bound - 1)));
+						   (long long) position, (long long) lower_bound - 1),
+				 errhint("Set it to %lld by setval().",
+						 (long long) lower_bound - 1)));
 	seen = pg_atomic_read_u64(max_position);
 	while (seen < (uint64) position &&
 		   !pg_atomic_compare_exchange_u64(max_position, &seen, position))

@@ -462,24 +462,33 @@ AS $$
 BEGIN
 	PERFORM @extschema@.outbox_enqueue(
 		topic => 'stock.expired',
-		payload => jsonb_build_object('reservation', hold.reservation, 'lines', expired.lines),
-		key => hold.reservation)
-	FROM @extschema@.stock_hold hold
+		payload => jsonb_build_object('reservation', first.reservation, 'lines', expired.lines),
+		key => first.reservation)
+	FROM (
+		SELECT hold.reservation
+		FROM @extschema@.stock_hold hold
+		WHERE hold.ctid = ANY (holds)
+		  AND NOT EXISTS (
+			SELECT FROM @extschema@.stock_hold other
+			WHERE other.reservation = hold.reservation AND other.sku < hold.sku)
+		  AND NOT EXISTS (
+			SELECT FROM @extschema@.stock_log entry
+			WHERE entry.reservation = hold.reservation AND entry.change = 'expire'
+			  AND entry.sku < hold.sku)
+	) first
 	CROSS JOIN LATERAL (
-		SELECT min(line.sku) AS first_sku,
-			   jsonb_agg(jsonb_build_object('sku', line.sku, 'quantity', line.quantity)
+		SELECT jsonb_agg(jsonb_build_object('sku', line.sku, 'quantity', line.quantity)
 						 ORDER BY line.sku) AS lines
 		FROM (
 			SELECT other.sku, other.quantity
 			FROM @extschema@.stock_hold other
-			WHERE other.reservation = hold.reservation
+			WHERE other.reservation = first.reservation
 			UNION ALL
 			SELECT entry.sku, entry.quantity
 			FROM @extschema@.stock_log entry
-			WHERE entry.reservation = hold.reservation AND entry.change = 'expire'
+			WHERE entry.reservation = first.reservation AND entry.change = 'expire'
 		) line
-	) expired
-	WHERE hold.ctid = ANY (holds) AND hold.sku = expired.first_sku;
+	) expired;
 END
 $$;
 COMMENT ON FUNCTION stock_announce_expired(tid[]) IS
