@@ -1,0 +1,148 @@
+# Receiver: starts receiver.js and asks it what has arrived.
+#
+# All waiting is done by the receiver, which answers as soon as there is what
+# was asked for, or when the time is over.
+
+package Receiver;
+
+use strict;
+use warnings FATAL => 'all';
+
+use Cwd qw(abs_path);
+use File::Basename qw(dirname);
+use HTTP::Tiny;
+use IPC::Run;
+use JSON::PP;
+use MIME::Base64;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+use constant WAIT_S => 60;
+
+my $program = abs_path(dirname(__FILE__) . '/../receiver.js');
+
+sub start
+{
+	my ($class) = @_;
+	my $self = bless { stdin => '', stdout => '', stderr => '' }, $class;
+
+	$self->{run} = IPC::Run::start([ 'node', $program ],
+		'<', \$self->{stdin}, '>', \$self->{stdout}, '2>', \$self->{stderr});
+	pump_until($self->{run}, IPC::Run::timeout(WAIT_S),
+		\$self->{stdout}, qr/\d+\n/)
+	  or die "the receiver did not start: $self->{stderr}";
+	chomp($self->{port} = $self->{stdout});
+	$self->{http} = HTTP::Tiny->new(timeout => 2 * WAIT_S);
+	return $self;
+}
+
+# Where a subscription sends to, as in url('/ok/shop').
+sub url
+{
+	my ($self, $path) = @_;
+	return "http://127.0.0.1:$self->{port}$path";
+}
+
+sub _ask
+{
+	my ($self, $method, $path, $content) = @_;
+	my $answer = $self->{http}
+	  ->request($method, $self->url($path), { content => $content // '' });
+
+	die "$method $path: $answer->{status} $answer->{content}"
+	  unless $answer->{success};
+	return JSON::PP->new->utf8->allow_nonref->decode($answer->{content});
+}
+
+# Makes a secret; requests of that name are verified with it from now on.
+sub new_secret
+{
+	my ($self, $name) = @_;
+	my $secret =
+	  'whsec_' . encode_base64(join('', map { chr(rand(256)) } 1 .. 32), '');
+
+	return $self->set_secret($name, $secret);
+}
+
+sub set_secret
+{
+	my ($self, $name, $secret) = @_;
+	$self->_ask('PUT', "/secret/$name", $secret);
+	return $secret;
+}
+
+# What /switch/NAME does from now on.
+sub switch
+{
+	my ($self, $name, $behaviour) = @_;
+	return $self->_ask('PUT', "/switch/$name", $behaviour);
+}
+
+# Answers what /hold/NAME holds.
+sub release
+{
+	my ($self, $name) = @_;
+	return $self->_ask('POST', "/release/$name");
+}
+
+# All requests of that name, in the order of their arrival.
+sub requests
+{
+	my ($self, $name) = @_;
+	return @{ $self->_ask('GET', "/log/$name") };
+}
+
+# Waits for so many requests of that name, or so many different events; a
+# failed test if they do not come.
+sub wait_for
+{
+	my ($self, $name, $what, $count, $seconds) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	my $ms = 1000 * ($seconds // WAIT_S);
+
+	return 1 if $self->_ask('GET', "/wait/$name?$what=$count&ms=$ms");
+	my $have = () = $self->requests($name);
+	fail("$name gets $count $what");
+	diag("it has $have requests");
+	return 0;
+}
+
+# The data's field "n" of all requests of that name, as one string.
+sub numbers
+{
+	my ($self, $name) = @_;
+	return join(' ', map { $_->{data}{n} // '-' } $self->requests($name));
+}
+
+# Likewise, sorted, for events whose order is free.
+sub sorted_numbers
+{
+	my ($self, $name) = @_;
+	return join(' ', sort { $a <=> $b } split(/ /, $self->numbers($name)));
+}
+
+# Likewise, sorted, each event once, however often it was sent.
+sub distinct_numbers
+{
+	my ($self, $name) = @_;
+	my %by_id = map { $_->{id} => $_->{data}{n} } $self->requests($name);
+	return join(' ', sort { $a <=> $b } values %by_id);
+}
+
+sub stop
+{
+	my ($self) = @_;
+	$self->{run}->kill_kill if $self->{run};
+	delete $self->{run};
+	return;
+}
+
+sub DESTROY
+{
+	my ($self) = @_;
+	local ($?, $@);
+	eval { $self->stop };
+	return;
+}
+
+1;

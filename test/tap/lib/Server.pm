@@ -1,0 +1,169 @@
+# Server: private clusters with the extension, and what tests do to them.
+
+package Server;
+
+use strict;
+use warnings FATAL => 'all';
+
+use Exporter qw(import);
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+our @EXPORT = qw(
+  new_server start_server subscribe enqueue_numbers error_code session
+  wait_for_workers wait_for_no_workers worker_pid terminate_worker
+  wait_for_pass
+);
+
+# A server that is configured but not running.  Parameters of
+# PostgreSQL::Test::Cluster's init, and:
+#   conf => lines of configuration
+#   preload => 0 to go without the library
+sub new_server
+{
+	my ($name, %params) = @_;
+	my $conf = delete $params{conf} // '';
+	my $preload = delete $params{preload} // 1;
+	my $node = PostgreSQL::Test::Cluster->new($name);
+
+	$node->init(%params);
+	$node->append_conf('postgresql.conf',
+		"shared_preload_libraries = 'idempotency'")
+	  if $preload;
+	$node->append_conf('postgresql.conf', <<EOF);
+idempotency.webhook_allowed_networks = '127.0.0.0/8'
+restart_after_crash = on
+max_worker_processes = 20
+$conf
+EOF
+	return $node;
+}
+
+# Likewise, running, with the extension in the database postgres.
+sub start_server
+{
+	my $node = new_server(@_);
+
+	$node->start;
+	$node->safe_psql('postgres', 'CREATE EXTENSION idempotency');
+	return $node;
+}
+
+# Subscribes a path of the receiver; the path's last part is the subscription's
+# name.  Parameters are those of outbox_subscribe, as SQL; db: the database.
+sub subscribe
+{
+	my ($node, $receiver, $path, %params) = @_;
+	my $db = delete $params{db} // 'postgres';
+	my ($name) = $path =~ m{([^/]+)$};
+	my $secret = $receiver->new_secret($name);
+	my $more = join('', map { ", $_ => $params{$_}" } sort keys %params);
+
+	$node->safe_psql($db,
+		"SELECT outbox_subscribe('$name', '"
+		  . $receiver->url($path)
+		  . "', secret => '$secret'$more)");
+	return $secret;
+}
+
+# Enqueues an event {"n": number} for each of the numbers, each in a
+# transaction of its own.
+sub enqueue_numbers
+{
+	my ($node, $topic, @numbers) = @_;
+	$node->safe_psql('postgres',
+		join('', map { "SELECT outbox_enqueue('$topic', '{\"n\": $_}');\n" } @numbers));
+	return;
+}
+
+# The SQLSTATE that a command ends with; empty if it succeeds.
+sub error_code
+{
+	my ($node, $db, $sql) = @_;
+	my ($code, $stdout, $stderr) = $node->psql($db, $sql,
+		extra_params => [ '-v', 'VERBOSITY=sqlstate' ]);
+	return $stderr =~ /(?:ERROR|FATAL): +(\w{5})/ ? $1 : '';
+}
+
+# A session that stays open, and goes on after an error.
+sub session
+{
+	my ($node, $db) = @_;
+	return $node->background_psql($db // 'postgres', on_error_stop => 0);
+}
+
+sub _count_workers
+{
+	my ($db, $kind) = @_;
+	$kind = $kind ? "= 'idempotency $kind'" : "LIKE 'idempotency %'";
+	return "SELECT count(*) FROM pg_stat_activity"
+	  . " WHERE datname = '$db' AND backend_type $kind";
+}
+
+# Waits until a relay and a sweeper run in the database.
+sub wait_for_workers
+{
+	my ($node, $db) = @_;
+	$db //= 'postgres';
+	for my $kind (qw(relay sweeper))
+	{
+		$node->poll_query_until('postgres', _count_workers($db, $kind), '1')
+		  or die "no $kind in $db";
+	}
+	return 1;
+}
+
+sub wait_for_no_workers
+{
+	my ($node, $db) = @_;
+	return $node->poll_query_until('postgres', _count_workers($db // 'postgres'), '0');
+}
+
+sub _of_kind
+{
+	my ($kind, $db) = @_;
+	my $where = "backend_type = 'idempotency $kind'";
+
+	$where .= " AND datname = '" . ($db // 'postgres') . "'" unless $kind eq 'launcher';
+	return $where;
+}
+
+# Waits for the worker if it is not there at the moment.
+sub worker_pid
+{
+	my ($node, $kind, $db) = @_;
+
+	$node->poll_query_until('postgres',
+		'SELECT count(*) = 1 FROM pg_stat_activity WHERE ' . _of_kind($kind, $db))
+	  or die "no $kind";
+	return $node->safe_psql('postgres',
+		'SELECT pid FROM pg_stat_activity WHERE ' . _of_kind($kind, $db));
+}
+
+# Ends a worker, and waits until another one is there.
+sub terminate_worker
+{
+	my ($node, $kind, $db) = @_;
+	my $pid = worker_pid($node, $kind, $db);
+
+	$node->safe_psql('postgres', "SELECT pg_terminate_backend($pid)");
+	return $node->poll_query_until('postgres',
+		"SELECT count(*) > 0 AND count(*) FILTER (WHERE pid = $pid) = 0"
+		  . ' FROM pg_stat_activity WHERE ' . _of_kind($kind, $db));
+}
+
+# Waits until the relay has looked at all there is now and has gone to sleep.
+sub wait_for_pass
+{
+	my ($node, $db) = @_;
+	$db //= 'postgres';
+	my ($now) = split(/\n/,
+		$node->safe_psql($db, 'SELECT clock_timestamp(); SELECT outbox_wake()'));
+	return $node->poll_query_until('postgres',
+		"SELECT count(*) FROM pg_stat_activity WHERE datname = '$db'"
+		  . " AND backend_type = 'idempotency relay'"
+		  . " AND state = 'idle' AND query_start >= '$now'", '1');
+}
+
+1;

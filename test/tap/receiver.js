@@ -1,0 +1,214 @@
+/*
+ * receiver.js
+ *		An endpoint of webhooks for the TAP tests, on an ephemeral port of
+ *		127.0.0.1, which it prints.  Ends with its standard input.
+ *
+ * A webhook is POSTed to /BEHAVIOUR/NAME; the name tells subscriptions apart.
+ * Every request is logged with what the npm packages standardwebhooks and
+ * cloudevents, which know nothing of this project, say about it.
+ *
+ * Behaviours:
+ *   ok             200
+ *   fail           500
+ *   gone           410
+ *   drop           closes the connection without an answer
+ *   redirect       302 to /ok/redirected
+ *   hang           no answer, ever
+ *   hold           no answer until POST /release/NAME, then 200
+ *   retry-after-N  503 with Retry-After: N at an event's first attempt, then 200
+ *   retry-date-N   likewise, with the date that is N seconds away
+ *   told           500 as often per event as its data's "fail" says, then 200
+ *   switch         what PUT /switch/NAME has last said: one of the above
+ *
+ * Control:
+ *   PUT  /secret/NAME         the secret to verify that name's requests with
+ *   PUT  /switch/NAME         see above; before it, ok
+ *   POST /release/NAME        answers what is held, and all later ones at once
+ *   GET  /log/NAME            all requests so far
+ *   GET  /wait/NAME?requests=N&events=N&ms=N
+ *                             answers once there were that many requests, or
+ *                             different events, or the time is over
+ */
+'use strict';
+
+const http = require('http');
+const { Webhook } = require('standardwebhooks');
+const { HTTP } = require('cloudevents');
+
+const log = [];			// of all requests, in the order of their arrival
+const channels = new Map();	// by name: what is known of a subscription
+const waiters = new Set();	// functions that answer a GET /wait, if it is time
+
+function channel(name) {
+	if (!channels.has(name))
+		channels.set(name, {
+			secret: null, behaviour: 'ok', released: false, held: [],
+			requests: 0, attempts: new Map(),
+		});
+	return channels.get(name);
+}
+
+/* The verdicts of the packages: true or the parsed event, or why not. */
+function verify(secret, body, headers) {
+	try {
+		new Webhook(secret).verify(body, headers);
+		return true;
+	} catch (error) {
+		return String(error.message);
+	}
+}
+
+function parseCloudEvent(body, headers) {
+	if (!headers['ce-id'])
+		return null;
+	try {
+		const event = HTTP.toEvent({ headers, body });
+		return { ...event.toJSON(), valid: event.validate() };
+	} catch (error) {
+		return { valid: String(error.message) };
+	}
+}
+
+function parseJson(body) {
+	try {
+		return JSON.parse(body);
+	} catch (error) {
+		return null;
+	}
+}
+
+/* What to do with a request: [action, ...] */
+function decide(behaviour, to, attempt, data) {
+	const [, kind, seconds] = /^([a-z-]+?)(?:-(\d+))?$/.exec(behaviour);
+	switch (kind) {
+		case 'ok': return { status: 200 };
+		case 'fail': return { status: 500 };
+		case 'gone': return { status: 410 };
+		case 'drop': return { drop: true };
+		case 'redirect': return { status: 302, headers: { Location: '/ok/redirected' } };
+		case 'hang': return { hold: true, forever: true };
+		case 'hold': return to.released ? { status: 200 } : { hold: true };
+		case 'told': return { status: attempt <= (data?.fail ?? 0) ? 500 : 200 };
+		case 'switch': return decide(to.behaviour, to, attempt, data);
+		case 'retry-after':
+		case 'retry-date': {
+			if (attempt > 1)
+				return { status: 200 };
+			const value = kind === 'retry-after' ? seconds :
+				new Date(Date.now() + seconds * 1000).toUTCString();
+			return { status: 503, headers: { 'Retry-After': value } };
+		}
+		default: return { status: 404 };
+	}
+}
+
+function answer(response, what) {
+	if (what.drop)
+		response.socket.destroy();
+	else {
+		response.writeHead(what.status, what.headers);
+		response.end(`status ${what.status}`);
+	}
+}
+
+/* The client of what was held may have gone meanwhile. */
+function release({ entry, response }) {
+	if (response.socket?.destroyed)
+		return;
+	entry.status = 200;
+	answer(response, { status: 200 });
+}
+
+function receive(behaviour, name, request, response, bytes) {
+	const to = channel(name);
+	const { headers } = request;
+	const body = bytes.toString('utf8');
+	const id = headers['webhook-id'];
+	const attempt = (to.attempts.get(id) ?? 0) + 1;
+	const parsed = parseJson(body);
+	const data = headers['ce-id'] ? parsed : parsed?.data;
+	const what = decide(behaviour, to, attempt, data);
+
+	const entry = {
+		name, id, attempt, headers, body, data,
+		type: headers['ce-type'] ?? parsed?.type ?? null,
+		at: Date.now(),
+		status: what.status ?? 0,
+		utf8: bytes.equals(Buffer.from(body, 'utf8')),
+		verified: to.secret === null ? null : verify(to.secret, body, headers),
+		event: parseCloudEvent(body, headers),
+	};
+
+	to.attempts.set(id, attempt);
+	to.requests++;
+	log.push(entry);
+	if (!what.hold)
+		answer(response, what);
+	else if (!what.forever)
+		to.held.push({ entry, response });
+	waiters.forEach((waiter) => waiter());
+}
+
+function wait(name, query, response) {
+	const to = channel(name);
+	const requests = Number(query.get('requests') ?? 0);
+	const events = Number(query.get('events') ?? 0);
+	const reached = () => to.requests >= requests && to.attempts.size >= events;
+	const finish = () => {
+		waiters.delete(look);
+		clearTimeout(timer);
+		answerJson(response, reached());
+	};
+	const look = () => reached() && finish();
+	const timer = setTimeout(finish, Number(query.get('ms')));
+
+	waiters.add(look);
+	look();
+}
+
+function answerJson(response, value) {
+	response.writeHead(200, { 'Content-Type': 'application/json' });
+	response.end(JSON.stringify(value));
+}
+
+function control(verb, name, request, response, bytes, query) {
+	const to = channel(name);
+	switch (`${request.method} ${verb}`) {
+		case 'GET log':
+			return answerJson(response, log.filter((entry) => entry.name === name));
+		case 'GET wait':
+			return wait(name, query, response);
+		case 'PUT secret':
+			to.secret = bytes.toString();
+			break;
+		case 'PUT switch':
+			to.behaviour = bytes.toString();
+			break;
+		case 'POST release':
+			to.released = true;
+			to.held.splice(0).forEach(release);
+			break;
+		default:
+			return false;
+	}
+	answerJson(response, true);
+	return true;
+}
+
+const server = http.createServer((request, response) => {
+	const url = new URL(request.url, 'http://receiver');
+	const [, verb, name] = url.pathname.split('/');
+	const chunks = [];
+
+	request.on('data', (chunk) => chunks.push(chunk));
+	request.on('end', () => {
+		const bytes = Buffer.concat(chunks);
+
+		if (control(verb, name, request, response, bytes, url.searchParams) === false)
+			receive(verb, name, request, response, bytes);
+	});
+});
+
+server.keepAliveTimeout = 60000;
+server.listen(0, '127.0.0.1', () => console.log(server.address().port));
+process.stdin.resume().on('end', () => process.exit(0));

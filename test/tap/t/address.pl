@@ -1,0 +1,73 @@
+# Whoever may subscribe cannot make the server reach what only the server can
+# reach, however the address is spelt.  If this fails, webhooks are a way to
+# talk to the metadata service, to the database, to the private network.
+
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib "$FindBin::RealBin/../lib";
+use Receiver;
+use Server;
+use Test::More;
+
+my $receiver = Receiver->start;
+my $node;
+
+# A proxy from the environment would hide the address.
+{
+	local @ENV{qw(http_proxy HTTP_PROXY all_proxy ALL_PROXY)} = ($receiver->url('')) x 4;
+	$node = start_server('address', conf => "idempotency.webhook_allowed_networks = ''");
+}
+my $port = $receiver->{port};
+
+sub sql
+{
+	return $node->safe_psql('postgres', shift);
+}
+
+my @hosts = qw(
+  127.0.0.1 localhost 127.1 2130706433 0x7f.1 0x7f000001 0177.0.0.1 0.0.0.0 0
+  [::1] [::] [::ffff:127.0.0.1] [::ffff:7f00:1] [::127.0.0.1] [64:ff9b::7f00:1]
+  10.0.0.1 172.16.0.1 192.168.0.1 100.64.0.1 169.254.169.254 168.63.129.16
+  224.0.0.1 255.255.255.255 [fe80::1] [fc00::1] [fd00:ec2::254] [2002:7f00:1::]);
+for my $i (0 .. $#hosts)
+{
+	sql("SELECT outbox_subscribe('host$i', 'http://$hosts[$i]:$port/ok/refused', retry_schedule => '{0 s}')");
+}
+sql(q(SELECT outbox_enqueue('t', '{}')));
+$node->poll_query_until('postgres', 'SELECT count(*) = ' . @hosts . ' FROM outbox_dead');
+for my $i (0 .. $#hosts)
+{
+	like(sql("SELECT last_error FROM outbox_dead WHERE subscription = 'host$i'"),
+		qr/^address \S+ is not allowed by idempotency.webhook_allowed_networks$/, "$hosts[$i] is refused");
+}
+is(scalar($receiver->requests('refused')), 0, 'and nothing has arrived');
+
+# --- a reload allows it
+
+$node->append_conf('postgresql.conf', "idempotency.webhook_allowed_networks = '10.1.0.0/16, 127.0.0.1'");
+$node->reload;
+$node->poll_query_until('postgres',
+	"SELECT setting LIKE '%127%' FROM pg_settings WHERE name = 'idempotency.webhook_allowed_networks'");
+wait_for_pass($node);
+sql("SELECT outbox_redrive('host$_') FROM generate_series(1, 1)") for 0 .. $#hosts;
+$receiver->wait_for('refused', requests => 1);
+$node->poll_query_until('postgres', 'SELECT sum(waiting) = 0 FROM outbox_subscriptions');
+is(sql(q(SELECT count(*) FROM outbox_dead WHERE subscription IN ('host0', 'host9', 'host15'))), '2',
+	'after a reload what is allowed is reached, and nothing else');
+
+# --- a reload forbids it again, also over connections that are open
+
+my $count = () = $receiver->requests('refused');
+$node->append_conf('postgresql.conf', "idempotency.webhook_allowed_networks = ''");
+$node->reload;
+$node->poll_query_until('postgres',
+	"SELECT setting = '' FROM pg_settings WHERE name = 'idempotency.webhook_allowed_networks'");
+wait_for_pass($node);
+sql(q(SELECT outbox_enqueue('t', '{}')));
+$node->poll_query_until('postgres',
+	'SELECT count(*) = ' . @hosts . ' FROM outbox_dead WHERE position = (SELECT max(position) FROM outbox_log)');
+is(scalar($receiver->requests('refused')), $count, 'a connection that is open is not used any more');
+
+done_testing();

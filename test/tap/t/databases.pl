@@ -1,0 +1,106 @@
+# Workers let go of a database when a command needs it for itself, and copies
+# of an outbox are silent until they are adopted.  If this fails, DROP DATABASE
+# fails because of us, or a copy for testing fires real webhooks.
+
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib "$FindBin::RealBin/../lib";
+use PostgreSQL::Test::Utils;
+use Receiver;
+use Server;
+use Test::More;
+
+my $receiver = Receiver->start;
+my $node = start_server('databases');
+
+sub sql
+{
+	return $node->safe_psql('postgres', shift);
+}
+
+# A database with the extension and its workers.
+sub create
+{
+	my ($db) = @_;
+	sql("CREATE DATABASE $db");
+	$node->safe_psql($db, 'CREATE EXTENSION idempotency');
+	return wait_for_workers($node, $db);
+}
+
+sub identities
+{
+	my ($name) = @_;
+	my %identities = map { $_->{id} =~ /^msg_(\w+)_\d+$/; $1 => 1 } $receiver->requests($name);
+	return keys %identities;
+}
+
+# --- DROP, RENAME, TEMPLATE
+
+create('shop');
+subscribe($node, $receiver, '/hold/shop', db => 'shop');
+$node->safe_psql('shop', q(SELECT outbox_enqueue('t', '{"n": 1}')));
+$receiver->wait_for('shop', requests => 1);
+is(error_code($node, 'postgres', 'CREATE DATABASE copy TEMPLATE shop'), '',
+	'CREATE DATABASE with a database that has workers as its template, with requests out');
+is(error_code($node, 'postgres', 'ALTER DATABASE shop RENAME TO store'), '', 'ALTER DATABASE RENAME');
+ok(wait_for_workers($node, 'store'), 'afterwards the workers come back');
+$receiver->release('shop');
+$node->safe_psql('store', q(SELECT outbox_enqueue('t', '{"n": 2}')));
+$receiver->wait_for('shop', events => 2);
+is($receiver->distinct_numbers('shop'), '1 2', 'and deliver what had been out');
+is(scalar(identities('shop')), 1, 'a renamed database is the same outbox, and its copy has sent nothing');
+
+my $pid = worker_pid($node, 'relay', 'store');
+sql('CREATE ROLE nobody LOGIN');
+is(error_code($node, 'postgres', "SET ROLE nobody; $_"), '42501', "$_: not for everybody")
+  for ('DROP DATABASE store', 'ALTER DATABASE store RENAME TO x', 'CREATE DATABASE x TEMPLATE store');
+is(worker_pid($node, 'relay', 'store'), $pid, 'who may not do that cannot drive the workers out by it');
+is(error_code($node, 'postgres', 'DROP DATABASE store'), '', 'DROP DATABASE');
+
+create('brief') && sql('DROP DATABASE brief') for 1 .. 3;
+sql('CREATE DATABASE brief');
+$node->safe_psql('brief', 'CREATE EXTENSION idempotency');
+is(error_code($node, 'postgres', 'DROP DATABASE brief'), '', 'DROP DATABASE at once after CREATE EXTENSION');
+
+# --- the copy
+
+ok(wait_for_workers($node, 'copy'), 'a copy gets workers');
+ok($node->wait_for_log(qr/WARNING:  outbox subscriptions are held because this database is a copy/),
+	'and a warning says that it is held');
+is($node->safe_psql('copy', 'SELECT state, reason FROM outbox_subscriptions'),
+	'held|a copy of another database: see outbox_adopt()', 'the view says so, too');
+$node->safe_psql('copy', q(SELECT outbox_enqueue('t', '{"n": 3}')));
+wait_for_pass($node, 'copy');
+$node->safe_psql('copy', 'SELECT outbox_adopt()');
+$receiver->wait_for('shop', events => 4);
+my %identity_of = map { $_->{id} => $_->{data}{n} } $receiver->requests('shop');
+is($receiver->distinct_numbers('shop'), '1 1 2 3', 'after outbox_adopt it sends what it has');
+is(scalar(identities('shop')), 2, 'under a new identity, and only then');
+is($node->safe_psql('copy', 'SELECT state FROM outbox_subscriptions'), 'active', 'it is not held any more');
+sql('DROP DATABASE copy');
+
+# --- templates
+
+$node->safe_psql('template1', 'CREATE EXTENSION idempotency');
+sql('CREATE DATABASE fresh');
+ok($node->poll_query_until('postgres', q(
+		SELECT count(*) = 2 OR (SELECT now() - (pg_stat_file('base/' || oid || '/PG_VERSION')).modification > interval '20 s'
+			FROM pg_database WHERE datname = 'fresh')
+		FROM pg_stat_activity WHERE datname = 'fresh' AND backend_type LIKE 'idempotency %')), 'looked');
+is(sql("SELECT count(*) FROM pg_stat_activity WHERE datname = 'fresh' AND backend_type LIKE 'idempotency %'"), '2',
+	'a database made from a template that has the extension gets workers soon');
+is(sql("SELECT count(*) FROM pg_stat_activity WHERE datname LIKE 'template%'"), '0', 'templates have none');
+sql('ALTER DATABASE fresh ALLOW_CONNECTIONS false');
+sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = 'fresh'");
+is(error_code($node, 'postgres', 'DROP DATABASE fresh'), '', 'a database that allows no connections can be dropped');
+
+# --- the server is none the worse
+
+is(sql("SELECT count(*) FROM pg_stat_activity WHERE backend_type LIKE 'idempotency %'"), '3',
+	'the workers of the remaining database and the launcher are left');
+my @fatal = slurp_file($node->logfile) =~ /^.*(?:FATAL|PANIC):.*$/mg;
+is(join("\n", grep { !/terminating|not currently accepting/ } @fatal), '', 'no worker has failed on the way');
+
+done_testing();

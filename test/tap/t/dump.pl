@@ -1,0 +1,116 @@
+# pg_dump carries keys, subscriptions, undelivered events and stock; the copy
+# goes on where the original was, but sends nothing until it is adopted.  If
+# this fails, a restored backup forgets what was done, or does it all again.
+
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib "$FindBin::RealBin/../lib";
+use PostgreSQL::Test::Utils;
+use Receiver;
+use Server;
+use Test::More;
+
+my $receiver = Receiver->start;
+my $node = start_server('dump');
+
+sub sql
+{
+	return $node->safe_psql('postgres', shift);
+}
+
+sub copy_sql
+{
+	return $node->safe_psql('copy', shift);
+}
+
+# --- what there is
+
+sql(q(
+	SELECT token AS t FROM idem_claim('paid', request => 'r') \gset
+	SELECT idem_complete('paid', :t, '{"charge": 1}');
+	SELECT idem_claim('running', lease => '1 h');
+	SELECT stock_receive('hat', 10, 'first delivery');
+	SELECT stock_reserve('hat', 3, 'order-1', ttl => '1 h');
+	SELECT stock_reserve('hat', 2, 'order-2', ttl => '1 h');
+	SELECT stock_confirm('order-2')));
+subscribe($node, $receiver, '/hold/open', topics => "'{open}'", headers => q('{"X-Shop": "main"}'));
+subscribe($node, $receiver, '/switch/retried', topics => "'{retried}'", retry_schedule => "'{0 s,1 h}'");
+subscribe($node, $receiver, '/fail/dead', topics => "'{dead}'", retry_schedule => "'{0 s}'");
+subscribe($node, $receiver, '/ok/done', topics => "'{done}'");
+$receiver->switch('retried', 'fail');
+sql(q(
+	SELECT outbox_enqueue('retried', '{"n": 1}', key => 'k');
+	SELECT outbox_enqueue('retried', '{"n": 2}', key => 'k');
+	SELECT outbox_enqueue('dead', '{"n": 1}');
+	SELECT outbox_enqueue('done', '{"n": 1}');
+	SELECT outbox_enqueue('open', '{"n": 1}');
+	SELECT outbox_enqueue('open', '{"n": 2}')));
+$receiver->wait_for('open', requests => 1);
+$receiver->wait_for('done', requests => 1);
+$node->poll_query_until('postgres', q(SELECT sum(waiting) = 1 AND sum(parked) = 1 AND sum(dead) = 1
+	AND bool_and(position = last_value OR name = 'open') FROM outbox_subscriptions, outbox_position_seq));
+
+# A straggler that the copy will never see the end of.
+my $session = session($node);
+$session->query_safe(q(BEGIN; SELECT outbox_enqueue('done', '{"n": 2}')));
+sql(q(SELECT outbox_enqueue('done', '{"n": 3}')));
+$receiver->wait_for('done', requests => 2);
+
+# --- dump and restore
+
+my $file = PostgreSQL::Test::Utils::tempdir() . '/dump';
+command_ok([ 'pg_dump', '-Fc', '-f', $file, $node->connstr('postgres') ], 'pg_dump');
+sql('CREATE DATABASE copy');
+command_ok([ 'pg_restore', '--exit-on-error', '-d', $node->connstr('copy'), $file ], 'pg_restore');
+$session->query_safe('COMMIT');
+$session->quit;
+
+is(copy_sql('SELECT outcome, response FROM idem_claim(\'paid\')'), 'completed|{"charge": 1}', 'answers are there');
+is(copy_sql("SELECT outcome FROM idem_claim('paid', request => 'other')"), 'mismatch', 'with the requests they belong to');
+is(copy_sql("SELECT outcome FROM idem_claim('running')"), 'in_progress', 'leases go on');
+cmp_ok(copy_sql("SELECT token FROM idem_claim('new', lease => '1 s')"), '>',
+	sql('SELECT max(token) FROM idem_key'), 'tokens go on');
+is(copy_sql("SELECT * FROM stock_level('hat')"), '5|3', 'stock is there');
+is(copy_sql("SELECT stock_confirm('order-1')"), 'done', 'reservations can be confirmed');
+is(copy_sql("SELECT stock_confirm('order-2')"), 'already_confirmed', 'once');
+is(copy_sql('SELECT count(*) FROM stock_verify() WHERE NOT ok'), '0', 'the books are right');
+is(copy_sql('SELECT name, url, topics, secret, headers FROM outbox_subscription ORDER BY id'),
+	sql('SELECT name, url, topics, secret, headers FROM outbox_subscription ORDER BY id'), 'subscriptions are there, with their secrets');
+is(copy_sql('SELECT name, waiting, parked, dead FROM outbox_subscriptions ORDER BY name'),
+	"dead|0|0|1\ndone|0|0|0\nopen|0|0|0\nretried|1|1|0", 'so are exceptions and dead letters');
+cmp_ok(copy_sql(q(SELECT outbox_enqueue('open', '{"n": 3}'))), '>',
+	sql(q(SELECT max(position) FROM outbox_log WHERE topic <> 'done')), 'positions go on');
+is(copy_sql(q(SELECT outbox_subscribe('late', 'http://192.0.2.1/', topics => '{none}') IS NOT NULL)), 't',
+	'new subscriptions do not collide with restored ones');
+copy_sql("SELECT outbox_unsubscribe('late')");
+
+# --- held, then adopted
+
+ok($node->wait_for_log(qr/WARNING:  outbox subscriptions are held because this database is a copy/), 'the copy is held');
+wait_for_pass($node, 'copy');
+is(copy_sql('SELECT DISTINCT state FROM outbox_subscriptions'), 'held', 'and the view says so');
+my $originals = () = map { $receiver->requests($_) } qw(open retried dead done);
+$receiver->release('open');
+$receiver->switch('retried', 'ok');
+copy_sql('SELECT outbox_adopt()');
+copy_sql("UPDATE outbox_delivery SET due_at = now() WHERE state = 'waiting'; SELECT outbox_wake()");
+
+sub from_copy
+{
+	my ($name) = @_;
+	my %original = map { $_ => 1 }
+	  split(/\n/, sql(q(SELECT replace(identity::text, '-', '') FROM outbox_home)));
+	return join(' ', map { $_->{data}{n} }
+		  grep { $_->{id} =~ /^msg_(\w+)_/ && !$original{$1} } $receiver->requests($name));
+}
+$receiver->wait_for('open', events => 5);
+$receiver->wait_for('retried', events => 3);
+like(from_copy('open'), qr/^[123] [123] [123]$/, 'after outbox_adopt it sends what was undelivered, and what is new');
+$node->poll_query_until('copy', "SELECT count(*) = 0 FROM outbox_delivery WHERE state <> 'dead'");
+is(from_copy('retried'), '1 2', 'retries and what is parked behind them go on, in order');
+is(from_copy('done'), '', 'what was delivered is not sent again, nor what was never committed');
+is(scalar(grep { !$_->{verified} } map { $receiver->requests($_) } qw(open retried)), 0, 'all of it is signed');
+
+done_testing();

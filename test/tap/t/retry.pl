@@ -1,0 +1,169 @@
+# What a receiver does not accept is sent again by the schedule, then kept as a
+# dead letter; and one bad receiver is nobody else's problem.  If this fails,
+# events are lost or an endpoint is flooded, or one endpoint stops the others.
+
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib "$FindBin::RealBin/../lib";
+use Receiver;
+use Server;
+use Test::More;
+
+my $receiver = Receiver->start;
+my $node = start_server('retry');
+
+sub sql
+{
+	return $node->safe_psql('postgres', shift);
+}
+
+sub wait_until
+{
+	my ($query, $what) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	return ok($node->poll_query_until('postgres', $query), $what);
+}
+
+sub state
+{
+	my ($name) = @_;
+	return sql("SELECT state FROM outbox_subscriptions WHERE name = '$name'");
+}
+
+# Milliseconds between the attempts at the one event of a name.
+sub gaps
+{
+	my ($name) = @_;
+	my @at = map { $_->{at} } $receiver->requests($name);
+	return map { $at[$_] - $at[ $_ - 1 ] } 1 .. $#at;
+}
+
+# Always works: what it has got shows that the relay has seen all before.
+subscribe($node, $receiver, '/ok/witness', topics => "'{witness}'");
+my $witnessed = 0;
+
+sub witness
+{
+	enqueue_numbers($node, 'witness', ++$witnessed);
+	return $receiver->wait_for('witness', events => $witnessed, 20);
+}
+
+# --- the schedule, and what comes after it
+
+subscribe($node, $receiver, '/switch/dead', topics => "'{dead}'",
+	retry_schedule => "'{0 s,200 ms,400 ms}'");
+$receiver->switch('dead', 'fail');
+my $position = sql(q(SELECT outbox_enqueue('dead', '{"n": 1}', key => 'k')));
+wait_until('SELECT count(*) = 1 FROM outbox_dead', 'an event is dead after the schedule');
+my @gaps = gaps('dead');
+is(scalar(@gaps), 2, 'each step of the schedule is one attempt');
+cmp_ok($gaps[0], '>=', 195, 'the second attempt waits as the schedule says');
+cmp_ok($gaps[1], '>=', 395, 'so does the third');
+is(sql('SELECT subscription, position, topic, key, attempts, last_status, last_error FROM outbox_dead'),
+	"dead|$position|dead|k|3|500|answered 500: status 500", 'outbox_dead tells what and why');
+ok($node->log_contains(qr/LOG:  event $position is dead for subscription "dead" after 3 attempts/),
+	'the log has a line about it');
+
+enqueue_numbers($node, 'dead', 2);
+wait_until('SELECT count(*) = 2 FROM outbox_dead', 'the next event is tried, too');
+$receiver->switch('dead', 'ok');
+is(sql("SELECT outbox_redrive('dead', ARRAY[$position, 0])"), '1', 'one exact dead letter can be redriven');
+$receiver->wait_for('dead', requests => 7);
+my @requests = $receiver->requests('dead');
+is($requests[6]{id}, $requests[0]{id}, 'a redriven event has the webhook-id that it had');
+wait_until('SELECT count(*) = 1 FROM outbox_dead', 'it is no dead letter any more, the other one is');
+is(sql("SELECT outbox_redrive('dead')"), '1', 'without positions the rest is redriven');
+$receiver->wait_for('dead', requests => 8);
+wait_until('SELECT count(*) = 0 FROM outbox_delivery', 'what was delivered in the end leaves no row');
+
+# --- other failures
+
+subscribe($node, $receiver, '/drop/dropped', topics => "'{bad}'", retry_schedule => "'{0 s}'");
+subscribe($node, $receiver, '/redirect/moved', topics => "'{bad}'", retry_schedule => "'{0 s}'");
+enqueue_numbers($node, 'bad', 1);
+wait_until('SELECT count(*) = 2 FROM outbox_dead', 'a closed connection and a redirect are failures');
+is(sql(q(SELECT subscription, last_status, last_error <> '' FROM outbox_dead ORDER BY 1)),
+	"dropped||t\nmoved|302|t", 'their dead letters say what happened');
+is(scalar($receiver->requests('redirected')), 0, 'a redirect is not followed');
+
+# --- Retry-After
+
+subscribe($node, $receiver, '/retry-after-1/seconds', topics => "'{later}'", retry_schedule => "'{0 s,0 s}'");
+subscribe($node, $receiver, '/retry-date-2/date', topics => "'{later}'", retry_schedule => "'{0 s,0 s}'");
+enqueue_numbers($node, 'later', 1);
+$receiver->wait_for('seconds', requests => 2);
+$receiver->wait_for('date', requests => 2);
+cmp_ok((gaps('seconds'))[0], '>=', 995, 'Retry-After in seconds is obeyed');
+cmp_ok((gaps('date'))[0], '>=', 995, 'Retry-After as a date is obeyed');
+
+# --- 410
+
+subscribe($node, $receiver, '/switch/left', topics => "'{left}'", retry_schedule => "'{0 s,0 s}'");
+$receiver->switch('left', 'gone');
+enqueue_numbers($node, 'left', 1);
+wait_until("SELECT state = 'disabled' FROM outbox_subscriptions WHERE name = 'left'",
+	'410 disables the subscription');
+like(sql("SELECT reason FROM outbox_subscriptions WHERE name = 'left'"), qr/410/, 'the reason is told');
+enqueue_numbers($node, 'left', 2);
+witness();
+is($receiver->numbers('left'), '1', 'nothing is sent to a disabled subscription');
+$receiver->switch('left', 'ok');
+sql("SELECT outbox_resume('left')");
+$receiver->wait_for('left', requests => 3);
+is($receiver->sorted_numbers('left'), '1 1 2', 'after outbox_resume it gets what it has missed');
+
+# --- one receiver that hangs
+
+subscribe($node, $receiver, '/hang/stuck', topics => "'{both}'", max_in_flight => 4, timeout => "'60 s'");
+subscribe($node, $receiver, '/ok/quick', topics => "'{both}'");
+sql(q(SELECT count(outbox_enqueue('both', jsonb_build_object('n', n))) FROM generate_series(1, 20) n));
+$receiver->wait_for('quick', events => 20, 10);
+is($receiver->sorted_numbers('quick'), join(' ', 1 .. 20), 'one subscription gets everything while another hangs');
+$receiver->wait_for('stuck', requests => 4);
+witness();
+is(scalar($receiver->requests('stuck')), 4, 'no more than max_in_flight requests are out');
+
+# --- pause
+
+subscribe($node, $receiver, '/told/paused', topics => "'{paused}'", retry_schedule => "'{0 s,300 ms}'");
+sql(q(SELECT outbox_enqueue('paused', '{"n": 1, "fail": 1}')));
+wait_until("SELECT waiting = 1 FROM outbox_subscriptions WHERE name = 'paused'", 'an event waits for its retry');
+sql("SELECT outbox_pause('paused', 'maintenance'); SELECT outbox_pause('stuck')");
+enqueue_numbers($node, 'paused', 2);
+witness();
+wait_until('SELECT clock_timestamp() > due_at FROM outbox_delivery d JOIN outbox_subscription s'
+	  . " ON s.id = d.subscription WHERE s.name = 'paused'", 'the time of its retry has come');
+my $commits = 'SELECT sum(xact_commit) FROM pg_stat_database';
+my $before = sql($commits);
+sql('SELECT pg_sleep(0.5)');
+cmp_ok(sql($commits) - $before, '<', 50,
+	'the relay sleeps though a paused subscription has a retry due and another a request out');
+
+$node->restart;
+is(state('paused'), 'paused', 'a pause survives a restart');
+wait_for_workers($node);
+witness();
+is($receiver->numbers('paused'), '1', 'a paused subscription gets nothing');
+sql("SELECT outbox_resume('paused')");
+$receiver->wait_for('paused', events => 2);
+is($receiver->sorted_numbers('paused'), '1 1 2', 'after outbox_resume it gets everything');
+sql("SELECT outbox_unsubscribe('stuck')");
+
+# --- one subscription that somebody has locked
+
+my $pid = worker_pid($node, 'relay');
+my $session = session($node);
+
+subscribe($node, $receiver, '/fail/locked', topics => "'{locked}'");
+$session->query_safe("BEGIN; SELECT outbox_unsubscribe('locked')");
+enqueue_numbers($node, 'locked', 1);
+$receiver->wait_for('locked', requests => 1);
+ok(witness(), 'an open outbox_unsubscribe of one subscription does not stop the others');
+$session->query_safe('COMMIT');
+$session->quit;
+witness();
+is(worker_pid($node, 'relay'), $pid, 'nor does its commit end the relay');
+
+done_testing();

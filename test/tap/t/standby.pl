@@ -1,0 +1,68 @@
+# A standby runs no workers and takes no claims; after its promotion it goes on
+# where the primary was.  If this fails, a failover sends events twice from two
+# servers, or none at all.
+
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib "$FindBin::RealBin/../lib";
+use PostgreSQL::Test::Cluster;
+use Receiver;
+use Server;
+use Test::More;
+
+my $receiver = Receiver->start;
+my $primary = start_server('primary', allows_streaming => 1);
+
+subscribe($primary, $receiver, '/switch/shop', retry_schedule => "'{0 s,200 ms,200 ms,1 s,1 s,1 s,1 s,1 s,1 s,1 s,1 s,1 s,1 s}'");
+enqueue_numbers($primary, 't', 1);
+$receiver->wait_for('shop', events => 1);
+$primary->backup('base');
+my $standby = PostgreSQL::Test::Cluster->new('standby');
+$standby->init_from_backup($primary, 'base', has_streaming => 1);
+$standby->start;
+
+# One event waits for a retry, another was not sent yet.
+$primary->safe_psql('postgres', "SELECT stock_receive('hat', 5), idem_claim('k')");
+$receiver->switch('shop', 'fail');
+$primary->safe_psql('postgres', q(SELECT outbox_enqueue('t', '{"n": 2}', key => 'a')));
+$primary->poll_query_until('postgres', 'SELECT waiting = 1 FROM outbox_subscriptions');
+$primary->safe_psql('postgres', q(SELECT outbox_enqueue('t', '{"n": 3}', key => 'a')));
+$primary->wait_for_catchup($standby);
+
+is($standby->safe_psql('postgres',
+		"SELECT count(*) FROM pg_stat_activity WHERE backend_type LIKE 'idempotency%'"), '0', 'a standby runs no workers');
+my %writes = (
+	idem_claim => "SELECT idem_claim('x')",
+	idem_complete => "SELECT idem_complete('k', 1)",
+	idem_forget => "SELECT idem_forget('k')",
+	outbox_enqueue => "SELECT outbox_enqueue('t', '{}')",
+	outbox_subscribe => "SELECT outbox_subscribe('s', 'https://example.com/')",
+	stock_receive => "SELECT stock_receive('hat', 1)",
+	stock_reserve => "SELECT stock_reserve('hat', 1, 'r')",
+);
+is(error_code($standby, 'postgres', $writes{$_}), '25006', "$_ is refused on a standby") for sort keys %writes;
+my $stderr;
+$standby->psql('postgres', $writes{idem_claim}, stderr => \$stderr);
+like($stderr, qr/cannot execute idem_claim\(\) during recovery/, 'in clear words');
+is($standby->safe_psql('postgres', "SELECT * FROM stock_level('hat')"), '5|0', 'reading works there');
+is($standby->safe_psql('postgres', 'SELECT state, waiting FROM outbox_subscriptions'), 'active|1', 'and so does monitoring');
+
+# --- failover
+
+$primary->stop('immediate');
+$receiver->switch('shop', 'ok');
+$standby->promote;
+ok(wait_for_workers($standby), 'workers start after the promotion');
+$receiver->wait_for('shop', events => 3);
+enqueue_numbers($standby, 't', 4);
+$receiver->wait_for('shop', events => 4);
+my @requests = $receiver->requests('shop');
+my %identities = map { $_->{id} =~ /^msg_(\w+)_\d+$/; $1 => 1 } @requests;
+is(scalar(keys %identities), 1, 'the outbox keeps its identity in a failover');
+is($receiver->distinct_numbers('shop'), '1 2 3 4', 'and goes on where it was');
+is(scalar(grep { $_->{data}{n} == 1 } @requests), 1, 'what had been delivered and replicated is not sent again');
+is($standby->safe_psql('postgres', "SELECT outcome FROM idem_claim('k')"), 'completed', 'keys are known');
+
+done_testing();

@@ -1,0 +1,67 @@
+# An event that cannot be sent is refused, or ends as a dead letter, and stops
+# nobody.  If this fails, one bad row ends the relay again and again, and no
+# subscription of the database gets anything any more.
+
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib "$FindBin::RealBin/../lib";
+use Receiver;
+use Server;
+use Test::More;
+
+my $receiver = Receiver->start;
+my $node = start_server('unsendable');
+my $witnessed = 0;
+
+# Does an event enqueued after this command arrive, from the same relay?
+sub survives
+{
+	my ($db, $what, $setup, $command) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	my $pid = worker_pid($node, 'relay', $db);
+
+	$witnessed++;
+	$node->psql($db, "$setup; $command");
+	$node->safe_psql($db, "SELECT outbox_enqueue('witness', '{\"n\": $witnessed}')");
+	my $arrived = $node->poll_query_until($db,
+		'SELECT position = last_value FROM outbox_subscriptions, outbox_position_seq');
+	my ($last) = ($receiver->requests($db))[-1];
+	ok($arrived && $last->{data}{n} == $witnessed && worker_pid($node, 'relay', $db) == $pid, $what);
+	return;
+}
+
+my %encodings = (windows => 'WIN1252', unchecked => 'SQL_ASCII');
+for my $db (sort keys %encodings)
+{
+	my $encoding = $encodings{$db};
+	my $setup = "SET client_encoding = '$encoding'";
+
+	$node->safe_psql('postgres',
+		"CREATE DATABASE $db ENCODING '$encoding' TEMPLATE template0 LC_COLLATE 'C' LC_CTYPE 'C'");
+	$node->safe_psql($db, 'CREATE EXTENSION idempotency');
+	subscribe($node, $receiver, "/ok/$db", db => $db);
+	survives($db, "$encoding: $_->[0]", $setup, $_->[1]) for (
+		[ 'a payload that has no UTF-8 form', q(SELECT outbox_enqueue('t', to_jsonb(E'\x81'::text))) ],
+		[ 'the same in a plain INSERT', q(INSERT INTO outbox_log (topic, payload) VALUES ('t', to_jsonb(E'\x81'::text))) ],
+		[ 'a key', q(INSERT INTO outbox_log (topic, payload, key) VALUES ('t', '{}', E'\x81')) ],
+		[ 'a type', q(INSERT INTO outbox_log (topic, payload, type) VALUES ('t', '{}', E'\x81')) ],
+		[ 'a topic', q(INSERT INTO outbox_log (topic, payload) VALUES (E'\x81', '{}')) ]);
+}
+
+subscribe($node, $receiver, '/ok/postgres');
+survives('postgres', $_->[0], 'SET client_min_messages = error',
+	"INSERT INTO outbox_log (topic, payload, headers) VALUES ('t', '{}', '$_->[1]')") for (
+	[ 'headers that are no object', '[1]' ],
+	[ 'headers that are a string', '"a"' ],
+	[ 'a header without a value', '{"a": null}' ],
+	[ 'a header that is an object', '{"a": {"b": 1}}' ],
+	[ 'a header with a line end', '{"a": "b\r\nc: d"}' ],
+	[ 'a header without a name', '{"": "a"}' ]);
+is(scalar(grep { $_->{headers}{c} } $receiver->requests('postgres')), 0, 'no header was smuggled in');
+
+survives('postgres', 'a payload of 20 MB', 'SET client_min_messages = error',
+	q(SELECT outbox_enqueue('t', to_jsonb(repeat(E'\x01', 20000000)))));
+
+done_testing();

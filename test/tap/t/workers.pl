@@ -1,0 +1,125 @@
+# Workers come and go with the extension, run as its owner, and never stay dead
+# or stand in the way of others.  If this fails, deliveries stop until somebody
+# notices and restarts the server.
+
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib "$FindBin::RealBin/../lib";
+use PostgreSQL::Test::Cluster;
+use Receiver;
+use Server;
+use Test::More;
+
+my $receiver = Receiver->start;
+my $node = new_server('workers');
+$node->start;
+
+sub sql
+{
+	return $node->safe_psql('postgres', shift);
+}
+
+sub owners
+{
+	my ($db) = @_;
+	return sql(qq(
+		SELECT string_agg(backend_type || ' ' || usename, ', ' ORDER BY backend_type)
+		FROM pg_stat_activity WHERE datname = '$db' AND backend_type LIKE 'idempotency %'));
+}
+
+# --- CREATE and DROP EXTENSION
+
+is(sql("SELECT count(*) FROM pg_stat_activity WHERE backend_type LIKE 'idempotency %'"), '1',
+	'without the extension there is a launcher and nothing else');
+sql('CREATE EXTENSION idempotency');
+ok(wait_for_workers($node), 'CREATE EXTENSION starts workers in a running server');
+subscribe($node, $receiver, '/hold/first');
+sql(q(SELECT count(outbox_enqueue('t', '{}')) FROM generate_series(1, 10)));
+$receiver->wait_for('first', requests => 10);
+sql('DROP EXTENSION idempotency');
+ok(wait_for_no_workers($node), 'DROP EXTENSION ends them, with requests out');
+is(sql("SELECT count(*) FROM pg_class WHERE relname ~ '^(idem|outbox|stock)_'"), '0', 'nothing is left behind');
+
+for my $round (1 .. 5)
+{
+	sql('CREATE EXTENSION idempotency');
+	subscribe($node, $receiver, "/ok/round$round");
+	enqueue_numbers($node, 't', 1 .. 5);
+	$receiver->wait_for("round$round", events => 5) or last;
+	sql('DROP EXTENSION idempotency');
+}
+is($receiver->sorted_numbers('round5'), '1 2 3 4 5', 'it can be created and dropped again and again while events go out');
+sql('BEGIN; CREATE EXTENSION idempotency; ROLLBACK');
+sql('CREATE SCHEMA "Idem Potency"; CREATE EXTENSION idempotency SCHEMA "Idem Potency"');
+wait_for_workers($node);
+sql("SELECT \"Idem Potency\".outbox_subscribe('schema', '" . $receiver->url('/ok/schema') . "')");
+sql(q(SELECT "Idem Potency".outbox_enqueue('t', '{"n": 1}')));
+$receiver->wait_for('schema', events => 1);
+is($receiver->numbers('schema'), '1', 'it works in another schema');
+sql(q(SELECT "Idem Potency".idem_claim('k', ttl => '1 ms')));
+ok($node->poll_query_until('postgres', 'SELECT count(*) = 0 FROM "Idem Potency".idem_key'), 'so does the sweeper');
+
+# --- several databases, an owner that is not the bootstrap superuser
+
+sql('CREATE ROLE boss SUPERUSER LOGIN; CREATE ROLE heir SUPERUSER LOGIN; CREATE ROLE nobody LOGIN');
+sql('CREATE DATABASE owned');
+$node->safe_psql('owned', 'SET SESSION AUTHORIZATION boss; CREATE EXTENSION idempotency');
+wait_for_workers($node, 'owned');
+is(owners('owned'), 'idempotency relay boss, idempotency sweeper boss', "workers run as the extension's owner");
+subscribe($node, $receiver, '/ok/owned', db => 'owned');
+$node->safe_psql('owned', q(SELECT outbox_enqueue('t', '{"n": 1}')));
+sql(q(SELECT "Idem Potency".outbox_enqueue('t', '{"n": 2}')));
+$receiver->wait_for('owned', events => 1);
+$receiver->wait_for('schema', events => 2);
+is($receiver->numbers('owned') . ', ' . $receiver->numbers('schema'), '1, 1 2',
+	'each database delivers its own events');
+$node->safe_psql('owned', 'REASSIGN OWNED BY boss TO heir; DROP ROLE boss');
+ok(terminate_worker($node, $_, 'owned'), "the $_ comes back after its role is gone") for qw(relay sweeper);
+is(owners('owned'), 'idempotency relay heir, idempotency sweeper heir', 'as the new owner');
+
+# --- settings that users make for clients
+
+sql(q(
+	ALTER DATABASE owned SET default_transaction_read_only = on;
+	ALTER DATABASE owned SET default_transaction_isolation = serializable;
+	ALTER DATABASE owned SET search_path = nowhere;
+	ALTER DATABASE owned SET lock_timeout = '1ms';
+	ALTER DATABASE owned SET statement_timeout = '1ms';
+	ALTER DATABASE owned SET idle_in_transaction_session_timeout = '1ms';
+	ALTER DATABASE owned SET synchronous_commit = off;
+	ALTER DATABASE owned SET "DateStyle" = 'German';
+	ALTER DATABASE owned SET "IntervalStyle" = 'sql_standard';
+	ALTER DATABASE owned SET "TimeZone" = 'Asia/Kathmandu'));
+terminate_worker($node, $_, 'owned') for qw(relay sweeper);
+sql('ALTER DATABASE owned RESET ALL');		# for others, from now on
+$node->safe_psql('owned', q(SELECT outbox_enqueue('t', '{"n": 3}'); SELECT idem_claim('k', ttl => '1 ms')));
+$receiver->wait_for('owned', events => 2);
+like(($receiver->requests('owned'))[-1]{body}, qr/"timestamp":"20\d\d-\d\d-\d\dT[\d:.]+Z"/,
+	'settings of the database do not reach into the relay');
+ok($node->poll_query_until('owned', 'SELECT count(*) = 0 FROM idem_key'), 'nor into the sweeper');
+
+# --- which databases
+
+$node->append_conf('postgresql.conf', "idempotency.databases = 'postgres'");
+$node->reload;
+ok(wait_for_no_workers($node, 'owned'), 'idempotency.databases ends workers at a reload');
+is(owners('postgres') ? 1 : 0, 1, 'but not where they are wanted');
+$node->append_conf('postgresql.conf', "idempotency.databases = ''");
+$node->reload;
+ok(wait_for_workers($node, 'owned'), 'and an empty list brings them back');
+
+# --- too few slots
+
+my $small = new_server('small');
+$small->append_conf('postgresql.conf', 'max_worker_processes = 3');
+$small->start;
+$small->safe_psql('postgres', 'CREATE DATABASE second');
+$small->safe_psql($_, 'CREATE EXTENSION idempotency') for qw(postgres second);
+ok($small->wait_for_log(qr/WARNING:  could not start idempotency \w+: no free background worker slot/),
+	'too few background worker slots are reported');
+is($small->safe_psql('second', "SELECT outcome FROM idem_claim('k')"), 'claimed', 'and break nothing');
+$small->stop;
+
+done_testing();
