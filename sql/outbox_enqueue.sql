@@ -39,6 +39,7 @@ SELECT outbox_enqueue('', '{}');
 SELECT outbox_enqueue('t', '{}', headers => '{"webhook-id": "1"}');
 SELECT outbox_enqueue('t', '{}', deliver_at => 'infinity');
 SELECT outbox_enqueue('t', to_jsonb(repeat('y', 17000000)));
+SELECT outbox_enqueue('t', ('[' || repeat('1e131071,', 200) || '1]')::jsonb);
 \set VERBOSITY sqlstate
 SELECT outbox_enqueue(repeat('x', 256), '{}');
 SELECT outbox_enqueue('t', '{}', key => '');

@@ -346,9 +346,11 @@ launcher_tend(const SharedDatabaseInfo *infos, int count, List *rows)
 		LauncherRow *row = launcher_find_row(rows, infos[i].database);
 		bool		wanted = row && row->wanted && !infos[i].vacated &&
 			OidIsValid(infos[i].owner);
+		bool		was_stale;
 
 		if (entry == NULL)
 			continue;
+		was_stale = entry->stale;
 		if (wanted && (entry->stale || infos[i].check))
 			continue;			/* its owner may not be what it was */
 		for (int seat = 0; seat < SHARED_SEATS; seat++)
@@ -360,8 +362,8 @@ launcher_tend(const SharedDatabaseInfo *infos, int count, List *rows)
 				sleep_ms = Min(sleep_ms,
 							   TimestampDifferenceMilliseconds(now, again_at) + 1);
 		}
-		if (entry->stale && !entry->vacated)
-			sleep_ms = 0;
+		if (entry->stale && !was_stale)
+			sleep_ms = 0;		/* one has ended just now: scout */
 	}
 	return sleep_ms;
 }

@@ -27,7 +27,8 @@
 #include "outbox/register.h"
 
 #define OUTBOX_NAME_MAX 255		/* bytes of a topic, key or type */
-#define OUTBOX_PAYLOAD_MAX (16 * 1024 * 1024)	/* bytes of a payload as jsonb */
+#define OUTBOX_PAYLOAD_MAX (16 * 1024 * 1024)	/* bytes of a payload */
+#define OUTBOX_PAYLOAD_SMALL 1024	/* bytes whose text cannot be too large */
 
 /* The columns of outbox_log, in order. */
 enum
@@ -111,23 +112,35 @@ enqueue_check_name(FunctionCallInfo fcinfo, int arg, const char *name)
 }
 
 static void
-enqueue_check_payload(FunctionCallInfo fcinfo, int arg)
+enqueue_check_payload_size(Size size, const char *form)
 {
-	Size		size = toast_raw_datum_size(PG_GETARG_DATUM(arg));
-
 	if (size > OUTBOX_PAYLOAD_MAX)
 		ereport(ERROR,
 				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
 				 errmsg("payload is too large"),
-				 errdetail("It has %zu bytes as jsonb; the limit is %d.",
-						   size, OUTBOX_PAYLOAD_MAX)));
-	if (GetDatabaseEncoding() != PG_UTF8)
-	{
-		Jsonb	   *payload = PG_GETARG_JSONB_P(arg);
-		char	   *text = JsonbToCString(NULL, &payload->root, VARSIZE(payload));
+				 errdetail("It has %zu bytes as %s; the limit is %d.",
+						   size, form, OUTBOX_PAYLOAD_MAX)));
+}
 
-		enqueue_check_encoding(text, strlen(text));
-	}
+/*
+ * Numbers make the text of a payload larger than itself, by four orders of
+ * magnitude at worst.  A small one cannot get too large by that.
+ */
+static void
+enqueue_check_payload(FunctionCallInfo fcinfo, int arg)
+{
+	Size		size = toast_raw_datum_size(PG_GETARG_DATUM(arg));
+	Jsonb	   *payload;
+	char	   *text;
+
+	enqueue_check_payload_size(size, "jsonb");
+	if (size <= OUTBOX_PAYLOAD_SMALL && GetDatabaseEncoding() == PG_UTF8)
+		return;
+	payload = PG_GETARG_JSONB_P(arg);
+	text = JsonbToCString(NULL, &payload->root, VARSIZE(payload));
+	enqueue_check_payload_size(strlen(text), "text");
+	enqueue_check_encoding(text, strlen(text));
+	pfree(text);
 }
 
 /*
