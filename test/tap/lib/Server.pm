@@ -13,7 +13,7 @@ use Test::More;
 our @EXPORT = qw(
   new_server start_server subscribe enqueue_numbers error_code session
   wait_for_workers wait_for_no_workers worker_pid terminate_worker
-  wait_for_pass
+  wait_for_pass wait_until
 );
 
 # A server that is configured but not running.  Parameters of
@@ -90,7 +90,19 @@ sub error_code
 sub session
 {
 	my ($node, $db) = @_;
-	return $node->background_psql($db // 'postgres', on_error_stop => 0);
+	my $session = $node->background_psql($db // 'postgres', on_error_stop => 0);
+
+	$session->set_query_timer_restart;
+	return $session;
+}
+
+# A test that passes as soon as the query says yes.
+sub wait_until
+{
+	my ($node, $query, $what) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+
+	return ok($node->poll_query_until('postgres', $query), $what);
 }
 
 sub _count_workers

@@ -57,7 +57,8 @@ for my $end ('COMMIT PREPARED', 'ROLLBACK PREPARED')
 		"$end: with wait => false a claim of a prepared transaction is in progress");
 	ok(start_waiting($session, "$claim('$key')"), "$end: otherwise another claimer waits");
 	sql("$end '$key'");
-	is(outcome_of($session), $end =~ /^COMMIT/ ? 'completed' : 'claimed', "$end: and then learns what became of it");
+	is(outcome_of($session), $end =~ /^COMMIT/ ? 'completed' : 'claimed',
+		"$end: and then learns what became of it");
 	$session->quit;
 }
 sql("BEGIN; SELECT idem_claim('crash'); PREPARE TRANSACTION 'crash'");
@@ -71,9 +72,12 @@ is(sql("$claim('crash')"), 'completed', 'and can be committed after it');
 
 my ($one, $two) = (session($node), session($node));
 $one->query_safe("BEGIN; SELECT idem_claim('held')");
-is(error_code($node, 'postgres', "SET lock_timeout = '50ms'; SELECT idem_claim('held')"), '55P03', 'lock_timeout is honoured');
-is(error_code($node, 'postgres', "SET statement_timeout = '50ms'; SELECT idem_claim('held')"), '57014', 'so is statement_timeout');
-is(sql("SET lock_timeout = '50ms'; $claim('held', wait => false)"), 'in_progress', 'with wait => false nobody waits');
+is(error_code($node, 'postgres', "SET lock_timeout = '50ms'; SELECT idem_claim('held')"), '55P03',
+	'lock_timeout is honoured');
+is(error_code($node, 'postgres', "SET statement_timeout = '50ms'; SELECT idem_claim('held')"), '57014',
+	'so is statement_timeout');
+is(sql("SET lock_timeout = '50ms'; $claim('held', wait => false)"), 'in_progress',
+	'with wait => false nobody waits');
 $one->query_safe('ROLLBACK');
 is(sql("$claim('held')"), 'claimed', 'what was rolled back was never claimed');
 
@@ -91,8 +95,10 @@ $two->{stderr} = '';
 $two->query_safe('COMMIT');
 push @outcomes, outcome_of($one) =~ /ERROR: +(\w+)/ ? $1 : 'survived';
 $one->query_safe('COMMIT');
-is(join(' ', sort @outcomes), '40P01 survived', 'of two that claim in opposite order one is told of the deadlock');
-is(sql(q(SELECT count(*) FROM idem_key WHERE key IN ('a', 'b'))), '2', 'and the other has both keys');
+is(join(' ', sort @outcomes), '40P01 survived',
+	'of two that claim in opposite order one is told of the deadlock');
+is(sql(q(SELECT count(*) FROM idem_key WHERE key IN ('a', 'b'))), '2',
+	'and the other has both keys');
 
 # --- a server process that dies
 
@@ -113,8 +119,10 @@ for my $level ('READ COMMITTED', 'REPEATABLE READ', 'SERIALIZABLE')
 	$one->query_safe("BEGIN ISOLATION LEVEL $level; SELECT count(*) FROM idem_key");
 	sql("$claim('$key')");
 	sql("SELECT idem_claim('$key-leased', lease => '1 h')");
-	is($one->query_safe("$claim('$key')"), 'completed', "$level sees a key that was committed after its snapshot");
-	is($one->query_safe("$claim('$key-leased')"), 'in_progress', "$level sees a lease that began after its snapshot");
+	is($one->query_safe("$claim('$key')"), 'completed',
+		"$level sees a key that was committed after its snapshot");
+	is($one->query_safe("$claim('$key-leased')"), 'in_progress',
+		"$level sees a lease that began after its snapshot");
 	is($one->query_safe("$claim('$key-own')"), 'claimed', "$level can claim another");
 	$one->query_safe('COMMIT');
 	is(sql("$claim('$key-own')"), 'completed', "$level: and so it stays");
@@ -128,7 +136,7 @@ $one->query_safe("BEGIN; SELECT FROM idem_key WHERE key = 'lease' FOR UPDATE");
 start_waiting($_, "SELECT outcome, attempt FROM idem_claim('lease', lease => '1 h')") for @sessions;
 $one->query_safe('COMMIT');
 is(join(' ', sort map { outcome_of($_) } @sessions),
-	'claimed|2 ' . join(' ', ('in_progress|1') x 0, ('in_progress|2') x 5), 'a lease that has run out gets one new owner');
+	join(' ', 'claimed|2', ('in_progress|2') x 5), 'a lease that has run out gets one new owner');
 $_->quit for @sessions, $one, $two;
 
 done_testing();

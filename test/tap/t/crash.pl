@@ -79,7 +79,8 @@ ok(terminate_worker($node, 'launcher'), 'a terminated launcher comes back');
 $node->safe_psql('postgres', 'CREATE DATABASE other');
 $node->safe_psql('other', 'CREATE EXTENSION idempotency');
 wait_for_workers($node, 'other');
-is(count_workers('postgres'), 'relay 1, sweeper 1', 'the workers of the old launcher are not doubled');
+is(count_workers('postgres'), 'relay 1, sweeper 1',
+	'the workers of the old launcher are not doubled');
 subscribe($node, $receiver, '/ok/once', topics => "'{once}'");
 wait_for_workers($node);
 enqueue_batch('once', 100);
@@ -92,7 +93,8 @@ $node->safe_psql('postgres', q(
 wait_for_workers($node, 'other');
 enqueue_batch('once', 100);
 $receiver->wait_for('once', events => 200);
-is(count_workers('postgres'), 'relay 1, sweeper 1', 'pg_cancel_backend of all of them does no harm');
+is(count_workers('postgres'), 'relay 1, sweeper 1',
+	'pg_cancel_backend of all of them does no harm');
 
 # --- the server
 

@@ -33,12 +33,15 @@ my ($event) = $receiver->requests('plain');
 my $headers = $event->{headers};
 
 is($event->{verified}, JSON::PP::true, 'the npm package standardwebhooks accepts the signature');
-like($event->{id}, qr/^msg_[0-9a-f]{32}_$position$/, 'webhook-id has the identity of the outbox and the position');
+like($event->{id}, qr/^msg_[0-9a-f]{32}_$position$/,
+	'webhook-id has the identity of the outbox and the position');
 is($headers->{'idempotency-key'}, qq("$event->{id}"), 'Idempotency-Key is the webhook-id, quoted');
 is($headers->{'content-type'}, 'application/json', 'the body is declared as JSON');
 is($event->{type}, 'order.placed', 'the body has the type');
-like($event->{body}, qr/"timestamp":"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z"/, 'the body has a timestamp of ISO 8601');
-is($event->{data}{text}, "\x{17e}lu\x{165}ou\x{10d}k\x{fd} \"k\x{16f}\x{148}\"", 'the data is the payload');
+like($event->{body}, qr/"timestamp":"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z"/,
+	'the body has a timestamp of ISO 8601');
+is($event->{data}{text}, "\x{17e}lu\x{165}ou\x{10d}k\x{fd} \"k\x{16f}\x{148}\"",
+	'the data is the payload');
 is($headers->{'x-shop'}, 'main', 'headers of the subscription are sent');
 is($headers->{'x-both'}, 'event', 'headers of the event come before them');
 
@@ -91,16 +94,20 @@ sql(q(
 	ORDER BY n
 ));
 $receiver->wait_for('topics', events => 5);
-is($receiver->sorted_numbers('topics'), '1 3 5 7 9', 'a subscription gets the topics that match its patterns');
+is($receiver->sorted_numbers('topics'), '1 3 5 7 9',
+	'a subscription gets the topics that match its patterns');
 
 # --- a retry is the same event
 
-subscribe($node, $receiver, '/told/again', topics => "'{again}'", retry_schedule => "'{0 s,100 ms,100 ms}'");
+subscribe($node, $receiver, '/told/again', topics => "'{again}'",
+	retry_schedule => "'{0 s,100 ms,100 ms}'");
 sql(q(SELECT outbox_enqueue('again', '{"n": 1, "fail": 2}')));
 $receiver->wait_for('again', requests => 3);
 my @attempts = $receiver->requests('again');
-is(join(' ', map { $_->{status} } @attempts), '500 500 200', 'an event is sent until it is accepted');
-is(scalar(keys %{ { map { $_->{id} => 1 } @attempts } }), 1, 'the webhook-id is the same over retries');
+is(join(' ', map { $_->{status} } @attempts), '500 500 200',
+	'an event is sent until it is accepted');
+is(scalar(keys %{ { map { $_->{id} => 1 } @attempts } }), 1,
+	'the webhook-id is the same over retries');
 is(scalar(keys %{ { map { $_->{body} => 1 } @attempts } }), 1, 'the body is the same over retries');
 is(scalar(grep { $_->{verified} } @attempts), 3, 'each attempt is signed');
 
@@ -116,7 +123,8 @@ is($cloud->{specversion}, '1.0', 'specversion');
 is($cloud->{id}, $event->{id}, 'id is the webhook-id');
 is($cloud->{type}, 'order.placed', 'type');
 like($cloud->{source}, qr{^/idempotency/[0-9a-f]{32}$}, 'source is the outbox');
-is($event->{headers}{'ce-subject'}, 'Gr%C3%B6%C3%9Fe%2050%20%25', 'subject is the key, percent-encoded');
+is($event->{headers}{'ce-subject'}, 'Gr%C3%B6%C3%9Fe%2050%20%25',
+	'subject is the key, percent-encoded');
 is($event->{headers}{'ce-partitionkey'}, 'Gr%C3%B6%C3%9Fe%2050%20%25', 'and so is partitionkey');
 like($event->{headers}{'ce-sequence'}, qr/^\d{19}$/, 'sequence sorts as text');
 is_deeply($cloud->{data}, { n => 7 }, 'the body is the payload alone');
@@ -131,7 +139,8 @@ sql(q(
 	SELECT outbox_enqueue('later', '{"n": 3}');
 ));
 $receiver->wait_for('later', events => 3);
-like($receiver->numbers('later'), qr/^(2 3|3 2) 1$/, 'an event with deliver_at waits for its time, and no other waits for it');
+like($receiver->numbers('later'), qr/^(2 3|3 2) 1$/,
+	'an event with deliver_at waits for its time, and no other waits for it');
 
 # --- an encoding that is not UTF-8
 

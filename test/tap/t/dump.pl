@@ -28,7 +28,7 @@ sub copy_sql
 # --- what there is
 
 sql(q(
-	SELECT token AS t FROM idem_claim('paid', request => 'r') \gset
+	SELECT token AS t FROM idem_claim('paid', request => 'r', lease => '1 min') \gset
 	SELECT idem_complete('paid', :t, '{"charge": 1}');
 	SELECT idem_claim('running', lease => '1 h');
 	SELECT stock_receive('hat', 10, 'first delivery');
@@ -36,7 +36,8 @@ sql(q(
 	SELECT stock_reserve('hat', 2, 'order-2', ttl => '1 h');
 	SELECT stock_confirm('order-2')));
 subscribe($node, $receiver, '/hold/open', topics => "'{open}'", headers => q('{"X-Shop": "main"}'));
-subscribe($node, $receiver, '/switch/retried', topics => "'{retried}'", retry_schedule => "'{0 s,1 h}'");
+subscribe($node, $receiver, '/switch/retried', topics => "'{retried}'",
+	retry_schedule => "'{0 s,1 h}'");
 subscribe($node, $receiver, '/fail/dead', topics => "'{dead}'", retry_schedule => "'{0 s}'");
 subscribe($node, $receiver, '/ok/done', topics => "'{done}'");
 $receiver->switch('retried', 'fail');
@@ -67,8 +68,10 @@ command_ok([ 'pg_restore', '--exit-on-error', '-d', $node->connstr('copy'), $fil
 $session->query_safe('COMMIT');
 $session->quit;
 
-is(copy_sql('SELECT outcome, response FROM idem_claim(\'paid\')'), 'completed|{"charge": 1}', 'answers are there');
-is(copy_sql("SELECT outcome FROM idem_claim('paid', request => 'other')"), 'mismatch', 'with the requests they belong to');
+is(copy_sql('SELECT outcome, response FROM idem_claim(\'paid\')'), 'completed|{"charge": 1}',
+	'answers are there');
+is(copy_sql("SELECT outcome FROM idem_claim('paid', request => 'other')"), 'mismatch',
+	'with the requests they belong to');
 is(copy_sql("SELECT outcome FROM idem_claim('running')"), 'in_progress', 'leases go on');
 cmp_ok(copy_sql("SELECT token FROM idem_claim('new', lease => '1 s')"), '>',
 	sql('SELECT max(token) FROM idem_key'), 'tokens go on');
@@ -88,7 +91,8 @@ copy_sql("SELECT outbox_unsubscribe('late')");
 
 # --- held, then adopted
 
-ok($node->wait_for_log(qr/WARNING:  outbox subscriptions are held because this database is a copy/), 'the copy is held');
+ok($node->wait_for_log(qr/WARNING:  outbox subscriptions are held because this database is a copy/),
+	'the copy is held');
 wait_for_pass($node, 'copy');
 is(copy_sql('SELECT DISTINCT state FROM outbox_subscriptions'), 'held', 'and the view says so');
 my $originals = () = map { $receiver->requests($_) } qw(open retried dead done);
@@ -107,10 +111,12 @@ sub from_copy
 }
 $receiver->wait_for('open', events => 5);
 $receiver->wait_for('retried', events => 3);
-like(from_copy('open'), qr/^[123] [123] [123]$/, 'after outbox_adopt it sends what was undelivered, and what is new');
+like(from_copy('open'), qr/^[123] [123] [123]$/,
+	'after outbox_adopt it sends what was undelivered, and what is new');
 $node->poll_query_until('copy', "SELECT count(*) = 0 FROM outbox_delivery WHERE state <> 'dead'");
 is(from_copy('retried'), '1 2', 'retries and what is parked behind them go on, in order');
 is(from_copy('done'), '', 'what was delivered is not sent again, nor what was never committed');
-is(scalar(grep { !$_->{verified} } map { $receiver->requests($_) } qw(open retried)), 0, 'all of it is signed');
+is(scalar(grep { !$_->{verified} } map { $receiver->requests($_) } qw(open retried)), 0,
+	'all of it is signed');
 
 done_testing();

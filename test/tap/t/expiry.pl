@@ -21,20 +21,14 @@ sub sql
 	return $node->safe_psql('postgres', shift);
 }
 
-sub wait_until
-{
-	my ($query, $what) = @_;
-	local $Test::Builder::Level = $Test::Builder::Level + 1;
-	return ok($node->poll_query_until('postgres', $query), $what);
-}
-
 # --- keys
 
 sql(q(
 	SELECT count(idem_claim('short-' || i, ttl => '100 ms')) FROM generate_series(1, 2500) i;
 	SELECT idem_claim('long');
 	SELECT idem_claim('leased', lease => '100 ms', ttl => '1 h')));
-wait_until("SELECT count(*) = 0 FROM idem_key WHERE key LIKE 'short-%'", 'keys vanish after their ttl');
+wait_until($node, "SELECT count(*) = 0 FROM idem_key WHERE key LIKE 'short-%'",
+	'keys vanish after their ttl');
 is(sql('SELECT string_agg(key, \' \' ORDER BY key) FROM idem_key'), 'leased long', 'others stay');
 
 # --- a locked key does not hold up the rest
@@ -42,10 +36,11 @@ is(sql('SELECT string_agg(key, \' \' ORDER BY key) FROM idem_key'), 'leased long
 my $session = session($node);
 sql("SELECT idem_claim('locked', ttl => '300 ms'), idem_claim('free', ttl => '301 ms')");
 $session->query_safe("BEGIN; SELECT FROM idem_key WHERE key = 'locked' FOR UPDATE");
-wait_until("SELECT count(*) = 0 FROM idem_key WHERE key = 'free'", 'the sweeper passes a row that is locked');
+wait_until($node, "SELECT count(*) = 0 FROM idem_key WHERE key = 'free'",
+	'the sweeper passes a row that is locked');
 is(sql("SELECT count(*) FROM idem_key WHERE key = 'locked'"), '1', 'and leaves it');
 $session->query_safe('COMMIT');
-wait_until("SELECT count(*) = 0 FROM idem_key WHERE key = 'locked'", 'until the lock is gone');
+wait_until($node, "SELECT count(*) = 0 FROM idem_key WHERE key = 'locked'", 'until the lock is gone');
 
 # --- reservations
 
@@ -54,7 +49,8 @@ sql(q(
 	SELECT stock_receive('hat', 10), stock_receive('scarf', 10);
 	SELECT stock_reserve(stock_lines('{"hat": 2, "scarf": 3}'), 'unpaid', ttl => '200 ms');
 	SELECT stock_reserve('hat', 4, 'kept', ttl => '1 h')));
-wait_until("SELECT count(*) = 0 FROM stock_hold WHERE reservation = 'unpaid'", 'an unpaid reservation expires');
+wait_until($node, "SELECT count(*) = 0 FROM stock_hold WHERE reservation = 'unpaid'",
+	'an unpaid reservation expires');
 is(sql('SELECT sku, available, reserved FROM stock_levels ORDER BY sku'), "hat|6|4\nscarf|10|0",
 	'its quantities are free again, others are still reserved');
 is(sql("SELECT sku, quantity FROM stock_log WHERE change = 'expire' ORDER BY sku"), "hat|2\nscarf|3",
@@ -72,11 +68,13 @@ is(sql("SELECT stock_confirm('unpaid')"), 'expired', 'a confirm that comes too l
 
 $node->append_conf('postgresql.conf', 'idempotency.sweep_interval = 1h');
 $node->reload;
-wait_until("SELECT setting = '3600000' FROM pg_settings WHERE name = 'idempotency.sweep_interval'", 'reloaded');
+wait_until($node, "SELECT setting = '3600000' FROM pg_settings WHERE name = 'idempotency.sweep_interval'",
+	'reloaded');
 sql("SELECT idem_claim('again', ttl => '50 ms')");
 $node->append_conf('postgresql.conf', 'idempotency.sweep_interval = 50ms');
 $node->reload;
-wait_until("SELECT count(*) = 0 FROM idem_key WHERE key = 'again'", 'a sweeper that sleeps for an hour wakes at a reload');
+wait_until($node, "SELECT count(*) = 0 FROM idem_key WHERE key = 'again'",
+	'a sweeper that sleeps for an hour wakes at a reload');
 
 $session->quit;
 done_testing();

@@ -32,7 +32,8 @@ my $witnesses = 0;
 
 subscribe($node, $receiver, '/ok/all');
 subscribe($node, $receiver, '/ok/witness', topics => "'{witness}'");
-subscribe($node, $receiver, '/told/some', topics => "'{odd}'", retry_schedule => "'{0 s,10 ms,10 ms}'");
+subscribe($node, $receiver, '/told/some', topics => "'{odd}'",
+	retry_schedule => "'{0 s,10 ms,10 ms}'");
 
 # A session, and the events of its transaction, one list for each level of
 # savepoints; no list at all outside a transaction.

@@ -14,7 +14,8 @@ my ($code, $stdout, $stderr);
 
 $node->start;
 $node->psql('postgres', 'CREATE EXTENSION idempotency', stderr => \$stderr);
-like($stderr, qr/(?:NOTICE|WARNING): .*preloaded.*\n.*HINT: .*shared_preload_libraries/, 'CREATE EXTENSION works and says what is missing');
+like($stderr, qr/(?:NOTICE|WARNING): .*preloaded.*\n.*HINT: .*shared_preload_libraries/,
+	'CREATE EXTENSION works and says what is missing');
 
 is($node->safe_psql('postgres', q(
 		SELECT outcome FROM idem_claim('a');
@@ -54,7 +55,8 @@ is(error_code($node, 'postgres', $refused{outbox_enqueue}), '', 'and events are 
 
 $node->append_conf('postgresql.conf', "shared_preload_libraries = ''");
 $node->restart;
-is(error_code($node, 'postgres', $refused{outbox_enqueue}), '55000', 'without the library they are refused again');
+is(error_code($node, 'postgres', $refused{outbox_enqueue}), '55000',
+	'without the library they are refused again');
 $node->safe_psql('postgres', 'DROP EXTENSION idempotency');
 pass('DROP EXTENSION works without it');
 

@@ -19,13 +19,6 @@ sub sql
 	return $node->safe_psql('postgres', shift);
 }
 
-sub wait_until
-{
-	my ($query, $what) = @_;
-	local $Test::Builder::Level = $Test::Builder::Level + 1;
-	return ok($node->poll_query_until('postgres', $query), $what);
-}
-
 # How often an event was sent before all earlier ones of its key had been
 # accepted.  Events have data {"key": ..., "n": ...}.
 sub overtakings
@@ -53,12 +46,32 @@ sql(q(
 	FROM generate_series(1, 120) n, generate_series(1, 10) k
 	WHERE k <= 10));
 $receiver->wait_for('keys', requests => 1200);
-wait_until('SELECT position = last_value AND waiting = 0 AND parked = 0'
+wait_until($node, 'SELECT position = last_value AND waiting = 0 AND parked = 0'
 	  . ' FROM outbox_subscriptions, outbox_position_seq', 'all is delivered in the end');
 my @requests = $receiver->requests('keys');
 is(scalar(grep { $_->{status} == 200 } @requests), 1200, 'each event is accepted once');
 cmp_ok(scalar(@requests), '>', 1200, 'though some had failed');
 is(overtakings('keys'), 0, 'no event overtakes another of its key');
+
+# --- likewise while the relay dies and the subscription is paused now and then
+
+subscribe($node, $receiver, '/told/chaos', topics => "'{chaos}'",
+	retry_schedule => "'{0 s,20 ms,20 ms,20 ms}'");
+for my $round (0 .. 5)
+{
+	sql(qq(
+		SELECT count(outbox_enqueue('chaos',
+			jsonb_build_object('key', 'k' || k, 'n', n, 'fail', (n + k) % 11 / 9), key => 'k' || k))
+		FROM generate_series($round * 20 + 1, $round * 20 + 20) n, generate_series(1, 5) k));
+	$receiver->wait_for('chaos', requests => 100 * $round + 30);
+	sql("SELECT outbox_pause('chaos')") if $round % 3 == 0;
+	terminate_worker($node, 'relay') if $round % 3 == 1;
+	sql("SELECT outbox_resume('chaos')") if $round % 3 != 1;
+}
+$receiver->wait_for('chaos', events => 600);
+wait_until($node, 'SELECT position = last_value AND waiting = 0 AND parked = 0'
+	  . " FROM outbox_subscriptions, outbox_position_seq WHERE name = 'chaos'", 'all of that, too');
+is(overtakings('chaos'), 0, 'no event overtakes another of its key');
 
 # --- a failing key holds up no other
 
@@ -68,7 +81,7 @@ sql(q(
 	SELECT outbox_enqueue('bad', '{"key": "a", "n": 1, "fail": 3}', key => 'a');
 	SELECT outbox_enqueue('bad', '{"key": "a", "n": 2}', key => 'a');
 	SELECT outbox_enqueue('bad', '{"key": "a", "n": 3}', key => 'a')));
-wait_until("SELECT parked = 2 FROM outbox_subscriptions WHERE name = 'bad'",
+wait_until($node, "SELECT parked = 2 FROM outbox_subscriptions WHERE name = 'bad'",
 	'events behind a failing one of their key are parked');
 sql(q(
 	SELECT outbox_enqueue('bad', '{"key": "b", "n": 1}', key => 'b');
@@ -80,7 +93,7 @@ is(overtakings('bad'), 0, 'parked events wait for their turn, even if the relay 
 @requests = $receiver->requests('bad');
 my ($last_of_a) = grep { $requests[$_]{data}{key} eq 'a' && $requests[$_]{data}{n} == 4 } 0 .. $#requests;
 is($last_of_a, $#requests, 'events of another key, or without one, do not wait');
-wait_until('SELECT count(*) = 0 FROM outbox_delivery', 'no row is left of them');
+wait_until($node, 'SELECT count(*) = 0 FROM outbox_delivery', 'no row is left of them');
 
 # --- a dead event lets the next of its key go
 
@@ -91,8 +104,9 @@ sql(q(
 		jsonb_build_object('key', 'm', 'n', n, 'fail', CASE WHEN n <= 2 THEN 3 ELSE 0 END), key => 'm'))
 	FROM generate_series(1, 5) n));
 $receiver->wait_for('mortal', requests => 7);
-is($receiver->numbers('mortal'), '1 1 2 2 3 4 5', 'after an event is dead the next of its key is sent');
-wait_until('SELECT count(*) = 2 FROM outbox_dead', 'the dead ones are kept');
+is($receiver->numbers('mortal'), '1 1 2 2 3 4 5',
+	'after an event is dead the next of its key is sent');
+wait_until($node, 'SELECT count(*) = 2 FROM outbox_dead', 'the dead ones are kept');
 
 sql("SELECT outbox_redrive('mortal')");
 $receiver->wait_for('mortal', requests => 11);
@@ -107,7 +121,7 @@ sql(q(
 	SELECT outbox_enqueue('free', '{"n": 1, "fail": 1}', key => 'f');
 	SELECT outbox_enqueue('free', '{"n": 2}', key => 'f')));
 $receiver->wait_for('free', events => 2);
-wait_until("SELECT waiting = 1 AND parked = 0 FROM outbox_subscriptions WHERE name = 'free'",
+wait_until($node, "SELECT waiting = 1 AND parked = 0 FROM outbox_subscriptions WHERE name = 'free'",
 	'with ordered => false nothing is parked');
 
 done_testing();

@@ -19,13 +19,6 @@ sub sql
 	return $node->safe_psql('postgres', shift);
 }
 
-sub wait_until
-{
-	my ($query, $what) = @_;
-	local $Test::Builder::Level = $Test::Builder::Level + 1;
-	return ok($node->poll_query_until('postgres', $query), $what);
-}
-
 sub state
 {
 	my ($name) = @_;
@@ -56,7 +49,7 @@ subscribe($node, $receiver, '/switch/dead', topics => "'{dead}'",
 	retry_schedule => "'{0 s,200 ms,400 ms}'");
 $receiver->switch('dead', 'fail');
 my $position = sql(q(SELECT outbox_enqueue('dead', '{"n": 1}', key => 'k')));
-wait_until('SELECT count(*) = 1 FROM outbox_dead', 'an event is dead after the schedule');
+wait_until($node, 'SELECT count(*) = 1 FROM outbox_dead', 'an event is dead after the schedule');
 my @gaps = gaps('dead');
 is(scalar(@gaps), 2, 'each step of the schedule is one attempt');
 cmp_ok($gaps[0], '>=', 195, 'the second attempt waits as the schedule says');
@@ -67,31 +60,39 @@ ok($node->log_contains(qr/LOG:  event $position is dead for subscription "dead" 
 	'the log has a line about it');
 
 enqueue_numbers($node, 'dead', 2);
-wait_until('SELECT count(*) = 2 FROM outbox_dead', 'the next event is tried, too');
+wait_until($node, 'SELECT count(*) = 2 FROM outbox_dead', 'the next event is tried, too');
 $receiver->switch('dead', 'ok');
-is(sql("SELECT outbox_redrive('dead', ARRAY[$position, 0])"), '1', 'one exact dead letter can be redriven');
+is(sql("SELECT outbox_redrive('dead', ARRAY[$position, 0])"), '1',
+	'one exact dead letter can be redriven');
 $receiver->wait_for('dead', requests => 7);
 my @requests = $receiver->requests('dead');
 is($requests[6]{id}, $requests[0]{id}, 'a redriven event has the webhook-id that it had');
-wait_until('SELECT count(*) = 1 FROM outbox_dead', 'it is no dead letter any more, the other one is');
+wait_until($node, 'SELECT count(*) = 1 FROM outbox_dead',
+	'it is no dead letter any more, the other one is');
 is(sql("SELECT outbox_redrive('dead')"), '1', 'without positions the rest is redriven');
 $receiver->wait_for('dead', requests => 8);
-wait_until('SELECT count(*) = 0 FROM outbox_delivery', 'what was delivered in the end leaves no row');
+wait_until($node, 'SELECT count(*) = 0 FROM outbox_delivery',
+	'what was delivered in the end leaves no row');
 
 # --- other failures
 
 subscribe($node, $receiver, '/drop/dropped', topics => "'{bad}'", retry_schedule => "'{0 s}'");
 subscribe($node, $receiver, '/redirect/moved', topics => "'{bad}'", retry_schedule => "'{0 s}'");
+subscribe($node, $receiver, '/hang/slow', topics => "'{bad}'", retry_schedule => "'{0 s}'",
+	timeout => "'200 ms'");
 enqueue_numbers($node, 'bad', 1);
-wait_until('SELECT count(*) = 2 FROM outbox_dead', 'a closed connection and a redirect are failures');
+wait_until($node, 'SELECT count(*) = 3 FROM outbox_dead',
+	'a closed connection, a redirect and no answer in time are failures');
 is(sql(q(SELECT subscription, last_status, last_error <> '' FROM outbox_dead ORDER BY 1)),
-	"dropped||t\nmoved|302|t", 'their dead letters say what happened');
+	"dropped||t\nmoved|302|t\nslow||t", 'their dead letters say what happened');
 is(scalar($receiver->requests('redirected')), 0, 'a redirect is not followed');
 
 # --- Retry-After
 
-subscribe($node, $receiver, '/retry-after-1/seconds', topics => "'{later}'", retry_schedule => "'{0 s,0 s}'");
-subscribe($node, $receiver, '/retry-date-2/date', topics => "'{later}'", retry_schedule => "'{0 s,0 s}'");
+subscribe($node, $receiver, '/retry-after-1/seconds', topics => "'{later}'",
+	retry_schedule => "'{0 s,0 s}'");
+subscribe($node, $receiver, '/retry-date-2/date', topics => "'{later}'",
+	retry_schedule => "'{0 s,0 s}'");
 enqueue_numbers($node, 'later', 1);
 $receiver->wait_for('seconds', requests => 2);
 $receiver->wait_for('date', requests => 2);
@@ -103,9 +104,10 @@ cmp_ok((gaps('date'))[0], '>=', 995, 'Retry-After as a date is obeyed');
 subscribe($node, $receiver, '/switch/left', topics => "'{left}'", retry_schedule => "'{0 s,0 s}'");
 $receiver->switch('left', 'gone');
 enqueue_numbers($node, 'left', 1);
-wait_until("SELECT state = 'disabled' FROM outbox_subscriptions WHERE name = 'left'",
+wait_until($node, "SELECT state = 'disabled' FROM outbox_subscriptions WHERE name = 'left'",
 	'410 disables the subscription');
-like(sql("SELECT reason FROM outbox_subscriptions WHERE name = 'left'"), qr/410/, 'the reason is told');
+like(sql("SELECT reason FROM outbox_subscriptions WHERE name = 'left'"), qr/410/,
+	'the reason is told');
 enqueue_numbers($node, 'left', 2);
 witness();
 is($receiver->numbers('left'), '1', 'nothing is sent to a disabled subscription');
@@ -116,24 +118,28 @@ is($receiver->sorted_numbers('left'), '1 1 2', 'after outbox_resume it gets what
 
 # --- one receiver that hangs
 
-subscribe($node, $receiver, '/hang/stuck', topics => "'{both}'", max_in_flight => 4, timeout => "'60 s'");
+subscribe($node, $receiver, '/hang/stuck', topics => "'{both}'", max_in_flight => 4,
+	timeout => "'60 s'");
 subscribe($node, $receiver, '/ok/quick', topics => "'{both}'");
 sql(q(SELECT count(outbox_enqueue('both', jsonb_build_object('n', n))) FROM generate_series(1, 20) n));
 $receiver->wait_for('quick', events => 20, 10);
-is($receiver->sorted_numbers('quick'), join(' ', 1 .. 20), 'one subscription gets everything while another hangs');
+is($receiver->sorted_numbers('quick'), join(' ', 1 .. 20),
+	'one subscription gets everything while another hangs');
 $receiver->wait_for('stuck', requests => 4);
 witness();
 is(scalar($receiver->requests('stuck')), 4, 'no more than max_in_flight requests are out');
 
 # --- pause
 
-subscribe($node, $receiver, '/told/paused', topics => "'{paused}'", retry_schedule => "'{0 s,300 ms}'");
+subscribe($node, $receiver, '/told/paused', topics => "'{paused}'",
+	retry_schedule => "'{0 s,300 ms}'");
 sql(q(SELECT outbox_enqueue('paused', '{"n": 1, "fail": 1}')));
-wait_until("SELECT waiting = 1 FROM outbox_subscriptions WHERE name = 'paused'", 'an event waits for its retry');
+wait_until($node, "SELECT waiting = 1 FROM outbox_subscriptions WHERE name = 'paused'",
+	'an event waits for its retry');
 sql("SELECT outbox_pause('paused', 'maintenance'); SELECT outbox_pause('stuck')");
 enqueue_numbers($node, 'paused', 2);
 witness();
-wait_until('SELECT clock_timestamp() > due_at FROM outbox_delivery d JOIN outbox_subscription s'
+wait_until($node, 'SELECT clock_timestamp() > due_at FROM outbox_delivery d JOIN outbox_subscription s'
 	  . " ON s.id = d.subscription WHERE s.name = 'paused'", 'the time of its retry has come');
 my $commits = 'SELECT sum(xact_commit) FROM pg_stat_database';
 my $before = sql($commits);

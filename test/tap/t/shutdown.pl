@@ -74,7 +74,8 @@ $node->poll_query_until('postgres', "SELECT setting = 'nobody' FROM pg_settings 
 sql(q(SET synchronous_commit = local; SELECT outbox_enqueue('t', '{"n": 1}')));
 $receiver->wait_for('waits', requests => 1);
 sql(q(SET synchronous_commit = local; SELECT outbox_enqueue('t', '{"n": 2}')));
-ok($receiver->wait_for('waits', events => 2, 20), 'a standby that does not answer does not stop the relay');
+ok($receiver->wait_for('waits', events => 2, 20),
+	'a standby that does not answer does not stop the relay');
 stop_quickly('with a synchronous standby that does not answer');
 
 $node->stop('immediate');

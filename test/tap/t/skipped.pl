@@ -69,7 +69,8 @@ enqueue_numbers($node, $topic, 5);
 $receiver->wait_for($topic, events => 3, 10);
 finish($open, 'COMMIT');
 $receiver->wait_for($topic, events => 5);
-is($receiver->sorted_numbers($topic), '1 2 3 4 5', 'its events are sent once it commits, from all its positions');
+is($receiver->sorted_numbers($topic), '1 2 3 4 5',
+	'its events are sent once it commits, from all its positions');
 
 # --- several of them, in every order, some of which roll back
 
@@ -87,7 +88,8 @@ $receiver->wait_for($topic, events => 5);
 finish($open[2], 'COMMIT');
 enqueue_numbers($node, $topic, 9);
 $receiver->wait_for($topic, events => 8);
-is($receiver->sorted_numbers($topic), '1 3 4 5 6 7 8 9', 'several stragglers, one of which rolls back');
+is($receiver->sorted_numbers($topic), '1 3 4 5 6 7 8 9',
+	'several stragglers, one of which rolls back');
 
 # --- subtransactions
 
@@ -111,7 +113,8 @@ enqueue_numbers($node, $topic, 6);
 $receiver->wait_for($topic, events => 2);
 finish($open, 'COMMIT');
 $receiver->wait_for($topic, events => 4);
-is($receiver->sorted_numbers($topic), '2 3 4 6', 'what committed subtransactions of a straggler have enqueued');
+is($receiver->sorted_numbers($topic), '2 3 4 6',
+	'what committed subtransactions of a straggler have enqueued');
 
 # --- the relay dies in between
 
@@ -140,7 +143,8 @@ enqueue_numbers($node, $topic, 3);
 wait_for_pass($node);
 sql("SELECT outbox_resume('paused')");
 $receiver->wait_for($topic, events => 3);
-is($receiver->sorted_numbers($topic), '1 2 3', 'a straggler that ends while its subscription is paused');
+is($receiver->sorted_numbers($topic), '1 2 3',
+	'a straggler that ends while its subscription is paused');
 
 # --- a subscription begins while transactions are open
 
@@ -185,7 +189,8 @@ sql("INSERT INTO outbox_log (topic, payload) SELECT '$topic', jsonb_build_object
 	  . ' FROM generate_series(11, 20000) n');
 finish($open, 'COMMIT');
 $receiver->wait_for($topic, events => 20000);
-is($receiver->sorted_numbers($topic), join(' ', 1 .. 20000), 'INSERT, COPY and INSERT .. SELECT of 20,000 rows');
+is($receiver->sorted_numbers($topic), join(' ', 1 .. 20000),
+	'INSERT, COPY and INSERT .. SELECT of 20,000 rows');
 
 # --- what the relay cannot see the end of is refused
 
@@ -211,6 +216,7 @@ eval { $open[1]->quit };
 $node->start;
 enqueue_numbers($node, $topic, 4);
 $receiver->wait_for($topic, events => 3);
-is($receiver->distinct_numbers($topic), '1 3 4', 'a straggler that committed just before a crash, and one that did not');
+is($receiver->distinct_numbers($topic), '1 3 4',
+	'a straggler that committed just before a crash, and one that did not');
 
 done_testing();

@@ -15,7 +15,8 @@ use Test::More;
 my $receiver = Receiver->start;
 my $primary = start_server('primary', allows_streaming => 1);
 
-subscribe($primary, $receiver, '/switch/shop', retry_schedule => "'{0 s,200 ms,200 ms,1 s,1 s,1 s,1 s,1 s,1 s,1 s,1 s,1 s,1 s}'");
+subscribe($primary, $receiver, '/switch/shop',
+	retry_schedule => "'{0 s,200 ms,200 ms,1 s,1 s,1 s,1 s,1 s,1 s,1 s,1 s,1 s,1 s}'");
 enqueue_numbers($primary, 't', 1);
 $receiver->wait_for('shop', events => 1);
 $primary->backup('base');
@@ -46,8 +47,10 @@ is(error_code($standby, 'postgres', $writes{$_}), '25006', "$_ is refused on a s
 my $stderr;
 $standby->psql('postgres', $writes{idem_claim}, stderr => \$stderr);
 like($stderr, qr/cannot execute idem_claim\(\) during recovery/, 'in clear words');
-is($standby->safe_psql('postgres', "SELECT * FROM stock_level('hat')"), '5|0', 'reading works there');
-is($standby->safe_psql('postgres', 'SELECT state, waiting FROM outbox_subscriptions'), 'active|1', 'and so does monitoring');
+is($standby->safe_psql('postgres', "SELECT * FROM stock_level('hat')"), '5|0',
+	'reading works there');
+is($standby->safe_psql('postgres', 'SELECT state, waiting FROM outbox_subscriptions'), 'active|1',
+	'and so does monitoring');
 
 # --- failover
 
@@ -62,7 +65,9 @@ my @requests = $receiver->requests('shop');
 my %identities = map { $_->{id} =~ /^msg_(\w+)_\d+$/; $1 => 1 } @requests;
 is(scalar(keys %identities), 1, 'the outbox keeps its identity in a failover');
 is($receiver->distinct_numbers('shop'), '1 2 3 4', 'and goes on where it was');
-is(scalar(grep { $_->{data}{n} == 1 } @requests), 1, 'what had been delivered and replicated is not sent again');
-is($standby->safe_psql('postgres', "SELECT outcome FROM idem_claim('k')"), 'completed', 'keys are known');
+is(scalar(grep { $_->{data}{n} == 1 } @requests), 1,
+	'what had been delivered and replicated is not sent again');
+is($standby->safe_psql('postgres', "SELECT outcome FROM idem_claim('k')"), 'completed',
+	'keys are known');
 
 done_testing();

@@ -59,9 +59,18 @@ survives('postgres', $_->[0], 'SET client_min_messages = error',
 	[ 'a header that is an object', '{"a": {"b": 1}}' ],
 	[ 'a header with a line end', '{"a": "b\r\nc: d"}' ],
 	[ 'a header without a name', '{"": "a"}' ]);
-is(scalar(grep { $_->{headers}{c} } $receiver->requests('postgres')), 0, 'no header was smuggled in');
+is(scalar(grep { $_->{headers}{c} } $receiver->requests('postgres')), 0,
+	'no header was smuggled in');
 
-survives('postgres', 'a payload of 20 MB', 'SET client_min_messages = error',
-	q(SELECT outbox_enqueue('t', to_jsonb(repeat(E'\x01', 20000000)))));
+my %large = (
+	'a payload of 20 MB' => q(to_jsonb(repeat(E'\x01', 20000000))),
+	'a small payload that is large as text' => q((('[' || repeat('1e131071,', 10000) || '1]')::jsonb)),
+);
+for my $what (sort keys %large)
+{
+	survives('postgres', $what, 'SET client_min_messages = error', "SELECT outbox_enqueue('t', $large{$what})");
+	is(error_code($node, 'postgres', "SELECT outbox_enqueue('t', $large{$what})"), '54000',
+		"$what is refused");
+}
 
 done_testing();

@@ -63,7 +63,8 @@ subscribe($node, $receiver, '/hold/busy', topics => "'{busy}'");
 $session->query_safe("SELECT outbox_enqueue('busy', '{}')");
 $receiver->wait_for('busy', requests => 1);
 @latencies = map { latency('idle', "SELECT outbox_enqueue('t', '{}')") } 1 .. 5;
-cmp_ok(median(@latencies), '<', 500, 'so does a commit while requests of another subscription are out');
+cmp_ok(median(@latencies), '<', 500,
+	'so does a commit while requests of another subscription are out');
 
 $session->quit;
 done_testing();
