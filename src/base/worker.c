@@ -17,6 +17,7 @@
 #include "postmaster/interrupt.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
+#include "storage/lmgr.h"
 #include "storage/proc.h"
 #include "tcop/tcopprot.h"
 #include "utils/guc.h"
@@ -112,12 +113,28 @@ worker_obey_signals(void)
 	return true;
 }
 
+/*
+ * Waits for a DROP EXTENSION that is under way, before anything of ours is
+ * locked: it locks idem_token_seq before all our other relations, and so a
+ * deadlock with it cannot be.  Returns whether the extension is there.
+ */
+static bool
+worker_lock_extension(void)
+{
+	const Catalog *catalog = catalog_find();
+
+	if (catalog == NULL)
+		return false;
+	LockRelationOid(catalog->idem_token_seq, AccessShareLock);
+	return catalog_find() != NULL;
+}
+
 bool
 worker_begin(const char *activity)
 {
 	SetCurrentStatementStartTimestamp();
 	StartTransactionCommand();
-	if (catalog_find() == NULL)
+	if (!worker_lock_extension())
 	{
 		CommitTransactionCommand();
 		return false;

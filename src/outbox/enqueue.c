@@ -190,11 +190,9 @@ enqueue_store_args(FunctionCallInfo fcinfo, TupleTableSlot *slot)
 	}
 }
 
-static int64
-enqueue_store_identity(TupleTableSlot *slot)
+static void
+enqueue_store_identity(TupleTableSlot *slot, int64 position)
 {
-	int64		position = register_next_position();
-
 	slot->tts_values[LOG_ATT_POSITION] = Int64GetDatum(position);
 	slot->tts_isnull[LOG_ATT_POSITION] = false;
 	slot->tts_values[LOG_ATT_XID] =
@@ -203,7 +201,6 @@ enqueue_store_identity(TupleTableSlot *slot)
 	slot->tts_values[LOG_ATT_CREATED_AT] =
 		TimestampTzGetDatum(GetCurrentTimestamp());
 	slot->tts_isnull[LOG_ATT_CREATED_AT] = false;
-	return position;
 }
 
 /*
@@ -220,10 +217,12 @@ outbox_enqueue(PG_FUNCTION_ARGS)
 	PreventCommandIfReadOnly("outbox_enqueue()");
 
 	enqueue_check_args(fcinfo);
+	/* Locks the sequence before the table, as DROP EXTENSION does. */
+	position = register_next_position();
 	log = table_open(catalog_get()->outbox_log, RowExclusiveLock);
 	slot = relation_slot(log, LOG_ATTS);
 	enqueue_store_args(fcinfo, slot);
-	position = enqueue_store_identity(slot);
+	enqueue_store_identity(slot, position);
 	ExecStoreVirtualTuple(slot);
 	relation_insert(log, slot);
 	ExecDropSingleTupleTableSlot(slot);
