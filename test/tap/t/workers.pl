@@ -6,6 +6,7 @@ use strict;
 use warnings FATAL => 'all';
 
 use FindBin;
+use IPC::Run;
 use lib "$FindBin::RealBin/../lib";
 use PostgreSQL::Test::Utils;
 use Receiver;
@@ -55,16 +56,22 @@ ok(wait_for_no_workers($node), 'DROP EXTENSION ends them, with requests out');
 is(sql("SELECT count(*) FROM pg_class WHERE relname ~ '^(idem|outbox|stock)_'"), '0',
 	'nothing is left behind');
 
-for my $round (1 .. 5)
+# Producers hold and take the same locks as DROP EXTENSION, and so do workers.
+my $producing = $node->basedir . '/enqueue.sql';
+my @codes;
+append_to_file($producing, "SELECT outbox_enqueue('t', '{}', key => 'k');\n");
+for my $round (1 .. 8)
 {
 	sql('CREATE EXTENSION idempotency');
 	subscribe($node, $receiver, "/ok/round$round");
-	enqueue_numbers($node, 't', 1 .. 5);
-	$receiver->wait_for("round$round", events => 5) or last;
-	sql('DROP EXTENSION idempotency');
+	my $producers = IPC::Run::start([ 'pgbench', '-n', '-f', $producing, '-c', '3', '-T', '60',
+			$node->connstr('postgres') ], '>', '/dev/null', '2>&1');
+	$receiver->wait_for("round$round", requests => 20);
+	push @codes, error_code($node, 'postgres', 'DROP EXTENSION idempotency');
+	sql('DROP EXTENSION IF EXISTS idempotency');
+	$producers->finish;		# nothing is there to enqueue into
 }
-is($receiver->sorted_numbers('round5'), '1 2 3 4 5',
-	'it can be created and dropped again and again while events go out');
+is(join(' ', @codes), ' ' x 7, 'it can be dropped and created again while events come and go');
 sql('BEGIN; CREATE EXTENSION idempotency; ROLLBACK');
 sql('CREATE SCHEMA "Idem Potency"; CREATE EXTENSION idempotency SCHEMA "Idem Potency"');
 wait_for_workers($node);
