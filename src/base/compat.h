@@ -9,7 +9,6 @@
 #include "access/genam.h"
 #include "access/tableam.h"
 #include "catalog/pg_database.h"
-#include "common/base64.h"
 #include "executor/executor.h"
 #include "storage/latch.h"
 #include "storage/proc.h"
@@ -111,15 +110,6 @@ compat_create_wait_event_set(MemoryContext context, int event_count)
 #define compat_interval_is_finite(interval) (!INTERVAL_NOT_FINITE(interval))
 #else
 #define compat_interval_is_finite(interval) true
-#endif
-
-/* 18: base64 is of bytes. */
-#if PG_VERSION_NUM >= 180000
-#define COMPAT_BASE64(source) ((const uint8 *) (source))
-#define COMPAT_BASE64_OUT(target) ((uint8 *) (target))
-#else
-#define COMPAT_BASE64(source) ((const char *) (source))
-#define COMPAT_BASE64_OUT(target) ((char *) (target))
 #endif
 
 #endif							/* BASE_COMPAT_H */

@@ -10,7 +10,6 @@
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
 #include "utils/array.h"
-#include "utils/builtins.h"
 
 #include "base/catalog.h"
 #include "base/query.h"

@@ -14,7 +14,6 @@
 #include "catalog/pg_collation.h"
 #include "commands/sequence.h"
 #include "common/int.h"
-#include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/fmgrprotos.h"
 #include "utils/rel.h"

@@ -15,7 +15,6 @@
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "tcop/utility.h"
-#include "utils/builtins.h"
 #include "utils/jsonb.h"
 #include "utils/rel.h"
 #include "utils/timestamp.h"

@@ -170,7 +170,10 @@ register_write_slot(FullTransactionId xid, int64 lo)
 	lower_bound = lo;
 }
 
-void
+/*
+ * Puts this transaction into the register, if it is not there yet.
+ */
+static void
 register_enter(void)
 {
 	FullTransactionId xid;

@@ -22,9 +22,6 @@ extern void register_request(void);
 /* Creates or attaches; called at shmem_startup time. */
 extern void register_startup(void);
 
-/* Puts this transaction into the register, if it is not there yet. */
-extern void register_enter(void);
-
 /* Hands out the next position to this transaction. */
 extern int64 register_next_position(void);
 

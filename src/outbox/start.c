@@ -6,7 +6,6 @@
 
 #include "catalog/pg_type.h"
 #include "funcapi.h"
-#include "utils/builtins.h"
 #include "utils/xid8.h"
 
 #include "base/query.h"

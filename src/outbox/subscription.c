@@ -10,7 +10,6 @@
 #include "catalog/pg_type.h"
 #include "miscadmin.h"
 #include "utils/array.h"
-#include "utils/builtins.h"
 
 #include "base/query.h"
 #include "outbox/subscription.h"
