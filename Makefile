@@ -5,18 +5,21 @@
 #   make installcheck       pg_regress and isolation tests on a running server
 #   make check              every test, on private clusters; needs nothing but make
 #   make demo               the demonstration, likewise
+#   make bench              the measurements, against their peers, likewise
 #
 # "make WERROR=1" turns warnings into errors.
 
-# These two install what they need, a compiler and a server included, so they
+# These three install what they need, a compiler and a server included, so they
 # have to run where neither is there yet: nothing below may be read for them.
-ifneq ($(filter check demo,$(MAKECMDGOALS)),)
+ifneq ($(filter check demo bench,$(MAKECMDGOALS)),)
 
-.PHONY: check demo
+.PHONY: check demo bench
 check:
 	@test/run check $(SUITE) $(TESTS)
 demo:
 	@demo/run
+bench:
+	@bench/run $(BENCH)
 
 else
 
