@@ -4,7 +4,8 @@
  *		through search_path.
  *
  * What was found is kept for the session and dropped by any invalidation that
- * may concern it: DROP EXTENSION, a restore, a renamed schema.
+ * may concern it: DROP EXTENSION, a restore, a renamed schema.  Our relations
+ * come and go together, so a few of them stand for all.
  */
 #include "postgres.h"
 
@@ -33,7 +34,6 @@ catalog_relation_changed(Datum arg, Oid relation)
 {
 	loading_disturbed = true;
 	if (!OidIsValid(relation) ||
-		relation == cached.idem_key ||
 		relation == cached.idem_token_seq ||
 		relation == cached.outbox_log ||
 		relation == cached.outbox_position_seq)
@@ -91,6 +91,18 @@ catalog_relation(Oid schema, const char *name)
 	return relation;
 }
 
+/*
+ * The tables of a ring are called after what they hold, with a number.
+ */
+static void
+catalog_load_ring(CatalogRing *ring, Oid schema, const char *state,
+				  const char *table)
+{
+	ring->state = catalog_relation(schema, state);
+	for (int i = 0; i < CATALOG_RING_SIZE; i++)
+		ring->tables[i] = catalog_relation(schema, psprintf("%s_%d", table, i));
+}
+
 static void
 catalog_load_outcomes(Catalog *catalog)
 {
@@ -121,8 +133,8 @@ catalog_load(Catalog *catalog, Oid extension)
 	catalog->schema = schema;
 	strlcpy(catalog->schema_name, quote_identifier(get_namespace_name(schema)),
 			sizeof(catalog->schema_name));
-	catalog->idem_key = catalog_relation(schema, "idem_key");
 	catalog->idem_token_seq = catalog_relation(schema, "idem_token_seq");
+	catalog_load_ring(&catalog->idem_ring, schema, "idem_ring", "idem_key");
 	catalog->outbox_log = catalog_relation(schema, "outbox_log");
 	catalog->outbox_position_seq = catalog_relation(schema, "outbox_position_seq");
 	catalog_load_outcomes(catalog);

@@ -16,13 +16,22 @@ typedef enum IdemOutcome
 	IDEM_OUTCOMES
 } IdemOutcome;
 
+/* The tables of a ring (ring.h), and the one that says which of them are live. */
+#define CATALOG_RING_SIZE 3
+
+typedef struct CatalogRing
+{
+	Oid			state;
+	Oid			tables[CATALOG_RING_SIZE];
+} CatalogRing;
+
 typedef struct Catalog
 {
 	Oid			extension;
 	Oid			schema;
 	char		schema_name[NAMEDATALEN * 2 + 3];	/* quoted if need be */
-	Oid			idem_key;
 	Oid			idem_token_seq;
+	CatalogRing idem_ring;
 	Oid			idem_outcome[IDEM_OUTCOMES];
 	Oid			outbox_log;
 	Oid			outbox_position_seq;

@@ -23,25 +23,10 @@
 #if PG_VERSION_NUM >= 160000
 typedef TU_UpdateIndexes CompatUpdateIndexes;
 #define compat_needs_index_update(update) ((update) != TU_None)
-#define compat_only_summarizing(update) ((update) == TU_Summarizing)
 #else
 typedef bool CompatUpdateIndexes;
 #define compat_needs_index_update(update) (update)
-#define compat_only_summarizing(update) false
 #endif
-
-static inline List *
-compat_insert_index_tuples(ResultRelInfo *info, TupleTableSlot *slot,
-						   EState *estate, bool update, bool no_duplicate_error,
-						   bool *conflict, bool only_summarizing)
-{
-	return ExecInsertIndexTuples(info, slot, estate, update,
-								 no_duplicate_error, conflict, NIL
-#if PG_VERSION_NUM >= 160000
-								 ,only_summarizing
-#endif
-		);
-}
 
 static inline IndexScanDesc
 compat_index_beginscan(Relation table, Relation index, Snapshot snapshot,

@@ -40,7 +40,7 @@ BEGIN
 		JOIN pg_extension e ON d.refclassid = 'pg_extension'::regclass
 			AND e.oid = d.refobjid
 		WHERE e.extname = 'idempotency' AND d.deptype = 'e'
-			AND p.proname IN ('idem_claim', 'idem_complete', 'idem_fail',
+			AND p.proname IN ('idem_claim', 'idem_claim_many', 'idem_complete', 'idem_fail',
 				'idem_renew', 'outbox_enqueue', 'stock_lines',
 				'stock_reserve', 'stock_confirm', 'stock_cancel', 'stock_level')
 	LOOP
@@ -52,7 +52,8 @@ COMMENT ON FUNCTION idempotency_grant(regrole) IS
 	'Lets an application role claim keys, enqueue events and reserve stock, and no more.';
 REVOKE ALL ON FUNCTION idempotency_grant(regrole) FROM PUBLIC;
 
-GRANT SELECT ON outbox_dead, outbox_subscriptions, stock_levels TO pg_monitor;
+GRANT SELECT ON idem_stats, outbox_dead, outbox_subscriptions, stock_levels TO pg_monitor;
+GRANT EXECUTE ON FUNCTION idem_counters(), idem_sample() TO pg_monitor;
 
 CREATE FUNCTION idempotency_announce()
 RETURNS void

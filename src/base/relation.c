@@ -10,52 +10,79 @@
  */
 #include "postgres.h"
 
-#include "access/tableam.h"
+#include "access/genam.h"
 #include "access/xact.h"
+#include "catalog/index.h"
+#include "catalog/pg_am.h"
 #include "executor/executor.h"
-#include "storage/lmgr.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 
 #include "base/compat.h"
 #include "base/relation.h"
 
-/* The part of the executor's state that inserting into indexes needs. */
-typedef struct IndexWriter
+static void
+relation_was_altered(Relation table)
 {
-	EState	   *estate;
-	ResultRelInfo *info;
-} IndexWriter;
-
-static IndexWriter
-index_writer_open(Relation table, bool speculative)
-{
-	IndexWriter writer;
-
-	writer.estate = CreateExecutorState();
-	writer.info = makeNode(ResultRelInfo);
-	InitResultRelInfo(writer.info, table, 0, NULL, 0);
-	ExecOpenIndices(writer.info, speculative);
-	return writer;
+	ereport(ERROR,
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			 errmsg("table \"%s\" of extension idempotency was altered",
+					RelationGetRelationName(table)),
+			 errdetail("It has other columns, or an index that is partial, of expressions or not a B-tree.")));
 }
 
-static void
-index_writer_close(IndexWriter *writer)
+/*
+ * Adds the slot's row to one index.  Returns false if another row may have the
+ * same unique key; with UNIQUE_CHECK_PARTIAL that is found out without waiting.
+ */
+static bool
+relation_insert_into_index(Relation table, Relation index, TupleTableSlot *slot,
+						   IndexUniqueCheck check, bool update)
 {
-	ExecCloseIndices(writer->info);
-	pfree(writer->info);
-	FreeExecutorState(writer->estate);
-	CommandCounterIncrement();
+	IndexInfo  *info = BuildIndexInfo(index);
+	Datum		values[INDEX_MAX_KEYS];
+	bool		nulls[INDEX_MAX_KEYS];
+	bool		unique = true;
+
+	if (info->ii_Expressions != NIL || info->ii_Predicate != NIL ||
+		index->rd_rel->relam != BTREE_AM_OID)
+		relation_was_altered(table);
+	if (!info->ii_Unique)
+		check = UNIQUE_CHECK_NO;
+	if (info->ii_ReadyForInserts)
+	{
+		FormIndexDatum(info, slot, NULL, values, nulls);
+		unique = index_insert(index, values, nulls, &slot->tts_tid, table,
+							  check, update, info);
+	}
+	pfree(info);
+	return unique || check == UNIQUE_CHECK_NO;
+}
+
+static bool
+relation_insert_into_indexes(Relation table, TupleTableSlot *slot,
+							 IndexUniqueCheck check, bool update)
+{
+	List	   *indexes = RelationGetIndexList(table);
+	bool		unique = true;
+	ListCell   *cell;
+
+	foreach(cell, indexes)
+	{
+		Relation	index = index_open(lfirst_oid(cell), RowExclusiveLock);
+
+		unique &= relation_insert_into_index(table, index, slot, check, update);
+		index_close(index, NoLock);
+	}
+	list_free(indexes);
+	return unique;
 }
 
 TupleTableSlot *
 relation_slot(Relation table, int columns)
 {
 	if (RelationGetNumberOfAttributes(table) != columns)
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("table \"%s\" of extension idempotency was altered",
-						RelationGetRelationName(table))));
+		relation_was_altered(table);
 	return table_slot_create(table, NULL);
 }
 
@@ -78,39 +105,53 @@ relation_probe(Relation table, Relation index, ScanKey keys, int key_count,
 void
 relation_insert(Relation table, TupleTableSlot *slot)
 {
-	IndexWriter writer = index_writer_open(table, false);
-
 	table_tuple_insert(table, slot, GetCurrentCommandId(true), 0, NULL);
-	compat_insert_index_tuples(writer.info, slot, writer.estate,
-							   false, false, NULL, false);
-	index_writer_close(&writer);
+	relation_insert_into_indexes(table, slot, UNIQUE_CHECK_YES, false);
+	CommandCounterIncrement();
 }
 
 /*
- * The insertion is speculative: on a conflict the row is killed at once, and
- * others who met it in the meantime wait for the speculation only, not for
- * our transaction.
+ * On a conflict the new row is deleted again.  Who met it in the meantime
+ * waits for this transaction, needlessly but in the order of the index.
  */
 bool
 relation_insert_or_conflict(Relation table, TupleTableSlot *slot)
 {
-	IndexWriter writer = index_writer_open(table, true);
-	TransactionId xid = GetCurrentTransactionId();
-	uint32		token = SpeculativeInsertionLockAcquire(xid);
-	bool		conflict = false;
+	bool		inserted;
 
-	table_tuple_insert_speculative(table, slot, GetCurrentCommandId(true), 0,
-								   NULL, token);
-	list_free(compat_insert_index_tuples(writer.info, slot, writer.estate,
-										 false, true, &conflict, false));
-	table_tuple_complete_speculative(table, slot, token, !conflict);
-	SpeculativeInsertionLockRelease(xid);
-	index_writer_close(&writer);
-	return !conflict;
+	table_tuple_insert(table, slot, GetCurrentCommandId(true), 0, NULL);
+	inserted = relation_insert_into_indexes(table, slot, UNIQUE_CHECK_PARTIAL,
+											false);
+	CommandCounterIncrement();
+	if (!inserted && relation_delete(table, &slot->tts_tid) != TM_Ok)
+		elog(ERROR, "could not delete a row just inserted");
+	return inserted;
 }
 
-void
-relation_update(Relation table, ItemPointer tid, TupleTableSlot *slot)
+/*
+ * Locks a row; the row itself is of no interest.
+ */
+static TM_Result
+relation_lock(Relation table, ItemPointer tid, LockWaitPolicy policy)
+{
+	TupleTableSlot *slot = table_slot_create(table, NULL);
+	TM_FailureData failure;
+	TM_Result	result;
+
+	result = table_tuple_lock(table, tid, GetActiveSnapshot(), slot,
+							  GetCurrentCommandId(true), LockTupleExclusive,
+							  policy, 0, &failure);
+	ExecDropSingleTupleTableSlot(slot);
+	return result;
+}
+
+/*
+ * Unique keys do not change in our tables: they need no check, which might
+ * wait for an insertion that is to fail.
+ */
+static TM_Result
+relation_try_update(Relation table, ItemPointer tid, TupleTableSlot *slot,
+					bool wait)
 {
 	CompatUpdateIndexes update_indexes;
 	TM_FailureData failure;
@@ -118,33 +159,58 @@ relation_update(Relation table, ItemPointer tid, TupleTableSlot *slot)
 	TM_Result	result;
 
 	result = table_tuple_update(table, tid, slot, GetCurrentCommandId(true),
-								GetActiveSnapshot(), InvalidSnapshot, true,
+								GetActiveSnapshot(), InvalidSnapshot, wait,
 								&failure, &mode, &update_indexes);
 	if (result != TM_Ok)
-		elog(ERROR, "unexpected result %d of updating a locked row", result);
+		return result;
 	if (compat_needs_index_update(update_indexes))
-	{
-		IndexWriter writer = index_writer_open(table, false);
-
-		compat_insert_index_tuples(writer.info, slot, writer.estate,
-								   true, false, NULL,
-								   compat_only_summarizing(update_indexes));
-		index_writer_close(&writer);
-	}
-	else
-		CommandCounterIncrement();
+		relation_insert_into_indexes(table, slot, UNIQUE_CHECK_NO, true);
+	CommandCounterIncrement();
+	return TM_Ok;
 }
 
-void
-relation_delete(Relation table, ItemPointer tid)
+static TM_Result
+relation_try_delete(Relation table, ItemPointer tid, bool wait)
 {
 	TM_FailureData failure;
 	TM_Result	result;
 
 	result = table_tuple_delete(table, tid, GetCurrentCommandId(true),
-								GetActiveSnapshot(), InvalidSnapshot, true,
+								GetActiveSnapshot(), InvalidSnapshot, wait,
 								&failure, false);
-	if (result != TM_Ok)
-		elog(ERROR, "unexpected result %d of deleting a locked row", result);
-	CommandCounterIncrement();
+	if (result == TM_Ok)
+		CommandCounterIncrement();
+	return result;
+}
+
+/*
+ * Without waiting, a row that this transaction has locked itself looks as busy
+ * as one that another has.  To lock it once more tells the two apart.
+ */
+TM_Result
+relation_update(Relation table, ItemPointer tid, TupleTableSlot *slot)
+{
+	TM_Result	result = relation_try_update(table, tid, slot, false);
+
+	if (result == TM_BeingModified &&
+		relation_lock(table, tid, LockWaitSkip) == TM_Ok)
+		result = relation_try_update(table, tid, slot, true);
+	return result;
+}
+
+TM_Result
+relation_delete(Relation table, ItemPointer tid)
+{
+	TM_Result	result = relation_try_delete(table, tid, false);
+
+	if (result == TM_BeingModified &&
+		relation_lock(table, tid, LockWaitSkip) == TM_Ok)
+		result = relation_try_delete(table, tid, true);
+	return result;
+}
+
+void
+relation_wait(Relation table, ItemPointer tid)
+{
+	(void) relation_lock(table, tid, LockWaitBlock);
 }

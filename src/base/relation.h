@@ -6,6 +6,7 @@
 #define BASE_RELATION_H
 
 #include "access/skey.h"
+#include "access/tableam.h"
 #include "executor/tuptable.h"
 #include "utils/relcache.h"
 #include "utils/snapshot.h"
@@ -30,11 +31,15 @@ extern void relation_insert(Relation table, TupleTableSlot *slot);
  */
 extern bool relation_insert_or_conflict(Relation table, TupleTableSlot *slot);
 
-/* Replaces a row that this transaction has locked by the slot's. */
-extern void relation_update(Relation table, ItemPointer tid,
-							TupleTableSlot *slot);
+/*
+ * Replaces or deletes a row, without waiting.  TM_Ok: done; TM_BeingModified:
+ * another open transaction has it; TM_Updated, TM_Deleted: it is no more.
+ */
+extern TM_Result relation_update(Relation table, ItemPointer tid,
+								 TupleTableSlot *slot);
+extern TM_Result relation_delete(Relation table, ItemPointer tid);
 
-/* Deletes a row that this transaction has locked. */
-extern void relation_delete(Relation table, ItemPointer tid);
+/* Waits until no other open transaction has the row. */
+extern void relation_wait(Relation table, ItemPointer tid);
 
 #endif							/* BASE_RELATION_H */

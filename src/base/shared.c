@@ -49,6 +49,9 @@ shared_init_database(SharedDatabase *entry)
 	SpinLockInit(&entry->mutex);
 	pg_atomic_init_u64(&entry->max_position, 0);
 	pg_atomic_init_u64(&entry->ends, 0);
+	for (int i = 0; i < SHARED_COUNTERS; i++)
+		pg_atomic_init_u64(&entry->counters[i], 0);
+	entry->since = GetCurrentTimestamp();
 	pg_atomic_init_u32(&entry->relay_armed, 0);
 }
 
@@ -157,6 +160,15 @@ shared_my_database(void)
 							   SHARED_DATABASES_MAX)));
 	}
 	return my_database;
+}
+
+void
+shared_count(SharedCounter counter, uint64 count)
+{
+	if (my_database == NULL && shared_ready())
+		my_database = shared_database(MyDatabaseId);
+	if (my_database != NULL)
+		pg_atomic_fetch_add_u64(&my_database->counters[counter], count);
 }
 
 void

@@ -8,6 +8,7 @@
 #include "port/atomics.h"
 #include "storage/latch.h"
 #include "storage/spin.h"
+#include "utils/timestamp.h"
 
 #define SHARED_DATABASES_MAX 128
 
@@ -18,6 +19,18 @@ typedef enum SharedSeat
 	SHARED_RELAY,
 	SHARED_SEATS
 } SharedSeat;
+
+/* What is counted of claims. */
+typedef enum SharedCounter
+{
+	SHARED_CLAIMED,
+	SHARED_REPLAYED,
+	SHARED_IN_PROGRESS,
+	SHARED_MISMATCHES,
+	SHARED_TAKEOVERS,
+	SHARED_EXPIRED,
+	SHARED_COUNTERS
+} SharedCounter;
 
 /*
  * One database.  An entry keeps its place for as long as the database exists,
@@ -41,6 +54,9 @@ typedef struct SharedDatabase
 	pg_atomic_uint64 max_position;
 	/* How many enqueuing transactions have ended, and other news. */
 	pg_atomic_uint64 ends;
+	/* Since the time below, which is set once. */
+	pg_atomic_uint64 counters[SHARED_COUNTERS];
+	TimestampTz since;
 	/* Set by the relay just before it sleeps, if it could take events. */
 	pg_atomic_uint32 relay_armed;
 } SharedDatabase;
@@ -71,6 +87,9 @@ extern SharedDatabase *shared_database(Oid database);
 
 /* The entry of this session's database; raises an error if there is no room. */
 extern SharedDatabase *shared_my_database(void);
+
+/* Adds to a counter of this session's database, if there is a place for it. */
+extern void shared_count(SharedCounter counter, uint64 count);
 
 /* Lets go of the entry of a database that no longer exists. */
 extern void shared_forget_database(Oid database);

@@ -3,14 +3,16 @@
  *		idem_claim: a key is claimed once, and every other comer is told what
  *		became of it.
  *
- * A claimer first looks, with a dirty snapshot, and inserts only if nothing is
- * there: a replay writes nothing, takes no transaction id and waits for
- * nobody.  "Not found" proves nothing, the unique index decides: an insertion
+ * A claimer first looks into the live generations, newest first and with a
+ * dirty snapshot, and inserts only if nothing is there: a replay writes
+ * nothing, takes no transaction id and waits for nobody.  "Not found" proves
+ * nothing, the unique index of the current generation decides: an insertion
  * that meets another's starts over, and then finds it.
  *
  * What is in doubt, because the transaction that wrote it is still open, is
  * waited for as a unique index would (lock_timeout and the deadlock detector
  * see an ordinary wait), or answered in_progress if the caller will not wait.
+ * The ring is locked during a look, and never during a wait.
  */
 #include "postgres.h"
 
@@ -28,54 +30,60 @@
 #include "base/catalog.h"
 #include "base/relation.h"
 #include "base/settings.h"
-#include "claim/key.h"
+#include "claim/claim.h"
+#include "claim/stats.h"
 
-/* The call. */
-typedef struct Claim
+typedef enum ClaimStep
 {
-	KeyName		name;
-	bool		leased;
-	bool		wait;
-	TimestampTz now;
-	TimestampTz lease_until;
-	TimestampTz expires_at;
-	bytea	   *request;
-} Claim;
+	CLAIM_ANSWERED,
+	CLAIM_AGAIN,				/* somebody was faster: look again */
+	CLAIM_IN_DOUBT				/* wait for the obstacle, then look again */
+} ClaimStep;
 
-/* The answer. */
-typedef struct ClaimAnswer
+/* A row that is in doubt. */
+typedef struct ClaimObstacle
 {
-	IdemOutcome outcome;
-	int64		token;			/* 0: none */
-	int32		attempt;		/* 0: none */
-	Datum		response;		/* 0: none */
-	TimeOffset	retry_after_us; /* 0: unknown */
-} ClaimAnswer;
+	int			generation;
+	ItemPointerData tid;
+	TransactionId xid;			/* whose end decides; invalid: whoever has it */
+} ClaimObstacle;
 
 PG_FUNCTION_INFO_V1(idem_claim);
 
-static Claim
-claim_from_args(FunctionCallInfo fcinfo)
+void
+claim_prevent_if_readonly(const char *function)
 {
-	Claim		claim = {0};
-	TimestampTz start;
+	PreventCommandDuringRecovery(function);
+	PreventCommandIfReadOnly(function);
+}
 
-	claim.name = key_name_from_args(fcinfo, 0, 1);
-	if (PG_ARGISNULL(5))
+void
+claim_read_args(Claim *claim, FunctionCallInfo fcinfo,
+				int lease_arg, int ttl_arg, int wait_arg)
+{
+	if (PG_ARGISNULL(wait_arg))
 		ereport(ERROR,
 				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
 				 errmsg("wait must not be null")));
-	claim.wait = PG_GETARG_BOOL(5);
-	claim.now = start = GetCurrentTimestamp();
-	claim.leased = !PG_ARGISNULL(2);
-	if (claim.leased)
-		start = claim.lease_until =
-			key_deadline(fcinfo, 2, claim.now, settings_lease_s, "lease");
-	claim.expires_at = key_deadline(fcinfo, 4, start, settings_ttl_s, "ttl");
-	if (!PG_ARGISNULL(3))
-		claim.request = DatumGetByteaPP(DirectFunctionCall1(sha256_bytea,
-															PG_GETARG_DATUM(3)));
-	return claim;
+	claim->wait = PG_GETARG_BOOL(wait_arg);
+	claim->leased = !PG_ARGISNULL(lease_arg);
+	claim->lease = key_span_arg(fcinfo, lease_arg);
+	claim->ttl = key_span_arg(fcinfo, ttl_arg);
+}
+
+/*
+ * What the time is for the next look: a wait may have taken long.
+ */
+static void
+claim_set_times(Claim *claim)
+{
+	TimestampTz start;
+
+	claim->now = start = GetCurrentTimestamp();
+	if (claim->leased)
+		start = claim->lease_until =
+			key_deadline(claim->lease, claim->now, settings_lease_s, "lease");
+	claim->expires_at = key_deadline(claim->ttl, start, settings_ttl_s, "ttl");
 }
 
 /*
@@ -104,48 +112,38 @@ claim_won(const KeyRow *row)
 	};
 }
 
-static bool
-claim_insert(const Claim *claim, KeyTable *keys, ClaimAnswer *answer)
+static ClaimStep
+claim_insert(const Claim *claim, KeyRing *keys, ClaimAnswer *answer)
 {
 	KeyRow		row = claim_new_row(claim, 1);
 
-	key_store(keys->slot, &claim->name, &row);
-	if (!relation_insert_or_conflict(keys->table, keys->slot))
-		return false;
+	if (!keys_insert(keys, &claim->name, &row))
+		return CLAIM_AGAIN;
 	*answer = claim_won(&row);
-	return true;
+	return CLAIM_ANSWERED;
 }
 
 /*
- * Takes a row over that nobody owns any more.  Returns false if somebody else
- * was faster; the caller then looks again.
+ * Takes over the row in the slot, which nobody owns any more.  Who is faster
+ * may still be about it: then it is in doubt, as the caller has noted.
  */
-static bool
-claim_take_over(const Claim *claim, KeyTable *keys, int32 attempt,
+static ClaimStep
+claim_take_over(const Claim *claim, KeyRing *keys, const KeyRow *lapsed,
 				ClaimAnswer *answer)
 {
-	ItemPointerData tid = keys->slot->tts_tid;
-	TM_FailureData failure;
-	TM_Result	locked;
-	KeyRow		row;
+	bool		forgotten = lapsed->expires_at <= claim->now;
+	KeyRow		row = claim_new_row(claim, forgotten ? 1 : lapsed->attempt + 1);
 
-	locked = table_tuple_lock(keys->table, &tid, GetActiveSnapshot(),
-							  keys->slot, GetCurrentCommandId(true),
-							  LockTupleNoKeyExclusive,
-							  claim->wait ? LockWaitBlock : LockWaitSkip,
-							  0, &failure);
-	if (locked == TM_WouldBlock)
+	switch (keys_replace(keys, &claim->name, &row))
 	{
-		*answer = (ClaimAnswer) {.outcome = IDEM_IN_PROGRESS};
-		return true;
+		case TM_Ok:
+			*answer = claim_won(&row);
+			return CLAIM_ANSWERED;
+		case TM_BeingModified:
+			return CLAIM_IN_DOUBT;
+		default:
+			return CLAIM_AGAIN;
 	}
-	if (locked != TM_Ok)
-		return false;
-	row = claim_new_row(claim, attempt);
-	key_store(keys->slot, &claim->name, &row);
-	relation_update(keys->table, &tid, keys->slot);
-	*answer = claim_won(&row);
-	return true;
 }
 
 static bool
@@ -187,51 +185,104 @@ claim_judge(const Claim *claim, const KeyRow *row, ClaimAnswer *answer)
 }
 
 /*
- * Waits for the transaction that put the row in doubt.  The caller holds
- * nothing that this transaction could be waiting for in turn, except what
- * the deadlock detector knows about.
+ * Waits for the transaction that put a row in doubt.  This transaction holds
+ * nothing that the other could be waiting for in turn, except what the
+ * deadlock detector knows about.
  */
 static void
-claim_wait(KeyTable *keys, const SnapshotData *dirty)
+claim_wait(KeyRing *keys, ClaimObstacle *obstacle)
 {
-	TransactionId xid = TransactionIdIsValid(dirty->xmin) ? dirty->xmin : dirty->xmax;
+	Relation	table = keys_table(keys, obstacle->generation);
 
-	if (dirty->speculativeToken != 0)
-		SpeculativeInsertionWait(dirty->xmin, dirty->speculativeToken);
-	else
-		XactLockTableWait(xid, keys->table, &keys->slot->tts_tid,
+	if (TransactionIdIsValid(obstacle->xid))
+		XactLockTableWait(obstacle->xid, table, &obstacle->tid,
 						  XLTW_InsertIndex);
+	else
+		relation_wait(table, &obstacle->tid);
 }
 
 /*
- * One look at the key.  Returns false if it has to be looked at again.
+ * One look at the key.  A replay waits neither for one who is deleting the row
+ * nor, where an older generation still has it, for one who is inserting it
+ * anew: the sweeper does both when it carries a key forward.
  */
-static bool
-claim_try(const Claim *claim, KeyTable *keys, ClaimAnswer *answer)
+static ClaimStep
+claim_try(const Claim *claim, KeyRing *keys, ClaimAnswer *answer,
+		  ClaimObstacle *obstacle)
 {
-	SnapshotData dirty;
-	KeyRow		row;
-	bool		answered;
+	bool		in_doubt = false;
 
-	InitDirtySnapshot(dirty);
-	if (!key_find(keys, &claim->name, &dirty))
-		return claim_insert(claim, keys, answer);
-
-	row = key_row(keys);
-	answered = claim_judge(claim, &row, answer);
-	if (answered && !TransactionIdIsValid(dirty.xmin) &&
-		(row.state != KEY_IN_PROGRESS || !TransactionIdIsValid(dirty.xmax)))
-		return true;			/* a replay does not wait for a deleter */
-	if (TransactionIdIsValid(dirty.xmin) || TransactionIdIsValid(dirty.xmax))
+	for (int i = 0; i < keys->map.live; i++)
 	{
-		*answer = (ClaimAnswer) {.outcome = IDEM_IN_PROGRESS};
-		if (claim->wait)
-			claim_wait(keys, &dirty);
-		return !claim->wait;
+		SnapshotData dirty;
+		bool		answered;
+		KeyRow		row;
+
+		InitDirtySnapshot(dirty);
+		if (!keys_find_in(keys, i, &claim->name, &dirty))
+			continue;
+		row = keys_row(keys);
+		answered = claim_judge(claim, &row, answer);
+		if (answered && row.state != KEY_IN_PROGRESS &&
+			!TransactionIdIsValid(dirty.xmin))
+			return CLAIM_ANSWERED;
+		if (in_doubt)
+			continue;
+		obstacle->generation = i;
+		obstacle->tid = keys->found_at;
+		obstacle->xid = TransactionIdIsValid(dirty.xmin) ? dirty.xmin : dirty.xmax;
+		in_doubt = TransactionIdIsValid(obstacle->xid);
+		if (!in_doubt && answered)
+			return CLAIM_ANSWERED;
+		if (!in_doubt)
+			return claim_take_over(claim, keys, &row, answer);
 	}
-	return claim_take_over(claim, keys,
-						   row.expires_at <= claim->now ? 1 : row.attempt + 1,
-						   answer);
+	return in_doubt ? CLAIM_IN_DOUBT : claim_insert(claim, keys, answer);
+}
+
+ClaimAnswer
+claim_key(Claim *claim)
+{
+	ClaimStep	step;
+	ClaimAnswer answer;
+
+	do
+	{
+		ClaimObstacle obstacle;
+		KeyRing		keys;
+
+		CHECK_FOR_INTERRUPTS();
+		claim_set_times(claim);
+		keys_open(&keys);
+		step = claim_try(claim, &keys, &answer, &obstacle);
+		keys_unlock(&keys);
+		if (step == CLAIM_IN_DOUBT && claim->wait)
+			claim_wait(&keys, &obstacle);
+		keys_close(&keys);
+	} while (step == CLAIM_AGAIN || (step == CLAIM_IN_DOUBT && claim->wait));
+
+	if (step == CLAIM_IN_DOUBT)
+		answer = (ClaimAnswer) {.outcome = IDEM_IN_PROGRESS};
+	stats_count_claim(answer.outcome, answer.attempt);
+	return answer;
+}
+
+void
+claim_answer_columns(const ClaimAnswer *answer, Datum *values, bool *nulls)
+{
+	Interval   *retry_after = palloc0(sizeof(Interval));
+
+	retry_after->time = answer->retry_after_us;
+	values[0] = ObjectIdGetDatum(catalog_get()->idem_outcome[answer->outcome]);
+	nulls[0] = false;
+	values[1] = Int64GetDatum(answer->token);
+	nulls[1] = answer->token == 0;
+	values[2] = Int32GetDatum(answer->attempt);
+	nulls[2] = answer->attempt == 0;
+	values[3] = answer->response;
+	nulls[3] = answer->response == (Datum) 0;
+	values[4] = IntervalPGetDatum(retry_after);
+	nulls[4] = answer->retry_after_us == 0;
 }
 
 /*
@@ -253,45 +304,24 @@ claim_result_desc(FunctionCallInfo fcinfo)
 	return fcinfo->flinfo->fn_extra;
 }
 
-static Datum
-claim_result(FunctionCallInfo fcinfo, const ClaimAnswer *answer)
-{
-	Interval	retry_after = {.time = answer->retry_after_us};
-	Datum		values[5];
-	bool		nulls[5];
-
-	values[0] = ObjectIdGetDatum(catalog_get()->idem_outcome[answer->outcome]);
-	nulls[0] = false;
-	values[1] = Int64GetDatum(answer->token);
-	nulls[1] = answer->token == 0;
-	values[2] = Int32GetDatum(answer->attempt);
-	nulls[2] = answer->attempt == 0;
-	values[3] = answer->response;
-	nulls[3] = answer->response == (Datum) 0;
-	values[4] = IntervalPGetDatum(&retry_after);
-	nulls[4] = answer->retry_after_us == 0;
-	return HeapTupleGetDatum(heap_form_tuple(claim_result_desc(fcinfo),
-											 values, nulls));
-}
-
 /*
  * SQL: idem_claim(key, scope, lease, request, ttl, wait).
  */
 Datum
 idem_claim(PG_FUNCTION_ARGS)
 {
+	Claim		claim = {.name = key_name_from_args(fcinfo, 0, 1)};
+	Datum		values[CLAIM_ANSWER_COLUMNS];
+	bool		nulls[CLAIM_ANSWER_COLUMNS];
 	ClaimAnswer answer;
-	KeyTable	keys;
-	Claim		claim;
 
-	PreventCommandDuringRecovery("idem_claim()");
-	PreventCommandIfReadOnly("idem_claim()");
-	keys = key_table_open();
-	do
-	{
-		CHECK_FOR_INTERRUPTS();
-		claim = claim_from_args(fcinfo);	/* anew: waiting takes time */
-	} while (!claim_try(&claim, &keys, &answer));
-	key_table_close(&keys, answer.outcome == IDEM_CLAIMED);
-	return claim_result(fcinfo, &answer);
+	claim_prevent_if_readonly("idem_claim()");
+	claim_read_args(&claim, fcinfo, 2, 4, 5);
+	if (!PG_ARGISNULL(3))
+		claim.request = DatumGetByteaPP(DirectFunctionCall1(sha256_bytea,
+															PG_GETARG_DATUM(3)));
+	answer = claim_key(&claim);
+	claim_answer_columns(&answer, values, nulls);
+	return HeapTupleGetDatum(heap_form_tuple(claim_result_desc(fcinfo),
+											 values, nulls));
 }

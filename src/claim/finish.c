@@ -5,16 +5,15 @@
  *
  * The owner proves itself by its fencing token.  An owner that comes late,
  * after its lease was taken over, is refused and changes nothing.  The row is
- * read with a snapshot newer than any, whatever the isolation level, and
- * locked before it is judged: what is decided here is decided on the row as
- * it is now.
+ * read with a snapshot newer than any, whatever the isolation level, judged,
+ * and written only if it still is the one that was read; otherwise all is done
+ * anew.  The ring is locked meanwhile, and never during a wait.
  */
 #include "postgres.h"
 
 #include "access/tableam.h"
 #include "access/xact.h"
 #include "miscadmin.h"
-#include "tcop/utility.h"
 #include "utils/builtins.h"
 #include "utils/fmgrprotos.h"
 #include "utils/snapmgr.h"
@@ -22,21 +21,21 @@
 #include "base/errors.h"
 #include "base/relation.h"
 #include "base/settings.h"
-#include "claim/key.h"
+#include "claim/claim.h"
 
 #define FINISH_NO_TTL (-1)		/* the function has no such argument */
+
+/*
+ * What a function makes of the row of the owner; false: nothing to write.
+ * Raises an error if the row does not allow it.
+ */
+typedef bool (*FinishChange) (FunctionCallInfo fcinfo, const KeyName *name,
+							  KeyRow *row, bool own);
 
 PG_FUNCTION_INFO_V1(idem_complete);
 PG_FUNCTION_INFO_V1(idem_fail);
 PG_FUNCTION_INFO_V1(idem_renew);
 PG_FUNCTION_INFO_V1(idem_forget);
-
-static void
-finish_prevent_if_readonly(const char *function)
-{
-	PreventCommandDuringRecovery(function);
-	PreventCommandIfReadOnly(function);
-}
 
 static int64
 finish_token_arg(FunctionCallInfo fcinfo)
@@ -55,37 +54,6 @@ finish_token_arg(FunctionCallInfo fcinfo)
 	return token;
 }
 
-/*
- * Locks the newest committed version of a key's row, or this transaction's
- * own, and leaves it in the slot.
- */
-static bool
-finish_lock_row(KeyTable *keys, const KeyName *name)
-{
-	TM_Result	locked = TM_Updated;
-
-	while (locked != TM_Ok)
-	{
-		Snapshot	latest = RegisterSnapshot(GetLatestSnapshot());
-		TM_FailureData failure;
-		ItemPointerData tid;
-
-		CHECK_FOR_INTERRUPTS();
-		if (!key_find(keys, name, latest))
-		{
-			UnregisterSnapshot(latest);
-			return false;
-		}
-		tid = keys->slot->tts_tid;
-		locked = table_tuple_lock(keys->table, &tid, latest, keys->slot,
-								  GetCurrentCommandId(true),
-								  LockTupleNoKeyExclusive, LockWaitBlock,
-								  0, &failure);
-		UnregisterSnapshot(latest);
-	}
-	return true;
-}
-
 static void
 finish_not_found(const KeyName *name)
 {
@@ -96,17 +64,17 @@ finish_not_found(const KeyName *name)
 }
 
 /*
- * Locks the row of the owner with this token, or raises the error that says
- * why there is none.
+ * The row of the owner with this token; or the error that says why there is
+ * none.
  */
 static KeyRow
-finish_lock_owned(KeyTable *keys, const KeyName *name, int64 token)
+finish_find_owned(KeyRing *keys, const KeyName *name, int64 token)
 {
 	KeyRow		row;
 
-	if (!finish_lock_row(keys, name))
+	if (!keys_find(keys, name))
 		finish_not_found(name);
-	row = key_row(keys);
+	row = keys_row(keys);
 	if (row.expires_at <= GetCurrentTimestamp())
 		finish_not_found(name);
 	if (row.token != token)
@@ -123,7 +91,7 @@ finish_lock_owned(KeyTable *keys, const KeyName *name, int64 token)
  * seen it, and its outcome may still be changed.
  */
 static bool
-finish_is_own(KeyTable *keys)
+finish_is_own(KeyRing *keys)
 {
 	bool		isnull;
 	Datum		xmin = slot_getsysattr(keys->slot,
@@ -133,9 +101,9 @@ finish_is_own(KeyTable *keys)
 }
 
 static void
-finish_require_open(KeyTable *keys, const KeyName *name, const KeyRow *row)
+finish_require_open(const KeyName *name, const KeyRow *row, bool own)
 {
-	if (row->state == KEY_IN_PROGRESS || finish_is_own(keys))
+	if (row->state == KEY_IN_PROGRESS || own)
 		return;
 	ereport(ERROR,
 			(errcode(ERRCODE_KEY_NOT_IN_PROGRESS),
@@ -146,13 +114,43 @@ finish_require_open(KeyTable *keys, const KeyName *name, const KeyRow *row)
 			 errdetail("It has failed before.")));
 }
 
+/*
+ * If somebody else has just got hold of the row, waits for him.
+ */
 static void
-finish_write(KeyTable *keys, const KeyName *name, const KeyRow *row)
+finish_end_look(KeyRing *keys, TM_Result result)
 {
-	ItemPointerData tid = keys->slot->tts_tid;
+	keys_unlock(keys);
+	if (result == TM_BeingModified)
+		relation_wait(keys_table(keys, keys->found_in), &keys->found_at);
+	keys_close(keys);
+}
 
-	key_store(keys->slot, name, row);
-	relation_update(keys->table, &tid, keys->slot);
+/*
+ * What idem_complete, idem_fail and idem_renew have in common: the first two
+ * arguments, and the way to the row and back.  Returns the row as written.
+ */
+static KeyRow
+finish_change(FunctionCallInfo fcinfo, const KeyName *name, FinishChange change)
+{
+	int64		token = finish_token_arg(fcinfo);
+	TM_Result	result = TM_Updated;
+	KeyRow		row;
+
+	while (result != TM_Ok)
+	{
+		KeyRing		keys;
+
+		CHECK_FOR_INTERRUPTS();
+		keys_open(&keys);
+		row = finish_find_owned(&keys, name, token);
+		if (change(fcinfo, name, &row, finish_is_own(&keys)))
+			result = keys_replace(&keys, name, &row);
+		else
+			result = TM_Ok;
+		finish_end_look(&keys, result);
+	}
+	return row;
 }
 
 /*
@@ -179,10 +177,26 @@ finish_deadline(FunctionCallInfo fcinfo, int arg, const KeyRow *row)
 	TimestampTz now = GetCurrentTimestamp();
 
 	if (arg != FINISH_NO_TTL && !PG_ARGISNULL(arg))
-		return key_deadline(fcinfo, arg, now, settings_ttl_s, "ttl");
+		return key_deadline(key_span_arg(fcinfo, arg), now, settings_ttl_s,
+							"ttl");
 	if (row->state == KEY_IN_PROGRESS)
 		return key_time_after(now, row->expires_at - row->lease_until);
 	return row->expires_at;
+}
+
+static bool
+finish_complete(FunctionCallInfo fcinfo, const KeyName *name, KeyRow *row,
+				bool own)
+{
+	Datum		response = PG_ARGISNULL(2) ? (Datum) 0 : PG_GETARG_DATUM(2);
+
+	if (!own && finish_is_repeat(row, response))
+		return false;
+	finish_require_open(name, row, own);
+	row->expires_at = finish_deadline(fcinfo, 4, row);
+	row->state = KEY_COMPLETED;
+	row->response = response;
+	return true;
 }
 
 /*
@@ -192,24 +206,20 @@ Datum
 idem_complete(PG_FUNCTION_ARGS)
 {
 	KeyName		name = key_name_from_args(fcinfo, 0, 3);
-	int64		token = finish_token_arg(fcinfo);
-	Datum		response = PG_ARGISNULL(2) ? (Datum) 0 : PG_GETARG_DATUM(2);
-	KeyTable	keys;
-	KeyRow		row;
 
-	finish_prevent_if_readonly("idem_complete()");
-	keys = key_table_open();
-	row = finish_lock_owned(&keys, &name, token);
-	if (!finish_is_repeat(&row, response) || finish_is_own(&keys))
-	{
-		finish_require_open(&keys, &name, &row);
-		row.expires_at = finish_deadline(fcinfo, 4, &row);
-		row.state = KEY_COMPLETED;
-		row.response = response;
-		finish_write(&keys, &name, &row);
-	}
-	key_table_close(&keys, true);
+	claim_prevent_if_readonly("idem_complete()");
+	finish_change(fcinfo, &name, finish_complete);
 	PG_RETURN_VOID();
+}
+
+static bool
+finish_fail(FunctionCallInfo fcinfo, const KeyName *name, KeyRow *row, bool own)
+{
+	finish_require_open(name, row, own);
+	row->expires_at = finish_deadline(fcinfo, FINISH_NO_TTL, row);
+	row->state = PG_GETARG_BOOL(4) ? KEY_RETRYABLE : KEY_FAILED;
+	row->response = PG_ARGISNULL(2) ? (Datum) 0 : PG_GETARG_DATUM(2);
+	return true;
 }
 
 /*
@@ -219,56 +229,49 @@ Datum
 idem_fail(PG_FUNCTION_ARGS)
 {
 	KeyName		name = key_name_from_args(fcinfo, 0, 3);
-	int64		token = finish_token_arg(fcinfo);
-	KeyTable	keys;
-	KeyRow		row;
 
 	if (PG_ARGISNULL(4))
 		ereport(ERROR,
 				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
 				 errmsg("retry must not be null")));
-	finish_prevent_if_readonly("idem_fail()");
-	keys = key_table_open();
-	row = finish_lock_owned(&keys, &name, token);
-	finish_require_open(&keys, &name, &row);
-	row.expires_at = finish_deadline(fcinfo, FINISH_NO_TTL, &row);
-	row.state = PG_GETARG_BOOL(4) ? KEY_RETRYABLE : KEY_FAILED;
-	row.response = PG_ARGISNULL(2) ? (Datum) 0 : PG_GETARG_DATUM(2);
-	finish_write(&keys, &name, &row);
-	key_table_close(&keys, true);
+	claim_prevent_if_readonly("idem_fail()");
+	finish_change(fcinfo, &name, finish_fail);
 	PG_RETURN_VOID();
 }
 
 /*
- * SQL: idem_renew(key, token, lease, scope).  A lease that has run out but was
- * not taken over may be renewed: the token says that nobody came between.
+ * A lease that has run out but was not taken over may be renewed: the token
+ * says that nobody came between.
+ */
+static bool
+finish_renew(FunctionCallInfo fcinfo, const KeyName *name, KeyRow *row, bool own)
+{
+	TimestampTz lease_until;
+
+	if (row->state != KEY_IN_PROGRESS)
+		ereport(ERROR,
+				(errcode(ERRCODE_KEY_NOT_IN_PROGRESS),
+				 errmsg("key \"%s\" is not in progress",
+						text_to_cstring(name->key)),
+				 errdetail("Only a claim with a lease can be renewed, until it is completed or has failed.")));
+	lease_until = key_deadline(key_span_arg(fcinfo, 2), GetCurrentTimestamp(),
+							   settings_lease_s, "lease");
+	row->expires_at = key_time_after(lease_until,
+									 row->expires_at - row->lease_until);
+	row->lease_until = lease_until;
+	return true;
+}
+
+/*
+ * SQL: idem_renew(key, token, lease, scope).
  */
 Datum
 idem_renew(PG_FUNCTION_ARGS)
 {
 	KeyName		name = key_name_from_args(fcinfo, 0, 3);
-	int64		token = finish_token_arg(fcinfo);
-	TimestampTz lease_until;
-	KeyTable	keys;
-	KeyRow		row;
 
-	finish_prevent_if_readonly("idem_renew()");
-	keys = key_table_open();
-	row = finish_lock_owned(&keys, &name, token);
-	if (row.state != KEY_IN_PROGRESS)
-		ereport(ERROR,
-				(errcode(ERRCODE_KEY_NOT_IN_PROGRESS),
-				 errmsg("key \"%s\" is not in progress",
-						text_to_cstring(name.key)),
-				 errdetail("Only a claim with a lease can be renewed, until it is completed or has failed.")));
-	lease_until = key_deadline(fcinfo, 2, GetCurrentTimestamp(),
-							   settings_lease_s, "lease");
-	row.expires_at = key_time_after(lease_until,
-									row.expires_at - row.lease_until);
-	row.lease_until = lease_until;
-	finish_write(&keys, &name, &row);
-	key_table_close(&keys, true);
-	PG_RETURN_TIMESTAMPTZ(lease_until);
+	claim_prevent_if_readonly("idem_renew()");
+	PG_RETURN_TIMESTAMPTZ(finish_change(fcinfo, &name, finish_renew).lease_until);
 }
 
 /*
@@ -278,19 +281,21 @@ Datum
 idem_forget(PG_FUNCTION_ARGS)
 {
 	KeyName		name = key_name_from_args(fcinfo, 0, 1);
-	KeyTable	keys;
-	bool		found;
+	TM_Result	result = TM_Updated;
+	bool		remembered = false;
 
-	finish_prevent_if_readonly("idem_forget()");
-	keys = key_table_open();
-	found = finish_lock_row(&keys, &name);
-	if (found)
+	claim_prevent_if_readonly("idem_forget()");
+	while (result != TM_Ok)
 	{
-		KeyRow		row = key_row(&keys);
+		KeyRing		keys;
 
-		relation_delete(keys.table, &keys.slot->tts_tid);
-		found = row.expires_at > GetCurrentTimestamp();
+		CHECK_FOR_INTERRUPTS();
+		keys_open(&keys);
+		remembered = keys_find(&keys, &name);
+		result = remembered ? keys_delete(&keys) : TM_Ok;
+		if (remembered)
+			remembered = keys_row(&keys).expires_at > GetCurrentTimestamp();
+		finish_end_look(&keys, result);
 	}
-	key_table_close(&keys, true);
-	PG_RETURN_BOOL(found);
+	PG_RETURN_BOOL(remembered);
 }

@@ -18,6 +18,24 @@ AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION idem_claim(text, text, interval, text, interval, boolean) IS
 	'Claims a key for this transaction, or with a lease for work beyond it; says what became of it before otherwise.';
 
+CREATE FUNCTION idem_claim_many(
+	keys  text[],
+	scope text DEFAULT '',
+	lease interval DEFAULT NULL,
+	ttl   interval DEFAULT NULL,
+	wait  boolean DEFAULT true,
+	OUT key         text,
+	OUT outcome     idem_outcome,
+	OUT token       bigint,
+	OUT attempt     integer,
+	OUT response    jsonb,
+	OUT retry_after interval)
+RETURNS SETOF record
+LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 100
+AS 'MODULE_PATHNAME';
+COMMENT ON FUNCTION idem_claim_many(text[], text, interval, interval, boolean) IS
+	'Claims a batch of keys as idem_claim does each, in an order in which batches cannot deadlock; answers in the order of the array.';
+
 CREATE FUNCTION idem_complete(
 	key      text,
 	token    bigint,
@@ -60,30 +78,268 @@ AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION idem_forget(text, text) IS
 	'For operators: drops what is remembered of a key; says whether there was anything.';
 
-CREATE FUNCTION idem_expire(max_keys integer DEFAULT 1000)
+/*
+ * The steps by which keys expire.  Each is one short transaction of the
+ * sweeper's, which calls idem_expire; base/ring.c has the idea.  They wait for
+ * a lock for 0.1 s at most and then give up until the next time.
+ */
+
+CREATE FUNCTION idem_ring_changed()
+RETURNS void
+LANGUAGE C VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME';
+COMMENT ON FUNCTION idem_ring_changed() IS
+	'Internal: makes every session read idem_ring again once this transaction has committed.';
+
+CREATE FUNCTION idem_count_expired(keys bigint)
+RETURNS void
+LANGUAGE C VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME';
+COMMENT ON FUNCTION idem_count_expired(bigint) IS
+	'Internal: adds to the counter that idem_stats shows.';
+
+CREATE FUNCTION idem_switch()
+RETURNS boolean
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET lock_timeout = '100ms'
+AS $$
+DECLARE
+	next smallint;
+BEGIN
+	-- quiet_xid has to be later than every transaction that may have written.
+	IF pg_current_xact_id_if_assigned() IS NOT NULL THEN
+		RAISE EXCEPTION 'idem_switch must be the first to write in its transaction'
+			USING ERRCODE = '25000';
+	END IF;
+	LOCK TABLE @extschema@.idem_ring IN SHARE ROW EXCLUSIVE MODE;
+	SELECT slot INTO next FROM @extschema@.idem_ring WHERE state = 'empty' ORDER BY slot LIMIT 1;
+	IF NOT FOUND THEN
+		RETURN false;
+	END IF;
+	UPDATE @extschema@.idem_ring
+		SET state = 'old', closed_at = clock_timestamp(), quiet_xid = pg_current_xact_id()
+		WHERE state = 'current';
+	UPDATE @extschema@.idem_ring
+		SET state = 'current', opened_at = clock_timestamp(),
+			generation = (SELECT max(generation) + 1 FROM @extschema@.idem_ring)
+		WHERE slot = next;
+	PERFORM @extschema@.idem_ring_changed();
+	RETURN true;
+EXCEPTION WHEN lock_not_available THEN
+	RETURN false;
+END
+$$;
+COMMENT ON FUNCTION idem_switch() IS
+	'Internal: opens an empty generation of keys as the current one; false: there is none, or the ring is busy.';
+
+CREATE FUNCTION idem_carry(max_keys integer DEFAULT 1000)
 RETURNS bigint
+LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME';
+COMMENT ON FUNCTION idem_carry(integer) IS
+	'Internal: moves keys that have not expired from the oldest generation into the current one; returns how many.';
+
+CREATE FUNCTION idem_is_quiet(generation_xid xid8)
+RETURNS boolean
+LANGUAGE sql VOLATILE PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp
+AS 'SELECT pg_snapshot_xmin(pg_current_snapshot()) >= generation_xid';
+COMMENT ON FUNCTION idem_is_quiet(xid8) IS
+	'Internal: whether all transactions before this one have ended.';
+
+/*
+ * The two looks have a snapshot each, the later one for the rows: once it is
+ * quiet nothing is added, so a scan that finds nothing is true for good.
+ */
+CREATE FUNCTION idem_retire()
+RETURNS boolean
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET lock_timeout = '100ms'
+SET enable_seqscan = on
+AS $$
+DECLARE
+	oldest @extschema@.idem_ring;
+	started timestamptz := clock_timestamp();
+	expired bigint;
+	others  bigint;
+BEGIN
+	SELECT * INTO oldest FROM @extschema@.idem_ring
+		WHERE state = 'old' ORDER BY generation LIMIT 1;
+	IF NOT FOUND OR NOT @extschema@.idem_is_quiet(oldest.quiet_xid) THEN
+		RETURN false;
+	END IF;
+	EXECUTE format('SELECT count(*) FILTER (WHERE expires_at <= $1), count(*) FILTER (WHERE expires_at > $1)
+		FROM @extschema@.idem_key_%s', oldest.slot)
+		INTO expired, others USING started;
+	IF others > 0 THEN
+		-- Somebody has been about them: looking again must not be all we do.
+		UPDATE @extschema@.idem_ring
+			SET rest_until = clock_timestamp() + 20 * (clock_timestamp() - started)
+			WHERE slot = oldest.slot AND state = 'old';
+		RETURN false;
+	END IF;
+	LOCK TABLE @extschema@.idem_ring IN SHARE ROW EXCLUSIVE MODE;
+	UPDATE @extschema@.idem_ring SET state = 'retired'
+		WHERE slot = oldest.slot AND generation = oldest.generation AND state = 'old';
+	IF NOT FOUND THEN
+		RETURN false;
+	END IF;
+	PERFORM @extschema@.idem_ring_changed();
+	PERFORM @extschema@.idem_count_expired(expired);
+	RETURN true;
+EXCEPTION WHEN lock_not_available THEN
+	RETURN false;
+END
+$$;
+COMMENT ON FUNCTION idem_retire() IS
+	'Internal: takes the oldest generation of keys out of use once all in it has expired; false: not yet.';
+
+CREATE FUNCTION idem_truncate()
+RETURNS boolean
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-	expired bigint;
+	unused smallint;
 BEGIN
-	IF max_keys IS NULL THEN
-		RAISE EXCEPTION 'max_keys must not be null' USING ERRCODE = '22004';
-	ELSIF max_keys <= 0 THEN
-		RAISE EXCEPTION 'max_keys must be positive' USING ERRCODE = '22023';
+	SELECT slot INTO unused FROM @extschema@.idem_ring
+		WHERE state = 'retired' ORDER BY generation LIMIT 1;
+	IF NOT FOUND THEN
+		RETURN false;
 	END IF;
-	WITH lapsed AS (
-		SELECT scope, key FROM @extschema@.idem_key
-		WHERE expires_at <= (SELECT clock_timestamp())  -- one value, for the index
-		ORDER BY expires_at
-		LIMIT max_keys
-		FOR UPDATE SKIP LOCKED)
-	DELETE FROM @extschema@.idem_key k USING lapsed l
-	WHERE k.scope = l.scope AND k.key = l.key;
-	GET DIAGNOSTICS expired = ROW_COUNT;
-	RETURN expired;
+	EXECUTE format('LOCK TABLE @extschema@.idem_key_%s IN ACCESS EXCLUSIVE MODE NOWAIT', unused);
+	-- Another session may have emptied it, and put it to use again.
+	UPDATE @extschema@.idem_ring
+		SET state = 'empty', generation = NULL, opened_at = NULL, closed_at = NULL,
+			quiet_xid = NULL, rest_until = NULL
+		WHERE slot = unused AND state = 'retired';
+	IF FOUND THEN
+		EXECUTE format('TRUNCATE @extschema@.idem_key_%s', unused);
+	END IF;
+	RETURN FOUND;
+EXCEPTION WHEN lock_not_available THEN
+	RETURN false;
+END
+$$;
+COMMENT ON FUNCTION idem_truncate() IS
+	'Internal: truncates a retired generation of keys; false: there is none, or it is locked.';
+
+/*
+ * What is in each generation, by a sample of 64 pages: all of it as long as it
+ * is not larger.
+ */
+CREATE FUNCTION idem_sample_percent(generation regclass)
+RETURNS real
+LANGUAGE sql VOLATILE PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+	SELECT (100 * least(1, 64.0 / greatest(1, pg_relation_size(generation)
+		/ current_setting('block_size')::integer)))::real
+$$;
+COMMENT ON FUNCTION idem_sample_percent(regclass) IS
+	'Internal: the part of a generation that a sample of keys reads.';
+
+CREATE FUNCTION idem_sample(
+	OUT slot         smallint,
+	OUT keys         double precision,
+	OUT expired      double precision,
+	OUT in_progress  double precision,
+	OUT completed    double precision,
+	OUT failed       double precision,
+	OUT retryable    double precision,
+	OUT oldest_lease timestamptz)
+RETURNS SETOF record
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER ROWS 3
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	percent real;
+BEGIN
+	FOR slot IN SELECT r.slot FROM @extschema@.idem_ring r
+		WHERE r.state IN ('current', 'old') ORDER BY r.generation DESC
+	LOOP
+		percent := @extschema@.idem_sample_percent(format('@extschema@.idem_key_%s', slot)::regclass);
+		EXECUTE format('SELECT count(*) * 100 / $1,
+			count(*) FILTER (WHERE expires_at <= $2) * 100 / $1,
+			count(*) FILTER (WHERE expires_at > $2 AND state = ''p'') * 100 / $1,
+			count(*) FILTER (WHERE expires_at > $2 AND state = ''c'') * 100 / $1,
+			count(*) FILTER (WHERE expires_at > $2 AND state = ''f'') * 100 / $1,
+			count(*) FILTER (WHERE expires_at > $2 AND state = ''r'') * 100 / $1,
+			min(lease_until) FILTER (WHERE expires_at > $2)
+			FROM @extschema@.idem_key_%s TABLESAMPLE SYSTEM ($1)', slot)
+			INTO keys, expired, in_progress, completed, failed, retryable, oldest_lease
+			USING percent, clock_timestamp();
+		RETURN NEXT;
+	END LOOP;
+END
+$$;
+COMMENT ON FUNCTION idem_sample() IS
+	'Internal: an estimate of what is in each generation of keys.';
+
+/*
+ * A generation is emptied once nine tenths of it have expired; or once half
+ * has and it was closed longer than idempotency.ttl ago, so that keys that are
+ * kept for long do not keep the others. What is left is carried forward, at
+ * the cost of a claim each. The next generation is opened when a tenth of the
+ * current one has expired: then the first has lived for about one ttl.
+ */
+CREATE FUNCTION idem_expire(max_keys integer DEFAULT 1000)
+RETURNS boolean
+LANGUAGE plpgsql STRICT VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	ring  @extschema@.idem_ring;
+	found_keys record;
+BEGIN
+	IF @extschema@.idem_truncate() THEN
+		RETURN true;
+	END IF;
+	SELECT * INTO ring FROM @extschema@.idem_ring
+		WHERE state = 'old' ORDER BY generation LIMIT 1;
+	IF FOUND AND ring.rest_until > clock_timestamp() IS NOT TRUE
+		AND @extschema@.idem_is_quiet(ring.quiet_xid)
+	THEN
+		SELECT * INTO found_keys FROM @extschema@.idem_sample() s WHERE s.slot = ring.slot;
+		IF found_keys.expired >= 0.9 * found_keys.keys
+			OR (found_keys.expired >= 0.5 * found_keys.keys AND clock_timestamp() >
+				ring.closed_at + current_setting('idempotency.ttl')::interval)
+		THEN
+			RETURN @extschema@.idem_carry(max_keys) > 0 OR @extschema@.idem_retire();
+		END IF;
+	END IF;
+	SELECT s.* INTO found_keys FROM @extschema@.idem_sample() s
+		JOIN @extschema@.idem_ring r ON r.slot = s.slot WHERE r.state = 'current';
+	RETURN found_keys.expired > 0.1 * found_keys.keys AND @extschema@.idem_switch();
 END
 $$;
 COMMENT ON FUNCTION idem_expire(integer) IS
-	'Internal: the sweeper drops keys past their ttl; returns how many.';
+	'Internal: the next step of forgetting keys past their ttl, if one is due; true: call it again.';
+
+CREATE FUNCTION idem_counters(
+	OUT since       timestamptz,
+	OUT claimed     bigint,
+	OUT replayed    bigint,
+	OUT in_progress bigint,
+	OUT mismatches  bigint,
+	OUT takeovers   bigint,
+	OUT expired     bigint)
+RETURNS record
+LANGUAGE C VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME';
+COMMENT ON FUNCTION idem_counters() IS
+	'Internal: the counters that idem_stats shows.';
+
+CREATE VIEW idem_stats AS
+	SELECT c.*, s.*
+	FROM idem_counters() c,
+		(SELECT pg_catalog.round(coalesce(pg_catalog.sum(in_progress), 0)) AS keys_in_progress,
+			pg_catalog.round(coalesce(pg_catalog.sum(completed), 0)) AS keys_completed,
+			pg_catalog.round(coalesce(pg_catalog.sum(failed), 0)) AS keys_failed,
+			pg_catalog.round(coalesce(pg_catalog.sum(retryable), 0)) AS keys_retryable,
+			pg_catalog.min(oldest_lease) AS oldest_lease
+		FROM idem_sample()) s;
+COMMENT ON VIEW idem_stats IS
+	'Answers of idem_claim since the server started, and the keys that are remembered now, by a sample if there are many.';

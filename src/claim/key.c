@@ -2,9 +2,11 @@
  * key.c
  *		Names, rows and states of keys: what claiming and finishing share.
  *
- * The table is idem_key (tables.sql has the columns); only this room writes
- * it.  Its one promise rests on the primary key: one row for each scope and
- * key, whatever the isolation level of those who come for it.
+ * The tables are idem_key_0 to idem_key_2, a ring (base/ring.c; tables.sql has
+ * the columns); only this room writes them.  Their one promise rests on the
+ * primary key of the current generation and on the others being delete-only:
+ * one row for each scope and key, whatever the isolation level of those who
+ * come for it.
  */
 #include "postgres.h"
 
@@ -14,9 +16,11 @@
 #include "catalog/pg_collation.h"
 #include "commands/sequence.h"
 #include "common/int.h"
+#include "storage/lmgr.h"
 #include "utils/fmgroids.h"
 #include "utils/fmgrprotos.h"
 #include "utils/rel.h"
+#include "utils/snapmgr.h"
 
 #include "base/catalog.h"
 #include "base/compat.h"
@@ -38,29 +42,46 @@ enum
 	KEY_ATTS
 };
 
-static text *
-key_name_arg(FunctionCallInfo fcinfo, int arg, const char *name, bool may_be_empty)
+static void
+key_check_length(text *value, const char *name)
 {
-	text	   *value;
-	int			length;
+	int			length = VARSIZE_ANY_EXHDR(value);
 
-	if (PG_ARGISNULL(arg))
-		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("%s must not be null", name)));
-	value = PG_GETARG_TEXT_PP(arg);
-	length = VARSIZE_ANY_EXHDR(value);
-	if (length == 0 && !may_be_empty)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("%s must not be empty", name)));
 	if (length > KEY_NAME_MAX)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("%s is too long", name),
 				 errdetail("It has %d bytes; the limit is %d.",
 						   length, KEY_NAME_MAX)));
-	return value;
+}
+
+void
+key_check_key(text *key)
+{
+	if (VARSIZE_ANY_EXHDR(key) == 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("key must not be empty")));
+	key_check_length(key, "key");
+}
+
+static text *
+key_text_arg(FunctionCallInfo fcinfo, int arg, const char *name)
+{
+	if (PG_ARGISNULL(arg))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("%s must not be null", name)));
+	return PG_GETARG_TEXT_PP(arg);
+}
+
+text *
+key_scope_arg(FunctionCallInfo fcinfo, int arg)
+{
+	text	   *scope = key_text_arg(fcinfo, arg, "scope");
+
+	key_check_length(scope, "scope");
+	return scope;
 }
 
 KeyName
@@ -68,21 +89,26 @@ key_name_from_args(FunctionCallInfo fcinfo, int key_arg, int scope_arg)
 {
 	KeyName		name;
 
-	name.key = key_name_arg(fcinfo, key_arg, "key", false);
-	name.scope = key_name_arg(fcinfo, scope_arg, "scope", true);
+	name.key = key_text_arg(fcinfo, key_arg, "key");
+	key_check_key(name.key);
+	name.scope = key_scope_arg(fcinfo, scope_arg);
 	return name;
 }
 
+const Interval *
+key_span_arg(FunctionCallInfo fcinfo, int arg)
+{
+	return PG_ARGISNULL(arg) ? NULL : PG_GETARG_INTERVAL_P(arg);
+}
+
 TimestampTz
-key_deadline(FunctionCallInfo fcinfo, int arg, TimestampTz from, int default_s,
+key_deadline(const Interval *span, TimestampTz from, int default_s,
 			 const char *name)
 {
-	Interval	by_default = {.time = default_s * USECS_PER_SEC};
-	Interval   *span = &by_default;
 	TimestampTz deadline;
 
-	if (!PG_ARGISNULL(arg))
-		span = PG_GETARG_INTERVAL_P(arg);
+	if (span == NULL)
+		return key_time_after(from, default_s * USECS_PER_SEC);
 	if (!compat_interval_is_finite(span))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
@@ -110,46 +136,127 @@ key_time_after(TimestampTz at, int64 span_us)
 }
 
 /*
- * The index is asked for once the table is locked: REINDEX may have replaced
- * it until then.
+ * DROP EXTENSION locks the sequence before all else; so do we, and are never
+ * in a deadlock with it.
  */
-KeyTable
-key_table_open(void)
+void
+keys_open(KeyRing *keys)
 {
-	KeyTable	keys;
-
-	keys.table = table_open(catalog_get()->idem_key, RowExclusiveLock);
-	keys.index = index_open(compat_primary_key_index(keys.table),
-							RowExclusiveLock);
-	keys.slot = relation_slot(keys.table, KEY_ATTS);
-	return keys;
+	memset(keys, 0, sizeof(*keys));
+	keys->sequence = catalog_get()->idem_token_seq;
+	LockRelationOid(keys->sequence, RowExclusiveLock);
+	keys->map = ring_lock();
+	keys->locked = true;
 }
 
 void
-key_table_close(KeyTable *keys, bool written)
+keys_unlock(KeyRing *keys)
 {
-	LOCKMODE	release = written ? NoLock : RowExclusiveLock;
+	if (keys->locked)
+		ring_unlock();
+	keys->locked = false;
+}
 
-	ExecDropSingleTupleTableSlot(keys->slot);
-	index_close(keys->index, release);
-	table_close(keys->table, release);
+void
+keys_close(KeyRing *keys)
+{
+	bool		written = false;
+
+	keys_unlock(keys);
+	if (keys->slot != NULL)
+		ExecDropSingleTupleTableSlot(keys->slot);
+	for (int i = 0; i < keys->map.live; i++)
+	{
+		LOCKMODE	release = keys->written[i] ? NoLock : RowExclusiveLock;
+
+		written |= keys->written[i];
+		if (keys->tables[i] == NULL)
+			continue;
+		index_close(keys->indexes[i], release);
+		table_close(keys->tables[i], release);
+	}
+	if (!written)
+		UnlockRelationOid(keys->sequence, RowExclusiveLock);
+}
+
+/*
+ * The index is asked for once the table is locked: REINDEX may have replaced
+ * it until then.
+ */
+Relation
+keys_table(KeyRing *keys, int generation)
+{
+	if (keys->tables[generation] == NULL)
+	{
+		Relation	table = table_open(keys->map.tables[generation],
+									   RowExclusiveLock);
+
+		keys->tables[generation] = table;
+		keys->indexes[generation] = index_open(compat_primary_key_index(table),
+											   RowExclusiveLock);
+		if (keys->slot == NULL)
+			keys->slot = relation_slot(table, KEY_ATTS);
+	}
+	return keys->tables[generation];
 }
 
 bool
-key_find(KeyTable *keys, const KeyName *name, Snapshot snapshot)
+keys_find_in(KeyRing *keys, int generation, const KeyName *name,
+			 Snapshot snapshot)
 {
+	Relation	table = keys_table(keys, generation);
 	ScanKeyData scan_keys[2];
 
 	ScanKeyInit(&scan_keys[0], 1, BTEqualStrategyNumber, F_TEXTEQ,
 				PointerGetDatum(name->scope));
 	ScanKeyInit(&scan_keys[1], 2, BTEqualStrategyNumber, F_TEXTEQ,
 				PointerGetDatum(name->key));
-	return relation_probe(keys->table, keys->index, scan_keys,
-						  lengthof(scan_keys), snapshot, keys->slot);
+	if (!relation_probe(table, keys->indexes[generation], scan_keys,
+						lengthof(scan_keys), snapshot, keys->slot))
+		return false;
+	keys->found_in = generation;
+	keys->found_at = keys->slot->tts_tid;
+	return true;
+}
+
+/*
+ * One snapshot for all generations shows exactly one version of a row,
+ * wherever it has been moved.
+ */
+bool
+keys_find(KeyRing *keys, const KeyName *name)
+{
+	Snapshot	latest = RegisterSnapshot(GetLatestSnapshot());
+	bool		found = false;
+
+	for (int i = 0; i < keys->map.live && !found; i++)
+		found = keys_find_in(keys, i, name, latest);
+	UnregisterSnapshot(latest);
+	return found;
+}
+
+KeyName
+key_name_of_row(TupleTableSlot *row)
+{
+	bool		isnull;
+	KeyName		name;
+
+	name.scope = DatumGetTextPP(slot_getattr(row, KEY_ATT_SCOPE + 1, &isnull));
+	name.key = DatumGetTextPP(slot_getattr(row, KEY_ATT_KEY + 1, &isnull));
+	return name;
+}
+
+TimestampTz
+key_expiry_of_row(TupleTableSlot *row)
+{
+	bool		isnull;
+
+	return DatumGetTimestampTz(slot_getattr(row, KEY_ATT_EXPIRES_AT + 1,
+											&isnull));
 }
 
 KeyRow
-key_row(KeyTable *keys)
+keys_row(KeyRing *keys)
 {
 	TupleTableSlot *slot = keys->slot;
 	KeyRow		row;
@@ -168,7 +275,7 @@ key_row(KeyTable *keys)
 	return row;
 }
 
-void
+static void
 key_store(TupleTableSlot *slot, const KeyName *name, const KeyRow *row)
 {
 	ExecClearTuple(slot);
@@ -186,6 +293,62 @@ key_store(TupleTableSlot *slot, const KeyName *name, const KeyRow *row)
 	slot->tts_values[KEY_ATT_RESPONSE] = row->response;
 	slot->tts_isnull[KEY_ATT_RESPONSE] = row->response == (Datum) 0;
 	ExecStoreVirtualTuple(slot);
+}
+
+bool
+keys_insert_row(KeyRing *keys, TupleTableSlot *row)
+{
+	Relation	current = keys_table(keys, 0);
+
+	keys->written[0] = true;
+	return relation_insert_or_conflict(current, row);
+}
+
+bool
+keys_insert(KeyRing *keys, const KeyName *name, const KeyRow *row)
+{
+	keys_table(keys, 0);		/* for the slot */
+	key_store(keys->slot, name, row);
+	return keys_insert_row(keys, keys->slot);
+}
+
+/*
+ * A conflict cannot be: whoever could insert the key would have found the row
+ * in the old generation before.
+ */
+void
+keys_insert_moved(KeyRing *keys, TupleTableSlot *row)
+{
+	if (!keys_insert_row(keys, row))
+		elog(ERROR, "a key is in two generations");
+}
+
+TM_Result
+keys_delete(KeyRing *keys)
+{
+	keys->written[keys->found_in] = true;
+	return relation_delete(keys_table(keys, keys->found_in), &keys->found_at);
+}
+
+TM_Result
+keys_replace(KeyRing *keys, const KeyName *name, const KeyRow *row)
+{
+	TM_Result	result;
+
+	if (keys->found_in == 0)
+	{
+		key_store(keys->slot, name, row);
+		keys->written[0] = true;
+		return relation_update(keys_table(keys, 0), &keys->found_at,
+							   keys->slot);
+	}
+	result = keys_delete(keys);
+	if (result == TM_Ok)
+	{
+		key_store(keys->slot, name, row);
+		keys_insert_moved(keys, keys->slot);
+	}
+	return result;
 }
 
 int64

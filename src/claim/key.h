@@ -5,11 +5,14 @@
 #ifndef CLAIM_KEY_H
 #define CLAIM_KEY_H
 
+#include "access/tableam.h"
 #include "executor/tuptable.h"
 #include "fmgr.h"
 #include "utils/relcache.h"
 #include "utils/snapshot.h"
 #include "utils/timestamp.h"
+
+#include "base/ring.h"
 
 #define KEY_NAME_MAX 255		/* bytes of a key, and of a scope */
 
@@ -38,40 +41,83 @@ typedef struct KeyRow
 	Datum		response;		/* jsonb; 0: none */
 } KeyRow;
 
-/* The open table with a slot to read a row into. */
-typedef struct KeyTable
+/*
+ * The live generations of keys, newest first, with a slot for a row.  A table
+ * is opened when it is first needed.
+ */
+typedef struct KeyRing
 {
-	Relation	table;
-	Relation	index;
+	RingMap		map;
+	Oid			sequence;
+	Relation	tables[RING_SIZE];
+	Relation	indexes[RING_SIZE];
+	bool		written[RING_SIZE];
 	TupleTableSlot *slot;
-} KeyTable;
+	int			found_in;		/* the generation of the row last found */
+	ItemPointerData found_at;
+	bool		locked;
+} KeyRing;
 
-/* Reads and checks the two arguments that name a key. */
+/* Raises an error unless text can be a key. */
+extern void key_check_key(text *key);
+
+/* Reads and checks the arguments that name a key. */
+extern text *key_scope_arg(FunctionCallInfo fcinfo, int arg);
 extern KeyName key_name_from_args(FunctionCallInfo fcinfo, int key_arg,
 								  int scope_arg);
 
-/* from + the interval argument, or + default_s; it has to lie in the future. */
-extern TimestampTz key_deadline(FunctionCallInfo fcinfo, int arg,
-								TimestampTz from, int default_s,
-								const char *name);
+/* from + span, or + default_s if that is NULL; it has to lie in the future. */
+extern TimestampTz key_deadline(const Interval *span, TimestampTz from,
+								int default_s, const char *name);
+
+/* An argument for key_deadline. */
+extern const Interval *key_span_arg(FunctionCallInfo fcinfo, int arg);
 
 /* at + span_us; raises an error if there is no such time. */
 extern TimestampTz key_time_after(TimestampTz at, int64 span_us);
 
-extern KeyTable key_table_open(void);
+/* Begins a look at the keys: the ring stays as it is until keys_unlock. */
+extern void keys_open(KeyRing *keys);
 
-/* Keeps the lock to the end of the transaction if anything was written. */
-extern void key_table_close(KeyTable *keys, bool written);
+/* Lets go of the ring; to be called before anything that waits. */
+extern void keys_unlock(KeyRing *keys);
 
-/* Reads the row that the snapshot shows into the slot. */
-extern bool key_find(KeyTable *keys, const KeyName *name, Snapshot snapshot);
+/* Ends a look; keeps the locks of what it has written. */
+extern void keys_close(KeyRing *keys);
+
+/* The table of a generation. */
+extern Relation keys_table(KeyRing *keys, int generation);
+
+/* Reads the row that the snapshot shows in a generation into the slot. */
+extern bool keys_find_in(KeyRing *keys, int generation, const KeyName *name,
+						 Snapshot snapshot);
+
+/* Reads the newest committed row, or this transaction's own, into the slot. */
+extern bool keys_find(KeyRing *keys, const KeyName *name);
+
+/* Parts of a row of any generation. */
+extern KeyName key_name_of_row(TupleTableSlot *row);
+extern TimestampTz key_expiry_of_row(TupleTableSlot *row);
 
 /* A copy of what is in the slot. */
-extern KeyRow key_row(KeyTable *keys);
+extern KeyRow keys_row(KeyRing *keys);
 
-/* Fills a slot for relation_insert_or_conflict or relation_update. */
-extern void key_store(TupleTableSlot *slot, const KeyName *name,
-					  const KeyRow *row);
+/* Inserts a key that is not there; false: there is one, perhaps in doubt. */
+extern bool keys_insert(KeyRing *keys, const KeyName *name, const KeyRow *row);
+extern bool keys_insert_row(KeyRing *keys, TupleTableSlot *row);
+
+/* Inserts a row of another generation that was deleted there. */
+extern void keys_insert_moved(KeyRing *keys, TupleTableSlot *row);
+
+/*
+ * Puts a row in the place of the one last found, in the current generation.
+ * Does not wait: see relation_update.
+ */
+extern TM_Result keys_replace(KeyRing *keys, const KeyName *name,
+							  const KeyRow *row);
+
+/* Deletes the row last found.  Does not wait: see relation_delete. */
+extern TM_Result keys_delete(KeyRing *keys);
 
 /* A token larger than every one before it. */
 extern int64 key_next_token(void);

@@ -5,31 +5,80 @@ CREATE TYPE idem_outcome AS ENUM
 COMMENT ON TYPE idem_outcome IS
 	'Answer of idem_claim: claimed (do the work), in_progress (somebody else is at it), completed and failed (done before, see response), mismatch (the key was used for another request).';
 
+/* DROP EXTENSION locks relations in the order of their creation, and our code too: the sequence, the ring, the keys. */
 CREATE SEQUENCE idem_token_seq AS bigint;
 COMMENT ON SEQUENCE idem_token_seq IS
 	'Fencing tokens of idem_claim, each larger than the ones before.';
 
 /*
+ * Which of the tables of keys are live (base/ring.c).  It is not dumped: a
+ * restored database begins with a new ring, and idem_key_redirect puts the
+ * rows where they belong there.
+ */
+CREATE TABLE idem_ring (
+	slot       smallint PRIMARY KEY CHECK (slot BETWEEN 0 AND 2),
+	state      text NOT NULL CHECK (state IN ('current', 'old', 'retired', 'empty')),
+	generation bigint UNIQUE,
+	opened_at  timestamptz,
+	closed_at  timestamptz,
+	quiet_xid  xid8,
+	rest_until timestamptz,
+	CHECK ((state = 'empty') = (generation IS NULL)),
+	CHECK ((state IN ('old', 'retired')) = (quiet_xid IS NOT NULL))
+);
+COMMENT ON TABLE idem_ring IS
+	'The generations of keys: current takes new keys, old ones are looked into, retired ones wait to be truncated. Once every transaction before quiet_xid has ended, nobody writes into an old one any more.';
+INSERT INTO idem_ring (slot, state, generation, opened_at)
+VALUES (0, 'current', 1, pg_catalog.clock_timestamp()), (1, 'empty', NULL, NULL), (2, 'empty', NULL, NULL);
+
+/*
  * state: p in progress, c completed, f failed for good, r failed and free for
  * the next claimer.  The columns of fixed width come first: they are what a
- * claim reads.
+ * claim reads.  Vacuum has nothing to gain from rows that are only inserted:
+ * they are never read by index alone, and are truncated before they are old.
  */
-CREATE TABLE idem_key (
+CREATE TABLE idem_key_0 (
 	token       bigint NOT NULL,
 	expires_at  timestamptz NOT NULL,
 	attempt     integer NOT NULL,
 	state       "char" NOT NULL CHECK (state IN ('p', 'c', 'f', 'r')),
-	scope       text COLLATE "C" NOT NULL,
-	key         text COLLATE "C" NOT NULL,
+	scope       text COLLATE "C" NOT NULL CHECK (pg_catalog.octet_length(scope) <= 255),
+	key         text COLLATE "C" NOT NULL CHECK (pg_catalog.octet_length(key) BETWEEN 1 AND 255),
 	lease_until timestamptz,
 	request     bytea,
 	response    jsonb,
-	CONSTRAINT idem_key_pkey PRIMARY KEY (scope, key),
+	PRIMARY KEY (scope, key),
 	CHECK ((state = 'p') = (lease_until IS NOT NULL))
-);
-CREATE INDEX idem_key_expires_at_idx ON idem_key (expires_at);
-COMMENT ON TABLE idem_key IS
-	'Keys that have been claimed, until they expire; request is a SHA-256.';
+) WITH (autovacuum_vacuum_insert_threshold = -1);
+CREATE TABLE idem_key_1 (LIKE idem_key_0 INCLUDING ALL) WITH (autovacuum_vacuum_insert_threshold = -1);
+CREATE TABLE idem_key_2 (LIKE idem_key_0 INCLUDING ALL) WITH (autovacuum_vacuum_insert_threshold = -1);
 
-SELECT pg_catalog.pg_extension_config_dump('idem_key', '');
+CREATE VIEW idem_key AS
+	SELECT * FROM idem_key_0 WHERE expires_at OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()
+	UNION ALL
+	SELECT * FROM idem_key_1 WHERE expires_at OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()
+	UNION ALL
+	SELECT * FROM idem_key_2 WHERE expires_at OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp();
+COMMENT ON VIEW idem_key IS
+	'Keys that have been claimed and have not expired; request is a SHA-256.';
+
+CREATE FUNCTION idem_key_redirect()
+RETURNS trigger
+LANGUAGE C
+AS 'MODULE_PATHNAME';
+COMMENT ON FUNCTION idem_key_redirect() IS
+	'Internal: a key that is inserted by hand, or restored, goes into the current generation.';
+
+DO $$
+BEGIN
+	FOR slot IN 0..2 LOOP
+		EXECUTE pg_catalog.format('COMMENT ON TABLE idem_key_%s IS %L', slot,
+			'A generation of keys. Written by the functions idem_* alone; see the view idem_key.');
+		EXECUTE pg_catalog.format('CREATE TRIGGER idem_key_redirect BEFORE INSERT ON idem_key_%s
+			FOR EACH ROW EXECUTE FUNCTION idem_key_redirect()', slot);
+		EXECUTE pg_catalog.format('ALTER TABLE idem_key_%s ENABLE ALWAYS TRIGGER idem_key_redirect', slot);
+		PERFORM pg_catalog.pg_extension_config_dump(pg_catalog.format('idem_key_%s', slot)::pg_catalog.regclass, '');
+	END LOOP;
+END
+$$;
 SELECT pg_catalog.pg_extension_config_dump('idem_token_seq', '');

@@ -2,9 +2,10 @@
  * sweeper.c
  *		The worker that lets things expire: one for each database.
  *
- * It knows nothing of the rows: each room has an SQL function that drops its
- * own, in a bounded batch and skipping what is locked.  A batch is one short
- * transaction, and the sweeper goes on without a pause while batches are full.
+ * It knows nothing of the rows: each room has an SQL function that takes a
+ * bounded step, skipping what is locked, and says whether there is more to do.
+ * A step is one short transaction, and the sweeper goes on without a pause
+ * while there is more.
  */
 #include "postgres.h"
 
@@ -32,7 +33,7 @@ static SweepRoom rooms[] = {
 	{"sweeping keys",
 	{.sql = "SELECT @extschema@.idem_expire($1)",.types = {INT4OID}}},
 	{"sweeping reservations",
-	{.sql = "SELECT @extschema@.stock_expire($1)",.types = {INT4OID}}},
+	{.sql = "SELECT @extschema@.stock_expire($1) >= $1",.types = {INT4OID}}},
 };
 
 /*
@@ -42,12 +43,13 @@ static bool
 sweep_room(SweepRoom *room)
 {
 	Datum		values[1] = {Int32GetDatum(SWEEP_BATCH)};
+	bool		isnull;
 	bool		more;
 
 	if (!worker_begin(room->activity))
 		proc_exit(1);
 	query_run(&room->expire, values, NULL, false);
-	more = query_int64(0, 1) >= SWEEP_BATCH;
+	more = DatumGetBool(query_datum(0, 1, &isnull));
 	worker_commit();
 	return more;
 }

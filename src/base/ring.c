@@ -1,0 +1,162 @@
+/*
+ * ring.c
+ *		Which tables of the ring of keys are live.
+ *
+ * A ring is three tables of the same layout, its generations.  New rows go
+ * into the current one.  The sweeper opens the next from time to time, and
+ * once nearly all in the oldest has expired, carries the rest forward, takes
+ * it out of the map and truncates it: rows expire without a DELETE, a dead
+ * tuple or an index on the time.
+ *
+ * The map is the state table, which each session caches.  Its lock guards it:
+ *
+ * - Who writes holds RowExclusiveLock from the first look for a row until the
+ *   row is physically inserted, and no longer: not to the end of the
+ *   transaction.  Nobody waits for a transaction while holding it.
+ * - Who changes the map holds ShareRowExclusiveLock until the change is
+ *   committed.  The invalidation that goes with the commit reaches every
+ *   writer no later than it gets the lock.
+ *
+ * Rows are inserted and updated in the current generation only, where one
+ * unique index decides.  An older one is delete-only: what has to change there
+ * is deleted and inserted into the current one, in one transaction.
+ */
+#include "postgres.h"
+
+#include "access/table.h"
+#include "access/tableam.h"
+#include "access/xact.h"
+#include "fmgr.h"
+#include "storage/lmgr.h"
+#include "utils/builtins.h"
+#include "utils/inval.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+
+#include "base/ring.h"
+
+/* The columns of a state table that the map is made of. */
+enum
+{
+	RING_ATT_SLOT = 1,
+	RING_ATT_STATE,
+	RING_ATT_GENERATION
+};
+
+static RingMap cached;
+static Oid	cached_state = InvalidOid;	/* whose map it is; or invalid */
+static Oid	locked_state = InvalidOid;
+static bool callback_registered = false;
+
+PG_FUNCTION_INFO_V1(idem_ring_changed);
+
+static void
+ring_state_changed(Datum arg, Oid relation)
+{
+	if (!OidIsValid(relation) || relation == cached_state)
+		cached_state = InvalidOid;
+}
+
+/*
+ * Adds a table to the map, which is kept in the order of generations.
+ */
+static void
+ring_add(RingMap *map, int64 generations[RING_SIZE], Oid table, int64 generation)
+{
+	int			at = map->live;
+
+	if (at == RING_SIZE)
+		elog(ERROR, "too many live tables in the ring of keys");
+	for (; at > 0 && generations[at - 1] < generation; at--)
+	{
+		generations[at] = generations[at - 1];
+		map->tables[at] = map->tables[at - 1];
+	}
+	generations[at] = generation;
+	map->tables[at] = table;
+	map->live++;
+}
+
+static void
+ring_add_row(RingMap *map, int64 generations[RING_SIZE], const CatalogRing *ring,
+			 TupleTableSlot *row)
+{
+	bool		isnull;
+	int			slot = DatumGetInt16(slot_getattr(row, RING_ATT_SLOT, &isnull));
+	char	   *state = TextDatumGetCString(slot_getattr(row, RING_ATT_STATE,
+														 &isnull));
+
+	if (slot < 0 || slot >= RING_SIZE)
+		elog(ERROR, "no table %d in the ring of keys", slot);
+	if (strcmp(state, "current") == 0 || strcmp(state, "old") == 0)
+		ring_add(map, generations, ring->tables[slot],
+				 DatumGetInt64(slot_getattr(row, RING_ATT_GENERATION, &isnull)));
+}
+
+/*
+ * Reads the map as it is now, whatever snapshot the transaction has.
+ */
+static RingMap
+ring_load(const CatalogRing *ring)
+{
+	Relation	table = table_open(ring->state, NoLock);
+	Snapshot	latest = RegisterSnapshot(GetLatestSnapshot());
+	TableScanDesc scan = table_beginscan(table, latest, 0, NULL);
+	TupleTableSlot *row = table_slot_create(table, NULL);
+	int64		generations[RING_SIZE];
+	RingMap		map = {0};
+
+	while (table_scan_getnextslot(scan, ForwardScanDirection, row))
+		ring_add_row(&map, generations, ring, row);
+	ExecDropSingleTupleTableSlot(row);
+	table_endscan(scan);
+	UnregisterSnapshot(latest);
+	table_close(table, NoLock);
+	if (map.live == 0)
+		elog(ERROR, "no live table in the ring of keys");
+	return map;
+}
+
+/*
+ * Looks the state table up anew if it is another once the lock is there: the
+ * extension may have been dropped and created until then.
+ */
+RingMap
+ring_lock(void)
+{
+	for (;;)
+	{
+		locked_state = catalog_get()->idem_ring.state;
+		LockRelationOid(locked_state, RowExclusiveLock);
+		if (catalog_get()->idem_ring.state == locked_state)
+			break;
+		ring_unlock();
+	}
+	if (cached_state != locked_state)
+	{
+		CatalogRing ring = catalog_get()->idem_ring;
+
+		if (!callback_registered)
+			CacheRegisterRelcacheCallback(ring_state_changed, (Datum) 0);
+		callback_registered = true;
+		cached = ring_load(&ring);
+		cached_state = locked_state;
+	}
+	return cached;
+}
+
+void
+ring_unlock(void)
+{
+	UnlockRelationOid(locked_state, RowExclusiveLock);
+}
+
+/*
+ * SQL: idem_ring_changed().  With the commit, everybody reads the map again.
+ */
+Datum
+idem_ring_changed(PG_FUNCTION_ARGS)
+{
+	CacheInvalidateRelcacheByRelid(catalog_get()->idem_ring.state);
+	PG_RETURN_VOID();
+}

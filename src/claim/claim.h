@@ -1,0 +1,52 @@
+/*
+ * claim.h
+ *		Claiming one key, however it is asked for.  Within the claim room.
+ */
+#ifndef CLAIM_CLAIM_H
+#define CLAIM_CLAIM_H
+
+#include "base/catalog.h"
+#include "claim/key.h"
+
+#define CLAIM_ANSWER_COLUMNS 5
+
+/* What is asked. */
+typedef struct Claim
+{
+	KeyName		name;
+	bool		leased;
+	bool		wait;
+	const Interval *lease;		/* meaningful if leased */
+	const Interval *ttl;		/* NULL: as configured */
+	bytea	   *request;		/* SHA-256; NULL: none */
+
+	/* As of the present look at the key. */
+	TimestampTz now;
+	TimestampTz lease_until;
+	TimestampTz expires_at;
+} Claim;
+
+/* What became of it. */
+typedef struct ClaimAnswer
+{
+	IdemOutcome outcome;
+	int64		token;			/* 0: none */
+	int32		attempt;		/* 0: none */
+	Datum		response;		/* 0: none */
+	TimeOffset	retry_after_us; /* 0: unknown */
+} ClaimAnswer;
+
+/* Raises an error unless the transaction may write. */
+extern void claim_prevent_if_readonly(const char *function);
+
+/* Reads the arguments lease, ttl and wait. */
+extern void claim_read_args(Claim *claim, FunctionCallInfo fcinfo,
+							int lease_arg, int ttl_arg, int wait_arg);
+
+extern ClaimAnswer claim_key(Claim *claim);
+
+/* The columns outcome, token, attempt, response and retry_after. */
+extern void claim_answer_columns(const ClaimAnswer *answer, Datum *values,
+								 bool *nulls);
+
+#endif							/* CLAIM_CLAIM_H */

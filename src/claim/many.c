@@ -1,0 +1,160 @@
+/*
+ * many.c
+ *		idem_claim_many: a batch of keys, each claimed as by idem_claim.
+ *
+ * The keys are claimed in sorted order, so that two batches never wait for
+ * each other in a circle, and answered in the order in which they came.
+ */
+#include "postgres.h"
+
+#include "catalog/pg_type.h"
+#include "funcapi.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/datum.h"
+#include "utils/memutils.h"
+
+#include "claim/claim.h"
+
+#define MANY_KEYS_MAX 100000
+
+typedef struct ManyItem
+{
+	text	   *key;
+	int			position;		/* in the array */
+	ClaimAnswer answer;
+} ManyItem;
+
+PG_FUNCTION_INFO_V1(idem_claim_many);
+
+static Datum *
+many_array_arg(FunctionCallInfo fcinfo, int *count)
+{
+	ArrayType  *array;
+	Datum	   *keys;
+	bool	   *nulls;
+
+	if (PG_ARGISNULL(0))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("keys must not be null")));
+	array = PG_GETARG_ARRAYTYPE_P(0);
+	if (ARR_NDIM(array) > 1)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("keys must be a one-dimensional array")));
+	deconstruct_array(array, TEXTOID, -1, false, TYPALIGN_INT, &keys, &nulls,
+					  count);
+	if (*count > MANY_KEYS_MAX)
+		ereport(ERROR,
+				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+				 errmsg("too many keys"),
+				 errdetail("There are %d; the limit is %d.",
+						   *count, MANY_KEYS_MAX)));
+	for (int i = 0; i < *count; i++)
+	{
+		if (nulls[i])
+			ereport(ERROR,
+					(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+					 errmsg("key must not be null")));
+	}
+	return keys;
+}
+
+static ManyItem *
+many_items(FunctionCallInfo fcinfo, int *count)
+{
+	Datum	   *keys = many_array_arg(fcinfo, count);
+	ManyItem   *items = palloc0(Max(*count, 1) * sizeof(ManyItem));
+
+	for (int i = 0; i < *count; i++)
+	{
+		items[i].key = DatumGetTextPP(keys[i]);
+		items[i].position = i;
+		key_check_key(items[i].key);
+	}
+	return items;
+}
+
+/*
+ * The order of the index, and of the array among equals.
+ */
+static int
+many_compare_keys(const void *a, const void *b)
+{
+	const ManyItem *left = a;
+	const ManyItem *right = b;
+	int			left_length = VARSIZE_ANY_EXHDR(left->key);
+	int			right_length = VARSIZE_ANY_EXHDR(right->key);
+	int			order = memcmp(VARDATA_ANY(left->key), VARDATA_ANY(right->key),
+							   Min(left_length, right_length));
+
+	if (order == 0)
+		order = left_length - right_length;
+	return order != 0 ? order : left->position - right->position;
+}
+
+static int
+many_compare_positions(const void *a, const void *b)
+{
+	return ((const ManyItem *) a)->position - ((const ManyItem *) b)->position;
+}
+
+/*
+ * Claims all keys.  Of what a claim allocates only the answer is kept.
+ */
+static void
+many_claim(Claim *claim, ManyItem *items, int count)
+{
+	MemoryContext each = AllocSetContextCreate(CurrentMemoryContext,
+											   "idem_claim_many key",
+											   ALLOCSET_DEFAULT_SIZES);
+
+	for (int i = 0; i < count; i++)
+	{
+		MemoryContext all = MemoryContextSwitchTo(each);
+		ClaimAnswer answer;
+
+		claim->name.key = items[i].key;
+		answer = claim_key(claim);
+		MemoryContextSwitchTo(all);
+		if (answer.response != (Datum) 0)
+			answer.response = datumCopy(answer.response, false, -1);
+		items[i].answer = answer;
+		MemoryContextReset(each);
+	}
+	MemoryContextDelete(each);
+}
+
+/*
+ * SQL: idem_claim_many(keys, scope, lease, ttl, wait).
+ */
+Datum
+idem_claim_many(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
+	Claim		claim = {0};
+	ManyItem   *items;
+	int			count;
+
+	claim_prevent_if_readonly("idem_claim_many()");
+	InitMaterializedSRF(fcinfo, 0);
+	items = many_items(fcinfo, &count);
+	claim.name.scope = key_scope_arg(fcinfo, 1);
+	claim_read_args(&claim, fcinfo, 2, 3, 4);
+
+	qsort(items, count, sizeof(ManyItem), many_compare_keys);
+	many_claim(&claim, items, count);
+	qsort(items, count, sizeof(ManyItem), many_compare_positions);
+	for (int i = 0; i < count; i++)
+	{
+		Datum		values[1 + CLAIM_ANSWER_COLUMNS];
+		bool		nulls[1 + CLAIM_ANSWER_COLUMNS];
+
+		values[0] = PointerGetDatum(items[i].key);
+		nulls[0] = false;
+		claim_answer_columns(&items[i].answer, &values[1], &nulls[1]);
+		tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
+	}
+	return (Datum) 0;
+}

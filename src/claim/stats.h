@@ -1,0 +1,12 @@
+/*
+ * stats.h
+ *		What is counted of claims.  Within the claim room.
+ */
+#ifndef CLAIM_STATS_H
+#define CLAIM_STATS_H
+
+#include "base/catalog.h"
+
+extern void stats_count_claim(IdemOutcome outcome, int attempt);
+
+#endif							/* CLAIM_STATS_H */
