@@ -208,9 +208,9 @@ keys_find_in(KeyRing *keys, int generation, const KeyName *name,
 	ScanKeyData scan_keys[2];
 
 	ScanKeyInit(&scan_keys[0], 1, BTEqualStrategyNumber, F_TEXTEQ,
-				PointerGetDatum(name->scope));
-	ScanKeyInit(&scan_keys[1], 2, BTEqualStrategyNumber, F_TEXTEQ,
 				PointerGetDatum(name->key));
+	ScanKeyInit(&scan_keys[1], 2, BTEqualStrategyNumber, F_TEXTEQ,
+				PointerGetDatum(name->scope));
 	if (!relation_probe(table, keys->indexes[generation], scan_keys,
 						lengthof(scan_keys), snapshot, keys->slot))
 		return false;

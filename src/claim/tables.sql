@@ -34,7 +34,8 @@ VALUES (0, 'current', 1, pg_catalog.clock_timestamp()), (1, 'empty', NULL, NULL)
 /*
  * state: p in progress, c completed, f failed for good, r failed and free for
  * the next claimer.  The columns of fixed width come first: they are what a
- * claim reads.  Vacuum has nothing to gain from rows that are only inserted:
+ * claim reads.  The key leads in the index, since it decides nearly every
+ * comparison; nothing is looked up by scope alone.  Vacuum has nothing to gain from rows that are only inserted:
  * they are never read by index alone, and are truncated before they are old.
  */
 CREATE TABLE idem_key_0 (
@@ -47,7 +48,7 @@ CREATE TABLE idem_key_0 (
 	lease_until timestamptz,
 	request     bytea,
 	response    jsonb,
-	PRIMARY KEY (scope, key),
+	PRIMARY KEY (key, scope),
 	CHECK ((state = 'p') = (lease_until IS NOT NULL))
 ) WITH (autovacuum_vacuum_insert_threshold = -1);
 CREATE TABLE idem_key_1 (LIKE idem_key_0 INCLUDING ALL) WITH (autovacuum_vacuum_insert_threshold = -1);
