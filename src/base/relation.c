@@ -21,6 +21,8 @@
 #include "base/compat.h"
 #include "base/relation.h"
 
+#define RELATION_SPECULATIVE_TOKEN 1	/* any but 0: nobody waits for it */
+
 static void
 relation_was_altered(Relation table)
 {
@@ -111,20 +113,23 @@ relation_insert(Relation table, TupleTableSlot *slot)
 }
 
 /*
- * On a conflict the new row is deleted again.  Who met it in the meantime
- * waits for this transaction, needlessly but in the order of the index.
+ * The insertion is speculative: on a conflict the row is gone at once and not
+ * only with our transaction.  The executor holds a lock meanwhile, for others
+ * to wait for; we save that on every insertion, and who meets the row in these
+ * microseconds looks again a little later.
  */
 bool
 relation_insert_or_conflict(Relation table, TupleTableSlot *slot)
 {
 	bool		inserted;
 
-	table_tuple_insert(table, slot, GetCurrentCommandId(true), 0, NULL);
+	table_tuple_insert_speculative(table, slot, GetCurrentCommandId(true), 0,
+								   NULL, RELATION_SPECULATIVE_TOKEN);
 	inserted = relation_insert_into_indexes(table, slot, UNIQUE_CHECK_PARTIAL,
 											false);
+	table_tuple_complete_speculative(table, slot, RELATION_SPECULATIVE_TOKEN,
+									 inserted);
 	CommandCounterIncrement();
-	if (!inserted && relation_delete(table, &slot->tts_tid) != TM_Ok)
-		elog(ERROR, "could not delete a row just inserted");
 	return inserted;
 }
 

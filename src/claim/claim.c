@@ -33,6 +33,8 @@
 #include "claim/claim.h"
 #include "claim/stats.h"
 
+#define CLAIM_SPECULATION_US 100	/* of waiting for an insertion to be decided */
+
 typedef enum ClaimStep
 {
 	CLAIM_ANSWERED,
@@ -46,6 +48,7 @@ typedef struct ClaimObstacle
 	int			generation;
 	ItemPointerData tid;
 	TransactionId xid;			/* whose end decides; invalid: whoever has it */
+	bool		speculative;	/* it may be gone in a moment */
 } ClaimObstacle;
 
 PG_FUNCTION_INFO_V1(idem_claim);
@@ -194,7 +197,9 @@ claim_wait(KeyRing *keys, ClaimObstacle *obstacle)
 {
 	Relation	table = keys_table(keys, obstacle->generation);
 
-	if (TransactionIdIsValid(obstacle->xid))
+	if (obstacle->speculative)
+		pg_usleep(CLAIM_SPECULATION_US);
+	else if (TransactionIdIsValid(obstacle->xid))
 		XactLockTableWait(obstacle->xid, table, &obstacle->tid,
 						  XLTW_InsertIndex);
 	else
@@ -231,6 +236,7 @@ claim_try(const Claim *claim, KeyRing *keys, ClaimAnswer *answer,
 		obstacle->generation = i;
 		obstacle->tid = keys->found_at;
 		obstacle->xid = TransactionIdIsValid(dirty.xmin) ? dirty.xmin : dirty.xmax;
+		obstacle->speculative = dirty.speculativeToken != 0;
 		in_doubt = TransactionIdIsValid(obstacle->xid);
 		if (!in_doubt && answered)
 			return CLAIM_ANSWERED;

@@ -227,21 +227,11 @@ COMMENT ON FUNCTION idem_truncate() IS
 	'Internal: truncates a retired generation of keys; false: there is none, or it is locked.';
 
 /*
- * What is in each generation, by a sample of 64 pages: all of it as long as it
- * is not larger.
+ * What is in each generation, by a sample of so many pages: exact as long as it
+ * is no larger.
  */
-CREATE FUNCTION idem_sample_percent(generation regclass)
-RETURNS real
-LANGUAGE sql VOLATILE PARALLEL UNSAFE
-SET search_path = pg_catalog, pg_temp
-AS $$
-	SELECT (100 * least(1, 64.0 / greatest(1, pg_relation_size(generation)
-		/ current_setting('block_size')::integer)))::real
-$$;
-COMMENT ON FUNCTION idem_sample_percent(regclass) IS
-	'Internal: the part of a generation that a sample of keys reads.';
-
 CREATE FUNCTION idem_sample(
+	pages            integer,
 	OUT slot         smallint,
 	OUT keys         double precision,
 	OUT expired      double precision,
@@ -251,7 +241,7 @@ CREATE FUNCTION idem_sample(
 	OUT retryable    double precision,
 	OUT oldest_lease timestamptz)
 RETURNS SETOF record
-LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER ROWS 3
+LANGUAGE plpgsql STRICT VOLATILE PARALLEL UNSAFE SECURITY DEFINER ROWS 3
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -260,7 +250,8 @@ BEGIN
 	FOR slot IN SELECT r.slot FROM @extschema@.idem_ring r
 		WHERE r.state IN ('current', 'old') ORDER BY r.generation DESC
 	LOOP
-		percent := @extschema@.idem_sample_percent(format('@extschema@.idem_key_%s', slot)::regclass);
+		percent := 100 * least(1, pages::real * current_setting('block_size')::real
+			/ greatest(1, pg_relation_size(format('@extschema@.idem_key_%s', slot)::regclass)));
 		EXECUTE format('SELECT count(*) * 100 / $1,
 			count(*) FILTER (WHERE expires_at <= $2) * 100 / $1,
 			count(*) FILTER (WHERE expires_at > $2 AND state = ''p'') * 100 / $1,
@@ -275,7 +266,7 @@ BEGIN
 	END LOOP;
 END
 $$;
-COMMENT ON FUNCTION idem_sample() IS
+COMMENT ON FUNCTION idem_sample(integer) IS
 	'Internal: an estimate of what is in each generation of keys.';
 
 /*
@@ -302,7 +293,7 @@ BEGIN
 	IF FOUND AND ring.rest_until > clock_timestamp() IS NOT TRUE
 		AND @extschema@.idem_is_quiet(ring.quiet_xid)
 	THEN
-		SELECT * INTO found_keys FROM @extschema@.idem_sample() s WHERE s.slot = ring.slot;
+		SELECT * INTO found_keys FROM @extschema@.idem_sample(64) s WHERE s.slot = ring.slot;
 		IF found_keys.expired >= 0.9 * found_keys.keys
 			OR (found_keys.expired >= 0.5 * found_keys.keys AND clock_timestamp() >
 				ring.closed_at + current_setting('idempotency.ttl')::interval)
@@ -310,7 +301,7 @@ BEGIN
 			RETURN @extschema@.idem_carry(max_keys) > 0 OR @extschema@.idem_retire();
 		END IF;
 	END IF;
-	SELECT s.* INTO found_keys FROM @extschema@.idem_sample() s
+	SELECT s.* INTO found_keys FROM @extschema@.idem_sample(64) s
 		JOIN @extschema@.idem_ring r ON r.slot = s.slot WHERE r.state = 'current';
 	RETURN found_keys.expired > 0.1 * found_keys.keys AND @extschema@.idem_switch();
 END
@@ -340,6 +331,6 @@ CREATE VIEW idem_stats AS
 			pg_catalog.round(coalesce(pg_catalog.sum(failed), 0)) AS keys_failed,
 			pg_catalog.round(coalesce(pg_catalog.sum(retryable), 0)) AS keys_retryable,
 			pg_catalog.min(oldest_lease) AS oldest_lease
-		FROM idem_sample()) s;
+		FROM idem_sample(1000)) s;
 COMMENT ON VIEW idem_stats IS
 	'Answers of idem_claim since the server started, and the keys that are remembered now, by a sample if there are many.';

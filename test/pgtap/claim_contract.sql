@@ -22,9 +22,9 @@ SELECT volatility_is('idem_claim',
 SELECT throws_ok($$ SELECT outcome = 'claimd' FROM idem_claim('k') $$, '22P02');
 
 -- Keys are compared byte by byte, whatever the database's collation is.
-SELECT col_is_pk('idem_key', ARRAY['scope', 'key']);
+SELECT col_is_pk('idem_key_0', ARRAY['key', 'scope']);
 SELECT is((SELECT count(*)::integer FROM pg_attribute
-	WHERE attrelid = 'idem_key'::regclass AND attname IN ('scope', 'key')
+	WHERE attrelid = 'idem_key_0'::regclass AND attname IN ('scope', 'key')
 		AND attcollation = '"C"'::regcollation), 2, 'scope and key have collation C');
 SELECT results_eq($$ SELECT seqcache, seqcycle FROM pg_sequence
 	WHERE seqrelid IN ('outbox_position_seq'::regclass, 'idem_token_seq'::regclass) $$,

@@ -132,7 +132,7 @@ for my $level ('READ COMMITTED', 'REPEATABLE READ', 'SERIALIZABLE')
 
 sql("SELECT idem_claim('lease', lease => '1 ms')");
 my @sessions = map { session($node) } 1 .. 6;
-$one->query_safe("BEGIN; SELECT FROM idem_key WHERE key = 'lease' FOR UPDATE");
+$one->query_safe("BEGIN; SELECT FROM idem_key_0 WHERE key = 'lease' FOR UPDATE");
 start_waiting($_, "SELECT outcome, attempt FROM idem_claim('lease', lease => '1 h')") for @sessions;
 $one->query_safe('COMMIT');
 is(join(' ', sort map { outcome_of($_) } @sessions),
