@@ -4,9 +4,10 @@
  *
  * Rooms, each with its SQL beside its C:
  *
- *   base/     settings, shared memory, our relations and queries on them, what
- *             workers have in common, differences between server versions
- *   claim/    idem_claim and what its owner does next; writes idem_key
+ *   base/     settings, shared memory, our relations and queries on them, the
+ *             ring of tables by which rows expire, what workers have in common,
+ *             differences between server versions
+ *   claim/    idem_claim and what its owner does next; writes idem_key_*
  *   outbox/   enqueuing, the register of open transactions, reading the log,
  *             positions and exceptions: rows, no network; writes outbox_*
  *   relay/    the worker that delivers: its loop, runs of events, HTTP,

@@ -118,33 +118,58 @@ carry_check_constraints(Relation table, TupleTableSlot *row)
 	FreeExecutorState(estate);
 }
 
+static void
+carry_key_exists(const KeyName *name)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_UNIQUE_VIOLATION),
+			 errmsg("key \"%s\" is there already",
+					text_to_cstring(name->key))));
+}
+
+/*
+ * Makes room for a row: an expired one of the same key goes.
+ */
+static void
+carry_require_absent(KeyRing *keys, const KeyName *name)
+{
+	for (int i = 0; i < keys->map.live; i++)
+	{
+		SnapshotData dirty;
+
+		InitDirtySnapshot(dirty);
+		if (!keys_find_in(keys, i, name, &dirty))
+			continue;
+		if (key_expiry_of_row(keys->slot) > GetCurrentTimestamp() ||
+			keys_delete(keys) != TM_Ok)
+			carry_key_exists(name);
+	}
+}
+
 /*
  * SQL: idem_key_redirect(), a trigger before each row that is inserted by other
  * means than our functions, such as pg_restore's COPY: whatever generation it
- * names, the row goes into the current one.
+ * names, the row goes into the current one, unless it has expired.
  */
 Datum
 idem_key_redirect(PG_FUNCTION_ARGS)
 {
 	TriggerData *trigger = (TriggerData *) fcinfo->context;
-	bool		found = false;
-	SnapshotData dirty;
+	TupleTableSlot *row;
 	KeyName		name;
 	KeyRing		keys;
 
 	if (!CALLED_AS_TRIGGER(fcinfo))
 		elog(ERROR, "not called as a trigger");
-	carry_check_constraints(trigger->tg_relation, trigger->tg_trigslot);
-	name = key_name_of_row(trigger->tg_trigslot);
+	row = trigger->tg_trigslot;
+	carry_check_constraints(trigger->tg_relation, row);
+	if (key_expiry_of_row(row) <= GetCurrentTimestamp())
+		return PointerGetDatum(NULL);
+	name = key_name_of_row(row);
 	keys_open(&keys);
-	InitDirtySnapshot(dirty);
-	for (int i = 0; i < keys.map.live && !found; i++)
-		found = keys_find_in(&keys, i, &name, &dirty);
-	if (found || !keys_insert_row(&keys, trigger->tg_trigslot))
-		ereport(ERROR,
-				(errcode(ERRCODE_UNIQUE_VIOLATION),
-				 errmsg("key \"%s\" is there already",
-						text_to_cstring(name.key))));
+	carry_require_absent(&keys, &name);
+	if (!keys_insert_row(&keys, row))
+		carry_key_exists(&name);
 	keys_close(&keys);
 	return PointerGetDatum(NULL);
 }

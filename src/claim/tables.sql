@@ -78,7 +78,8 @@ BEGIN
 		EXECUTE pg_catalog.format('CREATE TRIGGER idem_key_redirect BEFORE INSERT ON idem_key_%s
 			FOR EACH ROW EXECUTE FUNCTION idem_key_redirect()', slot);
 		EXECUTE pg_catalog.format('ALTER TABLE idem_key_%s ENABLE ALWAYS TRIGGER idem_key_redirect', slot);
-		PERFORM pg_catalog.pg_extension_config_dump(pg_catalog.format('idem_key_%s', slot)::pg_catalog.regclass, '');
+		PERFORM pg_catalog.pg_extension_config_dump(pg_catalog.format('idem_key_%s', slot)::pg_catalog.regclass,
+			'WHERE expires_at > clock_timestamp()');
 	END LOOP;
 END
 $$;

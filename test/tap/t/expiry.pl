@@ -35,7 +35,7 @@ is(sql('SELECT string_agg(key, \' \' ORDER BY key) FROM idem_key'), 'leased long
 
 my $session = session($node);
 sql("SELECT idem_claim('locked', ttl => '300 ms'), idem_claim('free', ttl => '301 ms')");
-$session->query_safe("BEGIN; SELECT FROM idem_key WHERE key = 'locked' FOR UPDATE");
+$session->query_safe("BEGIN; SELECT FROM idem_key_0 WHERE key = 'locked' FOR UPDATE");
 wait_until($node, "SELECT count(*) = 0 FROM idem_key WHERE key = 'free'",
 	'the sweeper passes a row that is locked');
 is(sql("SELECT count(*) FROM idem_key WHERE key = 'locked'"), '1', 'and leaves it');
