@@ -103,6 +103,13 @@ catalog_load_ring(CatalogRing *ring, Oid schema, const char *state,
 		ring->tables[i] = catalog_relation(schema, psprintf("%s_%d", table, i));
 }
 
+static Oid
+catalog_type(Oid schema, const char *name)
+{
+	return GetSysCacheOid2(TYPENAMENSP, Anum_pg_type_oid,
+						   CStringGetDatum(name), ObjectIdGetDatum(schema));
+}
+
 static void
 catalog_load_outcomes(Catalog *catalog)
 {
@@ -113,9 +120,7 @@ catalog_load_outcomes(Catalog *catalog)
 		[IDEM_FAILED] = "failed",
 		[IDEM_MISMATCH] = "mismatch",
 	};
-	Oid			type = GetSysCacheOid2(TYPENAMENSP, Anum_pg_type_oid,
-									   CStringGetDatum("idem_outcome"),
-									   ObjectIdGetDatum(catalog->schema));
+	Oid			type = catalog_type(catalog->schema, "idem_outcome");
 
 	for (int i = 0; i < IDEM_OUTCOMES; i++)
 		catalog->idem_outcome[i] =
@@ -138,6 +143,7 @@ catalog_load(Catalog *catalog, Oid extension)
 	catalog->outbox_log = catalog_relation(schema, "outbox_log");
 	catalog->outbox_position_seq = catalog_relation(schema, "outbox_position_seq");
 	catalog_load_outcomes(catalog);
+	catalog->idem_answer = catalog_type(schema, "idem_answer");
 }
 
 const Catalog *

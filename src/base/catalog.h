@@ -33,6 +33,7 @@ typedef struct Catalog
 	Oid			idem_token_seq;
 	CatalogRing idem_ring;
 	Oid			idem_outcome[IDEM_OUTCOMES];
+	Oid			idem_answer;
 	Oid			outbox_log;
 	Oid			outbox_position_seq;
 } Catalog;

@@ -122,15 +122,15 @@ ring_load(const CatalogRing *ring)
  * extension may have been dropped and created until then.
  */
 RingMap
-ring_lock(void)
+ring_lock(LOCKMODE mode)
 {
 	for (;;)
 	{
 		locked_state = catalog_get()->idem_ring.state;
-		LockRelationOid(locked_state, RowExclusiveLock);
+		LockRelationOid(locked_state, mode);
 		if (catalog_get()->idem_ring.state == locked_state)
 			break;
-		ring_unlock();
+		ring_unlock(mode);
 	}
 	if (cached_state != locked_state)
 	{
@@ -146,9 +146,9 @@ ring_lock(void)
 }
 
 void
-ring_unlock(void)
+ring_unlock(LOCKMODE mode)
 {
-	UnlockRelationOid(locked_state, RowExclusiveLock);
+	UnlockRelationOid(locked_state, mode);
 }
 
 /*

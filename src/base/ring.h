@@ -5,6 +5,8 @@
 #ifndef BASE_RING_H
 #define BASE_RING_H
 
+#include "storage/lockdefs.h"
+
 #include "base/catalog.h"
 
 #define RING_SIZE CATALOG_RING_SIZE
@@ -17,10 +19,11 @@ typedef struct RingMap
 } RingMap;
 
 /*
- * Keeps the map from changing and returns it.  Nobody may wait for another
+ * Keeps the map from changing and returns it.  The mode is RowExclusiveLock, or
+ * ShareRowExclusiveLock to be the only one.  Nobody may wait for another
  * transaction until ring_unlock.
  */
-extern RingMap ring_lock(void);
-extern void ring_unlock(void);
+extern RingMap ring_lock(LOCKMODE mode);
+extern void ring_unlock(LOCKMODE mode);
 
 #endif							/* BASE_RING_H */

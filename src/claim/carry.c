@@ -97,7 +97,7 @@ idem_carry(PG_FUNCTION_ARGS)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("max_keys must be positive")));
-	keys_open(&keys);
+	keys_open(&keys, RowExclusiveLock);
 	if (keys.map.live > 1)
 		moved = carry_rows(&keys, max_keys);
 	keys_close(&keys);
@@ -166,7 +166,7 @@ idem_key_redirect(PG_FUNCTION_ARGS)
 	if (key_expiry_of_row(row) <= GetCurrentTimestamp())
 		return PointerGetDatum(NULL);
 	name = key_name_of_row(row);
-	keys_open(&keys);
+	keys_open(&keys, RowExclusiveLock);
 	carry_require_absent(&keys, &name);
 	if (!keys_insert_row(&keys, row))
 		carry_key_exists(&name);

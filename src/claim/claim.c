@@ -26,6 +26,7 @@
 #include "utils/builtins.h"
 #include "utils/fmgrprotos.h"
 #include "utils/snapmgr.h"
+#include "utils/typcache.h"
 
 #include "base/catalog.h"
 #include "base/relation.h"
@@ -259,7 +260,7 @@ claim_key(Claim *claim)
 
 		CHECK_FOR_INTERRUPTS();
 		claim_set_times(claim);
-		keys_open(&keys);
+		keys_open(&keys, RowExclusiveLock);
 		step = claim_try(claim, &keys, &answer, &obstacle);
 		keys_unlock(&keys);
 		if (step == CLAIM_IN_DOUBT && claim->wait)
@@ -291,23 +292,18 @@ claim_answer_columns(const ClaimAnswer *answer, Datum *values, bool *nulls)
 	nulls[4] = answer->retry_after_us == 0;
 }
 
-/*
- * The descriptor of idem_claim's result, made once for each call site.
- */
-static TupleDesc
-claim_result_desc(FunctionCallInfo fcinfo)
+static Datum
+claim_result(const ClaimAnswer *answer)
 {
-	MemoryContext old;
-	TupleDesc	desc;
+	TupleDesc	desc = lookup_rowtype_tupdesc(catalog_get()->idem_answer, -1);
+	Datum		values[CLAIM_ANSWER_COLUMNS];
+	bool		nulls[CLAIM_ANSWER_COLUMNS];
+	HeapTuple	tuple;
 
-	if (fcinfo->flinfo->fn_extra != NULL)
-		return fcinfo->flinfo->fn_extra;
-	old = MemoryContextSwitchTo(fcinfo->flinfo->fn_mcxt);
-	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
-		elog(ERROR, "return type must be a row type");
-	fcinfo->flinfo->fn_extra = BlessTupleDesc(desc);
-	MemoryContextSwitchTo(old);
-	return fcinfo->flinfo->fn_extra;
+	claim_answer_columns(answer, values, nulls);
+	tuple = heap_form_tuple(desc, values, nulls);
+	ReleaseTupleDesc(desc);
+	return HeapTupleGetDatum(tuple);
 }
 
 /*
@@ -317,8 +313,6 @@ Datum
 idem_claim(PG_FUNCTION_ARGS)
 {
 	Claim		claim = {.name = key_name_from_args(fcinfo, 0, 1)};
-	Datum		values[CLAIM_ANSWER_COLUMNS];
-	bool		nulls[CLAIM_ANSWER_COLUMNS];
 	ClaimAnswer answer;
 
 	claim_prevent_if_readonly("idem_claim()");
@@ -327,7 +321,5 @@ idem_claim(PG_FUNCTION_ARGS)
 		claim.request = DatumGetByteaPP(DirectFunctionCall1(sha256_bytea,
 															PG_GETARG_DATUM(3)));
 	answer = claim_key(&claim);
-	claim_answer_columns(&answer, values, nulls);
-	return HeapTupleGetDatum(heap_form_tuple(claim_result_desc(fcinfo),
-											 values, nulls));
+	return claim_result(&answer);
 }

@@ -142,7 +142,7 @@ finish_change(FunctionCallInfo fcinfo, const KeyName *name, FinishChange change)
 		KeyRing		keys;
 
 		CHECK_FOR_INTERRUPTS();
-		keys_open(&keys);
+		keys_open(&keys, RowExclusiveLock);
 		row = finish_find_owned(&keys, name, token);
 		if (change(fcinfo, name, &row, finish_is_own(&keys)))
 			result = keys_replace(&keys, name, &row);
@@ -275,7 +275,9 @@ idem_renew(PG_FUNCTION_ARGS)
 }
 
 /*
- * SQL: idem_forget(key, scope).
+ * SQL: idem_forget(key, scope).  No claimer may be between taking a token and
+ * inserting it when the row goes: its token would be smaller than one of a
+ * claim that was forgotten.
  */
 Datum
 idem_forget(PG_FUNCTION_ARGS)
@@ -290,7 +292,7 @@ idem_forget(PG_FUNCTION_ARGS)
 		KeyRing		keys;
 
 		CHECK_FOR_INTERRUPTS();
-		keys_open(&keys);
+		keys_open(&keys, ShareRowExclusiveLock);
 		remembered = keys_find(&keys, &name);
 		result = remembered ? keys_delete(&keys) : TM_Ok;
 		if (remembered)

@@ -6,13 +6,8 @@ CREATE FUNCTION idem_claim(
 	lease   interval DEFAULT NULL,
 	request text DEFAULT NULL,
 	ttl     interval DEFAULT NULL,
-	wait    boolean DEFAULT true,
-	OUT outcome     idem_outcome,
-	OUT token       bigint,
-	OUT attempt     integer,
-	OUT response    jsonb,
-	OUT retry_after interval)
-RETURNS record
+	wait    boolean DEFAULT true)
+RETURNS idem_answer
 LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION idem_claim(text, text, interval, text, interval, boolean) IS

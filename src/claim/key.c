@@ -140,21 +140,21 @@ key_time_after(TimestampTz at, int64 span_us)
  * in a deadlock with it.
  */
 void
-keys_open(KeyRing *keys)
+keys_open(KeyRing *keys, LOCKMODE mode)
 {
 	memset(keys, 0, sizeof(*keys));
 	keys->sequence = catalog_get()->idem_token_seq;
 	LockRelationOid(keys->sequence, RowExclusiveLock);
-	keys->map = ring_lock();
-	keys->locked = true;
+	keys->map = ring_lock(mode);
+	keys->locked = mode;
 }
 
 void
 keys_unlock(KeyRing *keys)
 {
-	if (keys->locked)
-		ring_unlock();
-	keys->locked = false;
+	if (keys->locked != NoLock)
+		ring_unlock(keys->locked);
+	keys->locked = NoLock;
 }
 
 void

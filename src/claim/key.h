@@ -8,6 +8,7 @@
 #include "access/tableam.h"
 #include "executor/tuptable.h"
 #include "fmgr.h"
+#include "storage/lockdefs.h"
 #include "utils/relcache.h"
 #include "utils/snapshot.h"
 #include "utils/timestamp.h"
@@ -55,7 +56,7 @@ typedef struct KeyRing
 	TupleTableSlot *slot;
 	int			found_in;		/* the generation of the row last found */
 	ItemPointerData found_at;
-	bool		locked;
+	LOCKMODE	locked;			/* NoLock: not any more */
 } KeyRing;
 
 /* Raises an error unless text can be a key. */
@@ -76,8 +77,11 @@ extern const Interval *key_span_arg(FunctionCallInfo fcinfo, int arg);
 /* at + span_us; raises an error if there is no such time. */
 extern TimestampTz key_time_after(TimestampTz at, int64 span_us);
 
-/* Begins a look at the keys: the ring stays as it is until keys_unlock. */
-extern void keys_open(KeyRing *keys);
+/*
+ * Begins a look at the keys: the ring stays as it is until keys_unlock.  With
+ * ShareRowExclusiveLock nobody else looks meanwhile, else RowExclusiveLock.
+ */
+extern void keys_open(KeyRing *keys, LOCKMODE mode);
 
 /* Lets go of the ring; to be called before anything that waits. */
 extern void keys_unlock(KeyRing *keys);

@@ -5,6 +5,15 @@ CREATE TYPE idem_outcome AS ENUM
 COMMENT ON TYPE idem_outcome IS
 	'Answer of idem_claim: claimed (do the work), in_progress (somebody else is at it), completed and failed (done before, see response), mismatch (the key was used for another request).';
 
+CREATE TYPE idem_answer AS (
+	outcome     idem_outcome,
+	token       bigint,
+	attempt     integer,
+	response    jsonb,
+	retry_after interval);
+COMMENT ON TYPE idem_answer IS
+	'What idem_claim returns.';
+
 /* DROP EXTENSION locks relations in the order of their creation, and our code too: the sequence, the ring, the keys. */
 CREATE SEQUENCE idem_token_seq AS bigint;
 COMMENT ON SEQUENCE idem_token_seq IS
