@@ -112,6 +112,17 @@ relation_insert(Relation table, TupleTableSlot *slot)
 	CommandCounterIncrement();
 }
 
+void
+relation_check_constraints(Relation table, TupleTableSlot *slot)
+{
+	EState	   *estate = CreateExecutorState();
+	ResultRelInfo *info = makeNode(ResultRelInfo);
+
+	InitResultRelInfo(info, table, 0, NULL, 0);
+	ExecConstraints(info, slot, estate);
+	FreeExecutorState(estate);
+}
+
 /*
  * The insertion is speculative: on a conflict the row is gone at once and not
  * only with our transaction.  The executor holds a lock meanwhile, for others
@@ -151,12 +162,13 @@ relation_lock(Relation table, ItemPointer tid, LockWaitPolicy policy)
 }
 
 /*
- * Unique keys do not change in our tables: they need no check, which might
- * wait for an insertion that is to fail.
+ * Replaces a row that no other transaction has hold of.  Unique keys do not
+ * change in our tables.  The check only serves to lock the index's page, which
+ * keeps others who check from missing the row while it moves; what it says is
+ * of no interest.
  */
 static TM_Result
-relation_try_update(Relation table, ItemPointer tid, TupleTableSlot *slot,
-					bool wait)
+relation_update_locked(Relation table, ItemPointer tid, TupleTableSlot *slot)
 {
 	CompatUpdateIndexes update_indexes;
 	TM_FailureData failure;
@@ -164,12 +176,13 @@ relation_try_update(Relation table, ItemPointer tid, TupleTableSlot *slot,
 	TM_Result	result;
 
 	result = table_tuple_update(table, tid, slot, GetCurrentCommandId(true),
-								GetActiveSnapshot(), InvalidSnapshot, wait,
+								GetActiveSnapshot(), InvalidSnapshot, true,
 								&failure, &mode, &update_indexes);
 	if (result != TM_Ok)
 		return result;
 	if (compat_needs_index_update(update_indexes))
-		relation_insert_into_indexes(table, slot, UNIQUE_CHECK_NO, true);
+		(void) relation_insert_into_indexes(table, slot, UNIQUE_CHECK_PARTIAL,
+											true);
 	CommandCounterIncrement();
 	return TM_Ok;
 }
@@ -189,20 +202,22 @@ relation_try_delete(Relation table, ItemPointer tid, bool wait)
 }
 
 /*
- * Without waiting, a row that this transaction has locked itself looks as busy
- * as one that another has.  To lock it once more tells the two apart.
+ * To update without waiting is not foreseen: so the row is locked first.
  */
 TM_Result
 relation_update(Relation table, ItemPointer tid, TupleTableSlot *slot)
 {
-	TM_Result	result = relation_try_update(table, tid, slot, false);
+	TM_Result	result = relation_lock(table, tid, LockWaitSkip);
 
-	if (result == TM_BeingModified &&
-		relation_lock(table, tid, LockWaitSkip) == TM_Ok)
-		result = relation_try_update(table, tid, slot, true);
-	return result;
+	if (result == TM_Ok)
+		result = relation_update_locked(table, tid, slot);
+	return result == TM_WouldBlock ? TM_BeingModified : result;
 }
 
+/*
+ * Without waiting, a row that this transaction has locked itself looks as busy
+ * as one that another has.  To lock it once more tells the two apart.
+ */
 TM_Result
 relation_delete(Relation table, ItemPointer tid)
 {

@@ -22,6 +22,9 @@ extern bool relation_probe(Relation table, Relation index, ScanKey keys,
 						   int key_count, Snapshot snapshot,
 						   TupleTableSlot *slot);
 
+/* Raises an error unless the slot's row satisfies the table's constraints. */
+extern void relation_check_constraints(Relation table, TupleTableSlot *slot);
+
 /* Inserts the slot's row; raises an error on a duplicate. */
 extern void relation_insert(Relation table, TupleTableSlot *slot);
 

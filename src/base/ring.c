@@ -25,6 +25,7 @@
 
 #include "access/table.h"
 #include "access/tableam.h"
+#include "access/transam.h"
 #include "access/xact.h"
 #include "fmgr.h"
 #include "storage/lmgr.h"
@@ -32,6 +33,7 @@
 #include "utils/inval.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
+#include "utils/xid8.h"
 
 #include "base/ring.h"
 
@@ -49,6 +51,7 @@ static Oid	locked_state = InvalidOid;
 static bool callback_registered = false;
 
 PG_FUNCTION_INFO_V1(idem_ring_changed);
+PG_FUNCTION_INFO_V1(idem_next_xid);
 
 static void
 ring_state_changed(Datum arg, Oid relation)
@@ -159,4 +162,13 @@ idem_ring_changed(PG_FUNCTION_ARGS)
 {
 	CacheInvalidateRelcacheByRelid(catalog_get()->idem_ring.state);
 	PG_RETURN_VOID();
+}
+
+/*
+ * SQL: idem_next_xid(), later than every transaction that has written so far.
+ */
+Datum
+idem_next_xid(PG_FUNCTION_ARGS)
+{
+	PG_RETURN_FULLTRANSACTIONID(ReadNextFullTransactionId());
 }

@@ -147,26 +147,33 @@ shared_database(Oid database)
 }
 
 SharedDatabase *
+shared_find_my_database(void)
+{
+	if (my_database == NULL && shared_ready())
+		my_database = shared_database(MyDatabaseId);
+	return my_database;
+}
+
+SharedDatabase *
 shared_my_database(void)
 {
-	if (my_database == NULL)
-	{
-		my_database = shared_database(MyDatabaseId);
-		if (my_database == NULL)
-			ereport(ERROR,
-					(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
-					 errmsg("too many databases use the extension idempotency"),
-					 errdetail("One server can have %d of them.",
-							   SHARED_DATABASES_MAX)));
-	}
+	if (shared_find_my_database() == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+				 errmsg("too many databases use the extension idempotency"),
+				 errdetail("One server can have %d of them.",
+						   SHARED_DATABASES_MAX)));
 	return my_database;
 }
 
 void
 shared_count(SharedCounter counter, uint64 count)
 {
-	if (my_database == NULL && shared_ready())
-		my_database = shared_database(MyDatabaseId);
+	static bool asked = false;	/* to ask again each time would cost too much */
+
+	if (!asked)
+		(void) shared_find_my_database();
+	asked = true;
 	if (my_database != NULL)
 		pg_atomic_fetch_add_u64(&my_database->counters[counter], count);
 }

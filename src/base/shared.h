@@ -85,8 +85,12 @@ extern void shared_require(const char *what);
 /* The entry of a database, made if it is not there; NULL: the table is full. */
 extern SharedDatabase *shared_database(Oid database);
 
-/* The entry of this session's database; raises an error if there is no room. */
+/*
+ * The entry of this session's database.  The first raises an error if there is
+ * no room, the second returns NULL, also if the library is not preloaded.
+ */
 extern SharedDatabase *shared_my_database(void);
+extern SharedDatabase *shared_find_my_database(void);
 
 /* Adds to a counter of this session's database, if there is a place for it. */
 extern void shared_count(SharedCounter counter, uint64 count);

@@ -8,10 +8,11 @@
  */
 #include "postgres.h"
 
+#include "access/table.h"
 #include "access/tableam.h"
 #include "commands/trigger.h"
-#include "executor/executor.h"
 #include "miscadmin.h"
+#include "storage/lmgr.h"
 #include "utils/builtins.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
@@ -30,27 +31,36 @@ static Oid	carried_table = InvalidOid;
 static BlockNumber carried_to = 0;
 
 /*
- * Moves one row, unless another transaction is about to.
+ * Moves one row, unless another transaction is about to, or the table is not an
+ * old generation any more.
  */
 static bool
-carry_row(KeyRing *keys, int generation, TupleTableSlot *row)
+carry_row(Oid table, TupleTableSlot *row)
 {
-	keys->found_in = generation;
-	keys->found_at = row->tts_tid;
-	if (keys_delete(keys) != TM_Ok)
-		return false;
-	keys_insert_moved(keys, row);
-	return true;
+	bool		moved = false;
+	KeyRing		keys;
+
+	keys_open(&keys, RowExclusiveLock);
+	for (int i = 1; i < keys.map.live; i++)
+	{
+		if (keys.map.tables[i] != table)
+			continue;
+		keys.found_in = i;
+		keys.found_at = row->tts_tid;
+		moved = keys_delete(&keys) == TM_Ok;
+	}
+	if (moved)
+		keys_insert_moved(&keys, row);
+	keys_close(&keys);
+	return moved;
 }
 
 /*
- * Moves up to so many rows of the oldest generation.
+ * Moves up to so many rows of a table.
  */
 static int64
-carry_rows(KeyRing *keys, int max_keys)
+carry_rows(Relation table, int max_keys)
 {
-	int			oldest = keys->map.live - 1;
-	Relation	table = keys_table(keys, oldest);
 	TupleTableSlot *row = table_slot_create(table, NULL);
 	Snapshot	latest = RegisterSnapshot(GetLatestSnapshot());
 	ItemPointerData from;
@@ -72,7 +82,7 @@ carry_rows(KeyRing *keys, int max_keys)
 		if (key_expiry_of_row(row) <= GetCurrentTimestamp())
 			continue;
 		carried_to = ItemPointerGetBlockNumber(&row->tts_tid);
-		moved += carry_row(keys, oldest, row);
+		moved += carry_row(RelationGetRelid(table), row);
 	}
 	if (moved < max_keys)
 		carried_to = 0;
@@ -83,39 +93,42 @@ carry_rows(KeyRing *keys, int max_keys)
 }
 
 /*
- * SQL: idem_carry(max_keys integer).
+ * The table that is to be emptied; InvalidOid: there is only one generation.
+ */
+static Oid
+carry_oldest(void)
+{
+	KeyRing		keys;
+
+	keys_open(&keys, RowExclusiveLock);
+	keys_close(&keys);
+	return keys.map.live > 1 ? keys.map.tables[keys.map.live - 1] : InvalidOid;
+}
+
+/*
+ * SQL: idem_carry(max_keys integer, slot smallint).
  */
 Datum
 idem_carry(PG_FUNCTION_ARGS)
 {
-	int			max_keys = PG_GETARG_INT32(0);
-	int64		moved = 0;
-	KeyRing		keys;
+	Oid			from;
+	Relation	table;
+	int64		moved;
 
-	claim_prevent_if_readonly("idem_carry()");
-	if (max_keys <= 0)
+	key_prevent_if_readonly("idem_carry()");
+	if (PG_ARGISNULL(0) || PG_GETARG_INT32(0) <= 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("max_keys must be positive")));
-	keys_open(&keys, RowExclusiveLock);
-	if (keys.map.live > 1)
-		moved = carry_rows(&keys, max_keys);
-	keys_close(&keys);
+	/* In the order of keys_open, and of DROP EXTENSION. */
+	LockRelationOid(catalog_get()->idem_token_seq, RowExclusiveLock);
+	from = PG_ARGISNULL(1) ? carry_oldest() : key_generation_arg(fcinfo, 1);
+	if (!OidIsValid(from))
+		PG_RETURN_INT64(0);
+	table = table_open(from, RowExclusiveLock);
+	moved = carry_rows(table, PG_GETARG_INT32(0));
+	table_close(table, NoLock);
 	PG_RETURN_INT64(moved);
-}
-
-/*
- * What the executor would check, had it inserted the row itself.
- */
-static void
-carry_check_constraints(Relation table, TupleTableSlot *row)
-{
-	EState	   *estate = CreateExecutorState();
-	ResultRelInfo *info = makeNode(ResultRelInfo);
-
-	InitResultRelInfo(info, table, 0, NULL, 0);
-	ExecConstraints(info, row, estate);
-	FreeExecutorState(estate);
 }
 
 static void
@@ -162,7 +175,7 @@ idem_key_redirect(PG_FUNCTION_ARGS)
 	if (!CALLED_AS_TRIGGER(fcinfo))
 		elog(ERROR, "not called as a trigger");
 	row = trigger->tg_trigslot;
-	carry_check_constraints(trigger->tg_relation, row);
+	relation_check_constraints(trigger->tg_relation, row);
 	if (key_expiry_of_row(row) <= GetCurrentTimestamp())
 		return PointerGetDatum(NULL);
 	name = key_name_of_row(row);

@@ -55,13 +55,6 @@ typedef struct ClaimObstacle
 PG_FUNCTION_INFO_V1(idem_claim);
 
 void
-claim_prevent_if_readonly(const char *function)
-{
-	PreventCommandDuringRecovery(function);
-	PreventCommandIfReadOnly(function);
-}
-
-void
 claim_read_args(Claim *claim, FunctionCallInfo fcinfo,
 				int lease_arg, int ttl_arg, int wait_arg)
 {
@@ -73,35 +66,25 @@ claim_read_args(Claim *claim, FunctionCallInfo fcinfo,
 	claim->leased = !PG_ARGISNULL(lease_arg);
 	claim->lease = key_span_arg(fcinfo, lease_arg);
 	claim->ttl = key_span_arg(fcinfo, ttl_arg);
+	key_check_span(claim->lease, "lease");
+	key_check_span(claim->ttl, "ttl");
 }
 
 /*
- * What the time is for the next look: a wait may have taken long.
- */
-static void
-claim_set_times(Claim *claim)
-{
-	TimestampTz start;
-
-	claim->now = start = GetCurrentTimestamp();
-	if (claim->leased)
-		start = claim->lease_until =
-			key_deadline(claim->lease, claim->now, settings_lease_s, "lease");
-	claim->expires_at = key_deadline(claim->ttl, start, settings_ttl_s, "ttl");
-}
-
-/*
- * The row of a fresh claim.  In the transactional mode it is complete from the
- * start: nobody sees it before this transaction commits.
+ * The row of a claim that begins now.  In the transactional mode it is complete
+ * from the start: nobody sees it before this transaction commits.
  */
 static KeyRow
 claim_new_row(const Claim *claim, int32 attempt)
 {
+	TimestampTz start = GetCurrentTimestamp();
 	KeyRow		row = {0};
 
 	row.token = key_next_token();
-	row.expires_at = claim->expires_at;
-	row.lease_until = claim->lease_until;
+	if (claim->leased)
+		start = row.lease_until = key_deadline(claim->lease, start,
+											   settings_lease_s, "lease");
+	row.expires_at = key_deadline(claim->ttl, start, settings_ttl_s, "ttl");
 	row.attempt = attempt;
 	row.state = claim->leased ? KEY_IN_PROGRESS : KEY_COMPLETED;
 	row.request = claim->request;
@@ -133,15 +116,16 @@ claim_insert(const Claim *claim, KeyRing *keys, ClaimAnswer *answer)
  */
 static ClaimStep
 claim_take_over(const Claim *claim, KeyRing *keys, const KeyRow *lapsed,
-				ClaimAnswer *answer)
+				TimestampTz now, ClaimAnswer *answer)
 {
-	bool		forgotten = lapsed->expires_at <= claim->now;
+	bool		forgotten = lapsed->expires_at <= now;
 	KeyRow		row = claim_new_row(claim, forgotten ? 1 : lapsed->attempt + 1);
 
 	switch (keys_replace(keys, &claim->name, &row))
 	{
 		case TM_Ok:
 			*answer = claim_won(&row);
+			answer->taken_over = !forgotten && lapsed->state == KEY_IN_PROGRESS;
 			return CLAIM_ANSWERED;
 		case TM_BeingModified:
 			return CLAIM_IN_DOUBT;
@@ -165,12 +149,13 @@ claim_mismatches(const Claim *claim, const KeyRow *row)
  * key is free for the taking.
  */
 static bool
-claim_judge(const Claim *claim, const KeyRow *row, ClaimAnswer *answer)
+claim_judge(const Claim *claim, const KeyRow *row, TimestampTz now,
+			ClaimAnswer *answer)
 {
 	*answer = (ClaimAnswer) {.attempt = row->attempt};
-	if (row->expires_at <= claim->now || row->state == KEY_RETRYABLE)
+	if (row->expires_at <= now || row->state == KEY_RETRYABLE)
 		return false;
-	if (row->state == KEY_IN_PROGRESS && row->lease_until <= claim->now)
+	if (row->state == KEY_IN_PROGRESS && row->lease_until <= now)
 		return false;
 	if (claim_mismatches(claim, row))
 	{
@@ -180,11 +165,10 @@ claim_judge(const Claim *claim, const KeyRow *row, ClaimAnswer *answer)
 	if (row->state == KEY_IN_PROGRESS)
 	{
 		answer->outcome = IDEM_IN_PROGRESS;
-		answer->retry_after_us = row->lease_until - claim->now;
+		answer->retry_after_us = row->lease_until - now;
 		return true;
 	}
 	answer->outcome = row->state == KEY_COMPLETED ? IDEM_COMPLETED : IDEM_FAILED;
-	answer->response = row->response;
 	return true;
 }
 
@@ -208,6 +192,17 @@ claim_wait(KeyRing *keys, ClaimObstacle *obstacle)
 }
 
 /*
+ * The answer is to be given; it takes its response along.
+ */
+static ClaimStep
+claim_answer(KeyRing *keys, ClaimAnswer *answer)
+{
+	if (answer->outcome == IDEM_COMPLETED || answer->outcome == IDEM_FAILED)
+		answer->response = keys_response(keys);
+	return CLAIM_ANSWERED;
+}
+
+/*
  * One look at the key.  A replay waits neither for one who is deleting the row
  * nor, where an older generation still has it, for one who is inserting it
  * anew: the sweeper does both when it carries a key forward.
@@ -221,17 +216,19 @@ claim_try(const Claim *claim, KeyRing *keys, ClaimAnswer *answer,
 	for (int i = 0; i < keys->map.live; i++)
 	{
 		SnapshotData dirty;
+		TimestampTz now;
 		bool		answered;
 		KeyRow		row;
 
 		InitDirtySnapshot(dirty);
 		if (!keys_find_in(keys, i, &claim->name, &dirty))
 			continue;
-		row = keys_row(keys);
-		answered = claim_judge(claim, &row, answer);
+		row = key_row(keys->slot);
+		now = GetCurrentTimestamp();
+		answered = claim_judge(claim, &row, now, answer);
 		if (answered && row.state != KEY_IN_PROGRESS &&
 			!TransactionIdIsValid(dirty.xmin))
-			return CLAIM_ANSWERED;
+			return claim_answer(keys, answer);
 		if (in_doubt)
 			continue;
 		obstacle->generation = i;
@@ -240,15 +237,15 @@ claim_try(const Claim *claim, KeyRing *keys, ClaimAnswer *answer,
 		obstacle->speculative = dirty.speculativeToken != 0;
 		in_doubt = TransactionIdIsValid(obstacle->xid);
 		if (!in_doubt && answered)
-			return CLAIM_ANSWERED;
+			return claim_answer(keys, answer);
 		if (!in_doubt)
-			return claim_take_over(claim, keys, &row, answer);
+			return claim_take_over(claim, keys, &row, now, answer);
 	}
 	return in_doubt ? CLAIM_IN_DOUBT : claim_insert(claim, keys, answer);
 }
 
 ClaimAnswer
-claim_key(Claim *claim)
+claim_key(const Claim *claim)
 {
 	ClaimStep	step;
 	ClaimAnswer answer;
@@ -259,7 +256,6 @@ claim_key(Claim *claim)
 		KeyRing		keys;
 
 		CHECK_FOR_INTERRUPTS();
-		claim_set_times(claim);
 		keys_open(&keys, RowExclusiveLock);
 		step = claim_try(claim, &keys, &answer, &obstacle);
 		keys_unlock(&keys);
@@ -270,7 +266,7 @@ claim_key(Claim *claim)
 
 	if (step == CLAIM_IN_DOUBT)
 		answer = (ClaimAnswer) {.outcome = IDEM_IN_PROGRESS};
-	stats_count_claim(answer.outcome, answer.attempt);
+	stats_count_claim(answer.outcome, answer.taken_over);
 	return answer;
 }
 
@@ -300,6 +296,10 @@ claim_result(const ClaimAnswer *answer)
 	bool		nulls[CLAIM_ANSWER_COLUMNS];
 	HeapTuple	tuple;
 
+	if (desc->natts != CLAIM_ANSWER_COLUMNS)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("type idem_answer of extension idempotency was altered")));
 	claim_answer_columns(answer, values, nulls);
 	tuple = heap_form_tuple(desc, values, nulls);
 	ReleaseTupleDesc(desc);
@@ -315,7 +315,7 @@ idem_claim(PG_FUNCTION_ARGS)
 	Claim		claim = {.name = key_name_from_args(fcinfo, 0, 1)};
 	ClaimAnswer answer;
 
-	claim_prevent_if_readonly("idem_claim()");
+	key_prevent_if_readonly("idem_claim()");
 	claim_read_args(&claim, fcinfo, 2, 4, 5);
 	if (!PG_ARGISNULL(3))
 		claim.request = DatumGetByteaPP(DirectFunctionCall1(sha256_bytea,

@@ -19,11 +19,6 @@ typedef struct Claim
 	const Interval *lease;		/* meaningful if leased */
 	const Interval *ttl;		/* NULL: as configured */
 	bytea	   *request;		/* SHA-256; NULL: none */
-
-	/* As of the present look at the key. */
-	TimestampTz now;
-	TimestampTz lease_until;
-	TimestampTz expires_at;
 } Claim;
 
 /* What became of it. */
@@ -34,16 +29,14 @@ typedef struct ClaimAnswer
 	int32		attempt;		/* 0: none */
 	Datum		response;		/* 0: none */
 	TimeOffset	retry_after_us; /* 0: unknown */
+	bool		taken_over;		/* from an owner whose lease ran out */
 } ClaimAnswer;
 
-/* Raises an error unless the transaction may write. */
-extern void claim_prevent_if_readonly(const char *function);
-
-/* Reads the arguments lease, ttl and wait. */
+/* Reads and checks the arguments lease, ttl and wait. */
 extern void claim_read_args(Claim *claim, FunctionCallInfo fcinfo,
 							int lease_arg, int ttl_arg, int wait_arg);
 
-extern ClaimAnswer claim_key(Claim *claim);
+extern ClaimAnswer claim_key(const Claim *claim);
 
 /* The columns outcome, token, attempt, response and retry_after. */
 extern void claim_answer_columns(const ClaimAnswer *answer, Datum *values,

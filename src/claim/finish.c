@@ -30,7 +30,7 @@
  * Raises an error if the row does not allow it.
  */
 typedef bool (*FinishChange) (FunctionCallInfo fcinfo, const KeyName *name,
-							  KeyRow *row, bool own);
+							  KeyRing *keys, KeyRow *row);
 
 PG_FUNCTION_INFO_V1(idem_complete);
 PG_FUNCTION_INFO_V1(idem_fail);
@@ -74,7 +74,7 @@ finish_find_owned(KeyRing *keys, const KeyName *name, int64 token)
 
 	if (!keys_find(keys, name))
 		finish_not_found(name);
-	row = keys_row(keys);
+	row = key_row(keys->slot);
 	if (row.expires_at <= GetCurrentTimestamp())
 		finish_not_found(name);
 	if (row.token != token)
@@ -144,7 +144,7 @@ finish_change(FunctionCallInfo fcinfo, const KeyName *name, FinishChange change)
 		CHECK_FOR_INTERRUPTS();
 		keys_open(&keys, RowExclusiveLock);
 		row = finish_find_owned(&keys, name, token);
-		if (change(fcinfo, name, &row, finish_is_own(&keys)))
+		if (change(fcinfo, name, &keys, &row))
 			result = keys_replace(&keys, name, &row);
 		else
 			result = TM_Ok;
@@ -158,13 +158,16 @@ finish_change(FunctionCallInfo fcinfo, const KeyName *name, FinishChange change)
  * back, is as good as the first.
  */
 static bool
-finish_is_repeat(const KeyRow *row, Datum response)
+finish_is_repeat(KeyRing *keys, const KeyRow *row, Datum response)
 {
+	Datum		saved;
+
 	if (row->state != KEY_COMPLETED)
 		return false;
-	if (row->response == (Datum) 0 || response == (Datum) 0)
-		return row->response == response;
-	return DatumGetBool(DirectFunctionCall2(jsonb_eq, row->response, response));
+	saved = keys_response(keys);
+	if (saved == (Datum) 0 || response == (Datum) 0)
+		return saved == response;
+	return DatumGetBool(DirectFunctionCall2(jsonb_eq, saved, response));
 }
 
 /*
@@ -185,12 +188,13 @@ finish_deadline(FunctionCallInfo fcinfo, int arg, const KeyRow *row)
 }
 
 static bool
-finish_complete(FunctionCallInfo fcinfo, const KeyName *name, KeyRow *row,
-				bool own)
+finish_complete(FunctionCallInfo fcinfo, const KeyName *name, KeyRing *keys,
+				KeyRow *row)
 {
 	Datum		response = PG_ARGISNULL(2) ? (Datum) 0 : PG_GETARG_DATUM(2);
+	bool		own = finish_is_own(keys);
 
-	if (!own && finish_is_repeat(row, response))
+	if (!own && finish_is_repeat(keys, row, response))
 		return false;
 	finish_require_open(name, row, own);
 	row->expires_at = finish_deadline(fcinfo, 4, row);
@@ -207,15 +211,16 @@ idem_complete(PG_FUNCTION_ARGS)
 {
 	KeyName		name = key_name_from_args(fcinfo, 0, 3);
 
-	claim_prevent_if_readonly("idem_complete()");
+	key_prevent_if_readonly("idem_complete()");
 	finish_change(fcinfo, &name, finish_complete);
 	PG_RETURN_VOID();
 }
 
 static bool
-finish_fail(FunctionCallInfo fcinfo, const KeyName *name, KeyRow *row, bool own)
+finish_fail(FunctionCallInfo fcinfo, const KeyName *name, KeyRing *keys,
+			KeyRow *row)
 {
-	finish_require_open(name, row, own);
+	finish_require_open(name, row, finish_is_own(keys));
 	row->expires_at = finish_deadline(fcinfo, FINISH_NO_TTL, row);
 	row->state = PG_GETARG_BOOL(4) ? KEY_RETRYABLE : KEY_FAILED;
 	row->response = PG_ARGISNULL(2) ? (Datum) 0 : PG_GETARG_DATUM(2);
@@ -234,7 +239,7 @@ idem_fail(PG_FUNCTION_ARGS)
 		ereport(ERROR,
 				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
 				 errmsg("retry must not be null")));
-	claim_prevent_if_readonly("idem_fail()");
+	key_prevent_if_readonly("idem_fail()");
 	finish_change(fcinfo, &name, finish_fail);
 	PG_RETURN_VOID();
 }
@@ -244,7 +249,8 @@ idem_fail(PG_FUNCTION_ARGS)
  * says that nobody came between.
  */
 static bool
-finish_renew(FunctionCallInfo fcinfo, const KeyName *name, KeyRow *row, bool own)
+finish_renew(FunctionCallInfo fcinfo, const KeyName *name, KeyRing *keys,
+			 KeyRow *row)
 {
 	TimestampTz lease_until;
 
@@ -270,7 +276,7 @@ idem_renew(PG_FUNCTION_ARGS)
 {
 	KeyName		name = key_name_from_args(fcinfo, 0, 3);
 
-	claim_prevent_if_readonly("idem_renew()");
+	key_prevent_if_readonly("idem_renew()");
 	PG_RETURN_TIMESTAMPTZ(finish_change(fcinfo, &name, finish_renew).lease_until);
 }
 
@@ -286,17 +292,20 @@ idem_forget(PG_FUNCTION_ARGS)
 	TM_Result	result = TM_Updated;
 	bool		remembered = false;
 
-	claim_prevent_if_readonly("idem_forget()");
+	key_prevent_if_readonly("idem_forget()");
 	while (result != TM_Ok)
 	{
 		KeyRing		keys;
 
 		CHECK_FOR_INTERRUPTS();
 		keys_open(&keys, ShareRowExclusiveLock);
-		remembered = keys_find(&keys, &name);
-		result = remembered ? keys_delete(&keys) : TM_Ok;
-		if (remembered)
-			remembered = keys_row(&keys).expires_at > GetCurrentTimestamp();
+		remembered = false;
+		result = TM_Ok;
+		if (keys_find(&keys, &name))
+		{
+			remembered = key_expiry_of_row(keys.slot) > GetCurrentTimestamp();
+			result = keys_delete(&keys);
+		}
 		finish_end_look(&keys, result);
 	}
 	PG_RETURN_BOOL(remembered);

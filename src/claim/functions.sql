@@ -74,9 +74,9 @@ COMMENT ON FUNCTION idem_forget(text, text) IS
 	'For operators: drops what is remembered of a key; says whether there was anything.';
 
 /*
- * The steps by which keys expire.  Each is one short transaction of the
- * sweeper's, which calls idem_expire; base/ring.c has the idea.  They wait for
- * a lock for 0.1 s at most and then give up until the next time.
+ * The steps by which keys expire. Each is one short transaction of the
+ * sweeper's, which calls idem_expire; base/ring.c has the idea. They wait for a
+ * lock for 0.1 s at most and then give up until the next time.
  */
 
 CREATE FUNCTION idem_ring_changed()
@@ -93,6 +93,13 @@ AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION idem_count_expired(bigint) IS
 	'Internal: adds to the counter that idem_stats shows.';
 
+CREATE FUNCTION idem_next_xid()
+RETURNS xid8
+LANGUAGE C VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME';
+COMMENT ON FUNCTION idem_next_xid() IS
+	'Internal: later than every transaction that has written so far.';
+
 CREATE FUNCTION idem_switch()
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
@@ -102,10 +109,8 @@ AS $$
 DECLARE
 	next smallint;
 BEGIN
-	-- quiet_xid has to be later than every transaction that may have written.
-	IF pg_current_xact_id_if_assigned() IS NOT NULL THEN
-		RAISE EXCEPTION 'idem_switch must be the first to write in its transaction'
-			USING ERRCODE = '25000';
+	IF NOT EXISTS (SELECT FROM @extschema@.idem_ring WHERE state = 'empty') THEN
+		RETURN false;
 	END IF;
 	LOCK TABLE @extschema@.idem_ring IN SHARE ROW EXCLUSIVE MODE;
 	SELECT slot INTO next FROM @extschema@.idem_ring WHERE state = 'empty' ORDER BY slot LIMIT 1;
@@ -113,7 +118,7 @@ BEGIN
 		RETURN false;
 	END IF;
 	UPDATE @extschema@.idem_ring
-		SET state = 'old', closed_at = clock_timestamp(), quiet_xid = pg_current_xact_id()
+		SET state = 'old', closed_at = clock_timestamp(), quiet_xid = @extschema@.idem_next_xid()
 		WHERE state = 'current';
 	UPDATE @extschema@.idem_ring
 		SET state = 'current', opened_at = clock_timestamp(),
@@ -128,12 +133,12 @@ $$;
 COMMENT ON FUNCTION idem_switch() IS
 	'Internal: opens an empty generation of keys as the current one; false: there is none, or the ring is busy.';
 
-CREATE FUNCTION idem_carry(max_keys integer DEFAULT 1000)
+CREATE FUNCTION idem_carry(max_keys integer DEFAULT 1000, slot smallint DEFAULT NULL)
 RETURNS bigint
-LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE
+LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME';
-COMMENT ON FUNCTION idem_carry(integer) IS
-	'Internal: moves keys that have not expired from the oldest generation into the current one; returns how many.';
+COMMENT ON FUNCTION idem_carry(integer, smallint) IS
+	'Internal: moves keys that have not expired from an old generation, the oldest by default, into the current one; returns how many.';
 
 CREATE FUNCTION idem_is_quiet(generation_xid xid8)
 RETURNS boolean
@@ -147,7 +152,7 @@ COMMENT ON FUNCTION idem_is_quiet(xid8) IS
  * The two looks have a snapshot each, the later one for the rows: once it is
  * quiet nothing is added, so a scan that finds nothing is true for good.
  */
-CREATE FUNCTION idem_retire()
+CREATE FUNCTION idem_retire(slot smallint DEFAULT NULL)
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -155,13 +160,14 @@ SET lock_timeout = '100ms'
 SET enable_seqscan = on
 AS $$
 DECLARE
-	oldest @extschema@.idem_ring;
+	oldest  @extschema@.idem_ring;
 	started timestamptz := clock_timestamp();
 	expired bigint;
 	others  bigint;
 BEGIN
-	SELECT * INTO oldest FROM @extschema@.idem_ring
-		WHERE state = 'old' ORDER BY generation LIMIT 1;
+	SELECT * INTO oldest FROM @extschema@.idem_ring r
+		WHERE r.state = 'old' AND r.slot = coalesce(idem_retire.slot, r.slot)
+		ORDER BY r.generation LIMIT 1;
 	IF NOT FOUND OR NOT @extschema@.idem_is_quiet(oldest.quiet_xid) THEN
 		RETURN false;
 	END IF;
@@ -172,12 +178,12 @@ BEGIN
 		-- Somebody has been about them: looking again must not be all we do.
 		UPDATE @extschema@.idem_ring
 			SET rest_until = clock_timestamp() + 20 * (clock_timestamp() - started)
-			WHERE slot = oldest.slot AND state = 'old';
+			WHERE generation = oldest.generation AND state = 'old';
 		RETURN false;
 	END IF;
 	LOCK TABLE @extschema@.idem_ring IN SHARE ROW EXCLUSIVE MODE;
 	UPDATE @extschema@.idem_ring SET state = 'retired'
-		WHERE slot = oldest.slot AND generation = oldest.generation AND state = 'old';
+		WHERE generation = oldest.generation AND state = 'old';
 	IF NOT FOUND THEN
 		RETURN false;
 	END IF;
@@ -188,13 +194,14 @@ EXCEPTION WHEN lock_not_available THEN
 	RETURN false;
 END
 $$;
-COMMENT ON FUNCTION idem_retire() IS
-	'Internal: takes the oldest generation of keys out of use once all in it has expired; false: not yet.';
+COMMENT ON FUNCTION idem_retire(smallint) IS
+	'Internal: takes an old generation of keys, the oldest by default, out of use once all in it has expired; false: not yet.';
 
 CREATE FUNCTION idem_truncate()
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
+SET lock_timeout = '100ms'
 AS $$
 DECLARE
 	unused smallint;
@@ -221,13 +228,9 @@ $$;
 COMMENT ON FUNCTION idem_truncate() IS
 	'Internal: truncates a retired generation of keys; false: there is none, or it is locked.';
 
-/*
- * What is in each generation, by a sample of so many pages: exact as long as it
- * is no larger.
- */
 CREATE FUNCTION idem_sample(
+	slot             smallint,
 	pages            integer,
-	OUT slot         smallint,
 	OUT keys         double precision,
 	OUT expired      double precision,
 	OUT in_progress  double precision,
@@ -235,70 +238,59 @@ CREATE FUNCTION idem_sample(
 	OUT failed       double precision,
 	OUT retryable    double precision,
 	OUT oldest_lease timestamptz)
-RETURNS SETOF record
-LANGUAGE plpgsql STRICT VOLATILE PARALLEL UNSAFE SECURITY DEFINER ROWS 3
-SET search_path = pg_catalog, pg_temp
-AS $$
-DECLARE
-	percent real;
-BEGIN
-	FOR slot IN SELECT r.slot FROM @extschema@.idem_ring r
-		WHERE r.state IN ('current', 'old') ORDER BY r.generation DESC
-	LOOP
-		percent := 100 * least(1, pages::real * current_setting('block_size')::real
-			/ greatest(1, pg_relation_size(format('@extschema@.idem_key_%s', slot)::regclass)));
-		EXECUTE format('SELECT count(*) * 100 / $1,
-			count(*) FILTER (WHERE expires_at <= $2) * 100 / $1,
-			count(*) FILTER (WHERE expires_at > $2 AND state = ''p'') * 100 / $1,
-			count(*) FILTER (WHERE expires_at > $2 AND state = ''c'') * 100 / $1,
-			count(*) FILTER (WHERE expires_at > $2 AND state = ''f'') * 100 / $1,
-			count(*) FILTER (WHERE expires_at > $2 AND state = ''r'') * 100 / $1,
-			min(lease_until) FILTER (WHERE expires_at > $2)
-			FROM @extschema@.idem_key_%s TABLESAMPLE SYSTEM ($1)', slot)
-			INTO keys, expired, in_progress, completed, failed, retryable, oldest_lease
-			USING percent, clock_timestamp();
-		RETURN NEXT;
-	END LOOP;
-END
-$$;
-COMMENT ON FUNCTION idem_sample(integer) IS
-	'Internal: an estimate of what is in each generation of keys.';
+RETURNS record
+LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME';
+COMMENT ON FUNCTION idem_sample(smallint, integer) IS
+	'Internal: what is in a generation of keys, by a sample of so many pages: exact as long as it has no more.';
 
 /*
- * A generation is emptied once nine tenths of it have expired; or once half
- * has and it was closed longer than idempotency.ttl ago, so that keys that are
- * kept for long do not keep the others. What is left is carried forward, at
- * the cost of a claim each. The next generation is opened when a tenth of the
- * current one has expired: then the first has lived for about one ttl.
+ * The next generation is opened when a tenth of the current one has expired:
+ * it has then lived for a little more than one ttl. An old one is emptied when
+ * nothing in it is needed any more. Keys that are kept for longer than the
+ * others are only carried forward where no table is left to go on with: out of
+ * the generation with the fewest of them, and not before that frees as many as
+ * have to be moved. So each key that expires costs one move at most, and what
+ * has expired never takes much more space than what has not.
  */
+CREATE FUNCTION idem_next_to_empty(freed double precision)
+RETURNS smallint
+LANGUAGE sql VOLATILE PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+	SELECT r.slot FROM @extschema@.idem_ring r, @extschema@.idem_sample(r.slot, 64) s
+	WHERE r.state = 'old' AND (r.rest_until < clock_timestamp()) IS NOT FALSE
+		AND @extschema@.idem_is_quiet(r.quiet_xid)
+		AND (s.expired = s.keys OR s.keys - s.expired <= s.expired + freed)
+	ORDER BY s.keys - s.expired, r.generation LIMIT 1
+$$;
+COMMENT ON FUNCTION idem_next_to_empty(double precision) IS
+	'Internal: the old generation of keys that is to be emptied next, if any, where so many expired keys can go on account of it.';
+
 CREATE FUNCTION idem_expire(max_keys integer DEFAULT 1000)
 RETURNS boolean
 LANGUAGE plpgsql STRICT VOLATILE PARALLEL UNSAFE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
+SET lock_timeout = '100ms'
 AS $$
 DECLARE
-	ring  @extschema@.idem_ring;
-	found_keys record;
+	now_used record;
+	due      boolean;
+	unused   smallint;
 BEGIN
 	IF @extschema@.idem_truncate() THEN
 		RETURN true;
 	END IF;
-	SELECT * INTO ring FROM @extschema@.idem_ring
-		WHERE state = 'old' ORDER BY generation LIMIT 1;
-	IF FOUND AND ring.rest_until > clock_timestamp() IS NOT TRUE
-		AND @extschema@.idem_is_quiet(ring.quiet_xid)
-	THEN
-		SELECT * INTO found_keys FROM @extschema@.idem_sample(64) s WHERE s.slot = ring.slot;
-		IF found_keys.expired >= 0.9 * found_keys.keys
-			OR (found_keys.expired >= 0.5 * found_keys.keys AND clock_timestamp() >
-				ring.closed_at + current_setting('idempotency.ttl')::interval)
-		THEN
-			RETURN @extschema@.idem_carry(max_keys) > 0 OR @extschema@.idem_retire();
-		END IF;
+	SELECT s.* INTO now_used FROM @extschema@.idem_ring r, @extschema@.idem_sample(r.slot, 64) s
+		WHERE r.state = 'current';
+	due := now_used.expired > 0.1 * now_used.keys;
+	IF due AND @extschema@.idem_switch() THEN
+		RETURN true;
 	END IF;
-	SELECT s.* INTO found_keys FROM @extschema@.idem_sample(64) s
-		JOIN @extschema@.idem_ring r ON r.slot = s.slot WHERE r.state = 'current';
-	RETURN found_keys.expired > 0.1 * found_keys.keys AND @extschema@.idem_switch();
+	unused := @extschema@.idem_next_to_empty(CASE WHEN due THEN now_used.expired ELSE '-infinity' END);
+	RETURN unused IS NOT NULL AND (@extschema@.idem_carry(max_keys, unused) > 0 OR @extschema@.idem_retire(unused));
+EXCEPTION WHEN lock_not_available THEN
+	RETURN false;
 END
 $$;
 COMMENT ON FUNCTION idem_expire(integer) IS
@@ -321,11 +313,12 @@ COMMENT ON FUNCTION idem_counters() IS
 CREATE VIEW idem_stats AS
 	SELECT c.*, s.*
 	FROM idem_counters() c,
-		(SELECT pg_catalog.round(coalesce(pg_catalog.sum(in_progress), 0)) AS keys_in_progress,
-			pg_catalog.round(coalesce(pg_catalog.sum(completed), 0)) AS keys_completed,
-			pg_catalog.round(coalesce(pg_catalog.sum(failed), 0)) AS keys_failed,
-			pg_catalog.round(coalesce(pg_catalog.sum(retryable), 0)) AS keys_retryable,
-			pg_catalog.min(oldest_lease) AS oldest_lease
-		FROM idem_sample(1000)) s;
+		(SELECT pg_catalog.round(coalesce(pg_catalog.sum(s.in_progress), 0)) AS keys_in_progress,
+			pg_catalog.round(coalesce(pg_catalog.sum(s.completed), 0)) AS keys_completed,
+			pg_catalog.round(coalesce(pg_catalog.sum(s.failed), 0)) AS keys_failed,
+			pg_catalog.round(coalesce(pg_catalog.sum(s.retryable), 0)) AS keys_retryable,
+			pg_catalog.min(s.oldest_lease) AS oldest_lease
+		FROM idem_ring r, idem_sample(r.slot, 1000) s
+		WHERE r.state OPERATOR(pg_catalog.=) 'current' OR r.state OPERATOR(pg_catalog.=) 'old') s;
 COMMENT ON VIEW idem_stats IS
 	'Answers of idem_claim since the server started, and the keys that are remembered now, by a sample if there are many.';

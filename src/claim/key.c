@@ -16,7 +16,9 @@
 #include "catalog/pg_collation.h"
 #include "commands/sequence.h"
 #include "common/int.h"
+#include "miscadmin.h"
 #include "storage/lmgr.h"
+#include "tcop/utility.h"
 #include "utils/fmgroids.h"
 #include "utils/fmgrprotos.h"
 #include "utils/rel.h"
@@ -41,6 +43,25 @@ enum
 	KEY_ATT_RESPONSE,
 	KEY_ATTS
 };
+
+void
+key_prevent_if_readonly(const char *function)
+{
+	PreventCommandDuringRecovery(function);
+	PreventCommandIfReadOnly(function);
+}
+
+Oid
+key_generation_arg(FunctionCallInfo fcinfo, int arg)
+{
+	int			slot = PG_GETARG_INT16(arg);
+
+	if (slot < 0 || slot >= RING_SIZE)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("there is no generation %d", slot)));
+	return catalog_get()->idem_ring.tables[slot];
+}
 
 static void
 key_check_length(text *value, const char *name)
@@ -121,6 +142,13 @@ key_deadline(const Interval *span, TimestampTz from, int default_s,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("%s must be positive", name)));
 	return deadline;
+}
+
+void
+key_check_span(const Interval *span, const char *name)
+{
+	if (span != NULL)
+		(void) key_deadline(span, GetCurrentTimestamp(), 0, name);
 }
 
 TimestampTz
@@ -256,9 +284,8 @@ key_expiry_of_row(TupleTableSlot *row)
 }
 
 KeyRow
-keys_row(KeyRing *keys)
+key_row(TupleTableSlot *slot)
 {
-	TupleTableSlot *slot = keys->slot;
 	KeyRow		row;
 
 	slot_getallattrs(slot);
@@ -270,9 +297,17 @@ keys_row(KeyRing *keys)
 		DatumGetTimestampTz(slot->tts_values[KEY_ATT_LEASE_UNTIL]);
 	row.request = slot->tts_isnull[KEY_ATT_REQUEST] ? NULL :
 		DatumGetByteaPCopy(slot->tts_values[KEY_ATT_REQUEST]);
-	row.response = slot->tts_isnull[KEY_ATT_RESPONSE] ? (Datum) 0 :
-		PointerGetDatum(PG_DETOAST_DATUM_COPY(slot->tts_values[KEY_ATT_RESPONSE]));
+	row.response = (Datum) 0;
 	return row;
+}
+
+Datum
+keys_response(KeyRing *keys)
+{
+	bool		isnull;
+	Datum		response = slot_getattr(keys->slot, KEY_ATT_RESPONSE + 1, &isnull);
+
+	return isnull ? (Datum) 0 : PointerGetDatum(PG_DETOAST_DATUM_COPY(response));
 }
 
 static void

@@ -39,7 +39,7 @@ typedef struct KeyRow
 	int32		attempt;
 	KeyState	state;
 	bytea	   *request;		/* SHA-256 of it; NULL: not given */
-	Datum		response;		/* jsonb; 0: none */
+	Datum		response;		/* jsonb to be written; 0: none */
 } KeyRow;
 
 /*
@@ -59,6 +59,12 @@ typedef struct KeyRing
 	LOCKMODE	locked;			/* NoLock: not any more */
 } KeyRing;
 
+/* Raises an error unless the transaction may write. */
+extern void key_prevent_if_readonly(const char *function);
+
+/* The table of keys that an argument names by its number. */
+extern Oid	key_generation_arg(FunctionCallInfo fcinfo, int arg);
+
 /* Raises an error unless text can be a key. */
 extern void key_check_key(text *key);
 
@@ -71,8 +77,9 @@ extern KeyName key_name_from_args(FunctionCallInfo fcinfo, int key_arg,
 extern TimestampTz key_deadline(const Interval *span, TimestampTz from,
 								int default_s, const char *name);
 
-/* An argument for key_deadline. */
+/* An argument for key_deadline, and whether that would raise an error now. */
 extern const Interval *key_span_arg(FunctionCallInfo fcinfo, int arg);
+extern void key_check_span(const Interval *span, const char *name);
 
 /* at + span_us; raises an error if there is no such time. */
 extern TimestampTz key_time_after(TimestampTz at, int64 span_us);
@@ -103,8 +110,11 @@ extern bool keys_find(KeyRing *keys, const KeyName *name);
 extern KeyName key_name_of_row(TupleTableSlot *row);
 extern TimestampTz key_expiry_of_row(TupleTableSlot *row);
 
-/* A copy of what is in the slot. */
-extern KeyRow keys_row(KeyRing *keys);
+/* A copy of a row of any generation, but for the response. */
+extern KeyRow key_row(TupleTableSlot *slot);
+
+/* A copy of the response in the slot; 0: none. */
+extern Datum keys_response(KeyRing *keys);
 
 /* Inserts a key that is not there; false: there is one, perhaps in doubt. */
 extern bool keys_insert(KeyRing *keys, const KeyName *name, const KeyRow *row);

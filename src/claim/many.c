@@ -137,7 +137,7 @@ idem_claim_many(PG_FUNCTION_ARGS)
 	ManyItem   *items;
 	int			count;
 
-	claim_prevent_if_readonly("idem_claim_many()");
+	key_prevent_if_readonly("idem_claim_many()");
 	InitMaterializedSRF(fcinfo, 0);
 	items = many_items(fcinfo, &count);
 	claim.name.scope = key_scope_arg(fcinfo, 1);

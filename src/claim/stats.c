@@ -1,23 +1,53 @@
 /*
  * stats.c
- *		What claims were answered, counted since the server started.
+ *		What claims were answered, counted since the server started, and what
+ *		keys there are.
+ *
+ * How many keys there are, by state, is estimated from a sample of the pages.
  *
  * The counters are in shared memory, one atomic addition an answer: an answer
- * counts as it is given, whatever becomes of its transaction.  Without the
- * library being preloaded nothing is counted.
+ * counts as it is given, whatever becomes of its transaction.  Nothing is
+ * counted without the library being preloaded, or in more databases than there
+ * are places for.
  */
 #include "postgres.h"
 
+#include "access/table.h"
+#include "access/tableam.h"
 #include "funcapi.h"
+#include "miscadmin.h"
+#include "storage/bufmgr.h"
+#include "utils/snapmgr.h"
 
 #include "base/shared.h"
+#include "claim/key.h"
 #include "claim/stats.h"
+
+/* The columns of idem_sample. */
+enum
+{
+	SAMPLE_KEYS,
+	SAMPLE_EXPIRED,
+	SAMPLE_IN_PROGRESS,
+	SAMPLE_COMPLETED,
+	SAMPLE_FAILED,
+	SAMPLE_RETRYABLE,
+	SAMPLE_OLDEST_LEASE,
+	SAMPLE_COLUMNS
+};
+
+typedef struct Sample
+{
+	double		counts[SAMPLE_OLDEST_LEASE];
+	TimestampTz oldest_lease;	/* 0: none */
+} Sample;
 
 PG_FUNCTION_INFO_V1(idem_counters);
 PG_FUNCTION_INFO_V1(idem_count_expired);
+PG_FUNCTION_INFO_V1(idem_sample);
 
 void
-stats_count_claim(IdemOutcome outcome, int attempt)
+stats_count_claim(IdemOutcome outcome, bool taken_over)
 {
 	static const SharedCounter counters[IDEM_OUTCOMES] = {
 		[IDEM_CLAIMED] = SHARED_CLAIMED,
@@ -28,7 +58,7 @@ stats_count_claim(IdemOutcome outcome, int attempt)
 	};
 
 	shared_count(counters[outcome], 1);
-	if (outcome == IDEM_CLAIMED && attempt > 1)
+	if (taken_over)
 		shared_count(SHARED_TAKEOVERS, 1);
 }
 
@@ -42,23 +72,129 @@ idem_count_expired(PG_FUNCTION_ARGS)
 	PG_RETURN_VOID();
 }
 
+static void
+sample_add_row(Sample *sample, const KeyRow *row)
+{
+	sample->counts[SAMPLE_KEYS]++;
+	if (row->expires_at <= GetCurrentTimestamp())
+	{
+		sample->counts[SAMPLE_EXPIRED]++;
+		return;
+	}
+	switch (row->state)
+	{
+		case KEY_IN_PROGRESS:
+			sample->counts[SAMPLE_IN_PROGRESS]++;
+			if (sample->oldest_lease == 0 || row->lease_until < sample->oldest_lease)
+				sample->oldest_lease = row->lease_until;
+			break;
+		case KEY_COMPLETED:
+			sample->counts[SAMPLE_COMPLETED]++;
+			break;
+		case KEY_FAILED:
+			sample->counts[SAMPLE_FAILED]++;
+			break;
+		case KEY_RETRYABLE:
+			sample->counts[SAMPLE_RETRYABLE]++;
+			break;
+	}
+}
+
+static void
+sample_add_pages(Sample *sample, Relation table, BlockNumber first,
+				 BlockNumber last)
+{
+	TupleTableSlot *slot = table_slot_create(table, NULL);
+	ItemPointerData from;
+	ItemPointerData to;
+	TableScanDesc scan;
+
+	ItemPointerSet(&from, first, FirstOffsetNumber);
+	ItemPointerSet(&to, last, MaxOffsetNumber);
+	scan = table_beginscan_tidrange(table, GetActiveSnapshot(), &from, &to);
+	while (table_scan_getnextslot_tidrange(scan, ForwardScanDirection, slot))
+	{
+		KeyRow		row = key_row(slot);
+
+		CHECK_FOR_INTERRUPTS();
+		sample_add_row(sample, &row);
+	}
+	table_endscan(scan);
+	ExecDropSingleTupleTableSlot(slot);
+}
+
 /*
- * SQL: idem_counters().  All null without the library being preloaded.
+ * Looks at so many pages, evenly over the table, and counts for all.
+ */
+static Sample
+sample_table(Relation table, int pages)
+{
+	BlockNumber blocks = RelationGetNumberOfBlocks(table);
+	Sample		sample = {0};
+
+	if (blocks == 0)
+		return sample;
+	if (blocks <= (BlockNumber) pages)
+	{
+		sample_add_pages(&sample, table, 0, blocks - 1);
+		return sample;
+	}
+	for (int i = 0; i < pages; i++)
+	{
+		BlockNumber block = (BlockNumber) ((uint64) blocks * i / pages);
+
+		sample_add_pages(&sample, table, block, block);
+	}
+	for (int i = 0; i < SAMPLE_OLDEST_LEASE; i++)
+		sample.counts[i] *= (double) blocks / pages;
+	return sample;
+}
+
+/*
+ * SQL: idem_sample(slot smallint, pages integer).
+ */
+Datum
+idem_sample(PG_FUNCTION_ARGS)
+{
+	int			pages = PG_GETARG_INT32(1);
+	Relation	table;
+	Sample		sample;
+	Datum		values[SAMPLE_COLUMNS];
+	bool		nulls[SAMPLE_COLUMNS] = {false};
+	TupleDesc	desc;
+
+	if (pages <= 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("pages must be positive")));
+	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
+		elog(ERROR, "return type must be a row type");
+	table = table_open(key_generation_arg(fcinfo, 0), AccessShareLock);
+	sample = sample_table(table, pages);
+	table_close(table, AccessShareLock);
+	for (int i = 0; i < SAMPLE_OLDEST_LEASE; i++)
+		values[i] = Float8GetDatum(sample.counts[i]);
+	values[SAMPLE_OLDEST_LEASE] = TimestampTzGetDatum(sample.oldest_lease);
+	nulls[SAMPLE_OLDEST_LEASE] = sample.oldest_lease == 0;
+	return HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values, nulls));
+}
+
+/*
+ * SQL: idem_counters().  All null where nothing is counted.
  */
 Datum
 idem_counters(PG_FUNCTION_ARGS)
 {
 	Datum		values[1 + SHARED_COUNTERS] = {0};
 	bool		nulls[1 + SHARED_COUNTERS];
+	SharedDatabase *database = shared_find_my_database();
 	TupleDesc	desc;
 
 	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
 		elog(ERROR, "return type must be a row type");
-	memset(nulls, !shared_ready(), sizeof(nulls));
-	if (shared_ready())
+	memset(nulls, database == NULL, sizeof(nulls));
+	if (database != NULL)
 	{
-		SharedDatabase *database = shared_my_database();
-
 		values[0] = TimestampTzGetDatum(database->since);
 		for (int i = 0; i < SHARED_COUNTERS; i++)
 			values[1 + i] =

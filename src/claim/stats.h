@@ -7,6 +7,6 @@
 
 #include "base/catalog.h"
 
-extern void stats_count_claim(IdemOutcome outcome, int attempt);
+extern void stats_count_claim(IdemOutcome outcome, bool taken_over);
 
 #endif							/* CLAIM_STATS_H */

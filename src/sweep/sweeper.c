@@ -9,6 +9,7 @@
  */
 #include "postgres.h"
 
+#include "access/xact.h"
 #include "catalog/pg_type.h"
 #include "miscadmin.h"
 #include "pgstat.h"
@@ -26,7 +27,7 @@ PGDLLEXPORT void sweeper_main(Datum arg);
 typedef struct SweepRoom
 {
 	const char *activity;
-	SavedQuery	expire;
+	SavedQuery	sweep;
 } SweepRoom;
 
 static SweepRoom rooms[] = {
@@ -37,7 +38,7 @@ static SweepRoom rooms[] = {
 };
 
 /*
- * One batch of one room.  Returns whether there may be more.
+ * One step of one room.  Returns whether there may be more.
  */
 static bool
 sweep_room(SweepRoom *room)
@@ -48,9 +49,36 @@ sweep_room(SweepRoom *room)
 
 	if (!worker_begin(room->activity))
 		proc_exit(1);
-	query_run(&room->expire, values, NULL, false);
+	query_run(&room->sweep, values, NULL, false);
 	more = DatumGetBool(query_datum(0, 1, &isnull));
 	worker_commit();
+	return more;
+}
+
+/*
+ * As sweep_room.  What goes wrong in one room, such as a table that is locked
+ * for long, must not keep the sweeper from the others.
+ */
+static bool
+sweep_room_or_report(SweepRoom *room)
+{
+	MemoryContext context = CurrentMemoryContext;
+	volatile bool more = false;
+
+	PG_TRY();
+	{
+		more = sweep_room(room);
+	}
+	PG_CATCH();
+	{
+		MemoryContextSwitchTo(context);
+		HOLD_INTERRUPTS();
+		EmitErrorReport();
+		AbortCurrentTransaction();
+		FlushErrorState();
+		RESUME_INTERRUPTS();
+	}
+	PG_END_TRY();
 	return more;
 }
 
@@ -65,7 +93,7 @@ sweeper_main(Datum arg)
 		for (int i = 0; i < (int) lengthof(rooms); i++)
 		{
 			worker_obey_signals();
-			more |= sweep_room(&rooms[i]);
+			more |= sweep_room_or_report(&rooms[i]);
 		}
 		if (more)
 			continue;
