@@ -12,7 +12,8 @@
  *
  * - Who writes holds RowExclusiveLock from the first look for a row until the
  *   row is physically inserted, and no longer: not to the end of the
- *   transaction.  Nobody waits for a transaction while holding it.
+ *   transaction.  Nobody waits while holding it for what another transaction
+ *   has written; only for a table that somebody has locked as a whole.
  * - Who changes the map holds ShareRowExclusiveLock until the change is
  *   committed.  The invalidation that goes with the commit reaches every
  *   writer no later than it gets the lock.

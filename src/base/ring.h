@@ -20,8 +20,8 @@ typedef struct RingMap
 
 /*
  * Keeps the map from changing and returns it.  The mode is RowExclusiveLock, or
- * ShareRowExclusiveLock to be the only one.  Nobody may wait for another
- * transaction until ring_unlock.
+ * ShareRowExclusiveLock to be the only one.  Nobody may wait for a
+ * transaction that has written a row until ring_unlock.
  */
 extern RingMap ring_lock(LOCKMODE mode);
 extern void ring_unlock(LOCKMODE mode);
