@@ -4,9 +4,9 @@
  *
  * A ring is three tables of the same layout, its generations.  New rows go
  * into the current one.  The sweeper opens the next from time to time, and
- * once nearly all in the oldest has expired, carries the rest forward, takes
- * it out of the map and truncates it: rows expire without a DELETE, a dead
- * tuple or an index on the time.
+ * once all in an old one has expired, takes it out of the map and truncates
+ * it: rows expire without a DELETE, a dead tuple or an index on the time.  Rows
+ * that outlive the others are carried forward, where space asks for it.
  *
  * The map is the state table, which each session caches.  Its lock guards it:
  *

@@ -14,7 +14,10 @@ CREATE TYPE idem_answer AS (
 COMMENT ON TYPE idem_answer IS
 	'What idem_claim returns.';
 
-/* DROP EXTENSION locks relations in the order of their creation, and our code too: the sequence, the ring, the keys. */
+/*
+ * DROP EXTENSION locks relations in the order of their creation, and our code
+ * in the same: the sequence, the ring, the keys.
+ */
 CREATE SEQUENCE idem_token_seq AS bigint;
 COMMENT ON SEQUENCE idem_token_seq IS
 	'Fencing tokens of idem_claim, each larger than the ones before.';
