@@ -31,19 +31,10 @@ wait_until($node, "SELECT count(*) = 0 FROM idem_key WHERE key LIKE 'short-%'",
 	'keys vanish after their ttl');
 is(sql('SELECT string_agg(key, \' \' ORDER BY key) FROM idem_key'), 'leased long', 'others stay');
 
-# --- a locked key does not hold up the rest
+# --- reservations; that keys are locked does not hold them up
 
 my $session = session($node);
-sql("SELECT idem_claim('locked', ttl => '300 ms'), idem_claim('free', ttl => '301 ms')");
-$session->query_safe("BEGIN; SELECT FROM idem_key_0 WHERE key = 'locked' FOR UPDATE");
-wait_until($node, "SELECT count(*) = 0 FROM idem_key WHERE key = 'free'",
-	'the sweeper passes a row that is locked');
-is(sql("SELECT count(*) FROM idem_key WHERE key = 'locked'"), '1', 'and leaves it');
-$session->query_safe('COMMIT');
-wait_until($node, "SELECT count(*) = 0 FROM idem_key WHERE key = 'locked'", 'until the lock is gone');
-
-# --- reservations
-
+$session->query_safe('BEGIN; LOCK TABLE idem_key_0, idem_key_1, idem_key_2 IN ACCESS EXCLUSIVE MODE');
 subscribe($node, $receiver, '/ok/stock', topics => "'{stock.*}'");
 sql(q(
 	SELECT stock_receive('hat', 10), stock_receive('scarf', 10);
@@ -51,6 +42,7 @@ sql(q(
 	SELECT stock_reserve('hat', 4, 'kept', ttl => '1 h')));
 wait_until($node, "SELECT count(*) = 0 FROM stock_hold WHERE reservation = 'unpaid'",
 	'an unpaid reservation expires');
+$session->query_safe('COMMIT');
 is(sql('SELECT sku, available, reserved FROM stock_levels ORDER BY sku'), "hat|6|4\nscarf|10|0",
 	'its quantities are free again, others are still reserved');
 is(sql("SELECT sku, quantity FROM stock_log WHERE change = 'expire' ORDER BY sku"), "hat|2\nscarf|3",

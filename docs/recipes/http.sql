@@ -1,0 +1,16 @@
+-- The tables of http.js. Not one of them has a column or a constraint for
+-- request keys.
+
+CREATE TABLE orders (
+	id       bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+	account  text NOT NULL,
+	item     text NOT NULL,
+	quantity integer NOT NULL
+);
+
+CREATE TABLE payments (
+	id      bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+	account text NOT NULL,
+	amount  bigint NOT NULL,
+	receipt text NOT NULL
+);

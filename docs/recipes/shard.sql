@@ -1,0 +1,40 @@
+-- What each shard has: its part of the accounts, and the operations on them.
+-- Ids are checked, inserted and forgotten by idem_claim.
+
+CREATE TABLE accounts (
+	name    text PRIMARY KEY,
+	balance bigint NOT NULL
+);
+
+-- Adds an amount, and answers with the new balance: once for each id. A repeated
+-- call gets the answer that the first one was given, whatever has happened to
+-- the account since.
+CREATE FUNCTION deposit(id text, account text, amount bigint)
+RETURNS jsonb
+LANGUAGE plpgsql
+AS $$
+DECLARE
+	claim  idem_answer;
+	answer jsonb;
+BEGIN
+	claim := idem_claim(id, scope => 'deposit',
+		request => jsonb_build_array(account, amount)::text);
+
+	CASE claim.outcome
+		WHEN 'claimed' THEN
+			NULL;
+		WHEN 'completed' THEN
+			RETURN claim.response;
+		WHEN 'mismatch' THEN
+			RAISE EXCEPTION 'id "%" was used for another deposit', id
+				USING ERRCODE = '22023';
+	END CASE;
+
+	INSERT INTO accounts AS a VALUES (account, amount)
+	ON CONFLICT (name) DO UPDATE SET balance = a.balance + excluded.balance
+	RETURNING jsonb_build_object('account', name, 'balance', balance) INTO answer;
+
+	PERFORM idem_complete(id, claim.token, answer, scope => 'deposit');
+	RETURN answer;
+END
+$$;

@@ -1,0 +1,162 @@
+# Program: programs that a test starts, talks to by lines, and ends.
+#
+# They are ended whatever becomes of the test, be it killed.  What they print on
+# their standard error is in the log directory of the test.
+
+package Program;
+
+use strict;
+use warnings FATAL => 'all';
+
+use Cwd qw(abs_path);
+use Exporter qw(import);
+use File::Basename qw(basename dirname);
+use IPC::Run;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+our @EXPORT = qw(as_shop prepare_recipe start_recipe);
+
+use constant { WAIT_S => 60, STOP_S => 15 };
+
+my $recipes = abs_path(dirname(__FILE__) . '/../../../docs/recipes');
+my @started;
+
+# Starts a command, with variables added to its environment.
+sub start
+{
+	my ($class, $command, %env) = @_;
+	my $name = basename($command->[-1]);
+	my $self = bless {
+		name => $name,
+		stdin => '',
+		stdout => '',
+		timer => IPC::Run::timer(WAIT_S),
+		log => sprintf('%s/%s_%d_%s.log', $PostgreSQL::Test::Utils::log_path,
+			basename($0, '.pl'), scalar(@started), $name)
+	}, $class;
+
+	local %ENV = (%ENV, %env);
+	$self->{run} = IPC::Run::start([ qw(setpriv --pdeathsig KILL), @$command ],
+		'<', \$self->{stdin}, '>', \$self->{stdout}, '2>', $self->{log}, $self->{timer});
+	push @started, $self;
+	return $self;
+}
+
+# Writes lines to its input.
+sub say
+{
+	my ($self, @lines) = @_;
+	$self->{stdin} .= "$_\n" for @lines;
+	$self->{run}->pump_nb;
+	return;
+}
+
+# Waits for a line of its output that begins with these words, and takes it out.
+# If none comes, the test goes on with an empty one, and why is in the notes.
+sub line
+{
+	my ($self, $begin) = @_;
+	my $line = qr/^(\Q$begin\E(?![^ \n]).*)\n/m;
+
+	$self->{timer}->start(WAIT_S);
+	return '' unless pump_until($self->{run}, $self->{timer}, \$self->{stdout}, $line);
+	$self->{stdout} =~ s/$line//;
+	return $1;
+}
+
+# All lines that it has printed and that nobody has taken out; takes them out.
+sub lines
+{
+	my ($self) = @_;
+	$self->{run}->pump_nb if $self->{run}->pumpable;
+	my @lines = split /\n/, $self->{stdout};
+	$self->{stdout} = '';
+	return @lines;
+}
+
+sub signal
+{
+	my ($self, $signal) = @_;
+	$self->{run}->signal($signal);
+	return;
+}
+
+# Waits until it ends by itself.
+sub wait_for_end
+{
+	my ($self) = @_;
+	$self->{timer}->start(WAIT_S);
+	$self->{run}->pump while $self->{run}->pumpable && !$self->{timer}->is_expired;
+	my $ended = !$self->{run}->pumpable;
+	$self->stop;
+	return $ended;
+}
+
+# Ends it, with SIGTERM at first.
+sub stop
+{
+	my ($self) = @_;
+	my $run = delete $self->{run} or return;
+	$run->kill_kill(grace => STOP_S);
+	return;
+}
+
+# As a crash does.
+sub crash
+{
+	my ($self) = @_;
+	$self->signal('KILL');
+	$self->stop;
+	return;
+}
+
+END
+{
+	local ($?, $@);
+	for my $program (reverse @started)
+	{
+		eval { $program->stop };
+	}
+}
+
+# --- the programs of docs/recipes
+
+# Sets up a database for a recipe as its administrator would: the extension, a
+# role for the application with what idempotency_grant gives it, and the tables.
+sub prepare_recipe
+{
+	my ($node, $file, $db) = @_;
+	$db //= 'postgres';
+
+	$node->safe_psql($db, <<END);
+SET client_min_messages = warning;
+CREATE EXTENSION IF NOT EXISTS idempotency;
+SELECT 'CREATE ROLE shop LOGIN' WHERE NOT EXISTS (SELECT FROM pg_roles WHERE rolname = 'shop') \\gexec
+SELECT idempotency_grant('shop');
+GRANT CREATE ON SCHEMA public TO shop;
+SET ROLE shop;
+\\i $recipes/$file
+END
+	return;
+}
+
+# The environment of the application.
+sub as_shop
+{
+	my ($node, $db) = @_;
+	return (
+		PGHOST => $node->host,
+		PGPORT => $node->port,
+		PGUSER => 'shop',
+		PGDATABASE => $db // 'postgres');
+}
+
+sub start_recipe
+{
+	my ($file, %env) = @_;
+	my @options = @{ delete $env{NODE_ARGUMENTS} // [] };
+	return Program->start([ 'node', @options, "$recipes/$file" ], %env);
+}
+
+1;
