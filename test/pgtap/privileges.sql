@@ -1,7 +1,7 @@
 -- Who may do what.  If this fails, somebody can do what was not given to him,
 -- or an application cannot do its work.
 BEGIN;
-SELECT plan(14);
+SELECT plan(17);
 
 CREATE VIEW member AS
 SELECT d.classid, d.objid FROM pg_depend d
@@ -38,7 +38,7 @@ SELECT set_eq($$
 	SELECT p.proname::text FROM member m
 	JOIN pg_proc p ON p.oid = m.objid AND m.classid = 'pg_proc'::regclass
 	WHERE has_function_privilege('shop_app', p.oid, 'EXECUTE')
-$$, ARRAY['idem_claim', 'idem_complete', 'idem_fail', 'idem_renew',
+$$, ARRAY['idem_claim', 'idem_claim_many', 'idem_complete', 'idem_fail', 'idem_renew',
 	'outbox_enqueue', 'stock_lines', 'stock_reserve', 'stock_confirm',
 	'stock_cancel', 'stock_level'],
 	'an application may claim, enqueue and reserve');
@@ -52,6 +52,8 @@ $$, 'an application may read and write no table itself');
 SET ROLE shop_app;
 SELECT lives_ok($$ SELECT idem_complete('k', token, '1') FROM idem_claim('k') $$,
 	'an application claims');
+SELECT lives_ok($$ SELECT * FROM idem_claim_many('{k1,k2}') $$, 'an application claims a batch');
+SELECT throws_ok($$ SELECT * FROM idem_stats $$, '42501', NULL, 'an application does not read the statistics');
 SELECT lives_ok($$ SELECT outbox_enqueue('t', '{}') $$, 'an application enqueues');
 SELECT lives_ok($$ SELECT stock_reserve(stock_lines('{"none": 1}'), 'r') $$,
 	'an application reserves');
@@ -63,10 +65,12 @@ RESET ROLE;
 
 -- Monitoring.
 SET ROLE watcher;
-SELECT lives_ok($$ SELECT * FROM outbox_subscriptions, outbox_dead, stock_levels $$,
+SELECT lives_ok($$ SELECT * FROM idem_stats, outbox_subscriptions, outbox_dead, stock_levels $$,
 	'pg_monitor reads the views');
 SELECT throws_ok($$ SELECT * FROM outbox_subscription $$, '42501',
 	NULL, 'pg_monitor does not read secrets');
+SELECT throws_ok($$ SELECT * FROM idem_key $$, '42501',
+	NULL, 'nor keys');
 RESET ROLE;
 
 -- What runs with the owner's rights looks up nothing by the caller's path.

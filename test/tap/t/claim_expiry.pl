@@ -31,11 +31,12 @@ my %path = (postgres => 'public', other => '"Odd schema"');
 for my $db (sort keys %path)
 {
 	$node->safe_psql($db, "ALTER DATABASE $db SET search_path = $path{$db}");
-	$node->safe_psql($db, 'SELECT count(*) FROM idem_claim_many(ARRAY(SELECT $$short $$ || i FROM generate_series(1, '
-		  . KEYS . q() i), ttl => '100 ms');
-		SELECT token AS t FROM idem_claim('long', lease => '1 h', request => 'r') \gset
-		SELECT idem_complete('long', :t, '"kept"', ttl => '1 h');
-		SELECT idem_claim('running', lease => '1 h')));
+	$node->safe_psql($db, <<SQL);
+SELECT count(*) FROM idem_claim_many(ARRAY(SELECT 'short ' || i FROM generate_series(1, @{[KEYS]}) i), ttl => '100 ms');
+SELECT token AS t FROM idem_claim('long', lease => '1 h', request => 'r') \\gset
+SELECT idem_complete('long', :t, '"kept"', ttl => '1 h');
+SELECT idem_claim('running', lease => '1 h');
+SQL
 }
 for my $db (sort keys %path)
 {

@@ -1,0 +1,38 @@
+-- For the tests of the ring of keys: the extension in a database :db of their
+-- own, where nothing happens by itself.
+\set ECHO none
+SET client_min_messages = warning;
+-- No worker ever runs in a template.
+CREATE DATABASE :db IS_TEMPLATE true;
+\c :db
+SET client_min_messages = warning;
+CREATE EXTENSION idempotency;
+
+-- Takes a step that has to succeed, unless autovacuum is in its way just now.
+CREATE FUNCTION until(step text) RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+	done boolean;
+BEGIN
+	FOR i IN 1..1000 LOOP
+		EXECUTE 'SELECT ' || step INTO done;
+		EXIT WHEN done;
+		PERFORM pg_sleep(0.01);
+	END LOOP;
+	RETURN done;
+END
+$$;
+
+-- Where every row of a key is, in use or not.
+CREATE VIEW places AS
+SELECT k.key, r.state AS place, r.generation, k.state, k.attempt,
+	k.expires_at > clock_timestamp() AS live
+FROM (SELECT 0 AS slot, * FROM idem_key_0 UNION ALL SELECT 1, * FROM idem_key_1
+	UNION ALL SELECT 2, * FROM idem_key_2) k JOIN idem_ring r USING (slot);
+
+-- An answer that does not fit into a row.
+CREATE FUNCTION big(seed text) RETURNS jsonb LANGUAGE sql AS
+	$$ SELECT to_jsonb(string_agg(md5(seed || i), '')) FROM generate_series(1, 4000) i $$;
+
+\set ring 'SELECT state, generation FROM idem_ring ORDER BY generation;'
+\set SHOW_CONTEXT never
+\set ECHO all
