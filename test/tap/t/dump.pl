@@ -31,6 +31,13 @@ sql(q(
 	SELECT token AS t FROM idem_claim('paid', request => 'r', lease => '1 min') \gset
 	SELECT idem_complete('paid', :t, '{"charge": 1}');
 	SELECT idem_claim('running', lease => '1 h');
+	SELECT idem_claim('expired', ttl => '1 us');
+	SELECT idem_switch();
+	SELECT token AS t FROM idem_claim('second', 'scope', lease => '1 min') \gset
+	SELECT idem_fail('second', :t, '"declined"', 'scope', retry => false);
+	SELECT idem_claim('expired again', ttl => '1 us');
+	SELECT idem_switch();
+	SELECT idem_claim('third', lease => '1 us', ttl => '1 h');
 	SELECT stock_receive('hat', 10, 'first delivery');
 	SELECT stock_reserve('hat', 3, 'order-1', ttl => '1 h');
 	SELECT stock_reserve('hat', 2, 'order-2', ttl => '1 h');
@@ -59,6 +66,9 @@ $session->query_safe(q(BEGIN; SELECT outbox_enqueue('done', '{"n": 2}')));
 sql(q(SELECT outbox_enqueue('done', '{"n": 3}')));
 $receiver->wait_for('done', requests => 2);
 
+# Keys are in three generations, or one is out of use and has expired ones.
+is(sql(q(SELECT count(*) FROM idem_ring WHERE state <> 'empty')), '3', 'all generations of keys are in use');
+
 # --- dump and restore
 
 my $file = PostgreSQL::Test::Utils::tempdir() . '/dump';
@@ -73,6 +83,11 @@ is(copy_sql('SELECT outcome, response FROM idem_claim(\'paid\')'), 'completed|{"
 is(copy_sql("SELECT outcome FROM idem_claim('paid', request => 'other')"), 'mismatch',
 	'with the requests they belong to');
 is(copy_sql("SELECT outcome FROM idem_claim('running')"), 'in_progress', 'leases go on');
+is(copy_sql("SELECT outcome, response FROM idem_claim('second', 'scope')"), 'failed|"declined"',
+	'keys of every generation are there');
+is(copy_sql("SELECT outcome, attempt FROM idem_claim('third', lease => '1 h')"), 'claimed|2',
+	'and go on where they were');
+is(copy_sql("SELECT outcome, attempt FROM idem_claim('expired')"), 'claimed|1', 'expired ones are not');
 cmp_ok(copy_sql("SELECT token FROM idem_claim('new', lease => '1 s')"), '>',
 	sql('SELECT max(token) FROM idem_key'), 'tokens go on');
 is(copy_sql("SELECT * FROM stock_level('hat')"), '5|3', 'stock is there');
@@ -88,6 +103,20 @@ cmp_ok(copy_sql(q(SELECT outbox_enqueue('open', '{"n": 3}'))), '>',
 is(copy_sql(q(SELECT outbox_subscribe('late', 'http://192.0.2.1/', topics => '{none}') IS NOT NULL)), 't',
 	'new subscriptions do not collide with restored ones');
 copy_sql("SELECT outbox_unsubscribe('late')");
+
+# --- data only, into an extension that is there and in use
+
+sql('CREATE DATABASE other');
+$node->safe_psql('other', q(CREATE EXTENSION idempotency; SELECT idem_claim('own'), idem_claim('expired', ttl => '1 us'), idem_switch()));
+command_ok([ 'pg_restore', '--exit-on-error', '--data-only', (map { "--table=idem_key_$_" } 0 .. 2), '--table=idem_token_seq',
+		'-d', $node->connstr('other'), $file ], 'pg_restore --data-only');
+is($node->safe_psql('other', q(SELECT key, outcome FROM unnest(ARRAY['own', 'paid', 'running', 'third']) key, idem_claim(key) ORDER BY key)),
+	"own|completed\npaid|completed\nrunning|in_progress\nthird|claimed", 'adds the keys');
+cmp_ok($node->safe_psql('other', "SELECT token FROM idem_claim('new', lease => '1 s')"), '>',
+	sql('SELECT max(token) FROM idem_key'), 'and tokens go on');
+$node->psql('other', "COPY idem_key_2 FROM STDIN;\n1\t2999-01-01\t1\tc\t\town\t\\N\t\\N\t\\N\n\\.\n", stderr => \my $stderr);
+like($stderr, qr/ERROR: +key "own" is there already/, 'a key that is there already is refused');
+sql('DROP DATABASE other');
 
 # --- held, then adopted
 

@@ -26,6 +26,7 @@ $standby->start;
 
 # One event waits for a retry, another was not sent yet.
 $primary->safe_psql('postgres', "SELECT stock_receive('hat', 5), idem_claim('k')");
+$primary->safe_psql('postgres', q(SELECT idem_switch(); SELECT idem_claim('k2', lease => '1 us', ttl => '1 h')));
 $receiver->switch('shop', 'fail');
 $primary->safe_psql('postgres', q(SELECT outbox_enqueue('t', '{"n": 2}', key => 'a')));
 $primary->poll_query_until('postgres', 'SELECT waiting = 1 FROM outbox_subscriptions');
@@ -36,6 +37,9 @@ is($standby->safe_psql('postgres',
 		"SELECT count(*) FROM pg_stat_activity WHERE backend_type LIKE 'idempotency%'"), '0', 'a standby runs no workers');
 my %writes = (
 	idem_claim => "SELECT idem_claim('x')",
+	idem_claim_many => "SELECT idem_claim_many('{k,x}')",
+	idem_carry => 'SELECT idem_carry()',
+	idem_switch => 'SELECT idem_switch()',
 	idem_complete => "SELECT idem_complete('k', 1)",
 	idem_forget => "SELECT idem_forget('k')",
 	outbox_enqueue => "SELECT outbox_enqueue('t', '{}')",
@@ -69,5 +73,11 @@ is(scalar(grep { $_->{data}{n} == 1 } @requests), 1,
 	'what had been delivered and replicated is not sent again');
 is($standby->safe_psql('postgres', "SELECT outcome FROM idem_claim('k')"), 'completed',
 	'keys are known');
+
+# Keys expire there now.
+$standby->safe_psql('postgres', "SELECT count(*) FROM idem_claim_many(ARRAY(SELECT 'x' || i FROM generate_series(1, 100) i), ttl => '1 us')");
+$standby->poll_query_until('postgres', q(SELECT max(generation) > 2 FROM idem_ring));
+is($standby->safe_psql('postgres', "SELECT key, outcome, attempt FROM unnest(ARRAY['k', 'k2', 'x1']) key, idem_claim(key) ORDER BY key"),
+	"k|completed|1\nk2|claimed|2\nx1|claimed|1", 'the ring goes on where it was');
 
 done_testing();
