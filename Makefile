@@ -39,6 +39,7 @@ SQL_PARTS := $(wildcard \
 	src/claim/functions.sql \
 	src/outbox/tables.sql \
 	src/outbox/functions.sql \
+	src/outbox/segments.sql \
 	src/relay/functions.sql \
 	src/stock/tables.sql \
 	src/stock/functions.sql \

@@ -23,7 +23,7 @@ SELECT * FROM ring;
 
 -- What has not expired stays in use until it is carried forward, from the
 -- oldest generation, at most so many at a time.
-SELECT until(format('idem_is_quiet(%L)', quiet_xid)) FROM idem_ring
+SELECT until(format('idempotency_is_quiet(%L)', quiet_xid)) FROM idem_ring
 WHERE state = 'old' ORDER BY generation DESC LIMIT 1;
 SELECT idem_retire();
 SELECT idem_truncate();
@@ -61,7 +61,7 @@ SELECT until('idem_truncate()');
 BEGIN;
 SELECT outcome FROM idem_claim('first');
 SELECT until('idem_switch()');
-SELECT quiet_xid > pg_current_xact_id() AS later, idem_is_quiet(quiet_xid) FROM idem_ring
+SELECT quiet_xid > pg_current_xact_id() AS later, idempotency_is_quiet(quiet_xid) FROM idem_ring
 WHERE state = 'old' ORDER BY generation DESC LIMIT 1;
 ROLLBACK;
 BEGIN;

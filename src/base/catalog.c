@@ -35,7 +35,7 @@ catalog_relation_changed(Datum arg, Oid relation)
 	loading_disturbed = true;
 	if (!OidIsValid(relation) ||
 		relation == cached.idem_token_seq ||
-		relation == cached.outbox_log ||
+		relation == cached.rings[RING_LOG].state ||
 		relation == cached.outbox_position_seq)
 		cached_valid = false;
 }
@@ -139,8 +139,8 @@ catalog_load(Catalog *catalog, Oid extension)
 	strlcpy(catalog->schema_name, quote_identifier(get_namespace_name(schema)),
 			sizeof(catalog->schema_name));
 	catalog->idem_token_seq = catalog_relation(schema, "idem_token_seq");
-	catalog_load_ring(&catalog->idem_ring, schema, "idem_ring", "idem_key");
-	catalog->outbox_log = catalog_relation(schema, "outbox_log");
+	catalog_load_ring(&catalog->rings[RING_KEYS], schema, "idem_ring", "idem_key");
+	catalog_load_ring(&catalog->rings[RING_LOG], schema, "outbox_ring", "outbox_log");
 	catalog->outbox_position_seq = catalog_relation(schema, "outbox_position_seq");
 	catalog_load_outcomes(catalog);
 	catalog->idem_answer = catalog_type(schema, "idem_answer");

@@ -19,6 +19,13 @@ typedef enum IdemOutcome
 /* The tables of a ring (ring.h), and the one that says which of them are live. */
 #define CATALOG_RING_SIZE 3
 
+typedef enum RingId
+{
+	RING_KEYS,					/* idem_key */
+	RING_LOG,					/* outbox_log */
+	RINGS
+} RingId;
+
 typedef struct CatalogRing
 {
 	Oid			state;
@@ -31,10 +38,9 @@ typedef struct Catalog
 	Oid			schema;
 	char		schema_name[NAMEDATALEN * 2 + 3];	/* quoted if need be */
 	Oid			idem_token_seq;
-	CatalogRing idem_ring;
+	CatalogRing rings[RINGS];
 	Oid			idem_outcome[IDEM_OUTCOMES];
 	Oid			idem_answer;
-	Oid			outbox_log;
 	Oid			outbox_position_seq;
 } Catalog;
 

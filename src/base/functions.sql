@@ -6,3 +6,95 @@ LANGUAGE C STABLE STRICT PARALLEL UNSAFE
 AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION idempotency_require_preload(text) IS
 	'Internal: raises an error unless the library is preloaded.';
+
+/*
+ * The steps of a ring of tables (base/ring.c) that keys and log have in common.
+ * ring is its state table. They wait for a lock for 0.1 s at most and then give
+ * up until the next time.
+ */
+
+CREATE FUNCTION idempotency_ring_changed(ring regclass)
+RETURNS void
+LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME';
+COMMENT ON FUNCTION idempotency_ring_changed(regclass) IS
+	'Internal: makes every session read the map of a ring again once this transaction has committed.';
+
+CREATE FUNCTION idempotency_next_xid()
+RETURNS xid8
+LANGUAGE C VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME';
+COMMENT ON FUNCTION idempotency_next_xid() IS
+	'Internal: later than every transaction that has written so far.';
+
+CREATE FUNCTION idempotency_ring_switch(ring regclass)
+RETURNS boolean
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET lock_timeout = '100ms'
+AS $$
+DECLARE
+	next_empty text := format('SELECT slot FROM %s WHERE state = %L ORDER BY slot LIMIT 1', ring, 'empty');
+	next       smallint;
+BEGIN
+	EXECUTE next_empty INTO next;
+	IF next IS NULL THEN
+		RETURN false;
+	END IF;
+	EXECUTE format('LOCK TABLE %s IN SHARE ROW EXCLUSIVE MODE', ring);
+	EXECUTE next_empty INTO next;
+	IF next IS NULL THEN
+		RETURN false;
+	END IF;
+	EXECUTE format('UPDATE %s SET state = %L, closed_at = clock_timestamp(),
+		quiet_xid = @extschema@.idempotency_next_xid() WHERE state = %L', ring, 'old', 'current');
+	EXECUTE format('UPDATE %s SET state = %L, opened_at = clock_timestamp(),
+		generation = (SELECT max(generation) + 1 FROM %1$s) WHERE slot = $1', ring, 'current') USING next;
+	PERFORM @extschema@.idempotency_ring_changed(ring);
+	RETURN true;
+EXCEPTION WHEN lock_not_available THEN
+	RETURN false;
+END
+$$;
+COMMENT ON FUNCTION idempotency_ring_switch(regclass) IS
+	'Internal: opens an empty table of a ring as the current one; false: there is none, or the ring is busy.';
+
+CREATE FUNCTION idempotency_ring_truncate(ring regclass, tables text, unused_state text)
+RETURNS boolean
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET lock_timeout = '100ms'
+AS $$
+DECLARE
+	unused  smallint;
+	emptied bigint;
+BEGIN
+	EXECUTE format('SELECT slot FROM %s WHERE state = %L ORDER BY generation LIMIT 1', ring, unused_state)
+		INTO unused;
+	IF unused IS NULL THEN
+		RETURN false;
+	END IF;
+	EXECUTE format('LOCK TABLE @extschema@.%I IN ACCESS EXCLUSIVE MODE NOWAIT', tables || '_' || unused);
+	-- Another session may have emptied it, and put it to use again.
+	EXECUTE format('UPDATE %s SET state = %L, generation = NULL, opened_at = NULL, closed_at = NULL,
+		quiet_xid = NULL, rest_until = NULL WHERE slot = $1 AND state = $2', ring, 'empty')
+		USING unused, unused_state;
+	GET DIAGNOSTICS emptied = ROW_COUNT;
+	IF emptied > 0 THEN
+		EXECUTE format('TRUNCATE @extschema@.%I', tables || '_' || unused);
+	END IF;
+	RETURN emptied > 0;
+EXCEPTION WHEN lock_not_available THEN
+	RETURN false;
+END
+$$;
+COMMENT ON FUNCTION idempotency_ring_truncate(regclass, text, text) IS
+	'Internal: truncates the oldest table of a ring in a state; false: there is none, or it is locked.';
+
+CREATE FUNCTION idempotency_is_quiet(generation_xid xid8)
+RETURNS boolean
+LANGUAGE sql VOLATILE PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp
+AS 'SELECT pg_snapshot_xmin(pg_current_snapshot()) >= generation_xid';
+COMMENT ON FUNCTION idempotency_is_quiet(xid8) IS
+	'Internal: whether all transactions before this one have ended.';

@@ -53,7 +53,8 @@ COMMENT ON FUNCTION idempotency_grant(regrole) IS
 REVOKE ALL ON FUNCTION idempotency_grant(regrole) FROM PUBLIC;
 
 GRANT SELECT ON idem_stats, outbox_dead, outbox_subscriptions, stock_levels TO pg_monitor;
-GRANT EXECUTE ON FUNCTION idem_counters(), idem_sample(smallint, integer) TO pg_monitor;
+GRANT EXECUTE ON FUNCTION idem_counters(), idem_sample(smallint, integer),
+	outbox_flights(), outbox_rate(double precision, timestamptz, bigint) TO pg_monitor;
 GRANT USAGE ON SCHEMA @extschema@ TO pg_monitor;
 
 CREATE FUNCTION idempotency_announce()

@@ -1,12 +1,11 @@
 /*
  * ring.c
- *		Which tables of the ring of keys are live.
+ *		Which tables of a ring are live: that of keys, or that of the log.
  *
  * A ring is three tables of the same layout, its generations.  New rows go
  * into the current one.  The sweeper opens the next from time to time, and
- * once all in an old one has expired, takes it out of the map and truncates
- * it: rows expire without a DELETE, a dead tuple or an index on the time.  Rows
- * that outlive the others are carried forward, where space asks for it.
+ * once nothing in an old one is needed any more, truncates it: rows go without
+ * a DELETE, a dead tuple or an index on the time.
  *
  * The map is the state table, which each session caches.  Its lock guards it:
  *
@@ -20,7 +19,9 @@
  *
  * Rows are inserted and updated in the current generation only, where one
  * unique index decides.  An older one is delete-only: what has to change there
- * is deleted and inserted into the current one, in one transaction.
+ * is deleted and inserted into the current one, in one transaction.  When the
+ * next generation is due, and which rows are needed, is the business of the
+ * rooms: claim/functions.sql, outbox/segments.sql.
  */
 #include "postgres.h"
 
@@ -46,19 +47,28 @@ enum
 	RING_ATT_GENERATION
 };
 
-static RingMap cached;
-static Oid	cached_state = InvalidOid;	/* whose map it is; or invalid */
-static Oid	locked_state = InvalidOid;
+/* What this session knows of a ring. */
+typedef struct RingCache
+{
+	RingMap		map;
+	Oid			state;			/* whose map it is; or invalid */
+	Oid			locked;			/* the state table that was locked last */
+} RingCache;
+
+static RingCache rings[RINGS];
 static bool callback_registered = false;
 
-PG_FUNCTION_INFO_V1(idem_ring_changed);
-PG_FUNCTION_INFO_V1(idem_next_xid);
+PG_FUNCTION_INFO_V1(idempotency_ring_changed);
+PG_FUNCTION_INFO_V1(idempotency_next_xid);
 
 static void
 ring_state_changed(Datum arg, Oid relation)
 {
-	if (!OidIsValid(relation) || relation == cached_state)
-		cached_state = InvalidOid;
+	for (int i = 0; i < RINGS; i++)
+	{
+		if (!OidIsValid(relation) || relation == rings[i].state)
+			rings[i].state = InvalidOid;
+	}
 }
 
 /*
@@ -70,7 +80,7 @@ ring_add(RingMap *map, int64 generations[RING_SIZE], Oid table, int64 generation
 	int			at = map->live;
 
 	if (at == RING_SIZE)
-		elog(ERROR, "too many live tables in the ring of keys");
+		elog(ERROR, "too many live tables in a ring");
 	for (; at > 0 && generations[at - 1] < generation; at--)
 	{
 		generations[at] = generations[at - 1];
@@ -91,7 +101,7 @@ ring_add_row(RingMap *map, int64 generations[RING_SIZE], const CatalogRing *ring
 														 &isnull));
 
 	if (slot < 0 || slot >= RING_SIZE)
-		elog(ERROR, "no table %d in the ring of keys", slot);
+		elog(ERROR, "no table %d in a ring", slot);
 	if (strcmp(state, "current") == 0 || strcmp(state, "old") == 0)
 		ring_add(map, generations, ring->tables[slot],
 				 DatumGetInt64(slot_getattr(row, RING_ATT_GENERATION, &isnull)));
@@ -117,7 +127,7 @@ ring_load(const CatalogRing *ring)
 	UnregisterSnapshot(latest);
 	table_close(table, NoLock);
 	if (map.live == 0)
-		elog(ERROR, "no live table in the ring of keys");
+		elog(ERROR, "no live table in a ring");
 	return map;
 }
 
@@ -126,50 +136,54 @@ ring_load(const CatalogRing *ring)
  * extension may have been dropped and created until then.
  */
 RingMap
-ring_lock(LOCKMODE mode)
+ring_lock(RingId id, LOCKMODE mode)
 {
+	RingCache  *cache = &rings[id];
+
 	for (;;)
 	{
-		locked_state = catalog_get()->idem_ring.state;
-		LockRelationOid(locked_state, mode);
-		if (catalog_get()->idem_ring.state == locked_state)
+		cache->locked = catalog_get()->rings[id].state;
+		LockRelationOid(cache->locked, mode);
+		if (catalog_get()->rings[id].state == cache->locked)
 			break;
-		ring_unlock(mode);
+		ring_unlock(id, mode);
 	}
-	if (cached_state != locked_state)
+	if (cache->state != cache->locked)
 	{
-		CatalogRing ring = catalog_get()->idem_ring;
+		CatalogRing ring = catalog_get()->rings[id];
 
 		if (!callback_registered)
 			CacheRegisterRelcacheCallback(ring_state_changed, (Datum) 0);
 		callback_registered = true;
-		cached = ring_load(&ring);
-		cached_state = locked_state;
+		cache->map = ring_load(&ring);
+		cache->state = cache->locked;
 	}
-	return cached;
+	return cache->map;
 }
 
 void
-ring_unlock(LOCKMODE mode)
+ring_unlock(RingId id, LOCKMODE mode)
 {
-	UnlockRelationOid(locked_state, mode);
+	UnlockRelationOid(rings[id].locked, mode);
 }
 
 /*
- * SQL: idem_ring_changed().  With the commit, everybody reads the map again.
+ * SQL: idempotency_ring_changed(ring).  With the commit, everybody reads the
+ * map again.
  */
 Datum
-idem_ring_changed(PG_FUNCTION_ARGS)
+idempotency_ring_changed(PG_FUNCTION_ARGS)
 {
-	CacheInvalidateRelcacheByRelid(catalog_get()->idem_ring.state);
+	CacheInvalidateRelcacheByRelid(PG_GETARG_OID(0));
 	PG_RETURN_VOID();
 }
 
 /*
- * SQL: idem_next_xid(), later than every transaction that has written so far.
+ * SQL: idempotency_next_xid(), later than every transaction that has written
+ * so far.
  */
 Datum
-idem_next_xid(PG_FUNCTION_ARGS)
+idempotency_next_xid(PG_FUNCTION_ARGS)
 {
 	PG_RETURN_FULLTRANSACTIONID(ReadNextFullTransactionId());
 }

@@ -23,7 +23,7 @@ typedef struct RingMap
  * ShareRowExclusiveLock to be the only one.  Nobody may wait for a
  * transaction that has written a row until ring_unlock.
  */
-extern RingMap ring_lock(LOCKMODE mode);
-extern void ring_unlock(LOCKMODE mode);
+extern RingMap ring_lock(RingId id, LOCKMODE mode);
+extern void ring_unlock(RingId id, LOCKMODE mode);
 
 #endif							/* BASE_RING_H */

@@ -14,6 +14,7 @@
 #include "utils/varlena.h"
 
 #include "base/settings.h"
+#include "base/shared.h"
 
 int			settings_ttl_s = 24 * 60 * 60;
 int			settings_lease_s = 40;
@@ -21,9 +22,15 @@ int			settings_sweep_interval_ms = 1000;
 char	   *settings_databases = NULL;
 char	   *settings_webhook_allowed_networks = NULL;
 
-/* Read by name from SQL: the stock room is written in it. */
+int			settings_outbox_payload_max_mb = 16;
+int			settings_relays = 1;
+
+/* Read by name from SQL. */
 static int	reservation_ttl_s = 15 * 60;
 static bool stock_events = false;
+static int	outbox_retention_s = 24 * 60 * 60;
+static int	outbox_keep_size_mb = -1;
+static int	outbox_dead_retention_s = 30 * 24 * 60 * 60;
 
 static bool
 settings_check_databases(char **newval, void **extra, GucSource source)
@@ -64,10 +71,42 @@ settings_define_durations(void)
 							PGC_SIGHUP, GUC_UNIT_MS, NULL, NULL, NULL);
 }
 
+static void
+settings_define_outbox(void)
+{
+	DefineCustomIntVariable("idempotency.relays",
+							"How many relays a database has.",
+							"They share out the partitions of its subscriptions.",
+							&settings_relays,
+							1, 1, SHARED_RELAYS_MAX,
+							PGC_SIGHUP, 0, NULL, NULL, NULL);
+	DefineCustomIntVariable("idempotency.outbox_retention",
+							"How long events stay in the log after every subscription has read them.",
+							NULL, &outbox_retention_s,
+							24 * 60 * 60, 0, INT_MAX,
+							PGC_SIGHUP, GUC_UNIT_S, NULL, NULL, NULL);
+	DefineCustomIntVariable("idempotency.outbox_keep_size",
+							"The most that the log may take before subscriptions lose what they have not read.",
+							"-1 means no limit.", &outbox_keep_size_mb,
+							-1, -1, INT_MAX,
+							PGC_SIGHUP, GUC_UNIT_MB, NULL, NULL, NULL);
+	DefineCustomIntVariable("idempotency.outbox_dead_retention",
+							"How long dead letters are kept.",
+							"-1 means for good.", &outbox_dead_retention_s,
+							30 * 24 * 60 * 60, -1, INT_MAX,
+							PGC_SIGHUP, GUC_UNIT_S, NULL, NULL, NULL);
+	DefineCustomIntVariable("idempotency.outbox_payload_max",
+							"The largest payload of an event, as jsonb and as text.",
+							NULL, &settings_outbox_payload_max_mb,
+							16, 1, SETTINGS_OUTBOX_PAYLOAD_MAX_MB,
+							PGC_SUSET, GUC_UNIT_MB, NULL, NULL, NULL);
+}
+
 void
 settings_define(void)
 {
 	settings_define_durations();
+	settings_define_outbox();
 	DefineCustomStringVariable("idempotency.databases",
 							   "Databases that get workers.",
 							   "An empty list means every database that has the extension.",

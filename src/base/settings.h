@@ -5,9 +5,14 @@
 #ifndef BASE_SETTINGS_H
 #define BASE_SETTINGS_H
 
+/* A relay needs several copies of a payload, each of less than 1 GB. */
+#define SETTINGS_OUTBOX_PAYLOAD_MAX_MB 256
+
 extern int	settings_ttl_s;
 extern int	settings_lease_s;
 extern int	settings_sweep_interval_ms;
+extern int	settings_outbox_payload_max_mb;
+extern int	settings_relays;
 extern char *settings_databases;
 extern char *settings_webhook_allowed_networks;
 

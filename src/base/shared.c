@@ -8,7 +8,7 @@
  * the databases.
  *
  * The lock guards which entry belongs to whom; a backend's commit never takes
- * it.  A spinlock in each entry guards the relay's latch.
+ * it.  A spinlock in each entry guards what its workers say of themselves.
  */
 #include "postgres.h"
 
@@ -52,7 +52,7 @@ shared_init_database(SharedDatabase *entry)
 	for (int i = 0; i < SHARED_COUNTERS; i++)
 		pg_atomic_init_u64(&entry->counters[i], 0);
 	entry->since = GetCurrentTimestamp();
-	pg_atomic_init_u32(&entry->relay_armed, 0);
+	pg_atomic_init_u32(&entry->relays_armed, 0);
 }
 
 void
@@ -312,30 +312,99 @@ shared_leave_seat(SharedDatabase *database, SharedSeat seat)
 	SpinLockRelease(&database->mutex);
 }
 
-void
-shared_set_relay_latch(SharedDatabase *database, Latch *latch)
-{
-	SpinLockAcquire(&database->mutex);
-	database->relay_latch = latch;
-	SpinLockRelease(&database->mutex);
-}
-
 /*
- * The relay looks at the count once more after it has armed itself, hence the
- * barrier between the two here.
+ * The relays look at the count once more after they have armed themselves,
+ * hence the barrier between the two here.
  */
 void
-shared_wake_relay(SharedDatabase *database, bool in_any_case)
+shared_wake_relays(SharedDatabase *database, bool in_any_case)
 {
-	Latch	   *latch;
+	Latch	   *latches[SHARED_RELAYS_MAX];
+	uint32		armed;
 
 	pg_atomic_fetch_add_u64(&database->ends, 1);
 	pg_memory_barrier();
-	if (!in_any_case && pg_atomic_read_u32(&database->relay_armed) == 0)
+	armed = in_any_case ? PG_UINT32_MAX :
+		pg_atomic_read_u32(&database->relays_armed);
+	if (armed == 0)
 		return;
 	SpinLockAcquire(&database->mutex);
-	latch = database->relay_latch;
+	for (int i = 0; i < SHARED_RELAYS_MAX; i++)
+		latches[i] = (armed & (1 << i)) ? database->relays[i].latch : NULL;
 	SpinLockRelease(&database->mutex);
-	if (latch != NULL)
-		SetLatch(latch);
+	for (int i = 0; i < SHARED_RELAYS_MAX; i++)
+	{
+		if (latches[i] != NULL)
+			SetLatch(latches[i]);
+	}
+}
+
+void
+shared_set_relay_latch(SharedDatabase *database, int relay, Latch *latch)
+{
+	SpinLockAcquire(&database->mutex);
+	database->relays[relay].latch = latch;
+	database->relays[relay].flight_count = 0;
+	SpinLockRelease(&database->mutex);
+	shared_wake_relays(database, true);
+}
+
+int
+shared_relay_rank(SharedDatabase *database, int relay, int *count)
+{
+	int			rank = 0;
+
+	*count = 0;
+	SpinLockAcquire(&database->mutex);
+	for (int i = 0; i < SHARED_RELAYS_MAX; i++)
+	{
+		if (database->relays[i].latch == NULL)
+			continue;
+		rank += i < relay;
+		++*count;
+	}
+	SpinLockRelease(&database->mutex);
+	return rank;
+}
+
+void
+shared_arm_relay(SharedDatabase *database, int relay, bool arm)
+{
+	if (arm)
+		pg_atomic_fetch_or_u32(&database->relays_armed, 1 << relay);
+	else
+		pg_atomic_fetch_and_u32(&database->relays_armed, ~(1 << relay));
+}
+
+void
+shared_show_flights(SharedDatabase *database, int relay,
+					const SharedFlight *flights, int count)
+{
+	SharedRelay *entry = &database->relays[relay];
+
+	count = Min(count, SHARED_FLIGHTS_MAX);
+	SpinLockAcquire(&database->mutex);
+	memcpy(entry->flights, flights, count * sizeof(SharedFlight));
+	entry->flight_count = count;
+	SpinLockRelease(&database->mutex);
+}
+
+int
+shared_copy_flights(SharedDatabase *database, SharedFlight **flights)
+{
+	int			count = 0;
+
+	*flights = palloc(SHARED_RELAYS_MAX * SHARED_FLIGHTS_MAX *
+					  sizeof(SharedFlight));
+	for (int i = 0; i < SHARED_RELAYS_MAX; i++)
+	{
+		SharedRelay *entry = &database->relays[i];
+
+		SpinLockAcquire(&database->mutex);
+		memcpy(*flights + count, entry->flights,
+			   entry->flight_count * sizeof(SharedFlight));
+		count += entry->flight_count;
+		SpinLockRelease(&database->mutex);
+	}
+	return count;
 }

@@ -12,13 +12,31 @@
 
 #define SHARED_DATABASES_MAX 128
 
-/* The workers of a database, of which there is one each. */
+#define SHARED_RELAYS_MAX 8		/* of one database */
+#define SHARED_FLIGHTS_MAX 64	/* lanes of one relay that can be watched */
+
+/* The workers of a database: one in each seat. */
 typedef enum SharedSeat
 {
 	SHARED_SWEEPER,
-	SHARED_RELAY,
-	SHARED_SEATS
+	SHARED_RELAY,				/* the first of them */
+	SHARED_SEATS = SHARED_RELAY + SHARED_RELAYS_MAX
 } SharedSeat;
+
+/* What a relay has on its way for a lane. */
+typedef struct SharedFlight
+{
+	int64		subscription;
+	int			in_flight;
+} SharedFlight;
+
+/* A relay of a database. */
+typedef struct SharedRelay
+{
+	Latch	   *latch;			/* NULL: it does not run */
+	int			flight_count;
+	SharedFlight flights[SHARED_FLIGHTS_MAX];
+} SharedRelay;
 
 /* What is counted of claims. */
 typedef enum SharedCounter
@@ -47,7 +65,7 @@ typedef struct SharedDatabase
 	/* Guarded by mutex. */
 	slock_t		mutex;
 	pid_t		seats[SHARED_SEATS];	/* who works here; 0: nobody */
-	Latch	   *relay_latch;	/* NULL while no relay runs */
+	SharedRelay relays[SHARED_RELAYS_MAX];
 	Oid			sequence;		/* whose positions max_position is about */
 
 	/* A hint, never above what the sequence has handed out. */
@@ -57,8 +75,8 @@ typedef struct SharedDatabase
 	/* Since the time below, which is set once. */
 	pg_atomic_uint64 counters[SHARED_COUNTERS];
 	TimestampTz since;
-	/* Set by the relay just before it sleeps, if it could take events. */
-	pg_atomic_uint32 relay_armed;
+	/* A bit for each relay, set just before it sleeps, if it could take events. */
+	pg_atomic_uint32 relays_armed;
 } SharedDatabase;
 
 /* What the launcher copies out. */
@@ -117,14 +135,32 @@ extern int	shared_take_databases(SharedDatabaseInfo infos[SHARED_DATABASES_MAX])
 extern void shared_set_launcher_latch(Latch *latch);
 extern void shared_wake_launcher(void);
 
-/* Counts an end; wakes the relay if it is armed, or in any case. */
-extern void shared_wake_relay(SharedDatabase *database, bool in_any_case);
+/* Counts an end; wakes the relays that are armed, or all in any case. */
+extern void shared_wake_relays(SharedDatabase *database, bool in_any_case);
 
 /* Takes a seat in a database; false: somebody else has it. */
 extern bool shared_take_seat(SharedDatabase *database, SharedSeat seat);
 extern void shared_leave_seat(SharedDatabase *database, SharedSeat seat);
 
-/* Where the relay of a database is reached; NULL to sign off. */
-extern void shared_set_relay_latch(SharedDatabase *database, Latch *latch);
+/*
+ * A relay is there, and can be reached by the latch; NULL to sign off.  Either
+ * wakes the others, which share out their work anew.
+ */
+extern void shared_set_relay_latch(SharedDatabase *database, int relay,
+								   Latch *latch);
+
+/* Which of the relays that are there this one is, and of how many. */
+extern int	shared_relay_rank(SharedDatabase *database, int relay, int *count);
+
+/* Says, or no longer, that the end of a transaction is to wake a relay. */
+extern void shared_arm_relay(SharedDatabase *database, int relay, bool arm);
+
+/* What a relay has on its way; as much of it as there is room for is shown. */
+extern void shared_show_flights(SharedDatabase *database, int relay,
+								const SharedFlight *flights, int count);
+
+/* What the relays have on their way; palloc'd.  Returns how many. */
+extern int	shared_copy_flights(SharedDatabase *database,
+								SharedFlight **flights);
 
 #endif							/* BASE_SHARED_H */

@@ -91,13 +91,17 @@ worker_leave_seat(int code, Datum seat)
  * Two of a kind would be there if the launcher were started anew while the
  * workers of the one before are still leaving.
  */
-void
-worker_start_in_seat(SharedSeat seat)
+SharedSeat
+worker_start_in_seat(void)
 {
+	WorkerTarget target;
+
+	memcpy(&target, MyBgworkerEntry->bgw_extra, sizeof(target));
 	worker_start_in_database();
-	if (!shared_take_seat(shared_my_database(), seat))
+	if (!shared_take_seat(shared_my_database(), target.seat))
 		proc_exit(1);
-	before_shmem_exit(worker_leave_seat, Int32GetDatum(seat));
+	before_shmem_exit(worker_leave_seat, Int32GetDatum(target.seat));
+	return target.seat;
 }
 
 bool

@@ -14,6 +14,7 @@ typedef struct WorkerTarget
 {
 	Oid			database;
 	Oid			owner;			/* of the extension; InvalidOid: superuser */
+	SharedSeat	seat;			/* whose is it */
 } WorkerTarget;
 
 /* Fills in what all our workers share; main is the function's name. */
@@ -23,8 +24,8 @@ extern void worker_define(BackgroundWorker *worker, const char *main,
 /* Signals, connection and settings; the first thing a worker's main does. */
 extern void worker_start_in_database(void);
 
-/* As that, for a worker of which a database has one; a second one exits. */
-extern void worker_start_in_seat(SharedSeat seat);
+/* As that, and takes the worker's seat, which it returns, or exits. */
+extern SharedSeat worker_start_in_seat(void);
 
 /* Obeys shutdown and reload; true if the configuration was read again. */
 extern bool worker_obey_signals(void);

@@ -79,13 +79,6 @@ COMMENT ON FUNCTION idem_forget(text, text) IS
  * lock for 0.1 s at most and then give up until the next time.
  */
 
-CREATE FUNCTION idem_ring_changed()
-RETURNS void
-LANGUAGE C VOLATILE PARALLEL UNSAFE
-AS 'MODULE_PATHNAME';
-COMMENT ON FUNCTION idem_ring_changed() IS
-	'Internal: makes every session read idem_ring again once this transaction has committed.';
-
 CREATE FUNCTION idem_count_expired(keys bigint)
 RETURNS void
 LANGUAGE C VOLATILE PARALLEL UNSAFE
@@ -93,43 +86,11 @@ AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION idem_count_expired(bigint) IS
 	'Internal: adds to the counter that idem_stats shows.';
 
-CREATE FUNCTION idem_next_xid()
-RETURNS xid8
-LANGUAGE C VOLATILE PARALLEL UNSAFE
-AS 'MODULE_PATHNAME';
-COMMENT ON FUNCTION idem_next_xid() IS
-	'Internal: later than every transaction that has written so far.';
-
 CREATE FUNCTION idem_switch()
 RETURNS boolean
-LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+LANGUAGE sql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
-SET lock_timeout = '100ms'
-AS $$
-DECLARE
-	next smallint;
-BEGIN
-	IF NOT EXISTS (SELECT FROM @extschema@.idem_ring WHERE state = 'empty') THEN
-		RETURN false;
-	END IF;
-	LOCK TABLE @extschema@.idem_ring IN SHARE ROW EXCLUSIVE MODE;
-	SELECT slot INTO next FROM @extschema@.idem_ring WHERE state = 'empty' ORDER BY slot LIMIT 1;
-	IF NOT FOUND THEN
-		RETURN false;
-	END IF;
-	UPDATE @extschema@.idem_ring
-		SET state = 'old', closed_at = clock_timestamp(), quiet_xid = @extschema@.idem_next_xid()
-		WHERE state = 'current';
-	UPDATE @extschema@.idem_ring
-		SET state = 'current', opened_at = clock_timestamp(),
-			generation = (SELECT max(generation) + 1 FROM @extschema@.idem_ring)
-		WHERE slot = next;
-	PERFORM @extschema@.idem_ring_changed();
-	RETURN true;
-EXCEPTION WHEN lock_not_available THEN
-	RETURN false;
-END
-$$;
+AS 'SELECT @extschema@.idempotency_ring_switch(''@extschema@.idem_ring'')';
 COMMENT ON FUNCTION idem_switch() IS
 	'Internal: opens an empty generation of keys as the current one; false: there is none, or the ring is busy.';
 
@@ -139,14 +100,6 @@ LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION idem_carry(integer, smallint) IS
 	'Internal: moves keys that have not expired from an old generation, the oldest by default, into the current one; returns how many.';
-
-CREATE FUNCTION idem_is_quiet(generation_xid xid8)
-RETURNS boolean
-LANGUAGE sql VOLATILE PARALLEL UNSAFE
-SET search_path = pg_catalog, pg_temp
-AS 'SELECT pg_snapshot_xmin(pg_current_snapshot()) >= generation_xid';
-COMMENT ON FUNCTION idem_is_quiet(xid8) IS
-	'Internal: whether all transactions before this one have ended.';
 
 /*
  * The two looks have a snapshot each, the later one for the rows: once it is
@@ -168,7 +121,7 @@ BEGIN
 	SELECT * INTO oldest FROM @extschema@.idem_ring r
 		WHERE r.state = 'old' AND r.slot = coalesce(idem_retire.slot, r.slot)
 		ORDER BY r.generation LIMIT 1;
-	IF NOT FOUND OR NOT @extschema@.idem_is_quiet(oldest.quiet_xid) THEN
+	IF NOT FOUND OR NOT @extschema@.idempotency_is_quiet(oldest.quiet_xid) THEN
 		RETURN false;
 	END IF;
 	EXECUTE format('SELECT count(*) FILTER (WHERE expires_at <= $1), count(*) FILTER (WHERE expires_at > $1)
@@ -187,7 +140,7 @@ BEGIN
 	IF NOT FOUND THEN
 		RETURN false;
 	END IF;
-	PERFORM @extschema@.idem_ring_changed();
+	PERFORM @extschema@.idempotency_ring_changed('@extschema@.idem_ring');
 	PERFORM @extschema@.idem_count_expired(expired);
 	RETURN true;
 EXCEPTION WHEN lock_not_available THEN
@@ -199,32 +152,9 @@ COMMENT ON FUNCTION idem_retire(smallint) IS
 
 CREATE FUNCTION idem_truncate()
 RETURNS boolean
-LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+LANGUAGE sql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
-SET lock_timeout = '100ms'
-AS $$
-DECLARE
-	unused smallint;
-BEGIN
-	SELECT slot INTO unused FROM @extschema@.idem_ring
-		WHERE state = 'retired' ORDER BY generation LIMIT 1;
-	IF NOT FOUND THEN
-		RETURN false;
-	END IF;
-	EXECUTE format('LOCK TABLE @extschema@.idem_key_%s IN ACCESS EXCLUSIVE MODE NOWAIT', unused);
-	-- Another session may have emptied it, and put it to use again.
-	UPDATE @extschema@.idem_ring
-		SET state = 'empty', generation = NULL, opened_at = NULL, closed_at = NULL,
-			quiet_xid = NULL, rest_until = NULL
-		WHERE slot = unused AND state = 'retired';
-	IF FOUND THEN
-		EXECUTE format('TRUNCATE @extschema@.idem_key_%s', unused);
-	END IF;
-	RETURN FOUND;
-EXCEPTION WHEN lock_not_available THEN
-	RETURN false;
-END
-$$;
+AS 'SELECT @extschema@.idempotency_ring_truncate(''@extschema@.idem_ring'', ''idem_key'', ''retired'')';
 COMMENT ON FUNCTION idem_truncate() IS
 	'Internal: truncates a retired generation of keys; false: there is none, or it is locked.';
 
@@ -260,7 +190,7 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 	SELECT r.slot FROM @extschema@.idem_ring r, @extschema@.idem_sample(r.slot, 64) s
 	WHERE r.state = 'old' AND (r.rest_until < clock_timestamp()) IS NOT FALSE
-		AND @extschema@.idem_is_quiet(r.quiet_xid)
+		AND @extschema@.idempotency_is_quiet(r.quiet_xid)
 		AND (s.expired = s.keys OR s.keys - s.expired <= s.expired + freed)
 	ORDER BY s.keys - s.expired, r.generation LIMIT 1
 $$;

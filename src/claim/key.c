@@ -60,7 +60,7 @@ key_generation_arg(FunctionCallInfo fcinfo, int arg)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("there is no generation %d", slot)));
-	return catalog_get()->idem_ring.tables[slot];
+	return catalog_get()->rings[RING_KEYS].tables[slot];
 }
 
 static void
@@ -173,7 +173,7 @@ keys_open(KeyRing *keys, LOCKMODE mode)
 	memset(keys, 0, sizeof(*keys));
 	keys->sequence = catalog_get()->idem_token_seq;
 	LockRelationOid(keys->sequence, RowExclusiveLock);
-	keys->map = ring_lock(mode);
+	keys->map = ring_lock(RING_KEYS, mode);
 	keys->locked = mode;
 }
 
@@ -181,7 +181,7 @@ void
 keys_unlock(KeyRing *keys)
 {
 	if (keys->locked != NoLock)
-		ring_unlock(keys->locked);
+		ring_unlock(RING_KEYS, keys->locked);
 	keys->locked = NoLock;
 }
 

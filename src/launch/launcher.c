@@ -39,15 +39,6 @@
 
 PGDLLEXPORT void launcher_main(Datum arg);
 
-static const char *const worker_mains[SHARED_SEATS] = {
-	[SHARED_SWEEPER] = "sweeper_main",
-	[SHARED_RELAY] = "relay_main",
-};
-static const char *const worker_names[SHARED_SEATS] = {
-	[SHARED_SWEEPER] = "idempotency sweeper",
-	[SHARED_RELAY] = "idempotency relay",
-};
-
 /* A worker of a database, as far as the launcher knows. */
 typedef struct LauncherWorker
 {
@@ -298,7 +289,8 @@ launcher_tend_worker(LauncherDatabase *entry, SharedSeat seat, bool wanted,
 					 Oid owner)
 {
 	LauncherWorker *worker = &entry->workers[seat];
-	WorkerTarget target = {.database = entry->database,.owner = owner};
+	WorkerTarget target = {.database = entry->database,.owner = owner,.seat = seat};
+	bool		is_relay = seat >= SHARED_RELAY;
 	TimestampTz now = GetCurrentTimestamp();
 	pid_t		pid;
 
@@ -321,8 +313,9 @@ launcher_tend_worker(LauncherDatabase *entry, SharedSeat seat, bool wanted,
 		return 0;
 	if (now < worker->not_before)
 		return worker->not_before;
-	worker->handle = launcher_start_worker(worker_mains[seat],
-										   worker_names[seat], target);
+	worker->handle = launcher_start_worker(is_relay ? "relay_main" : "sweeper_main",
+										   is_relay ? "idempotency relay" : "idempotency sweeper",
+										   target);
 	if (worker->handle != NULL)
 		return 0;
 	worker->not_before = TimestampTzPlusMilliseconds(now, LAUNCHER_RETRY_MS);
@@ -354,7 +347,9 @@ launcher_tend(const SharedDatabaseInfo *infos, int count, List *rows)
 			continue;			/* its owner may not be what it was */
 		for (int seat = 0; seat < SHARED_SEATS; seat++)
 		{
-			TimestampTz again_at = launcher_tend_worker(entry, seat, wanted,
+			bool		has_seat = seat < SHARED_RELAY + settings_relays;
+			TimestampTz again_at = launcher_tend_worker(entry, seat,
+														wanted && has_seat,
 														infos[i].owner);
 
 			if (again_at != 0)

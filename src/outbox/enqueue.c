@@ -3,8 +3,13 @@
  *		outbox_enqueue: appends an event to the log, in the caller's
  *		transaction.
  *
- * The row goes straight to the table: no query, no trigger, no privilege but
- * EXECUTE on the function.  Its commit wakes the relay (register.c).
+ * The row goes straight to the current segment: no query, no trigger, no
+ * privilege but EXECUTE on the function.  An INSERT into the view outbox_log
+ * comes here as well.  The commit wakes the relay (register.c).
+ *
+ * The map of segments is locked until the row is there: a segment gets no more
+ * rows once it is closed.  The segment itself is locked to the end of the
+ * transaction: it cannot be truncated while a row in it may still commit.
  */
 #include "postgres.h"
 
@@ -22,11 +27,12 @@
 
 #include "base/catalog.h"
 #include "base/relation.h"
+#include "base/ring.h"
+#include "base/settings.h"
 #include "outbox/header.h"
 #include "outbox/register.h"
 
 #define OUTBOX_NAME_MAX 255		/* bytes of a topic, key or type */
-#define OUTBOX_PAYLOAD_MAX (16 * 1024 * 1024)	/* bytes of a payload */
 #define OUTBOX_PAYLOAD_SMALL 1024	/* bytes whose text cannot be too large */
 
 /* The columns of outbox_log, in order. */
@@ -44,19 +50,9 @@ enum
 	LOG_ATTS
 };
 
-PG_FUNCTION_INFO_V1(outbox_next_position);
 PG_FUNCTION_INFO_V1(outbox_enqueue);
 PG_FUNCTION_INFO_V1(outbox_check_event);
 PG_FUNCTION_INFO_V1(outbox_wake);
-
-/*
- * SQL: outbox_next_position(), the default of outbox_log.position.
- */
-Datum
-outbox_next_position(PG_FUNCTION_ARGS)
-{
-	PG_RETURN_INT64(register_next_position());
-}
 
 /*
  * SQL: outbox_wake().
@@ -113,12 +109,14 @@ enqueue_check_name(FunctionCallInfo fcinfo, int arg, const char *name)
 static void
 enqueue_check_payload_size(Size size, const char *form)
 {
-	if (size > OUTBOX_PAYLOAD_MAX)
+	Size		limit = (Size) settings_outbox_payload_max_mb * 1024 * 1024;
+
+	if (size > limit)
 		ereport(ERROR,
 				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
 				 errmsg("payload is too large"),
-				 errdetail("It has %zu bytes as %s; the limit is %d.",
-						   size, form, OUTBOX_PAYLOAD_MAX)));
+				 errdetail("It has %zu bytes as %s; idempotency.outbox_payload_max is %zu.",
+						   size, form, limit)));
 }
 
 /*
@@ -202,29 +200,37 @@ enqueue_store_identity(TupleTableSlot *slot, int64 position)
 	slot->tts_isnull[LOG_ATT_CREATED_AT] = false;
 }
 
-/*
- * SQL: outbox_enqueue(topic, payload, key, type, headers, deliver_at).
- */
-Datum
-outbox_enqueue(PG_FUNCTION_ARGS)
+static void
+enqueue_insert(FunctionCallInfo fcinfo, Oid segment, int64 position)
 {
-	Relation	log;
-	TupleTableSlot *slot;
-	int64		position;
+	Relation	log = table_open(segment, RowExclusiveLock);
+	TupleTableSlot *slot = relation_slot(log, LOG_ATTS);
 
-	PreventCommandDuringRecovery("outbox_enqueue()");
-	PreventCommandIfReadOnly("outbox_enqueue()");
-
-	enqueue_check_args(fcinfo);
-	/* Locks the sequence before the table, as DROP EXTENSION does. */
-	position = register_next_position();
-	log = table_open(catalog_get()->outbox_log, RowExclusiveLock);
-	slot = relation_slot(log, LOG_ATTS);
 	enqueue_store_args(fcinfo, slot);
 	enqueue_store_identity(slot, position);
 	ExecStoreVirtualTuple(slot);
 	relation_insert(log, slot);
 	ExecDropSingleTupleTableSlot(slot);
 	table_close(log, NoLock);
+}
+
+/*
+ * SQL: outbox_enqueue(topic, payload, key, type, headers, deliver_at).
+ */
+Datum
+outbox_enqueue(PG_FUNCTION_ARGS)
+{
+	RingMap		map;
+	int64		position;
+
+	PreventCommandDuringRecovery("outbox_enqueue()");
+	PreventCommandIfReadOnly("outbox_enqueue()");
+
+	enqueue_check_args(fcinfo);
+	/* Sequence, ring, segment: in this order DROP EXTENSION locks them, too. */
+	position = register_next_position();
+	map = ring_lock(RING_LOG, RowExclusiveLock);
+	enqueue_insert(fcinfo, map.tables[0], position);
+	ring_unlock(RING_LOG, RowExclusiveLock);
 	PG_RETURN_INT64(position);
 }

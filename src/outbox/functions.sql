@@ -13,6 +13,24 @@ AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION outbox_enqueue(text, jsonb, text, text, jsonb, timestamptz) IS
 	'Announces an event if and only if this transaction commits; returns its position in the log.';
 
+CREATE FUNCTION outbox_log_insert()
+RETURNS trigger
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+	NEW.position := @extschema@.outbox_enqueue(NEW.topic, NEW.payload, NEW.key,
+		NEW.type, NEW.headers, NEW.deliver_at);
+	NEW.xid := pg_current_xact_id();
+	NEW.created_at := clock_timestamp();
+	RETURN NEW;
+END
+$$;
+COMMENT ON FUNCTION outbox_log_insert() IS
+	'Internal: an INSERT into outbox_log, or a COPY, enqueues an event; position, xid and time are not the caller''s to choose.';
+CREATE TRIGGER outbox_log_insert INSTEAD OF INSERT ON outbox_log
+	FOR EACH ROW EXECUTE FUNCTION outbox_log_insert();
+
 CREATE FUNCTION outbox_wake()
 RETURNS void
 LANGUAGE C VOLATILE PARALLEL UNSAFE
@@ -48,6 +66,28 @@ $$;
 COMMENT ON FUNCTION outbox_topic_matches(text[], text) IS
 	'Does a topic match one of the patterns?  In a pattern * stands for any characters.';
 
+CREATE FUNCTION outbox_lane_number(key text, "position" bigint, partitions integer)
+RETURNS integer
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+AS $$
+	SELECT (coalesce(pg_catalog.hashtextextended(key, 0), position)
+		OPERATOR(pg_catalog.&) 65535)::pg_catalog.int4 OPERATOR(pg_catalog.%) partitions
+$$;
+COMMENT ON FUNCTION outbox_lane_number(text, bigint, integer) IS
+	'Internal: which of the partitions of a subscription an event belongs to; the same for all events of a key.';
+
+CREATE FUNCTION outbox_rate(rate double precision, since timestamptz, delivered bigint DEFAULT 0)
+RETURNS double precision
+LANGUAGE sql VOLATILE PARALLEL SAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+	SELECT delivered / 10.0 + CASE
+		WHEN rate < 0.01 OR clock_timestamp() - since > '1 min' THEN 0
+		ELSE rate * exp(- greatest(0, extract(epoch FROM clock_timestamp() - since)) / 10) END
+$$;
+COMMENT ON FUNCTION outbox_rate(double precision, timestamptz, bigint) IS
+	'Internal: events a second, averaged over the last ten seconds or so, now that so many more were delivered.';
+
 CREATE FUNCTION outbox_milliseconds(span interval)
 RETURNS bigint
 LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
@@ -58,7 +98,8 @@ COMMENT ON FUNCTION outbox_milliseconds(interval) IS
 /* Raises an error for the first argument of outbox_subscribe that is not acceptable. */
 CREATE FUNCTION outbox_check_subscription(
 	name text, topics text[], format text, max_in_flight integer,
-	timeout interval, retry_schedule interval[], start text, ordered boolean)
+	timeout interval, retry_schedule interval[], start text, ordered boolean,
+	partitions integer)
 RETURNS void
 LANGUAGE plpgsql STABLE PARALLEL SAFE
 SET search_path = pg_catalog, pg_temp
@@ -69,7 +110,8 @@ DECLARE
 		WHEN format IS NULL THEN 'format' WHEN ordered IS NULL THEN 'ordered'
 		WHEN max_in_flight IS NULL THEN 'max_in_flight'
 		WHEN timeout IS NULL THEN 'timeout' WHEN start IS NULL THEN 'start'
-		WHEN retry_schedule IS NULL THEN 'retry_schedule' END;
+		WHEN retry_schedule IS NULL THEN 'retry_schedule'
+		WHEN partitions IS NULL THEN 'partitions' END;
 	wrong text := CASE
 		WHEN name = '' THEN 'name must not be empty'
 		WHEN octet_length(name) > 255 THEN 'name is too long'
@@ -84,7 +126,8 @@ DECLARE
 			THEN 'each of retry_schedule must be from 0 to 366 days'
 		WHEN retry_schedule[array_lower(retry_schedule, 1)] <> '0'
 			THEN 'the first of retry_schedule must be 0: an event is sent at once'
-		WHEN start NOT IN ('latest', 'earliest') THEN 'start must be latest or earliest' END;
+		WHEN start NOT IN ('latest', 'earliest') THEN 'start must be latest or earliest'
+		WHEN partitions NOT BETWEEN 1 AND 64 THEN 'partitions must be from 1 to 64' END;
 BEGIN
 	IF missing IS NOT NULL THEN
 		RAISE EXCEPTION '% must not be null', missing USING ERRCODE = '22004';
@@ -93,7 +136,7 @@ BEGIN
 	END IF;
 END
 $$;
-COMMENT ON FUNCTION outbox_check_subscription(text, text[], text, integer, interval, interval[], text, boolean) IS
+COMMENT ON FUNCTION outbox_check_subscription(text, text[], text, integer, interval, interval[], text, boolean, integer) IS
 	'Internal: checks arguments of outbox_subscribe.';
 
 CREATE FUNCTION outbox_subscribe(
@@ -107,7 +150,8 @@ CREATE FUNCTION outbox_subscribe(
 	max_in_flight  integer DEFAULT 32,
 	timeout        interval DEFAULT '15 s',
 	retry_schedule interval[] DEFAULT '{0 s,5 s,5 min,30 min,2 h,5 h,10 h,14 h,20 h,24 h}',
-	start          text DEFAULT 'latest')
+	start          text DEFAULT 'latest',
+	partitions     integer DEFAULT 1)
 RETURNS text
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -118,16 +162,16 @@ DECLARE
 BEGIN
 	PERFORM @extschema@.idempotency_require_preload('the outbox');
 	PERFORM @extschema@.outbox_check_subscription(name, topics, format,
-		max_in_flight, timeout, retry_schedule, start, ordered);
+		max_in_flight, timeout, retry_schedule, start, ordered, partitions);
 	PERFORM @extschema@.outbox_check_url(url);
 	PERFORM @extschema@.outbox_check_secret(signing_secret);
 	PERFORM @extschema@.outbox_check_headers(headers);
 
 	INSERT INTO @extschema@.outbox_subscription
 		(name, url, topics, secret, headers, format, ordered,
-		 max_in_flight, timeout, retry_schedule)
+		 max_in_flight, timeout, retry_schedule, partitions)
 	VALUES (name, url, topics, signing_secret, headers, format, ordered,
-		max_in_flight, timeout, retry_schedule)
+		max_in_flight, timeout, retry_schedule, partitions)
 	ON CONFLICT DO NOTHING
 	RETURNING id INTO subscription_id;
 	IF subscription_id IS NULL THEN
@@ -136,18 +180,18 @@ BEGIN
 	END IF;
 
 	IF start = 'latest' THEN
-		INSERT INTO @extschema@.outbox_lane
-		SELECT subscription_id, p.position, p.stragglers, p.straggler_froms
-		FROM @extschema@.outbox_start_position() p;
+		INSERT INTO @extschema@.outbox_lane (subscription, lane, position, stragglers, straggler_froms)
+		SELECT subscription_id, lane, p.position, p.stragglers, p.straggler_froms
+		FROM @extschema@.outbox_start_position() p, generate_series(0, partitions - 1) lane;
 	ELSE
-		INSERT INTO @extschema@.outbox_lane (subscription, position)
-		VALUES (subscription_id, 0);
+		INSERT INTO @extschema@.outbox_lane (subscription, lane, position)
+		SELECT subscription_id, lane, 0 FROM generate_series(0, partitions - 1) lane;
 	END IF;
 	PERFORM @extschema@.outbox_wake();
 	RETURN signing_secret;
 END
 $$;
-COMMENT ON FUNCTION outbox_subscribe(text, text, text[], text, jsonb, text, boolean, integer, interval, interval[], text) IS
+COMMENT ON FUNCTION outbox_subscribe(text, text, text[], text, jsonb, text, boolean, integer, interval, interval[], text, integer) IS
 	'Sends events of the topics to a URL from now on; returns the secret that signs them.';
 
 CREATE FUNCTION outbox_subscription_id(name text)
@@ -254,6 +298,86 @@ $$;
 COMMENT ON FUNCTION outbox_redrive(text, bigint[]) IS
 	'Sends dead letters again, all of them or those at the given positions, in order per key; returns how many.';
 
+CREATE FUNCTION outbox_discard(name text, ids bigint[] DEFAULT NULL)
+RETURNS bigint
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	discarded bigint;
+BEGIN
+	DELETE FROM @extschema@.outbox_delivery d
+	WHERE d.subscription = @extschema@.outbox_subscription_id(outbox_discard.name)
+		AND d.state = 'dead' AND (ids IS NULL OR d.position = ANY (ids));
+	GET DIAGNOSTICS discarded = ROW_COUNT;
+	RETURN discarded;
+END
+$$;
+COMMENT ON FUNCTION outbox_discard(text, bigint[]) IS
+	'Drops dead letters, all of them or those at the given positions; returns how many.';
+
+CREATE FUNCTION outbox_replay(
+	name          text,
+	from_position bigint DEFAULT NULL,
+	since         timestamptz DEFAULT NULL)
+RETURNS bigint
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	subscription_id bigint := @extschema@.outbox_subscription_id(name);
+	first           bigint;
+BEGIN
+	IF (from_position IS NULL) = (since IS NULL) THEN
+		RAISE EXCEPTION 'one of from_position and since must be given'
+			USING ERRCODE = '22023';
+	END IF;
+	PERFORM FROM @extschema@.outbox_lane
+	WHERE subscription = subscription_id FOR UPDATE;  -- the relay is not settling
+	SELECT e.position INTO first FROM @extschema@.outbox_log e
+	WHERE e.position >= coalesce(from_position, 0)
+		AND e.created_at >= coalesce(since, '-infinity')
+	ORDER BY e.position LIMIT 1;
+	UPDATE @extschema@.outbox_lane SET position = first - 1
+	WHERE subscription = subscription_id AND position >= first;
+	IF NOT FOUND THEN
+		RETURN NULL;
+	END IF;
+	PERFORM @extschema@.outbox_wake();
+	RETURN first;
+END
+$$;
+COMMENT ON FUNCTION outbox_replay(text, bigint, timestamptz) IS
+	'Sends events of the log again, from a position or a time on; returns the first position, null if all that is yet to be sent for the first time.';
+
+CREATE FUNCTION outbox_rotate_secret(
+	name    text,
+	overlap interval DEFAULT '24 h',
+	secret  text DEFAULT NULL)
+RETURNS text
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	subscription_id bigint := @extschema@.outbox_subscription_id(name);
+	new_secret      text := coalesce(secret, @extschema@.outbox_secret_generate());
+BEGIN
+	IF overlap IS NULL THEN
+		RAISE EXCEPTION 'overlap must not be null' USING ERRCODE = '22004';
+	ELSIF NOT overlap BETWEEN '0' AND '366 days' THEN
+		RAISE EXCEPTION 'overlap must be from 0 to 366 days' USING ERRCODE = '22023';
+	END IF;
+	PERFORM @extschema@.outbox_check_secret(new_secret);
+	UPDATE @extschema@.outbox_subscription s
+	SET old_secret = s.secret, old_until = clock_timestamp() + overlap, secret = new_secret
+	WHERE id = subscription_id;
+	PERFORM @extschema@.outbox_wake();
+	RETURN new_secret;
+END
+$$;
+COMMENT ON FUNCTION outbox_rotate_secret(text, interval, text) IS
+	'Signs with a new secret, and until the overlap is over with the present one as well; returns the new one.';
+
 CREATE FUNCTION outbox_adopt()
 RETURNS void
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
@@ -271,6 +395,13 @@ $$;
 COMMENT ON FUNCTION outbox_adopt() IS
 	'Makes this database, a restored copy, the home of the outbox under a new identity: it sends from now on.';
 
+CREATE FUNCTION outbox_flights(OUT subscription bigint, OUT in_flight integer)
+RETURNS SETOF record
+LANGUAGE C VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME';
+COMMENT ON FUNCTION outbox_flights() IS
+	'Internal: requests that are out, for each lane that a relay serves.';
+
 CREATE VIEW outbox_dead AS
 SELECT s.name AS subscription, d.position, d.topic, d.key, d.type,
 	d.attempts, d.last_at, d.last_status, d.last_error, d.created_at
@@ -279,16 +410,31 @@ WHERE d.state = 'dead';
 COMMENT ON VIEW outbox_dead IS
 	'Events that were given up: every attempt of the schedule failed.  outbox_redrive sends them again.';
 
+CREATE VIEW outbox_attempts AS
+SELECT s.name AS subscription, a.position, a.attempt, a.at,
+	a.duration_ms::double precision * interval '1 ms' AS duration, a.status, a.error, a.answer
+FROM outbox_attempt a JOIN outbox_subscription s ON s.id = a.subscription;
+COMMENT ON VIEW outbox_attempts IS
+	'Failed attempts at events that are not delivered yet, or dead.  For the owner only: answers may quote payloads.';
+
+/* The oldest event that a lane has not read stands right behind its position. */
 CREATE VIEW outbox_subscriptions AS
 SELECT s.name,
-	CASE WHEN h.at_home THEN s.state ELSE 'held' END AS state,
+	CASE WHEN NOT h.at_home THEN 'held'
+		WHEN s.state = 'active' AND s.failing_since IS NOT NULL THEN 'failing'
+		ELSE s.state END AS state,
 	CASE WHEN h.at_home THEN s.reason
 		ELSE 'a copy of another database: see outbox_adopt()' END AS reason,
-	l.position, q.last_value - l.position AS lag_events,
-	d.waiting, d.parked, d.dead,
+	s.partitions, l.position, q.last_value - l.position AS lag_events,
+	coalesce(clock_timestamp() - e.created_at, '0') AS lag,
+	coalesce(w.in_flight, 0) AS in_flight, d.waiting, d.parked, d.dead, l.lost, l.delivered,
+	round(l.rate::numeric, 1) AS rate, s.failing_since,
 	f.last_at AS last_failed_at, f.last_status, f.last_error
 FROM outbox_subscription s
-JOIN outbox_lane l ON l.subscription = s.id
+CROSS JOIN LATERAL (
+	SELECT min(position) AS position, sum(lost)::bigint AS lost, sum(delivered)::bigint AS delivered,
+		sum(outbox_rate(rate, moved_at)) AS rate
+	FROM outbox_lane WHERE subscription = s.id) l
 CROSS JOIN (SELECT CASE WHEN is_called THEN last_value ELSE 0 END AS last_value
 	FROM outbox_position_seq) q
 CROSS JOIN (SELECT bool_and(h.system_identifier = s.system_identifier
@@ -300,8 +446,13 @@ CROSS JOIN LATERAL (
 		count(*) FILTER (WHERE state = 'dead') AS dead
 	FROM outbox_delivery WHERE subscription = s.id) d
 LEFT JOIN LATERAL (
+	SELECT created_at FROM outbox_log WHERE position > l.position
+	ORDER BY position LIMIT 1) e ON true
+LEFT JOIN LATERAL (
 	SELECT last_at, last_status, last_error FROM outbox_delivery
 	WHERE subscription = s.id AND last_at IS NOT NULL
-	ORDER BY last_at DESC LIMIT 1) f ON true;
+	ORDER BY last_at DESC LIMIT 1) f ON true
+LEFT JOIN (SELECT subscription, sum(in_flight)::integer AS in_flight
+	FROM outbox_flights() GROUP BY subscription) w ON w.subscription = s.id;
 COMMENT ON VIEW outbox_subscriptions IS
 	'Each subscription: its state, how far behind it is, and what could not be delivered to it.';

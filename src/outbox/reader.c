@@ -42,39 +42,52 @@
 
 #define NEW_EVENT_FILTER \
 	" AND @extschema@.outbox_topic_matches(s.topics, e.topic)" \
+	" AND (s.partitions = 1 OR $2 =" \
+	"  @extschema@.outbox_lane_number(e.key, e.position, s.partitions))" \
 	" ORDER BY e.position"
 
 static SavedQuery read_stragglers = {
 	.sql = NEW_EVENT_COLUMNS
-	" JOIN unnest($2, $3) AS k(xid, first)"
+	" JOIN unnest($3, $4) AS k(xid, first)"
 	" ON e.xid = k.xid AND e.position >= k.first"
-	" WHERE s.id = $1 AND e.position >= $4 AND e.position <= $5"
+	" WHERE s.id = $1 AND e.position >= $5 AND e.position <= $6"
 	NEW_EVENT_FILTER,
-	.types = {INT8OID, XID8ARRAYOID, INT8ARRAYOID, INT8OID, INT8OID}
+	.types = {INT8OID, INT4OID, XID8ARRAYOID, INT8ARRAYOID, INT8OID, INT8OID}
 };
 
 static SavedQuery read_range = {
 	.sql = NEW_EVENT_COLUMNS
-	" WHERE s.id = $1 AND e.position > $2 AND e.position <= $3"
+	" WHERE s.id = $1 AND e.position > $3 AND e.position <= $4"
 	NEW_EVENT_FILTER,
-	.types = {INT8OID, INT8OID, INT8OID}
+	.types = {INT8OID, INT4OID, INT8OID, INT8OID}
 };
 
+#define EXCEPTION_COLUMNS EVENT_COLUMNS \
+	" false, e.blocks_key, false, e.attempts" \
+	" FROM @extschema@.outbox_delivery e, @extschema@.outbox_subscription s" \
+	" WHERE e.subscription = $1 AND e.lane = $2 AND s.id = $1" \
+	" AND e.state = 'waiting'"
+
 static SavedQuery read_due = {
-	.sql = EVENT_COLUMNS
-	" false, e.blocks_key, false, e.attempts"
-	" FROM @extschema@.outbox_delivery e, @extschema@.outbox_subscription s"
-	" WHERE e.subscription = $1 AND s.id = $1 AND e.state = 'waiting'"
+	.sql = EXCEPTION_COLUMNS
 	" AND e.due_at <= (SELECT clock_timestamp())"
 	" ORDER BY e.due_at, e.position",
-	.types = {INT8OID}
+	.types = {INT8OID, INT4OID}
+};
+
+static SavedQuery read_longest_waiting = {
+	.sql = EXCEPTION_COLUMNS
+	" AND e.position = (SELECT d.position FROM @extschema@.outbox_delivery d"
+	"  WHERE d.subscription = $1 AND d.lane = $2 AND d.state = 'waiting'"
+	"  ORDER BY d.last_at NULLS FIRST, d.position LIMIT 1)",
+	.types = {INT8OID, INT4OID}
 };
 
 static SavedQuery next_due_at = {
 	.sql = "SELECT due_at FROM @extschema@.outbox_delivery"
-	" WHERE subscription = $1 AND state = 'waiting'"
+	" WHERE subscription = $1 AND lane = $2 AND state = 'waiting'"
 	" ORDER BY due_at LIMIT 1",
-	.types = {INT8OID}
+	.types = {INT8OID, INT4OID}
 };
 
 /*
@@ -131,78 +144,90 @@ reader_event(uint64 row)
 }
 
 /*
+ * The place of one more event; the array doubles when it is full.
+ */
+static OutboxEvent *
+reader_next_event(OutboxBatch *batch)
+{
+	if (batch->count == batch->room)
+	{
+		batch->room *= 2;
+		batch->events = repalloc(batch->events,
+								 batch->room * sizeof(OutboxEvent));
+	}
+	return &batch->events[batch->count];
+}
+
+/*
  * Appends the rows of a query to the batch, until that is full.  Rows come one
  * by one, since each can be large.
  */
 static void
 reader_fetch(OutboxBatch *batch, SavedQuery *query, Datum *values,
-			 MemoryContext context)
+			 int max_events, MemoryContext context)
 {
 	Portal		portal = query_open(query, values, true);
 
 	while (!batch->cut)
 	{
-		OutboxEvent *event = &batch->events[batch->count];
+		OutboxEvent *event;
 		MemoryContext old;
 
 		SPI_cursor_fetch(portal, true, 1);
 		if (SPI_processed == 0)
 			break;
 		old = MemoryContextSwitchTo(context);
+		event = reader_next_event(batch);
 		*event = reader_event(0);
 		MemoryContextSwitchTo(old);
 		SPI_freetuptable(SPI_tuptable);
 		batch->count++;
 		batch->bytes += strlen(event->payload);
-		batch->cut = batch->count == OUTBOX_BATCH_MAX ||
+		batch->cut = batch->count >= max_events ||
 			batch->bytes > OUTBOX_BATCH_BYTES_MAX;
 	}
 	SPI_cursor_close(portal);
-}
-
-static int64
-reader_last_position(const OutboxBatch *batch)
-{
-	return batch->events[batch->count - 1].position;
 }
 
 /*
  * Reads the rows that ended stragglers have left behind the lane's position.
  */
 static void
-reader_fetch_stragglers(OutboxBatch *batch, int64 subscription,
-						const OutboxStraggler *ended, int ended_count,
-						MemoryContext context)
+reader_fetch_left_behind(OutboxBatch *batch, OutboxLaneId id, int max_events,
+						 MemoryContext context)
 {
-	Datum	   *xids = palloc(ended_count * sizeof(Datum));
-	Datum	   *froms = palloc(ended_count * sizeof(Datum));
+	Datum	   *xids = palloc(batch->ended_count * sizeof(Datum));
+	Datum	   *froms = palloc(batch->ended_count * sizeof(Datum));
 	int64		lowest = PG_INT64_MAX;
-	Datum		values[5];
+	Datum		values[6];
 
-	for (int i = 0; i < ended_count; i++)
+	for (int i = 0; i < batch->ended_count; i++)
 	{
-		xids[i] = FullTransactionIdGetDatum(ended[i].xid);
-		froms[i] = Int64GetDatum(ended[i].from);
-		lowest = Min(lowest, ended[i].from);
+		xids[i] = FullTransactionIdGetDatum(batch->ended[i].xid);
+		froms[i] = Int64GetDatum(batch->ended[i].from);
+		lowest = Min(lowest, batch->ended[i].from);
 	}
-	values[0] = Int64GetDatum(subscription);
-	values[1] = query_array8(xids, ended_count, XID8OID);
-	values[2] = query_array8(froms, ended_count, INT8OID);
-	values[3] = Int64GetDatum(lowest);
-	values[4] = Int64GetDatum(batch->before.position);
-	reader_fetch(batch, &read_stragglers, values, context);
+	values[0] = Int64GetDatum(id.subscription);
+	values[1] = Int32GetDatum(id.number);
+	values[2] = query_array8(xids, batch->ended_count, XID8OID);
+	values[3] = query_array8(froms, batch->ended_count, INT8OID);
+	values[4] = Int64GetDatum(lowest);
+	values[5] = Int64GetDatum(batch->before.position);
+	reader_fetch(batch, &read_stragglers, values, max_events, context);
+	batch->left_behind = batch->count;
 }
 
 static void
-reader_fetch_range(OutboxBatch *batch, int64 subscription, int64 limit,
-				   MemoryContext context)
+reader_fetch_range(OutboxBatch *batch, OutboxLaneId id, int64 limit,
+				   int max_events, MemoryContext context)
 {
-	Datum		values[3];
+	Datum		values[4];
 
-	values[0] = Int64GetDatum(subscription);
-	values[1] = Int64GetDatum(batch->before.position);
-	values[2] = Int64GetDatum(limit);
-	reader_fetch(batch, &read_range, values, context);
+	values[0] = Int64GetDatum(id.subscription);
+	values[1] = Int32GetDatum(id.number);
+	values[2] = Int64GetDatum(batch->before.position);
+	values[3] = Int64GetDatum(limit);
+	reader_fetch(batch, &read_range, values, max_events, context);
 }
 
 static bool
@@ -223,8 +248,8 @@ lane_add(OutboxLane *lane, FullTransactionId xid, int64 from)
 	lane->stragglers[lane->straggler_count++].from = from;
 }
 
-static OutboxLane
-lane_copy(const OutboxLane *lane)
+OutboxLane
+outbox_copy_lane(const OutboxLane *lane)
 {
 	OutboxLane	copy = *lane;
 
@@ -239,12 +264,11 @@ lane_copy(const OutboxLane *lane)
  * batch->after, and those that have ended.  Adds the transactions that are
  * passed now.
  */
-static int
+static void
 reader_sort_stragglers(OutboxBatch *batch, const OutboxHorizon *horizon,
-					   int64 limit, OutboxStraggler *ended)
+					   int64 limit)
 {
 	const OutboxLane *before = &batch->before;
-	int			ended_count = 0;
 
 	for (int i = 0; i < before->straggler_count; i++)
 	{
@@ -253,7 +277,7 @@ reader_sort_stragglers(OutboxBatch *batch, const OutboxHorizon *horizon,
 		if (outbox_xid_is_open(straggler.xid, horizon->snapshot))
 			lane_add(&batch->after, straggler.xid, straggler.from);
 		else
-			ended[ended_count++] = straggler;
+			batch->ended[batch->ended_count++] = straggler;
 	}
 	for (int i = 0; i < horizon->straggler_count; i++)
 	{
@@ -262,7 +286,6 @@ reader_sort_stragglers(OutboxBatch *batch, const OutboxHorizon *horizon,
 		if (open.lo <= limit && !lane_has(before, open.xid))
 			lane_add(&batch->after, open.xid, before->position + 1);
 	}
-	return ended_count;
 }
 
 static bool
@@ -285,69 +308,106 @@ reader_new_batch(const OutboxLane *lane, int more_stragglers,
 				 MemoryContext context)
 {
 	MemoryContext old = MemoryContextSwitchTo(context);
+	int			stragglers = lane->straggler_count + more_stragglers + 1;
 	OutboxBatch batch = {0};
 
-	batch.events = palloc(OUTBOX_BATCH_MAX * sizeof(OutboxEvent));
-	batch.before = lane_copy(lane);
-	batch.after.stragglers = palloc((lane->straggler_count + more_stragglers + 1) *
-									sizeof(OutboxStraggler));
+	batch.room = OUTBOX_BATCH_MIN;
+	batch.events = palloc(batch.room * sizeof(OutboxEvent));
+	batch.before = outbox_copy_lane(lane);
+	batch.after.stragglers = palloc(stragglers * sizeof(OutboxStraggler));
+	batch.ended = palloc(stragglers * sizeof(OutboxStraggler));
 	MemoryContextSwitchTo(old);
 	return batch;
 }
 
+/*
+ * Stopped among the events that were left behind, the lane keeps stragglers
+ * that have ended, and its position.  Otherwise it gets as far as the last
+ * event; that a transaction may then be a straggler without need is harmless.
+ */
+static void
+reader_stop_lane(OutboxBatch *batch)
+{
+	int64		last = batch->events[batch->count - 1].position;
+
+	batch->after.straggler_count = batch->still_open;
+	if (batch->count > batch->left_behind)
+	{
+		batch->after.position = last;
+		return;
+	}
+	for (int i = 0; i < batch->ended_count; i++)
+		lane_add(&batch->after, batch->ended[i].xid,
+				 Max(batch->ended[i].from, last + 1));
+	batch->after.position = batch->before.position;
+}
+
 OutboxBatch
-outbox_read_batch(const OutboxHorizon *horizon, int64 subscription,
-				  const OutboxLane *lane, MemoryContext context)
+outbox_read_batch(const OutboxHorizon *horizon, OutboxLaneId id,
+				  const OutboxLane *lane, int max_events, MemoryContext context)
 {
 	OutboxBatch batch = reader_new_batch(lane, horizon->straggler_count, context);
-	OutboxStraggler *ended = palloc((lane->straggler_count + 1) *
-									sizeof(OutboxStraggler));
 	int64		readable = Max(lane->position,
 							   Min(horizon->max_position, horizon->young_lo - 1));
 	int64		limit = Min(readable, lane->position + OUTBOX_RANGE_MAX);
-	int			ended_count = reader_sort_stragglers(&batch, horizon, limit, ended);
 
+	reader_sort_stragglers(&batch, horizon, limit);
+	batch.still_open = batch.after.straggler_count;
 	batch.after.position = limit;
-	if (ended_count > 0)
-		reader_fetch_stragglers(&batch, subscription, ended, ended_count, context);
+	if (batch.ended_count > 0)
+		reader_fetch_left_behind(&batch, id, max_events, context);
+	if (!batch.cut && limit > lane->position)
+		reader_fetch_range(&batch, id, limit, max_events, context);
 	if (batch.cut)
-	{
-		/* Stopped among the stragglers: they stay, and so does the position. */
-		for (int i = 0; i < ended_count; i++)
-			lane_add(&batch.after, ended[i].xid,
-					 Max(ended[i].from, reader_last_position(&batch) + 1));
-		batch.after.position = lane->position;
-	}
-	else if (limit > lane->position)
-	{
-		reader_fetch_range(&batch, subscription, limit, context);
-		if (batch.cut)
-			batch.after.position = reader_last_position(&batch);
-	}
+		reader_stop_lane(&batch);
 	batch.cut |= limit < readable;
 	batch.moved = reader_has_moved(&batch);
-	pfree(ended);
+	return batch;
+}
+
+void
+outbox_stop_batch(OutboxBatch *batch, int count)
+{
+	Assert(count > 0);
+	if (count >= batch->count)
+		return;
+	batch->count = count;
+	batch->cut = true;
+	reader_stop_lane(batch);
+}
+
+static OutboxBatch
+reader_read_exceptions(SavedQuery *query, OutboxLaneId id, MemoryContext context)
+{
+	OutboxLane	none = {0};
+	OutboxBatch batch = reader_new_batch(&none, 0, context);
+	Datum		values[2];
+
+	values[0] = Int64GetDatum(id.subscription);
+	values[1] = Int32GetDatum(id.number);
+	reader_fetch(&batch, query, values, OUTBOX_BATCH_MAX, context);
 	return batch;
 }
 
 OutboxBatch
-outbox_read_due(int64 subscription, MemoryContext context)
+outbox_read_due(OutboxLaneId id, MemoryContext context)
 {
-	OutboxLane	none = {0};
-	OutboxBatch batch = reader_new_batch(&none, 0, context);
-	Datum		values[1];
+	return reader_read_exceptions(&read_due, id, context);
+}
 
-	values[0] = Int64GetDatum(subscription);
-	reader_fetch(&batch, &read_due, values, context);
-	return batch;
+OutboxBatch
+outbox_read_longest_waiting(OutboxLaneId id, MemoryContext context)
+{
+	return reader_read_exceptions(&read_longest_waiting, id, context);
 }
 
 TimestampTz
-outbox_next_due_at(int64 subscription)
+outbox_next_due_at(OutboxLaneId id)
 {
-	Datum		values[1];
+	Datum		values[2];
 
-	values[0] = Int64GetDatum(subscription);
+	values[0] = Int64GetDatum(id.subscription);
+	values[1] = Int32GetDatum(id.number);
 	if (query_run(&next_due_at, values, NULL, true) == 0)
 		return 0;
 	return query_int64(0, 1);

@@ -12,6 +12,7 @@
 
 #include "outbox/register.h"
 
+#define OUTBOX_BATCH_MIN 8		/* events that there is room for at first */
 #define OUTBOX_BATCH_MAX 500	/* events that are read at once for one lane */
 #define OUTBOX_BATCH_BYTES_MAX (8 * 1024 * 1024)	/* of their payloads */
 #define OUTBOX_RANGE_MAX 5000	/* positions that are looked through at once */
@@ -35,7 +36,14 @@ typedef struct OutboxStraggler
 	int64		from;
 } OutboxStraggler;
 
-/* How far a subscription has come. */
+/* A subscription, and which of its partitions. */
+typedef struct OutboxLaneId
+{
+	int64		subscription;
+	int32		number;
+} OutboxLaneId;
+
+/* How far a lane has come. */
 typedef struct OutboxLane
 {
 	int64		position;
@@ -62,10 +70,15 @@ typedef struct OutboxEvent
 typedef struct OutboxBatch
 {
 	OutboxEvent *events;
+	int			room;			/* for events; it grows */
 	int			count;
+	int			left_behind;	/* how many of them are of stragglers */
 	Size		bytes;			/* of their payloads */
 	OutboxLane	before;			/* what the lane was when this was read */
 	OutboxLane	after;			/* what it is once all of this is settled */
+	int			still_open;		/* how many of its stragglers are not in ended */
+	OutboxStraggler *ended;		/* stragglers whose events come first here */
+	int			ended_count;
 	bool		moved;			/* after differs from before */
 	bool		cut;			/* there is more to read */
 } OutboxBatch;
@@ -82,11 +95,18 @@ typedef enum OutboxFate
 typedef struct OutboxResult
 {
 	OutboxFate	fate;
-	int			attempts;
+	int			attempts;		/* that count */
+	bool		uncounted;		/* the last one does not */
 	int64		delay_ms;
-	int			status;			/* of the last answer; 0: none */
+	/* The last attempt, if it failed. */
+	int			status;			/* 0: no answer */
+	int			duration_ms;
 	const char *error;			/* NULL: none */
+	const char *answer;			/* its start; NULL: none */
 } OutboxResult;
+
+/* A copy in the current memory context. */
+extern OutboxLane outbox_copy_lane(const OutboxLane *lane);
 
 /* Takes a look; leaves its snapshot active and the WAL durable up to it. */
 extern OutboxHorizon outbox_horizon_begin(void);
@@ -95,17 +115,30 @@ extern void outbox_horizon_end(OutboxHorizon *horizon);
 /* Is a transaction open in the snapshot? */
 extern bool outbox_xid_is_open(FullTransactionId xid, Snapshot snapshot);
 
-/* Reads the next events for a subscription that has come as far as lane. */
+/* Reads the next events, at most so many, for a lane that has come so far. */
 extern OutboxBatch outbox_read_batch(const OutboxHorizon *horizon,
-									 int64 subscription,
-									 const OutboxLane *lane,
-									 MemoryContext context);
+									 OutboxLaneId id, const OutboxLane *lane,
+									 int max_events, MemoryContext context);
 
-/* Reads the exceptions of a subscription that are due. */
-extern OutboxBatch outbox_read_due(int64 subscription, MemoryContext context);
+/* Makes a batch end after so many of its events, at least one. */
+extern void outbox_stop_batch(OutboxBatch *batch, int count);
 
-/* When the next exception of a subscription is due; 0: never. */
-extern TimestampTz outbox_next_due_at(int64 subscription);
+/* Reads the exceptions of a lane that are due. */
+extern OutboxBatch outbox_read_due(OutboxLaneId id, MemoryContext context);
+
+/* Reads the waiting exception that has not been tried for the longest time. */
+extern OutboxBatch outbox_read_longest_waiting(OutboxLaneId id,
+											   MemoryContext context);
+
+/* When the next exception of a lane is due; 0: never. */
+extern TimestampTz outbox_next_due_at(OutboxLaneId id);
+
+/*
+ * Takes a lane for this process until outbox_disown_lane; false: another has
+ * it.
+ */
+extern bool outbox_own_lane(OutboxLaneId id);
+extern void outbox_disown_lane(OutboxLaneId id);
 
 typedef enum OutboxLock
 {
@@ -115,23 +148,30 @@ typedef enum OutboxLock
 } OutboxLock;
 
 /*
- * Locks a subscription and its lane without waiting; required before anything
+ * Locks a lane without waiting, and says where it is; required before anything
  * below is called for it.
  */
-extern OutboxLock outbox_lock_subscription(int64 subscription);
+extern OutboxLock outbox_lock_lane(OutboxLaneId id, int64 *position);
 
 /* Writes down what became of an event read by outbox_read_batch. */
-extern void outbox_settle_new(int64 subscription, const OutboxEvent *event,
+extern void outbox_settle_new(OutboxLaneId id, const OutboxEvent *event,
 							  const OutboxResult *result);
 
-/* Writes down what became of an event read by outbox_read_due. */
-extern void outbox_settle_due(int64 subscription, const OutboxEvent *event,
+/* Writes down what became of an event that was an exception already. */
+extern void outbox_settle_due(OutboxLaneId id, const OutboxEvent *event,
 							  const OutboxResult *result);
 
-/* Moves a subscription's lane, unless somebody else has moved it meanwhile. */
-extern void outbox_move_lane(int64 subscription, const OutboxBatch *batch);
+/* Moves a lane, and counts events that were delivered. */
+extern void outbox_move_lane(OutboxLaneId id, const OutboxLane *after,
+							 int64 delivered);
 
 /* Switches a subscription off for a reason. */
 extern void outbox_disable(int64 subscription, const char *reason);
+
+/*
+ * Notes that a subscription's endpoint fails as a whole, or does no longer;
+ * what has failed meanwhile is due then.  False: it is locked; try again.
+ */
+extern bool outbox_set_failing(int64 subscription, bool failing);
 
 #endif							/* OUTBOX_READER_H */

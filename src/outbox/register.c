@@ -106,7 +106,7 @@ register_transaction_ended(XactEvent event, void *arg)
 				register_leave();
 			wake_at_commit = false;
 			if (was_entered || news)
-				shared_wake_relay(shared_my_database(), news);
+				shared_wake_relays(shared_my_database(), news);
 			break;
 		case XACT_EVENT_PRE_PREPARE:
 			if (entered)

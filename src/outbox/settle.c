@@ -20,27 +20,34 @@
 #include "base/query.h"
 #include "outbox/reader.h"
 
-/* $3 to $8: state, blocks_key, attempts, delay or null, status, error. */
+/* $4 to $9: state, blocks_key, attempts, delay or null, status, error. */
 static SavedQuery insert_delivery = {
 	.sql = "INSERT INTO @extschema@.outbox_delivery"
-	" (subscription, position, state, blocks_key, attempts, due_at, last_at,"
+	" (subscription, lane, position, state, blocks_key, attempts, due_at, last_at,"
 	"  last_status, last_error, created_at, topic, key, type, payload, headers)"
-	" SELECT s.id, e.position, $3, $4, $5,"
-	"  CASE WHEN $3 = 'waiting' THEN"
-	"   coalesce(clock_timestamp() + $6 * interval '1 ms', e.deliver_at) END,"
-	"  CASE WHEN $5 > 0 THEN clock_timestamp() END,"
-	"  $7, $8, e.created_at, e.topic, e.key, e.type, e.payload, e.headers"
-	" FROM @extschema@.outbox_subscription s, @extschema@.outbox_log e"
-	" WHERE s.id = $1 AND e.position = $2"
+	" SELECT $1, $2, e.position, $4, $5, $6,"
+	"  CASE WHEN $4 = 'waiting' THEN"
+	"   coalesce(clock_timestamp() + $7 * interval '1 ms', e.deliver_at) END,"
+	"  CASE WHEN $9 IS NOT NULL THEN clock_timestamp() END,"
+	"  $8, $9, e.created_at, e.topic, e.key, e.type, e.payload, e.headers"
+	" FROM @extschema@.outbox_log e WHERE e.position = $3"
 	" ON CONFLICT DO NOTHING",
-	.types = {INT8OID, INT8OID, TEXTOID, BOOLOID, INT4OID, INT8OID, INT4OID, TEXTOID}
+	.types = {INT8OID, INT4OID, INT8OID, TEXTOID, BOOLOID, INT4OID, INT8OID, INT4OID, TEXTOID}
 };
 
-static SavedQuery lock_subscription = {
-	.sql = "SELECT FROM @extschema@.outbox_subscription s"
+static SavedQuery insert_attempt = {
+	.sql = "INSERT INTO @extschema@.outbox_attempt"
+	" (subscription, position, attempt, at, duration_ms, status, error, answer)"
+	" VALUES ($1, $2, $3, clock_timestamp(), $4, $5, $6, $7)",
+	.types = {INT8OID, INT8OID, INT4OID, INT4OID, INT4OID, TEXTOID, TEXTOID}
+};
+
+static SavedQuery lock_lane = {
+	.sql = "SELECT l.position FROM @extschema@.outbox_subscription s"
 	" JOIN @extschema@.outbox_lane l ON l.subscription = s.id"
-	" WHERE s.id = $1 FOR NO KEY UPDATE SKIP LOCKED",
-	.types = {INT8OID}
+	" WHERE s.id = $1 AND l.lane = $2"
+	" FOR KEY SHARE OF s SKIP LOCKED FOR NO KEY UPDATE OF l SKIP LOCKED",
+	.types = {INT8OID, INT4OID}
 };
 
 static SavedQuery find_subscription = {
@@ -61,13 +68,13 @@ static SavedQuery delete_delivery = {
 };
 
 static SavedQuery update_delivery = {
-	.sql = "UPDATE @extschema@.outbox_delivery SET state = $3, blocks_key = $4,"
-	" attempts = $5,"
-	" due_at = CASE WHEN $3 = 'waiting' THEN"
-	"  clock_timestamp() + $6 * interval '1 ms' END,"
-	" last_at = clock_timestamp(), last_status = $7, last_error = $8"
-	" WHERE subscription = $1 AND position = $2",
-	.types = {INT8OID, INT8OID, TEXTOID, BOOLOID, INT4OID, INT8OID, INT4OID, TEXTOID}
+	.sql = "UPDATE @extschema@.outbox_delivery SET state = $4, blocks_key = $5,"
+	" attempts = $6,"
+	" due_at = CASE WHEN $4 = 'waiting' THEN"
+	"  clock_timestamp() + $7 * interval '1 ms' END,"
+	" last_at = clock_timestamp(), last_status = $8, last_error = $9"
+	" WHERE subscription = $1 AND lane = $2 AND position = $3",
+	.types = {INT8OID, INT4OID, INT8OID, TEXTOID, BOOLOID, INT4OID, INT8OID, INT4OID, TEXTOID}
 };
 
 static SavedQuery release_parked = {
@@ -83,9 +90,12 @@ static SavedQuery release_parked = {
 
 static SavedQuery move_lane = {
 	.sql = "UPDATE @extschema@.outbox_lane"
-	" SET position = $3, stragglers = $4, straggler_froms = $5"
-	" WHERE subscription = $1 AND position = $2",
-	.types = {INT8OID, INT8OID, INT8OID, XID8ARRAYOID, INT8ARRAYOID}
+	" SET position = $3, stragglers = $4, straggler_froms = $5,"
+	"  delivered = delivered + $6,"
+	"  rate = @extschema@.outbox_rate(rate, moved_at, $6),"
+	"  moved_at = clock_timestamp()"
+	" WHERE subscription = $1 AND lane = $2",
+	.types = {INT8OID, INT4OID, INT8OID, XID8ARRAYOID, INT8ARRAYOID, INT8OID}
 };
 
 static SavedQuery disable = {
@@ -94,70 +104,132 @@ static SavedQuery disable = {
 	.types = {INT8OID, TEXTOID}
 };
 
-OutboxLock
-outbox_lock_subscription(int64 subscription)
-{
-	Datum		values[1];
+static SavedQuery lock_subscription = {
+	.sql = "SELECT FROM @extschema@.outbox_subscription WHERE id = $1"
+	" FOR NO KEY UPDATE SKIP LOCKED",
+	.types = {INT8OID}
+};
 
-	values[0] = Int64GetDatum(subscription);
-	if (query_run(&lock_subscription, values, NULL, false) > 0)
+static SavedQuery set_failing = {
+	.sql = "UPDATE @extschema@.outbox_subscription"
+	" SET failing_since = clock_timestamp()"
+	" WHERE id = $1 AND failing_since IS NULL",
+	.types = {INT8OID}
+};
+
+/* Those that failed first were written down shortly before the outage was. */
+static SavedQuery set_working = {
+	.sql = "WITH outage AS ("
+	"  UPDATE @extschema@.outbox_subscription s SET failing_since = NULL"
+	"  FROM @extschema@.outbox_subscription b"
+	"  WHERE s.id = $1 AND b.id = s.id AND b.failing_since IS NOT NULL"
+	"  RETURNING b.failing_since)"
+	" UPDATE @extschema@.outbox_delivery d SET due_at = clock_timestamp()"
+	" FROM outage o WHERE d.subscription = $1 AND d.state = 'waiting'"
+	" AND d.last_at >= o.failing_since - interval '1 min'"
+	" AND d.due_at > clock_timestamp()",
+	.types = {INT8OID}
+};
+
+OutboxLock
+outbox_lock_lane(OutboxLaneId id, int64 *position)
+{
+	Datum		values[2];
+
+	values[0] = Int64GetDatum(id.subscription);
+	values[1] = Int32GetDatum(id.number);
+	if (query_run(&lock_lane, values, NULL, false) > 0)
+	{
+		*position = query_int64(0, 1);
 		return OUTBOX_LOCKED;
+	}
 	if (query_run(&find_subscription, values, NULL, false) > 0)
 		return OUTBOX_BUSY;
 	return OUTBOX_GONE;
 }
 
 static bool
-settle_is_blocked(int64 subscription, const OutboxEvent *event)
+settle_is_blocked(OutboxLaneId id, const OutboxEvent *event)
 {
 	Datum		values[2];
 
-	values[0] = Int64GetDatum(subscription);
+	values[0] = Int64GetDatum(id.subscription);
 	values[1] = CStringGetTextDatum(event->key);
 	return query_run(&find_blocker, values, NULL, false) > 0;
 }
 
 static void
-settle_release_next(int64 subscription, const char *key)
+settle_release_next(OutboxLaneId id, const char *key)
 {
 	Datum		values[2];
 
-	values[0] = Int64GetDatum(subscription);
+	values[0] = Int64GetDatum(id.subscription);
 	values[1] = CStringGetTextDatum(key);
 	query_run(&release_parked, values, NULL, false);
+}
+
+static Datum
+settle_text(const char *text, char *null)
+{
+	*null = text ? ' ' : 'n';
+	return text ? CStringGetTextDatum(text) : (Datum) 0;
 }
 
 /*
  * Runs one of the two queries that write a row.
  */
 static void
-settle_write(SavedQuery *query, int64 subscription, const OutboxEvent *event,
+settle_write(SavedQuery *query, OutboxLaneId id, const OutboxEvent *event,
 			 const char *state, const OutboxResult *result)
 {
-	bool		failed = result->fate == OUTBOX_RETRY || result->fate == OUTBOX_DEAD;
-	Datum		values[8];
-	char		nulls[9] = "        ";
+	Datum		values[9];
+	char		nulls[10] = "         ";
 
-	values[0] = Int64GetDatum(subscription);
-	values[1] = Int64GetDatum(event->position);
-	values[2] = CStringGetTextDatum(state);
-	values[3] = BoolGetDatum(event->in_order && strcmp(state, "dead") != 0);
-	values[4] = Int32GetDatum(result->attempts);
-	values[5] = Int64GetDatum(result->delay_ms);
-	nulls[5] = result->fate == OUTBOX_SCHEDULED ? 'n' : ' ';
-	values[6] = Int32GetDatum(result->status);
-	nulls[6] = failed && result->status != 0 ? ' ' : 'n';
-	values[7] = result->error ? CStringGetTextDatum(result->error) : (Datum) 0;
-	nulls[7] = failed && result->error ? ' ' : 'n';
+	values[0] = Int64GetDatum(id.subscription);
+	values[1] = Int32GetDatum(id.number);
+	values[2] = Int64GetDatum(event->position);
+	values[3] = CStringGetTextDatum(state);
+	values[4] = BoolGetDatum(event->in_order && strcmp(state, "dead") != 0);
+	values[5] = Int32GetDatum(result->attempts);
+	values[6] = Int64GetDatum(result->delay_ms);
+	nulls[6] = result->fate == OUTBOX_SCHEDULED ? 'n' : ' ';
+	values[7] = Int32GetDatum(result->status);
+	nulls[7] = result->status != 0 ? ' ' : 'n';
+	values[8] = settle_text(result->error, &nulls[8]);
 	query_run(query, values, nulls, false);
 }
 
 /*
+ * Writes down the attempt that has failed.  One that does not count has no
+ * row, so that there are no more of them than the schedule has.
+ */
+static void
+settle_attempt(OutboxLaneId id, const OutboxEvent *event,
+			   const OutboxResult *result)
+{
+	Datum		values[7];
+	char		nulls[8] = "       ";
+
+	if (result->error == NULL || result->uncounted)
+		return;
+	values[0] = Int64GetDatum(id.subscription);
+	values[1] = Int64GetDatum(event->position);
+	values[2] = Int32GetDatum(result->attempts);
+	values[3] = Int32GetDatum(result->duration_ms);
+	values[4] = Int32GetDatum(result->status);
+	nulls[4] = result->status != 0 ? ' ' : 'n';
+	values[5] = settle_text(result->error, &nulls[5]);
+	values[6] = settle_text(result->answer, &nulls[6]);
+	query_run(&insert_attempt, values, nulls, false);
+}
+
+/*
  * Of the events of a key one waits and the others are parked.  What this one
- * was to be parked behind may be gone by now, or the other way round.
+ * was to be parked behind may be gone by now, or the other way round.  It may
+ * be an exception already, if the log is read again.
  */
 void
-outbox_settle_new(int64 subscription, const OutboxEvent *event,
+outbox_settle_new(OutboxLaneId id, const OutboxEvent *event,
 				  const OutboxResult *result)
 {
 	const char *state = "waiting";
@@ -166,48 +238,54 @@ outbox_settle_new(int64 subscription, const OutboxEvent *event,
 		return;
 	if (result->fate == OUTBOX_DEAD)
 		state = "dead";
-	else if (event->in_order && settle_is_blocked(subscription, event))
+	else if (event->in_order && settle_is_blocked(id, event))
 		state = "parked";
-	settle_write(&insert_delivery, subscription, event, state, result);
+	settle_write(&insert_delivery, id, event, state, result);
+	if (SPI_processed > 0)
+		settle_attempt(id, event, result);
 }
 
 void
-outbox_settle_due(int64 subscription, const OutboxEvent *event,
+outbox_settle_due(OutboxLaneId id, const OutboxEvent *event,
 				  const OutboxResult *result)
 {
 	Datum		values[2];
 
-	values[0] = Int64GetDatum(subscription);
+	if (result->fate == OUTBOX_PARKED)
+		return;					/* not sent: it stays as it is */
+	values[0] = Int64GetDatum(id.subscription);
 	values[1] = Int64GetDatum(event->position);
 	if (result->fate == OUTBOX_DELIVERED)
 		query_run(&delete_delivery, values, NULL, false);
-	else if (result->fate == OUTBOX_PARKED)
-		return;					/* not sent: it stays as it is */
 	else
-		settle_write(&update_delivery, subscription, event,
+	{
+		settle_write(&update_delivery, id, event,
 					 result->fate == OUTBOX_DEAD ? "dead" : "waiting", result);
+		if (SPI_processed > 0)
+			settle_attempt(id, event, result);
+	}
 	if (result->fate != OUTBOX_RETRY && event->in_order)
-		settle_release_next(subscription, event->key);
+		settle_release_next(id, event->key);
 }
 
 void
-outbox_move_lane(int64 subscription, const OutboxBatch *batch)
+outbox_move_lane(OutboxLaneId id, const OutboxLane *after, int64 delivered)
 {
-	const OutboxLane *after = &batch->after;
 	Datum	   *xids = palloc((after->straggler_count + 1) * sizeof(Datum));
 	Datum	   *froms = palloc((after->straggler_count + 1) * sizeof(Datum));
-	Datum		values[5];
+	Datum		values[6];
 
 	for (int i = 0; i < after->straggler_count; i++)
 	{
 		xids[i] = FullTransactionIdGetDatum(after->stragglers[i].xid);
 		froms[i] = Int64GetDatum(after->stragglers[i].from);
 	}
-	values[0] = Int64GetDatum(subscription);
-	values[1] = Int64GetDatum(batch->before.position);
+	values[0] = Int64GetDatum(id.subscription);
+	values[1] = Int32GetDatum(id.number);
 	values[2] = Int64GetDatum(after->position);
 	values[3] = query_array8(xids, after->straggler_count, XID8OID);
 	values[4] = query_array8(froms, after->straggler_count, INT8OID);
+	values[5] = Int64GetDatum(delivered);
 	query_run(&move_lane, values, NULL, false);
 }
 
@@ -219,4 +297,16 @@ outbox_disable(int64 subscription, const char *reason)
 	values[0] = Int64GetDatum(subscription);
 	values[1] = CStringGetTextDatum(reason);
 	query_run(&disable, values, NULL, false);
+}
+
+bool
+outbox_set_failing(int64 subscription, bool failing)
+{
+	Datum		values[1];
+
+	values[0] = Int64GetDatum(subscription);
+	if (query_run(&lock_subscription, values, NULL, false) == 0)
+		return false;
+	query_run(failing ? &set_failing : &set_working, values, NULL, false);
+	return true;
 }

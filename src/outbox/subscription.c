@@ -15,8 +15,9 @@
 #include "outbox/subscription.h"
 
 static SavedQuery read_subscriptions = {
-	.sql = "SELECT s.id, s.name, s.url, s.secret,"
-	" s.format = 'cloudevents', s.ordered, s.max_in_flight,"
+	.sql = "SELECT s.id, l.lane, s.name, s.url, s.secret,"
+	" CASE WHEN s.old_until > clock_timestamp() THEN s.old_secret END,"
+	" s.failing_since IS NOT NULL, s.format = 'cloudevents', s.ordered, s.max_in_flight,"
 	" @extschema@.outbox_milliseconds(s.timeout),"
 	" ARRAY(SELECT @extschema@.outbox_milliseconds(r.wait)"
 	"  FROM unnest(s.retry_schedule) WITH ORDINALITY AS r(wait, number)"
@@ -24,7 +25,7 @@ static SavedQuery read_subscriptions = {
 	" l.position, l.stragglers, l.straggler_froms"
 	" FROM @extschema@.outbox_subscription s"
 	" JOIN @extschema@.outbox_lane l ON l.subscription = s.id"
-	" WHERE s.state = 'active' ORDER BY s.id"
+	" WHERE s.state = 'active' ORDER BY s.id, l.lane"
 };
 
 static SavedQuery read_identity = {
@@ -51,11 +52,11 @@ subscription_lane(uint64 row)
 {
 	OutboxLane	lane;
 	int			count;
-	int64	   *xids = subscription_array(row, 11, &count);
-	int64	   *froms = subscription_array(row, 12, &lane.straggler_count);
+	int64	   *xids = subscription_array(row, 14, &count);
+	int64	   *froms = subscription_array(row, 15, &lane.straggler_count);
 
 	Assert(count == lane.straggler_count);
-	lane.position = query_int64(row, 10);
+	lane.position = query_int64(row, 13);
 	lane.stragglers = palloc(count * sizeof(OutboxStraggler) + 1);
 	for (int i = 0; i < count; i++)
 	{
@@ -71,15 +72,18 @@ subscription_row(uint64 row)
 	OutboxSubscription subscription;
 	bool		isnull;
 
-	subscription.id = query_int64(row, 1);
-	subscription.name = query_text(row, 2);
-	subscription.url = query_text(row, 3);
-	subscription.secret = query_text(row, 4);
-	subscription.cloudevents = DatumGetBool(query_datum(row, 5, &isnull));
-	subscription.ordered = DatumGetBool(query_datum(row, 6, &isnull));
-	subscription.max_in_flight = DatumGetInt32(query_datum(row, 7, &isnull));
-	subscription.timeout_ms = (int) query_int64(row, 8);
-	subscription.schedule_ms = subscription_array(row, 9,
+	subscription.id.subscription = query_int64(row, 1);
+	subscription.id.number = DatumGetInt32(query_datum(row, 2, &isnull));
+	subscription.name = query_text(row, 3);
+	subscription.url = query_text(row, 4);
+	subscription.secret = query_text(row, 5);
+	subscription.old_secret = query_text(row, 6);
+	subscription.failing = DatumGetBool(query_datum(row, 7, &isnull));
+	subscription.cloudevents = DatumGetBool(query_datum(row, 8, &isnull));
+	subscription.ordered = DatumGetBool(query_datum(row, 9, &isnull));
+	subscription.max_in_flight = DatumGetInt32(query_datum(row, 10, &isnull));
+	subscription.timeout_ms = (int) query_int64(row, 11);
+	subscription.schedule_ms = subscription_array(row, 12,
 												  &subscription.schedule_count);
 	subscription.lane = subscription_lane(row);
 	return subscription;

@@ -7,24 +7,27 @@
 
 #include "outbox/reader.h"
 
+/* A lane, with what its subscription says. */
 typedef struct OutboxSubscription
 {
-	int64		id;
+	OutboxLaneId id;
 	char	   *name;
 	char	   *url;
 	char	   *secret;
+	char	   *old_secret;		/* NULL: none is to sign any more */
 	bool		cloudevents;	/* else Standard Webhooks' own body */
 	bool		ordered;
 	int			max_in_flight;
 	int			timeout_ms;
 	int			schedule_count;
 	int64	   *schedule_ms;
+	bool		failing;		/* its endpoint, as a whole */
 	OutboxLane	lane;
 } OutboxSubscription;
 
 /*
- * Reads all active subscriptions with their lanes, as the active snapshot
- * shows them, into context.  Returns how many.
+ * Reads the lanes of all active subscriptions, as the active snapshot shows
+ * them, into context.  Returns how many.
  */
 extern int	outbox_read_subscriptions(OutboxSubscription **subscriptions,
 									  MemoryContext context);

@@ -4,13 +4,6 @@ CREATE SEQUENCE outbox_position_seq AS bigint NO CYCLE CACHE 1;
 COMMENT ON SEQUENCE outbox_position_seq IS
 	'Positions in outbox_log.  CACHE must stay 1: the relay relies on it.';
 
-CREATE FUNCTION outbox_next_position()
-RETURNS bigint
-LANGUAGE C VOLATILE PARALLEL UNSAFE
-AS 'MODULE_PATHNAME';
-COMMENT ON FUNCTION outbox_next_position() IS
-	'Internal: registers this transaction with the relay and hands out a position.';
-
 CREATE FUNCTION outbox_check_event(
 	topic text, payload jsonb, key text, type text, headers jsonb,
 	deliver_at timestamptz)
@@ -21,13 +14,30 @@ COMMENT ON FUNCTION outbox_check_event(text, jsonb, text, text, jsonb, timestamp
 	'Internal: raises an error unless the event can be delivered.';
 
 /*
- * Rows are only appended.  xid is the top-level transaction of the row: the
- * relay comes back for the rows of transactions that it had to pass.
+ * Which segments of the log are live (base/ring.c): current takes new events,
+ * old ones are read. last_position is the last that had been handed out when a
+ * segment was closed: nothing in it lies beyond. It is not dumped: a restored
+ * database begins with a new ring, where each segment is read all the same.
  */
-CREATE TABLE outbox_log (
-	position   bigint PRIMARY KEY DEFAULT outbox_next_position(),
-	xid        xid8 NOT NULL DEFAULT pg_current_xact_id(),
-	created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+CREATE TABLE outbox_ring (
+	LIKE idem_ring INCLUDING ALL,
+	last_position bigint,
+	warned        boolean NOT NULL DEFAULT false
+);
+COMMENT ON TABLE outbox_ring IS
+	'The segments of the log: current takes new events, old ones are truncated once every subscription has read them and the retention is over.';
+INSERT INTO outbox_ring (slot, state, generation, opened_at)
+VALUES (0, 'current', 1, pg_catalog.clock_timestamp()), (1, 'empty', NULL, NULL), (2, 'empty', NULL, NULL);
+
+/*
+ * Rows are only appended.  xid is the top-level transaction of the row: the
+ * relay comes back for the rows of transactions that it had to pass.  Vacuum
+ * has nothing to gain from them.
+ */
+CREATE TABLE outbox_log_0 (
+	position   bigint PRIMARY KEY,
+	xid        xid8 NOT NULL,
+	created_at timestamptz NOT NULL,
 	deliver_at timestamptz,
 	topic      text NOT NULL,
 	key        text,
@@ -35,9 +45,18 @@ CREATE TABLE outbox_log (
 	payload    jsonb NOT NULL,
 	headers    jsonb,
 	CHECK (outbox_check_event(topic, payload, key, type, headers, deliver_at))
-);
-COMMENT ON TABLE outbox_log IS
-	'Events, in the order of their positions; only appended to.';
+) WITH (autovacuum_vacuum_insert_threshold = -1);
+CREATE TABLE outbox_log_1 (LIKE outbox_log_0 INCLUDING ALL) WITH (autovacuum_vacuum_insert_threshold = -1);
+CREATE TABLE outbox_log_2 (LIKE outbox_log_0 INCLUDING ALL) WITH (autovacuum_vacuum_insert_threshold = -1);
+
+COMMENT ON TABLE outbox_log_0 IS 'A segment of the log.  See the view outbox_log.';
+COMMENT ON TABLE outbox_log_1 IS 'A segment of the log.  See the view outbox_log.';
+COMMENT ON TABLE outbox_log_2 IS 'A segment of the log.  See the view outbox_log.';
+
+CREATE VIEW outbox_log AS
+	SELECT * FROM outbox_log_0 UNION ALL SELECT * FROM outbox_log_1 UNION ALL SELECT * FROM outbox_log_2;
+COMMENT ON VIEW outbox_log IS
+	'Events, in the order of their positions; only appended to.  An INSERT enqueues an event.';
 
 CREATE TABLE outbox_subscription (
 	id             bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -45,32 +64,42 @@ CREATE TABLE outbox_subscription (
 	url            text NOT NULL,
 	topics         text[] NOT NULL,
 	secret         text NOT NULL,
+	old_secret     text,
+	old_until      timestamptz,
 	headers        jsonb,
 	format         text NOT NULL CHECK (format IN ('standard', 'cloudevents')),
 	ordered        boolean NOT NULL,
 	max_in_flight  integer NOT NULL CHECK (max_in_flight BETWEEN 1 AND 256),
 	timeout        interval NOT NULL,
 	retry_schedule interval[] NOT NULL,
+	partitions     integer NOT NULL CHECK (partitions BETWEEN 1 AND 64),
 	state          text NOT NULL DEFAULT 'active'
 		CHECK (state IN ('active', 'paused', 'disabled')),
 	reason         text,
+	failing_since  timestamptz,
 	created_at     timestamptz NOT NULL DEFAULT clock_timestamp()
 );
 COMMENT ON TABLE outbox_subscription IS
 	'Who gets which events, where and how.  Holds secrets: for the owner only.';
 
 /*
- * How far a subscription has read.  Every row up to position was delivered or
- * is in outbox_delivery, or belongs to one of the stragglers: transactions
- * that were still open when the relay passed them.  Of a straggler, rows from
- * straggler_froms on are yet to be read.
+ * How far a subscription has read, in each of its partitions.  Every row up to
+ * position was delivered or is in outbox_delivery, or belongs to one of the
+ * stragglers: transactions that were still open when the relay passed them.
+ * Of a straggler, rows from straggler_froms on are yet to be read.
  */
 CREATE TABLE outbox_lane (
-	subscription    bigint PRIMARY KEY
+	subscription    bigint NOT NULL
 		REFERENCES outbox_subscription ON DELETE CASCADE,
+	lane            integer NOT NULL,
 	position        bigint NOT NULL,
 	stragglers      xid8[] NOT NULL DEFAULT '{}',
 	straggler_froms bigint[] NOT NULL DEFAULT '{}',
+	lost            bigint NOT NULL DEFAULT 0,
+	delivered       bigint NOT NULL DEFAULT 0,
+	rate            double precision NOT NULL DEFAULT 0,
+	moved_at        timestamptz NOT NULL DEFAULT clock_timestamp(),
+	PRIMARY KEY (subscription, lane),
 	CHECK (pg_catalog.cardinality(stragglers) OPERATOR(pg_catalog.=)
 		pg_catalog.cardinality(straggler_froms))
 ) WITH (fillfactor = 50);
@@ -88,6 +117,7 @@ CREATE TABLE outbox_delivery (
 	subscription bigint NOT NULL
 		REFERENCES outbox_subscription ON DELETE CASCADE,
 	position     bigint NOT NULL,
+	lane         integer NOT NULL,
 	state        text NOT NULL CHECK (state IN ('waiting', 'parked', 'dead')),
 	blocks_key   boolean NOT NULL,
 	attempts     integer NOT NULL,
@@ -105,11 +135,29 @@ CREATE TABLE outbox_delivery (
 	CHECK ((state = 'waiting') = (due_at IS NOT NULL))
 );
 CREATE INDEX outbox_delivery_due_at_idx
-	ON outbox_delivery (subscription, due_at) WHERE state = 'waiting';
+	ON outbox_delivery (subscription, lane, due_at) WHERE state = 'waiting';
+CREATE INDEX outbox_delivery_dead_idx
+	ON outbox_delivery (last_at) WHERE state = 'dead';
 CREATE INDEX outbox_delivery_key_idx
 	ON outbox_delivery (subscription, key, position) WHERE blocks_key;
 COMMENT ON TABLE outbox_delivery IS
 	'Events that wait for a retry or their time, are parked behind one of the same key, or are dead.';
+
+/* The attempts that failed, for as long as their event is an exception. */
+CREATE TABLE outbox_attempt (
+	subscription bigint NOT NULL,
+	position     bigint NOT NULL,
+	attempt      integer NOT NULL,
+	at           timestamptz NOT NULL,
+	duration_ms  integer NOT NULL,
+	status       integer,
+	error        text,
+	answer       text,
+	FOREIGN KEY (subscription, position) REFERENCES outbox_delivery ON DELETE CASCADE
+);
+CREATE INDEX outbox_attempt_event_idx ON outbox_attempt (subscription, position);
+COMMENT ON TABLE outbox_attempt IS
+	'Failed attempts of the events in outbox_delivery.  Answers may quote payloads: for the owner only.';
 
 /*
  * Where this outbox is at home.  A dump carries its row along, so a restored
@@ -130,9 +178,12 @@ INSERT INTO outbox_home (identity, system_identifier, database)
 	WHERE d.datname = current_database();
 
 SELECT pg_catalog.pg_extension_config_dump('outbox_position_seq', '');
-SELECT pg_catalog.pg_extension_config_dump('outbox_log', '');
+SELECT pg_catalog.pg_extension_config_dump('outbox_log_0', '');
+SELECT pg_catalog.pg_extension_config_dump('outbox_log_1', '');
+SELECT pg_catalog.pg_extension_config_dump('outbox_log_2', '');
 SELECT pg_catalog.pg_extension_config_dump('outbox_subscription', '');
 SELECT pg_catalog.pg_extension_config_dump('outbox_subscription_id_seq', '');
 SELECT pg_catalog.pg_extension_config_dump('outbox_lane', '');
 SELECT pg_catalog.pg_extension_config_dump('outbox_delivery', '');
+SELECT pg_catalog.pg_extension_config_dump('outbox_attempt', '');
 SELECT pg_catalog.pg_extension_config_dump('outbox_home', '');

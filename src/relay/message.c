@@ -92,7 +92,7 @@ bool
 message_build(const OutboxSubscription *subscription, const OutboxEvent *event,
 			  const char *identity, HttpRequest *request)
 {
-	const char *const secrets[] = {subscription->secret, NULL};
+	const char *const secrets[] = {subscription->secret, subscription->old_secret, NULL};
 	const char *body = subscription->cloudevents ? event->payload : message_body(event);
 	size_t		body_length = strlen(body);
 	char	   *id = psprintf("msg_%s_%lld", identity, (long long) event->position);

@@ -3,16 +3,18 @@
  *		The worker that delivers the events of one database's outbox.
  *
  * It lives in a loop of two kinds of steps.  A pass is a short transaction: it
- * settles the runs that have finished, reads what is next for each
- * subscription, and starts runs with it.  Between passes, with no transaction
- * and no snapshot open, it moves requests on and sleeps until a latch, a
- * socket or a due time.
+ * settles the runs that have finished, reads what is next for each lane, and
+ * starts runs with it.  Between passes, with no transaction and no snapshot
+ * open, it moves requests on and sleeps until a latch, a socket or a due time.
+ * Lanes do not wait for each other (endpoint.c).
  *
- * A subscription has at most one run of new events and one of due exceptions
- * at a time.  Subscriptions do not wait for each other.
+ * A database can have several relays.  Which of them a lane is meant for
+ * follows from its number and from the relays that are there; who has its lock
+ * serves it.  So one that has to give a lane up keeps it until its last request
+ * is back, and one that dies has let go of it.
  *
  * The latch is set by the commits of enqueuing transactions, but only while
- * the relay is armed: asleep, with a subscription that could take more.
+ * the relay is armed: asleep, with a lane that could take more.
  */
 #include "postgres.h"
 
@@ -28,31 +30,24 @@
 #include "base/shared.h"
 #include "base/worker.h"
 #include "outbox/subscription.h"
+#include "relay/endpoint.h"
 #include "relay/http.h"
-#include "relay/run.h"
 
 /* A lost wake costs no more than this. */
 #define RELAY_RECONCILE_MS 5000
-/* When to try again what somebody else has locked. */
-#define RELAY_BUSY_MS 100
+/* When to try again to get a lane that another relay still has. */
+#define RELAY_OWN_MS 100
+/* Payloads held in memory, above which nothing is read for who has some. */
+#define RELAY_BYTES_MAX (64 * 1024 * 1024)
 
 PGDLLEXPORT void relay_main(Datum arg);
-
-/* A subscription, as the relay serves it. */
-typedef struct Endpoint
-{
-	int64		id;
-	bool		active;			/* as of the last pass */
-	int			max_in_flight;
-	Run		   *new_run;
-	Run		   *due_run;
-	TimestampTz next_due_at;	/* 0: nothing waits, or a due run is on */
-	TimestampTz busy_until;		/* its rows were locked; 0: they were not */
-} Endpoint;
 
 typedef struct Relay
 {
 	SharedDatabase *database;
+	int			number;			/* among the relays of the database */
+	int			rank;			/* among those that are there, */
+	int			relays;			/* of so many */
 	MemoryContext context;		/* lives as long as the process */
 	MemoryContext turn_context; /* reset every turn */
 	WaitEventSet *wait_set;
@@ -66,7 +61,7 @@ typedef struct Relay
 } Relay;
 
 static Endpoint *
-relay_endpoint(Relay *relay, int64 id)
+relay_endpoint(Relay *relay, OutboxLaneId id)
 {
 	MemoryContext old;
 	Endpoint   *endpoint;
@@ -75,136 +70,15 @@ relay_endpoint(Relay *relay, int64 id)
 	foreach(cell, relay->endpoints)
 	{
 		endpoint = lfirst(cell);
-		if (endpoint->id == id)
+		if (endpoint->id.subscription == id.subscription &&
+			endpoint->id.number == id.number)
 			return endpoint;
 	}
 	old = MemoryContextSwitchTo(relay->context);
-	endpoint = palloc0(sizeof(Endpoint));
-	endpoint->id = id;
+	endpoint = endpoint_create(id);
 	relay->endpoints = lappend(relay->endpoints, endpoint);
 	MemoryContextSwitchTo(old);
 	return endpoint;
-}
-
-/*
- * A run of its own memory: the batch and a copy of the subscription.
- */
-static Run *
-relay_start_run(const OutboxSubscription *subscription, OutboxBatch batch,
-				bool is_new, MemoryContext context)
-{
-	MemoryContext old = MemoryContextSwitchTo(context);
-	OutboxSubscription copy = *subscription;
-	size_t		schedule_size = copy.schedule_count * sizeof(int64);
-
-	copy.name = pstrdup(subscription->name);
-	copy.url = pstrdup(subscription->url);
-	copy.secret = pstrdup(subscription->secret);
-	copy.schedule_ms = memcpy(palloc(schedule_size),
-							  subscription->schedule_ms, schedule_size);
-	copy.lane = (OutboxLane) {0};
-	MemoryContextSwitchTo(old);
-	return run_start(&copy, batch, is_new, context);
-}
-
-static bool
-relay_has_finished(const Endpoint *endpoint)
-{
-	return (endpoint->new_run && run_is_finished(endpoint->new_run)) ||
-		(endpoint->due_run && run_is_finished(endpoint->due_run));
-}
-
-/*
- * Locks an endpoint's rows without waiting.  One transaction that has changed
- * a subscription, and is not over, must not hold up the others.
- */
-static OutboxLock
-relay_lock(Endpoint *endpoint)
-{
-	OutboxLock	lock = outbox_lock_subscription(endpoint->id);
-
-	if (lock == OUTBOX_BUSY)
-		endpoint->busy_until = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
-														   RELAY_BUSY_MS);
-	return lock;
-}
-
-/*
- * Reads new events for an endpoint.  A lane that moves without any is written
- * down at once.
- */
-static void
-relay_read_new(Relay *relay, Endpoint *endpoint,
-			   const OutboxSubscription *subscription,
-			   const OutboxHorizon *horizon)
-{
-	MemoryContext context = AllocSetContextCreate(relay->context, "idempotency run",
-												  ALLOCSET_DEFAULT_SIZES);
-	OutboxBatch batch = outbox_read_batch(horizon, endpoint->id,
-										  &subscription->lane, context);
-
-	if (batch.count > 0)
-	{
-		endpoint->new_run = relay_start_run(subscription, batch, true, context);
-		return;
-	}
-	if (batch.moved && relay_lock(endpoint) == OUTBOX_LOCKED)
-	{
-		outbox_move_lane(endpoint->id, &batch);
-		relay->pass_wanted |= batch.cut;
-	}
-	MemoryContextDelete(context);
-}
-
-static void
-relay_read_due(Relay *relay, Endpoint *endpoint,
-			   const OutboxSubscription *subscription)
-{
-	MemoryContext context;
-	OutboxBatch batch;
-
-	endpoint->next_due_at = outbox_next_due_at(endpoint->id);
-	if (endpoint->next_due_at == 0 ||
-		endpoint->next_due_at > GetCurrentTimestamp())
-		return;
-	endpoint->next_due_at = 0;
-	context = AllocSetContextCreate(relay->context, "idempotency run",
-									ALLOCSET_DEFAULT_SIZES);
-	batch = outbox_read_due(endpoint->id, context);
-	if (batch.count > 0)
-		endpoint->due_run = relay_start_run(subscription, batch, false, context);
-	else
-		MemoryContextDelete(context);
-}
-
-/*
- * Writes down what the finished ones of an endpoint's runs have brought, and
- * appends them to settled.
- */
-static List *
-relay_settle_endpoint(Relay *relay, Endpoint *endpoint, List *settled)
-{
-	Run		  **runs[] = {&endpoint->new_run, &endpoint->due_run};
-	OutboxLock	lock = OUTBOX_BUSY;
-	MemoryContext old;
-
-	endpoint->busy_until = 0;
-	if (relay_has_finished(endpoint))
-		lock = relay_lock(endpoint);
-	for (int i = 0; i < (int) lengthof(runs); i++)
-	{
-		Run		   *run = *runs[i];
-
-		if (run == NULL || !run_is_finished(run) || lock == OUTBOX_BUSY)
-			continue;
-		if (lock == OUTBOX_LOCKED)
-			run_settle(run);
-		old = MemoryContextSwitchTo(relay->turn_context);
-		settled = lappend(settled, run);
-		MemoryContextSwitchTo(old);
-		*runs[i] = NULL;
-	}
-	return settled;
 }
 
 /*
@@ -218,7 +92,7 @@ relay_settle(Relay *relay)
 	ListCell   *cell;
 
 	foreach(cell, relay->endpoints)
-		settled = relay_settle_endpoint(relay, lfirst(cell), settled);
+		settled = endpoint_settle(lfirst(cell), settled);
 	return settled;
 }
 
@@ -245,8 +119,8 @@ relay_is_at_home(Relay *relay)
 }
 
 /*
- * Stops what runs for subscriptions that are not active any more, and forgets
- * them when they are done.
+ * Stops what runs for lanes that are not active any more, or not this relay's
+ * business, and lets go of them when they are done.
  */
 static void
 relay_drop_inactive(Relay *relay)
@@ -259,20 +133,47 @@ relay_drop_inactive(Relay *relay)
 
 		if (endpoint->active)
 			continue;
-		endpoint->next_due_at = 0;
-		if (endpoint->new_run)
-			run_abandon(endpoint->new_run);
-		if (endpoint->due_run)
-			run_abandon(endpoint->due_run);
-		if (endpoint->new_run || endpoint->due_run)
+		endpoint_stop(endpoint);
+		if (!endpoint_is_idle(endpoint))
 			continue;
 		relay->endpoints = foreach_delete_current(relay->endpoints, cell);
-		pfree(endpoint);
+		endpoint_free(endpoint);
 	}
 }
 
 /*
- * Reads what is next for every subscription that has nothing on its way.
+ * Is a lane this relay's to serve?  Takes it, if it is free already.
+ */
+static Endpoint *
+relay_take_lane(Relay *relay, OutboxLaneId id)
+{
+	Endpoint   *endpoint;
+
+	if ((id.subscription + id.number) % relay->relays != relay->rank)
+		return NULL;
+	endpoint = relay_endpoint(relay, id);
+	endpoint->active = true;
+	if (!endpoint->owned)
+		endpoint->owned = outbox_own_lane(id);
+	if (!endpoint->owned)
+		endpoint->busy_until = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
+														   RELAY_OWN_MS);
+	return endpoint->owned ? endpoint : NULL;
+}
+
+static Size
+relay_bytes(const Relay *relay)
+{
+	Size		bytes = 0;
+	ListCell   *cell;
+
+	foreach(cell, relay->endpoints)
+		bytes += endpoint_bytes(lfirst(cell));
+	return bytes;
+}
+
+/*
+ * Reads what is next for every lane of this relay's.
  */
 static void
 relay_read(Relay *relay)
@@ -282,20 +183,23 @@ relay_read(Relay *relay)
 	int			count = 0;
 	ListCell   *cell;
 
+	relay->rank = shared_relay_rank(relay->database, relay->number,
+									&relay->relays);
 	foreach(cell, relay->endpoints)
 		((Endpoint *) lfirst(cell))->active = false;
 	if (relay_is_at_home(relay))
 		count = outbox_read_subscriptions(&subscriptions, CurrentMemoryContext);
 	for (int i = 0; i < count; i++)
 	{
-		Endpoint   *endpoint = relay_endpoint(relay, subscriptions[i].id);
+		Endpoint   *endpoint = relay_take_lane(relay, subscriptions[i].id);
 
-		endpoint->active = true;
-		endpoint->max_in_flight = subscriptions[i].max_in_flight;
-		if (endpoint->new_run == NULL)
-			relay_read_new(relay, endpoint, &subscriptions[i], &horizon);
-		if (endpoint->due_run == NULL)
-			relay_read_due(relay, endpoint, &subscriptions[i]);
+		if (endpoint == NULL)
+			continue;
+		if (!endpoint_is_idle(endpoint) && relay_bytes(relay) > RELAY_BYTES_MAX)
+			endpoint->more = false; /* not now */
+		else
+			relay->pass_wanted |= endpoint_read(endpoint, &subscriptions[i],
+												&horizon, relay->context);
 	}
 	relay_drop_inactive(relay);
 	relay->grace_ends_at = horizon.grace_ends_at;
@@ -329,28 +233,6 @@ relay_pass(Relay *relay)
 }
 
 /*
- * Sends what the endpoint has room for.  Exceptions go first: they are older.
- */
-static void
-relay_send(Relay *relay, Endpoint *endpoint)
-{
-	Run		   *runs[] = {endpoint->due_run, endpoint->new_run};
-	int			room = endpoint->max_in_flight;
-
-	for (int i = 0; i < (int) lengthof(runs); i++)
-		room -= runs[i] ? run_in_flight(runs[i]) : 0;
-	room = Min(room, HTTP_IN_FLIGHT_MAX - http_in_flight());
-	for (int i = 0; i < (int) lengthof(runs); i++)
-	{
-		if (runs[i] == NULL)
-			continue;
-		room -= run_send(runs[i], room, relay->identity);
-	}
-	if (relay_has_finished(endpoint) && endpoint->busy_until == 0)
-		relay->pass_wanted = true;
-}
-
-/*
  * Moves the requests on, takes their answers and sends more.
  */
 static void
@@ -361,14 +243,20 @@ relay_work(Relay *relay)
 
 	http_work();
 	while (http_next_response(&response))
-		run_take_response(&response);
+		relay->pass_wanted |= endpoint_take_response(&response);
 	foreach(cell, relay->endpoints)
-		relay_send(relay, lfirst(cell));
+	{
+		Endpoint   *endpoint = lfirst(cell);
+
+		(void) endpoint_send(endpoint, HTTP_IN_FLIGHT_MAX - http_in_flight(),
+							 relay->identity);
+		relay->pass_wanted |= endpoint_wants_pass(endpoint);
+	}
 	http_work();
 }
 
 /*
- * Could a subscription take new events?  A copy looks for its adoption only.
+ * Could a lane take new events?  A copy looks for its adoption only.
  */
 static bool
 relay_wants_events(Relay *relay)
@@ -377,9 +265,7 @@ relay_wants_events(Relay *relay)
 
 	foreach(cell, relay->endpoints)
 	{
-		Endpoint   *endpoint = lfirst(cell);
-
-		if (endpoint->active && endpoint->new_run == NULL)
+		if (endpoint_wants_events(lfirst(cell)))
 			return true;
 	}
 	return false;
@@ -395,12 +281,10 @@ relay_next_timer(Relay *relay)
 		next = Min(next, relay->grace_ends_at);
 	foreach(cell, relay->endpoints)
 	{
-		Endpoint   *endpoint = lfirst(cell);
+		TimestampTz timer = endpoint_next_timer(lfirst(cell));
 
-		if (endpoint->next_due_at != 0)
-			next = Min(next, endpoint->next_due_at);
-		if (endpoint->busy_until != 0)
-			next = Min(next, endpoint->busy_until);
+		if (timer != 0)
+			next = Min(next, timer);
 	}
 	return next;
 }
@@ -423,14 +307,15 @@ relay_sleep(Relay *relay)
 		timeout = Min(timeout, http_timeout);
 	if (armed)
 	{
-		pg_atomic_write_u32(&relay->database->relay_armed, 1);
+		shared_arm_relay(relay->database, relay->number, true);
 		pg_memory_barrier();
 		if (pg_atomic_read_u64(&relay->database->ends) != relay->seen_ends)
 			timeout = 0;
 	}
 	count = WaitEventSetWait(relay->wait_set, timeout, events, lengthof(events),
 							 PG_WAIT_EXTENSION);
-	pg_atomic_write_u32(&relay->database->relay_armed, 0);
+	if (armed)
+		shared_arm_relay(relay->database, relay->number, false);
 	for (int i = 0; i < count; i++)
 	{
 		if (events[i].events & WL_LATCH_SET)
@@ -444,18 +329,40 @@ relay_sleep(Relay *relay)
 		relay->pass_wanted = true;
 }
 
+/*
+ * Shows what is on its way to who looks at outbox_subscriptions.
+ */
+static void
+relay_show_flights(Relay *relay)
+{
+	SharedFlight flights[SHARED_FLIGHTS_MAX];
+	int			count = 0;
+	ListCell   *cell;
+
+	foreach(cell, relay->endpoints)
+	{
+		const Endpoint *endpoint = lfirst(cell);
+
+		if (count == SHARED_FLIGHTS_MAX)
+			break;
+		flights[count].subscription = endpoint->id.subscription;
+		flights[count++].in_flight = endpoint_in_flight(endpoint);
+	}
+	shared_show_flights(relay->database, relay->number, flights, count);
+}
+
 static void
 relay_sign_off(int code, Datum arg)
 {
-	SharedDatabase *database = (SharedDatabase *) DatumGetPointer(arg);
+	Relay	   *relay = (Relay *) DatumGetPointer(arg);
 
-	pg_atomic_write_u32(&database->relay_armed, 0);
-	shared_set_relay_latch(database, NULL);
+	shared_arm_relay(relay->database, relay->number, false);
+	shared_set_relay_latch(relay->database, relay->number, NULL);
 	http_stop();
 }
 
 static void
-relay_start(Relay *relay)
+relay_start(Relay *relay, SharedSeat seat)
 {
 	relay->context = AllocSetContextCreate(TopMemoryContext, "idempotency relay",
 										   ALLOCSET_DEFAULT_SIZES);
@@ -463,24 +370,24 @@ relay_start(Relay *relay)
 												"idempotency relay turn",
 												ALLOCSET_DEFAULT_SIZES);
 	relay->database = shared_my_database();
+	relay->number = seat - SHARED_RELAY;
 	http_start();
 	http_allow_networks(settings_webhook_allowed_networks);
 	relay->wait_set = compat_create_wait_event_set(TopMemoryContext, 3);
 	AddWaitEventToSet(relay->wait_set, WL_LATCH_SET, PGINVALID_SOCKET, MyLatch, NULL);
 	AddWaitEventToSet(relay->wait_set, WL_EXIT_ON_PM_DEATH, PGINVALID_SOCKET, NULL, NULL);
 	AddWaitEventToSet(relay->wait_set, WL_SOCKET_READABLE, http_wait_fd(), NULL, NULL);
-	shared_set_relay_latch(relay->database, MyLatch);
-	before_shmem_exit(relay_sign_off, PointerGetDatum(relay->database));
+	shared_set_relay_latch(relay->database, relay->number, MyLatch);
+	before_shmem_exit(relay_sign_off, PointerGetDatum(relay));
 	relay->pass_wanted = true;
 }
 
 void
 relay_main(Datum arg)
 {
-	Relay		relay = {0};
+	static Relay relay;			/* needed until the process has exited */
 
-	worker_start_in_seat(SHARED_RELAY);
-	relay_start(&relay);
+	relay_start(&relay, worker_start_in_seat());
 	for (;;)
 	{
 		if (worker_obey_signals())
@@ -495,6 +402,9 @@ relay_main(Datum arg)
 			relay_work(&relay);
 		}
 		if (!relay.pass_wanted)
+		{
+			relay_show_flights(&relay);
 			relay_sleep(&relay);
+		}
 	}
 }

@@ -3,31 +3,38 @@
  *		A batch of events on its way to one subscription.
  *
  * Events of one key go one after another: each is chained to the one before
- * it, and becomes ready when that is delivered or dead.  When it has failed,
- * and will be retried, the rest of its chain is parked with it.  Nothing is
- * written before the whole run is finished; if this process dies, its events
- * are read and sent again.
+ * it, in this run or in one ahead of it, and becomes ready when that is
+ * delivered or dead.  When it has failed, and will be retried, the rest of its
+ * chain is parked with it.  Nothing is written before the whole run is
+ * finished; if this process dies, its events are read and sent again.
  */
 #include "postgres.h"
 
 #include "common/hashfn.h"
 #include "common/pg_prng.h"
+#include "utils/hsearch.h"
 #include "utils/memutils.h"
 
 #include "relay/message.h"
-#include "relay/retry.h"
 #include "relay/run.h"
-
-#define RUN_NONE (-1)
 
 typedef struct RunItem
 {
 	Run		   *run;
 	const OutboxEvent *event;
 	OutboxResult result;
-	int			next_of_key;	/* the item chained to this one, or RUN_NONE */
-	int			next_ready;		/* the item behind it in the queue, or RUN_NONE */
+	bool		sent;
+	bool		decided;
+	struct RunItem *next_of_key;	/* chained to this one, maybe of a later run */
+	struct RunItem *next_ready; /* behind it in the queue */
 } RunItem;
+
+/* The last event of a key in a run.  Keys with one hash count as one key. */
+typedef struct RunKey
+{
+	uint64		hash;
+	RunItem    *last;
+} RunKey;
 
 struct Run
 {
@@ -35,89 +42,139 @@ struct Run
 	MemoryContext message_context;	/* reset for each request */
 	OutboxSubscription subscription;
 	OutboxBatch batch;
-	bool		is_new;
-	bool		abandoned;
+	OutboxLane *extended;		/* where the lane has come since; or NULL */
+	RunKind		kind;
+	Run		   *before;
+	void	   *owner;
+	bool		stopped;
 	RunItem    *items;
-	int			first_ready;
-	int			last_ready;
+	HTAB	   *keys;			/* of RunKey */
+	RunItem    *first_ready;
+	RunItem    *last_ready;
 	int			undecided;
 	int			in_flight;
+	int64		delivered;
 	char	   *gone_reason;	/* the endpoint wants no more */
 };
 
-static void
-run_queue(Run *run, int index)
+static bool
+run_is_new(const Run *run)
 {
-	run->items[index].next_ready = RUN_NONE;
-	if (run->first_ready == RUN_NONE)
-		run->first_ready = index;
+	return run->kind == RUN_NEW || run->kind == RUN_PROBE_NEW;
+}
+
+static bool
+run_is_probe(const Run *run)
+{
+	return run->kind == RUN_PROBE_NEW || run->kind == RUN_PROBE_DUE;
+}
+
+static void
+run_queue(RunItem *item)
+{
+	Run		   *run = item->run;
+
+	item->next_ready = NULL;
+	if (run->first_ready == NULL)
+		run->first_ready = item;
 	else
-		run->items[run->last_ready].next_ready = index;
-	run->last_ready = index;
+		run->last_ready->next_ready = item;
+	run->last_ready = item;
 }
 
 static void
 run_decide(RunItem *item, OutboxFate fate)
 {
+	Assert(!item->decided);
 	item->result.fate = fate;
+	item->decided = true;
 	item->run->undecided--;
+	if (fate == OUTBOX_DELIVERED)
+		item->run->delivered++;
 }
 
 /*
- * Chains item number index to the last one before it of the same key that is
- * to be sent.  Returns false if there is none.
+ * Must later events of its key be parked, since it was not got rid of?
  */
 static bool
-run_chain(Run *run, int index, const uint32 *hashes)
+run_holds_key(const RunItem *item)
 {
-	const char *key = run->items[index].event->key;
-
-	for (int i = index - 1; i >= 0; i--)
-	{
-		RunItem    *before = &run->items[i];
-
-		if (hashes[i] != hashes[index] || !before->event->in_order ||
-			before->event->blocked || strcmp(before->event->key, key) != 0)
-			continue;
-		before->next_of_key = index;
-		return true;
-	}
-	return false;
+	return item->decided &&
+		(item->result.fate == OUTBOX_RETRY || item->result.fate == OUTBOX_PARKED);
 }
 
 /*
- * Decides about each event whether it goes at once, after another, or not.
+ * The last event of a key in this run or the nearest one before it.
+ */
+static RunItem *
+run_last_of_key(const Run *run, uint64 hash)
+{
+	for (; run != NULL; run = run->before)
+	{
+		RunKey	   *key = hash_search(run->keys, &hash, HASH_FIND, NULL);
+
+		if (key != NULL)
+			return key->last;
+	}
+	return NULL;
+}
+
+/*
+ * Enters an item as the last of its key; returns the one that was so far.
+ */
+static RunItem *
+run_enter_key(RunItem *item)
+{
+	const char *key = item->event->key;
+	uint64		hash = hash_bytes_extended((const unsigned char *) key,
+										   strlen(key), 0);
+	RunItem    *last = run_last_of_key(item->run, hash);
+	RunKey	   *entry = hash_search(item->run->keys, &hash, HASH_ENTER, NULL);
+
+	entry->last = item;
+	return last;
+}
+
+/*
+ * Decides about an event whether it goes at once, after another, or not.
  */
 static void
-run_arrange(Run *run)
+run_arrange(RunItem *item)
 {
-	uint32	   *hashes = palloc0((run->batch.count + 1) * sizeof(uint32));
+	const OutboxEvent *event = item->event;
+	RunItem    *last;
 
-	for (int i = 0; i < run->batch.count; i++)
+	if (event->scheduled)
+		run_decide(item, OUTBOX_SCHEDULED);
+	else if (!event->in_order)
+		run_queue(item);
+	else
 	{
-		const OutboxEvent *event = &run->batch.events[i];
-		RunItem    *item = &run->items[i];
-
-		item->run = run;
-		item->event = event;
-		item->next_of_key = RUN_NONE;
-		item->result.attempts = event->attempts;
-		if (event->in_order)
-			hashes[i] = hash_bytes((const unsigned char *) event->key,
-								   strlen(event->key));
-		if (event->scheduled)
-			run_decide(item, OUTBOX_SCHEDULED);
-		else if (event->blocked)
+		last = run_enter_key(item);
+		if (event->blocked || (last && run_holds_key(last)))
 			run_decide(item, OUTBOX_PARKED);
-		else if (!event->in_order || !run_chain(run, i, hashes))
-			run_queue(run, i);
+		else if (last && !last->decided)
+			last->next_of_key = item;
+		else
+			run_queue(item);
 	}
-	pfree(hashes);
+}
+
+static HTAB *
+run_create_keys(int count)
+{
+	HASHCTL		control = {0};
+
+	control.keysize = sizeof(uint64);
+	control.entrysize = sizeof(RunKey);
+	control.hcxt = CurrentMemoryContext;
+	return hash_create("idempotency keys of a run", count, &control,
+					   HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 }
 
 Run *
 run_start(const OutboxSubscription *subscription, OutboxBatch batch,
-		  bool is_new, MemoryContext context)
+		  RunKind kind, Run *before, void *owner, MemoryContext context)
 {
 	MemoryContext old = MemoryContextSwitchTo(context);
 	Run		   *run = palloc0(sizeof(Run));
@@ -127,11 +184,21 @@ run_start(const OutboxSubscription *subscription, OutboxBatch batch,
 												 ALLOCSET_DEFAULT_SIZES);
 	run->subscription = *subscription;
 	run->batch = batch;
-	run->is_new = is_new;
+	run->kind = kind;
+	run->before = before;
+	run->owner = owner;
 	run->items = palloc0((batch.count + 1) * sizeof(RunItem));
-	run->first_ready = RUN_NONE;
+	run->keys = run_create_keys(batch.count);
 	run->undecided = batch.count;
-	run_arrange(run);
+	for (int i = 0; i < batch.count; i++)
+	{
+		RunItem    *item = &run->items[i];
+
+		item->run = run;
+		item->event = &run->batch.events[i];
+		item->result.attempts = item->event->attempts;
+		run_arrange(item);
+	}
 	MemoryContextSwitchTo(old);
 	return run;
 }
@@ -142,20 +209,24 @@ run_start(const OutboxSubscription *subscription, OutboxBatch batch,
 static void
 run_follow_chain(RunItem *item)
 {
-	Run		   *run = item->run;
-	int			next = item->next_of_key;
+	RunItem    *next = item->next_of_key;
 
-	if (next == RUN_NONE)
+	item->next_of_key = NULL;
+	if (next == NULL)
 		return;
-	if (item->result.fate != OUTBOX_RETRY && !run->abandoned)
+	if (!run_holds_key(item) && !next->run->stopped)
 	{
-		run_queue(run, next);
+		run_queue(next);
 		return;
 	}
-	for (; next != RUN_NONE; next = run->items[next].next_of_key)
-		run_decide(&run->items[next], OUTBOX_PARKED);
+	run_decide(next, OUTBOX_PARKED);
+	run_follow_chain(next);
 }
 
+/*
+ * What is said of a failure must not quote the answer, which may quote the
+ * event; the answer's start is kept apart, for the owner's eyes.
+ */
 static void
 run_note_failure(RunItem *item, const HttpResponse *response)
 {
@@ -164,11 +235,13 @@ run_note_failure(RunItem *item, const HttpResponse *response)
 	MemoryContext old = MemoryContextSwitchTo(item->run->context);
 
 	result->status = response->status;
+	result->duration_ms = response->duration_ms;
 	if (response->error[0] != '\0')
 		result->error = pstrdup(response->error);
 	else
-		result->error = psprintf("answered %d: %s", response->status,
-								 response->excerpt);
+		result->error = psprintf("answered %d", response->status);
+	if (response->excerpt[0] != '\0')
+		result->answer = pstrdup(response->excerpt);
 	result->delay_ms = retry_delay_ms(subscription->schedule_ms,
 									  subscription->schedule_count,
 									  result->attempts,
@@ -178,39 +251,48 @@ run_note_failure(RunItem *item, const HttpResponse *response)
 }
 
 /*
- * An endpoint that is gone keeps its event, should it be resumed one day.
+ * An endpoint that is gone keeps its event, should it be resumed one day, and
+ * a probe fails with no consequence for its event.
  */
 static void
-run_note_gone(RunItem *item)
+run_fail(RunItem *item, const HttpResponse *response, RetryVerdict verdict)
 {
 	Run		   *run = item->run;
+	OutboxResult *result = &item->result;
 
-	item->result.delay_ms = 0;
-	if (run->gone_reason == NULL)
+	run_note_failure(item, response);
+	if (verdict == RETRY_GONE && run->gone_reason == NULL)
 		run->gone_reason = MemoryContextStrdup(run->context,
 											   "the endpoint answered 410 Gone");
-	run_abandon(run);
+	if (verdict == RETRY_GONE || run_is_probe(run))
+		result->delay_ms = Max(result->delay_ms, 0);
+	if (run_is_probe(run))
+	{
+		result->uncounted = true;
+		result->attempts--;
+	}
+	run_decide(item, result->delay_ms < 0 ? OUTBOX_DEAD : OUTBOX_RETRY);
 }
 
-void
+RunAnswer
 run_take_response(const HttpResponse *response)
 {
 	RunItem    *item = response->tag;
 	Run		   *run = item->run;
-	RetryVerdict verdict = retry_judge(response->status);
+	RunAnswer	answer;
 
+	answer.owner = run->owner;
+	answer.verdict = retry_judge(response->status);
+	answer.first_attempt = run_is_new(run);
+	answer.retry_after_s = response->retry_after_s;
 	run->in_flight--;
 	item->result.attempts++;
-	if (verdict == RETRY_DONE)
+	if (answer.verdict == RETRY_DONE)
 		run_decide(item, OUTBOX_DELIVERED);
 	else
-	{
-		run_note_failure(item, response);
-		if (verdict == RETRY_GONE)
-			run_note_gone(item);
-		run_decide(item, item->result.delay_ms < 0 ? OUTBOX_DEAD : OUTBOX_RETRY);
-	}
+		run_fail(item, response, answer.verdict);
 	run_follow_chain(item);
+	return answer;
 }
 
 /*
@@ -223,6 +305,7 @@ run_send_item(RunItem *item, const char *identity)
 	MemoryContext old = MemoryContextSwitchTo(run->message_context);
 	HttpRequest request = {.tag = item};
 
+	item->sent = true;
 	run->in_flight++;
 	if (message_build(&run->subscription, item->event, identity, &request))
 		http_submit(&request);
@@ -232,7 +315,7 @@ run_send_item(RunItem *item, const char *identity)
 
 		strlcpy(failure.error, "the subscription's secret cannot sign",
 				sizeof(failure.error));
-		run_take_response(&failure);
+		(void) run_take_response(&failure);
 	}
 	MemoryContextSwitchTo(old);
 	MemoryContextReset(run->message_context);
@@ -243,9 +326,9 @@ run_send(Run *run, int room, const char *identity)
 {
 	int			sent = 0;
 
-	while (sent < room && run->first_ready != RUN_NONE)
+	while (sent < room && run->first_ready != NULL)
 	{
-		RunItem    *item = &run->items[run->first_ready];
+		RunItem    *item = run->first_ready;
 
 		run->first_ready = item->next_ready;
 		run_send_item(item, identity);
@@ -254,18 +337,82 @@ run_send(Run *run, int room, const char *identity)
 	return sent;
 }
 
-void
-run_abandon(Run *run)
+/*
+ * Makes this run and those before it forget its items from a number on.
+ */
+static void
+run_forget_items(Run *run, int from)
 {
-	run->abandoned = true;
-	while (run->first_ready != RUN_NONE)
+	for (Run *other = run; other != NULL; other = other->before)
 	{
-		RunItem    *item = &run->items[run->first_ready];
+		for (int i = 0; i < other->batch.count; i++)
+		{
+			RunItem    *next = other->items[i].next_of_key;
+
+			if (next && next->run == run && next - run->items >= from)
+				other->items[i].next_of_key = NULL;
+		}
+	}
+}
+
+bool
+run_cut(Run *run)
+{
+	RunItem    *ready = run->first_ready;
+	int			kept = run->batch.count;
+
+	Assert(run_is_new(run));
+	while (kept > 0 && !run->items[kept - 1].sent)
+		kept--;
+	run_forget_items(run, kept);
+	if (kept == 0)
+		return false;
+	if (kept == run->batch.count)
+		return true;
+	for (int i = kept; i < run->batch.count; i++)
+		run->undecided -= run->items[i].decided ? 0 : 1;
+	run->first_ready = NULL;
+	while (ready != NULL)
+	{
+		RunItem    *next = ready->next_ready;
+
+		if (ready - run->items < kept)
+			run_queue(ready);
+		ready = next;
+	}
+	outbox_stop_batch(&run->batch, kept);
+	run->extended = NULL;
+	return true;
+}
+
+void
+run_stop(Run *run)
+{
+	run->stopped = true;
+	while (run->first_ready != NULL)
+	{
+		RunItem    *item = run->first_ready;
 
 		run->first_ready = item->next_ready;
 		run_decide(item, OUTBOX_PARKED);
 		run_follow_chain(item);
 	}
+}
+
+void
+run_extend(Run *run, const OutboxLane *after)
+{
+	MemoryContext old = MemoryContextSwitchTo(run->context);
+
+	run->extended = palloc(sizeof(OutboxLane));
+	*run->extended = outbox_copy_lane(after);
+	MemoryContextSwitchTo(old);
+}
+
+void
+run_is_first(Run *run)
+{
+	run->before = NULL;
 }
 
 bool
@@ -280,30 +427,64 @@ run_in_flight(const Run *run)
 	return run->in_flight;
 }
 
+int
+run_undecided(const Run *run)
+{
+	return run->undecided;
+}
+
+int
+run_count(const Run *run)
+{
+	return run->batch.count;
+}
+
+Size
+run_bytes(const Run *run)
+{
+	return run->batch.bytes;
+}
+
+int64
+run_delivered(const Run *run)
+{
+	return run->delivered;
+}
+
+const OutboxLane *
+run_lane_before(const Run *run)
+{
+	return &run->batch.before;
+}
+
+const OutboxLane *
+run_lane_after(const Run *run)
+{
+	return run->extended ? run->extended : &run->batch.after;
+}
+
 void
 run_settle(const Run *run)
 {
-	int64		subscription = run->subscription.id;
+	OutboxLaneId id = run->subscription.id;
 
 	Assert(run_is_finished(run));
 	for (int i = 0; i < run->batch.count; i++)
 	{
 		const RunItem *item = &run->items[i];
 
-		if (run->is_new)
-			outbox_settle_new(subscription, item->event, &item->result);
+		if (run_is_new(run))
+			outbox_settle_new(id, item->event, &item->result);
 		else
-			outbox_settle_due(subscription, item->event, &item->result);
+			outbox_settle_due(id, item->event, &item->result);
 		if (item->result.fate == OUTBOX_DEAD)
 			ereport(LOG,
 					(errmsg("event %lld is dead for subscription \"%s\" after %d attempts",
 							(long long) item->event->position,
 							run->subscription.name, item->result.attempts)));
 	}
-	if (run->is_new && run->batch.moved)
-		outbox_move_lane(subscription, &run->batch);
 	if (run->gone_reason != NULL)
-		outbox_disable(subscription, run->gone_reason);
+		outbox_disable(id.subscription, run->gone_reason);
 }
 
 void

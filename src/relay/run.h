@@ -7,32 +7,70 @@
 
 #include "outbox/subscription.h"
 #include "relay/http.h"
+#include "relay/retry.h"
 
 typedef struct Run Run;
 
+typedef enum RunKind
+{
+	RUN_NEW,					/* of outbox_read_batch */
+	RUN_DUE,					/* exceptions whose time has come */
+	RUN_PROBE_NEW,				/* likewise, but to see if the endpoint works: */
+	RUN_PROBE_DUE				/* a failed attempt does not count */
+} RunKind;
+
+/* What an answer means for those who asked. */
+typedef struct RunAnswer
+{
+	void	   *owner;			/* given to run_start */
+	RetryVerdict verdict;
+	bool		first_attempt;	/* at this event */
+	int			retry_after_s;
+} RunAnswer;
+
 /*
  * Takes over a batch, and the memory context that it and the subscription are
- * in.  is_new tells outbox_read_batch's from outbox_read_due's.
+ * in.  before is the run of new events ahead of it, or NULL: events of one key
+ * wait for those in there.
  */
-extern Run *run_start(const OutboxSubscription *subscription,
-					  OutboxBatch batch, bool is_new, MemoryContext context);
+extern Run *run_start(const OutboxSubscription *subscription, OutboxBatch batch,
+					  RunKind kind, Run *before, void *owner,
+					  MemoryContext context);
 
 /* Sends what may go now, at most room requests; returns how many went. */
 extern int	run_send(Run *run, int room, const char *identity);
 
 /* Takes an answer to one of a run's requests; its tag says which. */
-extern void run_take_response(const HttpResponse *response);
+extern RunAnswer run_take_response(const HttpResponse *response);
+
+/*
+ * Drops what comes after the last event that was sent, as if it had never been
+ * read; call it for the last run first.  False: nothing was sent, so all of it
+ * can be dropped; the runs before have forgotten it then.
+ */
+extern bool run_cut(Run *run);
 
 /* Sends nothing more; what is in flight is still waited for. */
-extern void run_abandon(Run *run);
+extern void run_stop(Run *run);
+
+/* The lane moves on to after without any event for this subscription. */
+extern void run_extend(Run *run, const OutboxLane *after);
+
+/* The run before it is no more. */
+extern void run_is_first(Run *run);
 
 /* Has everything in it been decided? */
 extern bool run_is_finished(const Run *run);
 
-/* Requests out. */
-extern int	run_in_flight(const Run *run);
+extern int	run_in_flight(const Run *run);	/* requests out */
+extern int	run_undecided(const Run *run);	/* events still to be decided */
+extern int	run_count(const Run *run);	/* events in all */
+extern Size run_bytes(const Run *run);
+extern int64 run_delivered(const Run *run);
+extern const OutboxLane *run_lane_before(const Run *run);
+extern const OutboxLane *run_lane_after(const Run *run);
 
-/* Writes down what became of a finished run, inside a transaction. */
+/* Writes down the exceptions of a finished run, inside a transaction. */
 extern void run_settle(const Run *run);
 
 /* Frees a run; call after the transaction that settled it has committed. */

@@ -33,6 +33,8 @@ typedef struct SweepRoom
 static SweepRoom rooms[] = {
 	{"sweeping keys",
 	{.sql = "SELECT @extschema@.idem_expire($1)",.types = {INT4OID}}},
+	{"sweeping events",
+	{.sql = "SELECT @extschema@.outbox_expire($1)",.types = {INT4OID}}},
 	{"sweeping reservations",
 	{.sql = "SELECT @extschema@.stock_expire($1) >= $1",.types = {INT4OID}}},
 };
@@ -85,7 +87,7 @@ sweep_room_or_report(SweepRoom *room)
 void
 sweeper_main(Datum arg)
 {
-	worker_start_in_seat(SHARED_SWEEPER);
+	(void) worker_start_in_seat();
 	for (;;)
 	{
 		bool		more = false;

@@ -55,7 +55,10 @@ is(scalar(@gaps), 2, 'each step of the schedule is one attempt');
 cmp_ok($gaps[0], '>=', 195, 'the second attempt waits as the schedule says');
 cmp_ok($gaps[1], '>=', 395, 'so does the third');
 is(sql('SELECT subscription, position, topic, key, attempts, last_status, last_error FROM outbox_dead'),
-	"dead|$position|dead|k|3|500|answered 500: status 500", 'outbox_dead tells what and why');
+	"dead|$position|dead|k|3|500|answered 500", 'outbox_dead tells what and why');
+is(sql("SELECT attempt, status, error, answer, duration >= '0', at > now() - interval '1 min'"
+		  . " FROM outbox_attempts WHERE subscription = 'dead' ORDER BY at"),
+	join("\n", map { "$_|500|answered 500|status 500|t|t" } 1 .. 3), 'so does outbox_attempts of each attempt');
 ok($node->log_contains(qr/LOG:  event $position is dead for subscription "dead" after 3 attempts/),
 	'the log has a line about it');
 

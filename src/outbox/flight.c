@@ -1,0 +1,39 @@
+/*
+ * flight.c
+ *		outbox_flights: what the relays of this database have on their way.
+ */
+#include "postgres.h"
+
+#include "funcapi.h"
+
+#include "base/compat.h"
+#include "base/shared.h"
+
+PG_FUNCTION_INFO_V1(outbox_flights);
+
+/*
+ * SQL: outbox_flights(), a row for each lane that a relay serves.
+ */
+Datum
+outbox_flights(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
+	SharedDatabase *database = shared_find_my_database();
+	SharedFlight *flights;
+	int			count;
+
+	InitMaterializedSRF(fcinfo, 0);
+	if (database == NULL)
+		return (Datum) 0;
+	count = shared_copy_flights(database, &flights);
+	for (int i = 0; i < count; i++)
+	{
+		Datum		values[2];
+		bool		nulls[2] = {false, false};
+
+		values[0] = Int64GetDatum(flights[i].subscription);
+		values[1] = Int32GetDatum(flights[i].in_flight);
+		tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
+	}
+	return (Datum) 0;
+}

@@ -1,0 +1,42 @@
+/*
+ * lane.c
+ *		Which relay serves a lane: the one that has its lock.
+ *
+ * A lock of the session, so that it is held between transactions and goes with
+ * the process however that ends.  It is an advisory lock of a kind that SQL
+ * cannot ask for.
+ */
+#include "postgres.h"
+
+#include "miscadmin.h"
+#include "storage/lock.h"
+
+#include "outbox/reader.h"
+
+#define LANE_LOCK_KIND 3		/* SQL's advisory locks are 1 and 2 */
+
+static LOCKTAG
+lane_lock_tag(OutboxLaneId id)
+{
+	LOCKTAG		tag;
+
+	SET_LOCKTAG_ADVISORY(tag, MyDatabaseId, (uint32) id.subscription,
+						 (uint32) id.number, LANE_LOCK_KIND);
+	return tag;
+}
+
+bool
+outbox_own_lane(OutboxLaneId id)
+{
+	LOCKTAG		tag = lane_lock_tag(id);
+
+	return LockAcquire(&tag, ExclusiveLock, true, true) != LOCKACQUIRE_NOT_AVAIL;
+}
+
+void
+outbox_disown_lane(OutboxLaneId id)
+{
+	LOCKTAG		tag = lane_lock_tag(id);
+
+	LockRelease(&tag, ExclusiveLock, true);
+}

@@ -1,0 +1,210 @@
+/*
+ * outbox: how space of the log comes back.  The log is a ring of three segments
+ * (base/ring.c).  A segment is closed when it has taken events for half of the
+ * retention, and truncated once the retention is over for all of it and nobody
+ * is to read it any more.  Each step is a short transaction of the sweeper's.
+ */
+
+CREATE FUNCTION outbox_switch()
+RETURNS boolean
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+	IF NOT @extschema@.idempotency_ring_switch('@extschema@.outbox_ring') THEN
+		RETURN false;
+	END IF;
+	-- Still under the lock of the ring: whoever comes later writes elsewhere.
+	UPDATE @extschema@.outbox_ring r
+		SET last_position = q.last_value, warned = false
+		FROM @extschema@.outbox_position_seq q
+		WHERE r.state = 'old' AND r.generation =
+			(SELECT max(o.generation) FROM @extschema@.outbox_ring o WHERE o.state = 'old');
+	RETURN true;
+END
+$$;
+COMMENT ON FUNCTION outbox_switch() IS
+	'Internal: opens the next segment of the log; false: there is none, or the ring is busy.';
+
+CREATE FUNCTION outbox_lanes_behind(last_position bigint)
+RETURNS SETOF outbox_lane
+LANGUAGE sql VOLATILE PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+	SELECT l.* FROM @extschema@.outbox_lane l
+	WHERE l.position < last_position
+		OR EXISTS (SELECT FROM unnest(l.straggler_froms) f WHERE f <= last_position)
+$$;
+COMMENT ON FUNCTION outbox_lanes_behind(bigint) IS
+	'Internal: who has yet to read something up to this position, as far as is written down.';
+
+/*
+ * Lanes cannot move back, and none can be added, until the truncation is
+ * committed.  Whoever has rows in the segment and is still open has it locked.
+ */
+CREATE FUNCTION outbox_truncate()
+RETURNS boolean
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET lock_timeout = '100ms'
+AS $$
+DECLARE
+	oldest @extschema@.outbox_ring;
+BEGIN
+	SELECT * INTO oldest FROM @extschema@.outbox_ring
+		WHERE state = 'old' ORDER BY generation LIMIT 1;
+	IF NOT FOUND OR EXISTS (SELECT FROM @extschema@.outbox_lanes_behind(oldest.last_position)) THEN
+		RETURN false;
+	END IF;
+	LOCK TABLE @extschema@.outbox_lane IN SHARE MODE;
+	RETURN NOT EXISTS (SELECT FROM @extschema@.outbox_lanes_behind(oldest.last_position))
+		AND @extschema@.idempotency_ring_truncate('@extschema@.outbox_ring', 'outbox_log', 'old');
+EXCEPTION WHEN lock_not_available THEN
+	RETURN false;
+END
+$$;
+COMMENT ON FUNCTION outbox_truncate() IS
+	'Internal: truncates the oldest segment of the log; false: there is none, somebody has yet to read it, or it is locked.';
+
+/*
+ * A subscription that holds back more of the log than it may loses what it has
+ * not read.  Its relay notices that the lane was moved, and reads on from there.
+ */
+CREATE FUNCTION outbox_pass_over()
+RETURNS boolean
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET lock_timeout = '100ms'
+AS $$
+DECLARE
+	upto   bigint;
+	passed record;
+	any_passed boolean := false;
+BEGIN
+	SELECT last_position INTO upto FROM @extschema@.outbox_ring
+		WHERE state = 'old' ORDER BY generation LIMIT 1;
+	FOR passed IN
+		WITH behind AS (
+			SELECT l.subscription, l.lane, l.position FROM @extschema@.outbox_lanes_behind(upto) l)
+		UPDATE @extschema@.outbox_lane l
+		SET position = greatest(l.position, upto),
+			lost = l.lost + greatest(upto - b.position, 0),
+			straggler_froms = ARRAY(SELECT greatest(k.f, upto + 1)
+				FROM unnest(l.straggler_froms) WITH ORDINALITY AS k(f, number) ORDER BY k.number)
+		FROM behind b, @extschema@.outbox_subscription s
+		WHERE b.subscription = l.subscription AND b.lane = l.lane AND s.id = l.subscription
+		RETURNING s.name, b.position
+	LOOP
+		RAISE WARNING 'subscription "%" loses events up to position %', passed.name, upto
+			USING DETAIL = format('It had read up to position %s, and the log is larger than idempotency.outbox_keep_size.',
+				passed.position);
+		any_passed := true;
+	END LOOP;
+	RETURN any_passed;
+EXCEPTION WHEN lock_not_available THEN
+	RETURN false;
+END
+$$;
+COMMENT ON FUNCTION outbox_pass_over() IS
+	'Internal: makes subscriptions pass over the oldest segment of the log, unread; false: nobody was behind, or the lanes are locked.';
+
+CREATE FUNCTION outbox_warn_behind()
+RETURNS void
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	held record;
+BEGIN
+	FOR held IN
+		UPDATE @extschema@.outbox_ring r SET warned = true
+		FROM @extschema@.outbox_subscription s
+		WHERE r.state = 'old' AND NOT r.warned
+			AND s.id IN (SELECT l.subscription FROM @extschema@.outbox_lanes_behind(r.last_position) l)
+		RETURNING s.name, s.state
+	LOOP
+		RAISE WARNING 'subscription "%" is about to lose events', held.name
+			USING DETAIL = format('It is %s and holds back the log, which has reached half of idempotency.outbox_keep_size.',
+				held.state);
+	END LOOP;
+END
+$$;
+COMMENT ON FUNCTION outbox_warn_behind() IS
+	'Internal: says once for each segment who is behind, when the log has reached half of its limit.';
+
+CREATE FUNCTION outbox_log_size()
+RETURNS numeric
+LANGUAGE sql VOLATILE PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+	SELECT sum(pg_total_relation_size(format('@extschema@.outbox_log_%s', slot)::regclass))
+	FROM @extschema@.outbox_ring
+$$;
+COMMENT ON FUNCTION outbox_log_size() IS
+	'Internal: bytes that the log takes, indexes included.';
+
+/*
+ * The limit of size goes before the retention: beyond it the oldest segment
+ * is given up at once.  So that one is there to be given up, segments are then
+ * closed at a quarter of it.
+ */
+CREATE FUNCTION outbox_expire_log()
+RETURNS boolean
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	retention interval := current_setting('idempotency.outbox_retention');
+	keep      bigint := pg_size_bytes(current_setting('idempotency.outbox_keep_size'));
+	size      numeric := @extschema@.outbox_log_size();
+	oldest    @extschema@.outbox_ring;
+	now_used  @extschema@.outbox_ring;
+	is_used   boolean;
+BEGIN
+	IF keep >= 0 AND size > keep / 2 THEN
+		PERFORM @extschema@.outbox_warn_behind();
+	END IF;
+	SELECT * INTO oldest FROM @extschema@.outbox_ring
+		WHERE state = 'old' ORDER BY generation LIMIT 1;
+	IF oldest.closed_at <= clock_timestamp() - retention OR keep >= 0 AND size > keep THEN
+		IF @extschema@.outbox_truncate() OR keep >= 0 AND size > keep AND @extschema@.outbox_pass_over() THEN
+			RETURN true;
+		END IF;
+	END IF;
+	SELECT * INTO now_used FROM @extschema@.outbox_ring WHERE state = 'current';
+	EXECUTE format('SELECT EXISTS (SELECT FROM @extschema@.outbox_log_%s)', now_used.slot) INTO is_used;
+	IF is_used AND (now_used.opened_at <= clock_timestamp() - retention / 2
+		OR keep >= 0 AND pg_total_relation_size(format('@extschema@.outbox_log_%s', now_used.slot)) > keep / 4)
+	THEN
+		PERFORM @extschema@.outbox_switch();
+	END IF;
+	RETURN false;
+END
+$$;
+COMMENT ON FUNCTION outbox_expire_log() IS
+	'Internal: the next step of returning space of the log, if one is due; true: call it again.';
+
+CREATE FUNCTION outbox_expire(max_events integer DEFAULT 1000)
+RETURNS boolean
+LANGUAGE plpgsql STRICT VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	dead_retention text := current_setting('idempotency.outbox_dead_retention');
+	deleted        bigint := 0;
+BEGIN
+	UPDATE @extschema@.outbox_subscription SET old_secret = NULL, old_until = NULL
+		WHERE old_until <= clock_timestamp();
+	IF dead_retention <> '-1' THEN
+		DELETE FROM @extschema@.outbox_delivery d
+		USING (SELECT o.subscription, o.position FROM @extschema@.outbox_delivery o
+			WHERE o.state = 'dead' AND o.last_at <= clock_timestamp() - dead_retention::interval
+			ORDER BY o.last_at LIMIT max_events FOR UPDATE SKIP LOCKED) o
+		WHERE d.subscription = o.subscription AND d.position = o.position;
+		GET DIAGNOSTICS deleted = ROW_COUNT;
+	END IF;
+	RETURN @extschema@.outbox_expire_log() OR deleted >= max_events;
+END
+$$;
+COMMENT ON FUNCTION outbox_expire(integer) IS
+	'Internal: the next step of forgetting events, dead letters and secrets past their time; true: call it again.';

@@ -1,0 +1,73 @@
+/*
+ * breaker.c
+ *		When an endpoint counts as failing, and how it is tried then.
+ *
+ * An endpoint fails as a whole when events fail one after another with no
+ * success in between.  Only first attempts count, so that a few events that it
+ * will never take, and that come again and again, do not add up to that.
+ * Then nothing is read for it, which would only turn the log into rows that
+ * wait; a probe goes out from time to time, and the first success ends it.
+ *
+ * Apart from that, the number of requests in flight follows what the endpoint
+ * can do: one more with each success, half as many after a failure.  So one
+ * that hangs does not take all the places there are.
+ */
+#include "postgres.h"
+
+#include "utils/timestamp.h"
+
+#include "relay/breaker.h"
+
+void
+breaker_init(Breaker *breaker)
+{
+	memset(breaker, 0, sizeof(*breaker));
+	breaker->window = BREAKER_WINDOW_START;
+}
+
+void
+breaker_success(Breaker *breaker, int max_in_flight)
+{
+	breaker->window = Min(breaker->window + 1, max_in_flight);
+	breaker->failures = 0;
+	breaker->trip_wanted = false;
+	breaker->reset_wanted = breaker->open;
+}
+
+void
+breaker_failure(Breaker *breaker, bool first_attempt, int retry_after_s,
+				TimestampTz now)
+{
+	TimestampTz asked = TimestampTzPlusMilliseconds(now,
+													(int64) Min(retry_after_s, BREAKER_PROBE_MAX_MS / 1000) * 1000);
+
+	breaker->window = Max(breaker->window / 2, 1);
+	if (breaker->open)
+		breaker->probe_at = Max(breaker->probe_at, asked);
+	else if (first_attempt)
+		breaker->failures++;
+	breaker->trip_wanted = !breaker->open && breaker->failures >= BREAKER_FAILURES;
+}
+
+void
+breaker_set(Breaker *breaker, bool open, TimestampTz now)
+{
+	breaker->trip_wanted &= !open;
+	breaker->reset_wanted &= open;
+	if (breaker->open == open)
+		return;
+	breaker->open = open;
+	breaker->failures = 0;
+	breaker->probe_new = false;
+	breaker->probe_wait_ms = BREAKER_PROBE_MIN_MS;
+	breaker->probe_at = TimestampTzPlusMilliseconds(now, BREAKER_PROBE_MIN_MS);
+}
+
+void
+breaker_probe(Breaker *breaker, TimestampTz now, double jitter)
+{
+	breaker->probe_new = !breaker->probe_new;
+	breaker->probe_wait_ms = Min(2 * breaker->probe_wait_ms, BREAKER_PROBE_MAX_MS);
+	breaker->probe_at = TimestampTzPlusMilliseconds(now,
+													(int64) (breaker->probe_wait_ms * (1 + 0.1 * jitter)));
+}

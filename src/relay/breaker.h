@@ -1,0 +1,42 @@
+/*
+ * breaker.h
+ *		When an endpoint counts as failing, and how it is tried then.  Pure.
+ */
+#ifndef RELAY_BREAKER_H
+#define RELAY_BREAKER_H
+
+#include "datatype/timestamp.h"
+
+#define BREAKER_FAILURES 10		/* events in a row that make an endpoint fail */
+#define BREAKER_PROBE_MIN_MS 1000	/* before the first probe */
+#define BREAKER_PROBE_MAX_MS (5 * 60 * 1000)	/* between two, at most */
+#define BREAKER_WINDOW_START 8	/* requests in flight, before any success */
+
+typedef struct Breaker
+{
+	int			window;			/* requests that may be in flight */
+	int			failures;		/* events in a row whose first attempt failed */
+	bool		open;			/* the endpoint fails: only probes go out */
+	bool		trip_wanted;	/* that is yet to be written down, or its end */
+	bool		reset_wanted;
+	bool		probe_new;		/* the next probe takes a new event */
+	int			probe_wait_ms;
+	TimestampTz probe_at;
+} Breaker;
+
+extern void breaker_init(Breaker *breaker);
+
+/* The endpoint has answered well. */
+extern void breaker_success(Breaker *breaker, int max_in_flight);
+
+/* It has not. */
+extern void breaker_failure(Breaker *breaker, bool first_attempt,
+							int retry_after_s, TimestampTz now);
+
+/* What is written down says that the endpoint fails, or that it works. */
+extern void breaker_set(Breaker *breaker, bool open, TimestampTz now);
+
+/* A probe goes out; says when the next one may. */
+extern void breaker_probe(Breaker *breaker, TimestampTz now, double jitter);
+
+#endif							/* RELAY_BREAKER_H */

@@ -1,0 +1,502 @@
+/*
+ * endpoint.c
+ *		A lane of a subscription, as this relay serves it: what is on its way,
+ *		what is read next, and when nothing may be sent.
+ *
+ * Batches of new events are read ahead, so that a slow request does not hold
+ * up those behind it.  Their runs form a queue: each begins where the one
+ * before it ends, and they are written down in this order, several at once if
+ * need be, as one move of the lane.  A run of due exceptions goes on beside
+ * them.
+ *
+ * When the endpoint is to get no more, because it was paused, fails as a whole
+ * or goes to another relay, what has not been sent is given back: runs from
+ * the end of the queue on are dropped or cut, and read again one day.  When
+ * somebody else has moved the lane, all that was read is discarded.  In both
+ * cases nothing is read until the last request has come back.
+ */
+#include "postgres.h"
+
+#include "common/pg_prng.h"
+#include "utils/memutils.h"
+#include "utils/timestamp.h"
+
+#include "relay/endpoint.h"
+
+/* Events that are read and not yet written down, for one lane. */
+#define ENDPOINT_AHEAD_MAX 2000
+/* Batches that these can be in. */
+#define ENDPOINT_RUNS_MAX 64
+/* When to try again what somebody else has locked. */
+#define ENDPOINT_BUSY_MS 100
+
+Endpoint *
+endpoint_create(OutboxLaneId id)
+{
+	Endpoint   *endpoint = palloc0(sizeof(Endpoint));
+
+	endpoint->id = id;
+	breaker_init(&endpoint->breaker);
+	return endpoint;
+}
+
+void
+endpoint_free(Endpoint *endpoint)
+{
+	Assert(endpoint_is_idle(endpoint));
+	if (endpoint->owned)
+		outbox_disown_lane(endpoint->id);
+	pfree(endpoint);
+}
+
+static Run *
+endpoint_first_run(const Endpoint *endpoint)
+{
+	return endpoint->new_runs == NIL ? NULL : linitial(endpoint->new_runs);
+}
+
+static Run *
+endpoint_last_run(const Endpoint *endpoint)
+{
+	return endpoint->new_runs == NIL ? NULL : llast(endpoint->new_runs);
+}
+
+bool
+endpoint_is_idle(const Endpoint *endpoint)
+{
+	return endpoint->new_runs == NIL && endpoint->due_run == NULL;
+}
+
+int
+endpoint_in_flight(const Endpoint *endpoint)
+{
+	int			in_flight = endpoint->due_run ? run_in_flight(endpoint->due_run) : 0;
+	ListCell   *cell;
+
+	foreach(cell, endpoint->new_runs)
+		in_flight += run_in_flight(lfirst(cell));
+	return in_flight;
+}
+
+Size
+endpoint_bytes(const Endpoint *endpoint)
+{
+	Size		bytes = endpoint->due_run ? run_bytes(endpoint->due_run) : 0;
+	ListCell   *cell;
+
+	foreach(cell, endpoint->new_runs)
+		bytes += run_bytes(lfirst(cell));
+	return bytes;
+}
+
+bool
+endpoint_wants_events(const Endpoint *endpoint)
+{
+	int			ahead = 0;
+	int			undecided = 0;
+	ListCell   *cell;
+
+	if (!endpoint->active || !endpoint->owned || endpoint->draining ||
+		endpoint->breaker.open)
+		return false;
+	foreach(cell, endpoint->new_runs)
+	{
+		ahead += run_count(lfirst(cell));
+		undecided += run_undecided(lfirst(cell));
+	}
+	return ahead < ENDPOINT_AHEAD_MAX &&
+		list_length(endpoint->new_runs) < ENDPOINT_RUNS_MAX &&
+		undecided < endpoint->max_in_flight + OUTBOX_BATCH_MAX / 2;
+}
+
+static bool
+endpoint_can_settle(const Endpoint *endpoint)
+{
+	return (endpoint->new_runs && run_is_finished(endpoint_first_run(endpoint))) ||
+		(endpoint->due_run && run_is_finished(endpoint->due_run)) ||
+		endpoint->breaker.trip_wanted || endpoint->breaker.reset_wanted;
+}
+
+bool
+endpoint_wants_pass(const Endpoint *endpoint)
+{
+	if (endpoint->busy_until != 0)
+		return false;
+	return endpoint_can_settle(endpoint) ||
+		(endpoint->more && endpoint_wants_events(endpoint));
+}
+
+static TimestampTz
+endpoint_earlier(TimestampTz one, TimestampTz other)
+{
+	if (one == 0 || other == 0)
+		return Max(one, other);
+	return Min(one, other);
+}
+
+TimestampTz
+endpoint_next_timer(const Endpoint *endpoint)
+{
+	TimestampTz next = endpoint->busy_until;
+
+	if (!endpoint->active)
+		return next;
+	if (!endpoint->breaker.open)
+		return endpoint_earlier(next, endpoint->next_due_at);
+	if (endpoint_is_idle(endpoint))
+		return endpoint_earlier(next, endpoint->breaker.probe_at);
+	return next;
+}
+
+/*
+ * From the end of the queue on, what has not been sent is dropped; what comes
+ * before the last event that was sent is parked.
+ */
+void
+endpoint_stop(Endpoint *endpoint)
+{
+	ListCell   *cell;
+
+	while (endpoint->new_runs != NIL && !run_cut(endpoint_last_run(endpoint)))
+	{
+		run_free(endpoint_last_run(endpoint));
+		endpoint->new_runs = list_delete_last(endpoint->new_runs);
+	}
+	foreach(cell, endpoint->new_runs)
+		run_stop(lfirst(cell));
+	if (endpoint->due_run)
+		run_stop(endpoint->due_run);
+	endpoint->draining = true;
+}
+
+bool
+endpoint_take_response(const HttpResponse *response)
+{
+	RunAnswer	answer = run_take_response(response);
+	Endpoint   *endpoint = answer.owner;
+	Breaker    *breaker = &endpoint->breaker;
+
+	if (answer.verdict == RETRY_DONE)
+		breaker_success(breaker, endpoint->max_in_flight);
+	else
+		breaker_failure(breaker, answer.first_attempt, answer.retry_after_s,
+						GetCurrentTimestamp());
+	if (!endpoint->draining &&
+		(answer.verdict == RETRY_GONE || breaker->trip_wanted))
+		endpoint_stop(endpoint);
+	return endpoint_wants_pass(endpoint);
+}
+
+/*
+ * Exceptions go first: they are older.
+ */
+int
+endpoint_send(Endpoint *endpoint, int limit, const char *identity)
+{
+	int			room = Min(endpoint->max_in_flight, endpoint->breaker.window) -
+		endpoint_in_flight(endpoint);
+	int			sent = 0;
+	ListCell   *cell;
+
+	room = Min(room, limit);
+	if (endpoint->due_run)
+		sent += run_send(endpoint->due_run, room, identity);
+	foreach(cell, endpoint->new_runs)
+	{
+		if (sent >= room)
+			break;
+		sent += run_send(lfirst(cell), room - sent, identity);
+	}
+	return sent;
+}
+
+/*
+ * Locks an endpoint's rows without waiting.  One transaction that has changed
+ * a subscription, and is not over, must not hold up the others.
+ */
+static OutboxLock
+endpoint_lock(Endpoint *endpoint, int64 *position)
+{
+	OutboxLock	lock = outbox_lock_lane(endpoint->id, position);
+
+	if (lock == OUTBOX_BUSY)
+		endpoint->busy_until = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
+														   ENDPOINT_BUSY_MS);
+	return lock;
+}
+
+static void
+endpoint_discard(Endpoint *endpoint)
+{
+	endpoint_stop(endpoint);
+	endpoint->discarding = true;
+}
+
+/*
+ * Writes down the runs at the head of the queue that have finished, and takes
+ * them out of it.
+ */
+static List *
+endpoint_settle_new(Endpoint *endpoint, List *settled)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	Run		   *last = NULL;
+	int64		delivered = 0;
+
+	while (endpoint->new_runs != NIL &&
+		   run_is_finished(endpoint_first_run(endpoint)))
+	{
+		last = endpoint_first_run(endpoint);
+		if (!endpoint->discarding)
+			run_settle(last);
+		delivered += run_delivered(last);
+		MemoryContextSwitchTo(caller);
+		settled = lappend(settled, last);
+		endpoint->new_runs = list_delete_first(endpoint->new_runs);
+	}
+	if (last != NULL && !endpoint->discarding)
+		outbox_move_lane(endpoint->id, run_lane_after(last), delivered);
+	if (last != NULL && endpoint->new_runs != NIL)
+		run_is_first(endpoint_first_run(endpoint));
+	MemoryContextSwitchTo(caller);
+	return settled;
+}
+
+static List *
+endpoint_settle_due(Endpoint *endpoint, List *settled)
+{
+	MemoryContext caller = CurrentMemoryContext;
+
+	if (endpoint->due_run == NULL || !run_is_finished(endpoint->due_run))
+		return settled;
+	run_settle(endpoint->due_run);
+	MemoryContextSwitchTo(caller);
+	settled = lappend(settled, endpoint->due_run);
+	endpoint->due_run = NULL;
+	return settled;
+}
+
+/*
+ * Writes down that the endpoint fails as a whole, or does no longer.  What is
+ * written down then comes back with the subscription, to all its lanes.
+ */
+static void
+endpoint_settle_breaker(Endpoint *endpoint)
+{
+	Breaker    *breaker = &endpoint->breaker;
+	bool		failing = breaker->trip_wanted;
+
+	if (!breaker->trip_wanted && !breaker->reset_wanted)
+		return;
+	if (!outbox_set_failing(endpoint->id.subscription, failing))
+	{
+		endpoint->busy_until = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
+														   ENDPOINT_BUSY_MS);
+		return;
+	}
+	breaker->trip_wanted = false;
+	breaker->reset_wanted = false;
+	ereport(LOG,
+			(errmsg(failing ? "the endpoint of subscription \"%s\" fails" :
+					"the endpoint of subscription \"%s\" works again",
+					endpoint->name)));
+}
+
+List *
+endpoint_settle(Endpoint *endpoint, List *settled)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	int64		position;
+	OutboxLock	lock;
+
+	endpoint->busy_until = 0;
+	if (!endpoint_can_settle(endpoint))
+		return settled;
+	lock = endpoint_lock(endpoint, &position);
+	MemoryContextSwitchTo(caller);
+	if (lock == OUTBOX_BUSY)
+		return settled;
+	if (lock == OUTBOX_GONE)
+	{
+		endpoint_discard(endpoint);
+		settled = endpoint_settle_new(endpoint, settled);
+		if (endpoint->due_run && run_is_finished(endpoint->due_run))
+		{
+			settled = lappend(settled, endpoint->due_run);
+			endpoint->due_run = NULL;
+		}
+		endpoint->breaker.trip_wanted = endpoint->breaker.reset_wanted = false;
+		return settled;
+	}
+	if (endpoint->new_runs &&
+		position != run_lane_before(endpoint_first_run(endpoint))->position)
+		endpoint_discard(endpoint);
+	settled = endpoint_settle_new(endpoint, settled);
+	settled = endpoint_settle_due(endpoint, settled);
+	endpoint_settle_breaker(endpoint);
+	MemoryContextSwitchTo(caller);
+	return settled;
+}
+
+/*
+ * A run of its own memory: the batch and a copy of the subscription.
+ */
+static Run *
+endpoint_start_run(Endpoint *endpoint, const OutboxSubscription *subscription,
+				   OutboxBatch batch, RunKind kind, MemoryContext context)
+{
+	MemoryContext old = MemoryContextSwitchTo(context);
+	OutboxSubscription copy = *subscription;
+	size_t		schedule_size = copy.schedule_count * sizeof(int64);
+
+	copy.name = pstrdup(subscription->name);
+	copy.url = pstrdup(subscription->url);
+	copy.secret = pstrdup(subscription->secret);
+	if (subscription->old_secret)
+		copy.old_secret = pstrdup(subscription->old_secret);
+	copy.schedule_ms = memcpy(palloc(schedule_size),
+							  subscription->schedule_ms, schedule_size);
+	copy.lane = (OutboxLane) {0};
+	MemoryContextSwitchTo(old);
+	return run_start(&copy, batch, kind, endpoint_last_run(endpoint), endpoint,
+					 context);
+}
+
+static void
+endpoint_append_run(Endpoint *endpoint, Run *run, MemoryContext context)
+{
+	MemoryContext old = MemoryContextSwitchTo(context);
+
+	endpoint->new_runs = lappend(endpoint->new_runs, run);
+	MemoryContextSwitchTo(old);
+}
+
+static MemoryContext
+endpoint_run_context(MemoryContext parent)
+{
+	return AllocSetContextCreate(parent, "idempotency run",
+								 ALLOCSET_DEFAULT_SIZES);
+}
+
+/*
+ * Reads new events, at most max_events.  A lane that moves without any is
+ * written down at once, or by the run ahead.  Returns whether there are any.
+ */
+static bool
+endpoint_read_new(Endpoint *endpoint, const OutboxSubscription *subscription,
+				  const OutboxHorizon *horizon, RunKind kind, int max_events,
+				  MemoryContext parent)
+{
+	MemoryContext context = endpoint_run_context(parent);
+	Run		   *last = endpoint_last_run(endpoint);
+	const OutboxLane *lane = last ? run_lane_after(last) : &subscription->lane;
+	OutboxBatch batch = outbox_read_batch(horizon, endpoint->id, lane,
+										  max_events, context);
+	int64		position;
+
+	endpoint->more = batch.cut;
+	if (batch.count > 0)
+	{
+		endpoint_append_run(endpoint,
+							endpoint_start_run(endpoint, subscription, batch,
+											   kind, context),
+							parent);
+		return true;
+	}
+	if (batch.moved && last)
+		run_extend(last, &batch.after);
+	else if (batch.moved &&
+			 endpoint_lock(endpoint, &position) == OUTBOX_LOCKED &&
+			 position == lane->position)
+		outbox_move_lane(endpoint->id, &batch.after, 0);
+	MemoryContextDelete(context);
+	return false;
+}
+
+static bool
+endpoint_read_waiting(Endpoint *endpoint, const OutboxSubscription *subscription,
+					  RunKind kind, MemoryContext parent)
+{
+	MemoryContext context = endpoint_run_context(parent);
+	OutboxBatch batch = kind == RUN_DUE ?
+		outbox_read_due(endpoint->id, context) :
+		outbox_read_longest_waiting(endpoint->id, context);
+
+	if (batch.count > 0)
+		endpoint->due_run = endpoint_start_run(endpoint, subscription, batch,
+											   kind, context);
+	else
+		MemoryContextDelete(context);
+	return batch.count > 0;
+}
+
+static void
+endpoint_read_due(Endpoint *endpoint, const OutboxSubscription *subscription,
+				  MemoryContext context)
+{
+	endpoint->next_due_at = outbox_next_due_at(endpoint->id);
+	if (endpoint->next_due_at == 0 ||
+		endpoint->next_due_at > GetCurrentTimestamp())
+		return;
+	endpoint->next_due_at = 0;
+	(void) endpoint_read_waiting(endpoint, subscription, RUN_DUE, context);
+}
+
+/*
+ * Sends one event to an endpoint that fails: one that waits or, in turn, a new
+ * one.  Where there is neither, nothing says that it still fails.
+ */
+static void
+endpoint_probe(Endpoint *endpoint, const OutboxSubscription *subscription,
+			   const OutboxHorizon *horizon, MemoryContext context)
+{
+	Breaker    *breaker = &endpoint->breaker;
+	TimestampTz now = GetCurrentTimestamp();
+	bool		found = false;
+
+	if (!endpoint_is_idle(endpoint) || now < breaker->probe_at)
+		return;
+	breaker_probe(breaker, now, pg_prng_double(&pg_global_prng_state));
+	if (!breaker->probe_new)
+		found = endpoint_read_new(endpoint, subscription, horizon,
+								  RUN_PROBE_NEW, 1, context);
+	if (!found)
+		found = endpoint_read_waiting(endpoint, subscription, RUN_PROBE_DUE,
+									  context);
+	if (!found)
+		found = endpoint_read_new(endpoint, subscription, horizon,
+								  RUN_PROBE_NEW, 1, context);
+	breaker->reset_wanted = !found;
+}
+
+bool
+endpoint_read(Endpoint *endpoint, const OutboxSubscription *subscription,
+			  const OutboxHorizon *horizon, MemoryContext context)
+{
+	Breaker    *breaker = &endpoint->breaker;
+	Run		   *first;
+
+	strlcpy(endpoint->name, subscription->name, sizeof(endpoint->name));
+	endpoint->max_in_flight = subscription->max_in_flight;
+	if (subscription->failing && !breaker->open && !endpoint_is_idle(endpoint))
+		endpoint_stop(endpoint);
+	breaker_set(breaker, subscription->failing, GetCurrentTimestamp());
+	first = endpoint_first_run(endpoint);
+	if (first && !endpoint->discarding &&
+		run_lane_before(first)->position != subscription->lane.position)
+		endpoint_discard(endpoint);
+	if (endpoint_is_idle(endpoint))
+		endpoint->draining = endpoint->discarding = false;
+
+	if (breaker->open)
+	{
+		endpoint_probe(endpoint, subscription, horizon, context);
+		return false;
+	}
+	if (endpoint_wants_events(endpoint))
+		(void) endpoint_read_new(endpoint, subscription, horizon, RUN_NEW,
+								 OUTBOX_BATCH_MAX, context);
+	if (endpoint->due_run == NULL && !endpoint->draining)
+		endpoint_read_due(endpoint, subscription, context);
+	return endpoint->more && endpoint_wants_events(endpoint);
+}

@@ -1,0 +1,80 @@
+/*
+ * endpoint.h
+ *		A lane of a subscription, as this relay serves it.
+ */
+#ifndef RELAY_ENDPOINT_H
+#define RELAY_ENDPOINT_H
+
+#include "nodes/pg_list.h"
+
+#include "outbox/subscription.h"
+#include "relay/breaker.h"
+#include "relay/run.h"
+
+typedef struct Endpoint
+{
+	OutboxLaneId id;
+	char		name[NAMEDATALEN * 4];	/* of the subscription, for the log */
+	bool		active;			/* to be served by this relay, as of the last pass */
+	bool		owned;			/* locked by this relay */
+	int			max_in_flight;
+	List	   *new_runs;		/* of Run *, oldest first */
+	Run		   *due_run;
+	bool		more;			/* the log has more than was read */
+	bool		draining;		/* nothing is read until all runs are gone */
+	bool		discarding;		/* likewise, and they are not written down */
+	Breaker		breaker;
+	TimestampTz next_due_at;	/* 0: nothing waits, or a due run is on */
+	TimestampTz busy_until;		/* its rows were locked; 0: they were not */
+} Endpoint;
+
+/* Makes one, in the current memory context. */
+extern Endpoint *endpoint_create(OutboxLaneId id);
+
+/* Lets go of its lane; it has no runs any more. */
+extern void endpoint_free(Endpoint *endpoint);
+
+/*
+ * Takes an answer to one of its requests; the tag says whose.  Returns whether
+ * that calls for a pass.
+ */
+extern bool endpoint_take_response(const HttpResponse *response);
+
+/* Sends what there is room for, at most limit; returns how many went. */
+extern int	endpoint_send(Endpoint *endpoint, int limit, const char *identity);
+
+/* Is there something to be settled, or room for more events known to be there? */
+extern bool endpoint_wants_pass(const Endpoint *endpoint);
+
+/* Could it take new events? */
+extern bool endpoint_wants_events(const Endpoint *endpoint);
+
+/* When it is to be looked at again; 0: when something happens. */
+extern TimestampTz endpoint_next_timer(const Endpoint *endpoint);
+
+/* Sends nothing more of what was read, and gives back what it can. */
+extern void endpoint_stop(Endpoint *endpoint);
+
+/* Has it nothing on its way? */
+extern bool endpoint_is_idle(const Endpoint *endpoint);
+
+/* Requests out, and bytes of payloads that it holds. */
+extern int	endpoint_in_flight(const Endpoint *endpoint);
+extern Size endpoint_bytes(const Endpoint *endpoint);
+
+/*
+ * Inside a transaction: writes down what can be; appends runs that are to be
+ * freed after the commit to settled, in the current memory context.
+ */
+extern List *endpoint_settle(Endpoint *endpoint, List *settled);
+
+/*
+ * Inside a transaction: reads what is next, with the subscription as it is
+ * now; context is the parent of what it keeps.  Returns whether to read again
+ * at once.
+ */
+extern bool endpoint_read(Endpoint *endpoint,
+						  const OutboxSubscription *subscription,
+						  const OutboxHorizon *horizon, MemoryContext context);
+
+#endif							/* RELAY_ENDPOINT_H */
