@@ -15,10 +15,11 @@ BEGIN
 		RETURN false;
 	END IF;
 	-- Still under the lock of the ring: whoever comes later writes elsewhere.
-	UPDATE @extschema@.outbox_ring r
-		SET last_position = q.last_value, warned = false
-		FROM @extschema@.outbox_position_seq q
-		WHERE r.state = 'old' AND r.generation =
+	UPDATE @extschema@.outbox_ring
+		SET last_position = CASE WHEN state = 'old' THEN
+				(SELECT last_value FROM @extschema@.outbox_position_seq) END,
+			warned = false
+		WHERE state = 'current' OR generation =
 			(SELECT max(o.generation) FROM @extschema@.outbox_ring o WHERE o.state = 'old');
 	RETURN true;
 END
@@ -119,7 +120,8 @@ BEGIN
 	FOR held IN
 		UPDATE @extschema@.outbox_ring r SET warned = true
 		FROM @extschema@.outbox_subscription s
-		WHERE r.state = 'old' AND NOT r.warned
+		WHERE r.generation = (SELECT min(o.generation) FROM @extschema@.outbox_ring o WHERE o.state = 'old')
+			AND NOT r.warned
 			AND s.id IN (SELECT l.subscription FROM @extschema@.outbox_lanes_behind(r.last_position) l)
 		RETURNING s.name, s.state
 	LOOP

@@ -47,10 +47,10 @@ sub wait_for_relay
 
 subscribe($node, $receiver, '/hang/hanging', timeout => "'1 h'");
 sql(q(SELECT count(outbox_enqueue('t', '{}')) FROM generate_series(1, 20)));
-$receiver->wait_for('hanging', requests => 20);
+$receiver->wait_for('hanging', requests => 8);
 stop_quickly('with requests out');
 
-$receiver->wait_for('hanging', requests => 40);
+$receiver->wait_for('hanging', requests => 16);
 stop_quickly('after a restart, with the same requests out again');
 sql("SELECT outbox_unsubscribe('hanging')");
 

@@ -1,0 +1,40 @@
+-- The log is read again from a position or a time on, as far back as it goes;
+-- never forward.
+\set db idempotency_replay
+\i sql/include/ring.sql
+CREATE VIEW lanes AS
+SELECT s.name, l.lane, l.position
+FROM outbox_lane l JOIN outbox_subscription s ON s.id = l.subscription;
+
+SELECT outbox_subscribe('one', 'http://127.0.0.1:1/') > '' AS one, outbox_subscribe('two', 'http://127.0.0.1:1/', partitions => 2) > '' AS two;
+SELECT count(outbox_enqueue('t', to_jsonb(n))) FROM generate_series(1, 3) n;
+SELECT until('outbox_switch()');
+SELECT count(outbox_enqueue('t', to_jsonb(n))) FROM generate_series(4, 6) n;
+UPDATE outbox_lane SET position = CASE WHEN lane = 0 THEN 5 ELSE 2 END, stragglers = '{3}', straggler_froms = '{2}';
+
+-- What a lane has not read yet it does not skip.
+SELECT outbox_replay('two', from_position => 4);
+SELECT * FROM lanes ORDER BY 1, 2;
+SELECT outbox_replay('two', from_position => 1);
+SELECT outbox_replay('one', since => created_at) FROM outbox_log WHERE position = 3;
+SELECT * FROM lanes ORDER BY 1, 2;
+SELECT outbox_replay('one', from_position => 100), outbox_replay('one', since => 'infinity'),
+	outbox_replay('one', from_position => 3);
+SELECT outbox_replay('one', since => '-infinity');
+UPDATE outbox_lane SET position = 6;
+SELECT outbox_replay('one', from_position => -5);
+UPDATE outbox_lane SET position = 6, stragglers = '{}', straggler_froms = '{}';
+SELECT until('outbox_truncate()');
+SELECT outbox_replay('one', from_position => 1);
+SELECT * FROM lanes ORDER BY 1, 2;
+-- What is open stays to be come back for.
+UPDATE outbox_lane SET position = 6, stragglers = '{3}', straggler_froms = '{6}';
+SELECT outbox_replay('one', from_position => 4);
+SELECT stragglers, straggler_froms FROM outbox_lane;
+
+SELECT outbox_replay('one');
+\set VERBOSITY sqlstate
+SELECT outbox_replay('one', 1, 'now');
+SELECT outbox_replay('nobody', 1);
+SELECT outbox_replay(NULL, 1);
+\i sql/include/ring_end.sql

@@ -1,0 +1,62 @@
+-- The log is a ring of segments: a segment is closed, and truncated when nobody
+-- is to read it any more.  Who falls behind too far loses what it has not read,
+-- and nobody else does.
+\set db idempotency_segments
+\i sql/include/ring.sql
+CREATE VIEW segments AS
+SELECT r.generation, r.state, r.last_position, array_agg(e.position ORDER BY e.position) AS events
+FROM outbox_ring r LEFT JOIN (SELECT 0 AS slot, position FROM outbox_log_0
+	UNION ALL SELECT 1, position FROM outbox_log_1
+	UNION ALL SELECT 2, position FROM outbox_log_2) e USING (slot) GROUP BY r.slot;
+CREATE VIEW lanes AS
+SELECT s.name, l.position, l.straggler_froms, l.lost
+FROM outbox_lane l JOIN outbox_subscription s ON s.id = l.subscription;
+CREATE FUNCTION move(name text, "position" bigint, straggler_from bigint DEFAULT NULL) RETURNS void LANGUAGE sql AS $$
+	UPDATE outbox_lane l SET position = move.position,
+		stragglers = CASE WHEN straggler_from IS NULL THEN '{}' ELSE '{3}'::xid8[] END,
+		straggler_froms = array_remove(ARRAY[straggler_from], NULL)
+	FROM outbox_subscription s WHERE s.id = l.subscription AND s.name = move.name
+$$;
+
+SELECT outbox_truncate();
+SELECT outbox_subscribe('slow', 'http://127.0.0.1:1/') > '' AS slow, outbox_subscribe('quick', 'http://127.0.0.1:1/') > '' AS quick;
+SELECT count(outbox_enqueue('t', to_jsonb(n))) FROM generate_series(1, 2) n;
+SELECT until('outbox_switch()');
+SELECT count(outbox_enqueue('t', to_jsonb(n))) FROM generate_series(3, 4) n;
+SELECT until('outbox_switch()');
+SELECT count(outbox_enqueue('t', to_jsonb(n))) FROM generate_series(5, 6) n;
+SELECT * FROM segments ORDER BY generation;
+SELECT position, payload FROM outbox_log ORDER BY position;
+
+-- No segment is left to go on with.
+SELECT outbox_switch();
+
+-- Nothing is truncated that somebody has yet to read, be it of a straggler.
+SELECT move('slow', 1), move('quick', 6);
+SELECT outbox_truncate();
+SELECT move('slow', 3, straggler_from => 2);
+SELECT outbox_truncate();
+SELECT move('slow', 3, straggler_from => 3);
+SELECT until('outbox_truncate()');
+SELECT outbox_truncate();
+SELECT until('outbox_switch()');
+SELECT outbox_enqueue('t', '7');
+SELECT * FROM segments ORDER BY generation;
+
+-- Who is behind passes over the oldest segment.
+SELECT outbox_warn_behind();
+SELECT outbox_warn_behind();
+SELECT outbox_pass_over();
+SELECT outbox_pass_over();
+SELECT * FROM lanes ORDER BY name;
+SELECT until('outbox_truncate()');
+SELECT * FROM segments ORDER BY generation;
+SELECT move('slow', 2);
+SELECT outbox_pass_over();
+SELECT * FROM lanes ORDER BY name;
+
+-- Without a subscription nothing is held back.
+SELECT outbox_unsubscribe('slow'), outbox_unsubscribe('quick');
+SELECT until('outbox_truncate()');
+SELECT * FROM segments ORDER BY generation;
+\i sql/include/ring_end.sql
