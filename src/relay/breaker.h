@@ -7,7 +7,7 @@
 
 #include "datatype/timestamp.h"
 
-#define BREAKER_FAILURES 10		/* events in a row that make an endpoint fail */
+#define BREAKER_FAILURES 20		/* events in a row that make an endpoint fail */
 #define BREAKER_PROBE_MIN_MS 1000	/* before the first probe */
 #define BREAKER_PROBE_MAX_MS (5 * 60 * 1000)	/* between two, at most */
 #define BREAKER_WINDOW_START 8	/* requests in flight, before any success */

@@ -12,7 +12,10 @@ use Server;
 use Test::More;
 
 my $receiver = Receiver->start;
-my $node = start_server('crash');
+my $node = start_server('crash', conf => <<'EOF');
+idempotency.sweep_interval = 50ms
+idempotency.outbox_retention = 0
+EOF
 
 # Every event accepted, and none under two ids.
 sub check_all

@@ -1,7 +1,8 @@
 # Random transactions, short, long, aborted, nested and killed, in several
-# sessions, while the relay delivers and now and then dies: exactly what has
-# committed arrives.  If this fails while skipped.pl passes, there is a way to
-# lose or invent events that nobody has thought of; the seed repeats it.
+# sessions, while relays deliver and now and then die, and segments of the log
+# are closed and truncated: exactly what has committed arrives.  If this fails
+# while skipped.pl passes, there is a way to lose or invent events that nobody
+# has thought of; the seed repeats it.
 
 use strict;
 use warnings FATAL => 'all';
@@ -24,13 +25,18 @@ srand($seed);
 diag("seed $seed (repeat with SEED=$seed)") if $ENV{SEED};
 
 my $receiver = Receiver->start;
-my $node = start_server('interleavings');
+my $node = start_server('interleavings', conf => <<'EOF');
+idempotency.relays = 2
+idempotency.sweep_interval = 20ms
+idempotency.outbox_retention = 0
+EOF
 my $next_number = 1;
 my (%committed, %refused);
 
 my $witnesses = 0;
 
 subscribe($node, $receiver, '/ok/all');
+subscribe($node, $receiver, '/ok/shared', partitions => 3);
 subscribe($node, $receiver, '/ok/witness', topics => "'{witness}'");
 subscribe($node, $receiver, '/told/some', topics => "'{odd}'",
 	retry_schedule => "'{0 s,10 ms,10 ms}'");
@@ -168,13 +174,18 @@ for my $actor (@actors)
 
 my @odd = grep { $committed{$_} eq 'odd' } keys %committed;
 $receiver->wait_for('all', events => scalar(keys %committed));
+$receiver->wait_for('shared', events => scalar(keys %committed));
 $receiver->wait_for('some', events => scalar(@odd));
 wait_for_pass($node);
 
 is($receiver->distinct_numbers('all'), join(' ', sort { $a <=> $b } keys %committed),
 	'exactly what has committed arrives');
+is($receiver->distinct_numbers('shared'), join(' ', sort { $a <=> $b } keys %committed),
+	'also where two relays share the work');
 is($receiver->distinct_numbers('some'), join(' ', sort { $a <=> $b } @odd),
 	'also at a subscription to some of it, part of which fails');
+cmp_ok($node->safe_psql('postgres', 'SELECT max(generation) FROM outbox_ring'), '>', 10,
+	'while segments of the log come and go');
 cmp_ok(scalar(keys %refused), '>', 0, 'and some of it was rolled back');
 diag("failed with SEED=$seed") unless Test::More->builder->is_passing;
 

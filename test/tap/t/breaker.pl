@@ -1,0 +1,109 @@
+# An endpoint that fails as a whole is left alone but for a probe now and then,
+# and goes on where it was when it works again.  If this fails, an endpoint that
+# is down fills the database with rows, or its events die with it.
+
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib "$FindBin::RealBin/../lib";
+use Receiver;
+use Server;
+use Test::More;
+
+my $receiver = Receiver->start;
+my $node = start_server('breaker');
+
+sub sql
+{
+	return $node->safe_psql('postgres', shift);
+}
+
+sub enqueue
+{
+	my ($topic, $from, $to, $fail) = @_;
+	sql("SELECT count(outbox_enqueue('$topic', jsonb_build_object('key', 'k' || n % 50, 'n', n / 50 + 1, 'fail', $fail),"
+		  . " key => 'k' || n % 50)) FROM generate_series($from, $to) n");
+	return;
+}
+
+# How often an event was sent before all earlier ones of its key had been accepted.
+sub overtakings
+{
+	my ($name) = @_;
+	my (%accepted, $count);
+
+	for my $request ($receiver->requests($name))
+	{
+		my ($key, $n) = @{ $request->{data} }{qw(key n)};
+		$count++ if ($accepted{$key} // 0) < $n - 1;
+		$accepted{$key} = $n if $request->{status} == 200 && $n > ($accepted{$key} // 0);
+	}
+	return $count // 0;
+}
+
+my $rows = "SELECT waiting + parked FROM outbox_subscriptions WHERE name = 'shop'";
+
+# --- it fails
+
+$receiver->switch('shop', 'fail');
+subscribe($node, $receiver, '/switch/shop', topics => "'{both}'", retry_schedule => "'{0 s,10 s}'");
+subscribe($node, $receiver, '/ok/other', topics => "'{both}'");
+enqueue('both', 0, 599, 0);
+$receiver->wait_for('other', events => 600);
+wait_until($node, "SELECT state = 'failing' AND failing_since IS NOT NULL"
+	  . " AND last_status = 500 FROM outbox_subscriptions WHERE name = 'shop'", 'the endpoint fails');
+ok($node->log_contains(qr/LOG:  the endpoint of subscription "shop" fails/), 'the log has a line about it');
+my $before = sql($rows);
+cmp_ok($before, '<=', 60, 'few rows are made of its events');
+enqueue('both', 600, 1099, 0);
+$receiver->wait_for('other', events => 1100);
+wait_for_pass($node);
+cmp_ok(sql($rows), '<=', $before + 3, 'and no more, however many events come');
+cmp_ok(sql("SELECT lag_events FROM outbox_subscriptions WHERE name = 'shop'"), '>=', 900, 'they stay in the log');
+is(sql("SELECT state, dead, waiting FROM outbox_subscriptions WHERE name = 'other'"), 'active|0|0',
+	'another endpoint does not notice');
+
+# --- it is probed, also after a restart
+
+my $requests = () = $receiver->requests('shop');
+$receiver->wait_for('shop', requests => $requests + 2);
+cmp_ok(scalar($receiver->requests('shop')), '<=', $requests + 3, 'it is probed by one event at a time');
+$node->restart;
+is(sql("SELECT state FROM outbox_subscriptions WHERE name = 'shop'"), 'failing', 'a restart does not change that');
+$requests = () = $receiver->requests('shop');
+wait_for_workers($node);
+wait_for_pass($node);
+cmp_ok(scalar($receiver->requests('shop')), '<=', $requests + 1, 'nor does it send a flood');
+$receiver->wait_for('shop', requests => $requests + 1);
+
+# --- it works again
+
+$receiver->switch('shop', 'ok');
+wait_until($node, "SELECT state = 'active' AND failing_since IS NULL AND waiting = 0 AND parked = 0"
+	  . " AND position = last_value FROM outbox_subscriptions, outbox_position_seq WHERE name = 'shop'",
+	'once it works, all is delivered');
+ok($node->log_contains(qr/LOG:  the endpoint of subscription "shop" works again/), 'the log says so');
+is(scalar(keys %{ { map { $_->{id} => 1 } grep { $_->{status} == 200 } $receiver->requests('shop') } }), 1100,
+	'nothing is lost');
+is(sql('SELECT count(*) FROM outbox_dead'), '0', 'nothing has died');
+is(overtakings('shop'), 0, 'each key is in order');
+
+# --- events that are refused do not make an endpoint fail
+
+subscribe($node, $receiver, '/told/picky', topics => "'{picky}'", retry_schedule => "'{0 s,1 ms,1 ms}'");
+sql(q(SELECT count(outbox_enqueue('picky', jsonb_build_object('n', n, 'fail', CASE n % 4 WHEN 0 THEN 0 ELSE 3 END)))
+	FROM generate_series(1, 400) n));
+wait_until($node, "SELECT waiting = 0 AND parked = 0 AND dead = 300 AND position = last_value"
+	  . " FROM outbox_subscriptions, outbox_position_seq WHERE name = 'picky'", 'poisonous events die');
+ok(!$node->log_contains(qr/the endpoint of subscription "picky" fails/), 'their endpoint does not count as failing');
+
+subscribe($node, $receiver, '/fail/single', topics => "'{single}'",
+	retry_schedule => "ARRAY[interval '0'] || array_fill(interval '1 ms', '{19}')");
+enqueue('single', 1, 1, 0);
+wait_until($node, "SELECT dead = 1 FROM outbox_subscriptions WHERE name = 'single'", 'an event is tried twenty times');
+ok(!$node->log_contains(qr/the endpoint of subscription "single" fails/), 'nor does one event make it fail');
+is(sql("SELECT count(*), max(attempt) FROM outbox_attempts WHERE subscription = 'single'"), '20|20',
+	'all attempts can be seen');
+
+done_testing();

@@ -1,0 +1,115 @@
+# Several relays share out the partitions of subscriptions, also while they die
+# and their number changes.  If this fails, events of a key overtake each other,
+# are sent by two relays at once, or stay where nobody sends them.
+
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib "$FindBin::RealBin/../lib";
+use Receiver;
+use Server;
+use Test::More;
+
+my $receiver = Receiver->start;
+my $node = start_server('relays', conf => 'idempotency.relays = 3');
+
+sub sql
+{
+	return $node->safe_psql('postgres', shift);
+}
+
+# How many relays serve how many partitions.
+my $shares = q(SELECT count(DISTINCT pid) || ' ' || count(*) FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 3);
+
+sub wait_for_shares
+{
+	my ($expected, $what) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	return ok($node->poll_query_until('postgres', $shares, $expected), $what);
+}
+
+sub set_relays
+{
+	sql("ALTER SYSTEM SET idempotency.relays = $_[0]");
+	sql('SELECT pg_reload_conf()');
+	return;
+}
+
+sub enqueue
+{
+	my ($topic, $from, $to) = @_;
+	sql("SELECT count(outbox_enqueue('$topic', jsonb_build_object('key', 'k' || k, 'n', n), key => 'k' || k))"
+		  . " FROM generate_series($from, $to) n, generate_series(1, 40) k");
+	return;
+}
+
+sub overtakings
+{
+	my ($name) = @_;
+	my (%accepted, $count);
+
+	for my $request ($receiver->requests($name))
+	{
+		my ($key, $n) = @{ $request->{data} }{qw(key n)};
+		$count++ if ($accepted{$key} // 0) < $n - 1;
+		$accepted{$key} = $n if $n > ($accepted{$key} // 0);
+	}
+	return $count // 0;
+}
+
+# --- they share the work
+
+subscribe($node, $receiver, '/ok/calm', topics => "'{calm}'", partitions => 6);
+wait_for_shares('3 6', 'three relays serve six partitions');
+enqueue('calm', 1, 30);
+$receiver->wait_for('calm', requests => 1200);
+wait_until($node, "SELECT lag_events = 0 AND delivered = 1200 AND partitions = 6 FROM outbox_subscriptions"
+	  . " WHERE name = 'calm'", 'all is delivered');
+is(scalar($receiver->requests('calm')), 1200, 'each event is sent once');
+is(overtakings('calm'), 0, 'each key is in order');
+is(sql('SELECT count(*) FROM outbox_lane WHERE delivered > 0'), 6, 'every partition has its part of it');
+sql(q(SELECT count(outbox_enqueue('calm', jsonb_build_object('key', n, 'n', 1))) FROM generate_series(1, 60) n));
+$receiver->wait_for('calm', requests => 1260);
+is(scalar($receiver->requests('calm')), 1260, 'likewise of events without a key');
+sql("SELECT outbox_unsubscribe('calm')");
+
+# --- one dies
+
+subscribe($node, $receiver, '/ok/deaths', topics => "'{deaths}'", partitions => 6);
+for my $round (0 .. 5)
+{
+	enqueue('deaths', 10 * $round + 1, 10 * $round + 10);
+	sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE backend_type = 'idempotency relay'"
+		  . ' ORDER BY random() LIMIT 1');
+	$receiver->wait_for('deaths', events => 400 * $round + 200);
+}
+$receiver->wait_for('deaths', events => 2400);
+is(overtakings('deaths'), 0, 'each key is in order though relays die');
+wait_for_shares('3 6', 'those that come back get their share');
+sql("SELECT outbox_unsubscribe('deaths')");
+
+# --- their number changes
+
+set_relays(1);
+subscribe($node, $receiver, '/hold/held', topics => "'{held}'", partitions => 4);
+wait_for_shares('1 4', 'one relay serves all');
+sql(q(SELECT count(outbox_enqueue('held', jsonb_build_object('key', n, 'n', 1))) FROM generate_series(1, 20) n));
+$receiver->wait_for('held', requests => 20);
+set_relays(3);
+$node->poll_query_until('postgres',
+	"SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'idempotency relay'", '3');
+wait_for_shares('1 4', 'a relay keeps what it has requests out for') for 1 .. 3;
+is(scalar($receiver->requests('held')), 20, 'what is out is not sent by another');
+$receiver->release('held');
+wait_for_shares('3 4', 'afterwards the work is shared out anew');
+sql(q(SELECT count(outbox_enqueue('held', jsonb_build_object('key', n, 'n', 1))) FROM generate_series(21, 40) n));
+$receiver->wait_for('held', requests => 40);
+is(scalar($receiver->requests('held')), 40, 'each event was sent once');
+set_relays(2);
+wait_for_shares('2 4', 'a relay less: its share goes to the others');
+is(sql("SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'idempotency relay'"), '2', 'and it ends');
+
+is(error_code($node, 'postgres', 'ALTER SYSTEM SET idempotency.relays = 9'), '22023', 'there is a limit');
+
+done_testing();
