@@ -1,0 +1,110 @@
+# What docs/outbox.md shows is so: its SQL prints what stands beside it, with the
+# receiver that it names, and its excerpts are those of the recipes.  If this
+# fails, the page teaches what does not work.
+
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib "$FindBin::RealBin/../lib";
+use Page;
+use PostgreSQL::Test::Cluster;
+use Program;
+use Receiver;
+use Server;
+use Test::More;
+use Time::HiRes qw(sleep time);
+
+use constant { LOOK_S => 30, PAUSE_S => 0.1 };
+
+# What the page has and the code may not have yet.  A block that uses it is run
+# as soon as it is there.
+my @planned = (
+	[ qr/outbox_discard\(/ => q(SELECT EXISTS (SELECT FROM pg_proc WHERE proname = 'outbox_discard')) ],
+	[ qr/outbox_replay\(/ => q(SELECT EXISTS (SELECT FROM pg_proc WHERE proname = 'outbox_replay')) ],
+	[ qr/outbox_rotate_secret\(/ => q(SELECT EXISTS (SELECT FROM pg_proc WHERE proname = 'outbox_rotate_secret')) ],
+	[ qr/partitions =>/ => q(SELECT EXISTS (SELECT FROM pg_proc WHERE proname = 'outbox_subscribe' AND 'partitions' = ANY (proargnames))) ],
+	[ qr/in_flight,/ => q(SELECT EXISTS (SELECT FROM pg_attribute WHERE attrelid = 'outbox_subscriptions'::regclass AND attname = 'in_flight')) ],
+	[ qr/outbox_attempts/ => q(SELECT to_regclass('outbox_attempts') IS NOT NULL) ]);
+
+my $page = Page->load('outbox.md');
+my $node = start_server('page');
+my $elsewhere = Receiver->start;
+my $port = PostgreSQL::Test::Cluster::get_free_port();
+my $receiver;
+
+$node->safe_psql('postgres', 'CREATE DATABASE shop');
+$node->safe_psql('postgres', 'CREATE DATABASE shipping');
+
+# The page's own receiver is started as soon as there is a secret for it.
+sub start_receiver
+{
+	my ($secret) = @_;
+	prepare_recipe($node, 'webhooks.sql', 'shipping');
+	$receiver = start_recipe('webhooks.js', as_shop($node, 'shipping'),
+		PORT => $port, WEBHOOK_SECRET => $secret);
+	return $receiver->line('listening') || die 'the receiver does not start';
+}
+
+sub is_missing
+{
+	my ($sql) = @_;
+	return scalar(grep { $sql =~ $_->[0] && $node->safe_psql('shop', $_->[1]) ne 't' } @planned);
+}
+
+# A block that only looks is looked at until it shows what it should: the relay
+# needs its time.
+sub only_looks
+{
+	my ($sql) = @_;
+	return $sql =~ /\A(?:SELECT [^;(]*? FROM outbox_(?:subscriptions|dead|attempts)\b[^;]*;[^;]*)\z/s;
+}
+
+sub run_block
+{
+	my ($sql) = @_;
+	my $until = time + LOOK_S;
+	my ($printed, $error);
+
+	do
+	{
+		sleep PAUSE_S if defined $printed;
+		($printed, $error) = Page::run($node, 'shop', $sql);
+	} while (only_looks($sql) && !$error && !Page::prints_as_expected($sql, $printed) && time < $until);
+	return ($printed, $error);
+}
+
+my @skipped;
+for my $block ($page->blocks('sql'))
+{
+	my ($line) = $block =~ /^ *(.*)/;
+	my $sql = $block =~ s/127\.0\.0\.1:8080/127.0.0.1:$port/r;
+
+	$sql =~ s{https://example\.com/}{$elsewhere->url('/ok/')}ge;
+	if (is_missing($sql))
+	{
+		push @skipped, $line;
+		next;
+	}
+	my ($printed, $error) = run_block($sql);
+	is($error, '', "runs: $line");
+	ok(Page::prints_as_expected($block, $printed), 'and prints what stands beside it')
+	  or diag "it prints: $printed";
+	start_receiver($printed) if $printed =~ /^whsec_/ && !$receiver;
+}
+
+TODO:
+{
+	local $TODO = 'some of the page is still to be built' if @skipped;
+	is(join("\n", @skipped), '', 'all blocks were run');
+}
+
+is($node->safe_psql('shipping', 'SELECT order_id, item, quantity FROM parcels WHERE order_id = 1'), '1|hat|2',
+	'the receiver of the page has done its work');
+like($receiver->line('msg_' . $node->safe_psql('shop', q(SELECT replace(identity::text, '-', '') FROM outbox_home)) . '_1'),
+	qr/order.placed claimed$/, 'and said so');
+
+$page->check_excerpts($page->blocks('js'));
+$page->check_links;
+
+done_testing();

@@ -1,0 +1,109 @@
+# The receiver of CloudEvents: an event counts once, and one that is late does
+# not undo a newer one.  If this fails, its copy of the addresses is wrong.
+
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib "$FindBin::RealBin/../lib";
+use HTTP::Tiny;
+use PostgreSQL::Test::Cluster;
+use Program;
+use Server;
+use Test::More;
+
+my $node = start_server('crm');
+my $port = PostgreSQL::Test::Cluster::get_free_port();
+my $url = "http://127.0.0.1:$port/";
+my $schedule = '0 s' . ',100 ms' x 99;
+
+$node->safe_psql('postgres', 'CREATE DATABASE copy');
+prepare_recipe($node, 'cloudevents.sql', 'copy');
+my $secret = $node->safe_psql('postgres', "SELECT outbox_subscribe('copy', '$url',"
+	  . " format => 'cloudevents', ordered => false, retry_schedule => '{$schedule}')");
+
+sub receiver
+{
+	my (%more) = @_;
+	my $receiver = start_recipe('cloudevents.js', as_shop($node, 'copy'),
+		PORT => $port, WEBHOOK_SECRET => $secret, %more);
+	$receiver->line('listening') or die 'the receiver does not start';
+	return $receiver;
+}
+
+my $receiver = receiver();
+my $identity = $node->safe_psql('postgres', q(SELECT replace(identity::text, '-', '') FROM outbox_home));
+
+# Announces a move, and returns the id of the event.
+sub move
+{
+	my ($customer, $city) = @_;
+	my $position = $node->safe_psql('postgres',
+		"SELECT outbox_enqueue('customer.moved', '{\"city\": \"$city\"}', key => '$customer')");
+	return "msg_${identity}_$position";
+}
+
+sub copy
+{
+	return $node->safe_psql('copy', shift);
+}
+
+sub moves
+{
+	my ($customer) = @_;
+	return copy("SELECT string_agg(city, ' ' ORDER BY id) FROM moves WHERE customer = '$customer'");
+}
+
+sub address
+{
+	my ($customer) = @_;
+	return copy("SELECT city FROM addresses WHERE customer = '$customer'");
+}
+
+sub post
+{
+	my ($body, %headers) = @_;
+	return HTTP::Tiny->new(timeout => 60)->post($url, { headers => \%headers, content => $body })->{status};
+}
+
+# --- the plain way
+
+my $id = move('Zoë %', 'Łódź');
+is($receiver->line($id), "$id customer.moved claimed", 'an event is taken');
+is(address('Zoë %'), 'Łódź', 'with all its characters');
+is(copy('SELECT DISTINCT scope FROM idem_key'), "/idempotency/$identity", 'it is remembered by its source and id');
+$id = move('Zoë %', 'Brno');
+is($receiver->line($id), "$id customer.moved claimed", 'and so is another');
+is(address('Zoë %'), 'Brno', 'which is newer');
+
+# --- one that is late
+
+copy(q(ALTER TABLE moves ADD CONSTRAINT broken CHECK (city <> 'Ghent')));
+my $late = move('bob', 'Ghent');
+wait_until($node, 'SELECT waiting = 1 FROM outbox_subscriptions', 'an event fails');
+$id = move('bob', 'Rome');
+is($receiver->line($id), "$id customer.moved claimed", 'without an order, the next one of its key does not wait');
+copy('ALTER TABLE moves DROP CONSTRAINT broken');
+is($receiver->line($late), "$late customer.moved claimed", 'the first one comes late');
+is(moves('bob'), 'Rome Ghent', 'and counts');
+is(address('bob'), 'Rome', 'but does not undo the newer one');
+
+# --- an answer that gets lost
+
+$receiver->stop;
+$receiver = receiver(NODE_ARGUMENTS => [ '--require', "$FindBin::RealBin/../never_answer.js" ]);
+$id = move('carl', 'Oslo');
+is($receiver->line('not answered:'), 'not answered: 204', 'an event is taken and not answered');
+$receiver->crash;
+$receiver = receiver();
+is($receiver->line($id), "$id customer.moved completed", 'after a crash it comes again');
+is(moves('carl'), 'Oslo', 'and has no further effect');
+
+# --- what others send
+
+my %event = ('content-type' => 'application/json', 'ce-specversion' => '1.0', 'ce-id' => '1',
+	'ce-source' => '/other', 'ce-type' => 'customer.moved', 'ce-subject' => 'dora');
+is(post('{"city": "Nice"}', %event), 400, 'an event that is not signed is refused');
+is(moves('dora'), '', 'and does not count');
+
+done_testing();

@@ -1,0 +1,164 @@
+# The receiver of webhooks that docs/outbox.md begins with: what is signed counts
+# once, however often it comes, and in order.  If this fails, the first receiver
+# that a newcomer copies ships a hat twice, or one that was cancelled.
+
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib "$FindBin::RealBin/../lib";
+use HTTP::Tiny;
+use PostgreSQL::Test::Cluster;
+use Program;
+use Server;
+use Test::More;
+
+my $node = start_server('shop');
+my $port = PostgreSQL::Test::Cluster::get_free_port();
+my $url = "http://127.0.0.1:$port/webhooks";
+my $schedule = '0 s' . ',100 ms' x 29;
+
+# The receiver has a database of its own.
+$node->safe_psql('postgres', 'CREATE DATABASE shipping');
+prepare_recipe($node, 'webhooks.sql', 'shipping');
+my $secret = $node->safe_psql('postgres', "SELECT outbox_subscribe('shipping', '$url',"
+	  . " topics => '{order.*}', timeout => '2 s', retry_schedule => '{$schedule}')");
+
+sub receiver
+{
+	my (%more) = @_;
+	my $receiver = start_recipe('webhooks.js', as_shop($node, 'shipping'),
+		PORT => $port, WEBHOOK_SECRET => $secret, %more);
+	$receiver->line('listening') or die 'the receiver does not start';
+	return $receiver;
+}
+
+my $receiver = receiver();
+my $identity = $node->safe_psql('postgres', q(SELECT replace(identity::text, '-', '') FROM outbox_home));
+
+# Enqueues an event of an order, and returns its webhook-id.
+sub enqueue
+{
+	my ($what, $order, $item) = @_;
+	my $position = $node->safe_psql('postgres',
+		"SELECT outbox_enqueue('order.$what', '{\"order\": $order, \"item\": \"$item\", \"quantity\": 1}', key => 'order-$order')");
+	return "msg_${identity}_$position";
+}
+
+sub is_delivered
+{
+	my ($what) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	return wait_until($node, 'SELECT position = last_value AND waiting + parked = 0'
+		  . ' FROM outbox_subscriptions, outbox_position_seq', $what);
+}
+
+sub shipping
+{
+	return $node->safe_psql('shipping', shift);
+}
+
+sub parcels
+{
+	my ($order) = @_;
+	return shipping("SELECT count(*) FROM parcels WHERE order_id = $order");
+}
+
+# Waits until the receiver is stopped by a lock at a query.
+sub wait_for_lock
+{
+	my ($query, $what) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	return wait_until($node, "SELECT count(*) = 1 FROM pg_stat_activity WHERE usename = 'shop'"
+		  . " AND wait_event_type = 'Lock' AND query LIKE '%$query%'", $what);
+}
+
+# POSTs as anybody can, and returns the status of the answer.
+sub post
+{
+	my ($body, %headers) = @_;
+	return HTTP::Tiny->new(timeout => 60)->post($url, { headers => \%headers, content => $body })->{status};
+}
+
+sub signed
+{
+	my ($with, $id, $at, $body) = @_;
+	my $signature = $node->safe_psql('postgres', "SELECT outbox_signature('$with', '$id', $at, '$body')");
+	return ('webhook-id' => $id, 'webhook-timestamp' => $at, 'webhook-signature' => $signature);
+}
+
+# --- the plain way
+
+my $id = enqueue('placed', 1, 'hat');
+is($receiver->line($id), "$id order.placed claimed", 'an event is taken');
+is(parcels(1), '1', 'and has its effect');
+is_delivered('its sender knows');
+$id = enqueue('renamed', 1, 'cap');
+is($receiver->line($id), "$id order.renamed claimed", 'an event of no interest is taken as well');
+
+# --- what others send
+
+my $body = '{"type":"order.placed","timestamp":"2026-01-01T00:00:00Z","data":{"order": 2, "item": "hat", "quantity": 1}}';
+my $other = $node->safe_psql('postgres', 'SELECT outbox_secret_generate()');
+is(post($body), 401, 'what is not signed is refused');
+is(post($body, signed($other, 'msg_1', time, $body)), 401, 'what another secret has signed, too');
+is(post($body, signed($secret, 'msg_1', time - 600, $body)), 401, 'and what is old');
+is(post("$body ", signed($secret, 'msg_1', time, $body)), 401, 'or was changed on the way');
+is(parcels(2), '0', 'nothing was done');
+is(post($body, signed($secret, 'msg_1', time, $body)), 204, 'what is signed is taken');
+is(post($body, signed($secret, 'msg_1', time, $body)), 204, 'and taken for a repetition');
+is(post("$body ", signed($secret, 'msg_1', time, "$body ")), 422, 'but not if it is another event');
+is(parcels(2), '1', 'there is one effect');
+
+# --- an error: tried again, in order
+
+shipping(q(ALTER TABLE parcels ADD CONSTRAINT broken CHECK (item <> 'scarf')));
+my $placed = enqueue('placed', 3, 'scarf');
+my $cancelled = enqueue('cancelled', 3, 'scarf');
+$id = enqueue('placed', 4, 'hat');
+is($receiver->line($id), "$id order.placed claimed", 'while an event fails, others are taken');
+wait_until($node, 'SELECT waiting = 1 AND parked = 1 AND last_status = 500 FROM outbox_subscriptions',
+	'but not the next one of its key');
+shipping('ALTER TABLE parcels DROP CONSTRAINT broken');
+is_delivered('once it is mended, both are delivered');
+is($receiver->line($cancelled), "$cancelled order.cancelled claimed", 'the later one also claimed its id');
+is(parcels(3), '0', 'after the one before it');
+
+# --- an answer that comes too late
+
+my $session = session($node, 'shipping');
+$session->query_safe('BEGIN; LOCK TABLE parcels IN SHARE MODE');
+$id = enqueue('placed', 5, 'hat');
+wait_for_lock('INSERT INTO parcels', 'an event takes long');
+wait_for_lock('idem_claim', 'its sender does not wait, and the copy that it sends waits for the first one');
+$session->query_safe('COMMIT');
+is(join(', ', map { $receiver->line($id) } 1 .. 2), "$id order.placed claimed, $id order.placed completed",
+	'one of them does it, and the other learns that');
+is_delivered('so that its sender knows');
+is(parcels(5), '1', 'there is one effect');
+$session->quit;
+
+# --- an answer that gets lost
+
+$receiver->stop;
+$receiver = receiver(NODE_ARGUMENTS => [ '--require', "$FindBin::RealBin/../never_answer.js" ]);
+$id = enqueue('placed', 6, 'hat');
+is($receiver->line($id), "$id order.placed claimed", 'an event is taken');
+is($receiver->line('not answered:'), 'not answered: 204', 'and not answered');
+$receiver->crash;
+$receiver = receiver();
+is($receiver->line($id), "$id order.placed completed", 'after a crash it comes again');
+is_delivered('so that its sender knows');
+is(parcels(6), '1', 'there is one effect');
+
+# --- a dead letter
+
+shipping(q(ALTER TABLE parcels ADD CONSTRAINT broken CHECK (item <> 'scarf')));
+$placed = enqueue('placed', 7, 'scarf');
+wait_until($node, 'SELECT dead = 1 FROM outbox_subscriptions', 'an event that fails for long is dead');
+shipping('ALTER TABLE parcels DROP CONSTRAINT broken');
+is($node->safe_psql('postgres', "SELECT outbox_redrive('shipping')"), '1', 'it can be sent again');
+is($receiver->line($placed), "$placed order.placed claimed", 'and is then taken');
+is(parcels(7), '1', 'once');
+
+done_testing();
