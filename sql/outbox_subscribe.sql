@@ -18,6 +18,13 @@ SELECT name, state, reason FROM outbox_subscriptions ORDER BY name;
 SELECT outbox_redrive('s1');
 SELECT outbox_redrive('s1', '{1,2}');
 
+-- Changed without losing its place.
+SELECT outbox_alter('s2', url => 'http://127.0.0.1:2/', headers => '{}', max_in_flight => 7, timeout => '2 s');
+SELECT outbox_alter('s2', topics => '{none}', format => 'standard', retry_schedule => '{0 s,2 s}');
+SELECT outbox_alter('s2');
+SELECT url, topics, headers, format, ordered, max_in_flight, timeout, retry_schedule, secret, state
+FROM outbox_subscription WHERE name = 's2';
+
 -- Errors.
 \set SHOW_CONTEXT never
 SELECT outbox_subscribe('s1', :'url');
@@ -58,6 +65,16 @@ SELECT outbox_subscribe('s3', :'url', start => NULL);
 SELECT outbox_subscribe('s3', :'url', partitions => 0);
 SELECT outbox_subscribe('s3', :'url', partitions => 65);
 SELECT outbox_subscribe('s3', :'url', partitions => NULL);
+SELECT outbox_alter(NULL, url => :'url');
+SELECT outbox_alter('nobody');
+SELECT outbox_alter('s2', url => 'ftp://example.com/');
+SELECT outbox_alter('s2', topics => '{}');
+SELECT outbox_alter('s2', headers => '{"Host": "x"}');
+SELECT outbox_alter('s2', format => 'xml');
+SELECT outbox_alter('s2', max_in_flight => 0);
+SELECT outbox_alter('s2', timeout => '-1 s');
+SELECT outbox_alter('s2', retry_schedule => '{1 s}');
+SELECT url, topics, format, max_in_flight FROM outbox_subscription WHERE name = 's2';
 SELECT outbox_unsubscribe(NULL);
 SELECT outbox_unsubscribe('nobody');
 SELECT outbox_pause(NULL);

@@ -217,6 +217,47 @@ $$;
 COMMENT ON FUNCTION outbox_subscription_id(text) IS
 	'Internal: finds a subscription by name, or raises an error.';
 
+CREATE FUNCTION outbox_alter(
+	name           text,
+	url            text DEFAULT NULL,
+	topics         text[] DEFAULT NULL,
+	headers        jsonb DEFAULT NULL,
+	format         text DEFAULT NULL,
+	max_in_flight  integer DEFAULT NULL,
+	timeout        interval DEFAULT NULL,
+	retry_schedule interval[] DEFAULT NULL)
+RETURNS void
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	altered @extschema@.outbox_subscription;
+BEGIN
+	SELECT * INTO altered FROM @extschema@.outbox_subscription s
+	WHERE s.id = @extschema@.outbox_subscription_id(outbox_alter.name) FOR NO KEY UPDATE;
+	altered.url := coalesce(url, altered.url);
+	altered.topics := coalesce(topics, altered.topics);
+	altered.headers := coalesce(headers, altered.headers);
+	altered.format := coalesce(format, altered.format);
+	altered.max_in_flight := coalesce(max_in_flight, altered.max_in_flight);
+	altered.timeout := coalesce(timeout, altered.timeout);
+	altered.retry_schedule := coalesce(retry_schedule, altered.retry_schedule);
+	PERFORM @extschema@.outbox_check_subscription(altered.name, altered.topics, altered.format,
+		altered.max_in_flight, altered.timeout, altered.retry_schedule, 'latest', altered.ordered,
+		altered.partitions);
+	PERFORM @extschema@.outbox_check_url(altered.url);
+	PERFORM @extschema@.outbox_check_headers(altered.headers);
+	UPDATE @extschema@.outbox_subscription s
+	SET url = altered.url, topics = altered.topics, headers = altered.headers, format = altered.format,
+		max_in_flight = altered.max_in_flight, timeout = altered.timeout,
+		retry_schedule = altered.retry_schedule
+	WHERE s.id = altered.id;
+	PERFORM @extschema@.outbox_wake();
+END
+$$;
+COMMENT ON FUNCTION outbox_alter(text, text, text[], jsonb, text, integer, interval, interval[]) IS
+	'Changes what is given of a subscription, for events that are read from now on; its position and what waits stay.';
+
 CREATE FUNCTION outbox_unsubscribe(name text)
 RETURNS void
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
