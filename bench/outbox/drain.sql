@@ -62,5 +62,5 @@ CREATE FUNCTION relay_memory_kb() RETURNS bigint
 LANGUAGE sql AS $$
 	SELECT sum(substring(pg_read_file(format('/proc/%s/status', pid)) FROM 'RssAnon:\s*(\d+)')::bigint)
 	FROM pg_stat_activity
-	WHERE datname = current_database() AND backend_type = 'idempotency relay';
+	WHERE datname = current_database() AND backend_type LIKE 'idempotency relay%';
 $$;
