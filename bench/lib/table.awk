@@ -28,7 +28,7 @@ function with_thousands(value,    text) {
 function show(value, unit) {
 	if (unit == "/s")
 		return with_thousands(value) "/s"
-	if (unit == "us" || unit == "MB")
+	if (unit ~ /^(us|ms|MB)$/ || (value < 10 && value != int(value)))
 		return sprintf("%.2f ", value) unit
 	return sprintf("%.0f%s", value, unit == "" ? "" : " " unit)
 }

@@ -1,5 +1,5 @@
-# rates.gnuplot: rates of all contenders at each number of clients.
-# Variables: data, output, heading.
+# rates.gnuplot: rates of all contenders of each case, such as a number of clients.
+# Variables: data, contenders (their number), output, heading, label.
 set terminal svg size 960,420 dynamic background rgb 'white' font 'sans-serif,13'
 set output output
 set datafile separator "\t"
@@ -7,7 +7,7 @@ set title heading noenhanced
 set style data histogram
 set style histogram clustered gap 1.5
 set style fill solid noborder
-set ylabel 'keys a second'
+set ylabel label
 set xrange [-0.6:*]
 set yrange [0:*]
 set grid ytics linecolor rgb '#dddddd'
@@ -15,5 +15,4 @@ set border 3
 set tics nomirror
 set key outside right top vertical Left reverse samplen 1 noenhanced
 array colour[8] = ['#c0392b', '#2c3e50', '#5d7a99', '#7f8c8d', '#aeb6bf', '#d4a017', '#e8c872', '#a9c9a4']
-stats data skip 1 nooutput
-plot for [i = 2:STATS_columns] data using i:xtic(1) title columnheader(i) linecolor rgb colour[i - 1]
+plot for [i = 2:contenders + 1] data using i:xtic(1) title columnheader(i) linecolor rgb colour[i - 1]
