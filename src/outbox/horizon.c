@@ -24,19 +24,22 @@
 #include "base/query.h"
 #include "outbox/reader.h"
 
+/* All commits of earlier transactions are durable, as of some time ago. */
+static FullTransactionId durable_before;
+static TimestampTz durable_at = 0;
+
 static SavedQuery read_max_position = {
 	.sql = "SELECT CASE WHEN is_called THEN last_value ELSE 0 END"
 	" FROM @extschema@.outbox_position_seq"
 };
 
 /*
- * Makes everything durable that can be visible now: with synchronous_commit
- * off a crash could otherwise undo what was announced already.  At the very
- * start of a page the insert position stands behind the page's header, where
- * nothing has been written yet.
+ * Makes everything durable that can be visible now.  At the very start of a
+ * page the insert position stands behind the page's header, where nothing has
+ * been written yet.
  */
 static void
-horizon_make_durable(void)
+horizon_flush(void)
 {
 	XLogRecPtr	upto = GetXLogInsertRecPtr();
 	uint32		into_segment = XLogSegmentOffset(upto, wal_segment_size);
@@ -46,6 +49,49 @@ horizon_make_durable(void)
 	else if (into_segment % XLOG_BLCKSZ == SizeOfXLogShortPHD)
 		upto -= SizeOfXLogShortPHD;
 	XLogFlush(upto);
+}
+
+/*
+ * From time to time everything is made durable, so that nobody asks about the
+ * commits of long ago: the server forgets them.
+ */
+static void
+horizon_note_durable(Snapshot snapshot)
+{
+	FullTransactionId next = ReadNextFullTransactionId();
+	TimestampTz now = GetCurrentTimestamp();
+	uint32		age = XidFromFullTransactionId(next) - snapshot->xmin;
+
+	if (durable_at != 0 &&
+		!TimestampDifferenceExceeds(durable_at, now, OUTBOX_DURABLE_MS))
+		return;
+	horizon_flush();
+	durable_at = now;
+	durable_before = FullTransactionIdFromU64(U64FromFullTransactionId(next) - age);
+}
+
+/*
+ * With synchronous_commit off a crash can undo what is visible already.  The
+ * server knows where in the WAL the commits of late stand.
+ */
+void
+outbox_make_durable(const FullTransactionId *xids, int count)
+{
+	FullTransactionId next = ReadNextFullTransactionId();
+	XLogRecPtr	upto = InvalidXLogRecPtr;
+
+	for (int i = 0; i < count; i++)
+	{
+		XLogRecPtr	commit;
+
+		if (FullTransactionIdPrecedes(xids[i], durable_before) ||
+			!FullTransactionIdPrecedes(xids[i], next))
+			continue;
+		commit = TransactionIdGetCommitLSN(XidFromFullTransactionId(xids[i]));
+		upto = Max(upto, commit);
+	}
+	if (!XLogRecPtrIsInvalid(upto))
+		XLogFlush(upto);
 }
 
 /*
@@ -113,7 +159,7 @@ outbox_horizon_begin(void)
 
 	PushActiveSnapshot(GetLatestSnapshot());
 	horizon.snapshot = GetActiveSnapshot();
-	horizon_make_durable();
+	horizon_note_durable(horizon.snapshot);
 	horizon_find_stragglers(&horizon, open_count);
 	return horizon;
 }

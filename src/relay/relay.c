@@ -18,10 +18,12 @@
  */
 #include "postgres.h"
 
+#include "access/xlog.h"
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
+#include "utils/guc.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
@@ -35,6 +37,8 @@
 
 /* A lost wake costs no more than this. */
 #define RELAY_RECONCILE_MS 5000
+/* Positions are durable after this time at the latest. */
+#define RELAY_FLUSH_MS 20
 /* When to try again to get a lane that another relay still has. */
 #define RELAY_OWN_MS 100
 /* Payloads held in memory, above which nothing is read for who has some. */
@@ -57,6 +61,8 @@ typedef struct Relay
 	uint64		seen_ends;
 	TimestampTz grace_ends_at;	/* 0: nobody is waited for */
 	TimestampTz next_pass_at;	/* the reconciling timer */
+	XLogRecPtr	flush_upto;		/* commits of ours that may not be durable */
+	TimestampTz flush_at;		/* when to see to that; 0: they are */
 	bool		pass_wanted;
 } Relay;
 
@@ -207,6 +213,31 @@ relay_read(Relay *relay)
 }
 
 /*
+ * A pass commits without waiting for the disk: producers would wait behind it
+ * for theirs.  Most often one of them makes our commit durable along with its
+ * own, and otherwise we do so a little later.
+ */
+static void
+relay_note_commit(Relay *relay)
+{
+	if (relay->flush_upto == XactLastCommitEnd)
+		return;
+	relay->flush_upto = XactLastCommitEnd;
+	if (relay->flush_at == 0)
+		relay->flush_at = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
+													  RELAY_FLUSH_MS);
+}
+
+static void
+relay_flush(Relay *relay)
+{
+	if (relay->flush_at == 0 || relay->flush_at > GetCurrentTimestamp())
+		return;
+	XLogFlush(relay->flush_upto);
+	relay->flush_at = 0;
+}
+
+/*
  * One pass.  The count of ends is read before anything else: what ends later
  * is seen by the next pass.
  */
@@ -227,6 +258,7 @@ relay_pass(Relay *relay)
 	settled = relay_settle(relay);
 	relay_read(relay);
 	worker_commit();
+	relay_note_commit(relay);
 	MemoryContextSwitchTo(relay->turn_context);
 	foreach(cell, settled)
 		run_free(lfirst(cell));
@@ -279,6 +311,8 @@ relay_next_timer(Relay *relay)
 
 	if (relay->grace_ends_at != 0)
 		next = Min(next, relay->grace_ends_at);
+	if (relay->flush_at != 0)
+		next = Min(next, relay->flush_at);
 	foreach(cell, relay->endpoints)
 	{
 		TimestampTz timer = endpoint_next_timer(lfirst(cell));
@@ -379,6 +413,7 @@ relay_start(Relay *relay, SharedSeat seat)
 	AddWaitEventToSet(relay->wait_set, WL_SOCKET_READABLE, http_wait_fd(), NULL, NULL);
 	shared_set_relay_latch(relay->database, relay->number, MyLatch);
 	before_shmem_exit(relay_sign_off, PointerGetDatum(relay));
+	SetConfigOption("synchronous_commit", "off", PGC_SUSET, PGC_S_OVERRIDE);
 	relay->pass_wanted = true;
 }
 
@@ -395,6 +430,7 @@ relay_main(Datum arg)
 		MemoryContextReset(relay.turn_context);
 		MemoryContextSwitchTo(relay.turn_context);
 		relay_work(&relay);
+		relay_flush(&relay);
 		if (relay.pass_wanted ||
 			relay_next_timer(&relay) <= GetCurrentTimestamp())
 		{
