@@ -92,4 +92,7 @@ SELECT count(*) FROM outbox_subscription;
 SELECT pattern, topic, outbox_topic_matches(ARRAY[pattern], topic) AS matches
 FROM (VALUES ('*', 'order.placed'), ('order.*', 'order.placed'), ('order.*', 'orders'),
 	('*.placed', 'order.placed'), ('o*d', 'order.placed'), ('order', 'order.placed'),
-	('a_c', 'abc'), ('a%', 'abc'), ('a\b', 'a\b'), ('A', 'a')) AS v (pattern, topic);
+	('a_c', 'abc'), ('a%', 'abc'), ('a\b', 'a\b'), ('A', 'a'),
+	('*ab*ab', 'aabab'), ('a**b', 'ab'), ('*', ''), ('', ''), ('', 'a'), ('é*', 'éa'), ('*b', 'abc')) AS v (pattern, topic);
+SELECT outbox_topic_matches('{a,NULL,b*}', 'bc') AS second, outbox_topic_matches('{}', 'a') AS none,
+	outbox_topic_matches(NULL, 'a') AS null;

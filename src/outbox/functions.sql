@@ -55,14 +55,8 @@ COMMENT ON FUNCTION outbox_start_position() IS
 
 CREATE FUNCTION outbox_topic_matches(patterns text[], topic text)
 RETURNS boolean
-LANGUAGE sql IMMUTABLE PARALLEL SAFE
-AS $$
-	SELECT EXISTS (
-		SELECT FROM pg_catalog.unnest(patterns) AS p(pattern)
-		WHERE topic OPERATOR(pg_catalog.~~) pg_catalog.replace(pg_catalog.replace(
-			pg_catalog.replace(pg_catalog.replace(p.pattern,
-				'\', '\\'), '%', '\%'), '_', '\_'), '*', '%'));
-$$;
+LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE
+AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION outbox_topic_matches(text[], text) IS
 	'Does a topic match one of the patterns?  In a pattern * stands for any characters.';
 
