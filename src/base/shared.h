@@ -72,6 +72,9 @@ typedef struct SharedDatabase
 	pg_atomic_uint64 max_position;
 	/* How many enqueuing transactions have ended, and other news. */
 	pg_atomic_uint64 ends;
+	/* Of them, those that commit without waiting for the disk. */
+	pg_atomic_uint64 async_begun;
+	pg_atomic_uint64 async_ended;
 	/* Since the time below, which is set once. */
 	pg_atomic_uint64 counters[SHARED_COUNTERS];
 	TimestampTz since;

@@ -24,9 +24,9 @@
 #include "base/query.h"
 #include "outbox/reader.h"
 
-/* All commits of earlier transactions are durable, as of some time ago. */
-static FullTransactionId durable_before;
-static TimestampTz durable_at = 0;
+/* Were all asynchronous commits durable when so many had begun? */
+static bool durable_known = false;
+static uint64 durable_begun;
 
 static SavedQuery read_max_position = {
 	.sql = "SELECT CASE WHEN is_called THEN last_value ELSE 0 END"
@@ -52,46 +52,22 @@ horizon_flush(void)
 }
 
 /*
- * From time to time everything is made durable, so that nobody asks about the
- * commits of long ago: the server forgets them.
+ * With synchronous_commit off a crash can undo what is visible already, and
+ * such an event must not go out.  Enqueuing transactions that commit so are
+ * counted, before they commit and after it has become visible.  If all that
+ * had begun when the snapshot was taken had ended before, nothing has to be
+ * done until another begins.
  */
 static void
-horizon_note_durable(Snapshot snapshot)
+horizon_make_durable(uint64 async_ended)
 {
-	FullTransactionId next = ReadNextFullTransactionId();
-	TimestampTz now = GetCurrentTimestamp();
-	uint32		age = XidFromFullTransactionId(next) - snapshot->xmin;
+	uint64		async_begun = register_async_begun();
 
-	if (durable_at != 0 &&
-		!TimestampDifferenceExceeds(durable_at, now, OUTBOX_DURABLE_MS))
+	if (durable_known && async_begun == durable_begun)
 		return;
 	horizon_flush();
-	durable_at = now;
-	durable_before = FullTransactionIdFromU64(U64FromFullTransactionId(next) - age);
-}
-
-/*
- * With synchronous_commit off a crash can undo what is visible already.  The
- * server knows where in the WAL the commits of late stand.
- */
-void
-outbox_make_durable(const FullTransactionId *xids, int count)
-{
-	FullTransactionId next = ReadNextFullTransactionId();
-	XLogRecPtr	upto = InvalidXLogRecPtr;
-
-	for (int i = 0; i < count; i++)
-	{
-		XLogRecPtr	commit;
-
-		if (FullTransactionIdPrecedes(xids[i], durable_before) ||
-			!FullTransactionIdPrecedes(xids[i], next))
-			continue;
-		commit = TransactionIdGetCommitLSN(XidFromFullTransactionId(xids[i]));
-		upto = Max(upto, commit);
-	}
-	if (!XLogRecPtrIsInvalid(upto))
-		XLogFlush(upto);
+	durable_known = async_begun == async_ended;
+	durable_begun = async_begun;
 }
 
 /*
@@ -146,6 +122,7 @@ OutboxHorizon
 outbox_horizon_begin(void)
 {
 	OutboxHorizon horizon = {0};
+	uint64		async_ended;
 	int			open_count;
 
 	PushActiveSnapshot(GetLatestSnapshot());
@@ -155,11 +132,13 @@ outbox_horizon_begin(void)
 
 	pg_memory_barrier();
 	open_count = register_copy(&horizon.stragglers);
+	async_ended = register_async_ended();
 	pg_memory_barrier();
 
 	PushActiveSnapshot(GetLatestSnapshot());
 	horizon.snapshot = GetActiveSnapshot();
-	horizon_note_durable(horizon.snapshot);
+	pg_memory_barrier();
+	horizon_make_durable(async_ended);
 	horizon_find_stragglers(&horizon, open_count);
 	return horizon;
 }

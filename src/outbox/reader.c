@@ -38,7 +38,7 @@
 	" s.ordered AND e.key IS NOT NULL," \
 	" s.ordered AND EXISTS (SELECT FROM @extschema@.outbox_delivery d" \
 	"  WHERE d.subscription = s.id AND d.key = e.key AND d.blocks_key)," \
-	" 0, e.xid FROM @extschema@.outbox_subscription s, @extschema@.outbox_log e"
+	" 0 FROM @extschema@.outbox_subscription s, @extschema@.outbox_log e"
 
 #define NEW_EVENT_FILTER \
 	" AND @extschema@.outbox_topic_matches(s.topics, e.topic)" \
@@ -63,7 +63,7 @@ static SavedQuery read_range = {
 };
 
 #define EXCEPTION_COLUMNS EVENT_COLUMNS \
-	" false, e.blocks_key, false, e.attempts, '3'::xid8" \
+	" false, e.blocks_key, false, e.attempts" \
 	" FROM @extschema@.outbox_delivery e, @extschema@.outbox_subscription s" \
 	" WHERE e.subscription = $1 AND e.lane = $2 AND s.id = $1" \
 	" AND e.state = 'waiting'"
@@ -140,7 +140,6 @@ reader_event(uint64 row)
 	event.in_order = DatumGetBool(query_datum(row, 8, &isnull)) && !event.scheduled;
 	event.blocked = DatumGetBool(query_datum(row, 9, &isnull)) && event.in_order;
 	event.attempts = DatumGetInt32(query_datum(row, 10, &isnull));
-	event.xid = DatumGetFullTransactionId(query_datum(row, 11, &isnull));
 	return event;
 }
 
@@ -322,25 +321,6 @@ reader_new_batch(const OutboxLane *lane, int more_stragglers,
 }
 
 /*
- * Before any of the events is sent, it must be sure to have happened.
- */
-static void
-reader_make_durable(const OutboxBatch *batch)
-{
-	FullTransactionId *xids = palloc((batch->count + 1) * sizeof(FullTransactionId));
-	int			count = 0;
-
-	for (int i = 0; i < batch->count; i++)
-	{
-		if (count == 0 ||
-			!FullTransactionIdEquals(xids[count - 1], batch->events[i].xid))
-			xids[count++] = batch->events[i].xid;
-	}
-	outbox_make_durable(xids, count);
-	pfree(xids);
-}
-
-/*
  * Stopped among the events that were left behind, the lane keeps stragglers
  * that have ended, and its position.  Otherwise it gets as far as the last
  * event; that a transaction may then be a straggler without need is harmless.
@@ -382,7 +362,6 @@ outbox_read_batch(const OutboxHorizon *horizon, OutboxLaneId id,
 		reader_stop_lane(&batch);
 	batch.cut |= limit < readable;
 	batch.moved = reader_has_moved(&batch);
-	reader_make_durable(&batch);
 	return batch;
 }
 

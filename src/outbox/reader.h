@@ -17,7 +17,6 @@
 #define OUTBOX_BATCH_BYTES_MAX (8 * 1024 * 1024)	/* of their payloads */
 #define OUTBOX_RANGE_MAX 5000	/* positions that are looked through at once */
 #define OUTBOX_GRACE_MS 100		/* how long an open transaction is waited for */
-#define OUTBOX_DURABLE_MS 5000	/* how often all that is visible is made durable */
 
 /* What one look at log, register and transactions found, in that order. */
 typedef struct OutboxHorizon
@@ -55,7 +54,6 @@ typedef struct OutboxLane
 typedef struct OutboxEvent
 {
 	int64		position;
-	FullTransactionId xid;		/* that enqueued it; of new events only */
 	char	   *key;			/* NULL: none */
 	/* What goes over the wire, in UTF-8. */
 	char	   *wire_key;
@@ -110,12 +108,12 @@ typedef struct OutboxResult
 /* A copy in the current memory context. */
 extern OutboxLane outbox_copy_lane(const OutboxLane *lane);
 
-/* Takes a look; leaves its snapshot active. */
+/*
+ * Takes a look; leaves its snapshot active, and makes durable what others have
+ * enqueued and committed as far as it shows them.
+ */
 extern OutboxHorizon outbox_horizon_begin(void);
 extern void outbox_horizon_end(OutboxHorizon *horizon);
-
-/* Makes sure that no crash can undo these, which were seen to be committed. */
-extern void outbox_make_durable(const FullTransactionId *xids, int count);
 
 /* Is a transaction open in the snapshot? */
 extern bool outbox_xid_is_open(FullTransactionId xid, Snapshot snapshot);

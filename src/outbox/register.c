@@ -46,6 +46,7 @@ static RegisterSlot *slots = NULL;
 /* This transaction's part. */
 static bool entered = false;
 static bool wake_at_commit = false;
+static bool async = false;		/* counted as begun, and not yet as ended */
 static int64 lower_bound;
 static bool callback_registered = false;
 
@@ -90,7 +91,31 @@ register_leave(void)
 }
 
 /*
- * Runs after the end of the transaction has become visible to new snapshots.
+ * The transaction is about to commit.  Whether it waits for the disk is decided.
+ */
+static void
+register_note_async(void)
+{
+	async = synchronous_commit == SYNCHRONOUS_COMMIT_OFF;
+	if (async)
+		pg_atomic_fetch_add_u64(&shared_my_database()->async_begun, 1);
+}
+
+uint64
+register_async_begun(void)
+{
+	return pg_atomic_read_u64(&shared_my_database()->async_begun);
+}
+
+uint64
+register_async_ended(void)
+{
+	return pg_atomic_read_u64(&shared_my_database()->async_ended);
+}
+
+/*
+ * Its ends run after the end of the transaction has become visible to new
+ * snapshots.
  */
 static void
 register_transaction_ended(XactEvent event, void *arg)
@@ -100,8 +125,15 @@ register_transaction_ended(XactEvent event, void *arg)
 
 	switch (event)
 	{
+		case XACT_EVENT_PRE_COMMIT:
+			if (entered)
+				register_note_async();
+			break;
 		case XACT_EVENT_COMMIT:
 		case XACT_EVENT_ABORT:
+			if (async)
+				pg_atomic_fetch_add_u64(&shared_my_database()->async_ended, 1);
+			async = false;
 			if (entered)
 				register_leave();
 			wake_at_commit = false;

@@ -28,6 +28,13 @@ extern int64 register_next_position(void);
 /* The commit of this transaction shall wake the relay in any case. */
 extern void register_wake_at_commit(void);
 
+/*
+ * How many enqueuing transactions of this database have been about to commit
+ * without waiting for the disk, and how many of them have ended since.
+ */
+extern uint64 register_async_begun(void);
+extern uint64 register_async_ended(void);
+
 /* Copies the register's entries of this database; palloc'd. */
 extern int	register_copy(OutboxOpen **open);
 

@@ -37,6 +37,13 @@
 
 /* A lost wake costs no more than this. */
 #define RELAY_RECONCILE_MS 5000
+/*
+ * Where nothing more is known to be there, the next pass waits for so many
+ * times as long as the last one took, within these bounds.
+ */
+#define RELAY_REST_FACTOR 4
+#define RELAY_REST_MIN_MS 1
+#define RELAY_REST_MAX_MS 10
 /* Positions are durable after this time at the latest. */
 #define RELAY_FLUSH_MS 20
 /* When to try again to get a lane that another relay still has. */
@@ -63,7 +70,9 @@ typedef struct Relay
 	TimestampTz next_pass_at;	/* the reconciling timer */
 	XLogRecPtr	flush_upto;		/* commits of ours that may not be durable */
 	TimestampTz flush_at;		/* when to see to that; 0: they are */
+	TimestampTz rest_until;		/* no pass without need */
 	bool		pass_wanted;
+	bool		pass_urgent;	/* there is more to send at once */
 } Relay;
 
 static Endpoint *
@@ -204,7 +213,7 @@ relay_read(Relay *relay)
 		if (!endpoint_is_idle(endpoint) && relay_bytes(relay) > RELAY_BYTES_MAX)
 			endpoint->more = false; /* not now */
 		else
-			relay->pass_wanted |= endpoint_read(endpoint, &subscriptions[i],
+			relay->pass_urgent |= endpoint_read(endpoint, &subscriptions[i],
 												&horizon, relay->context);
 	}
 	relay_drop_inactive(relay);
@@ -238,19 +247,35 @@ relay_flush(Relay *relay)
 }
 
 /*
+ * With each event that is enqueued alone a pass would cost the producers more
+ * than the event is worth.  Under load several of them share one.
+ */
+static void
+relay_rest(Relay *relay, TimestampTz started_at)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	long		rest_ms = RELAY_REST_FACTOR *
+		TimestampDifferenceMilliseconds(started_at, now);
+
+	rest_ms = Min(Max(rest_ms, RELAY_REST_MIN_MS), RELAY_REST_MAX_MS);
+	relay->rest_until = TimestampTzPlusMilliseconds(now, rest_ms);
+}
+
+/*
  * One pass.  The count of ends is read before anything else: what ends later
  * is seen by the next pass.
  */
 static void
 relay_pass(Relay *relay)
 {
+	TimestampTz started_at = GetCurrentTimestamp();
 	List	   *settled;
 	ListCell   *cell;
 
 	relay->seen_ends = pg_atomic_read_u64(&relay->database->ends);
 	pg_memory_barrier();
-	relay->pass_wanted = false;
-	relay->next_pass_at = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
+	relay->pass_wanted = relay->pass_urgent = false;
+	relay->next_pass_at = TimestampTzPlusMilliseconds(started_at,
 													  RELAY_RECONCILE_MS);
 	if (!worker_begin("relay pass"))
 		proc_exit(1);
@@ -262,10 +287,12 @@ relay_pass(Relay *relay)
 	MemoryContextSwitchTo(relay->turn_context);
 	foreach(cell, settled)
 		run_free(lfirst(cell));
+	relay_rest(relay, started_at);
 }
 
 /*
- * Moves the requests on, takes their answers and sends more.
+ * Moves the requests on, takes their answers and sends more.  An endpoint gets
+ * half of the places that are free at most, so that some always are.
  */
 static void
 relay_work(Relay *relay)
@@ -280,9 +307,11 @@ relay_work(Relay *relay)
 	{
 		Endpoint   *endpoint = lfirst(cell);
 
-		(void) endpoint_send(endpoint, HTTP_IN_FLIGHT_MAX - http_in_flight(),
+		(void) endpoint_send(endpoint,
+							 (HTTP_IN_FLIGHT_MAX - http_in_flight() + 1) / 2,
 							 relay->identity);
 		relay->pass_wanted |= endpoint_wants_pass(endpoint);
+		relay->pass_urgent |= endpoint->more && endpoint_wants_pass(endpoint);
 	}
 	http_work();
 }
@@ -323,6 +352,18 @@ relay_next_timer(Relay *relay)
 	return next;
 }
 
+static bool
+relay_pass_is_due(Relay *relay)
+{
+	TimestampTz now = GetCurrentTimestamp();
+
+	if (relay->pass_urgent)
+		return true;
+	if (relay->pass_wanted)
+		return now >= relay->rest_until;
+	return now >= relay_next_timer(relay);
+}
+
 /*
  * Sleeps until there is something to do.  Once armed, the relay looks at the
  * count of ends again: whoever ended before that was not asked to wake it.
@@ -330,9 +371,11 @@ relay_next_timer(Relay *relay)
 static void
 relay_sleep(Relay *relay)
 {
-	bool		armed = relay_wants_events(relay);
+	bool		armed = !relay->pass_wanted && relay_wants_events(relay);
+	TimestampTz until = relay->pass_wanted ? relay->rest_until :
+		relay_next_timer(relay);
 	long		timeout = TimestampDifferenceMilliseconds(GetCurrentTimestamp(),
-														  relay_next_timer(relay));
+														  until);
 	long		http_timeout = http_wait_ms();
 	WaitEvent	events[3];
 	int			count;
@@ -431,13 +474,12 @@ relay_main(Datum arg)
 		MemoryContextSwitchTo(relay.turn_context);
 		relay_work(&relay);
 		relay_flush(&relay);
-		if (relay.pass_wanted ||
-			relay_next_timer(&relay) <= GetCurrentTimestamp())
+		if (relay_pass_is_due(&relay))
 		{
 			relay_pass(&relay);
 			relay_work(&relay);
 		}
-		if (!relay.pass_wanted)
+		if (!relay_pass_is_due(&relay))
 		{
 			relay_show_flights(&relay);
 			relay_sleep(&relay);
