@@ -81,7 +81,7 @@ settings_define_outbox(void)
 							1, 1, SHARED_RELAYS_MAX,
 							PGC_SIGHUP, 0, NULL, NULL, NULL);
 	DefineCustomIntVariable("idempotency.outbox_retention",
-							"How long events stay in the log after every subscription has read them.",
+							"How long events stay in the log at least, to be read again.",
 							NULL, &outbox_retention_s,
 							24 * 60 * 60, 0, INT_MAX,
 							PGC_SIGHUP, GUC_UNIT_S, NULL, NULL, NULL);

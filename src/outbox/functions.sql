@@ -244,7 +244,7 @@ BEGIN
 	UPDATE @extschema@.outbox_subscription s
 	SET url = altered.url, topics = altered.topics, headers = altered.headers, format = altered.format,
 		max_in_flight = altered.max_in_flight, timeout = altered.timeout,
-		retry_schedule = altered.retry_schedule
+		retry_schedule = altered.retry_schedule, version = s.version + 1
 	WHERE s.id = altered.id;
 	PERFORM @extschema@.outbox_wake();
 END
@@ -404,7 +404,8 @@ BEGIN
 	END IF;
 	PERFORM @extschema@.outbox_check_secret(new_secret);
 	UPDATE @extschema@.outbox_subscription s
-	SET old_secret = s.secret, old_until = clock_timestamp() + overlap, secret = new_secret
+	SET old_secret = s.secret, old_until = clock_timestamp() + overlap, secret = new_secret,
+		version = s.version + 1
 	WHERE id = subscription_id;
 	PERFORM @extschema@.outbox_wake();
 	RETURN new_secret;
@@ -413,22 +414,29 @@ $$;
 COMMENT ON FUNCTION outbox_rotate_secret(text, interval, text) IS
 	'Signs with a new secret, and until the overlap is over with the present one as well; returns the new one.';
 
-CREATE FUNCTION outbox_adopt()
+CREATE FUNCTION outbox_adopt(keep_identity boolean DEFAULT false)
 RETURNS void
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
+DECLARE
+	adopted uuid;
 BEGIN
+	IF keep_identity IS NULL THEN
+		RAISE EXCEPTION 'keep_identity must not be null' USING ERRCODE = '22004';
+	END IF;
+	SELECT h.identity INTO adopted FROM @extschema@.outbox_home h, pg_control_system() s
+	ORDER BY h.system_identifier = s.system_identifier, h.created_at LIMIT 1;
 	DELETE FROM @extschema@.outbox_home;
 	INSERT INTO @extschema@.outbox_home (identity, system_identifier, database)
-	SELECT gen_random_uuid(), s.system_identifier, d.oid
+	SELECT CASE WHEN keep_identity THEN adopted ELSE gen_random_uuid() END, s.system_identifier, d.oid
 	FROM pg_control_system() s, pg_database d
 	WHERE d.datname = current_database();
 	PERFORM @extschema@.outbox_wake();
 END
 $$;
-COMMENT ON FUNCTION outbox_adopt() IS
-	'Makes this database, a restored copy, the home of the outbox under a new identity: it sends from now on.';
+COMMENT ON FUNCTION outbox_adopt(boolean) IS
+	'Makes this database, a restored copy, the home of the outbox: it sends from now on, under a new identity unless the one of the original is to be kept.';
 
 CREATE FUNCTION outbox_flights(OUT subscription bigint, OUT in_flight integer)
 RETURNS SETOF record
@@ -467,7 +475,7 @@ SELECT s.name,
 	f.last_at AS last_failed_at, f.last_status, f.last_error
 FROM outbox_subscription s
 CROSS JOIN LATERAL (
-	SELECT min(position) AS position, sum(lost)::bigint AS lost, sum(delivered)::bigint AS delivered,
+	SELECT min(position) AS position, max(lost) AS lost, sum(delivered)::bigint AS delivered,
 		sum(outbox_rate(rate, moved_at)) AS rate
 	FROM outbox_lane WHERE subscription = s.id) l
 CROSS JOIN (SELECT CASE WHEN is_called THEN last_value ELSE 0 END AS last_value

@@ -70,15 +70,16 @@ static SavedQuery read_range = {
 
 static SavedQuery read_due = {
 	.sql = EXCEPTION_COLUMNS
-	" AND e.due_at <= (SELECT clock_timestamp())"
+	" AND e.due_at <= (SELECT clock_timestamp()) AND e.position <> ALL ($3)"
 	" ORDER BY e.due_at, e.position",
-	.types = {INT8OID, INT4OID}
+	.types = {INT8OID, INT4OID, INT8ARRAYOID}
 };
 
 static SavedQuery read_longest_waiting = {
 	.sql = EXCEPTION_COLUMNS
 	" AND e.position = (SELECT d.position FROM @extschema@.outbox_delivery d"
 	"  WHERE d.subscription = $1 AND d.lane = $2 AND d.state = 'waiting'"
+	"  AND (d.last_at IS NOT NULL OR d.due_at <= clock_timestamp())"
 	"  ORDER BY d.last_at NULLS FIRST, d.position LIMIT 1)",
 	.types = {INT8OID, INT4OID}
 };
@@ -86,8 +87,8 @@ static SavedQuery read_longest_waiting = {
 static SavedQuery next_due_at = {
 	.sql = "SELECT due_at FROM @extschema@.outbox_delivery"
 	" WHERE subscription = $1 AND lane = $2 AND state = 'waiting'"
-	" ORDER BY due_at LIMIT 1",
-	.types = {INT8OID, INT4OID}
+	" AND position <> ALL ($3) ORDER BY due_at LIMIT 1",
+	.types = {INT8OID, INT4OID, INT8ARRAYOID}
 };
 
 /*
@@ -377,37 +378,40 @@ outbox_stop_batch(OutboxBatch *batch, int count)
 }
 
 static OutboxBatch
-reader_read_exceptions(SavedQuery *query, OutboxLaneId id, MemoryContext context)
+reader_read_exceptions(SavedQuery *query, OutboxLaneId id, Datum positions,
+					   MemoryContext context)
 {
 	OutboxLane	none = {0};
 	OutboxBatch batch = reader_new_batch(&none, 0, context);
-	Datum		values[2];
+	Datum		values[3];
 
 	values[0] = Int64GetDatum(id.subscription);
 	values[1] = Int32GetDatum(id.number);
+	values[2] = positions;
 	reader_fetch(&batch, query, values, OUTBOX_BATCH_MAX, context);
 	return batch;
 }
 
 OutboxBatch
-outbox_read_due(OutboxLaneId id, MemoryContext context)
+outbox_read_due(OutboxLaneId id, Datum positions, MemoryContext context)
 {
-	return reader_read_exceptions(&read_due, id, context);
+	return reader_read_exceptions(&read_due, id, positions, context);
 }
 
 OutboxBatch
 outbox_read_longest_waiting(OutboxLaneId id, MemoryContext context)
 {
-	return reader_read_exceptions(&read_longest_waiting, id, context);
+	return reader_read_exceptions(&read_longest_waiting, id, (Datum) 0, context);
 }
 
 TimestampTz
-outbox_next_due_at(OutboxLaneId id)
+outbox_next_due_at(OutboxLaneId id, Datum positions)
 {
-	Datum		values[2];
+	Datum		values[3];
 
 	values[0] = Int64GetDatum(id.subscription);
 	values[1] = Int32GetDatum(id.number);
+	values[2] = positions;
 	if (query_run(&next_due_at, values, NULL, true) == 0)
 		return 0;
 	return query_int64(0, 1);

@@ -126,15 +126,19 @@ extern OutboxBatch outbox_read_batch(const OutboxHorizon *horizon,
 /* Makes a batch end after so many of its events, at least one. */
 extern void outbox_stop_batch(OutboxBatch *batch, int count);
 
-/* Reads the exceptions of a lane that are due. */
-extern OutboxBatch outbox_read_due(OutboxLaneId id, MemoryContext context);
+/*
+ * Reads the exceptions of a lane that are due, but not those at positions, an
+ * array of bigint, which are on their way.
+ */
+extern OutboxBatch outbox_read_due(OutboxLaneId id, Datum positions,
+								   MemoryContext context);
 
-/* Reads the waiting exception that has not been tried for the longest time. */
+/* Reads the exception that was tried, or became due, the longest time ago. */
 extern OutboxBatch outbox_read_longest_waiting(OutboxLaneId id,
 											   MemoryContext context);
 
-/* When the next exception of a lane is due; 0: never. */
-extern TimestampTz outbox_next_due_at(OutboxLaneId id);
+/* When the next exception of a lane is due, but for those; 0: never. */
+extern TimestampTz outbox_next_due_at(OutboxLaneId id, Datum positions);
 
 /*
  * Takes a lane for this process until outbox_disown_lane; false: another has
@@ -167,6 +171,9 @@ extern void outbox_settle_due(OutboxLaneId id, const OutboxEvent *event,
 /* Moves a lane, and counts events that were delivered. */
 extern void outbox_move_lane(OutboxLaneId id, const OutboxLane *after,
 							 int64 delivered);
+
+/* Counts exceptions that were delivered. */
+extern void outbox_count_delivered(OutboxLaneId id, int64 delivered);
 
 /* Switches a subscription off for a reason. */
 extern void outbox_disable(int64 subscription, const char *reason);

@@ -1,8 +1,8 @@
 /*
  * outbox: how space of the log comes back.  The log is a ring of three segments
  * (base/ring.c).  A segment is closed when it has taken events for half of the
- * retention, and truncated once the retention is over for all of it and nobody
- * is to read it any more.  Each step is a short transaction of the sweeper's.
+ * retention, and truncated once it has been closed for as long as the retention
+ * and nobody is to read it any more.  Each step is a short transaction of the sweeper's.
  */
 
 CREATE FUNCTION outbox_switch()

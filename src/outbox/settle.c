@@ -98,6 +98,15 @@ static SavedQuery move_lane = {
 	.types = {INT8OID, INT4OID, INT8OID, XID8ARRAYOID, INT8ARRAYOID, INT8OID}
 };
 
+static SavedQuery count_delivered = {
+	.sql = "UPDATE @extschema@.outbox_lane"
+	" SET delivered = delivered + $3,"
+	"  rate = @extschema@.outbox_rate(rate, moved_at, $3),"
+	"  moved_at = clock_timestamp()"
+	" WHERE subscription = $1 AND lane = $2",
+	.types = {INT8OID, INT4OID, INT8OID}
+};
+
 static SavedQuery disable = {
 	.sql = "UPDATE @extschema@.outbox_subscription"
 	" SET state = 'disabled', reason = $2 WHERE id = $1 AND state = 'active'",
@@ -287,6 +296,17 @@ outbox_move_lane(OutboxLaneId id, const OutboxLane *after, int64 delivered)
 	values[4] = query_array8(froms, after->straggler_count, INT8OID);
 	values[5] = Int64GetDatum(delivered);
 	query_run(&move_lane, values, NULL, false);
+}
+
+void
+outbox_count_delivered(OutboxLaneId id, int64 delivered)
+{
+	Datum		values[3];
+
+	values[0] = Int64GetDatum(id.subscription);
+	values[1] = Int32GetDatum(id.number);
+	values[2] = Int64GetDatum(delivered);
+	query_run(&count_delivered, values, NULL, false);
 }
 
 void

@@ -22,7 +22,7 @@ static SavedQuery read_subscriptions = {
 	" ARRAY(SELECT @extschema@.outbox_milliseconds(r.wait)"
 	"  FROM unnest(s.retry_schedule) WITH ORDINALITY AS r(wait, number)"
 	"  ORDER BY r.number),"
-	" l.position, l.stragglers, l.straggler_froms"
+	" l.position, l.stragglers, l.straggler_froms, s.version"
 	" FROM @extschema@.outbox_subscription s"
 	" JOIN @extschema@.outbox_lane l ON l.subscription = s.id"
 	" WHERE s.state = 'active' ORDER BY s.id, l.lane"
@@ -74,6 +74,7 @@ subscription_row(uint64 row)
 
 	subscription.id.subscription = query_int64(row, 1);
 	subscription.id.number = DatumGetInt32(query_datum(row, 2, &isnull));
+	subscription.version = query_int64(row, 16);
 	subscription.name = query_text(row, 3);
 	subscription.url = query_text(row, 4);
 	subscription.secret = query_text(row, 5);

@@ -11,6 +11,7 @@
 typedef struct OutboxSubscription
 {
 	OutboxLaneId id;
+	int64		version;		/* another one whenever it is altered */
 	char	   *name;
 	char	   *url;
 	char	   *secret;

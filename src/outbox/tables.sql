@@ -77,6 +77,7 @@ CREATE TABLE outbox_subscription (
 		CHECK (state IN ('active', 'paused', 'disabled')),
 	reason         text,
 	failing_since  timestamptz,
+	version        bigint NOT NULL DEFAULT 1,
 	created_at     timestamptz NOT NULL DEFAULT clock_timestamp()
 );
 COMMENT ON TABLE outbox_subscription IS

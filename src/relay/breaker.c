@@ -3,7 +3,8 @@
  *		When an endpoint counts as failing, and how it is tried then.
  *
  * An endpoint fails as a whole when events fail one after another with no
- * success in between.  Only first attempts count, so that a few events that it
+ * success in between.  An endpoint that answers that it cannot take one event,
+ * by 422 for example, works.  Only first attempts count, so that a few events that it
  * will never take, and that come again and again, do not add up to that.
  * Then nothing is read for it, which would only turn the log into rows that
  * wait; a probe goes out from time to time, and the first success ends it.
@@ -26,12 +27,18 @@ breaker_init(Breaker *breaker)
 }
 
 void
-breaker_success(Breaker *breaker, int max_in_flight)
+breaker_works(Breaker *breaker)
 {
-	breaker->window = Min(breaker->window + 1, max_in_flight);
 	breaker->failures = 0;
 	breaker->trip_wanted = false;
 	breaker->reset_wanted = breaker->open;
+}
+
+void
+breaker_success(Breaker *breaker, int max_in_flight)
+{
+	breaker->window = Min(breaker->window + 1, max_in_flight);
+	breaker_works(breaker);
 }
 
 void
@@ -58,7 +65,13 @@ breaker_set(Breaker *breaker, bool open, TimestampTz now)
 		return;
 	breaker->open = open;
 	breaker->failures = 0;
-	breaker->probe_new = false;
+	breaker->probe_new = breaker->idle = false;
+	breaker_hurry(breaker, now);
+}
+
+void
+breaker_hurry(Breaker *breaker, TimestampTz now)
+{
 	breaker->probe_wait_ms = BREAKER_PROBE_MIN_MS;
 	breaker->probe_at = TimestampTzPlusMilliseconds(now, BREAKER_PROBE_MIN_MS);
 }

@@ -20,6 +20,7 @@ typedef struct Breaker
 	bool		trip_wanted;	/* that is yet to be written down, or its end */
 	bool		reset_wanted;
 	bool		probe_new;		/* the next probe takes a new event */
+	bool		idle;			/* there was nothing to probe with */
 	int			probe_wait_ms;
 	TimestampTz probe_at;
 } Breaker;
@@ -29,12 +30,18 @@ extern void breaker_init(Breaker *breaker);
 /* The endpoint has answered well. */
 extern void breaker_success(Breaker *breaker, int max_in_flight);
 
-/* It has not. */
+/* It has answered that it cannot take this one event. */
+extern void breaker_works(Breaker *breaker);
+
+/* It fails. */
 extern void breaker_failure(Breaker *breaker, bool first_attempt,
 							int retry_after_s, TimestampTz now);
 
 /* What is written down says that the endpoint fails, or that it works. */
 extern void breaker_set(Breaker *breaker, bool open, TimestampTz now);
+
+/* The endpoint may be another now: it is probed soon. */
+extern void breaker_hurry(Breaker *breaker, TimestampTz now);
 
 /* A probe goes out; says when the next one may. */
 extern void breaker_probe(Breaker *breaker, TimestampTz now, double jitter);

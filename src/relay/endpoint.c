@@ -6,27 +6,30 @@
  * Batches of new events are read ahead, so that a slow request does not hold
  * up those behind it.  Their runs form a queue: each begins where the one
  * before it ends, and they are written down in this order, several at once if
- * need be, as one move of the lane.  A run of due exceptions goes on beside
- * them.
+ * need be, as one move of the lane.  Runs of due exceptions go on beside them.
  *
- * When the endpoint is to get no more, because it was paused, fails as a whole
- * or goes to another relay, what has not been sent is given back: runs from
- * the end of the queue on are dropped or cut, and read again one day.  When
- * somebody else has moved the lane, all that was read is discarded.  In both
- * cases nothing is read until the last request has come back.
+ * When the endpoint is to get no more, because it was paused or altered, fails
+ * as a whole or goes to another relay, what has not been sent is given back:
+ * runs from the end of the queue on are dropped or cut, and read again one day.
+ * When somebody else has moved the lane, all that was read is discarded.  In
+ * both cases nothing is read until the last request has come back.
  */
 #include "postgres.h"
 
+#include "catalog/pg_type.h"
 #include "common/pg_prng.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
+#include "base/query.h"
 #include "relay/endpoint.h"
 
 /* Events that are read and not yet written down, for one lane. */
 #define ENDPOINT_AHEAD_MAX 2000
 /* Batches that these can be in. */
 #define ENDPOINT_RUNS_MAX 64
+/* Batches of exceptions on their way, for one lane. */
+#define ENDPOINT_DUE_RUNS_MAX 8
 /* When to try again what somebody else has locked. */
 #define ENDPOINT_BUSY_MS 100
 
@@ -64,16 +67,18 @@ endpoint_last_run(const Endpoint *endpoint)
 bool
 endpoint_is_idle(const Endpoint *endpoint)
 {
-	return endpoint->new_runs == NIL && endpoint->due_run == NULL;
+	return endpoint->new_runs == NIL && endpoint->due_runs == NIL;
 }
 
 int
 endpoint_in_flight(const Endpoint *endpoint)
 {
-	int			in_flight = endpoint->due_run ? run_in_flight(endpoint->due_run) : 0;
+	int			in_flight = 0;
 	ListCell   *cell;
 
 	foreach(cell, endpoint->new_runs)
+		in_flight += run_in_flight(lfirst(cell));
+	foreach(cell, endpoint->due_runs)
 		in_flight += run_in_flight(lfirst(cell));
 	return in_flight;
 }
@@ -81,40 +86,73 @@ endpoint_in_flight(const Endpoint *endpoint)
 Size
 endpoint_bytes(const Endpoint *endpoint)
 {
-	Size		bytes = endpoint->due_run ? run_bytes(endpoint->due_run) : 0;
+	Size		bytes = 0;
 	ListCell   *cell;
 
 	foreach(cell, endpoint->new_runs)
 		bytes += run_bytes(lfirst(cell));
+	foreach(cell, endpoint->due_runs)
+		bytes += run_bytes(lfirst(cell));
 	return bytes;
+}
+
+static int
+endpoint_undecided(List *runs)
+{
+	int			undecided = 0;
+	ListCell   *cell;
+
+	foreach(cell, runs)
+		undecided += run_undecided(lfirst(cell));
+	return undecided;
+}
+
+/*
+ * Are there so few events yet to be sent that more can be read?
+ */
+static bool
+endpoint_has_room(const Endpoint *endpoint, List *runs)
+{
+	return endpoint_undecided(runs) < endpoint->max_in_flight + OUTBOX_BATCH_MAX / 2;
 }
 
 bool
 endpoint_wants_events(const Endpoint *endpoint)
 {
 	int			ahead = 0;
-	int			undecided = 0;
 	ListCell   *cell;
 
-	if (!endpoint->active || !endpoint->owned || endpoint->draining ||
-		endpoint->breaker.open)
+	if (!endpoint->active || !endpoint->owned || endpoint->draining)
 		return false;
+	if (endpoint->breaker.open)
+		return endpoint->breaker.idle && endpoint_is_idle(endpoint);
 	foreach(cell, endpoint->new_runs)
-	{
 		ahead += run_count(lfirst(cell));
-		undecided += run_undecided(lfirst(cell));
-	}
 	return ahead < ENDPOINT_AHEAD_MAX &&
 		list_length(endpoint->new_runs) < ENDPOINT_RUNS_MAX &&
-		undecided < endpoint->max_in_flight + OUTBOX_BATCH_MAX / 2;
+		endpoint_has_room(endpoint, endpoint->new_runs);
 }
 
 static bool
 endpoint_can_settle(const Endpoint *endpoint)
 {
-	return (endpoint->new_runs && run_is_finished(endpoint_first_run(endpoint))) ||
-		(endpoint->due_run && run_is_finished(endpoint->due_run)) ||
-		endpoint->breaker.trip_wanted || endpoint->breaker.reset_wanted;
+	ListCell   *cell;
+
+	if (endpoint->breaker.trip_wanted || endpoint->breaker.reset_wanted)
+		return true;
+	if (endpoint->new_runs && run_is_finished(endpoint_first_run(endpoint)))
+		return true;
+	foreach(cell, endpoint->new_runs)
+	{
+		if (run_has_news(lfirst(cell)) && !endpoint->discarding)
+			return true;
+	}
+	foreach(cell, endpoint->due_runs)
+	{
+		if (run_has_news(lfirst(cell)) || run_is_finished(lfirst(cell)))
+			return true;
+	}
+	return false;
 }
 
 bool
@@ -143,9 +181,10 @@ endpoint_next_timer(const Endpoint *endpoint)
 		return next;
 	if (!endpoint->breaker.open)
 		return endpoint_earlier(next, endpoint->next_due_at);
-	if (endpoint_is_idle(endpoint))
-		return endpoint_earlier(next, endpoint->breaker.probe_at);
-	return next;
+	if (!endpoint_is_idle(endpoint))
+		return next;
+	return endpoint_earlier(next, endpoint->breaker.idle ? endpoint->next_due_at :
+							endpoint->breaker.probe_at);
 }
 
 /*
@@ -164,8 +203,8 @@ endpoint_stop(Endpoint *endpoint)
 	}
 	foreach(cell, endpoint->new_runs)
 		run_stop(lfirst(cell));
-	if (endpoint->due_run)
-		run_stop(endpoint->due_run);
+	foreach(cell, endpoint->due_runs)
+		run_stop(lfirst(cell));
 	endpoint->draining = true;
 }
 
@@ -178,6 +217,8 @@ endpoint_take_response(const HttpResponse *response)
 
 	if (answer.verdict == RETRY_DONE)
 		breaker_success(breaker, endpoint->max_in_flight);
+	else if (answer.blames_event)
+		breaker_works(breaker);
 	else
 		breaker_failure(breaker, answer.first_attempt, answer.retry_after_s,
 						GetCurrentTimestamp());
@@ -199,14 +240,10 @@ endpoint_send(Endpoint *endpoint, int limit, const char *identity)
 	ListCell   *cell;
 
 	room = Min(room, limit);
-	if (endpoint->due_run)
-		sent += run_send(endpoint->due_run, room, identity);
-	foreach(cell, endpoint->new_runs)
-	{
-		if (sent >= room)
-			break;
+	foreach(cell, endpoint->due_runs)
 		sent += run_send(lfirst(cell), room - sent, identity);
-	}
+	foreach(cell, endpoint->new_runs)
+		sent += run_send(lfirst(cell), room - sent, identity);
 	return sent;
 }
 
@@ -233,13 +270,12 @@ endpoint_discard(Endpoint *endpoint)
 }
 
 /*
- * Writes down the runs at the head of the queue that have finished, and takes
- * them out of it.
+ * Takes the runs at the head of the queue that have finished out of it, and
+ * moves the lane behind them.
  */
 static List *
-endpoint_settle_new(Endpoint *endpoint, List *settled)
+endpoint_move(Endpoint *endpoint, List *settled)
 {
-	MemoryContext caller = CurrentMemoryContext;
 	Run		   *last = NULL;
 	int64		delivered = 0;
 
@@ -247,33 +283,62 @@ endpoint_settle_new(Endpoint *endpoint, List *settled)
 		   run_is_finished(endpoint_first_run(endpoint)))
 	{
 		last = endpoint_first_run(endpoint);
-		if (!endpoint->discarding)
-			run_settle(last);
 		delivered += run_delivered(last);
-		MemoryContextSwitchTo(caller);
 		settled = lappend(settled, last);
 		endpoint->new_runs = list_delete_first(endpoint->new_runs);
 	}
-	if (last != NULL && !endpoint->discarding)
+	if (last == NULL)
+		return settled;
+	if (!endpoint->discarding)
 		outbox_move_lane(endpoint->id, run_lane_after(last), delivered);
-	if (last != NULL && endpoint->new_runs != NIL)
+	if (endpoint->new_runs != NIL)
 		run_is_first(endpoint_first_run(endpoint));
-	MemoryContextSwitchTo(caller);
 	return settled;
 }
 
+/*
+ * Takes the runs of exceptions that have finished out of their list.
+ */
 static List *
-endpoint_settle_due(Endpoint *endpoint, List *settled)
+endpoint_finish_due(Endpoint *endpoint, bool count, List *settled)
 {
-	MemoryContext caller = CurrentMemoryContext;
+	int64		delivered = 0;
+	ListCell   *cell;
 
-	if (endpoint->due_run == NULL || !run_is_finished(endpoint->due_run))
-		return settled;
-	run_settle(endpoint->due_run);
-	MemoryContextSwitchTo(caller);
-	settled = lappend(settled, endpoint->due_run);
-	endpoint->due_run = NULL;
+	foreach(cell, endpoint->due_runs)
+	{
+		Run		   *run = lfirst(cell);
+
+		if (!run_is_finished(run))
+			continue;
+		delivered += run_delivered(run);
+		settled = lappend(settled, run);
+		endpoint->due_runs = foreach_delete_current(endpoint->due_runs, cell);
+	}
+	if (count && delivered > 0)
+		outbox_count_delivered(endpoint->id, delivered);
 	return settled;
+}
+
+/*
+ * Writes down what can be of all runs.
+ */
+static void
+endpoint_settle_runs(Endpoint *endpoint)
+{
+	ListCell   *cell;
+	bool		at_head = true;
+
+	foreach(cell, endpoint->new_runs)
+	{
+		Run		   *run = lfirst(cell);
+
+		at_head &= run_is_finished(run);
+		if (!endpoint->discarding && (at_head || run_has_news(run)))
+			run_settle(run);
+	}
+	foreach(cell, endpoint->due_runs)
+		run_settle(lfirst(cell));
 }
 
 /*
@@ -313,27 +378,21 @@ endpoint_settle(Endpoint *endpoint, List *settled)
 	if (!endpoint_can_settle(endpoint))
 		return settled;
 	lock = endpoint_lock(endpoint, &position);
-	MemoryContextSwitchTo(caller);
 	if (lock == OUTBOX_BUSY)
 		return settled;
-	if (lock == OUTBOX_GONE)
+	if (lock == OUTBOX_GONE ||
+		(endpoint->new_runs &&
+		 position != run_lane_before(endpoint_first_run(endpoint))->position))
+		endpoint_discard(endpoint);
+	if (lock == OUTBOX_LOCKED)
 	{
-		endpoint_discard(endpoint);
-		settled = endpoint_settle_new(endpoint, settled);
-		if (endpoint->due_run && run_is_finished(endpoint->due_run))
-		{
-			settled = lappend(settled, endpoint->due_run);
-			endpoint->due_run = NULL;
-		}
-		endpoint->breaker.trip_wanted = endpoint->breaker.reset_wanted = false;
-		return settled;
+		endpoint_settle_runs(endpoint);
+		endpoint_settle_breaker(endpoint);
 	}
-	if (endpoint->new_runs &&
-		position != run_lane_before(endpoint_first_run(endpoint))->position)
-		endpoint_discard(endpoint);
-	settled = endpoint_settle_new(endpoint, settled);
-	settled = endpoint_settle_due(endpoint, settled);
-	endpoint_settle_breaker(endpoint);
+	MemoryContextSwitchTo(caller);
+	settled = endpoint_move(endpoint, settled);
+	MemoryContextSwitchTo(caller);
+	settled = endpoint_finish_due(endpoint, lock == OUTBOX_LOCKED, settled);
 	MemoryContextSwitchTo(caller);
 	return settled;
 }
@@ -362,13 +421,14 @@ endpoint_start_run(Endpoint *endpoint, const OutboxSubscription *subscription,
 					 context);
 }
 
-static void
-endpoint_append_run(Endpoint *endpoint, Run *run, MemoryContext context)
+static List *
+endpoint_append_run(List *runs, Run *run, MemoryContext context)
 {
 	MemoryContext old = MemoryContextSwitchTo(context);
 
-	endpoint->new_runs = lappend(endpoint->new_runs, run);
+	runs = lappend(runs, run);
 	MemoryContextSwitchTo(old);
+	return runs;
 }
 
 static MemoryContext
@@ -397,10 +457,10 @@ endpoint_read_new(Endpoint *endpoint, const OutboxSubscription *subscription,
 	endpoint->more = batch.cut;
 	if (batch.count > 0)
 	{
-		endpoint_append_run(endpoint,
-							endpoint_start_run(endpoint, subscription, batch,
-											   kind, context),
-							parent);
+		Run		   *run = endpoint_start_run(endpoint, subscription, batch, kind,
+											 context);
+
+		endpoint->new_runs = endpoint_append_run(endpoint->new_runs, run, parent);
 		return true;
 	}
 	if (batch.moved && last)
@@ -413,38 +473,81 @@ endpoint_read_new(Endpoint *endpoint, const OutboxSubscription *subscription,
 	return false;
 }
 
+/*
+ * The exceptions that are on their way, as an array.
+ */
+static Datum
+endpoint_due_positions(Endpoint *endpoint)
+{
+	List	   *events = NIL;
+	Datum	   *positions;
+	ListCell   *cell;
+
+	foreach(cell, endpoint->due_runs)
+		events = run_positions(lfirst(cell), events);
+	positions = palloc((list_length(events) + 1) * sizeof(Datum));
+	foreach(cell, events)
+		positions[foreach_current_index(cell)] =
+			Int64GetDatum(((OutboxEvent *) lfirst(cell))->position);
+	return query_array8(positions, list_length(events), INT8OID);
+}
+
 static bool
 endpoint_read_waiting(Endpoint *endpoint, const OutboxSubscription *subscription,
 					  RunKind kind, MemoryContext parent)
 {
 	MemoryContext context = endpoint_run_context(parent);
 	OutboxBatch batch = kind == RUN_DUE ?
-		outbox_read_due(endpoint->id, context) :
+		outbox_read_due(endpoint->id, endpoint_due_positions(endpoint), context) :
 		outbox_read_longest_waiting(endpoint->id, context);
+	Run		   *run;
 
-	if (batch.count > 0)
-		endpoint->due_run = endpoint_start_run(endpoint, subscription, batch,
-											   kind, context);
-	else
+	if (batch.count == 0)
+	{
 		MemoryContextDelete(context);
-	return batch.count > 0;
+		return false;
+	}
+	run = endpoint_start_run(endpoint, subscription, batch, kind, context);
+	endpoint->due_runs = endpoint_append_run(endpoint->due_runs, run, parent);
+	return true;
+}
+
+static void
+endpoint_note_next_due(Endpoint *endpoint)
+{
+	endpoint->next_due_at = outbox_next_due_at(endpoint->id,
+											   endpoint_due_positions(endpoint));
 }
 
 static void
 endpoint_read_due(Endpoint *endpoint, const OutboxSubscription *subscription,
 				  MemoryContext context)
 {
-	endpoint->next_due_at = outbox_next_due_at(endpoint->id);
+	endpoint->next_due_at = 0;
+	if (!endpoint_has_room(endpoint, endpoint->due_runs) ||
+		list_length(endpoint->due_runs) >= ENDPOINT_DUE_RUNS_MAX)
+		return;
+	endpoint_note_next_due(endpoint);
 	if (endpoint->next_due_at == 0 ||
 		endpoint->next_due_at > GetCurrentTimestamp())
 		return;
-	endpoint->next_due_at = 0;
 	(void) endpoint_read_waiting(endpoint, subscription, RUN_DUE, context);
+	endpoint_note_next_due(endpoint);
+}
+
+static bool
+endpoint_probe_new(Endpoint *endpoint, const OutboxSubscription *subscription,
+				   const OutboxHorizon *horizon, MemoryContext context)
+{
+	return endpoint_read_new(endpoint, subscription, horizon, RUN_PROBE_NEW, 1,
+							 context) &&
+		!run_is_finished(endpoint_last_run(endpoint));
 }
 
 /*
  * Sends one event to an endpoint that fails: one that waits or, in turn, a new
- * one.  Where there is neither, nothing says that it still fails.
+ * one.  A new one may be parked, and does not count then.  Where there is
+ * nothing to send, the next event that comes is a probe.
  */
 static void
 endpoint_probe(Endpoint *endpoint, const OutboxSubscription *subscription,
@@ -452,21 +555,22 @@ endpoint_probe(Endpoint *endpoint, const OutboxSubscription *subscription,
 {
 	Breaker    *breaker = &endpoint->breaker;
 	TimestampTz now = GetCurrentTimestamp();
-	bool		found = false;
+	bool		found;
 
 	if (!endpoint_is_idle(endpoint) || now < breaker->probe_at)
 		return;
-	breaker_probe(breaker, now, pg_prng_double(&pg_global_prng_state));
-	if (!breaker->probe_new)
-		found = endpoint_read_new(endpoint, subscription, horizon,
-								  RUN_PROBE_NEW, 1, context);
+	found = breaker->probe_new &&
+		endpoint_probe_new(endpoint, subscription, horizon, context);
 	if (!found)
 		found = endpoint_read_waiting(endpoint, subscription, RUN_PROBE_DUE,
 									  context);
-	if (!found)
-		found = endpoint_read_new(endpoint, subscription, horizon,
-								  RUN_PROBE_NEW, 1, context);
-	breaker->reset_wanted = !found;
+	if (!found && endpoint_is_idle(endpoint))
+		found = endpoint_probe_new(endpoint, subscription, horizon, context);
+	breaker->idle = !found && endpoint_is_idle(endpoint);
+	if (!breaker->idle)
+		breaker_probe(breaker, now, pg_prng_double(&pg_global_prng_state));
+	else
+		endpoint_note_next_due(endpoint);
 }
 
 bool
@@ -478,6 +582,12 @@ endpoint_read(Endpoint *endpoint, const OutboxSubscription *subscription,
 
 	strlcpy(endpoint->name, subscription->name, sizeof(endpoint->name));
 	endpoint->max_in_flight = subscription->max_in_flight;
+	if (endpoint->version != subscription->version)
+	{
+		endpoint_stop(endpoint);
+		breaker_hurry(breaker, GetCurrentTimestamp());
+	}
+	endpoint->version = subscription->version;
 	if (subscription->failing && !breaker->open && !endpoint_is_idle(endpoint))
 		endpoint_stop(endpoint);
 	breaker_set(breaker, subscription->failing, GetCurrentTimestamp());
@@ -496,7 +606,7 @@ endpoint_read(Endpoint *endpoint, const OutboxSubscription *subscription,
 	if (endpoint_wants_events(endpoint))
 		(void) endpoint_read_new(endpoint, subscription, horizon, RUN_NEW,
 								 OUTBOX_BATCH_MAX, context);
-	if (endpoint->due_run == NULL && !endpoint->draining)
+	if (!endpoint->draining)
 		endpoint_read_due(endpoint, subscription, context);
 	return endpoint->more && endpoint_wants_events(endpoint);
 }

@@ -17,9 +17,10 @@ typedef struct Endpoint
 	char		name[NAMEDATALEN * 4];	/* of the subscription, for the log */
 	bool		active;			/* to be served by this relay, as of the last pass */
 	bool		owned;			/* locked by this relay */
+	int64		version;		/* of the subscription, as of the last pass */
 	int			max_in_flight;
 	List	   *new_runs;		/* of Run *, oldest first */
-	Run		   *due_run;
+	List	   *due_runs;		/* likewise */
 	bool		more;			/* the log has more than was read */
 	bool		draining;		/* nothing is read until all runs are gone */
 	bool		discarding;		/* likewise, and they are not written down */

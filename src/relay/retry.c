@@ -33,6 +33,27 @@ retry_judge(int status)
 }
 
 /*
+ * Is a failure about this one event?  An endpoint that answers these has looked
+ * at it.  Others of 4xx, such as 401 and 404, say that something is wrong with
+ * the endpoint or the way to it.
+ */
+bool
+retry_blames_event(int status)
+{
+	switch (status)
+	{
+		case 400:				/* bad request */
+		case 409:				/* conflict */
+		case 413:				/* content too large */
+		case 415:				/* unsupported media type */
+		case 422:				/* unprocessable content */
+			return true;
+		default:
+			return false;
+	}
+}
+
+/*
  * How long to wait before the next attempt, or -1 if the schedule is
  * exhausted.
  *

@@ -15,6 +15,9 @@ typedef enum RetryVerdict
 /* What an answer means; status 0 stands for no answer. */
 extern RetryVerdict retry_judge(int status);
 
+/* Is a failure about this one event, while the endpoint as such works? */
+extern bool retry_blames_event(int status);
+
 /*
  * How long to wait before the next attempt; -1 if the schedule is exhausted.
  * schedule_ms[i] is the wait before attempt i + 1, attempts is the number made

@@ -5,8 +5,10 @@
  * Events of one key go one after another: each is chained to the one before
  * it, in this run or in one ahead of it, and becomes ready when that is
  * delivered or dead.  When it has failed, and will be retried, the rest of its
- * chain is parked with it.  Nothing is written before the whole run is
- * finished; if this process dies, its events are read and sent again.
+ * chain is parked with it.  What has failed is written down as soon as may be,
+ * so that it can be retried, and the same goes for all of an exception.  All
+ * else about new events has time until the whole run is finished; if this
+ * process dies before, they are read and sent again.
  */
 #include "postgres.h"
 
@@ -25,6 +27,7 @@ typedef struct RunItem
 	OutboxResult result;
 	bool		sent;
 	bool		decided;
+	bool		settled;		/* written down */
 	struct RunItem *next_of_key;	/* chained to this one, maybe of a later run */
 	struct RunItem *next_ready; /* behind it in the queue */
 } RunItem;
@@ -52,6 +55,7 @@ struct Run
 	RunItem    *first_ready;
 	RunItem    *last_ready;
 	int			undecided;
+	int			news;			/* decided, and to be written down soon */
 	int			in_flight;
 	int64		delivered;
 	char	   *gone_reason;	/* the endpoint wants no more */
@@ -82,6 +86,19 @@ run_queue(RunItem *item)
 	run->last_ready = item;
 }
 
+/*
+ * What was never sent may be given back, and must not be written down before.
+ */
+static bool
+run_is_news(const RunItem *item)
+{
+	if (!item->decided || item->settled)
+		return false;
+	if (run_is_new(item->run))
+		return item->result.fate == OUTBOX_RETRY || item->result.fate == OUTBOX_DEAD;
+	return item->result.fate != OUTBOX_PARKED;
+}
+
 static void
 run_decide(RunItem *item, OutboxFate fate)
 {
@@ -89,6 +106,7 @@ run_decide(RunItem *item, OutboxFate fate)
 	item->result.fate = fate;
 	item->decided = true;
 	item->run->undecided--;
+	item->run->news += run_is_news(item) ? 1 : 0;
 	if (fate == OUTBOX_DELIVERED)
 		item->run->delivered++;
 }
@@ -284,6 +302,7 @@ run_take_response(const HttpResponse *response)
 	answer.owner = run->owner;
 	answer.verdict = retry_judge(response->status);
 	answer.first_attempt = run_is_new(run);
+	answer.blames_event = retry_blames_event(response->status);
 	answer.retry_after_s = response->retry_after_s;
 	run->in_flight--;
 	item->result.attempts++;
@@ -463,28 +482,55 @@ run_lane_after(const Run *run)
 	return run->extended ? run->extended : &run->batch.after;
 }
 
-void
-run_settle(const Run *run)
+bool
+run_has_news(const Run *run)
 {
-	OutboxLaneId id = run->subscription.id;
+	return run->news > 0;
+}
 
-	Assert(run_is_finished(run));
+static void
+run_settle_item(RunItem *item)
+{
+	const OutboxSubscription *subscription = &item->run->subscription;
+
+	if (run_is_new(item->run))
+		outbox_settle_new(subscription->id, item->event, &item->result);
+	else
+		outbox_settle_due(subscription->id, item->event, &item->result);
+	item->settled = true;
+	if (item->result.fate == OUTBOX_DEAD)
+		ereport(LOG,
+				(errmsg("event %lld is dead for subscription \"%s\" after %d attempts",
+						(long long) item->event->position, subscription->name,
+						item->result.attempts)));
+}
+
+void
+run_settle(Run *run)
+{
+	bool		finished = run_is_finished(run);
+
 	for (int i = 0; i < run->batch.count; i++)
 	{
-		const RunItem *item = &run->items[i];
+		RunItem    *item = &run->items[i];
 
-		if (run_is_new(run))
-			outbox_settle_new(id, item->event, &item->result);
-		else
-			outbox_settle_due(id, item->event, &item->result);
-		if (item->result.fate == OUTBOX_DEAD)
-			ereport(LOG,
-					(errmsg("event %lld is dead for subscription \"%s\" after %d attempts",
-							(long long) item->event->position,
-							run->subscription.name, item->result.attempts)));
+		if (run_is_news(item) || (finished && !item->settled))
+			run_settle_item(item);
 	}
+	run->news = 0;
 	if (run->gone_reason != NULL)
-		outbox_disable(id.subscription, run->gone_reason);
+		outbox_disable(run->subscription.id.subscription, run->gone_reason);
+}
+
+List *
+run_positions(const Run *run, List *positions)
+{
+	for (int i = 0; i < run->batch.count; i++)
+	{
+		if (!run->items[i].settled)
+			positions = lappend(positions, (void *) run->items[i].event);
+	}
+	return positions;
 }
 
 void

@@ -5,6 +5,8 @@
 #ifndef RELAY_RUN_H
 #define RELAY_RUN_H
 
+#include "nodes/pg_list.h"
+
 #include "outbox/subscription.h"
 #include "relay/http.h"
 #include "relay/retry.h"
@@ -25,6 +27,7 @@ typedef struct RunAnswer
 	void	   *owner;			/* given to run_start */
 	RetryVerdict verdict;
 	bool		first_attempt;	/* at this event */
+	bool		blames_event;	/* it failed, but the endpoint works */
 	int			retry_after_s;
 } RunAnswer;
 
@@ -59,7 +62,7 @@ extern void run_extend(Run *run, const OutboxLane *after);
 /* The run before it is no more. */
 extern void run_is_first(Run *run);
 
-/* Has everything in it been decided? */
+/* Has everything in it been decided, and can be written down? */
 extern bool run_is_finished(const Run *run);
 
 extern int	run_in_flight(const Run *run);	/* requests out */
@@ -70,8 +73,17 @@ extern int64 run_delivered(const Run *run);
 extern const OutboxLane *run_lane_before(const Run *run);
 extern const OutboxLane *run_lane_after(const Run *run);
 
-/* Writes down the exceptions of a finished run, inside a transaction. */
-extern void run_settle(const Run *run);
+/* Is there something to be written down before the run is finished? */
+extern bool run_has_news(const Run *run);
+
+/*
+ * Inside a transaction: writes down what is news, or all that is not yet
+ * written of a run that is finished.
+ */
+extern void run_settle(Run *run);
+
+/* Appends the positions of events that are still to be written down. */
+extern List *run_positions(const Run *run, List *positions);
 
 /* Frees a run; call after the transaction that settled it has committed. */
 extern void run_free(Run *run);

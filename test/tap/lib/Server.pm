@@ -165,7 +165,7 @@ sub terminate_worker
 		  . ' FROM pg_stat_activity WHERE ' . _of_kind($kind, $db));
 }
 
-# Waits until the relay has looked at all there is now and has gone to sleep.
+# Waits until each relay has looked at all there is now and has gone to sleep.
 sub wait_for_pass
 {
 	my ($node, $db) = @_;
@@ -173,9 +173,8 @@ sub wait_for_pass
 	my ($now) = split(/\n/,
 		$node->safe_psql($db, 'SELECT clock_timestamp(); SELECT outbox_wake()'));
 	return $node->poll_query_until('postgres',
-		"SELECT count(*) FROM pg_stat_activity WHERE datname = '$db'"
-		  . " AND backend_type = 'idempotency relay'"
-		  . " AND state = 'idle' AND query_start >= '$now'", '1');
+		"SELECT coalesce(bool_and(state = 'idle' AND query_start >= '$now'), false)"
+		  . " FROM pg_stat_activity WHERE datname = '$db' AND backend_type = 'idempotency relay'");
 }
 
 1;
