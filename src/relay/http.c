@@ -54,6 +54,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <sys/epoll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
@@ -89,6 +90,12 @@
 #define HTTP_CONNECTIONS_MAX ((long) HTTP_IN_FLIGHT_MAX)
 #define HTTP_CONNECTION_IDLE_MAX_S 60L
 #define HTTP_CONNECTION_AGE_MAX_S 300L
+
+/*
+ * Descriptors that this process may need: a request has a socket and, while a
+ * name is resolved, a few more; the server's own files come on top.
+ */
+#define HTTP_DESCRIPTORS_MAX (4 * HTTP_IN_FLIGHT_MAX)
 
 /*
  * How long an answer may be complete before it is taken though libcurl has not
@@ -415,6 +422,22 @@ http_set_up_easy(HttpTransfer *transfer, CURL *easy)
 }
 
 /*
+ * Raise the soft limit on descriptors, as far as the hard one lets us.  It is
+ * often 1,024 for the sake of select(), which nothing here uses.
+ */
+static void
+http_raise_descriptor_limit(void)
+{
+	struct rlimit limit;
+
+	if (getrlimit(RLIMIT_NOFILE, &limit) != 0 ||
+		limit.rlim_cur >= HTTP_DESCRIPTORS_MAX)
+		return;
+	limit.rlim_cur = Min(limit.rlim_max, HTTP_DESCRIPTORS_MAX);
+	(void) setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+/*
  * Start HTTP in this process.
  *
  * The file of trusted certificates is the one that OpenSSL's programs would
@@ -433,6 +456,7 @@ http_start(void)
 	for (int i = 0; i < HTTP_IN_FLIGHT_MAX; i++)
 		dlist_push_tail(&http.idle, &http.transfers[i].node);
 
+	http_raise_descriptor_limit();
 	http.ca_file = getenv("SSL_CERT_FILE");
 	if (curl_global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK)
 		elog(ERROR, "could not initialize libcurl");
@@ -733,6 +757,10 @@ http_explain(HttpTransfer *transfer, CURLcode code)
 		snprintf(response->error, sizeof(response->error),
 				 "the headers of the answer are longer than %d bytes",
 				 HTTP_HEADER_BYTES_MAX);
+	else if (code == CURLE_OUT_OF_MEMORY)
+		/* libcurl says so of a header of more than 100 kB, too. */
+		http_set_error(response,
+					   "a header of the answer is too long, or memory is short");
 	else if (transfer->curl_error[0] != '\0')
 		http_set_error(response, transfer->curl_error);
 	else
