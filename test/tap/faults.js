@@ -10,7 +10,7 @@
  *   break    ends all connections; from now on everything goes wrong again
  *   report   prints "report" and, for each fault, how many connections there
  *            were since then, how many events were accepted, and how many bytes
- *            were sent over a connection, as JSON
+ *            were sent over one connection at most, as JSON
  */
 'use strict';
 
@@ -21,6 +21,7 @@ const readline = require('readline');
 const tls = require('tls');
 
 const FLOOD_BYTES = 100 * 1024 * 1024;
+const POUR_BYTES = 64 * 1024;
 const METADATA = 'http://169.254.169.254/latest/meta-data/';
 
 const [, , trusted, untrusted, absentPort] = process.argv;
@@ -30,12 +31,13 @@ const certificate = (path) => ({
 	cert: fs.readFileSync(`${path}.crt`),
 });
 
-/* Write for as long as the other side reads and next() has something. */
-function pour(socket, next) {
+/* Write for as long as the other side reads, at most FLOOD_BYTES. */
+function pour(socket, report, chunk) {
 	const more = () => {
-		let chunk = next();
-		while (chunk && !socket.destroyed && socket.write(chunk))
-			chunk = next();
+		let room = true;
+		while (room && !socket.destroyed && socket.bytesWritten < FLOOD_BYTES)
+			room = socket.write(chunk);
+		report.bytes = Math.max(report.bytes, socket.bytesWritten);
 	};
 	socket.on('drain', more);
 	more();
@@ -50,21 +52,19 @@ const faults = {
 		socket.on('close', () => clearInterval(timer));
 	},
 	flood(socket, report) {
-		const chunk = Buffer.alloc(64 * 1024, 'x');
 		socket.write(`HTTP/1.1 500 No\r\nContent-Length: ${FLOOD_BYTES}\r\n\r\n`);
-		pour(socket, () => socket.bytesWritten < FLOOD_BYTES && chunk);
-		socket.on('close', () => { report.bytes = Math.max(report.bytes, socket.bytesWritten); });
+		pour(socket, report, 'x'.repeat(POUR_BYTES));
 	},
-	interim(socket) {
-		pour(socket, () => 'HTTP/1.1 102 Processing\r\n\r\n'.repeat(100));
+	interim(socket, report) {
+		pour(socket, report, 'HTTP/1.1 102 Processing\r\n\r\n'.repeat(POUR_BYTES / 64));
 	},
-	headers(socket) {
+	headers(socket, report) {
 		socket.write('HTTP/1.1 200 OK\r\n');
-		pour(socket, () => 'X-Header: value\r\n'.repeat(100));
+		pour(socket, report, 'X-Header: value\r\n'.repeat(POUR_BYTES / 64));
 	},
-	header(socket) {
+	header(socket, report) {
 		socket.write('HTTP/1.1 200 OK\r\nX-Header: ');
-		pour(socket, () => 'x'.repeat(1000));
+		pour(socket, report, 'x'.repeat(POUR_BYTES));
 	},
 	reset(socket) {
 		socket.write('HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf of', () => socket.resetAndDestroy());

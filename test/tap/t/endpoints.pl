@@ -168,7 +168,9 @@ for my $name (sort keys %faults)
 	like(sql("SELECT last_status, last_error FROM outbox_subscriptions WHERE name = '$name'"),
 		qr/$faults{$name}/s, "$name: what outbox_subscriptions says");
 }
-cmp_ok(ask('report')->{flood}{bytes}, '<', FLOOD_BYTES_MAX, 'a flood is cut off');
+my $report = ask('report');
+cmp_ok($report->{$_}{bytes}, '<', FLOOD_BYTES_MAX, "$_: cut off")
+  for qw(flood interim headers header);
 
 # --- when they are over
 
