@@ -165,7 +165,7 @@ deliver_through_nginx('plain', 500, 'HTTP/1.1');
 # --- a server that answers before it has read the event
 
 deliver_through_nginx('early', 100, 'HTTP/2.0', payload => "to_jsonb(repeat('x', 100000))");
-deliver_through_nginx('prompt', 1000, 'HTTP/2.0');
+deliver_through_nginx('prompt', 2000, 'HTTP/2.0');
 
 # --- broken HTTP/2
 
