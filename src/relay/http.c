@@ -17,8 +17,21 @@
  *		 +------------ http_next_response -----------+
  *
  * A slot keeps its easy handle, and libcurl keeps connections open between
- * requests, so a request to a known endpoint costs no new allocation of ours
- * and no new connection.
+ * requests, so a request to a known endpoint costs no new connection.
+ *
+ * Over TLS a server may choose HTTP/2.  Requests to one host and port share a
+ * connection then, up to as many as the server allows; the next one goes over
+ * another connection.  While none is open yet each request opens one, and does
+ * not wait to see whether it could share another's (CURLOPT_PIPEWAIT): what
+ * waits in libcurl does not heed its own timeout.
+ *
+ * A request may arrive more than once, always under the same webhook-id, and
+ * is answered here once.  libcurl sends it again if the server has said that
+ * it did not process it (GOAWAY, REFUSED_STREAM), as servers do that end a
+ * connection after a number of requests; also if a connection that was in use
+ * before ends without a byte of an answer, in which case it may have been
+ * processed.  So it may when http_repeat() sends it again over HTTP/1.1, after
+ * HTTP/2 itself has failed.
  *
  * What must hold:
  *	- No callback throws: an error would longjmp through libcurl.  So no
@@ -36,9 +49,12 @@
 
 #include <arpa/inet.h>
 #include <curl/curl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/epoll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
@@ -56,14 +72,37 @@
 #define HTTP_USER_AGENT "idempotency/0.1.0"
 #define HTTP_CONNECT_TIMEOUT_MS 10000L
 
+/*
+ * How long at least what was sent may stay without an acknowledgement.  Over
+ * HTTP/2 a request's timeout does not end its connection, and one whose other
+ * side has vanished would be used for a quarter of an hour.
+ */
+#define HTTP_UNACKNOWLEDGED_MIN_MS 30000
+
 /* Where an answer is cut off: all of its headers, and its body. */
 #define HTTP_HEADER_BYTES_MAX (64 * 1024)
 #define HTTP_BODY_BYTES_MAX (64 * 1024)
+
+/* What libcurl may keep of a request's body, apart from our copy of it. */
+#define HTTP_UPLOAD_BUFFER_BYTES (16 * 1024L)
 
 /* Connections kept, how long unused, and how long at all. */
 #define HTTP_CONNECTIONS_MAX ((long) HTTP_IN_FLIGHT_MAX)
 #define HTTP_CONNECTION_IDLE_MAX_S 60L
 #define HTTP_CONNECTION_AGE_MAX_S 300L
+
+/*
+ * Descriptors that this process may need: a request has a socket and, while a
+ * name is resolved, a few more; the server's own files come on top.
+ */
+#define HTTP_DESCRIPTORS_MAX (4 * HTTP_IN_FLIGHT_MAX)
+
+/*
+ * How long an answer may be complete before it is taken though libcurl has not
+ * finished with it.  Some versions overlook the end of an HTTP/2 stream whose
+ * answer came before all of the request was sent.
+ */
+#define HTTP_COMPLETE_WAIT_MS 500
 
 /* Ready sockets that are looked at in one http_work(). */
 #define HTTP_EVENTS_MAX 256
@@ -75,6 +114,11 @@ typedef struct HttpTransfer
 {
 	dlist_node	node;			/* in http.idle or http.done, unless active */
 	bool		active;			/* libcurl has it */
+	dlist_node	answering_node; /* in http.answering, if answering_ms */
+	int64		answering_ms;	/* when headers or body came last; 0: not yet */
+	bool		repeated;		/* over HTTP/1.1 now */
+	int64		submitted_ms;	/* by http_now_ms() */
+	int			timeout_ms;		/* since then */
 	CURL	   *easy;			/* made when first used, then kept */
 	struct curl_slist *headers; /* of the request under way */
 	size_t		header_bytes;	/* received so far */
@@ -92,9 +136,11 @@ static struct
 	int			epoll_fd;
 	int64		timer_due_ms;	/* by http_now_ms(); -1: none */
 	int			in_flight;
+	const char *ca_file;		/* NULL: libcurl's own */
 	HttpTransfer *transfers;	/* HTTP_IN_FLIGHT_MAX of them */
 	dlist_head	idle;
 	dlist_head	done;
+	dlist_head	answering;		/* the active ones, by answering_ms */
 	AddressNetworks allowed;
 }			http = {.epoll_fd = -1, .timer_due_ms = -1};
 
@@ -106,6 +152,13 @@ http_now_ms(void)
 
 	clock_gettime(CLOCK_MONOTONIC, &now);
 	return (int64) now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+/* How long ago the request was submitted. */
+static int64
+http_elapsed_ms(const HttpTransfer *transfer)
+{
+	return http_now_ms() - transfer->submitted_ms;
 }
 
 /* Copy text, with whatever is not printable ASCII made harmless. */
@@ -181,6 +234,21 @@ http_on_timer(pg_attribute_unused() CURLM *multi, long wait_ms,
 	return 0;
 }
 
+/*
+ * Bound how long a connection outlives its other side.  An endpoint that does
+ * not read has as much time as its request has.
+ */
+static void
+http_limit_silence(int fd, int timeout_ms)
+{
+#ifdef TCP_USER_TIMEOUT
+	unsigned int limit_ms = Max(timeout_ms, HTTP_UNACKNOWLEDGED_MIN_MS);
+
+	(void) setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT,
+					  &limit_ms, sizeof(limit_ms));
+#endif
+}
+
 /* Open a socket to an address, if it may be connected to. */
 static curl_socket_t
 http_on_open_socket(void *context, pg_attribute_unused() curlsocktype purpose,
@@ -188,6 +256,7 @@ http_on_open_socket(void *context, pg_attribute_unused() curlsocktype purpose,
 {
 	HttpTransfer *transfer = context;
 	const struct sockaddr *to = &address->addr;
+	int			fd;
 
 	if (!address_allowed(to, &http.allowed))
 	{
@@ -203,8 +272,12 @@ http_on_open_socket(void *context, pg_attribute_unused() curlsocktype purpose,
 	}
 
 	transfer->connecting = true;
-	return socket(address->family, address->socktype | SOCK_CLOEXEC,
-				  address->protocol);
+	fd = socket(address->family, address->socktype | SOCK_CLOEXEC,
+				address->protocol);
+	if (fd < 0)
+		return CURL_SOCKET_BAD;
+	http_limit_silence(fd, transfer->timeout_ms);
+	return fd;
 }
 
 /*
@@ -227,16 +300,27 @@ http_on_connected(void *context, char *address,
 	return CURL_PREREQFUNC_ABORT;
 }
 
+/* Note that all headers, or some of the body, have come now. */
+static void
+http_note_answering(HttpTransfer *transfer)
+{
+	if (transfer->answering_ms != 0)
+		dlist_delete(&transfer->answering_node);
+	transfer->answering_ms = http_now_ms();
+	dlist_push_tail(&http.answering, &transfer->answering_node);
+}
+
 /* Count the bytes of the answer's headers, and end it if they are too many. */
 static size_t
-http_on_header(pg_attribute_unused() char *data, size_t size, size_t count,
-			   void *context)
+http_on_header(char *data, size_t size, size_t count, void *context)
 {
 	HttpTransfer *transfer = context;
 
 	transfer->header_bytes += size * count;
 	if (transfer->header_bytes > HTTP_HEADER_BYTES_MAX)
 		return CURL_WRITEFUNC_ERROR;
+	if (data[0] == '\r')
+		http_note_answering(transfer);
 	return size * count;
 }
 
@@ -255,6 +339,7 @@ http_on_body(char *data, size_t size, size_t count, void *context)
 	transfer->body_bytes += size * count;
 	if (transfer->body_bytes > HTTP_BODY_BYTES_MAX)
 		return CURL_WRITEFUNC_ERROR;
+	http_note_answering(transfer);
 	return size * count;
 }
 
@@ -302,12 +387,8 @@ http_set_up_easy(HttpTransfer *transfer, CURL *easy)
 	http_set(easy, CURLOPT_ERRORBUFFER, transfer->curl_error);
 	http_set(easy, CURLOPT_USERAGENT, HTTP_USER_AGENT);
 
-	/*
-	 * Over HTTP/2 all requests to an endpoint share one connection and fail
-	 * with it: a server that ends the connection, as some do after a number
-	 * of requests, sends many of them back for a retry at once.
-	 */
-	http_set(easy, CURLOPT_HTTP_VERSION, (long) CURL_HTTP_VERSION_1_1);
+	/* HTTP/2 where TLS agrees on it, else HTTP/1.1. */
+	http_set(easy, CURLOPT_HTTP_VERSION, (long) CURL_HTTP_VERSION_2TLS);
 
 	/* Where a request may go.  A proxy would hide the address from us. */
 	http_set(easy, CURLOPT_PROTOCOLS_STR, "http,https");
@@ -322,12 +403,15 @@ http_set_up_easy(HttpTransfer *transfer, CURL *easy)
 	http_set(easy, CURLOPT_SSLVERSION, (long) CURL_SSLVERSION_TLSv1_2);
 	http_set(easy, CURLOPT_SSL_VERIFYPEER, 1L);
 	http_set(easy, CURLOPT_SSL_VERIFYHOST, 2L);
+	if (http.ca_file != NULL)
+		http_set(easy, CURLOPT_CAINFO, http.ca_file);
 
 	/* How much and how long. */
 	http_set(easy, CURLOPT_HEADERFUNCTION, http_on_header);
 	http_set(easy, CURLOPT_HEADERDATA, transfer);
 	http_set(easy, CURLOPT_WRITEFUNCTION, http_on_body);
 	http_set(easy, CURLOPT_WRITEDATA, transfer);
+	http_set(easy, CURLOPT_UPLOAD_BUFFERSIZE, HTTP_UPLOAD_BUFFER_BYTES);
 	http_set(easy, CURLOPT_CONNECTTIMEOUT_MS, HTTP_CONNECT_TIMEOUT_MS);
 	http_set(easy, CURLOPT_MAXAGE_CONN, HTTP_CONNECTION_IDLE_MAX_S);
 	http_set(easy, CURLOPT_MAXLIFETIME_CONN, HTTP_CONNECTION_AGE_MAX_S);
@@ -337,7 +421,28 @@ http_set_up_easy(HttpTransfer *transfer, CURL *easy)
 	http_set(easy, CURLOPT_QUICK_EXIT, 1L);
 }
 
-/* Start HTTP in this process. */
+/*
+ * Raise the soft limit on descriptors, as far as the hard one lets us.  It is
+ * often 1,024 for the sake of select(), which nothing here uses.
+ */
+static void
+http_raise_descriptor_limit(void)
+{
+	struct rlimit limit;
+
+	if (getrlimit(RLIMIT_NOFILE, &limit) != 0 ||
+		limit.rlim_cur >= HTTP_DESCRIPTORS_MAX)
+		return;
+	limit.rlim_cur = Min(limit.rlim_max, HTTP_DESCRIPTORS_MAX);
+	(void) setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+/*
+ * Start HTTP in this process.
+ *
+ * The file of trusted certificates is the one that OpenSSL's programs would
+ * take: libcurl by itself knows only the one that it was built with.
+ */
 void
 http_start(void)
 {
@@ -347,9 +452,12 @@ http_start(void)
 											HTTP_IN_FLIGHT_MAX * sizeof(HttpTransfer));
 	dlist_init(&http.idle);
 	dlist_init(&http.done);
+	dlist_init(&http.answering);
 	for (int i = 0; i < HTTP_IN_FLIGHT_MAX; i++)
 		dlist_push_tail(&http.idle, &http.transfers[i].node);
 
+	http_raise_descriptor_limit();
+	http.ca_file = getenv("SSL_CERT_FILE");
 	if (curl_global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK)
 		elog(ERROR, "could not initialize libcurl");
 	http.multi = curl_multi_init();
@@ -422,15 +530,29 @@ http_wait_fd(void)
 	return http.epoll_fd;
 }
 
+/* When the oldest of those that are being answered is looked at. */
+static int64
+http_complete_due_ms(void)
+{
+	const HttpTransfer *oldest = dlist_head_element(HttpTransfer, answering_node,
+													&http.answering);
+
+	return oldest->answering_ms + HTTP_COMPLETE_WAIT_MS;
+}
+
 /* How long the caller may sleep at most before http_work(); -1: no limit. */
 long
 http_wait_ms(void)
 {
+	int64		due_ms = http.timer_due_ms < 0 ? PG_INT64_MAX : http.timer_due_ms;
+
 	if (!dlist_is_empty(&http.done))
 		return 0;
-	if (http.timer_due_ms < 0)
+	if (!dlist_is_empty(&http.answering))
+		due_ms = Min(due_ms, http_complete_due_ms());
+	if (due_ms == PG_INT64_MAX)
 		return -1;
-	return (long) Max(http.timer_due_ms - http_now_ms(), 0);
+	return (long) Max(due_ms - http_now_ms(), 0);
 }
 
 /* Requests submitted whose answers have not been taken yet. */
@@ -495,8 +617,33 @@ http_prepare(HttpTransfer *transfer, const HttpRequest *request)
 	http_set(easy, CURLOPT_HTTPHEADER, transfer->headers);
 	http_set(easy, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t) request->body_length);
 	http_set(easy, CURLOPT_COPYPOSTFIELDS, request->body);
-	http_set(easy, CURLOPT_TIMEOUT_MS, (long) request->timeout_ms);
 	return true;
+}
+
+/* The transfer is not being answered any more. */
+static void
+http_forget_answering(HttpTransfer *transfer)
+{
+	if (transfer->answering_ms != 0)
+		dlist_delete(&transfer->answering_node);
+	transfer->answering_ms = 0;
+}
+
+/* Hand the transfer to libcurl, with nothing received yet. */
+static void
+http_begin(HttpTransfer *transfer, int timeout_ms)
+{
+	transfer->header_bytes = 0;
+	transfer->body_bytes = 0;
+	transfer->excerpt_length = 0;
+	transfer->connecting = false;
+	transfer->refused[0] = '\0';
+	transfer->curl_error[0] = '\0';
+	transfer->response.excerpt[0] = '\0';
+
+	http_set(transfer->easy, CURLOPT_TIMEOUT_MS, (long) timeout_ms);
+	http_check_multi(curl_multi_add_handle(http.multi, transfer->easy));
+	transfer->active = true;
 }
 
 /* Start a POST.  A failure to start it becomes its answer. */
@@ -512,29 +659,23 @@ http_submit(const HttpRequest *request)
 	transfer = dlist_head_element(HttpTransfer, node, &http.idle);
 	if (transfer->easy == NULL)
 	{
-		CURL	   *easy = curl_easy_init();
-
-		if (easy == NULL)
+		transfer->easy = curl_easy_init();
+		if (transfer->easy == NULL)
 			ereport(ERROR,
 					(errcode(ERRCODE_OUT_OF_MEMORY),
 					 errmsg("out of memory")));
-		transfer->easy = easy;
-		http_set_up_easy(transfer, easy);
 	}
+	http_set_up_easy(transfer, transfer->easy);
 
-	transfer->header_bytes = 0;
-	transfer->body_bytes = 0;
-	transfer->excerpt_length = 0;
-	transfer->connecting = false;
-	transfer->refused[0] = '\0';
-	transfer->curl_error[0] = '\0';
+	transfer->repeated = false;
+	transfer->submitted_ms = http_now_ms();
+	transfer->timeout_ms = request->timeout_ms;
 	memset(&transfer->response, 0, sizeof(HttpResponse));
 	transfer->response.tag = request->tag;
 
 	if (http_prepare(transfer, request))
 	{
-		http_check_multi(curl_multi_add_handle(http.multi, transfer->easy));
-		transfer->active = true;
+		http_begin(transfer, request->timeout_ms);
 		dlist_delete(&transfer->node);
 	}
 	else
@@ -547,16 +688,59 @@ http_submit(const HttpRequest *request)
 }
 
 /*
+ * Has all of the answer arrived, whatever libcurl objects to?  Over HTTP/2 a
+ * server may answer before it has read all of the request, and then refuse the
+ * rest of it.
+ */
+static bool
+http_is_complete(const HttpTransfer *transfer)
+{
+	long		status = 0;
+	long		version = 0;
+	curl_off_t	length = -1;
+
+	curl_easy_getinfo(transfer->easy, CURLINFO_RESPONSE_CODE, &status);
+	curl_easy_getinfo(transfer->easy, CURLINFO_HTTP_VERSION, &version);
+	curl_easy_getinfo(transfer->easy, CURLINFO_CONTENT_LENGTH_DOWNLOAD_T, &length);
+	if (status == 204)
+		length = 0;
+	return version == CURL_HTTP_VERSION_2_0 && status >= 200 &&
+		length == (curl_off_t) transfer->body_bytes;
+}
+
+/*
  * Was the transfer answered?  An answer that we cut off because its body is
  * too long counts, since its status had arrived; one that broke off or timed
  * out does not, since nobody knows what the rest would have been.
  */
 static bool
-http_was_answered(const HttpTransfer *transfer, CURLcode code)
+http_was_answered(const HttpTransfer *transfer, CURLcode code, long status)
 {
-	return code == CURLE_OK ||
-		(code == CURLE_WRITE_ERROR &&
-		 transfer->body_bytes > HTTP_BODY_BYTES_MAX);
+	if (code == CURLE_OK)
+		return status != 0;
+	return (code == CURLE_WRITE_ERROR &&
+			transfer->body_bytes > HTTP_BODY_BYTES_MAX) ||
+		http_is_complete(transfer);
+}
+
+/*
+ * Send a request again, once, in what is left of its time, if it was HTTP/2
+ * that failed.  Servers and versions of libcurl differ in how well they get
+ * along over it, and nobody could tell a subscription to do without.
+ */
+static bool
+http_repeat(HttpTransfer *transfer, CURLcode code)
+{
+	int64		left_ms = transfer->timeout_ms - http_elapsed_ms(transfer);
+
+	if ((code != CURLE_HTTP2 && code != CURLE_HTTP2_STREAM) ||
+		transfer->repeated || left_ms <= 0)
+		return false;
+
+	transfer->repeated = true;
+	http_set(transfer->easy, CURLOPT_HTTP_VERSION, (long) CURL_HTTP_VERSION_1_1);
+	http_begin(transfer, (int) left_ms);
+	return true;
 }
 
 /* Say in the response why the transfer was not answered. */
@@ -573,10 +757,15 @@ http_explain(HttpTransfer *transfer, CURLcode code)
 		snprintf(response->error, sizeof(response->error),
 				 "the headers of the answer are longer than %d bytes",
 				 HTTP_HEADER_BYTES_MAX);
+	else if (code == CURLE_OUT_OF_MEMORY)
+		/* libcurl says so of a header of more than 100 kB, too. */
+		http_set_error(response,
+					   "a header of the answer is too long, or memory is short");
 	else if (transfer->curl_error[0] != '\0')
 		http_set_error(response, transfer->curl_error);
 	else
-		http_set_error(response, curl_easy_strerror(code));
+		http_set_error(response, code == CURLE_OK ? "no answer" :
+					   curl_easy_strerror(code));
 }
 
 /* Turn a transfer that libcurl has finished into an answer. */
@@ -587,24 +776,44 @@ http_finish(HttpTransfer *transfer, CURLcode code)
 	CURL	   *easy = transfer->easy;
 	long		status = 0;
 	curl_off_t	retry_after_s = 0;
-	curl_off_t	duration_us = 0;
+	bool		answered;
 
 	curl_easy_getinfo(easy, CURLINFO_RESPONSE_CODE, &status);
 	curl_easy_getinfo(easy, CURLINFO_RETRY_AFTER, &retry_after_s);
-	curl_easy_getinfo(easy, CURLINFO_TOTAL_TIME_T, &duration_us);
+	answered = http_was_answered(transfer, code, status);
 
-	response->duration_ms = (int) Min(duration_us / 1000, INT_MAX);
-	if (http_was_answered(transfer, code))
+	http_check_multi(curl_multi_remove_handle(http.multi, easy));
+	transfer->active = false;
+	http_forget_answering(transfer);
+	if (!answered && http_repeat(transfer, code))
+		return;
+
+	response->duration_ms = (int) Min(http_elapsed_ms(transfer), INT_MAX);
+	if (answered)
 	{
 		response->status = (int) status;
 		response->retry_after_s = (int) Min(Max(retry_after_s, 0), INT_MAX);
 	}
 	else
 		http_explain(transfer, code);
-
-	http_check_multi(curl_multi_remove_handle(http.multi, easy));
-	transfer->active = false;
 	dlist_push_tail(&http.done, &transfer->node);
+}
+
+/* Finish what is answered though libcurl has not noticed. */
+static void
+http_finish_complete(void)
+{
+	while (!dlist_is_empty(&http.answering) &&
+		   http_complete_due_ms() <= http_now_ms())
+	{
+		HttpTransfer *transfer = dlist_head_element(HttpTransfer, answering_node,
+													&http.answering);
+
+		if (http_is_complete(transfer))
+			http_finish(transfer, CURLE_OK);
+		else
+			http_forget_answering(transfer);
+	}
 }
 
 /* Let libcurl act on the sockets that are ready and on its timer. */
@@ -665,6 +874,7 @@ http_work(void)
 		curl_easy_getinfo(message->easy_handle, CURLINFO_PRIVATE, &transfer);
 		http_finish((HttpTransfer *) transfer, message->data.result);
 	}
+	http_finish_complete();
 }
 
 /* Take the next answer; false if there is none at the moment. */
@@ -680,9 +890,12 @@ http_next_response(HttpResponse *response)
 							   dlist_pop_head_node(&http.done));
 	*response = transfer->response;
 
-	/* An idle transfer keeps its handle but not what it sent. */
-	http_set(transfer->easy, CURLOPT_HTTPHEADER, NULL);
-	http_set(transfer->easy, CURLOPT_COPYPOSTFIELDS, NULL);
+	/*
+	 * An idle transfer keeps its handle but not what it sent, nor how often
+	 * libcurl has sent it again: that count has a limit of its own, and goes
+	 * on from request to request otherwise.
+	 */
+	curl_easy_reset(transfer->easy);
 	curl_slist_free_all(transfer->headers);
 	transfer->headers = NULL;
 	dlist_push_head(&http.idle, &transfer->node);

@@ -5,7 +5,7 @@
  * The caller nests http_wait_fd() as one readable socket in its own wait set,
  * sleeps no longer than http_wait_ms(), then calls http_work() and takes the
  * answers with http_next_response().  Every submitted request is answered
- * exactly once, whatever happens to it.
+ * exactly once, whatever happens to it; it may have arrived more than once.
  *
  * Any of these may raise an error when memory is short.  Requests may be lost
  * then: the process has to end, or to call http_stop() and start anew.

@@ -1,0 +1,182 @@
+# Where a server has HTTP/2 over TLS, thousands of events go over few
+# connections, and a server that ends one now and then, as they do, costs no
+# event an attempt.  Where HTTP/2 is missing or broken, HTTP/1.1 does.  If this
+# fails, events wait for retries, or never arrive, because of how they are sent.
+
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib "$FindBin::RealBin/../lib";
+use JSON::PP;
+use PostgreSQL::Test::Utils;
+use Program;
+use Receiver;
+use Server;
+use Test::More;
+use Time::HiRes qw(time usleep);
+use Tls;
+
+use constant { EVENTS => 4000, KEEPALIVE_REQUESTS => 200, STREAMS => 4 };
+
+# So long that an event that waits for it shows.
+use constant TIMEOUT_S => 60;
+
+my $dir = PostgreSQL::Test::Utils::tempdir();
+make_certificate("$dir/server");
+
+my $receiver = Receiver->start;
+my @names = qw(turnover narrow plain early prompt);
+my %ports = map { $_ => PostgreSQL::Test::Cluster::get_free_port() } @names;
+
+sub nginx_server
+{
+	my ($name, $listen, $lines) = @_;
+	return <<EOF;
+	server {
+		listen 127.0.0.1:$ports{$name} ssl$listen;
+		access_log $dir/$name.log requests;
+		$lines
+	}
+EOF
+}
+
+sub start_nginx
+{
+	my $pass = 'location / { proxy_pass http://receiver; }';
+	append_to_file("$dir/nginx.conf", <<EOF
+daemon off;
+master_process off;
+pid $dir/nginx.pid;
+events { }
+http {
+	log_format requests '\$server_protocol \$connection \$http_webhook_id';
+	ssl_certificate $dir/server.crt;
+	ssl_certificate_key $dir/server.key;
+	client_body_temp_path $dir/body;
+	proxy_temp_path $dir/proxy;
+	fastcgi_temp_path $dir/fastcgi;
+	uwsgi_temp_path $dir/uwsgi;
+	scgi_temp_path $dir/scgi;
+	proxy_http_version 1.1;
+	proxy_set_header Connection '';
+	upstream receiver { server 127.0.0.1:$receiver->{port}; keepalive 32; }
+EOF
+		  . nginx_server('turnover', ' http2', 'keepalive_requests ' . KEEPALIVE_REQUESTS . "; $pass")
+		  . nginx_server('narrow', ' http2', 'http2_max_concurrent_streams ' . STREAMS . "; $pass")
+		  . nginx_server('plain', '', $pass)
+		  . nginx_server('early', ' http2', 'location / { return 200; }')
+		  . nginx_server('prompt', ' http2', 'location / { return 200; }')
+		  . "}\n");
+	my $program = Program->start([ 'nginx', '-e', 'stderr', '-c', "$dir/nginx.conf" ],
+		PATH => "$ENV{PATH}:/usr/sbin:/sbin");
+
+	# It listens when this is written.
+	for (1 .. 10 * $PostgreSQL::Test::Utils::timeout_default)
+	{
+		return $program if -s "$dir/nginx.pid";
+		usleep(100_000);
+	}
+	die 'nginx does not start';
+}
+
+my $nginx = start_nginx();
+my $broken = Program->start([ 'node', "$FindBin::RealBin/../broken_http2.js", "$dir/server" ]);
+my ($broken_port) = $broken->line('port') =~ /(\d+)/;
+
+$ENV{SSL_CERT_FILE} = "$dir/server.crt";
+my $node = start_server('http2');
+
+sub sql
+{
+	return $node->safe_psql('postgres', shift);
+}
+
+# Delivers events to an endpoint.  Unless more is said, one failed attempt and
+# an event is dead.
+sub deliver
+{
+	my ($name, $url, $count, %params) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	my $schedule = $params{schedule} // '{0 s}';
+	my $payload = $params{payload} // "'{}'";
+	my $start = time();
+
+	sql("SELECT outbox_subscribe('$name', '$url', topics => '{$name}', secret => '"
+		  . $receiver->new_secret($name)
+		  . "', retry_schedule => '$schedule', max_in_flight => 32,"
+		  . " timeout => '@{[ TIMEOUT_S ]} s')");
+	sql("SELECT count(outbox_enqueue('$name', $payload)) FROM generate_series(1, $count)");
+	wait_until($node, 'SELECT position = last_value AND waiting = 0'
+		  . " FROM outbox_subscriptions, outbox_position_seq WHERE name = '$name'",
+		"$name: all events are through");
+	is(sql("SELECT dead, last_error FROM outbox_subscriptions WHERE name = '$name'"), '0|',
+		"$name: without a failed attempt") unless $params{schedule};
+	cmp_ok(time() - $start, '<', TIMEOUT_S, "$name: without waiting for a timeout");
+	return;
+}
+
+# What nginx has logged: how many requests there were of each version, of each
+# connection and of each event.
+sub nginx_log
+{
+	my ($name) = @_;
+	my (%versions, %connections, %events);
+	for (split /\n/, slurp_file("$dir/$name.log"))
+	{
+		my ($version, $connection, $id) = split / /;
+		$versions{$version}++;
+		$connections{$connection}++;
+		$events{$id}++;
+	}
+	return (\%versions, \%connections, \%events);
+}
+
+# libcurl may give up on a request that a GOAWAY meets; then it is repeated over
+# HTTP/1.1.
+sub deliver_through_nginx
+{
+	my ($name, $count, $version, %params) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+
+	deliver($name, "https://127.0.0.1:$ports{$name}/ok/$name", $count, %params);
+	my ($versions, $connections, $events) = nginx_log($name);
+	cmp_ok($versions->{$version} // 0, '>=', 0.9 * $count, "$name: over $version");
+	is(scalar(keys %$events), $count, "$name: every event has come");
+	return values %$connections;
+}
+
+# --- a server that says GOAWAY after some requests
+
+my @connections = deliver_through_nginx('turnover', EVENTS, 'HTTP/2.0');
+cmp_ok(scalar(grep { $_ == KEEPALIVE_REQUESTS } @connections), '>=',
+	EVENTS / KEEPALIVE_REQUESTS / 2, 'connections are used until the server ends them');
+is(scalar(grep { !$_->{verified} } $receiver->requests('turnover')), 0,
+	'what comes over HTTP/2 is what was signed');
+
+# --- a server that takes fewer requests at a time than there are
+
+deliver_through_nginx('narrow', 500, 'HTTP/2.0');
+
+# --- a server without HTTP/2
+
+deliver_through_nginx('plain', 500, 'HTTP/1.1');
+
+# --- a server that answers before it has read the event
+
+deliver_through_nginx('early', 100, 'HTTP/2.0', payload => "to_jsonb(repeat('x', 100000))");
+deliver_through_nginx('prompt', 2000, 'HTTP/2.0');
+
+# --- broken HTTP/2
+
+deliver('reset', "https://127.0.0.1:$broken_port/reset", 100);
+deliver('drop', "https://127.0.0.1:$broken_port/drop", 400, schedule => '{0 s,1 s,1 s,1 s,1 s,1 s}');
+
+$broken->say('report');
+my ($report) = $broken->line('report') =~ /^report (.*)/;
+$report = JSON::PP->new->decode($report);
+is_deeply($report->{'/reset'}, { events => 100, requests => { '2.0' => 100, '1.1' => 100 } },
+	'reset: what fails over HTTP/2 is sent again over HTTP/1.1, once');
+is($report->{'/drop'}{events}, 400, 'drop: a connection that breaks loses no event');
+
+done_testing();
