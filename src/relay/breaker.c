@@ -10,8 +10,8 @@
  * wait; a probe goes out from time to time, and the first success ends it.
  *
  * Apart from that, the number of requests in flight follows what the endpoint
- * can do: one more with each success, half as many after a failure.  So one
- * that hangs does not take all the places there are.
+ * can do: one more with each success, half as many when it does not answer or
+ * asks for less.  So one that hangs does not take all the places there are.
  */
 #include "postgres.h"
 
@@ -42,13 +42,14 @@ breaker_success(Breaker *breaker, int max_in_flight)
 }
 
 void
-breaker_failure(Breaker *breaker, bool first_attempt, int retry_after_s,
-				TimestampTz now)
+breaker_failure(Breaker *breaker, bool first_attempt, bool overloaded,
+				int retry_after_s, TimestampTz now)
 {
 	TimestampTz asked = TimestampTzPlusMilliseconds(now,
 													(int64) Min(retry_after_s, BREAKER_PROBE_MAX_MS / 1000) * 1000);
 
-	breaker->window = Max(breaker->window / 2, 1);
+	if (overloaded)
+		breaker->window = Max(breaker->window / 2, BREAKER_WINDOW_MIN);
 	if (breaker->open)
 		breaker->probe_at = Max(breaker->probe_at, asked);
 	else if (first_attempt)

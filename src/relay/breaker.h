@@ -11,6 +11,7 @@
 #define BREAKER_PROBE_MIN_MS 1000	/* before the first probe */
 #define BREAKER_PROBE_MAX_MS (5 * 60 * 1000)	/* between two, at most */
 #define BREAKER_WINDOW_START 8	/* requests in flight, before any success */
+#define BREAKER_WINDOW_MIN 4	/* however much the endpoint is at pains */
 
 typedef struct Breaker
 {
@@ -35,7 +36,8 @@ extern void breaker_works(Breaker *breaker);
 
 /* It fails. */
 extern void breaker_failure(Breaker *breaker, bool first_attempt,
-							int retry_after_s, TimestampTz now);
+							bool overloaded, int retry_after_s,
+							TimestampTz now);
 
 /* What is written down says that the endpoint fails, or that it works. */
 extern void breaker_set(Breaker *breaker, bool open, TimestampTz now);

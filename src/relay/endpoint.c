@@ -189,7 +189,7 @@ endpoint_next_timer(const Endpoint *endpoint)
 
 /*
  * From the end of the queue on, what has not been sent is dropped; what comes
- * before the last event that was sent is parked.
+ * before the last event that was sent, or written down, is parked.
  */
 void
 endpoint_stop(Endpoint *endpoint)
@@ -220,8 +220,8 @@ endpoint_take_response(const HttpResponse *response)
 	else if (answer.blames_event)
 		breaker_works(breaker);
 	else
-		breaker_failure(breaker, answer.first_attempt, answer.retry_after_s,
-						GetCurrentTimestamp());
+		breaker_failure(breaker, answer.first_attempt, answer.overloaded,
+						answer.retry_after_s, GetCurrentTimestamp());
 	if (!endpoint->draining &&
 		(answer.verdict == RETRY_GONE || breaker->trip_wanted))
 		endpoint_stop(endpoint);

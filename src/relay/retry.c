@@ -54,6 +54,15 @@ retry_blames_event(int status)
 }
 
 /*
+ * No answer at all, too many requests, service unavailable.
+ */
+bool
+retry_tells_overload(int status)
+{
+	return status == 0 || status == 429 || status == 503;
+}
+
+/*
  * How long to wait before the next attempt, or -1 if the schedule is
  * exhausted.
  *

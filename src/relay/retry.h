@@ -18,6 +18,9 @@ extern RetryVerdict retry_judge(int status);
 /* Is a failure about this one event, while the endpoint as such works? */
 extern bool retry_blames_event(int status);
 
+/* Does a failure say that the endpoint cannot take so much at a time? */
+extern bool retry_tells_overload(int status);
+
 /*
  * How long to wait before the next attempt; -1 if the schedule is exhausted.
  * schedule_ms[i] is the wait before attempt i + 1, attempts is the number made

@@ -5,10 +5,10 @@
  * Events of one key go one after another: each is chained to the one before
  * it, in this run or in one ahead of it, and becomes ready when that is
  * delivered or dead.  When it has failed, and will be retried, the rest of its
- * chain is parked with it.  What has failed is written down as soon as may be,
- * so that it can be retried, and the same goes for all of an exception.  All
- * else about new events has time until the whole run is finished; if this
- * process dies before, they are read and sent again.
+ * chain is parked with it.  What is to be sent at a later time is written down
+ * as soon as may be.  That a new event was delivered is not written down but by
+ * the lane's move, when the whole run is finished; if this process dies before,
+ * the run is read and sent again.
  */
 #include "postgres.h"
 
@@ -87,16 +87,15 @@ run_queue(RunItem *item)
 }
 
 /*
- * What was never sent may be given back, and must not be written down before.
+ * Is there something to be written down of an item soon?  What is parked can
+ * wait: should the endpoint fail as a whole, it is given back instead.
  */
 static bool
 run_is_news(const RunItem *item)
 {
-	if (!item->decided || item->settled)
+	if (!item->decided || item->settled || item->result.fate == OUTBOX_PARKED)
 		return false;
-	if (run_is_new(item->run))
-		return item->result.fate == OUTBOX_RETRY || item->result.fate == OUTBOX_DEAD;
-	return item->result.fate != OUTBOX_PARKED;
+	return item->result.fate != OUTBOX_DELIVERED || !run_is_new(item->run);
 }
 
 static void
@@ -303,6 +302,7 @@ run_take_response(const HttpResponse *response)
 	answer.verdict = retry_judge(response->status);
 	answer.first_attempt = run_is_new(run);
 	answer.blames_event = retry_blames_event(response->status);
+	answer.overloaded = retry_tells_overload(response->status);
 	answer.retry_after_s = response->retry_after_s;
 	run->in_flight--;
 	item->result.attempts++;
@@ -381,7 +381,7 @@ run_cut(Run *run)
 	int			kept = run->batch.count;
 
 	Assert(run_is_new(run));
-	while (kept > 0 && !run->items[kept - 1].sent)
+	while (kept > 0 && !run->items[kept - 1].sent && !run->items[kept - 1].settled)
 		kept--;
 	run_forget_items(run, kept);
 	if (kept == 0)

@@ -28,6 +28,7 @@ typedef struct RunAnswer
 	RetryVerdict verdict;
 	bool		first_attempt;	/* at this event */
 	bool		blames_event;	/* it failed, but the endpoint works */
+	bool		overloaded;		/* it failed, and the endpoint should get less */
 	int			retry_after_s;
 } RunAnswer;
 
@@ -47,9 +48,9 @@ extern int	run_send(Run *run, int room, const char *identity);
 extern RunAnswer run_take_response(const HttpResponse *response);
 
 /*
- * Drops what comes after the last event that was sent, as if it had never been
- * read; call it for the last run first.  False: nothing was sent, so all of it
- * can be dropped; the runs before have forgotten it then.
+ * Drops what comes after the last event that was sent or written down, as if it
+ * had never been read; call it for the last run first.  False: there is none,
+ * so all of it can be dropped; the runs before have forgotten it then.
  */
 extern bool run_cut(Run *run);
 

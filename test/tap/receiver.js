@@ -11,13 +11,15 @@
  *   ok             200
  *   fail           500
  *   gone           410
+ *   refuse         422
  *   drop           closes the connection without an answer
  *   redirect       302 to /ok/redirected
  *   hang           no answer, ever
  *   hold           no answer until POST /release/NAME, then 200
  *   retry-after-N  503 with Retry-After: N at an event's first attempt, then 200
  *   retry-date-N   likewise, with the date that is N seconds away
- *   told           500 as often per event as its data's "fail" says, then 200
+ *   told           500 as often per event as its data's "fail" says, then 200;
+ *                  no answer until the release if its data says "hold"
  *   switch         what PUT /switch/NAME has last said: one of the above
  *
  * Control:
@@ -84,11 +86,14 @@ function decide(behaviour, to, attempt, data) {
 		case 'ok': return { status: 200 };
 		case 'fail': return { status: 500 };
 		case 'gone': return { status: 410 };
+		case 'refuse': return { status: 422 };
 		case 'drop': return { drop: true };
 		case 'redirect': return { status: 302, headers: { Location: '/ok/redirected' } };
 		case 'hang': return { hold: true, forever: true };
 		case 'hold': return to.released ? { status: 200 } : { hold: true };
-		case 'told': return { status: attempt <= (data?.fail ?? 0) ? 500 : 200 };
+		case 'told':
+			return data?.hold && !to.released ? { hold: true } :
+				{ status: attempt <= (data?.fail ?? 0) ? 500 : 200 };
 		case 'switch': return decide(to.behaviour, to, attempt, data);
 		case 'retry-after':
 		case 'retry-date': {

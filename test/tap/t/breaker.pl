@@ -106,4 +106,30 @@ ok(!$node->log_contains(qr/the endpoint of subscription "single" fails/), 'nor d
 is(sql("SELECT count(*), max(attempt) FROM outbox_attempts WHERE subscription = 'single'"), '20|20',
 	'all attempts can be seen');
 
+subscribe($node, $receiver, '/refuse/strict', topics => "'{strict}'", retry_schedule => "'{0 s}'");
+sql("SELECT count(outbox_enqueue('strict', '{}')) FROM generate_series(1, 100)");
+wait_until($node, "SELECT dead = 100 AND state = 'active' FROM outbox_subscriptions WHERE name = 'strict'",
+	'events that an endpoint answers 422 to die, however many in a row');
+
+# --- what a probe must not do
+
+$receiver->switch('parts', 'fail');
+subscribe($node, $receiver, '/switch/parts', topics => "'{parts}'", partitions => 4, retry_schedule => "'{0 s,1 h}'");
+sql(q(
+	SELECT outbox_enqueue('parts', '{"n": 0}', key => 'later', deliver_at => now() + interval '1 day');
+	SELECT count(outbox_enqueue('parts', jsonb_build_object('n', n))) FROM generate_series(1, 100) n));
+wait_until($node, "SELECT state = 'failing' FROM outbox_subscriptions WHERE name = 'parts'", 'an endpoint of partitions fails');
+sql("SELECT outbox_discard('parts'); DELETE FROM outbox_delivery WHERE lane < 3 AND last_at IS NOT NULL");
+sql("UPDATE outbox_lane SET position = (SELECT last_value FROM outbox_position_seq) WHERE lane < 3");
+$requests = () = $receiver->requests('parts');
+$receiver->wait_for('parts', requests => $requests + 3);
+is(sql("SELECT state FROM outbox_subscriptions WHERE name = 'parts'"), 'failing',
+	'a partition that has nothing to send does not end that');
+is(scalar(grep { $_->{data}{n} == 0 } $receiver->requests('parts')), 0,
+	'an event whose time is yet to come is no probe');
+$receiver->switch('parts', 'ok');
+sql("SELECT outbox_alter('parts', timeout => '10 s')");
+wait_until($node, "SELECT state = 'active' AND waiting = 1 FROM outbox_subscriptions WHERE name = 'parts'",
+	'once it works, all but that one is delivered');
+
 done_testing();

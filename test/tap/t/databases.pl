@@ -86,6 +86,14 @@ is($receiver->distinct_numbers('shop'), '1 1 2 3', 'after outbox_adopt it sends 
 is(scalar(identities('shop')), 2, 'under a new identity, and only then');
 is($node->safe_psql('copy', 'SELECT state FROM outbox_subscriptions'), 'active',
 	'it is not held any more');
+my $identity = 'SELECT identity FROM outbox_home';
+my $before = $node->safe_psql('copy', $identity);
+$node->safe_psql('copy', 'UPDATE outbox_home SET system_identifier = 1');
+is($node->safe_psql('copy', 'SELECT state FROM outbox_subscriptions'), 'held', 'pg_upgrade looks like a copy');
+$node->safe_psql('copy', 'SELECT outbox_adopt(keep_identity => true)');
+is($node->safe_psql('copy', "SELECT state, ($identity) FROM outbox_subscriptions"), "active|$before",
+	'it can go on under its identity');
+is(error_code($node, 'copy', 'SELECT outbox_adopt(NULL)'), '22004', 'yes or no');
 sql('DROP DATABASE copy');
 
 # --- templates

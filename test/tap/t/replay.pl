@@ -94,4 +94,19 @@ isnt($requests[2]{verified}, '1', 'without overlap the old secret is of no use a
 ok($requests[3]{verified} eq '1', 'the new one is');
 wait_until($node, 'SELECT old_secret IS NULL FROM outbox_subscription WHERE name = \'rotated\'', 'the old one is forgotten');
 
+# --- what was read ahead
+
+my $stolen = subscribe($node, $receiver, '/hold/ahead', topics => "'{ahead}'", max_in_flight => 2);
+enqueue_numbers($node, 'ahead', 1 .. 6);
+$receiver->wait_for('ahead', requests => 2);
+$receiver->set_secret('moved', sql("SELECT outbox_rotate_secret('ahead', overlap => '0')"));
+sql("SELECT outbox_alter('ahead', url => '" . $receiver->url('/ok/moved') . "')");
+wait_for_pass($node);
+$receiver->release('ahead');
+$receiver->wait_for('moved', requests => 4);
+wait_for_pass($node);
+is($receiver->sorted_numbers('moved'), '3 4 5 6', 'what has not been sent goes to the new URL');
+is(scalar(grep { $_->{verified} ne '1' } $receiver->requests('moved')), 0, 'with the new secret');
+is($receiver->sorted_numbers('ahead'), '1 2', 'and not to the old one');
+
 done_testing();

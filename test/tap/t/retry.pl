@@ -132,6 +132,24 @@ $receiver->wait_for('stuck', requests => 4);
 witness();
 is(scalar($receiver->requests('stuck')), 4, 'no more than max_in_flight requests are out');
 
+# --- a slow request holds up no retry
+
+subscribe($node, $receiver, '/told/mixed', topics => "'{mixed}'", retry_schedule => "'{0 s,100 ms,100 ms}'",
+	timeout => "'60 s'");
+sql(q(
+	SELECT outbox_enqueue('mixed', '{"n": 1, "hold": true}');
+	SELECT outbox_enqueue('mixed', '{"n": 2, "fail": 1}')));
+$receiver->wait_for('mixed', requests => 3);
+is($receiver->sorted_numbers('mixed'), '1 2 2', 'an event is retried while another one before it hangs');
+sql(q(
+	SELECT outbox_enqueue('mixed', '{"n": 3, "hold": true}', deliver_at => clock_timestamp() + interval '10 ms');
+	SELECT outbox_enqueue('mixed', '{"n": 4, "fail": 2}', deliver_at => clock_timestamp() + interval '300 ms')));
+$receiver->wait_for('mixed', requests => 7);
+is($receiver->sorted_numbers('mixed'), '1 2 2 3 4 4 4', 'exceptions do not wait for each other either');
+$receiver->release('mixed');
+wait_until($node, "SELECT delivered = 4 AND waiting = 0 FROM outbox_subscriptions WHERE name = 'mixed'",
+	'all are delivered, and counted');
+
 # --- pause
 
 subscribe($node, $receiver, '/told/paused', topics => "'{paused}'",
