@@ -129,6 +129,22 @@ sub distinct_numbers
 	return join(' ', sort { $a <=> $b } values %by_id);
 }
 
+# How often an event was sent before all earlier ones of its key had been
+# accepted.  Events have data {"key": ..., "n": ...}, n counted from 1 in each.
+sub overtakings
+{
+	my ($self, $name) = @_;
+	my (%accepted, $count);
+
+	for my $request ($self->requests($name))
+	{
+		my ($key, $n) = @{ $request->{data} }{qw(key n)};
+		$count++ if ($accepted{$key} // 0) < $n - 1;
+		$accepted{$key} = $n if $request->{status} == 200 && $n > ($accepted{$key} // 0);
+	}
+	return $count // 0;
+}
+
 sub stop
 {
 	my ($self) = @_;

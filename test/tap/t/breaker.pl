@@ -27,21 +27,6 @@ sub enqueue
 	return;
 }
 
-# How often an event was sent before all earlier ones of its key had been accepted.
-sub overtakings
-{
-	my ($name) = @_;
-	my (%accepted, $count);
-
-	for my $request ($receiver->requests($name))
-	{
-		my ($key, $n) = @{ $request->{data} }{qw(key n)};
-		$count++ if ($accepted{$key} // 0) < $n - 1;
-		$accepted{$key} = $n if $request->{status} == 200 && $n > ($accepted{$key} // 0);
-	}
-	return $count // 0;
-}
-
 my $rows = "SELECT waiting + parked FROM outbox_subscriptions WHERE name = 'shop'";
 
 # --- it fails
@@ -87,7 +72,7 @@ ok($node->log_contains(qr/LOG:  the endpoint of subscription "shop" works again/
 is(scalar(keys %{ { map { $_->{id} => 1 } grep { $_->{status} == 200 } $receiver->requests('shop') } }), 1100,
 	'nothing is lost');
 is(sql('SELECT count(*) FROM outbox_dead'), '0', 'nothing has died');
-is(overtakings('shop'), 0, 'each key is in order');
+is($receiver->overtakings('shop'), 0, 'each key is in order');
 
 # --- events that are refused do not make an endpoint fail
 

@@ -19,22 +19,6 @@ sub sql
 	return $node->safe_psql('postgres', shift);
 }
 
-# How often an event was sent before all earlier ones of its key had been
-# accepted.  Events have data {"key": ..., "n": ...}.
-sub overtakings
-{
-	my ($name) = @_;
-	my (%accepted, $count);
-
-	for my $request ($receiver->requests($name))
-	{
-		my ($key, $n) = @{ $request->{data} }{qw(key n)};
-		$count++ if ($accepted{$key} // 0) < $n - 1;
-		$accepted{$key} = $n if $request->{status} == 200 && $n > ($accepted{$key} // 0);
-	}
-	return $count // 0;
-}
-
 # --- many keys, more events than fit into a batch, some fail
 
 subscribe($node, $receiver, '/told/keys', topics => "'{keys}'",
@@ -51,7 +35,7 @@ wait_until($node, 'SELECT position = last_value AND waiting = 0 AND parked = 0'
 my @requests = $receiver->requests('keys');
 is(scalar(grep { $_->{status} == 200 } @requests), 1200, 'each event is accepted once');
 cmp_ok(scalar(@requests), '>', 1200, 'though some had failed');
-is(overtakings('keys'), 0, 'no event overtakes another of its key');
+is($receiver->overtakings('keys'), 0, 'no event overtakes another of its key');
 
 # --- likewise while the relay dies and the subscription is paused now and then
 
@@ -71,7 +55,7 @@ for my $round (0 .. 5)
 $receiver->wait_for('chaos', events => 600);
 wait_until($node, 'SELECT position = last_value AND waiting = 0 AND parked = 0'
 	  . " FROM outbox_subscriptions, outbox_position_seq WHERE name = 'chaos'", 'all of that, too');
-is(overtakings('chaos'), 0, 'no event overtakes another of its key');
+is($receiver->overtakings('chaos'), 0, 'no event overtakes another of its key');
 
 # --- a failing key holds up no other
 
@@ -89,7 +73,7 @@ sql(q(
 	SELECT outbox_enqueue('bad', '{"key": "a", "n": 4}', key => 'a')));
 terminate_worker($node, 'relay');
 $receiver->wait_for('bad', requests => 9);
-is(overtakings('bad'), 0, 'parked events wait for their turn, even if the relay dies');
+is($receiver->overtakings('bad'), 0, 'parked events wait for their turn, even if the relay dies');
 @requests = $receiver->requests('bad');
 my ($last_of_a) = grep { $requests[$_]{data}{key} eq 'a' && $requests[$_]{data}{n} == 4 } 0 .. $#requests;
 is($last_of_a, $#requests, 'events of another key, or without one, do not wait');

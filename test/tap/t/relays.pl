@@ -44,20 +44,6 @@ sub enqueue
 	return;
 }
 
-sub overtakings
-{
-	my ($name) = @_;
-	my (%accepted, $count);
-
-	for my $request ($receiver->requests($name))
-	{
-		my ($key, $n) = @{ $request->{data} }{qw(key n)};
-		$count++ if ($accepted{$key} // 0) < $n - 1;
-		$accepted{$key} = $n if $n > ($accepted{$key} // 0);
-	}
-	return $count // 0;
-}
-
 # --- they share the work
 
 subscribe($node, $receiver, '/ok/calm', topics => "'{calm}'", partitions => 6);
@@ -67,7 +53,7 @@ $receiver->wait_for('calm', requests => 1200);
 wait_until($node, "SELECT lag_events = 0 AND delivered = 1200 AND partitions = 6 FROM outbox_subscriptions"
 	  . " WHERE name = 'calm'", 'all is delivered');
 is(scalar($receiver->requests('calm')), 1200, 'each event is sent once');
-is(overtakings('calm'), 0, 'each key is in order');
+is($receiver->overtakings('calm'), 0, 'each key is in order');
 is(sql('SELECT count(*) FROM outbox_lane WHERE delivered > 0'), 6, 'every partition has its part of it');
 sql(q(SELECT count(outbox_enqueue('calm', jsonb_build_object('key', n, 'n', 1))) FROM generate_series(1, 60) n));
 $receiver->wait_for('calm', requests => 1260);
@@ -85,7 +71,7 @@ for my $round (0 .. 5)
 	$receiver->wait_for('deaths', events => 400 * $round + 200);
 }
 $receiver->wait_for('deaths', events => 2400);
-is(overtakings('deaths'), 0, 'each key is in order though relays die');
+is($receiver->overtakings('deaths'), 0, 'each key is in order though relays die');
 wait_for_shares('3 6', 'those that come back get their share');
 sql("SELECT outbox_unsubscribe('deaths')");
 
