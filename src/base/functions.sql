@@ -36,6 +36,7 @@ AS $$
 DECLARE
 	next_empty text := format('SELECT slot FROM %s WHERE state = %L ORDER BY slot LIMIT 1', ring, 'empty');
 	next       smallint;
+	quiet      xid8;
 BEGIN
 	EXECUTE next_empty INTO next;
 	IF next IS NULL THEN
@@ -46,8 +47,9 @@ BEGIN
 	IF next IS NULL THEN
 		RETURN false;
 	END IF;
-	EXECUTE format('UPDATE %s SET state = %L, closed_at = clock_timestamp(),
-		quiet_xid = @extschema@.idempotency_next_xid() WHERE state = %L', ring, 'old', 'current');
+	quiet := @extschema@.idempotency_next_xid();
+	EXECUTE format('UPDATE %s SET state = %L, closed_at = clock_timestamp(), quiet_xid = $1
+		WHERE state = %L', ring, 'old', 'current') USING quiet;
 	EXECUTE format('UPDATE %s SET state = %L, opened_at = clock_timestamp(),
 		generation = (SELECT max(generation) + 1 FROM %1$s) WHERE slot = $1', ring, 'current') USING next;
 	PERFORM @extschema@.idempotency_ring_changed(ring);
@@ -74,14 +76,14 @@ BEGIN
 	IF unused IS NULL THEN
 		RETURN false;
 	END IF;
-	EXECUTE format('LOCK TABLE @extschema@.%I IN ACCESS EXCLUSIVE MODE NOWAIT', tables || '_' || unused);
+	EXECUTE 'LOCK TABLE @extschema@.' || tables || '_' || unused || ' IN ACCESS EXCLUSIVE MODE NOWAIT';
 	-- Another session may have emptied it, and put it to use again.
 	EXECUTE format('UPDATE %s SET state = %L, generation = NULL, opened_at = NULL, closed_at = NULL,
 		quiet_xid = NULL, rest_until = NULL WHERE slot = $1 AND state = $2', ring, 'empty')
 		USING unused, unused_state;
 	GET DIAGNOSTICS emptied = ROW_COUNT;
 	IF emptied > 0 THEN
-		EXECUTE format('TRUNCATE @extschema@.%I', tables || '_' || unused);
+		EXECUTE 'TRUNCATE @extschema@.' || tables || '_' || unused;
 	END IF;
 	RETURN emptied > 0;
 EXCEPTION WHEN lock_not_available THEN

@@ -124,8 +124,8 @@ BEGIN
 	IF NOT FOUND OR NOT @extschema@.idempotency_is_quiet(oldest.quiet_xid) THEN
 		RETURN false;
 	END IF;
-	EXECUTE format('SELECT count(*) FILTER (WHERE expires_at <= $1), count(*) FILTER (WHERE expires_at > $1)
-		FROM @extschema@.idem_key_%s', oldest.slot)
+	EXECUTE 'SELECT count(*) FILTER (WHERE expires_at <= $1), count(*) FILTER (WHERE expires_at > $1)
+		FROM @extschema@.idem_key_' || oldest.slot
 		INTO expired, others USING started;
 	IF others > 0 THEN
 		-- Somebody has been about them: looking again must not be all we do.

@@ -281,6 +281,25 @@ launcher_forget_dropped(const SharedDatabaseInfo *infos, int count, List *rows)
 }
 
 /*
+ * Takes note of a worker's end, so that it can be started again after a pause.
+ */
+static void
+launcher_forget_stopped(LauncherDatabase *entry, SharedSeat seat)
+{
+	LauncherWorker *worker = &entry->workers[seat];
+	pid_t		pid;
+
+	if (worker->handle == NULL ||
+		GetBackgroundWorkerPid(worker->handle, &pid) != BGWH_STOPPED)
+		return;
+	pfree(worker->handle);
+	worker->handle = NULL;
+	worker->not_before = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
+													 LAUNCHER_RESTART_MS);
+	entry->stale = true;		/* has the owner changed, or gone? */
+}
+
+/*
  * Starts or stops one worker, as wanted.  Returns when it is to be looked at
  * again; 0: when something happens.
  */
@@ -292,16 +311,8 @@ launcher_tend_worker(LauncherDatabase *entry, SharedSeat seat, bool wanted,
 	WorkerTarget target = {.database = entry->database,.owner = owner,.seat = seat};
 	bool		is_relay = seat >= SHARED_RELAY;
 	TimestampTz now = GetCurrentTimestamp();
-	pid_t		pid;
 
-	if (worker->handle != NULL &&
-		GetBackgroundWorkerPid(worker->handle, &pid) == BGWH_STOPPED)
-	{
-		pfree(worker->handle);
-		worker->handle = NULL;
-		worker->not_before = TimestampTzPlusMilliseconds(now, LAUNCHER_RESTART_MS);
-		entry->stale = true;	/* has the owner changed, or gone? */
-	}
+	launcher_forget_stopped(entry, seat);
 	if (!wanted)
 	{
 		if (worker->handle != NULL)
@@ -347,10 +358,16 @@ launcher_tend(const SharedDatabaseInfo *infos, int count, List *rows)
 			continue;			/* its owner may not be what it was */
 		for (int seat = 0; seat < SHARED_SEATS; seat++)
 		{
-			bool		has_seat = seat < SHARED_RELAY + settings_relays;
-			TimestampTz again_at = launcher_tend_worker(entry, seat,
-														wanted && has_seat,
-														infos[i].owner);
+			TimestampTz again_at;
+
+			/* A relay that is one too many leaves by itself. */
+			if (wanted && seat >= SHARED_RELAY + settings_relays)
+			{
+				launcher_forget_stopped(entry, seat);
+				continue;
+			}
+			again_at = launcher_tend_worker(entry, seat, wanted,
+											infos[i].owner);
 
 			if (again_at != 0)
 				sleep_ms = Min(sleep_ms,

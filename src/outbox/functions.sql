@@ -378,6 +378,9 @@ BEGIN
 	IF NOT FOUND THEN
 		RETURN NULL;
 	END IF;
+	-- What is read again is not dead any more.
+	DELETE FROM @extschema@.outbox_delivery
+	WHERE subscription = subscription_id AND state = 'dead' AND position >= first;
 	PERFORM @extschema@.outbox_wake();
 	RETURN first;
 END

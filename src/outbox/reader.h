@@ -175,7 +175,10 @@ extern void outbox_move_lane(OutboxLaneId id, const OutboxLane *after,
 /* Counts exceptions that were delivered. */
 extern void outbox_count_delivered(OutboxLaneId id, int64 delivered);
 
-/* Switches a subscription off for a reason. */
+/*
+ * Switches a subscription off for a reason; not if it is locked: the endpoint
+ * will say so again.
+ */
 extern void outbox_disable(int64 subscription, const char *reason);
 
 /*

@@ -40,8 +40,9 @@ COMMENT ON FUNCTION outbox_lanes_behind(bigint) IS
 	'Internal: who has yet to read something up to this position, as far as is written down.';
 
 /*
- * Lanes cannot move back, and none can be added, until the truncation is
- * committed.  Whoever has rows in the segment and is still open has it locked.
+ * Lanes cannot move back, none can be added, and nobody else truncates, until
+ * this is committed.  Whoever has rows in the segment and is still open has it
+ * locked.
  */
 CREATE FUNCTION outbox_truncate()
 RETURNS boolean
@@ -50,15 +51,16 @@ SET search_path = pg_catalog, pg_temp
 SET lock_timeout = '100ms'
 AS $$
 DECLARE
-	oldest @extschema@.outbox_ring;
+	oldest text := 'SELECT last_position FROM @extschema@.outbox_ring WHERE state = ''old'' ORDER BY generation LIMIT 1';
+	upto   bigint;
 BEGIN
-	SELECT * INTO oldest FROM @extschema@.outbox_ring
-		WHERE state = 'old' ORDER BY generation LIMIT 1;
-	IF NOT FOUND OR EXISTS (SELECT FROM @extschema@.outbox_lanes_behind(oldest.last_position)) THEN
+	EXECUTE oldest INTO upto;
+	IF upto IS NULL OR EXISTS (SELECT FROM @extschema@.outbox_lanes_behind(upto)) THEN
 		RETURN false;
 	END IF;
-	LOCK TABLE @extschema@.outbox_lane IN SHARE MODE;
-	RETURN NOT EXISTS (SELECT FROM @extschema@.outbox_lanes_behind(oldest.last_position))
+	LOCK TABLE @extschema@.outbox_lane IN SHARE ROW EXCLUSIVE MODE;
+	EXECUTE oldest INTO upto;
+	RETURN upto IS NOT NULL AND NOT EXISTS (SELECT FROM @extschema@.outbox_lanes_behind(upto))
 		AND @extschema@.idempotency_ring_truncate('@extschema@.outbox_ring', 'outbox_log', 'old');
 EXCEPTION WHEN lock_not_available THEN
 	RETURN false;
@@ -70,6 +72,8 @@ COMMENT ON FUNCTION outbox_truncate() IS
 /*
  * A subscription that holds back more of the log than it may loses what it has
  * not read.  Its relay notices that the lane was moved, and reads on from there.
+ * Nothing is given up that could not be truncated anyway, since an open
+ * transaction has rows there.
  */
 CREATE FUNCTION outbox_pass_over()
 RETURNS boolean
@@ -78,12 +82,17 @@ SET search_path = pg_catalog, pg_temp
 SET lock_timeout = '100ms'
 AS $$
 DECLARE
-	upto   bigint;
-	passed record;
+	segment    smallint;
+	upto       bigint;
+	passed     record;
 	any_passed boolean := false;
 BEGIN
-	SELECT last_position INTO upto FROM @extschema@.outbox_ring
+	SELECT slot, last_position INTO segment, upto FROM @extschema@.outbox_ring
 		WHERE state = 'old' ORDER BY generation LIMIT 1;
+	IF segment IS NULL THEN
+		RETURN false;
+	END IF;
+	EXECUTE 'LOCK TABLE @extschema@.outbox_log_' || segment || ' IN ACCESS EXCLUSIVE MODE NOWAIT';
 	FOR passed IN
 		WITH behind AS (
 			SELECT l.subscription, l.lane, l.position FROM @extschema@.outbox_lanes_behind(upto) l)
@@ -139,7 +148,7 @@ RETURNS numeric
 LANGUAGE sql VOLATILE PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
 AS $$
-	SELECT sum(pg_total_relation_size(format('@extschema@.outbox_log_%s', slot)::regclass))
+	SELECT sum(pg_total_relation_size(('@extschema@.outbox_log_' || slot)::regclass))
 	FROM @extschema@.outbox_ring
 $$;
 COMMENT ON FUNCTION outbox_log_size() IS
@@ -174,9 +183,9 @@ BEGIN
 		END IF;
 	END IF;
 	SELECT * INTO now_used FROM @extschema@.outbox_ring WHERE state = 'current';
-	EXECUTE format('SELECT EXISTS (SELECT FROM @extschema@.outbox_log_%s)', now_used.slot) INTO is_used;
+	EXECUTE 'SELECT EXISTS (SELECT FROM @extschema@.outbox_log_' || now_used.slot || ')' INTO is_used;
 	IF is_used AND (now_used.opened_at <= clock_timestamp() - retention / 2
-		OR keep >= 0 AND pg_total_relation_size(format('@extschema@.outbox_log_%s', now_used.slot)) > keep / 4)
+		OR keep >= 0 AND pg_total_relation_size(('@extschema@.outbox_log_' || now_used.slot)::regclass) > keep / 4)
 	THEN
 		PERFORM @extschema@.outbox_switch();
 	END IF;
@@ -196,7 +205,8 @@ DECLARE
 	deleted        bigint := 0;
 BEGIN
 	UPDATE @extschema@.outbox_subscription SET old_secret = NULL, old_until = NULL
-		WHERE old_until <= clock_timestamp();
+		WHERE id IN (SELECT s.id FROM @extschema@.outbox_subscription s
+			WHERE s.old_until <= clock_timestamp() FOR NO KEY UPDATE SKIP LOCKED);
 	IF dead_retention <> '-1' THEN
 		DELETE FROM @extschema@.outbox_delivery d
 		USING (SELECT o.subscription, o.position FROM @extschema@.outbox_delivery o

@@ -315,6 +315,8 @@ outbox_disable(int64 subscription, const char *reason)
 	Datum		values[2];
 
 	values[0] = Int64GetDatum(subscription);
+	if (query_run(&lock_subscription, values, NULL, false) == 0)
+		return;
 	values[1] = CStringGetTextDatum(reason);
 	query_run(&disable, values, NULL, false);
 }

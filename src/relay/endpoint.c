@@ -177,7 +177,7 @@ endpoint_next_timer(const Endpoint *endpoint)
 {
 	TimestampTz next = endpoint->busy_until;
 
-	if (!endpoint->active)
+	if (!endpoint->active || endpoint->draining)
 		return next;
 	if (!endpoint->breaker.open)
 		return endpoint_earlier(next, endpoint->next_due_at);
@@ -508,6 +508,11 @@ endpoint_read_waiting(Endpoint *endpoint, const OutboxSubscription *subscription
 		return false;
 	}
 	run = endpoint_start_run(endpoint, subscription, batch, kind, context);
+	if (run_is_finished(run))
+	{
+		run_free(run);
+		return false;
+	}
 	endpoint->due_runs = endpoint_append_run(endpoint->due_runs, run, parent);
 	return true;
 }
@@ -531,8 +536,11 @@ endpoint_read_due(Endpoint *endpoint, const OutboxSubscription *subscription,
 	if (endpoint->next_due_at == 0 ||
 		endpoint->next_due_at > GetCurrentTimestamp())
 		return;
-	(void) endpoint_read_waiting(endpoint, subscription, RUN_DUE, context);
-	endpoint_note_next_due(endpoint);
+	if (endpoint_read_waiting(endpoint, subscription, RUN_DUE, context))
+		endpoint_note_next_due(endpoint);
+	else
+		endpoint->next_due_at = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
+															ENDPOINT_BUSY_MS);
 }
 
 static bool
@@ -595,7 +603,7 @@ endpoint_read(Endpoint *endpoint, const OutboxSubscription *subscription,
 	if (first && !endpoint->discarding &&
 		run_lane_before(first)->position != subscription->lane.position)
 		endpoint_discard(endpoint);
-	if (endpoint_is_idle(endpoint))
+	if (endpoint_is_idle(endpoint) && !breaker->trip_wanted)
 		endpoint->draining = endpoint->discarding = false;
 
 	if (breaker->open)
@@ -608,5 +616,6 @@ endpoint_read(Endpoint *endpoint, const OutboxSubscription *subscription,
 								 OUTBOX_BATCH_MAX, context);
 	if (!endpoint->draining)
 		endpoint_read_due(endpoint, subscription, context);
-	return endpoint->more && endpoint_wants_events(endpoint);
+	return endpoint->busy_until == 0 && endpoint->more &&
+		endpoint_wants_events(endpoint);
 }

@@ -157,23 +157,28 @@ relay_drop_inactive(Relay *relay)
 }
 
 /*
- * Is a lane this relay's to serve?  Takes it, if it is free already.
+ * Is a lane this relay's to serve?  Takes it, if it is free already; then it is
+ * read in the next pass, which sees all that the one before has written down.
  */
 static Endpoint *
 relay_take_lane(Relay *relay, OutboxLaneId id)
 {
 	Endpoint   *endpoint;
 
-	if ((id.subscription + id.number) % relay->relays != relay->rank)
+	if (relay->rank < 0 ||
+		(id.subscription + id.number) % relay->relays != relay->rank)
 		return NULL;
 	endpoint = relay_endpoint(relay, id);
 	endpoint->active = true;
-	if (!endpoint->owned)
-		endpoint->owned = outbox_own_lane(id);
-	if (!endpoint->owned)
+	if (endpoint->owned)
+		return endpoint;
+	endpoint->owned = outbox_own_lane(id);
+	if (endpoint->owned)
+		relay->pass_urgent = true;
+	else
 		endpoint->busy_until = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
 														   RELAY_OWN_MS);
-	return endpoint->owned ? endpoint : NULL;
+	return NULL;
 }
 
 static Size
@@ -200,6 +205,8 @@ relay_read(Relay *relay)
 
 	relay->rank = shared_relay_rank(relay->database, relay->number,
 									&relay->relays);
+	if (relay->number >= settings_relays)
+		relay->rank = -1;		/* nothing is its own any more */
 	foreach(cell, relay->endpoints)
 		((Endpoint *) lfirst(cell))->active = false;
 	if (relay_is_at_home(relay))
@@ -211,12 +218,14 @@ relay_read(Relay *relay)
 		if (endpoint == NULL)
 			continue;
 		if (!endpoint_is_idle(endpoint) && relay_bytes(relay) > RELAY_BYTES_MAX)
+		{
 			endpoint->more = false; /* not now */
+			endpoint->next_due_at = 0;
+		}
 		else
 			relay->pass_urgent |= endpoint_read(endpoint, &subscriptions[i],
 												&horizon, relay->context);
 	}
-	relay_drop_inactive(relay);
 	relay->grace_ends_at = horizon.grace_ends_at;
 	outbox_horizon_end(&horizon);
 }
@@ -283,6 +292,7 @@ relay_pass(Relay *relay)
 	settled = relay_settle(relay);
 	relay_read(relay);
 	worker_commit();
+	relay_drop_inactive(relay);
 	relay_note_commit(relay);
 	MemoryContextSwitchTo(relay->turn_context);
 	foreach(cell, settled)
@@ -460,6 +470,20 @@ relay_start(Relay *relay, SharedSeat seat)
 	relay->pass_wanted = true;
 }
 
+/*
+ * A relay that is one too many finishes what it has sent, and leaves.
+ */
+static void
+relay_obey_settings(Relay *relay)
+{
+	http_allow_networks(settings_webhook_allowed_networks);
+	if (relay->number >= settings_relays)
+		shared_set_relay_latch(relay->database, relay->number, NULL);
+	else
+		shared_set_relay_latch(relay->database, relay->number, MyLatch);
+	relay->pass_wanted = true;
+}
+
 void
 relay_main(Datum arg)
 {
@@ -469,7 +493,7 @@ relay_main(Datum arg)
 	for (;;)
 	{
 		if (worker_obey_signals())
-			http_allow_networks(settings_webhook_allowed_networks);
+			relay_obey_settings(&relay);
 		MemoryContextReset(relay.turn_context);
 		MemoryContextSwitchTo(relay.turn_context);
 		relay_work(&relay);
@@ -479,6 +503,8 @@ relay_main(Datum arg)
 			relay_pass(&relay);
 			relay_work(&relay);
 		}
+		if (relay.number >= settings_relays && relay.endpoints == NIL)
+			proc_exit(1);
 		if (!relay_pass_is_due(&relay))
 		{
 			relay_show_flights(&relay);

@@ -137,29 +137,44 @@ run_last_of_key(const Run *run, uint64 hash)
 }
 
 /*
- * Enters an item as the last of its key; returns the one that was so far.
+ * Decides about a new event of a key whether it goes at once, after the last
+ * one of the key, or not.
  */
-static RunItem *
-run_enter_key(RunItem *item)
+static void
+run_arrange_new(RunItem *item, uint64 hash)
 {
-	const char *key = item->event->key;
-	uint64		hash = hash_bytes_extended((const unsigned char *) key,
-										   strlen(key), 0);
 	RunItem    *last = run_last_of_key(item->run, hash);
-	RunKey	   *entry = hash_search(item->run->keys, &hash, HASH_ENTER, NULL);
+	RunKey	   *key = hash_search(item->run->keys, &hash, HASH_ENTER, NULL);
 
-	entry->last = item;
-	return last;
+	key->last = item;
+	if (item->event->blocked || (last && run_holds_key(last)))
+		run_decide(item, OUTBOX_PARKED);
+	else if (last && !last->decided)
+		last->next_of_key = item;
+	else
+		run_queue(item);
 }
 
 /*
- * Decides about an event whether it goes at once, after another, or not.
+ * An exception is older than the new events of its key, and does not wait for
+ * one, unless that is on its way already: it was dead, and is redriven.
  */
+static void
+run_arrange_due(RunItem *item, uint64 hash)
+{
+	RunItem    *last = run_last_of_key(item->run->before, hash);
+
+	if (last && !last->decided)
+		run_decide(item, OUTBOX_PARKED);
+	else
+		run_queue(item);
+}
+
 static void
 run_arrange(RunItem *item)
 {
 	const OutboxEvent *event = item->event;
-	RunItem    *last;
+	uint64		hash;
 
 	if (event->scheduled)
 		run_decide(item, OUTBOX_SCHEDULED);
@@ -167,13 +182,12 @@ run_arrange(RunItem *item)
 		run_queue(item);
 	else
 	{
-		last = run_enter_key(item);
-		if (event->blocked || (last && run_holds_key(last)))
-			run_decide(item, OUTBOX_PARKED);
-		else if (last && !last->decided)
-			last->next_of_key = item;
+		hash = hash_bytes_extended((const unsigned char *) event->key,
+								   strlen(event->key), 0);
+		if (run_is_new(item->run))
+			run_arrange_new(item, hash);
 		else
-			run_queue(item);
+			run_arrange_due(item, hash);
 	}
 }
 
@@ -216,6 +230,8 @@ run_start(const OutboxSubscription *subscription, OutboxBatch batch,
 		item->result.attempts = item->event->attempts;
 		run_arrange(item);
 	}
+	if (!run_is_new(run))
+		run->before = NULL;
 	MemoryContextSwitchTo(old);
 	return run;
 }
@@ -423,7 +439,10 @@ run_extend(Run *run, const OutboxLane *after)
 {
 	MemoryContext old = MemoryContextSwitchTo(run->context);
 
-	run->extended = palloc(sizeof(OutboxLane));
+	if (run->extended == NULL)
+		run->extended = palloc(sizeof(OutboxLane));
+	else
+		pfree(run->extended->stragglers);
 	*run->extended = outbox_copy_lane(after);
 	MemoryContextSwitchTo(old);
 }

@@ -34,8 +34,8 @@ typedef struct RunAnswer
 
 /*
  * Takes over a batch, and the memory context that it and the subscription are
- * in.  before is the run of new events ahead of it, or NULL: events of one key
- * wait for those in there.
+ * in.  before is the last run of new events that is on its way, or NULL: events
+ * of one key wait for those in there.
  */
 extern Run *run_start(const OutboxSubscription *subscription, OutboxBatch batch,
 					  RunKind kind, Run *before, void *owner,

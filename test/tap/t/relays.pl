@@ -92,8 +92,18 @@ wait_for_shares('3 4', 'afterwards the work is shared out anew');
 sql(q(SELECT count(outbox_enqueue('held', jsonb_build_object('key', n, 'n', 1))) FROM generate_series(21, 40) n));
 $receiver->wait_for('held', requests => 40);
 is(scalar($receiver->requests('held')), 40, 'each event was sent once');
+
+# A relay that has to leave finishes what it has out.
+subscribe($node, $receiver, '/hold/leaving', topics => "'{leaving}'", partitions => 3);
+wait_for_shares('3 7', 'three relays serve two subscriptions');
+sql(q(SELECT count(outbox_enqueue('leaving', jsonb_build_object('key', n, 'n', 1))) FROM generate_series(1, 18) n));
+$receiver->wait_for('leaving', requests => 18);
 set_relays(2);
-wait_for_shares('2 4', 'a relay less: its share goes to the others');
+wait_for_shares('3 7', 'a relay that is one too many finishes first') for 1 .. 3;
+$receiver->release('leaving');
+wait_for_shares('2 7', 'a relay less: its share goes to the others');
+wait_until($node, "SELECT delivered = 18 FROM outbox_subscriptions WHERE name = 'leaving'", 'all is delivered');
+is(scalar($receiver->requests('leaving')), 18, 'and sent once');
 is(sql("SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'idempotency relay'"), '2', 'and it ends');
 
 is(error_code($node, 'postgres', 'ALTER SYSTEM SET idempotency.relays = 9'), '22023', 'there is a limit');

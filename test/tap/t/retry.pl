@@ -146,8 +146,19 @@ sql(q(
 	SELECT outbox_enqueue('mixed', '{"n": 4, "fail": 2}', deliver_at => clock_timestamp() + interval '300 ms')));
 $receiver->wait_for('mixed', requests => 7);
 is($receiver->sorted_numbers('mixed'), '1 2 2 3 4 4 4', 'exceptions do not wait for each other either');
+
+# A retry goes before newer events of its key.
+sql(q(SELECT outbox_enqueue('mixed', '{"n": 5, "fail": 1}', key => 'k')));
+wait_until($node, "SELECT parked = 0 AND waiting = 2 FROM outbox_subscriptions WHERE name = 'mixed'", 'one waits');
+sql(q(
+	BEGIN;
+	SELECT outbox_enqueue('mixed', '{"n": 6}', key => 'k');
+	SELECT outbox_enqueue('mixed', '{"n": 7, "hold": true}');
+	COMMIT));
+$receiver->wait_for('mixed', requests => 10);
+is($receiver->sorted_numbers('mixed'), '1 2 2 3 4 4 4 5 5 7', 'though one of them was read behind a slow request');
 $receiver->release('mixed');
-wait_until($node, "SELECT delivered = 4 AND waiting = 0 FROM outbox_subscriptions WHERE name = 'mixed'",
+wait_until($node, "SELECT delivered = 7 AND waiting = 0 FROM outbox_subscriptions WHERE name = 'mixed'",
 	'all are delivered, and counted');
 
 # --- pause
