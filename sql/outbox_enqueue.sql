@@ -66,3 +66,8 @@ SELECT count(*) FROM outbox_log WHERE position > :before AND topic IN ('t', '');
 -- The longest names, and a large payload.
 SELECT outbox_enqueue(repeat('x', 255), to_jsonb(repeat('y', 1000000)),
 	key => repeat('k', 255), type => repeat('z', 255)) > 0 AS position;
+
+-- The limit of payloads is a setting.
+SET idempotency.outbox_payload_max = '32MB';
+SELECT outbox_enqueue('t', to_jsonb(repeat('y', 17000000))) > 0 AS position;
+SET idempotency.outbox_payload_max = '1GB';
