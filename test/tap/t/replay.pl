@@ -69,6 +69,25 @@ wait_until($node, "SELECT position = last_value AND waiting = 0 FROM outbox_subs
 is($receiver->distinct_numbers('later'), join(' ', 1 .. 16), 'with everything');
 is(scalar(grep { $_->{verified} ne '1' } $receiver->requests('later')), 0, 'signed as ever');
 
+# --- while the relay is about to write down what was delivered
+
+subscribe($node, $receiver, '/ok/raced', topics => "'{raced}'");
+enqueue_numbers($node, 'raced', 1 .. 4);
+$receiver->wait_for('raced', requests => 4);
+wait_for_pass($node);
+$receiver->set_secret('race', sql("SELECT secret FROM outbox_subscription WHERE name = 'raced'"));
+sql("SELECT outbox_alter('raced', url => '" . $receiver->url('/hold/race') . "')");
+enqueue_numbers($node, 'raced', 5 .. 6);
+$receiver->wait_for('race', requests => 2);
+my $session = session($node);
+$session->query_safe("BEGIN; SELECT outbox_replay('raced', (SELECT min(position) FROM outbox_log WHERE topic = 'raced'))");
+$receiver->release('race');
+wait_until($node, "SELECT in_flight = 0 FROM outbox_subscriptions WHERE name = 'raced'", 'all is answered before the replay commits');
+$session->query_safe('COMMIT');
+$session->quit;
+$receiver->wait_for('race', requests => 8);
+is($receiver->sorted_numbers('race'), '1 2 3 4 5 5 6 6', 'the replay wins');
+
 # --- rotation
 
 my $old = subscribe($node, $receiver, '/ok/rotated', topics => "'{rotated}'");
