@@ -3,8 +3,8 @@
  *		When an endpoint counts as failing, and how it is tried then.
  *
  * An endpoint fails as a whole when events fail one after another with no
- * success in between.  An endpoint that answers that it cannot take one event,
- * by 422 for example, works.  Only first attempts count, so that a few events that it
+ * success in between.  One that answers that it cannot take an event, by 422
+ * for example, works.  Only first attempts count, so that a few events that it
  * will never take, and that come again and again, do not add up to that.
  * Then nothing is read for it, which would only turn the log into rows that
  * wait; a probe goes out from time to time, and the first success ends it.

@@ -138,7 +138,8 @@ endpoint_can_settle(const Endpoint *endpoint)
 {
 	ListCell   *cell;
 
-	if (endpoint->breaker.trip_wanted || endpoint->breaker.reset_wanted)
+	if (!endpoint->gone &&
+		(endpoint->breaker.trip_wanted || endpoint->breaker.reset_wanted))
 		return true;
 	if (endpoint->new_runs && run_is_finished(endpoint_first_run(endpoint)))
 		return true;
@@ -149,7 +150,8 @@ endpoint_can_settle(const Endpoint *endpoint)
 	}
 	foreach(cell, endpoint->due_runs)
 	{
-		if (run_has_news(lfirst(cell)) || run_is_finished(lfirst(cell)))
+		if (run_is_finished(lfirst(cell)) ||
+			(run_has_news(lfirst(cell)) && !endpoint->gone))
 			return true;
 	}
 	return false;
@@ -208,7 +210,7 @@ endpoint_stop(Endpoint *endpoint)
 	endpoint->draining = true;
 }
 
-bool
+void
 endpoint_take_response(const HttpResponse *response)
 {
 	RunAnswer	answer = run_take_response(response);
@@ -225,13 +227,12 @@ endpoint_take_response(const HttpResponse *response)
 	if (!endpoint->draining &&
 		(answer.verdict == RETRY_GONE || breaker->trip_wanted))
 		endpoint_stop(endpoint);
-	return endpoint_wants_pass(endpoint);
 }
 
 /*
  * Exceptions go first: they are older.
  */
-int
+void
 endpoint_send(Endpoint *endpoint, int limit, const char *identity)
 {
 	int			room = Min(endpoint->max_in_flight, endpoint->breaker.window) -
@@ -244,7 +245,6 @@ endpoint_send(Endpoint *endpoint, int limit, const char *identity)
 		sent += run_send(lfirst(cell), room - sent, identity);
 	foreach(cell, endpoint->new_runs)
 		sent += run_send(lfirst(cell), room - sent, identity);
-	return sent;
 }
 
 /*
@@ -380,7 +380,8 @@ endpoint_settle(Endpoint *endpoint, List *settled)
 	lock = endpoint_lock(endpoint, &position);
 	if (lock == OUTBOX_BUSY)
 		return settled;
-	if (lock == OUTBOX_GONE ||
+	endpoint->gone = lock == OUTBOX_GONE;
+	if (endpoint->gone ||
 		(endpoint->new_runs &&
 		 position != run_lane_before(endpoint_first_run(endpoint))->position))
 		endpoint_discard(endpoint);

@@ -24,6 +24,7 @@ typedef struct Endpoint
 	bool		more;			/* the log has more than was read */
 	bool		draining;		/* nothing is read until all runs are gone */
 	bool		discarding;		/* likewise, and they are not written down */
+	bool		gone;			/* there is no such subscription any more */
 	Breaker		breaker;
 	TimestampTz next_due_at;	/* 0: nothing waits, or a due run is on */
 	TimestampTz busy_until;		/* its rows were locked; 0: they were not */
@@ -35,14 +36,11 @@ extern Endpoint *endpoint_create(OutboxLaneId id);
 /* Lets go of its lane; it has no runs any more. */
 extern void endpoint_free(Endpoint *endpoint);
 
-/*
- * Takes an answer to one of its requests; the tag says whose.  Returns whether
- * that calls for a pass.
- */
-extern bool endpoint_take_response(const HttpResponse *response);
+/* Takes an answer to a request; its tag says whose. */
+extern void endpoint_take_response(const HttpResponse *response);
 
-/* Sends what there is room for, at most limit; returns how many went. */
-extern int	endpoint_send(Endpoint *endpoint, int limit, const char *identity);
+/* Sends what there is room for, at most limit. */
+extern void endpoint_send(Endpoint *endpoint, int limit, const char *identity);
 
 /* Is there something to be settled, or room for more events known to be there? */
 extern bool endpoint_wants_pass(const Endpoint *endpoint);

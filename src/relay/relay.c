@@ -312,16 +312,17 @@ relay_work(Relay *relay)
 
 	http_work();
 	while (http_next_response(&response))
-		relay->pass_wanted |= endpoint_take_response(&response);
+		endpoint_take_response(&response);
 	foreach(cell, relay->endpoints)
 	{
 		Endpoint   *endpoint = lfirst(cell);
+		bool		wants_pass;
 
-		(void) endpoint_send(endpoint,
-							 (HTTP_IN_FLIGHT_MAX - http_in_flight() + 1) / 2,
-							 relay->identity);
-		relay->pass_wanted |= endpoint_wants_pass(endpoint);
-		relay->pass_urgent |= endpoint->more && endpoint_wants_pass(endpoint);
+		endpoint_send(endpoint, (HTTP_IN_FLIGHT_MAX - http_in_flight() + 1) / 2,
+					  relay->identity);
+		wants_pass = endpoint_wants_pass(endpoint);
+		relay->pass_wanted |= wants_pass;
+		relay->pass_urgent |= wants_pass && endpoint->more;
 	}
 	http_work();
 }
