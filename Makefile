@@ -43,6 +43,7 @@ SQL_PARTS := $(wildcard \
 	src/relay/functions.sql \
 	src/stock/tables.sql \
 	src/stock/functions.sql \
+	src/stock/compaction.sql \
 	src/base/privileges.sql)
 INSTALL_SCRIPT_SQL = $(EXTENSION)--$(EXTVERSION).sql
 DATA_built = $(INSTALL_SCRIPT_SQL)

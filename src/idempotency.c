@@ -12,7 +12,8 @@
  *             positions and exceptions: rows, no network; writes outbox_*
  *   relay/    the worker that delivers: its loop, runs of events, HTTP,
  *             signatures, retries; reads and writes rows through outbox/ only
- *   stock/    reservations of stock, in SQL; writes stock_*
+ *   stock/    what is available of each item, in shared memory, and reservations
+ *             of it; writes stock_*
  *   sweep/    the worker that asks each room to drop what has lapsed
  *   launch/   the worker that starts the others wherever the extension is
  *
@@ -34,6 +35,7 @@
 #include "launch/launcher.h"
 #include "launch/watch.h"
 #include "outbox/register.h"
+#include "stock/escrow.h"
 
 PG_MODULE_MAGIC;
 
@@ -49,6 +51,7 @@ idempotency_shmem_request(void)
 		previous_shmem_request();
 	shared_request();
 	register_request();
+	escrow_request();
 }
 
 static void
@@ -58,6 +61,7 @@ idempotency_shmem_startup(void)
 		previous_shmem_startup();
 	shared_startup();
 	register_startup();
+	escrow_startup();
 }
 
 void

@@ -14,6 +14,7 @@
 #include "access/table.h"
 #include "catalog/pg_enum.h"
 #include "catalog/pg_extension.h"
+#include "catalog/pg_proc.h"
 #include "catalog/pg_type.h"
 #include "commands/extension.h"
 #include "utils/builtins.h"
@@ -36,7 +37,8 @@ catalog_relation_changed(Datum arg, Oid relation)
 	if (!OidIsValid(relation) ||
 		relation == cached.idem_token_seq ||
 		relation == cached.rings[RING_LOG].state ||
-		relation == cached.outbox_position_seq)
+		relation == cached.outbox_position_seq ||
+		relation == cached.stock_log)
 		cached_valid = false;
 }
 
@@ -110,23 +112,127 @@ catalog_type(Oid schema, const char *name)
 						   CStringGetDatum(name), ObjectIdGetDatum(schema));
 }
 
-static void
-catalog_load_outcomes(Catalog *catalog)
+static Oid
+catalog_function(Oid schema, const char *name, const Oid *types, int count)
 {
-	static const char *const labels[IDEM_OUTCOMES] = {
+	oidvector  *arguments = buildoidvector(types, count);
+	Oid			function = GetSysCacheOid3(PROCNAMEARGSNSP, Anum_pg_proc_oid,
+										   CStringGetDatum(name),
+										   PointerGetDatum(arguments),
+										   ObjectIdGetDatum(schema));
+
+	pfree(arguments);
+	if (!OidIsValid(function))
+		elog(ERROR, "function \"%s\" of extension idempotency is missing", name);
+	return function;
+}
+
+/*
+ * The OIDs of an enum's labels.
+ */
+static void
+catalog_load_enum(Oid schema, const char *name, const char *const *labels,
+				  int count, Oid *oids)
+{
+	Oid			type = catalog_type(schema, name);
+
+	for (int i = 0; i < count; i++)
+		oids[i] = GetSysCacheOid2(ENUMTYPOIDNAME, Anum_pg_enum_oid,
+								  ObjectIdGetDatum(type),
+								  CStringGetDatum(labels[i]));
+}
+
+static void
+catalog_load_claim(Catalog *catalog)
+{
+	static const char *const outcomes[IDEM_OUTCOMES] = {
 		[IDEM_CLAIMED] = "claimed",
 		[IDEM_IN_PROGRESS] = "in_progress",
 		[IDEM_COMPLETED] = "completed",
 		[IDEM_FAILED] = "failed",
 		[IDEM_MISMATCH] = "mismatch",
 	};
-	Oid			type = catalog_type(catalog->schema, "idem_outcome");
 
-	for (int i = 0; i < IDEM_OUTCOMES; i++)
-		catalog->idem_outcome[i] =
-			GetSysCacheOid2(ENUMTYPOIDNAME, Anum_pg_enum_oid,
-							ObjectIdGetDatum(type),
-							CStringGetDatum(labels[i]));
+	catalog->idem_token_seq = catalog_relation(catalog->schema, "idem_token_seq");
+	catalog_load_ring(&catalog->rings[RING_KEYS], catalog->schema,
+					  "idem_ring", "idem_key");
+	catalog_load_enum(catalog->schema, "idem_outcome", outcomes, IDEM_OUTCOMES,
+					  catalog->idem_outcome);
+	catalog->idem_answer = catalog_type(catalog->schema, "idem_answer");
+}
+
+static void
+catalog_load_outbox(Catalog *catalog)
+{
+	catalog_load_ring(&catalog->rings[RING_LOG], catalog->schema,
+					  "outbox_ring", "outbox_log");
+	catalog->outbox_position_seq = catalog_relation(catalog->schema,
+													"outbox_position_seq");
+}
+
+static void
+catalog_load_stock_enums(Catalog *catalog)
+{
+	static const char *const outcomes[STOCK_OUTCOMES] = {
+		[STOCK_RESERVED] = "reserved",
+		[STOCK_INSUFFICIENT] = "insufficient",
+		[STOCK_UNKNOWN_SKU] = "unknown_sku",
+	};
+	static const char *const settlements[STOCK_SETTLEMENTS] = {
+		[STOCK_DONE] = "done",
+		[STOCK_EXPIRED] = "expired",
+		[STOCK_ALREADY_CONFIRMED] = "already_confirmed",
+		[STOCK_ALREADY_CANCELLED] = "already_cancelled",
+		[STOCK_ALREADY_RESERVED] = "already_reserved",
+		[STOCK_FALLS_SHORT] = "insufficient",
+		[STOCK_UNKNOWN] = "unknown",
+	};
+	static const char *const changes[STOCK_CHANGES] = {
+		[STOCK_RECEIVE] = "receive",
+		[STOCK_ADJUST] = "adjust",
+		[STOCK_RESERVE] = "reserve",
+		[STOCK_CANCEL] = "cancel",
+		[STOCK_EXPIRE] = "expire",
+		[STOCK_CONFIRM] = "confirm",
+		[STOCK_REINSTATE] = "reinstate",
+	};
+
+	catalog_load_enum(catalog->schema, "stock_outcome", outcomes,
+					  STOCK_OUTCOMES, catalog->stock_outcome);
+	catalog_load_enum(catalog->schema, "stock_settlement", settlements,
+					  STOCK_SETTLEMENTS, catalog->stock_settlement);
+	catalog_load_enum(catalog->schema, "stock_change", changes,
+					  STOCK_CHANGES, catalog->stock_change);
+}
+
+static void
+catalog_load_stock_functions(Catalog *catalog)
+{
+	static const Oid announce[] = {TEXTOID, TEXTOID, TEXTARRAYOID, INT8ARRAYOID};
+	static const Oid available[] = {TEXTOID, INT8OID};
+
+	catalog->stock_announce = catalog_function(catalog->schema, "stock_announce",
+											   announce, lengthof(announce));
+	catalog->stock_announce_available =
+		catalog_function(catalog->schema, "stock_announce_available",
+						 available, lengthof(available));
+}
+
+static void
+catalog_load_stock(Catalog *catalog)
+{
+	catalog->stock_log = catalog_relation(catalog->schema, "stock_log");
+	catalog->stock_log_id_seq = catalog_relation(catalog->schema,
+												 "stock_log_id_seq");
+	catalog->stock_hold = catalog_relation(catalog->schema, "stock_hold");
+	catalog->stock_item = catalog_relation(catalog->schema, "stock_item");
+	catalog_load_ring(&catalog->rings[RING_HISTORY], catalog->schema,
+					  "stock_ring", "stock_history");
+	catalog_load_stock_enums(catalog);
+	catalog->stock_reservation = catalog_type(catalog->schema, "stock_reservation");
+	catalog->stock_line = catalog_type(catalog->schema, "stock_line");
+	catalog->stock_shortage = catalog_type(catalog->schema, "stock_shortage");
+	catalog_load_stock_functions(catalog);
 }
 
 static void
@@ -138,12 +244,9 @@ catalog_load(Catalog *catalog, Oid extension)
 	catalog->schema = schema;
 	strlcpy(catalog->schema_name, quote_identifier(get_namespace_name(schema)),
 			sizeof(catalog->schema_name));
-	catalog->idem_token_seq = catalog_relation(schema, "idem_token_seq");
-	catalog_load_ring(&catalog->rings[RING_KEYS], schema, "idem_ring", "idem_key");
-	catalog_load_ring(&catalog->rings[RING_LOG], schema, "outbox_ring", "outbox_log");
-	catalog->outbox_position_seq = catalog_relation(schema, "outbox_position_seq");
-	catalog_load_outcomes(catalog);
-	catalog->idem_answer = catalog_type(schema, "idem_answer");
+	catalog_load_claim(catalog);
+	catalog_load_outbox(catalog);
+	catalog_load_stock(catalog);
 }
 
 const Catalog *

@@ -16,6 +16,41 @@ typedef enum IdemOutcome
 	IDEM_OUTCOMES
 } IdemOutcome;
 
+/* In the order in which stock_outcome declares its labels. */
+typedef enum StockOutcome
+{
+	STOCK_RESERVED,
+	STOCK_INSUFFICIENT,
+	STOCK_UNKNOWN_SKU,
+	STOCK_OUTCOMES
+} StockOutcome;
+
+/* In the order in which stock_settlement declares its labels. */
+typedef enum StockSettlement
+{
+	STOCK_DONE,
+	STOCK_EXPIRED,
+	STOCK_ALREADY_CONFIRMED,
+	STOCK_ALREADY_CANCELLED,
+	STOCK_ALREADY_RESERVED,
+	STOCK_FALLS_SHORT,
+	STOCK_UNKNOWN,
+	STOCK_SETTLEMENTS
+} StockSettlement;
+
+/* In the order in which stock_change declares its labels. */
+typedef enum StockChange
+{
+	STOCK_RECEIVE,
+	STOCK_ADJUST,
+	STOCK_RESERVE,
+	STOCK_CANCEL,
+	STOCK_EXPIRE,
+	STOCK_CONFIRM,
+	STOCK_REINSTATE,
+	STOCK_CHANGES
+} StockChange;
+
 /* The tables of a ring (ring.h), and the one that says which of them are live. */
 #define CATALOG_RING_SIZE 3
 
@@ -23,6 +58,7 @@ typedef enum RingId
 {
 	RING_KEYS,					/* idem_key */
 	RING_LOG,					/* outbox_log */
+	RING_HISTORY,				/* stock_history */
 	RINGS
 } RingId;
 
@@ -42,6 +78,18 @@ typedef struct Catalog
 	Oid			idem_outcome[IDEM_OUTCOMES];
 	Oid			idem_answer;
 	Oid			outbox_position_seq;
+	Oid			stock_log;
+	Oid			stock_log_id_seq;
+	Oid			stock_hold;
+	Oid			stock_item;
+	Oid			stock_outcome[STOCK_OUTCOMES];
+	Oid			stock_settlement[STOCK_SETTLEMENTS];
+	Oid			stock_change[STOCK_CHANGES];
+	Oid			stock_reservation;
+	Oid			stock_line;
+	Oid			stock_shortage;
+	Oid			stock_announce; /* functions */
+	Oid			stock_announce_available;
 } Catalog;
 
 /*

@@ -18,10 +18,11 @@
 /* The key is in a state that does not allow this. */
 #define ERRCODE_KEY_NOT_IN_PROGRESS MAKE_SQLSTATE('I', 'D', '0', '0', '3')
 
-/*
- * Raised in SQL only: ID004 reservation_reused (the reservation exists with
- * other lines), ID005 reservation_closed (it was confirmed, cancelled or has
- * expired).
- */
+/* The reservation exists with other lines. */
+#define ERRCODE_RESERVATION_REUSED	MAKE_SQLSTATE('I', 'D', '0', '0', '4')
+/* It was confirmed, cancelled or has expired. */
+#define ERRCODE_RESERVATION_CLOSED	MAKE_SQLSTATE('I', 'D', '0', '0', '5')
+/* A correction would take more than is available. */
+#define ERRCODE_INSUFFICIENT_STOCK	MAKE_SQLSTATE('I', 'D', '0', '0', '6')
 
 #endif							/* BASE_ERRORS_H */

@@ -42,7 +42,7 @@ BEGIN
 		WHERE e.extname = 'idempotency' AND d.deptype = 'e'
 			AND p.proname IN ('idem_claim', 'idem_claim_many', 'idem_complete', 'idem_fail',
 				'idem_renew', 'outbox_enqueue', 'stock_lines',
-				'stock_reserve', 'stock_confirm', 'stock_cancel', 'stock_level')
+				'stock_reserve', 'stock_confirm', 'stock_cancel', 'stock_extend', 'stock_reinstate', 'stock_level')
 	LOOP
 		EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO %s', member, role);
 	END LOOP;

@@ -11,9 +11,11 @@
 #include "postgres.h"
 
 #include "access/genam.h"
+#include "access/htup_details.h"
 #include "access/xact.h"
 #include "catalog/index.h"
 #include "catalog/pg_am.h"
+#include "catalog/pg_index.h"
 #include "executor/executor.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
@@ -104,6 +106,58 @@ relation_probe(Relation table, Relation index, ScanKey keys, int key_count,
 	return found;
 }
 
+/*
+ * One that REINDEX CONCURRENTLY has not finished is passed over.
+ */
+Relation
+relation_open_index(Relation table, AttrNumber column)
+{
+	List	   *indexes = RelationGetIndexList(table);
+	Relation	index = NULL;
+	ListCell   *cell;
+
+	foreach(cell, indexes)
+	{
+		index = index_open(lfirst_oid(cell), AccessShareLock);
+		if (index->rd_index->indkey.values[0] == column &&
+			index->rd_index->indisvalid &&
+			index->rd_rel->relam == BTREE_AM_OID &&
+			heap_attisnull(index->rd_indextuple, Anum_pg_index_indpred, NULL))
+			break;
+		index_close(index, AccessShareLock);
+		index = NULL;
+	}
+	list_free(indexes);
+	if (index == NULL)
+		relation_was_altered(table);
+	return index;
+}
+
+void
+relation_scan_begin(RelationScan *scan, Relation table, AttrNumber column,
+					ScanKey keys, int key_count, Snapshot snapshot,
+					TupleTableSlot *slot)
+{
+	scan->index = relation_open_index(table, column);
+	scan->scan = compat_index_beginscan(table, scan->index, snapshot, key_count);
+	scan->slot = slot;
+	index_rescan(scan->scan, keys, key_count, NULL, 0);
+}
+
+bool
+relation_scan_next(RelationScan *scan)
+{
+	return index_getnext_slot(scan->scan, ForwardScanDirection, scan->slot);
+}
+
+void
+relation_scan_end(RelationScan *scan)
+{
+	index_endscan(scan->scan);
+	index_close(scan->index, AccessShareLock);
+	ExecClearTuple(scan->slot);
+}
+
 void
 relation_insert(Relation table, TupleTableSlot *slot)
 {
@@ -148,7 +202,7 @@ relation_insert_or_conflict(Relation table, TupleTableSlot *slot)
  * Locks a row; the row itself is of no interest.
  */
 static TM_Result
-relation_lock(Relation table, ItemPointer tid, LockWaitPolicy policy)
+relation_lock_row(Relation table, ItemPointer tid, LockWaitPolicy policy)
 {
 	TupleTableSlot *slot = table_slot_create(table, NULL);
 	TM_FailureData failure;
@@ -201,17 +255,25 @@ relation_try_delete(Relation table, ItemPointer tid, bool wait)
 	return result;
 }
 
+TM_Result
+relation_lock(Relation table, ItemPointer tid)
+{
+	TM_Result	result = relation_lock_row(table, tid, LockWaitSkip);
+
+	return result == TM_WouldBlock ? TM_BeingModified : result;
+}
+
 /*
  * To update without waiting is not foreseen: so the row is locked first.
  */
 TM_Result
 relation_update(Relation table, ItemPointer tid, TupleTableSlot *slot)
 {
-	TM_Result	result = relation_lock(table, tid, LockWaitSkip);
+	TM_Result	result = relation_lock(table, tid);
 
 	if (result == TM_Ok)
 		result = relation_update_locked(table, tid, slot);
-	return result == TM_WouldBlock ? TM_BeingModified : result;
+	return result;
 }
 
 /*
@@ -224,7 +286,7 @@ relation_delete(Relation table, ItemPointer tid)
 	TM_Result	result = relation_try_delete(table, tid, false);
 
 	if (result == TM_BeingModified &&
-		relation_lock(table, tid, LockWaitSkip) == TM_Ok)
+		relation_lock(table, tid) == TM_Ok)
 		result = relation_try_delete(table, tid, true);
 	return result;
 }
@@ -232,5 +294,5 @@ relation_delete(Relation table, ItemPointer tid)
 void
 relation_wait(Relation table, ItemPointer tid)
 {
-	(void) relation_lock(table, tid, LockWaitBlock);
+	(void) relation_lock_row(table, tid, LockWaitBlock);
 }

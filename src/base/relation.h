@@ -5,6 +5,7 @@
 #ifndef BASE_RELATION_H
 #define BASE_RELATION_H
 
+#include "access/genam.h"
 #include "access/skey.h"
 #include "access/tableam.h"
 #include "executor/tuptable.h"
@@ -21,6 +22,24 @@ extern TupleTableSlot *relation_slot(Relation table, int columns);
 extern bool relation_probe(Relation table, Relation index, ScanKey keys,
 						   int key_count, Snapshot snapshot,
 						   TupleTableSlot *slot);
+
+/* Opens the index of a table that begins with the column; needs a lock, too. */
+extern Relation relation_open_index(Relation table, AttrNumber column);
+
+/* Rows of a table in the order of an index. */
+typedef struct RelationScan
+{
+	Relation	index;
+	IndexScanDesc scan;
+	TupleTableSlot *slot;
+} RelationScan;
+
+/* Walks over the rows that the keys, on columns of the index, let through. */
+extern void relation_scan_begin(RelationScan *scan, Relation table,
+								AttrNumber column, ScanKey keys, int key_count,
+								Snapshot snapshot, TupleTableSlot *slot);
+extern bool relation_scan_next(RelationScan *scan);
+extern void relation_scan_end(RelationScan *scan);
 
 /* Raises an error unless the slot's row satisfies the table's constraints. */
 extern void relation_check_constraints(Relation table, TupleTableSlot *slot);
@@ -41,6 +60,9 @@ extern bool relation_insert_or_conflict(Relation table, TupleTableSlot *slot);
 extern TM_Result relation_update(Relation table, ItemPointer tid,
 								 TupleTableSlot *slot);
 extern TM_Result relation_delete(Relation table, ItemPointer tid);
+
+/* As those, but locks the row only, to the end of the transaction. */
+extern TM_Result relation_lock(Relation table, ItemPointer tid);
 
 /* Waits until no other open transaction has the row. */
 extern void relation_wait(Relation table, ItemPointer tid);

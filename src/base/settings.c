@@ -10,6 +10,7 @@
 
 #include <limits.h>
 
+#include "miscadmin.h"
 #include "utils/guc.h"
 #include "utils/varlena.h"
 
@@ -25,9 +26,14 @@ char	   *settings_webhook_allowed_networks = NULL;
 int			settings_outbox_payload_max_mb = 16;
 int			settings_relays = 1;
 
+int			settings_reservation_ttl_s = 15 * 60;
+int			settings_stock_items = 16384;
+bool		settings_stock_events = false;
+
 /* Read by name from SQL. */
-static int	reservation_ttl_s = 15 * 60;
-static bool stock_events = false;
+static int	stock_compact_after = 1000;
+static int	stock_history_s = 7 * 24 * 60 * 60;
+static char *stock_archive_topic = NULL;
 static int	outbox_retention_s = 24 * 60 * 60;
 static int	outbox_keep_size_mb = -1;
 static int	outbox_dead_retention_s = 30 * 24 * 60 * 60;
@@ -61,7 +67,7 @@ settings_define_durations(void)
 							PGC_USERSET, GUC_UNIT_S, NULL, NULL, NULL);
 	DefineCustomIntVariable("idempotency.reservation_ttl",
 							"How long a reservation of stock waits to be confirmed.",
-							NULL, &reservation_ttl_s,
+							NULL, &settings_reservation_ttl_s,
 							15 * 60, 1, INT_MAX,
 							PGC_USERSET, GUC_UNIT_S, NULL, NULL, NULL);
 	DefineCustomIntVariable("idempotency.sweep_interval",
@@ -102,11 +108,46 @@ settings_define_outbox(void)
 							PGC_SUSET, GUC_UNIT_MB, NULL, NULL, NULL);
 }
 
+/*
+ * The size of shared memory can only be set before there is any.
+ */
+static void
+settings_define_stock(void)
+{
+	if (process_shared_preload_libraries_in_progress)
+		DefineCustomIntVariable("idempotency.stock_items",
+								"How many items of stock can be in use at a time without being counted anew.",
+								"Each takes about 500 bytes of shared memory.",
+								&settings_stock_items,
+								16384, 16, 10 * 1000 * 1000,
+								PGC_POSTMASTER, 0, NULL, NULL, NULL);
+	DefineCustomIntVariable("idempotency.stock_compact_after",
+							"How many rows an item's log may have before they are added up in its root record.",
+							NULL, &stock_compact_after,
+							1000, 1, INT_MAX,
+							PGC_SIGHUP, 0, NULL, NULL, NULL);
+	DefineCustomIntVariable("idempotency.stock_history",
+							"How long compacted rows are kept, and with them the names of closed reservations.",
+							NULL, &stock_history_s,
+							7 * 24 * 60 * 60, 0, INT_MAX,
+							PGC_SIGHUP, GUC_UNIT_S, NULL, NULL, NULL);
+	DefineCustomStringVariable("idempotency.stock_archive_topic",
+							   "Topic of the outbox that compacted rows go to.",
+							   "An empty one means none.",
+							   &stock_archive_topic,
+							   "", PGC_SIGHUP, 0, NULL, NULL, NULL);
+	DefineCustomBoolVariable("idempotency.stock_events",
+							 "Announces changes of stock in the outbox.",
+							 NULL, &settings_stock_events,
+							 false, PGC_SUSET, 0, NULL, NULL, NULL);
+}
+
 void
 settings_define(void)
 {
 	settings_define_durations();
 	settings_define_outbox();
+	settings_define_stock();
 	DefineCustomStringVariable("idempotency.databases",
 							   "Databases that get workers.",
 							   "An empty list means every database that has the extension.",
@@ -119,10 +160,6 @@ settings_define(void)
 							   &settings_webhook_allowed_networks,
 							   "", PGC_SIGHUP, 0,
 							   NULL, NULL, NULL);
-	DefineCustomBoolVariable("idempotency.stock_events",
-							 "Announces expired reservations in the outbox.",
-							 NULL, &stock_events,
-							 false, PGC_SUSET, 0, NULL, NULL, NULL);
 	MarkGUCPrefixReserved("idempotency");
 }
 

@@ -1,22 +1,24 @@
 /*
  * stock: types and tables
  *
- * stock_log is the truth: every change of a quantity appends one row per sku
- * and no row is ever changed.  stock_item is the sum of an item's log and the
- * row that every change of the item locks.  stock_hold has the lines of open
- * reservations and nothing else.  For every item, always:
+ * stock_log is the truth: every change of a quantity appends one row per item,
+ * and no row is ever changed.  stock_item has an item's root record: the sums of
+ * those rows that were compacted and have moved to the history.  stock_hold has
+ * the lines of open reservations and nothing else.  For every item, always, the
+ * root record and the log together make
  *
  *     available = received + adjusted - confirmed - reserved >= 0
  *     reserved  = sum of the quantities of its holds
  *
- * Only the functions of this room write here.  stock_verify compares the
- * three tables.
+ * Only the functions of this room write here; who does it by other means has the
+ * counters in shared memory dropped (guard.c).  stock_verify compares it all.
  */
 
 CREATE TYPE stock_outcome AS ENUM ('reserved', 'insufficient', 'unknown_sku');
 
 CREATE TYPE stock_settlement AS ENUM
-	('done', 'expired', 'already_confirmed', 'already_cancelled', 'unknown');
+	('done', 'expired', 'already_confirmed', 'already_cancelled', 'already_reserved',
+	 'insufficient', 'unknown');
 
 CREATE TYPE stock_change AS ENUM
 	('receive', 'adjust', 'reserve', 'cancel', 'expire', 'confirm', 'reinstate');
@@ -33,43 +35,59 @@ CREATE TYPE stock_shortage AS (
 	missing     bigint
 );
 
+CREATE TYPE stock_reservation AS (
+	outcome     stock_outcome,
+	expires_at  timestamptz,
+	shortages   stock_shortage[]
+);
+
 COMMENT ON TYPE stock_outcome IS
-	'What stock_reserve answers.';
+	'Whether stock_reserve has reserved.';
 COMMENT ON TYPE stock_settlement IS
-	'What stock_confirm and stock_cancel answer.';
+	'What stock_confirm, stock_cancel, stock_extend and stock_reinstate answer.';
 COMMENT ON TYPE stock_change IS
 	'What a row of stock_log did to the item.';
 COMMENT ON TYPE stock_line IS
 	'One line of an order: so many pieces of one item.';
 COMMENT ON TYPE stock_shortage IS
 	'A line that could not be reserved: missing = wanted - available.';
+COMMENT ON TYPE stock_reservation IS
+	'What stock_reserve answers.';
 
 /*
- * No counter is in an index, so an update stays within its page while the
- * page has room: the fillfactor leaves half of it.
+ * DROP EXTENSION locks relations in the order of their creation, and our code
+ * in the same: the log before the others.  The columns of fixed width come
+ * first.  line is the number of the line in its reservation.
  */
-CREATE TABLE stock_item (
-	sku         text COLLATE "C" CONSTRAINT stock_item_pkey PRIMARY KEY,
-	received    bigint NOT NULL DEFAULT 0 CHECK (received >= 0),
-	adjusted    bigint NOT NULL DEFAULT 0,
-	confirmed   bigint NOT NULL DEFAULT 0 CHECK (confirmed >= 0),
-	reserved    bigint NOT NULL DEFAULT 0 CHECK (reserved >= 0),
-	CONSTRAINT stock_item_not_oversold
-		CHECK (received + adjusted - confirmed - reserved >= 0)
-) WITH (fillfactor = 50);
+CREATE TABLE stock_log (
+	id          bigint GENERATED ALWAYS AS IDENTITY,
+	quantity    bigint NOT NULL,
+	at          timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp(),
+	change      stock_change NOT NULL,
+	line        smallint,
+	sku         text COLLATE "C" NOT NULL,
+	reservation text COLLATE "C",
+	actor       text,
+	note        text,
+	PRIMARY KEY (sku, id),
+	CHECK (quantity > 0 OR (change = 'adjust' AND quantity < 0)),
+	CHECK ((reservation IS NULL) = (change IN ('receive', 'adjust'))),
+	CHECK ((reservation IS NULL) = (line IS NULL))
+);
+CREATE INDEX stock_log_reservation_id ON stock_log (reservation, id);
 
-COMMENT ON TABLE stock_item IS
-	'One row per item: the sums of its log.';
+COMMENT ON TABLE stock_log IS
+	'Changes of items that are not in their root records yet; only appended to. See the view stock_history.';
+COMMENT ON COLUMN stock_log.actor IS
+	'Who did it; null where nobody did, as when a reservation expires.';
 
 CREATE TABLE stock_hold (
-	reservation text COLLATE "C",
-	sku         text COLLATE "C",
 	quantity    bigint NOT NULL CHECK (quantity > 0),
-	actor       text NOT NULL,
-	reserved_at timestamptz NOT NULL,
 	expires_at  timestamptz NOT NULL,
-	PRIMARY KEY (reservation, sku),
-	CHECK (expires_at > reserved_at)
+	line        smallint CHECK (line >= 0),
+	reservation text COLLATE "C",
+	sku         text COLLATE "C" NOT NULL,
+	PRIMARY KEY (reservation, line)
 );
 
 /* The sweeper asks for the oldest lapsed holds, a reserve for an item's. */
@@ -79,27 +97,54 @@ CREATE INDEX stock_hold_sku_expires_at ON stock_hold (sku, expires_at);
 COMMENT ON TABLE stock_hold IS
 	'One row per line of an open reservation.';
 
-CREATE TABLE stock_log (
-	id          bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-	sku         text COLLATE "C" NOT NULL,
-	change      stock_change NOT NULL,
+/*
+ * Sums of many bigints may be larger than one: what was ever received, say.
+ */
+CREATE TABLE stock_item (
+	sku         text COLLATE "C" CONSTRAINT stock_item_pkey PRIMARY KEY,
+	received    numeric NOT NULL DEFAULT 0,
+	adjusted    numeric NOT NULL DEFAULT 0,
+	confirmed   numeric NOT NULL DEFAULT 0,
+	reserved    numeric NOT NULL DEFAULT 0
+) WITH (fillfactor = 50);
+
+COMMENT ON TABLE stock_item IS
+	'One row per item, its root record: the sums of its compacted rows.';
+
+/*
+ * Which table of the history is in use (base/ring.c).  It is not dumped: a
+ * restored database begins with a new ring, and each table is read all the same.
+ */
+CREATE TABLE stock_ring (LIKE idem_ring INCLUDING ALL);
+COMMENT ON TABLE stock_ring IS
+	'The tables of the history of stock: rows that are compacted go to the current one, old ones are truncated once idempotency.stock_history is over.';
+INSERT INTO stock_ring (slot, state, generation, opened_at)
+VALUES (0, 'current', 1, pg_catalog.clock_timestamp()), (1, 'empty', NULL, NULL), (2, 'empty', NULL, NULL);
+
+CREATE TABLE stock_history_0 (
+	id          bigint NOT NULL,
 	quantity    bigint NOT NULL,
+	at          timestamptz NOT NULL,
+	change      stock_change NOT NULL,
+	line        smallint,
+	sku         text COLLATE "C" NOT NULL,
 	reservation text COLLATE "C",
 	actor       text,
-	note        text,
-	at          timestamptz NOT NULL DEFAULT clock_timestamp(),
-	CHECK (quantity > 0 OR (change = 'adjust' AND quantity < 0)),
-	CHECK ((reservation IS NULL) = (change IN ('receive', 'adjust')))
-);
+	note        text
+) WITH (autovacuum_vacuum_insert_threshold = -1);
+CREATE INDEX stock_history_0_reservation ON stock_history_0 (reservation);
+CREATE TABLE stock_history_1 (LIKE stock_history_0 INCLUDING ALL) WITH (autovacuum_vacuum_insert_threshold = -1);
+CREATE TABLE stock_history_2 (LIKE stock_history_0 INCLUDING ALL) WITH (autovacuum_vacuum_insert_threshold = -1);
 
-CREATE INDEX stock_log_sku_id ON stock_log (sku, id);
-CREATE INDEX stock_log_reservation_id ON stock_log (reservation, id)
-	WHERE reservation IS NOT NULL;
+COMMENT ON TABLE stock_history_0 IS 'Compacted changes of items.  See the view stock_history.';
+COMMENT ON TABLE stock_history_1 IS 'Compacted changes of items.  See the view stock_history.';
+COMMENT ON TABLE stock_history_2 IS 'Compacted changes of items.  See the view stock_history.';
 
-COMMENT ON TABLE stock_log IS
-	'Every change of an item, in the order it happened; only appended to.';
-COMMENT ON COLUMN stock_log.actor IS
-	'Who did it; null where nobody did, as when a reservation expires.';
+CREATE VIEW stock_history AS
+	SELECT * FROM stock_log UNION ALL SELECT * FROM stock_history_0
+	UNION ALL SELECT * FROM stock_history_1 UNION ALL SELECT * FROM stock_history_2;
+COMMENT ON VIEW stock_history IS
+	'Every change of every item that is still kept: who, when, why.';
 
 /*
  * The levels as a caller finds them: what a lapsed hold kept is free, whether
@@ -108,15 +153,27 @@ COMMENT ON COLUMN stock_log.actor IS
  */
 CREATE VIEW stock_levels AS
 	SELECT item.sku,
-		   item.received + item.adjusted - item.confirmed - item.reserved
-		   + lapsed.quantity AS available,
-		   item.reserved - lapsed.quantity AS reserved,
-		   item.received,
-		   item.adjusted,
-		   item.confirmed
+		   (item.received + item.adjusted - item.confirmed - item.reserved
+			+ logged.received + logged.adjusted - logged.confirmed - logged.reserved
+			+ lapsed.quantity)::bigint AS available,
+		   (item.reserved + logged.reserved - lapsed.quantity)::bigint AS reserved,
+		   item.received + logged.received AS received,
+		   item.adjusted + logged.adjusted AS adjusted,
+		   item.confirmed + logged.confirmed AS confirmed
 	FROM stock_item item
 	CROSS JOIN LATERAL (
-		SELECT coalesce(sum(hold.quantity), 0)::bigint AS quantity
+		SELECT coalesce(sum(entry.quantity) FILTER (WHERE entry.change = 'receive'), 0) AS received,
+			   coalesce(sum(entry.quantity) FILTER (WHERE entry.change = 'adjust'), 0) AS adjusted,
+			   coalesce(sum(entry.quantity) FILTER (WHERE entry.change = 'confirm'), 0) AS confirmed,
+			   coalesce(sum(CASE
+					WHEN entry.change IN ('reserve', 'reinstate') THEN entry.quantity
+					WHEN entry.change IN ('confirm', 'cancel', 'expire') THEN -entry.quantity
+				   END), 0) AS reserved
+		FROM stock_log entry
+		WHERE entry.sku = item.sku
+	) logged
+	CROSS JOIN LATERAL (
+		SELECT coalesce(sum(hold.quantity), 0) AS quantity
 		FROM stock_hold hold
 		WHERE hold.sku = item.sku
 		  AND hold.expires_at <= (SELECT clock_timestamp())
@@ -129,3 +186,6 @@ SELECT pg_catalog.pg_extension_config_dump('stock_item', '');
 SELECT pg_catalog.pg_extension_config_dump('stock_hold', '');
 SELECT pg_catalog.pg_extension_config_dump('stock_log', '');
 SELECT pg_catalog.pg_extension_config_dump('stock_log_id_seq', '');
+SELECT pg_catalog.pg_extension_config_dump('stock_history_0', '');
+SELECT pg_catalog.pg_extension_config_dump('stock_history_1', '');
+SELECT pg_catalog.pg_extension_config_dump('stock_history_2', '');

@@ -37,6 +37,10 @@ static SweepRoom rooms[] = {
 	{.sql = "SELECT @extschema@.outbox_expire($1)",.types = {INT4OID}}},
 	{"sweeping reservations",
 	{.sql = "SELECT @extschema@.stock_expire($1) >= $1",.types = {INT4OID}}},
+	{"compacting stock",
+	{.sql = "SELECT @extschema@.stock_compact($1)",.types = {INT4OID}}},
+	{"forgetting stock",
+	{.sql = "SELECT @extschema@.stock_forget($1)",.types = {INT4OID}}},
 };
 
 /*

@@ -1,0 +1,60 @@
+/*
+ * announce.c
+ *		Enqueues events of stock, in the transaction that makes the change.
+ *
+ * The payload is put together by an SQL function.  It is called past its
+ * privileges, as no caller has any on it: that he may make the change is enough.
+ */
+#include "postgres.h"
+
+#include "catalog/pg_type.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+
+#include "base/catalog.h"
+#include "base/settings.h"
+#include "stock/announce.h"
+
+static const char *const announce_topics[STOCK_CHANGES] = {
+	[STOCK_RESERVE] = "stock.reserved",
+	[STOCK_CANCEL] = "stock.cancelled",
+	[STOCK_EXPIRE] = "stock.expired",
+	[STOCK_CONFIRM] = "stock.confirmed",
+	[STOCK_REINSTATE] = "stock.reinstated"
+};
+
+void
+announce_change(StockChange change, const text *reservation,
+				const StockLines *lines)
+{
+	Datum	   *skus;
+	Datum	   *quantities;
+
+	if (!settings_stock_events || lines->count == 0)
+		return;
+	Assert(announce_topics[change] != NULL);
+	skus = palloc(lines->count * sizeof(Datum));
+	quantities = palloc(lines->count * sizeof(Datum));
+	for (int i = 0; i < lines->count; i++)
+	{
+		skus[i] = PointerGetDatum(lines->line[i].sku);
+		quantities[i] = Int64GetDatum(lines->line[i].quantity);
+	}
+	OidFunctionCall4(catalog_get()->stock_announce,
+					 CStringGetTextDatum(announce_topics[change]),
+					 PointerGetDatum(reservation),
+					 PointerGetDatum(construct_array(skus, lines->count, TEXTOID,
+													 -1, false, TYPALIGN_INT)),
+					 PointerGetDatum(construct_array(quantities, lines->count,
+													 INT8OID, sizeof(int64),
+													 FLOAT8PASSBYVAL,
+													 TYPALIGN_DOUBLE)));
+}
+
+void
+announce_available(const text *sku, int64 available)
+{
+	if (settings_stock_events)
+		OidFunctionCall2(catalog_get()->stock_announce_available,
+						 PointerGetDatum(sku), Int64GetDatum(available));
+}

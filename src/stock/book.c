@@ -1,0 +1,262 @@
+/*
+ * book.c
+ *		The log of stock: appended to, added up, looked up by reservation.
+ *
+ * stock_log has the rows that are not in an item's root record yet.  Those that
+ * are have moved to stock_history_0 to _2 (compaction.sql), where they serve to
+ * remember how a reservation ended, until the history drops them.
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/table.h"
+#include "access/tableam.h"
+#include "commands/sequence.h"
+#include "common/int.h"
+#include "miscadmin.h"
+#include "utils/builtins.h"
+#include "utils/fmgroids.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+#include "utils/timestamp.h"
+
+#include "base/catalog.h"
+#include "base/relation.h"
+#include "stock/book.h"
+
+/* How a change moves what is available. */
+static const int book_sign[STOCK_CHANGES] = {
+	[STOCK_RECEIVE] = 1,
+	[STOCK_ADJUST] = 1,
+	[STOCK_RESERVE] = -1,
+	[STOCK_CANCEL] = 1,
+	[STOCK_EXPIRE] = 1,
+	[STOCK_CONFIRM] = 0,
+	[STOCK_REINSTATE] = -1
+};
+
+text *
+book_session_user(void)
+{
+	return cstring_to_text(GetUserNameFromId(GetSessionUserId(), false));
+}
+
+static void
+book_store_text(TupleTableSlot *row, int attribute, const text *value)
+{
+	row->tts_values[attribute] = PointerGetDatum(value);
+	row->tts_isnull[attribute] = value == NULL;
+}
+
+static void
+book_store(TupleTableSlot *row, const BookEntry *entry, const StockLine *line)
+{
+	const Catalog *catalog = catalog_get();
+	int64		id = nextval_internal(catalog->stock_log_id_seq, false);
+
+	ExecClearTuple(row);
+	memset(row->tts_isnull, false, LOG_ATTS * sizeof(bool));
+	row->tts_values[LOG_ATT_ID] = Int64GetDatum(id);
+	row->tts_values[LOG_ATT_QUANTITY] = Int64GetDatum(line->quantity);
+	row->tts_values[LOG_ATT_AT] = TimestampTzGetDatum(GetCurrentTimestamp());
+	row->tts_values[LOG_ATT_CHANGE] =
+		ObjectIdGetDatum(catalog_get()->stock_change[entry->change]);
+	row->tts_values[LOG_ATT_LINE] = Int16GetDatum(line->number);
+	row->tts_isnull[LOG_ATT_LINE] = entry->reservation == NULL;
+	book_store_text(row, LOG_ATT_SKU, line->sku);
+	book_store_text(row, LOG_ATT_RESERVATION, entry->reservation);
+	book_store_text(row, LOG_ATT_ACTOR, entry->actor);
+	book_store_text(row, LOG_ATT_NOTE, entry->note);
+	ExecStoreVirtualTuple(row);
+}
+
+void
+book_write(const BookEntry *entry, const StockLines *lines)
+{
+	Relation	log = table_open(catalog_get()->stock_log, RowExclusiveLock);
+	TupleTableSlot *row = relation_slot(log, LOG_ATTS);
+
+	for (int i = 0; i < lines->count; i++)
+	{
+		book_store(row, entry, &lines->line[i]);
+		relation_insert(log, row);
+	}
+	ExecDropSingleTupleTableSlot(row);
+	table_close(log, NoLock);
+}
+
+static StockChange
+book_change(TupleTableSlot *row)
+{
+	bool		isnull;
+	Oid			label = DatumGetObjectId(slot_getattr(row, LOG_ATT_CHANGE + 1,
+													  &isnull));
+	const Catalog *catalog = catalog_get();
+
+	for (int i = 0; i < STOCK_CHANGES; i++)
+	{
+		if (catalog->stock_change[i] == label)
+			return (StockChange) i;
+	}
+	elog(ERROR, "unknown change %u in the log of stock", label);
+}
+
+/*
+ * In the order of their ids no partial sum can overflow which the whole does
+ * not: each was what is available at some time.
+ */
+int64
+book_sum(const text *sku, Snapshot snapshot, int *rows)
+{
+	Relation	log = table_open(catalog_get()->stock_log, NoLock);
+	TupleTableSlot *row = relation_slot(log, LOG_ATTS);
+	RelationScan scan;
+	ScanKeyData key;
+	int64		sum = 0;
+
+	*rows = 0;
+	ScanKeyInit(&key, 1, BTEqualStrategyNumber, F_TEXTEQ, PointerGetDatum(sku));
+	relation_scan_begin(&scan, log, LOG_ATT_SKU + 1, &key, 1, snapshot, row);
+	while (relation_scan_next(&scan))
+	{
+		bool		isnull;
+		int64		quantity = DatumGetInt64(slot_getattr(row, LOG_ATT_QUANTITY + 1,
+														  &isnull));
+
+		CHECK_FOR_INTERRUPTS();
+		if (pg_add_s64_overflow(sum, book_sign[book_change(row)] * quantity, &sum))
+			elog(ERROR, "log of an item is out of range");
+		++*rows;
+	}
+	relation_scan_end(&scan);
+	ExecDropSingleTupleTableSlot(row);
+	table_close(log, NoLock);
+	return sum;
+}
+
+/*
+ * The log, and what it has moved rows to.  A row moves from an earlier of
+ * these to a later one: who looks in this order cannot miss it.
+ */
+static Oid
+book_table(int number)
+{
+	const Catalog *catalog = catalog_get();
+
+	return number == 0 ? catalog->stock_log :
+		catalog->rings[RING_HISTORY].tables[number - 1];
+}
+
+#define BOOK_TABLES (1 + CATALOG_RING_SIZE)
+
+static void
+book_begin_scan(RelationScan *scan, Relation table, const text *reservation,
+				Snapshot snapshot, TupleTableSlot *row)
+{
+	ScanKeyData key;
+
+	ScanKeyInit(&key, 1, BTEqualStrategyNumber, F_TEXTEQ,
+				PointerGetDatum(reservation));
+	relation_scan_begin(scan, table, LOG_ATT_RESERVATION + 1, &key, 1, snapshot,
+						row);
+}
+
+bool
+book_knows(const text *reservation)
+{
+	bool		found = false;
+
+	for (int i = 0; i < BOOK_TABLES && !found; i++)
+	{
+		Relation	table = table_open(book_table(i), AccessShareLock);
+		TupleTableSlot *row = relation_slot(table, LOG_ATTS);
+		SnapshotData dirty;
+		RelationScan scan;
+
+		InitDirtySnapshot(dirty);
+		book_begin_scan(&scan, table, reservation, &dirty, row);
+		found = relation_scan_next(&scan);
+		relation_scan_end(&scan);
+		ExecDropSingleTupleTableSlot(row);
+		table_close(table, AccessShareLock);
+	}
+	return found;
+}
+
+/*
+ * Notes a row down in the place of its line, if it is later than what is there.
+ */
+static void
+book_collect(BookLines *lines, TupleTableSlot *row)
+{
+	BookLine	found;
+	BookLine   *place;
+
+	slot_getallattrs(row);
+	if (row->tts_isnull[LOG_ATT_LINE])
+		return;
+	found.id = DatumGetInt64(row->tts_values[LOG_ATT_ID]);
+	found.last = book_change(row);
+	found.line.number = DatumGetInt16(row->tts_values[LOG_ATT_LINE]);
+	found.line.quantity = DatumGetInt64(row->tts_values[LOG_ATT_QUANTITY]);
+	if (found.line.number < 0 || found.line.number >= STOCK_LINES_MAX)
+		elog(ERROR, "line %d of a reservation", found.line.number);
+	if (found.line.number >= lines->count)
+	{
+		int			count = found.line.number + 1;
+
+		lines->line = repalloc(lines->line, count * sizeof(BookLine));
+		memset(&lines->line[lines->count], 0,
+			   (count - lines->count) * sizeof(BookLine));
+		lines->count = count;
+	}
+	place = &lines->line[found.line.number];
+	if (place->id > found.id)
+		return;
+	found.line.sku = place->id != 0 ? place->line.sku :
+		DatumGetTextPCopy(row->tts_values[LOG_ATT_SKU]);
+	*place = found;
+}
+
+/*
+ * Drops the places of lines of which nothing is known any more.
+ */
+static void
+book_close_ranks(BookLines *lines)
+{
+	int			count = 0;
+
+	for (int i = 0; i < lines->count; i++)
+	{
+		if (lines->line[i].id != 0)
+			lines->line[count++] = lines->line[i];
+	}
+	lines->count = count;
+}
+
+/*
+ * One snapshot for all: it shows each row in one of the tables.
+ */
+BookLines
+book_read(const text *reservation)
+{
+	Snapshot	latest = RegisterSnapshot(GetLatestSnapshot());
+	BookLines	lines = {.line = palloc(sizeof(BookLine))};
+
+	for (int i = 0; i < BOOK_TABLES; i++)
+	{
+		Relation	table = table_open(book_table(i), AccessShareLock);
+		TupleTableSlot *row = relation_slot(table, LOG_ATTS);
+		RelationScan scan;
+
+		book_begin_scan(&scan, table, reservation, latest, row);
+		while (relation_scan_next(&scan))
+			book_collect(&lines, row);
+		relation_scan_end(&scan);
+		ExecDropSingleTupleTableSlot(row);
+		table_close(table, AccessShareLock);
+	}
+	UnregisterSnapshot(latest);
+	book_close_ranks(&lines);
+	return lines;
+}

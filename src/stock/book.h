@@ -1,0 +1,68 @@
+/*
+ * book.h
+ *		Rows of the log.  Within the stock room.
+ */
+#ifndef STOCK_BOOK_H
+#define STOCK_BOOK_H
+
+#include "executor/tuptable.h"
+#include "utils/relcache.h"
+#include "utils/snapshot.h"
+
+#include "base/catalog.h"
+#include "stock/lines.h"
+
+/* The columns of stock_log and of its history, in order. */
+enum
+{
+	LOG_ATT_ID,
+	LOG_ATT_QUANTITY,
+	LOG_ATT_AT,
+	LOG_ATT_CHANGE,
+	LOG_ATT_LINE,
+	LOG_ATT_SKU,
+	LOG_ATT_RESERVATION,
+	LOG_ATT_ACTOR,
+	LOG_ATT_NOTE,
+	LOG_ATTS
+};
+
+/* What is written of each of the lines that change together. */
+typedef struct BookEntry
+{
+	StockChange change;
+	const text *reservation;	/* NULL: none */
+	const text *actor;			/* NULL: nobody */
+	const text *note;
+} BookEntry;
+
+/* How a line of a reservation was last changed. */
+typedef struct BookLine
+{
+	StockLine	line;
+	StockChange last;
+	int64		id;				/* of that row */
+} BookLine;
+
+typedef struct BookLines
+{
+	int			count;
+	BookLine   *line;			/* in the order of their numbers */
+} BookLines;
+
+/* Appends a row for each line. */
+extern void book_write(const BookEntry *entry, const StockLines *lines);
+
+/* The name of the session's user, as an actor. */
+extern text *book_session_user(void);
+
+/* What the rows of an item add to what is available, and how many there are. */
+extern int64 book_sum(const text *sku, Snapshot snapshot, int *rows);
+
+/* Has a reservation been in the log, committed or not? */
+extern bool book_knows(const text *reservation);
+
+/* How the lines of a reservation were last changed; palloc'd. */
+extern BookLines book_read(const text *reservation);
+
+#endif							/* STOCK_BOOK_H */

@@ -1,0 +1,210 @@
+/*
+ * change.c
+ *		Takes quantities from items and gives them back: what reserving,
+ *		settling and correcting have in common.
+ *
+ * Lines are taken in the order of their skus.  Nobody waits for anybody here,
+ * neither for an item nor for the lapsed reservation of somebody else: what
+ * another transaction has at the moment counts as taken.
+ */
+#include "postgres.h"
+
+#include "access/htup_details.h"
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "utils/array.h"
+#include "utils/timestamp.h"
+#include "utils/typcache.h"
+
+#include "base/catalog.h"
+#include "stock/announce.h"
+#include "stock/book.h"
+#include "stock/change.h"
+#include "stock/journal.h"
+
+#define CHANGE_LAPSED_BATCH 10000	/* lines looked at in one go */
+
+/*
+ * Gives back what lines hold.  If nothing was there, somebody may be waiting.
+ */
+void
+change_add(const StockLines *lines)
+{
+	for (int i = 0; i < lines->count; i++)
+	{
+		const StockLine *line = &lines->line[i];
+		int			note = journal_touch(line->sku, true);
+		bool		back = journal_available(note) <= 0;
+
+		journal_add(note, line->quantity);
+		if (back)
+			announce_available(line->sku, journal_available(note));
+	}
+}
+
+bool
+change_close(StockChange change, const text *reservation, const Holds *holds,
+			 bool wait)
+{
+	BookEntry	entry = {
+		.change = change,
+		.reservation = reservation,
+		.actor = change == STOCK_EXPIRE ? NULL : book_session_user()
+	};
+
+	for (int i = 0; i < holds->lines.count; i++)
+	{
+		if (holds_close(holds, i, wait))
+			continue;
+		if (holds->lines.count > 1)
+			elog(ERROR, "a locked line of a reservation is gone");
+		return false;
+	}
+	if (change != STOCK_CONFIRM)
+		change_add(&holds->lines);
+	book_write(&entry, &holds->lines);
+	announce_change(change, reservation, &holds->lines);
+	return true;
+}
+
+/*
+ * The expiry is that of the rows as they are closed: one that was extended
+ * meanwhile is another row.
+ */
+int
+change_expire(const text *reservation)
+{
+	Holds		holds = holds_read(reservation);
+
+	if (holds.lines.count == 0 || holds.expires_at > GetCurrentTimestamp())
+		return 0;
+	if (holds.lines.count > 1 && !holds_lock(&holds, false))
+		return 0;
+	if (!change_close(STOCK_EXPIRE, reservation, &holds, false))
+		return 0;
+	return holds.lines.count;
+}
+
+/*
+ * Lets lapsed reservations of an item expire until there is enough.  Returns
+ * whether any did.
+ */
+static bool
+change_make_way(const StockLine *line, int note)
+{
+	bool		any = false;
+	int			expired;
+
+	do
+	{
+		text	  **lapsed;
+		int			count = holds_lapsed(line->sku, CHANGE_LAPSED_BATCH, &lapsed);
+
+		expired = 0;
+		for (int i = 0; i < count; i++)
+		{
+			CHECK_FOR_INTERRUPTS();
+			if (journal_available(note) >= line->quantity)
+				return any;
+			expired += change_expire(lapsed[i]);
+		}
+		any |= expired > 0;
+	} while (expired > 0);
+	return any;
+}
+
+/*
+ * Takes what can be had of the lines and lists what cannot.
+ */
+static Shortages
+change_try(const StockLines *lines)
+{
+	Shortages	shortages = {.line = palloc(lines->count * sizeof(Shortage))};
+
+	for (int i = 0; i < lines->count; i++)
+	{
+		const StockLine *line = &lines->line[i];
+		int			note = journal_touch(line->sku, false);
+		Shortage   *shortage = &shortages.line[shortages.count];
+
+		if (note >= 0 && journal_take(note, line->quantity))
+			continue;
+		shortage->line = line;
+		shortage->known = note >= 0;
+		shortage->available = note >= 0 ? journal_available(note) : 0;
+		/* Somebody may have given some back just now. */
+		shortage->available = Min(shortage->available, line->quantity - 1);
+		shortages.unknown |= note < 0;
+		shortages.count++;
+	}
+	return shortages;
+}
+
+static bool
+change_all_make_way(const Shortages *shortages)
+{
+	bool		any = false;
+
+	for (int i = 0; i < shortages->count; i++)
+	{
+		const StockLine *line = shortages->line[i].line;
+
+		if (shortages->line[i].known)
+			any |= change_make_way(line, journal_touch(line->sku, false));
+	}
+	return any;
+}
+
+/*
+ * Between two tries all is given back, so that lapsed reservations are not let
+ * expire for what the other lines of this one hold.
+ */
+Shortages
+change_take(const StockLines *lines, int *mark)
+{
+	Shortages	shortages;
+
+	for (;;)
+	{
+		*mark = journal_mark();
+		shortages = change_try(lines);
+		if (shortages.count == 0)
+			break;
+		journal_undo(*mark);
+		if (!change_all_make_way(&shortages))
+			break;
+	}
+	return shortages;
+}
+
+Datum
+change_shortages_datum(const Shortages *shortages)
+{
+	Oid			type = catalog_get()->stock_shortage;
+	TupleDesc	desc = lookup_rowtype_tupdesc(type, -1);
+	Datum	   *elements = palloc(Max(shortages->count, 1) * sizeof(Datum));
+	ArrayType  *array;
+
+	if (desc->natts != 4)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("type stock_shortage of extension idempotency was altered")));
+	for (int i = 0; i < shortages->count; i++)
+	{
+		const Shortage *shortage = &shortages->line[i];
+		int64		wanted = shortage->line->quantity;
+		Datum		values[4] = {
+			PointerGetDatum(shortage->line->sku),
+			Int64GetDatum(wanted),
+			Int64GetDatum(shortage->available),
+			Int64GetDatum(wanted - shortage->available)
+		};
+		bool		nulls[4] = {false};
+
+		elements[i] = HeapTupleGetDatum(heap_form_tuple(desc, values, nulls));
+	}
+	ReleaseTupleDesc(desc);
+	array = construct_array(elements, shortages->count, type, -1, false,
+							TYPALIGN_DOUBLE);
+	return PointerGetDatum(array);
+}

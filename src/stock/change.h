@@ -1,0 +1,49 @@
+/*
+ * change.h
+ *		Takes quantities from items and gives them back.  Within the stock room.
+ */
+#ifndef STOCK_CHANGE_H
+#define STOCK_CHANGE_H
+
+#include "base/catalog.h"
+#include "stock/hold.h"
+#include "stock/lines.h"
+
+/* A line that cannot be had. */
+typedef struct Shortage
+{
+	const StockLine *line;
+	int64		available;
+	bool		known;			/* the item exists */
+} Shortage;
+
+typedef struct Shortages
+{
+	int			count;
+	bool		unknown;		/* one of the items does not exist */
+	Shortage   *line;
+} Shortages;
+
+/*
+ * Takes all lines or none, after lapsed reservations have made way for them.
+ * Without shortages they are taken; journal_undo(*mark) gives them back.
+ */
+extern Shortages change_take(const StockLines *lines, int *mark);
+
+/* Adds quantities to items, which need not exist yet. */
+extern void change_add(const StockLines *lines);
+
+/* The shortages as a stock_shortage[]. */
+extern Datum change_shortages_datum(const Shortages *shortages);
+
+/*
+ * Closes lines that are locked, or the only one, by this change, and writes
+ * that down.  false: the only one was not free; see holds_close.
+ */
+extern bool change_close(StockChange change, const text *reservation,
+						 const Holds *holds, bool wait);
+
+/* Lets a lapsed reservation expire, unless somebody has it; how many lines. */
+extern int	change_expire(const text *reservation);
+
+#endif							/* STOCK_CHANGE_H */

@@ -1,0 +1,160 @@
+/*
+ * stock: how the log is kept short.  Once an item has more rows in the log than
+ * idempotency.stock_compact_after, they are added to its root record and move to
+ * the history, in one transaction.  Nobody who reserves waits for that, and no
+ * sum changes: whoever adds an item up sees each row in one of the two.
+ *
+ * The history serves to look back, and to remember how a reservation ended.  It
+ * is a ring of tables (base/ring.c), and only the compaction writes to it.
+ */
+
+CREATE FUNCTION stock_crowded(rows integer)
+RETURNS SETOF text
+LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME';
+COMMENT ON FUNCTION stock_crowded(integer) IS
+	'Internal: the items in use whose log has more rows, about.';
+
+CREATE FUNCTION stock_count_compacted(sku text, rows integer)
+RETURNS void
+LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME';
+COMMENT ON FUNCTION stock_count_compacted(text, integer) IS
+	'Internal: so many rows of an item have left the log.';
+
+CREATE FUNCTION stock_archive(sku text, rows jsonb)
+RETURNS void
+LANGUAGE sql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+	SELECT @extschema@.outbox_enqueue(
+		topic => current_setting('idempotency.stock_archive_topic'),
+		payload => jsonb_build_object('sku', stock_archive.sku, 'rows', stock_archive.rows),
+		key => stock_archive.sku)
+$$;
+COMMENT ON FUNCTION stock_archive(text, jsonb) IS
+	'Internal: an event with compacted rows.';
+
+/*
+ * The rows that are seen are those of transactions that have ended, up to a
+ * number, oldest first: a smaller id that turns up later is left for the next
+ * time.  Who has the root record compacts; a second one goes on to another item.
+ */
+CREATE FUNCTION stock_compact_item(sku text, max_rows integer)
+RETURNS integer
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET enable_seqscan = off
+AS $$
+DECLARE
+	archived CONSTANT boolean := current_setting('idempotency.stock_archive_topic') <> '';
+	upto     bigint;
+	slot     smallint;
+	removed  integer;
+	archive  jsonb;
+BEGIN
+	PERFORM FROM @extschema@.stock_item item
+		WHERE item.sku = stock_compact_item.sku FOR NO KEY UPDATE SKIP LOCKED;
+	IF NOT FOUND THEN
+		RETURN 0;
+	END IF;
+	SELECT max(entry.id) INTO upto FROM (
+		SELECT oldest.id FROM @extschema@.stock_log oldest
+		WHERE oldest.sku = stock_compact_item.sku ORDER BY oldest.id LIMIT max_rows) entry;
+	LOCK TABLE @extschema@.stock_ring IN ROW EXCLUSIVE MODE;
+	SELECT ring.slot INTO slot FROM @extschema@.stock_ring ring WHERE ring.state = 'current';
+	EXECUTE format($query$
+		WITH removed AS (
+			DELETE FROM @extschema@.stock_log
+			WHERE sku = $1 AND id <= $2
+			RETURNING *
+		), kept AS (
+			INSERT INTO %s SELECT * FROM removed
+		), total AS (
+			SELECT coalesce(sum(quantity) FILTER (WHERE change = 'receive'), 0) AS received,
+				   coalesce(sum(quantity) FILTER (WHERE change = 'adjust'), 0) AS adjusted,
+				   coalesce(sum(quantity) FILTER (WHERE change = 'confirm'), 0) AS confirmed,
+				   coalesce(sum(CASE
+						WHEN change IN ('reserve', 'reinstate') THEN quantity
+						WHEN change IN ('confirm', 'cancel', 'expire') THEN -quantity
+					   END), 0) AS reserved
+			FROM removed
+		), root AS (
+			UPDATE @extschema@.stock_item item
+			SET received = item.received + total.received,
+				adjusted = item.adjusted + total.adjusted,
+				confirmed = item.confirmed + total.confirmed,
+				reserved = item.reserved + total.reserved
+			FROM total
+			WHERE item.sku = $1
+		)
+		SELECT count(*)::integer, CASE WHEN $3 THEN jsonb_agg(to_jsonb(removed) ORDER BY id) END
+		FROM removed
+		$query$, '@extschema@.stock_history_' || slot)
+		INTO removed, archive USING stock_compact_item.sku, upto, archived;
+	IF archive IS NOT NULL THEN
+		PERFORM @extschema@.stock_archive(stock_compact_item.sku, archive);
+	END IF;
+	PERFORM @extschema@.stock_count_compacted(stock_compact_item.sku, removed);
+	RETURN removed;
+END
+$$;
+COMMENT ON FUNCTION stock_compact_item(text, integer) IS
+	'Internal: adds the oldest rows of an item''s log to its root record; returns how many.';
+
+CREATE FUNCTION stock_compact_next(max_rows integer)
+RETURNS boolean
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	crowded text;
+	removed integer := 0;
+BEGIN
+	FOR crowded IN
+		SELECT * FROM @extschema@.stock_crowded(current_setting('idempotency.stock_compact_after')::integer)
+	LOOP
+		removed := removed + @extschema@.stock_compact_item(crowded, max_rows - removed);
+		EXIT WHEN removed >= max_rows;
+	END LOOP;
+	RETURN removed > 0;
+END
+$$;
+COMMENT ON FUNCTION stock_compact_next(integer) IS
+	'Internal: the next step of compaction, for stock_compact.';
+
+CREATE FUNCTION stock_compact(max_rows integer DEFAULT 1000)
+RETURNS boolean
+LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME';
+COMMENT ON FUNCTION stock_compact(integer) IS
+	'Internal: the sweeper compacts the logs of items that have become long; true: call it again.';
+
+/*
+ * A table of the history takes rows for half of the time that they are kept.
+ */
+CREATE FUNCTION stock_forget(max_rows integer DEFAULT 1000)
+RETURNS boolean
+LANGUAGE plpgsql STRICT VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	kept     interval := current_setting('idempotency.stock_history');
+	now_used @extschema@.stock_ring;
+	is_used  boolean;
+BEGIN
+	IF EXISTS (SELECT FROM @extschema@.stock_ring ring
+			WHERE ring.state = 'old' AND ring.closed_at <= clock_timestamp() - kept)
+		AND @extschema@.idempotency_ring_truncate('@extschema@.stock_ring', 'stock_history', 'old')
+	THEN
+		RETURN true;
+	END IF;
+	SELECT * INTO now_used FROM @extschema@.stock_ring WHERE state = 'current';
+	EXECUTE 'SELECT EXISTS (SELECT FROM @extschema@.stock_history_' || now_used.slot || ')' INTO is_used;
+	IF is_used AND now_used.opened_at <= clock_timestamp() - kept / 2 THEN
+		PERFORM @extschema@.idempotency_ring_switch('@extschema@.stock_ring');
+	END IF;
+	RETURN false;
+END
+$$;
+COMMENT ON FUNCTION stock_forget(integer) IS
+	'Internal: the next step of dropping what the history has kept for long enough; true: call it again.';

@@ -1,0 +1,544 @@
+/*
+ * escrow.c
+ *		The counters of what is available, in shared memory.
+ *
+ * A row that everybody updates is as slow as one commit after another.  So
+ * the available quantity of an item that is in use stands here: who reserves
+ * takes from the counter at once and writes rows of his own only.  Commit keeps
+ * what was taken, abort puts it back; what a transaction adds is there for
+ * others once it has committed.  journal.c keeps each transaction's part.
+ *
+ * The counter is a cache of the log and never the truth.  What makes it equal
+ * to the log:
+ *
+ * - A counter is pinned before a transaction has any effect on its item, and
+ *   unpinned when its end is visible and settled here.  So nobody has unsettled
+ *   changes while a counter is loaded, which happens only where there is none.
+ * - Whoever pins holds RowExclusiveLock on stock_log from before until after.
+ *   Who changes the tables by other means excludes that (guard.c), finds
+ *   no pins, and drops the counters.
+ * - Pinned counters are not evicted.
+ *
+ * Locks.  The lock of an item's partition guards that its counter is there; a
+ * spinlock in it guards the figures.  Nothing that can fail is done under
+ * either, nor by who ends a transaction.  The key has the OID of the log, so that
+ * counters from before a DROP EXTENSION match nothing.
+ */
+#include "postgres.h"
+
+#include "common/hashfn.h"
+#include "common/int.h"
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "storage/condition_variable.h"
+#include "storage/lwlock.h"
+#include "storage/shmem.h"
+#include "storage/spin.h"
+#include "utils/builtins.h"
+#include "utils/hsearch.h"
+
+#include "base/catalog.h"
+#include "base/settings.h"
+#include "base/shared.h"
+#include "stock/escrow.h"
+#include "stock/lines.h"
+
+#define ESCROW_PARTITIONS 16
+#define ESCROW_TRANCHE "idempotency stock"
+#define ESCROW_EVICT_SHARE 8	/* at most one in so many at a time */
+
+typedef struct EscrowKey
+{
+	Oid			database;
+	Oid			log;
+	int			length;
+	char		sku[STOCK_NAME_MAX];
+} EscrowKey;
+
+typedef enum EscrowState
+{
+	ESCROW_MISSING,
+	ESCROW_LOADING,
+	ESCROW_READY
+} EscrowState;
+
+struct EscrowItem
+{
+	EscrowKey	key;
+	slock_t		mutex;			/* guards all that follows */
+	EscrowState state;
+	bool		known;			/* the item exists */
+	bool		used;			/* since somebody last looked for room */
+	int			pins;			/* transactions that may have effects on it */
+	int			rows;			/* in its log, about */
+	uint64		touches;		/* how often it was pinned */
+	int64		available;
+	int64		lent;			/* what open transactions have taken */
+	int64		announced;		/* what open transactions have added */
+	ConditionVariable loaded;
+};
+
+static HTAB *items = NULL;
+static LWLockPadded *partitions = NULL;
+
+PG_FUNCTION_INFO_V1(stock_counters);
+PG_FUNCTION_INFO_V1(stock_crowded);
+PG_FUNCTION_INFO_V1(stock_count_compacted);
+
+void
+escrow_request(void)
+{
+	RequestAddinShmemSpace(hash_estimate_size(settings_stock_items,
+											  sizeof(EscrowItem)));
+	RequestNamedLWLockTranche(ESCROW_TRANCHE, ESCROW_PARTITIONS);
+}
+
+static uint32
+escrow_hash(const void *key, Size size)
+{
+	const EscrowKey *of = key;
+
+	return hash_combine(hash_bytes((const unsigned char *) of->sku, of->length),
+						of->database ^ of->log);
+}
+
+static int
+escrow_compare(const void *a, const void *b, Size size)
+{
+	const EscrowKey *x = a;
+	const EscrowKey *y = b;
+
+	if (x->database != y->database || x->log != y->log || x->length != y->length)
+		return 1;
+	return memcmp(x->sku, y->sku, x->length);
+}
+
+void
+escrow_startup(void)
+{
+	HASHCTL		info = {
+		.keysize = sizeof(EscrowKey),
+		.entrysize = sizeof(EscrowItem),
+		.hash = escrow_hash,
+		.match = escrow_compare,
+		.num_partitions = ESCROW_PARTITIONS
+	};
+
+	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
+	items = ShmemInitHash("idempotency stock", settings_stock_items,
+						  settings_stock_items, &info,
+						  HASH_ELEM | HASH_FUNCTION | HASH_COMPARE |
+						  HASH_PARTITION | HASH_FIXED_SIZE);
+	partitions = GetNamedLWLockTranche(ESCROW_TRANCHE);
+	LWLockRelease(AddinShmemInitLock);
+}
+
+static EscrowKey
+escrow_key(Oid log, const text *sku)
+{
+	EscrowKey	key = {.database = MyDatabaseId,.log = log};
+
+	key.length = VARSIZE_ANY_EXHDR(sku);
+	Assert(key.length <= STOCK_NAME_MAX);
+	memcpy(key.sku, VARDATA_ANY(sku), key.length);
+	return key;
+}
+
+static LWLock *
+escrow_partition(uint32 hash)
+{
+	return &partitions[hash % ESCROW_PARTITIONS].lock;
+}
+
+static void
+escrow_lock_all(LWLockMode mode)
+{
+	for (int i = 0; i < ESCROW_PARTITIONS; i++)
+		LWLockAcquire(&partitions[i].lock, mode);
+}
+
+static void
+escrow_unlock_all(void)
+{
+	for (int i = ESCROW_PARTITIONS; --i >= 0;)
+		LWLockRelease(&partitions[i].lock);
+}
+
+/*
+ * Makes room: first for what has not been used since the last time, else
+ * for anything that nobody has pinned, up to a share of all.
+ */
+static int
+escrow_evict(bool used_too)
+{
+	HASH_SEQ_STATUS walk;
+	EscrowItem *item;
+	int			evicted = 0;
+	int			limit = settings_stock_items / ESCROW_EVICT_SHARE + 1;
+
+	escrow_lock_all(LW_EXCLUSIVE);
+	hash_seq_init(&walk, items);
+	while ((item = hash_seq_search(&walk)) != NULL)
+	{
+		bool		evict;
+
+		SpinLockAcquire(&item->mutex);
+		evict = item->pins == 0 && (used_too || !item->used) && evicted < limit;
+		item->used = false;
+		SpinLockRelease(&item->mutex);
+		if (evict)
+			(void) hash_search(items, &item->key, HASH_REMOVE, NULL);
+		evicted += evict;
+	}
+	escrow_unlock_all();
+	return evicted;
+}
+
+static void
+escrow_make_room(void)
+{
+	if (escrow_evict(false) == 0 && escrow_evict(true) == 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+				 errmsg("too many items of stock are in use"),
+				 errdetail("There is room for %d, and open transactions have changed each of them.",
+						   settings_stock_items),
+				 errhint("Increase idempotency.stock_items.")));
+}
+
+static void
+escrow_init(EscrowItem *item)
+{
+	SpinLockInit(&item->mutex);
+	item->state = ESCROW_MISSING;
+	item->known = false;
+	item->pins = 0;
+	item->rows = 0;
+	item->touches = 0;
+	item->available = 0;
+	item->lent = 0;
+	item->announced = 0;
+	ConditionVariableInit(&item->loaded);
+}
+
+/*
+ * Finds a counter, or adds it, and pins it; NULL: it is not there, or there is
+ * no room to add it.
+ */
+static EscrowItem *
+escrow_try_pin(const EscrowKey *key, HASHACTION action)
+{
+	uint32		hash = escrow_hash(key, sizeof(EscrowKey));
+	LWLock	   *partition = escrow_partition(hash);
+	EscrowItem *item;
+	bool		found;
+
+	LWLockAcquire(partition, action == HASH_FIND ? LW_SHARED : LW_EXCLUSIVE);
+	item = hash_search_with_hash_value(items, key, hash, action, &found);
+	if (item != NULL)
+	{
+		if (!found)
+			escrow_init(item);
+		SpinLockAcquire(&item->mutex);
+		item->pins++;
+		item->touches++;
+		item->used = true;
+		SpinLockRelease(&item->mutex);
+	}
+	LWLockRelease(partition);
+	return item;
+}
+
+EscrowItem *
+escrow_pin(Oid log, const text *sku)
+{
+	EscrowKey	key = escrow_key(log, sku);
+	EscrowItem *item = escrow_try_pin(&key, HASH_FIND);
+
+	while (item == NULL)
+	{
+		item = escrow_try_pin(&key, HASH_ENTER_NULL);
+		if (item == NULL)
+			escrow_make_room();
+	}
+	return item;
+}
+
+void
+escrow_unpin(EscrowItem *item)
+{
+	SpinLockAcquire(&item->mutex);
+	item->pins--;
+	SpinLockRelease(&item->mutex);
+}
+
+bool
+escrow_is_loaded(EscrowItem *item)
+{
+	bool		loaded;
+
+	SpinLockAcquire(&item->mutex);
+	loaded = item->state == ESCROW_READY;
+	SpinLockRelease(&item->mutex);
+	return loaded;
+}
+
+bool
+escrow_begin_load(EscrowItem *item)
+{
+	EscrowState found;
+
+	ConditionVariablePrepareToSleep(&item->loaded);
+	for (;;)
+	{
+		SpinLockAcquire(&item->mutex);
+		found = item->state;
+		if (found == ESCROW_MISSING)
+			item->state = ESCROW_LOADING;
+		SpinLockRelease(&item->mutex);
+		if (found != ESCROW_LOADING)
+			break;
+		ConditionVariableSleep(&item->loaded, PG_WAIT_EXTENSION);
+	}
+	ConditionVariableCancelSleep();
+	return found == ESCROW_MISSING;
+}
+
+void
+escrow_publish(EscrowItem *item, bool known, int64 available, int rows)
+{
+	SpinLockAcquire(&item->mutex);
+	Assert(item->state == ESCROW_LOADING);
+	item->state = ESCROW_READY;
+	item->known = known;
+	item->available = available;
+	item->rows = rows;
+	SpinLockRelease(&item->mutex);
+	ConditionVariableBroadcast(&item->loaded);
+}
+
+void
+escrow_fail_load(EscrowItem *item)
+{
+	SpinLockAcquire(&item->mutex);
+	item->state = ESCROW_MISSING;
+	SpinLockRelease(&item->mutex);
+	ConditionVariableBroadcast(&item->loaded);
+}
+
+bool
+escrow_is_known(EscrowItem *item)
+{
+	bool		known;
+
+	SpinLockAcquire(&item->mutex);
+	known = item->known;
+	SpinLockRelease(&item->mutex);
+	return known;
+}
+
+int64
+escrow_available(EscrowItem *item)
+{
+	int64		available;
+
+	SpinLockAcquire(&item->mutex);
+	available = item->available;
+	SpinLockRelease(&item->mutex);
+	return available;
+}
+
+bool
+escrow_take(EscrowItem *item, int64 quantity)
+{
+	bool		enough;
+
+	SpinLockAcquire(&item->mutex);
+	Assert(item->pins > 0 && item->state == ESCROW_READY);
+	enough = item->available >= quantity;
+	if (enough)
+	{
+		item->available -= quantity;
+		item->lent += quantity;
+		item->rows++;
+	}
+	SpinLockRelease(&item->mutex);
+	return enough;
+}
+
+/*
+ * However the open transactions end, the counter must not overflow.
+ */
+bool
+escrow_announce(EscrowItem *item, int64 quantity)
+{
+	int64		most;
+	bool		fits;
+
+	SpinLockAcquire(&item->mutex);
+	Assert(item->pins > 0 && item->state == ESCROW_READY);
+	fits = !pg_add_s64_overflow(item->available, item->lent, &most) &&
+		!pg_add_s64_overflow(most, item->announced, &most) &&
+		!pg_add_s64_overflow(most, quantity, &most);
+	if (fits)
+	{
+		item->announced += quantity;
+		item->rows++;
+	}
+	SpinLockRelease(&item->mutex);
+	return fits;
+}
+
+void
+escrow_undo(EscrowItem *item, int64 taken, int64 announced)
+{
+	SpinLockAcquire(&item->mutex);
+	item->available += taken;
+	item->lent -= taken;
+	item->announced -= announced;
+	SpinLockRelease(&item->mutex);
+}
+
+void
+escrow_settle(EscrowItem *item, int64 taken, int64 announced, int64 more,
+			  bool created)
+{
+	SpinLockAcquire(&item->mutex);
+	item->available += more;
+	item->lent -= taken;
+	item->announced -= announced;
+	item->known |= created;
+	item->pins--;
+	SpinLockRelease(&item->mutex);
+}
+
+void
+escrow_forget_all(Oid log)
+{
+	HASH_SEQ_STATUS walk;
+	EscrowItem *item;
+
+	escrow_lock_all(LW_EXCLUSIVE);
+	hash_seq_init(&walk, items);
+	while ((item = hash_seq_search(&walk)) != NULL)
+	{
+		if (item->key.database != MyDatabaseId || item->key.log != log)
+			continue;
+		Assert(item->pins == 0);
+		(void) hash_search(items, &item->key, HASH_REMOVE, NULL);
+	}
+	escrow_unlock_all();
+}
+
+void
+escrow_count_rows(Oid log, const text *sku, int rows)
+{
+	EscrowKey	key = escrow_key(log, sku);
+	EscrowItem *item = escrow_try_pin(&key, HASH_FIND);
+
+	if (item == NULL)
+		return;
+	SpinLockAcquire(&item->mutex);
+	item->rows = Max(item->rows + rows, 0);
+	item->pins--;
+	SpinLockRelease(&item->mutex);
+}
+
+/*
+ * A copy of the counters of a log that are loaded, of items with more than so
+ * many rows; palloc'd.
+ */
+static int
+escrow_copy(Oid log, int rows, EscrowItem **copies)
+{
+	HASH_SEQ_STATUS walk;
+	EscrowItem *item;
+	int			count = 0;
+
+	*copies = palloc(mul_size(settings_stock_items, sizeof(EscrowItem)));
+	escrow_lock_all(LW_SHARED);
+	hash_seq_init(&walk, items);
+	while ((item = hash_seq_search(&walk)) != NULL)
+	{
+		if (item->key.database != MyDatabaseId || item->key.log != log)
+			continue;
+		SpinLockAcquire(&item->mutex);
+		(*copies)[count] = *item;
+		SpinLockRelease(&item->mutex);
+		count += (*copies)[count].state == ESCROW_READY &&
+			(*copies)[count].rows > rows;
+	}
+	escrow_unlock_all();
+	return count;
+}
+
+static Datum
+escrow_sku(const EscrowItem *item)
+{
+	return PointerGetDatum(cstring_to_text_with_len(item->key.sku,
+													item->key.length));
+}
+
+/*
+ * SQL: stock_counters(), what stock_verify compares with the log.
+ */
+Datum
+stock_counters(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
+	EscrowItem *copies = NULL;
+	int			count = 0;
+
+	InitMaterializedSRF(fcinfo, 0);
+	if (shared_ready())
+		count = escrow_copy(catalog_get()->stock_log, -1, &copies);
+	for (int i = 0; i < count; i++)
+	{
+		Datum		values[4] = {
+			escrow_sku(&copies[i]),
+			Int64GetDatum(copies[i].available),
+			Int64GetDatum((int64) copies[i].touches),
+			BoolGetDatum(copies[i].pins > 0)
+		};
+		bool		nulls[4] = {false};
+
+		tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
+	}
+	return (Datum) 0;
+}
+
+/*
+ * SQL: stock_crowded(rows), the items whose log has more rows.
+ */
+Datum
+stock_crowded(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
+	EscrowItem *copies;
+	int			count;
+
+	shared_require("stock");
+	InitMaterializedSRF(fcinfo, MAT_SRF_USE_EXPECTED_DESC);
+	count = escrow_copy(catalog_get()->stock_log, PG_GETARG_INT32(0), &copies);
+	for (int i = 0; i < count; i++)
+	{
+		Datum		value = escrow_sku(&copies[i]);
+		bool		isnull = false;
+
+		tuplestore_putvalues(result->setResult, result->setDesc,
+							 &value, &isnull);
+	}
+	return (Datum) 0;
+}
+
+/*
+ * SQL: stock_count_compacted(sku, rows).
+ */
+Datum
+stock_count_compacted(PG_FUNCTION_ARGS)
+{
+	escrow_count_rows(catalog_get()->stock_log, PG_GETARG_TEXT_PP(0),
+					  -PG_GETARG_INT32(1));
+	PG_RETURN_VOID();
+}

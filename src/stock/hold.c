@@ -1,0 +1,300 @@
+/*
+ * hold.c
+ *		Rows of stock_hold: the lines of open reservations, and nothing else.
+ *
+ * The primary key (reservation, line) decides who opens a reservation first:
+ * every one has a line 0 at the start, whatever its items are.
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/table.h"
+#include "access/tableam.h"
+#include "miscadmin.h"
+#include "storage/lmgr.h"
+#include "utils/builtins.h"
+#include "utils/fmgroids.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+#include "utils/timestamp.h"
+
+#include "base/catalog.h"
+#include "base/relation.h"
+#include "stock/hold.h"
+
+#define HOLD_SPECULATION_US 100 /* of waiting for an insertion to be decided */
+
+/* The columns of stock_hold, in order. */
+enum
+{
+	HOLD_ATT_QUANTITY,
+	HOLD_ATT_EXPIRES_AT,
+	HOLD_ATT_LINE,
+	HOLD_ATT_RESERVATION,
+	HOLD_ATT_SKU,
+	HOLD_ATTS
+};
+
+static Relation
+hold_open(void)
+{
+	return table_open(catalog_get()->stock_hold, RowExclusiveLock);
+}
+
+static void
+holds_add(Holds *holds, int *room, TupleTableSlot *row)
+{
+	int			at = holds->lines.count;
+	TimestampTz expiry;
+
+	if (at == *room)
+	{
+		*room *= 2;
+		holds->lines.line = repalloc(holds->lines.line, *room * sizeof(StockLine));
+		holds->tids = repalloc(holds->tids, *room * sizeof(ItemPointerData));
+		holds->expiries = repalloc(holds->expiries, *room * sizeof(TimestampTz));
+	}
+	slot_getallattrs(row);
+	expiry = DatumGetTimestampTz(row->tts_values[HOLD_ATT_EXPIRES_AT]);
+	holds->lines.line[at].number = DatumGetInt16(row->tts_values[HOLD_ATT_LINE]);
+	holds->lines.line[at].sku = DatumGetTextPCopy(row->tts_values[HOLD_ATT_SKU]);
+	holds->lines.line[at].quantity =
+		DatumGetInt64(row->tts_values[HOLD_ATT_QUANTITY]);
+	holds->tids[at] = row->tts_tid;
+	holds->expiries[at] = expiry;
+	holds->expires_at = at == 0 ? expiry : Min(holds->expires_at, expiry);
+	holds->lines.count++;
+}
+
+/*
+ * Reads what a snapshot shows.  With a dirty one, whose end a row depends on is
+ * returned.
+ */
+static TransactionId
+holds_scan(Holds *holds, Relation hold, const text *reservation,
+		   Snapshot snapshot, bool *speculative)
+{
+	TupleTableSlot *row = relation_slot(hold, HOLD_ATTS);
+	TransactionId doubt = InvalidTransactionId;
+	int			room = 4;
+	RelationScan scan;
+	ScanKeyData key;
+
+	memset(holds, 0, sizeof(*holds));
+	holds->lines.line = palloc(room * sizeof(StockLine));
+	holds->tids = palloc(room * sizeof(ItemPointerData));
+	holds->expiries = palloc(room * sizeof(TimestampTz));
+	ScanKeyInit(&key, 1, BTEqualStrategyNumber, F_TEXTEQ,
+				PointerGetDatum(reservation));
+	relation_scan_begin(&scan, hold, HOLD_ATT_RESERVATION + 1, &key, 1, snapshot,
+						row);
+	while (!TransactionIdIsValid(doubt) && relation_scan_next(&scan))
+	{
+		holds_add(holds, &room, row);
+		if (snapshot->snapshot_type != SNAPSHOT_DIRTY)
+			continue;
+		doubt = TransactionIdIsValid(snapshot->xmin) ? snapshot->xmin :
+			snapshot->xmax;
+		*speculative = snapshot->speculativeToken != 0;
+	}
+	relation_scan_end(&scan);
+	ExecDropSingleTupleTableSlot(row);
+	return doubt;
+}
+
+Holds
+holds_read(const text *reservation)
+{
+	Relation	hold = hold_open();
+	Snapshot	latest = RegisterSnapshot(GetLatestSnapshot());
+	Holds		holds;
+
+	(void) holds_scan(&holds, hold, reservation, latest, NULL);
+	UnregisterSnapshot(latest);
+	table_close(hold, NoLock);
+	return holds;
+}
+
+/*
+ * A dirty scan can miss a row that is being moved by an update.  So that there
+ * are none proves nothing; the primary key decides.
+ */
+Holds
+holds_read_settled(const text *reservation)
+{
+	Relation	hold = hold_open();
+	TransactionId doubt;
+	Holds		holds;
+
+	do
+	{
+		SnapshotData dirty;
+		bool		speculative;
+
+		CHECK_FOR_INTERRUPTS();
+		InitDirtySnapshot(dirty);
+		doubt = holds_scan(&holds, hold, reservation, &dirty, &speculative);
+		if (!TransactionIdIsValid(doubt))
+			break;
+		if (speculative)
+			pg_usleep(HOLD_SPECULATION_US);
+		else
+			XactLockTableWait(doubt, hold, &holds.tids[holds.lines.count - 1],
+							  XLTW_InsertIndex);
+	} while (true);
+	table_close(hold, NoLock);
+	return holds;
+}
+
+static bool
+hold_done(Relation hold, TM_Result result, ItemPointer tid, bool wait)
+{
+	if (result == TM_BeingModified && wait)
+		relation_wait(hold, tid);
+	return result == TM_Ok;
+}
+
+bool
+holds_lock(const Holds *holds, bool wait)
+{
+	Relation	hold = hold_open();
+	bool		locked = true;
+
+	for (int i = 0; i < holds->lines.count && locked; i++)
+		locked = hold_done(hold, relation_lock(hold, &holds->tids[i]),
+						   &holds->tids[i], wait);
+	table_close(hold, NoLock);
+	return locked;
+}
+
+bool
+holds_close(const Holds *holds, int line, bool wait)
+{
+	Relation	hold = hold_open();
+	bool		closed;
+
+	closed = hold_done(hold, relation_delete(hold, &holds->tids[line]),
+					   &holds->tids[line], wait);
+	table_close(hold, NoLock);
+	return closed;
+}
+
+static void
+hold_store(TupleTableSlot *row, const text *reservation, const StockLine *line,
+		   TimestampTz expires_at)
+{
+	ExecClearTuple(row);
+	memset(row->tts_isnull, false, HOLD_ATTS * sizeof(bool));
+	row->tts_values[HOLD_ATT_QUANTITY] = Int64GetDatum(line->quantity);
+	row->tts_values[HOLD_ATT_EXPIRES_AT] = TimestampTzGetDatum(expires_at);
+	row->tts_values[HOLD_ATT_LINE] = Int16GetDatum(line->number);
+	row->tts_values[HOLD_ATT_RESERVATION] = PointerGetDatum(reservation);
+	row->tts_values[HOLD_ATT_SKU] = PointerGetDatum(line->sku);
+	ExecStoreVirtualTuple(row);
+}
+
+void
+holds_extend(const Holds *holds, const text *reservation, TimestampTz expires_at)
+{
+	Relation	hold = hold_open();
+	TupleTableSlot *row = relation_slot(hold, HOLD_ATTS);
+
+	for (int i = 0; i < holds->lines.count; i++)
+	{
+		ItemPointerData tid = holds->tids[i];
+
+		if (holds->expiries[i] >= expires_at)
+			continue;
+		hold_store(row, reservation, &holds->lines.line[i], expires_at);
+		if (relation_update(hold, &tid, row) != TM_Ok)
+			elog(ERROR, "a locked line of a reservation is gone");
+	}
+	ExecDropSingleTupleTableSlot(row);
+	table_close(hold, NoLock);
+}
+
+/*
+ * Who has the first line has them all: another could only be left of a
+ * reservation of that name which was opened and closed in part while this
+ * one was looking.
+ */
+bool
+holds_open(const text *reservation, const StockLines *lines,
+		   TimestampTz expires_at)
+{
+	Relation	hold = hold_open();
+	TupleTableSlot *row = relation_slot(hold, HOLD_ATTS);
+	bool		opened = true;
+
+	for (int i = 0; i < lines->count && opened; i++)
+	{
+		hold_store(row, reservation, &lines->line[i], expires_at);
+		opened = relation_insert_or_conflict(hold, row);
+		if (!opened && i > 0)
+			ereport(ERROR,
+					(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
+					 errmsg("could not reserve due to concurrent changes of the same reservation")));
+	}
+	ExecDropSingleTupleTableSlot(row);
+	table_close(hold, NoLock);
+	return opened;
+}
+
+/*
+ * What has lapsed by the index on the time alone, or on sku and time.
+ */
+static void
+hold_begin_lapsed(RelationScan *scan, Relation hold, const text *sku,
+				  Snapshot snapshot, TupleTableSlot *row)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	ScanKeyData keys[2];
+	int			count = 0;
+
+	if (sku != NULL)
+		ScanKeyInit(&keys[count++], 1, BTEqualStrategyNumber, F_TEXTEQ,
+					PointerGetDatum(sku));
+	ScanKeyInit(&keys[count], count + 1, BTLessEqualStrategyNumber,
+				F_TIMESTAMPTZ_LE, TimestampTzGetDatum(now));
+	count++;
+	relation_scan_begin(scan, hold,
+						(sku != NULL ? HOLD_ATT_SKU : HOLD_ATT_EXPIRES_AT) + 1,
+						keys, count, snapshot, row);
+}
+
+int
+holds_lapsed(const text *sku, int max, text ***reservations)
+{
+	Relation	hold = hold_open();
+	Snapshot	latest = RegisterSnapshot(GetLatestSnapshot());
+	TupleTableSlot *row = relation_slot(hold, HOLD_ATTS);
+	int			room = 16;
+	text	  **names = palloc(room * sizeof(text *));
+	RelationScan scan;
+	int			lines = 0;
+	int			count = 0;
+
+	hold_begin_lapsed(&scan, hold, sku, latest, row);
+	while (lines < max && relation_scan_next(&scan))
+	{
+		bool		isnull;
+		text	   *name = DatumGetTextPP(slot_getattr(row, HOLD_ATT_RESERVATION + 1,
+													   &isnull));
+
+		lines++;
+		if (count > 0 && lines_compare_names(names[count - 1], name) == 0)
+			continue;
+		if (count == room)
+		{
+			room *= 2;
+			names = repalloc(names, mul_size(room, sizeof(text *)));
+		}
+		names[count++] = DatumGetTextPCopy(PointerGetDatum(name));
+	}
+	relation_scan_end(&scan);
+	ExecDropSingleTupleTableSlot(row);
+	UnregisterSnapshot(latest);
+	table_close(hold, NoLock);
+	*reservations = names;
+	return count;
+}

@@ -1,0 +1,167 @@
+/*
+ * item.c
+ *		Items: their root records, and what root record and log add up to.
+ *
+ * A root record has the sums of those rows of the log that were compacted.  It
+ * is created with the item and changed by the compaction alone: nobody who
+ * reserves or receives waits for it.
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/table.h"
+#include "access/tableam.h"
+#include "common/int.h"
+#include "miscadmin.h"
+#include "storage/lmgr.h"
+#include "utils/builtins.h"
+#include "utils/fmgroids.h"
+#include "utils/numeric.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+
+#include "base/catalog.h"
+#include "base/relation.h"
+#include "stock/book.h"
+#include "stock/item.h"
+
+#define ITEM_SPECULATION_US 100 /* of waiting for an insertion to be decided */
+
+/* The columns of stock_item, in order. */
+enum
+{
+	ITEM_ATT_SKU,
+	ITEM_ATT_RECEIVED,
+	ITEM_ATT_ADJUSTED,
+	ITEM_ATT_CONFIRMED,
+	ITEM_ATT_RESERVED,
+	ITEM_ATTS
+};
+
+void
+item_lock_for_load(void)
+{
+	Relation	item = table_open(catalog_get()->stock_item, RowExclusiveLock);
+	Relation	log = table_open(catalog_get()->stock_log, NoLock);
+
+	index_close(relation_open_index(item, ITEM_ATT_SKU + 1), NoLock);
+	index_close(relation_open_index(log, LOG_ATT_SKU + 1), NoLock);
+	table_close(log, NoLock);
+	table_close(item, NoLock);
+}
+
+static bool
+item_find(Relation item, const text *sku, Snapshot snapshot, TupleTableSlot *row)
+{
+	RelationScan scan;
+	ScanKeyData key;
+	bool		found;
+
+	ScanKeyInit(&key, 1, BTEqualStrategyNumber, F_TEXTEQ, PointerGetDatum(sku));
+	relation_scan_begin(&scan, item, ITEM_ATT_SKU + 1, &key, 1, snapshot, row);
+	found = relation_scan_next(&scan);
+	if (found)
+		ExecMaterializeSlot(row);
+	index_endscan(scan.scan);
+	index_close(scan.index, AccessShareLock);
+	return found;
+}
+
+/*
+ * received + adjusted - confirmed - reserved.
+ */
+static int64
+item_root_sum(TupleTableSlot *row)
+{
+	Datum		sum;
+
+	slot_getallattrs(row);
+	sum = DirectFunctionCall2(numeric_add, row->tts_values[ITEM_ATT_RECEIVED],
+							  row->tts_values[ITEM_ATT_ADJUSTED]);
+	sum = DirectFunctionCall2(numeric_sub, sum,
+							  row->tts_values[ITEM_ATT_CONFIRMED]);
+	sum = DirectFunctionCall2(numeric_sub, sum,
+							  row->tts_values[ITEM_ATT_RESERVED]);
+	return DatumGetInt64(DirectFunctionCall1(numeric_int8, sum));
+}
+
+/*
+ * Root record and log are read with one snapshot, which sees the rows that
+ * are compacted meanwhile in one of the two.
+ */
+ItemLevel
+item_load(const text *sku)
+{
+	Snapshot	latest = RegisterSnapshot(GetLatestSnapshot());
+	Relation	item = table_open(catalog_get()->stock_item, NoLock);
+	TupleTableSlot *row = relation_slot(item, ITEM_ATTS);
+	ItemLevel	level = {.known = item_find(item, sku, latest, row)};
+
+	if (level.known)
+	{
+		level.available = item_root_sum(row);
+		if (pg_add_s64_overflow(level.available,
+								book_sum(sku, latest, &level.rows),
+								&level.available))
+			elog(ERROR, "stock of an item is out of range");
+	}
+	ExecDropSingleTupleTableSlot(row);
+	table_close(item, NoLock);
+	UnregisterSnapshot(latest);
+	return level;
+}
+
+/*
+ * Waits for the transaction that has put an item's row in doubt.  Returns
+ * whether the item is there for good.
+ */
+static bool
+item_wait(Relation item, const text *sku, TupleTableSlot *row)
+{
+	SnapshotData dirty;
+
+	InitDirtySnapshot(dirty);
+	if (!item_find(item, sku, &dirty, row))
+		return false;
+	if (dirty.speculativeToken != 0)
+		pg_usleep(ITEM_SPECULATION_US);
+	else if (TransactionIdIsValid(dirty.xmin))
+		XactLockTableWait(dirty.xmin, item, &row->tts_tid, XLTW_InsertIndex);
+	else if (TransactionIdIsValid(dirty.xmax))
+		XactLockTableWait(dirty.xmax, item, &row->tts_tid, XLTW_InsertIndex);
+	else
+		return true;
+	return false;
+}
+
+static void
+item_store(TupleTableSlot *row, const text *sku)
+{
+	Datum		zero = NumericGetDatum(int64_to_numeric(0));
+
+	ExecClearTuple(row);
+	memset(row->tts_isnull, false, ITEM_ATTS * sizeof(bool));
+	row->tts_values[ITEM_ATT_SKU] = PointerGetDatum(sku);
+	row->tts_values[ITEM_ATT_RECEIVED] = zero;
+	row->tts_values[ITEM_ATT_ADJUSTED] = zero;
+	row->tts_values[ITEM_ATT_CONFIRMED] = zero;
+	row->tts_values[ITEM_ATT_RESERVED] = zero;
+	ExecStoreVirtualTuple(row);
+}
+
+void
+item_create(const text *sku)
+{
+	Relation	item = table_open(catalog_get()->stock_item, RowExclusiveLock);
+	TupleTableSlot *row = relation_slot(item, ITEM_ATTS);
+
+	while (!item_wait(item, sku, row))
+	{
+		CHECK_FOR_INTERRUPTS();
+		item_store(row, sku);
+		if (relation_insert_or_conflict(item, row))
+			break;
+	}
+	ExecDropSingleTupleTableSlot(row);
+	table_close(item, NoLock);
+}

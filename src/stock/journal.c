@@ -1,0 +1,458 @@
+/*
+ * journal.c
+ *		What the open transaction has taken from the counters of items and
+ *		added to them, and what its end makes of that.
+ *
+ * A note for each item: what was taken from the common counter, which an abort
+ * gives back; and what was added and is left, which a commit gives to all.
+ * Own additions are used up first and never touch the common counter before the
+ * commit.  An entry for each step, so that a savepoint, or a call that falls
+ * short halfway, can be undone.
+ *
+ * The order that keeps counter and log equal:
+ *
+ *   first   lock stock_log, to the end of the transaction;
+ *   then    make room for the note, pin the counter, load it if need be;
+ *   then    take: subtract and note it down with nothing in between that can
+ *           fail; only then the row of the log
+ *   end     the commit is visible: settle and unpin in one stretch; after that
+ *           the server lets go of the lock
+ *
+ * PREPARE TRANSACTION is refused: no callback would run at COMMIT PREPARED.
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "common/hashfn.h"
+#include "storage/lmgr.h"
+#include "utils/builtins.h"
+#include "utils/memutils.h"
+
+#include "base/catalog.h"
+#include "base/shared.h"
+#include "stock/escrow.h"
+#include "stock/item.h"
+#include "stock/journal.h"
+
+#define JOURNAL_INITIAL 16		/* notes, entries: doubled as needed */
+#define JOURNAL_KEEP 1024		/* larger ones are freed after the transaction */
+
+typedef struct JournalNote
+{
+	EscrowItem *item;
+	int64		taken;
+	int64		pending;		/* added, and not taken again */
+	int64		announced;		/* all that was added */
+	bool		created;
+	int			level;			/* of nested transactions that first touched it */
+} JournalNote;
+
+/* The difference that a step made to a note. */
+typedef struct JournalEntry
+{
+	int			note;
+	int			level;			/* of nested transactions that made it */
+	JournalNote difference;
+} JournalEntry;
+
+/* Which note an item has. */
+typedef struct NoteSlot
+{
+	EscrowItem *item;
+	int			note;
+	char		status;
+} NoteSlot;
+
+#define SH_PREFIX slots
+#define SH_ELEMENT_TYPE NoteSlot
+#define SH_KEY_TYPE EscrowItem *
+#define SH_KEY item
+#define SH_HASH_KEY(table, key) murmurhash32((uint32) ((uintptr_t) (key) >> 4))
+#define SH_EQUAL(table, a, b) ((a) == (b))
+#define SH_SCOPE static inline
+#define SH_DECLARE
+#define SH_DEFINE
+#include "lib/simplehash.h"
+
+static JournalNote *notes = NULL;
+static int	note_count = 0;
+static int	note_room = 0;
+static JournalEntry *entries = NULL;
+static int	entry_count = 0;
+static int	entry_room = 0;
+static slots_hash *slots = NULL;
+
+static Oid	locked_log = InvalidOid;	/* by this transaction */
+static EscrowItem *pinned = NULL;	/* and not noted down yet */
+static EscrowItem *loading = NULL;
+static int	foreign_level = 0;	/* 0: no other hands are at the tables */
+static bool callbacks_registered = false;
+
+/*
+ * Forgets everything; cannot fail.
+ */
+static void
+journal_reset(void)
+{
+	note_count = 0;
+	entry_count = 0;
+	locked_log = InvalidOid;
+	foreign_level = 0;
+	if (slots != NULL)
+		slots_reset(slots);
+	if (Max(note_room, entry_room) <= JOURNAL_KEEP)
+		return;
+	pfree(notes);
+	pfree(entries);
+	slots_destroy(slots);
+	notes = NULL;
+	entries = NULL;
+	slots = NULL;
+	note_room = entry_room = 0;
+}
+
+/*
+ * What an error has interrupted: the pin that has no note, the load.
+ */
+static void
+journal_let_go(void)
+{
+	if (loading != NULL)
+		escrow_fail_load(loading);
+	loading = NULL;
+	if (pinned != NULL)
+		escrow_unpin(pinned);
+	pinned = NULL;
+}
+
+static void
+journal_end(bool committed)
+{
+	journal_let_go();
+	for (int i = 0; i < note_count; i++)
+	{
+		JournalNote *note = &notes[i];
+
+		escrow_settle(note->item, note->taken, note->announced,
+					  committed ? note->pending : note->taken,
+					  committed && note->created);
+	}
+	if (committed && foreign_level > 0)
+		escrow_forget_all(locked_log);
+	journal_reset();
+}
+
+static void
+journal_refuse_prepare(void)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+			 errmsg("cannot PREPARE a transaction that has changed stock")));
+}
+
+/*
+ * Runs after the end of the transaction has become visible to new snapshots,
+ * and before its locks go.
+ */
+static void
+journal_transaction_ended(XactEvent event, void *arg)
+{
+	switch (event)
+	{
+		case XACT_EVENT_COMMIT:
+		case XACT_EVENT_ABORT:
+			if (OidIsValid(locked_log))
+				journal_end(event == XACT_EVENT_COMMIT);
+			break;
+		case XACT_EVENT_PRE_PREPARE:
+			if (OidIsValid(locked_log))
+				journal_refuse_prepare();
+			break;
+		default:
+			break;
+	}
+}
+
+/*
+ * What a savepoint's end makes of the entries that belong to it.
+ */
+static void
+journal_end_entries(int level, bool committed)
+{
+	int			mark = entry_count;
+
+	for (; mark > 0 && entries[mark - 1].level >= level; mark--)
+		entries[mark - 1].level = level - 1;
+	if (!committed)
+		journal_undo(mark);
+}
+
+/*
+ * The lock of the log that it took goes with a savepoint that is rolled back.
+ * So do the pins of what it was the first to touch; those of the levels above
+ * stay.
+ */
+static void
+journal_end_notes(int level, bool committed)
+{
+	int			mark = note_count;
+
+	for (; mark > 0 && notes[mark - 1].level >= level; mark--)
+		notes[mark - 1].level = level - 1;
+	while (!committed && note_count > mark)
+	{
+		EscrowItem *item = notes[--note_count].item;
+
+		(void) slots_delete(slots, item);
+		escrow_unpin(item);
+	}
+}
+
+static void
+journal_subtransaction_ended(SubXactEvent event, SubTransactionId mine,
+							 SubTransactionId parent, void *arg)
+{
+	int			level = GetCurrentTransactionNestLevel();
+	bool		committed = event == SUBXACT_EVENT_COMMIT_SUB;
+
+	if (!OidIsValid(locked_log) ||
+		(event != SUBXACT_EVENT_ABORT_SUB && !committed))
+		return;
+	if (!committed)
+		journal_let_go();
+	journal_end_entries(level, committed);
+	journal_end_notes(level, committed);
+	if (foreign_level >= level)
+		foreign_level = committed ? level - 1 : 0;
+}
+
+static void
+journal_register_callbacks(void)
+{
+	if (callbacks_registered)
+		return;
+	RegisterXactCallback(journal_transaction_ended, NULL);
+	RegisterSubXactCallback(journal_subtransaction_ended, NULL);
+	callbacks_registered = true;
+}
+
+/*
+ * Looks the log up anew if it is another once the lock is there: the extension
+ * may have been dropped and created until then.
+ */
+static Oid
+journal_lock(LOCKMODE mode)
+{
+	for (;;)
+	{
+		Oid			log = catalog_get()->stock_log;
+
+		LockRelationOid(log, mode);
+		if (catalog_get()->stock_log == log)
+			return log;
+		UnlockRelationOid(log, mode);
+	}
+}
+
+Oid
+journal_begin(void)
+{
+	shared_require("stock");
+	if (foreign_level > 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("cannot change stock in a transaction that has written to its tables directly"),
+				 errhint("Commit first.")));
+	journal_register_callbacks();
+	locked_log = journal_lock(RowExclusiveLock);
+	return locked_log;
+}
+
+/*
+ * Room for one more note and entry, so that they can be written without fail.
+ */
+static void
+journal_make_room(void)
+{
+	if (slots == NULL)
+		slots = slots_create(TopMemoryContext, JOURNAL_INITIAL, NULL);
+	if (note_count == note_room)
+	{
+		int			room = Max(note_room * 2, JOURNAL_INITIAL);
+		Size		size = mul_size(room, sizeof(JournalNote));
+
+		notes = notes == NULL ? MemoryContextAlloc(TopMemoryContext, size) :
+			repalloc_huge(notes, size);
+		note_room = room;
+	}
+	if (entry_count == entry_room)
+	{
+		int			room = Max(entry_room * 2, JOURNAL_INITIAL);
+		Size		size = mul_size(room, sizeof(JournalEntry));
+
+		entries = entries == NULL ? MemoryContextAlloc(TopMemoryContext, size) :
+			repalloc_huge(entries, size);
+		entry_room = room;
+	}
+}
+
+/*
+ * Pins the item's counter, unless this transaction has it pinned.  Returns its
+ * note and whether that is new.
+ */
+static int
+journal_pin(const text *sku, bool *fresh)
+{
+	NoteSlot   *slot;
+	bool		found;
+
+	journal_make_room();
+	pinned = escrow_pin(locked_log, sku);
+	slot = slots_insert(slots, pinned, &found);
+	if (found)
+		escrow_unpin(pinned);
+	else
+	{
+		slot->note = note_count++;
+		notes[slot->note] = (JournalNote) {
+			.item = pinned,
+			.level = GetCurrentTransactionNestLevel()
+		};
+	}
+	pinned = NULL;
+	*fresh = !found;
+	return slot->note;
+}
+
+/*
+ * The locks come first: while a load is under way, others sleep until it is
+ * done, which the deadlock detector does not see.
+ */
+static void
+journal_load(EscrowItem *item, const text *sku)
+{
+	ItemLevel	level;
+
+	item_lock_for_load();
+	if (!escrow_begin_load(item))
+		return;
+	loading = item;
+	level = item_load(sku);
+	escrow_publish(item, level.known, level.available, level.rows);
+	loading = NULL;
+}
+
+int
+journal_touch(const text *sku, bool create)
+{
+	bool		fresh;
+	int			note = journal_pin(sku, &fresh);
+	EscrowItem *item = notes[note].item;
+
+	if (!escrow_is_loaded(item))
+		journal_load(item, sku);
+	if (create || notes[note].created || escrow_is_known(item))
+		return note;
+	if (fresh)
+	{
+		(void) slots_delete(slots, item);
+		note_count--;
+		escrow_unpin(item);
+	}
+	return -1;
+}
+
+/*
+ * Writes a step down, for which there is room.
+ */
+static void
+journal_write(int note, JournalNote difference)
+{
+	JournalNote *to = &notes[note];
+
+	to->taken += difference.taken;
+	to->pending += difference.pending;
+	to->announced += difference.announced;
+	to->created |= difference.created;
+	entries[entry_count++] = (JournalEntry) {
+		.note = note,
+		.level = GetCurrentTransactionNestLevel(),
+		.difference = difference
+	};
+}
+
+void
+journal_create(int note)
+{
+	journal_make_room();
+	if (!notes[note].created)
+		journal_write(note, (JournalNote) {.created = true});
+}
+
+bool
+journal_take(int note, int64 quantity)
+{
+	int64		own = Min(notes[note].pending, quantity);
+	int64		common = quantity - own;
+
+	journal_make_room();
+	if (!escrow_take(notes[note].item, common))
+		return false;
+	journal_write(note, (JournalNote) {.taken = common,.pending = -own});
+	return true;
+}
+
+void
+journal_add(int note, int64 quantity)
+{
+	journal_make_room();
+	if (!escrow_announce(notes[note].item, quantity))
+		ereport(ERROR,
+				(errcode(ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE),
+				 errmsg("stock would be out of range")));
+	journal_write(note, (JournalNote) {.pending = quantity,.announced = quantity});
+}
+
+int64
+journal_available(int note)
+{
+	return escrow_available(notes[note].item) + notes[note].pending;
+}
+
+int
+journal_mark(void)
+{
+	return entry_count;
+}
+
+void
+journal_undo(int mark)
+{
+	while (entry_count > mark)
+	{
+		JournalEntry *entry = &entries[--entry_count];
+		JournalNote *note = &notes[entry->note];
+		JournalNote *difference = &entry->difference;
+
+		note->taken -= difference->taken;
+		note->pending -= difference->pending;
+		note->announced -= difference->announced;
+		if (difference->created)
+			note->created = false;
+		escrow_undo(note->item, difference->taken, difference->announced);
+	}
+}
+
+/*
+ * The lock keeps everybody else from having pins until this transaction ends.
+ */
+void
+journal_note_foreign(void)
+{
+	int			level = GetCurrentTransactionNestLevel();
+
+	journal_register_callbacks();
+	locked_log = journal_lock(ShareRowExclusiveLock);
+	if (foreign_level == 0 || foreign_level > level)
+		foreign_level = level;
+}

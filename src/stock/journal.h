@@ -1,0 +1,42 @@
+/*
+ * journal.h
+ *		What the open transaction has done with the counters of items.  Within
+ *		the stock room.
+ */
+#ifndef STOCK_JOURNAL_H
+#define STOCK_JOURNAL_H
+
+#include "c.h"
+
+/*
+ * To be called first by whatever changes stock: locks the log to the end of the
+ * transaction.  Returns its OID.
+ */
+extern Oid	journal_begin(void);
+
+/*
+ * Gets hold of an item's counter to the end of the transaction; what is
+ * returned names it.  -1: there is no such item, and it is not to be created.
+ */
+extern int	journal_touch(const text *sku, bool create);
+
+/* The item was created; others know it once this transaction has committed. */
+extern void journal_create(int note);
+
+/* Takes a quantity, own additions first; false: there is not so much. */
+extern bool journal_take(int note, int64 quantity);
+
+/* Adds a quantity, for this transaction at once, for others at its commit. */
+extern void journal_add(int note, int64 quantity);
+
+/* What this transaction could take. */
+extern int64 journal_available(int note);
+
+/* A place in the journal, and back to it. */
+extern int	journal_mark(void);
+extern void journal_undo(int mark);
+
+/* The tables are being changed by other hands: see guard.c. */
+extern void journal_note_foreign(void);
+
+#endif							/* STOCK_JOURNAL_H */

@@ -1,0 +1,403 @@
+/*
+ * lines.c
+ *		Reads and checks what callers of the stock functions name.
+ *
+ * Nothing here touches a table: a bad argument is refused before anything
+ * else happens.
+ */
+#include "postgres.h"
+
+#include "access/htup_details.h"
+#include "funcapi.h"
+#include "catalog/pg_type.h"
+#include "common/int.h"
+#include "mb/pg_wchar.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/fmgrprotos.h"
+#include "utils/jsonb.h"
+#include "utils/lsyscache.h"
+#include "utils/typcache.h"
+
+#include "base/catalog.h"
+#include "base/compat.h"
+#include "base/settings.h"
+#include "stock/lines.h"
+
+PG_FUNCTION_INFO_V1(stock_lines);
+PG_FUNCTION_INFO_V1(stock_check_sku);
+
+static void
+lines_raise_null(const char *name)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+			 errmsg("%s must not be null", name)));
+}
+
+static void
+lines_check_length(text *value, const char *name, int max)
+{
+	int			length = VARSIZE_ANY_EXHDR(value);
+
+	if (length > max)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("%s is too long", name),
+				 errdetail("It has %d bytes; the limit is %d.", length, max)));
+}
+
+/*
+ * Events go out in UTF-8: what cannot be converted is refused here.
+ */
+static void
+lines_check_encoding(text *value)
+{
+	char	   *string;
+
+	if (GetDatabaseEncoding() == PG_UTF8)
+		return;
+	string = text_to_cstring(value);
+	(void) pg_server_to_any(string, strlen(string), PG_UTF8);
+	pfree(string);
+}
+
+static text *
+lines_check_name(text *value, const char *name)
+{
+	if (VARSIZE_ANY_EXHDR(value) == 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("%s must not be empty", name)));
+	lines_check_length(value, name, STOCK_NAME_MAX);
+	lines_check_encoding(value);
+	return value;
+}
+
+text *
+lines_name_arg(FunctionCallInfo fcinfo, int arg, const char *name)
+{
+	if (PG_ARGISNULL(arg))
+		lines_raise_null(name);
+	return lines_check_name(PG_GETARG_TEXT_PP(arg), name);
+}
+
+text *
+lines_note_arg(FunctionCallInfo fcinfo, int arg)
+{
+	text	   *note;
+
+	if (PG_ARGISNULL(arg))
+		return NULL;
+	note = PG_GETARG_TEXT_PP(arg);
+	lines_check_length(note, "note", STOCK_NOTE_MAX);
+	lines_check_encoding(note);
+	return note;
+}
+
+static void
+lines_check_quantity(const text *sku, bool isnull, int64 quantity)
+{
+	if (isnull)
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("quantity must not be null"),
+				 errdetail("The sku is \"%s\".", text_to_cstring(sku))));
+	if (quantity <= 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("quantity must be positive"),
+				 errdetail("The quantity of \"%s\" is %lld.",
+						   text_to_cstring(sku), (long long) quantity)));
+}
+
+StockLines
+lines_single_arg(FunctionCallInfo fcinfo, int sku_arg, int quantity_arg)
+{
+	StockLines	lines = {.count = 1,.line = palloc0(sizeof(StockLine))};
+
+	lines.line->sku = lines_name_arg(fcinfo, sku_arg, "sku");
+	if (!PG_ARGISNULL(quantity_arg))
+		lines.line->quantity = PG_GETARG_INT64(quantity_arg);
+	lines_check_quantity(lines.line->sku, PG_ARGISNULL(quantity_arg),
+						 lines.line->quantity);
+	return lines;
+}
+
+int
+lines_compare_names(const text *a, const text *b)
+{
+	int			a_length = VARSIZE_ANY_EXHDR(a);
+	int			b_length = VARSIZE_ANY_EXHDR(b);
+	int			order = memcmp(VARDATA_ANY(a), VARDATA_ANY(b),
+							   Min(a_length, b_length));
+
+	return order != 0 ? order : a_length - b_length;
+}
+
+static int
+lines_compare(const void *a, const void *b)
+{
+	return lines_compare_names(((const StockLine *) a)->sku,
+							   ((const StockLine *) b)->sku);
+}
+
+/*
+ * Sorts the lines, makes one of those with the same sku, and numbers them.
+ */
+static void
+lines_sum(StockLines *lines)
+{
+	int			count = 0;
+
+	qsort(lines->line, lines->count, sizeof(StockLine), lines_compare);
+	for (int i = 0; i < lines->count; i++)
+	{
+		StockLine  *last = &lines->line[count - 1];
+
+		if (count == 0 || lines_compare(last, &lines->line[i]) != 0)
+			lines->line[count++] = lines->line[i];
+		else if (pg_add_s64_overflow(last->quantity, lines->line[i].quantity,
+									 &last->quantity))
+			ereport(ERROR,
+					(errcode(ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE),
+					 errmsg("quantity of \"%s\" is out of range",
+							text_to_cstring(last->sku))));
+	}
+	lines->count = count;
+	for (int i = 0; i < count; i++)
+		lines->line[i].number = i;
+}
+
+/*
+ * The elements of an array, of which there are some and not too many.
+ */
+static int
+lines_elements(FunctionCallInfo fcinfo, int arg, const char *name, Oid type,
+			   Datum **elements, bool **nulls)
+{
+	ArrayType  *array = PG_GETARG_ARRAYTYPE_P(arg);
+	int			count = ArrayGetNItems(ARR_NDIM(array), ARR_DIMS(array));
+	int16		length;
+	bool		by_value;
+	char		align;
+
+	if (count == 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("%s must not be empty", name)));
+	if (count > STOCK_LINES_MAX)
+		ereport(ERROR,
+				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+				 errmsg("too many %s", name),
+				 errdetail("There are %d; the limit is %d.",
+						   count, STOCK_LINES_MAX)));
+	get_typlenbyvalalign(type, &length, &by_value, &align);
+	deconstruct_array(array, type, length, by_value, align,
+					  elements, nulls, &count);
+	return count;
+}
+
+static TupleDesc
+lines_desc(void)
+{
+	TupleDesc	desc = lookup_rowtype_tupdesc(catalog_get()->stock_line, -1);
+
+	if (desc->natts != 2)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("type stock_line of extension idempotency was altered")));
+	return desc;
+}
+
+static StockLine
+lines_read(TupleDesc desc, Datum element)
+{
+	HeapTupleHeader header = DatumGetHeapTupleHeader(element);
+	HeapTupleData tuple = {
+		.t_len = HeapTupleHeaderGetDatumLength(header),.t_data = header
+	};
+	Datum		values[2];
+	bool		nulls[2];
+	StockLine	line = {0};
+
+	heap_deform_tuple(&tuple, desc, values, nulls);
+	if (nulls[0])
+		lines_raise_null("sku");
+	line.sku = lines_check_name(DatumGetTextPP(values[0]), "sku");
+	if (!nulls[1])
+		line.quantity = DatumGetInt64(values[1]);
+	lines_check_quantity(line.sku, nulls[1], line.quantity);
+	return line;
+}
+
+StockLines
+lines_arg(FunctionCallInfo fcinfo, int arg)
+{
+	StockLines	lines;
+	TupleDesc	desc;
+	Datum	   *elements;
+	bool	   *nulls;
+
+	if (PG_ARGISNULL(arg))
+		lines_raise_null("lines");
+	lines.count = lines_elements(fcinfo, arg, "lines",
+								 catalog_get()->stock_line, &elements, &nulls);
+	lines.line = palloc(lines.count * sizeof(StockLine));
+	desc = lines_desc();
+	for (int i = 0; i < lines.count; i++)
+	{
+		if (nulls[i])
+			lines_raise_null("sku");
+		lines.line[i] = lines_read(desc, elements[i]);
+	}
+	ReleaseTupleDesc(desc);
+	lines_sum(&lines);
+	return lines;
+}
+
+/*
+ * Quantities stay 0, so nothing can overflow where a sku is named twice.
+ */
+StockLines
+lines_skus_arg(FunctionCallInfo fcinfo, int arg)
+{
+	StockLines	lines = {0};
+	Datum	   *elements;
+	bool	   *nulls;
+
+	if (PG_ARGISNULL(arg))
+		return lines;
+	lines.count = lines_elements(fcinfo, arg, "skus", TEXTOID, &elements, &nulls);
+	lines.line = palloc0(lines.count * sizeof(StockLine));
+	for (int i = 0; i < lines.count; i++)
+	{
+		if (nulls[i])
+			lines_raise_null("sku");
+		lines.line[i].sku = lines_check_name(DatumGetTextPP(elements[i]), "sku");
+	}
+	lines_sum(&lines);
+	return lines;
+}
+
+const StockLine *
+lines_find(const StockLines *lines, const text *sku)
+{
+	StockLine	wanted = {.sku = unconstify(text *, sku)};
+
+	if (lines->count == 0)
+		return NULL;
+	return bsearch(&wanted, lines->line, lines->count, sizeof(StockLine),
+				   lines_compare);
+}
+
+TimestampTz
+lines_expiry(FunctionCallInfo fcinfo, int ttl_arg, TimestampTz from)
+{
+	Interval   *ttl = PG_ARGISNULL(ttl_arg) ? NULL : PG_GETARG_INTERVAL_P(ttl_arg);
+	Interval	by_setting = {.time = settings_reservation_ttl_s * USECS_PER_SEC};
+	TimestampTz expiry;
+
+	if (ttl == NULL)
+		ttl = &by_setting;
+	if (!compat_interval_is_finite(ttl))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("ttl must be finite")));
+	expiry = DatumGetTimestampTz(DirectFunctionCall2(timestamptz_pl_interval,
+													 TimestampTzGetDatum(from),
+													 IntervalPGetDatum(ttl)));
+	if (expiry <= from)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("ttl must be positive")));
+	return expiry;
+}
+
+/*
+ * SQL: stock_check_sku(sku), for functions in SQL.
+ */
+Datum
+stock_check_sku(PG_FUNCTION_ARGS)
+{
+	(void) lines_name_arg(fcinfo, 0, "sku");
+	PG_RETURN_VOID();
+}
+
+static int64
+lines_json_quantity(const text *sku, JsonbValue *value)
+{
+	Datum		number;
+	Datum		whole;
+
+	if (value->type == jbvNumeric)
+	{
+		number = NumericGetDatum(value->val.numeric);
+		whole = DirectFunctionCall2(numeric_trunc, number, Int32GetDatum(0));
+		if (DatumGetBool(DirectFunctionCall2(numeric_eq, number, whole)))
+			return DatumGetInt64(DirectFunctionCall1(numeric_int8, number));
+	}
+	ereport(ERROR,
+			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+			 errmsg("quantity must be an integer"),
+			 errdetail("The quantity of \"%s\" is not one.",
+					   text_to_cstring(sku))));
+}
+
+/*
+ * The next member of the object, as a stock_line.
+ */
+static bool
+lines_next_member(JsonbIterator **members, TupleDesc desc, Datum *line)
+{
+	JsonbValue	value;
+	Datum		values[2];
+	bool		nulls[2] = {false, false};
+	text	   *sku;
+	int64		quantity;
+
+	if (JsonbIteratorNext(members, &value, true) != WJB_KEY)
+		return false;
+	sku = lines_check_name(cstring_to_text_with_len(value.val.string.val,
+													value.val.string.len), "sku");
+	(void) JsonbIteratorNext(members, &value, true);
+	quantity = lines_json_quantity(sku, &value);
+	lines_check_quantity(sku, false, quantity);
+	values[0] = PointerGetDatum(sku);
+	values[1] = Int64GetDatum(quantity);
+	*line = HeapTupleGetDatum(heap_form_tuple(desc, values, nulls));
+	return true;
+}
+
+/*
+ * SQL: stock_lines(jsonb).
+ */
+Datum
+stock_lines(PG_FUNCTION_ARGS)
+{
+	JsonbIterator *members;
+	JsonbValue	object;
+	TupleDesc	desc;
+	Jsonb	   *order;
+	Datum	   *lines;
+	int			count = 0;
+
+	if (PG_ARGISNULL(0))
+		lines_raise_null("lines");
+	order = PG_GETARG_JSONB_P(0);
+	if (!JB_ROOT_IS_OBJECT(order))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("lines must be a JSON object"),
+				 errhint("Write {\"sku\": quantity, ...}.")));
+	desc = lines_desc();
+	lines = palloc(sizeof(Datum) * Max(JB_ROOT_COUNT(order), 1));
+	members = JsonbIteratorInit(&order->root);
+	(void) JsonbIteratorNext(&members, &object, false);
+	while (lines_next_member(&members, desc, &lines[count]))
+		count++;
+	ReleaseTupleDesc(desc);
+	PG_RETURN_ARRAYTYPE_P(construct_array(lines, count,
+										  catalog_get()->stock_line,
+										  -1, false, TYPALIGN_DOUBLE));
+}

@@ -1,0 +1,55 @@
+/*
+ * lines.h
+ *		What callers name: items, lines of an order, reservations.  Within the
+ *		stock room.
+ */
+#ifndef STOCK_LINES_H
+#define STOCK_LINES_H
+
+#include "datatype/timestamp.h"
+#include "fmgr.h"
+
+#define STOCK_NAME_MAX 255		/* bytes of a sku, a reservation, an actor */
+#define STOCK_NOTE_MAX 1000		/* bytes of a note */
+#define STOCK_LINES_MAX 10000	/* of a reservation */
+
+typedef struct StockLine
+{
+	int			number;			/* within its reservation, from 0 */
+	text	   *sku;
+	int64		quantity;
+} StockLine;
+
+typedef struct StockLines
+{
+	int			count;
+	StockLine  *line;
+} StockLines;
+
+/* A name: there, not empty, not too long, and fit for an event. */
+extern text *lines_name_arg(FunctionCallInfo fcinfo, int arg, const char *name);
+
+/* A note: may be null or empty, but is not too long. */
+extern text *lines_note_arg(FunctionCallInfo fcinfo, int arg);
+
+/* A sku with a quantity, which is positive. */
+extern StockLines lines_single_arg(FunctionCallInfo fcinfo, int sku_arg,
+								   int quantity_arg);
+
+/* A stock_line[]: each sku once with the sum of its quantities, in order. */
+extern StockLines lines_arg(FunctionCallInfo fcinfo, int arg);
+
+/* A text[] of skus; count 0: it is null, which means all. */
+extern StockLines lines_skus_arg(FunctionCallInfo fcinfo, int arg);
+
+/* The line of a sku, or NULL. */
+extern const StockLine *lines_find(const StockLines *lines, const text *sku);
+
+/* Compares skus, or other names, byte by byte. */
+extern int	lines_compare_names(const text *a, const text *b);
+
+/* When a reservation made, or extended, at a time expires. */
+extern TimestampTz lines_expiry(FunctionCallInfo fcinfo, int ttl_arg,
+								TimestampTz from);
+
+#endif							/* STOCK_LINES_H */

@@ -1,0 +1,126 @@
+/*
+ * receive.c
+ *		Stock that comes in, and corrections after a count.
+ */
+#include "postgres.h"
+
+#include "fmgr.h"
+#include "miscadmin.h"
+#include "utils/builtins.h"
+
+#include "base/catalog.h"
+#include "base/errors.h"
+#include "stock/book.h"
+#include "stock/change.h"
+#include "stock/item.h"
+#include "stock/journal.h"
+
+PG_FUNCTION_INFO_V1(stock_receive);
+PG_FUNCTION_INFO_V1(stock_adjust);
+
+static void
+receive_write(StockChange change, const StockLines *lines, const text *note)
+{
+	BookEntry	entry = {
+		.change = change,.actor = book_session_user(),.note = note
+	};
+
+	book_write(&entry, lines);
+}
+
+static Datum
+receive_available(const StockLines *lines)
+{
+	return Int64GetDatum(journal_available(journal_touch(lines->line->sku, true)));
+}
+
+/*
+ * SQL: stock_receive(sku, quantity, note).
+ */
+Datum
+stock_receive(PG_FUNCTION_ARGS)
+{
+	StockLines	lines = lines_single_arg(fcinfo, 0, 1);
+	text	   *reason = lines_note_arg(fcinfo, 2);
+
+	PreventCommandDuringRecovery("stock_receive()");
+	PreventCommandIfReadOnly("stock_receive()");
+	(void) journal_begin();
+	if (journal_touch(lines.line->sku, false) < 0)
+	{
+		int			note = journal_touch(lines.line->sku, true);
+
+		item_create(lines.line->sku);
+		journal_create(note);
+	}
+	change_add(&lines);
+	receive_write(STOCK_RECEIVE, &lines, reason);
+	return receive_available(&lines);
+}
+
+static void
+receive_take(const StockLines *lines)
+{
+	int			mark;
+	Shortages	shortages = change_take(lines, &mark);
+
+	if (shortages.count > 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_STOCK),
+				 errmsg("stock of \"%s\" cannot be lowered below what is available",
+						text_to_cstring(lines->line->sku)),
+				 errdetail("It was to be lowered by %lld; %lld are available.",
+						   (long long) lines->line->quantity,
+						   (long long) shortages.line->available)));
+}
+
+static StockLines
+receive_delta_arg(FunctionCallInfo fcinfo, int64 *delta)
+{
+	StockLines	lines = {.count = 1,.line = palloc0(sizeof(StockLine))};
+
+	lines.line->sku = lines_name_arg(fcinfo, 0, "sku");
+	if (PG_ARGISNULL(1))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("delta must not be null")));
+	*delta = PG_GETARG_INT64(1);
+	if (*delta == 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("delta must not be zero")));
+	if (*delta == PG_INT64_MIN)
+		ereport(ERROR,
+				(errcode(ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE),
+				 errmsg("delta is out of range")));
+	lines.line->quantity = *delta < 0 ? -*delta : *delta;
+	return lines;
+}
+
+/*
+ * SQL: stock_adjust(sku, delta, note).
+ */
+Datum
+stock_adjust(PG_FUNCTION_ARGS)
+{
+	int64		delta;
+	StockLines	lines = receive_delta_arg(fcinfo, &delta);
+	text	   *reason = lines_note_arg(fcinfo, 2);
+
+	PreventCommandDuringRecovery("stock_adjust()");
+	PreventCommandIfReadOnly("stock_adjust()");
+	(void) journal_begin();
+	if (journal_touch(lines.line->sku, false) < 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_OBJECT),
+				 errmsg("item \"%s\" does not exist",
+						text_to_cstring(lines.line->sku)),
+				 errhint("stock_receive() creates items.")));
+	if (delta < 0)
+		receive_take(&lines);
+	else
+		change_add(&lines);
+	lines.line->quantity = delta;
+	receive_write(STOCK_ADJUST, &lines, reason);
+	return receive_available(&lines);
+}

@@ -1,0 +1,263 @@
+/*
+ * reserve.c
+ *		stock_reserve: all lines of a reservation or none of them, once however
+ *		often it is asked for.
+ *
+ * First the name is looked up: an open reservation with the same lines is
+ * answered as it was, a closed one is refused.  Then the quantities are taken
+ * from the counters, which decides; then the rows are written.  Who is faster
+ * with a new name is decided by the primary key of stock_hold; the slower one
+ * gives back, waits for the other to end, and looks again.
+ */
+#include "postgres.h"
+
+#include "access/htup_details.h"
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/timestamp.h"
+#include "utils/typcache.h"
+
+#include "base/catalog.h"
+#include "base/errors.h"
+#include "stock/announce.h"
+#include "stock/book.h"
+#include "stock/change.h"
+#include "stock/hold.h"
+#include "stock/journal.h"
+
+#define RESERVE_LOOKS_MAX 1000	/* at a name whose rows come and go */
+
+typedef struct Order
+{
+	text	   *reservation;
+	text	   *actor;
+	StockLines	lines;
+	FunctionCallInfo fcinfo;
+	int			ttl_arg;
+} Order;
+
+typedef struct OrderAnswer
+{
+	StockOutcome outcome;
+	TimestampTz expires_at;		/* if it is reserved */
+	Shortages	shortages;
+} OrderAnswer;
+
+PG_FUNCTION_INFO_V1(stock_reserve);
+PG_FUNCTION_INFO_V1(stock_reserve_lines);
+
+static void
+reserve_raise_closed(const Order *order, StockChange change, const char *what)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_RESERVATION_CLOSED),
+			 errmsg("reservation \"%s\" is closed",
+					text_to_cstring(order->reservation)),
+			 change == STOCK_CONFIRM ? errdetail("%s was confirmed.", what) :
+			 change == STOCK_CANCEL ? errdetail("%s was cancelled.", what) :
+			 errdetail("%s has expired.", what),
+			 errhint("Reserve under another name.")));
+}
+
+static bool
+reserve_same_lines(const StockLines *a, const StockLines *b)
+{
+	if (a->count != b->count)
+		return false;
+	for (int i = 0; i < a->count; i++)
+	{
+		if (a->line[i].quantity != b->line[i].quantity ||
+			lines_compare_names(a->line[i].sku, b->line[i].sku) != 0)
+			return false;
+	}
+	return true;
+}
+
+/*
+ * The last change that closed a line of the reservation, if any did.
+ */
+static const BookLine *
+reserve_last_closed(const BookLines *past)
+{
+	const BookLine *last = NULL;
+
+	for (int i = 0; i < past->count; i++)
+	{
+		const BookLine *line = &past->line[i];
+
+		if (line->last != STOCK_RESERVE && line->last != STOCK_REINSTATE &&
+			(last == NULL || last->id < line->id))
+			last = line;
+	}
+	return last;
+}
+
+/*
+ * Looks the name up.  Returns whether the reservation is there as it is wanted;
+ * raises an error if it is another or is closed, be it in part.  *again: it
+ * comes or goes just now.
+ */
+static bool
+reserve_replay(const Order *order, OrderAnswer *answer, bool *again)
+{
+	Holds		holds = holds_read_settled(order->reservation);
+	const BookLine *closed;
+	BookLines	past;
+
+	*again = false;
+	if (holds.lines.count > 0 && holds.expires_at <= GetCurrentTimestamp())
+		reserve_raise_closed(order, STOCK_EXPIRE, "It");
+	if (reserve_same_lines(&holds.lines, &order->lines))
+	{
+		*answer = (OrderAnswer) {
+			.outcome = STOCK_RESERVED,.expires_at = holds.expires_at
+		};
+		return true;
+	}
+	if (holds.lines.count == 0 && !book_knows(order->reservation))
+		return false;
+
+	past = book_read(order->reservation);
+	closed = reserve_last_closed(&past);
+	if (closed != NULL)
+		reserve_raise_closed(order, closed->last,
+							 holds.lines.count == 0 ? "It" : "A line of it");
+	if (holds.lines.count > 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_RESERVATION_REUSED),
+				 errmsg("reservation \"%s\" exists with other lines",
+						text_to_cstring(order->reservation)),
+				 errhint("Reserve under another name.")));
+	*again = true;
+	return false;
+}
+
+/*
+ * Books what was taken.  false: another has opened the reservation.
+ */
+static bool
+reserve_book(const Order *order, OrderAnswer *answer)
+{
+	BookEntry	entry = {
+		.change = STOCK_RESERVE,
+		.reservation = order->reservation,
+		.actor = order->actor
+	};
+
+	answer->outcome = STOCK_RESERVED;
+	answer->expires_at = lines_expiry(order->fcinfo, order->ttl_arg,
+									  GetCurrentTimestamp());
+	if (!holds_open(order->reservation, &order->lines, answer->expires_at))
+		return false;
+	book_write(&entry, &order->lines);
+	announce_change(STOCK_RESERVE, order->reservation, &order->lines);
+	return true;
+}
+
+/*
+ * One look at the reservation.  Returns whether it is answered.
+ */
+static bool
+reserve_try(const Order *order, OrderAnswer *answer)
+{
+	bool		again;
+	int			mark;
+
+	if (reserve_replay(order, answer, &again))
+		return true;
+	if (again)
+		return false;
+	memset(answer, 0, sizeof(*answer));
+	answer->shortages = change_take(&order->lines, &mark);
+	if (answer->shortages.count > 0)
+	{
+		answer->outcome = answer->shortages.unknown ?
+			STOCK_UNKNOWN_SKU : STOCK_INSUFFICIENT;
+		return true;
+	}
+	if (reserve_book(order, answer))
+		return true;
+	journal_undo(mark);
+	return false;
+}
+
+static Datum
+reserve_result(const OrderAnswer *answer)
+{
+	const Catalog *catalog = catalog_get();
+	TupleDesc	desc = lookup_rowtype_tupdesc(catalog->stock_reservation, -1);
+	Datum		values[3];
+	bool		nulls[3] = {false};
+	HeapTuple	tuple;
+
+	if (desc->natts != 3)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("type stock_reservation of extension idempotency was altered")));
+	values[0] = ObjectIdGetDatum(catalog->stock_outcome[answer->outcome]);
+	values[1] = TimestampTzGetDatum(answer->expires_at);
+	nulls[1] = answer->outcome != STOCK_RESERVED;
+	values[2] = change_shortages_datum(&answer->shortages);
+	tuple = heap_form_tuple(desc, values, nulls);
+	ReleaseTupleDesc(desc);
+	return HeapTupleGetDatum(tuple);
+}
+
+static Datum
+reserve_order(const Order *order)
+{
+	OrderAnswer answer;
+	int			looks = 0;
+
+	PreventCommandDuringRecovery("stock_reserve()");
+	PreventCommandIfReadOnly("stock_reserve()");
+	(void) lines_expiry(order->fcinfo, order->ttl_arg, GetCurrentTimestamp());
+	(void) journal_begin();
+	while (!reserve_try(order, &answer))
+	{
+		CHECK_FOR_INTERRUPTS();
+		if (++looks > RESERVE_LOOKS_MAX)
+			ereport(ERROR,
+					(errcode(ERRCODE_DATA_CORRUPTED),
+					 errmsg("reservation \"%s\" is in stock_log and not in stock_hold",
+							text_to_cstring(order->reservation)),
+					 errhint("See stock_verify().")));
+	}
+	return reserve_result(&answer);
+}
+
+/*
+ * SQL: stock_reserve(sku, quantity, reservation, ttl, actor).
+ */
+Datum
+stock_reserve(PG_FUNCTION_ARGS)
+{
+	Order		order = {
+		.lines = lines_single_arg(fcinfo, 0, 1),
+		.reservation = lines_name_arg(fcinfo, 2, "reservation"),
+		.actor = lines_name_arg(fcinfo, 4, "actor"),
+		.fcinfo = fcinfo,
+		.ttl_arg = 3
+	};
+
+	return reserve_order(&order);
+}
+
+/*
+ * SQL: stock_reserve(lines, reservation, ttl, actor).
+ */
+Datum
+stock_reserve_lines(PG_FUNCTION_ARGS)
+{
+	Order		order = {
+		.lines = lines_arg(fcinfo, 0),
+		.reservation = lines_name_arg(fcinfo, 1, "reservation"),
+		.actor = lines_name_arg(fcinfo, 3, "actor"),
+		.fcinfo = fcinfo,
+		.ttl_arg = 2
+	};
+
+	return reserve_order(&order);
+}

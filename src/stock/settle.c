@@ -1,0 +1,403 @@
+/*
+ * settle.c
+ *		What becomes of a reservation: confirmed, cancelled, extended,
+ *		reinstated, expired.
+ *
+ * Each reads the open lines as they are now, whatever snapshot the transaction
+ * has, locks them, and looks again if somebody was faster: of two who settle
+ * one reservation the second learns what the first has done.  Whether it has
+ * lapsed is asked after that; a lapsed one expires as a whole.
+ *
+ * Confirming touches no counter: what was reserved was not available, and
+ * will not be.
+ */
+#include "postgres.h"
+
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "utils/builtins.h"
+#include "utils/timestamp.h"
+
+#include "base/catalog.h"
+#include "base/settings.h"
+#include "stock/announce.h"
+#include "stock/book.h"
+#include "stock/change.h"
+#include "stock/hold.h"
+#include "stock/journal.h"
+
+/* The sweeper pins what its step frees: that must leave room for others. */
+#define SETTLE_PIN_SHARE 4
+
+PG_FUNCTION_INFO_V1(stock_confirm);
+PG_FUNCTION_INFO_V1(stock_cancel);
+PG_FUNCTION_INFO_V1(stock_extend);
+PG_FUNCTION_INFO_V1(stock_reinstate);
+PG_FUNCTION_INFO_V1(stock_expire);
+
+static text *
+settle_begin(FunctionCallInfo fcinfo, const char *function)
+{
+	text	   *reservation = lines_name_arg(fcinfo, 0, "reservation");
+
+	PreventCommandDuringRecovery(function);
+	PreventCommandIfReadOnly(function);
+	return reservation;
+}
+
+/*
+ * What to answer where a line has been settled in this way before.
+ */
+static StockSettlement
+settle_answer(StockChange past)
+{
+	switch (past)
+	{
+		case STOCK_CONFIRM:
+			return STOCK_ALREADY_CONFIRMED;
+		case STOCK_CANCEL:
+			return STOCK_ALREADY_CANCELLED;
+		case STOCK_EXPIRE:
+			return STOCK_EXPIRED;
+		default:
+			return STOCK_UNKNOWN;
+	}
+}
+
+/*
+ * How the reservation ended that has no open lines: the way the last line went.
+ */
+static StockSettlement
+settle_past(const BookLines *past)
+{
+	const BookLine *last = NULL;
+
+	for (int i = 0; i < past->count; i++)
+	{
+		if (last == NULL || last->id < past->line[i].id)
+			last = &past->line[i];
+	}
+	return last == NULL ? STOCK_UNKNOWN : settle_answer(last->last);
+}
+
+/*
+ * The open lines that are meant: those with these skus.
+ */
+static Holds
+settle_choose(const Holds *holds, const StockLines *skus)
+{
+	Holds		chosen = *holds;
+	int			count = 0;
+
+	if (skus->count == 0)
+		return chosen;
+	chosen.lines.line = palloc(holds->lines.count * sizeof(StockLine));
+	chosen.tids = palloc(holds->lines.count * sizeof(ItemPointerData));
+	for (int i = 0; i < holds->lines.count; i++)
+	{
+		if (lines_find(skus, holds->lines.line[i].sku) == NULL)
+			continue;
+		chosen.lines.line[count] = holds->lines.line[i];
+		chosen.tids[count] = holds->tids[i];
+		count++;
+	}
+	chosen.lines.count = count;
+	return chosen;
+}
+
+static bool
+settle_is_open(const Holds *holds, const text *sku)
+{
+	for (int i = 0; i < holds->lines.count; i++)
+	{
+		if (lines_compare_names(holds->lines.line[i].sku, sku) == 0)
+			return true;
+	}
+	return false;
+}
+
+static const BookLine *
+settle_find_past(const BookLines *past, const text *sku)
+{
+	for (int i = 0; i < past->count; i++)
+	{
+		if (lines_compare_names(past->line[i].line.sku, sku) == 0)
+			return &past->line[i];
+	}
+	return NULL;
+}
+
+/*
+ * Some of the lines that are named are not open.  Returns how they went: if not
+ * all did as is asked for now, one of the others.  A line that never was
+ * in the reservation is an error.
+ */
+static StockSettlement
+settle_named_past(const text *reservation, const Holds *holds,
+				  const StockLines *skus, StockChange change)
+{
+	BookLines	past = book_read(reservation);
+	StockSettlement answer = STOCK_UNKNOWN;
+
+	if (holds->lines.count == 0 && past.count == 0)
+		return STOCK_UNKNOWN;
+	for (int i = 0; i < skus->count; i++)
+	{
+		const text *sku = skus->line[i].sku;
+		const BookLine *line = settle_find_past(&past, sku);
+		bool		open = settle_is_open(holds, sku);
+
+		if (!open && line == NULL)
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("sku \"%s\" is not in reservation \"%s\"",
+							text_to_cstring(sku), text_to_cstring(reservation))));
+		if (!open && (answer == STOCK_UNKNOWN || answer == settle_answer(change)))
+			answer = settle_answer(line->last);
+	}
+	return answer;
+}
+
+/*
+ * Without skus it is the lines still open that are meant, or, when there are
+ * none, the way the last one went.  With skus, all of them must be open or
+ * have gone this same way before; otherwise nothing is changed.  Returns
+ * whether that is decided; if not, somebody else was faster.
+ */
+static bool
+settle_try(StockChange change, const text *reservation, const StockLines *skus,
+		   StockSettlement *answer)
+{
+	Holds		holds = holds_read(reservation);
+	Holds		chosen = settle_choose(&holds, skus);
+
+	if (holds.lines.count == 0 && skus->count == 0)
+	{
+		BookLines	past = book_read(reservation);
+
+		*answer = settle_past(&past);
+		return true;
+	}
+	if (chosen.lines.count < skus->count)
+	{
+		*answer = settle_named_past(reservation, &holds, skus, change);
+		if (chosen.lines.count == 0 || *answer != settle_answer(change))
+			return true;
+	}
+	if (holds.lines.count > 1 && !holds_lock(&holds, true))
+		return false;
+	if (holds.expires_at <= GetCurrentTimestamp())
+	{
+		*answer = STOCK_EXPIRED;
+		return change_close(STOCK_EXPIRE, reservation, &holds, true);
+	}
+	*answer = STOCK_DONE;
+	return change_close(change, reservation, &chosen, true);
+}
+
+static Datum
+settle_reservation(FunctionCallInfo fcinfo, StockChange change,
+				   const char *function)
+{
+	text	   *reservation = settle_begin(fcinfo, function);
+	StockLines	skus = lines_skus_arg(fcinfo, 1);
+	StockSettlement answer;
+
+	(void) journal_begin();
+	while (!settle_try(change, reservation, &skus, &answer))
+		CHECK_FOR_INTERRUPTS();
+	PG_RETURN_OID(catalog_get()->stock_settlement[answer]);
+}
+
+/*
+ * SQL: stock_confirm(reservation, skus).
+ */
+Datum
+stock_confirm(PG_FUNCTION_ARGS)
+{
+	return settle_reservation(fcinfo, STOCK_CONFIRM, "stock_confirm()");
+}
+
+/*
+ * SQL: stock_cancel(reservation, skus).
+ */
+Datum
+stock_cancel(PG_FUNCTION_ARGS)
+{
+	return settle_reservation(fcinfo, STOCK_CANCEL, "stock_cancel()");
+}
+
+static Datum
+settle_record(FunctionCallInfo fcinfo, Datum *values, bool *nulls)
+{
+	TupleDesc	desc;
+
+	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
+		elog(ERROR, "return type must be a row type");
+	return HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values, nulls));
+}
+
+/*
+ * As settle_try, for stock_extend.
+ */
+static bool
+settle_try_extend(const text *reservation, TimestampTz wanted,
+				  StockSettlement *answer, TimestampTz *expires_at)
+{
+	Holds		holds = holds_read(reservation);
+
+	if (holds.lines.count == 0)
+	{
+		BookLines	past = book_read(reservation);
+
+		*answer = settle_past(&past);
+		return true;
+	}
+	if (!holds_lock(&holds, true))
+		return false;
+	if (holds.expires_at <= GetCurrentTimestamp())
+	{
+		*answer = STOCK_EXPIRED;
+		return change_close(STOCK_EXPIRE, reservation, &holds, true);
+	}
+	holds_extend(&holds, reservation, wanted);
+	*answer = STOCK_DONE;
+	*expires_at = Max(wanted, holds.expires_at);
+	return true;
+}
+
+/*
+ * SQL: stock_extend(reservation, ttl).
+ */
+Datum
+stock_extend(PG_FUNCTION_ARGS)
+{
+	text	   *reservation = settle_begin(fcinfo, "stock_extend()");
+	TimestampTz wanted = lines_expiry(fcinfo, 1, GetCurrentTimestamp());
+	TimestampTz expires_at = 0;
+	StockSettlement answer;
+	Datum		values[2];
+	bool		nulls[2] = {false, false};
+
+	(void) journal_begin();
+	while (!settle_try_extend(reservation, wanted, &answer, &expires_at))
+		CHECK_FOR_INTERRUPTS();
+	values[0] = ObjectIdGetDatum(catalog_get()->stock_settlement[answer]);
+	values[1] = TimestampTzGetDatum(expires_at);
+	nulls[1] = answer != STOCK_DONE;
+	return settle_record(fcinfo, values, nulls);
+}
+
+/*
+ * The lines that were cancelled, and are not open again.
+ */
+static StockLines
+settle_cancelled(const BookLines *past)
+{
+	StockLines	lines = {.line = palloc((past->count + 1) * sizeof(StockLine))};
+
+	for (int i = 0; i < past->count; i++)
+	{
+		if (past->line[i].last == STOCK_CANCEL)
+			lines.line[lines.count++] = past->line[i].line;
+	}
+	return lines;
+}
+
+/*
+ * As settle_try, for stock_reinstate.  Each line comes back under its number, so
+ * that only one of two can reinstate it.
+ */
+static bool
+settle_try_reinstate(const text *reservation, TimestampTz expires_at,
+					 StockSettlement *answer, Shortages *shortages)
+{
+	BookEntry	entry = {
+		.change = STOCK_REINSTATE,
+		.reservation = reservation,
+		.actor = book_session_user()
+	};
+	Holds		holds = holds_read_settled(reservation);
+	BookLines	past = book_read(reservation);
+	StockLines	cancelled = settle_cancelled(&past);
+	int			mark;
+
+	if (cancelled.count == 0)
+	{
+		*answer = holds.lines.count == 0 ? settle_past(&past) :
+			holds.expires_at <= GetCurrentTimestamp() ? STOCK_EXPIRED :
+			STOCK_ALREADY_RESERVED;
+		return true;
+	}
+	*answer = STOCK_FALLS_SHORT;
+	*shortages = change_take(&cancelled, &mark);
+	if (shortages->count > 0)
+		return true;
+	if (!holds_open(reservation, &cancelled, expires_at))
+	{
+		journal_undo(mark);
+		return false;
+	}
+	book_write(&entry, &cancelled);
+	announce_change(STOCK_REINSTATE, reservation, &cancelled);
+	*answer = STOCK_DONE;
+	return true;
+}
+
+/*
+ * SQL: stock_reinstate(reservation, ttl).
+ */
+Datum
+stock_reinstate(PG_FUNCTION_ARGS)
+{
+	text	   *reservation = settle_begin(fcinfo, "stock_reinstate()");
+	TimestampTz expires_at = lines_expiry(fcinfo, 1, GetCurrentTimestamp());
+	Shortages	shortages = {0};
+	StockSettlement answer;
+	Datum		values[3];
+	bool		nulls[3] = {false, false, false};
+
+	(void) journal_begin();
+	while (!settle_try_reinstate(reservation, expires_at, &answer, &shortages))
+		CHECK_FOR_INTERRUPTS();
+	values[0] = ObjectIdGetDatum(catalog_get()->stock_settlement[answer]);
+	values[1] = TimestampTzGetDatum(expires_at);
+	nulls[1] = answer != STOCK_DONE;
+	values[2] = change_shortages_datum(&shortages);
+	return settle_record(fcinfo, values, nulls);
+}
+
+/*
+ * SQL: stock_expire(max_holds).  Reservations that somebody has locked are left
+ * for the next time: the sweeper never waits.
+ */
+Datum
+stock_expire(PG_FUNCTION_ARGS)
+{
+	text	  **lapsed;
+	int64		expired = 0;
+	int			count;
+	int			max;
+
+	PreventCommandDuringRecovery("stock_expire()");
+	PreventCommandIfReadOnly("stock_expire()");
+	if (PG_ARGISNULL(0))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("max_holds must not be null")));
+	max = PG_GETARG_INT32(0);
+	if (max <= 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("max_holds must be positive")));
+
+	(void) journal_begin();
+	max = Min(max, settings_stock_items / SETTLE_PIN_SHARE);
+	count = holds_lapsed(NULL, max, &lapsed);
+	for (int i = 0; i < count; i++)
+	{
+		CHECK_FOR_INTERRUPTS();
+		expired += change_expire(lapsed[i]);
+	}
+	PG_RETURN_INT64(expired);
+}
