@@ -15,8 +15,8 @@
 #include "access/xact.h"
 #include "catalog/index.h"
 #include "catalog/pg_am.h"
-#include "catalog/pg_index.h"
 #include "executor/executor.h"
+#include "nodes/primnodes.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 
@@ -32,7 +32,25 @@ relation_was_altered(Relation table)
 			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 			 errmsg("table \"%s\" of extension idempotency was altered",
 					RelationGetRelationName(table)),
-			 errdetail("It has other columns, or an index that is partial, of expressions or not a B-tree.")));
+			 errdetail("It has other columns, or an index that is of expressions, not a B-tree or partial in another way than by a column that is not null.")));
+}
+
+/*
+ * The column that is not null in the rows of a partial index; 0: the index is
+ * not partial.
+ */
+static AttrNumber
+relation_index_filter(Relation table, List *predicate)
+{
+	NullTest   *test;
+
+	if (predicate == NIL)
+		return 0;
+	test = linitial(predicate);
+	if (list_length(predicate) != 1 || !IsA(test, NullTest) ||
+		test->nulltesttype != IS_NOT_NULL || !IsA(test->arg, Var))
+		relation_was_altered(table);
+	return ((Var *) test->arg)->varattno;
 }
 
 /*
@@ -47,13 +65,13 @@ relation_insert_into_index(Relation table, Relation index, TupleTableSlot *slot,
 	Datum		values[INDEX_MAX_KEYS];
 	bool		nulls[INDEX_MAX_KEYS];
 	bool		unique = true;
+	AttrNumber	filter = relation_index_filter(table, info->ii_Predicate);
 
-	if (info->ii_Expressions != NIL || info->ii_Predicate != NIL ||
-		index->rd_rel->relam != BTREE_AM_OID)
+	if (info->ii_Expressions != NIL || index->rd_rel->relam != BTREE_AM_OID)
 		relation_was_altered(table);
 	if (!info->ii_Unique)
 		check = UNIQUE_CHECK_NO;
-	if (info->ii_ReadyForInserts)
+	if (info->ii_ReadyForInserts && (filter == 0 || !slot_attisnull(slot, filter)))
 	{
 		FormIndexDatum(info, slot, NULL, values, nulls);
 		unique = index_insert(index, values, nulls, &slot->tts_tid, table,
@@ -121,8 +139,7 @@ relation_open_index(Relation table, AttrNumber column)
 		index = index_open(lfirst_oid(cell), AccessShareLock);
 		if (index->rd_index->indkey.values[0] == column &&
 			index->rd_index->indisvalid &&
-			index->rd_rel->relam == BTREE_AM_OID &&
-			heap_attisnull(index->rd_indextuple, Anum_pg_index_indpred, NULL))
+			index->rd_rel->relam == BTREE_AM_OID)
 			break;
 		index_close(index, AccessShareLock);
 		index = NULL;

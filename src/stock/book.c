@@ -22,6 +22,7 @@
 
 #include "base/catalog.h"
 #include "base/relation.h"
+#include "base/ring.h"
 #include "stock/book.h"
 
 /* How a change moves what is available. */
@@ -62,7 +63,8 @@ book_store(TupleTableSlot *row, const BookEntry *entry, const StockLine *line)
 	row->tts_values[LOG_ATT_CHANGE] =
 		ObjectIdGetDatum(catalog_get()->stock_change[entry->change]);
 	row->tts_values[LOG_ATT_LINE] = Int16GetDatum(line->number);
-	row->tts_isnull[LOG_ATT_LINE] = entry->reservation == NULL;
+	row->tts_isnull[LOG_ATT_LINE] = entry->reservation == NULL ||
+		entry->change == STOCK_RESERVE;
 	book_store_text(row, LOG_ATT_SKU, line->sku);
 	book_store_text(row, LOG_ATT_RESERVATION, entry->reservation);
 	book_store_text(row, LOG_ATT_ACTOR, entry->actor);
@@ -135,55 +137,6 @@ book_sum(const text *sku, Snapshot snapshot, int *rows)
 }
 
 /*
- * The log, and what it has moved rows to.  A row moves from an earlier of
- * these to a later one: who looks in this order cannot miss it.
- */
-static Oid
-book_table(int number)
-{
-	const Catalog *catalog = catalog_get();
-
-	return number == 0 ? catalog->stock_log :
-		catalog->rings[RING_HISTORY].tables[number - 1];
-}
-
-#define BOOK_TABLES (1 + CATALOG_RING_SIZE)
-
-static void
-book_begin_scan(RelationScan *scan, Relation table, const text *reservation,
-				Snapshot snapshot, TupleTableSlot *row)
-{
-	ScanKeyData key;
-
-	ScanKeyInit(&key, 1, BTEqualStrategyNumber, F_TEXTEQ,
-				PointerGetDatum(reservation));
-	relation_scan_begin(scan, table, LOG_ATT_RESERVATION + 1, &key, 1, snapshot,
-						row);
-}
-
-bool
-book_knows(const text *reservation)
-{
-	bool		found = false;
-
-	for (int i = 0; i < BOOK_TABLES && !found; i++)
-	{
-		Relation	table = table_open(book_table(i), AccessShareLock);
-		TupleTableSlot *row = relation_slot(table, LOG_ATTS);
-		SnapshotData dirty;
-		RelationScan scan;
-
-		InitDirtySnapshot(dirty);
-		book_begin_scan(&scan, table, reservation, &dirty, row);
-		found = relation_scan_next(&scan);
-		relation_scan_end(&scan);
-		ExecDropSingleTupleTableSlot(row);
-		table_close(table, AccessShareLock);
-	}
-	return found;
-}
-
-/*
  * Notes a row down in the place of its line, if it is later than what is there.
  */
 static void
@@ -193,8 +146,6 @@ book_collect(BookLines *lines, TupleTableSlot *row)
 	BookLine   *place;
 
 	slot_getallattrs(row);
-	if (row->tts_isnull[LOG_ATT_LINE])
-		return;
 	found.id = DatumGetInt64(row->tts_values[LOG_ATT_ID]);
 	found.last = book_change(row);
 	found.line.number = DatumGetInt16(row->tts_values[LOG_ATT_LINE]);
@@ -235,28 +186,89 @@ book_close_ranks(BookLines *lines)
 }
 
 /*
+ * What may have rows of a reservation: the log, and those tables of the history
+ * that are in use.  A row moves from an earlier of these to a later one: who
+ * looks in this order cannot miss it.  Between the two calls the history goes
+ * on with the same table.
+ */
+static int
+book_begin_tables(Oid tables[1 + RING_SIZE])
+{
+	RingMap		map = ring_lock(RING_HISTORY, RowExclusiveLock);
+
+	tables[0] = catalog_get()->stock_log;
+	memcpy(&tables[1], map.tables, map.live * sizeof(Oid));
+	return 1 + map.live;
+}
+
+static void
+book_end_tables(void)
+{
+	ring_unlock(RING_HISTORY, RowExclusiveLock);
+}
+
+/*
+ * Looks through a table's rows of a reservation.  Returns how many there are; they
+ * are noted down in lines, if that is not NULL.
+ */
+static int
+book_scan(Oid oid, const text *reservation, Snapshot snapshot, BookLines *lines)
+{
+	Relation	table = table_open(oid, AccessShareLock);
+	TupleTableSlot *row = relation_slot(table, LOG_ATTS);
+	RelationScan scan;
+	ScanKeyData key;
+	int			count = 0;
+
+	ScanKeyInit(&key, 1, BTEqualStrategyNumber, F_TEXTEQ,
+				PointerGetDatum(reservation));
+	relation_scan_begin(&scan, table, LOG_ATT_RESERVATION + 1, &key, 1, snapshot,
+						row);
+	while (relation_scan_next(&scan))
+	{
+		if (lines != NULL)
+			book_collect(lines, row);
+		count++;
+	}
+	relation_scan_end(&scan);
+	ExecDropSingleTupleTableSlot(row);
+	table_close(table, AccessShareLock);
+	return count;
+}
+
+bool
+book_is_settled(const text *reservation)
+{
+	Oid			tables[1 + RING_SIZE];
+	int			count = book_begin_tables(tables);
+	int			found = 0;
+
+	for (int i = 0; i < count && found == 0; i++)
+	{
+		SnapshotData dirty;
+
+		InitDirtySnapshot(dirty);
+		found = book_scan(tables[i], reservation, &dirty, NULL);
+	}
+	book_end_tables();
+	return found > 0;
+}
+
+/*
  * One snapshot for all: it shows each row in one of the tables.
  */
 BookLines
 book_read(const text *reservation)
 {
-	Snapshot	latest = RegisterSnapshot(GetLatestSnapshot());
 	BookLines	lines = {.line = palloc(sizeof(BookLine))};
+	Oid			tables[1 + RING_SIZE];
+	int			count = book_begin_tables(tables);
+	Snapshot	latest = RegisterSnapshot(GetLatestSnapshot());
 
-	for (int i = 0; i < BOOK_TABLES; i++)
-	{
-		Relation	table = table_open(book_table(i), AccessShareLock);
-		TupleTableSlot *row = relation_slot(table, LOG_ATTS);
-		RelationScan scan;
-
-		book_begin_scan(&scan, table, reservation, latest, row);
-		while (relation_scan_next(&scan))
-			book_collect(&lines, row);
-		relation_scan_end(&scan);
-		ExecDropSingleTupleTableSlot(row);
-		table_close(table, AccessShareLock);
-	}
+	for (int i = 0; i < count; i++)
+		(void) book_scan(tables[i], reservation, latest, &lines);
 	UnregisterSnapshot(latest);
+	book_end_tables();
 	book_close_ranks(&lines);
 	return lines;
 }

@@ -36,7 +36,7 @@ typedef struct BookEntry
 	const text *note;
 } BookEntry;
 
-/* How a line of a reservation was last changed. */
+/* How a line of a reservation went on. */
 typedef struct BookLine
 {
 	StockLine	line;
@@ -59,10 +59,10 @@ extern text *book_session_user(void);
 /* What the rows of an item add to what is available, and how many there are. */
 extern int64 book_sum(const text *sku, Snapshot snapshot, int *rows);
 
-/* Has a reservation been in the log, committed or not? */
-extern bool book_knows(const text *reservation);
+/* Was a line of a reservation ever settled, be it by an open transaction? */
+extern bool book_is_settled(const text *reservation);
 
-/* How the lines of a reservation were last changed; palloc'd. */
+/* How the lines of a reservation that were settled went on; palloc'd. */
 extern BookLines book_read(const text *reservation);
 
 #endif							/* STOCK_BOOK_H */

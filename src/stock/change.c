@@ -113,6 +113,19 @@ change_make_way(const StockLine *line, int note)
 	return any;
 }
 
+bool
+change_can_take(const StockLines *lines)
+{
+	for (int i = 0; i < lines->count; i++)
+	{
+		int			note = journal_touch(lines->line[i].sku, false);
+
+		if (note < 0 || journal_available(note) < lines->line[i].quantity)
+			return false;
+	}
+	return true;
+}
+
 /*
  * Takes what can be had of the lines and lists what cannot.
  */

@@ -30,6 +30,9 @@ typedef struct Shortages
  */
 extern Shortages change_take(const StockLines *lines, int *mark);
 
+/* Does it look as if all lines could be taken? */
+extern bool change_can_take(const StockLines *lines);
+
 /* Adds quantities to items, which need not exist yet. */
 extern void change_add(const StockLines *lines);
 

@@ -213,31 +213,42 @@ holds_extend(const Holds *holds, const text *reservation, TimestampTz expires_at
 	table_close(hold, NoLock);
 }
 
-/*
- * Who has the first line has them all: another could only be left of a
- * reservation of that name which was opened and closed in part while this
- * one was looking.
- */
 bool
 holds_open(const text *reservation, const StockLines *lines,
-		   TimestampTz expires_at)
+		   TimestampTz expires_at, ItemPointerData *tids)
 {
 	Relation	hold = hold_open();
 	TupleTableSlot *row = relation_slot(hold, HOLD_ATTS);
-	bool		opened = true;
+	int			opened = 0;
 
-	for (int i = 0; i < lines->count && opened; i++)
+	for (; opened < lines->count; opened++)
 	{
-		hold_store(row, reservation, &lines->line[i], expires_at);
-		opened = relation_insert_or_conflict(hold, row);
-		if (!opened && i > 0)
-			ereport(ERROR,
-					(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
-					 errmsg("could not reserve due to concurrent changes of the same reservation")));
+		hold_store(row, reservation, &lines->line[opened], expires_at);
+		if (!relation_insert_or_conflict(hold, row))
+			break;
+		tids[opened] = row->tts_tid;
 	}
 	ExecDropSingleTupleTableSlot(row);
 	table_close(hold, NoLock);
-	return opened;
+	if (opened == lines->count)
+		return true;
+	holds_withdraw(tids, opened);
+	return false;
+}
+
+void
+holds_withdraw(const ItemPointerData *tids, int count)
+{
+	Relation	hold = hold_open();
+
+	for (int i = 0; i < count; i++)
+	{
+		ItemPointerData tid = tids[i];
+
+		if (relation_delete(hold, &tid) != TM_Ok)
+			elog(ERROR, "a line that was just opened is gone");
+	}
+	table_close(hold, NoLock);
 }
 
 /*

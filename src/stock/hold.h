@@ -41,9 +41,13 @@ extern bool holds_close(const Holds *holds, int line, bool wait);
 extern void holds_extend(const Holds *holds, const text *reservation,
 						 TimestampTz expires_at);
 
-/* Opens lines.  false: another has opened the first of them. */
+/*
+ * Opens lines, or none of them: false, if one is open.  Afterwards they can be
+ * withdrawn, which leaves no trace of them.
+ */
 extern bool holds_open(const text *reservation, const StockLines *lines,
-					   TimestampTz expires_at);
+					   TimestampTz expires_at, ItemPointerData *tids);
+extern void holds_withdraw(const ItemPointerData *tids, int count);
 
 /*
  * Names of reservations that have lapsed, oldest first, up to a number of

@@ -3,11 +3,12 @@
  *		stock_reserve: all lines of a reservation or none of them, once however
  *		often it is asked for.
  *
- * First the name is looked up: an open reservation with the same lines is
- * answered as it was, a closed one is refused.  Then the quantities are taken
- * from the counters, which decides; then the rows are written.  Who is faster
- * with a new name is decided by the primary key of stock_hold; the slower one
- * gives back, waits for the other to end, and looks again.
+ * The counters decide about the quantities, and the primary key of stock_hold
+ * about the name.  Nearly always both are free, so that is tried first: the
+ * rows of the hold are written, the quantities taken, and the log written.  If
+ * anything is in the way, all of that is undone and looked into: an open
+ * reservation with the same lines is answered as it was, a closed one is
+ * refused; who is slower with a new name waits for the other to end.
  */
 #include "postgres.h"
 
@@ -36,6 +37,7 @@ typedef struct Order
 	StockLines	lines;
 	FunctionCallInfo fcinfo;
 	int			ttl_arg;
+	ItemPointerData *tids;		/* of the rows of the hold, as they are written */
 } Order;
 
 typedef struct OrderAnswer
@@ -116,7 +118,7 @@ reserve_replay(const Order *order, OrderAnswer *answer, bool *again)
 		};
 		return true;
 	}
-	if (holds.lines.count == 0 && !book_knows(order->reservation))
+	if (holds.lines.count == 0 && !book_is_settled(order->reservation))
 		return false;
 
 	past = book_read(order->reservation);
@@ -135,9 +137,9 @@ reserve_replay(const Order *order, OrderAnswer *answer, bool *again)
 }
 
 /*
- * Books what was taken.  false: another has opened the reservation.
+ * Writes down what was taken and is held.
  */
-static bool
+static void
 reserve_book(const Order *order, OrderAnswer *answer)
 {
 	BookEntry	entry = {
@@ -147,17 +149,40 @@ reserve_book(const Order *order, OrderAnswer *answer)
 	};
 
 	answer->outcome = STOCK_RESERVED;
-	answer->expires_at = lines_expiry(order->fcinfo, order->ttl_arg,
-									  GetCurrentTimestamp());
-	if (!holds_open(order->reservation, &order->lines, answer->expires_at))
-		return false;
 	book_write(&entry, &order->lines);
 	announce_change(STOCK_RESERVE, order->reservation, &order->lines);
-	return true;
+}
+
+static bool
+reserve_open(const Order *order, OrderAnswer *answer)
+{
+	return holds_open(order->reservation, &order->lines, answer->expires_at,
+					  order->tids);
 }
 
 /*
- * One look at the reservation.  Returns whether it is answered.
+ * The usual case.  Returns whether it was one; if not, nothing is changed.
+ */
+static bool
+reserve_at_once(const Order *order, OrderAnswer *answer)
+{
+	int			mark;
+
+	if (!change_can_take(&order->lines) || !reserve_open(order, answer))
+		return false;
+	answer->shortages = change_take(&order->lines, &mark);
+	if (answer->shortages.count == 0 && !book_is_settled(order->reservation))
+	{
+		reserve_book(order, answer);
+		return true;
+	}
+	journal_undo(mark);
+	holds_withdraw(order->tids, order->lines.count);
+	return false;
+}
+
+/*
+ * Any other case, looked at once.  Returns whether it is answered.
  */
 static bool
 reserve_try(const Order *order, OrderAnswer *answer)
@@ -169,7 +194,8 @@ reserve_try(const Order *order, OrderAnswer *answer)
 		return true;
 	if (again)
 		return false;
-	memset(answer, 0, sizeof(*answer));
+	answer->expires_at = lines_expiry(order->fcinfo, order->ttl_arg,
+									  GetCurrentTimestamp());
 	answer->shortages = change_take(&order->lines, &mark);
 	if (answer->shortages.count > 0)
 	{
@@ -177,10 +203,13 @@ reserve_try(const Order *order, OrderAnswer *answer)
 			STOCK_UNKNOWN_SKU : STOCK_INSUFFICIENT;
 		return true;
 	}
-	if (reserve_book(order, answer))
-		return true;
-	journal_undo(mark);
-	return false;
+	if (!reserve_open(order, answer))
+	{
+		journal_undo(mark);
+		return false;
+	}
+	reserve_book(order, answer);
+	return true;
 }
 
 static Datum
@@ -206,24 +235,27 @@ reserve_result(const OrderAnswer *answer)
 }
 
 static Datum
-reserve_order(const Order *order)
+reserve_order(Order *order)
 {
-	OrderAnswer answer;
+	OrderAnswer answer = {
+		.expires_at = lines_expiry(order->fcinfo, order->ttl_arg,
+								   GetCurrentTimestamp())
+	};
+	bool		answered;
 	int			looks = 0;
 
 	PreventCommandDuringRecovery("stock_reserve()");
 	PreventCommandIfReadOnly("stock_reserve()");
-	(void) lines_expiry(order->fcinfo, order->ttl_arg, GetCurrentTimestamp());
+	order->tids = palloc(order->lines.count * sizeof(ItemPointerData));
 	(void) journal_begin();
-	while (!reserve_try(order, &answer))
+	answered = reserve_at_once(order, &answer);
+	while (!answered)
 	{
 		CHECK_FOR_INTERRUPTS();
 		if (++looks > RESERVE_LOOKS_MAX)
-			ereport(ERROR,
-					(errcode(ERRCODE_DATA_CORRUPTED),
-					 errmsg("reservation \"%s\" is in stock_log and not in stock_hold",
-							text_to_cstring(order->reservation)),
-					 errhint("See stock_verify().")));
+			elog(ERROR, "reservation \"%s\" comes and goes",
+				 text_to_cstring(order->reservation));
+		answered = reserve_try(order, &answer);
 	}
 	return reserve_result(&answer);
 }

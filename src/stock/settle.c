@@ -320,6 +320,7 @@ settle_try_reinstate(const text *reservation, TimestampTz expires_at,
 	Holds		holds = holds_read_settled(reservation);
 	BookLines	past = book_read(reservation);
 	StockLines	cancelled = settle_cancelled(&past);
+	ItemPointerData *tids = palloc((cancelled.count + 1) * sizeof(ItemPointerData));
 	int			mark;
 
 	if (cancelled.count == 0)
@@ -333,7 +334,7 @@ settle_try_reinstate(const text *reservation, TimestampTz expires_at,
 	*shortages = change_take(&cancelled, &mark);
 	if (shortages->count > 0)
 		return true;
-	if (!holds_open(reservation, &cancelled, expires_at))
+	if (!holds_open(reservation, &cancelled, expires_at, tids))
 	{
 		journal_undo(mark);
 		return false;
