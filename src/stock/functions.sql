@@ -119,7 +119,7 @@ COMMENT ON FUNCTION stock_expire(integer) IS
 /* ---- events ---- */
 
 CREATE FUNCTION stock_announce(topic text, reservation text, skus text[], quantities bigint[])
-RETURNS void
+RETURNS bigint
 LANGUAGE sql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
@@ -134,7 +134,7 @@ COMMENT ON FUNCTION stock_announce(text, text, text[], bigint[]) IS
 	'Internal: an event about lines of a reservation.';
 
 CREATE FUNCTION stock_announce_available(sku text, available bigint)
-RETURNS void
+RETURNS bigint
 LANGUAGE sql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$

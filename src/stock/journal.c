@@ -456,3 +456,9 @@ journal_note_foreign(void)
 	if (foreign_level == 0 || foreign_level > level)
 		foreign_level = level;
 }
+
+bool
+journal_is_foreign(void)
+{
+	return foreign_level > 0;
+}

@@ -38,5 +38,6 @@ extern void journal_undo(int mark);
 
 /* The tables are being changed by other hands: see guard.c. */
 extern void journal_note_foreign(void);
+extern bool journal_is_foreign(void);
 
 #endif							/* STOCK_JOURNAL_H */

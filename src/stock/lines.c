@@ -17,6 +17,7 @@
 #include "utils/fmgrprotos.h"
 #include "utils/jsonb.h"
 #include "utils/lsyscache.h"
+#include "utils/numeric.h"
 #include "utils/typcache.h"
 
 #include "base/catalog.h"
@@ -340,8 +341,11 @@ lines_json_quantity(const text *sku, JsonbValue *value)
 	ereport(ERROR,
 			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 			 errmsg("quantity must be an integer"),
-			 errdetail("The quantity of \"%s\" is not one.",
-					   text_to_cstring(sku))));
+			 value->type == jbvNumeric ?
+			 errdetail("The quantity of \"%s\" is %s.", text_to_cstring(sku),
+					   numeric_normalize(value->val.numeric)) :
+			 errdetail("The quantity of \"%s\" is of type %s.",
+					   text_to_cstring(sku), JsonbTypeName(value))));
 }
 
 /*
@@ -389,6 +393,9 @@ stock_lines(PG_FUNCTION_ARGS)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("lines must be a JSON object"),
+				 errdetail("It is of type %s.",
+						   TextDatumGetCString(DirectFunctionCall1(jsonb_typeof,
+																   PG_GETARG_DATUM(0)))),
 				 errhint("Write {\"sku\": quantity, ...}.")));
 	desc = lines_desc();
 	lines = palloc(sizeof(Datum) * Max(JB_ROOT_COUNT(order), 1));

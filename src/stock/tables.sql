@@ -104,9 +104,9 @@ COMMENT ON TABLE stock_hold IS
  */
 CREATE TABLE stock_item (
 	sku         text COLLATE "C" CONSTRAINT stock_item_pkey PRIMARY KEY,
-	received    numeric NOT NULL DEFAULT 0,
+	received    numeric NOT NULL DEFAULT 0 CHECK (received >= 0),
 	adjusted    numeric NOT NULL DEFAULT 0,
-	confirmed   numeric NOT NULL DEFAULT 0,
+	confirmed   numeric NOT NULL DEFAULT 0 CHECK (confirmed >= 0),
 	reserved    numeric NOT NULL DEFAULT 0
 ) WITH (fillfactor = 50);
 
