@@ -78,6 +78,25 @@ SELECT stock_cancel('order 1', '{}');
 SELECT stock_cancel('order 1', '{tea,NULL}');
 SELECT stock_cancel('order 1', '{tea,cup}');
 
+-- stock_adjust
+SELECT stock_adjust(NULL, 1, 'count');
+SELECT stock_adjust('', 1, 'count');
+SELECT stock_adjust('tea', NULL, 'count');
+SELECT stock_adjust('tea', 0, 'count');
+SELECT stock_adjust('tea', -9223372036854775808, 'count');
+SELECT stock_adjust('tea', 9223372036854775807, 'count');
+SELECT stock_adjust('tea', -10, 'count');
+SELECT stock_adjust('tea', 1, repeat('x', 1001));
+SELECT stock_adjust('jug', 1, 'count');
+-- stock_extend, stock_reinstate
+SELECT stock_extend(NULL);
+SELECT stock_extend('');
+SELECT stock_extend('order 1', '0');
+SELECT stock_extend('order 1', '-1 s');
+SELECT stock_extend('order 1', '300000 years');
+SELECT stock_reinstate(NULL);
+SELECT stock_reinstate('');
+SELECT stock_reinstate('order 1', '0');
 -- stock_level, stock_verify, stock_expire
 SELECT stock_level(NULL);
 SELECT stock_level('');
@@ -90,4 +109,4 @@ SELECT stock_expire(0);
 SELECT * FROM stock_levels;
 SELECT count(*) FROM stock_log;
 
-TRUNCATE stock_hold, stock_item, stock_log;
+TRUNCATE stock_log, stock_hold, stock_item;

@@ -14,18 +14,29 @@ SELECT * FROM stock_level('cup');
 SELECT * FROM stock_levels ORDER BY sku;
 SELECT * FROM stock_verify();
 
--- A reserve that falls short takes of it what it needs: that item's holds.
+-- A reserve that falls short lets it expire, as a whole.
 SELECT outcome, shortages FROM stock_reserve('cup', 3, 'order 2');
 SELECT reservation, sku, quantity FROM stock_hold ORDER BY 1, 2;
 SELECT sku, change, quantity, reservation, actor FROM stock_log
 WHERE change = 'expire' ORDER BY id;
 
--- To its owner the reservation has expired; confirming settles the rest of it.
+-- To its owner the reservation has expired.
 SELECT outcome FROM stock_confirm('order 1', '{pot}');
 SELECT reservation, sku, quantity FROM stock_hold ORDER BY 1, 2;
 SELECT outcome FROM stock_confirm('order 1');
 SELECT outcome FROM stock_cancel('order 1');
 SELECT * FROM stock_verify();
+ROLLBACK;
+
+-- No more reservations than are needed make way, the oldest first.
+BEGIN;
+SELECT outcome FROM stock_reserve('cup', 4, 'order 1', ttl => '1 us');
+SELECT outcome FROM stock_reserve('cup', 4, 'order 2', ttl => '2 us');
+SELECT outcome FROM stock_reserve('cup', 5, 'order 3');
+SELECT reservation, quantity FROM stock_hold ORDER BY 1;
+SELECT outcome, shortages FROM stock_reserve('cup', 6, 'order 4');
+SELECT reservation, quantity FROM stock_hold ORDER BY 1;
+SELECT * FROM stock_verify('cup');
 ROLLBACK;
 
 -- A lapsed name stays used, whether settled or not.
@@ -51,4 +62,4 @@ WHERE change = 'expire' ORDER BY id;
 SELECT sku, available, reserved, ok FROM stock_verify();
 ROLLBACK;
 
-TRUNCATE stock_hold, stock_item, stock_log;
+TRUNCATE stock_log, stock_hold, stock_item;

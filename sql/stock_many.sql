@@ -39,4 +39,4 @@ SELECT outcome FROM stock_reserve('tea', 7, 'order 5');
 COMMIT;
 SELECT * FROM stock_verify();
 
-TRUNCATE stock_hold, stock_item, stock_log;
+TRUNCATE stock_log, stock_hold, stock_item;

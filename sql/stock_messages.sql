@@ -15,8 +15,24 @@ SELECT stock_reserve('tea', 1, 'order 1', ttl => '0');
 SELECT stock_reserve('tea', 1, 'order 1', ttl => '300000 years');
 SELECT stock_lines('["tea"]');
 SELECT stock_lines('{"tea": 0.5}');
+SELECT stock_lines('{"tea": "2"}');
+SELECT stock_adjust('jug', 1, 'count');
 SELECT stock_confirm('order 1', '{}');
 
 -- Lengths are counted in bytes.
 SELECT stock_level(repeat('ä', 128));
 SELECT * FROM stock_level(repeat('ä', 127));
+
+SELECT stock_receive('tea', 1);
+SELECT stock_adjust('tea', -2, 'count');
+BEGIN;
+SELECT stock_receive('tea', 9223372036854775800);
+ROLLBACK;
+BEGIN;
+SELECT outcome FROM stock_reserve('tea', 1, 'order 1');
+PREPARE TRANSACTION 'order 1';
+BEGIN;
+UPDATE stock_item SET adjusted = 1 WHERE sku = 'tea';
+SELECT outcome FROM stock_reserve('tea', 1, 'order 1');
+ROLLBACK;
+TRUNCATE stock_log, stock_hold, stock_item;

@@ -34,4 +34,4 @@ SELECT stock_receive('sand', 1);
 SELECT * FROM stock_level('sand');
 SELECT * FROM stock_verify();
 
-TRUNCATE stock_hold, stock_item, stock_log;
+TRUNCATE stock_log, stock_hold, stock_item;

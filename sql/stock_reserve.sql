@@ -13,7 +13,7 @@ SELECT outcome, shortages,
 FROM stock_reserve(sku => 'tea', quantity => 1, reservation => 'order 2',
 				   ttl => '2 days', actor => 'anna');
 SELECT * FROM stock_level('tea');
-SELECT reservation, sku, quantity, actor = session_user AS by_us FROM stock_hold ORDER BY 1;
+SELECT reservation, line, sku, quantity FROM stock_hold ORDER BY 1;
 
 -- With names, literals and parameters of no type find their function.
 SELECT outcome FROM stock_reserve(sku => 'tea', quantity => '1', reservation => 'order 2');
@@ -37,7 +37,7 @@ SELECT outcome FROM stock_reserve('coffee', 6, 'order 1');
 \set VERBOSITY sqlstate
 SELECT outcome FROM stock_reserve('tea', 5, 'order 1');
 
-SELECT change, quantity, reservation, actor = session_user AS by_us FROM stock_log ORDER BY id;
+SELECT change, quantity, reservation, line, actor = session_user AS by_us FROM stock_log ORDER BY id;
 SELECT * FROM stock_verify();
 
-TRUNCATE stock_hold, stock_item, stock_log;
+TRUNCATE stock_log, stock_hold, stock_item;

@@ -12,7 +12,10 @@ SELECT stock_receive('cup', 10);
 SET ROLE regress_stock_clerk;
 SELECT outcome FROM stock_reserve('cup', 1, 'order 1');
 SELECT outcome FROM stock_reserve(stock_lines('{"cup": 2}'), 'order 2');
+SELECT outcome FROM stock_extend('order 1', '1 h');
 SELECT stock_confirm('order 1'), stock_cancel('order 2');
+SELECT outcome FROM stock_reinstate('order 2');
+SELECT stock_cancel('order 2');
 SELECT * FROM stock_level('cup');
 
 \set VERBOSITY sqlstate
@@ -23,7 +26,11 @@ DELETE FROM stock_hold;
 SELECT stock_receive('cup', 1);
 SELECT stock_verify();
 SELECT stock_expire();
-SELECT stock_settle('{}', 'confirm');
+SELECT stock_adjust('cup', 1, 'mine');
+SELECT stock_compact();
+SELECT stock_forget();
+SELECT stock_announce('stock.expired', 'order 9', '{cup}', '{1}');
+SELECT * FROM stock_history;
 
 -- Nor does a search_path of its own lead the functions astray.
 CREATE TEMPORARY TABLE stock_item (sku text, received bigint);
@@ -35,4 +42,4 @@ DROP TABLE pg_temp.stock_item;
 RESET ROLE;
 DROP OWNED BY regress_stock_clerk;
 DROP ROLE regress_stock_clerk;
-TRUNCATE stock_hold, stock_item, stock_log;
+TRUNCATE stock_log, stock_hold, stock_item;

@@ -54,4 +54,4 @@ SELECT sku, change, quantity, reservation FROM stock_log
 WHERE change NOT IN ('receive', 'reserve') ORDER BY id;
 SELECT * FROM stock_verify();
 
-TRUNCATE stock_hold, stock_item, stock_log;
+TRUNCATE stock_log, stock_hold, stock_item;

@@ -86,31 +86,30 @@ change_expire(const text *reservation)
 }
 
 /*
- * Lets lapsed reservations of an item expire until there is enough.  Returns
- * whether any did.
+ * Lets lapsed reservations of an item expire until there is enough, or none is
+ * left that nobody else has.  Returns whether any did.
  */
 static bool
 change_make_way(const StockLine *line, int note)
 {
-	bool		any = false;
-	int			expired;
+	int			expired = 0;
+	int			before;
 
 	do
 	{
 		text	  **lapsed;
 		int			count = holds_lapsed(line->sku, CHANGE_LAPSED_BATCH, &lapsed);
 
-		expired = 0;
+		before = expired;
 		for (int i = 0; i < count; i++)
 		{
 			CHECK_FOR_INTERRUPTS();
 			if (journal_available(note) >= line->quantity)
-				return any;
+				return expired > 0;
 			expired += change_expire(lapsed[i]);
 		}
-		any |= expired > 0;
-	} while (expired > 0);
-	return any;
+	} while (expired > before);
+	return expired > 0;
 }
 
 bool

@@ -1,0 +1,84 @@
+-- The tables changed by other means than the functions: the counters follow.  If
+-- this fails, a shop goes on to sell what a restore has brought or taken away.
+SET client_min_messages = warning;
+CREATE EXTENSION IF NOT EXISTS idempotency;
+RESET client_min_messages;
+\set SHOW_CONTEXT never
+
+SELECT stock_receive('cup', 10);
+-- As long as all is right, the counter says what could be reserved.
+CREATE FUNCTION free(sku text) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+	answer stock_reservation;
+BEGIN
+	answer := stock_reserve(sku, 1000, 'too many');
+	RETURN answer.outcome || ' ' || (answer.shortages[1]).available;
+END
+$$;
+SELECT free('cup');
+
+INSERT INTO stock_log (sku, change, quantity, actor) VALUES ('cup', 'receive', 5, 'somebody');
+SELECT free('cup');
+UPDATE stock_log SET quantity = 7 WHERE actor = 'somebody';
+SELECT free('cup');
+DELETE FROM stock_log WHERE actor = 'somebody';
+SELECT free('cup');
+UPDATE stock_item SET received = 3 WHERE sku = 'cup';
+SELECT free('cup');
+COPY stock_log (sku, change, quantity) FROM stdin;
+cup	receive	1
+cup	adjust	-2
+\.
+SELECT free('cup');
+TRUNCATE stock_log;
+SELECT free('cup');
+INSERT INTO stock_item (sku, received) VALUES ('jug', 4);
+SELECT free('jug');
+DELETE FROM stock_item WHERE sku = 'jug';
+SELECT free('jug');
+
+-- A statement that finds nothing is no change; one that is rolled back is none.
+UPDATE stock_item SET received = 30 WHERE sku = 'none';
+BEGIN;
+UPDATE stock_item SET received = 30 WHERE sku = 'cup';
+ROLLBACK;
+SELECT free('cup');
+BEGIN;
+SELECT outcome FROM stock_reserve('cup', 1, 'order 1');
+SAVEPOINT s;
+UPDATE stock_item SET received = 30 WHERE sku = 'cup';
+ROLLBACK TO s;
+SELECT outcome FROM stock_reserve('cup', 1, 'order 2');
+COMMIT;
+SELECT free('cup');
+
+-- First by the functions, then by hand; not the other way round.
+BEGIN;
+SELECT outcome FROM stock_reserve('cup', 1, 'order 3');
+UPDATE stock_item SET received = 30 WHERE sku = 'cup';
+COMMIT;
+SELECT free('cup');
+BEGIN;
+SAVEPOINT s;
+UPDATE stock_item SET received = 40 WHERE sku = 'cup';
+RELEASE s;
+SELECT free('cup');
+ROLLBACK;
+BEGIN;
+UPDATE stock_item SET received = 40 WHERE sku = 'cup';
+SELECT stock_confirm('order 1');
+ROLLBACK;
+BEGIN;
+UPDATE stock_item SET received = 40 WHERE sku = 'cup';
+PREPARE TRANSACTION 'stock';
+
+-- As replication applies changes.
+BEGIN;
+SET LOCAL session_replication_role = replica;
+UPDATE stock_item SET received = 20 WHERE sku = 'cup';
+COMMIT;
+SELECT free('cup');
+SELECT * FROM stock_verify();
+
+DROP FUNCTION free;
+TRUNCATE stock_log, stock_hold, stock_item;

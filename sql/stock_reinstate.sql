@@ -1,0 +1,52 @@
+-- Taking a cancel back: all that was cancelled, if all of it is still free.
+-- If this fails, a customer who changed his mind gets what another has, or
+-- an order comes back in part.
+SET client_min_messages = warning;
+CREATE EXTENSION IF NOT EXISTS idempotency;
+RESET client_min_messages;
+
+SELECT stock_receive('cup', 10), stock_receive('pot', 10);
+SELECT outcome FROM stock_reserve(stock_lines('{"cup": 8, "pot": 1}'), 'order 1');
+SELECT outcome FROM stock_reinstate('order 1');
+SELECT stock_cancel('order 1');
+SELECT outcome, shortages, expires_at > clock_timestamp() + interval '1 h' AS by_ttl
+FROM stock_reinstate('order 1', ttl => '2 h');
+SELECT reservation, line, sku, quantity FROM stock_hold ORDER BY 1, 2;
+SELECT outcome FROM stock_reinstate('order 1');
+
+-- Again and again; then somebody else has it.
+SELECT stock_cancel('order 1');
+SELECT outcome FROM stock_reinstate('order 1');
+SELECT stock_cancel('order 1');
+SELECT outcome FROM stock_reserve('cup', 3, 'order 2');
+SELECT outcome, expires_at, shortages FROM stock_reinstate('order 1');
+SELECT * FROM stock_levels ORDER BY sku;
+SELECT stock_cancel('order 2');
+SELECT outcome FROM stock_reinstate('order 1');
+
+-- Line by line: only what was cancelled comes back, and not what was confirmed.
+SELECT stock_confirm('order 1', '{pot}'), stock_cancel('order 1', '{cup}');
+SELECT outcome FROM stock_reinstate('order 1');
+SELECT reservation, line, sku, quantity FROM stock_hold ORDER BY 1, 2;
+SELECT stock_confirm('order 1');
+SELECT outcome FROM stock_reinstate('order 1');
+SELECT stock_confirm('order 1', '{cup,pot}');
+
+-- What has expired or never was cannot be taken back; a reservation that came
+-- back can be asked for as if it had never gone.
+SELECT outcome FROM stock_reinstate('order 9');
+BEGIN;
+SELECT outcome FROM stock_reserve('cup', 1, 'order 3', ttl => '1 us');
+SELECT outcome FROM stock_reinstate('order 3');
+SELECT stock_cancel('order 3');
+SELECT outcome FROM stock_reinstate('order 3');
+ROLLBACK;
+SELECT outcome FROM stock_reserve('cup', 1, 'order 4');
+SELECT stock_cancel('order 4');
+SELECT outcome FROM stock_reinstate('order 4');
+SELECT outcome FROM stock_reserve('cup', 1, 'order 4');
+
+SELECT change, sku, quantity, line FROM stock_log WHERE reservation IN ('order 1', 'order 4') ORDER BY id;
+SELECT * FROM stock_verify();
+
+TRUNCATE stock_log, stock_hold, stock_item;
