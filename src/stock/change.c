@@ -20,6 +20,7 @@
 #include "stock/announce.h"
 #include "stock/book.h"
 #include "stock/change.h"
+#include "stock/escrow.h"
 #include "stock/journal.h"
 
 #define CHANGE_LAPSED_BATCH 10000	/* lines looked at in one go */
@@ -42,6 +43,18 @@ change_add(const StockLines *lines)
 	}
 }
 
+/*
+ * Confirming touches no counter, but adds to the log like all else.
+ */
+static void
+change_count_rows(const StockLines *lines)
+{
+	Oid			log = catalog_get()->stock_log;
+
+	for (int i = 0; i < lines->count; i++)
+		escrow_count_rows(log, lines->line[i].sku, 1);
+}
+
 bool
 change_close(StockChange change, const text *reservation, const Holds *holds,
 			 bool wait)
@@ -60,7 +73,9 @@ change_close(StockChange change, const text *reservation, const Holds *holds,
 			elog(ERROR, "a locked line of a reservation is gone");
 		return false;
 	}
-	if (change != STOCK_CONFIRM)
+	if (change == STOCK_CONFIRM)
+		change_count_rows(&holds->lines);
+	else
 		change_add(&holds->lines);
 	book_write(&entry, &holds->lines);
 	announce_change(change, reservation, &holds->lines);

@@ -15,12 +15,12 @@ AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION stock_crowded(integer) IS
 	'Internal: the items in use whose log has more rows, about.';
 
-CREATE FUNCTION stock_count_compacted(sku text, rows integer)
+CREATE FUNCTION stock_count_compacted(sku text, rows integer, complete boolean)
 RETURNS void
 LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME';
-COMMENT ON FUNCTION stock_count_compacted(text, integer) IS
-	'Internal: so many rows of an item have left the log.';
+COMMENT ON FUNCTION stock_count_compacted(text, integer, boolean) IS
+	'Internal: so many rows of an item have left the log, or all of them.';
 
 CREATE FUNCTION stock_archive(sku text, rows jsonb)
 RETURNS void
@@ -94,7 +94,7 @@ BEGIN
 	IF archive IS NOT NULL THEN
 		PERFORM @extschema@.stock_archive(stock_compact_item.sku, archive);
 	END IF;
-	PERFORM @extschema@.stock_count_compacted(stock_compact_item.sku, removed);
+	PERFORM @extschema@.stock_count_compacted(stock_compact_item.sku, removed, removed < max_rows);
 	RETURN removed;
 END
 $$;

@@ -26,6 +26,8 @@
  */
 #include "postgres.h"
 
+#include <limits.h>
+
 #include "common/hashfn.h"
 #include "common/int.h"
 #include "funcapi.h"
@@ -535,12 +537,13 @@ stock_crowded(PG_FUNCTION_ARGS)
 }
 
 /*
- * SQL: stock_count_compacted(sku, rows).
+ * SQL: stock_count_compacted(sku, rows, complete).  Those of transactions that
+ * were rolled back are forgotten where nothing else is left.
  */
 Datum
 stock_count_compacted(PG_FUNCTION_ARGS)
 {
 	escrow_count_rows(catalog_get()->stock_log, PG_GETARG_TEXT_PP(0),
-					  -PG_GETARG_INT32(1));
+					  PG_GETARG_BOOL(2) ? -INT_MAX : -PG_GETARG_INT32(1));
 	PG_RETURN_VOID();
 }

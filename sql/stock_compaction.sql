@@ -1,0 +1,66 @@
+-- Compaction: rows of a long log move into the root record and the history, and
+-- nothing else changes.  If this fails, stock appears or vanishes, or a name that
+-- was used is taken for new.
+\getenv dir PG_ABS_SRCDIR
+\set db regress_stock_compaction
+\i :dir/sql/include/ring.sql
+SELECT stock_receive('cup', 5000, 'first delivery'), stock_receive('pot', 10);
+SELECT count(stock_reserve('cup', 2, 'order ' || i)) FROM generate_series(1, 600) i;
+SELECT count(stock_confirm('order ' || i)) FROM generate_series(1, 300) i;
+SELECT count(stock_cancel('order ' || i)) FROM generate_series(301, 320) i;
+SELECT stock_adjust('cup', -7, 'lost');
+CREATE VIEW rows AS SELECT
+	(SELECT count(*) FROM stock_log) AS log,
+	(SELECT count(*) FROM stock_history) AS all,
+	(SELECT count(DISTINCT id) FROM stock_history) AS ids;
+SELECT * FROM rows;
+SELECT * FROM stock_levels ORDER BY sku;
+
+-- Not yet; then as many rows as may go at a time, oldest first.
+SELECT stock_compact(100);
+SELECT * FROM rows;
+SELECT count(stock_reserve('cup', 1, 'order ' || i)) FROM generate_series(601, 1600) i;
+SELECT stock_compact(500), stock_compact(1000), stock_compact(1000);
+SELECT * FROM rows;
+SELECT * FROM stock_item ORDER BY sku;
+SELECT * FROM stock_levels ORDER BY sku;
+SELECT * FROM stock_verify();
+
+-- What has moved is remembered: names are used, cancelled ones come back.
+SELECT stock_confirm('order 1'), stock_cancel('order 1'), stock_confirm('order 320');
+\set VERBOSITY sqlstate
+SELECT stock_reserve('cup', 2, 'order 1');
+SELECT stock_reserve('cup', 2, 'order 301');
+\set VERBOSITY default
+SELECT outcome FROM stock_reserve('cup', 2, 'order 600');
+SELECT outcome FROM stock_reinstate('order 301');
+SELECT outcome FROM stock_reserve('cup', 2, 'order 301');
+SELECT change, line, note FROM stock_history WHERE sku = 'cup' AND (reservation = 'order 1' OR reservation IS NULL) ORDER BY id;
+
+-- One that is taken back: the rows are still there, for the next one.
+BEGIN;
+SELECT count(stock_reserve('cup', 1, 'more ' || i)) FROM generate_series(1, 1100) i;
+SELECT stock_compact(2000);
+SELECT * FROM rows;
+ROLLBACK;
+SELECT * FROM rows;
+SELECT * FROM stock_verify();
+SELECT count(stock_reserve('cup', 1, 'more ' || i)) FROM generate_series(1, 1100) i;
+SELECT stock_compact(5000);
+SELECT * FROM stock_verify();
+
+-- The history goes when it has been kept for long enough, by whole tables.
+CREATE VIEW ring AS SELECT slot, state, generation FROM stock_ring ORDER BY generation, slot;
+SELECT stock_forget();
+UPDATE stock_ring SET opened_at = opened_at - interval '4 days' WHERE state = 'current';
+SELECT stock_forget();
+SELECT * FROM ring;
+SELECT outcome FROM stock_reserve('pot', 1, 'after the switch');
+SELECT stock_confirm('order 1');
+UPDATE stock_ring SET closed_at = closed_at - interval '7 days' WHERE state = 'old';
+SELECT until('stock_forget()');
+SELECT * FROM ring;
+SELECT stock_confirm('order 1');
+SELECT outcome FROM stock_reserve('cup', 2, 'order 1');
+SELECT * FROM stock_verify();
+\i :dir/sql/include/ring_end.sql
