@@ -40,7 +40,7 @@ SELECT set_eq($$
 	WHERE has_function_privilege('shop_app', p.oid, 'EXECUTE')
 $$, ARRAY['idem_claim', 'idem_claim_many', 'idem_complete', 'idem_fail', 'idem_renew',
 	'outbox_enqueue', 'stock_lines', 'stock_reserve', 'stock_confirm',
-	'stock_cancel', 'stock_level'],
+	'stock_cancel', 'stock_extend', 'stock_reinstate', 'stock_level'],
 	'an application may claim, enqueue and reserve');
 SELECT is_empty($$
 	SELECT c.oid::regclass FROM member m
