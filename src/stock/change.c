@@ -26,7 +26,7 @@
 #define CHANGE_LAPSED_BATCH 10000	/* lines looked at in one go */
 
 /*
- * Gives back what lines hold.  If nothing was there, somebody may be waiting.
+ * If nothing was there, and the item is not a new one, somebody may be waiting.
  */
 void
 change_add(const StockLines *lines)
@@ -35,7 +35,7 @@ change_add(const StockLines *lines)
 	{
 		const StockLine *line = &lines->line[i];
 		int			note = journal_touch(line->sku, true);
-		bool		back = journal_available(note) <= 0;
+		bool		back = journal_available(note) <= 0 && !journal_is_new(note);
 
 		journal_add(note, line->quantity);
 		if (back)

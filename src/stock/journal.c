@@ -390,6 +390,12 @@ journal_create(int note)
 }
 
 bool
+journal_is_new(int note)
+{
+	return notes[note].created;
+}
+
+bool
 journal_take(int note, int64 quantity)
 {
 	int64		own = Min(notes[note].pending, quantity);

@@ -22,6 +22,7 @@ extern int	journal_touch(const text *sku, bool create);
 
 /* The item was created; others know it once this transaction has committed. */
 extern void journal_create(int note);
+extern bool journal_is_new(int note);
 
 /* Takes a quantity, own additions first; false: there is not so much. */
 extern bool journal_take(int note, int64 quantity);
