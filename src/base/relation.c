@@ -124,55 +124,60 @@ relation_probe(Relation table, Relation index, ScanKey keys, int key_count,
 	return found;
 }
 
+static bool
+relation_index_begins_with(Oid oid, AttrNumber column)
+{
+	Relation	index = RelationIdGetRelation(oid);
+	bool		does = index->rd_index->indkey.values[0] == column &&
+		index->rd_index->indisvalid && index->rd_rel->relam == BTREE_AM_OID;
+
+	RelationClose(index);
+	return does;
+}
+
 /*
- * One that REINDEX CONCURRENTLY has not finished is passed over.
+ * One that REINDEX CONCURRENTLY has not finished is passed over.  While the
+ * table is locked no index of it goes away.
  */
 Relation
-relation_open_index(Relation table, AttrNumber column)
+relation_open_index(Relation table, AttrNumber column, LOCKMODE mode)
 {
 	List	   *indexes = RelationGetIndexList(table);
-	Relation	index = NULL;
+	Oid			found = InvalidOid;
 	ListCell   *cell;
 
 	foreach(cell, indexes)
 	{
-		index = index_open(lfirst_oid(cell), AccessShareLock);
-		if (index->rd_index->indkey.values[0] == column &&
-			index->rd_index->indisvalid &&
-			index->rd_rel->relam == BTREE_AM_OID)
-			break;
-		index_close(index, AccessShareLock);
-		index = NULL;
+		if (!OidIsValid(found) &&
+			relation_index_begins_with(lfirst_oid(cell), column))
+			found = lfirst_oid(cell);
 	}
 	list_free(indexes);
-	if (index == NULL)
+	if (!OidIsValid(found))
 		relation_was_altered(table);
-	return index;
+	return index_open(found, mode);
 }
 
 void
 relation_scan_begin(RelationScan *scan, Relation table, AttrNumber column,
-					ScanKey keys, int key_count, Snapshot snapshot,
-					TupleTableSlot *slot)
+					ScanKey keys, int key_count, Snapshot snapshot)
 {
-	scan->index = relation_open_index(table, column);
+	scan->index = relation_open_index(table, column, RowExclusiveLock);
 	scan->scan = compat_index_beginscan(table, scan->index, snapshot, key_count);
-	scan->slot = slot;
 	index_rescan(scan->scan, keys, key_count, NULL, 0);
 }
 
 bool
-relation_scan_next(RelationScan *scan)
+relation_scan_next(RelationScan *scan, TupleTableSlot *slot)
 {
-	return index_getnext_slot(scan->scan, ForwardScanDirection, scan->slot);
+	return index_getnext_slot(scan->scan, ForwardScanDirection, slot);
 }
 
 void
-relation_scan_end(RelationScan *scan)
+relation_scan_end(RelationScan *scan, LOCKMODE release)
 {
 	index_endscan(scan->scan);
-	index_close(scan->index, AccessShareLock);
-	ExecClearTuple(scan->slot);
+	index_close(scan->index, release);
 }
 
 void

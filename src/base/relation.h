@@ -9,6 +9,7 @@
 #include "access/skey.h"
 #include "access/tableam.h"
 #include "executor/tuptable.h"
+#include "storage/lockdefs.h"
 #include "utils/relcache.h"
 #include "utils/snapshot.h"
 
@@ -23,23 +24,27 @@ extern bool relation_probe(Relation table, Relation index, ScanKey keys,
 						   int key_count, Snapshot snapshot,
 						   TupleTableSlot *slot);
 
-/* Opens the index of a table that begins with the column; needs a lock, too. */
-extern Relation relation_open_index(Relation table, AttrNumber column);
+/* Opens the index of a table, which is locked, that begins with the column. */
+extern Relation relation_open_index(Relation table, AttrNumber column,
+									LOCKMODE mode);
 
 /* Rows of a table in the order of an index. */
 typedef struct RelationScan
 {
 	Relation	index;
 	IndexScanDesc scan;
-	TupleTableSlot *slot;
 } RelationScan;
 
-/* Walks over the rows that the keys, on columns of the index, let through. */
+/*
+ * Walks over the rows that the keys, on columns of the index, let through.  The
+ * index stays locked to the end of the transaction, or only to the end of the
+ * walk if release is its mode and not NoLock.
+ */
 extern void relation_scan_begin(RelationScan *scan, Relation table,
 								AttrNumber column, ScanKey keys, int key_count,
-								Snapshot snapshot, TupleTableSlot *slot);
-extern bool relation_scan_next(RelationScan *scan);
-extern void relation_scan_end(RelationScan *scan);
+								Snapshot snapshot);
+extern bool relation_scan_next(RelationScan *scan, TupleTableSlot *slot);
+extern void relation_scan_end(RelationScan *scan, LOCKMODE release);
 
 /* Raises an error unless the slot's row satisfies the table's constraints. */
 extern void relation_check_constraints(Relation table, TupleTableSlot *slot);

@@ -17,6 +17,8 @@
 #include "base/settings.h"
 #include "base/shared.h"
 
+#define SETTINGS_TOPIC_MAX 255	/* bytes, as outbox_enqueue has it */
+
 int			settings_ttl_s = 24 * 60 * 60;
 int			settings_lease_s = 40;
 int			settings_sweep_interval_ms = 1000;
@@ -50,6 +52,17 @@ settings_check_databases(char **newval, void **extra, GucSource source)
 	list_free(names);
 	pfree(copy);
 	return ok;
+}
+
+static bool
+settings_check_topic(char **newval, void **extra, GucSource source)
+{
+	if (strlen(*newval) > SETTINGS_TOPIC_MAX)
+	{
+		GUC_check_errdetail("A topic has at most %d bytes.", SETTINGS_TOPIC_MAX);
+		return false;
+	}
+	return true;
 }
 
 static void
@@ -135,7 +148,8 @@ settings_define_stock(void)
 							   "Topic of the outbox that compacted rows go to.",
 							   "An empty one means none.",
 							   &stock_archive_topic,
-							   "", PGC_SIGHUP, 0, NULL, NULL, NULL);
+							   "", PGC_SIGHUP, 0,
+							   settings_check_topic, NULL, NULL);
 	DefineCustomBoolVariable("idempotency.stock_events",
 							 "Announces changes of stock in the outbox.",
 							 NULL, &settings_stock_events,

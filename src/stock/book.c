@@ -118,8 +118,8 @@ book_sum(const text *sku, Snapshot snapshot, int *rows)
 
 	*rows = 0;
 	ScanKeyInit(&key, 1, BTEqualStrategyNumber, F_TEXTEQ, PointerGetDatum(sku));
-	relation_scan_begin(&scan, log, LOG_ATT_SKU + 1, &key, 1, snapshot, row);
-	while (relation_scan_next(&scan))
+	relation_scan_begin(&scan, log, LOG_ATT_SKU + 1, &key, 1, snapshot);
+	while (relation_scan_next(&scan, row))
 	{
 		bool		isnull;
 		int64		quantity = DatumGetInt64(slot_getattr(row, LOG_ATT_QUANTITY + 1,
@@ -130,8 +130,8 @@ book_sum(const text *sku, Snapshot snapshot, int *rows)
 			elog(ERROR, "log of an item is out of range");
 		++*rows;
 	}
-	relation_scan_end(&scan);
 	ExecDropSingleTupleTableSlot(row);
+	relation_scan_end(&scan, NoLock);
 	table_close(log, NoLock);
 	return sum;
 }
@@ -209,12 +209,14 @@ book_end_tables(void)
 
 /*
  * Looks through a table's rows of a reservation.  Returns how many there are; they
- * are noted down in lines, if that is not NULL.
+ * are noted down in lines, if that is not NULL.  The log is locked anyway; a
+ * table of the history is let go of, so that it can be truncated.
  */
 static int
 book_scan(Oid oid, const text *reservation, Snapshot snapshot, BookLines *lines)
 {
-	Relation	table = table_open(oid, AccessShareLock);
+	LOCKMODE	release = oid == catalog_get()->stock_log ? NoLock : RowExclusiveLock;
+	Relation	table = table_open(oid, release);
 	TupleTableSlot *row = relation_slot(table, LOG_ATTS);
 	RelationScan scan;
 	ScanKeyData key;
@@ -222,17 +224,16 @@ book_scan(Oid oid, const text *reservation, Snapshot snapshot, BookLines *lines)
 
 	ScanKeyInit(&key, 1, BTEqualStrategyNumber, F_TEXTEQ,
 				PointerGetDatum(reservation));
-	relation_scan_begin(&scan, table, LOG_ATT_RESERVATION + 1, &key, 1, snapshot,
-						row);
-	while (relation_scan_next(&scan))
+	relation_scan_begin(&scan, table, LOG_ATT_RESERVATION + 1, &key, 1, snapshot);
+	while (relation_scan_next(&scan, row))
 	{
 		if (lines != NULL)
 			book_collect(lines, row);
 		count++;
 	}
-	relation_scan_end(&scan);
 	ExecDropSingleTupleTableSlot(row);
-	table_close(table, AccessShareLock);
+	relation_scan_end(&scan, release);
+	table_close(table, release);
 	return count;
 }
 

@@ -86,9 +86,8 @@ holds_scan(Holds *holds, Relation hold, const text *reservation,
 	holds->expiries = palloc(room * sizeof(TimestampTz));
 	ScanKeyInit(&key, 1, BTEqualStrategyNumber, F_TEXTEQ,
 				PointerGetDatum(reservation));
-	relation_scan_begin(&scan, hold, HOLD_ATT_RESERVATION + 1, &key, 1, snapshot,
-						row);
-	while (!TransactionIdIsValid(doubt) && relation_scan_next(&scan))
+	relation_scan_begin(&scan, hold, HOLD_ATT_RESERVATION + 1, &key, 1, snapshot);
+	while (!TransactionIdIsValid(doubt) && relation_scan_next(&scan, row))
 	{
 		holds_add(holds, &room, row);
 		if (snapshot->snapshot_type != SNAPSHOT_DIRTY)
@@ -97,8 +96,8 @@ holds_scan(Holds *holds, Relation hold, const text *reservation,
 			snapshot->xmax;
 		*speculative = snapshot->speculativeToken != 0;
 	}
-	relation_scan_end(&scan);
 	ExecDropSingleTupleTableSlot(row);
+	relation_scan_end(&scan, NoLock);
 	return doubt;
 }
 
@@ -256,7 +255,7 @@ holds_withdraw(const ItemPointerData *tids, int count)
  */
 static void
 hold_begin_lapsed(RelationScan *scan, Relation hold, const text *sku,
-				  Snapshot snapshot, TupleTableSlot *row)
+				  Snapshot snapshot)
 {
 	TimestampTz now = GetCurrentTimestamp();
 	ScanKeyData keys[2];
@@ -270,7 +269,7 @@ hold_begin_lapsed(RelationScan *scan, Relation hold, const text *sku,
 	count++;
 	relation_scan_begin(scan, hold,
 						(sku != NULL ? HOLD_ATT_SKU : HOLD_ATT_EXPIRES_AT) + 1,
-						keys, count, snapshot, row);
+						keys, count, snapshot);
 }
 
 int
@@ -285,8 +284,8 @@ holds_lapsed(const text *sku, int max, text ***reservations)
 	int			lines = 0;
 	int			count = 0;
 
-	hold_begin_lapsed(&scan, hold, sku, latest, row);
-	while (lines < max && relation_scan_next(&scan))
+	hold_begin_lapsed(&scan, hold, sku, latest);
+	while (lines < max && relation_scan_next(&scan, row))
 	{
 		bool		isnull;
 		text	   *name = DatumGetTextPP(slot_getattr(row, HOLD_ATT_RESERVATION + 1,
@@ -302,8 +301,8 @@ holds_lapsed(const text *sku, int max, text ***reservations)
 		}
 		names[count++] = DatumGetTextPCopy(PointerGetDatum(name));
 	}
-	relation_scan_end(&scan);
 	ExecDropSingleTupleTableSlot(row);
+	relation_scan_end(&scan, NoLock);
 	UnregisterSnapshot(latest);
 	table_close(hold, NoLock);
 	*reservations = names;
