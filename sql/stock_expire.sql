@@ -39,6 +39,22 @@ SELECT reservation, quantity FROM stock_hold ORDER BY 1;
 SELECT * FROM stock_verify('cup');
 ROLLBACK;
 
+-- Who was refused has found nothing that lapses soon; a reservation that is made
+-- after that can lapse all the same.
+BEGIN;
+SELECT outcome FROM stock_reserve('cup', 10, 'order 1');
+SELECT outcome FROM stock_reserve('cup', 1, 'order 2');
+SELECT stock_cancel('order 1');
+SELECT outcome FROM stock_reserve('cup', 10, 'order 3', ttl => '1 us');
+SELECT outcome FROM stock_reserve('cup', 10, 'order 4');
+SELECT outcome FROM stock_reserve('cup', 1, 'order 2');
+SELECT stock_cancel('order 4');
+SELECT outcome FROM stock_reserve('cup', 10, 'order 5');
+SELECT stock_cancel('order 5');
+SELECT outcome FROM stock_reinstate('order 5', ttl => '1 us');
+SELECT outcome FROM stock_reserve('cup', 10, 'order 6');
+ROLLBACK;
+
 -- A lapsed name stays used, whether settled or not.
 BEGIN;
 SELECT outcome FROM stock_reserve('cup', 8, 'order 1', ttl => '1 us');

@@ -20,7 +20,6 @@
 #include "stock/announce.h"
 #include "stock/book.h"
 #include "stock/change.h"
-#include "stock/escrow.h"
 #include "stock/journal.h"
 
 #define CHANGE_LAPSED_BATCH 10000	/* lines looked at in one go */
@@ -101,30 +100,52 @@ change_expire(const text *reservation)
 }
 
 /*
- * Lets lapsed reservations of an item expire until there is enough, or none is
- * left that nobody else has.  Returns whether any did.
+ * Lets lapsed reservations of an item expire until there is enough, a batch of
+ * them at the most.  Returns how many lines did.
+ */
+static int
+change_make_some_way(const StockLine *line, int note)
+{
+	EscrowItem *item = journal_item(note);
+	int			expired = 0;
+	uint64		look;
+	TimestampTz next;
+	text	  **lapsed;
+	int			count;
+
+	if (!escrow_may_lapse(item, GetCurrentTimestamp(), &look))
+		return 0;
+	count = holds_lapsed(line->sku, CHANGE_LAPSED_BATCH, &lapsed, &next);
+	if (count == 0)
+		escrow_none_lapses(item, next, look);
+	for (int i = 0; i < count && journal_available(note) < line->quantity; i++)
+	{
+		CHECK_FOR_INTERRUPTS();
+		expired += change_expire(lapsed[i]);
+	}
+	return expired;
+}
+
+/*
+ * As that, until none is left which nobody else has.  Returns whether any did.
  */
 static bool
 change_make_way(const StockLine *line, int note)
 {
-	int			expired = 0;
-	int			before;
+	bool		any = false;
 
-	do
-	{
-		text	  **lapsed;
-		int			count = holds_lapsed(line->sku, CHANGE_LAPSED_BATCH, &lapsed);
+	while (journal_available(note) < line->quantity &&
+		   change_make_some_way(line, note) > 0)
+		any = true;
+	return any;
+}
 
-		before = expired;
-		for (int i = 0; i < count; i++)
-		{
-			CHECK_FOR_INTERRUPTS();
-			if (journal_available(note) >= line->quantity)
-				return expired > 0;
-			expired += change_expire(lapsed[i]);
-		}
-	} while (expired > before);
-	return expired > 0;
+void
+change_note_expiry(const StockLines *lines, TimestampTz expires_at)
+{
+	for (int i = 0; i < lines->count; i++)
+		escrow_will_lapse(journal_item(journal_touch(lines->line[i].sku, true)),
+						  expires_at);
 }
 
 bool

@@ -33,6 +33,9 @@ extern Shortages change_take(const StockLines *lines, int *mark);
 /* Does it look as if all lines could be taken? */
 extern bool change_can_take(const StockLines *lines);
 
+/* Lines that were taken are going to be held until a time. */
+extern void change_note_expiry(const StockLines *lines, TimestampTz expires_at);
+
 /* Adds quantities to items, which need not exist yet. */
 extern void change_add(const StockLines *lines);
 

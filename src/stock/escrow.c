@@ -79,6 +79,8 @@ struct EscrowItem
 	int64		available;
 	int64		lent;			/* what open transactions have taken */
 	int64		announced;		/* what open transactions have added */
+	TimestampTz lapses_at;		/* none of its holds lapses before */
+	uint64		lapses_sooner;	/* how often that was found to be too late */
 	ConditionVariable loaded;
 };
 
@@ -222,6 +224,8 @@ escrow_init(EscrowItem *item)
 	item->available = 0;
 	item->lent = 0;
 	item->announced = 0;
+	item->lapses_at = DT_NOBEGIN;
+	item->lapses_sooner = 0;
 	ConditionVariableInit(&item->loaded);
 }
 
@@ -413,6 +417,42 @@ escrow_settle(EscrowItem *item, int64 taken, int64 announced, int64 more,
 	item->announced -= announced;
 	item->known |= created;
 	item->pins--;
+	SpinLockRelease(&item->mutex);
+}
+
+bool
+escrow_may_lapse(EscrowItem *item, TimestampTz now, uint64 *look)
+{
+	bool		may;
+
+	SpinLockAcquire(&item->mutex);
+	may = item->lapses_at <= now;
+	*look = item->lapses_sooner;
+	SpinLockRelease(&item->mutex);
+	return may;
+}
+
+/*
+ * A reservation that was made during the look may not have been seen.
+ */
+void
+escrow_none_lapses(EscrowItem *item, TimestampTz before, uint64 look)
+{
+	SpinLockAcquire(&item->mutex);
+	if (item->lapses_sooner == look)
+		item->lapses_at = before;
+	SpinLockRelease(&item->mutex);
+}
+
+void
+escrow_will_lapse(EscrowItem *item, TimestampTz at)
+{
+	SpinLockAcquire(&item->mutex);
+	if (at < item->lapses_at || item->lapses_at == DT_NOBEGIN)
+	{
+		item->lapses_at = Min(item->lapses_at, at);
+		item->lapses_sooner++;
+	}
 	SpinLockRelease(&item->mutex);
 }
 

@@ -6,7 +6,7 @@
 #ifndef STOCK_ESCROW_H
 #define STOCK_ESCROW_H
 
-#include "c.h"
+#include "datatype/timestamp.h"
 
 /* An item's counter.  It stays where it is for as long as it is pinned. */
 typedef struct EscrowItem EscrowItem;
@@ -52,6 +52,16 @@ extern void escrow_undo(EscrowItem *item, int64 taken, int64 announced);
  */
 extern void escrow_settle(EscrowItem *item, int64 taken, int64 announced,
 						  int64 more, bool created);
+
+/*
+ * When the item's reservations lapse, so that not everyone who is refused has to
+ * look for lapsed ones.  The first says whether there may be any; look is for the
+ * second, by which who has found none says that there will be none before a
+ * time.  Who makes a reservation says when it will lapse.
+ */
+extern bool escrow_may_lapse(EscrowItem *item, TimestampTz now, uint64 *look);
+extern void escrow_none_lapses(EscrowItem *item, TimestampTz before, uint64 look);
+extern void escrow_will_lapse(EscrowItem *item, TimestampTz at);
 
 /* Forgets every counter of a log; none of them may be pinned. */
 extern void escrow_forget_all(Oid log);

@@ -24,6 +24,8 @@
 
 #define HOLD_SPECULATION_US 100 /* of waiting for an insertion to be decided */
 
+#define HOLD_HORIZON_US USECS_PER_SEC	/* how far ahead a look for lapsed ones goes */
+
 /* The columns of stock_hold, in order. */
 enum
 {
@@ -251,13 +253,12 @@ holds_withdraw(const ItemPointerData *tids, int count)
 }
 
 /*
- * What has lapsed by the index on the time alone, or on sku and time.
+ * What lapses until a time, by the index on the time alone or on sku and time.
  */
 static void
 hold_begin_lapsed(RelationScan *scan, Relation hold, const text *sku,
-				  Snapshot snapshot)
+				  TimestampTz until, Snapshot snapshot)
 {
-	TimestampTz now = GetCurrentTimestamp();
 	ScanKeyData keys[2];
 	int			count = 0;
 
@@ -265,46 +266,57 @@ hold_begin_lapsed(RelationScan *scan, Relation hold, const text *sku,
 		ScanKeyInit(&keys[count++], 1, BTEqualStrategyNumber, F_TEXTEQ,
 					PointerGetDatum(sku));
 	ScanKeyInit(&keys[count], count + 1, BTLessEqualStrategyNumber,
-				F_TIMESTAMPTZ_LE, TimestampTzGetDatum(now));
+				F_TIMESTAMPTZ_LE, TimestampTzGetDatum(until));
 	count++;
 	relation_scan_begin(scan, hold,
 						(sku != NULL ? HOLD_ATT_SKU : HOLD_ATT_EXPIRES_AT) + 1,
 						keys, count, snapshot);
 }
 
+/*
+ * Adds a name, unless it was the last one.
+ */
+static void
+hold_add_name(text ***names, int *count, int *room, Datum name)
+{
+	if (*count > 0 && lines_compare_names((*names)[*count - 1],
+										  DatumGetTextPP(name)) == 0)
+		return;
+	if (*count == *room)
+	{
+		*room *= 2;
+		*names = repalloc(*names, mul_size(*room, sizeof(text *)));
+	}
+	(*names)[(*count)++] = DatumGetTextPCopy(name);
+}
+
 int
-holds_lapsed(const text *sku, int max, text ***reservations)
+holds_lapsed(const text *sku, int max, text ***reservations, TimestampTz *next)
 {
 	Relation	hold = hold_open();
 	Snapshot	latest = RegisterSnapshot(GetLatestSnapshot());
 	TupleTableSlot *row = relation_slot(hold, HOLD_ATTS);
+	TimestampTz now = GetCurrentTimestamp();
 	int			room = 16;
-	text	  **names = palloc(room * sizeof(text *));
 	RelationScan scan;
 	int			lines = 0;
 	int			count = 0;
 
-	hold_begin_lapsed(&scan, hold, sku, latest);
-	while (lines < max && relation_scan_next(&scan, row))
+	*reservations = palloc(room * sizeof(text *));
+	*next = now + HOLD_HORIZON_US;
+	hold_begin_lapsed(&scan, hold, sku, *next, latest);
+	for (; lines < max && relation_scan_next(&scan, row); lines++)
 	{
-		bool		isnull;
-		text	   *name = DatumGetTextPP(slot_getattr(row, HOLD_ATT_RESERVATION + 1,
-													   &isnull));
-
-		lines++;
-		if (count > 0 && lines_compare_names(names[count - 1], name) == 0)
-			continue;
-		if (count == room)
-		{
-			room *= 2;
-			names = repalloc(names, mul_size(room, sizeof(text *)));
-		}
-		names[count++] = DatumGetTextPCopy(PointerGetDatum(name));
+		slot_getallattrs(row);
+		*next = DatumGetTimestampTz(row->tts_values[HOLD_ATT_EXPIRES_AT]);
+		if (*next > now)
+			break;
+		hold_add_name(reservations, &count, &room,
+					  row->tts_values[HOLD_ATT_RESERVATION]);
 	}
 	ExecDropSingleTupleTableSlot(row);
 	relation_scan_end(&scan, NoLock);
 	UnregisterSnapshot(latest);
 	table_close(hold, NoLock);
-	*reservations = names;
 	return count;
 }

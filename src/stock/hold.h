@@ -51,8 +51,9 @@ extern void holds_withdraw(const ItemPointerData *tids, int count);
 
 /*
  * Names of reservations that have lapsed, oldest first, up to a number of
- * lines; of an item, if sku is not NULL.
+ * lines; of an item, if sku is not NULL.  *next: no other lapses before.
  */
-extern int	holds_lapsed(const text *sku, int max, text ***reservations);
+extern int	holds_lapsed(const text *sku, int max, text ***reservations,
+						 TimestampTz *next);
 
 #endif							/* STOCK_HOLD_H */

@@ -30,7 +30,6 @@
 
 #include "base/catalog.h"
 #include "base/shared.h"
-#include "stock/escrow.h"
 #include "stock/item.h"
 #include "stock/journal.h"
 
@@ -423,6 +422,12 @@ int64
 journal_available(int note)
 {
 	return escrow_available(notes[note].item) + notes[note].pending;
+}
+
+EscrowItem *
+journal_item(int note)
+{
+	return notes[note].item;
 }
 
 int

@@ -6,7 +6,7 @@
 #ifndef STOCK_JOURNAL_H
 #define STOCK_JOURNAL_H
 
-#include "c.h"
+#include "stock/escrow.h"
 
 /*
  * To be called first by whatever changes stock: locks the log to the end of the
@@ -32,6 +32,9 @@ extern void journal_add(int note, int64 quantity);
 
 /* What this transaction could take. */
 extern int64 journal_available(int note);
+
+/* The counter itself. */
+extern EscrowItem *journal_item(int note);
 
 /* A place in the journal, and back to it. */
 extern int	journal_mark(void);

@@ -156,6 +156,7 @@ reserve_book(const Order *order, OrderAnswer *answer)
 static bool
 reserve_open(const Order *order, OrderAnswer *answer)
 {
+	change_note_expiry(&order->lines, answer->expires_at);
 	return holds_open(order->reservation, &order->lines, answer->expires_at,
 					  order->tids);
 }

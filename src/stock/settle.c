@@ -334,6 +334,7 @@ settle_try_reinstate(const text *reservation, TimestampTz expires_at,
 	*shortages = change_take(&cancelled, &mark);
 	if (shortages->count > 0)
 		return true;
+	change_note_expiry(&cancelled, expires_at);
 	if (!holds_open(reservation, &cancelled, expires_at, tids))
 	{
 		journal_undo(mark);
@@ -376,6 +377,7 @@ Datum
 stock_expire(PG_FUNCTION_ARGS)
 {
 	text	  **lapsed;
+	TimestampTz next;
 	int64		expired = 0;
 	int			count;
 	int			max;
@@ -394,7 +396,7 @@ stock_expire(PG_FUNCTION_ARGS)
 
 	(void) journal_begin();
 	max = Min(max, settings_stock_items / SETTLE_PIN_SHARE);
-	count = holds_lapsed(NULL, max, &lapsed);
+	count = holds_lapsed(NULL, max, &lapsed, &next);
 	for (int i = 0; i < count; i++)
 	{
 		CHECK_FOR_INTERRUPTS();
