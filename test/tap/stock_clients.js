@@ -93,9 +93,9 @@ const SETTLED = { confirm: 'c', cancel: 'x' };
 const ALREADY = { already_confirmed: 'c', already_cancelled: 'x', expired: 'e' };
 
 /* Whether an answer fits a state, and which state there is after it. */
-function next(state, { kind, answer, among }) {
-  const named = [...state].filter((_, i) => among[i]);
-  const has = (letter) => named.includes(letter);
+function next(state, { kind, answer, among, byLine }) {
+  const meant = [...state].filter((_, i) => among[i]);
+  const has = (letter) => meant.includes(letter);
   const absent = !/[^-]/.test(state);
 
   switch (`${kind} ${answer}`) {
@@ -106,8 +106,8 @@ function next(state, { kind, answer, among }) {
     case 'confirm done':
     case 'cancel done': {
       const letter = SETTLED[kind];
-      const fits = has('o') && (among.includes(false) ?
-        named.every((one) => one === 'o' || one === letter) : true);
+      const fits = has('o') && (byLine ?
+        meant.every((one) => one === 'o' || one === letter) : true);
       return fits ? [...state].map((one, i) => (among[i] && one === 'o' ? letter : one)).join('') : null;
     }
     case 'extend done':
@@ -121,7 +121,7 @@ function next(state, { kind, answer, among }) {
     default:
       if (answer === 'unknown')
         return absent ? state : null;
-      return has(ALREADY[answer]) && (among.includes(false) || !state.includes('o')) ? state : null;
+      return has(ALREADY[answer]) && (byLine || !state.includes('o')) ? state : null;
   }
 }
 
@@ -264,7 +264,7 @@ class Shopper {
     const partly = entry.skus.length > 1 && this.random() < 0.4;
     const skus = partly ? entry.skus.filter(() => this.random() < 0.5) : [];
     return {
-      kind, entry, skus, ttl: 0,
+      kind, entry, skus, ttl: 0, byLine: skus.length > 0,
       among: entry.skus.map((one) => skus.length === 0 || skus.includes(one)),
       query: [QUERIES[kind], [entry.name, skus.length === 0 ? null : skus]],
     };
