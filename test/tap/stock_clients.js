@@ -1,0 +1,557 @@
+/*
+ * stock_clients.js
+ *		Clients of a shop that buy, pay, return and forget, each in a connection
+ *		of its own that may die at any time, and a ledger of what they were told.
+ *
+ * A reservation belongs to one client, so that the ledger knows in which states
+ * it can be: each answer leaves those that fit, and each transaction whose end
+ * nobody has learnt leaves those before and after it.  Some names are shared by
+ * all clients; of these only the log is looked at.
+ *
+ * Lines of the input:
+ *   run PORT         the clients do business with the server on that port
+ *   stop             they finish what they are at; prints "stopped"
+ *   check            compares the database with the ledger; prints "wrong ..."
+ *                    for what does not fit, now or before, and then "checked N reservations"
+ *   counts           prints "counts" and JSON: how often what was answered
+ *
+ * Environment: SEED, CLIENTS, SKUS, that of libpq.
+ */
+'use strict';
+
+const readline = require('readline');
+
+const { Client } = require(require.resolve('pg', { paths: [`${__dirname}/../../docs/recipes`] }));
+
+const SKUS = Number(process.env.SKUS);
+const HOT_SKUS = 4;
+const RECENT = 12;		// reservations that a client comes back to
+const SHARED_NAMES = 6;	// at a time, by all clients
+const RETRY_MS = 25;
+const CONNECT_MS = 5000;
+const MAX_WRONG = 20;
+
+const sku = (number) => `sku-${number}`;
+const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
+
+let port = null;
+let stopping = true;
+let running = [];
+const counts = {};
+const wrong = [];
+const reservations = new Map();	// by name
+const notes = new Map();		// of stock that came in, and corrections
+let sharedSince = 0;
+
+function count(what) {
+  counts[what] = (counts[what] ?? 0) + 1;
+}
+
+function report(what) {
+  if (wrong.length < MAX_WRONG)
+    wrong.push(what);
+  count('wrong');
+}
+
+/* mulberry32 */
+function randomizer(seed) {
+  let state = seed >>> 0;
+  return () => {
+    state = (state + 0x6d2b79f5) >>> 0;
+    let t = Math.imul(state ^ (state >>> 15), state | 1);
+    t = (t + Math.imul(t ^ (t >>> 7), t | 61)) ^ t;
+    return ((t ^ (t >>> 14)) >>> 0) / 4294967296;
+  };
+}
+
+// ---- the ledger
+
+/*
+ * The state of a reservation: a letter for each line, in the order of the skus.
+ * - not there, o open, c confirmed, x cancelled, e expired.
+ */
+function open(name, lines) {
+  const skus = Object.keys(lines).sort();
+  const entry = {
+    name, lines, skus,
+    states: new Set(['-'.repeat(skus.length)]),
+    earliest: Infinity,	// when it can expire
+    latest: 0,			// when it must have
+    told: [],
+  };
+  reservations.set(name, entry);
+  return entry;
+}
+
+/* What it can have become by itself. */
+function lapse(states, earliest, now) {
+  return now < earliest ? states :
+    new Set([...states, ...[...states].map((state) => state.replaceAll('o', 'e'))]);
+}
+
+const SETTLED = { confirm: 'c', cancel: 'x' };
+const ALREADY = { already_confirmed: 'c', already_cancelled: 'x', expired: 'e' };
+
+/* Whether an answer fits a state, and which state there is after it. */
+function next(state, { kind, answer, among, byLine }) {
+  const meant = [...state].filter((_, i) => among[i]);
+  const has = (letter) => meant.includes(letter);
+  const absent = !/[^-]/.test(state);
+
+  switch (`${kind} ${answer}`) {
+    case 'reserve reserved':
+      return absent || !/[^o]/.test(state) ? state.replaceAll('-', 'o') : null;
+    case 'reserve insufficient':
+      return absent ? state : null;
+    case 'confirm done':
+    case 'cancel done': {
+      const letter = SETTLED[kind];
+      const fits = has('o') && (byLine ?
+        meant.every((one) => one === 'o' || one === letter) : true);
+      return fits ? [...state].map((one, i) => (among[i] && one === 'o' ? letter : one)).join('') : null;
+    }
+    case 'extend done':
+      return state.includes('o') ? state : null;
+    case 'reinstate done':
+      return state.includes('x') ? state.replaceAll('x', 'o') : null;
+    case 'reinstate insufficient':
+      return state.includes('x') ? state : null;
+    case 'reinstate already_reserved':
+      return state.includes('o') && !state.includes('x') ? state : null;
+    default:
+      if (answer === 'unknown')
+        return absent ? state : null;
+      return has(ALREADY[answer]) && (byLine || !state.includes('o')) ? state : null;
+  }
+}
+
+/* When it expires, after an answer. */
+function moveExpiry(entry, { kind, answer, expires, ttl, sent, got }) {
+  if (answer === 'unknown end') {
+    if (kind === 'reserve' || kind === 'reinstate')
+      entry.earliest = Math.min(entry.earliest, sent + ttl);
+    entry.latest = Math.max(entry.latest, got + ttl);
+  } else if (kind === 'reserve') {
+    entry.earliest = expires;
+    entry.latest = expires;
+  } else if (kind === 'extend') {
+    entry.earliest = Math.max(entry.earliest, expires);
+    entry.latest = expires;
+  } else if (kind === 'reinstate') {
+    entry.earliest = Math.min(entry.earliest, expires);
+    entry.latest = Math.max(entry.latest, expires);
+  }
+}
+
+const MOVES = new Set(['reserved', 'done']);
+
+/*
+ * What a client was told in a transaction that has ended.  sure: it is known to
+ * have committed.
+ */
+function learn(steps, sure, got) {
+  for (const step of steps) {
+    if (step.note)
+      notes.set(step.note, { ...step, sure });
+  }
+  for (const entry of new Set(steps.map((step) => step.entry).filter((one) => one && !one.shared))) {
+    let states = entry.states;
+    for (const step of steps.filter((one) => one.entry === entry)) {
+      const before = lapse(states, entry.earliest, step.got ?? got);
+      const answers = step.answer === undefined ? unanswered(step) : [step.answer];
+      states = new Set();
+      for (const answer of answers)
+        for (const state of before) {
+          const after = next(state, { ...step, answer });
+          if (after !== null)
+            states.add(after);
+        }
+      entry.told.push(`${step.kind} ${step.skus ?? ''} ${step.answer ?? '?'} ${sure ? '' : 'unknown end'}`);
+      if (sure && states.size === 0) {
+        report(`${entry.name}: ${step.answer} does not fit ${[...before]}: ${entry.told.join(', ')}`);
+        states = before;
+      }
+      if (step.answer === 'done' && step.kind !== 'reinstate' && step.sent > entry.latest)
+        report(`${entry.name}: ${step.kind} done ${step.sent - entry.latest} ms after it has expired`);
+      if (!sure)
+        moveExpiry(entry, { ...step, answer: 'unknown end', got });
+      else if (MOVES.has(step.answer))
+        moveExpiry(entry, step);
+    }
+    entry.states = sure ? states : new Set([...lapse(entry.states, entry.earliest, got), ...states]);
+  }
+}
+
+/* All that a statement can have done whose answer nobody has got. */
+function unanswered({ kind }) {
+  return kind === 'reserve' ? ['reserved'] : ['done', 'expired'];
+}
+
+// ---- what clients do
+
+const QUERIES = {
+  one: 'SELECT outcome, expires_at FROM stock_reserve($1, $2, $3, ttl => $4)',
+  many: 'SELECT outcome, expires_at FROM stock_reserve(stock_lines($1), $2, ttl => $3)',
+  confirm: 'SELECT outcome FROM stock_confirm($1, $2)',
+  cancel: 'SELECT outcome FROM stock_cancel($1, $2)',
+  extend: 'SELECT outcome, expires_at FROM stock_extend($1, $2)',
+  reinstate: 'SELECT outcome, expires_at FROM stock_reinstate($1, $2)',
+  receive: 'SELECT stock_receive($1, $2, $3)',
+  adjust: 'SELECT stock_adjust($1, $2, $3)',
+};
+
+class Died extends Error {}
+
+class Shopper {
+  constructor(number) {
+    this.number = number;
+    this.random = randomizer(Number(process.env.SEED) + 7919 * number);
+    this.recent = [];
+    this.made = 0;
+  }
+
+  pick(list) {
+    return list[Math.floor(this.random() * list.length)];
+  }
+
+  /* Few are hot, so that they are fought for; the others come and go. */
+  sku() {
+    return sku(this.random() < 0.7 ? Math.floor(this.random() * HOT_SKUS) :
+      Math.floor(this.random() * SKUS));
+  }
+
+  ttl() {
+    return this.random() < 0.3 ? 20 + Math.floor(this.random() * 400) : 3600 * 1000;
+  }
+
+  newEntry() {
+    const lines = {};
+    const wanted = this.random() < 0.5 ? 1 : 2 + Math.floor(this.random() * 2);
+    for (let i = 0; i < wanted; i++)
+      lines[this.sku()] = 1 + Math.floor(this.random() * 4);
+    const entry = open(`client-${this.number}-${++this.made}`, lines);
+    this.recent.push(entry);
+    if (this.recent.length > RECENT)
+      this.recent.shift();
+    return entry;
+  }
+
+  /* A name that all clients know, and the same lines for all. */
+  sharedEntry() {
+    const number = sharedSince + Math.floor(this.random() * SHARED_NAMES);
+    if (this.random() < 0.02)
+      sharedSince++;
+    const name = `shared-${number}`;
+    if (!reservations.has(name)) {
+      open(name, { [sku(number % HOT_SKUS)]: 1, [sku(SKUS - 1 - (number % HOT_SKUS))]: 2 });
+      reservations.get(name).shared = true;
+    }
+    return reservations.get(name);
+  }
+
+  reserve(entry) {
+    const ttl = this.ttl();
+    const [[only, quantity], ...others] = Object.entries(entry.lines);
+    return {
+      kind: 'reserve', entry, ttl, among: entry.skus.map(() => true),
+      query: others.length === 0 ?
+        [QUERIES.one, [only, quantity, entry.name, `${ttl} ms`]] :
+        [QUERIES.many, [JSON.stringify(entry.lines), entry.name, `${ttl} ms`]],
+    };
+  }
+
+  settle(entry, kind) {
+    const partly = entry.skus.length > 1 && this.random() < 0.4;
+    const skus = partly ? entry.skus.filter(() => this.random() < 0.5) : [];
+    return {
+      kind, entry, skus, ttl: 0, byLine: skus.length > 0,
+      among: entry.skus.map((one) => skus.length === 0 || skus.includes(one)),
+      query: [QUERIES[kind], [entry.name, skus.length === 0 ? null : skus]],
+    };
+  }
+
+  prolong(entry, kind) {
+    const ttl = this.ttl();
+    return {
+      kind, entry, ttl, among: entry.skus.map(() => true),
+      query: [QUERIES[kind], [entry.name, `${ttl} ms`]],
+    };
+  }
+
+  supply() {
+    const correct = this.random() < 0.3;
+    const note = `note-${this.number}-${++this.made}`;
+    const of = this.sku();
+    const quantity = correct ? this.pick([-3, -2, -1, 1, 2, 3]) : 10 + Math.floor(this.random() * 10);
+    return {
+      kind: correct ? 'adjust' : 'receive', note, sku: of, quantity,
+      query: [QUERIES[correct ? 'adjust' : 'receive'], [of, quantity, note]],
+    };
+  }
+
+  step() {
+    const dice = this.random();
+    if (dice < 0.08)
+      return this.supply();
+    if (dice < 0.40 || this.recent.length === 0)
+      return this.reserve(this.newEntry());
+    const entry = dice > 0.92 ? this.sharedEntry() : this.pick(this.recent);
+    const kind = this.pick(['reserve', 'confirm', 'confirm', 'cancel', 'cancel', 'extend', 'reinstate', 'reinstate']);
+    return kind === 'reserve' ? this.reserve(entry) :
+      kind === 'confirm' || kind === 'cancel' ? this.settle(entry, kind) : this.prolong(entry, kind);
+  }
+
+  /* Sends a query; who has died leaves its answer open. */
+  async send(sql, parameters) {
+    try {
+      return (await this.client.query({ text: sql, values: parameters })).rows;
+    } catch (error) {
+      if (error.severity !== 'ERROR')
+        throw new Died(error.message);
+      throw error;
+    }
+  }
+
+  async take(step) {
+    step.sent = Date.now();
+    const [row] = await this.send(...step.query);
+    step.got = Date.now();
+    step.answer = row.outcome === 'unknown_sku' ? 'insufficient' : row.outcome ?? 'done';
+    step.expires = row.expires_at ? row.expires_at.getTime() : null;
+    count(`${step.kind} ${step.answer}`);
+  }
+
+  /* An error is a refusal: nothing is changed by the statement. */
+  refused(step, error) {
+    count(`refused ${error.code}`);
+    if (!['ID005', 'ID006', '53400', '40P01'].includes(error.code))
+      report(`${step.kind} of ${step.entry?.name ?? step.note} is refused: ${error.code} ${error.message}`);
+  }
+
+  async alone() {
+    const step = this.step();
+    try {
+      await this.take(step);
+      learn([step], true, Date.now());
+      count('acknowledged');
+    } catch (error) {
+      if (error instanceof Died) {
+        learn([step], false, Date.now());
+        count('unknown');
+        throw error;
+      }
+      this.refused(step, error);
+    }
+  }
+
+  /* Several steps, with savepoints, of which some are rolled back. */
+  async together() {
+    const levels = [[]];
+    let end = this.random() < 0.75 ? 'COMMIT' : 'ROLLBACK';
+    let ending = false;
+    let failed = false;
+
+    try {
+      await this.send('BEGIN');
+      for (let i = 1 + Math.floor(this.random() * 6); i > 0; i--) {
+        const dice = this.random();
+        if (failed || (dice < 0.15 && levels.length > 1)) {
+          await this.send(`ROLLBACK TO s${levels.length - 1}`);
+          levels[levels.length - 1] = [];
+          failed = false;
+          count('rolled back to savepoint');
+        } else if (dice < 0.25 && levels.length > 1) {
+          await this.send(`RELEASE s${levels.length - 1}`);
+          levels[levels.length - 2].push(...levels.pop());
+        } else if (dice < 0.45) {
+          await this.send(`SAVEPOINT s${levels.length}`);
+          levels.push([]);
+        }
+        const step = this.step();
+        try {
+          await this.take(step);
+          levels[levels.length - 1].push(step);
+        } catch (error) {
+          if (error instanceof Died)
+            throw error;
+          this.refused(step, error);
+          failed = true;
+          if (levels.length === 1)
+            break;
+        }
+      }
+      if (failed)
+        end = 'ROLLBACK';
+      ending = end === 'COMMIT';
+      await this.send(end);
+      if (ending)
+        learn(levels.flat(), true, Date.now());
+      count(ending ? 'acknowledged' : 'rolled back');
+    } catch (error) {
+      if (!(error instanceof Died)) {
+        report(`${end} fails: ${error.code} ${error.message}`);
+        throw new Died();
+      }
+      if (ending)
+        learn(levels.flat(), false, Date.now());
+      count(ending ? 'unknown' : 'died before its end');
+      throw error;
+    }
+  }
+
+  async run() {
+    while (!stopping) {
+      this.client = new Client({ port, connectionTimeoutMillis: CONNECT_MS });
+      this.client.on('error', () => {});
+      try {
+        await this.client.connect();
+        while (!stopping)
+          await (this.random() < 0.5 ? this.alone() : this.together());
+        await this.client.end();
+      } catch (error) {
+        this.client.connection.stream.destroy();
+        if (!stopping)
+          await sleep(RETRY_MS);
+      }
+    }
+  }
+}
+
+// ---- the check
+
+const ADDS = new Set(['receive', 'adjust', 'cancel', 'expire']);
+const TAKES = new Set(['reserve', 'reinstate']);
+const LETTERS = { reserve: 'o', reinstate: 'o', confirm: 'c', cancel: 'x', expire: 'e' };
+const FOLLOWS = { reserve: '-', reinstate: 'x', confirm: 'o', cancel: 'o', expire: 'o' };
+
+/* Never oversold: in the order of the log nothing is taken that is not there. */
+function checkSums(rows) {
+  const available = {};
+  for (const { id, sku: of, change, quantity } of rows) {
+    available[of] = (available[of] ?? 0) +
+      (ADDS.has(change) ? quantity : TAKES.has(change) ? -quantity : 0);
+    if (available[of] < 0)
+      report(`${of} is oversold by ${-available[of]} with the row ${id}`);
+  }
+  return available;
+}
+
+/* How each line went, which must have been booked once and closed once. */
+function readLines(rows) {
+  const lines = new Map();
+  for (const { sku: of, change, quantity, reservation } of rows) {
+    if (!reservation)
+      continue;
+    const key = `${reservation} ${of}`;
+    const line = lines.get(key) ?? { letter: '-', quantity };
+    if (line.letter !== FOLLOWS[change] || line.quantity !== quantity)
+      report(`${key}: ${change} of ${quantity} after ${line.letter} of ${line.quantity}`);
+    if (reservations.get(reservation)?.lines[of] !== quantity)
+      report(`${key}: ${change} of ${quantity} that nobody has asked for`);
+    line.letter = LETTERS[change];
+    lines.set(key, line);
+  }
+  return lines;
+}
+
+function checkHolds(lines, holds) {
+  const held = new Map(holds.map((hold) => [`${hold.reservation} ${hold.sku}`, hold.quantity]));
+  for (const [key, line] of lines)
+    if ((line.letter === 'o' ? line.quantity : undefined) !== held.get(key))
+      report(`${key}: is ${line.letter} by the log, and the hold is ${held.get(key)}`);
+  for (const key of held.keys())
+    if (!lines.has(key))
+      report(`${key}: is held and not in the log`);
+}
+
+function checkReservations(lines) {
+  const now = Date.now();
+  let checked = 0;
+  for (const entry of reservations.values()) {
+    const state = entry.skus.map((one) => lines.get(`${entry.name} ${one}`)?.letter ?? '-').join('');
+    const possible = lapse(entry.states, entry.earliest, now);
+    if (!entry.shared && !possible.has(state))
+      report(`${entry.name}: is ${state}, and can only be ${[...possible]}: ${entry.told.join(', ')}`);
+    if (entry.shared && /-/.test(state) && /[^-]/.test(state))
+      report(`${entry.name}: is ${state}, which is booked in part`);
+    checked += /[^-]/.test(state);
+    if (!entry.shared && possible.has(state))
+      entry.states = new Set([state]);
+  }
+  return checked;
+}
+
+function checkNotes(rows) {
+  const found = new Map();
+  for (const { note, sku: of, quantity, change } of rows) {
+    if (change !== 'receive' && change !== 'adjust')
+      continue;
+    const wanted = notes.get(note);
+    if (note !== 'opening' && (!wanted || wanted.sku !== of || wanted.quantity !== quantity))
+      report(`${change} of ${quantity} of ${of}, ${note}: nobody was told`);
+    if (note !== 'opening' && found.has(note))
+      report(`${note} is there twice`);
+    found.set(note, true);
+  }
+  for (const [note, { sure, kind }] of notes)
+    if (sure && !found.has(note))
+      report(`${kind}, ${note}: is lost`);
+}
+
+async function check() {
+  const client = new Client({ port });
+  const query = async (sql) => (await client.query(sql)).rows;
+  await client.connect();
+  await client.query('BEGIN ISOLATION LEVEL REPEATABLE READ');
+  const rows = await query('SELECT id, sku, change, quantity::int, reservation, note FROM stock_history ORDER BY id');
+  const holds = await query('SELECT reservation, sku, quantity::int FROM stock_hold');
+  const books = await query('SELECT sku, available::int FROM stock_books');
+  await client.query('COMMIT');
+  const sums = checkSums(rows);
+  const lines = readLines(rows);
+  checkHolds(lines, holds);
+  checkNotes(rows);
+  for (const book of books)
+    if (book.available !== sums[book.sku])
+      report(`${book.sku}: ${book.available} by root record and log, ${sums[book.sku]} by the history`);
+  const checked = checkReservations(lines);
+  for (const { sku: of, detail } of await query('SELECT sku, detail FROM stock_verify() WHERE NOT ok'))
+    report(`${of}: ${detail}`);
+  await client.end();
+  wrong.splice(0).forEach((what) => console.log(`wrong ${what}`));
+  console.log(`checked ${checked} reservations`);
+}
+
+// ---- the input
+
+async function obey([verb, argument]) {
+  switch (verb) {
+    case 'run':
+      port = Number(argument);
+      if (stopping) {
+        stopping = false;
+        running = shoppers.map((shopper) => shopper.run());
+      }
+      break;
+    case 'stop':
+      stopping = true;
+      await Promise.all(running);
+      console.log('stopped');
+      break;
+    case 'check':
+      await check().catch((error) => console.log(`wrong ${error.stack}\nchecked nothing`));
+      break;
+    case 'counts':
+      console.log(`counts ${JSON.stringify(counts)}`);
+      break;
+    default:
+      throw new Error(verb);
+  }
+}
+
+const shoppers = Array.from({ length: Number(process.env.CLIENTS) }, (_, i) => new Shopper(i + 1));
+let last = Promise.resolve();
+
+readline.createInterface({ input: process.stdin }).on('line', (line) => {
+  last = last.then(() => obey(line.split(' ')));
+}).on('close', () => process.exit(0));

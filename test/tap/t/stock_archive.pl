@@ -1,0 +1,189 @@
+# What the compaction takes out of the log of stock arrives in an archive, each
+# row once, though the archive fails, loses its answers and dies, and so do those
+# who compact and deliver.  If this fails, the only trace of a change is lost once
+# the history has been dropped, or an archive counts it twice.
+
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib "$FindBin::RealBin/../lib";
+use PostgreSQL::Test::Cluster;
+use Program;
+use Server;
+use Test::More;
+
+use constant {
+	SESSIONS => 4,
+	ROUNDS => 3,
+	ORDERS => 150,		# of a session in a round
+	SKUS => 5,
+	LARGE => '1152921504606846977',	# is rounded where numbers are floats
+};
+
+my $seed = $ENV{SEED} // int(rand(2**31));
+srand($seed);
+note("seed $seed");
+
+my $node = start_server('archive', conf => <<'EOF');
+log_statement = none
+idempotency.sweep_interval = 20ms
+idempotency.stock_compact_after = 20
+idempotency.stock_history = 0
+idempotency.stock_archive_topic = 'stock.archive'
+EOF
+my $port = PostgreSQL::Test::Cluster::get_free_port();
+
+sub sql
+{
+	return $node->safe_psql('postgres', shift);
+}
+
+sub archive
+{
+	return $node->safe_psql('archive', shift);
+}
+
+# --- the archive: its table has nothing that keeps a row from being there twice
+
+sql('CREATE DATABASE archive');
+archive(<<'END');
+CREATE EXTENSION idempotency;
+CREATE TABLE archive (id bigint, quantity bigint, at timestamptz, change text, line smallint,
+	sku text, reservation text, actor text, note text);
+END
+my $secret = sql("SELECT outbox_subscribe('archive', 'http://127.0.0.1:$port/', topics => '{stock.archive}',"
+	  . " timeout => '1 s', retry_schedule => '{0 s" . ',100 ms' x 99 . "}')");
+my $started = 0;
+my @said;
+
+sub start_archive
+{
+	my ($faults) = @_;
+	my $archive = Program->start([ 'node', "$FindBin::RealBin/../archive.js" ],
+		PGHOST => $node->host, PGPORT => $node->port, PGDATABASE => 'archive',
+		PGUSER => scalar(getpwuid($<)), PORT => $port, WEBHOOK_SECRET => $secret,
+		SEED => 1 + ($seed + ++$started) % 2**30, FAULTS => $faults);
+	$archive->line('listening') or die 'the archive does not start';
+	return $archive;
+}
+
+# --- business, of which every row is known beforehand
+
+my @expected;
+
+sub expect
+{
+	my ($sku, $change, $quantity, $name) = @_;
+	push @expected, "$sku|$change|$quantity|$name";
+	return;
+}
+
+sub order
+{
+	my ($name) = @_;
+	my $sku = 'sku-' . int(rand(SKUS));
+	my $quantity = 1 + int(rand(3));
+	my $reserve = "SELECT stock_reserve('$sku', $quantity, '$name', ttl => '1 h')";
+	my $dice = rand();
+
+	return "BEGIN; $reserve; ROLLBACK;" if $dice < 0.1;
+	expect($sku, 'reserve', $quantity, $name);
+	return "$reserve;" if $dice < 0.2;
+	my $change = $dice < 0.6 ? 'confirm' : 'cancel';
+	expect($sku, $change, $quantity, $name);
+	return "$reserve; SELECT stock_$change('$name');" if $change eq 'confirm';
+	return "BEGIN; $reserve; SAVEPOINT a; SELECT stock_confirm('$name'); ROLLBACK TO a; SELECT stock_cancel('$name'); COMMIT;";
+}
+
+sub start_session
+{
+	my ($name) = @_;
+	my $file = $node->basedir . "/$name.sql";
+
+	PostgreSQL::Test::Utils::append_to_file($file, join("\n", (map { order("$name-$_") } 1 .. ORDERS), ''));
+	return Program->start([ 'psql', '-XAtq', '-v', 'ON_ERROR_STOP=1', '-f', $file, $node->connstr('postgres') ]);
+}
+
+for my $i (0 .. SKUS - 1)
+{
+	sql("SELECT stock_receive('sku-$i', 100000, 'opening')");
+	expect("sku-$i", 'receive', 100000, 'opening');
+}
+sql("SELECT stock_receive('large', " . LARGE . ", 'much')");
+expect('large', 'receive', LARGE, 'much');
+for my $i (1 .. 25)
+{
+	sql("SELECT stock_adjust('large', -1, 'broken $i')");
+	expect('large', 'adjust', -1, "broken $i");
+}
+
+# What has a lower number than rows that are archived before it has committed.
+my $late = session($node);
+$late->query_safe("BEGIN; SELECT stock_receive('sku-0', 7, 'late')");
+expect('sku-0', 'receive', 7, 'late');
+
+for my $round (1 .. ROUNDS)
+{
+	my $archive = start_archive(0.3);
+	my @sessions = map { start_session("order-$round-$_") } 1 .. SESSIONS;
+
+	$archive->line('outcome claimed') for 1 .. 3;
+	terminate_worker($node, 'sweeper');
+	$archive->line('outcome claimed') for 1 .. 3;
+	terminate_worker($node, 'relay');
+	$archive->line('outcome claimed') for 1 .. 3;
+	push @said, $archive->lines;
+	$archive->crash;
+	ok($_->wait_for_end, "round $round: a session has done its orders") for @sessions;
+	if ($round == 1)
+	{
+		wait_until($node, q(SELECT count(*) = 0 FROM stock_crowded(20)), 'the log has been compacted');
+		$late->query_safe('COMMIT');
+		$late->quit;
+	}
+	kill('KILL', worker_pid($node, 'sweeper'));
+	$node->poll_query_until('postgres', 'SELECT true');
+}
+
+# --- all of it arrives
+
+my $archive = start_archive(0.3);
+wait_until($node, 'SELECT count(*) = 0 FROM stock_crowded(20)', 'at last the log is short');
+wait_until($node, 'SELECT position = last_value AND waiting + parked + dead = 0'
+	  . ' FROM outbox_subscriptions, outbox_position_seq', 'the archive has got everything');
+push @said, $archive->lines;
+$archive->stop;
+my %said;
+$said{$_}++ for @said;
+cmp_ok($said{$_} // 0, '>', 0, "meanwhile: $_")
+  for 'outcome claimed', 'outcome completed', map { "fault $_" } qw(before amid after unanswered);
+
+my $row = "concat_ws('|', sku, change, quantity, coalesce(note, reservation))";
+my @archived = split(/\n/, archive("SELECT $row FROM archive"));
+my @left = split(/\n/, sql("SELECT $row FROM stock_log"));
+cmp_ok(scalar(@archived), '>', 2 * @left, 'most rows are in the archive');
+is(join("\n", sort @archived, @left), join("\n", sort @expected),
+	'with those that are left they are every change, and each of them once');
+is(archive('SELECT count(*) - count(DISTINCT id) FROM archive'), '0', 'no number is there twice');
+my %archived = map { $_ => 1 } split(/\n/, archive('SELECT id FROM archive'));
+is(scalar(grep { $archived{$_} } split(/\n/, sql('SELECT id FROM stock_log'))), 0, 'nor in both places');
+is(archive(q(SELECT count(*) FROM archive WHERE at IS NULL OR actor IS NULL OR (reservation IS NULL) <> (line IS NULL AND change <> 'reserve'))), '0',
+	'with all that was known of them');
+wait_until($node, 'SELECT count(*) = (SELECT count(*) FROM stock_log) FROM stock_history',
+	'the history itself has forgotten them');
+is(sql('SELECT count(*) FROM stock_verify() WHERE NOT ok'), '0', 'the books are right all the same');
+my $sum = q(sum(CASE WHEN change IN ('receive', 'adjust', 'cancel', 'expire') THEN quantity
+	WHEN change IN ('reserve', 'reinstate') THEN -quantity ELSE 0 END));
+my %available = map { split /\|/ } split(/\n/, archive("SELECT sku, $sum FROM archive GROUP BY sku"));
+for (split(/\n/, sql("SELECT sku, $sum FROM stock_log GROUP BY sku")))
+{
+	my ($sku, $more) = split /\|/;
+	$available{$sku} += $more;
+}
+is(join(' ', map { "$_ $available{$_}" } sort keys %available),
+	sql(q(SELECT string_agg(sku || ' ' || available, ' ' ORDER BY sku) FROM stock_levels)),
+	'archive and log add up to what is available');
+diag("failed with SEED=$seed") unless Test::More->builder->is_passing;
+
+done_testing();
