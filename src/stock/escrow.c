@@ -39,6 +39,7 @@
 #include "storage/spin.h"
 #include "utils/builtins.h"
 #include "utils/hsearch.h"
+#include "utils/memutils.h"
 
 #include "base/catalog.h"
 #include "base/settings.h"
@@ -230,8 +231,8 @@ escrow_init(EscrowItem *item)
 }
 
 /*
- * Finds a counter, or adds it, and pins it; NULL: it is not there, or there is
- * no room to add it.
+ * Finds a counter, or adds it, and pins it; NULL: it is not there, or others
+ * have taken the room for it.
  */
 static EscrowItem *
 escrow_try_pin(const EscrowKey *key, HASHACTION action)
@@ -265,9 +266,9 @@ escrow_pin(Oid log, const text *sku)
 
 	while (item == NULL)
 	{
-		item = escrow_try_pin(&key, HASH_ENTER_NULL);
-		if (item == NULL)
+		if (hash_get_num_entries(items) >= settings_stock_items)
 			escrow_make_room();
+		item = escrow_try_pin(&key, HASH_ENTER_NULL);
 	}
 	return item;
 }
@@ -499,8 +500,10 @@ escrow_copy(Oid log, int rows, EscrowItem **copies)
 	EscrowItem *item;
 	int			count = 0;
 
-	*copies = palloc(mul_size(settings_stock_items, sizeof(EscrowItem)));
 	escrow_lock_all(LW_SHARED);
+	*copies = MemoryContextAllocHuge(CurrentMemoryContext,
+									 mul_size(hash_get_num_entries(items) + 1,
+											  sizeof(EscrowItem)));
 	hash_seq_init(&walk, items);
 	while ((item = hash_seq_search(&walk)) != NULL)
 	{
