@@ -63,4 +63,20 @@ SELECT * FROM ring;
 SELECT stock_confirm('order 1');
 SELECT outcome FROM stock_reserve('cup', 2, 'order 1');
 SELECT * FROM stock_verify();
+
+-- As long as any line of a reservation is open its name is used.
+SELECT outcome FROM stock_reserve(stock_lines('{"cup": 1, "pot": 1}'), 'half');
+SELECT stock_confirm('half', '{cup}');
+SELECT count(stock_reserve('cup', 1, 'most ' || i)) FROM generate_series(1, 1100) i;
+SELECT stock_compact(5000);
+UPDATE stock_ring SET opened_at = opened_at - interval '4 days' WHERE state = 'current';
+SELECT stock_forget();
+UPDATE stock_ring SET closed_at = closed_at - interval '7 days' WHERE state = 'old';
+SELECT until('stock_forget()');
+SELECT count(*) FROM stock_history WHERE reservation = 'half' AND sku = 'cup';
+\set VERBOSITY sqlstate
+SELECT stock_reserve('cup', 1, 'half');
+SELECT stock_reserve('pot', 2, 'half');
+\set VERBOSITY default
+SELECT * FROM stock_verify();
 \i :dir/sql/include/ring_end.sql

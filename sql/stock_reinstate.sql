@@ -41,6 +41,15 @@ SELECT outcome FROM stock_reinstate('order 3');
 SELECT stock_cancel('order 3');
 SELECT outcome FROM stock_reinstate('order 3');
 ROLLBACK;
+-- Nor does what has lapsed come back with what was cancelled before.
+BEGIN;
+SELECT outcome FROM stock_reserve(stock_lines('{"cup": 1, "pot": 1}'), 'order 3');
+SELECT stock_cancel('order 3', '{cup}');
+UPDATE stock_hold SET expires_at = now() - interval '1 s' WHERE reservation = 'order 3';
+SELECT outcome FROM stock_reinstate('order 3');
+SELECT line, sku, quantity FROM stock_hold WHERE reservation = 'order 3';
+SELECT stock_confirm('order 3');
+ROLLBACK;
 SELECT outcome FROM stock_reserve('cup', 1, 'order 4');
 SELECT stock_cancel('order 4');
 SELECT outcome FROM stock_reinstate('order 4');

@@ -116,6 +116,28 @@ holds_read(const text *reservation)
 	return holds;
 }
 
+int
+holds_count(const text *reservation)
+{
+	Relation	hold = hold_open();
+	TupleTableSlot *row = relation_slot(hold, HOLD_ATTS);
+	SnapshotData dirty;
+	RelationScan scan;
+	ScanKeyData key;
+	int			count = 0;
+
+	InitDirtySnapshot(dirty);
+	ScanKeyInit(&key, 1, BTEqualStrategyNumber, F_TEXTEQ,
+				PointerGetDatum(reservation));
+	relation_scan_begin(&scan, hold, HOLD_ATT_RESERVATION + 1, &key, 1, &dirty);
+	while (relation_scan_next(&scan, row))
+		count++;
+	ExecDropSingleTupleTableSlot(row);
+	relation_scan_end(&scan, NoLock);
+	table_close(hold, NoLock);
+	return count;
+}
+
 /*
  * A dirty scan can miss a row that is being moved by an update.  So that there
  * are none proves nothing; the primary key decides.

@@ -372,7 +372,6 @@ journal_write(int note, JournalNote difference)
 	to->taken += difference.taken;
 	to->pending += difference.pending;
 	to->announced += difference.announced;
-	to->created |= difference.created;
 	entries[entry_count++] = (JournalEntry) {
 		.note = note,
 		.level = GetCurrentTransactionNestLevel(),
@@ -380,12 +379,14 @@ journal_write(int note, JournalNote difference)
 	};
 }
 
+/*
+ * The item's creator is the first to touch it: a savepoint that is rolled back
+ * takes the note along.
+ */
 void
 journal_create(int note)
 {
-	journal_make_room();
-	if (!notes[note].created)
-		journal_write(note, (JournalNote) {.created = true});
+	notes[note].created = true;
 }
 
 bool
@@ -448,8 +449,6 @@ journal_undo(int mark)
 		note->taken -= difference->taken;
 		note->pending -= difference->pending;
 		note->announced -= difference->announced;
-		if (difference->created)
-			note->created = false;
 		escrow_undo(note->item, difference->taken, difference->announced);
 	}
 }

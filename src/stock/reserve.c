@@ -153,12 +153,23 @@ reserve_book(const Order *order, OrderAnswer *answer)
 	announce_change(STOCK_RESERVE, order->reservation, &order->lines);
 }
 
+/*
+ * Makes the name this reservation's.  Returns whether it was free: no line is
+ * open under it but the ones that are written here, which may be fewer than
+ * another had, and none was ever settled.  If not, nothing is changed.
+ */
 static bool
-reserve_open(const Order *order, OrderAnswer *answer)
+reserve_take_name(const Order *order, OrderAnswer *answer)
 {
 	change_note_expiry(&order->lines, answer->expires_at);
-	return holds_open(order->reservation, &order->lines, answer->expires_at,
-					  order->tids);
+	if (!holds_open(order->reservation, &order->lines, answer->expires_at,
+					order->tids))
+		return false;
+	if (holds_count(order->reservation) == order->lines.count &&
+		!book_is_settled(order->reservation))
+		return true;
+	holds_withdraw(order->tids, order->lines.count);
+	return false;
 }
 
 /*
@@ -169,17 +180,16 @@ reserve_at_once(const Order *order, OrderAnswer *answer)
 {
 	int			mark;
 
-	if (!change_can_take(&order->lines) || !reserve_open(order, answer))
+	if (!change_can_take(&order->lines) || !reserve_take_name(order, answer))
 		return false;
 	answer->shortages = change_take(&order->lines, &mark);
-	if (answer->shortages.count == 0 && !book_is_settled(order->reservation))
+	if (answer->shortages.count > 0)
 	{
-		reserve_book(order, answer);
-		return true;
+		holds_withdraw(order->tids, order->lines.count);
+		return false;
 	}
-	journal_undo(mark);
-	holds_withdraw(order->tids, order->lines.count);
-	return false;
+	reserve_book(order, answer);
+	return true;
 }
 
 /*
@@ -204,7 +214,7 @@ reserve_try(const Order *order, OrderAnswer *answer)
 			STOCK_UNKNOWN_SKU : STOCK_INSUFFICIENT;
 		return true;
 	}
-	if (!reserve_open(order, answer))
+	if (!reserve_take_name(order, answer))
 	{
 		journal_undo(mark);
 		return false;

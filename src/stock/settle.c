@@ -305,8 +305,30 @@ settle_cancelled(const BookLines *past)
 }
 
 /*
+ * Lets the open lines expire, if they have lapsed.  Returns whether they are as
+ * they should be; if not, somebody has been faster.
+ */
+static bool
+settle_lapsed(const text *reservation, const Holds *holds)
+{
+	if (holds->lines.count > 1 && !holds_lock(holds, true))
+		return false;
+	return change_close(STOCK_EXPIRE, reservation, holds, true);
+}
+
+/*
+ * What stock_reinstate answers where nothing was cancelled.
+ */
+static StockSettlement
+settle_nothing_cancelled(const Holds *holds, const BookLines *past)
+{
+	return holds->lines.count > 0 ? STOCK_ALREADY_RESERVED : settle_past(past);
+}
+
+/*
  * As settle_try, for stock_reinstate.  Each line comes back under its number, so
- * that only one of two can reinstate it.
+ * that only one of two can reinstate it.  What else was in the reservation and
+ * has lapsed does not come back with it.
  */
 static bool
 settle_try_reinstate(const text *reservation, TimestampTz expires_at,
@@ -323,13 +345,14 @@ settle_try_reinstate(const text *reservation, TimestampTz expires_at,
 	ItemPointerData *tids = palloc((cancelled.count + 1) * sizeof(ItemPointerData));
 	int			mark;
 
-	if (cancelled.count == 0)
+	if (holds.lines.count > 0 && holds.expires_at <= GetCurrentTimestamp())
 	{
-		*answer = holds.lines.count == 0 ? settle_past(&past) :
-			holds.expires_at <= GetCurrentTimestamp() ? STOCK_EXPIRED :
-			STOCK_ALREADY_RESERVED;
-		return true;
+		(void) settle_lapsed(reservation, &holds);
+		return false;
 	}
+	*answer = settle_nothing_cancelled(&holds, &past);
+	if (cancelled.count == 0)
+		return true;
 	*answer = STOCK_FALLS_SHORT;
 	*shortages = change_take(&cancelled, &mark);
 	if (shortages->count > 0)
