@@ -19,6 +19,7 @@ use constant DEADLINE_S => 60;
 my $node = start_server('stock_restart', allows_streaming => 'logical', conf => <<'EOF');
 max_connections = 40
 max_prepared_transactions = 10
+lock_timeout = 60s
 max_wal_senders = 10
 max_replication_slots = 10
 wal_retrieve_retry_interval = 50ms
