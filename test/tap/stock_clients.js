@@ -216,7 +216,7 @@ class Shopper {
 
   /* Few are hot, so that they are fought for; the others come and go. */
   sku() {
-    return sku(this.random() < 0.7 ? Math.floor(this.random() * HOT_SKUS) :
+    return sku(this.random() < 0.5 ? Math.floor(this.random() * HOT_SKUS) :
       Math.floor(this.random() * SKUS));
   }
 

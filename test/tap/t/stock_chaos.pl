@@ -21,9 +21,9 @@ use Time::HiRes qw(usleep);
 
 use constant {
 	CLIENTS => 24,
-	SKUS => 60,
-	ROOM => 40,
-	STEPS_BETWEEN => 100,
+	SKUS => 120,
+	ROOM => 32,
+	STEPS_BETWEEN => 150,
 	DEADLINE_S => 60,
 };
 
@@ -77,7 +77,7 @@ sub get_on
 
 	while ((counts()->{acknowledged} // 0) < $before + $steps)
 	{
-		die "the clients do not get on after $what" if time > $deadline;
+		die "the clients do not get on after $what (SEED=$seed)" if time > $deadline;
 		usleep(10_000);
 	}
 	return;
@@ -228,7 +228,7 @@ my $counts = counts();
 note(join("\n", map { "$_: $counts->{$_}" } sort keys %$counts));
 my %least = (
 	acknowledged => 1000, unknown => 5, 'rolled back' => 50, 'died before its end' => 5,
-	'rolled back to savepoint' => 20, 'refused ID005' => 10, 'refused ID006' => 1,
+	'rolled back to savepoint' => 20, 'refused ID005' => 10, 'refused ID006' => 1, 'refused 53400' => 1,
 	'reserve reserved' => 300, 'reserve insufficient' => 10, 'receive done' => 50, 'adjust done' => 20,
 	'confirm done' => 100, 'confirm expired' => 5, 'cancel done' => 50, 'extend done' => 30,
 	'reinstate done' => 20, 'reinstate already_reserved' => 10,

@@ -12,14 +12,19 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Server;
 use Test::More;
+use Time::HiRes qw(usleep);
+
+use constant DEADLINE_S => 60;
 
 my $node = start_server('stock_restart', allows_streaming => 'logical', conf => <<'EOF');
 max_connections = 40
 max_prepared_transactions = 10
+lock_timeout = 60s
 max_wal_senders = 10
 max_replication_slots = 10
 wal_retrieve_retry_interval = 50ms
 idempotency.sweep_interval = 20ms
+idempotency.stock_compact_after = 1000000
 EOF
 
 sub sql
@@ -125,25 +130,71 @@ eval { $session->quit };
 is_available('hat', 6, 'kill -9 of a session with stock in its hands: it is all given back');
 is_verified('kill -9 of a session');
 
-# --- a load under way is terminated; others who wait for it take it over
+# --- a load under way is terminated, while others wait for it
 
-$session = session($node);
-$session->query_safe('BEGIN; LOCK TABLE stock_item IN ACCESS EXCLUSIVE MODE');
-sql('SELECT 1');
-my @waiting = map { session($node) } 1 .. 3;
-my @pids = map { pid_of($_) } @waiting;
-$_->query_until(qr/begun/, "\\echo begun\nSELECT outcome FROM stock_reserve('scarf', 1, 'loaded', ttl => '1 h');\n")
-  for @waiting;
-wait_until($node, 'SELECT count(*) = 3 FROM pg_stat_activity WHERE pid IN (' . join(',', @pids) . ") AND wait_event_type = 'Lock'",
-	'sessions wait for locks of a load');
-sql("SELECT pg_terminate_backend($pids[0])");
-wait_for_end_of($pids[0], 'one of them is terminated');
-$session->query_safe('COMMIT');
-$session->quit;
-is($waiting[$_]->query_safe('SELECT 1') =~ /reserved/ ? 'reserved' : '', 'reserved', 'the others go on') for 1, 2;
-eval { $_->quit } for @waiting;
-is_available('scarf', 4, 'and load what there is');
+sub begin_reserving
+{
+	my ($session, $name) = @_;
+	$session->query_until(qr/begun/, "\\echo begun\nSELECT outcome FROM stock_reserve('long', 1, '$name', ttl => '1 h');\n");
+	return;
+}
+
+sub wait_for_state
+{
+	my ($watcher, $pid, $state) = @_;
+	my $deadline = time + DEADLINE_S;
+	my $query = "SELECT coalesce(wait_event_type, state) FROM pg_stat_activity WHERE pid = $pid AND ($state)";
+	my $found;
+
+	until ($found = $watcher->query_safe($query))
+	{
+		die "a session does not get to $state" if time > $deadline;
+		usleep(1000);
+	}
+	return $found;
+}
+
+# Stops a session amid its load.  Returns who waits for it then; nobody if the
+# load was over.
+sub stop_load
+{
+	my ($watcher, $loader, $name) = @_;
+	my $pid = pid_of($loader);
+	my $waiter = session($node);
+	my $waiting = pid_of($waiter);
+
+	sql('UPDATE stock_item SET received = received');
+	begin_reserving($loader, "loader $name");
+	wait_for_state($watcher, $pid, "query LIKE '%loader%'");
+	kill('STOP', $pid);
+	begin_reserving($waiter, "waiter $name");
+	return $waiter
+	  if wait_for_state($watcher, $waiting, "query LIKE '%waiter%' AND (state = 'idle' OR wait_event_type IS NOT NULL)") eq 'Extension';
+	kill('CONT', $pid);
+	$_->query_safe('SELECT 1') for $loader, $waiter;
+	$waiter->quit;
+	return;
+}
+
+sql("SELECT stock_receive('long', 1)");
+sql("INSERT INTO stock_log (sku, change, quantity) SELECT 'long', 'receive', 1 FROM generate_series(2, 300000)");
+my $watcher = session($node);
+my $loader = session($node);
+my $waiter;
+for my $try (1 .. 50)
+{
+	last if $waiter = stop_load($watcher, $loader, $try);
+}
+ok($waiter, 'a session waits while another loads');
+$pid = $watcher->query_safe("SELECT pid FROM pg_stat_activity WHERE query LIKE '%loader%' AND pid <> pg_backend_pid()");
+sql("SELECT pg_terminate_backend($pid)");
+kill('CONT', $pid);
+wait_for_end_of($pid, 'the load is terminated');
+eval { $loader->quit };
+like($waiter->query_safe('SELECT 1'), qr/reserved/, 'who has waited takes it over');
+is_available('long', sql("SELECT available FROM stock_level('long')"), 'and loads what there is');
 is_verified('a load that was terminated');
+$_->quit for $watcher, $waiter;
 
 # --- PREPARE TRANSACTION
 
