@@ -41,7 +41,18 @@ SELECT outcome FROM stock_reinstate('order 3');
 SELECT stock_cancel('order 3');
 SELECT outcome FROM stock_reinstate('order 3');
 ROLLBACK;
--- Nor does what has lapsed come back with what was cancelled before.
+-- All lines last as long, those that were open meanwhile, too.
+BEGIN;
+SELECT outcome FROM stock_reserve(stock_lines('{"cup": 1, "pot": 1}'), 'order 3', ttl => '1 h');
+SELECT stock_cancel('order 3', '{cup}');
+SELECT outcome FROM stock_reinstate('order 3', ttl => '2 h');
+SELECT sku, expires_at > now() + interval '90 min' AS longer FROM stock_hold WHERE reservation = 'order 3' ORDER BY 1;
+SELECT stock_cancel('order 3', '{pot}');
+SELECT outcome, expires_at > now() + interval '90 min' AS longer FROM stock_reinstate('order 3', ttl => '1 h');
+SELECT sku, expires_at > now() + interval '90 min' AS longer FROM stock_hold WHERE reservation = 'order 3' ORDER BY 1;
+ROLLBACK;
+
+-- What has lapsed does not come back with what was cancelled before.
 BEGIN;
 SELECT outcome FROM stock_reserve(stock_lines('{"cup": 1, "pot": 1}'), 'order 3');
 SELECT stock_cancel('order 3', '{cup}');

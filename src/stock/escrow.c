@@ -204,7 +204,8 @@ escrow_evict(bool used_too)
 static void
 escrow_make_room(void)
 {
-	if (escrow_evict(false) == 0 && escrow_evict(true) == 0)
+	if (escrow_evict(false) == 0 && escrow_evict(true) == 0 &&
+		hash_get_num_entries(items) >= settings_stock_items)
 		ereport(ERROR,
 				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
 				 errmsg("too many items of stock are in use"),

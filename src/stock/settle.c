@@ -326,23 +326,41 @@ settle_nothing_cancelled(const Holds *holds, const BookLines *past)
 }
 
 /*
- * As settle_try, for stock_reinstate.  Each line comes back under its number, so
- * that only one of two can reinstate it.  What else was in the reservation and
- * has lapsed does not come back with it.
+ * Opens the cancelled lines again, each under its number, so that only one of
+ * two can do it.  The others last as long: a reservation expires as a whole.
  */
 static bool
-settle_try_reinstate(const text *reservation, TimestampTz expires_at,
-					 StockSettlement *answer, Shortages *shortages)
+settle_reopen(const text *reservation, const Holds *holds,
+			  const StockLines *cancelled, TimestampTz expires_at)
 {
 	BookEntry	entry = {
 		.change = STOCK_REINSTATE,
 		.reservation = reservation,
 		.actor = book_session_user()
 	};
+	ItemPointerData *tids = palloc(cancelled->count * sizeof(ItemPointerData));
+
+	change_note_expiry(cancelled, expires_at);
+	if (!holds_lock(holds, true) ||
+		!holds_open(reservation, cancelled, expires_at, tids))
+		return false;
+	holds_extend(holds, reservation, expires_at);
+	book_write(&entry, cancelled);
+	announce_change(STOCK_REINSTATE, reservation, cancelled);
+	return true;
+}
+
+/*
+ * As settle_try, for stock_reinstate.  What else was in the reservation and has
+ * lapsed does not come back.
+ */
+static bool
+settle_try_reinstate(const text *reservation, TimestampTz *expires_at,
+					 StockSettlement *answer, Shortages *shortages)
+{
 	Holds		holds = holds_read_settled(reservation);
 	BookLines	past = book_read(reservation);
 	StockLines	cancelled = settle_cancelled(&past);
-	ItemPointerData *tids = palloc((cancelled.count + 1) * sizeof(ItemPointerData));
 	int			mark;
 
 	if (holds.lines.count > 0 && holds.expires_at <= GetCurrentTimestamp())
@@ -357,16 +375,13 @@ settle_try_reinstate(const text *reservation, TimestampTz expires_at,
 	*shortages = change_take(&cancelled, &mark);
 	if (shortages->count > 0)
 		return true;
-	change_note_expiry(&cancelled, expires_at);
-	if (!holds_open(reservation, &cancelled, expires_at, tids))
-	{
-		journal_undo(mark);
-		return false;
-	}
-	book_write(&entry, &cancelled);
-	announce_change(STOCK_REINSTATE, reservation, &cancelled);
+	if (holds.lines.count > 0)
+		*expires_at = Max(*expires_at, holds.expires_at);
 	*answer = STOCK_DONE;
-	return true;
+	if (settle_reopen(reservation, &holds, &cancelled, *expires_at))
+		return true;
+	journal_undo(mark);
+	return false;
 }
 
 /*
@@ -383,7 +398,7 @@ stock_reinstate(PG_FUNCTION_ARGS)
 	bool		nulls[3] = {false, false, false};
 
 	(void) journal_begin();
-	while (!settle_try_reinstate(reservation, expires_at, &answer, &shortages))
+	while (!settle_try_reinstate(reservation, &expires_at, &answer, &shortages))
 		CHECK_FOR_INTERRUPTS();
 	values[0] = ObjectIdGetDatum(catalog_get()->stock_settlement[answer]);
 	values[1] = TimestampTzGetDatum(expires_at);

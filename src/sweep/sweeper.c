@@ -36,7 +36,7 @@ static SweepRoom rooms[] = {
 	{"sweeping events",
 	{.sql = "SELECT @extschema@.outbox_expire($1)",.types = {INT4OID}}},
 	{"sweeping reservations",
-	{.sql = "SELECT @extschema@.stock_expire($1) >= $1",.types = {INT4OID}}},
+	{.sql = "SELECT @extschema@.stock_expire($1) > 0",.types = {INT4OID}}},
 	{"compacting stock",
 	{.sql = "SELECT @extschema@.stock_compact($1)",.types = {INT4OID}}},
 	{"forgetting stock",
