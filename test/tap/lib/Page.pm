@@ -51,20 +51,77 @@ sub prints_as_expected
 	return $printed =~ /\A$expected\z/;
 }
 
+# Is this block an excerpt of a recipe?
+sub is_of_recipe
+{
+	my ($self, $block) = @_;
+	return scalar grep { index(slurp_file($_), $block) >= 0 } glob("$docs/recipes/*.{js,sql,lua}");
+}
+
 # Are these blocks, all but those that are not of a recipe by intent, excerpts of
 # the recipes?
 sub check_excerpts
 {
 	my ($self, @blocks) = @_;
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
-	my @recipes = map { slurp_file($_) } glob("$docs/recipes/*.js $docs/recipes/*.sql");
 
 	for my $block (@blocks)
 	{
 		my ($line) = $block =~ /^ *(.*)/;
-		ok(scalar(grep { index($_, $block) >= 0 } @recipes), "of a recipe: $line");
+		ok($self->is_of_recipe($block), "of a recipe: $line");
 	}
 	return;
+}
+
+# The server is told what the page says of the functions of a room, and compares.
+sub check_signatures
+{
+	my ($self, $node, $db, $room) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	my $signatures = q(SELECT string_agg(format('%s(%s) -> %s', proname, pg_get_function_arguments(p.oid),
+		pg_get_function_result(p.oid)), E'\n' ORDER BY proname, pg_get_function_arguments(p.oid)) FROM pg_proc p);
+
+	$node->safe_psql($db, 'CREATE SCHEMA page');
+	while ($self->{text} =~ /^```\n(${room}_\w+\([^`]*?\))(?: -> ([^`]+))?\n```$/mg)
+	{
+		my $returns = defined $2 ? "RETURNS $2" : '';
+		$node->safe_psql($db, "CREATE FUNCTION page.$1 $returns LANGUAGE plpgsql AS 'BEGIN END'");
+	}
+	return is($node->safe_psql($db, "$signatures WHERE pronamespace = 'page'::regnamespace"),
+		$node->safe_psql($db, "$signatures JOIN pg_depend d ON d.classid = 'pg_proc'::regclass AND d.objid = p.oid"
+			  . " AND d.deptype = 'e' WHERE proname LIKE '$room\\_%' AND obj_description(p.oid) NOT LIKE 'Internal:%'"),
+		"signatures of all functions of $room");
+}
+
+# The columns of a view and their types, as "name type" in the order of names.
+sub _documented_columns
+{
+	my ($self, $view) = @_;
+	my ($table) = $self->{text} =~ /^\*\*`$view`\*\* \(view\)(.*?)\n\n[^|]/ms;
+	my @columns;
+
+	for my $row ($table =~ /^(\| `.*)$/gm)
+	{
+		my (undef, $names, $types) = split / *\| */, $row;
+		my @types = split /, /, $types;
+		push @columns, map { s/`//gr . ' ' . (@types > 1 ? shift @types : $types[0]) } split /, /, $names;
+	}
+	return join(', ', sort @columns);
+}
+
+sub _view_columns
+{
+	my ($node, $db, $view) = @_;
+	my $columns = $node->safe_psql($db, "SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute"
+		  . " WHERE attrelid = '$view'::regclass AND attnum > 0");
+	return join(', ', sort map { s/\|/ /r =~ s/timestamp with time zone/timestamptz/r } split /\n/, $columns);
+}
+
+sub check_columns
+{
+	my ($self, $node, $db, $view) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	return is($self->_documented_columns($view), _view_columns($node, $db, $view), "columns of $view");
 }
 
 # The anchors of a page, as they are made of its headings.

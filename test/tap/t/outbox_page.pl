@@ -77,49 +77,8 @@ is($node->safe_psql('shipping', 'SELECT order_id, item, quantity FROM parcels WH
 like($receiver->line('msg_' . $node->safe_psql('shop', q(SELECT replace(identity::text, '-', '') FROM outbox_home)) . '_1'),
 	qr/order.placed claimed$/, 'and said so');
 
-# The server is told what the page says of a function, and compares.
-my %seen;
-while ($page->{text} =~ /^```\n(outbox_\w+)\(([^`]*)\) -> (\w+)\n```$/mg)
-{
-	my ($name, $args, $result) = ($1, $2, $3);
-	my $signature = "SELECT concat_ws(' -> ', pg_get_function_arguments(oid), pg_get_function_result(oid)) FROM pg_proc";
-
-	$seen{$name} = 1;
-	$node->safe_psql('shop', "CREATE SCHEMA IF NOT EXISTS page;"
-		  . " CREATE FUNCTION page.$name($args) RETURNS $result LANGUAGE plpgsql AS 'BEGIN END'");
-	is($node->safe_psql('shop', "$signature WHERE oid = 'page.$name'::regproc"),
-		$node->safe_psql('shop', "$signature WHERE oid = 'public.$name'::regproc"), "signature of $name");
-}
-is(join(' ', sort keys %seen), $node->safe_psql('shop', q(SELECT string_agg(p.proname, ' ' ORDER BY p.proname COLLATE "C")
-	FROM pg_proc p JOIN pg_depend d ON d.classid = 'pg_proc'::regclass AND d.objid = p.oid AND d.deptype = 'e'
-	WHERE p.proname LIKE 'outbox\_%' AND obj_description(p.oid) NOT LIKE 'Internal:%')), 'no function is left out');
-
-# The columns of a view and their types, as "name type" in the order of names.
-sub documented_columns
-{
-	my ($view) = @_;
-	my ($table) = $page->{text} =~ /^\*\*`$view`\*\* \(view\)(.*?)\n\n[^|]/ms;
-	my @columns;
-
-	for my $row ($table =~ /^(\| `.*)$/gm)
-	{
-		my (undef, $names, $types) = split / *\| */, $row;
-		my @types = split /, /, $types;
-		push @columns, map { s/`//gr . ' ' . (@types > 1 ? shift @types : $types[0]) } split /, /, $names;
-	}
-	return join(', ', sort @columns);
-}
-
-sub view_columns
-{
-	my ($view) = @_;
-	my $columns = $node->safe_psql('shop', "SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute"
-		  . " WHERE attrelid = '$view'::regclass AND attnum > 0");
-	return join(', ', sort map { s/\|/ /r =~ s/timestamp with time zone/timestamptz/r } split /\n/, $columns);
-}
-
-is(documented_columns($_), view_columns($_), "columns of $_")
-  for qw(outbox_subscriptions outbox_dead outbox_attempts outbox_log);
+$page->check_signatures($node, 'shop', 'outbox');
+$page->check_columns($node, 'shop', $_) for qw(outbox_subscriptions outbox_dead outbox_attempts outbox_log);
 
 $page->check_excerpts($page->blocks('js'));
 $page->check_links;

@@ -1,0 +1,81 @@
+# What docs/stock.md shows is so: its SQL prints what stands beside it, its
+# excerpts are those of the recipes, and functions, views and settings are what
+# it says they are.  If this fails, the page teaches what does not work.
+
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib "$FindBin::RealBin/../lib";
+use Page;
+use Server;
+use Test::More;
+use Time::HiRes qw(sleep time);
+
+use constant { LOOK_S => 30, PAUSE_S => 0.1 };
+
+my $page = Page->load('stock.md');
+my $node = start_server('page');
+
+$node->safe_psql('postgres', 'CREATE DATABASE shop');
+my $settings = $node->safe_psql('postgres', q(
+	SELECT name, coalesce(nullif(current_setting(name), ''), 'empty: none') FROM pg_settings
+	WHERE name LIKE 'idempotency.stock%' OR name = 'idempotency.reservation_ttl' ORDER BY name COLLATE "C"));
+
+# The settings that the page names, with their defaults, as the server has them.
+sub documented_settings
+{
+	my %default = $page->{text} =~ /^\| `(idempotency\.\w+)` \| [^|]+ \| ([^|]+?) \| /gm;
+	return join("\n", map { "$_|" . $default{$_} =~ s/ (min|d)(?:ays)?$/$1/r } sort keys %default);
+}
+
+# A block that only looks is looked at until it shows what it should: the
+# sweeper needs its time.
+sub only_looks
+{
+	my ($sql) = @_;
+	return !grep { !/\A\s*SELECT [^(]*?\bFROM stock_|\A\s*SELECT .*FROM (?:outbox_log|stock_)/s } grep { /\S/ } split /;.*\n?/, $sql;
+}
+
+sub run_block
+{
+	my ($sql) = @_;
+	my $until = time + LOOK_S;
+	my ($printed, $error);
+
+	do
+	{
+		sleep PAUSE_S if defined $printed;
+		($printed, $error) = Page::run($node, 'shop', $sql);
+	} while (only_looks($sql) && !$error && !Page::prints_as_expected($sql, $printed) && time < $until);
+	return ($printed, $error);
+}
+
+# Settings that were changed are those of the next session.
+sub wait_for_reload
+{
+	my ($before) = @_;
+	return $node->poll_query_until('shop', "SELECT pg_conf_load_time() > '$before'");
+}
+
+for my $block (grep { !$page->is_of_recipe($_) } $page->blocks('sql'))
+{
+	my ($line) = $block =~ /^ *(.*)/;
+	my $loaded = $node->safe_psql('shop', 'SELECT pg_conf_load_time()');
+	my ($printed, $error) = run_block($block);
+
+	is($error, '', "runs: $line");
+	ok(Page::prints_as_expected($block, $printed), 'and prints what stands beside it')
+	  or diag "it prints: $printed";
+	wait_for_reload($loaded) if $block =~ /pg_reload_conf/;
+}
+
+$page->check_signatures($node, 'shop', 'stock');
+$page->check_columns($node, 'shop', $_) for qw(stock_levels stock_history);
+
+is(documented_settings(), $settings, 'settings and their defaults');
+
+$page->check_excerpts($page->blocks('js'));
+$page->check_links;
+
+done_testing();
