@@ -1,0 +1,151 @@
+// kafka_stock.js
+//
+// A stock service that consumes two topics of Kafka. "order-lines" has a message
+// for each line of an order, keyed by the sku, so that the lines of one order are
+// spread over partitions and consumers. "payments" says what becomes of it. When
+// the last line has come, all of them are reserved, or none; what came of it is
+// announced by the outbox: order.reserved, order.refused with every line that
+// falls short, order.confirmed, order.cancelled, order.expired.
+//
+// A message, its effect and what it announces are one transaction. Its offset is
+// committed after that: what comes again is recognised by its id.
+//
+// Environment: KAFKA_BROKERS, TTL, how long an order waits for its payment, and
+// that of database.js. The tables are in kafka_stock.sql.
+
+'use strict';
+
+const { Kafka, logLevel } = require('kafkajs');
+const { connectPool, transaction } = require('./database');
+
+const GROUP = 'stock';
+const TTL = process.env.TTL ?? '15 min';
+const IDS_TTL = '7 days'; // longer than a message can come again
+const SESSION_MS = 6000; // what a consumer had that is silent for so long, others take over
+
+const pool = connectPool();
+
+// ---------------------------------------------------------------------------
+// What messages do
+// ---------------------------------------------------------------------------
+
+async function announce(client, topic, order, data) {
+  await client.query(
+    'SELECT outbox_enqueue($1, $2, key => $3)',
+    [topic, { order, ...data }, order],
+  );
+}
+
+async function setState(client, order, state, data) {
+  await client.query('UPDATE orders SET state = $2 WHERE name = $1', [order, state]);
+  await announce(client, `order.${state}`, order, data);
+  return state;
+}
+
+// The lines that are there count under the lock of the order's row: of two that
+// come at once, one is the last.
+async function gather(client, {
+  order, of: count, sku, quantity,
+}) {
+  const { rows: [{ complete }] } = await client.query(
+    `INSERT INTO orders AS o (name, line_count, gathered) VALUES ($1, $2, 1)
+     ON CONFLICT (name) DO UPDATE SET gathered = o.gathered + 1
+     RETURNING gathered = line_count AS complete`,
+    [order, count],
+  );
+  await client.query('INSERT INTO order_lines VALUES ($1, $2, $3)', [order, sku, quantity]);
+  return complete;
+}
+
+async function reserve(client, { order }) {
+  const { rows: [{ outcome, shortages }] } = await client.query(
+    `SELECT outcome, to_jsonb(shortages) AS shortages
+     FROM stock_reserve(ARRAY(
+         SELECT (sku, quantity)::stock_line FROM order_lines WHERE order_name = $1
+       ), $1, $2)`,
+    [order, TTL],
+  );
+  return outcome === 'reserved'
+    ? setState(client, order, 'reserved')
+    : setState(client, order, 'refused', { shortages });
+}
+
+async function takeLine(client, line) {
+  return await gather(client, line) ? reserve(client, line) : 'gathering';
+}
+
+// An order that was refused has no reservation: unknown, and nothing to do.
+async function takePayment(client, { order, paid }) {
+  const { rows: [{ outcome }] } = await client.query(
+    `SELECT ${paid ? 'stock_confirm' : 'stock_cancel'}($1) AS outcome`,
+    [order],
+  );
+  if (outcome === 'done') {
+    return setState(client, order, paid ? 'confirmed' : 'cancelled');
+  }
+  return outcome === 'expired' ? setState(client, order, 'expired') : outcome;
+}
+
+const topics = { 'order-lines': takeLine, payments: takePayment };
+
+// ---------------------------------------------------------------------------
+// Each message once
+// ---------------------------------------------------------------------------
+
+async function once(id, work) {
+  return transaction(pool, async (client) => {
+    const { rows: [{ outcome }] } = await client.query(
+      'SELECT outcome FROM idem_claim($1, scope => $2, ttl => $3)',
+      [id, GROUP, IDS_TTL],
+    );
+    return outcome === 'claimed' ? work(client) : outcome;
+  });
+}
+
+// Bad data stays bad: classes 22 and 23 of SQLSTATE. Kafka would deliver such a
+// message for ever, and nothing behind it.
+async function refuse(client, id, error) {
+  await client.query('INSERT INTO refused_messages VALUES ($1, $2)', [id, error.message]);
+  return `refused (${error.code ?? error.name})`;
+}
+
+async function handle(topic, message) {
+  const id = message.headers.id.toString();
+  let outcome;
+  try {
+    outcome = await once(id, (client) => topics[topic](client, JSON.parse(message.value)));
+  } catch (error) {
+    if (!(error instanceof SyntaxError || /^2[23]/.test(error.code))) {
+      throw error; // it comes again
+    }
+    outcome = await once(id, (client) => refuse(client, id, error));
+  }
+  console.log(`${id} ${outcome}`);
+}
+
+async function main() {
+  const kafka = new Kafka({
+    brokers: (process.env.KAFKA_BROKERS ?? '127.0.0.1:9092').split(','),
+    logLevel: logLevel.ERROR,
+  });
+  const consumer = kafka.consumer({ groupId: GROUP, sessionTimeout: SESSION_MS });
+  consumer.on(consumer.events.GROUP_JOIN, () => console.log('consuming'));
+  consumer.on(consumer.events.CRASH, ({ payload }) => {
+    if (!payload.restart) {
+      process.exit(1); // whatever watches over the process starts it again
+    }
+  });
+  process.once('SIGTERM', () => consumer.disconnect()); // the others take over at once
+  await consumer.connect();
+  await consumer.subscribe({ topics: Object.keys(topics), fromBeginning: true });
+  await consumer.run({
+    autoCommit: false,
+    eachMessage: async ({ topic, partition, message }) => {
+      await handle(topic, message);
+      const next = { topic, partition, offset: String(BigInt(message.offset) + 1n) };
+      await consumer.commitOffsets([next]);
+    },
+  });
+}
+
+main();

@@ -1,0 +1,21 @@
+/*
+ * never_commit.js
+ *		For node --require: a consumer of Kafka that gets as far as committing an
+ *		offset, says so, and never does.
+ */
+'use strict';
+
+const { dirname } = require('path');
+
+const { Kafka } = require(require.resolve('kafkajs', { paths: [dirname(process.argv[1])] }));
+const { consumer: makeConsumer } = Kafka.prototype;
+
+Kafka.prototype.consumer = function makeOneThatNeverCommits(options) {
+  const consumer = makeConsumer.call(this, options);
+
+  consumer.commitOffsets = ([{ topic }]) => {
+    console.log(`not committed: ${topic}`);
+    return new Promise(() => {});
+  };
+  return consumer;
+};
