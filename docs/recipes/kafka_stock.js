@@ -10,8 +10,10 @@
 // A message, its effect and what it announces are one transaction. Its offset is
 // committed after that: what comes again is recognised by its id.
 //
-// Environment: KAFKA_BROKERS, TTL, how long an order waits for its payment, and
-// that of database.js. The tables are in kafka_stock.sql.
+// Environment: KAFKA_BROKERS, TTL, how long an order waits for its payment,
+// FETCH_MS, how long a request to the broker waits for messages, SESSION_MS, after
+// what silence others take over what a consumer had, and that of database.js.
+// The tables are in kafka_stock.sql.
 
 'use strict';
 
@@ -21,7 +23,8 @@ const { connectPool, transaction } = require('./database');
 const GROUP = 'stock';
 const TTL = process.env.TTL ?? '15 min';
 const IDS_TTL = '7 days'; // longer than a message can come again
-const SESSION_MS = 6000; // what a consumer had that is silent for so long, others take over
+const FETCH_MS = Number(process.env.FETCH_MS ?? 5000);
+const SESSION_MS = Number(process.env.SESSION_MS ?? 30000);
 
 const pool = connectPool();
 
@@ -128,7 +131,12 @@ async function main() {
     brokers: (process.env.KAFKA_BROKERS ?? '127.0.0.1:9092').split(','),
     logLevel: logLevel.ERROR,
   });
-  const consumer = kafka.consumer({ groupId: GROUP, sessionTimeout: SESSION_MS });
+  const consumer = kafka.consumer({
+    groupId: GROUP,
+    sessionTimeout: SESSION_MS,
+    heartbeatInterval: SESSION_MS / 10,
+    maxWaitTimeInMs: FETCH_MS,
+  });
   consumer.on(consumer.events.GROUP_JOIN, () => console.log('consuming'));
   consumer.on(consumer.events.CRASH, ({ payload }) => {
     if (!payload.restart) {

@@ -21,7 +21,9 @@ use constant { ORDERS => 40, COPIES => 2, HATS => 100 };
 my $broker = Broker->start;
 my $receiver = Receiver->start;
 my $node = start_server('stock', conf => 'idempotency.sweep_interval = 50ms');
-my %env = (as_shop($node), KAFKA_BROKERS => $broker->brokers);
+
+# This broker does not answer sooner when messages come, as Kafka does.
+my %env = (as_shop($node), KAFKA_BROKERS => $broker->brokers, FETCH_MS => 50, SESSION_MS => 4500);
 
 prepare_recipe($node, 'kafka_stock.sql');
 $node->safe_psql('postgres', "SELECT stock_receive('hat', 10), stock_receive('cap', 5), stock_receive('mug', 3)");
