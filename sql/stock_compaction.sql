@@ -64,6 +64,11 @@ SELECT stock_confirm('order 1');
 SELECT outcome FROM stock_reserve('cup', 2, 'order 1');
 SELECT * FROM stock_verify();
 
+-- A restore may bring rows into any table of the history.
+INSERT INTO stock_history_2 (id, quantity, at, change, line, sku, reservation)
+VALUES (1000000, 1, now(), 'confirm', 0, 'cup', 'restored');
+SELECT stock_confirm('restored');
+
 -- As long as any line of a reservation is open its name is used.
 SELECT outcome FROM stock_reserve(stock_lines('{"cup": 1, "pot": 1}'), 'half');
 SELECT stock_confirm('half', '{cup}');

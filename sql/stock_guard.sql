@@ -80,5 +80,15 @@ COMMIT;
 SELECT free('cup');
 SELECT * FROM stock_verify();
 
+-- Indexes of the owner's do not come in the way of ours.
+CREATE INDEX stock_log_extra ON stock_log (sku) WHERE reservation IS NOT NULL;
+CREATE INDEX stock_hold_extra ON stock_hold (expires_at, sku COLLATE "C");
+REINDEX INDEX CONCURRENTLY stock_log_pkey;
+UPDATE stock_item SET received = 20 WHERE sku = 'cup';
+SELECT free('cup');
+SELECT outcome FROM stock_reserve('cup', 1, 'order 4');
+SELECT * FROM stock_verify();
+DROP INDEX stock_log_extra, stock_hold_extra;
+
 DROP FUNCTION free;
 TRUNCATE stock_log, stock_hold, stock_item;

@@ -35,4 +35,17 @@ BEGIN;
 UPDATE stock_item SET adjusted = 1 WHERE sku = 'tea';
 SELECT outcome FROM stock_reserve('tea', 1, 'order 1');
 ROLLBACK;
+-- Whoever says that a function of his can run in parallel is told that not.
+CREATE TABLE many AS SELECT i FROM generate_series(1, 1000) i;
+CREATE FUNCTION reserve(i integer) RETURNS text LANGUAGE plpgsql PARALLEL SAFE AS
+	$$ BEGIN RETURN (stock_reserve('tea', 1, 'order ' || i)).outcome; END $$;
+BEGIN;
+SET LOCAL parallel_setup_cost = 0;
+SET LOCAL parallel_tuple_cost = 0;
+SET LOCAL min_parallel_table_scan_size = 0;
+SET LOCAL parallel_leader_participation = off;
+SELECT count(reserve(i)) FROM many;
+ROLLBACK;
+DROP TABLE many;
+DROP FUNCTION reserve;
 TRUNCATE stock_log, stock_hold, stock_item;

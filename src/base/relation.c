@@ -124,15 +124,27 @@ relation_probe(Relation table, Relation index, ScanKey keys, int key_count,
 	return found;
 }
 
+/*
+ * Is it the one we want, or as good?  Ours are in the collations of their columns.
+ */
 static bool
-relation_index_begins_with(Oid oid, AttrNumber column)
+relation_index_serves(Relation table, Oid oid, AttrNumber column, int columns,
+					  AttrNumber filter)
 {
+	TupleDesc	desc = RelationGetDescr(table);
 	Relation	index = RelationIdGetRelation(oid);
-	bool		does = index->rd_index->indkey.values[0] == column &&
-		index->rd_index->indisvalid && index->rd_rel->relam == BTREE_AM_OID;
+	Form_pg_index form = index->rd_index;
+	bool		serves = form->indkey.values[0] == column &&
+		form->indnkeyatts >= columns && form->indisvalid &&
+		index->rd_rel->relam == BTREE_AM_OID;
 
+	for (int i = 0; i < columns && serves; i++)
+		serves = form->indkey.values[i] > 0 && index->rd_indcollation[i] ==
+			TupleDescAttr(desc, form->indkey.values[i] - 1)->attcollation;
+	if (serves)
+		serves = relation_index_filter(table, RelationGetIndexPredicate(index)) == filter;
 	RelationClose(index);
-	return does;
+	return serves;
 }
 
 /*
@@ -140,7 +152,8 @@ relation_index_begins_with(Oid oid, AttrNumber column)
  * table is locked no index of it goes away.
  */
 Relation
-relation_open_index(Relation table, AttrNumber column, LOCKMODE mode)
+relation_open_index(Relation table, AttrNumber column, int columns,
+					AttrNumber filter, LOCKMODE mode)
 {
 	List	   *indexes = RelationGetIndexList(table);
 	Oid			found = InvalidOid;
@@ -149,7 +162,7 @@ relation_open_index(Relation table, AttrNumber column, LOCKMODE mode)
 	foreach(cell, indexes)
 	{
 		if (!OidIsValid(found) &&
-			relation_index_begins_with(lfirst_oid(cell), column))
+			relation_index_serves(table, lfirst_oid(cell), column, columns, filter))
 			found = lfirst_oid(cell);
 	}
 	list_free(indexes);
@@ -160,9 +173,11 @@ relation_open_index(Relation table, AttrNumber column, LOCKMODE mode)
 
 void
 relation_scan_begin(RelationScan *scan, Relation table, AttrNumber column,
-					ScanKey keys, int key_count, Snapshot snapshot)
+					AttrNumber filter, ScanKey keys, int key_count,
+					Snapshot snapshot)
 {
-	scan->index = relation_open_index(table, column, RowExclusiveLock);
+	scan->index = relation_open_index(table, column, key_count, filter,
+									  RowExclusiveLock);
 	scan->scan = compat_index_beginscan(table, scan->index, snapshot, key_count);
 	index_rescan(scan->scan, keys, key_count, NULL, 0);
 }

@@ -24,8 +24,13 @@ extern bool relation_probe(Relation table, Relation index, ScanKey keys,
 						   int key_count, Snapshot snapshot,
 						   TupleTableSlot *slot);
 
-/* Opens the index of a table, which is locked, that begins with the column. */
+/*
+ * Opens the index of a table, which is locked, that is on the column first and
+ * on so many columns at least.  It leaves out rows where filter, if that is not
+ * 0, is null, and no others.
+ */
 extern Relation relation_open_index(Relation table, AttrNumber column,
+									int columns, AttrNumber filter,
 									LOCKMODE mode);
 
 /* Rows of a table in the order of an index. */
@@ -41,8 +46,8 @@ typedef struct RelationScan
  * walk if release is its mode and not NoLock.
  */
 extern void relation_scan_begin(RelationScan *scan, Relation table,
-								AttrNumber column, ScanKey keys, int key_count,
-								Snapshot snapshot);
+								AttrNumber column, AttrNumber filter,
+								ScanKey keys, int key_count, Snapshot snapshot);
 extern bool relation_scan_next(RelationScan *scan, TupleTableSlot *slot);
 extern void relation_scan_end(RelationScan *scan, LOCKMODE release);
 

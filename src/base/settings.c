@@ -122,18 +122,20 @@ settings_define_outbox(void)
 }
 
 /*
- * The size of shared memory can only be set before there is any.
+ * The size of shared memory can only be set before there is any; where there is
+ * none, because the library is not preloaded, the setting is of no effect.
  */
 static void
 settings_define_stock(void)
 {
-	if (process_shared_preload_libraries_in_progress)
-		DefineCustomIntVariable("idempotency.stock_items",
-								"How many items of stock can be in use at a time without being counted anew.",
-								"Each takes about 500 bytes of shared memory.",
-								&settings_stock_items,
-								16384, 16, 10 * 1000 * 1000,
-								PGC_POSTMASTER, 0, NULL, NULL, NULL);
+	DefineCustomIntVariable("idempotency.stock_items",
+							"How many items of stock can be in use at a time without being counted anew.",
+							"Each takes about 500 bytes of shared memory.",
+							&settings_stock_items,
+							16384, 16, 10 * 1000 * 1000,
+							process_shared_preload_libraries_in_progress ?
+							PGC_POSTMASTER : PGC_SIGHUP,
+							0, NULL, NULL, NULL);
 	DefineCustomIntVariable("idempotency.stock_compact_after",
 							"How many rows an item's log may have before they are added up in its root record.",
 							NULL, &stock_compact_after,

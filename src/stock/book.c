@@ -118,7 +118,7 @@ book_sum(const text *sku, Snapshot snapshot, int *rows)
 
 	*rows = 0;
 	ScanKeyInit(&key, 1, BTEqualStrategyNumber, F_TEXTEQ, PointerGetDatum(sku));
-	relation_scan_begin(&scan, log, LOG_ATT_SKU + 1, &key, 1, snapshot);
+	relation_scan_begin(&scan, log, LOG_ATT_SKU + 1, 0, &key, 1, snapshot);
 	while (relation_scan_next(&scan, row))
 	{
 		bool		isnull;
@@ -186,19 +186,20 @@ book_close_ranks(BookLines *lines)
 }
 
 /*
- * What may have rows of a reservation: the log, and those tables of the history
- * that are in use.  A row moves from an earlier of these to a later one: who
- * looks in this order cannot miss it.  Between the two calls the history goes
- * on with the same table.
+ * What may have rows of a reservation: the log, and the history.  A row moves
+ * from the log to a table of the history: who looks in this order cannot miss
+ * it.  All of its tables are looked at: one that is not in use may have rows that
+ * a restore has brought.  Between the two calls none of them is truncated to be
+ * used anew.
  */
 static int
 book_begin_tables(Oid tables[1 + RING_SIZE])
 {
-	RingMap		map = ring_lock(RING_HISTORY, RowExclusiveLock);
-
+	(void) ring_lock(RING_HISTORY, RowExclusiveLock);
 	tables[0] = catalog_get()->stock_log;
-	memcpy(&tables[1], map.tables, map.live * sizeof(Oid));
-	return 1 + map.live;
+	memcpy(&tables[1], catalog_get()->rings[RING_HISTORY].tables,
+		   RING_SIZE * sizeof(Oid));
+	return 1 + RING_SIZE;
 }
 
 static void
@@ -224,7 +225,8 @@ book_scan(Oid oid, const text *reservation, Snapshot snapshot, BookLines *lines)
 
 	ScanKeyInit(&key, 1, BTEqualStrategyNumber, F_TEXTEQ,
 				PointerGetDatum(reservation));
-	relation_scan_begin(&scan, table, LOG_ATT_RESERVATION + 1, &key, 1, snapshot);
+	relation_scan_begin(&scan, table, LOG_ATT_RESERVATION + 1,
+						LOG_ATT_LINE + 1, &key, 1, snapshot);
 	while (relation_scan_next(&scan, row))
 	{
 		if (lines != NULL)

@@ -144,8 +144,7 @@ void
 change_note_expiry(const StockLines *lines, TimestampTz expires_at)
 {
 	for (int i = 0; i < lines->count; i++)
-		escrow_will_lapse(journal_item(journal_touch(lines->line[i].sku, true)),
-						  expires_at);
+		journal_will_lapse(journal_touch(lines->line[i].sku, true), expires_at);
 }
 
 bool

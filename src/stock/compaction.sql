@@ -23,7 +23,7 @@ COMMENT ON FUNCTION stock_count_compacted(text, integer, boolean) IS
 	'Internal: so many rows of an item have left the log, or all of them.';
 
 CREATE FUNCTION stock_archive(sku text, rows jsonb)
-RETURNS void
+RETURNS bigint
 LANGUAGE sql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
@@ -33,7 +33,7 @@ AS $$
 		key => stock_archive.sku)
 $$;
 COMMENT ON FUNCTION stock_archive(text, jsonb) IS
-	'Internal: an event with compacted rows.';
+	'Internal: an event with some compacted rows of an item.';
 
 /*
  * The rows that are seen are those of transactions that have ended, up to a
@@ -49,7 +49,9 @@ DECLARE
 	archived CONSTANT boolean := current_setting('idempotency.stock_archive_topic') <> '';
 	upto     bigint;
 	slot     smallint;
+	event_rows CONSTANT integer := 100;	-- small enough for any limit of payloads
 	removed  integer;
+	archives jsonb[];
 	archive  jsonb;
 BEGIN
 	PERFORM FROM @extschema@.stock_item item
@@ -87,13 +89,17 @@ BEGIN
 			FROM total
 			WHERE item.sku = $1
 		)
-		SELECT count(*)::integer, CASE WHEN $3 THEN jsonb_agg(to_jsonb(removed) ORDER BY id) END
-		FROM removed
+		SELECT (SELECT count(*)::integer FROM removed), ARRAY(
+			SELECT jsonb_agg(part.entry ORDER BY part.id)
+			FROM (SELECT id, to_jsonb(removed) AS entry,
+					(row_number() OVER (ORDER BY id) - 1) / $4 AS number
+				FROM removed WHERE $3) part
+			GROUP BY part.number ORDER BY part.number)
 		$query$, '@extschema@.stock_history_' || slot)
-		INTO removed, archive USING stock_compact_item.sku, upto, archived;
-	IF archive IS NOT NULL THEN
+		INTO removed, archives USING stock_compact_item.sku, upto, archived, event_rows;
+	FOREACH archive IN ARRAY archives LOOP
 		PERFORM @extschema@.stock_archive(stock_compact_item.sku, archive);
-	END IF;
+	END LOOP;
 	PERFORM @extschema@.stock_count_compacted(stock_compact_item.sku, removed, removed < max_rows);
 	RETURN removed;
 END
@@ -101,6 +107,9 @@ $$;
 COMMENT ON FUNCTION stock_compact_item(text, integer) IS
 	'Internal: adds the oldest rows of an item''s log to its root record; returns how many.';
 
+/*
+ * An item whose rows cannot be archived, or added up, does not keep the others.
+ */
 CREATE FUNCTION stock_compact_next(max_rows integer)
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -113,7 +122,12 @@ BEGIN
 	FOR crowded IN
 		SELECT * FROM @extschema@.stock_crowded(current_setting('idempotency.stock_compact_after')::integer)
 	LOOP
-		removed := removed + @extschema@.stock_compact_item(crowded, max_rows - removed);
+		BEGIN
+			removed := removed + @extschema@.stock_compact_item(crowded, max_rows - removed);
+		EXCEPTION WHEN OTHERS THEN
+			RAISE WARNING 'log of "%" could not be compacted', crowded
+				USING ERRCODE = SQLSTATE, DETAIL = SQLERRM;
+		END;
 		EXIT WHEN removed >= max_rows;
 	END LOOP;
 	RETURN removed > 0;

@@ -40,6 +40,7 @@
 #include "utils/builtins.h"
 #include "utils/hsearch.h"
 #include "utils/memutils.h"
+#include "utils/timestamp.h"
 
 #include "base/catalog.h"
 #include "base/settings.h"
@@ -222,7 +223,8 @@ escrow_init(EscrowItem *item)
 	item->known = false;
 	item->pins = 0;
 	item->rows = 0;
-	item->touches = 0;
+	/* One that was evicted meanwhile must not look as if nobody had touched it. */
+	item->touches = (uint64) GetCurrentTimestamp();
 	item->available = 0;
 	item->lent = 0;
 	item->announced = 0;
@@ -267,6 +269,7 @@ escrow_pin(Oid log, const text *sku)
 
 	while (item == NULL)
 	{
+		CHECK_FOR_INTERRUPTS();
 		if (hash_get_num_entries(items) >= settings_stock_items)
 			escrow_make_room();
 		item = escrow_try_pin(&key, HASH_ENTER_NULL);
@@ -411,13 +414,14 @@ escrow_undo(EscrowItem *item, int64 taken, int64 announced)
 
 void
 escrow_settle(EscrowItem *item, int64 taken, int64 announced, int64 more,
-			  bool created)
+			  bool created, TimestampTz lapses_at)
 {
 	SpinLockAcquire(&item->mutex);
 	item->available += more;
 	item->lent -= taken;
 	item->announced -= announced;
 	item->known |= created;
+	item->lapses_at = Min(item->lapses_at, lapses_at);
 	item->pins--;
 	SpinLockRelease(&item->mutex);
 }
@@ -492,23 +496,25 @@ escrow_count_rows(Oid log, const text *sku, int rows)
 
 /*
  * A copy of the counters of a log that are loaded, of items with more than so
- * many rows; palloc'd.
+ * many rows; palloc'd.  Only what is filled in takes memory.  What is added at
+ * this moment may be missing.
  */
 static int
 escrow_copy(Oid log, int rows, EscrowItem **copies)
 {
+	long		room = hash_get_num_entries(items) + ESCROW_PARTITIONS;
 	HASH_SEQ_STATUS walk;
 	EscrowItem *item;
 	int			count = 0;
 
-	escrow_lock_all(LW_SHARED);
 	*copies = MemoryContextAllocHuge(CurrentMemoryContext,
-									 mul_size(hash_get_num_entries(items) + 1,
-											  sizeof(EscrowItem)));
+									 mul_size(room, sizeof(EscrowItem)));
+	escrow_lock_all(LW_SHARED);
 	hash_seq_init(&walk, items);
 	while ((item = hash_seq_search(&walk)) != NULL)
 	{
-		if (item->key.database != MyDatabaseId || item->key.log != log)
+		if (item->key.database != MyDatabaseId || item->key.log != log ||
+			count == room)
 			continue;
 		SpinLockAcquire(&item->mutex);
 		(*copies)[count] = *item;
@@ -587,6 +593,7 @@ stock_crowded(PG_FUNCTION_ARGS)
 Datum
 stock_count_compacted(PG_FUNCTION_ARGS)
 {
+	shared_require("stock");
 	escrow_count_rows(catalog_get()->stock_log, PG_GETARG_TEXT_PP(0),
 					  PG_GETARG_BOOL(2) ? -INT_MAX : -PG_GETARG_INT32(1));
 	PG_RETURN_VOID();

@@ -48,10 +48,11 @@ extern void escrow_undo(EscrowItem *item, int64 taken, int64 announced);
 
 /*
  * The end of a transaction: settles all it did with the item, which then has so
- * much more available (and exists, if it was created), and unpins it.
+ * much more available (and exists, if it was created, and has reservations that
+ * lapse), and unpins it.
  */
 extern void escrow_settle(EscrowItem *item, int64 taken, int64 announced,
-						  int64 more, bool created);
+						  int64 more, bool created, TimestampTz lapses_at);
 
 /*
  * When the item's reservations lapse, so that not everyone who is refused has to

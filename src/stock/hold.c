@@ -88,7 +88,7 @@ holds_scan(Holds *holds, Relation hold, const text *reservation,
 	holds->expiries = palloc(room * sizeof(TimestampTz));
 	ScanKeyInit(&key, 1, BTEqualStrategyNumber, F_TEXTEQ,
 				PointerGetDatum(reservation));
-	relation_scan_begin(&scan, hold, HOLD_ATT_RESERVATION + 1, &key, 1, snapshot);
+	relation_scan_begin(&scan, hold, HOLD_ATT_RESERVATION + 1, 0, &key, 1, snapshot);
 	while (!TransactionIdIsValid(doubt) && relation_scan_next(&scan, row))
 	{
 		holds_add(holds, &room, row);
@@ -129,7 +129,7 @@ holds_count(const text *reservation)
 	InitDirtySnapshot(dirty);
 	ScanKeyInit(&key, 1, BTEqualStrategyNumber, F_TEXTEQ,
 				PointerGetDatum(reservation));
-	relation_scan_begin(&scan, hold, HOLD_ATT_RESERVATION + 1, &key, 1, &dirty);
+	relation_scan_begin(&scan, hold, HOLD_ATT_RESERVATION + 1, 0, &key, 1, &dirty);
 	while (relation_scan_next(&scan, row))
 		count++;
 	ExecDropSingleTupleTableSlot(row);
@@ -292,7 +292,7 @@ hold_begin_lapsed(RelationScan *scan, Relation hold, const text *sku,
 	count++;
 	relation_scan_begin(scan, hold,
 						(sku != NULL ? HOLD_ATT_SKU : HOLD_ATT_EXPIRES_AT) + 1,
-						keys, count, snapshot);
+						0, keys, count, snapshot);
 }
 
 /*

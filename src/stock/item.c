@@ -44,8 +44,8 @@ item_lock_for_load(void)
 	Relation	item = table_open(catalog_get()->stock_item, RowExclusiveLock);
 	Relation	log = table_open(catalog_get()->stock_log, NoLock);
 
-	index_close(relation_open_index(item, ITEM_ATT_SKU + 1, RowExclusiveLock), NoLock);
-	index_close(relation_open_index(log, LOG_ATT_SKU + 1, RowExclusiveLock), NoLock);
+	index_close(relation_open_index(item, ITEM_ATT_SKU + 1, 1, 0, RowExclusiveLock), NoLock);
+	index_close(relation_open_index(log, LOG_ATT_SKU + 1, 1, 0, RowExclusiveLock), NoLock);
 	table_close(log, NoLock);
 	table_close(item, NoLock);
 }
@@ -58,7 +58,7 @@ item_find(Relation item, const text *sku, Snapshot snapshot, TupleTableSlot *row
 	bool		found;
 
 	ScanKeyInit(&key, 1, BTEqualStrategyNumber, F_TEXTEQ, PointerGetDatum(sku));
-	relation_scan_begin(&scan, item, ITEM_ATT_SKU + 1, &key, 1, snapshot);
+	relation_scan_begin(&scan, item, ITEM_ATT_SKU + 1, 0, &key, 1, snapshot);
 	found = relation_scan_next(&scan, row);
 	if (found)
 		ExecMaterializeSlot(row);

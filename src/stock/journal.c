@@ -24,9 +24,11 @@
 
 #include "access/xact.h"
 #include "common/hashfn.h"
+#include "miscadmin.h"
 #include "storage/lmgr.h"
 #include "utils/builtins.h"
 #include "utils/memutils.h"
+#include "utils/resowner.h"
 
 #include "base/catalog.h"
 #include "base/shared.h"
@@ -43,6 +45,7 @@ typedef struct JournalNote
 	int64		pending;		/* added, and not taken again */
 	int64		announced;		/* all that was added */
 	bool		created;
+	TimestampTz lapses_at;		/* the first of its reservations to do so */
 	int			level;			/* of nested transactions that first touched it */
 } JournalNote;
 
@@ -134,7 +137,7 @@ journal_end(bool committed)
 
 		escrow_settle(note->item, note->taken, note->announced,
 					  committed ? note->pending : note->taken,
-					  committed && note->created);
+					  committed && note->created, note->lapses_at);
 	}
 	if (committed && foreign_level > 0)
 		escrow_forget_all(locked_log);
@@ -240,7 +243,7 @@ journal_register_callbacks(void)
  * may have been dropped and created until then.
  */
 static Oid
-journal_lock(LOCKMODE mode)
+journal_lock_log(LOCKMODE mode)
 {
 	for (;;)
 	{
@@ -253,10 +256,35 @@ journal_lock(LOCKMODE mode)
 	}
 }
 
+/*
+ * The lock belongs to the transaction, or to the savepoint, as the notes do.  A
+ * cursor's would go with the cursor, which can fail in a savepoint that is
+ * younger than it.
+ */
+static Oid
+journal_lock(LOCKMODE mode)
+{
+	ResourceOwner owner = CurrentResourceOwner;
+	Oid			log;
+
+	CurrentResourceOwner = CurTransactionResourceOwner;
+	PG_TRY();
+	{
+		log = journal_lock_log(mode);
+	}
+	PG_FINALLY();
+	{
+		CurrentResourceOwner = owner;
+	}
+	PG_END_TRY();
+	return log;
+}
+
 Oid
 journal_begin(void)
 {
 	shared_require("stock");
+	PreventCommandIfParallelMode("a change of stock");
 	if (foreign_level > 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
@@ -315,6 +343,7 @@ journal_pin(const text *sku, bool *fresh)
 		slot->note = note_count++;
 		notes[slot->note] = (JournalNote) {
 			.item = pinned,
+			.lapses_at = DT_NOEND,
 			.level = GetCurrentTransactionNestLevel()
 		};
 	}
@@ -419,6 +448,17 @@ journal_add(int note, int64 quantity)
 	journal_write(note, (JournalNote) {.pending = quantity,.announced = quantity});
 }
 
+/*
+ * Said at once, and again at the end: who looks for lapsed ones in between does
+ * not see these yet.
+ */
+void
+journal_will_lapse(int note, TimestampTz at)
+{
+	notes[note].lapses_at = Min(notes[note].lapses_at, at);
+	escrow_will_lapse(notes[note].item, at);
+}
+
 int64
 journal_available(int note)
 {
@@ -463,7 +503,7 @@ journal_note_foreign(void)
 
 	journal_register_callbacks();
 	locked_log = journal_lock(ShareRowExclusiveLock);
-	if (foreign_level == 0 || foreign_level > level)
+	if (foreign_level == 0)
 		foreign_level = level;
 }
 

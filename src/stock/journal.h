@@ -30,6 +30,9 @@ extern bool journal_take(int note, int64 quantity);
 /* Adds a quantity, for this transaction at once, for others at its commit. */
 extern void journal_add(int note, int64 quantity);
 
+/* Reservations of the item that are being made lapse at a time, or later. */
+extern void journal_will_lapse(int note, TimestampTz at);
+
 /* What this transaction could take. */
 extern int64 journal_available(int note);
 

@@ -126,7 +126,9 @@ reserve_replay(const Order *order, OrderAnswer *answer, bool *again)
 	if (closed != NULL)
 		reserve_raise_closed(order, closed->last,
 							 holds.lines.count == 0 ? "It" : "A line of it");
-	if (holds.lines.count > 0)
+	/* The dirty look may have missed a line that is being extended. */
+	holds = holds_read(order->reservation);
+	if (holds.lines.count > 0 && !reserve_same_lines(&holds.lines, &order->lines))
 		ereport(ERROR,
 				(errcode(ERRCODE_RESERVATION_REUSED),
 				 errmsg("reservation \"%s\" exists with other lines",
@@ -264,8 +266,10 @@ reserve_order(Order *order)
 	{
 		CHECK_FOR_INTERRUPTS();
 		if (++looks > RESERVE_LOOKS_MAX)
-			elog(ERROR, "reservation \"%s\" comes and goes",
-				 text_to_cstring(order->reservation));
+			ereport(ERROR,
+					(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+					 errmsg("could not reserve: others keep changing reservation \"%s\"",
+							text_to_cstring(order->reservation))));
 		answered = reserve_try(order, &answer);
 	}
 	return reserve_result(&answer);

@@ -91,6 +91,7 @@ settle_choose(const Holds *holds, const StockLines *skus)
 
 	if (skus->count == 0)
 		return chosen;
+	chosen.expiries = NULL;
 	chosen.lines.line = palloc(holds->lines.count * sizeof(StockLine));
 	chosen.tids = palloc(holds->lines.count * sizeof(ItemPointerData));
 	for (int i = 0; i < holds->lines.count; i++)
@@ -147,6 +148,7 @@ settle_named_past(const text *reservation, const Holds *holds,
 		const BookLine *line = settle_find_past(&past, sku);
 		bool		open = settle_is_open(holds, sku);
 
+		CHECK_FOR_INTERRUPTS();
 		if (!open && line == NULL)
 			ereport(ERROR,
 					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
