@@ -239,10 +239,13 @@ static void
 catalog_load(Catalog *catalog, Oid extension)
 {
 	Oid			schema = catalog_extension_schema(extension);
+	char	   *name = get_namespace_name(schema);
 
+	if (name == NULL)
+		elog(ERROR, "extension idempotency is being dropped");
 	catalog->extension = extension;
 	catalog->schema = schema;
-	strlcpy(catalog->schema_name, quote_identifier(get_namespace_name(schema)),
+	strlcpy(catalog->schema_name, quote_identifier(name),
 			sizeof(catalog->schema_name));
 	catalog_load_claim(catalog);
 	catalog_load_outbox(catalog);
