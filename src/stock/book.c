@@ -22,8 +22,9 @@
 
 #include "base/catalog.h"
 #include "base/relation.h"
-#include "base/ring.h"
 #include "stock/book.h"
+
+#define BOOK_TABLES (1 + CATALOG_RING_SIZE)
 
 /* How a change moves what is available. */
 static const int book_sign[STOCK_CHANGES] = {
@@ -188,24 +189,16 @@ book_close_ranks(BookLines *lines)
 /*
  * What may have rows of a reservation: the log, and the history.  A row moves
  * from the log to a table of the history: who looks in this order cannot miss
- * it.  All of its tables are looked at: one that is not in use may have rows that
- * a restore has brought.  Between the two calls none of them is truncated to be
- * used anew.
+ * it.  All tables of the history are looked at: one that is not in use may have
+ * rows that a restore has brought.
  */
-static int
-book_begin_tables(Oid tables[1 + RING_SIZE])
+static Oid
+book_table(int number)
 {
-	(void) ring_lock(RING_HISTORY, RowExclusiveLock);
-	tables[0] = catalog_get()->stock_log;
-	memcpy(&tables[1], catalog_get()->rings[RING_HISTORY].tables,
-		   RING_SIZE * sizeof(Oid));
-	return 1 + RING_SIZE;
-}
+	const Catalog *catalog = catalog_get();
 
-static void
-book_end_tables(void)
-{
-	ring_unlock(RING_HISTORY, RowExclusiveLock);
+	return number == 0 ? catalog->stock_log :
+		catalog->rings[RING_HISTORY].tables[number - 1];
 }
 
 /*
@@ -242,18 +235,15 @@ book_scan(Oid oid, const text *reservation, Snapshot snapshot, BookLines *lines)
 bool
 book_is_settled(const text *reservation)
 {
-	Oid			tables[1 + RING_SIZE];
-	int			count = book_begin_tables(tables);
 	int			found = 0;
 
-	for (int i = 0; i < count && found == 0; i++)
+	for (int i = 0; i < BOOK_TABLES && found == 0; i++)
 	{
 		SnapshotData dirty;
 
 		InitDirtySnapshot(dirty);
-		found = book_scan(tables[i], reservation, &dirty, NULL);
+		found = book_scan(book_table(i), reservation, &dirty, NULL);
 	}
-	book_end_tables();
 	return found > 0;
 }
 
@@ -264,14 +254,11 @@ BookLines
 book_read(const text *reservation)
 {
 	BookLines	lines = {.line = palloc(sizeof(BookLine))};
-	Oid			tables[1 + RING_SIZE];
-	int			count = book_begin_tables(tables);
 	Snapshot	latest = RegisterSnapshot(GetLatestSnapshot());
 
-	for (int i = 0; i < count; i++)
-		(void) book_scan(tables[i], reservation, latest, &lines);
+	for (int i = 0; i < BOOK_TABLES; i++)
+		(void) book_scan(book_table(i), reservation, latest, &lines);
 	UnregisterSnapshot(latest);
-	book_end_tables();
 	book_close_ranks(&lines);
 	return lines;
 }

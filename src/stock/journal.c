@@ -241,25 +241,10 @@ journal_register_callbacks(void)
 /*
  * Looks the log up anew if it is another once the lock is there: the extension
  * may have been dropped and created until then.
- */
-static Oid
-journal_lock_log(LOCKMODE mode)
-{
-	for (;;)
-	{
-		Oid			log = catalog_get()->stock_log;
-
-		LockRelationOid(log, mode);
-		if (catalog_get()->stock_log == log)
-			return log;
-		UnlockRelationOid(log, mode);
-	}
-}
-
-/*
+ *
  * The lock belongs to the transaction, or to the savepoint, as the notes do.  A
  * cursor's would go with the cursor, which can fail in a savepoint that is
- * younger than it.
+ * younger than it.  (An error here restores the owner as it ends either.)
  */
 static Oid
 journal_lock(LOCKMODE mode)
@@ -268,15 +253,15 @@ journal_lock(LOCKMODE mode)
 	Oid			log;
 
 	CurrentResourceOwner = CurTransactionResourceOwner;
-	PG_TRY();
+	for (;;)
 	{
-		log = journal_lock_log(mode);
+		log = catalog_get()->stock_log;
+		LockRelationOid(log, mode);
+		if (catalog_get()->stock_log == log)
+			break;
+		UnlockRelationOid(log, mode);
 	}
-	PG_FINALLY();
-	{
-		CurrentResourceOwner = owner;
-	}
-	PG_END_TRY();
+	CurrentResourceOwner = owner;
 	return log;
 }
 
