@@ -40,6 +40,10 @@ static int	outbox_retention_s = 24 * 60 * 60;
 static int	outbox_keep_size_mb = -1;
 static int	outbox_dead_retention_s = 30 * 24 * 60 * 60;
 
+/*
+ * At the start of the server a value that is refused would become the default:
+ * all databases.  A clone that shall not send must rather not start.
+ */
 static bool
 settings_check_databases(char **newval, void **extra, GucSource source)
 {
@@ -47,6 +51,12 @@ settings_check_databases(char **newval, void **extra, GucSource source)
 	List	   *names;
 	bool		ok = SplitIdentifierString(copy, ',', &names);
 
+	if (!ok && process_shared_preload_libraries_in_progress)
+		ereport(FATAL,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("invalid value for parameter \"%s\": \"%s\"",
+						"idempotency.databases", *newval),
+				 errdetail("The list of database names has a syntax error.")));
 	if (!ok)
 		GUC_check_errdetail("The list of database names has a syntax error.");
 	list_free(names);
