@@ -10,6 +10,18 @@ SELECT "Odd schema".outbox_enqueue('t', '{}');
 SELECT "Odd schema".stock_receive('hat', 3);
 SELECT outcome, shortages FROM "Odd schema".stock_reserve('hat', 2, 'r1');
 
+CREATE ROLE regress_shop;
+CREATE ROLE regress_watch;
+SELECT "Odd schema".idempotency_grant('regress_shop');
+SELECT "Odd schema".idempotency_grant_operator('regress_watch');
+SET ROLE regress_shop;
+SELECT outcome FROM "Odd schema".idem_claim('b');
+SET ROLE regress_watch;
+SELECT "Odd schema".idem_forget('b');
+RESET ROLE;
+DROP OWNED BY regress_shop, regress_watch;
+DROP ROLE regress_shop, regress_watch;
+
 -- It cannot be moved, and leaves nothing behind.
 ALTER EXTENSION idempotency SET SCHEMA public;
 DROP EXTENSION idempotency;

@@ -1,4 +1,92 @@
-/* Last part of the install script: nothing for PUBLIC, and a word to the launcher. */
+/*
+ * Last part of the install script: who may do what, and a word to the launcher.
+ * Nothing is for PUBLIC.  The names of functions are granted with all their
+ * variants; EXECUTE is the gate, and no privilege on tables is needed.
+ */
+
+CREATE FUNCTION idempotency_grant_names(role regrole, functions text[], views text[] DEFAULT '{}')
+RETURNS void
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	wanted record;
+BEGIN
+	IF role IS NULL THEN
+		RAISE EXCEPTION 'role must not be null' USING ERRCODE = '22004';
+	END IF;
+	IF NOT EXISTS (SELECT FROM pg_roles r WHERE r.oid = role) THEN
+		RAISE EXCEPTION 'role % does not exist', role USING ERRCODE = '42704';
+	END IF;
+	FOR wanted IN
+		WITH member AS (
+			SELECT d.classid, d.objid FROM pg_depend d
+			JOIN pg_extension e ON d.refclassid = 'pg_extension'::regclass AND e.oid = d.refobjid
+			WHERE e.extname = 'idempotency' AND d.deptype = 'e')
+		SELECT format('USAGE ON SCHEMA %s', n.oid::regnamespace) AS privilege,
+			has_schema_privilege(n.oid, 'USAGE WITH GRANT OPTION') AS grantable,
+			has_schema_privilege(role::oid, n.oid, 'USAGE') AS granted
+		FROM pg_namespace n WHERE n.oid = '@extschema@'::regnamespace
+		UNION ALL
+		SELECT format('EXECUTE ON FUNCTION %s', p.oid::regprocedure),
+			has_function_privilege(p.oid, 'EXECUTE WITH GRANT OPTION'),
+			has_function_privilege(role::oid, p.oid, 'EXECUTE')
+		FROM pg_proc p JOIN member m ON m.classid = 'pg_proc'::regclass AND m.objid = p.oid
+		WHERE p.proname = ANY (functions)
+		UNION ALL
+		SELECT format('SELECT ON %s', c.oid::regclass),
+			has_table_privilege(c.oid, 'SELECT WITH GRANT OPTION'),
+			has_table_privilege(role::oid, c.oid, 'SELECT')
+		FROM pg_class c JOIN member m ON m.classid = 'pg_class'::regclass AND m.objid = c.oid
+		WHERE c.relname = ANY (views)
+	LOOP
+		-- GRANT itself would only warn of some of these.
+		IF wanted.grantable THEN
+			EXECUTE format('GRANT %s TO %s', wanted.privilege, role);
+		ELSIF NOT wanted.granted THEN
+			RAISE EXCEPTION 'permission denied to grant %', wanted.privilege
+				USING ERRCODE = '42501', HINT = 'Let the owner of the extension do it.';
+		END IF;
+	END LOOP;
+END
+$$;
+COMMENT ON FUNCTION idempotency_grant_names(regrole, text[], text[]) IS
+	'Internal: grants a role the use of functions and views of the extension, and of its schema.';
+
+CREATE FUNCTION idempotency_grant(role regrole)
+RETURNS void
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+	PERFORM @extschema@.idempotency_grant_names(role,
+		'{idem_claim, idem_claim_many, idem_complete, idem_fail, idem_renew,
+			outbox_enqueue,
+			stock_lines, stock_reserve, stock_confirm, stock_cancel, stock_extend,
+			stock_reinstate, stock_level}');
+END
+$$;
+COMMENT ON FUNCTION idempotency_grant(regrole) IS
+	'Lets an application role claim keys, enqueue events and reserve stock, and no more.';
+
+CREATE FUNCTION idempotency_grant_operator(role regrole)
+RETURNS void
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+	PERFORM @extschema@.idempotency_grant_names(role,
+		'{idem_forget, idem_counters, idem_sample,
+			outbox_subscribe, outbox_unsubscribe, outbox_alter, outbox_pause, outbox_resume,
+			outbox_redrive, outbox_discard, outbox_replay, outbox_rotate_secret, outbox_adopt,
+			outbox_topic_matches, outbox_secret_generate, outbox_signature,
+			outbox_flights, outbox_rate,
+			stock_receive, stock_adjust, stock_level, stock_verify}',
+		'{idem_stats, outbox_subscriptions, outbox_dead, stock_levels}');
+END
+$$;
+COMMENT ON FUNCTION idempotency_grant_operator(regrole) IS
+	'Lets a role look after keys, subscriptions and stock, and see how they are, but neither secrets nor tables.';
 
 DO $$
 DECLARE
@@ -17,40 +105,6 @@ BEGIN
 	SET LOCAL search_path = @extschema@, pg_temp;
 END
 $$;
-
-CREATE FUNCTION idempotency_grant(role regrole)
-RETURNS void
-LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
-SET search_path = pg_catalog, pg_temp
-AS $$
-DECLARE
-	member regprocedure;
-BEGIN
-	IF role IS NULL THEN
-		RAISE EXCEPTION 'role must not be null' USING ERRCODE = '22004';
-	END IF;
-	IF NOT EXISTS (SELECT FROM pg_roles r WHERE r.oid = role) THEN
-		RAISE EXCEPTION 'role % does not exist', role USING ERRCODE = '42704';
-	END IF;
-	EXECUTE format('GRANT USAGE ON SCHEMA %s TO %s',
-		'@extschema@'::regnamespace, role);
-	FOR member IN
-		SELECT p.oid FROM pg_proc p
-		JOIN pg_depend d ON d.classid = 'pg_proc'::regclass AND d.objid = p.oid
-		JOIN pg_extension e ON d.refclassid = 'pg_extension'::regclass
-			AND e.oid = d.refobjid
-		WHERE e.extname = 'idempotency' AND d.deptype = 'e'
-			AND p.proname IN ('idem_claim', 'idem_claim_many', 'idem_complete', 'idem_fail',
-				'idem_renew', 'outbox_enqueue', 'stock_lines',
-				'stock_reserve', 'stock_confirm', 'stock_cancel', 'stock_extend', 'stock_reinstate', 'stock_level')
-	LOOP
-		EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO %s', member, role);
-	END LOOP;
-END
-$$;
-COMMENT ON FUNCTION idempotency_grant(regrole) IS
-	'Lets an application role claim keys, enqueue events and reserve stock, and no more.';
-REVOKE ALL ON FUNCTION idempotency_grant(regrole) FROM PUBLIC;
 
 GRANT SELECT ON idem_stats, outbox_dead, outbox_subscriptions, stock_levels TO pg_monitor;
 GRANT EXECUTE ON FUNCTION idem_counters(), idem_sample(smallint, integer),

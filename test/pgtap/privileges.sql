@@ -1,77 +1,264 @@
--- Who may do what.  If this fails, somebody can do what was not given to him,
--- or an application cannot do its work.
+-- Who may do what: every object of the extension, by name.  If this fails,
+-- somebody can do what was not given to him, or an application or an operator
+-- cannot do his work.  A new object has to be added here, with a decision.
 BEGIN;
-SELECT plan(17);
+SELECT plan(39);
 
 CREATE VIEW member AS
 SELECT d.classid, d.objid FROM pg_depend d
 JOIN pg_extension e ON e.oid = d.refobjid
 WHERE d.refclassid = 'pg_extension'::regclass AND d.deptype = 'e'
 	AND e.extname = 'idempotency';
-CREATE ROLE shop_app;
+CREATE ROLE application;
+CREATE ROLE operator;
 CREATE ROLE stranger;
 CREATE ROLE watcher;
 GRANT pg_monitor TO watcher;
+SELECT idempotency_grant('application');
+SELECT idempotency_grant_operator('operator');
 
--- Nothing for PUBLIC.
-SELECT is_empty($$
-	SELECT p.oid::regprocedure FROM member m
-	JOIN pg_proc p ON p.oid = m.objid AND m.classid = 'pg_proc'::regclass
-	WHERE has_function_privilege('stranger', p.oid, 'EXECUTE')
-$$, 'a stranger may call no function');
-SELECT is_empty($$
-	SELECT c.oid::regclass FROM member m
-	JOIN pg_class c ON c.oid = m.objid AND m.classid = 'pg_class'::regclass
-	WHERE c.relkind IN ('r', 'v')
-		AND has_table_privilege('stranger', c.oid, 'SELECT, INSERT, UPDATE, DELETE, TRUNCATE')
-$$, 'a stranger may read and write no table');
-SELECT is_empty($$
-	SELECT c.oid::regclass FROM member m
-	JOIN pg_class c ON c.oid = m.objid AND m.classid = 'pg_class'::regclass
-	WHERE CASE WHEN c.relkind = 'S'
-		THEN has_sequence_privilege('stranger', c.oid, 'SELECT, USAGE, UPDATE') END
-$$, 'a stranger may use no sequence');
+-- Each object, each role, and each privilege that the role has on it.
+CREATE VIEW privilege AS
+WITH role (role) AS (VALUES ('application'), ('operator'), ('stranger'), ('watcher')),
+relation_privilege (privilege) AS (VALUES ('SELECT'), ('INSERT'), ('UPDATE'), ('DELETE'), ('TRUNCATE'), ('REFERENCES'), ('TRIGGER')),
+column_privilege (privilege) AS (VALUES ('SELECT'), ('INSERT'), ('UPDATE'), ('REFERENCES')),
+sequence_privilege (privilege) AS (VALUES ('SELECT'), ('UPDATE'), ('USAGE'))
+SELECT 'function ' || p.oid::regprocedure AS object, role,
+	CASE WHEN has_function_privilege(role, p.oid, 'EXECUTE WITH GRANT OPTION') THEN 'EXECUTE WITH GRANT OPTION'
+		WHEN has_function_privilege(role, p.oid, 'EXECUTE') THEN 'EXECUTE' END AS privilege
+FROM member m JOIN pg_proc p ON p.oid = m.objid AND m.classid = 'pg_proc'::regclass, role
+UNION ALL
+SELECT CASE c.relkind WHEN 'r' THEN 'table ' WHEN 'v' THEN 'view ' ELSE c.relkind::text || ' ' END || c.relname, role,
+	CASE WHEN has_table_privilege(role, c.oid, privilege || ' WITH GRANT OPTION') THEN privilege || ' WITH GRANT OPTION'
+		WHEN has_table_privilege(role, c.oid, privilege) THEN privilege
+		WHEN privilege IN (TABLE column_privilege) AND has_any_column_privilege(role, c.oid, privilege)
+			THEN privilege || ' of columns' END
+FROM member m JOIN pg_class c ON c.oid = m.objid AND m.classid = 'pg_class'::regclass AND c.relkind NOT IN ('S', 'c'),
+	role, relation_privilege
+UNION ALL
+SELECT 'sequence ' || c.relname, role, CASE WHEN has_sequence_privilege(role, c.oid, privilege) THEN privilege END
+FROM member m JOIN pg_class c ON c.oid = m.objid AND m.classid = 'pg_class'::regclass AND c.relkind = 'S',
+	role, sequence_privilege
+UNION ALL
+SELECT 'type ' || t.typname, role, CASE WHEN has_type_privilege(role, t.oid, 'USAGE') THEN 'USAGE' END
+FROM member m JOIN pg_type t ON t.oid = m.objid AND m.classid = 'pg_type'::regclass AND t.typelem = 0
+	LEFT JOIN pg_class c ON c.oid = t.typrelid, role
+WHERE c.relkind IS NULL OR c.relkind = 'c'
+UNION ALL
+SELECT format('%s (class %s)', m.objid, m.classid::regclass), role, 'to be decided' FROM member m, role
+WHERE m.classid NOT IN ('pg_proc'::regclass, 'pg_class'::regclass, 'pg_type'::regclass);
 
--- What an application gets, and no more.
-SELECT idempotency_grant('shop_app');
 SELECT set_eq($$
-	SELECT p.proname::text FROM member m
-	JOIN pg_proc p ON p.oid = m.objid AND m.classid = 'pg_proc'::regclass
-	WHERE has_function_privilege('shop_app', p.oid, 'EXECUTE')
-$$, ARRAY['idem_claim', 'idem_claim_many', 'idem_complete', 'idem_fail', 'idem_renew',
-	'outbox_enqueue', 'stock_lines', 'stock_reserve', 'stock_confirm',
-	'stock_cancel', 'stock_extend', 'stock_reinstate', 'stock_level'],
-	'an application may claim, enqueue and reserve');
+	SELECT format('%s: %s', object, coalesce(string_agg(
+		CASE WHEN privilege = CASE substr(object, 1, 4) WHEN 'func' THEN 'EXECUTE' WHEN 'type' THEN 'USAGE' ELSE 'SELECT' END
+			THEN role ELSE role || ' ' || privilege END, ', ' ORDER BY role, privilege)
+		FILTER (WHERE privilege IS NOT NULL), 'owner'))
+	FROM privilege GROUP BY object
+$$, string_to_array($$function idem_carry(integer,smallint): owner
+function idem_claim(text,text,interval,text,interval,boolean): application
+function idem_claim_many(text[],text,interval,interval,boolean): application
+function idem_complete(text,bigint,jsonb,text,interval): application
+function idem_count_expired(bigint): owner
+function idem_counters(): operator, watcher
+function idem_expire(integer): owner
+function idem_fail(text,bigint,jsonb,text,boolean): application
+function idem_forget(text,text): operator
+function idem_key_redirect(): owner
+function idem_next_to_empty(double precision): owner
+function idem_renew(text,bigint,interval,text): application
+function idem_retire(smallint): owner
+function idem_sample(smallint,integer): operator, watcher
+function idem_switch(): owner
+function idem_truncate(): owner
+function idempotency_grant(regrole): owner
+function idempotency_grant_names(regrole,text[],text[]): owner
+function idempotency_grant_operator(regrole): owner
+function idempotency_is_quiet(xid8): owner
+function idempotency_next_xid(): owner
+function idempotency_require_preload(text): owner
+function idempotency_ring_changed(regclass): owner
+function idempotency_ring_switch(regclass): owner
+function idempotency_ring_truncate(regclass,text,text): owner
+function outbox_adopt(boolean): operator
+function outbox_alter(text,text,text[],jsonb,text,integer,interval,interval[]): operator
+function outbox_check_event(text,jsonb,text,text,jsonb,timestamp with time zone): owner
+function outbox_check_headers(jsonb): owner
+function outbox_check_secret(text): owner
+function outbox_check_subscription(text,text[],text,integer,interval,interval[],text,boolean,integer): owner
+function outbox_check_url(text): owner
+function outbox_delivery_deleted(): owner
+function outbox_discard(text,bigint[]): operator
+function outbox_enqueue(text,jsonb,text,text,jsonb,timestamp with time zone): application
+function outbox_expire(integer): owner
+function outbox_expire_log(): owner
+function outbox_flights(): operator, watcher
+function outbox_lane_number(text,bigint,integer): owner
+function outbox_lanes_behind(bigint): owner
+function outbox_log_insert(): owner
+function outbox_log_size(): owner
+function outbox_milliseconds(interval): owner
+function outbox_pass_over(): owner
+function outbox_pause(text,text): operator
+function outbox_rate(double precision,timestamp with time zone,bigint): operator, watcher
+function outbox_redrive(text,bigint[]): operator
+function outbox_replay(text,bigint,timestamp with time zone): operator
+function outbox_resume(text): operator
+function outbox_rotate_secret(text,interval,text): operator
+function outbox_secret_generate(): operator
+function outbox_signature(text,text,bigint,text): operator
+function outbox_start_position(): owner
+function outbox_subscribe(text,text,text[],text,jsonb,text,boolean,integer,interval,interval[],text,integer): operator
+function outbox_subscription_deleted(): owner
+function outbox_subscription_id(text): owner
+function outbox_switch(): owner
+function outbox_topic_matches(text[],text): operator
+function outbox_truncate(): owner
+function outbox_unsubscribe(text): operator
+function outbox_wake(): owner
+function outbox_warn_behind(): owner
+function stock_adjust(text,bigint,text): operator
+function stock_announce(text,text,text[],bigint[]): owner
+function stock_announce_available(text,bigint): owner
+function stock_archive(text,jsonb): owner
+function stock_cancel(text,text[]): application
+function stock_check_sku(text): owner
+function stock_compact(integer): owner
+function stock_compact_item(text,integer): owner
+function stock_compact_next(integer): owner
+function stock_confirm(text,text[]): application
+function stock_count_compacted(text,integer,boolean): owner
+function stock_counters(): owner
+function stock_crowded(integer): owner
+function stock_expire(integer): owner
+function stock_extend(text,interval): application
+function stock_forget(integer): owner
+function stock_guard(): owner
+function stock_level(text): application, operator
+function stock_lines(jsonb): application
+function stock_receive(text,bigint,text): operator
+function stock_reinstate(text,interval): application
+function stock_reserve(stock_line[],text,interval,text): application
+function stock_reserve(text,bigint,text,interval,text): application
+function stock_verify(text): operator
+sequence idem_token_seq: owner
+sequence outbox_position_seq: owner
+sequence outbox_subscription_id_seq: owner
+sequence stock_log_id_seq: owner
+table idem_key_0: owner
+table idem_key_1: owner
+table idem_key_2: owner
+table idem_ring: owner
+table outbox_attempt: owner
+table outbox_delivery: owner
+table outbox_home: owner
+table outbox_lane: owner
+table outbox_log_0: owner
+table outbox_log_1: owner
+table outbox_log_2: owner
+table outbox_ring: owner
+table outbox_subscription: owner
+table stock_history_0: owner
+table stock_history_1: owner
+table stock_history_2: owner
+table stock_hold: owner
+table stock_item: owner
+table stock_log: owner
+table stock_ring: owner
+type idem_answer: application, operator, stranger, watcher
+type idem_outcome: application, operator, stranger, watcher
+type stock_change: application, operator, stranger, watcher
+type stock_line: application, operator, stranger, watcher
+type stock_outcome: application, operator, stranger, watcher
+type stock_reservation: application, operator, stranger, watcher
+type stock_settlement: application, operator, stranger, watcher
+type stock_shortage: application, operator, stranger, watcher
+view idem_key: owner
+view idem_stats: operator, watcher
+view outbox_attempts: owner
+view outbox_dead: operator, watcher
+view outbox_log: owner
+view outbox_subscriptions: operator, watcher
+view stock_books: owner
+view stock_history: owner
+view stock_levels: operator, watcher$$, E'\n'), 'everybody has what the list says: EXECUTE, SELECT and USAGE, and nothing else');
 SELECT is_empty($$
-	SELECT c.oid::regclass FROM member m
+	SELECT p.oid::regprocedure::text FROM member m
+	JOIN pg_proc p ON p.oid = m.objid AND m.classid = 'pg_proc'::regclass
+	WHERE p.proowner <> (SELECT extowner FROM pg_extension WHERE extname = 'idempotency')
+	UNION ALL
+	SELECT c.relname FROM member m
 	JOIN pg_class c ON c.oid = m.objid AND m.classid = 'pg_class'::regclass
-	WHERE c.relkind IN ('r', 'v')
-		AND has_table_privilege('shop_app', c.oid, 'SELECT, INSERT, UPDATE, DELETE, TRUNCATE')
-$$, 'an application may read and write no table itself');
+	WHERE c.relowner <> (SELECT extowner FROM pg_extension WHERE extname = 'idempotency')
+$$, 'the owner of the extension owns all of it');
 
-SET ROLE shop_app;
-SELECT lives_ok($$ SELECT idem_complete('k', token, '1') FROM idem_claim('k') $$,
-	'an application claims');
+-- The application's work, and no other.
+SET ROLE application;
+SELECT lives_ok($$ SELECT idem_complete('k', token, '1') FROM idem_claim('k') $$, 'an application claims');
 SELECT lives_ok($$ SELECT * FROM idem_claim_many('{k1,k2}') $$, 'an application claims a batch');
-SELECT throws_ok($$ SELECT * FROM idem_stats $$, '42501', NULL, 'an application does not read the statistics');
+SELECT lives_ok($$ SELECT idem_fail('l', token) FROM idem_claim('l', lease => '1 min') $$, 'an application gives a claim up');
 SELECT lives_ok($$ SELECT outbox_enqueue('t', '{}') $$, 'an application enqueues');
-SELECT lives_ok($$ SELECT stock_reserve(stock_lines('{"none": 1}'), 'r') $$,
-	'an application reserves');
-SELECT throws_ok($$ SELECT outbox_subscribe('x', 'http://example.com/') $$, '42501',
-	NULL, 'an application does not subscribe');
-SELECT throws_ok($$ SELECT secret FROM outbox_subscription $$, '42501',
-	NULL, 'an application does not read secrets');
+SELECT lives_ok($$ SELECT stock_reserve(stock_lines('{"none": 1}'), 'r') $$, 'an application reserves');
+SELECT throws_ok($$ SELECT * FROM idem_stats $$, '42501', NULL, 'an application does not read the statistics');
+SELECT throws_ok($$ SELECT outbox_subscribe('x', 'http://example.com/') $$, '42501', NULL, 'an application does not subscribe');
+SELECT throws_ok($$ SELECT secret FROM outbox_subscription $$, '42501', NULL, 'an application does not read secrets');
+RESET ROLE;
+
+-- The operator's.
+SET ROLE operator;
+SELECT lives_ok($$ SELECT outbox_subscribe('s', 'http://example.com/', topics => '{none}') $$, 'an operator subscribes');
+SELECT lives_ok($$ SELECT outbox_alter('s', timeout => '1 s'), outbox_rotate_secret('s'), outbox_redrive('s'), outbox_discard('s'),
+	outbox_replay('s', 1), outbox_pause('s'), outbox_resume('s') $$, 'an operator looks after a subscription');
+SELECT lives_ok($$ SELECT outbox_adopt() $$, 'an operator adopts');
+SELECT lives_ok($$ SELECT outbox_unsubscribe('s') $$, 'an operator ends a subscription');
+SELECT lives_ok($$ SELECT outbox_signature(outbox_secret_generate(), 'm', 1, '{}'), outbox_topic_matches('{*}', 't') $$,
+	'an operator tries signatures and topics');
+SELECT lives_ok($$ SELECT idem_forget('k') $$, 'an operator forgets a key');
+SELECT lives_ok($$ SELECT stock_receive('hat', 2), stock_adjust('hat', -1, 'lost'), stock_level('hat'), stock_verify() $$,
+	'an operator keeps the stock');
+SELECT lives_ok($$ SELECT * FROM idem_stats, outbox_subscriptions, outbox_dead, stock_levels $$, 'an operator reads the views');
+SELECT throws_ok($$ SELECT secret FROM outbox_subscription $$, '42501', NULL, 'an operator does not read secrets');
+SELECT throws_ok($$ SELECT payload FROM outbox_log $$, '42501', NULL, 'nor payloads');
+SELECT throws_ok($$ SELECT idem_claim('k') $$, '42501', NULL, 'and does not do the work of applications');
 RESET ROLE;
 
 -- Monitoring.
 SET ROLE watcher;
 SELECT lives_ok($$ SELECT * FROM idem_stats, outbox_subscriptions, outbox_dead, stock_levels $$,
 	'pg_monitor reads the views');
-SELECT throws_ok($$ SELECT * FROM outbox_subscription $$, '42501',
-	NULL, 'pg_monitor does not read secrets');
-SELECT throws_ok($$ SELECT * FROM idem_key $$, '42501',
-	NULL, 'nor keys');
+SELECT throws_ok($$ SELECT * FROM outbox_subscription $$, '42501', NULL, 'pg_monitor does not read secrets');
+SELECT throws_ok($$ SELECT * FROM idem_key $$, '42501', NULL, 'nor keys');
 RESET ROLE;
+
+-- Giving privileges.
+SELECT throws_ok($$ SELECT idempotency_grant(NULL) $$, '22004', 'role must not be null', 'no role');
+SELECT throws_ok($$ SELECT idempotency_grant_operator(NULL) $$, '22004', 'role must not be null', 'no operator');
+SELECT throws_ok($$ SELECT idempotency_grant('nobody') $$, '42704', 'role "nobody" does not exist', 'an unknown role');
+SELECT throws_ok($$ SELECT idempotency_grant(0) $$, '42704', 'role - does not exist', 'what is no role');
+SELECT throws_ok($$ SELECT idempotency_grant('public') $$, '42704', 'role "public" does not exist', 'nothing is given to all at once');
+CREATE ROLE "Ro'le "" x";
+CREATE ROLE "current_user";
+CREATE ROLE crew;
+CREATE ROLE hand IN ROLE crew;
+SELECT idempotency_grant('"Ro''le "" x"'), idempotency_grant('"current_user"'), idempotency_grant('crew'), idempotency_grant('crew');
+SELECT ok(has_function_privilege('Ro''le " x', 'idem_claim(text,text,interval,text,interval,boolean)', 'EXECUTE'), 'a role with an odd name');
+SELECT ok(has_function_privilege('"current_user"'::regrole, 'idem_claim(text,text,interval,text,interval,boolean)', 'EXECUTE')
+	AND NOT has_function_privilege('stranger', 'idem_claim(text,text,interval,text,interval,boolean)', 'EXECUTE'),
+	'one that is called like a keyword');
+SET ROLE hand;
+SELECT lives_ok($$ SELECT idem_claim('of a hand') $$, 'what a group was given, a member can do');
+SELECT throws_ok($$ SELECT idempotency_grant('stranger') $$, '42501', NULL, 'but not give away');
+RESET ROLE;
+GRANT EXECUTE ON FUNCTION idempotency_grant(regrole), idempotency_grant_names(regrole, text[], text[]) TO crew;
+SET ROLE hand;
+SELECT throws_ok($$ SELECT idempotency_grant('stranger') $$, '42501',
+	'permission denied to grant EXECUTE ON FUNCTION public.idem_claim(text,text,interval,text,interval,boolean)',
+	'nor if it may call the function that gives');
+RESET ROLE;
+GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA public TO crew WITH GRANT OPTION;
+SET ROLE crew;
+SELECT lives_ok($$ SELECT idempotency_grant('stranger') $$, 'who may give what he was given, may do it by the function');
+RESET ROLE;
+SELECT ok(has_function_privilege('stranger', 'outbox_enqueue(text,jsonb,text,text,jsonb,timestamptz)', 'EXECUTE'), 'and that is what happens');
 
 -- What runs with the owner's rights looks up nothing by the caller's path.
 SELECT is_empty($$
@@ -81,12 +268,18 @@ SELECT is_empty($$
 		AND NOT coalesce('search_path=pg_catalog, pg_temp' = ANY (p.proconfig), false)
 $$, 'every function with the owner''s rights has a fixed search_path');
 SELECT is_empty($$
+	SELECT p.oid::regprocedure FROM member m
+	JOIN pg_proc p ON p.oid = m.objid AND m.classid = 'pg_proc'::regclass
+	JOIN pg_language l ON l.oid = p.prolang
+	WHERE l.lanname = 'plpgsql' AND NOT coalesce('search_path=pg_catalog, pg_temp' = ANY (p.proconfig), false)
+$$, 'and so has every other one in PL/pgSQL, since one of those may call it');
+SELECT is_empty($$
 	SELECT a.attname FROM member m
 	JOIN pg_class c ON c.oid = m.objid AND m.classid = 'pg_class'::regclass
 	JOIN pg_attribute a ON a.attrelid = c.oid
 	WHERE c.relkind = 'v' AND a.attname IN ('secret', 'old_secret', 'url', 'payload', 'headers', 'answer')
-		AND has_table_privilege('pg_monitor', c.oid, 'SELECT')
-$$, 'no view for pg_monitor shows secrets or payloads');
+		AND (has_table_privilege('pg_monitor', c.oid, 'SELECT') OR has_table_privilege('operator', c.oid, 'SELECT'))
+$$, 'no view for pg_monitor or for operators shows secrets or payloads');
 
 SELECT * FROM finish();
 ROLLBACK;
