@@ -161,6 +161,12 @@ BEGIN
 	PERFORM @extschema@.outbox_check_secret(signing_secret);
 	PERFORM @extschema@.outbox_check_headers(headers);
 
+	-- Nobody else's home is here: then it is ours.
+	INSERT INTO @extschema@.outbox_home (identity, system_identifier, database, relation)
+	SELECT gen_random_uuid(), s.system_identifier, d.oid, '@extschema@.outbox_home'::regclass
+	FROM pg_control_system() s, pg_database d
+	WHERE d.datname = current_database() AND NOT EXISTS (SELECT FROM @extschema@.outbox_home)
+	ON CONFLICT DO NOTHING;
 	INSERT INTO @extschema@.outbox_subscription
 		(name, url, topics, secret, headers, format, ordered,
 		 max_in_flight, timeout, retry_schedule, partitions)
@@ -431,10 +437,12 @@ BEGIN
 	SELECT h.identity INTO adopted FROM @extschema@.outbox_home h, pg_control_system() s
 	ORDER BY h.system_identifier = s.system_identifier, h.created_at LIMIT 1;
 	DELETE FROM @extschema@.outbox_home;
-	INSERT INTO @extschema@.outbox_home (identity, system_identifier, database)
-	SELECT CASE WHEN keep_identity THEN adopted ELSE gen_random_uuid() END, s.system_identifier, d.oid
+	INSERT INTO @extschema@.outbox_home (identity, system_identifier, database, relation)
+	SELECT coalesce(CASE WHEN keep_identity THEN adopted END, gen_random_uuid()),
+		s.system_identifier, d.oid, '@extschema@.outbox_home'::regclass
 	FROM pg_control_system() s, pg_database d
-	WHERE d.datname = current_database();
+	WHERE d.datname = current_database()
+	ON CONFLICT DO NOTHING;
 	PERFORM @extschema@.outbox_wake();
 END
 $$;
@@ -483,8 +491,8 @@ CROSS JOIN LATERAL (
 	FROM outbox_lane WHERE subscription = s.id) l
 CROSS JOIN (SELECT CASE WHEN is_called THEN last_value ELSE 0 END AS last_value
 	FROM outbox_position_seq) q
-CROSS JOIN (SELECT bool_and(h.system_identifier = s.system_identifier
-		AND h.database = (SELECT oid FROM pg_database WHERE datname = current_database())) AS at_home
+CROSS JOIN (SELECT coalesce(bool_and(h.relation = h.tableoid AND h.system_identifier = s.system_identifier
+		AND h.database = (SELECT oid FROM pg_database WHERE datname = current_database())), false) AS at_home
 	FROM outbox_home h, pg_control_system() s) h
 CROSS JOIN LATERAL (
 	SELECT count(*) FILTER (WHERE state = 'waiting') AS waiting,

@@ -28,9 +28,13 @@ static SavedQuery read_subscriptions = {
 	" WHERE s.state = 'active' ORDER BY s.id, l.lane"
 };
 
+/* Version 0.1.0 of the SQL objects knew no relation. */
 static SavedQuery read_identity = {
-	.sql = "SELECT replace(min(identity::text), '-', '') FROM @extschema@.outbox_home"
-	" HAVING bool_and(system_identifier = $1 AND database = $2)",
+	.sql = "SELECT CASE WHEN bool_and(h.system_identifier = $1 AND h.database = $2"
+	"  AND coalesce((to_jsonb(h) ->> 'relation')::oid, h.tableoid) = h.tableoid)"
+	"  THEN replace(min(h.identity::text), '-', '') END,"
+	" EXISTS (SELECT FROM @extschema@.outbox_subscription)"
+	" FROM @extschema@.outbox_home h",
 	.types = {INT8OID, OIDOID}
 };
 
@@ -105,19 +109,19 @@ outbox_read_subscriptions(OutboxSubscription **subscriptions,
 }
 
 char *
-outbox_read_identity(MemoryContext context)
+outbox_read_identity(bool *any_subscription, MemoryContext context)
 {
-	char	   *identity = NULL;
+	MemoryContext old;
+	char	   *identity;
 	Datum		values[2];
+	bool		isnull;
 
 	values[0] = Int64GetDatum((int64) GetSystemIdentifier());
 	values[1] = ObjectIdGetDatum(MyDatabaseId);
-	if (query_run(&read_identity, values, NULL, true) > 0)
-	{
-		MemoryContext old = MemoryContextSwitchTo(context);
-
-		identity = query_text(0, 1);
-		MemoryContextSwitchTo(old);
-	}
+	query_run(&read_identity, values, NULL, true);
+	*any_subscription = DatumGetBool(query_datum(0, 2, &isnull));
+	old = MemoryContextSwitchTo(context);
+	identity = query_text(0, 1);
+	MemoryContextSwitchTo(old);
 	return identity;
 }

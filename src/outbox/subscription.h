@@ -35,8 +35,9 @@ extern int	outbox_read_subscriptions(OutboxSubscription **subscriptions,
 
 /*
  * The identity that webhook ids begin with, in context; NULL if this database
- * is a copy of the outbox's home and must not send.
+ * is not the outbox's home and must not send: a copy, or one where nobody has
+ * subscribed yet.
  */
-extern char *outbox_read_identity(MemoryContext context);
+extern char *outbox_read_identity(bool *any_subscription, MemoryContext context);
 
 #endif							/* OUTBOX_SUBSCRIPTION_H */

@@ -84,14 +84,17 @@ COMMENT ON TABLE outbox_subscription IS
 	'Who gets which events, where and how.  Holds secrets: for the owner only.';
 
 /*
- * How far a subscription has read, in each of its partitions.  Every row up to
+ * How far a subscription has read, in each of its partitions.  There are no
+ * foreign keys between these tables, since pg_restore -j loads them in any
+ * order.  Whoever writes rows of a subscription has locked it.
+ *
+ * Every row up to
  * position was delivered or is in outbox_delivery, or belongs to one of the
  * stragglers: transactions that were still open when the relay passed them.
  * Of a straggler, rows from straggler_froms on are yet to be read.
  */
 CREATE TABLE outbox_lane (
-	subscription    bigint NOT NULL
-		REFERENCES outbox_subscription ON DELETE CASCADE,
+	subscription    bigint NOT NULL,
 	lane            integer NOT NULL,
 	position        bigint NOT NULL,
 	stragglers      xid8[] NOT NULL DEFAULT '{}',
@@ -115,8 +118,7 @@ COMMENT ON TABLE outbox_lane IS
  * park behind them.
  */
 CREATE TABLE outbox_delivery (
-	subscription bigint NOT NULL
-		REFERENCES outbox_subscription ON DELETE CASCADE,
+	subscription bigint NOT NULL,
 	position     bigint NOT NULL,
 	lane         integer NOT NULL,
 	state        text NOT NULL CHECK (state IN ('waiting', 'parked', 'dead')),
@@ -153,30 +155,61 @@ CREATE TABLE outbox_attempt (
 	duration_ms  integer NOT NULL,
 	status       integer,
 	error        text,
-	answer       text,
-	FOREIGN KEY (subscription, position) REFERENCES outbox_delivery ON DELETE CASCADE
+	answer       text
 );
 CREATE INDEX outbox_attempt_event_idx ON outbox_attempt (subscription, position);
 COMMENT ON TABLE outbox_attempt IS
 	'Failed attempts of the events in outbox_delivery.  Answers may quote payloads: for the owner only.';
 
+CREATE FUNCTION outbox_subscription_deleted()
+RETURNS trigger
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+	DELETE FROM @extschema@.outbox_lane l USING deleted WHERE l.subscription = deleted.id;
+	DELETE FROM @extschema@.outbox_delivery d USING deleted WHERE d.subscription = deleted.id;
+	RETURN NULL;
+END
+$$;
+COMMENT ON FUNCTION outbox_subscription_deleted() IS
+	'Internal: what belongs to a subscription goes with it.';
+CREATE TRIGGER outbox_subscription_deleted AFTER DELETE ON outbox_subscription
+	REFERENCING OLD TABLE AS deleted FOR EACH STATEMENT EXECUTE FUNCTION outbox_subscription_deleted();
+
+CREATE FUNCTION outbox_delivery_deleted()
+RETURNS trigger
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+	DELETE FROM @extschema@.outbox_attempt a USING deleted
+		WHERE a.subscription = deleted.subscription AND a.position = deleted.position;
+	RETURN NULL;
+END
+$$;
+COMMENT ON FUNCTION outbox_delivery_deleted() IS
+	'Internal: the attempts at an event go with it.';
+CREATE TRIGGER outbox_delivery_deleted AFTER DELETE ON outbox_delivery
+	REFERENCING OLD TABLE AS deleted FOR EACH STATEMENT EXECUTE FUNCTION outbox_delivery_deleted();
+
 /*
- * Where this outbox is at home.  A dump carries its row along, so a restored
- * copy has a row of another home beside its own, and sends nothing until it is
- * adopted.
+ * Where this outbox is at home: in this cluster, this database, and this very
+ * table.  The first subscription makes a row.  A dump carries it along, so a
+ * restored outbox has the row of another home, and sends nothing until it is
+ * adopted.  Nor does one where that row is still to come: tables are restored
+ * in any order, and before all are there events would be skipped.
  */
 CREATE TABLE outbox_home (
 	identity          uuid PRIMARY KEY,
 	system_identifier bigint NOT NULL,
 	database          oid NOT NULL,
-	created_at        timestamptz NOT NULL DEFAULT clock_timestamp()
+	created_at        timestamptz NOT NULL DEFAULT clock_timestamp(),
+	relation          oid NOT NULL DEFAULT 0,
+	UNIQUE (system_identifier, database)
 );
 COMMENT ON TABLE outbox_home IS
 	'The cluster and database that may send, and the random identity in webhook ids.';
-INSERT INTO outbox_home (identity, system_identifier, database)
-	SELECT gen_random_uuid(), s.system_identifier, d.oid
-	FROM pg_control_system() s, pg_database d
-	WHERE d.datname = current_database();
 
 SELECT pg_catalog.pg_extension_config_dump('outbox_position_seq', '');
 SELECT pg_catalog.pg_extension_config_dump('outbox_log_0', '');

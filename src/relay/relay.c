@@ -64,7 +64,7 @@ typedef struct Relay
 	WaitEventSet *wait_set;
 	List	   *endpoints;		/* of Endpoint * */
 	char		identity[NAMEDATALEN];
-	bool		held;			/* this is a copy, and must not send */
+	bool		held;			/* this is a copy, and has something to send */
 	uint64		seen_ends;
 	TimestampTz grace_ends_at;	/* 0: nobody is waited for */
 	TimestampTz next_pass_at;	/* the reconciling timer */
@@ -117,7 +117,9 @@ relay_settle(Relay *relay)
 static bool
 relay_is_at_home(Relay *relay)
 {
-	char	   *identity = outbox_read_identity(CurrentMemoryContext);
+	bool		any_subscription;
+	char	   *identity = outbox_read_identity(&any_subscription,
+												CurrentMemoryContext);
 
 	if (identity != NULL)
 	{
@@ -125,11 +127,11 @@ relay_is_at_home(Relay *relay)
 		relay->held = false;
 		return true;
 	}
-	if (!relay->held)
+	if (any_subscription && !relay->held)
 		ereport(WARNING,
 				(errmsg("outbox subscriptions are held because this database is a copy"),
 				 errhint("Call outbox_adopt() if the copy shall send events of its own.")));
-	relay->held = true;
+	relay->held = any_subscription;
 	return false;
 }
 
