@@ -24,7 +24,7 @@ bench:
 else
 
 EXTENSION = idempotency
-EXTVERSION = 0.1.0
+EXTVERSION := $(shell sed -n "s/^default_version = '\(.*\)'/\1/p" idempotency.control)
 MODULE_big = idempotency
 PGFILEDESC = "idempotency - idempotency keys, transactional outbox and stock reservations"
 
@@ -47,6 +47,7 @@ SQL_PARTS := $(wildcard \
 	src/base/privileges.sql)
 INSTALL_SCRIPT_SQL = $(EXTENSION)--$(EXTVERSION).sql
 DATA_built = $(INSTALL_SCRIPT_SQL)
+DATA = $(wildcard src/upgrade/*.sql)
 
 REGRESS_ALL := $(sort $(patsubst sql/%.sql,%,$(wildcard sql/*.sql)))
 REGRESS := $(filter extension,$(REGRESS_ALL)) $(filter-out extension,$(REGRESS_ALL))
@@ -61,7 +62,7 @@ $(error $(PG_CONFIG) does not run; install the server's development package or g
 endif
 
 # The server's headers are the system's, so that warnings are about our code.
-PG_CPPFLAGS = -I$(srcdir)/src -isystem $(shell $(PG_CONFIG) --includedir-server)
+PG_CPPFLAGS = -DEXTVERSION='"$(EXTVERSION)"' -I$(srcdir)/src -isystem $(shell $(PG_CONFIG) --includedir-server)
 # Callbacks have the parameters that the server gives them, used or not.
 PG_CFLAGS = -Wall -Wextra -Wno-unused-parameter $(if $(WERROR),-Werror)
 SHLIB_LINK = -lcurl
@@ -74,7 +75,7 @@ endif
 
 include $(PGXS)
 
-$(OBJS): $(OUR_HEADERS)
+$(OBJS): $(OUR_HEADERS) idempotency.control
 
 $(INSTALL_SCRIPT_SQL): $(SQL_PARTS) Makefile
 	printf '%s\n\n' '\echo Use "CREATE EXTENSION $(EXTENSION)" to load this file. \quit' > $@.tmp

@@ -69,7 +69,7 @@
 #error "libcurl 7.87 or later is required"
 #endif
 
-#define HTTP_USER_AGENT "idempotency/0.1.0"
+#define HTTP_USER_AGENT "idempotency/" EXTVERSION
 #define HTTP_CONNECT_TIMEOUT_MS 10000L
 
 /*

@@ -1,0 +1,212 @@
+# The new library works with the SQL objects of the version before, ALTER
+# EXTENSION UPDATE goes through while clients and workers are at it, and leaves
+# what a fresh install has, with all data.  If this fails, an upgrade of the
+# package stops a shop, or leaves a database that is neither old nor new.
+
+use strict;
+use warnings FATAL => 'all';
+
+use File::Copy qw(copy);
+use FindBin;
+use IPC::Run;
+use lib "$FindBin::RealBin/../lib";
+use Catalog;
+use PostgreSQL::Test::Utils;
+use Receiver;
+use Server;
+use Test::More;
+
+use constant OLD => '0.1.0';
+use constant HINT => "The script in src/upgrade/ lacks what the install script has, or has more:";
+
+# The old script as it was released.  Others share the directory: the file must
+# be whole as soon as it is there.
+my ($released) = glob("$FindBin::RealBin/../../upgrade/idempotency--" . OLD . '.sql');
+chomp(my $extensions = `pg_config --sharedir`);
+$extensions .= '/extension';
+copy($released, "$extensions/released.$$") && rename("$extensions/released.$$", "$extensions/idempotency--" . OLD . '.sql')
+  or die "could not install $released: $!";
+END { unlink("$extensions/idempotency--" . OLD . '.sql') if defined $extensions }
+
+my $receiver = Receiver->start;
+my $node = new_server('upgrade', conf => "idempotency.stock_compact_after = 20\nidempotency.sweep_interval = 50ms");
+
+sub sql
+{
+	return $node->safe_psql('postgres', shift);
+}
+
+# What must be the same before and after, of all that was there.
+sub fingerprint
+{
+	my ($db) = @_;
+	my %part_of = (
+		idem_key => "SELECT key, scope, token, expires_at, attempt, state, lease_until, request, response FROM idem_key WHERE scope = 'kept'",
+		outbox_subscription => 'SELECT * FROM outbox_subscription',
+		outbox_delivery => "SELECT * FROM outbox_delivery WHERE topic = 'dead'",
+		outbox_attempt => 'SELECT * FROM outbox_attempt',
+		outbox_home => 'SELECT identity, system_identifier, created_at FROM outbox_home',
+		outbox_log => "SELECT * FROM outbox_log WHERE topic = 'dead'",
+		stock_hold => "SELECT * FROM stock_hold WHERE sku = 'kept'",
+		stock_levels => "SELECT * FROM stock_levels WHERE sku = 'kept'",
+		stock_history => "SELECT * FROM stock_history WHERE sku = 'kept'");
+	return join("\n", map { "$_: "
+			  . $node->safe_psql($db, "SELECT count(*) || ' ' || md5(string_agg(t::text, ' ' ORDER BY t::text)) FROM ($part_of{$_}) t") }
+		  sort keys %part_of);
+}
+
+# All that an application and the workers do, once.
+my $round = 0;
+sub everything_works
+{
+	my ($when) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	my $n = ++$round;
+
+	is(sql(qq(
+		SET ROLE shop_app;
+		SELECT outcome FROM idem_claim('t$n');
+		SELECT outcome FROM idem_claim('t$n');
+		SELECT token AS t FROM idem_claim('l$n', lease => '1 min') \\gset
+		SELECT idem_renew('l$n', :t) > now();
+		SELECT idem_complete('l$n', :t, '{"n": $n}');
+		SELECT response FROM idem_claim('l$n', lease => '1 min');
+		SELECT outcome FROM idem_claim_many('{m$n,t$n}');
+		SELECT outcome FROM idem_claim('short$n', ttl => '1 ms');
+		SELECT outbox_enqueue('shop', '{"n": $n}', key => 'k') > 0;
+		SELECT outcome FROM stock_reserve('hat', 1, 'r$n');
+		SELECT outcome FROM stock_reserve(stock_lines('{"hat": 1, "cap": 1}'), 's$n');
+		SELECT outcome FROM stock_reserve('hat', 1, 'lapses$n', ttl => '1 ms');
+		SELECT stock_confirm('r$n'), stock_cancel('s$n');
+		SELECT outcome FROM stock_extend('s$n');
+		SELECT outcome FROM stock_reinstate('s$n'))),
+		join("\n", qw(claimed completed t), '', qq({"n": $n}), qw(claimed completed claimed t reserved reserved reserved
+			done|done already_cancelled done)), "$when: an application does what it does");
+	is(sql(qq(
+		SELECT idem_forget('l$n');
+		SELECT stock_receive('hat', 2) > 0, stock_adjust('hat', -1, 'lost') > 0;
+		SELECT outbox_pause('shop');
+		SELECT outbox_resume('shop');
+		SELECT outbox_alter('shop', topics => '{shop}');
+		SELECT outbox_rotate_secret('other') LIKE 'whsec_%';
+		SELECT count(*) FROM stock_verify() WHERE NOT ok)), "t\nt|t\n\n\n\nt\n0", "$when: and so do operators");
+	$receiver->wait_for('shop', events => $n);
+	wait_until($node, "SELECT count(*) = 0 FROM stock_hold WHERE reservation = 'lapses$n'", "$when: reservations expire");
+	wait_until($node, qq(SELECT NOT EXISTS (SELECT FROM idem_ring r, idem_sample(r.slot, 1000) s WHERE s.expired > s.keys / 2 AND s.keys > 20)),
+		"$when: keys are swept");
+	return;
+}
+
+# --- the old version, with data
+
+$node->start;
+sql("CREATE EXTENSION idempotency VERSION '" . OLD . "'");
+wait_for_workers($node);
+is(sql("SELECT extversion FROM pg_extension WHERE extname = 'idempotency'"), OLD, 'this is the version before');
+sql(q(
+	CREATE ROLE shop_app LOGIN;
+	CREATE ROLE auditor;
+	SELECT idempotency_grant('shop_app');
+	GRANT SELECT ON outbox_subscriptions TO auditor;
+	CREATE VIEW lag AS SELECT name, lag FROM outbox_subscriptions;
+	SELECT stock_receive('hat', 1000), stock_receive('cap', 1000), stock_receive('kept', 100);
+	SELECT stock_reserve('kept', 1, 'kept ' || i, ttl => '1 h') FROM generate_series(1, 30) i;
+	SELECT stock_confirm('kept ' || i) FROM generate_series(1, 10) i;
+	SELECT idem_claim('k' || i, 'kept', request => 'r') FROM generate_series(1, 5) i;
+	SELECT idem_claim('leased', 'kept', lease => '1 h')));
+subscribe($node, $receiver, '/ok/shop', topics => "'{shop}'");
+subscribe($node, $receiver, '/ok/load', topics => "'{load}'");
+subscribe($node, $receiver, '/fail/dead', topics => "'{dead}'", retry_schedule => "'{0 s}'");
+sql(q(SELECT outbox_enqueue('dead', '{"n": 1}')));
+wait_until($node, 'SELECT sum(dead) = 1 FROM outbox_subscriptions', 'there is a dead letter');
+sql(q(SELECT outbox_subscribe('other', 'http://192.0.2.1/', topics => '{none}')));
+wait_until($node, q(SELECT count(*) < 20 FROM stock_log WHERE sku = 'kept'), 'and compacted stock');
+
+# A copy that a dump was once restored over, in another schema.
+sql('CREATE DATABASE restored_once');
+$node->safe_psql('restored_once', q(
+	CREATE SCHEMA "Odd schema";
+	CREATE EXTENSION idempotency SCHEMA "Odd schema" VERSION ') . OLD . q(';
+	INSERT INTO "Odd schema".outbox_home SELECT 'ffffffff-ffff-ffff-ffff-ffffffffffff', system_identifier, database FROM "Odd schema".outbox_home));
+
+# --- the new library, the old objects
+
+everything_works('with the old objects');
+my $session = session($node);
+my $in_session = q(SELECT outcome FROM idem_claim(gen_random_uuid()::text); SELECT outbox_enqueue('x', '{}') > 0; SELECT stock_receive('cap', 1) > 0; SELECT outbox_alter('load', topics => '{load}'));
+$session->query_safe($in_session);
+my $before = fingerprint('postgres');
+unlike($before, qr/: 0 /, 'each subject has something to lose');
+my $file = PostgreSQL::Test::Utils::tempdir() . '/dump';
+command_ok([ 'pg_dump', '-Fc', '-f', "$file.old", $node->connstr('postgres') ], 'pg_dump');
+is(join('', slurp_file($node->logfile) =~ /^.* (?:WARNING|ERROR|FATAL|PANIC): .*\n/mg), '',
+	'nothing in the log complains of what is missing');
+
+# --- ALTER EXTENSION UPDATE, in the midst of it all
+
+append_to_file("$file.load", q(
+BEGIN;
+SELECT idem_claim(gen_random_uuid()::text);
+SELECT outbox_enqueue('load', '{}', key => 'k');
+SELECT stock_reserve('hat', 1, :client_id || 'x' || :n);
+SELECT stock_cancel(:client_id || 'x' || :n);
+COMMIT;
+\\set n :n + 1
+));
+my $pid = worker_pid($node, 'relay');
+my $pgbench = IPC::Run::start([ 'pgbench', '-n', '-U', 'shop_app', '-f', "$file.load", '-D', 'n=1', '-c', '3', '-T', '2',
+		'-M', 'prepared', $node->connstr('postgres') ], '>', \my $output, '2>&1');
+$receiver->wait_for('load', requests => 20);
+sql('ALTER EXTENSION idempotency UPDATE');
+my $sent = $receiver->requests('load');
+ok($pgbench->finish, 'clients noticed nothing') || diag($output);
+$receiver->wait_for('load', requests => $sent + 20);
+is(worker_pid($node, 'relay'), $pid, 'nor did the relay');
+is(fingerprint('postgres'), $before, 'data is what it was');
+sql('SELECT idempotency_grant(\'shop_app\')');
+everything_works('with the new ones');
+like($session->query($in_session), qr/^claimed\nt\nt\n*$/, 'a session that was there before goes on');
+$session->quit;
+$node->safe_psql('restored_once', 'ALTER EXTENSION idempotency UPDATE');
+is($node->safe_psql('restored_once', "SELECT count(*), bool_and(identity < 'ffffffff-ffff-ffff-ffff-ffffffffffff') FROM \"Odd schema\".outbox_home"),
+	'1|t', 'of two homes the one is left that was in use');
+
+# --- the same as a fresh install
+
+sql('CREATE DATABASE fresh');
+$node->safe_psql('fresh', q(
+	CREATE EXTENSION idempotency;
+	SELECT idempotency_grant('shop_app');
+	GRANT SELECT ON outbox_subscriptions TO auditor;
+	CREATE VIEW lag AS SELECT name, lag FROM outbox_subscriptions));
+sql('CREATE DATABASE fresh_elsewhere');
+$node->safe_psql('fresh_elsewhere', 'CREATE SCHEMA "Odd schema"; CREATE EXTENSION idempotency SCHEMA "Odd schema"');
+my $upgraded = catalog($node, 'postgres');
+cmp_ok(scalar(keys %$upgraded), '>', 500, 'the catalog of the extension has many entries');
+same_catalog($upgraded, catalog($node, 'fresh'), 'an upgraded database has what a fresh one has', HINT);
+same_catalog(catalog($node, 'restored_once'), catalog($node, 'fresh_elsewhere'), 'in another schema, too', HINT);
+
+# --- dump and restore
+
+command_ok([ 'pg_dump', '-Fc', '-f', "$file.new", $node->connstr('postgres') ], 'pg_dump of the upgraded database');
+my $now = fingerprint('postgres');
+for my $dump (qw(old new))
+{
+	sql("CREATE DATABASE $dump");
+	command_ok([ 'pg_restore', '--exit-on-error', '-d', $node->connstr($dump), "$file.$dump" ], "pg_restore of the $dump one");
+	is(fingerprint($dump), $dump eq 'old' ? $before : $now, 'all of it is there');
+}
+$node->safe_psql('old', q(SELECT idempotency_grant('shop_app')));
+same_catalog(catalog($node, $_), $upgraded, "and its catalog is that of the new version ($_)", HINT) for qw(old new);
+
+# --- there is no way back
+
+for my $version (OLD, '9.9', 'none')
+{
+	my ($code, $stdout, $stderr) = $node->psql('postgres', "ALTER EXTENSION idempotency UPDATE TO '$version'");
+	like($stderr, qr/ERROR: +extension "idempotency" has no update path from version "[\d.]+" to version "\Q$version\E"/,
+		"there is no way to $version, and the server says so");
+}
+everything_works('nothing has changed by that');
+
+done_testing();
