@@ -321,13 +321,12 @@ holds_lapsed(const text *sku, int max, text ***reservations, TimestampTz *next)
 	TimestampTz now = GetCurrentTimestamp();
 	int			room = 16;
 	RelationScan scan;
-	int			lines = 0;
 	int			count = 0;
 
 	*reservations = palloc(room * sizeof(text *));
 	*next = now + HOLD_HORIZON_US;
 	hold_begin_lapsed(&scan, hold, sku, *next, latest);
-	for (; lines < max && relation_scan_next(&scan, row); lines++)
+	while (count < max && relation_scan_next(&scan, row))
 	{
 		slot_getallattrs(row);
 		*next = DatumGetTimestampTz(row->tts_values[HOLD_ATT_EXPIRES_AT]);

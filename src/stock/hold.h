@@ -53,8 +53,8 @@ extern void holds_withdraw(const ItemPointerData *tids, int count);
 extern int	holds_count(const text *reservation);
 
 /*
- * Names of reservations that have lapsed, oldest first, up to a number of
- * lines; of an item, if sku is not NULL.  *next: no other lapses before.
+ * Names of reservations that have lapsed, oldest first, up to a number; of an
+ * item, if sku is not NULL.  *next: no other lapses before.
  */
 extern int	holds_lapsed(const text *sku, int max, text ***reservations,
 						 TimestampTz *next);
