@@ -116,26 +116,25 @@ holds_read(const text *reservation)
 	return holds;
 }
 
-int
-holds_count(const text *reservation)
+bool
+holds_are_there(const text *reservation)
 {
 	Relation	hold = hold_open();
 	TupleTableSlot *row = relation_slot(hold, HOLD_ATTS);
 	SnapshotData dirty;
 	RelationScan scan;
 	ScanKeyData key;
-	int			count = 0;
+	bool		found;
 
 	InitDirtySnapshot(dirty);
 	ScanKeyInit(&key, 1, BTEqualStrategyNumber, F_TEXTEQ,
 				PointerGetDatum(reservation));
 	relation_scan_begin(&scan, hold, HOLD_ATT_RESERVATION + 1, 0, &key, 1, &dirty);
-	while (relation_scan_next(&scan, row))
-		count++;
+	found = relation_scan_next(&scan, row);
 	ExecDropSingleTupleTableSlot(row);
 	relation_scan_end(&scan, NoLock);
 	table_close(hold, NoLock);
-	return count;
+	return found;
 }
 
 /*
