@@ -45,14 +45,15 @@ sql(q(
 	SELECT stock_receive('hat', 10, 'first delivery');
 	SELECT stock_reserve('hat', 3, 'order-1', ttl => '1 h');
 	SELECT stock_reserve('hat', 2, 'order-2', ttl => '1 h');
+	SELECT stock_reserve('hat', 1, 'order-3', ttl => '1 h');
 	SELECT stock_confirm('order-2')));
 sql('DROP PROCEDURE switch()');
 subscribe($node, $receiver, '/hold/open', topics => "'{open}'", headers => q('{"X-Shop": "main"}'));
 subscribe($node, $receiver, '/switch/retried', topics => "'{retried}'",
 	retry_schedule => "'{0 s,1 h}'");
-subscribe($node, $receiver, '/fail/dead', topics => "'{dead}'", retry_schedule => "'{0 s}'");
+subscribe($node, $receiver, '/switch/dead', topics => "'{dead}'", retry_schedule => "'{0 s}'");
 subscribe($node, $receiver, '/ok/done', topics => "'{done}'");
-$receiver->switch('retried', 'fail');
+$receiver->switch($_, 'fail') for qw(retried dead);
 sql(q(
 	SELECT outbox_enqueue('retried', '{"n": 1}', key => 'k');
 	SELECT outbox_enqueue('retried', '{"n": 2}', key => 'k');
@@ -95,14 +96,19 @@ is(copy_sql("SELECT outcome, attempt FROM idem_claim('third', lease => '1 h')"),
 is(copy_sql("SELECT outcome, attempt FROM idem_claim('expired')"), 'claimed|1', 'expired ones are not');
 cmp_ok(copy_sql("SELECT token FROM idem_claim('new', lease => '1 s')"), '>',
 	sql('SELECT max(token) FROM idem_key'), 'tokens go on');
-is(copy_sql("SELECT * FROM stock_level('hat')"), '5|3', 'stock is there');
+is(copy_sql("SELECT * FROM stock_level('hat')"), '4|4', 'stock is there');
 is(copy_sql("SELECT stock_confirm('order-1')"), 'done', 'reservations can be confirmed');
 is(copy_sql("SELECT stock_confirm('order-2')"), 'already_confirmed', 'once');
+copy_sql("UPDATE stock_hold SET expires_at = now() WHERE reservation = 'order-3'");
+ok($node->poll_query_until('copy', q(SELECT string_agg(change::text, ' ' ORDER BY id) = 'reserve expire'
+	FROM stock_history WHERE reservation = 'order-3')), 'and expire there');
 is(copy_sql('SELECT count(*) FROM stock_verify() WHERE NOT ok'), '0', 'the books are right');
 is(copy_sql('SELECT name, url, topics, secret, headers FROM outbox_subscription ORDER BY id'),
 	sql('SELECT name, url, topics, secret, headers FROM outbox_subscription ORDER BY id'), 'subscriptions are there, with their secrets');
 is(copy_sql('SELECT name, waiting, parked, dead FROM outbox_subscriptions ORDER BY name'),
 	"dead|0|0|1\ndone|0|0|0\nopen|0|0|0\nretried|1|1|0", 'so are exceptions and dead letters');
+is(copy_sql('SELECT * FROM outbox_attempts ORDER BY 1, 2, 3'), sql('SELECT * FROM outbox_attempts ORDER BY 1, 2, 3'),
+	'and every attempt at them');
 cmp_ok(copy_sql(q(SELECT outbox_enqueue('open', '{"n": 3}'))), '>',
 	sql(q(SELECT max(position) FROM outbox_log WHERE topic <> 'done')), 'positions go on');
 is(copy_sql(q(SELECT outbox_subscribe('late', 'http://192.0.2.1/', topics => '{none}') IS NOT NULL)), 't',
@@ -149,8 +155,12 @@ like(from_copy('open'), qr/^[123] [123] [123]$/,
 	'after outbox_adopt it sends what was undelivered, and what is new');
 $node->poll_query_until('copy', "SELECT count(*) = 0 FROM outbox_delivery WHERE state <> 'dead'");
 is(from_copy('retried'), '1 2', 'retries and what is parked behind them go on, in order');
+$receiver->switch('dead', 'ok');
+is(copy_sql("SELECT outbox_redrive('dead')"), '1', 'dead letters can be sent again');
+$receiver->wait_for('dead', events => 2);
+is(from_copy('dead'), '1', 'and are');
 is(from_copy('done'), '', 'what was delivered is not sent again, nor what was never committed');
-is(scalar(grep { !$_->{verified} } map { $receiver->requests($_) } qw(open retried)), 0,
+is(scalar(grep { !$_->{verified} } map { $receiver->requests($_) } qw(open retried dead)), 0,
 	'all of it is signed');
 
 done_testing();
