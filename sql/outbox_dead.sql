@@ -35,5 +35,6 @@ SELECT * FROM letters ORDER BY 1;
 SELECT outbox_discard('nobody');
 SELECT outbox_discard(NULL);
 SELECT outbox_unsubscribe('s');
-SELECT count(*) FROM outbox_attempt;
+SELECT (SELECT count(*) FROM outbox_lane) AS lanes, (SELECT count(*) FROM outbox_delivery) AS deliveries,
+	(SELECT count(*) FROM outbox_attempt) AS attempts;
 \i sql/include/ring_end.sql

@@ -66,6 +66,7 @@ sub _lines
 	my %known = map { $_ => 1 } split(/\n/, $other // '');
 
 	return "$sign (not there)\n" unless defined $one;
+	return "$sign there\n" unless defined $other || length $one;
 	return join('', map { "$sign $_\n" } grep { !$known{$_} } split(/\n/, $one));
 }
 
@@ -80,7 +81,8 @@ sub same_catalog
 	{
 		my ($one, $other) = ($have->{$name}, $want->{$name});
 		next if defined $one && defined $other && $one eq $other;
-		push @wrong, "$name\n", _lines('    is:       ', $one, $other), _lines('    should be:', $other, $one);
+		my $lines = _lines('    is:       ', $one, $other) . _lines('    should be:', $other, $one);
+		push @wrong, "$name\n", $lines || "    lines in another order\n";
 	}
 	return ok(!@wrong, $what) || diag("$hint\n", @wrong);
 }

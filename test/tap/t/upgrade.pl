@@ -167,7 +167,16 @@ sql('SELECT idempotency_grant(\'shop_app\')');
 everything_works('with the new ones');
 like($session->query($in_session), qr/^claimed\nt\nt\n*$/, 'a session that was there before goes on');
 $session->quit;
-$node->safe_psql('restored_once', 'ALTER EXTENSION idempotency UPDATE');
+
+# Somebody who has one of the tables, and goes on to another.
+my $reader = session($node, 'restored_once');
+$reader->query_safe('BEGIN; SELECT count(*) FROM "Odd schema".outbox_home');
+my $update = IPC::Run::start([ 'psql', '-Xq', '-v', 'ON_ERROR_STOP=1', '-c', 'ALTER EXTENSION idempotency UPDATE',
+		$node->connstr('restored_once') ], '>', \$output, '2>&1');
+$node->poll_query_until('postgres', "SELECT count(*) = 1 FROM pg_stat_activity WHERE query LIKE 'ALTER EXTENSION%' AND wait_event IN ('relation', 'PgSleep')");
+$reader->query_safe('SELECT count(*) FROM "Odd schema".outbox_subscription; COMMIT');
+$reader->quit;
+ok($update->finish, 'an update and a reader do not deadlock') || diag($output);
 is($node->safe_psql('restored_once', "SELECT count(*), bool_and(identity < 'ffffffff-ffff-ffff-ffff-ffffffffffff') FROM \"Odd schema\".outbox_home"),
 	'1|t', 'of two homes the one is left that was in use');
 
