@@ -33,6 +33,7 @@
 #include "base/settings.h"
 #include "base/shared.h"
 #include "launch/launcher.h"
+#include "launch/protect.h"
 #include "launch/watch.h"
 #include "outbox/register.h"
 #include "stock/escrow.h"
@@ -75,5 +76,6 @@ _PG_init(void)
 	previous_shmem_startup = shmem_startup_hook;
 	shmem_startup_hook = idempotency_shmem_startup;
 	watch_install_hooks();
+	protect_install_hook();
 	launcher_register();
 }

@@ -50,6 +50,9 @@ compat_owns_database(Oid database, Oid role)
 #endif
 }
 
+/* The connection limit of a database whose DROP was interrupted; since 15.4. */
+#define COMPAT_INVALID_DATABASE (-2)
+
 /* 18: a deferrable key counts if asked to; ours is not. */
 static inline Oid
 compat_primary_key_index(Relation table)

@@ -76,14 +76,14 @@ BEGIN
 	IF unused IS NULL THEN
 		RETURN false;
 	END IF;
-	EXECUTE 'LOCK TABLE @extschema@.' || tables || '_' || unused || ' IN ACCESS EXCLUSIVE MODE NOWAIT';
+	EXECUTE format('LOCK TABLE @extschema@.%I IN ACCESS EXCLUSIVE MODE NOWAIT', tables || '_' || unused);
 	-- Another session may have emptied it, and put it to use again.
 	EXECUTE format('UPDATE %s SET state = %L, generation = NULL, opened_at = NULL, closed_at = NULL,
 		quiet_xid = NULL, rest_until = NULL WHERE slot = $1 AND state = $2', ring, 'empty')
 		USING unused, unused_state;
 	GET DIAGNOSTICS emptied = ROW_COUNT;
 	IF emptied > 0 THEN
-		EXECUTE 'TRUNCATE @extschema@.' || tables || '_' || unused;
+		EXECUTE format('TRUNCATE @extschema@.%I', tables || '_' || unused);
 	END IF;
 	RETURN emptied > 0;
 EXCEPTION WHEN lock_not_available THEN

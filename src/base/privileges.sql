@@ -111,6 +111,37 @@ GRANT EXECUTE ON FUNCTION idem_counters(), idem_sample(smallint, integer),
 	outbox_flights(), outbox_rate(double precision, timestamptz, bigint) TO pg_monitor;
 GRANT USAGE ON SCHEMA @extschema@ TO pg_monitor;
 
+/*
+ * What is parsed while the extension is created, such as a view, could come to
+ * use an operator or function of somebody who may create objects in its schema.
+ * On what the server itself has no dependency is written down.
+ */
+DO $$
+DECLARE
+	stranger text;
+BEGIN
+	SET LOCAL search_path = pg_catalog, pg_temp;
+	WITH RECURSIVE ours (class, object) AS (
+		SELECT d.classid, d.objid FROM pg_depend d
+		JOIN pg_extension e ON e.oid = d.refobjid
+		WHERE e.extname = 'idempotency' AND d.deptype = 'e' AND d.refclassid = 'pg_extension'::regclass
+		UNION
+		SELECT d.classid, d.objid FROM ours
+		JOIN pg_depend d ON d.refclassid = ours.class AND d.refobjid = ours.object AND d.deptype IN ('a', 'i')
+	)
+	SELECT pg_describe_object(d.refclassid, d.refobjid, 0) INTO stranger
+	FROM pg_depend d JOIN ours ON d.classid = ours.class AND d.objid = ours.object
+	WHERE d.refclassid NOT IN ('pg_extension'::regclass, 'pg_namespace'::regclass, 'pg_language'::regclass)
+		AND NOT EXISTS (SELECT FROM ours o WHERE o.class = d.refclassid AND o.object = d.refobjid)
+	LIMIT 1;
+	IF stranger IS NOT NULL THEN
+		RAISE EXCEPTION 'extension idempotency would use %', stranger
+			USING ERRCODE = '55000', HINT = 'Create it in a schema where nobody else may create objects.';
+	END IF;
+	SET LOCAL search_path = @extschema@, pg_temp;
+END
+$$;
+
 CREATE FUNCTION idempotency_announce()
 RETURNS void
 LANGUAGE C VOLATILE PARALLEL UNSAFE

@@ -48,6 +48,7 @@ static void
 worker_fix_settings(void)
 {
 	static const char *const fixed[][2] = {
+		{"role", "none"},
 		{"search_path", "pg_catalog, pg_temp"},
 		{"default_transaction_isolation", "read committed"},
 		{"default_transaction_read_only", "off"},

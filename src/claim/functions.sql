@@ -90,7 +90,7 @@ CREATE FUNCTION idem_switch()
 RETURNS boolean
 LANGUAGE sql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
-AS 'SELECT @extschema@.idempotency_ring_switch(''@extschema@.idem_ring'')';
+AS 'SELECT @extschema@.idempotency_ring_switch(''@extschema@.idem_ring''::regclass)';
 COMMENT ON FUNCTION idem_switch() IS
 	'Internal: opens an empty generation of keys as the current one; false: there is none, or the ring is busy.';
 
@@ -140,7 +140,7 @@ BEGIN
 	IF NOT FOUND THEN
 		RETURN false;
 	END IF;
-	PERFORM @extschema@.idempotency_ring_changed('@extschema@.idem_ring');
+	PERFORM @extschema@.idempotency_ring_changed('@extschema@.idem_ring'::regclass);
 	PERFORM @extschema@.idem_count_expired(expired);
 	RETURN true;
 EXCEPTION WHEN lock_not_available THEN
@@ -154,7 +154,7 @@ CREATE FUNCTION idem_truncate()
 RETURNS boolean
 LANGUAGE sql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
-AS 'SELECT @extschema@.idempotency_ring_truncate(''@extschema@.idem_ring'', ''idem_key'', ''retired'')';
+AS 'SELECT @extschema@.idempotency_ring_truncate(''@extschema@.idem_ring''::regclass, ''idem_key''::text, ''retired''::text)';
 COMMENT ON FUNCTION idem_truncate() IS
 	'Internal: truncates a retired generation of keys; false: there is none, or it is locked.';
 

@@ -8,7 +8,8 @@
  * by reload, and looks at everything once a minute in case a wake was lost.
  *
  * It is connected to no database, so that it is in nobody's way.  A worker
- * that ends is started again after a pause.
+ * that ends is started again after a pause, which doubles while it does not
+ * live for long: one that cannot work must neither spin nor fill the log.
  */
 #include "postgres.h"
 
@@ -27,12 +28,15 @@
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
+#include "base/compat.h"
 #include "base/settings.h"
 #include "base/shared.h"
 #include "base/worker.h"
 #include "launch/launcher.h"
 
-#define LAUNCHER_RESTART_MS 1000	/* pause before a worker is started again */
+#define LAUNCHER_RESTART_MS 1000	/* pause before a worker is started again, */
+#define LAUNCHER_RESTART_MAX_MS 60000	/* doubled up to this */
+#define LAUNCHER_LIFE_MS 10000	/* while it lives shorter than this */
 #define LAUNCHER_SCOUT_MS 1000	/* how long a scout may take */
 #define LAUNCHER_RETRY_MS 10000 /* pause after a worker could not be started */
 #define LAUNCHER_RECONCILE_MS 60000
@@ -43,7 +47,10 @@ PGDLLEXPORT void launcher_main(Datum arg);
 typedef struct LauncherWorker
 {
 	BackgroundWorkerHandle *handle; /* NULL: not started */
+	TimestampTz started_at;
+	int			pause_ms;		/* the last one */
 	TimestampTz not_before;		/* when it may be started again */
+	bool		reported;		/* that there is no slot for it */
 } LauncherWorker;
 
 /* A database that was scouted, or is to be. */
@@ -53,6 +60,7 @@ typedef struct LauncherDatabase
 	bool		stale;			/* something has happened there since */
 	bool		vacated;		/* a command needs it for itself */
 	TimestampTz scout_not_before;	/* when it may be scouted again */
+	bool		scout_reported; /* that there is no slot for a scout */
 	LauncherWorker workers[SHARED_SEATS];
 } LauncherDatabase;
 
@@ -98,6 +106,7 @@ launcher_read_databases(void)
 
 		row->database = form->oid;
 		row->wanted = form->datallowconn && !form->datistemplate &&
+			form->datconnlimit != COMPAT_INVALID_DATABASE &&
 			settings_database_wanted(NameStr(form->datname));
 		rows = lappend(rows, row);
 		MemoryContextSwitchTo(old);
@@ -156,8 +165,12 @@ launcher_find_or_add(Oid database)
 	return entry;
 }
 
+/*
+ * Returns NULL if there is no slot, which is said once for each worker.
+ */
 static BackgroundWorkerHandle *
-launcher_start_worker(const char *main, const char *name, WorkerTarget target)
+launcher_start_worker(const char *main, const char *name, WorkerTarget target,
+					  bool *reported)
 {
 	BackgroundWorkerHandle *handle = NULL;
 	MemoryContext old = MemoryContextSwitchTo(TopMemoryContext);
@@ -166,13 +179,16 @@ launcher_start_worker(const char *main, const char *name, WorkerTarget target)
 	worker_define(&worker, main, name);
 	worker.bgw_notify_pid = MyProcPid;
 	memcpy(worker.bgw_extra, &target, sizeof(target));
-	if (!RegisterDynamicBackgroundWorker(&worker, &handle))
+	if (RegisterDynamicBackgroundWorker(&worker, &handle))
+		*reported = false;
+	else
 	{
 		handle = NULL;
-		ereport(WARNING,
+		ereport(*reported ? DEBUG1 : WARNING,
 				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
 				 errmsg("could not start %s: no free background worker slot", name),
 				 errhint("Increase max_worker_processes.")));
+		*reported = true;
 	}
 	MemoryContextSwitchTo(old);
 	return handle;
@@ -205,17 +221,18 @@ launcher_wait_for_scout(BackgroundWorkerHandle *handle)
  * be tried again.
  */
 static bool
-launcher_scout(Oid database)
+launcher_scout(LauncherDatabase *entry)
 {
-	WorkerTarget target = {.database = database,.owner = InvalidOid};
+	WorkerTarget target = {.database = entry->database,.owner = InvalidOid};
 	BackgroundWorkerHandle *handle;
 
-	handle = launcher_start_worker("scout_main", "idempotency scout", target);
+	handle = launcher_start_worker("scout_main", "idempotency scout", target,
+								   &entry->scout_reported);
 	if (handle == NULL)
 		return false;
 	launcher_wait_for_scout(handle);
 	pfree(handle);
-	return shared_last_looked() == database;
+	return shared_last_looked() == entry->database;
 }
 
 /*
@@ -247,7 +264,7 @@ launcher_scout_all(List *rows)
 						   TimestampDifferenceMilliseconds(now, entry->scout_not_before) + 1);
 			continue;
 		}
-		entry->stale = !launcher_scout(row->database);
+		entry->stale = !launcher_scout(entry);
 		if (entry->stale)
 			entry->scout_not_before = TimestampTzPlusMilliseconds(now, LAUNCHER_RETRY_MS);
 		sleep_ms = 0;
@@ -287,6 +304,7 @@ static void
 launcher_forget_stopped(LauncherDatabase *entry, SharedSeat seat)
 {
 	LauncherWorker *worker = &entry->workers[seat];
+	TimestampTz now = GetCurrentTimestamp();
 	pid_t		pid;
 
 	if (worker->handle == NULL ||
@@ -294,8 +312,12 @@ launcher_forget_stopped(LauncherDatabase *entry, SharedSeat seat)
 		return;
 	pfree(worker->handle);
 	worker->handle = NULL;
-	worker->not_before = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
-													 LAUNCHER_RESTART_MS);
+	if (worker->pause_ms == 0 ||
+		TimestampDifferenceExceeds(worker->started_at, now, LAUNCHER_LIFE_MS))
+		worker->pause_ms = LAUNCHER_RESTART_MS;
+	else
+		worker->pause_ms = Min(2 * worker->pause_ms, LAUNCHER_RESTART_MAX_MS);
+	worker->not_before = TimestampTzPlusMilliseconds(now, worker->pause_ms);
 	entry->stale = true;		/* has the owner changed, or gone? */
 }
 
@@ -318,6 +340,7 @@ launcher_tend_worker(LauncherDatabase *entry, SharedSeat seat, bool wanted,
 		if (worker->handle != NULL)
 			TerminateBackgroundWorker(worker->handle);
 		worker->not_before = 0;
+		worker->pause_ms = 0;
 		return 0;
 	}
 	if (worker->handle != NULL)
@@ -326,7 +349,8 @@ launcher_tend_worker(LauncherDatabase *entry, SharedSeat seat, bool wanted,
 		return worker->not_before;
 	worker->handle = launcher_start_worker(is_relay ? "relay_main" : "sweeper_main",
 										   is_relay ? "idempotency relay" : "idempotency sweeper",
-										   target);
+										   target, &worker->reported);
+	worker->started_at = now;
 	if (worker->handle != NULL)
 		return 0;
 	worker->not_before = TimestampTzPlusMilliseconds(now, LAUNCHER_RETRY_MS);
@@ -380,6 +404,20 @@ launcher_tend(const SharedDatabaseInfo *infos, int count, List *rows)
 }
 
 /*
+ * What was wrong may have been mended: all is tried at once.
+ */
+static void
+launcher_end_pauses(LauncherDatabase *entry)
+{
+	entry->scout_not_before = 0;
+	for (int seat = 0; seat < SHARED_SEATS; seat++)
+	{
+		entry->workers[seat].not_before = 0;
+		entry->workers[seat].pause_ms = 0;
+	}
+}
+
+/*
  * One look at everything.  Returns how many milliseconds the launcher may
  * sleep.
  */
@@ -399,12 +437,26 @@ launcher_round(void)
 
 		if (entry == NULL)
 			continue;
+		if (infos[i].check)
+			launcher_end_pauses(entry);
 		entry->stale |= infos[i].check;
 		entry->vacated = infos[i].vacated;
 	}
 	sleep_ms = launcher_scout_all(rows);
 	tend_ms = launcher_tend(infos, count, rows);	/* once: Min is a macro */
 	return Min(sleep_ms, tend_ms);
+}
+
+/*
+ * After a reload what has failed may work.
+ */
+static void
+launcher_end_all_pauses(void)
+{
+	ListCell   *cell;
+
+	foreach(cell, known)
+		launcher_end_pauses(lfirst(cell));
 }
 
 /*
@@ -447,7 +499,8 @@ launcher_main(Datum arg)
 		long		sleep_ms;
 
 		ResetLatch(MyLatch);
-		worker_obey_signals();
+		if (worker_obey_signals())
+			launcher_end_all_pauses();
 		MemoryContextReset(round);
 		MemoryContextSwitchTo(round);
 		sleep_ms = launcher_round();

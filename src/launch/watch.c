@@ -185,8 +185,9 @@ watch_utility(PlannedStmt *statement, const char *query, bool read_only_tree,
 
 	if (watch_may_vacate(database))
 		watch_vacate(database);
-	if (IsA(statement->utilityStmt, CreatedbStmt))
-		watch_wake_at_end();	/* its template may have the extension */
+	if (IsA(statement->utilityStmt, CreatedbStmt) ||	/* of a template that has the extension? */
+		IsA(statement->utilityStmt, AlterDatabaseStmt)) /* may it have workers? */
+		watch_wake_at_end();
 	if (previous_utility)
 		previous_utility(statement, query, read_only_tree, context, params,
 						 environment, dest, completion);

@@ -154,7 +154,7 @@ DECLARE
 	subscription_id bigint;
 	signing_secret  text := coalesce(secret, @extschema@.outbox_secret_generate());
 BEGIN
-	PERFORM @extschema@.idempotency_require_preload('the outbox');
+	PERFORM @extschema@.idempotency_require_preload('the outbox'::text);
 	PERFORM @extschema@.outbox_check_subscription(name, topics, format,
 		max_in_flight, timeout, retry_schedule, start, ordered, partitions);
 	PERFORM @extschema@.outbox_check_url(url);
@@ -243,7 +243,7 @@ BEGIN
 	altered.timeout := coalesce(timeout, altered.timeout);
 	altered.retry_schedule := coalesce(retry_schedule, altered.retry_schedule);
 	PERFORM @extschema@.outbox_check_subscription(altered.name, altered.topics, altered.format,
-		altered.max_in_flight, altered.timeout, altered.retry_schedule, 'latest', altered.ordered,
+		altered.max_in_flight, altered.timeout, altered.retry_schedule, 'latest'::text, altered.ordered,
 		altered.partitions);
 	PERFORM @extschema@.outbox_check_url(altered.url);
 	PERFORM @extschema@.outbox_check_headers(altered.headers);

@@ -11,7 +11,7 @@ LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-	IF NOT @extschema@.idempotency_ring_switch('@extschema@.outbox_ring') THEN
+	IF NOT @extschema@.idempotency_ring_switch('@extschema@.outbox_ring'::regclass) THEN
 		RETURN false;
 	END IF;
 	-- Still under the lock of the ring: whoever comes later writes elsewhere.
@@ -61,7 +61,7 @@ BEGIN
 	LOCK TABLE @extschema@.outbox_lane IN SHARE ROW EXCLUSIVE MODE;
 	EXECUTE oldest INTO upto;
 	RETURN upto IS NOT NULL AND NOT EXISTS (SELECT FROM @extschema@.outbox_lanes_behind(upto))
-		AND @extschema@.idempotency_ring_truncate('@extschema@.outbox_ring', 'outbox_log', 'old');
+		AND @extschema@.idempotency_ring_truncate('@extschema@.outbox_ring'::regclass, 'outbox_log'::text, 'old'::text);
 EXCEPTION WHEN lock_not_available THEN
 	RETURN false;
 END
@@ -165,7 +165,7 @@ LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-	retention interval := current_setting('idempotency.outbox_retention');
+	retention interval := current_setting('idempotency.outbox_retention')::interval;
 	keep      bigint := pg_size_bytes(current_setting('idempotency.outbox_keep_size'));
 	size      numeric := @extschema@.outbox_log_size();
 	oldest    @extschema@.outbox_ring;
@@ -202,7 +202,7 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
 	dead_retention text := current_setting('idempotency.outbox_dead_retention');
-	deleted        bigint := 0;
+	deleted        integer := 0;
 BEGIN
 	UPDATE @extschema@.outbox_subscription SET old_secret = NULL, old_until = NULL
 		WHERE id IN (SELECT s.id FROM @extschema@.outbox_subscription s

@@ -47,6 +47,9 @@ subscription_array(uint64 row, int column, int *count)
 	bool		isnull;
 	ArrayType  *array = DatumGetArrayTypePCopy(query_datum(row, column, &isnull));
 
+	if (ARR_HASNULL(array))
+		elog(ERROR, "an array of subscription \"%s\" has a null in it",
+			 query_text(row, 3));
 	*count = ArrayGetNItems(ARR_NDIM(array), ARR_DIMS(array));
 	return (int64 *) ARR_DATA_PTR(array);
 }

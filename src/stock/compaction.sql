@@ -28,9 +28,9 @@ LANGUAGE sql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 	SELECT @extschema@.outbox_enqueue(
-		topic => current_setting('idempotency.stock_archive_topic'),
-		payload => jsonb_build_object('sku', stock_archive.sku, 'rows', stock_archive.rows),
-		key => stock_archive.sku)
+		current_setting('idempotency.stock_archive_topic'),
+		jsonb_build_object('sku', stock_archive.sku, 'rows', stock_archive.rows),
+		stock_archive.sku, NULL::text, NULL::jsonb, NULL::timestamptz)
 $$;
 COMMENT ON FUNCTION stock_archive(text, jsonb) IS
 	'Internal: an event with some compacted rows of an item.';
@@ -152,20 +152,20 @@ LANGUAGE plpgsql STRICT VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-	kept     interval := current_setting('idempotency.stock_history');
+	kept     interval := current_setting('idempotency.stock_history')::interval;
 	now_used @extschema@.stock_ring;
 	is_used  boolean;
 BEGIN
 	IF EXISTS (SELECT FROM @extschema@.stock_ring ring
 			WHERE ring.state = 'old' AND ring.closed_at <= clock_timestamp() - kept)
-		AND @extschema@.idempotency_ring_truncate('@extschema@.stock_ring', 'stock_history', 'old')
+		AND @extschema@.idempotency_ring_truncate('@extschema@.stock_ring'::regclass, 'stock_history'::text, 'old'::text)
 	THEN
 		RETURN true;
 	END IF;
 	SELECT * INTO now_used FROM @extschema@.stock_ring WHERE state = 'current';
 	EXECUTE 'SELECT EXISTS (SELECT FROM @extschema@.stock_history_' || now_used.slot || ')' INTO is_used;
 	IF is_used AND now_used.opened_at <= clock_timestamp() - kept / 2 THEN
-		PERFORM @extschema@.idempotency_ring_switch('@extschema@.stock_ring');
+		PERFORM @extschema@.idempotency_ring_switch('@extschema@.stock_ring'::regclass);
 	END IF;
 	RETURN false;
 END

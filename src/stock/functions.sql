@@ -124,11 +124,11 @@ LANGUAGE sql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 	SELECT @extschema@.outbox_enqueue(
-		topic => stock_announce.topic,
-		payload => jsonb_build_object('reservation', stock_announce.reservation, 'lines',
+		stock_announce.topic,
+		jsonb_build_object('reservation', stock_announce.reservation, 'lines',
 			(SELECT jsonb_agg(jsonb_build_object('sku', line.sku, 'quantity', line.quantity) ORDER BY line.sku)
 			FROM unnest(skus, quantities) line (sku, quantity))),
-		key => stock_announce.reservation)
+		stock_announce.reservation, NULL::text, NULL::jsonb, NULL::timestamptz)
 $$;
 COMMENT ON FUNCTION stock_announce(text, text, text[], bigint[]) IS
 	'Internal: an event about lines of a reservation.';
@@ -139,10 +139,10 @@ LANGUAGE sql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 	SELECT @extschema@.outbox_enqueue(
-		topic => 'stock.available',
-		payload => jsonb_build_object('sku', stock_announce_available.sku,
+		'stock.available'::text,
+		jsonb_build_object('sku', stock_announce_available.sku,
 			'available', stock_announce_available.available),
-		key => stock_announce_available.sku)
+		stock_announce_available.sku, NULL::text, NULL::jsonb, NULL::timestamptz)
 $$;
 COMMENT ON FUNCTION stock_announce_available(text, bigint) IS
 	'Internal: an event about an item that is available again.';
@@ -251,7 +251,7 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-	before jsonb := '{}';
+	before jsonb := '{}'::jsonb;
 BEGIN
 	IF sku IS NOT NULL THEN
 		PERFORM @extschema@.stock_check_sku(sku);

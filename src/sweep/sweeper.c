@@ -5,7 +5,7 @@
  * It knows nothing of the rows: each room has an SQL function that takes a
  * bounded step, skipping what is locked, and says whether there is more to do.
  * A step is one short transaction, and the sweeper goes on without a pause
- * while there is more.
+ * while there is more.  A room that fails rests for a while, longer each time.
  */
 #include "postgres.h"
 
@@ -15,12 +15,15 @@
 #include "pgstat.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
+#include "utils/timestamp.h"
 
 #include "base/query.h"
 #include "base/settings.h"
 #include "base/worker.h"
 
 #define SWEEP_BATCH 1000
+#define SWEEP_REST_MS 1000
+#define SWEEP_REST_MAX_MS 60000
 
 PGDLLEXPORT void sweeper_main(Datum arg);
 
@@ -28,19 +31,21 @@ typedef struct SweepRoom
 {
 	const char *activity;
 	SavedQuery	sweep;
+	int			rest_ms;		/* 0: it has not failed */
+	TimestampTz rest_until;
 } SweepRoom;
 
 static SweepRoom rooms[] = {
-	{"sweeping keys",
-	{.sql = "SELECT @extschema@.idem_expire($1)",.types = {INT4OID}}},
-	{"sweeping events",
-	{.sql = "SELECT @extschema@.outbox_expire($1)",.types = {INT4OID}}},
-	{"sweeping reservations",
-	{.sql = "SELECT @extschema@.stock_expire($1) > 0",.types = {INT4OID}}},
-	{"compacting stock",
-	{.sql = "SELECT @extschema@.stock_compact($1)",.types = {INT4OID}}},
-	{"forgetting stock",
-	{.sql = "SELECT @extschema@.stock_forget($1)",.types = {INT4OID}}},
+	{.activity = "sweeping keys",
+		.sweep = {.sql = "SELECT @extschema@.idem_expire($1)",.types = {INT4OID}}},
+	{.activity = "sweeping events",
+		.sweep = {.sql = "SELECT @extschema@.outbox_expire($1)",.types = {INT4OID}}},
+	{.activity = "sweeping reservations",
+		.sweep = {.sql = "SELECT @extschema@.stock_expire($1) > 0",.types = {INT4OID}}},
+	{.activity = "compacting stock",
+		.sweep = {.sql = "SELECT @extschema@.stock_compact($1)",.types = {INT4OID}}},
+	{.activity = "forgetting stock",
+		.sweep = {.sql = "SELECT @extschema@.stock_forget($1)",.types = {INT4OID}}},
 };
 
 /*
@@ -62,6 +67,19 @@ sweep_room(SweepRoom *room)
 }
 
 /*
+ * What is broken is broken for long, as a rule, and each failure is a line or
+ * more of the log.
+ */
+static void
+sweep_rest(SweepRoom *room)
+{
+	room->rest_ms = room->rest_ms == 0 ? SWEEP_REST_MS :
+		Min(2 * room->rest_ms, SWEEP_REST_MAX_MS);
+	room->rest_until = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
+												   room->rest_ms);
+}
+
+/*
  * As sweep_room.  What goes wrong in one room, such as a table that is locked
  * for long, must not keep the sweeper from the others.
  */
@@ -74,6 +92,7 @@ sweep_room_or_report(SweepRoom *room)
 	PG_TRY();
 	{
 		more = sweep_room(room);
+		room->rest_ms = 0;
 	}
 	PG_CATCH();
 	{
@@ -83,9 +102,20 @@ sweep_room_or_report(SweepRoom *room)
 		AbortCurrentTransaction();
 		FlushErrorState();
 		RESUME_INTERRUPTS();
+		sweep_rest(room);
 	}
 	PG_END_TRY();
 	return more;
+}
+
+/*
+ * After a reload what has failed may work.
+ */
+static void
+sweep_wake_all(void)
+{
+	for (int i = 0; i < (int) lengthof(rooms); i++)
+		rooms[i].rest_until = 0;
 }
 
 void
@@ -98,8 +128,10 @@ sweeper_main(Datum arg)
 
 		for (int i = 0; i < (int) lengthof(rooms); i++)
 		{
-			worker_obey_signals();
-			more |= sweep_room_or_report(&rooms[i]);
+			if (worker_obey_signals())
+				sweep_wake_all();
+			if (GetCurrentTimestamp() >= rooms[i].rest_until)
+				more |= sweep_room_or_report(&rooms[i]);
 		}
 		if (more)
 			continue;

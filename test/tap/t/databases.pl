@@ -46,6 +46,10 @@ $node->safe_psql('shop', q(SELECT outbox_enqueue('t', '{"n": 1}')));
 $receiver->wait_for('shop', requests => 1);
 is(error_code($node, 'postgres', 'CREATE DATABASE copy TEMPLATE shop'), '',
 	'CREATE DATABASE with a database that has workers as its template, with requests out');
+sql(q(SET allow_in_place_tablespaces = on; CREATE TABLESPACE elsewhere LOCATION ''));
+is(error_code($node, 'postgres', 'ALTER DATABASE shop SET TABLESPACE elsewhere'), '',
+	'ALTER DATABASE SET TABLESPACE');
+wait_for_workers($node, 'shop');
 is(error_code($node, 'postgres', 'ALTER DATABASE shop RENAME TO store'), '',
 	'ALTER DATABASE RENAME');
 ok(wait_for_workers($node, 'store'), 'afterwards the workers come back');
@@ -65,6 +69,7 @@ is(worker_pid($node, 'relay', 'store'), $pid,
 is(error_code($node, 'postgres', 'DROP DATABASE store'), '', 'DROP DATABASE');
 
 create('brief') && sql('DROP DATABASE brief') for 1 .. 3;
+create('brief') && sql('DROP DATABASE brief WITH (FORCE)');
 sql('CREATE DATABASE brief');
 $node->safe_psql('brief', 'CREATE EXTENSION idempotency');
 is(error_code($node, 'postgres', 'DROP DATABASE brief'), '',
@@ -106,10 +111,28 @@ cmp_ok(time() - $start, '<', SOON_S,
 	'a database made from a template that has the extension gets workers soon');
 is(sql("SELECT count(*) FROM pg_stat_activity WHERE datname LIKE 'template%'"), '0',
 	'templates have none');
-sql('ALTER DATABASE fresh ALLOW_CONNECTIONS false');
-sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = 'fresh'");
-is(error_code($node, 'postgres', 'DROP DATABASE fresh'), '',
+for (['IS_TEMPLATE true', 'IS_TEMPLATE false'], ['ALLOW_CONNECTIONS false', 'ALLOW_CONNECTIONS true'])
+{
+	my ($out, $in) = @$_;
+	$start = time();
+	sql("ALTER DATABASE fresh $out");
+	ok(wait_for_no_workers($node, 'fresh'), "$out ends the workers");
+	sql("ALTER DATABASE fresh $in");
+	wait_for_workers($node, 'fresh');
+	cmp_ok(time() - $start, '<', SOON_S, "$in brings them back, and either happens soon");
+}
+sql('CREATE DATABASE barred TEMPLATE fresh');
+wait_for_workers($node, 'barred');
+sql('ALTER DATABASE barred ALLOW_CONNECTIONS false');
+is(error_code($node, 'postgres', 'DROP DATABASE barred'), '',
 	'a database that allows no connections can be dropped');
+
+# So does the server mark a database that it has begun to drop.
+sql(q(UPDATE pg_database SET datconnlimit = -2 WHERE datname = 'fresh'));
+$node->reload;
+ok(wait_for_no_workers($node, 'fresh'), 'a database whose DROP was interrupted has no workers');
+wait_for_workers($node);
+is(error_code($node, 'postgres', 'DROP DATABASE fresh'), '', 'and DROP can finish it');
 
 # --- the server is none the worse
 

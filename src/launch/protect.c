@@ -1,0 +1,137 @@
+/*
+ * protect.c
+ *		Keeps code of others out of the way of our workers.
+ *
+ * Workers change our tables as the extension's owner, who is a superuser as a
+ * rule.  A trigger there would run as that owner, and whoever was granted all
+ * privileges on all tables may create one.  Our SQL functions name the schema,
+ * so who may rename it could put functions of his own in their place.  And our
+ * C code relies on the columns of our tables and types.  So these things are
+ * for superusers, who need nobody's rights, to do.
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "catalog/dependency.h"
+#include "catalog/indexing.h"
+#include "catalog/objectaccess.h"
+#include "catalog/pg_class.h"
+#include "catalog/pg_namespace.h"
+#include "catalog/pg_trigger.h"
+#include "catalog/pg_type.h"
+#include "commands/extension.h"
+#include "miscadmin.h"
+#include "utils/builtins.h"
+#include "utils/fmgroids.h"
+#include "utils/lsyscache.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+
+#include "base/catalog.h"
+#include "launch/protect.h"
+
+static object_access_hook_type previous_object_access = NULL;
+
+static bool
+protect_is_member(Oid class, Oid object)
+{
+	Oid			extension = getExtensionOfObject(class, object);
+
+	return OidIsValid(extension) &&
+		extension == get_extension_oid("idempotency", true);
+}
+
+/*
+ * A composite type is a member as a type, and has columns as a relation.
+ */
+static bool
+protect_is_ours(Oid relation)
+{
+	return protect_is_member(RelationRelationId, relation) ||
+		protect_is_member(TypeRelationId, get_rel_type_id(relation));
+}
+
+/*
+ * A row as this command has just written it; NULL: there is none.
+ */
+static HeapTuple
+protect_new_row(Oid class, Oid index, AttrNumber oid_column, Oid object)
+{
+	Relation	rel = table_open(class, AccessShareLock);
+	ScanKeyData key;
+	SysScanDesc scan;
+	HeapTuple	row;
+
+	ScanKeyInit(&key, oid_column, BTEqualStrategyNumber, F_OIDEQ,
+				ObjectIdGetDatum(object));
+	scan = systable_beginscan(rel, index, true, SnapshotSelf, 1, &key);
+	row = systable_getnext(scan);
+	if (HeapTupleIsValid(row))
+		row = heap_copytuple(row);
+	systable_endscan(scan);
+	table_close(rel, AccessShareLock);
+	return row;
+}
+
+static bool
+protect_trigger_is_on_ours(Oid trigger)
+{
+	HeapTuple	row = protect_new_row(TriggerRelationId, TriggerOidIndexId,
+									  Anum_pg_trigger_oid, trigger);
+
+	return HeapTupleIsValid(row) &&
+		protect_is_ours(((Form_pg_trigger) GETSTRUCT(row))->tgrelid);
+}
+
+/*
+ * The cache still has the old name.
+ */
+static bool
+protect_schema_is_renamed(Oid schema)
+{
+	const Catalog *catalog = catalog_find();
+	HeapTuple	row = protect_new_row(NamespaceRelationId, NamespaceOidIndexId,
+									  Anum_pg_namespace_oid, schema);
+	char	   *name = get_namespace_name(schema);
+
+	return catalog != NULL && catalog->schema == schema &&
+		HeapTupleIsValid(row) && name != NULL &&
+		strcmp(name, NameStr(((Form_pg_namespace) GETSTRUCT(row))->nspname)) != 0;
+}
+
+static void
+protect_refuse(const char *what)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+			 errmsg("must be superuser to %s of extension idempotency", what),
+			 errdetail("Its workers would run what others put there.")));
+}
+
+static void
+protect_object_access(ObjectAccessType access, Oid class, Oid object,
+					  int sub_object, void *arg)
+{
+	if (previous_object_access)
+		previous_object_access(access, class, object, sub_object, arg);
+	if (superuser() || (access != OAT_POST_CREATE && access != OAT_POST_ALTER &&
+						access != OAT_DROP))
+		return;
+	if (class == TriggerRelationId && access == OAT_POST_CREATE &&
+		protect_trigger_is_on_ours(object))
+		protect_refuse("create a trigger on a table");
+	if (class == RelationRelationId && sub_object != 0 && protect_is_ours(object))
+		protect_refuse("change a column of a table or type");
+	if (class == NamespaceRelationId && access == OAT_POST_ALTER &&
+		protect_schema_is_renamed(object))
+		protect_refuse("rename the schema");
+}
+
+void
+protect_install_hook(void)
+{
+	previous_object_access = object_access_hook;
+	object_access_hook = protect_object_access;
+}

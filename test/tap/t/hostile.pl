@@ -1,0 +1,274 @@
+# Nobody gains rights by what he may do around our tables and functions, though
+# our workers are a superuser's.  If this fails, a role that may create objects
+# in a schema, or a trigger on a table, becomes the superuser of the server.
+
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib "$FindBin::RealBin/../lib";
+use PostgreSQL::Test::Utils;
+use Receiver;
+use Server;
+use Test::More;
+
+my $receiver = Receiver->start;
+my $node = new_server('hostile', conf => <<'EOF');
+idempotency.sweep_interval = 50ms
+idempotency.outbox_retention = 0
+idempotency.outbox_dead_retention = 0
+idempotency.stock_history = 0
+idempotency.stock_compact_after = 1
+idempotency.stock_events = on
+idempotency.stock_archive_topic = 'archive'
+EOF
+$node->start;
+
+# What mallory would have others run: it says as whom, and tries to gain by it.
+my $strike = <<'EOF';
+	SET client_min_messages = warning;
+	CREATE SCHEMA mallory AUTHORIZATION mallory;
+	SET SESSION AUTHORIZATION mallory;
+	CREATE FUNCTION mallory.strike() RETURNS void LANGUAGE plpgsql AS $$
+	BEGIN
+		RAISE LOG 'hostile code runs as %', current_user;
+		ALTER ROLE mallory SUPERUSER;
+	EXCEPTION WHEN insufficient_privilege THEN NULL;
+	END $$;
+	CREATE FUNCTION mallory.strike_trigger() RETURNS trigger LANGUAGE plpgsql AS
+		'BEGIN PERFORM mallory.strike(); RETURN NEW; END';
+	GRANT USAGE ON SCHEMA mallory TO PUBLIC;
+EOF
+
+sub sql
+{
+	my ($sql, $db) = @_;
+	return $node->safe_psql($db // 'postgres', $sql);
+}
+
+# As a role; the SQLSTATE, empty if it succeeds.
+sub code_as
+{
+	my ($role, $sql, $db) = @_;
+	return error_code($node, $db // 'postgres', "SET SESSION AUTHORIZATION $role; $sql");
+}
+
+# Whom hostile code has run as, but for her who wrote it.
+sub victims
+{
+	my %victims = map { $_ => 1 } slurp_file($node->logfile) =~ /hostile code runs as (\w+)/g;
+	delete $victims{mallory};
+	return join(' ', sort keys %victims);
+}
+
+# Has every step of the workers been taken?  Calls name the types, so that what
+# mallory has made is not called by the test itself.
+sub exercise
+{
+	my ($db, $name) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	my @before = split(/\|/, sql('SELECT (SELECT max(generation) FROM idem_ring),'
+			  . ' (SELECT max(generation) FROM outbox_ring), (SELECT max(generation) FROM stock_ring)', $db));
+	my $enqueue = 'outbox_enqueue(%s::text, \'{"n": %d}\'::jsonb, %s::text, NULL::text, NULL::jsonb, NULL::timestamptz)';
+
+	sql(qq(
+		SELECT idem_claim('$name'::text, ''::text, NULL::interval, NULL::text, '1 us'::interval, true);
+		SELECT stock_receive('hat'::text, 10::bigint, NULL::text);
+		SELECT stock_reserve('hat'::text, 10::bigint, '$name'::text, '1 us'::interval, 'me'::text)), $db);
+	sql('SELECT ' . sprintf($enqueue, "'fail'", 1, 'NULL') . ', ' . sprintf($enqueue, "'$name'", 1, "'k'"), $db);
+	$receiver->wait_for($name, events => 1);
+	return $node->poll_query_until($db, "SELECT bool_and(ok) FROM (VALUES
+		(NOT EXISTS (SELECT FROM idem_key_0 UNION ALL SELECT FROM idem_key_1 UNION ALL SELECT FROM idem_key_2)),
+		((SELECT max(generation) FROM idem_ring) > $before[0]),
+		((SELECT max(generation) FROM outbox_ring) > $before[1]),
+		((SELECT max(generation) FROM stock_ring) > $before[2]),
+		(NOT EXISTS (SELECT FROM stock_hold)),
+		(NOT EXISTS (SELECT FROM stock_log)),
+		(NOT EXISTS (SELECT FROM outbox_delivery))) v (ok)");
+}
+
+sub subscribe_all
+{
+	my ($db, $name) = @_;
+	subscribe($node, $receiver, "/ok/$name", db => $db, topics => "'{$name,stock.*,archive}'");
+	subscribe($node, $receiver, "/fail/dead$name", db => $db, topics => "'{fail}'", retry_schedule => "'{0 s}'");
+	return;
+}
+
+# --- a role that may create objects in the extension's schema, before it is there
+
+sql('CREATE ROLE mallory LOGIN; CREATE DATABASE tried');
+my $may_create = 'GRANT CREATE ON SCHEMA public TO mallory; GRANT CREATE ON DATABASE tried TO mallory;';
+my %early = (
+	'an operator that fits better' => q(
+		CREATE FUNCTION mallory.ge(numeric, integer) RETURNS boolean LANGUAGE sql AS 'SELECT mallory.strike(); SELECT true';
+		CREATE OPERATOR public.>= (LEFTARG = numeric, RIGHTARG = integer, FUNCTION = mallory.ge)),
+	'an operator for anything and a literal' => q(
+		CREATE FUNCTION mallory.eq(anyelement, text) RETURNS boolean LANGUAGE sql AS 'SELECT mallory.strike(); SELECT true';
+		CREATE OPERATOR public.= (LEFTARG = anyelement, RIGHTARG = text, FUNCTION = mallory.eq)),
+	'a function without defaults' => q(
+		CREATE FUNCTION public.outbox_rate(double precision, timestamptz) RETURNS double precision
+			LANGUAGE sql AS 'SELECT mallory.strike(); SELECT 1.0::double precision'),
+);
+for my $what (sort keys %early)
+{
+	sql("$may_create $strike $early{$what}", 'tried');
+	isnt(error_code($node, 'tried', 'CREATE EXTENSION idempotency'), '', "$what keeps the extension away");
+	sql('SET client_min_messages = warning; DROP OWNED BY mallory', 'tried');
+}
+
+# --- and once it is there: she overloads each of our functions in several ways
+
+sql("CREATE EXTENSION idempotency; $may_create", 'tried');
+wait_for_workers($node, 'tried');
+subscribe_all('tried', 'tried');
+ok(exercise('tried', 'tried'), 'the workers work');
+sql($strike, 'tried');
+cmp_ok(sql(q(
+	SET client_min_messages = warning;
+	SET SESSION AUTHORIZATION mallory;
+	DO $do$
+	DECLARE
+		ours record;
+		types text[];
+	BEGIN
+		FOR ours IN
+			SELECT p.*, string_to_array(oidvectortypes(p.proargtypes), ', ') AS argument_types FROM pg_proc p
+			WHERE p.pronamespace = 'public'::regnamespace AND p.proowner <> 'mallory'::regrole AND p.prokind = 'f'
+		LOOP
+			FOR given IN ours.pronargs - ours.pronargdefaults .. ours.pronargs LOOP
+				FOR variant IN 1..3 LOOP
+					types := CASE variant WHEN 1 THEN ours.argument_types[:given]
+						WHEN 2 THEN array_fill('text'::text, ARRAY[given])
+						ELSE array_replace(array_replace(ours.argument_types[:given], 'regclass', 'text'), 'smallint', 'integer') END;
+					BEGIN
+						EXECUTE format('CREATE FUNCTION public.%I(%s) RETURNS %s LANGUAGE plpgsql AS
+							$f$ BEGIN PERFORM mallory.strike(); RETURN%s; END $f$', ours.proname, array_to_string(types, ', '),
+							pg_get_function_result(ours.oid), CASE WHEN NOT ours.proretset
+							AND ours.prorettype NOT IN ('void'::regtype, 'record'::regtype) THEN ' NULL' END);
+					EXCEPTION WHEN duplicate_function OR invalid_function_definition OR datatype_mismatch OR syntax_error THEN NULL;
+					END;
+				END LOOP;
+			END LOOP;
+		END LOOP;
+	END
+	$do$;
+	SELECT count(*) FROM pg_proc WHERE proowner = 'mallory'::regrole AND pronamespace = 'public'::regnamespace), 'tried'),
+	'>', 50, 'overloads are there');
+terminate_worker($node, $_, 'tried') for qw(relay sweeper);
+ok(exercise('tried', 'tried'), 'the workers go on as before');
+sql(q(
+	SELECT stock_level('hat'::text), stock_verify('hat'::text);
+	SELECT outbox_alter('tried'::text, NULL::text, NULL::text[], NULL::jsonb, NULL::text, 8, NULL::interval, NULL::interval[]);
+	SELECT outbox_pause('tried'::text, 'why'::text), outbox_resume('tried'::text), outbox_redrive('tried'::text, NULL::bigint[]),
+		outbox_discard('tried'::text, NULL::bigint[]), outbox_replay('tried'::text, 1::bigint, NULL::timestamptz),
+		outbox_rotate_secret('tried'::text, '1 h'::interval, NULL::text), outbox_adopt(true);
+	SELECT outbox_subscribe('new'::text, 'http://127.0.0.1:1/'::text, '{none}'::text[], NULL::text, NULL::jsonb, 'standard'::text, true,
+		8, '1 s'::interval, '{0 s}'::interval[], 'latest'::text, 1);
+	SELECT outbox_unsubscribe('new'::text);
+	SELECT count(*) FROM outbox_subscriptions, idem_stats, stock_levels), 'tried');
+is(victims(), '', 'and nothing of hers is run but by herself');
+
+# --- a role with all privileges on all tables
+
+sql('CREATE DATABASE granted');
+sql("CREATE EXTENSION idempotency; GRANT ALL ON ALL TABLES IN SCHEMA public TO mallory; GRANT CREATE ON DATABASE granted TO mallory; $strike;
+	CREATE TYPE mallory.id AS ENUM ('one');
+	CREATE FUNCTION mallory.to_number(mallory.id) RETURNS bigint LANGUAGE sql AS 'SELECT mallory.strike(); SELECT 1::bigint';
+	CREATE CAST (mallory.id AS bigint) WITH FUNCTION mallory.to_number AS IMPLICIT", 'granted');
+wait_for_workers($node, 'granted');
+my %refused = (
+	'a trigger' => 'CREATE TRIGGER t BEFORE INSERT OR UPDATE ON outbox_lane FOR EACH ROW EXECUTE FUNCTION mallory.strike_trigger()',
+	'a trigger of a view' => 'CREATE TRIGGER t INSTEAD OF DELETE ON outbox_log FOR EACH ROW EXECUTE FUNCTION mallory.strike_trigger()',
+	'a foreign key, checked as the owner with a cast' => 'CREATE TABLE mallory.t (id mallory.id REFERENCES outbox_subscription)',
+	'a rule' => 'CREATE RULE r AS ON UPDATE TO outbox_lane DO ALSO SELECT mallory.strike()',
+	'a default' => 'ALTER TABLE outbox_attempt ALTER at SET DEFAULT now()',
+	'a constraint' => 'ALTER TABLE outbox_lane ADD CHECK (mallory.strike() IS NULL)',
+	'an index' => 'CREATE INDEX ON outbox_lane ((mallory.strike()))',
+	'row security' => 'ALTER TABLE outbox_lane ENABLE ROW LEVEL SECURITY',
+	'a policy' => 'CREATE POLICY p ON outbox_lane USING (mallory.strike() IS NULL)',
+	'a child' => 'CREATE TABLE mallory.child () INHERITS (outbox_lane)',
+	'an event trigger' => 'CREATE EVENT TRIGGER e ON sql_drop EXECUTE FUNCTION mallory.strike_trigger()',
+	'another function of ours' => 'ALTER EXTENSION idempotency ADD FUNCTION mallory.strike()',
+	'no extension' => 'DROP EXTENSION idempotency',
+);
+is(code_as('mallory', $refused{$_}, 'granted'), '42501', "all privileges on tables are none for $_") for sort keys %refused;
+is(code_as('mallory', 'CREATE TABLE mine (); CREATE TRIGGER t BEFORE INSERT ON mine FOR EACH ROW EXECUTE FUNCTION mallory.strike_trigger()',
+		'granted') . error_code($node, 'granted',
+		'CREATE TRIGGER t BEFORE INSERT ON outbox_subscription FOR EACH ROW EXECUTE FUNCTION suppress_redundant_updates_trigger(); DROP TRIGGER t ON outbox_subscription'),
+	'', 'who has the right can create triggers');
+subscribe_all('granted', 'granted');
+ok(exercise('granted', 'granted'), 'the workers work');
+is(victims(), '', 'and run nothing of hers');
+
+# --- an application with names of its own in its way
+
+sql(q(SELECT idempotency_grant('mallory')), 'granted');
+my $names = q(
+	CREATE TEMP TABLE outbox_subscription (); CREATE TEMP TABLE stock_item (); CREATE TEMP TABLE stock_log ();
+	CREATE TEMP TABLE idem_ring (); CREATE TEMP TABLE idem_key_0 (); CREATE TEMP TABLE outbox_log_0 (); CREATE TEMP VIEW stock_levels AS SELECT;
+	CREATE FUNCTION mallory.now() RETURNS timestamptz LANGUAGE sql AS 'SELECT mallory.strike(); SELECT pg_catalog.now()';
+	CREATE FUNCTION mallory.clock_timestamp() RETURNS timestamptz LANGUAGE sql AS 'SELECT mallory.strike(); SELECT pg_catalog.now()';
+	CREATE FUNCTION mallory.eq(text, text) RETURNS boolean LANGUAGE sql AS 'SELECT mallory.strike(); SELECT true';
+	CREATE OPERATOR mallory.= (LEFTARG = text, RIGHTARG = text, FUNCTION = mallory.eq);
+	SET search_path = mallory, pg_temp, pg_catalog, public;);
+is(code_as('mallory', "$names
+	SELECT idem_claim('mine'), outbox_enqueue('t', '{}'), stock_reserve('hat', 1, 'mine'), stock_level('hat');
+	SELECT idem_claim_many('{a,b}'); SELECT stock_cancel('mine')", 'granted'), '', 'an application may hide all names');
+is(victims(), '', 'and none of them is used with the rights of others');
+
+# --- the owner of a database
+
+sql('CREATE ROLE landlord LOGIN; CREATE DATABASE rented OWNER landlord');
+sql('CREATE EXTENSION idempotency', 'rented');
+wait_for_workers($node, 'rented');
+is(code_as('landlord', 'CREATE TABLE mine ()', 'rented'), '', 'the owner of a database may create in the schema public');
+%refused = (
+	'ALTER SCHEMA public RENAME TO moved' => '42501',
+	'DROP EXTENSION idempotency' => '42501',
+	'DROP TABLE outbox_lane CASCADE' => '2BP01',
+	'DROP FUNCTION idem_switch() CASCADE' => '2BP01',
+	'ALTER TABLE outbox_lane RENAME TO lane' => '42501',
+	'ALTER DATABASE rented SET idempotency.relays = 8' => '55P02',
+	'ALTER ROLE landlord SET idempotency.databases = nowhere' => '55P02',
+	'ALTER DATABASE rented SET idempotency.stock_events = off' => '42501',
+	'ALTER DATABASE rented SET session_replication_role = replica' => '42501',
+);
+is(code_as('landlord', $_, 'rented'), $refused{$_}, "$_: not for him") for sort keys %refused;
+is(code_as('landlord', 'ALTER DATABASE rented SET role = landlord; ALTER DATABASE rented SET search_path = nowhere;'
+		  . "ALTER DATABASE rented SET idempotency.ttl = '1 s'; ALTER DATABASE rented SET transform_null_equals = on"),
+	'', 'what he may set');
+terminate_worker($node, $_, 'rented') for qw(relay sweeper);
+sql('ALTER DATABASE rented RESET ALL');
+subscribe_all('rented', 'rented');
+ok(exercise('rented', 'rented'), 'does not reach into the workers');
+is(code_as('landlord', 'CREATE SCHEMA other; ALTER SCHEMA other RENAME TO another', 'rented'), '', 'other schemas he may rename');
+
+# --- an owner of the extension who is no superuser
+
+sql('CREATE ROLE boss SUPERUSER; CREATE DATABASE sold');
+sql('SET SESSION AUTHORIZATION boss; CREATE EXTENSION idempotency', 'sold');
+wait_for_workers($node, 'sold');
+sql("GRANT CREATE ON DATABASE sold TO mallory; GRANT CREATE ON SCHEMA public TO mallory; REASSIGN OWNED BY boss TO mallory; $strike", 'sold');
+terminate_worker($node, $_, 'sold') for qw(relay sweeper);
+is(sql(q(SELECT string_agg(DISTINCT usename, ' ') FROM pg_stat_activity WHERE datname = 'sold' AND backend_type ~ '^idempotency')), 'mallory',
+	'the workers run as the owner');
+%refused = (
+	'a column less' => 'ALTER TABLE idem_ring DROP COLUMN rest_until',
+	'a column of another type' => 'ALTER TABLE idem_ring ALTER COLUMN quiet_xid TYPE text USING NULL',
+	'one more column' => 'ALTER TABLE outbox_lane ADD COLUMN more text',
+	'a column that may be null' => 'ALTER TABLE stock_hold ALTER COLUMN expires_at DROP NOT NULL',
+	'a field of a type' => 'ALTER TYPE idem_answer ADD ATTRIBUTE more text',
+	'a trigger' => 'CREATE TRIGGER t BEFORE UPDATE ON outbox_lane FOR EACH ROW EXECUTE FUNCTION mallory.strike_trigger()',
+);
+is(code_as('mallory', $refused{$_}, 'sold'), '42501', "he may not have our C code meet $_") for sort keys %refused;
+is(code_as('mallory', 'CREATE RULE r AS ON UPDATE TO outbox_ring DO ALSO SELECT mallory.strike()', 'sold'), '', 'he may have a rule');
+my $own = () = slurp_file($node->logfile) =~ /hostile code runs as mallory/g;
+subscribe_all('sold', 'sold');
+ok(exercise('sold', 'sold'), 'the workers work');
+my $more = () = slurp_file($node->logfile) =~ /hostile code runs as mallory/g;
+cmp_ok($more, '>', $own, 'and run it');
+is(victims(), '', 'as him who made it');
+is(sql('SELECT rolsuper FROM pg_roles WHERE rolname = \'mallory\''), 'f', 'nobody has become a superuser');
+
+done_testing();
