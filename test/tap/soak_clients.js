@@ -61,10 +61,10 @@ const TRACED = 'WITH t AS (INSERT INTO trace VALUES ($4))';
 
 /* The keys of a scope, of which the newest are fought for. */
 class Keys {
-  constructor(scope) {
-    this.scope = scope;
+  constructor() {
     this.newest = KEYS;
     this.granted = new Map();	// by key: the largest token that is surely committed
+    this.leases = new Map();	// by key: until when the owner has not let go
   }
 
   pick(client) {
@@ -74,9 +74,23 @@ class Keys {
     return `${this.newest - client.below(KEYS)}`;
   }
 
-  grant(key, token) {
+  /* Answers may come in another order than they were given. */
+  grant(key, token, until) {
     ledger.grant(token);
-    this.granted.set(key, Math.max(token, this.granted.get(key) ?? 0));
+    if (this.isLate(key, token))
+      return;
+    this.granted.set(key, token);
+    this.leases.set(key, until);
+  }
+
+  /* Whether a token is newer than one whose lease had not run out then. */
+  isLeased(key, token, at) {
+    return token > (this.granted.get(key) ?? 0) && at < (this.leases.get(key) ?? 0);
+  }
+
+  letGo(key, token) {
+    if (!this.isLate(key, token))
+      this.leases.delete(key);
   }
 
   isLate(key, token) {
@@ -84,9 +98,9 @@ class Keys {
   }
 }
 
-const requests = new Keys('request');
-const messages = new Keys('message');
-const jobs = new Keys('job');
+const requests = new Keys();
+const messages = new Keys();
+const jobs = new Keys();
 
 class Rollback extends Error {}
 
@@ -352,15 +366,18 @@ class Client extends Member {
 
   async job() {
     const key = jobs.pick(this);
+    const leaseMs = 20 + this.below(100);
     const [claim] = await this.send(SQL.claim,
-      [key, 'job', `${20 + this.below(100)} ms`, `${TTL_MS} ms`, this.random() < 0.7]);
+      [key, 'job', `${leaseMs} ms`, `${TTL_MS} ms`, this.random() < 0.7]);
     if (claim.outcome !== 'claimed') {
       this.replay('job', key, claim);
       return;
     }
     count(claim.attempt > 1 ? 'taken over' : 'claimed');
+    if (jobs.isLeased(key, Number(claim.token), Number(claim.claimed_at)))
+      report(`job ${key} is granted with the token ${claim.token} while ${jobs.granted.get(key)} has it`);
     if (!this.soft)
-      jobs.grant(key, Number(claim.token));
+      jobs.grant(key, Number(claim.token), Number(claim.asked_at) + leaseMs);
     if (this.random() < 0.1)
       return;
     await sleep(this.below(160));
@@ -373,6 +390,7 @@ class Client extends Member {
   async asOwner(what, key, { token }, call) {
     const late = jobs.isLate(key, Number(token));
 
+    jobs.letGo(key, Number(token));
     try {
       const rows = await call();
       count(what);
