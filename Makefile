@@ -4,18 +4,21 @@
 #   make install            into that server
 #   make installcheck       pg_regress and isolation tests on a running server
 #   make check              every test, on private clusters; needs nothing but make
+#   make soak               the crash test for SOAK_SECONDS (600), likewise
 #   make demo               the demonstration, likewise
 #   make bench              the measurements, against their peers, likewise
 #
 # "make WERROR=1" turns warnings into errors.
 
-# These three install what they need, a compiler and a server included, so they
-# have to run where neither is there yet: nothing below may be read for them.
-ifneq ($(filter check demo bench,$(MAKECMDGOALS)),)
+# These install what they need, a compiler and a server included, so they have
+# to run where neither is there yet: nothing below may be read for them.
+ifneq ($(filter check soak demo bench,$(MAKECMDGOALS)),)
 
-.PHONY: check demo bench
+.PHONY: check soak demo bench
 check:
 	@test/run check $(SUITE) $(TESTS)
+soak:
+	@test/run soak
 demo:
 	@demo/run
 bench:

@@ -321,7 +321,8 @@ endpoint_finish_due(Endpoint *endpoint, bool count, List *settled)
 }
 
 /*
- * Writes down what can be of all runs.
+ * Writes down what can be of all runs, and the whole of those that have finished
+ * and have none but such ahead of them.
  */
 static void
 endpoint_settle_runs(Endpoint *endpoint)
@@ -335,10 +336,10 @@ endpoint_settle_runs(Endpoint *endpoint)
 
 		at_head &= run_is_finished(run);
 		if (!endpoint->discarding && (at_head || run_has_news(run)))
-			run_settle(run);
+			run_settle(run, at_head);
 	}
 	foreach(cell, endpoint->due_runs)
-		run_settle(lfirst(cell));
+		run_settle(lfirst(cell), run_is_finished(lfirst(cell)));
 }
 
 /*

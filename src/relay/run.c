@@ -525,15 +525,14 @@ run_settle_item(RunItem *item)
 }
 
 void
-run_settle(Run *run)
+run_settle(Run *run, bool whole)
 {
-	bool		finished = run_is_finished(run);
-
+	Assert(!whole || run_is_finished(run));
 	for (int i = 0; i < run->batch.count; i++)
 	{
 		RunItem    *item = &run->items[i];
 
-		if (run_is_news(item) || (finished && !item->settled))
+		if (run_is_news(item) || (whole && !item->settled))
 			run_settle_item(item);
 	}
 	run->news = 0;

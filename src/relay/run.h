@@ -78,10 +78,12 @@ extern const OutboxLane *run_lane_after(const Run *run);
 extern bool run_has_news(const Run *run);
 
 /*
- * Inside a transaction: writes down what is news, or all that is not yet
- * written of a run that is finished.
+ * Inside a transaction: writes down what is news, or, of a run that is
+ * finished, the whole of what is not yet written.  What is parked in a run must
+ * not be written before the runs ahead of it are: an earlier event of its key
+ * may be parked there, and would be overtaken.
  */
-extern void run_settle(Run *run);
+extern void run_settle(Run *run, bool whole);
 
 /* Appends the positions of events that are still to be written down. */
 extern List *run_positions(const Run *run, List *positions);

@@ -1,68 +1,29 @@
 /*
  * stock_clients.js
- *		Clients of a shop that buy, pay, return and forget, each in a connection
- *		of its own that may die at any time, and a ledger of what they were told.
+ *		Clients of a shop that buy, pay, return and forget, and a ledger of what
+ *		they were told.  What tells them to, and the environment, are in crowd.js.
  *
  * A reservation belongs to one client, so that the ledger knows in which states
  * it can be: each answer leaves those that fit, and each transaction whose end
  * nobody has learnt leaves those before and after it.  Some names are shared by
  * all clients; of these only the log is looked at.
  *
- * Lines of the input:
- *   run PORT         the clients do business with the server on that port
- *   stop             they finish what they are at; prints "stopped"
- *   check            compares the database with the ledger; prints "wrong ..."
- *                    for what does not fit, now or before, and then "checked N reservations"
- *   counts           prints "counts" and JSON: how often what was answered
- *
- * Environment: SEED, CLIENTS, SKUS, that of libpq.
+ * Environment: CLIENTS, SKUS.
  */
 'use strict';
 
-const readline = require('readline');
-
-const { Client } = require(require.resolve('pg', { paths: [`${__dirname}/../../docs/recipes`] }));
+const { count, Died, Member, obey, report } = require('./crowd');
 
 const SKUS = Number(process.env.SKUS);
 const HOT_SKUS = 4;
 const RECENT = 12;		// reservations that a client comes back to
 const SHARED_NAMES = 6;	// at a time, by all clients
-const RETRY_MS = 25;
-const CONNECT_MS = 5000;
-const MAX_WRONG = 20;
 
 const sku = (number) => `sku-${number}`;
-const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 
-let port = null;
-let stopping = true;
-let running = [];
-const counts = {};
-const wrong = [];
 const reservations = new Map();	// by name
 const notes = new Map();		// of stock that came in, and corrections
 let sharedSince = 0;
-
-function count(what) {
-  counts[what] = (counts[what] ?? 0) + 1;
-}
-
-function report(what) {
-  if (wrong.length < MAX_WRONG)
-    wrong.push(what);
-  count('wrong');
-}
-
-/* mulberry32 */
-function randomizer(seed) {
-  let state = seed >>> 0;
-  return () => {
-    state = (state + 0x6d2b79f5) >>> 0;
-    let t = Math.imul(state ^ (state >>> 15), state | 1);
-    t = (t + Math.imul(t ^ (t >>> 7), t | 61)) ^ t;
-    return ((t ^ (t >>> 14)) >>> 0) / 4294967296;
-  };
-}
 
 // ---- the ledger
 
@@ -200,18 +161,11 @@ const QUERIES = {
   adjust: 'SELECT stock_adjust($1, $2, $3)',
 };
 
-class Died extends Error {}
-
-class Shopper {
+class Shopper extends Member {
   constructor(number) {
-    this.number = number;
-    this.random = randomizer(Number(process.env.SEED) + 7919 * number);
+    super(number);
     this.recent = [];
     this.made = 0;
-  }
-
-  pick(list) {
-    return list[Math.floor(this.random() * list.length)];
   }
 
   /* Few are hot, so that they are fought for; the others come and go. */
@@ -301,17 +255,6 @@ class Shopper {
       kind === 'confirm' || kind === 'cancel' ? this.settle(entry, kind) : this.prolong(entry, kind);
   }
 
-  /* Sends a query; who has died leaves its answer open. */
-  async send(sql, parameters) {
-    try {
-      return (await this.client.query({ text: sql, values: parameters })).rows;
-    } catch (error) {
-      if (error.severity !== 'ERROR')
-        throw new Died(error.message);
-      throw error;
-    }
-  }
-
   async take(step) {
     step.sent = Date.now();
     const [row] = await this.send(...step.query);
@@ -399,21 +342,8 @@ class Shopper {
     }
   }
 
-  async run() {
-    while (!stopping) {
-      this.client = new Client({ port, connectionTimeoutMillis: CONNECT_MS });
-      this.client.on('error', () => {});
-      try {
-        await this.client.connect();
-        while (!stopping)
-          await (this.random() < 0.5 ? this.alone() : this.together());
-        await this.client.end();
-      } catch (error) {
-        this.client.connection.stream.destroy();
-        if (!stopping)
-          await sleep(RETRY_MS);
-      }
-    }
+  async act() {
+    await (this.random() < 0.5 ? this.alone() : this.together());
   }
 }
 
@@ -498,10 +428,8 @@ function checkNotes(rows) {
       report(`${kind}, ${note}: is lost`);
 }
 
-async function check() {
-  const client = new Client({ port });
+async function check(client) {
   const query = async (sql) => (await client.query(sql)).rows;
-  await client.connect();
   await client.query('BEGIN ISOLATION LEVEL REPEATABLE READ');
   const rows = await query('SELECT id, sku, change, quantity::int, reservation, note FROM stock_history ORDER BY id');
   const holds = await query('SELECT reservation, sku, quantity::int FROM stock_hold');
@@ -517,41 +445,8 @@ async function check() {
   const checked = checkReservations(lines);
   for (const { sku: of, detail } of await query('SELECT sku, detail FROM stock_verify() WHERE NOT ok'))
     report(`${of}: ${detail}`);
-  await client.end();
-  wrong.splice(0).forEach((what) => console.log(`wrong ${what}`));
-  console.log(`checked ${checked} reservations`);
-}
-
-// ---- the input
-
-async function obey([verb, argument]) {
-  switch (verb) {
-    case 'run':
-      port = Number(argument);
-      if (stopping) {
-        stopping = false;
-        running = shoppers.map((shopper) => shopper.run());
-      }
-      break;
-    case 'stop':
-      stopping = true;
-      await Promise.all(running);
-      console.log('stopped');
-      break;
-    case 'check':
-      await check().catch((error) => console.log(`wrong ${error.stack}\nchecked nothing`));
-      break;
-    case 'counts':
-      console.log(`counts ${JSON.stringify(counts)}`);
-      break;
-    default:
-      throw new Error(verb);
-  }
+  return `${checked} reservations`;
 }
 
 const shoppers = Array.from({ length: Number(process.env.CLIENTS) }, (_, i) => new Shopper(i + 1));
-let last = Promise.resolve();
-
-readline.createInterface({ input: process.stdin }).on('line', (line) => {
-  last = last.then(() => obey(line.split(' ')));
-}).on('close', () => process.exit(0));
+obey(shoppers, check);

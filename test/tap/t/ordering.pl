@@ -79,6 +79,25 @@ my ($last_of_a) = grep { $requests[$_]{data}{key} eq 'a' && $requests[$_]{data}{
 is($last_of_a, $#requests, 'events of another key, or without one, do not wait');
 wait_until($node, 'SELECT count(*) = 0 FROM outbox_delivery', 'no row is left of them');
 
+# --- what is parked in one batch does not overtake what is parked in the one before
+
+subscribe($node, $receiver, '/told/batches', topics => "'{batches}'",
+	retry_schedule => "'{0 s,300 ms,300 ms}'");
+sql(q(
+	SELECT outbox_enqueue('batches', '{"key": "slow", "n": 1, "hold": true}', key => 'slow');
+	SELECT outbox_enqueue('batches', '{"key": "k", "n": 1, "fail": 1}', key => 'k');
+	SELECT outbox_enqueue('batches', '{"key": "k", "n": 2}', key => 'k')));
+$receiver->wait_for('batches', requests => 2);
+sql(q(
+	SELECT outbox_enqueue('batches', '{"key": "other", "n": 1, "fail": 1}', key => 'other');
+	SELECT outbox_enqueue('batches', '{"key": "k", "n": 3}', key => 'k')));
+$receiver->wait_for('batches', requests => 5);
+wait_for_pass($node);
+$receiver->release('batches');
+$receiver->wait_for('batches', events => 5);
+is($receiver->overtakings('batches'), 0, 'nothing is overtaken by what was read later');
+wait_until($node, 'SELECT count(*) = 0 FROM outbox_delivery', 'no row is left of that');
+
 # --- a dead event lets the next of its key go
 
 subscribe($node, $receiver, '/told/mortal', topics => "'{mortal}'",

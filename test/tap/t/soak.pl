@@ -1,0 +1,190 @@
+# Everything at once: claims of all kinds, orders, their ends and their events,
+# while the receivers fail, relays come and go, all rings turn as fast as they
+# can, and one process of the server after another is killed.  If this fails,
+# something that somebody was told is not so: work is lost or done twice, an
+# event is lost, invented or overtaken, a late owner has got through, or a piece
+# is sold twice.  The seed repeats what the clients try, if not in which order
+# they get there.
+#
+# SOAK_SECONDS: how long; SEED; KILLS, a pattern of who is killed, to find out
+# what a failure comes from.
+
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib "$FindBin::RealBin/../lib";
+use Havoc;
+use Program;
+use Server;
+use Test::More;
+
+use constant {
+	CLIENTS => 12,
+	STEPS_BETWEEN => 60,
+	CHECK_EVERY_S => 60,
+	TTL_S => 2,
+	DOWN_MS => 500,
+};
+
+my $seconds = $ENV{SOAK_SECONDS} // 8;
+my $seed = $ENV{SEED} // int(rand(2**31));
+srand($seed);
+note("seed $seed");
+
+my $node = start_server('soak', conf => <<EOF);
+max_connections = @{[CLIENTS + 16]}
+log_statement = none
+autovacuum_naptime = 1s
+idempotency.relays = 2
+idempotency.ttl = @{[TTL_S]}
+idempotency.sweep_interval = 20ms
+idempotency.outbox_retention = 0
+idempotency.stock_items = 24
+idempotency.stock_compact_after = 20
+idempotency.stock_events = on
+EOF
+
+sub sql
+{
+	return $node->safe_psql('postgres', shift);
+}
+
+# What an operation does to the database, besides what the extension does.
+# Nothing in these tables keeps anything from happening twice.
+sql(<<'SQL');
+CREATE TABLE trace (operation text);
+CREATE TABLE effect (operation text, scope text, key text, token bigint, claimed_at float8, kept_until float8);
+CREATE TABLE booking (operation text, change stock_change, reservation text, sku text, quantity bigint);
+CREATE INDEX ON booking (reservation);
+INSERT INTO booking SELECT 'opening', 'receive', NULL, 'sku-' || n, 50 FROM generate_series(0, 39) n;
+SELECT format('SELECT stock_receive(%L, %s, %L)', sku, quantity, operation) FROM booking \gexec
+SQL
+
+my $secret = sql('SELECT outbox_secret_generate()');
+my $clients = Program->start([ 'node', "$FindBin::RealBin/../soak_clients.js" ],
+	PGHOST => $node->host, PGUSER => scalar(getpwuid($<)), PGDATABASE => 'postgres',
+	SEED => $seed, CLIENTS => CLIENTS, TTL_MS => 1000 * TTL_S, SECRET => $secret);
+my ($port) = $clients->line('port') =~ /(\d+)/;
+my $havoc = Havoc->new($node, $clients, $seed);
+
+sub subscribe_to_all
+{
+	my ($name, $more) = @_;
+	sql("SELECT outbox_subscribe('$name', 'http://127.0.0.1:$port/$name', secret => '$secret',"
+		  . " topics => '{shop.*,stock.expired}', $more)");
+	return;
+}
+
+# What fails is tried until it is accepted, but for what picky refuses.
+my $patience = "retry_schedule => '0 s'::interval || array_fill(interval '20 ms', ARRAY[99]), timeout => '400 ms'";
+subscribe_to_all('plain', $patience);
+subscribe_to_all('lanes', "$patience, partitions => 4");
+subscribe_to_all('free', "$patience, ordered => false, format => 'cloudevents'");
+subscribe_to_all('picky', "retry_schedule => '{0 s,20 ms,20 ms}'");
+
+# --- who is killed, and what else goes on
+
+sub set
+{
+	my ($name, $value) = @_;
+	return defined eval {
+		sql("ALTER SYSTEM SET idempotency.$name = $value");
+		sql('SELECT pg_reload_conf()');
+	};
+}
+
+sub killings_of_types
+{
+	return map { my $type = $_; ($type => sub { $havoc->kill_type($type) }) } @_;
+}
+
+sub terminations_of_types
+{
+	return map { my $type = $_; ("$type, terminated" => sub { $havoc->terminate("backend_type = '$type'", 1) }) } @_;
+}
+
+my @workers = ('idempotency launcher', 'idempotency relay', 'idempotency sweeper');
+my %killings = (
+	killings_of_types(@workers, 'client backend', 'checkpointer', 'walwriter', 'background writer', 'autovacuum launcher'),
+	terminations_of_types(@workers),
+	'a client in a transaction' => sub { $havoc->kill_one("state = 'idle in transaction'") },
+	'many clients' => sub { $havoc->terminate("backend_type = 'client backend'", CLIENTS / 3) },
+	'the postmaster' => sub { $havoc->kill_postmaster && $havoc->start_again },
+	'the whole server' => sub { $havoc->kill_server && $havoc->start_again },
+	'the server, immediately' => sub { $havoc->stop_and_start('immediate') },
+	'the server, fast' => sub { $havoc->stop_and_start('fast') },
+	'endpoints' => sub { $clients->say('down ' . DOWN_MS); 1 },
+	'some relays' => sub { set('relays', 1 + int(rand(4))) },
+	'the log' => sub { set('outbox_retention', int(rand(2))) },
+);
+
+my $kills = $ENV{KILLS} // '.';
+delete $killings{$_} for grep { !/$kills/ } keys %killings;
+
+# --- what is true whenever nothing moves any more
+
+# All reservations have ended, and all events have been delivered.
+sub settle
+{
+	my ($what) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+
+	wait_until($node, 'SELECT count(*) = 0 FROM stock_hold', "$what: what nobody has paid expires");
+	wait_until($node, 'SELECT bool_and(position = last_value AND waiting = 0 AND parked = 0)'
+		  . ' FROM outbox_subscriptions, outbox_position_seq', "$what: all is delivered");
+	return;
+}
+
+sub check
+{
+	my ($what) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+
+	$havoc->stop_clients($what);
+	settle($what);
+	$havoc->check($what);
+	return;
+}
+
+my $end = time + $seconds;
+do
+{
+	my $left = $end - time;
+	$havoc->start_clients;
+	$havoc->get_on('their start', STEPS_BETWEEN);
+	$havoc->wreak($left < CHECK_EVERY_S ? $left : CHECK_EVERY_S, STEPS_BETWEEN, %killings);
+	check('after ' . $havoc->deaths . ' deaths');
+	diag(sprintf('%d s left, %d deaths, %d operations acknowledged, %d events delivered',
+		$end - time, $havoc->deaths, @{ $havoc->counts }{qw(acknowledged delivered)})) if $ENV{SOAK_SECONDS};
+} while (time < $end && Test::More->builder->is_passing);
+
+$node->restart;
+check('after a restart');
+
+# What was refused for good goes again.  An answer says that this was heard.
+$clients->say('patient');
+$havoc->counts;
+sql("SELECT outbox_redrive('picky')");
+check('after a redrive');
+is(sql('SELECT count(*) FROM outbox_dead'), '0', 'nothing is dead any more');
+
+# --- was there anything to it?
+
+my $counts = $havoc->counts;
+note(join("\n", map { "$_: $counts->{$_}" } sort keys %$counts));
+my %least = (
+	acknowledged => 1200, refused => 100, unknown => 3, delivered => 3000, repeated => 50, replayed => 100,
+	claimed => 50, 'taken over' => 20, late => 5, completed => 100, failed => 10, in_progress => 20,
+	complete => 20, fail => 5, renew => 10, 'give back' => 5,
+	reserved => 100, 'confirm done' => 20, 'cancel done' => 10, 'confirm expired' => 1,
+	released => 10, 'rolled back to savepoint' => 20, 'refused ID001' => 5,
+	map { ("fault $_" => 10) } qw(refuse error busy reset half hang late slow));
+cmp_ok($counts->{$_} // 0, '>=', $least{$_}, "at least $least{$_}: $_") for sort keys %least;
+cmp_ok($havoc->deaths, '>=', scalar(keys %killings), 'all were killed');
+cmp_ok(sql("SELECT max(generation) FROM $_"), '>', 3, "$_ has turned") for qw(idem_ring outbox_ring);
+cmp_ok(sql("SELECT count(*) FROM stock_history WHERE change = 'expire'"), '>', 10, 'reservations have expired');
+diag("failed with SEED=$seed") unless Test::More->builder->is_passing;
+
+$clients->stop;
+done_testing();
