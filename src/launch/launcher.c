@@ -27,6 +27,7 @@
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
+#include "base/report.h"
 #include "base/settings.h"
 #include "base/shared.h"
 #include "base/worker.h"
@@ -36,6 +37,9 @@
 #define LAUNCHER_SCOUT_MS 1000	/* how long a scout may take */
 #define LAUNCHER_RETRY_MS 10000 /* pause after a worker could not be started */
 #define LAUNCHER_RECONCILE_MS 60000
+
+/* The limit of connections of a database that a failed DROP DATABASE has left. */
+#define LAUNCHER_INVALID_DATABASE (-2)
 
 PGDLLEXPORT void launcher_main(Datum arg);
 
@@ -53,6 +57,7 @@ typedef struct LauncherDatabase
 	bool		stale;			/* something has happened there since */
 	bool		vacated;		/* a command needs it for itself */
 	TimestampTz scout_not_before;	/* when it may be scouted again */
+	int			scout_pause_ms; /* after it could not be; 0: it could */
 	LauncherWorker workers[SHARED_SEATS];
 } LauncherDatabase;
 
@@ -98,6 +103,7 @@ launcher_read_databases(void)
 
 		row->database = form->oid;
 		row->wanted = form->datallowconn && !form->datistemplate &&
+			form->datconnlimit != LAUNCHER_INVALID_DATABASE &&
 			settings_database_wanted(NameStr(form->datname));
 		rows = lappend(rows, row);
 		MemoryContextSwitchTo(old);
@@ -248,8 +254,9 @@ launcher_scout_all(List *rows)
 			continue;
 		}
 		entry->stale = !launcher_scout(row->database);
-		if (entry->stale)
-			entry->scout_not_before = TimestampTzPlusMilliseconds(now, LAUNCHER_RETRY_MS);
+		entry->scout_pause_ms = !entry->stale ? 0 :
+			Min(Max(2 * entry->scout_pause_ms, LAUNCHER_RETRY_MS), LAUNCHER_RECONCILE_MS);
+		entry->scout_not_before = TimestampTzPlusMilliseconds(now, entry->scout_pause_ms);
 		sleep_ms = 0;
 	}
 	return sleep_ms;
@@ -441,6 +448,8 @@ launcher_main(Datum arg)
 	BackgroundWorkerInitializeConnection(NULL, NULL, 0);
 	shared_set_launcher_latch(MyLatch);
 	before_shmem_exit(launcher_sign_off, (Datum) 0);
+	ereport(LOG, (errmsg("idempotency launcher has started")));
+	report_begin("idempotency launcher");
 
 	for (;;)
 	{
