@@ -182,7 +182,7 @@ CREATE ROLE watcher LOGIN;
 GRANT pg_monitor TO watcher;
 GRANT CREATE ON SCHEMA public TO watcher;
 SET ROLE watcher;
-CREATE FUNCTION look(mark text, OUT looked bigint, OUT found text[]) LANGUAGE plpgsql AS $$
+CREATE FUNCTION look(mark text, OUT looked bigint, OUT shown text[]) LANGUAGE plpgsql AS $$
 DECLARE
 	relation regclass;
 	is_there boolean;
@@ -197,7 +197,7 @@ BEGIN
 				INTO is_there USING '%' || mark || '%';
 			looked := looked + 1;
 			IF is_there THEN
-				found := found || relation::text;
+				shown := shown || relation::text;
 			END IF;
 		EXCEPTION WHEN insufficient_privilege THEN NULL;
 		END;
@@ -205,10 +205,10 @@ BEGIN
 END
 $$;
 SQL
-my ($looked, $found) = split(/\|/, sql(sprintf(q(SET ROLE watcher; SELECT * FROM look('%s' || '%s')),
+my ($looked, $shown) = split(/\|/, sql(sprintf(q(SET ROLE watcher; SELECT * FROM look('%s' || '%s')),
 	MARK =~ /^(...)(.*)$/)));
 cmp_ok($looked, '>', 100, 'pg_monitor looks into everything it may read');
-is($found // '', '', 'and finds nothing');
+is($shown, '', 'and finds nothing');
 is(sql("SET ROLE watcher; SELECT count(*) FROM outbox_dead WHERE last_error <> ''"), 2 * $dead,
 	'though there is what went wrong');
 
@@ -217,6 +217,6 @@ my $log = slurp_file($node->logfile);
 like($log, qr/LOG: .*event \d+ is dead for subscription "body"/, 'the log tells what went wrong');
 like($log, qr/DEBUG: .*probing the endpoint of subscription/, 'and more than anybody wants to know');
 my @lines = grep { index($_, MARK) >= 0 } split(/\n/, $log);
-is(join("\n", @lines), '', 'but nothing that is secret');
+is(join("\n", splice(@lines, 0, 20)), '', 'but nothing that is secret');
 
 done_testing();
