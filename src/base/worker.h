@@ -27,6 +27,12 @@ extern void worker_start_in_database(void);
 /* As that, and takes the worker's seat, which it returns, or exits. */
 extern SharedSeat worker_start_in_seat(void);
 
+/*
+ * Ends the process, and says why in the log; what follows "because".  To be
+ * used where nothing has failed.
+ */
+extern void worker_exit(const char *why) pg_attribute_noreturn();
+
 /* Obeys shutdown and reload; true if the configuration was read again. */
 extern bool worker_obey_signals(void);
 

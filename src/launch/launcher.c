@@ -29,6 +29,7 @@
 #include "utils/timestamp.h"
 
 #include "base/compat.h"
+#include "base/report.h"
 #include "base/settings.h"
 #include "base/shared.h"
 #include "base/worker.h"
@@ -61,6 +62,7 @@ typedef struct LauncherDatabase
 	bool		vacated;		/* a command needs it for itself */
 	TimestampTz scout_not_before;	/* when it may be scouted again */
 	bool		scout_reported; /* that there is no slot for a scout */
+	int			scout_pause_ms; /* after it could not be; 0: it could */
 	LauncherWorker workers[SHARED_SEATS];
 } LauncherDatabase;
 
@@ -265,8 +267,9 @@ launcher_scout_all(List *rows)
 			continue;
 		}
 		entry->stale = !launcher_scout(entry);
-		if (entry->stale)
-			entry->scout_not_before = TimestampTzPlusMilliseconds(now, LAUNCHER_RETRY_MS);
+		entry->scout_pause_ms = !entry->stale ? 0 :
+			Min(Max(2 * entry->scout_pause_ms, LAUNCHER_RETRY_MS), LAUNCHER_RECONCILE_MS);
+		entry->scout_not_before = TimestampTzPlusMilliseconds(now, entry->scout_pause_ms);
 		sleep_ms = 0;
 	}
 	return sleep_ms;
@@ -410,6 +413,7 @@ static void
 launcher_end_pauses(LauncherDatabase *entry)
 {
 	entry->scout_not_before = 0;
+	entry->scout_pause_ms = 0;
 	for (int seat = 0; seat < SHARED_SEATS; seat++)
 	{
 		entry->workers[seat].not_before = 0;
@@ -493,6 +497,8 @@ launcher_main(Datum arg)
 	BackgroundWorkerInitializeConnection(NULL, NULL, 0);
 	shared_set_launcher_latch(MyLatch);
 	before_shmem_exit(launcher_sign_off, (Datum) 0);
+	ereport(LOG, (errmsg("idempotency launcher has started")));
+	report_begin("idempotency launcher");
 
 	for (;;)
 	{

@@ -176,10 +176,10 @@ extern void outbox_move_lane(OutboxLaneId id, const OutboxLane *after,
 extern void outbox_count_delivered(OutboxLaneId id, int64 delivered);
 
 /*
- * Switches a subscription off for a reason; not if it is locked: the endpoint
- * will say so again.
+ * Switches a subscription off for a reason, and says whether that was done; not
+ * if it is off already, or locked: the endpoint will say so again.
  */
-extern void outbox_disable(int64 subscription, const char *reason);
+extern bool outbox_disable(int64 subscription, const char *reason);
 
 /*
  * Notes that a subscription's endpoint fails as a whole, or does no longer;

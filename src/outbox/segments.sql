@@ -124,15 +124,18 @@ LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
+	upto bigint;
 	held record;
 BEGIN
-	FOR held IN
-		UPDATE @extschema@.outbox_ring r SET warned = true
-		FROM @extschema@.outbox_subscription s
+	UPDATE @extschema@.outbox_ring r SET warned = true
 		WHERE r.generation = (SELECT min(o.generation) FROM @extschema@.outbox_ring o WHERE o.state = 'old')
 			AND NOT r.warned
-			AND s.id IN (SELECT l.subscription FROM @extschema@.outbox_lanes_behind(r.last_position) l)
-		RETURNING s.name, s.state
+			AND EXISTS (SELECT FROM @extschema@.outbox_lanes_behind(r.last_position))
+		RETURNING r.last_position INTO upto;
+	FOR held IN
+		SELECT s.name, s.state FROM @extschema@.outbox_subscription s
+		WHERE s.id IN (SELECT l.subscription FROM @extschema@.outbox_lanes_behind(upto) l)
+		ORDER BY s.name
 	LOOP
 		RAISE WARNING 'subscription "%" is about to lose events', held.name
 			USING DETAIL = format('It is %s and holds back the log, which has reached half of idempotency.outbox_keep_size.',

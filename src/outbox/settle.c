@@ -309,16 +309,16 @@ outbox_count_delivered(OutboxLaneId id, int64 delivered)
 	query_run(&count_delivered, values, NULL, false);
 }
 
-void
+bool
 outbox_disable(int64 subscription, const char *reason)
 {
 	Datum		values[2];
 
 	values[0] = Int64GetDatum(subscription);
 	if (query_run(&lock_subscription, values, NULL, false) == 0)
-		return;
+		return false;
 	values[1] = CStringGetTextDatum(reason);
-	query_run(&disable, values, NULL, false);
+	return query_run(&disable, values, NULL, false) > 0;
 }
 
 bool

@@ -362,10 +362,14 @@ endpoint_settle_breaker(Endpoint *endpoint)
 	}
 	breaker->trip_wanted = false;
 	breaker->reset_wanted = false;
-	ereport(LOG,
-			(errmsg(failing ? "the endpoint of subscription \"%s\" fails" :
-					"the endpoint of subscription \"%s\" works again",
-					endpoint->name)));
+	if (failing)
+		ereport(LOG,
+				(errmsg("the endpoint of subscription \"%s\" fails", endpoint->name),
+				 errdetail("%d events in a row were not delivered.  From now on it gets a probe now and then, until one is.",
+						   BREAKER_FAILURES)));
+	else
+		ereport(LOG,
+				(errmsg("the endpoint of subscription \"%s\" works again", endpoint->name)));
 }
 
 List *
@@ -577,10 +581,15 @@ endpoint_probe(Endpoint *endpoint, const OutboxSubscription *subscription,
 	if (!found && endpoint_is_idle(endpoint))
 		found = endpoint_probe_new(endpoint, subscription, horizon, context);
 	breaker->idle = !found && endpoint_is_idle(endpoint);
-	if (!breaker->idle)
-		breaker_probe(breaker, now, pg_prng_double(&pg_global_prng_state));
-	else
+	if (breaker->idle)
+	{
 		endpoint_note_next_due(endpoint);
+		return;
+	}
+	breaker_probe(breaker, now, pg_prng_double(&pg_global_prng_state));
+	ereport(DEBUG1,
+			(errmsg_internal("probing the endpoint of subscription \"%s\"",
+							 endpoint->name)));
 }
 
 bool

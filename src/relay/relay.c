@@ -112,7 +112,8 @@ relay_settle(Relay *relay)
 }
 
 /*
- * Is this database the outbox's home?  If it is a copy, say so, once.
+ * Is this database the outbox's home?  Says it, once, if it is a copy, and if
+ * it is none any more.
  */
 static bool
 relay_is_at_home(Relay *relay)
@@ -124,6 +125,8 @@ relay_is_at_home(Relay *relay)
 	if (identity != NULL)
 	{
 		strlcpy(relay->identity, identity, sizeof(relay->identity));
+		if (relay->held)
+			ereport(LOG, (errmsg("outbox subscriptions are not held any more")));
 		relay->held = false;
 		return true;
 	}
@@ -289,7 +292,7 @@ relay_pass(Relay *relay)
 	relay->next_pass_at = TimestampTzPlusMilliseconds(started_at,
 													  RELAY_RECONCILE_MS);
 	if (!worker_begin("relay pass"))
-		proc_exit(1);
+		worker_exit("the extension is not there any more");
 	MemoryContextSwitchTo(relay->turn_context);
 	settled = relay_settle(relay);
 	relay_read(relay);
@@ -507,7 +510,7 @@ relay_main(Datum arg)
 			relay_work(&relay);
 		}
 		if (relay.number >= settings_relays && relay.endpoints == NIL)
-			proc_exit(1);
+			worker_exit("it is one more than idempotency.relays");
 		if (!relay_pass_is_due(&relay))
 		{
 			relay_show_flights(&relay);

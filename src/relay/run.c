@@ -507,6 +507,20 @@ run_has_news(const Run *run)
 	return run->news > 0;
 }
 
+/*
+ * Only what is for monitors to see as well: nothing of the event, of the answer
+ * or of the secret.
+ */
+static void
+run_report_dead(const RunItem *item)
+{
+	ereport(LOG,
+			(errmsg("event %lld is dead for subscription \"%s\" after %d attempts: %s",
+					(long long) item->event->position,
+					item->run->subscription.name, item->result.attempts,
+					item->result.error)));
+}
+
 static void
 run_settle_item(RunItem *item)
 {
@@ -518,10 +532,7 @@ run_settle_item(RunItem *item)
 		outbox_settle_due(subscription->id, item->event, &item->result);
 	item->settled = true;
 	if (item->result.fate == OUTBOX_DEAD)
-		ereport(LOG,
-				(errmsg("event %lld is dead for subscription \"%s\" after %d attempts",
-						(long long) item->event->position, subscription->name,
-						item->result.attempts)));
+		run_report_dead(item);
 }
 
 void
@@ -536,8 +547,11 @@ run_settle(Run *run, bool whole)
 			run_settle_item(item);
 	}
 	run->news = 0;
-	if (run->gone_reason != NULL)
-		outbox_disable(run->subscription.id.subscription, run->gone_reason);
+	if (run->gone_reason != NULL &&
+		outbox_disable(run->subscription.id.subscription, run->gone_reason))
+		ereport(LOG,
+				(errmsg("subscription \"%s\" is disabled: %s",
+						run->subscription.name, run->gone_reason)));
 }
 
 List *

@@ -118,6 +118,7 @@ AS $$
 DECLARE
 	crowded text;
 	removed integer := 0;
+	failed  integer := 0;
 BEGIN
 	FOR crowded IN
 		SELECT * FROM @extschema@.stock_crowded(current_setting('idempotency.stock_compact_after')::integer)
@@ -125,11 +126,17 @@ BEGIN
 		BEGIN
 			removed := removed + @extschema@.stock_compact_item(crowded, max_rows - removed);
 		EXCEPTION WHEN OTHERS THEN
-			RAISE WARNING 'log of "%" could not be compacted', crowded
-				USING ERRCODE = SQLSTATE, DETAIL = SQLERRM;
+			failed := failed + 1;
+			IF failed = 1 THEN	-- what is wrong may be so with all of them
+				RAISE WARNING 'log of "%" could not be compacted', crowded
+					USING ERRCODE = SQLSTATE, DETAIL = SQLERRM;
+			END IF;
 		END;
 		EXIT WHEN removed >= max_rows;
 	END LOOP;
+	IF failed > 1 THEN
+		RAISE WARNING 'nor could those of % other items', failed - 1;
+	END IF;
 	RETURN removed > 0;
 END
 $$;

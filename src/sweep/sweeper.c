@@ -59,7 +59,7 @@ sweep_room(SweepRoom *room)
 	bool		more;
 
 	if (!worker_begin(room->activity))
-		proc_exit(1);
+		worker_exit("the extension is not there any more");
 	query_run(&room->sweep, values, NULL, false);
 	more = DatumGetBool(query_datum(0, 1, &isnull));
 	worker_commit();

@@ -9,6 +9,7 @@ use strict;
 use warnings FATAL => 'all';
 
 use Cwd qw(abs_path);
+use Exporter qw(import);
 use File::Basename qw(dirname);
 use HTTP::Tiny;
 use IPC::Run;
@@ -17,7 +18,13 @@ use MIME::Base64;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
+our @EXPORT = qw(PLANTED planted_secret);
+
 use constant WAIT_S => 60;
+
+# What no log of a server may have.  It is in every secret of a test, and is
+# base64 as well; test/run looks for it.
+use constant PLANTED => 'PlantedSecret';
 
 my $program = abs_path(dirname(__FILE__) . '/../receiver.js');
 
@@ -54,14 +61,17 @@ sub _ask
 	return JSON::PP->new->utf8->allow_nonref->decode($answer->{content});
 }
 
+# A secret that is like no other, but for what is planted in it.
+sub planted_secret
+{
+	return 'whsec_' . PLANTED . 'Abc' . encode_base64(join('', map { chr(rand(256)) } 1 .. 24), '');
+}
+
 # Makes a secret; requests of that name are verified with it from now on.
 sub new_secret
 {
 	my ($self, $name) = @_;
-	my $secret =
-	  'whsec_' . encode_base64(join('', map { chr(rand(256)) } 1 .. 32), '');
-
-	return $self->set_secret($name, $secret);
+	return $self->set_secret($name, planted_secret());
 }
 
 sub set_secret

@@ -72,8 +72,9 @@ wait_until($node, 'SELECT count(*) = 0 FROM outbox_log', 'and no longer');
 # --- a subscription that sleeps
 
 subscribe($node, $receiver, '/ok/sleepy', topics => "'{load}'");
+subscribe($node, $receiver, '/ok/drowsy', topics => "'{load}'");
 subscribe($node, $receiver, '/ok/awake', topics => "'{load}'");
-sql("SELECT outbox_pause('sleepy', 'asleep')");
+sql("SELECT outbox_pause('sleepy', 'asleep'), outbox_pause('drowsy')");
 enqueue('load', 1, 1000);
 $receiver->wait_for('awake', requests => 1000);
 sql('SELECT outbox_expire()') for 1 .. 3;
@@ -86,8 +87,8 @@ for my $round (1 .. 9)
 	$node->poll_query_until('postgres', 'SELECT outbox_log_size() < 3 * 1024 * 1024')
 	  or fail('the log is kept within bounds');
 }
-ok($node->log_contains(qr/WARNING:  subscription "sleepy" is about to lose events\n.*DETAIL:  It is paused/),
-	'before anything is lost the log says so');
+ok($node->log_contains(qr/WARNING:  subscription "$_" is about to lose events\n.*DETAIL:  It is paused/),
+	"$_: before anything is lost the log says so") for qw(sleepy drowsy);
 ok($node->log_contains(qr/WARNING:  subscription "sleepy" loses events up to position \d+/), 'and when it is lost');
 my ($lost, $position) = split(/\|/, sql("SELECT lost, position FROM outbox_subscriptions WHERE name = 'sleepy'"));
 cmp_ok($lost, '>', 0, 'it has lost events');

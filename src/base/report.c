@@ -1,0 +1,135 @@
+/*
+ * report.c
+ *		What a worker of ours says in the server's log.
+ *
+ * Every message has a line of context that says which worker of which database
+ * it is from, since a prefix of log lines may not.
+ *
+ * A broken endpoint, or a broken state that is met again and again, must not
+ * fill the log.  Of messages that differ in numbers only, a few are logged, and
+ * then one a minute, which says how many were not.
+ *
+ * Who reads the log need not be allowed to read events: where a constraint is
+ * violated the server's own message shows the row, and here it does not.
+ */
+#include "postgres.h"
+
+#include <ctype.h>
+
+#include "common/hashfn.h"
+#include "utils/timestamp.h"
+
+#include "base/report.h"
+
+#define REPORT_BURST 10			/* messages of a kind at once, */
+#define REPORT_CREDIT_MS 60000	/* and another one after so long */
+#define REPORT_KINDS 256
+#define REPORT_TEXT_MAX 512		/* of a message, by which kinds differ */
+
+/* Messages that differ in numbers only.  Two of one place take turns in it. */
+typedef struct ReportKind
+{
+	uint64		hash;
+	int			credit;			/* so many may be logged */
+	TimestampTz credited_at;
+	int			skipped;		/* since the last one that was */
+} ReportKind;
+
+static ReportKind kinds[REPORT_KINDS];
+static emit_log_hook_type previous_emit_log = NULL;
+static const char *reporter = NULL;
+
+static ReportKind *
+report_kind(const char *message)
+{
+	char		text[REPORT_TEXT_MAX];
+	int			length = 0;
+	uint64		hash;
+	ReportKind *kind;
+
+	for (const char *c = message; *c && length < REPORT_TEXT_MAX; c++)
+	{
+		if (!isdigit((unsigned char) *c))
+			text[length++] = *c;
+	}
+	hash = hash_bytes_extended((const unsigned char *) text, length, 0);
+	kind = &kinds[hash % REPORT_KINDS];
+	if (kind->hash != hash || kind->credited_at == 0)
+		*kind = (ReportKind) {.hash = hash, .credit = REPORT_BURST,
+		.credited_at = GetCurrentTimestamp()};
+	return kind;
+}
+
+/*
+ * May another message of the kind be logged?
+ */
+static bool
+report_take_credit(ReportKind *kind)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	long		credits = TimestampDifferenceMilliseconds(kind->credited_at, now) /
+		REPORT_CREDIT_MS;
+
+	if (credits > 0)
+	{
+		kind->credit = (int) Min(kind->credit + credits, REPORT_BURST);
+		kind->credited_at = now;
+	}
+	if (kind->credit == 0)
+	{
+		kind->skipped++;
+		return false;
+	}
+	kind->credit--;
+	return true;
+}
+
+static void
+report_limit(ErrorData *message)
+{
+	ReportKind *kind = report_kind(message->message);
+	char	   *text = message->message;
+
+	if (!report_take_credit(kind))
+		message->output_to_server = false;
+	else if (kind->skipped > 0)
+	{
+		message->message = psprintf("%s (%d more like this were not logged)",
+									text, kind->skipped);
+		pfree(text);
+		kind->skipped = 0;
+	}
+}
+
+static void
+report_emit_log(ErrorData *message)
+{
+	if (message->elevel >= LOG && message->elevel <= ERROR && message->message)
+		report_limit(message);
+	if (ERRCODE_TO_CATEGORY(message->sqlerrcode) ==
+		ERRCODE_INTEGRITY_CONSTRAINT_VIOLATION && message->detail)
+	{
+		pfree(message->detail);
+		message->detail = NULL;
+	}
+	if (previous_emit_log && message->output_to_server)
+		previous_emit_log(message);
+}
+
+static void
+report_add_context(void *arg)
+{
+	errcontext("%s", reporter);
+}
+
+void
+report_begin(const char *who)
+{
+	static ErrorContextCallback context = {.callback = report_add_context};
+
+	reporter = who;
+	context.previous = error_context_stack;
+	error_context_stack = &context;
+	previous_emit_log = emit_log_hook;
+	emit_log_hook = report_emit_log;
+}
