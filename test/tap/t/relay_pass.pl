@@ -12,18 +12,22 @@ use lib "$FindBin::RealBin/../lib";
 use Receiver;
 use Server;
 use Test::More;
+use Time::HiRes qw(time);
 
 use constant {
 	ARRIVAL_S => 10,
 	WAKE_S => 3,    # before the timer
 };
 
-# Only who asks for it waits for a standby, which there is not.
+# Only who asks for it waits for a standby, which there is not.  The timer that
+# looks for deadlocks wakes a process some time after it has got its lock.
 my $receiver = Receiver->start;
 my $node = start_server('relay_pass', allows_streaming => 1, conf => <<'EOF');
 synchronous_commit = local
 synchronous_standby_names = 'nobody'
+deadlock_timeout = 1min
 EOF
+my ($locker, $other) = map { session($node) } 1 .. 2;
 
 sub sql
 {
@@ -56,18 +60,21 @@ sub finish
 }
 
 # Makes the relay begin a pass, which gets as far as something locked by
-# somebody else; returns who.
+# somebody else.  Nobody has to connect before it goes on: the pass would take
+# so long that the timer for the next is near.
 sub hold_pass
 {
 	my ($relay, $lock, $wake) = @_;
-	my $locker = session($node);
+	my $give_up_at = time() + ARRIVAL_S;
 
 	wait_for_pass($node);
 	$locker->query_safe("BEGIN; $lock");
-	$wake->();
-	$node->poll_query_until('postgres', "SELECT count(*) = 1 FROM pg_locks WHERE pid = $relay AND NOT granted")
-	  or die 'the relay waits for no lock';
-	return $locker;
+	$other->query_safe($wake);
+	until ($other->query_safe("SELECT count(*) FROM pg_locks WHERE pid = $relay AND NOT granted"))
+	{
+		die 'the relay waits for no lock' if time() > $give_up_at;
+	}
+	return;
 }
 
 # Does something while a pass is about to read the highest position.  Since the
@@ -77,11 +84,10 @@ sub before_highest
 {
 	my ($do) = @_;
 	my $relay = worker_pid($node, 'relay');
-	my $locker = hold_pass($relay, 'ALTER SEQUENCE outbox_position_seq OWNER TO CURRENT_USER',
-		sub { sql('SELECT outbox_wake()') });
 
+	hold_pass($relay, 'ALTER SEQUENCE outbox_position_seq OWNER TO CURRENT_USER', 'SELECT outbox_wake()');
 	kill('STOP', $relay);
-	finish($locker, 'ROLLBACK');
+	$locker->query_safe('ROLLBACK');
 	$do->();
 	kill('CONT', $relay);
 	return;
@@ -90,11 +96,11 @@ sub before_highest
 # Does something while a pass has its snapshot, and has read nothing by it yet.
 sub after_snapshot
 {
-	my ($wake, $do) = @_;
-	my $locker = hold_pass(worker_pid($node, 'relay'), 'LOCK TABLE outbox_home IN ACCESS EXCLUSIVE MODE', $wake);
+	my ($wake, $session, $do) = @_;
 
-	$do->();
-	finish($locker, 'ROLLBACK');
+	hold_pass(worker_pid($node, 'relay'), 'LOCK TABLE outbox_home IN ACCESS EXCLUSIVE MODE', $wake);
+	$session->query_safe($do);
+	$locker->query_safe('ROLLBACK');
 	return;
 }
 
@@ -124,16 +130,17 @@ enqueue_numbers($node, $topic, 2);
 $receiver->wait_for($topic, events => 1, ARRIVAL_S);
 wait_for_pass($node);
 $open->query_safe("SELECT outbox_enqueue('$topic', '{\"n\": 3}')");
-after_snapshot(sub { enqueue_numbers($node, $topic, 4) }, sub { finish($open, 'COMMIT') });
+after_snapshot("SELECT outbox_enqueue('$topic', '{\"n\": 4}')", $open, 'COMMIT');
+$open->quit;
 $receiver->wait_for($topic, events => 4, ARRIVAL_S);
 wait_for_pass($node);
 is($receiver->sorted_numbers($topic), '1 2 3 4', 'a straggler that ends after the snapshot');
 
 # --- and a second look at who has ended
 
-$topic = topic('woken');
-after_snapshot(sub { sql('SELECT outbox_wake()') }, sub { enqueue_numbers($node, $topic, 1) });
-ok($receiver->wait_for($topic, events => 1, WAKE_S), 'what ends during a pass has another one begin');
+wait_until($node, "SELECT delivered = 4 FROM outbox_subscriptions WHERE name = '$topic'", 'nothing is left to do');
+after_snapshot('SELECT outbox_wake()', $other, "SELECT outbox_enqueue('$topic', '{\"n\": 5}')");
+ok($receiver->wait_for($topic, events => 5, WAKE_S), 'what ends during a pass has another one begin');
 
 # --- a commit: visible, then out of the register, then the relay is woken
 
@@ -152,4 +159,5 @@ ok($receiver->wait_for($topic, events => 2, WAKE_S), 'once it is visible it wake
 $slow->quit;
 is($receiver->sorted_numbers($topic), '1 2', 'and nothing of it was passed');
 
+$_->quit for $locker, $other;
 done_testing();
