@@ -115,6 +115,16 @@ finish($open, 'COMMIT');
 $receiver->wait_for($topic, events => 4);
 is($receiver->sorted_numbers($topic), '2 3 4 6',
 	'what committed subtransactions of a straggler have enqueued');
+$open = session($node);
+$open->query_safe($_) for (
+	'BEGIN', 'SAVEPOINT a',
+	"SELECT outbox_enqueue('$topic', '{\"n\": 7}')",
+	'RELEASE a');
+enqueue_numbers($node, $topic, 8);
+$receiver->wait_for($topic, events => 5);
+finish($open, 'COMMIT');
+$receiver->wait_for($topic, events => 6);
+is($receiver->sorted_numbers($topic), '2 3 4 6 7 8', 'also one that is over before the relay sees its transaction');
 
 # --- the relay dies in between
 
