@@ -26,8 +26,8 @@ sub sql
 # A new subscription to a topic of its own, by the same name.
 sub topic
 {
-	my ($name) = @_;
-	subscribe($node, $receiver, "/ok/$name", topics => "'{$name}'");
+	my ($name, %params) = @_;
+	subscribe($node, $receiver, "/switch/$name", topics => "'{$name}'", %params);
 	return $name;
 }
 
@@ -115,6 +115,16 @@ finish($open, 'COMMIT');
 $receiver->wait_for($topic, events => 4);
 is($receiver->sorted_numbers($topic), '2 3 4 6',
 	'what committed subtransactions of a straggler have enqueued');
+$open = session($node);
+$open->query_safe($_) for (
+	'BEGIN', 'SAVEPOINT a',
+	"SELECT outbox_enqueue('$topic', '{\"n\": 7}')",
+	'RELEASE a');
+enqueue_numbers($node, $topic, 8);
+$receiver->wait_for($topic, events => 5);
+finish($open, 'COMMIT');
+$receiver->wait_for($topic, events => 6);
+is($receiver->sorted_numbers($topic), '2 3 4 6 7 8', 'also one that is over before the relay sees its transaction');
 
 # --- the relay dies in between
 
@@ -122,17 +132,21 @@ $topic = topic('relay_dies');
 @open = map { straggler($topic, $_) } 1, 2;
 enqueue_numbers($node, $topic, 3);
 $receiver->wait_for($topic, events => 1);
+wait_until($node, "SELECT delivered = 1 FROM outbox_subscriptions WHERE name = '$topic'", 'one is delivered');
 ok(terminate_worker($node, 'relay'), 'the relay comes back');
+$receiver->switch($topic, 'hold');
 finish($open[0], 'COMMIT');
-$receiver->wait_for($topic, events => 2);
-$node->safe_psql('postgres', 'SELECT pg_terminate_backend(' . worker_pid($node, 'relay') . ')');
+$receiver->wait_for($topic, requests => 2);
+sql('SELECT pg_terminate_backend(' . worker_pid($node, 'relay') . ')');
 finish($open[1], 'COMMIT');
-$receiver->wait_for($topic, events => 3);
-is($receiver->distinct_numbers($topic), '1 2 3', 'stragglers that end while there is no relay');
+$receiver->wait_for($topic, requests => 4);
+is($receiver->sorted_numbers($topic), '1 1 2 3',
+	'a straggler whose event is on its way when the relay dies, and one that ends while there is none');
+$receiver->release($topic);
 
 # --- the subscription is paused in between
 
-$topic = topic('paused');
+$topic = topic('paused', max_in_flight => 1);
 $open = straggler($topic, 1);
 enqueue_numbers($node, $topic, 2);
 $receiver->wait_for($topic, events => 1);
@@ -143,8 +157,8 @@ enqueue_numbers($node, $topic, 3);
 wait_for_pass($node);
 sql("SELECT outbox_resume('paused')");
 $receiver->wait_for($topic, events => 3);
-is($receiver->sorted_numbers($topic), '1 2 3',
-	'a straggler that ends while its subscription is paused');
+is($receiver->numbers($topic), '2 1 3',
+	'a straggler that ends while its subscription is paused: its event goes before what came later');
 
 # --- a subscription begins while transactions are open
 
@@ -214,9 +228,19 @@ finish($open[0], 'COMMIT');
 $node->stop('immediate');
 eval { $open[1]->quit };
 $node->start;
-enqueue_numbers($node, $topic, 4);
+wait_for_workers($node);
+wait_for_pass($node);
+
+# Nobody knows of any position now: who is first may have the lowest of all.
+my $sent = () = $receiver->requests('passed');
+$open = straggler($topic, 4);
+enqueue_numbers($node, $topic, 5);
 $receiver->wait_for($topic, events => 3);
-is($receiver->distinct_numbers($topic), '1 3 4',
+finish($open, 'COMMIT');
+$receiver->wait_for($topic, events => 4);
+is($receiver->distinct_numbers($topic), '1 3 4 5',
 	'a straggler that committed just before a crash, and one that did not');
+wait_for_pass($node);
+is(scalar($receiver->requests('passed')), $sent, 'nobody begins again at the first position');
 
 done_testing();

@@ -1,0 +1,163 @@
+# Transactions begin, take positions and end in the middle of a relay's pass, and
+# between the steps of a commit.  If this fails, the relay looks at the highest
+# position, the register, the transactions and the rows in an order in which
+# somebody slips through: an event is lost, is sent twice, or waits for the
+# relay's timer of 5 s.
+
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib "$FindBin::RealBin/../lib";
+use Receiver;
+use Server;
+use Test::More;
+use Time::HiRes qw(time);
+
+use constant {
+	ARRIVAL_S => 10,
+	WAKE_S => 3,    # before the timer
+};
+
+# Only who asks for it waits for a standby, which there is not.  The timer that
+# looks for deadlocks wakes a process some time after it has got its lock.
+my $receiver = Receiver->start;
+my $node = start_server('relay_pass', allows_streaming => 1, conf => <<'EOF');
+synchronous_commit = local
+synchronous_standby_names = 'nobody'
+deadlock_timeout = 1min
+EOF
+my ($locker, $other) = map { session($node) } 1 .. 2;
+
+sub sql
+{
+	return $node->safe_psql('postgres', shift);
+}
+
+# A new subscription to a topic of its own, by the same name.
+sub topic
+{
+	my ($name) = @_;
+	subscribe($node, $receiver, "/ok/$name", topics => "'{$name}'");
+	return $name;
+}
+
+sub straggler
+{
+	my ($topic, $number) = @_;
+	my $session = session($node);
+
+	$session->query_safe("BEGIN; SELECT outbox_enqueue('$topic', '{\"n\": $number}')");
+	return $session;
+}
+
+sub finish
+{
+	my ($session, $how) = @_;
+	$session->query_safe($how);
+	$session->quit;
+	return;
+}
+
+# Makes the relay begin a pass, which gets as far as something locked by
+# somebody else.  Nobody has to connect before it goes on: the pass would take
+# so long that the timer for the next is near.
+sub hold_pass
+{
+	my ($relay, $lock, $wake) = @_;
+	my $give_up_at = time() + ARRIVAL_S;
+
+	wait_for_pass($node);
+	$locker->query_safe("BEGIN; $lock");
+	$other->query_safe($wake);
+	until ($other->query_safe("SELECT count(*) FROM pg_locks WHERE pid = $relay AND NOT granted"))
+	{
+		die 'the relay waits for no lock' if time() > $give_up_at;
+	}
+	return;
+}
+
+# Does something while a pass is about to read the highest position.  Since the
+# lock also keeps others from taking positions, it goes while the relay is
+# stopped.
+sub before_highest
+{
+	my ($do) = @_;
+	my $relay = worker_pid($node, 'relay');
+
+	hold_pass($relay, 'ALTER SEQUENCE outbox_position_seq OWNER TO CURRENT_USER', 'SELECT outbox_wake()');
+	kill('STOP', $relay);
+	$locker->query_safe('ROLLBACK');
+	$do->();
+	kill('CONT', $relay);
+	return;
+}
+
+# Does something while a pass has its snapshot, and has read nothing by it yet.
+sub after_snapshot
+{
+	my ($wake, $session, $do) = @_;
+
+	hold_pass(worker_pid($node, 'relay'), 'LOCK TABLE outbox_home IN ACCESS EXCLUSIVE MODE', $wake);
+	$session->query_safe($do);
+	$locker->query_safe('ROLLBACK');
+	return;
+}
+
+# --- the highest position, then the register, then the snapshot
+
+my $topic = topic('open');
+my $open;
+before_highest(sub {
+	$open = straggler($topic, 1);
+	enqueue_numbers($node, $topic, 2);
+});
+$receiver->wait_for($topic, events => 1, ARRIVAL_S);
+finish($open, 'COMMIT');
+$receiver->wait_for($topic, events => 2, ARRIVAL_S);
+is($receiver->sorted_numbers($topic), '1 2', 'a transaction that takes a position before the highest is read');
+
+$topic = topic('ended');
+before_highest(sub { enqueue_numbers($node, $topic, 1) });
+$receiver->wait_for($topic, events => 1, ARRIVAL_S);
+is($receiver->sorted_numbers($topic), '1', 'a transaction that ends before the highest is read');
+
+# --- then everything by that snapshot
+
+$topic = topic('snapshot');
+$open = straggler($topic, 1);
+enqueue_numbers($node, $topic, 2);
+$receiver->wait_for($topic, events => 1, ARRIVAL_S);
+wait_for_pass($node);
+$open->query_safe("SELECT outbox_enqueue('$topic', '{\"n\": 3}')");
+after_snapshot("SELECT outbox_enqueue('$topic', '{\"n\": 4}')", $open, 'COMMIT');
+$open->quit;
+$receiver->wait_for($topic, events => 4, ARRIVAL_S);
+wait_for_pass($node);
+is($receiver->sorted_numbers($topic), '1 2 3 4', 'a straggler that ends after the snapshot');
+
+# --- and a second look at who has ended
+
+wait_until($node, "SELECT delivered = 4 FROM outbox_subscriptions WHERE name = '$topic'", 'nothing is left to do');
+after_snapshot('SELECT outbox_wake()', $other, "SELECT outbox_enqueue('$topic', '{\"n\": 5}')");
+ok($receiver->wait_for($topic, events => 5, WAKE_S), 'what ends during a pass has another one begin');
+
+# --- a commit: visible, then out of the register, then the relay is woken
+
+$topic = topic('waits');
+my $slow = straggler($topic, 1);
+my $pid = $slow->query_safe('SELECT pg_backend_pid()');
+$slow->query_safe('SET synchronous_commit = on');
+$slow->query_until(qr/committing/, "\\echo committing\nCOMMIT;\n");
+$node->poll_query_until('postgres', "SELECT wait_event = 'SyncRep' FROM pg_stat_activity WHERE pid = $pid");
+enqueue_numbers($node, $topic, 2);
+$receiver->wait_for($topic, events => 1, ARRIVAL_S);
+is($receiver->sorted_numbers($topic), '2', 'a commit that waits for a standby holds nobody up');
+wait_for_pass($node);
+sql("SELECT pg_cancel_backend($pid)");
+ok($receiver->wait_for($topic, events => 2, WAKE_S), 'once it is visible it wakes the relay');
+$slow->quit;
+is($receiver->sorted_numbers($topic), '1 2', 'and nothing of it was passed');
+
+$_->quit for $locker, $other;
+done_testing();
