@@ -107,13 +107,13 @@ check_line(char *line, const HttpRequest *request)
 	fuzz_check(!has_control_character(line));
 	fuzz_check(colon != NULL && colon > line);
 	*colon = '\0';
+	if (pg_strcasecmp(line, "content-length") == 0)
+		fuzz_check(strtoul(colon + 1, NULL, 10) == request->body_length);
 	if (pg_strcasecmp(line, header_name.text) == 0)
 	{
 		fuzz_check(strcmp(trim(colon + 1), trim(pstrdup(header_value.text))) == 0);
 		return true;
 	}
-	if (pg_strcasecmp(line, "content-length") == 0)
-		fuzz_check(strtoul(colon + 1, NULL, 10) == request->body_length);
 	for (int i = 0; i < (int) lengthof(fixed_names); i++)
 	{
 		if (pg_strcasecmp(line, fixed_names[i]) == 0)

@@ -45,11 +45,11 @@ fuzz_one(void)
 	}
 	fuzz_check(strlen(url) <= HTTP_URL_MAX);
 	for (const char *c = url; *c != '\0'; c++)
-		fuzz_check(*c > ' ' && *c <= '~');
+		fuzz_check(*c > ' ' && *c <= '~' && *c != '\\');
 
 	host = strstr(url, "://") + 3;
 	plain = psprintf("http://%.*s/", (int) strcspn(host, "/?"), host);
-	fuzz_check(strpbrk(plain, "@#\\") == NULL);
+	fuzz_check(strpbrk(plain, "@#") == NULL);
 	fuzz_check(url_part(url, CURLUPART_HOST)[0] != '\0');
 	fuzz_check(strcmp(url_part(url, CURLUPART_HOST), url_part(plain, CURLUPART_HOST)) == 0);
 	fuzz_check(strcmp(url_part(url, CURLUPART_PORT), url_part(plain, CURLUPART_PORT)) == 0);
