@@ -5,6 +5,8 @@
 #   make installcheck       pg_regress and isolation tests on a running server
 #   make check              every test, on private clusters; needs nothing but make
 #   make soak               the crash test for SOAK_SECONDS (600), likewise
+#   make coverage           those that run the server, and a table of the lines and
+#                           branches of src/ that they reach; fails below 90 % of lines
 #   make demo               the demonstration, likewise
 #   make bench              the measurements, against their peers, likewise
 #
@@ -12,11 +14,11 @@
 
 # These install what they need, a compiler and a server included, so they have
 # to run where neither is there yet: nothing below may be read for them.
-ifneq ($(filter check soak demo bench,$(MAKECMDGOALS)),)
+ifneq ($(filter check coverage soak demo bench,$(MAKECMDGOALS)),)
 
-.PHONY: check soak demo bench
-check:
-	@test/run check $(SUITE) $(TESTS)
+.PHONY: check coverage soak demo bench
+check coverage:
+	@test/run $@ $(SUITE) $(TESTS)
 soak:
 	@test/run soak
 demo:
@@ -67,8 +69,8 @@ endif
 # The server's headers are the system's, so that warnings are about our code.
 PG_CPPFLAGS = -DEXTVERSION='"$(EXTVERSION)"' -I$(srcdir)/src -isystem $(shell $(PG_CONFIG) --includedir-server)
 # Callbacks have the parameters that the server gives them, used or not.
-PG_CFLAGS = -Wall -Wextra -Wno-unused-parameter $(if $(WERROR),-Werror)
-SHLIB_LINK = -lcurl
+PG_CFLAGS = -Wall -Wextra -Wno-unused-parameter $(if $(WERROR),-Werror) $(if $(COVERAGE),--coverage -O0)
+SHLIB_LINK = -lcurl $(if $(COVERAGE),--coverage)
 
 # Bitcode serves to inline functions into JIT-compiled expressions, which ours
 # would gain nothing from. Without it no clang is needed.

@@ -61,6 +61,11 @@ SET idempotency.nonsense = 1;
 SHOW idempotency.ttl;
 SHOW idempotency.lease;
 SHOW idempotency.reservation_ttl;
+ALTER SYSTEM SET idempotency.databases = 'a b';
+\set VERBOSITY sqlstate
+SELECT repeat('t', 256) AS topic \gset
+ALTER SYSTEM SET idempotency.stock_archive_topic = :'topic';
+\set VERBOSITY default
 
 CREATE EXTENSION idempotency;
 

@@ -88,6 +88,14 @@ SELECT outbox_unsubscribe('s1');
 SELECT outbox_unsubscribe('s2');
 SELECT count(*) FROM outbox_subscription;
 
+-- What this transaction has enqueued before is still to come.
+BEGIN;
+SELECT outbox_enqueue('nothing', '{}') AS position \gset
+SELECT outbox_subscribe('s3', :'url', topics => '{none}') IS NOT NULL AS subscribed;
+SELECT stragglers = ARRAY[pg_current_xact_id()] AS own, straggler_froms[1] <= :position AS before
+FROM outbox_lane;
+ROLLBACK;
+
 -- Topic patterns.
 SELECT pattern, topic, outbox_topic_matches(ARRAY[pattern], topic) AS matches
 FROM (VALUES ('*', 'order.placed'), ('order.*', 'order.placed'), ('order.*', 'orders'),

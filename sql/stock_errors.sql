@@ -42,6 +42,8 @@ SELECT stock_reserve(NULL::stock_line[], 'order 2');
 SELECT stock_reserve('{}'::stock_line[], 'order 2');
 SELECT stock_reserve(ARRAY[NULL::stock_line], 'order 2');
 SELECT stock_reserve(ARRAY[('tea', 1), NULL]::stock_line[], 'order 2');
+SELECT stock_reserve(ARRAY[('tea', 1), (NULL, 1)]::stock_line[], 'order 2');
+SELECT stock_reserve(ARRAY[('tea', 1), ('cup', NULL)]::stock_line[], 'order 2');
 SELECT stock_reserve(ARRAY[('tea', 1), ('tea', 0)]::stock_line[], 'order 2');
 SELECT stock_reserve(ARRAY[('tea', 9223372036854775807), ('tea', 1)]::stock_line[], 'order 2');
 SELECT stock_reserve(array_fill(('tea', 1)::stock_line, ARRAY[10001]), 'order 2');

@@ -78,6 +78,14 @@ WHERE change = 'expire' ORDER BY id;
 SELECT sku, available, reserved, ok FROM stock_verify();
 ROLLBACK;
 
+-- A reserve that falls short settles as many as there are.
+BEGIN;
+SELECT stock_receive('pot', 30);
+SELECT count(stock_reserve('pot', 1, 'lapsed ' || i, ttl => '1 us')) FROM generate_series(1, 40) i;
+SELECT outcome, shortages FROM stock_reserve('pot', 40, 'all');
+SELECT DISTINCT reservation FROM stock_hold WHERE sku = 'pot';
+ROLLBACK;
+
 -- One that cannot expire, here because its event would be too large, is reported
 -- and does not keep the others.
 BEGIN;

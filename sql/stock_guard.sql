@@ -92,3 +92,8 @@ DROP INDEX stock_log_extra, stock_hold_extra;
 
 DROP FUNCTION free;
 TRUNCATE stock_log, stock_hold, stock_item;
+
+-- Triggers are no functions to be called.
+\set VERBOSITY sqlstate
+SELECT stock_guard();
+SELECT idem_key_redirect();

@@ -39,4 +39,13 @@ SELECT outcome FROM stock_reserve('tea', 7, 'order 5');
 COMMIT;
 SELECT * FROM stock_verify();
 
+-- An order of many lines is settled whole, and by some of them.
+SELECT count(stock_receive('item ' || i, 9)) FROM generate_series(1, 50) i;
+SELECT outcome FROM stock_reserve(ARRAY(SELECT ('item ' || i, 2)::stock_line FROM generate_series(1, 50) i), 'order 6');
+SELECT stock_cancel('order 6', '{item 7,item 50}');
+SELECT count(*) FROM stock_hold WHERE reservation = 'order 6';
+SELECT stock_confirm('order 6');
+SELECT available, reserved, count(*), bool_and(ok) AS ok
+FROM stock_verify() WHERE sku LIKE 'item %' GROUP BY available, reserved ORDER BY available;
+
 TRUNCATE stock_log, stock_hold, stock_item;

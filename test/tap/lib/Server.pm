@@ -16,6 +16,13 @@ our @EXPORT = qw(
   wait_for_pass wait_until
 );
 
+# An immediate stop would lose what the processes have counted.
+if ($ENV{COVERAGE})
+{
+	no warnings 'redefine';
+	*PostgreSQL::Test::Cluster::teardown_node = sub { $_[0]->stop('fast', fail_ok => 1) };
+}
+
 # A server that is configured but not running.  Parameters of
 # PostgreSQL::Test::Cluster's init, and:
 #   conf => lines of configuration

@@ -66,6 +66,10 @@ is(error_code($node, 'postgres', "SET ROLE nobody; $_"), '42501', "$_: not for e
   for ('DROP DATABASE store', 'ALTER DATABASE store RENAME TO x', 'CREATE DATABASE x TEMPLATE store');
 is(worker_pid($node, 'relay', 'store'), $pid,
 	'who may not do that cannot drive the workers out by it');
+sql("SET allow_in_place_tablespaces = on; CREATE TABLESPACE space LOCATION ''");
+is(error_code($node, 'postgres', 'ALTER DATABASE store SET TABLESPACE space'), '',
+	'ALTER DATABASE SET TABLESPACE');
+ok(wait_for_workers($node, 'store'), 'from there the workers come back, too');
 is(error_code($node, 'postgres', 'DROP DATABASE store'), '', 'DROP DATABASE');
 
 create('brief') && sql('DROP DATABASE brief') for 1 .. 3;

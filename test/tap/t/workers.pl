@@ -101,6 +101,12 @@ is($receiver->numbers('owned') . ', ' . $receiver->numbers('schema'), '1, 1 2',
 $node->safe_psql('owned', 'REASSIGN OWNED BY boss TO heir; DROP ROLE boss');
 ok(terminate_worker($node, $_, 'owned'), "the $_ comes back after its role is gone") for qw(relay sweeper);
 is(owners('owned'), 'idempotency relay heir, idempotency sweeper heir', 'as the new owner');
+sql('ALTER ROLE heir NOLOGIN');
+terminate_worker($node, $_, 'owned') for qw(relay sweeper);
+my $first = sql('SELECT usename FROM pg_user WHERE usesysid = 10');
+is(owners('owned'), "idempotency relay $first, idempotency sweeper $first",
+	'a superuser who cannot log in is stood in for by the first one');
+sql('ALTER ROLE heir LOGIN');
 
 # --- settings that users make for clients
 

@@ -1,0 +1,69 @@
+-- Tables, indexes and types of ours that somebody has altered so that our code
+-- does not know how to read or write them are refused.  If this fails, an owner's
+-- ALTER TABLE or CREATE INDEX leads to wrong rows or to an index without them.
+SET client_min_messages = warning;
+CREATE EXTENSION IF NOT EXISTS idempotency;
+RESET client_min_messages;
+SELECT stock_receive('altered', 10);
+
+BEGIN;
+ALTER TABLE stock_log ADD COLUMN shelf text;
+SELECT stock_receive('altered', 1);
+ROLLBACK;
+
+-- An index is served if it is of columns, and is a B-tree.
+\set VERBOSITY sqlstate
+BEGIN;
+CREATE INDEX ON stock_log (actor);
+CREATE INDEX ON stock_log (note, at) WHERE note IS NOT NULL;
+SELECT stock_receive('altered', 1, 'here');
+SET LOCAL enable_seqscan = off;
+SELECT quantity FROM stock_log WHERE note = 'here';
+ROLLBACK;
+BEGIN;
+CREATE INDEX ON stock_log ((quantity + 1));
+SELECT stock_receive('altered', 1);
+ROLLBACK;
+BEGIN;
+CREATE INDEX ON stock_log USING hash (actor);
+SELECT stock_receive('altered', 1);
+ROLLBACK;
+BEGIN;
+CREATE INDEX ON stock_log (actor) WHERE quantity > 5;
+SELECT stock_receive('altered', 1);
+ROLLBACK;
+BEGIN;
+CREATE INDEX ON stock_log (actor) WHERE note IS NULL;
+SELECT stock_receive('altered', 1);
+ROLLBACK;
+BEGIN;
+ALTER TABLE stock_item DROP CONSTRAINT stock_item_pkey;
+SELECT stock_receive('a new one', 1);
+ROLLBACK;
+
+-- The types of arguments and of answers.
+BEGIN;
+ALTER TYPE stock_line ADD ATTRIBUTE shelf text;
+SELECT stock_reserve(stock_lines('{"altered": 1}'), 'altered');
+ROLLBACK;
+BEGIN;
+ALTER TYPE stock_shortage ADD ATTRIBUTE shelf text;
+SELECT stock_reserve('altered', 100, 'altered');
+ROLLBACK;
+BEGIN;
+ALTER TYPE stock_reservation ADD ATTRIBUTE shelf text;
+SELECT stock_reserve('altered', 1, 'altered');
+ROLLBACK;
+BEGIN;
+ALTER TYPE idem_answer ADD ATTRIBUTE shelf text;
+SELECT idem_claim('altered');
+ROLLBACK;
+
+-- Nothing of it has stayed.
+\set VERBOSITY default
+SELECT available, reserved FROM stock_level('altered');
+SELECT ok FROM stock_verify('altered');
+SELECT outcome FROM idem_claim('altered');
+SELECT idem_forget('altered');
+DELETE FROM stock_log WHERE sku = 'altered';
+DELETE FROM stock_item WHERE sku = 'altered';

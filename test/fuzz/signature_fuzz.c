@@ -1,0 +1,101 @@
+/*
+ * signature_fuzz.c
+ *		A secret is valid exactly if it is the base64 of 24 to 64 bytes, and
+ *		signs as OpenSSL does.  If this fails, receivers reject what is sent,
+ *		or a secret is accepted that cannot sign.
+ *
+ * Input: secret, id, body, which is the bytes of a key as well.
+ */
+#include "postgres.h"
+
+#include <openssl/evp.h>
+#include <openssl/hmac.h>
+
+#include "relay/signature.h"
+
+#include "fuzz.h"
+
+#define PREFIX "whsec_"
+#define KEY_BYTES_MIN 24
+#define KEY_BYTES_MAX 64
+#define TIMESTAMP_S 1700000000
+
+static char *
+encode_base64(const void *bytes, size_t length)
+{
+	char	   *text = palloc((length + 2) / 3 * 4 + 1);
+
+	EVP_EncodeBlock((uint8 *) text, bytes, (int) length);
+	return text;
+}
+
+static char *
+sign(const void *key, size_t key_length, const char *id, FuzzField body)
+{
+	char	   *head = psprintf("%s.%d.", id, TIMESTAMP_S);
+	size_t		head_length = strlen(head);
+	char	   *all = palloc(head_length + body.length + 1);
+	uint8		digest[EVP_MAX_MD_SIZE];
+	unsigned int digest_length;
+
+	memcpy(all, head, head_length);
+	memcpy(all + head_length, body.text, body.length);
+	HMAC(EVP_sha256(), key, (int) key_length, (uint8 *) all,
+		 head_length + body.length, digest, &digest_length);
+	return psprintf("v1,%s", encode_base64(digest, digest_length));
+}
+
+/* A secret that is made of a key signs as that key does. */
+static void
+check_key(FuzzField key, const char *id, FuzzField body)
+{
+	char	   *secret = psprintf(PREFIX "%s", encode_base64(key.text, key.length));
+	const char *secrets[] = {secret, NULL};
+	bool		fits = key.length >= KEY_BYTES_MIN && key.length <= KEY_BYTES_MAX;
+
+	fuzz_check(signature_secret_valid(secret) == fits);
+	if (fits)
+		fuzz_check(strcmp(signature_header(secrets, id, TIMESTAMP_S,
+										   body.text, body.length),
+						  sign(key.text, key.length, id, body)) == 0);
+}
+
+/* Any text is a secret only if it is the one way to write its key. */
+static void
+check_secret(const char *secret, const char *id, FuzzField body)
+{
+	const char *secrets[] = {secret, secret, NULL};
+	char	   *header = signature_header(secrets, id, TIMESTAMP_S,
+										  body.text, body.length);
+	const char *text = secret + strlen(PREFIX);
+	uint8	   *key;
+	int			padding = 0;
+	int			length;
+	char	   *once;
+
+	fuzz_check(signature_secret_valid(secret) == (header != NULL));
+	if (header == NULL)
+		return;
+
+	fuzz_check(strncmp(secret, PREFIX, strlen(PREFIX)) == 0);
+	key = palloc(strlen(text) + 1);
+	length = EVP_DecodeBlock(key, (const uint8 *) text, (int) strlen(text));
+	for (const char *c = text + strlen(text); c > text && c[-1] == '='; c--)
+		padding++;
+	length -= padding;
+	fuzz_check(length >= KEY_BYTES_MIN && length <= KEY_BYTES_MAX);
+	fuzz_check(strcmp(encode_base64(key, length), text) == 0);
+	once = sign(key, length, id, body);
+	fuzz_check(strcmp(header, psprintf("%s %s", once, once)) == 0);
+}
+
+void
+fuzz_one(void)
+{
+	char	   *secret = fuzz_field().text;
+	char	   *id = fuzz_field().text;
+	FuzzField	body = fuzz_rest();
+
+	check_secret(secret, id, body);
+	check_key(body, id, body);
+}

@@ -1,0 +1,59 @@
+/*
+ * url_fuzz.c
+ *		A URL that is accepted is plain: libcurl finds the host and the port in
+ *		it that stand between "//" and the path, and there is nothing else.  If
+ *		this fails, a URL reaches another host than the one that people read.
+ *
+ * Input: URL.
+ */
+#include "postgres.h"
+
+#include <curl/curl.h>
+
+#include "relay/http.h"
+
+#include "fuzz.h"
+
+/* A part of the URL as libcurl reads it; empty if there is none. */
+static char *
+url_part(const char *url, CURLUPart part)
+{
+	CURLU	   *parts = curl_url();
+	char	   *value = NULL;
+	char	   *copy;
+
+	fuzz_check(curl_url_set(parts, CURLUPART_URL, url, 0) == CURLUE_OK);
+	(void) curl_url_get(parts, part, &value, 0);
+	copy = pstrdup(value == NULL ? "" : value);
+	curl_free(value);
+	curl_url_cleanup(parts);
+	return copy;
+}
+
+void
+fuzz_one(void)
+{
+	const char *url = fuzz_field().text;
+	const char *reason = http_check_url(url);
+	const char *host;
+	char	   *plain;
+
+	if (reason != NULL)
+	{
+		fuzz_check(strncmp(reason, "It must ", 8) == 0);
+		return;
+	}
+	fuzz_check(strlen(url) <= HTTP_URL_MAX);
+	for (const char *c = url; *c != '\0'; c++)
+		fuzz_check(*c > ' ' && *c <= '~' && *c != '\\');
+
+	host = strstr(url, "://") + 3;
+	plain = psprintf("http://%.*s/", (int) strcspn(host, "/?"), host);
+	fuzz_check(strpbrk(plain, "@#") == NULL);
+	fuzz_check(url_part(url, CURLUPART_HOST)[0] != '\0');
+	fuzz_check(strcmp(url_part(url, CURLUPART_HOST), url_part(plain, CURLUPART_HOST)) == 0);
+	fuzz_check(strcmp(url_part(url, CURLUPART_PORT), url_part(plain, CURLUPART_PORT)) == 0);
+	fuzz_check(url_part(url, CURLUPART_USER)[0] == '\0');
+	fuzz_check(url_part(url, CURLUPART_PASSWORD)[0] == '\0');
+	fuzz_check(url_part(url, CURLUPART_FRAGMENT)[0] == '\0');
+}
