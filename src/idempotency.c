@@ -16,6 +16,7 @@
  *             of it; writes stock_*
  *   sweep/    the worker that asks each room to drop what has lapsed
  *   launch/   the worker that starts the others wherever the extension is
+ *   upgrade/  SQL that takes a database from one version to the next
  *
  * Calls go one way: this file -> launch, sweep, relay -> claim, outbox, stock
  * -> base.  The launcher runs once in a cluster; a sweeper and a relay run for

@@ -38,7 +38,7 @@ sub has_no_workers
 		"SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type LIKE 'idempotency %'");
 }
 
-subscribe($primary, $receiver, '/hold/shop', topics => "'{shop}'", max_in_flight => 1);
+subscribe($primary, $receiver, '/hold/shop', topics => "'{shop}'", max_in_flight => 1, timeout => "'10 min'");
 sql(q(SELECT idem_claim('before'); SELECT stock_receive('hat', 10); SELECT stock_reserve('hat', 1, 'before')));
 sql(q(SELECT outbox_enqueue('shop', '{"n": 1}')));
 $receiver->wait_for('shop', requests => 1);

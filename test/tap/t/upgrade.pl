@@ -118,7 +118,8 @@ subscribe($node, $receiver, '/ok/shop', topics => "'{shop}'");
 subscribe($node, $receiver, '/ok/load', topics => "'{load}'");
 subscribe($node, $receiver, '/fail/dead', topics => "'{dead}'", retry_schedule => "'{0 s}'");
 sql(q(SELECT outbox_enqueue('dead', '{"n": 1}')));
-wait_until($node, 'SELECT sum(dead) = 1 FROM outbox_subscriptions', 'there is a dead letter');
+wait_until($node, 'SELECT sum(dead) = 1 FROM outbox_subscriptions', 'there is a dead letter')
+  or die 'the relay does not work with the old objects';
 sql(q(SELECT outbox_subscribe('other', 'http://192.0.2.1/', topics => '{none}')));
 wait_until($node, q(SELECT count(*) < 20 FROM stock_log WHERE sku = 'kept'), 'and compacted stock');
 
@@ -217,5 +218,20 @@ for my $version (OLD, '9.9', 'none')
 		"there is no way to $version, and the server says so");
 }
 everything_works('nothing has changed by that');
+
+# --- the version stands in several places
+
+my $version = sql("SELECT extversion FROM pg_extension WHERE extname = 'idempotency'");
+my %said = (
+	'META.json' => qr/"version": "(.*?)"/,
+	'CHANGELOG.md' => qr/^## ([\d.]+)/m,
+	'docs/reference.md' => qr/^Version ([\d.]*\d)/m,
+	'docs/outbox.md' => qr/^User-Agent: idempotency\/(.*)$/m);
+for my $file (sort keys %said)
+{
+	my ($there) = slurp_file("$FindBin::RealBin/../../../$file") =~ $said{$file};
+	is($there, $version, "$file is about this version");
+}
+is((($receiver->requests('shop'))[-1]{headers}{'user-agent'}), "idempotency/$version", 'receivers are told as well');
 
 done_testing();
