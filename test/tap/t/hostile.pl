@@ -63,19 +63,22 @@ sub victims
 
 # Has every step of the workers been taken?  Calls name the types, so that what
 # mallory has made is not called by the test itself.
+my $exercises = 0;
 sub exercise
 {
 	my ($db, $name) = @_;
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	my $key = 'key-' . ++$exercises;
 	my @before = split(/\|/, sql('SELECT (SELECT max(generation) FROM idem_ring),'
 			  . ' (SELECT max(generation) FROM outbox_ring), (SELECT max(generation) FROM stock_ring)', $db));
 	my $enqueue = 'outbox_enqueue(%s::text, \'{"n": %d}\'::jsonb, %s::text, NULL::text, NULL::jsonb, NULL::timestamptz)';
 
 	sql(qq(
-		SELECT idem_claim('$name'::text, ''::text, NULL::interval, NULL::text, '1 us'::interval, true);
+		SELECT idem_claim('$key'::text, ''::text, NULL::interval, NULL::text, '1 us'::interval, true);
 		SELECT stock_receive('hat'::text, 10::bigint, NULL::text);
-		SELECT stock_reserve('hat'::text, 10::bigint, '$name'::text, '1 us'::interval, 'me'::text)), $db);
-	sql('SELECT ' . sprintf($enqueue, "'fail'", 1, 'NULL') . ', ' . sprintf($enqueue, "'$name'", 1, "'k'"), $db);
+		SELECT stock_reserve('hat'::text, 10::bigint, '$key'::text, '1 us'::interval, 'me'::text)), $db);
+	my $position = sql('SELECT ' . sprintf($enqueue, "'fail'", 1, 'NULL') . ' UNION ALL SELECT ' . sprintf($enqueue, "'$name'", 1, "'k'")
+		  . ' ORDER BY 1 DESC LIMIT 1', $db);
 	$receiver->wait_for($name, events => 1);
 	return $node->poll_query_until($db, "SELECT bool_and(ok) FROM (VALUES
 		(NOT EXISTS (SELECT FROM idem_key_0 UNION ALL SELECT FROM idem_key_1 UNION ALL SELECT FROM idem_key_2)),
@@ -83,7 +86,8 @@ sub exercise
 		((SELECT max(generation) FROM outbox_ring) > $before[1]),
 		((SELECT max(generation) FROM stock_ring) > $before[2]),
 		(NOT EXISTS (SELECT FROM stock_hold)),
-		(NOT EXISTS (SELECT FROM stock_log)),
+		((SELECT count(*) <= 1 FROM stock_log)),
+		((SELECT bool_and(position >= $position) FROM outbox_lane)),
 		(NOT EXISTS (SELECT FROM outbox_delivery))) v (ok)");
 }
 

@@ -11,7 +11,7 @@ use Server;
 use Test::More;
 use Time::HiRes qw(time);
 
-use constant SOON_S => 3;
+use constant SOON_S => 1;
 
 $ENV{PGCTLTIMEOUT} = 10;		# rather an immediate stop than a test that hangs
 
@@ -25,13 +25,14 @@ sub sql
 
 sub stop_quickly
 {
-	my ($what) = @_;
+	my ($what, $mode) = @_;
+	$mode //= 'fast';
 	my $start = time();
 
-	my $stopped = $node->stop('fast', fail_ok => 1);
+	my $stopped = $node->stop($mode, fail_ok => 1);
 	my $seconds = time() - $start;
 
-	cmp_ok($seconds, '<', SOON_S, "fast shutdown $what");
+	cmp_ok($seconds, '<', SOON_S, "$mode shutdown $what");
 	$node->stop('immediate') unless $stopped;
 	$node->start;
 	wait_for_workers($node);
@@ -52,6 +53,8 @@ stop_quickly('with requests out');
 
 $receiver->wait_for('hanging', requests => 16);
 stop_quickly('after a restart, with the same requests out again');
+$receiver->wait_for('hanging', requests => 24);
+stop_quickly('with requests out', 'immediate');
 sql("SELECT outbox_unsubscribe('hanging')");
 
 # Names are resolved in a thread of libcurl's.

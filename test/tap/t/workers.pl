@@ -142,6 +142,20 @@ $node->append_conf('postgresql.conf', "idempotency.databases = ''");
 $node->reload;
 ok(wait_for_workers($node, 'owned'), 'and an empty list brings them back');
 
+# --- pieces of the extension, and all that somebody owns
+
+is(error_code($node, 'owned', "DROP TABLE $_ CASCADE"), '2BP01', "$_ goes with the extension only") for qw(idem_key_0 outbox_lane stock_log);
+$node->safe_psql('owned', "ALTER EXTENSION idempotency DROP $_; ALTER EXTENSION idempotency ADD $_")
+  for ('TABLE outbox_lane', 'FUNCTION idem_switch()', 'VIEW outbox_dead');
+subscribe($node, $receiver, '/ok/pieces', db => 'owned');
+$node->safe_psql('owned', q(SELECT outbox_enqueue('t', '{"n": 1}')));
+ok($receiver->wait_for('pieces', events => 1), 'a piece can leave the extension and come back');
+$node->safe_psql('owned', 'CREATE ROLE owner SUPERUSER; DROP EXTENSION idempotency;'
+	  . 'SET SESSION AUTHORIZATION owner; CREATE EXTENSION idempotency');
+wait_for_workers($node, 'owned');
+$node->safe_psql('owned', 'DROP OWNED BY owner');
+ok(wait_for_no_workers($node, 'owned'), 'DROP OWNED ends the workers');
+
 # --- too few slots
 
 my $small = new_server('small');
