@@ -181,7 +181,7 @@ function checkOperation(operation, row) {
   if (row && operation.state === 'refused')
     report(`${operation.name} was ${operation.state}, and is there`);
   operation.state = row ? 'acknowledged' : 'refused';
-  operation.soft = false;
+  operation.soft = operation.heard = false;
 }
 
 async function checkOperations(query) {

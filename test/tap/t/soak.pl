@@ -155,8 +155,8 @@ do
 	$havoc->get_on('their start', STEPS_BETWEEN);
 	$havoc->wreak($left < CHECK_EVERY_S ? $left : CHECK_EVERY_S, STEPS_BETWEEN, %killings);
 	check('after ' . $havoc->deaths . ' deaths');
-	diag(sprintf('%d s left, %d deaths, %d operations acknowledged, %d events delivered',
-		$end - time, $havoc->deaths, @{ $havoc->counts }{qw(acknowledged delivered)})) if $ENV{SOAK_SECONDS};
+	diag(sprintf('%d of %d s, %d deaths, %d operations acknowledged, %d events delivered', $seconds - $end + time,
+		$seconds, $havoc->deaths, @{ $havoc->counts }{qw(acknowledged delivered)})) if $ENV{SOAK_SECONDS};
 } while (time < $end && Test::More->builder->is_passing);
 
 $node->restart;
