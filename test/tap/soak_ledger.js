@@ -17,7 +17,7 @@ const operations = new Map();	// by name
 const arrivals = new Map();		// by subscription: by event
 const eventOf = new Map();		// by webhook-id
 const idOf = new Map();			// by event: its webhook-id
-const expired = new Set();		// reservations that stock.expired has come of
+const expiries = new Map();		// by subscription: reservations that stock.expired has come of
 const tokens = new Set();		// of leases that are surely committed
 const start = Date.now();
 let clock = 0;					// counts arrivals and acceptances
@@ -106,7 +106,7 @@ function checkId(name, id) {
 /* A request is here, and meets a fault.  Returns what to call once it is accepted. */
 function arrive(subscription, id, type, data, fault) {
   if (type === 'stock.expired') {
-    expired.add(data.reservation);
+    expiries.set(subscription, (expiries.get(subscription) ?? new Set()).add(data.reservation));
     return () => {};
   }
   const event = checkId(data.event, id);
@@ -181,7 +181,7 @@ function checkOperation(operation, row) {
   if (row && operation.state === 'refused')
     report(`${operation.name} was ${operation.state}, and is there`);
   operation.state = row ? 'acknowledged' : 'refused';
-  operation.soft = false;
+  operation.soft = operation.heard = false;
 }
 
 async function checkOperations(query) {
@@ -262,12 +262,14 @@ async function checkExpiries(query) {
   const rows = await query("SELECT DISTINCT reservation FROM stock_history WHERE change = 'expire'");
   const booked = new Set(rows.map((row) => row.reservation));
 
-  for (const reservation of booked)
-    if (!expired.has(reservation))
-      report(`the end of ${reservation} was not announced`);
-  for (const reservation of expired)
-    if (!booked.has(reservation))
-      report(`the end of ${reservation} was announced, and is not booked`);
+  for (const [subscription, announced] of expiries) {
+    for (const reservation of booked)
+      if (!announced.has(reservation))
+        report(`the end of ${reservation} was not announced to ${subscription}`);
+    for (const reservation of announced)
+      if (!booked.has(reservation))
+        report(`the end of ${reservation} was announced to ${subscription}, and is not booked`);
+  }
 }
 
 /* At first all that is there is made durable, so that it stays. */

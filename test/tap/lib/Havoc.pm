@@ -170,7 +170,7 @@ sub wreak
 		for my $what (shuffle(sort keys %killings))
 		{
 			$self->_kill($what, $killings{$what});
-			$self->get_on("the death of $what", $steps + int(rand($steps)));
+			$self->get_on("killing $what", $steps + int(rand($steps)));
 		}
 	} while (time < $end);
 	return;
@@ -188,7 +188,7 @@ sub _kill
 		usleep(20_000);
 	}
 	$self->{killed}{$what}++;
-	note("$what is dead");
+	note("killed: $what");
 	return;
 }
 
