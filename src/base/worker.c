@@ -37,7 +37,7 @@
 #define WORKER_PAUSE_MAX_MS 60000
 #define WORKER_PAUSE_MIN_MS 1000
 
-static char worker_name[BGW_MAXLEN + NAMEDATALEN + 32];	/* for the log */
+static char worker_name[BGW_MAXLEN + NAMEDATALEN + 32]; /* for the log */
 static volatile sig_atomic_t worker_ends_in_order = false;
 static TimestampTz worker_set_to_work_at = 0;
 
@@ -134,12 +134,12 @@ worker_start_in_database(void)
 static void
 worker_leave_seat(int code, Datum seat)
 {
-	bool		failed = !worker_ends_in_order &&
-		!(worker_set_to_work_at != 0 &&
-		  TimestampDifferenceExceeds(worker_set_to_work_at, GetCurrentTimestamp(),
-									 WORKER_PAUSE_MAX_MS));
+	bool		has_worked = worker_set_to_work_at != 0 &&
+		TimestampDifferenceExceeds(worker_set_to_work_at, GetCurrentTimestamp(),
+								   WORKER_PAUSE_MAX_MS);
 
-	shared_leave_seat(shared_my_database(), DatumGetInt32(seat), failed);
+	shared_leave_seat(shared_my_database(), DatumGetInt32(seat),
+					  !worker_ends_in_order && !has_worked);
 }
 
 /*
@@ -149,13 +149,15 @@ worker_leave_seat(int code, Datum seat)
 static void
 worker_pause(int failures)
 {
-	int			pause_ms = Min(WORKER_PAUSE_MIN_MS << Min(failures - 1, 16),
-							   WORKER_PAUSE_MAX_MS);
-	TimestampTz until = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), pause_ms);
+	TimestampTz until;
+	int			pause_ms;
 	long		left_ms;
 
 	if (failures < 2)
 		return;
+	pause_ms = Min(WORKER_PAUSE_MIN_MS << Min(failures - 1, 16),
+				   WORKER_PAUSE_MAX_MS);
+	until = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), pause_ms);
 	pgstat_report_activity(STATE_RUNNING, "waiting after an error");
 	while ((left_ms = TimestampDifferenceMilliseconds(GetCurrentTimestamp(), until)) > 0)
 	{

@@ -101,6 +101,11 @@ for my $setting (@settings)
 	is(defined $from ? "$from $to" : '', $type eq 'integer' ? "$min $max" : '', "$name: its range");
 }
 
+my $security = slurp_file("$FindBin::RealBin/../../../SECURITY.md");
+my @tests = $security =~ m{`((?:tap/t|pgtap|isolation/specs)/\w+\.\w+)`}g;
+cmp_ok(scalar(@tests), '>', 10, 'SECURITY.md names tests');
+is(join(' ', grep { !-f "$FindBin::RealBin/../../$_" } @tests), '', 'which are all there');
+
 Page->load($_)->check_links for qw(operations.md ../SECURITY.md ../README.md);
 
 done_testing();
