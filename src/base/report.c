@@ -55,8 +55,12 @@ report_kind(const char *message)
 	hash = hash_bytes_extended((const unsigned char *) text, length, 0);
 	kind = &kinds[hash % REPORT_KINDS];
 	if (kind->hash != hash || kind->credited_at == 0)
-		*kind = (ReportKind) {.hash = hash, .credit = REPORT_BURST,
-		.credited_at = GetCurrentTimestamp()};
+	{
+		kind->hash = hash;
+		kind->credit = REPORT_BURST;
+		kind->credited_at = GetCurrentTimestamp();
+		kind->skipped = 0;
+	}
 	return kind;
 }
 

@@ -140,7 +140,7 @@ settings_define_stock(void)
 {
 	DefineCustomIntVariable("idempotency.stock_items",
 							"How many items of stock can be in use at a time without being counted anew.",
-							"Each takes about 500 bytes of shared memory.",
+							"Each takes about 400 bytes of shared memory.",
 							&settings_stock_items,
 							16384, 16, 10 * 1000 * 1000,
 							process_shared_preload_libraries_in_progress ?

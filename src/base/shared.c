@@ -294,7 +294,7 @@ shared_wake_launcher(void)
 }
 
 bool
-shared_take_seat(SharedDatabase *database, SharedSeat seat, int *failures)
+shared_take_seat(SharedDatabase *database, SharedSeat seat)
 {
 	bool		taken;
 
@@ -302,17 +302,15 @@ shared_take_seat(SharedDatabase *database, SharedSeat seat, int *failures)
 	taken = database->seats[seat] == 0;
 	if (taken)
 		database->seats[seat] = MyProcPid;
-	*failures = database->failures[seat];
 	SpinLockRelease(&database->mutex);
 	return taken;
 }
 
 void
-shared_leave_seat(SharedDatabase *database, SharedSeat seat, bool failed)
+shared_leave_seat(SharedDatabase *database, SharedSeat seat)
 {
 	SpinLockAcquire(&database->mutex);
 	database->seats[seat] = 0;
-	database->failures[seat] = failed ? database->failures[seat] + 1 : 0;
 	SpinLockRelease(&database->mutex);
 }
 

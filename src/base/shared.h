@@ -65,7 +65,6 @@ typedef struct SharedDatabase
 	/* Guarded by mutex. */
 	slock_t		mutex;
 	pid_t		seats[SHARED_SEATS];	/* who works here; 0: nobody */
-	int			failures[SHARED_SEATS]; /* of those before, one after another */
 	SharedRelay relays[SHARED_RELAYS_MAX];
 	Oid			sequence;		/* whose positions max_position is about */
 
@@ -142,14 +141,9 @@ extern void shared_wake_launcher(void);
 /* Counts an end; wakes the relays that are armed, or all in any case. */
 extern void shared_wake_relays(SharedDatabase *database, bool in_any_case);
 
-/*
- * Takes a seat in a database, and says how many before have failed, one after
- * another; false: somebody else has it.
- */
-extern bool shared_take_seat(SharedDatabase *database, SharedSeat seat,
-							 int *failures);
-extern void shared_leave_seat(SharedDatabase *database, SharedSeat seat,
-							  bool failed);
+/* Takes a seat in a database; false: somebody else has it. */
+extern bool shared_take_seat(SharedDatabase *database, SharedSeat seat);
+extern void shared_leave_seat(SharedDatabase *database, SharedSeat seat);
 
 /*
  * A relay is there, and can be reached by the latch; NULL to sign off.  Either

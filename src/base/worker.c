@@ -7,10 +7,6 @@
  * for a lock.  It exits with 1: with 0 the postmaster would think that it is
  * not needed any more.  A worker runs as the extension's owner and not
  * as the bootstrap superuser, so that a trigger of the owner's gains nothing.
- *
- * The launcher starts one that has ended again after a second.  One that fails
- * again and again waits before it sets to work, twice as long each time: what
- * is broken will mostly still be so, and each time costs lines of the log.
  */
 #include "postgres.h"
 
@@ -21,25 +17,17 @@
 #include "pgstat.h"
 #include "postmaster/interrupt.h"
 #include "storage/ipc.h"
-#include "storage/latch.h"
 #include "storage/lmgr.h"
 #include "tcop/tcopprot.h"
 #include "utils/guc.h"
 #include "utils/snapmgr.h"
-#include "utils/timestamp.h"
 
 #include "base/catalog.h"
 #include "base/compat.h"
 #include "base/report.h"
 #include "base/worker.h"
 
-/* How long one that fails again and again waits at most; living so long ends it. */
-#define WORKER_PAUSE_MAX_MS 60000
-#define WORKER_PAUSE_MIN_MS 1000
-
-static char worker_name[BGW_MAXLEN + NAMEDATALEN + 32];	/* for the log */
-static volatile sig_atomic_t worker_ends_in_order = false;
-static TimestampTz worker_set_to_work_at = 0;
+static char worker_name[BGW_MAXLEN + NAMEDATALEN + 32]; /* for the log */
 
 void
 worker_define(BackgroundWorker *worker, const char *main, const char *name)
@@ -84,23 +72,12 @@ worker_fix_settings(void)
 	}
 }
 
-/*
- * To be told to end is no failure.
- */
-static void
-worker_die(SIGNAL_ARGS)
-{
-	worker_ends_in_order = true;
-	die(postgres_signal_arg);
-}
-
 void
 worker_exit(const char *why)
 {
 	ereport(LOG,
 			(errmsg("%s ends because %s", worker_name, why),
 			 errhidecontext(true)));
-	worker_ends_in_order = true;
 	proc_exit(1);
 }
 
@@ -123,7 +100,7 @@ worker_start_in_database(void)
 
 	memcpy(&target, MyBgworkerEntry->bgw_extra, sizeof(target));
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
-	pqsignal(SIGTERM, worker_die);
+	pqsignal(SIGTERM, die);
 	BackgroundWorkerUnblockSignals();
 	BackgroundWorkerInitializeConnectionByOid(target.database, target.owner,
 											  COMPAT_WORKER_CONNECTION_FLAGS);
@@ -135,37 +112,7 @@ worker_start_in_database(void)
 static void
 worker_leave_seat(int code, Datum seat)
 {
-	bool		failed = !worker_ends_in_order &&
-		!(worker_set_to_work_at != 0 &&
-		  TimestampDifferenceExceeds(worker_set_to_work_at, GetCurrentTimestamp(),
-									 WORKER_PAUSE_MAX_MS));
-
-	shared_leave_seat(shared_my_database(), DatumGetInt32(seat), failed);
-}
-
-/*
- * Waits for as long as the failures of those before ask for.  The launcher has
- * seen to the first pause.
- */
-static void
-worker_pause(int failures)
-{
-	int			pause_ms = Min(WORKER_PAUSE_MIN_MS << Min(failures - 1, 16),
-							   WORKER_PAUSE_MAX_MS);
-	TimestampTz until = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), pause_ms);
-	long		left_ms;
-
-	if (failures < 2)
-		return;
-	pgstat_report_activity(STATE_RUNNING, "waiting after an error");
-	while ((left_ms = TimestampDifferenceMilliseconds(GetCurrentTimestamp(), until)) > 0)
-	{
-		CHECK_FOR_INTERRUPTS();
-		WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-				  left_ms, PG_WAIT_EXTENSION);
-		ResetLatch(MyLatch);
-	}
-	pgstat_report_activity(STATE_IDLE, NULL);
+	shared_leave_seat(shared_my_database(), DatumGetInt32(seat));
 }
 
 /*
@@ -176,15 +123,12 @@ SharedSeat
 worker_start_in_seat(void)
 {
 	WorkerTarget target;
-	int			failures;
 
 	memcpy(&target, MyBgworkerEntry->bgw_extra, sizeof(target));
 	worker_start_in_database();
-	if (!shared_take_seat(shared_my_database(), target.seat, &failures))
+	if (!shared_take_seat(shared_my_database(), target.seat))
 		worker_exit("the one before it is still there");
 	before_shmem_exit(worker_leave_seat, Int32GetDatum(target.seat));
-	worker_pause(failures);
-	worker_set_to_work_at = GetCurrentTimestamp();
 	ereport(LOG,
 			(errmsg("%s has started", worker_name), errhidecontext(true)));
 	return target.seat;

@@ -140,7 +140,7 @@ sub check_links
 	for my $link ($self->{text} =~ /\]\((?!http)([^)]+)\)/g)
 	{
 		my ($file, $anchor) = $link =~ /^([^#]*)(?:#(.*))?$/;
-		my $path = "$docs/" . ($file || $self->{name});
+		my $path = $file ? dirname("$docs/$self->{name}") . "/$file" : "$docs/$self->{name}";
 		my %anchors = -f $path ? _anchors(slurp_file($path)) : ();
 		push @broken, $link unless -e $path && (!$anchor || $anchors{$anchor});
 	}

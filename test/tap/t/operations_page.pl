@@ -1,0 +1,111 @@
+# What docs/operations.md and SECURITY.md say can be typed: the SQL prints what
+# stands beside it, links lead somewhere, and the table of settings is the
+# server's.  If this fails, an operator is misled when it matters.
+
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib "$FindBin::RealBin/../lib";
+use Page;
+use PostgreSQL::Test::Utils;
+use Server;
+use Test::More;
+use Time::HiRes qw(sleep time);
+
+use constant { LOOK_S => 30, PAUSE_S => 0.1 };
+
+my $page = Page->load('operations.md');
+my $node = start_server('page');
+
+$node->safe_psql('postgres', 'CREATE DATABASE shop');
+$node->safe_psql('postgres', 'CREATE ROLE shop_app LOGIN');
+
+# What the page takes for granted: a subscription, and events that it has not got.
+sub prepare
+{
+	wait_for_workers($node, 'shop');
+	return $node->safe_psql('shop', q(
+		SELECT outbox_subscribe('shipping', 'http://127.0.0.1:9/', topics => '{order.*}', retry_schedule => '{0 s,1 h}');
+		SELECT outbox_pause('shipping');
+		SELECT outbox_enqueue('order.placed', '{}') FROM generate_series(1, 2)));
+}
+
+# A query of the second half looks for what is wrong, and may find something.
+sub may_find
+{
+	my ($block) = @_;
+	return !Page::expected($block) && $block =~ /\ASELECT/
+	  && index($page->{text}, $block) > index($page->{text}, "\n## What to do when\n");
+}
+
+# A block that only looks is looked at until it shows what it should: workers
+# need their time.
+sub run_block
+{
+	my ($sql) = @_;
+	my $until = time + LOOK_S;
+	my $only_looks = !may_find($sql) && $sql !~ /\b(?:ALTER|CREATE|UPDATE|DELETE|INSERT|outbox_\w+\(|idem\w*_\w+\(|stock_re\w+\()/;
+	my ($printed, $error);
+
+	do
+	{
+		sleep PAUSE_S if defined $printed;
+		($printed, $error) = Page::run($node, 'shop', $sql);
+	} while ($only_looks && !$error && !Page::prints_as_expected($sql, $printed) && time < $until);
+	return ($printed, $error);
+}
+
+my $blocks = 0;
+for my $block ($page->blocks('sql'))
+{
+	my ($line) = $block =~ /^ *(.*)/;
+	prepare() if $block =~ /max_in_flight/;
+	my ($printed, $error) = run_block($block);
+
+	is($error =~ s/^.*NOTICE:.*\n//mgr, '', "runs: $line");
+	ok(may_find($block) || Page::prints_as_expected($block, $printed), 'and prints what stands beside it')
+	  or diag "it prints: $printed";
+	$blocks++;
+}
+cmp_ok($blocks, '>', 15, 'the page has queries');
+
+# --- settings, as reference.md has them
+
+my %who = (
+	user => 'anyone|in the next call',
+	sighup => 'configuration file|on reload',
+	postmaster => 'configuration file|at the start of the server',
+	superuser => 'superuser|at once in the session');
+my $reference = slurp_file("$FindBin::RealBin/../../../docs/reference.md");
+my %documented = $reference =~ /^\| `(idempotency\.\w+)` \| (.*) \|$/mg;
+my @settings = map { [ split(/\|/, $_, -1) ] } split(/\n/, $node->safe_psql('shop', q(
+	SELECT name, context, vartype, unit, min_val, max_val, current_setting(name) FROM pg_settings
+	WHERE name LIKE 'idempotency.%' AND name <> 'idempotency.webhook_allowed_networks'
+	UNION ALL SELECT name, context, 'list', unit, '', '', boot_val FROM pg_settings
+	WHERE name = 'idempotency.webhook_allowed_networks' ORDER BY 1)));
+
+is(join(' ', sort keys %documented), join(' ', map { $_->[0] } @settings), 'every setting is in the reference, and no other');
+for my $setting (@settings)
+{
+	my ($name, $context, $type, $unit, $min, $max, $default) = @$setting;
+	my ($documented_type, $documented_default, $range, $who, $effect) = split / *\| */, $documented{$name}, -1;
+
+	like("$who|$effect", qr/^\Q$who{$context}\E/, "$name: who may set it, and when it takes effect");
+	like($documented_type, $type eq 'integer' ? qr/^integer(?:, (?:\Q$unit\E|rows))?$/ : qr/^(?:text|list|boolean)/,
+		"$name: its type");
+	is($unit eq '' || $documented_type =~ /, \Q$unit\E$/, 1, "$name: its unit");
+	is($documented_default =~ s/ (s|min|MB|d)(?:ays?)?\b/$1/r =~ s/^(?:empty|-1):.*/$default eq '' ? '' : '-1'/er,
+		$default, "$name: its default");
+	my ($from, $to) = $range =~ /^(-?\d+)(?: \([^)]*\))? to (\d+)/;
+	is(defined $from ? "$from $to" : '', $type eq 'integer' ? "$min $max" : '', "$name: its range");
+}
+
+my $security = slurp_file("$FindBin::RealBin/../../../SECURITY.md");
+my @tests = $security =~ m{`((?:tap/t|pgtap|isolation/specs)/\w+\.\w+)`}g;
+cmp_ok(scalar(@tests), '>', 10, 'SECURITY.md names tests');
+is(join(' ', grep { !-f "$FindBin::RealBin/../../$_" } @tests), '', 'which are all there');
+
+Page->load($_)->check_links for qw(operations.md ../SECURITY.md ../README.md);
+
+done_testing();
