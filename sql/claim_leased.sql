@@ -37,6 +37,8 @@ SELECT outcome FROM idem_claim('l3', lease => '1 h');
 SELECT idem_renew('l3', :l3) < now() + interval '1 min' AS by_the_setting;
 SELECT token AS l4 FROM idem_claim('l4', lease => '1 us') \gset
 SELECT idem_complete('l4', :l4);
+SELECT idem_complete('l4', :l4);
+SELECT idem_complete('l4', :l4, '"an answer after all"');
 SELECT outcome, response FROM idem_claim('l4');
 
 -- A failure that may be retried frees the key; a final one is replayed.

@@ -369,9 +369,7 @@ outbox_read_batch(const OutboxHorizon *horizon, OutboxLaneId id,
 void
 outbox_stop_batch(OutboxBatch *batch, int count)
 {
-	Assert(count > 0);
-	if (count >= batch->count)
-		return;
+	Assert(count > 0 && count < batch->count);
 	batch->count = count;
 	batch->cut = true;
 	reader_stop_lane(batch);

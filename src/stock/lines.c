@@ -286,8 +286,7 @@ lines_find(const StockLines *lines, const text *sku)
 {
 	StockLine	wanted = {.sku = unconstify(text *, sku)};
 
-	if (lines->count == 0)
-		return NULL;
+	Assert(lines->count > 0);
 	return bsearch(&wanted, lines->line, lines->count, sizeof(StockLine),
 				   lines_compare);
 }

@@ -36,6 +36,14 @@ is_private_ipv6(const struct in6_addr *ip)
 		(ip->s6_addr[0] == 0x20 && ip->s6_addr[1] == 0x02);
 }
 
+/* Some of those that always are. */
+static bool
+is_known_public(const struct sockaddr *address, const uint8 *bytes)
+{
+	return address->sa_family == AF_INET ? bytes[0] == 8 :
+		bytes[0] == 0x26 && bytes[1] == 0x00;
+}
+
 /* Has a network of the list the address?  Bit by bit. */
 static bool
 is_listed(const AddressNetworks *networks, int family, const uint8 *bytes)
@@ -84,6 +92,7 @@ check_address(const struct sockaddr *address, const void *bytes, bool is_private
 	bool		is_public = address_allowed(address, &none);
 
 	fuzz_check(!(is_private && is_public));
+	fuzz_check(is_public || !is_known_public(address, bytes));
 	fuzz_check(address_allowed(address, networks) ==
 			   (is_public || is_listed(networks, address->sa_family, bytes)));
 	inet_ntop(address->sa_family, bytes, text, sizeof(text));

@@ -46,7 +46,9 @@ is(scalar($receiver->requests('refused')), 0, 'and nothing has arrived');
 
 # --- a reload allows it
 
-$node->append_conf('postgresql.conf', "idempotency.webhook_allowed_networks = '10.1.0.0/16, 127.0.0.1'");
+my @bad = ('nonsense', '10.0.0.0/33', '10.0.0.0/8x', '10.0.0.0/', '127.0.0', '1' x 100);
+$node->append_conf('postgresql.conf',
+	"idempotency.webhook_allowed_networks = '" . join(', ', '10.1.0.0/16', @bad, '127.0.0.1 ') . "'");
 $node->reload;
 $node->poll_query_until('postgres',
 	"SELECT setting LIKE '%127%' FROM pg_settings WHERE name = 'idempotency.webhook_allowed_networks'");
@@ -56,6 +58,8 @@ $receiver->wait_for('refused', requests => 1);
 $node->poll_query_until('postgres', 'SELECT sum(waiting) = 0 FROM outbox_subscriptions');
 is(sql(q(SELECT count(*) FROM outbox_dead WHERE subscription IN ('host0', 'host9', 'host15'))), '2',
 	'after a reload what is allowed is reached, and nothing else');
+
+ok($node->log_contains(qr/WARNING:  ignoring network "\Q$_\E" of/), "\"$_\" is no network") for @bad;
 
 # --- a reload forbids it again, also over connections that are open
 
@@ -70,5 +74,13 @@ $node->poll_query_until('postgres',
 	'SELECT count(*) = ' . @hosts . ' FROM outbox_dead WHERE position = (SELECT max(position) FROM outbox_log)');
 is(scalar($receiver->requests('refused')), $count,
 	'a connection that is open is not used any more');
+
+# --- more networks than can be allowed
+
+$node->append_conf('postgresql.conf',
+	"idempotency.webhook_allowed_networks = '" . join(', ', map { "10.0.0.$_" } 1 .. 65) . "'");
+$node->reload;
+ok($node->wait_for_log(qr/WARNING:  ignoring network "10.0.0.65" of.*\n.*DETAIL:  At most 64 networks can be allowed/),
+	'what is too much is left out, and said');
 
 done_testing();

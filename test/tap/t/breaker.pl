@@ -117,4 +117,19 @@ sql("SELECT outbox_alter('parts', timeout => '10 s')");
 wait_until($node, "SELECT state = 'active' AND waiting = 1 FROM outbox_subscriptions WHERE name = 'parts'",
 	'once it works, all but that one is delivered');
 
+# --- while somebody has the subscription locked
+
+subscribe($node, $receiver, '/fail/locked', topics => "'{locked}'", retry_schedule => "'{0 s,1 h}'");
+my $locker = session($node);
+$locker->query_safe('BEGIN');
+$locker->query_safe("SELECT FROM outbox_subscription WHERE name = 'locked' FOR UPDATE");
+sql("SELECT count(outbox_enqueue('locked', '{}')) FROM generate_series(1, 100)");
+$receiver->wait_for('locked', requests => 20);
+wait_for_pass($node);
+is(sql("SELECT state FROM outbox_subscriptions WHERE name = 'locked'"), 'active',
+	'that an endpoint fails is not written down while its subscription is locked');
+$locker->query_safe('COMMIT');
+wait_until($node, "SELECT state = 'failing' FROM outbox_subscriptions WHERE name = 'locked'", 'but then');
+$locker->quit;
+
 done_testing();

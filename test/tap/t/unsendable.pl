@@ -26,7 +26,7 @@ sub survives
 	$node->psql($db, "$setup; $command");
 	$node->safe_psql($db, "SELECT outbox_enqueue('witness', '{\"n\": $witnessed}')");
 	my $arrived = $node->poll_query_until($db,
-		'SELECT position = last_value FROM outbox_subscriptions, outbox_position_seq');
+		'SELECT bool_and(position = last_value) FROM outbox_subscriptions, outbox_position_seq');
 	my ($last) = ($receiver->requests($db))[-1];
 	ok($arrived && $last->{data}{n} == $witnessed && worker_pid($node, 'relay', $db) == $pid, $what);
 	return;
@@ -71,6 +71,22 @@ for my $what (sort keys %large)
 	survives('postgres', $what, 'SET client_min_messages = error', "SELECT outbox_enqueue('t', $large{$what})");
 	is(error_code($node, 'postgres', "SELECT outbox_enqueue('t', $large{$what})"), '54000',
 		"$what is refused");
+}
+
+# What an owner has written into the table by hand.
+for my $broken (
+	[ 'secret', "secret = 'whsec_none'", "the subscription's secret cannot sign" ],
+	[ 'header', q(headers = '{"a": "b\r\nc: d"}'), 'a header has a control character' ])
+{
+	my ($name, $change, $error) = @$broken;
+
+	subscribe($node, $receiver, "/ok/$name", retry_schedule => "'{0 s}'");
+	$node->safe_psql('postgres', "UPDATE outbox_subscription SET $change WHERE name = '$name'");
+	survives('postgres', "a $name that cannot be sent", 'SELECT 1', 'SELECT 1');
+	is($node->safe_psql('postgres', "SELECT DISTINCT last_error FROM outbox_dead WHERE subscription = '$name'"),
+		$error, 'is what its dead letters say');
+	is(scalar($receiver->requests($name)), 0, 'and nothing is sent');
+	$node->safe_psql('postgres', "SELECT outbox_unsubscribe('$name')");
 }
 
 done_testing();

@@ -159,7 +159,10 @@ ok(wait_for_no_workers($node, 'owned'), 'DROP OWNED ends the workers');
 # --- too few slots
 
 my $small = new_server('small');
-$small->append_conf('postgresql.conf', 'max_worker_processes = 3');
+$small->append_conf('postgresql.conf', <<'EOF');
+max_worker_processes = 3
+shared_preload_libraries = 'pg_stat_statements, idempotency'	# whose hooks come first
+EOF
 $small->start;
 $small->safe_psql('postgres', 'CREATE DATABASE second');
 $small->safe_psql($_, 'CREATE EXTENSION idempotency') for qw(postgres second);
