@@ -4,18 +4,21 @@
 #   make install            into that server
 #   make installcheck       pg_regress and isolation tests on a running server
 #   make check              every test, on private clusters; needs nothing but make
+#   make valgrind           pg_regress and some more under valgrind, likewise
 #   make demo               the demonstration, likewise
 #   make bench              the measurements, against their peers, likewise
 #
 # "make WERROR=1" turns warnings into errors.
 
-# These three install what they need, a compiler and a server included, so they
+# These install what they need, a compiler and a server included, so they
 # have to run where neither is there yet: nothing below may be read for them.
-ifneq ($(filter check demo bench,$(MAKECMDGOALS)),)
+ifneq ($(filter check valgrind demo bench,$(MAKECMDGOALS)),)
 
-.PHONY: check demo bench
+.PHONY: check valgrind demo bench
 check:
 	@test/run check $(SUITE) $(TESTS)
+valgrind:
+	@test/run check valgrind $(or $(TESTS),all)
 demo:
 	@demo/run
 bench:
