@@ -4,6 +4,7 @@
 #   make install            into that server
 #   make installcheck       pg_regress and isolation tests on a running server
 #   make check              every test, on private clusters; needs nothing but make
+#   make valgrind           pg_regress and some more under valgrind, likewise
 #   make soak               the crash test for SOAK_SECONDS (600), likewise
 #   make coverage           those that run the server, and a table of the lines and
 #                           branches of src/ that they reach; fails below 90 % of lines
@@ -14,11 +15,13 @@
 
 # These install what they need, a compiler and a server included, so they have
 # to run where neither is there yet: nothing below may be read for them.
-ifneq ($(filter check coverage soak demo bench,$(MAKECMDGOALS)),)
+ifneq ($(filter check coverage valgrind soak demo bench,$(MAKECMDGOALS)),)
 
-.PHONY: check coverage soak demo bench
+.PHONY: check coverage valgrind soak demo bench
 check coverage:
 	@test/run $@ $(SUITE) $(TESTS)
+valgrind:
+	@test/run check valgrind $(or $(TESTS),all)
 soak:
 	@test/run soak
 demo:

@@ -134,10 +134,10 @@ static KeyRow
 finish_change(FunctionCallInfo fcinfo, const KeyName *name, FinishChange change)
 {
 	int64		token = finish_token_arg(fcinfo);
-	TM_Result	result = TM_Updated;
+	TM_Result	result;
 	KeyRow		row;
 
-	while (result != TM_Ok)
+	do
 	{
 		KeyRing		keys;
 
@@ -149,7 +149,7 @@ finish_change(FunctionCallInfo fcinfo, const KeyName *name, FinishChange change)
 		else
 			result = TM_Ok;
 		finish_end_look(&keys, result);
-	}
+	} while (result != TM_Ok);
 	return row;
 }
 

@@ -276,6 +276,20 @@ launcher_scout_all(List *rows)
 }
 
 /*
+ * Frees what is known of a database, whose workers may have ended with it.
+ */
+static void
+launcher_free(LauncherDatabase *entry)
+{
+	for (int seat = 0; seat < SHARED_SEATS; seat++)
+	{
+		if (entry->workers[seat].handle != NULL)
+			pfree(entry->workers[seat].handle);
+	}
+	pfree(entry);
+}
+
+/*
  * Drops what is known of databases that are gone.  The rows have been read
  * after the infos, so a database that is not among them was dropped.
  */
@@ -296,7 +310,7 @@ launcher_forget_dropped(const SharedDatabaseInfo *infos, int count, List *rows)
 		if (launcher_find_row(rows, entry->database) != NULL)
 			continue;
 		known = foreach_delete_current(known, cell);
-		pfree(entry);
+		launcher_free(entry);
 	}
 }
 

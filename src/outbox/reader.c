@@ -21,7 +21,6 @@
 #include "base/query.h"
 #include "outbox/reader.h"
 
-
 /* Headers of the event replace those of the subscription, in whatever case. */
 #define EVENT_COLUMNS \
 	"SELECT e.position, e.key, coalesce(e.type, e.topic), e.payload," \
@@ -135,6 +134,7 @@ reader_event(uint64 row)
 	event.wire_key = reader_utf8_text(row, 2);
 	event.type = reader_utf8_text(row, 3);
 	event.payload = reader_utf8_text(row, 4);
+	Assert(event.payload != NULL);
 	event.headers = reader_text_list(row, 5);
 	event.created_at = query_text(row, 6);
 	event.scheduled = DatumGetBool(query_datum(row, 7, &isnull));
@@ -255,8 +255,8 @@ outbox_copy_lane(const OutboxLane *lane)
 	OutboxLane	copy = *lane;
 
 	copy.stragglers = palloc(lane->straggler_count * sizeof(OutboxStraggler) + 1);
-	memcpy(copy.stragglers, lane->stragglers,
-		   lane->straggler_count * sizeof(OutboxStraggler));
+	for (int i = 0; i < lane->straggler_count; i++)
+		copy.stragglers[i] = lane->stragglers[i];
 	return copy;
 }
 

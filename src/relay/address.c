@@ -63,7 +63,7 @@ address_parse_bits(const char *text, int max, int *bits)
 
 	if (length < 1 || length > 3 || strspn(text, "0123456789") != length)
 		return false;
-	*bits = atoi(text);
+	*bits = (int) strtol(text, NULL, 10);
 	return *bits <= max;
 }
 

@@ -242,18 +242,19 @@ run_start(const OutboxSubscription *subscription, OutboxBatch batch,
 static void
 run_follow_chain(RunItem *item)
 {
-	RunItem    *next = item->next_of_key;
+	RunItem    *next;
 
-	item->next_of_key = NULL;
-	if (next == NULL)
-		return;
-	if (!run_holds_key(item) && !next->run->stopped)
+	while ((next = item->next_of_key) != NULL)
 	{
-		run_queue(next);
-		return;
+		item->next_of_key = NULL;
+		if (!run_holds_key(item) && !next->run->stopped)
+		{
+			run_queue(next);
+			return;
+		}
+		run_decide(next, OUTBOX_PARKED);
+		item = next;
 	}
-	run_decide(next, OUTBOX_PARKED);
-	run_follow_chain(next);
 }
 
 /*

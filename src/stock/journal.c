@@ -100,8 +100,9 @@ journal_reset(void)
 	entry_count = 0;
 	locked_log = InvalidOid;
 	foreign_level = 0;
-	if (slots != NULL)
-		slots_reset(slots);
+	if (slots == NULL)
+		return;					/* no room was made yet */
+	slots_reset(slots);
 	if (Max(note_room, entry_room) <= JOURNAL_KEEP)
 		return;
 	pfree(notes);
@@ -205,6 +206,7 @@ journal_end_notes(int level, bool committed)
 	{
 		EscrowItem *item = notes[--note_count].item;
 
+		Assert(slots != NULL);
 		(void) slots_delete(slots, item);
 		escrow_unpin(item);
 	}

@@ -1,0 +1,19 @@
+/*
+ * cppcheck.h
+ *		What cppcheck has to know of the server's headers, which it does not
+ *		read: macros that stand for what C's grammar does not tell.
+ */
+#define PG_VERSION_NUM 150000
+#define LIBCURL_VERSION_NUM 0x080000
+#define PG_FUNCTION_ARGS FunctionCallInfo fcinfo
+#define PG_FUNCTION_INFO_V1(name) extern Datum name(PG_FUNCTION_ARGS)
+#define PG_MODULE_MAGIC extern int pg_module_magic
+#define PGDLLEXPORT
+#define pg_attribute_unused()
+#define foreach(cell, list) \
+	for (cell = list_head(list); cell != NULL; cell = lnext(list, cell))
+#define Assert(condition) ((condition) ? (void) 0 : abort())
+#define ERROR 21
+#define elog(level, ...) ((level) >= ERROR ? abort() : (void) 0)
+#define ereport(level, ...) ((level) >= ERROR ? abort() : (void) 0)
+#define CppAsString2(value) #value
