@@ -124,7 +124,7 @@ DECLARE
 	subscription_id bigint;
 	signing_secret  text := coalesce(secret, @extschema@.outbox_secret_generate());
 BEGIN
-	PERFORM @extschema@.idempotency_require_preload('the outbox');
+	PERFORM @extschema@.idempotency_require_preload('the outbox'::text);
 	PERFORM @extschema@.outbox_check_subscription(name, topics, format,
 		max_in_flight, timeout, retry_schedule, start, ordered, partitions);
 	PERFORM @extschema@.outbox_check_url(url);
@@ -215,6 +215,404 @@ $$;
 COMMENT ON FUNCTION outbox_delivery_deleted() IS
 	'Internal: the attempts at an event go with it.';
 REVOKE ALL ON FUNCTION outbox_delivery_deleted() FROM PUBLIC;
+
+/* ---- all: what they call is called by its exact types ---- */
+
+CREATE OR REPLACE FUNCTION idempotency_ring_truncate(ring regclass, tables text, unused_state text)
+RETURNS boolean
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET lock_timeout = '100ms'
+AS $$
+DECLARE
+	unused  smallint;
+	emptied bigint;
+BEGIN
+	EXECUTE format('SELECT slot FROM %s WHERE state = %L ORDER BY generation LIMIT 1', ring, unused_state)
+		INTO unused;
+	IF unused IS NULL THEN
+		RETURN false;
+	END IF;
+	EXECUTE format('LOCK TABLE @extschema@.%I IN ACCESS EXCLUSIVE MODE NOWAIT', tables || '_' || unused);
+	-- Another session may have emptied it, and put it to use again.
+	EXECUTE format('UPDATE %s SET state = %L, generation = NULL, opened_at = NULL, closed_at = NULL,
+		quiet_xid = NULL, rest_until = NULL WHERE slot = $1 AND state = $2', ring, 'empty')
+		USING unused, unused_state;
+	GET DIAGNOSTICS emptied = ROW_COUNT;
+	IF emptied > 0 THEN
+		EXECUTE format('TRUNCATE @extschema@.%I', tables || '_' || unused);
+	END IF;
+	RETURN emptied > 0;
+EXCEPTION WHEN lock_not_available THEN
+	RETURN false;
+END
+$$;
+
+CREATE OR REPLACE FUNCTION idem_switch()
+RETURNS boolean
+LANGUAGE sql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS 'SELECT @extschema@.idempotency_ring_switch(''@extschema@.idem_ring''::regclass)';
+
+CREATE OR REPLACE FUNCTION idem_retire(slot smallint DEFAULT NULL)
+RETURNS boolean
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET lock_timeout = '100ms'
+SET enable_seqscan = on
+AS $$
+DECLARE
+	oldest  @extschema@.idem_ring;
+	started timestamptz := clock_timestamp();
+	expired bigint;
+	others  bigint;
+BEGIN
+	SELECT * INTO oldest FROM @extschema@.idem_ring r
+		WHERE r.state = 'old' AND r.slot = coalesce(idem_retire.slot, r.slot)
+		ORDER BY r.generation LIMIT 1;
+	IF NOT FOUND OR NOT @extschema@.idempotency_is_quiet(oldest.quiet_xid) THEN
+		RETURN false;
+	END IF;
+	EXECUTE 'SELECT count(*) FILTER (WHERE expires_at <= $1), count(*) FILTER (WHERE expires_at > $1)
+		FROM @extschema@.idem_key_' || oldest.slot
+		INTO expired, others USING started;
+	IF others > 0 THEN
+		-- Somebody has been about them: looking again must not be all we do.
+		UPDATE @extschema@.idem_ring
+			SET rest_until = clock_timestamp() + 20 * (clock_timestamp() - started)
+			WHERE generation = oldest.generation AND state = 'old';
+		RETURN false;
+	END IF;
+	LOCK TABLE @extschema@.idem_ring IN SHARE ROW EXCLUSIVE MODE;
+	UPDATE @extschema@.idem_ring SET state = 'retired'
+		WHERE generation = oldest.generation AND state = 'old';
+	IF NOT FOUND THEN
+		RETURN false;
+	END IF;
+	PERFORM @extschema@.idempotency_ring_changed('@extschema@.idem_ring'::regclass);
+	PERFORM @extschema@.idem_count_expired(expired);
+	RETURN true;
+EXCEPTION WHEN lock_not_available THEN
+	RETURN false;
+END
+$$;
+
+CREATE OR REPLACE FUNCTION idem_truncate()
+RETURNS boolean
+LANGUAGE sql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS 'SELECT @extschema@.idempotency_ring_truncate(''@extschema@.idem_ring''::regclass, ''idem_key''::text, ''retired''::text)';
+
+CREATE OR REPLACE FUNCTION outbox_alter(
+	name           text,
+	url            text DEFAULT NULL,
+	topics         text[] DEFAULT NULL,
+	headers        jsonb DEFAULT NULL,
+	format         text DEFAULT NULL,
+	max_in_flight  integer DEFAULT NULL,
+	timeout        interval DEFAULT NULL,
+	retry_schedule interval[] DEFAULT NULL)
+RETURNS void
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	altered @extschema@.outbox_subscription;
+BEGIN
+	SELECT * INTO altered FROM @extschema@.outbox_subscription s
+	WHERE s.id = @extschema@.outbox_subscription_id(outbox_alter.name) FOR NO KEY UPDATE;
+	altered.url := coalesce(url, altered.url);
+	altered.topics := coalesce(topics, altered.topics);
+	altered.headers := coalesce(headers, altered.headers);
+	altered.format := coalesce(format, altered.format);
+	altered.max_in_flight := coalesce(max_in_flight, altered.max_in_flight);
+	altered.timeout := coalesce(timeout, altered.timeout);
+	altered.retry_schedule := coalesce(retry_schedule, altered.retry_schedule);
+	PERFORM @extschema@.outbox_check_subscription(altered.name, altered.topics, altered.format,
+		altered.max_in_flight, altered.timeout, altered.retry_schedule, 'latest'::text, altered.ordered,
+		altered.partitions);
+	PERFORM @extschema@.outbox_check_url(altered.url);
+	PERFORM @extschema@.outbox_check_headers(altered.headers);
+	UPDATE @extschema@.outbox_subscription s
+	SET url = altered.url, topics = altered.topics, headers = altered.headers, format = altered.format,
+		max_in_flight = altered.max_in_flight, timeout = altered.timeout,
+		retry_schedule = altered.retry_schedule, version = s.version + 1
+	WHERE s.id = altered.id;
+	PERFORM @extschema@.outbox_wake();
+END
+$$;
+
+CREATE OR REPLACE FUNCTION outbox_switch()
+RETURNS boolean
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+	IF NOT @extschema@.idempotency_ring_switch('@extschema@.outbox_ring'::regclass) THEN
+		RETURN false;
+	END IF;
+	-- Still under the lock of the ring: whoever comes later writes elsewhere.
+	UPDATE @extschema@.outbox_ring
+		SET last_position = CASE WHEN state = 'old' THEN
+				(SELECT last_value FROM @extschema@.outbox_position_seq) END,
+			warned = false
+		WHERE state = 'current' OR generation =
+			(SELECT max(o.generation) FROM @extschema@.outbox_ring o WHERE o.state = 'old');
+	RETURN true;
+END
+$$;
+
+CREATE OR REPLACE FUNCTION outbox_truncate()
+RETURNS boolean
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET lock_timeout = '100ms'
+AS $$
+DECLARE
+	oldest text := 'SELECT last_position FROM @extschema@.outbox_ring WHERE state = ''old'' ORDER BY generation LIMIT 1';
+	upto   bigint;
+BEGIN
+	EXECUTE oldest INTO upto;
+	IF upto IS NULL OR EXISTS (SELECT FROM @extschema@.outbox_lanes_behind(upto)) THEN
+		RETURN false;
+	END IF;
+	LOCK TABLE @extschema@.outbox_lane IN SHARE ROW EXCLUSIVE MODE;
+	EXECUTE oldest INTO upto;
+	RETURN upto IS NOT NULL AND NOT EXISTS (SELECT FROM @extschema@.outbox_lanes_behind(upto))
+		AND @extschema@.idempotency_ring_truncate('@extschema@.outbox_ring'::regclass, 'outbox_log'::text, 'old'::text);
+EXCEPTION WHEN lock_not_available THEN
+	RETURN false;
+END
+$$;
+
+CREATE OR REPLACE FUNCTION outbox_warn_behind()
+RETURNS void
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	upto bigint;
+	held record;
+BEGIN
+	UPDATE @extschema@.outbox_ring r SET warned = true
+		WHERE r.generation = (SELECT min(o.generation) FROM @extschema@.outbox_ring o WHERE o.state = 'old')
+			AND NOT r.warned
+			AND EXISTS (SELECT FROM @extschema@.outbox_lanes_behind(r.last_position))
+		RETURNING r.last_position INTO upto;
+	FOR held IN
+		SELECT s.name, s.state FROM @extschema@.outbox_subscription s
+		WHERE s.id IN (SELECT l.subscription FROM @extschema@.outbox_lanes_behind(upto) l)
+		ORDER BY s.name
+	LOOP
+		RAISE WARNING 'subscription "%" is about to lose events', held.name
+			USING DETAIL = format('It is %s and holds back the log, which has reached half of idempotency.outbox_keep_size.',
+				held.state);
+	END LOOP;
+END
+$$;
+
+CREATE OR REPLACE FUNCTION outbox_expire_log()
+RETURNS boolean
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	retention interval := current_setting('idempotency.outbox_retention')::interval;
+	keep      bigint := pg_size_bytes(current_setting('idempotency.outbox_keep_size'));
+	size      numeric := @extschema@.outbox_log_size();
+	oldest    @extschema@.outbox_ring;
+	now_used  @extschema@.outbox_ring;
+	is_used   boolean;
+BEGIN
+	IF keep >= 0 AND size > keep / 2 THEN
+		PERFORM @extschema@.outbox_warn_behind();
+	END IF;
+	SELECT * INTO oldest FROM @extschema@.outbox_ring
+		WHERE state = 'old' ORDER BY generation LIMIT 1;
+	IF oldest.closed_at <= clock_timestamp() - retention OR keep >= 0 AND size > keep THEN
+		IF @extschema@.outbox_truncate() OR keep >= 0 AND size > keep AND @extschema@.outbox_pass_over() THEN
+			RETURN true;
+		END IF;
+	END IF;
+	SELECT * INTO now_used FROM @extschema@.outbox_ring WHERE state = 'current';
+	EXECUTE 'SELECT EXISTS (SELECT FROM @extschema@.outbox_log_' || now_used.slot || ')' INTO is_used;
+	IF is_used AND (now_used.opened_at <= clock_timestamp() - retention / 2
+		OR keep >= 0 AND pg_total_relation_size(('@extschema@.outbox_log_' || now_used.slot)::regclass) > keep / 4)
+	THEN
+		PERFORM @extschema@.outbox_switch();
+	END IF;
+	RETURN false;
+END
+$$;
+
+CREATE OR REPLACE FUNCTION outbox_expire(max_events integer DEFAULT 1000)
+RETURNS boolean
+LANGUAGE plpgsql STRICT VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	dead_retention text := current_setting('idempotency.outbox_dead_retention');
+	deleted        integer := 0;
+BEGIN
+	UPDATE @extschema@.outbox_subscription SET old_secret = NULL, old_until = NULL
+		WHERE id IN (SELECT s.id FROM @extschema@.outbox_subscription s
+			WHERE s.old_until <= clock_timestamp() FOR NO KEY UPDATE SKIP LOCKED);
+	IF dead_retention <> '-1' THEN
+		DELETE FROM @extschema@.outbox_delivery d
+		USING (SELECT o.subscription, o.position FROM @extschema@.outbox_delivery o
+			WHERE o.state = 'dead' AND o.last_at <= clock_timestamp() - dead_retention::interval
+			ORDER BY o.last_at LIMIT max_events FOR UPDATE SKIP LOCKED) o
+		WHERE d.subscription = o.subscription AND d.position = o.position;
+		GET DIAGNOSTICS deleted = ROW_COUNT;
+	END IF;
+	RETURN @extschema@.outbox_expire_log() OR deleted >= max_events;
+END
+$$;
+
+CREATE OR REPLACE FUNCTION stock_announce(topic text, reservation text, skus text[], quantities bigint[])
+RETURNS bigint
+LANGUAGE sql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+	SELECT @extschema@.outbox_enqueue(
+		stock_announce.topic,
+		jsonb_build_object('reservation', stock_announce.reservation, 'lines',
+			(SELECT jsonb_agg(jsonb_build_object('sku', line.sku, 'quantity', line.quantity) ORDER BY line.sku)
+			FROM unnest(skus, quantities) line (sku, quantity))),
+		stock_announce.reservation, NULL::text, NULL::jsonb, NULL::timestamptz)
+$$;
+
+CREATE OR REPLACE FUNCTION stock_announce_available(sku text, available bigint)
+RETURNS bigint
+LANGUAGE sql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+	SELECT @extschema@.outbox_enqueue(
+		'stock.available'::text,
+		jsonb_build_object('sku', stock_announce_available.sku,
+			'available', stock_announce_available.available),
+		stock_announce_available.sku, NULL::text, NULL::jsonb, NULL::timestamptz)
+$$;
+
+CREATE OR REPLACE FUNCTION stock_verify(
+	INOUT sku     text DEFAULT NULL,
+	OUT available bigint,
+	OUT reserved  bigint,
+	OUT ok        boolean,
+	OUT detail    text)
+RETURNS SETOF record
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	before jsonb := '{}'::jsonb;
+BEGIN
+	IF sku IS NOT NULL THEN
+		PERFORM @extschema@.stock_check_sku(sku);
+	END IF;
+	IF current_setting('transaction_isolation') IN ('read committed', 'read uncommitted') THEN
+		SELECT coalesce(jsonb_object_agg(counter.sku, counter.touches), '{}') INTO before
+		FROM @extschema@.stock_counters() counter
+		WHERE NOT counter.in_use
+		  AND (stock_verify.sku IS NULL OR counter.sku = stock_verify.sku);
+	END IF;
+	RETURN QUERY
+	WITH book AS MATERIALIZED (
+		SELECT *
+		FROM @extschema@.stock_books books
+		WHERE stock_verify.sku IS NULL OR books.sku = stock_verify.sku
+	), counter AS MATERIALIZED (
+		SELECT counted.*
+		FROM @extschema@.stock_counters() counted
+		WHERE NOT counted.in_use AND counted.touches = (before ->> counted.sku)::bigint
+	)
+	SELECT book.sku, book.available::bigint, book.reserved::bigint,
+		   difference.detail IS NULL, difference.detail
+	FROM book
+	LEFT JOIN counter ON counter.sku = book.sku
+	CROSS JOIN LATERAL (
+		SELECT string_agg(problem.what, '; ' ORDER BY problem.number) AS detail
+		FROM (VALUES
+			(1, CASE WHEN NOT book.has_item THEN 'there is no row in stock_item' END),
+			(2, CASE WHEN book.available < 0 THEN
+				format('%s too many are promised', -book.available) END),
+			(3, CASE WHEN book.reserved <> book.held THEN
+				format('%s are reserved by stock_log and %s by stock_hold', book.reserved, book.held) END),
+			(4, CASE WHEN book.available <> counter.available THEN
+				format('%s are available by stock_log and %s by the counter', book.available, counter.available) END)
+		) problem (number, what)
+		WHERE problem.what IS NOT NULL
+	) difference
+	ORDER BY book.sku;
+END
+$$;
+
+CREATE OR REPLACE FUNCTION stock_archive(sku text, rows jsonb)
+RETURNS bigint
+LANGUAGE sql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+	SELECT @extschema@.outbox_enqueue(
+		current_setting('idempotency.stock_archive_topic'),
+		jsonb_build_object('sku', stock_archive.sku, 'rows', stock_archive.rows),
+		stock_archive.sku, NULL::text, NULL::jsonb, NULL::timestamptz)
+$$;
+
+CREATE OR REPLACE FUNCTION stock_compact_next(max_rows integer)
+RETURNS boolean
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	crowded text;
+	removed integer := 0;
+	failed  integer := 0;
+BEGIN
+	FOR crowded IN
+		SELECT * FROM @extschema@.stock_crowded(current_setting('idempotency.stock_compact_after')::integer)
+	LOOP
+		BEGIN
+			removed := removed + @extschema@.stock_compact_item(crowded, max_rows - removed);
+		EXCEPTION WHEN OTHERS THEN
+			failed := failed + 1;
+			IF failed = 1 THEN	-- what is wrong may be so with all of them
+				RAISE WARNING 'log of "%" could not be compacted', crowded
+					USING ERRCODE = SQLSTATE, DETAIL = SQLERRM;
+			END IF;
+		END;
+		EXIT WHEN removed >= max_rows;
+	END LOOP;
+	IF failed > 1 THEN
+		RAISE WARNING 'nor could those of % other items', failed - 1;
+	END IF;
+	RETURN removed > 0;
+END
+$$;
+
+CREATE OR REPLACE FUNCTION stock_forget(max_rows integer DEFAULT 1000)
+RETURNS boolean
+LANGUAGE plpgsql STRICT VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	kept     interval := current_setting('idempotency.stock_history')::interval;
+	now_used @extschema@.stock_ring;
+	is_used  boolean;
+BEGIN
+	IF EXISTS (SELECT FROM @extschema@.stock_ring ring
+			WHERE ring.state = 'old' AND ring.closed_at <= clock_timestamp() - kept)
+		AND @extschema@.idempotency_ring_truncate('@extschema@.stock_ring'::regclass, 'stock_history'::text, 'old'::text)
+	THEN
+		RETURN true;
+	END IF;
+	SELECT * INTO now_used FROM @extschema@.stock_ring WHERE state = 'current';
+	EXECUTE 'SELECT EXISTS (SELECT FROM @extschema@.stock_history_' || now_used.slot || ')' INTO is_used;
+	IF is_used AND now_used.opened_at <= clock_timestamp() - kept / 2 THEN
+		PERFORM @extschema@.idempotency_ring_switch('@extschema@.stock_ring'::regclass);
+	END IF;
+	RETURN false;
+END
+$$;
 
 /*
  * All at once, or none and another try: whoever has one of them may be waiting
