@@ -80,15 +80,14 @@ sub exercise
 	my $position = sql('SELECT ' . sprintf($enqueue, "'fail'", 1, 'NULL') . ' UNION ALL SELECT ' . sprintf($enqueue, "'$name'", 1, "'k'")
 		  . ' ORDER BY 1 DESC LIMIT 1', $db);
 	$receiver->wait_for($name, events => 1);
-	return $node->poll_query_until($db, "SELECT bool_and(ok) FROM (VALUES
-		(NOT EXISTS (SELECT FROM idem_key_0 UNION ALL SELECT FROM idem_key_1 UNION ALL SELECT FROM idem_key_2)),
-		((SELECT max(generation) FROM idem_ring) > $before[0]),
-		((SELECT max(generation) FROM outbox_ring) > $before[1]),
-		((SELECT max(generation) FROM stock_ring) > $before[2]),
-		(NOT EXISTS (SELECT FROM stock_hold)),
-		((SELECT count(*) <= 1 FROM stock_log)),
-		((SELECT bool_and(position >= $position) FROM outbox_lane)),
-		(NOT EXISTS (SELECT FROM outbox_delivery))) v (ok)");
+	return $node->poll_query_until($db, "SELECT string_agg(undone, ', ') FROM (VALUES
+		('keys', EXISTS (SELECT FROM idem_key_0 UNION ALL SELECT FROM idem_key_1 UNION ALL SELECT FROM idem_key_2)),
+		('ring of keys', (SELECT max(generation) FROM idem_ring) = $before[0]),
+		('ring of the log', (SELECT max(generation) FROM outbox_ring) = $before[1]),
+		('ring of the history', (SELECT max(generation) FROM stock_ring) = $before[2]),
+		('holds', EXISTS (SELECT FROM stock_hold)),
+		('positions', (SELECT bool_or(position < $position) FROM outbox_lane)),
+		('exceptions', EXISTS (SELECT FROM outbox_delivery))) v (undone, is_undone) WHERE is_undone", '');
 }
 
 sub subscribe_all
@@ -244,8 +243,10 @@ is(code_as('landlord', 'ALTER DATABASE rented SET role = landlord; ALTER DATABAS
 	'', 'what he may set');
 terminate_worker($node, $_, 'rented') for qw(relay sweeper);
 sql('ALTER DATABASE rented RESET ALL');
+my @workers = map { worker_pid($node, $_, 'rented') } qw(relay sweeper);
 subscribe_all('rented', 'rented');
 ok(exercise('rented', 'rented'), 'does not reach into the workers');
+is(join(' ', map { worker_pid($node, $_, 'rented') } qw(relay sweeper)), "@workers", 'which have started under it');
 is(code_as('landlord', 'CREATE SCHEMA other; ALTER SCHEMA other RENAME TO another', 'rented'), '', 'other schemas he may rename');
 
 # --- an owner of the extension who is no superuser
