@@ -42,12 +42,20 @@ sub topic
 	return $name;
 }
 
+sub enqueue
+{
+	my ($session, $topic, $number) = @_;
+	$session->query_safe("SELECT outbox_enqueue('$topic', '{\"n\": $number}')");
+	return;
+}
+
 sub straggler
 {
 	my ($topic, $number) = @_;
 	my $session = session($node);
 
-	$session->query_safe("BEGIN; SELECT outbox_enqueue('$topic', '{\"n\": $number}')");
+	$session->query_safe('BEGIN');
+	enqueue($session, $topic, $number);
 	return $session;
 }
 
@@ -69,7 +77,7 @@ sub hold_pass
 
 	wait_for_pass($node);
 	$locker->query_safe("BEGIN; $lock");
-	$other->query_safe($wake);
+	$wake->();
 	until ($other->query_safe("SELECT count(*) FROM pg_locks WHERE pid = $relay AND NOT granted"))
 	{
 		die 'the relay waits for no lock' if time() > $give_up_at;
@@ -85,7 +93,8 @@ sub before_highest
 	my ($do) = @_;
 	my $relay = worker_pid($node, 'relay');
 
-	hold_pass($relay, 'ALTER SEQUENCE outbox_position_seq OWNER TO CURRENT_USER', 'SELECT outbox_wake()');
+	hold_pass($relay, 'ALTER SEQUENCE outbox_position_seq OWNER TO CURRENT_USER',
+		sub { $other->query_safe('SELECT outbox_wake()') });
 	kill('STOP', $relay);
 	$locker->query_safe('ROLLBACK');
 	$do->();
@@ -96,10 +105,10 @@ sub before_highest
 # Does something while a pass has its snapshot, and has read nothing by it yet.
 sub after_snapshot
 {
-	my ($wake, $session, $do) = @_;
+	my ($wake, $do) = @_;
 
 	hold_pass(worker_pid($node, 'relay'), 'LOCK TABLE outbox_home IN ACCESS EXCLUSIVE MODE', $wake);
-	$session->query_safe($do);
+	$do->();
 	$locker->query_safe('ROLLBACK');
 	return;
 }
@@ -129,9 +138,9 @@ $open = straggler($topic, 1);
 enqueue_numbers($node, $topic, 2);
 $receiver->wait_for($topic, events => 1, ARRIVAL_S);
 wait_for_pass($node);
-$open->query_safe("SELECT outbox_enqueue('$topic', '{\"n\": 3}')");
-after_snapshot("SELECT outbox_enqueue('$topic', '{\"n\": 4}')", $open, 'COMMIT');
-$open->quit;
+after_snapshot(
+	sub { enqueue($open, $topic, 3); enqueue($other, $topic, 4) },
+	sub { finish($open, 'COMMIT') });
 $receiver->wait_for($topic, events => 4, ARRIVAL_S);
 wait_for_pass($node);
 is($receiver->sorted_numbers($topic), '1 2 3 4', 'a straggler that ends after the snapshot');
@@ -139,7 +148,7 @@ is($receiver->sorted_numbers($topic), '1 2 3 4', 'a straggler that ends after th
 # --- and a second look at who has ended
 
 wait_until($node, "SELECT delivered = 4 FROM outbox_subscriptions WHERE name = '$topic'", 'nothing is left to do');
-after_snapshot('SELECT outbox_wake()', $other, "SELECT outbox_enqueue('$topic', '{\"n\": 5}')");
+after_snapshot(sub { $other->query_safe('SELECT outbox_wake()') }, sub { enqueue($other, $topic, 5) });
 ok($receiver->wait_for($topic, events => 5, WAKE_S), 'what ends during a pass has another one begin');
 
 # --- a commit: visible, then out of the register, then the relay is woken
