@@ -22,6 +22,10 @@ SELECT outcome FROM stock_reserve(sku => 'tea', quantity => '1', reservation => 
 SELECT r.outcome, r.expires_at = h.expires_at AS same_expiry, r.shortages
 FROM stock_reserve('tea', 6, 'order 1', ttl => '5 days') r, stock_hold h
 WHERE h.reservation = 'order 1';
+BEGIN;
+SELECT outcome FROM stock_reserve('tea', 6, 'order 1');
+SELECT pg_current_xact_id_if_assigned() IS NULL AS nothing_written;
+ROLLBACK;
 SELECT * FROM stock_level('tea');
 
 -- Short: nothing is booked, and the name is still free.

@@ -14,5 +14,5 @@ set grid ytics linecolor rgb '#dddddd'
 set border 3
 set tics nomirror
 set key outside right top vertical Left reverse samplen 1 noenhanced
-array colour[8] = ['#c0392b', '#2c3e50', '#5d7a99', '#7f8c8d', '#aeb6bf', '#d4a017', '#e8c872', '#a9c9a4']
+array colour[9] = ['#c0392b', '#2c3e50', '#5d7a99', '#7f8c8d', '#aeb6bf', '#d4a017', '#e8c872', '#a9c9a4', '#6b4e71']
 plot for [i = 2:contenders + 1] data using i:xtic(1) title columnheader(i) linecolor rgb colour[i - 1]

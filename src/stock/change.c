@@ -22,7 +22,7 @@
 #include "stock/change.h"
 #include "stock/journal.h"
 
-#define CHANGE_LAPSED_BATCH 10000	/* lines looked at in one go */
+#define CHANGE_LAPSED_BATCH 10000	/* reservations looked at in one go */
 
 /*
  * If nothing was there, and the item is not a new one, somebody may be waiting.

@@ -116,26 +116,25 @@ holds_read(const text *reservation)
 	return holds;
 }
 
-int
-holds_count(const text *reservation)
+bool
+holds_are_there(const text *reservation)
 {
 	Relation	hold = hold_open();
 	TupleTableSlot *row = relation_slot(hold, HOLD_ATTS);
 	SnapshotData dirty;
 	RelationScan scan;
 	ScanKeyData key;
-	int			count = 0;
+	bool		found;
 
 	InitDirtySnapshot(dirty);
 	ScanKeyInit(&key, 1, BTEqualStrategyNumber, F_TEXTEQ,
 				PointerGetDatum(reservation));
 	relation_scan_begin(&scan, hold, HOLD_ATT_RESERVATION + 1, 0, &key, 1, &dirty);
-	while (relation_scan_next(&scan, row))
-		count++;
+	found = relation_scan_next(&scan, row);
 	ExecDropSingleTupleTableSlot(row);
 	relation_scan_end(&scan, NoLock);
 	table_close(hold, NoLock);
-	return count;
+	return found;
 }
 
 /*
@@ -321,13 +320,12 @@ holds_lapsed(const text *sku, int max, text ***reservations, TimestampTz *next)
 	TimestampTz now = GetCurrentTimestamp();
 	int			room = 16;
 	RelationScan scan;
-	int			lines = 0;
 	int			count = 0;
 
 	*reservations = palloc(room * sizeof(text *));
 	*next = now + HOLD_HORIZON_US;
 	hold_begin_lapsed(&scan, hold, sku, *next, latest);
-	for (; lines < max && relation_scan_next(&scan, row); lines++)
+	while (count < max && relation_scan_next(&scan, row))
 	{
 		slot_getallattrs(row);
 		*next = DatumGetTimestampTz(row->tts_values[HOLD_ATT_EXPIRES_AT]);

@@ -49,12 +49,12 @@ extern bool holds_open(const text *reservation, const StockLines *lines,
 					   TimestampTz expires_at, ItemPointerData *tids);
 extern void holds_withdraw(const ItemPointerData *tids, int count);
 
-/* How many open lines a reservation has, those in doubt included. */
-extern int	holds_count(const text *reservation);
+/* Has a reservation open lines, be they in doubt? */
+extern bool holds_are_there(const text *reservation);
 
 /*
- * Names of reservations that have lapsed, oldest first, up to a number of
- * lines; of an item, if sku is not NULL.  *next: no other lapses before.
+ * Names of reservations that have lapsed, oldest first, up to a number; of an
+ * item, if sku is not NULL.  *next: no other lapses before.
  */
 extern int	holds_lapsed(const text *sku, int max, text ***reservations,
 						 TimestampTz *next);

@@ -7,7 +7,7 @@
  * about the name.  Nearly always both are free, so that is tried first: the
  * rows of the hold are written, the quantities taken, and the log written.  If
  * anything is in the way, all of that is undone and looked into: an open
- * reservation with the same lines is answered as it was, a closed one is
+ * rows of the hold are written, the quantities taken, and the log written.  If
  * refused; who is slower with a new name waits for the other to end.
  */
 #include "postgres.h"
@@ -157,18 +157,22 @@ reserve_book(const Order *order, OrderAnswer *answer)
 
 /*
  * Makes the name this reservation's.  Returns whether it was free: no line is
- * open under it but the ones that are written here, which may be fewer than
- * another had, and none was ever settled.  If not, nothing is changed.
+ * open under it, and none was ever settled.  If not, nothing is changed, and
+ * nothing was written for a name that is plainly taken.
+ *
+ * The look comes first, and the insert decides between two who both find
+ * nothing: line 0 of the other is open, and in the way, or settled by then.
  */
 static bool
 reserve_take_name(const Order *order, OrderAnswer *answer)
 {
+	if (holds_are_there(order->reservation))
+		return false;
 	change_note_expiry(&order->lines, answer->expires_at);
 	if (!holds_open(order->reservation, &order->lines, answer->expires_at,
 					order->tids))
 		return false;
-	if (holds_count(order->reservation) == order->lines.count &&
-		!book_is_settled(order->reservation))
+	if (!book_is_settled(order->reservation))
 		return true;
 	holds_withdraw(order->tids, order->lines.count);
 	return false;

@@ -13,9 +13,11 @@
  */
 #include "postgres.h"
 
+#include "access/xact.h"
 #include "funcapi.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
+#include "utils/resowner.h"
 #include "utils/timestamp.h"
 
 #include "base/catalog.h"
@@ -410,6 +412,70 @@ stock_reinstate(PG_FUNCTION_ARGS)
 }
 
 /*
+ * Lets all of them expire that nobody has locked, up to a number of lines, or
+ * none.  Returns whether it could; what went wrong is undone, and reported if
+ * it is about a single one.
+ */
+static bool
+settle_try_expire(text **lapsed, int count, int max, int64 *expired)
+{
+	MemoryContext context = CurrentMemoryContext;
+	ResourceOwner owner = CurrentResourceOwner;
+	volatile int64 lines = *expired;
+	volatile bool done = false;
+
+	BeginInternalSubTransaction(NULL);
+	MemoryContextSwitchTo(context);
+	PG_TRY();
+	{
+		for (int i = 0; i < count && lines < max; i++)
+		{
+			CHECK_FOR_INTERRUPTS();
+			lines += change_expire(lapsed[i]);
+		}
+		ReleaseCurrentSubTransaction();
+		*expired = lines;
+		done = true;
+	}
+	PG_CATCH();
+	{
+		ErrorData  *error;
+
+		MemoryContextSwitchTo(context);
+		error = CopyErrorData();
+		FlushErrorState();
+		RollbackAndReleaseCurrentSubTransaction();
+		if (error->sqlerrcode == ERRCODE_QUERY_CANCELED)
+			ReThrowError(error);
+		if (count == 1)
+			ereport(WARNING,
+					(errcode(error->sqlerrcode),
+					 errmsg("reservation \"%s\" could not expire",
+							text_to_cstring(lapsed[0])),
+					 errdetail_internal("%s", error->message)));
+	}
+	PG_END_TRY();
+	MemoryContextSwitchTo(context);
+	CurrentResourceOwner = owner;
+	return done;
+}
+
+/*
+ * One that cannot expire, because its event is too large, say, does not keep the
+ * others: it is looked for by halves.
+ */
+static void
+settle_expire(text **lapsed, int count, int max, int64 *expired)
+{
+	int			half = count / 2;
+
+	if (count == 0 || settle_try_expire(lapsed, count, max, expired) || count == 1)
+		return;
+	settle_expire(lapsed, half, max, expired);
+	settle_expire(lapsed + half, count - half, max, expired);
+}
+
+/*
  * SQL: stock_expire(max_holds).  Reservations that somebody has locked are left
  * for the next time: the sweeper never waits.
  */
@@ -437,10 +503,6 @@ stock_expire(PG_FUNCTION_ARGS)
 	(void) journal_begin();
 	max = Min(max, settings_stock_items / SETTLE_PIN_SHARE);
 	count = holds_lapsed(NULL, max, &lapsed, &next);
-	for (int i = 0; i < count; i++)
-	{
-		CHECK_FOR_INTERRUPTS();
-		expired += change_expire(lapsed[i]);
-	}
+	settle_expire(lapsed, count, max, &expired);
 	PG_RETURN_INT64(expired);
 }
