@@ -24,6 +24,8 @@
 #include "postmaster/interrupt.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
+#include "storage/proc.h"
+#include "storage/procarray.h"
 #include "tcop/tcopprot.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
@@ -38,7 +40,9 @@
 #define LAUNCHER_RESTART_MS 1000	/* pause before a worker is started again, */
 #define LAUNCHER_RESTART_MAX_MS 60000	/* doubled up to this */
 #define LAUNCHER_LIFE_MS 10000	/* while it lives shorter than this */
-#define LAUNCHER_SCOUT_MS 1000	/* how long a scout may take */
+#define LAUNCHER_STUCK_MS 1000	/* how long a scout may wait for a lock */
+#define LAUNCHER_SCOUT_MS 30000 /* how long it may take in any case */
+#define LAUNCHER_LOOK_MS 100	/* how often that is looked at */
 #define LAUNCHER_RETRY_MS 10000 /* pause after a worker could not be started */
 #define LAUNCHER_RECONCILE_MS 60000
 
@@ -197,23 +201,37 @@ launcher_start_worker(const char *main, const char *name, WorkerTarget target,
 }
 
 /*
+ * Does the process with this pid wait for a lock?
+ */
+static bool
+launcher_waits_for_lock(pid_t pid)
+{
+	const PGPROC *proc = BackendPidGetProc(pid);
+
+	return proc != NULL && (proc->wait_event_info & 0xFF000000) == PG_WAIT_LOCK;
+}
+
+/*
  * A scout gets stuck if somebody has locked the database.  The others cannot
- * wait for that.
+ * wait for that.  One that is only slow, on a machine that is busy, must get
+ * its time: tried again, it would be as slow.
  */
 static void
 launcher_wait_for_scout(BackgroundWorkerHandle *handle)
 {
-	TimestampTz give_up_at = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
-														 LAUNCHER_SCOUT_MS);
-	pid_t		pid;
+	TimestampTz now = GetCurrentTimestamp();
+	TimestampTz stuck_at = TimestampTzPlusMilliseconds(now, LAUNCHER_STUCK_MS);
+	TimestampTz give_up_at = TimestampTzPlusMilliseconds(now, LAUNCHER_SCOUT_MS);
+	pid_t		pid = 0;
 
 	while (GetBackgroundWorkerPid(handle, &pid) != BGWH_STOPPED)
 	{
 		CHECK_FOR_INTERRUPTS();
-		if (GetCurrentTimestamp() >= give_up_at)
+		now = GetCurrentTimestamp();
+		if (now >= give_up_at || (now >= stuck_at && launcher_waits_for_lock(pid)))
 			TerminateBackgroundWorker(handle);
 		WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-				  LAUNCHER_SCOUT_MS / 10, PG_WAIT_EXTENSION);
+				  LAUNCHER_LOOK_MS, PG_WAIT_EXTENSION);
 		ResetLatch(MyLatch);
 	}
 }

@@ -1,0 +1,168 @@
+# What a process allocates for an event, a claim, an order or a reload it also
+# frees: after twice as many of them the workers, and a session of a client, are
+# as large as before.  If this fails, a server that runs for months runs out of
+# memory.
+
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib "$FindBin::RealBin/../lib";
+use PostgreSQL::Test::Utils;
+use Receiver;
+use Server;
+use Test::More;
+
+use constant { ROUNDS => 20, EVENTS => 50 };
+
+# By how much the memory in use may differ, since the server's caches of the
+# catalogs fill slowly: less than the smallest leak for each of the ROUNDS * EVENTS
+# events.
+use constant CONTEXT_GROWTH_MAX => 24 * 1024;
+
+# libcurl does not use the server's contexts; of its memory only pages are seen.
+use constant RELAY_GROWTH_KB_MAX => 512;
+
+my $receiver = Receiver->start;
+my $node = start_server('memory', conf => <<'EOF');
+log_statement = none
+idempotency.sweep_interval = 10ms
+idempotency.outbox_retention = 0
+idempotency.outbox_dead_retention = 0
+idempotency.stock_compact_after = 5
+idempotency.stock_history = 0
+idempotency.stock_events = on
+idempotency.stock_archive_topic = 'stock.archive'
+EOF
+my $client = session($node);
+
+sub sql
+{
+	return $node->safe_psql('postgres', shift);
+}
+
+# --- what there is to do
+
+# A quarter of the events fails, and half of those for good.
+sub claim_order_and_announce
+{
+	my ($round) = @_;
+
+	$client->query_safe(<<EOF);
+SELECT count(idem_claim('short-' || n, request => 'same', ttl => '1 ms')),
+	count(idem_claim('leased-$round-' || n, lease => '1 ms', ttl => '1 ms'))
+FROM generate_series(1, @{[EVENTS]}) n;
+BEGIN;
+SELECT stock_receive('hat', 10), stock_adjust('hat', -2, 'count'),
+	stock_reserve('hat', 1, 'paid-$round'), stock_confirm('paid-$round'),
+	stock_reserve('hat', 3, 'cancelled-$round'), stock_cancel('cancelled-$round'),
+	stock_reserve('hat', 2, 'unpaid-$round', ttl => '1 ms'),
+	stock_reserve('hat', 1000000, 'short-$round');
+SAVEPOINT a;
+SELECT stock_reserve('hat', 1, 'taken back'), outbox_enqueue('memory.none', '{}');
+ROLLBACK TO a;
+COMMIT;
+SELECT count(outbox_enqueue('memory.' || n % 2,
+	jsonb_build_object('n', n, 'fail', CASE n % 8 WHEN 0 THEN 1 WHEN 1 THEN 9 ELSE 0 END),
+	key => CASE WHEN n % 3 > 0 THEN 'key-' || n % 10 END, headers => '{"X-Number": "7"}'))
+FROM generate_series(1, @{[EVENTS]}) n;
+EOF
+	return;
+}
+
+# A subscription that comes and goes, one that is changed, and a reload of a
+# setting that is changed too.
+sub administer
+{
+	my ($round) = @_;
+
+	sql("SELECT outbox_subscribe('guest', '" . $receiver->url('/ok/guest')
+		  . "', topics => '{memory.0}', format => 'cloudevents', partitions => 2)");
+	sql("SELECT outbox_pause('lasting', 'a round'); SELECT outbox_resume('lasting')");
+	sql("ALTER SYSTEM SET idempotency.webhook_allowed_networks = '127.0.0.0/8, 10.0.0.$round'");
+	$node->reload;
+	return;
+}
+
+# Waits until nothing of it is left, dead letters included.
+sub wait_for_rest
+{
+	$node->poll_query_until('postgres', <<'EOF') or die 'the workers do not get to an end';
+SELECT (SELECT bool_and(position = last_value AND waiting = 0 AND parked = 0)
+	FROM outbox_subscriptions, outbox_position_seq)
+	AND NOT EXISTS (SELECT FROM outbox_delivery)
+	AND NOT EXISTS (SELECT FROM outbox_log)
+	AND NOT EXISTS (SELECT FROM idem_key)
+	AND NOT EXISTS (SELECT FROM stock_hold)
+EOF
+	wait_for_pass($node);
+	return;
+}
+
+sub do_rounds
+{
+	for my $round (1 .. ROUNDS)
+	{
+		administer($round);
+		claim_order_and_announce($round);
+		sql("SELECT outbox_unsubscribe('guest')");
+	}
+	wait_for_rest();
+	return;
+}
+
+# --- what it costs
+
+# Bytes in use in the contexts of a process, which writes them to the log.
+sub used_by_pid
+{
+	my ($pid) = @_;
+	my $offset = -s $node->logfile;
+	my $total = qr/\[$pid\] [^\n]*Grand total: [^\n]* (\d+) used/;
+
+	sql("SELECT pg_log_backend_memory_contexts($pid)");
+	$node->wait_for_log($total, $offset);
+	return slurp_file($node->logfile, $offset) =~ $total ? $1 : die;
+}
+
+sub used_by_client
+{
+	return $client->query_safe('SELECT sum(used_bytes) FROM pg_backend_memory_contexts');
+}
+
+sub measure
+{
+	my %pids = map { $_ => worker_pid($node, $_) } qw(launcher relay sweeper);
+	my ($relay_kb) = slurp_file("/proc/$pids{relay}/status") =~ /^RssAnon:\s+(\d+) kB$/m;
+
+	return {
+		pids => \%pids,
+		relay_kb => $relay_kb,
+		used => {
+			client => used_by_client(),
+			map { $_ => used_by_pid($pids{$_}) } keys %pids
+		}
+	};
+}
+
+subscribe($node, $receiver, '/told/lasting', topics => "'{memory.*,stock.*}'", retry_schedule => "'{0 s,1 ms}'");
+used_by_client();
+do_rounds();
+my $before = measure();
+do_rounds();
+my $after = measure();
+
+is_deeply($after->{pids}, $before->{pids}, 'they are the same processes');
+for my $process (sort keys %{ $before->{used} })
+{
+	my $growth = $after->{used}{$process} - $before->{used}{$process};
+
+	note("$process: $before->{used}{$process} bytes, then $growth more");
+	cmp_ok($growth, '<', CONTEXT_GROWTH_MAX, "$process: no more memory in use than before");
+}
+note("relay: $before->{relay_kb} kB, then $after->{relay_kb} kB");
+cmp_ok($after->{relay_kb} - $before->{relay_kb}, '<', RELAY_GROWTH_KB_MAX, 'nor does libcurl in the relay use more');
+cmp_ok(scalar($receiver->requests('lasting')), '>', 2 * ROUNDS * EVENTS, 'there was a lot to do');
+
+$client->quit;
+done_testing();
