@@ -82,8 +82,12 @@ claim_new_row(const Claim *claim, int32 attempt)
 
 	row.token = key_next_token();
 	if (claim->leased)
+	{
 		start = row.lease_until = key_deadline(claim->lease, start,
 											   settings_lease_s, "lease");
+		/* Its owner will act outside, and no token may be given out twice. */
+		ForceSyncCommit();
+	}
 	row.expires_at = key_deadline(claim->ttl, start, settings_ttl_s, "ttl");
 	row.attempt = attempt;
 	row.state = claim->leased ? KEY_IN_PROGRESS : KEY_COMPLETED;

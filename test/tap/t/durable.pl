@@ -1,6 +1,7 @@
 # With synchronous_commit off a transaction is visible before it is durable.
-# Its event goes out only when no crash can undo it any more.  If this fails,
-# a crash leaves receivers with events of orders that do not exist.
+# Its event goes out only when no crash can undo it any more, and a lease is
+# durable in any case.  If this fails, a crash leaves receivers with events of
+# orders that do not exist, or two owners of a key with the same token.
 
 use strict;
 use warnings FATAL => 'all';
@@ -44,5 +45,17 @@ for my $round (1 .. ROUNDS)
 	$node->safe_psql('postgres', "SELECT outbox_unsubscribe('r$round')");
 }
 is($lost, 0, 'no event was announced whose transaction a crash has undone');
+
+my $claim = q(SELECT outcome, token FROM idem_claim('payment', lease => '1 h'));
+my $session = session($node);
+$session->query_safe('SET synchronous_commit = off');
+my ($outcome, $token) = split(/\|/, $session->query_safe($claim));
+is($outcome, 'claimed', 'a lease is granted');
+$node->stop('immediate');
+eval { $session->quit };
+$node->start;
+is($node->safe_psql('postgres', $claim), 'in_progress|', 'and a crash does not undo it');
+cmp_ok($node->safe_psql('postgres', q(SELECT token FROM idem_claim('another', lease => '1 h'))), '>', $token,
+	'nor give its token to another');
 
 done_testing();
