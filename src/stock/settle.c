@@ -462,17 +462,18 @@ settle_try_expire(text **lapsed, int count, int max, int64 *expired)
 
 /*
  * One that cannot expire, because its event is too large, say, does not keep the
- * others: it is looked for by halves.
+ * others: each is tried alone then.
  */
-static void
-settle_expire(text **lapsed, int count, int max, int64 *expired)
+static int64
+settle_expire(text **lapsed, int count, int max)
 {
-	int			half = count / 2;
+	int64		expired = 0;
 
-	if (count == 0 || settle_try_expire(lapsed, count, max, expired) || count == 1)
-		return;
-	settle_expire(lapsed, half, max, expired);
-	settle_expire(lapsed + half, count - half, max, expired);
+	if (count > 1 && settle_try_expire(lapsed, count, max, &expired))
+		return expired;
+	for (int i = 0; i < count && expired < max; i++)
+		(void) settle_try_expire(&lapsed[i], 1, max, &expired);
+	return expired;
 }
 
 /*
@@ -484,7 +485,6 @@ stock_expire(PG_FUNCTION_ARGS)
 {
 	text	  **lapsed;
 	TimestampTz next;
-	int64		expired = 0;
 	int			count;
 	int			max;
 
@@ -503,6 +503,5 @@ stock_expire(PG_FUNCTION_ARGS)
 	(void) journal_begin();
 	max = Min(max, settings_stock_items / SETTLE_PIN_SHARE);
 	count = holds_lapsed(NULL, max, &lapsed, &next);
-	settle_expire(lapsed, count, max, &expired);
-	PG_RETURN_INT64(expired);
+	PG_RETURN_INT64(settle_expire(lapsed, count, max));
 }

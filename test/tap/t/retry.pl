@@ -134,7 +134,7 @@ is(scalar($receiver->requests('stuck')), 4, 'no more than max_in_flight requests
 
 # --- a slow request holds up no retry
 
-subscribe($node, $receiver, '/told/mixed', topics => "'{mixed}'", retry_schedule => "'{0 s,100 ms,100 ms}'",
+subscribe($node, $receiver, '/told/mixed', topics => "'{mixed}'", retry_schedule => "'{0 s,1 s,100 ms}'",
 	timeout => "'60 s'");
 sql(q(
 	SELECT outbox_enqueue('mixed', '{"n": 1, "hold": true}');
