@@ -16,4 +16,5 @@
 #define ERROR 21
 #define elog(level, ...) ((level) >= ERROR ? abort() : (void) 0)
 #define ereport(level, ...) ((level) >= ERROR ? abort() : (void) 0)
+#define INT64_FORMAT "%ld"
 #define CppAsString2(value) #value
