@@ -104,3 +104,12 @@ FROM (VALUES ('*', 'order.placed'), ('order.*', 'order.placed'), ('order.*', 'or
 	('*ab*ab', 'aabab'), ('a**b', 'ab'), ('*', ''), ('', ''), ('', 'a'), ('é*', 'éa'), ('*b', 'abc')) AS v (pattern, topic);
 SELECT outbox_topic_matches('{a,NULL,b*}', 'bc') AS second, outbox_topic_matches('{}', 'a') AS none,
 	outbox_topic_matches(NULL, 'a') AS null;
+
+-- Whatever belongs to a subscription goes with it, by a TRUNCATE too.
+BEGIN;
+SELECT count(outbox_subscribe('t' || i, :'url')) FROM generate_series(1, 2) i;
+INSERT INTO outbox_delivery (subscription, position, lane, state, blocks_key, attempts, created_at, topic, payload)
+SELECT id, 1, 0, 'dead', false, 1, now(), 't', '{}' FROM outbox_subscription;
+TRUNCATE outbox_subscription;
+SELECT (SELECT count(*) FROM outbox_lane), (SELECT count(*) FROM outbox_delivery);
+ROLLBACK;

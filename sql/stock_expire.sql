@@ -104,4 +104,18 @@ SELECT DISTINCT reservation FROM stock_hold;
 SELECT sku, available, reserved, ok FROM stock_verify('cup') UNION ALL SELECT sku, available, reserved, ok FROM stock_verify('pot') ORDER BY sku;
 ROLLBACK;
 
+-- If none can, the sweeper is told so by an error, after which it rests.
+BEGIN;
+SELECT count(stock_reserve('cup', 1, 'order ' || i, ttl => '1 us')) FROM generate_series(20, 29) i;
+SELECT nextval('outbox_position_seq') > 0;
+DO $$
+BEGIN
+	EXECUTE 'ALTER SEQUENCE outbox_position_seq MAXVALUE ' || (SELECT last_value FROM outbox_position_seq);
+END
+$$;
+SET LOCAL idempotency.stock_events = on;
+\set VERBOSITY terse
+SELECT stock_expire();
+ROLLBACK;
+
 TRUNCATE stock_log, stock_hold, stock_item;

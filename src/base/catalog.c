@@ -61,26 +61,28 @@ catalog_register_callbacks(void)
 }
 
 /*
- * The schema that an extension's objects are in.
+ * The schema that an extension's objects are in, and who owns it.
  */
-static Oid
-catalog_extension_schema(Oid extension)
+static void
+catalog_load_extension(Catalog *catalog, Oid extension)
 {
 	Relation	rel = table_open(ExtensionRelationId, AccessShareLock);
 	ScanKeyData key;
 	SysScanDesc scan;
 	HeapTuple	tuple;
-	Oid			schema = InvalidOid;
 
 	ScanKeyInit(&key, Anum_pg_extension_oid, BTEqualStrategyNumber, F_OIDEQ,
 				ObjectIdGetDatum(extension));
 	scan = systable_beginscan(rel, ExtensionOidIndexId, true, NULL, 1, &key);
 	tuple = systable_getnext(scan);
+	catalog->extension = extension;
 	if (HeapTupleIsValid(tuple))
-		schema = ((Form_pg_extension) GETSTRUCT(tuple))->extnamespace;
+	{
+		catalog->schema = ((Form_pg_extension) GETSTRUCT(tuple))->extnamespace;
+		catalog->owner = ((Form_pg_extension) GETSTRUCT(tuple))->extowner;
+	}
 	systable_endscan(scan);
 	table_close(rel, AccessShareLock);
-	return schema;
 }
 
 static Oid
@@ -238,13 +240,12 @@ catalog_load_stock(Catalog *catalog)
 static void
 catalog_load(Catalog *catalog, Oid extension)
 {
-	Oid			schema = catalog_extension_schema(extension);
-	char	   *name = get_namespace_name(schema);
+	char	   *name;
 
+	catalog_load_extension(catalog, extension);
+	name = get_namespace_name(catalog->schema);
 	if (name == NULL)
 		elog(ERROR, "extension idempotency is being dropped");
-	catalog->extension = extension;
-	catalog->schema = schema;
 	strlcpy(catalog->schema_name, quote_identifier(name),
 			sizeof(catalog->schema_name));
 	catalog_load_claim(catalog);
@@ -269,6 +270,17 @@ catalog_find(void)
 		cached_valid = !loading_disturbed;
 	}
 	return &cached;
+}
+
+Oid
+catalog_schema(void)
+{
+	Oid			extension = get_extension_oid("idempotency", true);
+	Catalog		catalog = {0};
+
+	if (OidIsValid(extension))
+		catalog_load_extension(&catalog, extension);
+	return catalog.schema;
 }
 
 const Catalog *

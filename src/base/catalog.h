@@ -72,6 +72,7 @@ typedef struct Catalog
 {
 	Oid			extension;
 	Oid			schema;
+	Oid			owner;			/* of the extension */
 	char		schema_name[NAMEDATALEN * 2 + 3];	/* quoted if need be */
 	Oid			idem_token_seq;
 	CatalogRing rings[RINGS];
@@ -98,6 +99,9 @@ typedef struct Catalog
  * anything that could process an invalidation.
  */
 extern const Catalog *catalog_get(void);
+
+/* The schema that the extension is in, whatever state that is in, or none. */
+extern Oid	catalog_schema(void);
 
 /* As catalog_get, but NULL if this database does not have the extension. */
 extern const Catalog *catalog_find(void);

@@ -11,6 +11,7 @@
 #include "postgres.h"
 
 #include "access/xact.h"
+#include "catalog/pg_authid.h"
 #include "commands/dbcommands.h"
 #include "executor/spi.h"
 #include "miscadmin.h"
@@ -146,6 +147,18 @@ worker_obey_signals(void)
 }
 
 /*
+ * An owner may have rules and defaults of his own on the tables: they must not
+ * run as the owner before, nor as the bootstrap superuser (scout.c) when he is
+ * no superuser any more.  A change of owner waits for the lock on the sequence.
+ */
+static bool
+worker_may_act_for(Oid owner)
+{
+	return owner == GetUserId() ||
+		(GetUserId() == BOOTSTRAP_SUPERUSERID && superuser_arg(owner));
+}
+
+/*
  * Waits for a DROP EXTENSION that is under way, before anything of ours is
  * locked: it locks idem_token_seq before all our other relations, and so a
  * deadlock with it cannot be.  Returns whether the extension is there.
@@ -158,7 +171,10 @@ worker_lock_extension(void)
 	if (catalog == NULL)
 		return false;
 	LockRelationOid(catalog->idem_token_seq, AccessShareLock);
-	return catalog_find() != NULL;
+	catalog = catalog_find();
+	if (catalog != NULL && !worker_may_act_for(catalog->owner))
+		worker_exit("the extension has another owner");
+	return catalog != NULL;
 }
 
 bool

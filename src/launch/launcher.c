@@ -287,7 +287,8 @@ launcher_scout_all(List *rows)
 		entry->stale = !launcher_scout(entry);
 		entry->scout_pause_ms = !entry->stale ? 0 :
 			Min(Max(2 * entry->scout_pause_ms, LAUNCHER_RETRY_MS), LAUNCHER_RECONCILE_MS);
-		entry->scout_not_before = TimestampTzPlusMilliseconds(now, entry->scout_pause_ms);
+		entry->scout_not_before =
+			TimestampTzPlusMilliseconds(GetCurrentTimestamp(), entry->scout_pause_ms);
 		sleep_ms = 0;
 	}
 	return sleep_ms;

@@ -91,14 +91,13 @@ protect_trigger_is_on_ours(Oid trigger)
 static bool
 protect_schema_is_renamed(Oid schema)
 {
-	const Catalog *catalog = catalog_find();
 	HeapTuple	row = protect_new_row(NamespaceRelationId, NamespaceOidIndexId,
 									  Anum_pg_namespace_oid, schema);
 	char	   *name = get_namespace_name(schema);
 
-	return catalog != NULL && catalog->schema == schema &&
-		HeapTupleIsValid(row) && name != NULL &&
-		strcmp(name, NameStr(((Form_pg_namespace) GETSTRUCT(row))->nspname)) != 0;
+	return HeapTupleIsValid(row) && name != NULL &&
+		strcmp(name, NameStr(((Form_pg_namespace) GETSTRUCT(row))->nspname)) != 0 &&
+		catalog_schema() == schema;
 }
 
 static void
@@ -116,8 +115,8 @@ protect_object_access(ObjectAccessType access, Oid class, Oid object,
 {
 	if (previous_object_access)
 		previous_object_access(access, class, object, sub_object, arg);
-	if (superuser() || (access != OAT_POST_CREATE && access != OAT_POST_ALTER &&
-						access != OAT_DROP))
+	if ((access != OAT_POST_CREATE && access != OAT_POST_ALTER &&
+		 access != OAT_DROP) || superuser())
 		return;
 	if (class == TriggerRelationId && access == OAT_POST_CREATE &&
 		protect_trigger_is_on_ours(object))

@@ -86,10 +86,9 @@ COMMENT ON TABLE outbox_subscription IS
 /*
  * How far a subscription has read, in each of its partitions.  There are no
  * foreign keys between these tables, since pg_restore -j loads them in any
- * order.  Whoever writes rows of a subscription has locked it.
+ * order.  Whoever writes rows of a subscription has locked it, or its lanes.
  *
- * Every row up to
- * position was delivered or is in outbox_delivery, or belongs to one of the
+ * Every row up to position was delivered or is in outbox_delivery, or belongs to one of the
  * stragglers: transactions that were still open when the relay passed them.
  * Of a straggler, rows from straggler_froms on are yet to be read.
  */
@@ -167,8 +166,13 @@ LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-	DELETE FROM @extschema@.outbox_lane l USING deleted WHERE l.subscription = deleted.id;
-	DELETE FROM @extschema@.outbox_delivery d USING deleted WHERE d.subscription = deleted.id;
+	IF TG_OP = 'TRUNCATE' THEN
+		DELETE FROM @extschema@.outbox_lane;
+		DELETE FROM @extschema@.outbox_delivery;
+	ELSE
+		DELETE FROM @extschema@.outbox_lane l USING deleted WHERE l.subscription = deleted.id;
+		DELETE FROM @extschema@.outbox_delivery d USING deleted WHERE d.subscription = deleted.id;
+	END IF;
 	RETURN NULL;
 END
 $$;
@@ -176,6 +180,8 @@ COMMENT ON FUNCTION outbox_subscription_deleted() IS
 	'Internal: what belongs to a subscription goes with it.';
 CREATE TRIGGER outbox_subscription_deleted AFTER DELETE ON outbox_subscription
 	REFERENCING OLD TABLE AS deleted FOR EACH STATEMENT EXECUTE FUNCTION outbox_subscription_deleted();
+CREATE TRIGGER outbox_subscription_truncated AFTER TRUNCATE ON outbox_subscription
+	FOR EACH STATEMENT EXECUTE FUNCTION outbox_subscription_deleted();
 
 CREATE FUNCTION outbox_delivery_deleted()
 RETURNS trigger

@@ -322,22 +322,28 @@ endpoint_finish_due(Endpoint *endpoint, bool count, List *settled)
 
 /*
  * Writes down what can be of all runs, and the whole of those that have finished
- * and have none but such ahead of them.
+ * and have none but such ahead of them.  A lane that does not move is written
+ * all the same: who ends the subscription by an older snapshot, in which the new
+ * rows are not, then fails, and leaves none behind.
  */
 static void
 endpoint_settle_runs(Endpoint *endpoint)
 {
 	ListCell   *cell;
 	bool		at_head = true;
+	bool		ahead = false;
 
 	foreach(cell, endpoint->new_runs)
 	{
 		Run		   *run = lfirst(cell);
 
 		at_head &= run_is_finished(run);
+		ahead |= !at_head && run_has_news(run);
 		if (!endpoint->discarding && (at_head || run_has_news(run)))
 			run_settle(run, at_head);
 	}
+	if (ahead && !endpoint->discarding)
+		outbox_count_delivered(endpoint->id, 0);
 	foreach(cell, endpoint->due_runs)
 		run_settle(lfirst(cell), run_is_finished(lfirst(cell)));
 }

@@ -24,6 +24,7 @@
 
 #define HOLD_SPECULATION_US 100 /* of waiting for an insertion to be decided */
 
+#define HOLD_LAPSED_LINES_MAX 100000 /* read at a time */
 #define HOLD_HORIZON_US USECS_PER_SEC	/* how far ahead a look for lapsed ones goes */
 
 /* The columns of stock_hold, in order. */
@@ -320,12 +321,13 @@ holds_lapsed(const text *sku, int max, text ***reservations, TimestampTz *next)
 	TimestampTz now = GetCurrentTimestamp();
 	int			room = 16;
 	RelationScan scan;
+	int			lines = 0;
 	int			count = 0;
 
 	*reservations = palloc(room * sizeof(text *));
 	*next = now + HOLD_HORIZON_US;
 	hold_begin_lapsed(&scan, hold, sku, *next, latest);
-	while (count < max && relation_scan_next(&scan, row))
+	while (count < max && lines++ < HOLD_LAPSED_LINES_MAX && relation_scan_next(&scan, row))
 	{
 		slot_getallattrs(row);
 		*next = DatumGetTimestampTz(row->tts_values[HOLD_ATT_EXPIRES_AT]);

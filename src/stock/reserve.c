@@ -7,7 +7,7 @@
  * about the name.  Nearly always both are free, so that is tried first: the
  * rows of the hold are written, the quantities taken, and the log written.  If
  * anything is in the way, all of that is undone and looked into: an open
- * rows of the hold are written, the quantities taken, and the log written.  If
+ * reservation with the same lines is answered as it was, a closed one is
  * refused; who is slower with a new name waits for the other to end.
  */
 #include "postgres.h"

@@ -30,6 +30,8 @@
 
 /* The sweeper pins what its step frees: that must leave room for others. */
 #define SETTLE_PIN_SHARE 4
+/* If so many cannot expire, and none can, it is not about them. */
+#define SETTLE_FAILURES_MAX 10
 
 PG_FUNCTION_INFO_V1(stock_confirm);
 PG_FUNCTION_INFO_V1(stock_cancel);
@@ -414,10 +416,10 @@ stock_reinstate(PG_FUNCTION_ARGS)
 /*
  * Lets all of them expire that nobody has locked, up to a number of lines, or
  * none.  Returns whether it could; what went wrong is undone, and reported if
- * it is about a single one.
+ * it is about a single one, and the first.
  */
 static bool
-settle_try_expire(text **lapsed, int count, int max, int64 *expired)
+settle_try_expire(text **lapsed, int count, int max, int64 *expired, int *failed)
 {
 	MemoryContext context = CurrentMemoryContext;
 	ResourceOwner owner = CurrentResourceOwner;
@@ -447,7 +449,7 @@ settle_try_expire(text **lapsed, int count, int max, int64 *expired)
 		RollbackAndReleaseCurrentSubTransaction();
 		if (error->sqlerrcode == ERRCODE_QUERY_CANCELED)
 			ReThrowError(error);
-		if (count == 1)
+		if (count == 1 && ++*failed == 1)
 			ereport(WARNING,
 					(errcode(error->sqlerrcode),
 					 errmsg("reservation \"%s\" could not expire",
@@ -461,6 +463,22 @@ settle_try_expire(text **lapsed, int count, int max, int64 *expired)
 }
 
 /*
+ * The sweeper rests after an error: what keeps all of them from expiring will be
+ * there in a moment, and each try takes transaction ids.
+ */
+static void
+settle_report_failed(int failed, int64 expired)
+{
+	if (failed >= SETTLE_FAILURES_MAX && expired == 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("none of %d lapsed reservations could expire", failed)));
+	if (failed > 1)
+		ereport(WARNING,
+				(errmsg("nor could %d other reservations", failed - 1)));
+}
+
+/*
  * One that cannot expire, because its event is too large, say, does not keep the
  * others: each is tried alone then.
  */
@@ -468,11 +486,13 @@ static int64
 settle_expire(text **lapsed, int count, int max)
 {
 	int64		expired = 0;
+	int			failed = 0;
 
-	if (count > 1 && settle_try_expire(lapsed, count, max, &expired))
+	if (count > 1 && settle_try_expire(lapsed, count, max, &expired, &failed))
 		return expired;
 	for (int i = 0; i < count && expired < max; i++)
-		(void) settle_try_expire(&lapsed[i], 1, max, &expired);
+		(void) settle_try_expire(&lapsed[i], 1, max, &expired, &failed);
+	settle_report_failed(failed, expired);
 	return expired;
 }
 

@@ -192,8 +192,13 @@ LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-	DELETE FROM @extschema@.outbox_lane l USING deleted WHERE l.subscription = deleted.id;
-	DELETE FROM @extschema@.outbox_delivery d USING deleted WHERE d.subscription = deleted.id;
+	IF TG_OP = 'TRUNCATE' THEN
+		DELETE FROM @extschema@.outbox_lane;
+		DELETE FROM @extschema@.outbox_delivery;
+	ELSE
+		DELETE FROM @extschema@.outbox_lane l USING deleted WHERE l.subscription = deleted.id;
+		DELETE FROM @extschema@.outbox_delivery d USING deleted WHERE d.subscription = deleted.id;
+	END IF;
 	RETURN NULL;
 END
 $$;
@@ -619,14 +624,18 @@ $$;
  * for another.  The ALTER VIEW changes nothing; LOCK TABLE with a view would
  * lock all that the view reads.
  */
-SET LOCAL lock_timeout = '100ms';
 DO $$
+DECLARE
+	lock_timeout text := pg_catalog.current_setting('lock_timeout');
 BEGIN
 	FOR try IN 1..600 LOOP
 		BEGIN
+			PERFORM pg_catalog.set_config('lock_timeout', '100ms', true);
 			LOCK TABLE outbox_subscription, outbox_lane, outbox_delivery, outbox_attempt, outbox_home
 				IN ACCESS EXCLUSIVE MODE;
 			ALTER VIEW outbox_subscriptions ALTER name DROP DEFAULT;
+			-- What follows in the same transaction waits as long as it would have.
+			PERFORM pg_catalog.set_config('lock_timeout', lock_timeout, true);
 			RETURN;
 		EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
 			PERFORM pg_catalog.pg_sleep(0.1);
@@ -642,6 +651,8 @@ ALTER TABLE outbox_delivery DROP CONSTRAINT outbox_delivery_subscription_fkey;
 ALTER TABLE outbox_attempt DROP CONSTRAINT outbox_attempt_subscription_position_fkey;
 CREATE TRIGGER outbox_subscription_deleted AFTER DELETE ON outbox_subscription
 	REFERENCING OLD TABLE AS deleted FOR EACH STATEMENT EXECUTE FUNCTION outbox_subscription_deleted();
+CREATE TRIGGER outbox_subscription_truncated AFTER TRUNCATE ON outbox_subscription
+	FOR EACH STATEMENT EXECUTE FUNCTION outbox_subscription_deleted();
 CREATE TRIGGER outbox_delivery_deleted AFTER DELETE ON outbox_delivery
 	REFERENCING OLD TABLE AS deleted FOR EACH STATEMENT EXECUTE FUNCTION outbox_delivery_deleted();
 
@@ -693,3 +704,39 @@ LEFT JOIN LATERAL (
 	ORDER BY last_at DESC LIMIT 1) f ON true
 LEFT JOIN (SELECT subscription, sum(in_flight)::integer AS in_flight
 	FROM outbox_flights() GROUP BY subscription) w ON w.subscription = s.id;
+
+/*
+ * What 0.2.0 refuses when it is created (base/privileges.sql) may be so already
+ * in a schema where others may create objects.
+ */
+DO $$
+DECLARE
+	stranger text;
+BEGIN
+	WITH RECURSIVE ours (class, object) AS (
+		SELECT d.classid, d.objid FROM pg_catalog.pg_depend d
+		JOIN pg_catalog.pg_extension e ON e.oid OPERATOR(pg_catalog.=) d.refobjid
+		WHERE e.extname OPERATOR(pg_catalog.=) 'idempotency'::name AND d.deptype OPERATOR(pg_catalog.=) 'e'::"char"
+			AND d.refclassid OPERATOR(pg_catalog.=) 'pg_catalog.pg_extension'::pg_catalog.regclass::oid
+		UNION
+		SELECT d.classid, d.objid FROM ours
+		JOIN pg_catalog.pg_depend d ON d.refclassid OPERATOR(pg_catalog.=) ours.class
+			AND d.refobjid OPERATOR(pg_catalog.=) ours.object
+			AND (d.deptype OPERATOR(pg_catalog.=) 'a'::"char" OR d.deptype OPERATOR(pg_catalog.=) 'i'::"char")
+			AND (d.classid OPERATOR(pg_catalog.=) 'pg_catalog.pg_constraint'::pg_catalog.regclass::oid
+				OR d.classid OPERATOR(pg_catalog.=) 'pg_catalog.pg_rewrite'::pg_catalog.regclass::oid)
+	)
+	SELECT pg_catalog.pg_describe_object(d.refclassid, d.refobjid, 0) INTO stranger
+	FROM pg_catalog.pg_depend d
+	JOIN ours ON d.classid OPERATOR(pg_catalog.=) ours.class AND d.objid OPERATOR(pg_catalog.=) ours.object
+	WHERE (d.refclassid OPERATOR(pg_catalog.=) 'pg_catalog.pg_operator'::pg_catalog.regclass::oid
+			OR d.refclassid OPERATOR(pg_catalog.=) 'pg_catalog.pg_proc'::pg_catalog.regclass::oid)
+		AND NOT EXISTS (SELECT FROM ours o WHERE o.class OPERATOR(pg_catalog.=) d.refclassid
+			AND o.object OPERATOR(pg_catalog.=) d.refobjid)
+	LIMIT 1;
+	IF stranger IS NOT NULL THEN
+		RAISE WARNING 'extension idempotency uses %', stranger
+			USING HINT = 'Dump it, and restore it into a schema where nobody else may create objects.';
+	END IF;
+END
+$$;

@@ -9,7 +9,7 @@ SELECT p.oid, t.tgrelid, t.tgoldtable FROM pg_depend d
 JOIN pg_extension e ON d.refclassid = 'pg_extension'::regclass AND e.oid = d.refobjid
 JOIN pg_proc p ON d.classid = 'pg_proc'::regclass AND p.oid = d.objid
 JOIN pg_language l ON l.oid = p.prolang
-LEFT JOIN LATERAL (SELECT * FROM pg_trigger WHERE tgfoid = p.oid LIMIT 1) t ON true
+LEFT JOIN LATERAL (SELECT * FROM pg_trigger WHERE tgfoid = p.oid ORDER BY tgoldtable LIMIT 1) t ON true
 WHERE e.extname = 'idempotency' AND d.deptype = 'e' AND l.lanname = 'plpgsql';
 
 SELECT cmp_ok((SELECT count(*) FROM ours), '>', 20::bigint, 'there is something to check');

@@ -253,9 +253,9 @@ sql('CREATE ROLE boss SUPERUSER; CREATE DATABASE sold');
 sql('SET SESSION AUTHORIZATION boss; CREATE EXTENSION idempotency', 'sold');
 wait_for_workers($node, 'sold');
 sql("GRANT CREATE ON DATABASE sold TO mallory; GRANT CREATE ON SCHEMA public TO mallory; REASSIGN OWNED BY boss TO mallory; $strike", 'sold');
-terminate_worker($node, $_, 'sold') for qw(relay sweeper);
-is(sql(q(SELECT string_agg(DISTINCT usename, ' ') FROM pg_stat_activity WHERE datname = 'sold' AND backend_type ~ '^idempotency')), 'mallory',
-	'the workers run as the owner');
+sql('SELECT outbox_wake()', 'sold');
+ok($node->poll_query_until('postgres', q(SELECT string_agg(DISTINCT usename, ' ') = 'mallory' AND count(*) = 2
+	FROM pg_stat_activity WHERE datname = 'sold' AND backend_type ~ '^idempotency')), 'the workers run as the owner, by themselves');
 %refused = (
 	'a column less' => 'ALTER TABLE idem_ring DROP COLUMN rest_until',
 	'a column of another type' => 'ALTER TABLE idem_ring ALTER COLUMN quiet_xid TYPE text USING NULL',
@@ -273,5 +273,15 @@ my $more = () = slurp_file($node->logfile) =~ /hostile code runs as mallory/g;
 cmp_ok($more, '>', $own, 'and run it');
 is(victims(), '', 'as him who made it');
 is(sql('SELECT rolsuper FROM pg_roles WHERE rolname = \'mallory\''), 'f', 'nobody has become a superuser');
+
+# --- an owner who is a superuser no more: for one who may not log in, workers run as that of the cluster
+
+sql('CREATE ROLE admin SUPERUSER NOLOGIN; CREATE DATABASE hardened');
+sql('SET SESSION AUTHORIZATION admin; CREATE EXTENSION idempotency', 'hardened');
+wait_for_workers($node, 'hardened');
+sql('ALTER ROLE admin NOSUPERUSER');
+sql('SELECT outbox_wake()', 'hardened');
+ok($node->poll_query_until('postgres', q(SELECT count(*) = 0 FROM pg_stat_activity
+	WHERE datname = 'hardened' AND backend_type ~ '^idempotency (relay|sweeper)' AND usesysid = 10)), 'they do not run for him');
 
 done_testing();

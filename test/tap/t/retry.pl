@@ -204,4 +204,18 @@ $session->quit;
 witness();
 is(worker_pid($node, 'relay'), $pid, 'nor does its commit end the relay');
 
+# --- a subscription that is ended in an older snapshot
+
+subscribe($node, $receiver, '/told/older', topics => "'{older}'", retry_schedule => "'{0 s,1 h}'", timeout => "'60 s'");
+$session = session($node);
+$session->query_safe('BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM outbox_subscription');
+sql(q(
+	SELECT outbox_enqueue('older', '{"n": 1, "hold": true}');
+	SELECT outbox_enqueue('older', '{"n": 2, "fail": 1}')));
+wait_until($node, "SELECT waiting = 1 FROM outbox_subscriptions WHERE name = 'older'", 'an event waits');
+$session->query($_) for ("SELECT outbox_unsubscribe('older')", 'COMMIT');
+$session->quit;
+is(sql('SELECT count(*) FROM outbox_delivery WHERE subscription NOT IN (SELECT id FROM outbox_subscription)'), '0',
+	'which does not see what the relay has written since: nothing is left behind');
+
 done_testing();
