@@ -26,7 +26,10 @@
 #define REPORT_KINDS 256
 #define REPORT_TEXT_MAX 512		/* of a message, by which kinds differ */
 
-/* Messages that differ in numbers only.  Two of one place take turns in it. */
+/*
+ * Messages that differ in numbers only.  Two kinds of one place take turns in it,
+ * so a name that changes each time gets around the limit.
+ */
 typedef struct ReportKind
 {
 	uint64		hash;

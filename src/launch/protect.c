@@ -7,7 +7,8 @@
  * privileges on all tables may create one.  Our SQL functions name the schema,
  * so who may rename it could put functions of his own in their place.  And our
  * C code relies on the columns of our tables and types.  So these things are
- * for superusers, who need nobody's rights, to do.
+ * for superusers, who need nobody's rights, to do.  This holds where the library
+ * is preloaded.  It must never stand in the way of other people's objects.
  */
 #include "postgres.h"
 

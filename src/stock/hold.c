@@ -327,7 +327,8 @@ holds_lapsed(const text *sku, int max, text ***reservations, TimestampTz *next)
 	*reservations = palloc(room * sizeof(text *));
 	*next = now + HOLD_HORIZON_US;
 	hold_begin_lapsed(&scan, hold, sku, *next, latest);
-	while (count < max && lines++ < HOLD_LAPSED_LINES_MAX && relation_scan_next(&scan, row))
+	while (count < max && lines++ < HOLD_LAPSED_LINES_MAX &&
+		   relation_scan_next(&scan, row))
 	{
 		slot_getallattrs(row);
 		*next = DatumGetTimestampTz(row->tts_values[HOLD_ATT_EXPIRES_AT]);
