@@ -23,7 +23,7 @@
 
 /* Headers of the event replace those of the subscription, in whatever case. */
 #define EVENT_COLUMNS \
-	"SELECT e.position, e.key, coalesce(e.type, e.topic), e.payload," \
+	"SELECT e.position, e.key, coalesce(e.type, e.topic), e.payload::text," \
 	" CASE WHEN s.headers IS NOT NULL OR e.headers IS NOT NULL THEN" \
 	"  ARRAY(SELECT DISTINCT ON (lower(h.key)) h.key || ': ' || h.value FROM (" \
 	"   SELECT 1, * FROM jsonb_each_text(e.headers) UNION ALL" \

@@ -16,8 +16,12 @@
  *		 ^                                           |
  *		 +------------ http_next_response -----------+
  *
- * A slot keeps its easy handle, and libcurl keeps connections open between
- * requests, so a request to a known endpoint costs no new connection.
+ * libcurl keeps connections open between requests, so a request to a known
+ * endpoint costs no new connection.  An easy handle serves for one request,
+ * since it is not clean of that afterwards: it goes on counting how often
+ * libcurl has sent something again, which has a limit, and before 8.1.0 an
+ * answer whose headers begin with a continuation continues one of the answer
+ * before, which is freed by then (curl's issue 11101).
  *
  * Over TLS a server may choose HTTP/2.  Requests to one host and port share a
  * connection then, up to as many as the server allows; the next one goes over
@@ -79,6 +83,9 @@
  */
 #define HTTP_UNACKNOWLEDGED_MIN_MS 30000
 
+#define HTTP_STATUS_MIN 100
+#define HTTP_STATUS_MAX 999
+
 /* Where an answer is cut off: all of its headers, and its body. */
 #define HTTP_HEADER_BYTES_MAX (64 * 1024)
 #define HTTP_BODY_BYTES_MAX (64 * 1024)
@@ -119,7 +126,7 @@ typedef struct HttpTransfer
 	bool		repeated;		/* over HTTP/1.1 now */
 	int64		submitted_ms;	/* by http_now_ms() */
 	int			timeout_ms;		/* since then */
-	CURL	   *easy;			/* made when first used, then kept */
+	CURL	   *easy;			/* NULL while idle */
 	struct curl_slist *headers; /* of the request under way */
 	size_t		header_bytes;	/* received so far */
 	size_t		body_bytes;		/* received so far */
@@ -658,13 +665,11 @@ http_submit(const HttpRequest *request)
 		elog(ERROR, "more than %d HTTP requests in flight", HTTP_IN_FLIGHT_MAX);
 	transfer = dlist_head_element(HttpTransfer, node, &http.idle);
 	if (transfer->easy == NULL)
-	{
 		transfer->easy = curl_easy_init();
-		if (transfer->easy == NULL)
-			ereport(ERROR,
-					(errcode(ERRCODE_OUT_OF_MEMORY),
-					 errmsg("out of memory")));
-	}
+	if (transfer->easy == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_OUT_OF_MEMORY),
+				 errmsg("out of memory")));
 	http_set_up_easy(transfer, transfer->easy);
 
 	transfer->repeated = false;
@@ -711,16 +716,17 @@ http_is_complete(const HttpTransfer *transfer)
 /*
  * Was the transfer answered?  An answer that we cut off because its body is
  * too long counts, since its status had arrived; one that broke off or timed
- * out does not, since nobody knows what the rest would have been.
+ * out does not, since nobody knows what the rest would have been.  Nor does
+ * what libcurl makes of a status that does not consist of digits.
  */
 static bool
 http_was_answered(const HttpTransfer *transfer, CURLcode code, long status)
 {
-	if (code == CURLE_OK)
-		return status != 0;
-	return (code == CURLE_WRITE_ERROR &&
-			transfer->body_bytes > HTTP_BODY_BYTES_MAX) ||
-		http_is_complete(transfer);
+	if (status < HTTP_STATUS_MIN || status > HTTP_STATUS_MAX)
+		return false;
+	return code == CURLE_OK || http_is_complete(transfer) ||
+		(code == CURLE_WRITE_ERROR &&
+		 transfer->body_bytes > HTTP_BODY_BYTES_MAX);
 }
 
 /*
@@ -732,10 +738,17 @@ static bool
 http_repeat(HttpTransfer *transfer, CURLcode code)
 {
 	int64		left_ms = transfer->timeout_ms - http_elapsed_ms(transfer);
+	CURL	   *fresh;
 
 	if ((code != CURLE_HTTP2 && code != CURLE_HTTP2_STREAM) ||
 		transfer->repeated || left_ms <= 0)
 		return false;
+
+	fresh = curl_easy_duphandle(transfer->easy);
+	if (fresh == NULL)
+		return false;
+	curl_easy_cleanup(transfer->easy);
+	transfer->easy = fresh;
 
 	transfer->repeated = true;
 	http_set(transfer->easy, CURLOPT_HTTP_VERSION, (long) CURL_HTTP_VERSION_1_1);
@@ -764,7 +777,7 @@ http_explain(HttpTransfer *transfer, CURLcode code)
 	else if (transfer->curl_error[0] != '\0')
 		http_set_error(response, transfer->curl_error);
 	else
-		http_set_error(response, code == CURLE_OK ? "no answer" :
+		http_set_error(response, code == CURLE_OK ? "the answer has no status" :
 					   curl_easy_strerror(code));
 }
 
@@ -890,12 +903,8 @@ http_next_response(HttpResponse *response)
 							   dlist_pop_head_node(&http.done));
 	*response = transfer->response;
 
-	/*
-	 * An idle transfer keeps its handle but not what it sent, nor how often
-	 * libcurl has sent it again: that count has a limit of its own, and goes
-	 * on from request to request otherwise.
-	 */
-	curl_easy_reset(transfer->easy);
+	curl_easy_cleanup(transfer->easy);
+	transfer->easy = NULL;
 	curl_slist_free_all(transfer->headers);
 	transfer->headers = NULL;
 	dlist_push_head(&http.idle, &transfer->node);
