@@ -3,6 +3,7 @@
 -- the branch that nobody has tried.
 BEGIN;
 SELECT plan(2);
+LOAD 'plpgsql_check';	-- it refuses to come when PL/pgSQL is at work already
 
 CREATE VIEW ours AS
 SELECT p.oid, t.tgrelid, t.tgoldtable FROM pg_depend d
