@@ -101,6 +101,13 @@ $havoc->start_clients;
 $havoc->get_on('the restart', 5 * STEPS_BETWEEN);
 cmp_ok($node->safe_psql('postgres', 'SELECT count(*) FROM stock_counters()'), '<=', ROOM,
 	'there are no more counters than there is room for');
+
+# Who wants more at once than there is room for is refused, and nobody else harmed.
+my (undef, undef, $refusal) = $node->psql('postgres',
+	"SELECT stock_adjust('sku-' || n, 1, 'too many') FROM generate_series(0, @{[ROOM]}) n",
+	extra_params => [ '-v', 'VERBOSITY=sqlstate' ]);
+like($refusal, qr/ERROR:  53400/, 'a transaction that needs all counters and one more');
+$havoc->get_on('that', STEPS_BETWEEN);
 check('with counters loaded anew');
 
 # The primary is lost amid the load.  Nobody may have been answered by what
@@ -119,7 +126,7 @@ my $counts = $havoc->counts;
 note(join("\n", map { "$_: $counts->{$_}" } sort keys %$counts));
 my %least = (
 	acknowledged => 1000, unknown => 5, 'rolled back' => 50, 'died before its end' => 5,
-	'rolled back to savepoint' => 20, 'refused ID005' => 10, 'refused ID006' => 1, 'refused 53400' => 1,
+	'rolled back to savepoint' => 20, 'refused ID005' => 10, 'refused ID006' => 1,
 	'reserve reserved' => 300, 'reserve insufficient' => 10, 'receive done' => 50, 'adjust done' => 20,
 	'confirm done' => 100, 'confirm expired' => 5, 'cancel done' => 50, 'extend done' => 30,
 	'reinstate done' => 20, 'reinstate already_reserved' => 10,
