@@ -756,6 +756,20 @@ http_repeat(HttpTransfer *transfer, CURLcode code)
 	return true;
 }
 
+/*
+ * May libcurl's own words have something of the answer in them?  An endpoint
+ * may have put there what it was sent.  Of what goes wrong with a connection
+ * they have not, nor before there was an answer.
+ */
+static bool
+http_quotes_answer(const HttpTransfer *transfer, CURLcode code)
+{
+	return transfer->header_bytes > 0 &&
+		code != CURLE_OPERATION_TIMEDOUT && code != CURLE_PARTIAL_FILE &&
+		code != CURLE_SEND_ERROR && code != CURLE_RECV_ERROR &&
+		code != CURLE_HTTP2 && code != CURLE_HTTP2_STREAM;
+}
+
 /* Say in the response why the transfer was not answered. */
 static void
 http_explain(HttpTransfer *transfer, CURLcode code)
@@ -774,7 +788,8 @@ http_explain(HttpTransfer *transfer, CURLcode code)
 		/* libcurl says so of a header of more than 100 kB, too. */
 		http_set_error(response,
 					   "a header of the answer is too long, or memory is short");
-	else if (transfer->curl_error[0] != '\0')
+	else if (transfer->curl_error[0] != '\0' &&
+			 !http_quotes_answer(transfer, code))
 		http_set_error(response, transfer->curl_error);
 	else
 		http_set_error(response, code == CURLE_OK ? "the answer has no status" :
