@@ -21,7 +21,10 @@
 #include "base/query.h"
 #include "outbox/reader.h"
 
-/* Headers of the event replace those of the subscription, in whatever case. */
+/*
+ * Headers of the event replace those of the subscription, in whatever case.  The
+ * payload is made text by the query, so that what this takes is freed with it.
+ */
 #define EVENT_COLUMNS \
 	"SELECT e.position, e.key, coalesce(e.type, e.topic), e.payload::text," \
 	" CASE WHEN s.headers IS NOT NULL OR e.headers IS NOT NULL THEN" \
