@@ -15,6 +15,7 @@ SELECT * FROM idem_claim('l1', lease => '1 h');
 SELECT idem_complete('l1', :l1, '{"charge": "ch_1"}');
 \set VERBOSITY sqlstate
 SELECT idem_complete('l1', :l1, '{"charge": "ch_2"}');
+SELECT idem_complete('l1', :l1);
 SELECT response FROM idem_claim('l1');
 
 -- A lease that has run out is taken over with a larger token, and the late
@@ -40,6 +41,7 @@ SELECT idem_complete('l4', :l4);
 SELECT idem_complete('l4', :l4);
 SELECT idem_complete('l4', :l4, '"an answer after all"');
 SELECT outcome, response FROM idem_claim('l4');
+SELECT outcome FROM idem_claim('l4', request => 'a');
 
 -- A failure that may be retried frees the key; a final one is replayed.
 SELECT token AS l5 FROM idem_claim('l5', lease => '1 h', request => 'a') \gset

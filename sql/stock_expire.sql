@@ -90,17 +90,19 @@ ROLLBACK;
 -- and does not keep the others.
 BEGIN;
 SET LOCAL client_min_messages = error;
-SELECT count(stock_receive(i || repeat('x', 200), 1)) FROM generate_series(1, 5000) i;
+SELECT count(stock_receive(i || repeat('x', 200), 2)) FROM generate_series(1, 5000) i;
 SELECT outcome FROM stock_reserve('cup', 1, 'order 10', ttl => '1 us');
 SELECT outcome FROM stock_reserve(
 	ARRAY(SELECT (i || repeat('x', 200), 1)::stock_line FROM generate_series(1, 5000) i), 'order 11', ttl => '1 us');
+SELECT outcome FROM stock_reserve(
+	ARRAY(SELECT (i || repeat('x', 200), 1)::stock_line FROM generate_series(1, 5000) i), 'order 14', ttl => '1 us');
 SELECT outcome FROM stock_reserve('cup', 1, 'order 12', ttl => '1 us');
 SELECT outcome FROM stock_reserve('pot', 1, 'order 13', ttl => '1 us');
 SET LOCAL idempotency.stock_events = on;
 SET LOCAL idempotency.outbox_payload_max = '1MB';
 RESET client_min_messages;
 SELECT stock_expire();
-SELECT DISTINCT reservation FROM stock_hold;
+SELECT DISTINCT reservation FROM stock_hold ORDER BY reservation;
 SELECT sku, available, reserved, ok FROM stock_verify('cup') UNION ALL SELECT sku, available, reserved, ok FROM stock_verify('pot') ORDER BY sku;
 ROLLBACK;
 

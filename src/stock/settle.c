@@ -475,7 +475,9 @@ settle_report_failed(int failed, int64 expired)
 				 errmsg("none of %d lapsed reservations could expire", failed)));
 	if (failed > 1)
 		ereport(WARNING,
-				(errmsg("nor could %d other reservations", failed - 1)));
+				(errmsg_plural("nor could %d other reservation",
+							   "nor could %d other reservations",
+							   failed - 1, failed - 1)));
 }
 
 /*

@@ -245,6 +245,8 @@ ok(terminate_worker($node, $_, 'rented'), "does not keep a $_ from starting") fo
 sql('ALTER DATABASE rented RESET ALL');
 subscribe_all('rented', 'rented');
 ok(exercise('rented', 'rented'), 'nor from its work');
+is(code_as('landlord', 'ALTER SCHEMA public OWNER TO landlord', 'rented'), '', 'ours he may own');
+is(code_as('landlord', 'ALTER SCHEMA public RENAME TO moved', 'rented'), '42501', 'and not rename even so');
 is(code_as('landlord', 'CREATE SCHEMA other; ALTER SCHEMA other RENAME TO another', 'rented'), '', 'other schemas he may rename');
 
 # --- an owner of the extension who is no superuser
