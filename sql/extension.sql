@@ -6,6 +6,7 @@ CREATE EXTENSION idempotency SCHEMA "Odd schema";
 SELECT outcome, attempt FROM "Odd schema".idem_claim('a');
 SELECT outcome, attempt FROM "Odd schema".idem_claim('a');
 SELECT "Odd schema".outbox_enqueue('t', '{}');
+SELECT "Odd schema".stock_compact();
 
 SELECT "Odd schema".stock_receive('hat', 3);
 SELECT outcome, shortages FROM "Odd schema".stock_reserve('hat', 2, 'r1');
@@ -54,6 +55,7 @@ DROP ROLE regress_joe;
 CREATE EXTENSION idempotency;
 SELECT outcome, token FROM idem_claim('a');
 SELECT outbox_enqueue('t', '{}');
+SELECT stock_compact();
 DROP EXTENSION idempotency;
 
 -- The settings have their own prefix.

@@ -117,6 +117,20 @@ sql("SELECT outbox_alter('parts', timeout => '10 s')");
 wait_until($node, "SELECT state = 'active' AND waiting = 1 FROM outbox_subscriptions WHERE name = 'parts'",
 	'once it works, all but that one is delivered');
 
+# --- nothing is left to probe with
+
+$receiver->switch('empty', 'fail');
+subscribe($node, $receiver, '/switch/empty', topics => "'{empty}'", retry_schedule => "'{0 s}'");
+sql("SELECT count(outbox_enqueue('empty', '{}')) FROM generate_series(1, 100)");
+wait_until($node, "SELECT state = 'failing' FROM outbox_subscriptions WHERE name = 'empty'", 'an endpoint all of whose events die');
+sql("UPDATE outbox_lane SET position = (SELECT last_value FROM outbox_position_seq)"
+	  . " WHERE subscription = (SELECT id FROM outbox_subscription WHERE name = 'empty')");
+wait_for_pass($node);
+$receiver->switch('empty', 'ok');
+sql(q(SELECT outbox_enqueue('empty', '{}')));
+wait_until($node, "SELECT state = 'active' AND lag_events = 0 FROM outbox_subscriptions WHERE name = 'empty'",
+	'the next event that comes is its probe');
+
 # --- while somebody has the subscription locked
 
 subscribe($node, $receiver, '/fail/locked', topics => "'{locked}'", retry_schedule => "'{0 s,1 h}'");
