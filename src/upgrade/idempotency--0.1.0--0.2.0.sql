@@ -619,6 +619,72 @@ BEGIN
 END
 $$;
 
+CREATE OR REPLACE FUNCTION stock_compact_item(sku text, max_rows integer)
+RETURNS integer
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET enable_seqscan = off
+AS $$
+DECLARE
+	archived CONSTANT boolean := current_setting('idempotency.stock_archive_topic') <> '';
+	since    bigint;
+	upto     bigint;
+	slot     smallint;
+	event_rows CONSTANT integer := 100;	-- small enough for any limit of payloads
+	removed  integer;
+	archives jsonb[];
+	archive  jsonb;
+BEGIN
+	PERFORM FROM @extschema@.stock_item item
+		WHERE item.sku = stock_compact_item.sku FOR NO KEY UPDATE SKIP LOCKED;
+	IF NOT FOUND THEN
+		RETURN 0;
+	END IF;
+	SELECT min(entry.id), max(entry.id) INTO since, upto FROM (
+		SELECT oldest.id FROM @extschema@.stock_log oldest
+		WHERE oldest.sku = stock_compact_item.sku ORDER BY oldest.id LIMIT max_rows) entry;
+	LOCK TABLE @extschema@.stock_ring IN ROW EXCLUSIVE MODE;
+	SELECT ring.slot INTO slot FROM @extschema@.stock_ring ring WHERE ring.state = 'current';
+	EXECUTE format($query$
+		WITH removed AS (
+			DELETE FROM @extschema@.stock_log
+			WHERE sku = $1 AND id BETWEEN $5 AND $2
+			RETURNING *
+		), kept AS (
+			INSERT INTO %s SELECT * FROM removed
+		), total AS (
+			SELECT coalesce(sum(quantity) FILTER (WHERE change = 'receive'), 0) AS received,
+				   coalesce(sum(quantity) FILTER (WHERE change = 'adjust'), 0) AS adjusted,
+				   coalesce(sum(quantity) FILTER (WHERE change = 'confirm'), 0) AS confirmed,
+				   coalesce(sum(CASE
+						WHEN change IN ('reserve', 'reinstate') THEN quantity
+						WHEN change IN ('confirm', 'cancel', 'expire') THEN -quantity
+					   END), 0) AS reserved
+			FROM removed
+		), root AS (
+			UPDATE @extschema@.stock_item item
+			SET received = item.received + total.received,
+				adjusted = item.adjusted + total.adjusted,
+				confirmed = item.confirmed + total.confirmed,
+				reserved = item.reserved + total.reserved
+			FROM total
+			WHERE item.sku = $1
+		)
+		SELECT (SELECT count(*)::integer FROM removed), ARRAY(
+			SELECT jsonb_agg(part.entry ORDER BY part.id)
+			FROM (SELECT id, to_jsonb(removed) AS entry,
+					(row_number() OVER (ORDER BY id) - 1) / $4 AS number
+				FROM removed WHERE $3) part
+			GROUP BY part.number ORDER BY part.number)
+		$query$, '@extschema@.stock_history_' || slot)
+		INTO removed, archives USING stock_compact_item.sku, upto, archived, event_rows, since;
+	FOREACH archive IN ARRAY archives LOOP
+		PERFORM @extschema@.stock_archive(stock_compact_item.sku, archive);
+	END LOOP;
+	PERFORM @extschema@.stock_count_compacted(stock_compact_item.sku, removed, removed < max_rows);
+	RETURN removed;
+END
+$$;
+
 /*
  * All at once, or none and another try: whoever has one of them may be waiting
  * for another.  The ALTER VIEW changes nothing; LOCK TABLE with a view would
