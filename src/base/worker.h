@@ -31,7 +31,7 @@ extern SharedSeat worker_start_in_seat(void);
  * Ends the process, and says why in the log; what follows "because".  To be
  * used where nothing has failed.
  */
-extern void worker_exit(const char *why) pg_attribute_noreturn();
+extern _Noreturn void worker_exit(const char *why);
 
 /* Obeys shutdown and reload; true if the configuration was read again. */
 extern bool worker_obey_signals(void);

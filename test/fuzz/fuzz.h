@@ -38,7 +38,7 @@ extern int64 fuzz_number(void);
 		if (!(condition)) \
 			fuzz_fail(#condition, __FILE__, __LINE__); \
 	} while (0)
-extern void fuzz_fail(const char *condition, const char *file, int line) pg_attribute_noreturn();
+extern _Noreturn void fuzz_fail(const char *condition, const char *file, int line);
 
 /*
  * Does the call pass without an error?  An error has to have an SQLSTATE of
