@@ -374,15 +374,16 @@ SET search_path = pg_catalog, pg_temp
 SET lock_timeout = '100ms'
 AS $$
 DECLARE
-	oldest text := 'SELECT last_position FROM @extschema@.outbox_ring WHERE state = ''old'' ORDER BY generation LIMIT 1';
-	upto   bigint;
+	upto bigint;
 BEGIN
-	EXECUTE oldest INTO upto;
+	SELECT last_position INTO upto FROM @extschema@.outbox_ring
+		WHERE state = 'old' ORDER BY generation LIMIT 1;
 	IF upto IS NULL OR EXISTS (SELECT FROM @extschema@.outbox_lanes_behind(upto)) THEN
 		RETURN false;
 	END IF;
 	LOCK TABLE @extschema@.outbox_lane IN SHARE ROW EXCLUSIVE MODE;
-	EXECUTE oldest INTO upto;
+	SELECT last_position INTO upto FROM @extschema@.outbox_ring
+		WHERE state = 'old' ORDER BY generation LIMIT 1;
 	RETURN upto IS NOT NULL AND NOT EXISTS (SELECT FROM @extschema@.outbox_lanes_behind(upto))
 		AND @extschema@.idempotency_ring_truncate('@extschema@.outbox_ring'::regclass, 'outbox_log'::text, 'old'::text);
 EXCEPTION WHEN lock_not_available THEN
