@@ -144,6 +144,8 @@ shared_database(Oid database)
 
 	LWLockAcquire(shared->lock, LW_EXCLUSIVE);
 	entry = shared_find_or_add(database);
+	if (entry != NULL)
+		entry->used = true;
 	LWLockRelease(shared->lock);
 	return entry;
 }
@@ -200,8 +202,12 @@ shared_set_owner(Oid database, Oid owner)
 	LWLockAcquire(shared->lock, LW_EXCLUSIVE);
 	entry = OidIsValid(owner) ? shared_find_or_add(database) : shared_find(database);
 	if (entry != NULL)
+	{
 		entry->owner = owner;
-	shared->last_looked = database;
+		entry->used |= OidIsValid(owner);
+	}
+	if (entry != NULL || !OidIsValid(owner))
+		shared->last_looked = database;
 	LWLockRelease(shared->lock);
 
 	if (entry == NULL && OidIsValid(owner))
@@ -231,12 +237,16 @@ shared_check_database(Oid database)
 	LWLockAcquire(shared->lock, LW_EXCLUSIVE);
 	entry = shared_find_or_add(database);
 	if (entry != NULL)
-		entry->check = true;
+		entry->check = entry->used = true;
 	LWLockRelease(shared->lock);
 	shared_wake_launcher();
 	return entry != NULL;
 }
 
+/*
+ * Any database may be vacated, also one that has not got the extension.  It is
+ * in the table for so long only.
+ */
 void
 shared_vacate_database(Oid database, bool vacate)
 {
@@ -246,6 +256,8 @@ shared_vacate_database(Oid database, bool vacate)
 	entry = vacate ? shared_find_or_add(database) : shared_find(database);
 	if (entry != NULL && (vacate || entry->vacaters > 0))
 		entry->vacaters += vacate ? 1 : -1;
+	if (entry != NULL && entry->vacaters == 0 && !entry->used)
+		entry->database = InvalidOid;
 	LWLockRelease(shared->lock);
 	shared_wake_launcher();
 }

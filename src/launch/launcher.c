@@ -394,11 +394,12 @@ launcher_tend_worker(LauncherDatabase *entry, SharedSeat seat, bool wanted,
 }
 
 /*
- * Brings the workers of all databases to what they should be.  Returns how
- * many milliseconds the launcher may sleep.
+ * Brings the workers of some seats of all databases to what they should be.
+ * Returns how many milliseconds the launcher may sleep.
  */
 static long
-launcher_tend(const SharedDatabaseInfo *infos, int count, List *rows)
+launcher_tend_seats(const SharedDatabaseInfo *infos, int count, List *rows,
+					int first_seat, int end_seat)
 {
 	TimestampTz now = GetCurrentTimestamp();
 	long		sleep_ms = LAUNCHER_RECONCILE_MS;
@@ -416,7 +417,7 @@ launcher_tend(const SharedDatabaseInfo *infos, int count, List *rows)
 		was_stale = entry->stale;
 		if (wanted && (entry->stale || infos[i].check))
 			continue;			/* its owner may not be what it was */
-		for (int seat = 0; seat < SHARED_SEATS; seat++)
+		for (int seat = first_seat; seat < end_seat; seat++)
 		{
 			TimestampTz again_at;
 
@@ -437,6 +438,20 @@ launcher_tend(const SharedDatabaseInfo *infos, int count, List *rows)
 			sleep_ms = 0;		/* one has ended just now: scout */
 	}
 	return sleep_ms;
+}
+
+/*
+ * Where there are not slots for all, each database has a sweeper and one relay
+ * before any has a second.
+ */
+static long
+launcher_tend(const SharedDatabaseInfo *infos, int count, List *rows)
+{
+	long		first_ms = launcher_tend_seats(infos, count, rows, 0, SHARED_RELAY + 1);
+	long		more_ms = launcher_tend_seats(infos, count, rows, SHARED_RELAY + 1,
+											  SHARED_SEATS);
+
+	return Min(first_ms, more_ms);
 }
 
 /*
@@ -464,10 +479,13 @@ launcher_round(void)
 	static SharedDatabaseInfo infos[SHARED_DATABASES_MAX];
 	int			count = shared_take_databases(infos);
 	List	   *rows = launcher_read_databases();
+	ListCell   *cell;
 	long		sleep_ms;
 	long		tend_ms;
 
 	launcher_forget_dropped(infos, count, rows);
+	foreach(cell, known)
+		((LauncherDatabase *) lfirst(cell))->vacated = false;
 	for (int i = 0; i < count; i++)
 	{
 		LauncherDatabase *entry = launcher_find_known(infos[i].database);

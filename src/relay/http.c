@@ -132,6 +132,7 @@ typedef struct HttpTransfer
 	size_t		body_bytes;		/* received so far */
 	size_t		excerpt_length;
 	bool		connecting;		/* some address was allowed */
+	bool		connected;		/* the request may have been sent */
 	char		refused[INET6_ADDRSTRLEN];	/* one that was not, or empty */
 	char		curl_error[CURL_ERROR_SIZE];
 	HttpResponse response;
@@ -299,7 +300,8 @@ http_on_connected(void *context, char *address,
 {
 	HttpTransfer *transfer = context;
 
-	if (address_text_allowed(address, &http.allowed))
+	transfer->connected = address_text_allowed(address, &http.allowed);
+	if (transfer->connected)
 		return CURL_PREREQFUNC_OK;
 
 	strlcpy(transfer->refused, address, sizeof(transfer->refused));
@@ -644,6 +646,7 @@ http_begin(HttpTransfer *transfer, int timeout_ms)
 	transfer->body_bytes = 0;
 	transfer->excerpt_length = 0;
 	transfer->connecting = false;
+	transfer->connected = false;
 	transfer->refused[0] = '\0';
 	transfer->curl_error[0] = '\0';
 	transfer->response.excerpt[0] = '\0';
@@ -744,6 +747,7 @@ http_repeat(HttpTransfer *transfer, CURLcode code)
 		transfer->repeated || left_ms <= 0)
 		return false;
 
+	/* For the reason that the head of this file has. */
 	fresh = curl_easy_duphandle(transfer->easy);
 	if (fresh == NULL)
 		return false;
@@ -757,17 +761,25 @@ http_repeat(HttpTransfer *transfer, CURLcode code)
 }
 
 /*
- * May libcurl's own words have something of the answer in them?  An endpoint
- * may have put there what it was sent.  Of what goes wrong with a connection
- * they have not, nor before there was an answer.
+ * Why a request that was on its way failed.  libcurl's own words are of no use:
+ * they may quote the answer, even that to another request over the same
+ * connection, and an endpoint may have put there what it was sent.
  */
-static bool
-http_quotes_answer(const HttpTransfer *transfer, CURLcode code)
+static const char *
+http_failure(CURLcode code)
 {
-	return transfer->header_bytes > 0 &&
-		code != CURLE_OPERATION_TIMEDOUT && code != CURLE_PARTIAL_FILE &&
-		code != CURLE_SEND_ERROR && code != CURLE_RECV_ERROR &&
-		code != CURLE_HTTP2 && code != CURLE_HTTP2_STREAM;
+	switch (code)
+	{
+		case CURLE_OK:
+			return "the answer has no status";
+		case CURLE_UNSUPPORTED_PROTOCOL:
+			return "the answer is not HTTP";
+		case CURLE_OUT_OF_MEMORY:
+			/* libcurl says so of a header of more than 100 kB, too. */
+			return "a header of the answer is too long, or memory is short";
+		default:
+			return curl_easy_strerror(code);
+	}
 }
 
 /* Say in the response why the transfer was not answered. */
@@ -784,16 +796,10 @@ http_explain(HttpTransfer *transfer, CURLcode code)
 		snprintf(response->error, sizeof(response->error),
 				 "the headers of the answer are longer than %d bytes",
 				 HTTP_HEADER_BYTES_MAX);
-	else if (code == CURLE_OUT_OF_MEMORY)
-		/* libcurl says so of a header of more than 100 kB, too. */
-		http_set_error(response,
-					   "a header of the answer is too long, or memory is short");
-	else if (transfer->curl_error[0] != '\0' &&
-			 !http_quotes_answer(transfer, code))
-		http_set_error(response, transfer->curl_error);
+	else if (transfer->connected || transfer->curl_error[0] == '\0')
+		http_set_error(response, http_failure(code));
 	else
-		http_set_error(response, code == CURLE_OK ? "the answer has no status" :
-					   curl_easy_strerror(code));
+		http_set_error(response, transfer->curl_error);
 }
 
 /* Turn a transfer that libcurl has finished into an answer. */

@@ -109,9 +109,10 @@ holds_read(const text *reservation)
 {
 	Relation	hold = hold_open();
 	Snapshot	latest = RegisterSnapshot(GetLatestSnapshot());
+	bool		speculative;
 	Holds		holds;
 
-	(void) holds_scan(&holds, hold, reservation, latest, NULL);
+	(void) holds_scan(&holds, hold, reservation, latest, &speculative);
 	UnregisterSnapshot(latest);
 	table_close(hold, NoLock);
 	return holds;

@@ -38,15 +38,15 @@ $ENV{PGCTLTIMEOUT} = 15;
 
 # What outbox_subscriptions says of each: the last status and error.
 my %faults = (
-	hang => qr/^\|.*timed out/,
-	drip => qr/^\|.*timed out/,
+	hang => qr/^\|Timeout was reached/,
+	drip => qr/^\|Timeout was reached/,
 	flood => qr/^500\|answered 500/,
 	interim => qr/^\|the headers of the answer are longer than 65536 bytes/,
 	headers => qr/^\|the headers of the answer are longer than 65536 bytes/,
 	header => qr/^\|.*(header|larger)/,
-	reset => qr/^\|.*reset/,
-	close => qr/^\|.*(Empty reply|reset)/,
-	garbage => qr/^\|.*HTTP\/0\.9/,
+	reset => qr/^\|Failure when receiving data/,
+	close => qr/^\|(Server returned nothing|Failure when receiving data)/,
+	garbage => qr/^\|the answer is not HTTP/,
 	redirect => qr/^302\|answered 302/,
 	tls_hang => qr/^\|.*time/,
 	tls_garbage => qr/^\|.*(SSL|TLS)/,
