@@ -183,4 +183,19 @@ is("$report->{'/reset'}{events} $reset{'1.1'}", '100 100',
 cmp_ok($reset{'2.0'}, '<=', 100, 'reset: and only then');
 is($report->{'/drop'}{events}, 400, 'drop: a connection that breaks loses no event');
 
+# --- an endpoint that quotes what it was sent, where nobody may
+
+my $quoting = Program->start([ 'node', "$FindBin::RealBin/../quoting_http2.js", "$dir/server" ]);
+my ($quoting_port) = $quoting->line('port') =~ /(\d+)/;
+
+sql("SELECT outbox_subscribe('quoting', 'https://127.0.0.1:$quoting_port/', topics => '{quoting}',"
+	  . " ordered => false, retry_schedule => '{0 s}', timeout => '1 s')");
+sql(q(SELECT outbox_enqueue('quoting', '{}')));
+wait_until($node, "SELECT delivered = 1 FROM outbox_subscriptions WHERE name = 'quoting'", 'quoting: at first all is well');
+sql("SELECT count(outbox_enqueue('quoting', '{\"card\": \"@{[ PLANTED ]}\"}')) FROM generate_series(1, 4)");
+wait_until($node, "SELECT dead = 4 FROM outbox_subscriptions WHERE name = 'quoting'", 'quoting: then nothing is answered');
+is(sql("SELECT string_agg(last_error, ' ') FROM outbox_dead WHERE last_error LIKE '%@{[ PLANTED ]}%'"), '',
+	'quoting: no event is in what is said of another');
+unlike(slurp_file($node->logfile), qr/is dead.*@{[ PLANTED ]}/, 'quoting: nor is it in the log');
+
 done_testing();
