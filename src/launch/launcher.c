@@ -398,8 +398,8 @@ launcher_tend_worker(LauncherDatabase *entry, SharedSeat seat, bool wanted,
  * Returns how many milliseconds the launcher may sleep.
  */
 static long
-launcher_tend_seats(const SharedDatabaseInfo *infos, int count, List *rows,
-					int first_seat, int end_seat)
+launcher_tend(const SharedDatabaseInfo *infos, int count, List *rows,
+			  int first_seat, int end_seat)
 {
 	TimestampTz now = GetCurrentTimestamp();
 	long		sleep_ms = LAUNCHER_RECONCILE_MS;
@@ -441,20 +441,6 @@ launcher_tend_seats(const SharedDatabaseInfo *infos, int count, List *rows,
 }
 
 /*
- * Where there are not slots for all, each database has a sweeper and one relay
- * before any has a second.
- */
-static long
-launcher_tend(const SharedDatabaseInfo *infos, int count, List *rows)
-{
-	long		first_ms = launcher_tend_seats(infos, count, rows, 0, SHARED_RELAY + 1);
-	long		more_ms = launcher_tend_seats(infos, count, rows, SHARED_RELAY + 1,
-											  SHARED_SEATS);
-
-	return Min(first_ms, more_ms);
-}
-
-/*
  * What was wrong may have been mended: all is tried at once.
  */
 static void
@@ -471,7 +457,8 @@ launcher_end_pauses(LauncherDatabase *entry)
 
 /*
  * One look at everything.  Returns how many milliseconds the launcher may
- * sleep.
+ * sleep.  There may not be slots for all: each database has a sweeper and one
+ * relay before any has a second, so that comes once there is no other to look at.
  */
 static long
 launcher_round(void)
@@ -498,7 +485,11 @@ launcher_round(void)
 		entry->vacated = infos[i].vacated;
 	}
 	sleep_ms = launcher_scout_all(rows);
-	tend_ms = launcher_tend(infos, count, rows);	/* once: Min is a macro */
+	tend_ms = launcher_tend(infos, count, rows, 0, SHARED_RELAY + 1);
+	sleep_ms = Min(sleep_ms, tend_ms);
+	if (sleep_ms == 0)
+		return 0;
+	tend_ms = launcher_tend(infos, count, rows, SHARED_RELAY + 1, SHARED_SEATS);
 	return Min(sleep_ms, tend_ms);
 }
 

@@ -138,6 +138,17 @@ ok(wait_for_no_workers($node, 'fresh'), 'a database whose DROP was interrupted h
 wait_for_workers($node);
 is(error_code($node, 'postgres', 'DROP DATABASE fresh'), '', 'and DROP can finish it');
 
+# --- others that a command needs for itself, more of them than may have the extension
+
+my $others = 'FROM generate_series(1, 130) n \gexec';
+sql(<<EOF);
+SELECT format('CREATE DATABASE other%s TEMPLATE template0 STRATEGY file_copy ALLOW_CONNECTIONS false', n) $others
+SELECT format('ALTER DATABASE other%s RENAME TO another%s', n, n) $others
+EOF
+sql('CREATE DATABASE late');	# a copy of template1
+ok(wait_for_workers($node, 'late'), 'they take no place from those that have it');
+sql('DROP DATABASE late');
+
 # --- the server is none the worse
 
 is(sql("SELECT count(*) FROM pg_stat_activity WHERE backend_type LIKE 'idempotency %'"), '3',

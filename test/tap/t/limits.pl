@@ -84,4 +84,17 @@ sql('CREATE DATABASE last');
 sql('CREATE EXTENSION idempotency', 'last');
 ok(wait_for_workers($node, 'last'), 'and there is no lack of them in the end');
 
+
+# --- more relays wanted than there are slots for
+
+sql('ALTER SYSTEM SET idempotency.databases = nowhere');
+$node->reload;
+wait_for_no_workers($node, 'last');
+sql('CREATE DATABASE more');
+sql('CREATE EXTENSION idempotency', 'more');
+sql('ALTER SYSTEM SET idempotency.relays = 3');
+sql('ALTER SYSTEM RESET idempotency.databases');
+$node->reload;
+ok(wait_for_workers($node, $_), "each database has one relay before any has a second: $_") for qw(last more);
+
 done_testing();
