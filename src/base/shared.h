@@ -61,7 +61,7 @@ typedef struct SharedDatabase
 	Oid			owner;			/* of the extension; InvalidOid: it has none */
 	bool		check;			/* the launcher has to look again */
 	int			vacaters;		/* commands that need it without workers */
-	bool		used;			/* by others than those; some may still point here */
+	bool		used;			/* by others, who may point here for good */
 
 	/* Guarded by mutex. */
 	slock_t		mutex;
