@@ -747,7 +747,7 @@ http_repeat(HttpTransfer *transfer, CURLcode code)
 		transfer->repeated || left_ms <= 0)
 		return false;
 
-	/* For the reason that the head of this file has. */
+	/* The old one is not clean any more: see the head of this file. */
 	fresh = curl_easy_duphandle(transfer->easy);
 	if (fresh == NULL)
 		return false;

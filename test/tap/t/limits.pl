@@ -84,7 +84,6 @@ sql('CREATE DATABASE last');
 sql('CREATE EXTENSION idempotency', 'last');
 ok(wait_for_workers($node, 'last'), 'and there is no lack of them in the end');
 
-
 # --- more relays wanted than there are slots for
 
 sql('ALTER SYSTEM SET idempotency.databases = nowhere');
