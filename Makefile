@@ -54,8 +54,10 @@ SQL_PARTS := $(wildcard \
 	src/stock/compaction.sql \
 	src/base/privileges.sql)
 INSTALL_SCRIPT_SQL = $(EXTENSION)--$(EXTVERSION).sql
-DATA_built = $(INSTALL_SCRIPT_SQL)
-DATA = $(wildcard src/upgrade/*.sql)
+
+# An upgrade script: what is written by hand, then every function and view anew.
+UPGRADE_SCRIPTS_SQL := $(patsubst src/upgrade/%,$(EXTENSION)--%,$(wildcard src/upgrade/*--*.sql))
+DATA_built = $(INSTALL_SCRIPT_SQL) $(UPGRADE_SCRIPTS_SQL)
 
 REGRESS_ALL := $(sort $(patsubst sql/%.sql,%,$(wildcard sql/*.sql)))
 REGRESS := $(filter extension,$(REGRESS_ALL)) $(filter-out extension,$(REGRESS_ALL))
@@ -88,6 +90,13 @@ $(OBJS): $(OUR_HEADERS) idempotency.control
 $(INSTALL_SCRIPT_SQL): $(SQL_PARTS) Makefile
 	printf '%s\n\n' '\echo Use "CREATE EXTENSION $(EXTENSION)" to load this file. \quit' > $@.tmp
 	cat $(SQL_PARTS) /dev/null >> $@.tmp
+	mv $@.tmp $@
+
+$(UPGRADE_SCRIPTS_SQL): $(EXTENSION)--%: src/upgrade/% src/upgrade/replace.awk src/upgrade/revoke.sql $(SQL_PARTS) Makefile
+	printf '%s\n\n' '\echo Use "ALTER EXTENSION $(EXTENSION) UPDATE" to load this file. \quit' > $@.tmp
+	cat $< >> $@.tmp
+	awk -f src/upgrade/replace.awk $(SQL_PARTS) >> $@.tmp
+	cat src/upgrade/revoke.sql >> $@.tmp
 	mv $@.tmp $@
 
 endif

@@ -28,10 +28,9 @@ static SavedQuery read_subscriptions = {
 	" WHERE s.state = 'active' ORDER BY s.id, l.lane"
 };
 
-/* Version 0.1.0 of the SQL objects knew no relation. */
 static SavedQuery read_identity = {
 	.sql = "SELECT CASE WHEN bool_and(h.system_identifier = $1 AND h.database = $2"
-	"  AND coalesce((to_jsonb(h) ->> 'relation')::oid, h.tableoid) = h.tableoid)"
+	"  AND h.relation = h.tableoid)"
 	"  THEN replace(min(h.identity::text), '-', '') END,"
 	" EXISTS (SELECT FROM @extschema@.outbox_subscription)"
 	" FROM @extschema@.outbox_home h",

@@ -78,14 +78,14 @@ BEGIN
 	IF unused IS NULL THEN
 		RETURN false;
 	END IF;
-	EXECUTE 'LOCK TABLE @extschema@.' || tables || '_' || unused || ' IN ACCESS EXCLUSIVE MODE NOWAIT';
+	EXECUTE format('LOCK TABLE @extschema@.%I IN ACCESS EXCLUSIVE MODE NOWAIT', tables || '_' || unused);
 	-- Another session may have emptied it, and put it to use again.
 	EXECUTE format('UPDATE %s SET state = %L, generation = NULL, opened_at = NULL, closed_at = NULL,
 		quiet_xid = NULL, rest_until = NULL WHERE slot = $1 AND state = $2', ring, 'empty')
 		USING unused, unused_state;
 	GET DIAGNOSTICS emptied = ROW_COUNT;
 	IF emptied > 0 THEN
-		EXECUTE 'TRUNCATE @extschema@.' || tables || '_' || unused;
+		EXECUTE format('TRUNCATE @extschema@.%I', tables || '_' || unused);
 	END IF;
 	RETURN emptied > 0;
 EXCEPTION WHEN lock_not_available THEN
@@ -292,7 +292,7 @@ CREATE FUNCTION idem_switch()
 RETURNS boolean
 LANGUAGE sql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
-AS 'SELECT @extschema@.idempotency_ring_switch(''@extschema@.idem_ring'')';
+AS 'SELECT @extschema@.idempotency_ring_switch(''@extschema@.idem_ring''::regclass)';
 COMMENT ON FUNCTION idem_switch() IS
 	'Internal: opens an empty generation of keys as the current one; false: there is none, or the ring is busy.';
 
@@ -342,7 +342,7 @@ BEGIN
 	IF NOT FOUND THEN
 		RETURN false;
 	END IF;
-	PERFORM @extschema@.idempotency_ring_changed('@extschema@.idem_ring');
+	PERFORM @extschema@.idempotency_ring_changed('@extschema@.idem_ring'::regclass);
 	PERFORM @extschema@.idem_count_expired(expired);
 	RETURN true;
 EXCEPTION WHEN lock_not_available THEN
@@ -356,7 +356,7 @@ CREATE FUNCTION idem_truncate()
 RETURNS boolean
 LANGUAGE sql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
-AS 'SELECT @extschema@.idempotency_ring_truncate(''@extschema@.idem_ring'', ''idem_key'', ''retired'')';
+AS 'SELECT @extschema@.idempotency_ring_truncate(''@extschema@.idem_ring''::regclass, ''idem_key''::text, ''retired''::text)';
 COMMENT ON FUNCTION idem_truncate() IS
 	'Internal: truncates a retired generation of keys; false: there is none, or it is locked.';
 
@@ -540,14 +540,16 @@ COMMENT ON TABLE outbox_subscription IS
 	'Who gets which events, where and how.  Holds secrets: for the owner only.';
 
 /*
- * How far a subscription has read, in each of its partitions.  Every row up to
- * position was delivered or is in outbox_delivery, or belongs to one of the
+ * How far a subscription has read, in each of its partitions.  There are no
+ * foreign keys between these tables, since pg_restore -j loads them in any
+ * order.  Whoever writes rows of a subscription has locked it, or its lanes.
+ *
+ * Every row up to position was delivered or is in outbox_delivery, or belongs to one of the
  * stragglers: transactions that were still open when the relay passed them.
  * Of a straggler, rows from straggler_froms on are yet to be read.
  */
 CREATE TABLE outbox_lane (
-	subscription    bigint NOT NULL
-		REFERENCES outbox_subscription ON DELETE CASCADE,
+	subscription    bigint NOT NULL,
 	lane            integer NOT NULL,
 	position        bigint NOT NULL,
 	stragglers      xid8[] NOT NULL DEFAULT '{}',
@@ -571,8 +573,7 @@ COMMENT ON TABLE outbox_lane IS
  * park behind them.
  */
 CREATE TABLE outbox_delivery (
-	subscription bigint NOT NULL
-		REFERENCES outbox_subscription ON DELETE CASCADE,
+	subscription bigint NOT NULL,
 	position     bigint NOT NULL,
 	lane         integer NOT NULL,
 	state        text NOT NULL CHECK (state IN ('waiting', 'parked', 'dead')),
@@ -609,30 +610,68 @@ CREATE TABLE outbox_attempt (
 	duration_ms  integer NOT NULL,
 	status       integer,
 	error        text,
-	answer       text,
-	FOREIGN KEY (subscription, position) REFERENCES outbox_delivery ON DELETE CASCADE
+	answer       text
 );
 CREATE INDEX outbox_attempt_event_idx ON outbox_attempt (subscription, position);
 COMMENT ON TABLE outbox_attempt IS
 	'Failed attempts of the events in outbox_delivery.  Answers may quote payloads: for the owner only.';
 
+CREATE FUNCTION outbox_subscription_deleted()
+RETURNS trigger
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+	IF TG_OP = 'TRUNCATE' THEN
+		DELETE FROM @extschema@.outbox_lane;
+		DELETE FROM @extschema@.outbox_delivery;
+	ELSE
+		DELETE FROM @extschema@.outbox_lane l USING deleted WHERE l.subscription = deleted.id;
+		DELETE FROM @extschema@.outbox_delivery d USING deleted WHERE d.subscription = deleted.id;
+	END IF;
+	RETURN NULL;
+END
+$$;
+COMMENT ON FUNCTION outbox_subscription_deleted() IS
+	'Internal: what belongs to a subscription goes with it.';
+CREATE TRIGGER outbox_subscription_deleted AFTER DELETE ON outbox_subscription
+	REFERENCING OLD TABLE AS deleted FOR EACH STATEMENT EXECUTE FUNCTION outbox_subscription_deleted();
+CREATE TRIGGER outbox_subscription_truncated AFTER TRUNCATE ON outbox_subscription
+	FOR EACH STATEMENT EXECUTE FUNCTION outbox_subscription_deleted();
+
+CREATE FUNCTION outbox_delivery_deleted()
+RETURNS trigger
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+	DELETE FROM @extschema@.outbox_attempt a USING deleted
+		WHERE a.subscription = deleted.subscription AND a.position = deleted.position;
+	RETURN NULL;
+END
+$$;
+COMMENT ON FUNCTION outbox_delivery_deleted() IS
+	'Internal: the attempts at an event go with it.';
+CREATE TRIGGER outbox_delivery_deleted AFTER DELETE ON outbox_delivery
+	REFERENCING OLD TABLE AS deleted FOR EACH STATEMENT EXECUTE FUNCTION outbox_delivery_deleted();
+
 /*
- * Where this outbox is at home.  A dump carries its row along, so a restored
- * copy has a row of another home beside its own, and sends nothing until it is
- * adopted.
+ * Where this outbox is at home: in this cluster, this database, and this very
+ * table.  The first subscription makes a row.  A dump carries it along, so a
+ * restored outbox has the row of another home, and sends nothing until it is
+ * adopted.  Nor does one where that row is still to come: tables are restored
+ * in any order, and before all are there events would be skipped.
  */
 CREATE TABLE outbox_home (
 	identity          uuid PRIMARY KEY,
 	system_identifier bigint NOT NULL,
 	database          oid NOT NULL,
-	created_at        timestamptz NOT NULL DEFAULT clock_timestamp()
+	created_at        timestamptz NOT NULL DEFAULT clock_timestamp(),
+	relation          oid NOT NULL DEFAULT 0,
+	UNIQUE (system_identifier, database)
 );
 COMMENT ON TABLE outbox_home IS
 	'The cluster and database that may send, and the random identity in webhook ids.';
-INSERT INTO outbox_home (identity, system_identifier, database)
-	SELECT gen_random_uuid(), s.system_identifier, d.oid
-	FROM pg_control_system() s, pg_database d
-	WHERE d.datname = current_database();
 
 SELECT pg_catalog.pg_extension_config_dump('outbox_position_seq', '');
 SELECT pg_catalog.pg_extension_config_dump('outbox_log_0', '');
@@ -800,13 +839,19 @@ DECLARE
 	subscription_id bigint;
 	signing_secret  text := coalesce(secret, @extschema@.outbox_secret_generate());
 BEGIN
-	PERFORM @extschema@.idempotency_require_preload('the outbox');
+	PERFORM @extschema@.idempotency_require_preload('the outbox'::text);
 	PERFORM @extschema@.outbox_check_subscription(name, topics, format,
 		max_in_flight, timeout, retry_schedule, start, ordered, partitions);
 	PERFORM @extschema@.outbox_check_url(url);
 	PERFORM @extschema@.outbox_check_secret(signing_secret);
 	PERFORM @extschema@.outbox_check_headers(headers);
 
+	-- Nobody else's home is here: then it is ours.
+	INSERT INTO @extschema@.outbox_home (identity, system_identifier, database, relation)
+	SELECT gen_random_uuid(), s.system_identifier, d.oid, '@extschema@.outbox_home'::regclass
+	FROM pg_control_system() s, pg_database d
+	WHERE d.datname = current_database() AND NOT EXISTS (SELECT FROM @extschema@.outbox_home)
+	ON CONFLICT DO NOTHING;
 	INSERT INTO @extschema@.outbox_subscription
 		(name, url, topics, secret, headers, format, ordered,
 		 max_in_flight, timeout, retry_schedule, partitions)
@@ -883,7 +928,7 @@ BEGIN
 	altered.timeout := coalesce(timeout, altered.timeout);
 	altered.retry_schedule := coalesce(retry_schedule, altered.retry_schedule);
 	PERFORM @extschema@.outbox_check_subscription(altered.name, altered.topics, altered.format,
-		altered.max_in_flight, altered.timeout, altered.retry_schedule, 'latest', altered.ordered,
+		altered.max_in_flight, altered.timeout, altered.retry_schedule, 'latest'::text, altered.ordered,
 		altered.partitions);
 	PERFORM @extschema@.outbox_check_url(altered.url);
 	PERFORM @extschema@.outbox_check_headers(altered.headers);
@@ -1077,10 +1122,12 @@ BEGIN
 	SELECT h.identity INTO adopted FROM @extschema@.outbox_home h, pg_control_system() s
 	ORDER BY h.system_identifier = s.system_identifier, h.created_at LIMIT 1;
 	DELETE FROM @extschema@.outbox_home;
-	INSERT INTO @extschema@.outbox_home (identity, system_identifier, database)
-	SELECT CASE WHEN keep_identity THEN adopted ELSE gen_random_uuid() END, s.system_identifier, d.oid
+	INSERT INTO @extschema@.outbox_home (identity, system_identifier, database, relation)
+	SELECT coalesce(CASE WHEN keep_identity THEN adopted END, gen_random_uuid()),
+		s.system_identifier, d.oid, '@extschema@.outbox_home'::regclass
 	FROM pg_control_system() s, pg_database d
-	WHERE d.datname = current_database();
+	WHERE d.datname = current_database()
+	ON CONFLICT DO NOTHING;
 	PERFORM @extschema@.outbox_wake();
 END
 $$;
@@ -1129,8 +1176,8 @@ CROSS JOIN LATERAL (
 	FROM outbox_lane WHERE subscription = s.id) l
 CROSS JOIN (SELECT CASE WHEN is_called THEN last_value ELSE 0 END AS last_value
 	FROM outbox_position_seq) q
-CROSS JOIN (SELECT bool_and(h.system_identifier = s.system_identifier
-		AND h.database = (SELECT oid FROM pg_database WHERE datname = current_database())) AS at_home
+CROSS JOIN (SELECT coalesce(bool_and(h.relation = h.tableoid AND h.system_identifier = s.system_identifier
+		AND h.database = (SELECT oid FROM pg_database WHERE datname = current_database())), false) AS at_home
 	FROM outbox_home h, pg_control_system() s) h
 CROSS JOIN LATERAL (
 	SELECT count(*) FILTER (WHERE state = 'waiting') AS waiting,
@@ -1161,7 +1208,7 @@ LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-	IF NOT @extschema@.idempotency_ring_switch('@extschema@.outbox_ring') THEN
+	IF NOT @extschema@.idempotency_ring_switch('@extschema@.outbox_ring'::regclass) THEN
 		RETURN false;
 	END IF;
 	-- Still under the lock of the ring: whoever comes later writes elsewhere.
@@ -1201,17 +1248,18 @@ SET search_path = pg_catalog, pg_temp
 SET lock_timeout = '100ms'
 AS $$
 DECLARE
-	oldest text := 'SELECT last_position FROM @extschema@.outbox_ring WHERE state = ''old'' ORDER BY generation LIMIT 1';
-	upto   bigint;
+	upto bigint;
 BEGIN
-	EXECUTE oldest INTO upto;
+	SELECT last_position INTO upto FROM @extschema@.outbox_ring
+		WHERE state = 'old' ORDER BY generation LIMIT 1;
 	IF upto IS NULL OR EXISTS (SELECT FROM @extschema@.outbox_lanes_behind(upto)) THEN
 		RETURN false;
 	END IF;
 	LOCK TABLE @extschema@.outbox_lane IN SHARE ROW EXCLUSIVE MODE;
-	EXECUTE oldest INTO upto;
+	SELECT last_position INTO upto FROM @extschema@.outbox_ring
+		WHERE state = 'old' ORDER BY generation LIMIT 1;
 	RETURN upto IS NOT NULL AND NOT EXISTS (SELECT FROM @extschema@.outbox_lanes_behind(upto))
-		AND @extschema@.idempotency_ring_truncate('@extschema@.outbox_ring', 'outbox_log', 'old');
+		AND @extschema@.idempotency_ring_truncate('@extschema@.outbox_ring'::regclass, 'outbox_log'::text, 'old'::text);
 EXCEPTION WHEN lock_not_available THEN
 	RETURN false;
 END
@@ -1274,15 +1322,18 @@ LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
+	upto bigint;
 	held record;
 BEGIN
-	FOR held IN
-		UPDATE @extschema@.outbox_ring r SET warned = true
-		FROM @extschema@.outbox_subscription s
+	UPDATE @extschema@.outbox_ring r SET warned = true
 		WHERE r.generation = (SELECT min(o.generation) FROM @extschema@.outbox_ring o WHERE o.state = 'old')
 			AND NOT r.warned
-			AND s.id IN (SELECT l.subscription FROM @extschema@.outbox_lanes_behind(r.last_position) l)
-		RETURNING s.name, s.state
+			AND EXISTS (SELECT FROM @extschema@.outbox_lanes_behind(r.last_position))
+		RETURNING r.last_position INTO upto;
+	FOR held IN
+		SELECT s.name, s.state FROM @extschema@.outbox_subscription s
+		WHERE s.id IN (SELECT l.subscription FROM @extschema@.outbox_lanes_behind(upto) l)
+		ORDER BY s.name
 	LOOP
 		RAISE WARNING 'subscription "%" is about to lose events', held.name
 			USING DETAIL = format('It is %s and holds back the log, which has reached half of idempotency.outbox_keep_size.',
@@ -1315,7 +1366,7 @@ LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-	retention interval := current_setting('idempotency.outbox_retention');
+	retention interval := current_setting('idempotency.outbox_retention')::interval;
 	keep      bigint := pg_size_bytes(current_setting('idempotency.outbox_keep_size'));
 	size      numeric := @extschema@.outbox_log_size();
 	oldest    @extschema@.outbox_ring;
@@ -1352,7 +1403,7 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
 	dead_retention text := current_setting('idempotency.outbox_dead_retention');
-	deleted        bigint := 0;
+	deleted        integer := 0;
 BEGIN
 	UPDATE @extschema@.outbox_subscription SET old_secret = NULL, old_until = NULL
 		WHERE id IN (SELECT s.id FROM @extschema@.outbox_subscription s
@@ -1721,11 +1772,11 @@ LANGUAGE sql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 	SELECT @extschema@.outbox_enqueue(
-		topic => stock_announce.topic,
-		payload => jsonb_build_object('reservation', stock_announce.reservation, 'lines',
+		stock_announce.topic,
+		jsonb_build_object('reservation', stock_announce.reservation, 'lines',
 			(SELECT jsonb_agg(jsonb_build_object('sku', line.sku, 'quantity', line.quantity) ORDER BY line.sku)
 			FROM unnest(skus, quantities) line (sku, quantity))),
-		key => stock_announce.reservation)
+		stock_announce.reservation, NULL::text, NULL::jsonb, NULL::timestamptz)
 $$;
 COMMENT ON FUNCTION stock_announce(text, text, text[], bigint[]) IS
 	'Internal: an event about lines of a reservation.';
@@ -1736,10 +1787,10 @@ LANGUAGE sql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 	SELECT @extschema@.outbox_enqueue(
-		topic => 'stock.available',
-		payload => jsonb_build_object('sku', stock_announce_available.sku,
+		'stock.available'::text,
+		jsonb_build_object('sku', stock_announce_available.sku,
 			'available', stock_announce_available.available),
-		key => stock_announce_available.sku)
+		stock_announce_available.sku, NULL::text, NULL::jsonb, NULL::timestamptz)
 $$;
 COMMENT ON FUNCTION stock_announce_available(text, bigint) IS
 	'Internal: an event about an item that is available again.';
@@ -1848,7 +1899,7 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-	before jsonb := '{}';
+	before jsonb := '{}'::jsonb;
 BEGIN
 	IF sku IS NOT NULL THEN
 		PERFORM @extschema@.stock_check_sku(sku);
@@ -1921,9 +1972,9 @@ LANGUAGE sql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 	SELECT @extschema@.outbox_enqueue(
-		topic => current_setting('idempotency.stock_archive_topic'),
-		payload => jsonb_build_object('sku', stock_archive.sku, 'rows', stock_archive.rows),
-		key => stock_archive.sku)
+		current_setting('idempotency.stock_archive_topic'),
+		jsonb_build_object('sku', stock_archive.sku, 'rows', stock_archive.rows),
+		stock_archive.sku, NULL::text, NULL::jsonb, NULL::timestamptz)
 $$;
 COMMENT ON FUNCTION stock_archive(text, jsonb) IS
 	'Internal: an event with some compacted rows of an item.';
@@ -1932,6 +1983,7 @@ COMMENT ON FUNCTION stock_archive(text, jsonb) IS
  * The rows that are seen are those of transactions that have ended, up to a
  * number, oldest first: a smaller id that turns up later is left for the next
  * time.  Who has the root record compacts; a second one goes on to another item.
+ * The smallest id spares the second walk over what earlier ones have removed.
  */
 CREATE FUNCTION stock_compact_item(sku text, max_rows integer)
 RETURNS integer
@@ -1940,6 +1992,7 @@ SET search_path = pg_catalog, pg_temp SET enable_seqscan = off
 AS $$
 DECLARE
 	archived CONSTANT boolean := current_setting('idempotency.stock_archive_topic') <> '';
+	since    bigint;
 	upto     bigint;
 	slot     smallint;
 	event_rows CONSTANT integer := 100;	-- small enough for any limit of payloads
@@ -1952,7 +2005,7 @@ BEGIN
 	IF NOT FOUND THEN
 		RETURN 0;
 	END IF;
-	SELECT max(entry.id) INTO upto FROM (
+	SELECT min(entry.id), max(entry.id) INTO since, upto FROM (
 		SELECT oldest.id FROM @extschema@.stock_log oldest
 		WHERE oldest.sku = stock_compact_item.sku ORDER BY oldest.id LIMIT max_rows) entry;
 	LOCK TABLE @extschema@.stock_ring IN ROW EXCLUSIVE MODE;
@@ -1960,7 +2013,7 @@ BEGIN
 	EXECUTE format($query$
 		WITH removed AS (
 			DELETE FROM @extschema@.stock_log
-			WHERE sku = $1 AND id <= $2
+			WHERE sku = $1 AND id BETWEEN $5 AND $2
 			RETURNING *
 		), kept AS (
 			INSERT INTO %s SELECT * FROM removed
@@ -1989,7 +2042,7 @@ BEGIN
 				FROM removed WHERE $3) part
 			GROUP BY part.number ORDER BY part.number)
 		$query$, '@extschema@.stock_history_' || slot)
-		INTO removed, archives USING stock_compact_item.sku, upto, archived, event_rows;
+		INTO removed, archives USING stock_compact_item.sku, upto, archived, event_rows, since;
 	FOREACH archive IN ARRAY archives LOOP
 		PERFORM @extschema@.stock_archive(stock_compact_item.sku, archive);
 	END LOOP;
@@ -2011,6 +2064,7 @@ AS $$
 DECLARE
 	crowded text;
 	removed integer := 0;
+	failed  integer := 0;
 BEGIN
 	FOR crowded IN
 		SELECT * FROM @extschema@.stock_crowded(current_setting('idempotency.stock_compact_after')::integer)
@@ -2018,11 +2072,17 @@ BEGIN
 		BEGIN
 			removed := removed + @extschema@.stock_compact_item(crowded, max_rows - removed);
 		EXCEPTION WHEN OTHERS THEN
-			RAISE WARNING 'log of "%" could not be compacted', crowded
-				USING ERRCODE = SQLSTATE, DETAIL = SQLERRM;
+			failed := failed + 1;
+			IF failed = 1 THEN	-- what is wrong may be so with all of them
+				RAISE WARNING 'log of "%" could not be compacted', crowded
+					USING ERRCODE = SQLSTATE, DETAIL = SQLERRM;
+			END IF;
 		END;
 		EXIT WHEN removed >= max_rows;
 	END LOOP;
+	IF failed > 1 THEN
+		RAISE WARNING 'nor could those of % other items', failed - 1;
+	END IF;
 	RETURN removed > 0;
 END
 $$;
@@ -2045,27 +2105,115 @@ LANGUAGE plpgsql STRICT VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-	kept     interval := current_setting('idempotency.stock_history');
+	kept     interval := current_setting('idempotency.stock_history')::interval;
 	now_used @extschema@.stock_ring;
 	is_used  boolean;
 BEGIN
 	IF EXISTS (SELECT FROM @extschema@.stock_ring ring
 			WHERE ring.state = 'old' AND ring.closed_at <= clock_timestamp() - kept)
-		AND @extschema@.idempotency_ring_truncate('@extschema@.stock_ring', 'stock_history', 'old')
+		AND @extschema@.idempotency_ring_truncate('@extschema@.stock_ring'::regclass, 'stock_history'::text, 'old'::text)
 	THEN
 		RETURN true;
 	END IF;
 	SELECT * INTO now_used FROM @extschema@.stock_ring WHERE state = 'current';
 	EXECUTE 'SELECT EXISTS (SELECT FROM @extschema@.stock_history_' || now_used.slot || ')' INTO is_used;
 	IF is_used AND now_used.opened_at <= clock_timestamp() - kept / 2 THEN
-		PERFORM @extschema@.idempotency_ring_switch('@extschema@.stock_ring');
+		PERFORM @extschema@.idempotency_ring_switch('@extschema@.stock_ring'::regclass);
 	END IF;
 	RETURN false;
 END
 $$;
 COMMENT ON FUNCTION stock_forget(integer) IS
 	'Internal: the next step of dropping what the history has kept for long enough; true: call it again.';
-/* Last part of the install script: nothing for PUBLIC, and a word to the launcher. */
+/*
+ * Last part of the install script: who may do what, and a word to the launcher.
+ * Nothing is for PUBLIC.  The names of functions are granted with all their
+ * variants; EXECUTE is the gate, and no privilege on tables is needed.
+ */
+
+CREATE FUNCTION idempotency_grant_names(role regrole, functions text[], views text[] DEFAULT '{}')
+RETURNS void
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	wanted record;
+BEGIN
+	IF role IS NULL THEN
+		RAISE EXCEPTION 'role must not be null' USING ERRCODE = '22004';
+	END IF;
+	IF NOT EXISTS (SELECT FROM pg_roles r WHERE r.oid = role) THEN
+		RAISE EXCEPTION 'role % does not exist', role USING ERRCODE = '42704';
+	END IF;
+	FOR wanted IN
+		WITH member AS (
+			SELECT d.classid, d.objid FROM pg_depend d
+			JOIN pg_extension e ON d.refclassid = 'pg_extension'::regclass AND e.oid = d.refobjid
+			WHERE e.extname = 'idempotency' AND d.deptype = 'e')
+		SELECT format('USAGE ON SCHEMA %s', n.oid::regnamespace) AS privilege,
+			has_schema_privilege(n.oid, 'USAGE WITH GRANT OPTION') AS grantable,
+			has_schema_privilege(role::oid, n.oid, 'USAGE') AS granted
+		FROM pg_namespace n WHERE n.oid = '@extschema@'::regnamespace
+		UNION ALL
+		SELECT format('EXECUTE ON FUNCTION %s', p.oid::regprocedure),
+			has_function_privilege(p.oid, 'EXECUTE WITH GRANT OPTION'),
+			has_function_privilege(role::oid, p.oid, 'EXECUTE')
+		FROM pg_proc p JOIN member m ON m.classid = 'pg_proc'::regclass AND m.objid = p.oid
+		WHERE p.proname = ANY (functions)
+		UNION ALL
+		SELECT format('SELECT ON %s', c.oid::regclass),
+			has_table_privilege(c.oid, 'SELECT WITH GRANT OPTION'),
+			has_table_privilege(role::oid, c.oid, 'SELECT')
+		FROM pg_class c JOIN member m ON m.classid = 'pg_class'::regclass AND m.objid = c.oid
+		WHERE c.relname = ANY (views)
+	LOOP
+		-- GRANT itself would only warn of some of these.
+		IF wanted.grantable THEN
+			EXECUTE format('GRANT %s TO %s', wanted.privilege, role);
+		ELSIF NOT wanted.granted THEN
+			RAISE EXCEPTION 'permission denied to grant %', wanted.privilege
+				USING ERRCODE = '42501', HINT = 'Let the owner of the extension do it.';
+		END IF;
+	END LOOP;
+END
+$$;
+COMMENT ON FUNCTION idempotency_grant_names(regrole, text[], text[]) IS
+	'Internal: grants a role the use of functions and views of the extension, and of its schema.';
+
+CREATE FUNCTION idempotency_grant(role regrole)
+RETURNS void
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+	PERFORM @extschema@.idempotency_grant_names(role,
+		'{idem_claim, idem_claim_many, idem_complete, idem_fail, idem_renew,
+			outbox_enqueue,
+			stock_lines, stock_reserve, stock_confirm, stock_cancel, stock_extend,
+			stock_reinstate, stock_level}');
+END
+$$;
+COMMENT ON FUNCTION idempotency_grant(regrole) IS
+	'Lets an application role claim keys, enqueue events and reserve stock, and no more.';
+
+CREATE FUNCTION idempotency_grant_operator(role regrole)
+RETURNS void
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+	PERFORM @extschema@.idempotency_grant_names(role,
+		'{idem_forget, idem_counters, idem_sample,
+			outbox_subscribe, outbox_unsubscribe, outbox_alter, outbox_pause, outbox_resume,
+			outbox_redrive, outbox_discard, outbox_replay, outbox_rotate_secret, outbox_adopt,
+			outbox_topic_matches, outbox_secret_generate, outbox_signature,
+			outbox_flights, outbox_rate,
+			stock_receive, stock_adjust, stock_level, stock_verify}',
+		'{idem_stats, outbox_subscriptions, outbox_dead, stock_levels}');
+END
+$$;
+COMMENT ON FUNCTION idempotency_grant_operator(regrole) IS
+	'Lets a role look after keys, subscriptions and stock, and see how they are, but neither secrets nor tables.';
 
 DO $$
 DECLARE
@@ -2085,44 +2233,41 @@ BEGIN
 END
 $$;
 
-CREATE FUNCTION idempotency_grant(role regrole)
-RETURNS void
-LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
-SET search_path = pg_catalog, pg_temp
-AS $$
-DECLARE
-	member regprocedure;
-BEGIN
-	IF role IS NULL THEN
-		RAISE EXCEPTION 'role must not be null' USING ERRCODE = '22004';
-	END IF;
-	IF NOT EXISTS (SELECT FROM pg_roles r WHERE r.oid = role) THEN
-		RAISE EXCEPTION 'role % does not exist', role USING ERRCODE = '42704';
-	END IF;
-	EXECUTE format('GRANT USAGE ON SCHEMA %s TO %s',
-		'@extschema@'::regnamespace, role);
-	FOR member IN
-		SELECT p.oid FROM pg_proc p
-		JOIN pg_depend d ON d.classid = 'pg_proc'::regclass AND d.objid = p.oid
-		JOIN pg_extension e ON d.refclassid = 'pg_extension'::regclass
-			AND e.oid = d.refobjid
-		WHERE e.extname = 'idempotency' AND d.deptype = 'e'
-			AND p.proname IN ('idem_claim', 'idem_claim_many', 'idem_complete', 'idem_fail',
-				'idem_renew', 'outbox_enqueue', 'stock_lines',
-				'stock_reserve', 'stock_confirm', 'stock_cancel', 'stock_extend', 'stock_reinstate', 'stock_level')
-	LOOP
-		EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO %s', member, role);
-	END LOOP;
-END
-$$;
-COMMENT ON FUNCTION idempotency_grant(regrole) IS
-	'Lets an application role claim keys, enqueue events and reserve stock, and no more.';
-REVOKE ALL ON FUNCTION idempotency_grant(regrole) FROM PUBLIC;
-
 GRANT SELECT ON idem_stats, outbox_dead, outbox_subscriptions, stock_levels TO pg_monitor;
 GRANT EXECUTE ON FUNCTION idem_counters(), idem_sample(smallint, integer),
 	outbox_flights(), outbox_rate(double precision, timestamptz, bigint) TO pg_monitor;
 GRANT USAGE ON SCHEMA @extschema@ TO pg_monitor;
+
+/*
+ * What is parsed while the extension is created, such as a view, could come to
+ * use an operator or function of somebody who may create objects in its schema.
+ * On what the server itself has no dependency is written down.
+ */
+DO $$
+DECLARE
+	stranger text;
+BEGIN
+	SET LOCAL search_path = pg_catalog, pg_temp;
+	WITH RECURSIVE ours (class, object) AS (
+		SELECT d.classid, d.objid FROM pg_depend d
+		JOIN pg_extension e ON e.oid = d.refobjid
+		WHERE e.extname = 'idempotency' AND d.deptype = 'e' AND d.refclassid = 'pg_extension'::regclass
+		UNION
+		SELECT d.classid, d.objid FROM ours
+		JOIN pg_depend d ON d.refclassid = ours.class AND d.refobjid = ours.object AND d.deptype IN ('a', 'i')
+	)
+	SELECT pg_describe_object(d.refclassid, d.refobjid, 0) INTO stranger
+	FROM pg_depend d JOIN ours ON d.classid = ours.class AND d.objid = ours.object
+	WHERE d.refclassid NOT IN ('pg_extension'::regclass, 'pg_namespace'::regclass, 'pg_language'::regclass)
+		AND NOT EXISTS (SELECT FROM ours o WHERE o.class = d.refclassid AND o.object = d.refobjid)
+	LIMIT 1;
+	IF stranger IS NOT NULL THEN
+		RAISE EXCEPTION 'extension idempotency would use %', stranger
+			USING ERRCODE = '55000', HINT = 'Create it in a schema where nobody else may create objects.';
+	END IF;
+	SET LOCAL search_path = @extschema@, pg_temp;
+END
+$$;
 
 CREATE FUNCTION idempotency_announce()
 RETURNS void

@@ -1,0 +1,68 @@
+/*
+ * From 0.2.0 to 1.0.0: the part that is written by hand.  The Makefile appends
+ * every function and view of the install script (replace.awk), and revoke.sql.
+ * Together they make a database with 0.2.0 the same as one where 1.0.0 was
+ * created (test/tap/t/upgrade.pl compares the two), while clients and workers
+ * go on.  So, here and in scripts to come:
+ *
+ * - Functions and views are replaced, not dropped and created again: objects
+ *   that use them are then not in the way, and privileges that users granted
+ *   on them stay.
+ * - GRANT and REVOKE are for new objects only.  The server takes what a script
+ *   grants for the extension's own, and pg_dump would leave out what a user has
+ *   granted on that object before.
+ * - All locks are taken first, and together.
+ * - The new library works with the old objects until here, and workers run
+ *   meanwhile.
+ *
+ * The blocks below are in the order in which the tables were created.
+ */
+
+/*
+ * All tables and views at once, or none and another try: a session that has one
+ * of them may be waiting for another.  The ALTER VIEW changes nothing; LOCK
+ * TABLE with a view would lock all that the view reads.
+ */
+DO $$
+DECLARE
+	lock_timeout text := pg_catalog.current_setting('lock_timeout');
+	member       record;
+BEGIN
+	SET LOCAL search_path = pg_catalog, pg_temp;
+	FOR try IN 1..600 LOOP
+		BEGIN
+			PERFORM set_config('lock_timeout', '100ms', true);
+			FOR member IN
+				SELECT c.oid::regclass AS name, c.relkind, a.attname AS first_column
+				FROM pg_class c
+				JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = 1
+				JOIN pg_depend d ON d.classid = 'pg_class'::regclass AND d.objid = c.oid
+					AND d.refclassid = 'pg_extension'::regclass AND d.deptype = 'e'
+				JOIN pg_extension e ON e.oid = d.refobjid AND e.extname = 'idempotency'
+				WHERE c.relkind IN ('r', 'v')
+				ORDER BY c.relkind, c.oid
+			LOOP
+				IF member.relkind = 'r' THEN
+					EXECUTE format('LOCK TABLE %s IN ACCESS EXCLUSIVE MODE', member.name);
+				ELSE
+					EXECUTE format('ALTER VIEW %s ALTER %I DROP DEFAULT', member.name, member.first_column);
+				END IF;
+			END LOOP;
+			-- What follows in the same transaction waits as long as it would have.
+			PERFORM set_config('lock_timeout', lock_timeout, true);
+			SET LOCAL search_path = @extschema@, pg_temp;
+			RETURN;
+		EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
+			PERFORM pg_sleep(0.1);
+		END;
+	END LOOP;
+	RAISE EXCEPTION 'could not lock the tables of extension idempotency' USING ERRCODE = '55P03',
+		HINT = 'Another session uses them in a transaction that goes on for long, such as pg_dump. Try again when it has ended.';
+END
+$$;
+
+/* ---- claims ---- */
+
+/* ---- outbox ---- */
+
+/* ---- stock ---- */

@@ -1,0 +1,19 @@
+# replace.awk: the functions and views of the install script's parts, and the
+# comments on them, as an upgrade script needs them: CREATE OR REPLACE.
+#
+# A statement begins at the start of a line, and ends with a line that ends in a
+# semicolon outside of $$.  idempotency_announce is for the install script alone.
+
+!copying && /^(CREATE (FUNCTION|VIEW)|COMMENT ON (FUNCTION|VIEW)) / {
+	copying = 1
+	skipping = /^CREATE FUNCTION idempotency_announce\(/
+	sub(/^CREATE /, "CREATE OR REPLACE ")
+}
+
+copying {
+	if (!skipping)
+		print
+	quotes += gsub(/\$\$/, "&")
+	if (quotes % 2 == 0 && /;[ \t]*$/)
+		copying = quotes = 0
+}
