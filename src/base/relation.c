@@ -17,13 +17,39 @@
 #include "catalog/pg_am.h"
 #include "executor/executor.h"
 #include "nodes/primnodes.h"
+#include "storage/lmgr.h"
 #include "utils/rel.h"
+#include "utils/resowner.h"
 #include "utils/snapmgr.h"
 
 #include "base/compat.h"
 #include "base/relation.h"
 
 #define RELATION_SPECULATIVE_TOKEN 1	/* any but 0: nobody waits for it */
+
+/*
+ * An error between here and the return restores the owner as it ends the
+ * transaction, or the savepoint.
+ */
+void
+relation_hold(Oid relation, LOCKMODE mode)
+{
+	ResourceOwner owner = CurrentResourceOwner;
+
+	CurrentResourceOwner = CurTransactionResourceOwner;
+	LockRelationOid(relation, mode);
+	CurrentResourceOwner = owner;
+}
+
+void
+relation_release(Oid relation, LOCKMODE mode)
+{
+	ResourceOwner owner = CurrentResourceOwner;
+
+	CurrentResourceOwner = CurTransactionResourceOwner;
+	UnlockRelationOid(relation, mode);
+	CurrentResourceOwner = owner;
+}
 
 static void
 relation_was_altered(Relation table)

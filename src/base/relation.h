@@ -13,6 +13,15 @@
 #include "utils/relcache.h"
 #include "utils/snapshot.h"
 
+/*
+ * Locks a relation until relation_release, or to the end of the transaction or
+ * savepoint that is open, as long as the rows that it writes there may live.  A
+ * lock that is taken in the ordinary way goes with the cursor that runs, which
+ * can fail in a savepoint that is younger than it and than its earlier rows.
+ */
+extern void relation_hold(Oid relation, LOCKMODE mode);
+extern void relation_release(Oid relation, LOCKMODE mode);
+
 /* A slot for rows of one of our tables, which has to have so many columns. */
 extern TupleTableSlot *relation_slot(Relation table, int columns);
 

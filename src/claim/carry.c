@@ -12,7 +12,6 @@
 #include "access/tableam.h"
 #include "commands/trigger.h"
 #include "miscadmin.h"
-#include "storage/lmgr.h"
 #include "utils/builtins.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
@@ -121,11 +120,12 @@ idem_carry(PG_FUNCTION_ARGS)
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("max_keys must be positive")));
 	/* In the order of keys_open, and of DROP EXTENSION. */
-	LockRelationOid(catalog_get()->idem_token_seq, RowExclusiveLock);
+	relation_hold(catalog_get()->idem_token_seq, RowExclusiveLock);
 	from = PG_ARGISNULL(1) ? carry_oldest() : key_generation_arg(fcinfo, 1);
 	if (!OidIsValid(from))
 		PG_RETURN_INT64(0);
-	table = table_open(from, RowExclusiveLock);
+	relation_hold(from, RowExclusiveLock);
+	table = table_open(from, NoLock);
 	moved = carry_rows(table, PG_GETARG_INT32(0));
 	table_close(table, NoLock);
 	PG_RETURN_INT64(moved);

@@ -17,7 +17,6 @@
 #include "commands/sequence.h"
 #include "common/int.h"
 #include "miscadmin.h"
-#include "storage/lmgr.h"
 #include "tcop/utility.h"
 #include "utils/fmgroids.h"
 #include "utils/fmgrprotos.h"
@@ -172,7 +171,7 @@ keys_open(KeyRing *keys, LOCKMODE mode)
 {
 	memset(keys, 0, sizeof(*keys));
 	keys->sequence = catalog_get()->idem_token_seq;
-	LockRelationOid(keys->sequence, RowExclusiveLock);
+	relation_hold(keys->sequence, RowExclusiveLock);
 	keys->map = ring_lock(RING_KEYS, mode);
 	keys->locked = mode;
 }
@@ -185,6 +184,20 @@ keys_unlock(KeyRing *keys)
 	keys->locked = NoLock;
 }
 
+static void
+keys_close_table(KeyRing *keys, int generation)
+{
+	Oid			table = RelationGetRelid(keys->tables[generation]);
+	Oid			index = RelationGetRelid(keys->indexes[generation]);
+
+	index_close(keys->indexes[generation], NoLock);
+	table_close(keys->tables[generation], NoLock);
+	if (keys->written[generation])
+		return;
+	relation_release(index, RowExclusiveLock);
+	relation_release(table, RowExclusiveLock);
+}
+
 void
 keys_close(KeyRing *keys)
 {
@@ -195,16 +208,12 @@ keys_close(KeyRing *keys)
 		ExecDropSingleTupleTableSlot(keys->slot);
 	for (int i = 0; i < keys->map.live; i++)
 	{
-		LOCKMODE	release = keys->written[i] ? NoLock : RowExclusiveLock;
-
 		written |= keys->written[i];
-		if (keys->tables[i] == NULL)
-			continue;
-		index_close(keys->indexes[i], release);
-		table_close(keys->tables[i], release);
+		if (keys->tables[i] != NULL)
+			keys_close_table(keys, i);
 	}
 	if (!written)
-		UnlockRelationOid(keys->sequence, RowExclusiveLock);
+		relation_release(keys->sequence, RowExclusiveLock);
 }
 
 /*
@@ -216,12 +225,15 @@ keys_table(KeyRing *keys, int generation)
 {
 	if (keys->tables[generation] == NULL)
 	{
-		Relation	table = table_open(keys->map.tables[generation],
-									   RowExclusiveLock);
+		Relation	table;
+		Oid			index;
 
+		relation_hold(keys->map.tables[generation], RowExclusiveLock);
+		table = table_open(keys->map.tables[generation], NoLock);
+		index = compat_primary_key_index(table);
+		relation_hold(index, RowExclusiveLock);
 		keys->tables[generation] = table;
-		keys->indexes[generation] = index_open(compat_primary_key_index(table),
-											   RowExclusiveLock);
+		keys->indexes[generation] = index_open(index, NoLock);
 		if (keys->slot == NULL)
 			keys->slot = relation_slot(table, KEY_ATTS);
 	}

@@ -9,7 +9,7 @@
  *
  * The map of segments is locked until the row is there: a segment gets no more
  * rows once it is closed.  The segment itself is locked to the end of the
- * transaction: it cannot be truncated while a row in it may still commit.
+ * transaction: it cannot go while a row in it may still commit.
  */
 #include "postgres.h"
 
@@ -203,9 +203,12 @@ enqueue_store_identity(TupleTableSlot *slot, int64 position)
 static void
 enqueue_insert(FunctionCallInfo fcinfo, Oid segment, int64 position)
 {
-	Relation	log = table_open(segment, RowExclusiveLock);
-	TupleTableSlot *slot = relation_slot(log, LOG_ATTS);
+	Relation	log;
+	TupleTableSlot *slot;
 
+	relation_hold(segment, RowExclusiveLock);
+	log = table_open(segment, NoLock);
+	slot = relation_slot(log, LOG_ATTS);
 	enqueue_store_args(fcinfo, slot);
 	enqueue_store_identity(slot, position);
 	ExecStoreVirtualTuple(slot);

@@ -25,12 +25,11 @@
 #include "access/xact.h"
 #include "common/hashfn.h"
 #include "miscadmin.h"
-#include "storage/lmgr.h"
 #include "utils/builtins.h"
 #include "utils/memutils.h"
-#include "utils/resowner.h"
 
 #include "base/catalog.h"
+#include "base/relation.h"
 #include "base/shared.h"
 #include "stock/item.h"
 #include "stock/journal.h"
@@ -242,29 +241,21 @@ journal_register_callbacks(void)
 
 /*
  * Looks the log up anew if it is another once the lock is there: the extension
- * may have been dropped and created until then.
- *
- * The lock belongs to the transaction, or to the savepoint, as the notes do.  A
- * cursor's would go with the cursor, which can fail in a savepoint that is
- * younger than it.  (An error here restores the owner as it ends either.)
+ * may have been dropped and created until then.  The lock belongs to the
+ * transaction, or to the savepoint, as the notes do.
  */
 static Oid
 journal_lock(LOCKMODE mode)
 {
-	ResourceOwner owner = CurrentResourceOwner;
-	Oid			log;
-
-	CurrentResourceOwner = CurTransactionResourceOwner;
 	for (;;)
 	{
-		log = catalog_get()->stock_log;
-		LockRelationOid(log, mode);
+		Oid			log = catalog_get()->stock_log;
+
+		relation_hold(log, mode);
 		if (catalog_get()->stock_log == log)
-			break;
-		UnlockRelationOid(log, mode);
+			return log;
+		relation_release(log, mode);
 	}
-	CurrentResourceOwner = owner;
-	return log;
 }
 
 Oid
