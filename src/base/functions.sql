@@ -15,7 +15,7 @@ COMMENT ON FUNCTION idempotency_require_preload(text) IS
 
 CREATE FUNCTION idempotency_ring_changed(ring regclass)
 RETURNS void
-LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE
+LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION idempotency_ring_changed(regclass) IS
 	'Internal: makes every session read the map of a ring again once this transaction has committed.';
@@ -29,7 +29,7 @@ COMMENT ON FUNCTION idempotency_next_xid() IS
 
 CREATE FUNCTION idempotency_ring_switch(ring regclass)
 RETURNS boolean
-LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp
 SET lock_timeout = '100ms'
 AS $$
@@ -63,7 +63,7 @@ COMMENT ON FUNCTION idempotency_ring_switch(regclass) IS
 
 CREATE FUNCTION idempotency_ring_truncate(ring regclass, tables text, unused_state text)
 RETURNS boolean
-LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp
 SET lock_timeout = '100ms'
 AS $$

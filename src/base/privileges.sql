@@ -6,7 +6,7 @@
 
 CREATE FUNCTION idempotency_grant_names(role regrole, functions text[], views text[] DEFAULT '{}')
 RETURNS void
-LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE COST 10000
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -55,7 +55,7 @@ COMMENT ON FUNCTION idempotency_grant_names(regrole, text[], text[]) IS
 
 CREATE FUNCTION idempotency_grant(role regrole)
 RETURNS void
-LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE COST 10000
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
@@ -71,7 +71,7 @@ COMMENT ON FUNCTION idempotency_grant(regrole) IS
 
 CREATE FUNCTION idempotency_grant_operator(role regrole)
 RETURNS void
-LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE COST 10000
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
@@ -144,7 +144,7 @@ $$;
 
 CREATE FUNCTION idempotency_announce()
 RETURNS void
-LANGUAGE C VOLATILE PARALLEL UNSAFE
+LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME';
 SELECT idempotency_announce();
 DROP FUNCTION idempotency_announce();

@@ -8,7 +8,7 @@ CREATE FUNCTION idem_claim(
 	ttl     interval DEFAULT NULL,
 	wait    boolean DEFAULT true)
 RETURNS idem_answer
-LANGUAGE C VOLATILE PARALLEL UNSAFE
+LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION idem_claim(text, text, interval, text, interval, boolean) IS
 	'Claims a key for this transaction, or with a lease for work beyond it; says what became of it before otherwise.';
@@ -26,7 +26,7 @@ CREATE FUNCTION idem_claim_many(
 	OUT response    jsonb,
 	OUT retry_after interval)
 RETURNS SETOF record
-LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 100
+LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 100 COST 10000
 AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION idem_claim_many(text[], text, interval, interval, boolean) IS
 	'Claims a batch of keys as idem_claim does each, in an order in which batches cannot deadlock; answers in the order of the array.';
@@ -38,7 +38,7 @@ CREATE FUNCTION idem_complete(
 	scope    text DEFAULT '',
 	ttl      interval DEFAULT NULL)
 RETURNS void
-LANGUAGE C VOLATILE PARALLEL UNSAFE
+LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION idem_complete(text, bigint, jsonb, text, interval) IS
 	'Completes a claimed key and saves the answer that later claims of it get.';
@@ -50,7 +50,7 @@ CREATE FUNCTION idem_fail(
 	scope text DEFAULT '',
 	retry boolean DEFAULT true)
 RETURNS void
-LANGUAGE C VOLATILE PARALLEL UNSAFE
+LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION idem_fail(text, bigint, jsonb, text, boolean) IS
 	'Ends a claim in failure: free for the next claimer, or for good with retry => false.';
@@ -61,14 +61,14 @@ CREATE FUNCTION idem_renew(
 	lease interval DEFAULT NULL,
 	scope text DEFAULT '')
 RETURNS timestamptz
-LANGUAGE C VOLATILE PARALLEL UNSAFE
+LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION idem_renew(text, bigint, interval, text) IS
 	'Extends the lease of a key in progress, counted from now; returns when it ends.';
 
 CREATE FUNCTION idem_forget(key text, scope text DEFAULT '')
 RETURNS boolean
-LANGUAGE C VOLATILE PARALLEL UNSAFE
+LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION idem_forget(text, text) IS
 	'For operators: drops what is remembered of a key; says whether there was anything.';
@@ -81,14 +81,14 @@ COMMENT ON FUNCTION idem_forget(text, text) IS
 
 CREATE FUNCTION idem_count_expired(keys bigint)
 RETURNS void
-LANGUAGE C VOLATILE PARALLEL UNSAFE
+LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION idem_count_expired(bigint) IS
 	'Internal: adds to the counter that idem_stats shows.';
 
 CREATE FUNCTION idem_switch()
 RETURNS boolean
-LANGUAGE sql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+LANGUAGE sql VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp
 AS 'SELECT @extschema@.idempotency_ring_switch(''@extschema@.idem_ring''::regclass)';
 COMMENT ON FUNCTION idem_switch() IS
@@ -96,7 +96,7 @@ COMMENT ON FUNCTION idem_switch() IS
 
 CREATE FUNCTION idem_carry(max_keys integer DEFAULT 1000, slot smallint DEFAULT NULL)
 RETURNS bigint
-LANGUAGE C VOLATILE PARALLEL UNSAFE
+LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION idem_carry(integer, smallint) IS
 	'Internal: moves keys that have not expired from an old generation, the oldest by default, into the current one; returns how many.';
@@ -107,7 +107,7 @@ COMMENT ON FUNCTION idem_carry(integer, smallint) IS
  */
 CREATE FUNCTION idem_retire(slot smallint DEFAULT NULL)
 RETURNS boolean
-LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp
 SET lock_timeout = '100ms'
 SET enable_seqscan = on
@@ -152,7 +152,7 @@ COMMENT ON FUNCTION idem_retire(smallint) IS
 
 CREATE FUNCTION idem_truncate()
 RETURNS boolean
-LANGUAGE sql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+LANGUAGE sql VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp
 AS 'SELECT @extschema@.idempotency_ring_truncate(''@extschema@.idem_ring''::regclass, ''idem_key''::text, ''retired''::text)';
 COMMENT ON FUNCTION idem_truncate() IS
@@ -199,7 +199,7 @@ COMMENT ON FUNCTION idem_next_to_empty(double precision) IS
 
 CREATE FUNCTION idem_expire(max_keys integer DEFAULT 1000)
 RETURNS boolean
-LANGUAGE plpgsql STRICT VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+LANGUAGE plpgsql STRICT VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp
 SET lock_timeout = '100ms'
 AS $$

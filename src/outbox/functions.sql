@@ -8,7 +8,7 @@ CREATE FUNCTION outbox_enqueue(
 	headers    jsonb DEFAULT NULL,
 	deliver_at timestamptz DEFAULT NULL)
 RETURNS bigint
-LANGUAGE C VOLATILE PARALLEL UNSAFE
+LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION outbox_enqueue(text, jsonb, text, text, jsonb, timestamptz) IS
 	'Announces an event if and only if this transaction commits; returns its position in the log.';
@@ -33,7 +33,7 @@ CREATE TRIGGER outbox_log_insert INSTEAD OF INSERT ON outbox_log
 
 CREATE FUNCTION outbox_wake()
 RETURNS void
-LANGUAGE C VOLATILE PARALLEL UNSAFE
+LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION outbox_wake() IS
 	'Internal: the commit of this transaction wakes the relay.';
@@ -147,7 +147,7 @@ CREATE FUNCTION outbox_subscribe(
 	start          text DEFAULT 'latest',
 	partitions     integer DEFAULT 1)
 RETURNS text
-LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -227,7 +227,7 @@ CREATE FUNCTION outbox_alter(
 	timeout        interval DEFAULT NULL,
 	retry_schedule interval[] DEFAULT NULL)
 RETURNS void
-LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -260,7 +260,7 @@ COMMENT ON FUNCTION outbox_alter(text, text, text[], jsonb, text, integer, inter
 
 CREATE FUNCTION outbox_unsubscribe(name text)
 RETURNS void
-LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
@@ -274,7 +274,7 @@ COMMENT ON FUNCTION outbox_unsubscribe(text) IS
 
 CREATE FUNCTION outbox_pause(name text, reason text DEFAULT NULL)
 RETURNS void
-LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
@@ -289,7 +289,7 @@ COMMENT ON FUNCTION outbox_pause(text, text) IS
 
 CREATE FUNCTION outbox_resume(name text)
 RETURNS void
-LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
@@ -304,7 +304,7 @@ COMMENT ON FUNCTION outbox_resume(text) IS
 
 CREATE FUNCTION outbox_redrive(name text, ids bigint[] DEFAULT NULL)
 RETURNS bigint
-LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -341,7 +341,7 @@ COMMENT ON FUNCTION outbox_redrive(text, bigint[]) IS
 
 CREATE FUNCTION outbox_discard(name text, ids bigint[] DEFAULT NULL)
 RETURNS bigint
-LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -362,7 +362,7 @@ CREATE FUNCTION outbox_replay(
 	from_position bigint DEFAULT NULL,
 	since         timestamptz DEFAULT NULL)
 RETURNS bigint
-LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -399,7 +399,7 @@ CREATE FUNCTION outbox_rotate_secret(
 	overlap interval DEFAULT '24 h',
 	secret  text DEFAULT NULL)
 RETURNS text
-LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -425,7 +425,7 @@ COMMENT ON FUNCTION outbox_rotate_secret(text, interval, text) IS
 
 CREATE FUNCTION outbox_adopt(keep_identity boolean DEFAULT false)
 RETURNS void
-LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE

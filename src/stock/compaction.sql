@@ -17,14 +17,14 @@ COMMENT ON FUNCTION stock_crowded(integer) IS
 
 CREATE FUNCTION stock_count_compacted(sku text, rows integer, complete boolean)
 RETURNS void
-LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE
+LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION stock_count_compacted(text, integer, boolean) IS
 	'Internal: so many rows of an item have left the log, or all of them.';
 
 CREATE FUNCTION stock_archive(sku text, rows jsonb)
 RETURNS bigint
-LANGUAGE sql VOLATILE SECURITY DEFINER
+LANGUAGE sql VOLATILE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp
 AS $$
 	SELECT @extschema@.outbox_enqueue(
@@ -43,7 +43,7 @@ COMMENT ON FUNCTION stock_archive(text, jsonb) IS
  */
 CREATE FUNCTION stock_compact_item(sku text, max_rows integer)
 RETURNS integer
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp SET enable_seqscan = off
 AS $$
 DECLARE
@@ -114,7 +114,7 @@ COMMENT ON FUNCTION stock_compact_item(text, integer) IS
  */
 CREATE FUNCTION stock_compact_next(max_rows integer)
 RETURNS boolean
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -147,7 +147,7 @@ COMMENT ON FUNCTION stock_compact_next(integer) IS
 
 CREATE FUNCTION stock_compact(max_rows integer DEFAULT 1000)
 RETURNS boolean
-LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE
+LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION stock_compact(integer) IS
 	'Internal: the sweeper compacts the logs of items that have become long; true: call it again.';
@@ -157,7 +157,7 @@ COMMENT ON FUNCTION stock_compact(integer) IS
  */
 CREATE FUNCTION stock_forget(max_rows integer DEFAULT 1000)
 RETURNS boolean
-LANGUAGE plpgsql STRICT VOLATILE SECURITY DEFINER
+LANGUAGE plpgsql STRICT VOLATILE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE

@@ -25,7 +25,7 @@ CREATE FUNCTION stock_receive(
 	note     text DEFAULT NULL,
 	OUT available bigint)
 RETURNS bigint
-LANGUAGE C VOLATILE PARALLEL UNSAFE
+LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION stock_receive(text, bigint, text) IS
 	'Takes stock in; creates the item; returns what is available now.';
@@ -36,7 +36,7 @@ CREATE FUNCTION stock_adjust(
 	note  text,
 	OUT available bigint)
 RETURNS bigint
-LANGUAGE C VOLATILE PARALLEL UNSAFE
+LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION stock_adjust(text, bigint, text) IS
 	'Corrects the stock of an item after a count, never below what is available; returns what is available now.';
@@ -49,7 +49,7 @@ CREATE FUNCTION stock_reserve(
 	ttl         interval DEFAULT NULL,
 	actor       text DEFAULT session_user)
 RETURNS stock_reservation
-LANGUAGE C VOLATILE PARALLEL UNSAFE
+LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME', 'stock_reserve_lines';
 COMMENT ON FUNCTION stock_reserve(stock_line[], text, interval, text) IS
 	'Reserves all these lines or none, and lists every one that fell short; the same call again books nothing.';
@@ -61,7 +61,7 @@ CREATE FUNCTION stock_reserve(
 	ttl         interval DEFAULT NULL,
 	actor       text DEFAULT session_user)
 RETURNS stock_reservation
-LANGUAGE C VOLATILE PARALLEL UNSAFE
+LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION stock_reserve(text, bigint, text, interval, text) IS
 	'Reserves a quantity of one item until it is confirmed, cancelled or expires; the same call again books nothing.';
@@ -71,7 +71,7 @@ CREATE FUNCTION stock_confirm(
 	skus        text[] DEFAULT NULL,
 	OUT outcome stock_settlement)
 RETURNS stock_settlement
-LANGUAGE C VOLATILE PARALLEL UNSAFE
+LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION stock_confirm(text, text[]) IS
 	'Makes a reservation final, or some of its lines: the quantities have left the stock.';
@@ -81,7 +81,7 @@ CREATE FUNCTION stock_cancel(
 	skus        text[] DEFAULT NULL,
 	OUT outcome stock_settlement)
 RETURNS stock_settlement
-LANGUAGE C VOLATILE PARALLEL UNSAFE
+LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION stock_cancel(text, text[]) IS
 	'Gives up a reservation, or some of its lines: the quantities are available again.';
@@ -92,7 +92,7 @@ CREATE FUNCTION stock_extend(
 	OUT outcome    stock_settlement,
 	OUT expires_at timestamptz)
 RETURNS record
-LANGUAGE C VOLATILE PARALLEL UNSAFE
+LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION stock_extend(text, interval) IS
 	'Lets an open reservation expire so long from now, and never sooner than it did.';
@@ -104,14 +104,14 @@ CREATE FUNCTION stock_reinstate(
 	OUT expires_at timestamptz,
 	OUT shortages  stock_shortage[])
 RETURNS record
-LANGUAGE C VOLATILE PARALLEL UNSAFE
+LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION stock_reinstate(text, interval) IS
 	'Takes the cancelling of a reservation back, if all it held is still free.';
 
 CREATE FUNCTION stock_expire(max_holds integer DEFAULT 1000)
 RETURNS bigint
-LANGUAGE C VOLATILE PARALLEL UNSAFE
+LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION stock_expire(integer) IS
 	'Internal: the sweeper frees the quantities of lapsed reservations, oldest first; returns how many holds.';
@@ -120,7 +120,7 @@ COMMENT ON FUNCTION stock_expire(integer) IS
 
 CREATE FUNCTION stock_announce(topic text, reservation text, skus text[], quantities bigint[])
 RETURNS bigint
-LANGUAGE sql VOLATILE SECURITY DEFINER
+LANGUAGE sql VOLATILE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp
 AS $$
 	SELECT @extschema@.outbox_enqueue(
@@ -135,7 +135,7 @@ COMMENT ON FUNCTION stock_announce(text, text, text[], bigint[]) IS
 
 CREATE FUNCTION stock_announce_available(sku text, available bigint)
 RETURNS bigint
-LANGUAGE sql VOLATILE SECURITY DEFINER
+LANGUAGE sql VOLATILE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp
 AS $$
 	SELECT @extschema@.outbox_enqueue(

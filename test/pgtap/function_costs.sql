@@ -1,0 +1,34 @@
+-- What writes costs more than any condition beside it.  If this fails,
+-- WHERE is_due(id) AND (idem_claim(id)).outcome = 'claimed' claims what is not due.
+BEGIN;
+SELECT plan(4);
+
+CREATE TEMP VIEW function AS
+	SELECT p.proname::text AS name, p.procost AS cost
+	FROM pg_proc p
+	JOIN pg_depend d ON d.classid = 'pg_proc'::regclass AND d.objid = p.oid AND d.deptype = 'e'
+	JOIN pg_extension e ON d.refclassid = 'pg_extension'::regclass AND d.refobjid = e.oid
+	WHERE e.extname = 'idempotency' AND p.prorettype <> 'trigger'::regtype;
+
+SELECT set_eq($$ SELECT name FROM function WHERE cost < 10000 $$, ARRAY[
+	'idem_counters', 'idem_next_to_empty', 'idem_sample',
+	'idempotency_is_quiet', 'idempotency_next_xid', 'idempotency_require_preload',
+	'outbox_check_event', 'outbox_check_headers', 'outbox_check_secret', 'outbox_check_subscription',
+	'outbox_check_url', 'outbox_flights', 'outbox_lane_number', 'outbox_lanes_behind', 'outbox_log_size',
+	'outbox_milliseconds', 'outbox_rate', 'outbox_secret_generate', 'outbox_signature',
+	'outbox_start_position', 'outbox_subscription_id', 'outbox_topic_matches',
+	'stock_check_sku', 'stock_counters', 'stock_crowded', 'stock_level', 'stock_lines', 'stock_verify'],
+	'these functions read or check, and are cheap');
+SELECT is_empty($$ SELECT name, cost FROM function WHERE cost > 100 AND cost <> 10000 $$,
+	'all others write, and have one cost');
+
+-- PL/pgSQL has 100 by default.
+CREATE FUNCTION is_due(id integer) RETURNS boolean LANGUAGE plpgsql AS 'BEGIN RETURN id = 3; END';
+SELECT results_eq($$ SELECT id FROM generate_series(1, 5) id
+	WHERE (idem_claim('due-' || id)).outcome = 'claimed' AND is_due(id) $$, '{3}'::integer[],
+	'a claim in WHERE comes after the other condition');
+SELECT is((SELECT array_agg(key) FROM idem_key WHERE key LIKE 'due-%'), '{due-3}'::text[],
+	'and claims nothing that this one rejects');
+
+SELECT * FROM finish();
+ROLLBACK;
