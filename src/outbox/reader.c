@@ -33,7 +33,7 @@
 	"   SELECT 2, * FROM jsonb_each_text(s.headers)) AS h(rank, key, value)" \
 	"   ORDER BY lower(h.key), h.rank) END," \
 	" to_char(e.created_at AT TIME ZONE 'UTC'," \
-	"  'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"'),"
+	"  'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"'), e.created_at,"
 
 #define NEW_EVENT_COLUMNS EVENT_COLUMNS \
 	" coalesce(e.deliver_at > clock_timestamp(), false)," \
@@ -126,6 +126,20 @@ reader_utf8_text(uint64 row, int column)
 	return text == NULL ? NULL : pg_server_to_any(text, strlen(text), PG_UTF8);
 }
 
+/*
+ * A column of type timestamptz in microseconds since 1970; infinity too has some
+ * number.
+ */
+static uint64
+reader_microseconds(uint64 row, int column)
+{
+	bool		isnull;
+	TimestampTz at = DatumGetTimestampTz(query_datum(row, column, &isnull));
+
+	return (uint64) at +
+		(uint64) (POSTGRES_EPOCH_JDATE - UNIX_EPOCH_JDATE) * USECS_PER_DAY;
+}
+
 static OutboxEvent
 reader_event(uint64 row)
 {
@@ -140,10 +154,11 @@ reader_event(uint64 row)
 	Assert(event.payload != NULL);
 	event.headers = reader_text_list(row, 5);
 	event.created_at = query_text(row, 6);
-	event.scheduled = DatumGetBool(query_datum(row, 7, &isnull));
-	event.in_order = DatumGetBool(query_datum(row, 8, &isnull)) && !event.scheduled;
-	event.blocked = DatumGetBool(query_datum(row, 9, &isnull)) && event.in_order;
-	event.attempts = DatumGetInt32(query_datum(row, 10, &isnull));
+	event.created_us = reader_microseconds(row, 7);
+	event.scheduled = DatumGetBool(query_datum(row, 8, &isnull));
+	event.in_order = DatumGetBool(query_datum(row, 9, &isnull)) && !event.scheduled;
+	event.blocked = DatumGetBool(query_datum(row, 10, &isnull)) && event.in_order;
+	event.attempts = DatumGetInt32(query_datum(row, 11, &isnull));
 	return event;
 }
 

@@ -61,6 +61,7 @@ typedef struct OutboxEvent
 	char	   *payload;		/* JSON */
 	char	  **headers;		/* "Name: value", NULL-terminated */
 	char	   *created_at;		/* ISO 8601, UTC */
+	uint64		created_us;		/* likewise, in microseconds since 1970 */
 	bool		scheduled;		/* its deliver_at is yet to come */
 	bool		in_order;		/* it goes one by one with others of its key */
 	bool		blocked;		/* an earlier one of its key is waiting */

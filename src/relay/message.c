@@ -4,8 +4,10 @@
  *		its own, or CloudEvents 1.0.2 in binary mode, signed in the same way.
  *
  * The webhook id is the same for every attempt and every subscription, so that
- * a receiver can tell repetitions; the signature is made anew each time.  It
- * also goes as the Idempotency-Key of the IETF's draft: a quoted string there.
+ * a receiver can tell repetitions; the signature is made anew each time.  A
+ * failover that loses commits hands their positions out again, hence the time
+ * in the id.  It also goes as the Idempotency-Key of the IETF's draft: a quoted
+ * string there.
  */
 #include "postgres.h"
 
@@ -88,6 +90,13 @@ message_header_array(List *headers)
 	return array;
 }
 
+static char *
+message_id(const OutboxEvent *event, const char *identity)
+{
+	return psprintf("msg_%s_%lld_%llu", identity, (long long) event->position,
+					(unsigned long long) event->created_us);
+}
+
 bool
 message_build(const OutboxSubscription *subscription, const OutboxEvent *event,
 			  const char *identity, HttpRequest *request)
@@ -95,7 +104,7 @@ message_build(const OutboxSubscription *subscription, const OutboxEvent *event,
 	const char *const secrets[] = {subscription->secret, subscription->old_secret, NULL};
 	const char *body = subscription->cloudevents ? event->payload : message_body(event);
 	size_t		body_length = strlen(body);
-	char	   *id = psprintf("msg_%s_%lld", identity, (long long) event->position);
+	char	   *id = message_id(event, identity);
 	int64		now_s = (int64) time(NULL);
 	char	   *signature = signature_header(secrets, id, now_s, body, body_length);
 	List	   *headers = NIL;

@@ -11,7 +11,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 
 our @EXPORT = qw(
-  new_server start_server subscribe enqueue_numbers error_code session
+  new_server start_server subscribe enqueue_numbers webhook_id error_code session
   wait_for_workers wait_for_no_workers worker_pid terminate_worker
   wait_for_pass wait_until
 );
@@ -82,6 +82,16 @@ sub enqueue_numbers
 	$node->safe_psql('postgres',
 		join('', map { "SELECT outbox_enqueue('$topic', '{\"n\": $_}');\n" } @numbers));
 	return;
+}
+
+# What the webhook-id of an event in the log has to be; db: the database.
+sub webhook_id
+{
+	my ($node, $position, $db) = @_;
+	return $node->safe_psql($db // 'postgres', qq(
+		SELECT format('msg_%s_%s_%s', replace(h.identity::text, '-', ''), e.position,
+			(extract(epoch FROM e.created_at) * 1000000)::bigint)
+		FROM outbox_log e, outbox_home h WHERE e.position = $position));
 }
 
 # The SQLSTATE that a command ends with; empty if it succeeds.

@@ -147,7 +147,7 @@ sub from_copy
 	my %original = map { $_ => 1 }
 	  split(/\n/, sql(q(SELECT replace(identity::text, '-', '') FROM outbox_home)));
 	return join(' ', map { $_->{data}{n} }
-		  grep { $_->{id} =~ /^msg_(\w+)_/ && !$original{$1} } $receiver->requests($name));
+		  grep { $_->{id} =~ /^msg_([0-9a-f]+)_/ && !$original{$1} } $receiver->requests($name));
 }
 $receiver->wait_for('open', events => 5);
 $receiver->wait_for('retried', events => 3);

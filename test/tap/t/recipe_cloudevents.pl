@@ -40,7 +40,7 @@ sub move
 	my ($customer, $city) = @_;
 	my $position = $node->safe_psql('postgres',
 		"SELECT outbox_enqueue('customer.moved', '{\"city\": \"$city\"}', key => '$customer')");
-	return "msg_${identity}_$position";
+	return webhook_id($node, $position);
 }
 
 sub copy

@@ -34,7 +34,6 @@ sub receiver
 }
 
 my $receiver = receiver();
-my $identity = $node->safe_psql('postgres', q(SELECT replace(identity::text, '-', '') FROM outbox_home));
 
 # Enqueues an event of an order, and returns its webhook-id.
 sub enqueue
@@ -42,7 +41,7 @@ sub enqueue
 	my ($what, $order, $item) = @_;
 	my $position = $node->safe_psql('postgres',
 		"SELECT outbox_enqueue('order.$what', '{\"order\": $order, \"item\": \"$item\", \"quantity\": 1}', key => 'order-$order')");
-	return "msg_${identity}_$position";
+	return webhook_id($node, $position);
 }
 
 sub is_delivered

@@ -1,6 +1,7 @@
 # A standby runs no workers and takes no claims; after its promotion it goes on
-# where the primary was.  If this fails, a failover sends events twice from two
-# servers, or none at all.
+# where the primary was, and hands out positions that the primary had given to
+# commits that did not arrive.  If this fails, a failover sends events twice from
+# two servers, or none at all, or receivers take new events for repetitions.
 
 use strict;
 use warnings FATAL => 'all';
@@ -12,10 +13,14 @@ use Receiver;
 use Server;
 use Test::More;
 
+# More than the values of a sequence that are in WAL ahead of their use.
+use constant LOST => 40;
+
 my $receiver = Receiver->start;
 my $primary = start_server('primary', allows_streaming => 1);
 
-subscribe($primary, $receiver, '/switch/shop',
+subscribe($primary, $receiver, '/ok/lost', topics => "'{lost}'");
+subscribe($primary, $receiver, '/switch/shop', topics => "'{t}'",
 	retry_schedule => "'{0 s,200 ms,200 ms,1 s,1 s,1 s,1 s,1 s,1 s,1 s,1 s,1 s,1 s}'");
 enqueue_numbers($primary, 't', 1);
 $receiver->wait_for('shop', events => 1);
@@ -29,7 +34,7 @@ $primary->safe_psql('postgres', "SELECT stock_receive('hat', 5), idem_claim('k')
 $primary->safe_psql('postgres', q(SELECT idem_switch(); SELECT idem_claim('k2', lease => '1 us', ttl => '1 h')));
 $receiver->switch('shop', 'fail');
 $primary->safe_psql('postgres', q(SELECT outbox_enqueue('t', '{"n": 2}', key => 'a')));
-$primary->poll_query_until('postgres', 'SELECT waiting = 1 FROM outbox_subscriptions');
+$primary->poll_query_until('postgres', q(SELECT waiting = 1 FROM outbox_subscriptions WHERE name = 'shop'));
 $primary->safe_psql('postgres', q(SELECT outbox_enqueue('t', '{"n": 3}', key => 'a')));
 $primary->wait_for_catchup($standby);
 
@@ -53,26 +58,42 @@ $standby->psql('postgres', $writes{idem_claim}, stderr => \$stderr);
 like($stderr, qr/cannot execute idem_claim\(\) during recovery/, 'in clear words');
 is($standby->safe_psql('postgres', "SELECT * FROM stock_level('hat')"), '5|0',
 	'reading works there');
-is($standby->safe_psql('postgres', 'SELECT state, waiting FROM outbox_subscriptions'), 'active|1',
+is($standby->safe_psql('postgres', q(SELECT state, waiting FROM outbox_subscriptions WHERE name = 'shop')), 'active|1',
 	'and so does monitoring');
 
-# --- failover
+# --- failover, which loses events that have been delivered
 
+# Positions of the events that the failover loses, or that come instead of them.
+sub lost_positions
+{
+	return split(/\n/, shift->safe_psql('postgres', q(SELECT position FROM outbox_log WHERE topic = 'lost')));
+}
+
+$standby->stop;
+enqueue_numbers($primary, 'lost', 1 .. LOST);
+$receiver->wait_for('lost', events => LOST);
+my %lost = map { $_ => 1 } lost_positions($primary);
 $primary->stop('immediate');
 $receiver->switch('shop', 'ok');
+$standby->start;
 $standby->promote;
 ok(wait_for_workers($standby), 'workers start after the promotion');
 $receiver->wait_for('shop', events => 3);
 enqueue_numbers($standby, 't', 4);
 $receiver->wait_for('shop', events => 4);
 my @requests = $receiver->requests('shop');
-my %identities = map { $_->{id} =~ /^msg_(\w+)_\d+$/; $1 => 1 } @requests;
+my %identities = map { $_->{id} =~ /^msg_([0-9a-f]+)_/; $1 => 1 } @requests;
 is(scalar(keys %identities), 1, 'the outbox keeps its identity in a failover');
 is($receiver->distinct_numbers('shop'), '1 2 3 4', 'and goes on where it was');
 is(scalar(grep { $_->{data}{n} == 1 } @requests), 1,
 	'what had been delivered and replicated is not sent again');
 is($standby->safe_psql('postgres', "SELECT outcome FROM idem_claim('k')"), 'completed',
 	'keys are known');
+
+enqueue_numbers($standby, 'lost', LOST + 1 .. 2 * LOST);
+ok((grep { $lost{$_} } lost_positions($standby)), 'positions of lost events are used again');
+$receiver->wait_for('lost', events => 2 * LOST);
+is($receiver->distinct_numbers('lost'), join(' ', 1 .. 2 * LOST), 'under other webhook-ids');
 
 # Keys expire there now.
 $standby->safe_psql('postgres', "SELECT count(*) FROM idem_claim_many(ARRAY(SELECT 'x' || i FROM generate_series(1, 100) i), ttl => '1 us')");
