@@ -73,8 +73,10 @@ endif
 
 # The server's headers are the system's, so that warnings are about our code.
 PG_CPPFLAGS = -DEXTVERSION='"$(EXTVERSION)"' -I$(srcdir)/src -isystem $(shell $(PG_CONFIG) --includedir-server)
-# Callbacks have the parameters that the server gives them, used or not.
-PG_CFLAGS = -Wall -Wextra -Wno-unused-parameter $(if $(WERROR),-Werror) $(if $(COVERAGE),--coverage -O0)
+# Callbacks have the parameters that the server gives them, used or not. Exported
+# is what the server looks up and nothing else: another library may have a
+# function of the same name.
+PG_CFLAGS = -fvisibility=hidden -Wall -Wextra -Wno-unused-parameter $(if $(WERROR),-Werror) $(if $(COVERAGE),--coverage -O0)
 SHLIB_LINK = -lcurl $(if $(COVERAGE),--coverage)
 
 # Bitcode serves to inline functions into JIT-compiled expressions, which ours

@@ -31,6 +31,7 @@
 #include "miscadmin.h"
 #include "storage/ipc.h"
 
+#include "base/compat.h"
 #include "base/settings.h"
 #include "base/shared.h"
 #include "launch/launcher.h"
@@ -41,7 +42,7 @@
 
 PG_MODULE_MAGIC;
 
-void		_PG_init(void);
+extern PGDLLEXPORT void _PG_init(void);
 
 static shmem_request_hook_type previous_shmem_request = NULL;
 static shmem_startup_hook_type previous_shmem_startup = NULL;

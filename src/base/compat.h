@@ -1,6 +1,6 @@
 /*
  * compat.h
- *		What differs between PostgreSQL 15 and 18; the only file that asks for
+ *		What differs between PostgreSQL 15 and 19; the only file that asks for
  *		the version.
  */
 #ifndef BASE_COMPAT_H
@@ -10,6 +10,7 @@
 #include "access/tableam.h"
 #include "catalog/pg_database.h"
 #include "executor/executor.h"
+#include "fmgr.h"
 #include "storage/latch.h"
 #include "storage/proc.h"
 #include "utils/acl.h"
@@ -17,6 +18,27 @@
 
 #if PG_VERSION_NUM < 150000
 #error "idempotency needs PostgreSQL 15 or later"
+#endif
+
+/*
+ * 16: what a library exports is marked, and so is every function for SQL.  A
+ * file that has such functions includes this one, or the server of 15 does not
+ * find them.
+ */
+#if PG_VERSION_NUM < 160000
+#undef PGDLLEXPORT
+#define PGDLLEXPORT __attribute__((visibility("default")))
+#undef PG_FUNCTION_INFO_V1
+#define PG_FUNCTION_INFO_V1(name) \
+extern PGDLLEXPORT Datum name(PG_FUNCTION_ARGS); \
+extern PGDLLEXPORT const Pg_finfo_record *CppConcat(pg_finfo_, name) (void); \
+const Pg_finfo_record * \
+CppConcat(pg_finfo_, name) (void) \
+{ \
+	static const Pg_finfo_record my_finfo = {1}; \
+	return &my_finfo; \
+} \
+extern int	no_such_variable
 #endif
 
 /* 16: an update says which kinds of indexes have to follow. */

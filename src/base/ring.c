@@ -37,6 +37,7 @@
 #include "utils/snapmgr.h"
 #include "utils/xid8.h"
 
+#include "base/compat.h"
 #include "base/ring.h"
 
 /* The columns of a state table that the map is made of. */

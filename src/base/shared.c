@@ -19,6 +19,7 @@
 #include "storage/shmem.h"
 #include "utils/builtins.h"
 
+#include "base/compat.h"
 #include "base/shared.h"
 
 typedef struct SharedState

@@ -29,6 +29,7 @@
 #include "utils/typcache.h"
 
 #include "base/catalog.h"
+#include "base/compat.h"
 #include "base/relation.h"
 #include "base/settings.h"
 #include "claim/claim.h"

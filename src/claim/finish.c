@@ -18,6 +18,7 @@
 #include "utils/fmgrprotos.h"
 #include "utils/snapmgr.h"
 
+#include "base/compat.h"
 #include "base/errors.h"
 #include "base/relation.h"
 #include "base/settings.h"

@@ -14,6 +14,7 @@
 #include "utils/datum.h"
 #include "utils/memutils.h"
 
+#include "base/compat.h"
 #include "claim/claim.h"
 
 #define MANY_KEYS_MAX 100000

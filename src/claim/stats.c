@@ -19,6 +19,7 @@
 #include "storage/bufmgr.h"
 #include "utils/snapmgr.h"
 
+#include "base/compat.h"
 #include "base/shared.h"
 #include "claim/key.h"
 #include "claim/stats.h"

@@ -18,6 +18,7 @@
 #include "miscadmin.h"
 #include "utils/snapmgr.h"
 
+#include "base/compat.h"
 #include "base/shared.h"
 #include "base/worker.h"
 

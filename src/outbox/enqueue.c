@@ -26,6 +26,7 @@
 #include "utils/xid8.h"
 
 #include "base/catalog.h"
+#include "base/compat.h"
 #include "base/relation.h"
 #include "base/ring.h"
 #include "base/settings.h"

@@ -8,6 +8,7 @@
 #include "postgres.h"
 
 #include "fmgr.h"
+#include "base/compat.h"
 #include "outbox/header.h"
 
 #define HEADERS_MAX 32

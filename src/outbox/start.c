@@ -8,6 +8,7 @@
 #include "funcapi.h"
 #include "utils/xid8.h"
 
+#include "base/compat.h"
 #include "base/query.h"
 #include "base/shared.h"
 #include "outbox/reader.h"

@@ -8,6 +8,8 @@
 #include "utils/array.h"
 #include "utils/builtins.h"
 
+#include "base/compat.h"
+
 PG_FUNCTION_INFO_V1(outbox_topic_matches);
 
 /*

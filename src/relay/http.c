@@ -447,6 +447,49 @@ http_raise_descriptor_limit(void)
 }
 
 /*
+ * Whether a variable of the environment tells libcurl or its TLS to write the
+ * keys of connections to a file, or to go another way than we say.
+ */
+static bool
+http_variable_is_harmful(const char *variable, size_t name_length)
+{
+	static const char proxy[] = "_proxy";
+	size_t		proxy_length = sizeof(proxy) - 1;
+
+	if (strncmp(variable, "CURL_", strlen("CURL_")) == 0 ||
+		strncmp(variable, "SSLKEYLOGFILE=", strlen("SSLKEYLOGFILE=")) == 0)
+		return true;
+	return name_length >= proxy_length &&
+		pg_strncasecmp(variable + name_length - proxy_length, proxy,
+					   proxy_length) == 0;
+}
+
+/*
+ * The server may have been started from a shell that has such variables for
+ * other programs.  Nothing else in this process reads them.
+ */
+static void
+http_clear_environment(void)
+{
+	for (int i = 0; environ[i] != NULL;)
+	{
+		size_t		length = strcspn(environ[i], "=");
+		char	   *name;
+
+		if (!http_variable_is_harmful(environ[i], length))
+		{
+			i++;
+			continue;
+		}
+		/* The rest of the list moves up. */
+		name = pnstrdup(environ[i], length);
+		if (unsetenv(name) != 0)
+			elog(ERROR, "could not clear \"%s\" in the environment: %m", name);
+		pfree(name);
+	}
+}
+
+/*
  * Start HTTP in this process.
  *
  * The file of trusted certificates is the one that OpenSSL's programs would
@@ -466,6 +509,7 @@ http_start(void)
 		dlist_push_tail(&http.idle, &http.transfers[i].node);
 
 	http_raise_descriptor_limit();
+	http_clear_environment();
 	http.ca_file = getenv("SSL_CERT_FILE");
 	if (curl_global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK)
 		elog(ERROR, "could not initialize libcurl");

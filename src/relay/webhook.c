@@ -13,6 +13,7 @@
 #include "mb/pg_wchar.h"
 #include "utils/builtins.h"
 
+#include "base/compat.h"
 #include "relay/http.h"
 #include "relay/signature.h"
 

@@ -43,6 +43,7 @@
 #include "utils/timestamp.h"
 
 #include "base/catalog.h"
+#include "base/compat.h"
 #include "base/settings.h"
 #include "base/shared.h"
 #include "stock/escrow.h"

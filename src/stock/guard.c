@@ -18,6 +18,7 @@
 #include "fmgr.h"
 #include "miscadmin.h"
 
+#include "base/compat.h"
 #include "base/query.h"
 #include "base/shared.h"
 #include "stock/journal.h"

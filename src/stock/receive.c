@@ -9,6 +9,7 @@
 #include "utils/builtins.h"
 
 #include "base/catalog.h"
+#include "base/compat.h"
 #include "base/errors.h"
 #include "stock/book.h"
 #include "stock/change.h"

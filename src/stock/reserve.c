@@ -21,6 +21,7 @@
 #include "utils/typcache.h"
 
 #include "base/catalog.h"
+#include "base/compat.h"
 #include "base/errors.h"
 #include "stock/announce.h"
 #include "stock/book.h"

@@ -21,6 +21,7 @@
 #include "utils/timestamp.h"
 
 #include "base/catalog.h"
+#include "base/compat.h"
 #include "base/settings.h"
 #include "stock/announce.h"
 #include "stock/book.h"

@@ -17,6 +17,7 @@
 #include "storage/latch.h"
 #include "utils/timestamp.h"
 
+#include "base/compat.h"
 #include "base/query.h"
 #include "base/settings.h"
 #include "base/worker.h"

@@ -84,8 +84,13 @@ my $nginx = start_nginx();
 my $broken = Program->start([ 'node', "$FindBin::RealBin/../broken_http2.js", "$dir/server" ]);
 my ($broken_port) = $broken->line('port') =~ /(\d+)/;
 
+# What a shell may have for other programs is not for the relay.
 $ENV{SSL_CERT_FILE} = "$dir/server.crt";
+$ENV{SSLKEYLOGFILE} = "$dir/keys";
+$ENV{$_} = 'http://127.0.0.1:1' for qw(http_proxy https_proxy HTTPS_PROXY ALL_PROXY);
+$ENV{CURL_SSL_BACKEND} = 'none';
 my $node = start_server('http2');
+delete @ENV{qw(SSLKEYLOGFILE http_proxy https_proxy HTTPS_PROXY ALL_PROXY CURL_SSL_BACKEND)};
 
 sub sql
 {
@@ -168,6 +173,8 @@ deliver_through_nginx('plain', 500, 'HTTP/1.1');
 
 deliver_through_nginx('early', 100, 'HTTP/2.0', share => 0.1, payload => "to_jsonb(repeat('x', 100000))");
 deliver_through_nginx('prompt', 2000, 'HTTP/2.0', share => 0.1);
+
+ok(!-e "$dir/keys", 'the keys of connections are in no file, though the environment asks for it');
 
 # --- broken HTTP/2
 
