@@ -106,6 +106,11 @@ BEGIN
 END
 $$;
 
+/*
+ * Views that leave out rows are security barriers, or a condition of the
+ * caller's would be asked about those, too.  stock_levels has every item, and a
+ * barrier would keep a join with it from the index.
+ */
 GRANT SELECT ON idem_stats, outbox_dead, outbox_subscriptions, stock_levels TO pg_monitor;
 GRANT EXECUTE ON FUNCTION idem_counters(), idem_sample(smallint, integer),
 	outbox_flights(), outbox_rate(double precision, timestamptz, bigint) TO pg_monitor;

@@ -240,7 +240,7 @@ AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION idem_counters() IS
 	'Internal: the counters that idem_stats shows.';
 
-CREATE VIEW idem_stats AS
+CREATE VIEW idem_stats WITH (security_barrier) AS
 	SELECT c.*, s.*
 	FROM idem_counters() c,
 		(SELECT pg_catalog.round(coalesce(pg_catalog.sum(s.in_progress), 0)) AS keys_in_progress,

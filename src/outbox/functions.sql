@@ -456,7 +456,7 @@ AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION outbox_flights() IS
 	'Internal: requests that are out, for each lane that a relay serves.';
 
-CREATE VIEW outbox_dead AS
+CREATE VIEW outbox_dead WITH (security_barrier) AS
 SELECT s.name AS subscription, d.position, d.topic, d.key, d.type,
 	d.attempts, d.last_at, d.last_status, d.last_error, d.created_at
 FROM outbox_delivery d JOIN outbox_subscription s ON s.id = d.subscription
@@ -464,7 +464,7 @@ WHERE d.state = 'dead';
 COMMENT ON VIEW outbox_dead IS
 	'Events that were given up: every attempt of the schedule failed.  outbox_redrive sends them again.';
 
-CREATE VIEW outbox_attempts AS
+CREATE VIEW outbox_attempts WITH (security_barrier) AS
 SELECT s.name AS subscription, a.position, a.attempt, a.at,
 	a.duration_ms::double precision * interval '1 ms' AS duration, a.status, a.error, a.answer
 FROM outbox_attempt a JOIN outbox_subscription s ON s.id = a.subscription;
@@ -472,7 +472,7 @@ COMMENT ON VIEW outbox_attempts IS
 	'Failed attempts at events that are not delivered yet, or dead.  For the owner only: answers may quote payloads.';
 
 /* The oldest event that a lane has not read stands right behind its position. */
-CREATE VIEW outbox_subscriptions AS
+CREATE VIEW outbox_subscriptions WITH (security_barrier) AS
 SELECT s.name,
 	CASE WHEN NOT h.at_home THEN 'held'
 		WHEN s.state = 'active' AND s.failing_since IS NOT NULL THEN 'failing'

@@ -2,7 +2,7 @@
 -- somebody can do what was not given to him, or an application or an operator
 -- cannot do his work.  A new object has to be added here, with a decision.
 BEGIN;
-SELECT plan(39);
+SELECT plan(44);
 
 CREATE VIEW member AS
 SELECT d.classid, d.objid FROM pg_depend d
@@ -228,6 +228,57 @@ SELECT lives_ok($$ SELECT * FROM idem_stats, outbox_subscriptions, outbox_dead, 
 SELECT throws_ok($$ SELECT * FROM outbox_subscription $$, '42501', NULL, 'pg_monitor does not read secrets');
 SELECT throws_ok($$ SELECT * FROM idem_key $$, '42501', NULL, 'nor keys');
 RESET ROLE;
+
+-- A condition that notes what it is asked about, and is so cheap that it is
+-- asked before the view's own.
+SELECT outbox_subscribe('seen', 'http://example.com/', topics => '{none}');
+INSERT INTO outbox_delivery (subscription, position, lane, state, blocks_key, attempts, due_at, created_at, topic, key, payload)
+SELECT s.id, v.position, 0, v.state, false, 1, CASE v.state WHEN 'waiting' THEN now() END, now(), v.topic, v.topic, '{}'
+FROM outbox_subscription s,
+	(VALUES (1, 'dead', 'dead'), (2, 'waiting', 'hidden'), (3, 'parked', 'hidden')) v (position, state, topic)
+WHERE s.name = 'seen';
+CREATE FUNCTION leak(value anyelement) RETURNS boolean
+LANGUAGE plpgsql IMMUTABLE COST 0.0001
+AS $$
+BEGIN
+	PERFORM set_config('leak.seen', current_setting('leak.seen') || ' ' || value, true);
+	RETURN true;
+END
+$$;
+GRANT EXECUTE ON FUNCTION leak(anyelement) TO watcher;
+SET leak.seen = '';
+SET LOCAL enable_indexscan = off;
+SET LOCAL enable_bitmapscan = off;
+SET ROLE watcher;
+SELECT is((SELECT count(*) FROM outbox_dead WHERE leak(topic) AND leak(position)), 1::bigint, 'pg_monitor asks about dead letters');
+SELECT is(current_setting('leak.seen'), ' dead 1', 'and what it asks with sees no others');
+RESET ROLE;
+RESET enable_indexscan;
+RESET enable_bitmapscan;
+SELECT set_eq($$
+	SELECT c.relname::text FROM member m
+	JOIN pg_class c ON c.oid = m.objid AND m.classid = 'pg_class'::regclass
+	WHERE c.relkind = 'v' AND 'security_barrier=true' = ANY (c.reloptions)
+$$, '{idem_stats,outbox_attempts,outbox_dead,outbox_subscriptions}'::text[], 'views that show a part of their tables are barriers');
+
+-- What is asked for by name or position passes the barrier, down to an index.
+CREATE FUNCTION plan_of(query text) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+	line text;
+	plan text := '';
+BEGIN
+	FOR line IN EXECUTE 'EXPLAIN (COSTS off) ' || query LOOP
+		plan := plan || line || E'\n';
+	END LOOP;
+	RETURN plan;
+END
+$$;
+SET LOCAL enable_seqscan = off;
+SELECT matches(plan_of($$ SELECT * FROM outbox_dead WHERE subscription = 'seen' AND position = 1 $$),
+	'"position" = 1.*Index Cond: \(name = ', 'dead letters are looked up by subscription and position');
+SELECT matches(plan_of($$ SELECT * FROM outbox_subscriptions WHERE name = 'seen' $$),
+	'Index Cond: \(name = ', 'and a subscription by its name');
+RESET enable_seqscan;
 
 -- Giving privileges.
 SELECT throws_ok($$ SELECT idempotency_grant(NULL) $$, '22004', 'role must not be null', 'no role');
