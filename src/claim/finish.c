@@ -281,33 +281,44 @@ idem_renew(PG_FUNCTION_ARGS)
 	PG_RETURN_TIMESTAMPTZ(finish_change(fcinfo, &name, finish_renew).lease_until);
 }
 
+static bool
+forget_found(KeyRing *keys, const KeyName *name, TM_Result *result)
+{
+	KeyRow		row = key_row(keys->slot);
+
+	*result = TM_Ok;
+	if (row.expires_at <= GetCurrentTimestamp())
+		return false;
+	row.expires_at = DT_NOBEGIN;
+	row.state = KEY_RETRYABLE;
+	row.request = NULL;
+	*result = keys_replace(keys, name, &row);
+	return true;
+}
+
 /*
- * SQL: idem_forget(key, scope).  No claimer may be between taking a token and
- * inserting it when the row goes: its token would be smaller than one of a
- * claim that was forgotten.
+ * SQL: idem_forget(key, scope).  The row stays, as one that has expired: were it
+ * deleted, a claimer that has taken its token and not yet inserted it would come
+ * after a claim with a larger one.  As it is, he finds the row and takes another.
  */
 Datum
 idem_forget(PG_FUNCTION_ARGS)
 {
 	KeyName		name = key_name_from_args(fcinfo, 0, 1);
-	TM_Result	result = TM_Updated;
-	bool		remembered = false;
+	TM_Result	result;
+	bool		remembered;
 
 	key_prevent_if_readonly("idem_forget()");
-	while (result != TM_Ok)
+	do
 	{
 		KeyRing		keys;
 
 		CHECK_FOR_INTERRUPTS();
-		keys_open(&keys, ShareRowExclusiveLock);
-		remembered = false;
+		keys_open(&keys, RowExclusiveLock);
 		result = TM_Ok;
-		if (keys_find(&keys, &name))
-		{
-			remembered = key_expiry_of_row(keys.slot) > GetCurrentTimestamp();
-			result = keys_delete(&keys);
-		}
+		remembered = keys_find(&keys, &name) &&
+			forget_found(&keys, &name, &result);
 		finish_end_look(&keys, result);
-	}
+	} while (result != TM_Ok);
 	PG_RETURN_BOOL(remembered);
 }
