@@ -5,6 +5,7 @@
  */
 #include "postgres.h"
 
+#include "miscadmin.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
 
@@ -13,40 +14,39 @@
 PG_FUNCTION_INFO_V1(outbox_topic_matches);
 
 /*
- * In a pattern * stands for any characters, and all else for itself.  After a
- * mismatch the last * takes one character more.  Bytes will do: * is no part
- * of a longer character in any encoding that a database can have.
+ * In a pattern * stands for any characters, and all else for itself.  So the
+ * topic begins with what stands before the first *, ends with what stands
+ * behind the last, and has the other pieces in between, one after another:
+ * each is looked for where the piece before it first ends, which leaves the
+ * most for those that follow.  No byte is looked at again for an earlier
+ * piece, and memmem() takes linear time.  Bytes will do: * is no part of a
+ * longer character in any encoding that a database can have.
  */
 static bool
 topic_matches_pattern(const char *topic, const char *topic_end,
 					  const char *pattern, const char *pattern_end)
 {
-	const char *after_star = NULL;
-	const char *retry_from = NULL;
+	const char *star = memchr(pattern, '*', pattern_end - pattern);
 
-	while (topic < topic_end)
+	if (star == NULL)
+		return topic_end - topic == pattern_end - pattern &&
+			memcmp(topic, pattern, pattern_end - pattern) == 0;
+	if (star - pattern > topic_end - topic ||
+		memcmp(topic, pattern, star - pattern) != 0)
+		return false;
+	topic += star - pattern;
+	pattern = star + 1;
+	while ((star = memchr(pattern, '*', pattern_end - pattern)) != NULL)
 	{
-		if (pattern < pattern_end && *pattern == '*')
-		{
-			after_star = ++pattern;
-			retry_from = topic;
-		}
-		else if (pattern < pattern_end && *pattern == *topic)
-		{
-			pattern++;
-			topic++;
-		}
-		else if (after_star != NULL)
-		{
-			pattern = after_star;
-			topic = ++retry_from;
-		}
-		else
+		topic = memmem(topic, topic_end - topic, pattern, star - pattern);
+		if (topic == NULL)
 			return false;
+		topic += star - pattern;
+		pattern = star + 1;
 	}
-	while (pattern < pattern_end && *pattern == '*')
-		pattern++;
-	return pattern == pattern_end;
+	return pattern_end - pattern <= topic_end - topic &&
+		memcmp(topic_end - (pattern_end - pattern), pattern,
+			   pattern_end - pattern) == 0;
 }
 
 /*
@@ -66,6 +66,7 @@ outbox_topic_matches(PG_FUNCTION_ARGS)
 	{
 		text	   *pattern = isnull ? NULL : DatumGetTextPP(element);
 
+		CHECK_FOR_INTERRUPTS();
 		matches = pattern != NULL &&
 			topic_matches_pattern(topic_start,
 								  topic_start + VARSIZE_ANY_EXHDR(topic),
