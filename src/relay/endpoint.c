@@ -300,9 +300,8 @@ endpoint_move(Endpoint *endpoint, List *settled)
  * Takes the runs of exceptions that have finished out of their list.
  */
 static List *
-endpoint_finish_due(Endpoint *endpoint, bool count, List *settled)
+endpoint_finish_due(Endpoint *endpoint, List *settled)
 {
-	int64		delivered = 0;
 	ListCell   *cell;
 
 	foreach(cell, endpoint->due_runs)
@@ -311,12 +310,9 @@ endpoint_finish_due(Endpoint *endpoint, bool count, List *settled)
 
 		if (!run_is_finished(run))
 			continue;
-		delivered += run_delivered(run);
 		settled = lappend(settled, run);
 		endpoint->due_runs = foreach_delete_current(endpoint->due_runs, cell);
 	}
-	if (count && delivered > 0)
-		outbox_count_delivered(endpoint->id, delivered);
 	return settled;
 }
 
@@ -330,6 +326,7 @@ static void
 endpoint_settle_runs(Endpoint *endpoint)
 {
 	ListCell   *cell;
+	int64		delivered = 0;
 	bool		at_head = true;
 	bool		ahead = false;
 
@@ -337,15 +334,17 @@ endpoint_settle_runs(Endpoint *endpoint)
 	{
 		Run		   *run = lfirst(cell);
 
+		if (endpoint->discarding)
+			break;
 		at_head &= run_is_finished(run);
 		ahead |= !at_head && run_has_news(run);
-		if (!endpoint->discarding && (at_head || run_has_news(run)))
-			run_settle(run, at_head);
+		if (at_head || run_has_news(run))
+			(void) run_settle(run, at_head);
 	}
-	if (ahead && !endpoint->discarding)
-		outbox_count_delivered(endpoint->id, 0);
 	foreach(cell, endpoint->due_runs)
-		run_settle(lfirst(cell), run_is_finished(lfirst(cell)));
+		delivered += run_settle(lfirst(cell), run_is_finished(lfirst(cell)));
+	if (ahead || delivered > 0)
+		outbox_count_delivered(endpoint->id, delivered);
 }
 
 /*
@@ -404,7 +403,7 @@ endpoint_settle(Endpoint *endpoint, List *settled)
 	MemoryContextSwitchTo(caller);
 	settled = endpoint_move(endpoint, settled);
 	MemoryContextSwitchTo(caller);
-	settled = endpoint_finish_due(endpoint, lock == OUTBOX_LOCKED, settled);
+	settled = endpoint_finish_due(endpoint, settled);
 	MemoryContextSwitchTo(caller);
 	return settled;
 }

@@ -536,16 +536,21 @@ run_settle_item(RunItem *item)
 		run_report_dead(item);
 }
 
-void
+int64
 run_settle(Run *run, bool whole)
 {
+	int64		deleted = 0;
+
 	Assert(!whole || run_is_finished(run));
 	for (int i = 0; i < run->batch.count; i++)
 	{
 		RunItem    *item = &run->items[i];
 
-		if (run_is_news(item) || (whole && !item->settled))
-			run_settle_item(item);
+		if (!run_is_news(item) && (!whole || item->settled))
+			continue;
+		run_settle_item(item);
+		if (!run_is_new(run) && item->result.fate == OUTBOX_DELIVERED)
+			deleted++;
 	}
 	run->news = 0;
 	if (run->gone_reason != NULL &&
@@ -553,6 +558,7 @@ run_settle(Run *run, bool whole)
 		ereport(LOG,
 				(errmsg("subscription \"%s\" is disabled: %s",
 						run->subscription.name, run->gone_reason)));
+	return deleted;
 }
 
 List *

@@ -82,8 +82,11 @@ extern bool run_has_news(const Run *run);
  * finished, the whole of what is not yet written.  What is parked in a run must
  * not be written before the runs ahead of it are: an earlier event of its key
  * may be parked there, and would be overtaken.
+ *
+ * Returns how many delivered exceptions it has deleted, which must be counted
+ * in the same transaction: after a crash nothing tells of them.
  */
-extern void run_settle(Run *run, bool whole);
+extern int64 run_settle(Run *run, bool whole);
 
 /* Appends the positions of events that are still to be written down. */
 extern List *run_positions(const Run *run, List *positions);

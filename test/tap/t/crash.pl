@@ -65,6 +65,24 @@ $receiver->release('killed');
 check_all('killed', 40, 'kill -9 of the relay with requests out');
 cmp_ok(scalar($receiver->requests('killed')), '>', 40, 'what was out is sent again');
 
+# --- the same, after one of two retries that went out together was delivered
+
+subscribe($node, $receiver, '/switch/counted', topics => "'{counted}'", retry_schedule => "'{0 s,1 h}'");
+$receiver->switch('counted', 'fail');
+$node->safe_psql('postgres', q(SELECT outbox_enqueue('counted', '{"n": 1}'), outbox_enqueue('counted', '{"n": 2, "hold": true}')));
+wait_until($node, q(SELECT waiting = 2 FROM outbox_subscriptions WHERE name = 'counted'), 'two events fail');
+$receiver->switch('counted', 'told');
+$node->safe_psql('postgres', 'UPDATE outbox_delivery SET due_at = now(); SELECT outbox_wake()');
+$receiver->wait_for('counted', requests => 4);
+wait_until($node, q(SELECT waiting = 1 FROM outbox_subscriptions WHERE name = 'counted'), 'one of them is delivered');
+enqueue_batch('none', 1);	# makes durable what was written down before
+kill('KILL', worker_pid($node, 'relay'));
+$receiver->wait_for('counted', requests => 5);
+$receiver->release('counted');
+check_all('counted', 2, 'kill -9 of the relay with a retry out');
+is($node->safe_psql('postgres', q(SELECT delivered FROM outbox_subscriptions WHERE name = 'counted')), '2',
+	'and each is counted');
+
 # --- pg_terminate_backend
 
 subscribe($node, $receiver, '/hold/ended', topics => "'{ended}'", max_in_flight => 8);
