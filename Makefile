@@ -13,56 +13,66 @@
 #
 # "make WERROR=1" turns warnings into errors.
 
+# Where this file is; the objects and scripts go to the current directory, which
+# may be another one. What the caller says of either is not needed and may be
+# wrong. Only sources are looked for there (vpath below): VPATH would find the
+# objects of a build in the sources' directory, perhaps for another server.
+override srcdir := $(patsubst %/,%,$(dir $(lastword $(MAKEFILE_LIST))))
+override VPATH :=
+
 # These install what they need, a compiler and a server included, so they have
 # to run where neither is there yet: nothing below may be read for them.
 ifneq ($(filter check coverage valgrind soak demo bench,$(MAKECMDGOALS)),)
 
 .PHONY: check coverage valgrind soak demo bench
 check coverage:
-	@test/run $@ $(SUITE) $(TESTS)
+	@$(srcdir)/test/run $@ $(SUITE) $(TESTS)
 valgrind:
-	@test/run check valgrind $(or $(TESTS),all)
+	@$(srcdir)/test/run check valgrind $(or $(TESTS),all)
 soak:
-	@test/run soak
+	@$(srcdir)/test/run soak
 demo:
-	@demo/run
+	@$(srcdir)/demo/run
 bench:
-	@bench/run $(BENCH)
+	@$(srcdir)/bench/run $(BENCH)
 
 else
 
 EXTENSION = idempotency
-EXTVERSION := $(shell sed -n "s/^default_version = '\(.*\)'/\1/p" idempotency.control)
+EXTVERSION := $(shell sed -n "s/^default_version = '\(.*\)'/\1/p" $(srcdir)/idempotency.control)
 MODULE_big = idempotency
 PGFILEDESC = "idempotency - idempotency keys, transactional outbox and stock reservations"
 
-OBJS := $(patsubst %.c,%.o,$(sort $(wildcard src/*.c src/*/*.c)))
-OUR_HEADERS := $(wildcard src/*.h src/*/*.h)
+OBJS := $(patsubst $(srcdir)/%.c,%.o,$(sort $(wildcard $(srcdir)/src/*.c $(srcdir)/src/*/*.c)))
+OUR_HEADERS := $(wildcard $(srcdir)/src/*.h $(srcdir)/src/*/*.h)
+ifeq ($(OBJS),)
+$(error there are no sources in $(srcdir)/src)
+endif
 
 # The order is that of creation: functions need the tables of their own room
 # and of the rooms before it.
-SQL_PARTS := $(wildcard \
-	src/base/functions.sql \
-	src/claim/tables.sql \
-	src/claim/functions.sql \
-	src/outbox/tables.sql \
-	src/outbox/functions.sql \
-	src/outbox/segments.sql \
-	src/relay/functions.sql \
-	src/stock/tables.sql \
-	src/stock/functions.sql \
-	src/stock/compaction.sql \
-	src/base/privileges.sql)
+SQL_PARTS := $(addprefix $(srcdir)/src/, \
+	base/functions.sql \
+	claim/tables.sql \
+	claim/functions.sql \
+	outbox/tables.sql \
+	outbox/functions.sql \
+	outbox/segments.sql \
+	relay/functions.sql \
+	stock/tables.sql \
+	stock/functions.sql \
+	stock/compaction.sql \
+	base/privileges.sql)
 INSTALL_SCRIPT_SQL = $(EXTENSION)--$(EXTVERSION).sql
 
 # An upgrade script: what is written by hand, then every function and view anew.
-UPGRADE_SCRIPTS_SQL := $(patsubst src/upgrade/%,$(EXTENSION)--%,$(wildcard src/upgrade/*--*.sql))
+UPGRADE_SCRIPTS_SQL := $(patsubst $(srcdir)/src/upgrade/%,$(EXTENSION)--%,$(wildcard $(srcdir)/src/upgrade/*--*.sql))
 DATA_built = $(INSTALL_SCRIPT_SQL) $(UPGRADE_SCRIPTS_SQL)
 
-REGRESS_ALL := $(sort $(patsubst sql/%.sql,%,$(wildcard sql/*.sql)))
+REGRESS_ALL := $(sort $(patsubst $(srcdir)/sql/%.sql,%,$(wildcard $(srcdir)/sql/*.sql)))
 REGRESS := $(filter extension,$(REGRESS_ALL)) $(filter-out extension,$(REGRESS_ALL))
-ISOLATION := $(sort $(patsubst test/isolation/specs/%.spec,%,$(wildcard test/isolation/specs/*.spec)))
-ISOLATION_OPTS = --inputdir=test/isolation --outputdir=output_iso --load-extension=$(EXTENSION)
+ISOLATION := $(sort $(patsubst $(srcdir)/test/isolation/specs/%.spec,%,$(wildcard $(srcdir)/test/isolation/specs/*.spec)))
+ISOLATION_OPTS = --inputdir=$(srcdir)/test/isolation --outputdir=output_iso --load-extension=$(EXTENSION)
 EXTRA_CLEAN = output_iso
 
 PG_CONFIG ?= pg_config
@@ -87,18 +97,25 @@ endif
 
 include $(PGXS)
 
-$(OBJS): $(OUR_HEADERS) idempotency.control
+vpath %.c $(srcdir)
+vpath %.control $(srcdir)
 
-$(INSTALL_SCRIPT_SQL): $(SQL_PARTS) Makefile
+OBJECT_DIRS := $(sort $(dir $(OBJS)))
+$(OBJECT_DIRS):
+	mkdir -p $@
+
+$(OBJS): $(OUR_HEADERS) $(srcdir)/idempotency.control | $(OBJECT_DIRS)
+
+$(INSTALL_SCRIPT_SQL): $(SQL_PARTS) $(srcdir)/Makefile
 	printf '%s\n\n' '\echo Use "CREATE EXTENSION $(EXTENSION)" to load this file. \quit' > $@.tmp
 	cat $(SQL_PARTS) /dev/null >> $@.tmp
 	mv $@.tmp $@
 
-$(UPGRADE_SCRIPTS_SQL): $(EXTENSION)--%: src/upgrade/% src/upgrade/replace.awk src/upgrade/revoke.sql $(SQL_PARTS) Makefile
+$(UPGRADE_SCRIPTS_SQL): $(EXTENSION)--%: $(srcdir)/src/upgrade/% $(srcdir)/src/upgrade/replace.awk $(srcdir)/src/upgrade/revoke.sql $(SQL_PARTS) $(srcdir)/Makefile
 	printf '%s\n\n' '\echo Use "ALTER EXTENSION $(EXTENSION) UPDATE" to load this file. \quit' > $@.tmp
 	cat $< >> $@.tmp
-	awk -f src/upgrade/replace.awk $(SQL_PARTS) >> $@.tmp
-	cat src/upgrade/revoke.sql >> $@.tmp
+	awk -f $(srcdir)/src/upgrade/replace.awk $(SQL_PARTS) >> $@.tmp
+	cat $(srcdir)/src/upgrade/revoke.sql >> $@.tmp
 	mv $@.tmp $@
 
 endif
