@@ -13,8 +13,11 @@
 #include "fmgr.h"
 #include "storage/latch.h"
 #include "storage/proc.h"
+#include "storage/shmem.h"
 #include "utils/acl.h"
+#include "utils/lsyscache.h"	/* 19: get_database_name() */
 #include "utils/timestamp.h"
+#include "utils/tuplestore.h"	/* 19: no longer part of others */
 
 #if PG_VERSION_NUM < 150000
 #error "idempotency needs PostgreSQL 15 or later"
@@ -54,11 +57,72 @@ static inline IndexScanDesc
 compat_index_beginscan(Relation table, Relation index, Snapshot snapshot,
 					   int key_count)
 {
-	return index_beginscan(table, index, snapshot,
-#if PG_VERSION_NUM >= 180000
-						   NULL,
+#if PG_VERSION_NUM >= 190000
+	return index_beginscan(table, index, snapshot, NULL, key_count, 0, 0);
+#elif PG_VERSION_NUM >= 180000
+	return index_beginscan(table, index, snapshot, NULL, key_count, 0);
+#else
+	return index_beginscan(table, index, snapshot, key_count, 0);
 #endif
-						   key_count, 0);
+}
+
+/* 19: scans, updates and deletes have options. */
+static inline TableScanDesc
+compat_table_beginscan(Relation table, Snapshot snapshot)
+{
+#if PG_VERSION_NUM >= 190000
+	return table_beginscan(table, snapshot, 0, NULL, 0);
+#else
+	return table_beginscan(table, snapshot, 0, NULL);
+#endif
+}
+
+static inline TableScanDesc
+compat_table_beginscan_tidrange(Relation table, Snapshot snapshot,
+								ItemPointer from, ItemPointer to)
+{
+#if PG_VERSION_NUM >= 190000
+	return table_beginscan_tidrange(table, snapshot, from, to, 0);
+#else
+	return table_beginscan_tidrange(table, snapshot, from, to);
+#endif
+}
+
+static inline TM_Result
+compat_table_update(Relation table, ItemPointer tid, TupleTableSlot *slot,
+					Snapshot snapshot, TM_FailureData *failure,
+					LockTupleMode *mode, CompatUpdateIndexes *update_indexes)
+{
+	return table_tuple_update(table, tid, slot, GetCurrentCommandId(true),
+#if PG_VERSION_NUM >= 190000
+							  0,
+#endif
+							  snapshot, InvalidSnapshot, true, failure, mode,
+							  update_indexes);
+}
+
+static inline TM_Result
+compat_table_delete(Relation table, ItemPointer tid, Snapshot snapshot,
+					bool wait, TM_FailureData *failure)
+{
+#if PG_VERSION_NUM >= 190000
+	return table_tuple_delete(table, tid, GetCurrentCommandId(true), 0,
+							  snapshot, InvalidSnapshot, wait, failure);
+#else
+	return table_tuple_delete(table, tid, GetCurrentCommandId(true), snapshot,
+							  InvalidSnapshot, wait, failure, false);
+#endif
+}
+
+/* 19: a table in shared memory has one size, not two. */
+static inline HTAB *
+compat_shmem_init_hash(const char *name, int64 size, HASHCTL *info, int flags)
+{
+#if PG_VERSION_NUM >= 190000
+	return ShmemInitHash(name, size, info, flags);
+#else
+	return ShmemInitHash(name, size, size, info, flags);
+#endif
 }
 
 /* 16: one function asks for the owner of anything. */

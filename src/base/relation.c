@@ -292,9 +292,8 @@ relation_update_locked(Relation table, ItemPointer tid, TupleTableSlot *slot)
 	LockTupleMode mode;
 	TM_Result	result;
 
-	result = table_tuple_update(table, tid, slot, GetCurrentCommandId(true),
-								GetActiveSnapshot(), InvalidSnapshot, true,
-								&failure, &mode, &update_indexes);
+	result = compat_table_update(table, tid, slot, GetActiveSnapshot(),
+								 &failure, &mode, &update_indexes);
 	if (result != TM_Ok)
 		return result;
 	if (compat_needs_index_update(update_indexes))
@@ -310,9 +309,8 @@ relation_try_delete(Relation table, ItemPointer tid, bool wait)
 	TM_FailureData failure;
 	TM_Result	result;
 
-	result = table_tuple_delete(table, tid, GetCurrentCommandId(true),
-								GetActiveSnapshot(), InvalidSnapshot, wait,
-								&failure, false);
+	result = compat_table_delete(table, tid, GetActiveSnapshot(), wait,
+								 &failure);
 	if (result == TM_Ok)
 		CommandCounterIncrement();
 	return result;

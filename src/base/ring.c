@@ -116,7 +116,7 @@ ring_load(const CatalogRing *ring)
 {
 	Relation	table = table_open(ring->state, NoLock);
 	Snapshot	latest = RegisterSnapshot(GetLatestSnapshot());
-	TableScanDesc scan = table_beginscan(table, latest, 0, NULL);
+	TableScanDesc scan = compat_table_beginscan(table, latest);
 	TupleTableSlot *row = table_slot_create(table, NULL);
 	int64		generations[RING_SIZE];
 	RingMap		map = {0};

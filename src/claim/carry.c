@@ -73,7 +73,7 @@ carry_rows(Relation table, int max_keys)
 	carried_table = RelationGetRelid(table);
 	ItemPointerSet(&from, carried_to, FirstOffsetNumber);
 	ItemPointerSet(&to, MaxBlockNumber, MaxOffsetNumber);
-	scan = table_beginscan_tidrange(table, latest, &from, &to);
+	scan = compat_table_beginscan_tidrange(table, latest, &from, &to);
 	carried_to = 0;
 	while (moved < max_keys &&
 		   table_scan_getnextslot_tidrange(scan, ForwardScanDirection, row))

@@ -112,7 +112,7 @@ sample_add_pages(Sample *sample, Relation table, BlockNumber first,
 
 	ItemPointerSet(&from, first, FirstOffsetNumber);
 	ItemPointerSet(&to, last, MaxOffsetNumber);
-	scan = table_beginscan_tidrange(table, GetActiveSnapshot(), &from, &to);
+	scan = compat_table_beginscan_tidrange(table, GetActiveSnapshot(), &from, &to);
 	while (table_scan_getnextslot_tidrange(scan, ForwardScanDirection, slot))
 	{
 		KeyRow		row = key_row(slot);

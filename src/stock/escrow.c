@@ -134,10 +134,10 @@ escrow_startup(void)
 	};
 
 	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
-	items = ShmemInitHash("idempotency stock", settings_stock_items,
-						  settings_stock_items, &info,
-						  HASH_ELEM | HASH_FUNCTION | HASH_COMPARE |
-						  HASH_PARTITION | HASH_FIXED_SIZE);
+	items = compat_shmem_init_hash("idempotency stock", settings_stock_items,
+								   &info,
+								   HASH_ELEM | HASH_FUNCTION | HASH_COMPARE |
+								   HASH_PARTITION | HASH_FIXED_SIZE);
 	partitions = GetNamedLWLockTranche(ESCROW_TRANCHE);
 	LWLockRelease(AddinShmemInitLock);
 }
