@@ -24,7 +24,7 @@ sub sql
 
 sub identities
 {
-	my %identities = map { $_->{id} =~ s/_\d+$//r => 1 } map { $receiver->requests($_) } @_;
+	my %identities = map { $_->{id} =~ s/_\d+_\d+$//r => 1 } map { $receiver->requests($_) } @_;
 	return scalar(keys %identities);
 }
 
