@@ -154,7 +154,7 @@ carry_require_absent(KeyRing *keys, const KeyName *name)
 		InitDirtySnapshot(dirty);
 		if (!keys_find_in(keys, i, name, &dirty))
 			continue;
-		if (key_expiry_of_row(keys->slot) > GetCurrentTimestamp() ||
+		if (!key_row_has_expired(keys->slot) ||
 			keys_delete(keys) != TM_Ok)
 			carry_key_exists(name);
 	}

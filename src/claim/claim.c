@@ -13,6 +13,11 @@
  * waited for as a unique index would (lock_timeout and the deadlock detector
  * see an ordinary wait), or answered in_progress if the caller will not wait.
  * The ring is locked during a look, and never during a wait.
+ *
+ * The ttl counts from the claim: nothing of ours is written at the commit.  So it
+ * may be over when a transaction ends that others wait for.  They are told how it
+ * ended all the same: a row whose transaction the caller's snapshot shows as open
+ * does not expire for him, nor does one of his own transaction (key.c).
  */
 #include "postgres.h"
 
@@ -121,16 +126,16 @@ claim_insert(const Claim *claim, KeyRing *keys, ClaimAnswer *answer)
  */
 static ClaimStep
 claim_take_over(const Claim *claim, KeyRing *keys, const KeyRow *lapsed,
-				TimestampTz now, ClaimAnswer *answer)
+				ClaimAnswer *answer)
 {
-	bool		forgotten = lapsed->expires_at <= now;
-	KeyRow		row = claim_new_row(claim, forgotten ? 1 : lapsed->attempt + 1);
+	KeyRow		row = claim_new_row(claim,
+									lapsed->expired ? 1 : lapsed->attempt + 1);
 
 	switch (keys_replace(keys, &claim->name, &row))
 	{
 		case TM_Ok:
 			*answer = claim_won(&row);
-			answer->taken_over = !forgotten && lapsed->state == KEY_IN_PROGRESS;
+			answer->taken_over = !lapsed->expired && lapsed->state == KEY_IN_PROGRESS;
 			return CLAIM_ANSWERED;
 		case TM_BeingModified:
 			return CLAIM_IN_DOUBT;
@@ -154,11 +159,12 @@ claim_mismatches(const Claim *claim, const KeyRow *row)
  * key is free for the taking.
  */
 static bool
-claim_judge(const Claim *claim, const KeyRow *row, TimestampTz now,
-			ClaimAnswer *answer)
+claim_judge(const Claim *claim, const KeyRow *row, ClaimAnswer *answer)
 {
+	TimestampTz now = GetCurrentTimestamp();
+
 	*answer = (ClaimAnswer) {.attempt = row->attempt};
-	if (row->expires_at <= now || row->state == KEY_RETRYABLE)
+	if (row->expired || row->state == KEY_RETRYABLE)
 		return false;
 	if (row->state == KEY_IN_PROGRESS && row->lease_until <= now)
 		return false;
@@ -221,7 +227,6 @@ claim_try(const Claim *claim, KeyRing *keys, ClaimAnswer *answer,
 	for (int i = 0; i < keys->map.live; i++)
 	{
 		SnapshotData dirty;
-		TimestampTz now;
 		bool		answered;
 		KeyRow		row;
 
@@ -229,8 +234,7 @@ claim_try(const Claim *claim, KeyRing *keys, ClaimAnswer *answer,
 		if (!keys_find_in(keys, i, &claim->name, &dirty))
 			continue;
 		row = key_row(keys->slot);
-		now = GetCurrentTimestamp();
-		answered = claim_judge(claim, &row, now, answer);
+		answered = claim_judge(claim, &row, answer);
 		if (answered && row.state != KEY_IN_PROGRESS &&
 			!TransactionIdIsValid(dirty.xmin))
 			return claim_answer(keys, answer);
@@ -244,7 +248,7 @@ claim_try(const Claim *claim, KeyRing *keys, ClaimAnswer *answer,
 		if (!in_doubt && answered)
 			return claim_answer(keys, answer);
 		if (!in_doubt)
-			return claim_take_over(claim, keys, &row, now, answer);
+			return claim_take_over(claim, keys, &row, answer);
 	}
 	return in_doubt ? CLAIM_IN_DOUBT : claim_insert(claim, keys, answer);
 }

@@ -76,7 +76,7 @@ finish_find_owned(KeyRing *keys, const KeyName *name, int64 token)
 	if (!keys_find(keys, name))
 		finish_not_found(name);
 	row = key_row(keys->slot);
-	if (row.expires_at <= GetCurrentTimestamp())
+	if (row.expired)
 		finish_not_found(name);
 	if (row.token != token)
 		ereport(ERROR,
@@ -281,19 +281,23 @@ idem_renew(PG_FUNCTION_ARGS)
 	PG_RETURN_TIMESTAMPTZ(finish_change(fcinfo, &name, finish_renew).lease_until);
 }
 
+/*
+ * Returns whether the key is still known to this transaction; to others it may be
+ * when it is not.
+ */
 static bool
-forget_found(KeyRing *keys, const KeyName *name, TM_Result *result)
+finish_forget(KeyRing *keys, const KeyName *name, TM_Result *result)
 {
 	KeyRow		row = key_row(keys->slot);
 
-	*result = TM_Ok;
-	if (row.expires_at <= GetCurrentTimestamp())
-		return false;
-	row.expires_at = DT_NOBEGIN;
-	row.state = KEY_RETRYABLE;
-	row.request = NULL;
-	*result = keys_replace(keys, name, &row);
-	return true;
+	if (!TIMESTAMP_IS_NOBEGIN(row.expires_at))
+	{
+		row.expires_at = DT_NOBEGIN;
+		row.state = KEY_RETRYABLE;
+		row.request = NULL;
+		*result = keys_replace(keys, name, &row);
+	}
+	return !row.expired;
 }
 
 /*
@@ -317,7 +321,7 @@ idem_forget(PG_FUNCTION_ARGS)
 		keys_open(&keys, RowExclusiveLock);
 		result = TM_Ok;
 		remembered = keys_find(&keys, &name) &&
-			forget_found(&keys, &name, &result);
+			finish_forget(&keys, &name, &result);
 		finish_end_look(&keys, result);
 	} while (result != TM_Ok);
 	PG_RETURN_BOOL(remembered);

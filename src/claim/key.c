@@ -11,8 +11,10 @@
 #include "postgres.h"
 
 #include "access/genam.h"
+#include "access/htup_details.h"
 #include "access/table.h"
 #include "access/tableam.h"
+#include "access/xact.h"
 #include "catalog/pg_collation.h"
 #include "commands/sequence.h"
 #include "common/int.h"
@@ -295,6 +297,28 @@ key_expiry_of_row(TupleTableSlot *row)
 											&isnull));
 }
 
+/*
+ * A ttl may be over before the transaction of its claim is.  That transaction
+ * knows its claims all the same; and who waited for its end is told how it ended,
+ * as are all whose snapshot still shows it as open.  idem_retire keeps the row for
+ * as long as there is such a snapshot.  What idem_forget has dropped is unknown to
+ * everybody.
+ */
+bool
+key_row_has_expired(TupleTableSlot *row)
+{
+	TimestampTz expires_at = key_expiry_of_row(row);
+	TransactionId xmin;
+
+	if (expires_at > GetCurrentTimestamp())
+		return false;
+	if (TIMESTAMP_IS_NOBEGIN(expires_at))
+		return true;
+	xmin = HeapTupleHeaderGetXmin(ExecFetchSlotHeapTuple(row, false, NULL)->t_data);
+	return !TransactionIdIsCurrentTransactionId(xmin) &&
+		!XidInMVCCSnapshot(xmin, GetActiveSnapshot());
+}
+
 KeyRow
 key_row(TupleTableSlot *slot)
 {
@@ -310,6 +334,7 @@ key_row(TupleTableSlot *slot)
 	row.request = slot->tts_isnull[KEY_ATT_REQUEST] ? NULL :
 		DatumGetByteaPCopy(slot->tts_values[KEY_ATT_REQUEST]);
 	row.response = (Datum) 0;
+	row.expired = key_row_has_expired(slot);
 	return row;
 }
 

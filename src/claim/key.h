@@ -34,10 +34,11 @@ typedef struct KeyName
 typedef struct KeyRow
 {
 	int64		token;
-	TimestampTz expires_at;		/* when the key is forgotten */
+	TimestampTz expires_at;		/* when it is forgotten; -infinity: it was */
 	TimestampTz lease_until;	/* meaningful while in progress */
 	int32		attempt;
 	KeyState	state;
+	bool		expired;		/* key_row_has_expired, when it was read */
 	bytea	   *request;		/* SHA-256 of it; NULL: not given */
 	Datum		response;		/* jsonb to be written; 0: none */
 } KeyRow;
@@ -109,6 +110,12 @@ extern bool keys_find(KeyRing *keys, const KeyName *name);
 /* Parts of a row of any generation. */
 extern KeyName key_name_of_row(TupleTableSlot *row);
 extern TimestampTz key_expiry_of_row(TupleTableSlot *row);
+
+/*
+ * Is a row that was read from a generation unknown again?  Not for the
+ * transaction that wrote it, nor for a statement that began before that ended.
+ */
+extern bool key_row_has_expired(TupleTableSlot *row);
 
 /* A copy of a row of any generation, but for the response. */
 extern KeyRow key_row(TupleTableSlot *slot);

@@ -168,7 +168,7 @@ EXCEPTION WHEN SQLSTATE 'ID001' OR SQLSTATE 'ID002' THEN
 END
 $$;
 
--- Inserts, retakes and completes keys that nobody else comes for, each with a
+-- Inserts, retakes and fails keys that nobody else comes for, each with a
 -- transaction id of its own.
 CREATE FUNCTION write_own(prefix text, count integer) RETURNS void
 LANGUAGE plpgsql AS $$
@@ -179,11 +179,11 @@ BEGIN
 	FOR i IN 1 .. count LOOP
 		own := CASE WHEN i % 3 = 0 THEN prefix || random() ELSE prefix || i % 5 END;
 		BEGIN
-			SELECT token INTO STRICT t FROM idem_claim(own, lease => '1 us', ttl => '1 s') WHERE outcome = 'claimed';
+			SELECT token INTO STRICT t FROM idem_claim(own, lease => '1 us', ttl => '1 us') WHERE outcome = 'claimed';
 		EXCEPTION WHEN division_by_zero THEN NULL;
 		END;
 		BEGIN
-			PERFORM idem_complete(own, t, ttl => '1 us');
+			PERFORM idem_fail(own, t);
 		EXCEPTION WHEN division_by_zero THEN NULL;
 		END;
 	END LOOP;
