@@ -46,6 +46,15 @@ SELECT outcome, count(*) FROM idem_claim_many(array_fill('m-same'::text, ARRAY[1
 SELECT outcome FROM idem_claim_many('{m-l1,m-l2,m-l3}') LIMIT 1;
 SELECT outcome FROM idem_claim('m-l3');
 
+-- A saved answer is in memory once, however often its key is in the batch.
+CREATE FUNCTION peak_kb() RETURNS integer LANGUAGE sql AS
+	$$ SELECT substring(pg_read_file('/proc/self/status', 0, 10000, true) FROM 'VmHWM:\s+(\d+) kB')::integer $$;
+SELECT idem_complete('m-big', token, to_jsonb(repeat('x', 6000))) FROM idem_claim('m-big', lease => '1 h');
+SELECT peak_kb() AS before \gset
+SELECT outcome, count(*), sum(length(response::text)) FROM idem_claim_many(array_fill('m-big'::text, ARRAY[20000])) GROUP BY 1;
+SELECT (peak_kb() - :before < 40000) IS NOT FALSE AS small;
+DROP FUNCTION peak_kb;
+
 -- A rollback takes all of them with it, be it to a savepoint.
 BEGIN;
 SELECT outcome FROM idem_claim_many('{m-r1,m-r2}');
