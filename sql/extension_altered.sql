@@ -41,6 +41,49 @@ ALTER TABLE stock_item DROP CONSTRAINT stock_item_pkey;
 SELECT stock_receive('a new one', 1);
 ROLLBACK;
 
+-- The indexes that our code looks into.
+\set VERBOSITY terse
+BEGIN;
+ALTER TABLE idem_key_0 DROP CONSTRAINT idem_key_0_pkey;
+SELECT idem_claim('altered');
+ROLLBACK;
+BEGIN;
+ALTER TABLE idem_key_0 DROP CONSTRAINT idem_key_0_pkey, ADD PRIMARY KEY (token);
+SELECT idem_claim('altered');
+ROLLBACK;
+BEGIN;
+ALTER TABLE stock_item DROP CONSTRAINT stock_item_pkey;
+CREATE INDEX ON stock_item (sku);
+SELECT stock_receive('a new one', 1);
+ROLLBACK;
+UPDATE stock_item SET sku = sku WHERE sku = 'altered';		-- drops the counter
+BEGIN;
+ALTER TABLE stock_log DROP CONSTRAINT stock_log_pkey;
+SELECT stock_reserve('altered', 1, 'altered');
+ROLLBACK;
+BEGIN;
+DROP INDEX stock_log_settled;
+SELECT stock_confirm('unheard of');
+ROLLBACK;
+BEGIN;
+ALTER TABLE stock_hold DROP CONSTRAINT stock_hold_pkey;
+SELECT stock_reserve('altered', 1, 'altered');
+ROLLBACK;
+BEGIN;
+ALTER TABLE stock_hold DROP CONSTRAINT stock_hold_pkey;
+CREATE INDEX ON stock_hold (reservation, line);
+SELECT stock_reserve('altered', 1, 'altered');
+ROLLBACK;
+BEGIN;
+DROP INDEX stock_hold_expires_at;
+SELECT stock_expire();
+ROLLBACK;
+BEGIN;
+DROP INDEX stock_hold_sku_expires_at;
+SELECT stock_reserve('altered', 1000, 'altered');
+ROLLBACK;
+\set VERBOSITY sqlstate
+
 -- The types of arguments and of answers.
 BEGIN;
 ALTER TYPE stock_line ADD ATTRIBUTE shelf text;

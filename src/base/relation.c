@@ -58,7 +58,7 @@ relation_was_altered(Relation table)
 			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 			 errmsg("table \"%s\" of extension idempotency was altered",
 					RelationGetRelationName(table)),
-			 errdetail("It has other columns, or an index that is of expressions, not a B-tree or partial in another way than by a column that is not null.")));
+			 errdetail("It has other columns, lacks an index, or has one that is of expressions, not a B-tree or partial in another way than by a column that is not null.")));
 }
 
 /*
@@ -107,11 +107,15 @@ relation_insert_into_index(Relation table, Relation index, TupleTableSlot *slot,
 	return unique || check == UNIQUE_CHECK_NO;
 }
 
+/*
+ * Where a conflict is no error, a unique index has to be there to find it.
+ */
 static bool
 relation_insert_into_indexes(Relation table, TupleTableSlot *slot,
 							 IndexUniqueCheck check, bool update)
 {
 	List	   *indexes = RelationGetIndexList(table);
+	bool		decided = check != UNIQUE_CHECK_PARTIAL;
 	bool		unique = true;
 	ListCell   *cell;
 
@@ -120,9 +124,12 @@ relation_insert_into_indexes(Relation table, TupleTableSlot *slot,
 		Relation	index = index_open(lfirst_oid(cell), RowExclusiveLock);
 
 		unique &= relation_insert_into_index(table, index, slot, check, update);
+		decided |= index->rd_index->indisunique;
 		index_close(index, NoLock);
 	}
 	list_free(indexes);
+	if (!decided)
+		relation_was_altered(table);
 	return unique;
 }
 
@@ -195,6 +202,23 @@ relation_open_index(Relation table, AttrNumber column, int columns,
 	if (!OidIsValid(found))
 		relation_was_altered(table);
 	return index_open(found, mode);
+}
+
+Relation
+relation_hold_primary_key(Relation table, const AttrNumber *columns, int count)
+{
+	Oid			oid = compat_primary_key_index(table);
+	Relation	index;
+
+	if (!OidIsValid(oid))
+		relation_was_altered(table);
+	relation_hold(oid, RowExclusiveLock);
+	index = index_open(oid, NoLock);
+	if (index->rd_index->indnkeyatts != count ||
+		memcmp(index->rd_index->indkey.values, columns,
+			   count * sizeof(AttrNumber)) != 0)
+		relation_was_altered(table);
+	return index;
 }
 
 void

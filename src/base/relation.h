@@ -42,6 +42,13 @@ extern Relation relation_open_index(Relation table, AttrNumber column,
 									int columns, AttrNumber filter,
 									LOCKMODE mode);
 
+/*
+ * Opens the primary key of a table, which has to be on these columns, and locks
+ * it as relation_hold does, in RowExclusiveLock.
+ */
+extern Relation relation_hold_primary_key(Relation table,
+										  const AttrNumber *columns, int count);
+
 /* Rows of a table in the order of an index. */
 typedef struct RelationScan
 {

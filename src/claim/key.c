@@ -227,15 +227,16 @@ keys_table(KeyRing *keys, int generation)
 {
 	if (keys->tables[generation] == NULL)
 	{
+		static const AttrNumber columns[] = {
+			KEY_ATT_KEY + 1, KEY_ATT_SCOPE + 1
+		};
 		Relation	table;
-		Oid			index;
 
 		relation_hold(keys->map.tables[generation], RowExclusiveLock);
 		table = table_open(keys->map.tables[generation], NoLock);
-		index = compat_primary_key_index(table);
-		relation_hold(index, RowExclusiveLock);
 		keys->tables[generation] = table;
-		keys->indexes[generation] = index_open(index, NoLock);
+		keys->indexes[generation] = relation_hold_primary_key(table, columns,
+															  lengthof(columns));
 		if (keys->slot == NULL)
 			keys->slot = relation_slot(table, KEY_ATTS);
 	}
