@@ -7,6 +7,19 @@ AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION idempotency_require_preload(text) IS
 	'Internal: raises an error unless the library is preloaded.';
 
+CREATE FUNCTION idempotency_refuse_trigger(function text)
+RETURNS void
+LANGUAGE plpgsql STABLE PARALLEL SAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+	RAISE EXCEPTION 'function "%" is for a trigger of extension idempotency only', function
+		USING ERRCODE = 'trigger_protocol_violated';
+END
+$$;
+COMMENT ON FUNCTION idempotency_refuse_trigger(text) IS
+	'Internal: the error of a trigger function that is called as another trigger than it is.';
+
 /*
  * The steps of a ring of tables (base/ring.c) that keys and log have in common.
  * ring is its state table. They wait for a lock for 0.1 s at most and then give

@@ -10,7 +10,6 @@
 
 #include "access/table.h"
 #include "access/tableam.h"
-#include "commands/trigger.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
 #include "utils/rel.h"
@@ -18,6 +17,7 @@
 
 #include "base/compat.h"
 #include "base/relation.h"
+#include "base/trigger.h"
 #include "claim/claim.h"
 
 PG_FUNCTION_INFO_V1(idem_carry);
@@ -168,14 +168,15 @@ carry_require_absent(KeyRing *keys, const KeyName *name)
 Datum
 idem_key_redirect(PG_FUNCTION_ARGS)
 {
-	TriggerData *trigger = (TriggerData *) fcinfo->context;
-	TupleTableSlot *row;
+	static const TriggerEvent kind =
+		TRIGGER_EVENT_BEFORE | TRIGGER_EVENT_ROW | TRIGGER_EVENT_INSERT;
+	TriggerData *trigger = trigger_called(fcinfo, &kind, 1,
+										  catalog_get()->rings[RING_KEYS].tables,
+										  CATALOG_RING_SIZE);
+	TupleTableSlot *row = trigger->tg_trigslot;
 	KeyName		name;
 	KeyRing		keys;
 
-	if (!CALLED_AS_TRIGGER(fcinfo))
-		elog(ERROR, "not called as a trigger");
-	row = trigger->tg_trigslot;
 	relation_check_constraints(trigger->tg_relation, row);
 	if (key_expiry_of_row(row) <= GetCurrentTimestamp())
 		return PointerGetDatum(NULL);

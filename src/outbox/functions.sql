@@ -19,6 +19,10 @@ LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
+	IF (TG_WHEN, TG_LEVEL, TG_OP, TG_RELID)
+		IS DISTINCT FROM ('INSTEAD OF', 'ROW', 'INSERT', '@extschema@.outbox_log'::regclass) THEN
+		PERFORM @extschema@.idempotency_refuse_trigger('outbox_log_insert');
+	END IF;
 	NEW.position := @extschema@.outbox_enqueue(NEW.topic, NEW.payload, NEW.key,
 		NEW.type, NEW.headers, NEW.deliver_at);
 	NEW.xid := pg_current_xact_id();

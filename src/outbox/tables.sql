@@ -166,6 +166,11 @@ LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
+	IF (TG_WHEN, TG_LEVEL, TG_RELID)
+		IS DISTINCT FROM ('AFTER', 'STATEMENT', '@extschema@.outbox_subscription'::regclass)
+		OR TG_OP NOT IN ('DELETE', 'TRUNCATE') THEN
+		PERFORM @extschema@.idempotency_refuse_trigger('outbox_subscription_deleted');
+	END IF;
 	IF TG_OP = 'TRUNCATE' THEN
 		DELETE FROM @extschema@.outbox_lane;
 		DELETE FROM @extschema@.outbox_delivery;
@@ -189,6 +194,10 @@ LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
+	IF (TG_WHEN, TG_LEVEL, TG_OP, TG_RELID)
+		IS DISTINCT FROM ('AFTER', 'STATEMENT', 'DELETE', '@extschema@.outbox_delivery'::regclass) THEN
+		PERFORM @extschema@.idempotency_refuse_trigger('outbox_delivery_deleted');
+	END IF;
 	DELETE FROM @extschema@.outbox_attempt a USING deleted
 		WHERE a.subscription = deleted.subscription AND a.position = deleted.position;
 	RETURN NULL;

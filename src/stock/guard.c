@@ -13,14 +13,15 @@
 #include "postgres.h"
 
 #include "catalog/pg_type.h"
-#include "commands/trigger.h"
 #include "executor/spi.h"
 #include "fmgr.h"
 #include "miscadmin.h"
 
 #include "base/compat.h"
+#include "base/catalog.h"
 #include "base/query.h"
 #include "base/shared.h"
+#include "base/trigger.h"
 #include "stock/journal.h"
 
 static bool compacting = false;
@@ -35,10 +36,17 @@ PG_FUNCTION_INFO_V1(stock_compact);
 Datum
 stock_guard(PG_FUNCTION_ARGS)
 {
-	TriggerData *trigger = (TriggerData *) fcinfo->context;
+	static const TriggerEvent kinds[] = {
+		TRIGGER_EVENT_BEFORE | TRIGGER_EVENT_ROW | TRIGGER_EVENT_INSERT,
+		TRIGGER_EVENT_BEFORE | TRIGGER_EVENT_ROW | TRIGGER_EVENT_UPDATE,
+		TRIGGER_EVENT_BEFORE | TRIGGER_EVENT_ROW | TRIGGER_EVENT_DELETE,
+		TRIGGER_EVENT_BEFORE | TRIGGER_EVENT_TRUNCATE
+	};
+	const Catalog *catalog = catalog_get();
+	Oid			tables[] = {catalog->stock_log, catalog->stock_item};
+	TriggerData *trigger = trigger_called(fcinfo, kinds, lengthof(kinds),
+										  tables, lengthof(tables));
 
-	if (!CALLED_AS_TRIGGER(fcinfo))
-		elog(ERROR, "stock_guard was not called as a trigger");
 	if (shared_ready() && !compacting)
 		journal_note_foreign();
 	if (TRIGGER_FIRED_FOR_STATEMENT(trigger->tg_event))

@@ -75,6 +75,7 @@ function idempotency_grant_names(regrole,text[],text[]): owner
 function idempotency_grant_operator(regrole): owner
 function idempotency_is_quiet(xid8): owner
 function idempotency_next_xid(): owner
+function idempotency_refuse_trigger(text): owner
 function idempotency_require_preload(text): owner
 function idempotency_ring_changed(regclass): owner
 function idempotency_ring_switch(regclass): owner
