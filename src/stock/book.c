@@ -10,7 +10,9 @@
 
 #include "access/genam.h"
 #include "access/table.h"
+#include "access/sysattr.h"
 #include "access/tableam.h"
+#include "access/xact.h"
 #include "commands/sequence.h"
 #include "common/int.h"
 #include "miscadmin.h"
@@ -23,19 +25,37 @@
 #include "base/catalog.h"
 #include "base/relation.h"
 #include "stock/book.h"
+#include "stock/row.h"
 
 #define BOOK_TABLES (1 + CATALOG_RING_SIZE)
 
-/* How a change moves what is available. */
-static const int book_sign[STOCK_CHANGES] = {
-	[STOCK_RECEIVE] = 1,
-	[STOCK_ADJUST] = 1,
-	[STOCK_RESERVE] = -1,
-	[STOCK_CANCEL] = 1,
-	[STOCK_EXPIRE] = 1,
-	[STOCK_CONFIRM] = 0,
-	[STOCK_REINSTATE] = -1
+/* How a change moves what is available, and what is reserved. */
+typedef struct BookSigns
+{
+	int			available;
+	int			reserved;
+} BookSigns;
+
+static const BookSigns book_signs[STOCK_CHANGES] = {
+	[STOCK_RECEIVE] = {1, 0},
+	[STOCK_ADJUST] = {1, 0},
+	[STOCK_RESERVE] = {-1, 1},
+	[STOCK_CANCEL] = {1, -1},
+	[STOCK_EXPIRE] = {1, -1},
+	[STOCK_CONFIRM] = {0, -1},
+	[STOCK_REINSTATE] = {-1, 1}
 };
+
+/*
+ * Before ALTER EXTENSION UPDATE the tables have no column lines.
+ */
+static TupleTableSlot *
+book_slot(Relation table)
+{
+	bool		old = RelationGetNumberOfAttributes(table) == LOG_ATT_LINES;
+
+	return relation_slot(table, old ? LOG_ATT_LINES : LOG_ATTS);
+}
 
 text *
 book_session_user(void)
@@ -51,25 +71,32 @@ book_store_text(TupleTableSlot *row, int attribute, const text *value)
 }
 
 static void
-book_store(TupleTableSlot *row, const BookEntry *entry, const StockLine *line)
+book_store(TupleTableSlot *row, const BookEntry *entry, const StockLine *line,
+		   int order)
 {
 	const Catalog *catalog = catalog_get();
 	int64		id = nextval_internal(catalog->stock_log_id_seq, false);
+	bool		settled = entry->reservation != NULL && entry->change != STOCK_RESERVE;
+	int			columns = row->tts_tupleDescriptor->natts;
 
 	ExecClearTuple(row);
-	memset(row->tts_isnull, false, LOG_ATTS * sizeof(bool));
+	memset(row->tts_isnull, false, columns * sizeof(bool));
 	row->tts_values[LOG_ATT_ID] = Int64GetDatum(id);
 	row->tts_values[LOG_ATT_QUANTITY] = Int64GetDatum(line->quantity);
 	row->tts_values[LOG_ATT_AT] = TimestampTzGetDatum(GetCurrentTimestamp());
 	row->tts_values[LOG_ATT_CHANGE] =
 		ObjectIdGetDatum(catalog_get()->stock_change[entry->change]);
 	row->tts_values[LOG_ATT_LINE] = Int16GetDatum(line->number);
-	row->tts_isnull[LOG_ATT_LINE] = entry->reservation == NULL ||
-		entry->change == STOCK_RESERVE;
+	row->tts_isnull[LOG_ATT_LINE] = !settled;
 	book_store_text(row, LOG_ATT_SKU, line->sku);
 	book_store_text(row, LOG_ATT_RESERVATION, entry->reservation);
 	book_store_text(row, LOG_ATT_ACTOR, entry->actor);
 	book_store_text(row, LOG_ATT_NOTE, entry->note);
+	if (columns > LOG_ATT_LINES)
+	{
+		row->tts_values[LOG_ATT_LINES] = Int16GetDatum(order);
+		row->tts_isnull[LOG_ATT_LINES] = !settled || order == 0;
+	}
 	ExecStoreVirtualTuple(row);
 }
 
@@ -77,11 +104,11 @@ void
 book_write(const BookEntry *entry, const StockLines *lines)
 {
 	Relation	log = table_open(catalog_get()->stock_log, RowExclusiveLock);
-	TupleTableSlot *row = relation_slot(log, LOG_ATTS);
+	TupleTableSlot *row = book_slot(log);
 
 	for (int i = 0; i < lines->count; i++)
 	{
-		book_store(row, entry, &lines->line[i]);
+		book_store(row, entry, &lines->line[i], lines->order);
 		relation_insert(log, row);
 	}
 	ExecDropSingleTupleTableSlot(row);
@@ -91,9 +118,7 @@ book_write(const BookEntry *entry, const StockLines *lines)
 static StockChange
 book_change(TupleTableSlot *row)
 {
-	bool		isnull;
-	Oid			label = DatumGetObjectId(slot_getattr(row, LOG_ATT_CHANGE + 1,
-													  &isnull));
+	Oid			label = DatumGetObjectId(row_value(row, LOG_ATT_CHANGE));
 	const Catalog *catalog = catalog_get();
 
 	for (int i = 0; i < STOCK_CHANGES; i++)
@@ -101,35 +126,62 @@ book_change(TupleTableSlot *row)
 		if (catalog->stock_change[i] == label)
 			return (StockChange) i;
 	}
-	elog(ERROR, "unknown change %u in the log of stock", label);
+	row_raise(row, LOG_ATT_CHANGE, "is not a change of stock");
+	return STOCK_CHANGES;
+}
+
+/*
+ * Did this transaction write the row?
+ */
+static bool
+book_is_own(TupleTableSlot *row)
+{
+	bool		isnull;
+	Datum		xmin = slot_getsysattr(row, MinTransactionIdAttributeNumber, &isnull);
+
+	return !isnull && TransactionIdIsCurrentTransactionId(DatumGetTransactionId(xmin));
+}
+
+/*
+ * What this transaction confirms is on hand until it has committed.
+ */
+static void
+book_add(BookSum *sum, TupleTableSlot *row)
+{
+	StockChange change = book_change(row);
+	int64		quantity = row_quantity(row, LOG_ATT_QUANTITY,
+										change == STOCK_ADJUST);
+	BookSigns	signs = book_signs[change];
+
+	if (change == STOCK_CONFIRM && book_is_own(row))
+		signs.reserved = 0;
+	if (pg_add_s64_overflow(sum->available, signs.available * quantity,
+							&sum->available) ||
+		pg_add_s64_overflow(sum->reserved, signs.reserved * quantity,
+							&sum->reserved))
+		row_raise(row, LOG_ATT_QUANTITY, "exceeds bigint, with those before it");
+	sum->rows++;
 }
 
 /*
  * In the order of their ids no partial sum can overflow which the whole does
- * not: each was what is available at some time.
+ * not: each was what is available, or reserved, at some time.
  */
-int64
-book_sum(const text *sku, Snapshot snapshot, int *rows)
+BookSum
+book_sum(const text *sku, Snapshot snapshot)
 {
 	Relation	log = table_open(catalog_get()->stock_log, NoLock);
-	TupleTableSlot *row = relation_slot(log, LOG_ATTS);
+	TupleTableSlot *row = book_slot(log);
+	BookSum		sum = {0};
 	RelationScan scan;
 	ScanKeyData key;
-	int64		sum = 0;
 
-	*rows = 0;
 	ScanKeyInit(&key, 1, BTEqualStrategyNumber, F_TEXTEQ, PointerGetDatum(sku));
 	relation_scan_begin(&scan, log, LOG_ATT_SKU + 1, 0, &key, 1, snapshot);
 	while (relation_scan_next(&scan, row))
 	{
-		bool		isnull;
-		int64		quantity = DatumGetInt64(slot_getattr(row, LOG_ATT_QUANTITY + 1,
-														  &isnull));
-
 		CHECK_FOR_INTERRUPTS();
-		if (pg_add_s64_overflow(sum, book_sign[book_change(row)] * quantity, &sum))
-			elog(ERROR, "log of an item is out of range");
-		++*rows;
+		book_add(&sum, row);
 	}
 	ExecDropSingleTupleTableSlot(row);
 	relation_scan_end(&scan, NoLock);
@@ -146,13 +198,15 @@ book_collect(BookLines *lines, TupleTableSlot *row)
 	BookLine	found;
 	BookLine   *place;
 
-	slot_getallattrs(row);
-	found.id = DatumGetInt64(row->tts_values[LOG_ATT_ID]);
+	found.id = DatumGetInt64(row_value(row, LOG_ATT_ID));
+	if (found.id <= 0)
+		row_raise(row, LOG_ATT_ID, "is out of range");
 	found.last = book_change(row);
-	found.line.number = DatumGetInt16(row->tts_values[LOG_ATT_LINE]);
-	found.line.quantity = DatumGetInt64(row->tts_values[LOG_ATT_QUANTITY]);
-	if (found.line.number < 0 || found.line.number >= STOCK_LINES_MAX)
-		elog(ERROR, "line %d of a reservation", found.line.number);
+	found.line.number = row_line(row, LOG_ATT_LINE);
+	found.line.quantity = row_quantity(row, LOG_ATT_QUANTITY, false);
+	found.line.sku = row_name(row, LOG_ATT_SKU);
+	lines->order = Max(lines->order,
+					   row_order(row, LOG_ATT_LINES, found.line.number));
 	if (found.line.number >= lines->count)
 	{
 		int			count = found.line.number + 1;
@@ -163,11 +217,8 @@ book_collect(BookLines *lines, TupleTableSlot *row)
 		lines->count = count;
 	}
 	place = &lines->line[found.line.number];
-	if (place->id > found.id)
-		return;
-	found.line.sku = place->id != 0 ? place->line.sku :
-		DatumGetTextPCopy(row->tts_values[LOG_ATT_SKU]);
-	*place = found;
+	if (place->id < found.id)
+		*place = found;
 }
 
 /*
@@ -211,7 +262,7 @@ book_scan(Oid oid, const text *reservation, Snapshot snapshot, BookLines *lines)
 {
 	LOCKMODE	release = oid == catalog_get()->stock_log ? NoLock : RowExclusiveLock;
 	Relation	table = table_open(oid, release);
-	TupleTableSlot *row = relation_slot(table, LOG_ATTS);
+	TupleTableSlot *row = book_slot(table);
 	RelationScan scan;
 	ScanKeyData key;
 	int			count = 0;

@@ -24,6 +24,7 @@ enum
 	LOG_ATT_RESERVATION,
 	LOG_ATT_ACTOR,
 	LOG_ATT_NOTE,
+	LOG_ATT_LINES,				/* since 1.0.0 */
 	LOG_ATTS
 };
 
@@ -48,6 +49,7 @@ typedef struct BookLines
 {
 	int			count;
 	BookLine   *line;			/* in the order of their numbers */
+	int			order;			/* how many the reservation had; 0: not known */
 } BookLines;
 
 /* Appends a row for each line. */
@@ -56,8 +58,15 @@ extern void book_write(const BookEntry *entry, const StockLines *lines);
 /* The name of the session's user, as an actor. */
 extern text *book_session_user(void);
 
-/* What the rows of an item add to what is available, and how many there are. */
-extern int64 book_sum(const text *sku, Snapshot snapshot, int *rows);
+/* What the rows of an item add up to, and how many there are. */
+typedef struct BookSum
+{
+	int64		available;
+	int64		reserved;
+	int			rows;
+} BookSum;
+
+extern BookSum book_sum(const text *sku, Snapshot snapshot);
 
 /* Was a line of a reservation ever settled, be it by an open transaction? */
 extern bool book_is_settled(const text *reservation);

@@ -28,7 +28,7 @@
  * If nothing was there, and the item is not a new one, somebody may be waiting.
  */
 void
-change_add(const StockLines *lines)
+change_add(const StockLines *lines, bool is_new)
 {
 	for (int i = 0; i < lines->count; i++)
 	{
@@ -36,22 +36,10 @@ change_add(const StockLines *lines)
 		int			note = journal_touch(line->sku, true);
 		bool		back = journal_available(note) <= 0 && !journal_is_new(note);
 
-		journal_add(note, line->quantity);
+		journal_add(note, line->quantity, is_new);
 		if (back)
 			announce_available(line->sku, journal_available(note));
 	}
-}
-
-/*
- * Confirming touches no counter, but adds to the log like all else.
- */
-static void
-change_count_rows(const StockLines *lines)
-{
-	Oid			log = catalog_get()->stock_log;
-
-	for (int i = 0; i < lines->count; i++)
-		escrow_count_rows(log, lines->line[i].sku, 1);
 }
 
 bool
@@ -72,10 +60,10 @@ change_close(StockChange change, const text *reservation, const Holds *holds,
 			elog(ERROR, "a locked line of a reservation is gone");
 		return false;
 	}
-	if (change == STOCK_CONFIRM)
-		change_count_rows(&holds->lines);
-	else
-		change_add(&holds->lines);
+	for (int i = 0; i < holds->lines.count && change == STOCK_CONFIRM; i++)
+		journal_confirm(holds->lines.line[i].sku, holds->lines.line[i].quantity);
+	if (change != STOCK_CONFIRM)
+		change_add(&holds->lines, false);
 	book_write(&entry, &holds->lines);
 	announce_change(change, reservation, &holds->lines);
 	return true;

@@ -36,8 +36,8 @@ extern bool change_can_take(const StockLines *lines);
 /* Lines that were taken are going to be held until a time. */
 extern void change_note_expiry(const StockLines *lines, TimestampTz expires_at);
 
-/* Adds quantities to items, which need not exist yet. */
-extern void change_add(const StockLines *lines);
+/* Adds quantities to items, which are new on hand or were reserved. */
+extern void change_add(const StockLines *lines, bool is_new);
 
 /* The shortages as a stock_shortage[]. */
 extern Datum change_shortages_datum(const Shortages *shortages);

@@ -153,6 +153,48 @@ COMMENT ON FUNCTION stock_compact(integer) IS
 	'Internal: the sweeper compacts the logs of items that have become long; true: call it again.';
 
 /*
+ * A reservation that has an open line remembers all of its lines: what the
+ * history has of the others moves on to the current table before theirs goes.
+ * Few reservations are settled in part, and only those are looked for.
+ */
+CREATE FUNCTION stock_carry(old_slot smallint)
+RETURNS bigint
+LANGUAGE plpgsql STRICT VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET enable_seqscan = off
+AS $$
+DECLARE
+	slot  smallint;
+	moved bigint;
+BEGIN
+	LOCK TABLE @extschema@.stock_ring IN ROW EXCLUSIVE MODE;
+	SELECT ring.slot INTO slot FROM @extschema@.stock_ring ring WHERE ring.state = 'current';
+	EXECUTE format($query$
+		WITH open AS MATERIALIZED (
+			SELECT hold.reservation
+			FROM @extschema@.stock_hold hold
+			GROUP BY hold.reservation
+			HAVING count(*) < max(hold.lines) OR max(hold.lines) IS NULL
+		), moved AS (
+			DELETE FROM @extschema@.stock_history_%s
+			WHERE ctid = ANY (ARRAY(
+				SELECT past.row FROM open CROSS JOIN LATERAL (
+					SELECT entry.ctid AS row
+					FROM @extschema@.stock_history_%1$s entry
+					WHERE entry.reservation = open.reservation AND entry.line IS NOT NULL
+					OFFSET 0) past))
+			RETURNING *
+		), kept AS (
+			INSERT INTO @extschema@.stock_history_%s SELECT * FROM moved
+		)
+		SELECT count(*) FROM moved
+		$query$, old_slot, slot) INTO moved;
+	RETURN moved;
+END
+$$;
+COMMENT ON FUNCTION stock_carry(smallint) IS
+	'Internal: moves rows of reservations that have open lines from an old table of the history to the current one; returns how many.';
+
+/*
  * A table of the history takes rows for half of the time that they are kept.
  */
 CREATE FUNCTION stock_forget(max_rows integer DEFAULT 1000)
@@ -163,10 +205,16 @@ AS $$
 DECLARE
 	kept     interval := current_setting('idempotency.stock_history')::interval;
 	now_used @extschema@.stock_ring;
+	outdated smallint;
 	is_used  boolean;
 BEGIN
-	IF EXISTS (SELECT FROM @extschema@.stock_ring ring
-			WHERE ring.state = 'old' AND ring.closed_at <= clock_timestamp() - kept)
+	SELECT ring.slot INTO outdated FROM @extschema@.stock_ring ring
+		WHERE ring.state = 'old' AND ring.closed_at <= clock_timestamp() - kept
+		ORDER BY ring.generation LIMIT 1;
+	IF @extschema@.stock_carry(outdated) > 0 THEN
+		RETURN true;
+	END IF;
+	IF outdated IS NOT NULL
 		AND @extschema@.idempotency_ring_truncate('@extschema@.stock_ring'::regclass, 'stock_history'::text, 'old'::text)
 	THEN
 		RETURN true;

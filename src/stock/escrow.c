@@ -26,8 +26,6 @@
  */
 #include "postgres.h"
 
-#include <limits.h>
-
 #include "common/hashfn.h"
 #include "common/int.h"
 #include "funcapi.h"
@@ -80,8 +78,7 @@ struct EscrowItem
 	int			rows;			/* in its log, about */
 	uint64		touches;		/* how often it was pinned */
 	int64		available;
-	int64		lent;			/* what open transactions have taken */
-	int64		announced;		/* what open transactions have added */
+	int64		on_hand;		/* available and reserved, at the most */
 	TimestampTz lapses_at;		/* none of its holds lapses before */
 	uint64		lapses_sooner;	/* how often that was found to be too late */
 	ConditionVariable loaded;
@@ -142,13 +139,21 @@ escrow_startup(void)
 	LWLockRelease(AddinShmemInitLock);
 }
 
+/*
+ * Whatever the sku was read from, it has to fit.
+ */
 static EscrowKey
 escrow_key(Oid log, const text *sku)
 {
 	EscrowKey	key = {.database = MyDatabaseId,.log = log};
 
 	key.length = VARSIZE_ANY_EXHDR(sku);
-	Assert(key.length <= STOCK_NAME_MAX);
+	if (key.length > STOCK_NAME_MAX)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("sku is too long"),
+				 errdetail("It has %d bytes; the limit is %d.",
+						   key.length, STOCK_NAME_MAX)));
 	memcpy(key.sku, VARDATA_ANY(sku), key.length);
 	return key;
 }
@@ -227,8 +232,7 @@ escrow_init(EscrowItem *item)
 	/* One that was evicted meanwhile must not look as if nobody had touched it. */
 	item->touches = (uint64) GetCurrentTimestamp();
 	item->available = 0;
-	item->lent = 0;
-	item->announced = 0;
+	item->on_hand = 0;
 	item->lapses_at = DT_NOBEGIN;
 	item->lapses_sooner = 0;
 	ConditionVariableInit(&item->loaded);
@@ -278,6 +282,22 @@ escrow_pin(Oid log, const text *sku)
 	return item;
 }
 
+/*
+ * One that is being loaded is passed over: what its load has seen of what the
+ * caller does cannot be told.
+ */
+EscrowItem *
+escrow_pin_loaded(Oid log, const text *sku)
+{
+	EscrowKey	key = escrow_key(log, sku);
+	EscrowItem *item = escrow_try_pin(&key, HASH_FIND);
+
+	if (item == NULL || escrow_is_loaded(item))
+		return item;
+	escrow_unpin(item);
+	return NULL;
+}
+
 void
 escrow_unpin(EscrowItem *item)
 {
@@ -319,14 +339,15 @@ escrow_begin_load(EscrowItem *item)
 }
 
 void
-escrow_publish(EscrowItem *item, bool known, int64 available, int rows)
+escrow_publish(EscrowItem *item, const ItemLevel *level)
 {
 	SpinLockAcquire(&item->mutex);
 	Assert(item->state == ESCROW_LOADING);
 	item->state = ESCROW_READY;
-	item->known = known;
-	item->available = available;
-	item->rows = rows;
+	item->known = level->known;
+	item->available = level->available;
+	item->on_hand = level->on_hand;
+	item->rows = level->rows;
 	SpinLockRelease(&item->mutex);
 	ConditionVariableBroadcast(&item->loaded);
 }
@@ -373,7 +394,6 @@ escrow_take(EscrowItem *item, int64 quantity)
 	if (enough)
 	{
 		item->available -= quantity;
-		item->lent += quantity;
 		item->rows++;
 	}
 	SpinLockRelease(&item->mutex);
@@ -381,46 +401,51 @@ escrow_take(EscrowItem *item, int64 quantity)
 }
 
 /*
- * However the open transactions end, the counter must not overflow.
+ * However the open transactions end, and whatever becomes of reservations, the
+ * counter must not overflow.  What is available is a part of what is on hand.
  */
 bool
-escrow_announce(EscrowItem *item, int64 quantity)
+escrow_receive(EscrowItem *item, int64 quantity)
 {
-	int64		most;
+	int64		on_hand;
 	bool		fits;
 
 	SpinLockAcquire(&item->mutex);
 	Assert(item->pins > 0 && item->state == ESCROW_READY);
-	fits = !pg_add_s64_overflow(item->available, item->lent, &most) &&
-		!pg_add_s64_overflow(most, item->announced, &most) &&
-		!pg_add_s64_overflow(most, quantity, &most);
+	fits = !pg_add_s64_overflow(item->on_hand, quantity, &on_hand);
 	if (fits)
-	{
-		item->announced += quantity;
-		item->rows++;
-	}
+		item->on_hand = on_hand;
 	SpinLockRelease(&item->mutex);
 	return fits;
 }
 
+/*
+ * More than a bigint can only be where somebody has written holds by hand.
+ */
+static int64
+escrow_add(int64 available, int64 quantity)
+{
+	int64		sum;
+
+	return pg_add_s64_overflow(available, quantity, &sum) ? PG_INT64_MAX : sum;
+}
+
 void
-escrow_undo(EscrowItem *item, int64 taken, int64 announced)
+escrow_undo(EscrowItem *item, const EscrowPart *part)
 {
 	SpinLockAcquire(&item->mutex);
-	item->available += taken;
-	item->lent -= taken;
-	item->announced -= announced;
+	item->available = escrow_add(item->available, part->taken);
+	item->on_hand -= part->received;
 	SpinLockRelease(&item->mutex);
 }
 
 void
-escrow_settle(EscrowItem *item, int64 taken, int64 announced, int64 more,
-			  bool created, TimestampTz lapses_at)
+escrow_settle(EscrowItem *item, int64 more, int64 less, bool created,
+			  TimestampTz lapses_at)
 {
 	SpinLockAcquire(&item->mutex);
-	item->available += more;
-	item->lent -= taken;
-	item->announced -= announced;
+	item->available = escrow_add(item->available, more);
+	item->on_hand -= less;
 	item->known |= created;
 	item->lapses_at = Min(item->lapses_at, lapses_at);
 	item->pins--;
@@ -482,16 +507,10 @@ escrow_forget_all(Oid log)
 }
 
 void
-escrow_count_rows(Oid log, const text *sku, int rows)
+escrow_count_row(EscrowItem *item)
 {
-	EscrowKey	key = escrow_key(log, sku);
-	EscrowItem *item = escrow_try_pin(&key, HASH_FIND);
-
-	if (item == NULL)
-		return;
 	SpinLockAcquire(&item->mutex);
-	item->rows = Max(item->rows + rows, 0);
-	item->pins--;
+	item->rows++;
 	SpinLockRelease(&item->mutex);
 }
 
@@ -594,8 +613,15 @@ stock_crowded(PG_FUNCTION_ARGS)
 Datum
 stock_count_compacted(PG_FUNCTION_ARGS)
 {
+	EscrowItem *item;
+
 	shared_require("stock");
-	escrow_count_rows(catalog_get()->stock_log, PG_GETARG_TEXT_PP(0),
-					  PG_GETARG_BOOL(2) ? -INT_MAX : -PG_GETARG_INT32(1));
+	item = escrow_pin_loaded(catalog_get()->stock_log, PG_GETARG_TEXT_PP(0));
+	if (item == NULL)
+		PG_RETURN_VOID();
+	SpinLockAcquire(&item->mutex);
+	item->rows = PG_GETARG_BOOL(2) ? 0 : Max(item->rows - PG_GETARG_INT32(1), 0);
+	item->pins--;
+	SpinLockRelease(&item->mutex);
 	PG_RETURN_VOID();
 }

@@ -8,8 +8,18 @@
 
 #include "datatype/timestamp.h"
 
+#include "stock/item.h"
+
 /* An item's counter.  It stays where it is for as long as it is pinned. */
 typedef struct EscrowItem EscrowItem;
+
+/* What an open transaction has done with an item. */
+typedef struct EscrowPart
+{
+	int64		taken;			/* from what is available */
+	int64		received;		/* new on hand */
+	int64		left;			/* on hand no more: confirmed, or corrected */
+} EscrowPart;
 
 /* Asks for the memory, creates or attaches it. */
 extern void escrow_request(void);
@@ -20,6 +30,10 @@ extern void escrow_startup(void);
  * stock_log that the item is in.  Raises an error if there is no room.
  */
 extern EscrowItem *escrow_pin(Oid log, const text *sku);
+
+/* Likewise, but only a counter that is loaded; NULL: it is not. */
+extern EscrowItem *escrow_pin_loaded(Oid log, const text *sku);
+
 extern void escrow_unpin(EscrowItem *item);
 
 /*
@@ -29,8 +43,7 @@ extern void escrow_unpin(EscrowItem *item);
  */
 extern bool escrow_is_loaded(EscrowItem *item);
 extern bool escrow_begin_load(EscrowItem *item);
-extern void escrow_publish(EscrowItem *item, bool known, int64 available,
-						   int rows);
+extern void escrow_publish(EscrowItem *item, const ItemLevel *level);
 extern void escrow_fail_load(EscrowItem *item);
 
 /* Does the item exist, for all?  And what is available of it, to all? */
@@ -40,19 +53,19 @@ extern int64 escrow_available(EscrowItem *item);
 /* Takes a quantity if it is there. */
 extern bool escrow_take(EscrowItem *item, int64 quantity);
 
-/* Announces an addition; false: the item could become too many. */
-extern bool escrow_announce(EscrowItem *item, int64 quantity);
+/* A quantity is going to be new on hand; false: that would be too many. */
+extern bool escrow_receive(EscrowItem *item, int64 quantity);
 
 /* Takes back what a savepoint did. */
-extern void escrow_undo(EscrowItem *item, int64 taken, int64 announced);
+extern void escrow_undo(EscrowItem *item, const EscrowPart *part);
 
 /*
- * The end of a transaction: settles all it did with the item, which then has so
- * much more available (and exists, if it was created, and has reservations that
- * lapse), and unpins it.
+ * The end of a transaction: the item then has so much more available and so
+ * much less on hand (and exists, if it was created, and has reservations that
+ * lapse), and is unpinned.
  */
-extern void escrow_settle(EscrowItem *item, int64 taken, int64 announced,
-						  int64 more, bool created, TimestampTz lapses_at);
+extern void escrow_settle(EscrowItem *item, int64 more, int64 less, bool created,
+						  TimestampTz lapses_at);
 
 /*
  * When the item's reservations lapse, so that not everyone who is refused has to
@@ -67,7 +80,7 @@ extern void escrow_will_lapse(EscrowItem *item, TimestampTz at);
 /* Forgets every counter of a log; none of them may be pinned. */
 extern void escrow_forget_all(Oid log);
 
-/* Counts rows that were added to an item's log, or compacted; a hint. */
-extern void escrow_count_rows(Oid log, const text *sku, int rows);
+/* Counts a row that was added to an item's log; a hint. */
+extern void escrow_count_row(EscrowItem *item);
 
 #endif							/* STOCK_ESCROW_H */

@@ -272,7 +272,9 @@ BEGIN
 		FROM @extschema@.stock_counters() counted
 		WHERE NOT counted.in_use AND counted.touches = (before ->> counted.sku)::bigint
 	)
-	SELECT book.sku, book.available::bigint, book.reserved::bigint,
+	SELECT book.sku,
+		   CASE WHEN book.available BETWEEN '-9223372036854775808' AND '9223372036854775807' THEN book.available::bigint END,
+		   CASE WHEN book.reserved BETWEEN '-9223372036854775808' AND '9223372036854775807' THEN book.reserved::bigint END,
 		   difference.detail IS NULL, difference.detail
 	FROM book
 	LEFT JOIN counter ON counter.sku = book.sku
@@ -285,7 +287,9 @@ BEGIN
 			(3, CASE WHEN book.reserved <> book.held THEN
 				format('%s are reserved by stock_log and %s by stock_hold', book.reserved, book.held) END),
 			(4, CASE WHEN book.available <> counter.available THEN
-				format('%s are available by stock_log and %s by the counter', book.available, counter.available) END)
+				format('%s are available by stock_log and %s by the counter', book.available, counter.available) END),
+			(5, CASE WHEN book.available + book.reserved BETWEEN '-9223372036854775808' AND '9223372036854775807' THEN NULL
+				ELSE 'it is out of the range of bigint' END)
 		) problem (number, what)
 		WHERE problem.what IS NOT NULL
 	) difference

@@ -21,6 +21,7 @@
 #include "base/catalog.h"
 #include "base/relation.h"
 #include "stock/hold.h"
+#include "stock/row.h"
 
 #define HOLD_SPECULATION_US 100 /* of waiting for an insertion to be decided */
 
@@ -35,6 +36,7 @@ enum
 	HOLD_ATT_LINE,
 	HOLD_ATT_RESERVATION,
 	HOLD_ATT_SKU,
+	HOLD_ATT_LINES,				/* since 1.0.0 */
 	HOLD_ATTS
 };
 
@@ -44,10 +46,22 @@ hold_open(void)
 	return table_open(catalog_get()->stock_hold, RowExclusiveLock);
 }
 
+/*
+ * Before ALTER EXTENSION UPDATE the table has no column lines.
+ */
+static TupleTableSlot *
+hold_slot(Relation hold)
+{
+	bool		old = RelationGetNumberOfAttributes(hold) == HOLD_ATT_LINES;
+
+	return relation_slot(hold, old ? HOLD_ATT_LINES : HOLD_ATTS);
+}
+
 static void
 holds_add(Holds *holds, int *room, TupleTableSlot *row)
 {
 	int			at = holds->lines.count;
+	StockLine  *line;
 	TimestampTz expiry;
 
 	if (at == *room)
@@ -57,12 +71,14 @@ holds_add(Holds *holds, int *room, TupleTableSlot *row)
 		holds->tids = repalloc(holds->tids, *room * sizeof(ItemPointerData));
 		holds->expiries = repalloc(holds->expiries, *room * sizeof(TimestampTz));
 	}
-	slot_getallattrs(row);
-	expiry = DatumGetTimestampTz(row->tts_values[HOLD_ATT_EXPIRES_AT]);
-	holds->lines.line[at].number = DatumGetInt16(row->tts_values[HOLD_ATT_LINE]);
-	holds->lines.line[at].sku = DatumGetTextPCopy(row->tts_values[HOLD_ATT_SKU]);
-	holds->lines.line[at].quantity =
-		DatumGetInt64(row->tts_values[HOLD_ATT_QUANTITY]);
+	expiry = DatumGetTimestampTz(row_value(row, HOLD_ATT_EXPIRES_AT));
+	line = &holds->lines.line[at];
+	line->number = row_line(row, HOLD_ATT_LINE);
+	line->sku = row_name(row, HOLD_ATT_SKU);
+	line->quantity = row_quantity(row, HOLD_ATT_QUANTITY, false);
+	pfree(row_name(row, HOLD_ATT_RESERVATION));
+	holds->lines.order = Max(holds->lines.order,
+							 row_order(row, HOLD_ATT_LINES, line->number));
 	holds->tids[at] = row->tts_tid;
 	holds->expiries[at] = expiry;
 	holds->expires_at = at == 0 ? expiry : Min(holds->expires_at, expiry);
@@ -77,7 +93,7 @@ static TransactionId
 holds_scan(Holds *holds, Relation hold, const text *reservation,
 		   Snapshot snapshot, bool *speculative)
 {
-	TupleTableSlot *row = relation_slot(hold, HOLD_ATTS);
+	TupleTableSlot *row = hold_slot(hold);
 	TransactionId doubt = InvalidTransactionId;
 	int			room = 4;
 	RelationScan scan;
@@ -122,7 +138,7 @@ bool
 holds_are_there(const text *reservation)
 {
 	Relation	hold = hold_open();
-	TupleTableSlot *row = relation_slot(hold, HOLD_ATTS);
+	TupleTableSlot *row = hold_slot(hold);
 	SnapshotData dirty;
 	RelationScan scan;
 	ScanKeyData key;
@@ -204,16 +220,24 @@ holds_close(const Holds *holds, int line, bool wait)
 }
 
 static void
-hold_store(TupleTableSlot *row, const text *reservation, const StockLine *line,
-		   TimestampTz expires_at)
+hold_store(TupleTableSlot *row, const text *reservation, const StockLines *lines,
+		   int at, TimestampTz expires_at)
 {
+	const StockLine *line = &lines->line[at];
+	int			columns = row->tts_tupleDescriptor->natts;
+
 	ExecClearTuple(row);
-	memset(row->tts_isnull, false, HOLD_ATTS * sizeof(bool));
+	memset(row->tts_isnull, false, columns * sizeof(bool));
 	row->tts_values[HOLD_ATT_QUANTITY] = Int64GetDatum(line->quantity);
 	row->tts_values[HOLD_ATT_EXPIRES_AT] = TimestampTzGetDatum(expires_at);
 	row->tts_values[HOLD_ATT_LINE] = Int16GetDatum(line->number);
 	row->tts_values[HOLD_ATT_RESERVATION] = PointerGetDatum(reservation);
 	row->tts_values[HOLD_ATT_SKU] = PointerGetDatum(line->sku);
+	if (columns > HOLD_ATT_LINES)
+	{
+		row->tts_values[HOLD_ATT_LINES] = Int16GetDatum(lines->order);
+		row->tts_isnull[HOLD_ATT_LINES] = lines->order == 0;
+	}
 	ExecStoreVirtualTuple(row);
 }
 
@@ -221,7 +245,7 @@ void
 holds_extend(const Holds *holds, const text *reservation, TimestampTz expires_at)
 {
 	Relation	hold = hold_open();
-	TupleTableSlot *row = relation_slot(hold, HOLD_ATTS);
+	TupleTableSlot *row = hold_slot(hold);
 
 	for (int i = 0; i < holds->lines.count; i++)
 	{
@@ -229,7 +253,7 @@ holds_extend(const Holds *holds, const text *reservation, TimestampTz expires_at
 
 		if (holds->expiries[i] >= expires_at)
 			continue;
-		hold_store(row, reservation, &holds->lines.line[i], expires_at);
+		hold_store(row, reservation, &holds->lines, i, expires_at);
 		if (relation_update(hold, &tid, row) != TM_Ok)
 			elog(ERROR, "a locked line of a reservation is gone");
 	}
@@ -242,12 +266,12 @@ holds_open(const text *reservation, const StockLines *lines,
 		   TimestampTz expires_at, ItemPointerData *tids)
 {
 	Relation	hold = hold_open();
-	TupleTableSlot *row = relation_slot(hold, HOLD_ATTS);
+	TupleTableSlot *row = hold_slot(hold);
 	int			opened = 0;
 
 	for (; opened < lines->count; opened++)
 	{
-		hold_store(row, reservation, &lines->line[opened], expires_at);
+		hold_store(row, reservation, lines, opened, expires_at);
 		if (!relation_insert_or_conflict(hold, row))
 			break;
 		tids[opened] = row->tts_tid;
@@ -318,7 +342,7 @@ holds_lapsed(const text *sku, int max, text ***reservations, TimestampTz *next)
 {
 	Relation	hold = hold_open();
 	Snapshot	latest = RegisterSnapshot(GetLatestSnapshot());
-	TupleTableSlot *row = relation_slot(hold, HOLD_ATTS);
+	TupleTableSlot *row = hold_slot(hold);
 	TimestampTz now = GetCurrentTimestamp();
 	int			room = 16;
 	RelationScan scan;
@@ -331,12 +355,11 @@ holds_lapsed(const text *sku, int max, text ***reservations, TimestampTz *next)
 	while (count < max && lines++ < HOLD_LAPSED_LINES_MAX &&
 		   relation_scan_next(&scan, row))
 	{
-		slot_getallattrs(row);
-		*next = DatumGetTimestampTz(row->tts_values[HOLD_ATT_EXPIRES_AT]);
+		*next = DatumGetTimestampTz(row_value(row, HOLD_ATT_EXPIRES_AT));
 		if (*next > now)
 			break;
 		hold_add_name(reservations, &count, &room,
-					  row->tts_values[HOLD_ATT_RESERVATION]);
+					  row_value(row, HOLD_ATT_RESERVATION));
 	}
 	ExecDropSingleTupleTableSlot(row);
 	relation_scan_end(&scan, NoLock);

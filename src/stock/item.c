@@ -24,6 +24,7 @@
 #include "base/relation.h"
 #include "stock/book.h"
 #include "stock/item.h"
+#include "stock/row.h"
 
 #define ITEM_SPECULATION_US 100 /* of waiting for an insertion to be decided */
 
@@ -66,22 +67,66 @@ item_find(Relation item, const text *sku, Snapshot snapshot, TupleTableSlot *row
 	return found;
 }
 
-/*
- * received + adjusted - confirmed - reserved.
- */
-static int64
-item_root_sum(TupleTableSlot *row)
+static void
+item_raise_range(const text *sku)
 {
-	Datum		sum;
+	ereport(ERROR,
+			(errcode(ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE),
+			 errmsg("stock of \"%s\" is out of range", text_to_cstring(sku)),
+			 errhint("stock_verify() says what root record and log add up to.")));
+}
 
-	slot_getallattrs(row);
-	sum = DirectFunctionCall2(numeric_add, row->tts_values[ITEM_ATT_RECEIVED],
-							  row->tts_values[ITEM_ATT_ADJUSTED]);
-	sum = DirectFunctionCall2(numeric_sub, sum,
-							  row->tts_values[ITEM_ATT_CONFIRMED]);
-	sum = DirectFunctionCall2(numeric_sub, sum,
-							  row->tts_values[ITEM_ATT_RESERVED]);
-	return DatumGetInt64(DirectFunctionCall1(numeric_int8, sum));
+/*
+ * A sum of the root record: a whole number, however large.
+ */
+static Datum
+item_sum(TupleTableSlot *row, int column)
+{
+	Datum		sum = row_value(row, column);
+	Datum		whole;
+
+	if (numeric_is_nan(DatumGetNumeric(sum)) || numeric_is_inf(DatumGetNumeric(sum)))
+		row_raise(row, column, "is not a number");
+	whole = DirectFunctionCall2(numeric_trunc, sum, Int32GetDatum(0));
+	if (!DatumGetBool(DirectFunctionCall2(numeric_eq, sum, whole)))
+		row_raise(row, column, "is not a whole number");
+	return whole;
+}
+
+static int64
+item_int64(const text *sku, Datum number)
+{
+	Datum		least = NumericGetDatum(int64_to_numeric(PG_INT64_MIN));
+	Datum		most = NumericGetDatum(int64_to_numeric(PG_INT64_MAX));
+
+	if (DatumGetBool(DirectFunctionCall2(numeric_lt, number, least)) ||
+		DatumGetBool(DirectFunctionCall2(numeric_gt, number, most)))
+		item_raise_range(sku);
+	return DatumGetInt64(DirectFunctionCall1(numeric_int8, number));
+}
+
+/*
+ * on_hand = received + adjusted - confirmed, which reserved is a part of.  One
+ * that is too large for a bigint can be in a database of 0.2.0: nothing more can
+ * come in then.
+ */
+static void
+item_add_up(ItemLevel *level, const text *sku, TupleTableSlot *row, BookSum log)
+{
+	Datum		on_hand;
+	Datum		reserved = item_sum(row, ITEM_ATT_RESERVED);
+	int64		all_reserved;
+
+	on_hand = DirectFunctionCall2(numeric_add, item_sum(row, ITEM_ATT_RECEIVED),
+								  item_sum(row, ITEM_ATT_ADJUSTED));
+	on_hand = DirectFunctionCall2(numeric_sub, on_hand,
+								  item_sum(row, ITEM_ATT_CONFIRMED));
+	level->available = item_int64(sku, DirectFunctionCall2(numeric_sub, on_hand, reserved));
+	if (pg_add_s64_overflow(level->available, log.available, &level->available) ||
+		pg_add_s64_overflow(item_int64(sku, reserved), log.reserved, &all_reserved))
+		item_raise_range(sku);
+	if (pg_add_s64_overflow(level->available, all_reserved, &level->on_hand))
+		level->on_hand = PG_INT64_MAX;
 }
 
 /*
@@ -98,11 +143,10 @@ item_load(const text *sku)
 
 	if (level.known)
 	{
-		level.available = item_root_sum(row);
-		if (pg_add_s64_overflow(level.available,
-								book_sum(sku, latest, &level.rows),
-								&level.available))
-			elog(ERROR, "stock of an item is out of range");
+		BookSum		log = book_sum(sku, latest);
+
+		level.rows = log.rows;
+		item_add_up(&level, sku, row, log);
 	}
 	ExecDropSingleTupleTableSlot(row);
 	table_close(item, NoLock);

@@ -11,6 +11,7 @@ typedef struct ItemLevel
 {
 	bool		known;			/* the item exists */
 	int64		available;
+	int64		on_hand;		/* available and reserved */
 	int			rows;			/* of its log, since it was compacted */
 } ItemLevel;
 

@@ -24,6 +24,7 @@
 
 #include "access/xact.h"
 #include "common/hashfn.h"
+#include "common/int.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
 #include "utils/memutils.h"
@@ -40,9 +41,8 @@
 typedef struct JournalNote
 {
 	EscrowItem *item;
-	int64		taken;
+	EscrowPart	part;
 	int64		pending;		/* added, and not taken again */
-	int64		announced;		/* all that was added */
 	bool		created;
 	TimestampTz lapses_at;		/* the first of its reservations to do so */
 	int			level;			/* of nested transactions that first touched it */
@@ -135,8 +135,9 @@ journal_end(bool committed)
 	{
 		JournalNote *note = &notes[i];
 
-		escrow_settle(note->item, note->taken, note->announced,
-					  committed ? note->pending : note->taken,
+		escrow_settle(note->item,
+					  committed ? note->pending : note->part.taken,
+					  committed ? note->part.left : note->part.received,
 					  committed && note->created, note->lapses_at);
 	}
 	if (committed && foreign_level > 0)
@@ -302,17 +303,15 @@ journal_make_room(void)
 }
 
 /*
- * Pins the item's counter, unless this transaction has it pinned.  Returns its
- * note and whether that is new.
+ * Keeps the counter that was just pinned, unless this transaction has it pinned,
+ * for which there is room.  Returns its note and whether that is new.
  */
 static int
-journal_pin(const text *sku, bool *fresh)
+journal_keep_pinned(bool *fresh)
 {
 	NoteSlot   *slot;
 	bool		found;
 
-	journal_make_room();
-	pinned = escrow_pin(locked_log, sku);
 	slot = slots_insert(slots, pinned, &found);
 	if (found)
 		escrow_unpin(pinned);
@@ -344,7 +343,7 @@ journal_load(EscrowItem *item, const text *sku)
 		return;
 	loading = item;
 	level = item_load(sku);
-	escrow_publish(item, level.known, level.available, level.rows);
+	escrow_publish(item, &level);
 	loading = NULL;
 }
 
@@ -352,9 +351,13 @@ int
 journal_touch(const text *sku, bool create)
 {
 	bool		fresh;
-	int			note = journal_pin(sku, &fresh);
-	EscrowItem *item = notes[note].item;
+	int			note;
+	EscrowItem *item;
 
+	journal_make_room();
+	pinned = escrow_pin(locked_log, sku);
+	note = journal_keep_pinned(&fresh);
+	item = notes[note].item;
 	if (!escrow_is_loaded(item))
 		journal_load(item, sku);
 	if (create || notes[note].created || escrow_is_known(item))
@@ -376,9 +379,10 @@ journal_write(int note, JournalNote difference)
 {
 	JournalNote *to = &notes[note];
 
-	to->taken += difference.taken;
+	to->part.taken += difference.part.taken;
+	to->part.received += difference.part.received;
+	to->part.left += difference.part.left;
 	to->pending += difference.pending;
-	to->announced += difference.announced;
 	entries[entry_count++] = (JournalEntry) {
 		.note = note,
 		.level = GetCurrentTransactionNestLevel(),
@@ -411,19 +415,52 @@ journal_take(int note, int64 quantity)
 	journal_make_room();
 	if (!escrow_take(notes[note].item, common))
 		return false;
-	journal_write(note, (JournalNote) {.taken = common,.pending = -own});
+	journal_write(note, (JournalNote) {.part.taken = common,.pending = -own});
 	return true;
 }
 
 void
-journal_add(int note, int64 quantity)
+journal_add(int note, int64 quantity, bool is_new)
 {
+	int64		pending;
+
 	journal_make_room();
-	if (!escrow_announce(notes[note].item, quantity))
+	if (pg_add_s64_overflow(notes[note].pending, quantity, &pending) ||
+		(is_new && !escrow_receive(notes[note].item, quantity)))
 		ereport(ERROR,
 				(errcode(ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE),
-				 errmsg("stock would be out of range")));
-	journal_write(note, (JournalNote) {.pending = quantity,.announced = quantity});
+				 errmsg("stock would be out of range"),
+				 errdetail("What is available of an item and what is reserved must fit into a bigint together.")));
+	journal_write(note, (JournalNote) {
+		.part.received = is_new ? quantity : 0,.pending = quantity
+	});
+	escrow_count_row(notes[note].item);
+}
+
+void
+journal_remove(int note, int64 quantity)
+{
+	journal_make_room();
+	journal_write(note, (JournalNote) {.part.left = quantity});
+}
+
+/*
+ * Where there is no counter, the next load sees it, or sees too much on hand for
+ * a while: that only refuses what comes near the range of bigint.
+ */
+void
+journal_confirm(const text *sku, int64 quantity)
+{
+	bool		fresh;
+	int			note;
+
+	journal_make_room();
+	pinned = escrow_pin_loaded(locked_log, sku);
+	if (pinned == NULL)
+		return;
+	note = journal_keep_pinned(&fresh);
+	escrow_count_row(notes[note].item);
+	journal_remove(note, quantity);
 }
 
 /*
@@ -440,7 +477,12 @@ journal_will_lapse(int note, TimestampTz at)
 int64
 journal_available(int note)
 {
-	return escrow_available(notes[note].item) + notes[note].pending;
+	int64		available;
+
+	if (pg_add_s64_overflow(escrow_available(notes[note].item),
+							notes[note].pending, &available))
+		return PG_INT64_MAX;
+	return available;
 }
 
 EscrowItem *
@@ -464,10 +506,11 @@ journal_undo(int mark)
 		JournalNote *note = &notes[entry->note];
 		JournalNote *difference = &entry->difference;
 
-		note->taken -= difference->taken;
+		note->part.taken -= difference->part.taken;
+		note->part.received -= difference->part.received;
+		note->part.left -= difference->part.left;
 		note->pending -= difference->pending;
-		note->announced -= difference->announced;
-		escrow_undo(note->item, difference->taken, difference->announced);
+		escrow_undo(note->item, &difference->part);
 	}
 }
 

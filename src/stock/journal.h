@@ -27,8 +27,18 @@ extern bool journal_is_new(int note);
 /* Takes a quantity, own additions first; false: there is not so much. */
 extern bool journal_take(int note, int64 quantity);
 
-/* Adds a quantity, for this transaction at once, for others at its commit. */
-extern void journal_add(int note, int64 quantity);
+/*
+ * Adds a quantity, for this transaction at once, for others at its commit: what
+ * is new on hand, or was reserved.
+ */
+extern void journal_add(int note, int64 quantity, bool is_new);
+
+/*
+ * With the commit a quantity will not be on hand any more.  The first is for one
+ * that was taken, the second for one that was reserved.
+ */
+extern void journal_remove(int note, int64 quantity);
+extern void journal_confirm(const text *sku, int64 quantity);
 
 /* Reservations of the item that are being made lapse at a time, or later. */
 extern void journal_will_lapse(int note, TimestampTz at);

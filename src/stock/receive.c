@@ -54,7 +54,7 @@ stock_receive(PG_FUNCTION_ARGS)
 		item_create(lines.line->sku);
 		journal_create(note);
 	}
-	change_add(&lines);
+	change_add(&lines, true);
 	receive_write(STOCK_RECEIVE, &lines, reason);
 	return receive_available(&lines);
 }
@@ -73,6 +73,7 @@ receive_take(const StockLines *lines)
 				 errdetail("It was to be lowered by %lld; %lld are available.",
 						   (long long) lines->line->quantity,
 						   (long long) shortages.line->available)));
+	journal_remove(journal_touch(lines->line->sku, false), lines->line->quantity);
 }
 
 static StockLines
@@ -120,7 +121,7 @@ stock_adjust(PG_FUNCTION_ARGS)
 	if (delta < 0)
 		receive_take(&lines);
 	else
-		change_add(&lines);
+		change_add(&lines, true);
 	lines.line->quantity = delta;
 	receive_write(STOCK_ADJUST, &lines, reason);
 	return receive_available(&lines);

@@ -60,7 +60,8 @@ reserve_raise_closed(const Order *order, StockChange change, const char *what)
 					text_to_cstring(order->reservation)),
 			 change == STOCK_CONFIRM ? errdetail("%s was confirmed.", what) :
 			 change == STOCK_CANCEL ? errdetail("%s was cancelled.", what) :
-			 errdetail("%s has expired.", what),
+			 change == STOCK_EXPIRE ? errdetail("%s has expired.", what) :
+			 errdetail("%s was settled; how is not remembered any more.", what),
 			 errhint("Reserve under another name.")));
 }
 
@@ -98,6 +99,18 @@ reserve_last_closed(const BookLines *past)
 }
 
 /*
+ * Of the order that the holds are of, is none but these lines known to have been?
+ * Where it was not written down how many there were, a settled one tells.
+ */
+static bool
+reserve_is_whole(const text *reservation, const Holds *holds)
+{
+	if (holds->lines.order != 0)
+		return holds->lines.count == holds->lines.order;
+	return !book_is_settled(reservation);
+}
+
+/*
  * Looks the name up.  Returns whether the reservation is there as it is wanted;
  * raises an error if it is another or is closed, be it in part.  *again: it
  * comes or goes just now.
@@ -112,13 +125,12 @@ reserve_replay(const Order *order, OrderAnswer *answer, bool *again)
 	*again = false;
 	if (holds.lines.count > 0 && holds.expires_at <= GetCurrentTimestamp())
 		reserve_raise_closed(order, STOCK_EXPIRE, "It");
-	if (reserve_same_lines(&holds.lines, &order->lines))
-	{
-		*answer = (OrderAnswer) {
-			.outcome = STOCK_RESERVED,.expires_at = holds.expires_at
-		};
+	*answer = (OrderAnswer) {
+		.outcome = STOCK_RESERVED,.expires_at = holds.expires_at
+	};
+	if (reserve_same_lines(&holds.lines, &order->lines) &&
+		reserve_is_whole(order->reservation, &holds))
 		return true;
-	}
 	if (holds.lines.count == 0 && !book_is_settled(order->reservation))
 		return false;
 
@@ -129,6 +141,14 @@ reserve_replay(const Order *order, OrderAnswer *answer, bool *again)
 							 holds.lines.count == 0 ? "It" : "A line of it");
 	/* The dirty look may have missed a line that is being extended. */
 	holds = holds_read(order->reservation);
+	if (holds.lines.count < holds.lines.order)
+		reserve_raise_closed(order, STOCK_CHANGES, "A line of it");
+	if (holds.lines.count > 0 && holds.lines.order == 0 &&
+		reserve_same_lines(&holds.lines, &order->lines))
+	{
+		answer->expires_at = holds.expires_at;
+		return true;			/* settled lines of it were reinstated */
+	}
 	if (holds.lines.count > 0 && !reserve_same_lines(&holds.lines, &order->lines))
 		ereport(ERROR,
 				(errcode(ERRCODE_RESERVATION_REUSED),
@@ -265,6 +285,7 @@ reserve_order(Order *order)
 	PreventCommandDuringRecovery("stock_reserve()");
 	PreventCommandIfReadOnly("stock_reserve()");
 	order->tids = palloc(order->lines.count * sizeof(ItemPointerData));
+	order->lines.order = order->lines.count;
 	(void) journal_begin();
 	answered = reserve_at_once(order, &answer);
 	while (!answered)

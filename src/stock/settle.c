@@ -8,7 +8,7 @@
  * one reservation the second learns what the first has done.  Whether it has
  * lapsed is asked after that; a lapsed one expires as a whole.
  *
- * Confirming touches no counter: what was reserved was not available, and
+ * Confirming changes nothing that is available: what was reserved was not, and
  * will not be.
  */
 #include "postgres.h"
@@ -86,6 +86,47 @@ settle_past(const BookLines *past)
 }
 
 /*
+ * Is each line that the reservation had at first open, or known to have been
+ * settled?  The history drops rows of one line sooner than those of another.  The
+ * holds were read before the past: a line goes from there to here.  Where it
+ * was not written down how many there were, a gap tells.
+ */
+static bool
+settle_knows_all(const Holds *holds, const BookLines *past)
+{
+	bool	   *known = palloc0(STOCK_LINES_MAX * sizeof(bool));
+	int			order = Max(holds->lines.order, past->order);
+	bool		all = true;
+
+	for (int i = 0; i < holds->lines.count; i++)
+	{
+		known[holds->lines.line[i].number] = true;
+		order = Max(order, holds->lines.line[i].number + 1);
+	}
+	for (int i = 0; i < past->count; i++)
+	{
+		known[past->line[i].line.number] = true;
+		order = Max(order, past->line[i].line.number + 1);
+	}
+	for (int i = 0; i < order && all; i++)
+		all = known[i];
+	pfree(known);
+	return all;
+}
+
+/*
+ * How the reservation ended that has no open lines.  Which way its last line
+ * went cannot be told if one is forgotten.
+ */
+static StockSettlement
+settle_closed(const text *reservation, const Holds *holds)
+{
+	BookLines	past = book_read(reservation);
+
+	return settle_knows_all(holds, &past) ? settle_past(&past) : STOCK_UNKNOWN;
+}
+
+/*
  * The open lines that are meant: those with these skus.
  */
 static Holds
@@ -136,7 +177,7 @@ settle_find_past(const BookLines *past, const text *sku)
 /*
  * Some of the lines that are named are not open.  Returns how they went: if not
  * all did as is asked for now, one of the others.  A line that never was
- * in the reservation is an error.
+ * in the reservation is an error; one that is not known may have been.
  */
 static StockSettlement
 settle_named_past(const text *reservation, const Holds *holds,
@@ -154,6 +195,8 @@ settle_named_past(const text *reservation, const Holds *holds,
 		bool		open = settle_is_open(holds, sku);
 
 		CHECK_FOR_INTERRUPTS();
+		if (!open && line == NULL && !settle_knows_all(holds, &past))
+			return STOCK_UNKNOWN;
 		if (!open && line == NULL)
 			ereport(ERROR,
 					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
@@ -180,9 +223,7 @@ settle_try(StockChange change, const text *reservation, const StockLines *skus,
 
 	if (holds.lines.count == 0 && skus->count == 0)
 	{
-		BookLines	past = book_read(reservation);
-
-		*answer = settle_past(&past);
+		*answer = settle_closed(reservation, &holds);
 		return true;
 	}
 	if (chosen.lines.count < skus->count)
@@ -255,9 +296,7 @@ settle_try_extend(const text *reservation, TimestampTz wanted,
 
 	if (holds.lines.count == 0)
 	{
-		BookLines	past = book_read(reservation);
-
-		*answer = settle_past(&past);
+		*answer = settle_closed(reservation, &holds);
 		return true;
 	}
 	if (!holds_lock(&holds, true))
@@ -301,7 +340,10 @@ stock_extend(PG_FUNCTION_ARGS)
 static StockLines
 settle_cancelled(const BookLines *past)
 {
-	StockLines	lines = {.line = palloc((past->count + 1) * sizeof(StockLine))};
+	StockLines	lines = {
+		.line = palloc((past->count + 1) * sizeof(StockLine)),
+		.order = past->order
+	};
 
 	for (int i = 0; i < past->count; i++)
 	{
@@ -358,6 +400,19 @@ settle_reopen(const text *reservation, const Holds *holds,
 }
 
 /*
+ * Is a line forgotten, which may have been cancelled?  The reservation may be
+ * changing just now, and look so to a dirty look: then this is read again.
+ */
+static bool
+settle_is_forgotten(const text *reservation)
+{
+	Holds		holds = holds_read(reservation);
+	BookLines	past = book_read(reservation);
+
+	return !settle_knows_all(&holds, &past);
+}
+
+/*
  * As settle_try, for stock_reinstate.  What else was in the reservation and has
  * lapsed does not come back.
  */
@@ -374,6 +429,11 @@ settle_try_reinstate(const text *reservation, TimestampTz *expires_at,
 	{
 		(void) settle_lapsed(reservation, &holds);
 		return false;
+	}
+	if (!settle_knows_all(&holds, &past))
+	{
+		*answer = STOCK_UNKNOWN;
+		return settle_is_forgotten(reservation);
 	}
 	*answer = settle_nothing_cancelled(&holds, &past);
 	if (cancelled.count == 0)

@@ -59,7 +59,12 @@ COMMENT ON TYPE stock_reservation IS
  * in the same: the log before the others.  The columns of fixed width come
  * first.  line is the number of a line in its reservation, once it is settled:
  * only how a reservation went on is ever looked up by its name, and the
- * row that made it, which costs the most time, is in one index only.
+ * row that made it, which costs the most time, is in one index only.  lines is
+ * how many the reservation had at first: rows of one of them may be dropped by
+ * the history sooner than those of another.  It is null in rows of 0.2.0.
+ *
+ * The constraints say what the code assumes of a row.  It writes no other, and
+ * checks what it reads all the same (row.c).
  */
 CREATE TABLE stock_log (
 	id          bigint GENERATED ALWAYS AS IDENTITY,
@@ -71,10 +76,18 @@ CREATE TABLE stock_log (
 	reservation text COLLATE "C",
 	actor       text,
 	note        text,
+	lines       smallint,
 	PRIMARY KEY (sku, id),
 	CHECK (quantity > 0 OR (change = 'adjust' AND quantity < 0)),
 	CHECK ((reservation IS NULL) = (change IN ('receive', 'adjust'))),
-	CHECK ((line IS NULL) = (change IN ('receive', 'adjust', 'reserve')))
+	CHECK ((line IS NULL) = (change IN ('receive', 'adjust', 'reserve'))),
+	CONSTRAINT stock_log_id_check CHECK (id > 0),
+	CONSTRAINT stock_log_line_check CHECK (line BETWEEN 0 AND 9999),
+	CONSTRAINT stock_log_lines_check CHECK (lines IS NULL OR (line IS NOT NULL AND line < lines AND lines <= 10000)),
+	CONSTRAINT stock_log_sku_check CHECK (pg_catalog.octet_length(sku) BETWEEN 1 AND 255),
+	CONSTRAINT stock_log_reservation_check CHECK (pg_catalog.octet_length(reservation) BETWEEN 1 AND 255),
+	CONSTRAINT stock_log_actor_check CHECK (pg_catalog.octet_length(actor) BETWEEN 1 AND 255),
+	CONSTRAINT stock_log_note_check CHECK (pg_catalog.octet_length(note) <= 1000)
 );
 CREATE INDEX stock_log_settled ON stock_log (reservation) WHERE line IS NOT NULL;
 
@@ -89,7 +102,13 @@ CREATE TABLE stock_hold (
 	line        smallint CHECK (line >= 0),
 	reservation text COLLATE "C",
 	sku         text COLLATE "C" NOT NULL,
-	PRIMARY KEY (reservation, line)
+	lines       smallint,
+	PRIMARY KEY (reservation, line),
+	CONSTRAINT stock_hold_expires_at_check CHECK (pg_catalog.isfinite(expires_at)),
+	CONSTRAINT stock_hold_lines_check CHECK (line < lines AND lines <= 10000),
+	CONSTRAINT stock_hold_line_max_check CHECK (line < 10000),
+	CONSTRAINT stock_hold_reservation_check CHECK (pg_catalog.octet_length(reservation) BETWEEN 1 AND 255),
+	CONSTRAINT stock_hold_sku_check CHECK (pg_catalog.octet_length(sku) BETWEEN 1 AND 255)
 );
 
 /* The sweeper asks for the oldest lapsed holds, a reserve for an item's. */
@@ -107,7 +126,13 @@ CREATE TABLE stock_item (
 	received    numeric NOT NULL DEFAULT 0 CHECK (received >= 0),
 	adjusted    numeric NOT NULL DEFAULT 0,
 	confirmed   numeric NOT NULL DEFAULT 0 CHECK (confirmed >= 0),
-	reserved    numeric NOT NULL DEFAULT 0
+	reserved    numeric NOT NULL DEFAULT 0,
+	CONSTRAINT stock_item_sku_check CHECK (pg_catalog.octet_length(sku) BETWEEN 1 AND 255),
+	CONSTRAINT stock_item_sums_check CHECK (
+		received < 'Infinity' AND received = pg_catalog.trunc(received)
+		AND adjusted > '-Infinity' AND adjusted < 'Infinity' AND adjusted = pg_catalog.trunc(adjusted)
+		AND confirmed < 'Infinity' AND confirmed = pg_catalog.trunc(confirmed)
+		AND reserved > '-Infinity' AND reserved < 'Infinity' AND reserved = pg_catalog.trunc(reserved))
 ) WITH (fillfactor = 50);
 
 COMMENT ON TABLE stock_item IS
@@ -132,7 +157,18 @@ CREATE TABLE stock_history_0 (
 	sku         text COLLATE "C" NOT NULL,
 	reservation text COLLATE "C",
 	actor       text,
-	note        text
+	note        text,
+	lines       smallint,
+	CONSTRAINT stock_history_quantity_check CHECK (quantity > 0 OR (change = 'adjust' AND quantity < 0)),
+	CONSTRAINT stock_history_change_check CHECK ((reservation IS NULL) = (change IN ('receive', 'adjust'))
+		AND (line IS NULL) = (change IN ('receive', 'adjust', 'reserve'))),
+	CONSTRAINT stock_history_id_check CHECK (id > 0),
+	CONSTRAINT stock_history_line_check CHECK (line BETWEEN 0 AND 9999),
+	CONSTRAINT stock_history_lines_check CHECK (lines IS NULL OR (line IS NOT NULL AND line < lines AND lines <= 10000)),
+	CONSTRAINT stock_history_sku_check CHECK (pg_catalog.octet_length(sku) BETWEEN 1 AND 255),
+	CONSTRAINT stock_history_reservation_check CHECK (pg_catalog.octet_length(reservation) BETWEEN 1 AND 255),
+	CONSTRAINT stock_history_actor_check CHECK (pg_catalog.octet_length(actor) BETWEEN 1 AND 255),
+	CONSTRAINT stock_history_note_check CHECK (pg_catalog.octet_length(note) <= 1000)
 ) WITH (autovacuum_vacuum_insert_threshold = -1);
 CREATE INDEX stock_history_0_settled ON stock_history_0 (reservation) WHERE line IS NOT NULL;
 CREATE TABLE stock_history_1 (LIKE stock_history_0 INCLUDING ALL) WITH (autovacuum_vacuum_insert_threshold = -1);
@@ -151,14 +187,16 @@ COMMENT ON VIEW stock_history IS
 /*
  * The levels as a caller finds them: what a lapsed hold kept is free, whether
  * it has been settled or not.  The subselect makes the time one value for the
- * whole query, which an index can be searched with.
+ * whole query, which an index can be searched with.  What no bigint can be, since
+ * somebody has written it by hand, is null: one such item must not keep the
+ * others from being read.
  */
 CREATE VIEW stock_levels AS
 	SELECT item.sku,
-		   (item.received + item.adjusted - item.confirmed - item.reserved
-			+ logged.received + logged.adjusted - logged.confirmed - logged.reserved
-			+ lapsed.quantity)::bigint AS available,
-		   (item.reserved + logged.reserved - lapsed.quantity)::bigint AS reserved,
+		   CASE WHEN level.available BETWEEN '-9223372036854775808' AND '9223372036854775807'
+				THEN level.available::bigint END AS available,
+		   CASE WHEN level.reserved BETWEEN '-9223372036854775808' AND '9223372036854775807'
+				THEN level.reserved::bigint END AS reserved,
 		   item.received + logged.received AS received,
 		   item.adjusted + logged.adjusted AS adjusted,
 		   item.confirmed + logged.confirmed AS confirmed
@@ -179,7 +217,13 @@ CREATE VIEW stock_levels AS
 		FROM stock_hold hold
 		WHERE hold.sku = item.sku
 		  AND hold.expires_at <= (SELECT clock_timestamp())
-	) lapsed;
+	) lapsed
+	CROSS JOIN LATERAL (
+		SELECT item.received + item.adjusted - item.confirmed - item.reserved
+			   + logged.received + logged.adjusted - logged.confirmed - logged.reserved
+			   + lapsed.quantity AS available,
+			   item.reserved + logged.reserved - lapsed.quantity AS reserved
+	) level;
 
 COMMENT ON VIEW stock_levels IS
 	'Every item: what is available, what is reserved, and the sums behind it.';

@@ -66,3 +66,50 @@ $$;
 /* ---- outbox ---- */
 
 /* ---- stock ---- */
+
+/*
+ * No default: what is null is not known, and no row is written anew.
+ */
+ALTER TABLE stock_log
+	ADD COLUMN lines smallint,
+	ADD CONSTRAINT stock_log_id_check CHECK (id > 0),
+	ADD CONSTRAINT stock_log_line_check CHECK (line BETWEEN 0 AND 9999),
+	ADD CONSTRAINT stock_log_lines_check CHECK (lines IS NULL OR (line IS NOT NULL AND line < lines AND lines <= 10000)),
+	ADD CONSTRAINT stock_log_sku_check CHECK (pg_catalog.octet_length(sku) BETWEEN 1 AND 255),
+	ADD CONSTRAINT stock_log_reservation_check CHECK (pg_catalog.octet_length(reservation) BETWEEN 1 AND 255),
+	ADD CONSTRAINT stock_log_actor_check CHECK (pg_catalog.octet_length(actor) BETWEEN 1 AND 255),
+	ADD CONSTRAINT stock_log_note_check CHECK (pg_catalog.octet_length(note) <= 1000);
+ALTER TABLE stock_hold
+	ADD COLUMN lines smallint,
+	ADD CONSTRAINT stock_hold_expires_at_check CHECK (pg_catalog.isfinite(expires_at)),
+	ADD CONSTRAINT stock_hold_lines_check CHECK (line < lines AND lines <= 10000),
+	ADD CONSTRAINT stock_hold_line_max_check CHECK (line < 10000),
+	ADD CONSTRAINT stock_hold_reservation_check CHECK (pg_catalog.octet_length(reservation) BETWEEN 1 AND 255),
+	ADD CONSTRAINT stock_hold_sku_check CHECK (pg_catalog.octet_length(sku) BETWEEN 1 AND 255);
+ALTER TABLE stock_item
+	ADD CONSTRAINT stock_item_sku_check CHECK (pg_catalog.octet_length(sku) BETWEEN 1 AND 255),
+	ADD CONSTRAINT stock_item_sums_check CHECK (
+		received < 'Infinity' AND received = pg_catalog.trunc(received)
+		AND adjusted > '-Infinity' AND adjusted < 'Infinity' AND adjusted = pg_catalog.trunc(adjusted)
+		AND confirmed < 'Infinity' AND confirmed = pg_catalog.trunc(confirmed)
+		AND reserved > '-Infinity' AND reserved < 'Infinity' AND reserved = pg_catalog.trunc(reserved));
+DO $$
+BEGIN
+	FOR slot IN 0..2 LOOP
+		EXECUTE pg_catalog.format($alter$
+			ALTER TABLE stock_history_%s
+				ADD COLUMN lines smallint,
+				ADD CONSTRAINT stock_history_quantity_check CHECK (quantity > 0 OR (change = 'adjust' AND quantity < 0)),
+				ADD CONSTRAINT stock_history_change_check CHECK ((reservation IS NULL) = (change IN ('receive', 'adjust'))
+					AND (line IS NULL) = (change IN ('receive', 'adjust', 'reserve'))),
+				ADD CONSTRAINT stock_history_id_check CHECK (id > 0),
+				ADD CONSTRAINT stock_history_line_check CHECK (line BETWEEN 0 AND 9999),
+				ADD CONSTRAINT stock_history_lines_check CHECK (lines IS NULL OR (line IS NOT NULL AND line < lines AND lines <= 10000)),
+				ADD CONSTRAINT stock_history_sku_check CHECK (pg_catalog.octet_length(sku) BETWEEN 1 AND 255),
+				ADD CONSTRAINT stock_history_reservation_check CHECK (pg_catalog.octet_length(reservation) BETWEEN 1 AND 255),
+				ADD CONSTRAINT stock_history_actor_check CHECK (pg_catalog.octet_length(actor) BETWEEN 1 AND 255),
+				ADD CONSTRAINT stock_history_note_check CHECK (pg_catalog.octet_length(note) <= 1000)
+			$alter$, slot);
+	END LOOP;
+END
+$$;

@@ -1,0 +1,96 @@
+/*
+ * row.c
+ *		Reads values out of rows of the tables of stock, and checks them.
+ *
+ * A row is input: a restore, a replica or an owner can write what the functions
+ * of stock never would, and constraints may be gone or not validated.  So
+ * nothing that comes from a row is relied on before it has gone through here.
+ * An error is about one reservation or item; workers go on with the others.
+ */
+#include "postgres.h"
+
+#include "utils/builtins.h"
+#include "utils/lsyscache.h"
+
+#include "stock/lines.h"
+#include "stock/row.h"
+
+void
+row_raise(TupleTableSlot *row, int column, const char *problem)
+{
+	Form_pg_attribute attribute = TupleDescAttr(row->tts_tupleDescriptor, column);
+	char	   *table = get_rel_name(row->tts_tableOid);
+
+	ereport(ERROR,
+			(errcode(ERRCODE_CHECK_VIOLATION),
+			 errmsg("a row of table \"%s\" cannot be used", table ? table : ""),
+			 errdetail("Its \"%s\" %s.", NameStr(attribute->attname), problem),
+			 errhint("It was not written by the functions of stock. Correct or delete it.")));
+}
+
+Datum
+row_value(TupleTableSlot *row, int column)
+{
+	bool		isnull;
+	Datum		value = slot_getattr(row, column + 1, &isnull);
+
+	if (isnull)
+		row_raise(row, column, "is null");
+	return value;
+}
+
+text *
+row_name(TupleTableSlot *row, int column)
+{
+	text	   *name = DatumGetTextPCopy(row_value(row, column));
+	int			length = VARSIZE_ANY_EXHDR(name);
+
+	if (length == 0)
+		row_raise(row, column, "is empty");
+	if (length > STOCK_NAME_MAX)
+		row_raise(row, column, "is too long");
+	return name;
+}
+
+/*
+ * The smallest bigint has no opposite.
+ */
+int64
+row_quantity(TupleTableSlot *row, int column, bool may_be_negative)
+{
+	int64		quantity = DatumGetInt64(row_value(row, column));
+
+	if (quantity == 0 || quantity == PG_INT64_MIN ||
+		(quantity < 0 && !may_be_negative))
+		row_raise(row, column, "is out of range");
+	return quantity;
+}
+
+int
+row_line(TupleTableSlot *row, int column)
+{
+	int			line = DatumGetInt16(row_value(row, column));
+
+	if (line < 0 || line >= STOCK_LINES_MAX)
+		row_raise(row, column, "is out of range");
+	return line;
+}
+
+/*
+ * The tables have the column since 1.0.0.
+ */
+int
+row_order(TupleTableSlot *row, int column, int line)
+{
+	bool		isnull;
+	int			lines;
+
+	if (column >= row->tts_tupleDescriptor->natts)
+		return 0;
+	lines = DatumGetInt16(slot_getattr(row, column + 1, &isnull));
+	if (isnull)
+		return 0;
+	if (lines <= line || lines > STOCK_LINES_MAX)
+		row_raise(row, column, "is out of range");
+	return lines;
+}
