@@ -47,9 +47,9 @@ sub fingerprint
 		outbox_attempt => 'SELECT * FROM outbox_attempt',
 		outbox_home => 'SELECT identity, system_identifier, created_at FROM outbox_home',
 		outbox_log => "SELECT * FROM outbox_log WHERE topic = 'dead'",
-		stock_hold => "SELECT * FROM stock_hold WHERE sku = 'kept'",
+		stock_hold => "SELECT quantity, expires_at, line, reservation, sku FROM stock_hold WHERE sku = 'kept'",
 		stock_levels => "SELECT * FROM stock_levels WHERE sku = 'kept'",
-		stock_history => "SELECT * FROM stock_history WHERE sku = 'kept'");
+		stock_history => "SELECT id, quantity, at, change, line, sku, reservation, actor, note FROM stock_history WHERE sku = 'kept'");
 	return join("\n", map { "$_: "
 			  . $node->safe_psql($db, "SELECT count(*) || ' ' || md5(string_agg(t::text, ' ' ORDER BY t::text)) FROM ($part_of{$_}) t") }
 		  sort keys %part_of);
