@@ -29,6 +29,7 @@ int			settings_outbox_payload_max_mb = 16;
 int			settings_relays = 1;
 
 int			settings_reservation_ttl_s = 15 * 60;
+int			settings_reservation_ttl_max_s = 31 * 24 * 60 * 60;
 int			settings_stock_items = 16384;
 bool		settings_stock_events = false;
 
@@ -93,6 +94,11 @@ settings_define_durations(void)
 							NULL, &settings_reservation_ttl_s,
 							15 * 60, 1, INT_MAX,
 							PGC_USERSET, GUC_UNIT_S, NULL, NULL, NULL);
+	DefineCustomIntVariable("idempotency.reservation_ttl_max",
+							"The longest that a reservation of stock may wait to be confirmed.",
+							"-1 means no limit.", &settings_reservation_ttl_max_s,
+							31 * 24 * 60 * 60, -1, INT_MAX,
+							PGC_SUSET, GUC_UNIT_S, NULL, NULL, NULL);
 	DefineCustomIntVariable("idempotency.sweep_interval",
 							"How often the sweeper looks for what has expired.",
 							NULL, &settings_sweep_interval_ms,

@@ -14,6 +14,7 @@ extern int	settings_sweep_interval_ms;
 extern int	settings_outbox_payload_max_mb;
 extern int	settings_relays;
 extern int	settings_reservation_ttl_s;
+extern int	settings_reservation_ttl_max_s;
 extern int	settings_stock_items;
 extern bool settings_stock_events;
 extern char *settings_databases;

@@ -291,6 +291,26 @@ lines_find(const StockLines *lines, const text *sku)
 				   lines_compare);
 }
 
+/*
+ * How long somebody can keep stock from others is not his to decide.
+ */
+static void
+lines_check_expiry(TimestampTz from, TimestampTz expiry)
+{
+	int64		longest = settings_reservation_ttl_max_s * USECS_PER_SEC;
+
+	if (expiry <= from)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("ttl must be positive")));
+	if (settings_reservation_ttl_max_s >= 0 && expiry - from > longest)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("ttl is too long"),
+				 errdetail("The limit is %d s, by idempotency.reservation_ttl_max.",
+						   settings_reservation_ttl_max_s)));
+}
+
 TimestampTz
 lines_expiry(FunctionCallInfo fcinfo, int ttl_arg, TimestampTz from)
 {
@@ -307,10 +327,7 @@ lines_expiry(FunctionCallInfo fcinfo, int ttl_arg, TimestampTz from)
 	expiry = DatumGetTimestampTz(DirectFunctionCall2(timestamptz_pl_interval,
 													 TimestampTzGetDatum(from),
 													 IntervalPGetDatum(ttl)));
-	if (expiry <= from)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("ttl must be positive")));
+	lines_check_expiry(from, expiry);
 	return expiry;
 }
 
