@@ -80,7 +80,7 @@ BEGIN
 			outbox_subscribe, outbox_unsubscribe, outbox_alter, outbox_pause, outbox_resume,
 			outbox_redrive, outbox_discard, outbox_replay, outbox_rotate_secret, outbox_adopt,
 			outbox_topic_matches, outbox_secret_generate, outbox_signature,
-			outbox_flights, outbox_rate,
+			outbox_flights, outbox_troubles, outbox_rate,
 			stock_receive, stock_adjust, stock_level, stock_verify}',
 		'{idem_stats, outbox_subscriptions, outbox_dead, stock_levels}');
 END
@@ -113,7 +113,7 @@ $$;
  */
 GRANT SELECT ON idem_stats, outbox_dead, outbox_subscriptions, stock_levels TO pg_monitor;
 GRANT EXECUTE ON FUNCTION idem_counters(), idem_sample(smallint, integer),
-	outbox_flights(), outbox_rate(double precision, timestamptz, bigint) TO pg_monitor;
+	outbox_flights(), outbox_troubles(), outbox_rate(double precision, timestamptz, bigint) TO pg_monitor;
 GRANT USAGE ON SCHEMA @extschema@ TO pg_monitor;
 
 /*

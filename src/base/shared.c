@@ -423,3 +423,35 @@ shared_copy_flights(SharedDatabase *database, SharedFlight **flights)
 	}
 	return count;
 }
+
+void
+shared_show_troubles(SharedDatabase *database, int relay,
+					 const SharedTrouble *troubles, int count)
+{
+	SharedTrouble *shown = database->troubles;
+	int			kept = 0;
+
+	SpinLockAcquire(&database->mutex);
+	for (int i = 0; i < database->trouble_count; i++)
+	{
+		if (shown[i].relay != relay)
+			shown[kept++] = shown[i];
+	}
+	count = Min(count, SHARED_TROUBLES_MAX - kept);
+	memcpy(shown + kept, troubles, count * sizeof(SharedTrouble));
+	database->trouble_count = kept + count;
+	SpinLockRelease(&database->mutex);
+}
+
+int
+shared_copy_troubles(SharedDatabase *database, SharedTrouble **troubles)
+{
+	int			count;
+
+	*troubles = palloc(SHARED_TROUBLES_MAX * sizeof(SharedTrouble));
+	SpinLockAcquire(&database->mutex);
+	count = database->trouble_count;
+	memcpy(*troubles, database->troubles, count * sizeof(SharedTrouble));
+	SpinLockRelease(&database->mutex);
+	return count;
+}

@@ -14,6 +14,8 @@
 
 #define SHARED_RELAYS_MAX 8		/* of one database */
 #define SHARED_FLIGHTS_MAX 64	/* lanes of one relay that can be watched */
+#define SHARED_TROUBLES_MAX 32	/* stuck subscriptions of a database, likewise */
+#define SHARED_TROUBLE_MAX 160	/* bytes of what is said of one */
 
 /* The workers of a database: one in each seat. */
 typedef enum SharedSeat
@@ -29,6 +31,14 @@ typedef struct SharedFlight
 	int64		subscription;
 	int			in_flight;
 } SharedFlight;
+
+/* Why a relay cannot serve a subscription, or some of its lanes. */
+typedef struct SharedTrouble
+{
+	int			relay;
+	int64		subscription;
+	char		text[SHARED_TROUBLE_MAX];
+} SharedTrouble;
 
 /* A relay of a database. */
 typedef struct SharedRelay
@@ -67,6 +77,8 @@ typedef struct SharedDatabase
 	slock_t		mutex;
 	pid_t		seats[SHARED_SEATS];	/* who works here; 0: nobody */
 	SharedRelay relays[SHARED_RELAYS_MAX];
+	int			trouble_count;
+	SharedTrouble troubles[SHARED_TROUBLES_MAX];
 	Oid			sequence;		/* whose positions max_position is about */
 
 	/* A hint, never above what the sequence has handed out. */
@@ -166,5 +178,16 @@ extern void shared_show_flights(SharedDatabase *database, int relay,
 /* What the relays have on their way; palloc'd.  Returns how many. */
 extern int	shared_copy_flights(SharedDatabase *database,
 								SharedFlight **flights);
+
+/*
+ * What a relay cannot serve, instead of what it has said before; as much of it
+ * as there is room for is shown.
+ */
+extern void shared_show_troubles(SharedDatabase *database, int relay,
+								 const SharedTrouble *troubles, int count);
+
+/* What the relays cannot serve; palloc'd.  Returns how many. */
+extern int	shared_copy_troubles(SharedDatabase *database,
+								 SharedTrouble **troubles);
 
 #endif							/* BASE_SHARED_H */

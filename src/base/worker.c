@@ -202,3 +202,32 @@ worker_commit(void)
 	pgstat_report_stat(true);
 	pgstat_report_activity(STATE_IDLE, NULL);
 }
+
+ErrorData *
+worker_try(const char *activity, void (*step) (void *arg), void *arg)
+{
+	MemoryContext context = CurrentMemoryContext;
+	ErrorData  *volatile error = NULL;
+
+	PG_TRY();
+	{
+		if (!worker_begin(activity))
+			worker_exit("the extension is not there any more");
+		MemoryContextSwitchTo(context);
+		step(arg);
+		worker_commit();
+	}
+	PG_CATCH();
+	{
+		if (geterrcode() == ERRCODE_QUERY_CANCELED)
+			PG_RE_THROW();
+		MemoryContextSwitchTo(context);
+		error = CopyErrorData();
+		FlushErrorState();
+		AbortCurrentTransaction();
+		pgstat_report_activity(STATE_IDLE, NULL);
+	}
+	PG_END_TRY();
+	MemoryContextSwitchTo(context);
+	return error;
+}

@@ -1,15 +1,18 @@
 /*
  * flight.c
- *		outbox_flights: what the relays of this database have on their way.
+ *		outbox_flights and outbox_troubles: what the relays of this database
+ *		have on their way, and what they cannot serve.
  */
 #include "postgres.h"
 
 #include "funcapi.h"
+#include "utils/builtins.h"
 
 #include "base/compat.h"
 #include "base/shared.h"
 
 PG_FUNCTION_INFO_V1(outbox_flights);
+PG_FUNCTION_INFO_V1(outbox_troubles);
 
 /*
  * SQL: outbox_flights(), a row for each lane that a relay serves.
@@ -33,6 +36,33 @@ outbox_flights(PG_FUNCTION_ARGS)
 
 		values[0] = Int64GetDatum(flights[i].subscription);
 		values[1] = Int32GetDatum(flights[i].in_flight);
+		tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
+	}
+	return (Datum) 0;
+}
+
+/*
+ * SQL: outbox_troubles(), a row for each subscription that a relay cannot serve.
+ */
+Datum
+outbox_troubles(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
+	SharedDatabase *database = shared_find_my_database();
+	SharedTrouble *troubles;
+	int			count;
+
+	InitMaterializedSRF(fcinfo, 0);
+	if (database == NULL)
+		return (Datum) 0;
+	count = shared_copy_troubles(database, &troubles);
+	for (int i = 0; i < count; i++)
+	{
+		Datum		values[2];
+		bool		nulls[2] = {false, false};
+
+		values[0] = Int64GetDatum(troubles[i].subscription);
+		values[1] = CStringGetTextDatum(troubles[i].text);
 		tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
 	}
 	return (Datum) 0;

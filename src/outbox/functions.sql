@@ -299,13 +299,13 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
 	UPDATE @extschema@.outbox_subscription s
-	SET state = 'active', reason = NULL
+	SET state = 'active', reason = NULL, version = version + 1
 	WHERE id = @extschema@.outbox_subscription_id(outbox_resume.name);
 	PERFORM @extschema@.outbox_wake();
 END
 $$;
 COMMENT ON FUNCTION outbox_resume(text) IS
-	'Goes on with a subscription that was paused, or disabled by an answer of 410.';
+	'Goes on with a subscription that was paused, or disabled by an answer of 410; one that is stuck is tried at once.';
 
 CREATE FUNCTION outbox_redrive(name text, ids bigint[] DEFAULT NULL)
 RETURNS bigint
@@ -461,6 +461,13 @@ AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION outbox_flights() IS
 	'Internal: requests that are out, for each lane that a relay serves.';
 
+CREATE FUNCTION outbox_troubles(OUT subscription bigint, OUT trouble text)
+RETURNS SETOF record
+LANGUAGE C VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME';
+COMMENT ON FUNCTION outbox_troubles() IS
+	'Internal: what keeps a relay from serving a subscription, or some of its partitions.';
+
 CREATE VIEW outbox_dead WITH (security_barrier) AS
 SELECT s.name AS subscription, d.position, d.topic, d.key, d.type,
 	d.attempts, d.last_at, d.last_status, d.last_error, d.created_at
@@ -480,9 +487,10 @@ COMMENT ON VIEW outbox_attempts IS
 CREATE VIEW outbox_subscriptions WITH (security_barrier) AS
 SELECT s.name,
 	CASE WHEN NOT h.at_home THEN 'held'
+		WHEN s.state = 'active' AND t.trouble IS NOT NULL THEN 'stuck'
 		WHEN s.state = 'active' AND s.failing_since IS NOT NULL THEN 'failing'
 		ELSE s.state END AS state,
-	CASE WHEN h.at_home THEN s.reason
+	CASE WHEN h.at_home THEN coalesce(s.reason, t.trouble)
 		ELSE 'a copy of another database: see outbox_adopt()' END AS reason,
 	s.partitions, l.position, q.last_value - l.position AS lag_events,
 	coalesce(clock_timestamp() - e.created_at, '0') AS lag,
@@ -512,6 +520,8 @@ LEFT JOIN LATERAL (
 	WHERE subscription = s.id AND last_at IS NOT NULL
 	ORDER BY last_at DESC LIMIT 1) f ON true
 LEFT JOIN (SELECT subscription, sum(in_flight)::integer AS in_flight
-	FROM outbox_flights() GROUP BY subscription) w ON w.subscription = s.id;
+	FROM outbox_flights() GROUP BY subscription) w ON w.subscription = s.id
+LEFT JOIN (SELECT subscription, min(trouble) AS trouble
+	FROM outbox_troubles() GROUP BY subscription) t ON t.subscription = s.id;
 COMMENT ON VIEW outbox_subscriptions IS
 	'Each subscription: its state, how far behind it is, and what could not be delivered to it.';

@@ -80,10 +80,10 @@ outbox_xid_is_open(FullTransactionId xid, Snapshot snapshot)
 	FullTransactionId next = ReadNextFullTransactionId();
 	uint64		age;
 
+	if (!FullTransactionIdIsNormal(xid) || !FullTransactionIdPrecedes(xid, next))
+		return false;
 	if (FullTransactionIdEquals(xid, GetTopFullTransactionIdIfAny()))
 		return true;			/* though the snapshot does not say so */
-	if (!FullTransactionIdPrecedes(xid, next))
-		return false;
 	age = U64FromFullTransactionId(next) - U64FromFullTransactionId(xid);
 	if (age > PG_INT32_MAX)
 		return false;

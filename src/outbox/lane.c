@@ -20,8 +20,10 @@ lane_lock_tag(OutboxLaneId id)
 {
 	LOCKTAG		tag;
 
+	/* Of a number of partitions 6 bits are used. */
 	SET_LOCKTAG_ADVISORY(tag, MyDatabaseId, (uint32) id.subscription,
-						 (uint32) id.number, LANE_LOCK_KIND);
+						 (uint32) id.number ^ ((uint32) (id.subscription >> 32) << 6),
+						 LANE_LOCK_KIND);
 	return tag;
 }
 

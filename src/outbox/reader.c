@@ -19,7 +19,24 @@
 #include "utils/xid8.h"
 
 #include "base/query.h"
+#include "base/settings.h"
 #include "outbox/reader.h"
+
+/*
+ * Constraints keep such events out, but they can be dropped.
+ */
+#define UNLESS(condition, column) \
+	" WHEN (" condition ") IS NOT TRUE THEN 'column \"" column "\" has no valid value'"
+
+#define WRONG_COLUMN \
+	" CASE" \
+	UNLESS("isfinite(e.created_at)", "created_at") \
+	UNLESS("octet_length(e.topic) BETWEEN 1 AND 255", "topic") \
+	UNLESS("e.key IS NULL OR octet_length(e.key) <= 255", "key") \
+	UNLESS("e.type IS NULL OR octet_length(e.type) <= 255", "type") \
+	UNLESS("e.payload IS NOT NULL", "payload") \
+	UNLESS("e.headers IS NULL OR jsonb_typeof(e.headers) = 'object'", "headers") \
+	" END,"
 
 /*
  * Headers of the event replace those of the subscription, in whatever case.  The
@@ -29,11 +46,13 @@
 	"SELECT e.position, e.key, coalesce(e.type, e.topic), e.payload::text," \
 	" CASE WHEN s.headers IS NOT NULL OR e.headers IS NOT NULL THEN" \
 	"  ARRAY(SELECT DISTINCT ON (lower(h.key)) h.key || ': ' || h.value FROM (" \
-	"   SELECT 1, * FROM jsonb_each_text(e.headers) UNION ALL" \
+	"   SELECT 1, * FROM jsonb_each_text(CASE WHEN jsonb_typeof(e.headers) = 'object' THEN e.headers END)" \
+	"   UNION ALL" \
 	"   SELECT 2, * FROM jsonb_each_text(s.headers)) AS h(rank, key, value)" \
 	"   ORDER BY lower(h.key), h.rank) END," \
 	" to_char(e.created_at AT TIME ZONE 'UTC'," \
-	"  'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"'), e.created_at,"
+	"  'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"'), e.created_at," \
+	WRONG_COLUMN
 
 #define NEW_EVENT_COLUMNS EVENT_COLUMNS \
 	" coalesce(e.deliver_at > clock_timestamp(), false)," \
@@ -151,14 +170,19 @@ reader_event(uint64 row)
 	event.wire_key = reader_utf8_text(row, 2);
 	event.type = reader_utf8_text(row, 3);
 	event.payload = reader_utf8_text(row, 4);
-	Assert(event.payload != NULL);
 	event.headers = reader_text_list(row, 5);
 	event.created_at = query_text(row, 6);
 	event.created_us = reader_microseconds(row, 7);
-	event.scheduled = DatumGetBool(query_datum(row, 8, &isnull));
-	event.in_order = DatumGetBool(query_datum(row, 9, &isnull)) && !event.scheduled;
-	event.blocked = DatumGetBool(query_datum(row, 10, &isnull)) && event.in_order;
-	event.attempts = DatumGetInt32(query_datum(row, 11, &isnull));
+	event.wrong = query_text(row, 8);
+	event.scheduled = DatumGetBool(query_datum(row, 9, &isnull));
+	event.in_order = DatumGetBool(query_datum(row, 10, &isnull)) &&
+		event.key != NULL && !event.scheduled;
+	event.blocked = DatumGetBool(query_datum(row, 11, &isnull)) && event.in_order;
+	event.attempts = DatumGetInt32(query_datum(row, 12, &isnull));
+	event.attempts = Min(Max(event.attempts, 0), OUTBOX_ATTEMPTS_MAX);
+	if (event.payload != NULL &&
+		strlen(event.payload) / (1024 * 1024) > SETTINGS_OUTBOX_PAYLOAD_MAX_MB)
+		event.wrong = "the payload is too large";
 	return event;
 }
 
@@ -201,7 +225,7 @@ reader_fetch(OutboxBatch *batch, SavedQuery *query, Datum *values,
 		MemoryContextSwitchTo(old);
 		SPI_freetuptable(SPI_tuptable);
 		batch->count++;
-		batch->bytes += strlen(event->payload);
+		batch->bytes += event->payload ? strlen(event->payload) : 0;
 		batch->cut = batch->count >= max_events ||
 			batch->bytes > OUTBOX_BATCH_BYTES_MAX;
 	}
@@ -368,7 +392,7 @@ outbox_read_batch(const OutboxHorizon *horizon, OutboxLaneId id,
 	OutboxBatch batch = reader_new_batch(lane, horizon->straggler_count, context);
 	int64		readable = Max(lane->position,
 							   Min(horizon->max_position, horizon->young_lo - 1));
-	int64		limit = Min(readable, lane->position + OUTBOX_RANGE_MAX);
+	int64		limit = lane->position + Min(readable - lane->position, OUTBOX_RANGE_MAX);
 
 	reader_sort_stragglers(&batch, horizon, limit);
 	batch.still_open = batch.after.straggler_count;
@@ -430,5 +454,5 @@ outbox_next_due_at(OutboxLaneId id, Datum positions)
 	values[2] = positions;
 	if (query_run(&next_due_at, values, NULL, true) == 0)
 		return 0;
-	return query_int64(0, 1);
+	return Max(query_int64(0, 1), 1);	/* the time 0 is none */
 }

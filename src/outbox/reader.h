@@ -16,6 +16,7 @@
 #define OUTBOX_BATCH_MAX 500	/* events that are read at once for one lane */
 #define OUTBOX_BATCH_BYTES_MAX (8 * 1024 * 1024)	/* of their payloads */
 #define OUTBOX_RANGE_MAX 5000	/* positions that are looked through at once */
+#define OUTBOX_ATTEMPTS_MAX (PG_INT32_MAX - 1)	/* that are counted */
 #define OUTBOX_GRACE_MS 100		/* how long an open transaction is waited for */
 
 /* What one look at log, register and transactions found, in that order. */
@@ -66,6 +67,8 @@ typedef struct OutboxEvent
 	bool		in_order;		/* it goes one by one with others of its key */
 	bool		blocked;		/* an earlier one of its key is waiting */
 	int			attempts;		/* made before */
+	const char *wrong;			/* why it cannot be sent, if so: type, payload
+								 * and created_at may be NULL then */
 } OutboxEvent;
 
 typedef struct OutboxBatch

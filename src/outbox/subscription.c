@@ -14,17 +14,46 @@
 #include "base/query.h"
 #include "outbox/subscription.h"
 
+/*
+ * Constraints keep such rows out, but they can be dropped.  What is wrong in one
+ * row must not be an error, which would be one for all.
+ */
+#define UNLESS(condition, column) \
+	" WHEN (" condition ") IS NOT TRUE THEN 'column \"" column "\" has no valid value'"
+
+#define WRONG_COLUMN \
+	" CASE" \
+	UNLESS("octet_length(s.name) BETWEEN 1 AND 255", "name") \
+	UNLESS("octet_length(s.url) BETWEEN 1 AND 2048", "url") \
+	UNLESS("cardinality(s.topics) BETWEEN 1 AND 100", "topics") \
+	UNLESS("s.secret IS NOT NULL", "secret") \
+	UNLESS("s.headers IS NULL OR jsonb_typeof(s.headers) = 'object'", "headers") \
+	UNLESS("s.format IN ('standard', 'cloudevents')", "format") \
+	UNLESS("s.ordered IS NOT NULL", "ordered") \
+	UNLESS("s.max_in_flight BETWEEN 1 AND 256", "max_in_flight") \
+	UNLESS("s.timeout BETWEEN '1 ms' AND '1 h'", "timeout") \
+	UNLESS("cardinality(s.retry_schedule) BETWEEN 1 AND 100", "retry_schedule") \
+	UNLESS("s.partitions BETWEEN 1 AND 64", "partitions") \
+	" WHEN l.lane IS NULL THEN 'outbox_lane has no row of it'" \
+	UNLESS("l.lane BETWEEN 0 AND s.partitions - 1", "lane") \
+	UNLESS("l.position >= 0", "position") \
+	" WHEN l.position > (SELECT CASE WHEN is_called THEN last_value ELSE 0 END" \
+	"  FROM @extschema@.outbox_position_seq)" \
+	"  THEN 'its position is beyond the end of the log'" \
+	" END"
+
 static SavedQuery read_subscriptions = {
-	.sql = "SELECT s.id, l.lane, s.name, s.url, s.secret,"
+	.sql = "SELECT s.id, coalesce(l.lane, 0), s.name, s.url, s.secret,"
 	" CASE WHEN s.old_until > clock_timestamp() THEN s.old_secret END,"
 	" s.failing_since IS NOT NULL, s.format = 'cloudevents', s.ordered, s.max_in_flight,"
-	" @extschema@.outbox_milliseconds(s.timeout),"
-	" ARRAY(SELECT @extschema@.outbox_milliseconds(r.wait)"
-	"  FROM unnest(s.retry_schedule) WITH ORDINALITY AS r(wait, number)"
-	"  ORDER BY r.number),"
-	" l.position, l.stragglers, l.straggler_froms, s.version"
+	" CASE WHEN s.timeout BETWEEN '1 ms' AND '1 h' THEN @extschema@.outbox_milliseconds(s.timeout) END,"
+	" CASE WHEN cardinality(s.retry_schedule) <= 100 THEN"
+	"  ARRAY(SELECT CASE WHEN r.wait BETWEEN '0' AND '366 days' THEN @extschema@.outbox_milliseconds(r.wait) END"
+	"   FROM unnest(s.retry_schedule) WITH ORDINALITY AS r(wait, number)"
+	"   ORDER BY r.number) END,"
+	" l.position, l.stragglers, l.straggler_froms, s.version, s.partitions," WRONG_COLUMN
 	" FROM @extschema@.outbox_subscription s"
-	" JOIN @extschema@.outbox_lane l ON l.subscription = s.id"
+	" LEFT JOIN @extschema@.outbox_lane l ON l.subscription = s.id"
 	" WHERE s.state = 'active' ORDER BY s.id, l.lane"
 };
 
@@ -38,50 +67,61 @@ static SavedQuery read_identity = {
 };
 
 /*
- * The elements of a bigint[] or xid8[]: eight bytes each.
+ * The elements of a bigint[] or xid8[]: eight bytes each.  NULL: it is null, or
+ * one of them is.
  */
 static int64 *
 subscription_array(uint64 row, int column, int *count)
 {
 	bool		isnull;
-	ArrayType  *array = DatumGetArrayTypePCopy(query_datum(row, column, &isnull));
+	Datum		value = query_datum(row, column, &isnull);
+	ArrayType  *array;
 
-	if (ARR_HASNULL(array))
-		elog(ERROR, "an array of subscription \"%s\" has a null in it",
-			 query_text(row, 3));
+	if (isnull)
+		return NULL;
+	array = DatumGetArrayTypePCopy(value);
+	if (array_contains_nulls(array))
+		return NULL;
 	*count = ArrayGetNItems(ARR_NDIM(array), ARR_DIMS(array));
 	return (int64 *) ARR_DATA_PTR(array);
 }
 
-static OutboxLane
-subscription_lane(uint64 row)
+static void
+subscription_lane(OutboxSubscription *subscription, uint64 row)
 {
-	OutboxLane	lane;
+	OutboxLane *lane = &subscription->lane;
 	int			count;
 	int64	   *xids = subscription_array(row, 14, &count);
-	int64	   *froms = subscription_array(row, 15, &lane.straggler_count);
+	int64	   *froms = subscription_array(row, 15, &lane->straggler_count);
 
-	Assert(count == lane.straggler_count);
-	lane.position = query_int64(row, 13);
-	lane.stragglers = palloc(count * sizeof(OutboxStraggler) + 1);
+	if (xids == NULL || froms == NULL || count != lane->straggler_count)
+	{
+		subscription->wrong = "column \"stragglers\" has no valid value";
+		return;
+	}
+	lane->position = query_int64(row, 13);
+	lane->stragglers = palloc(count * sizeof(OutboxStraggler) + 1);
 	for (int i = 0; i < count; i++)
 	{
-		lane.stragglers[i].xid = FullTransactionIdFromU64((uint64) xids[i]);
-		lane.stragglers[i].from = froms[i];
+		lane->stragglers[i].xid = FullTransactionIdFromU64((uint64) xids[i]);
+		lane->stragglers[i].from = froms[i];
 	}
-	return lane;
 }
 
 static OutboxSubscription
 subscription_row(uint64 row)
 {
-	OutboxSubscription subscription;
+	OutboxSubscription subscription = {0};
 	bool		isnull;
 
 	subscription.id.subscription = query_int64(row, 1);
 	subscription.id.number = DatumGetInt32(query_datum(row, 2, &isnull));
 	subscription.version = query_int64(row, 16);
+	subscription.partitions = DatumGetInt32(query_datum(row, 17, &isnull));
 	subscription.name = query_text(row, 3);
+	subscription.wrong = query_text(row, 18);
+	if (subscription.wrong != NULL)
+		return subscription;
 	subscription.url = query_text(row, 4);
 	subscription.secret = query_text(row, 5);
 	subscription.old_secret = query_text(row, 6);
@@ -92,8 +132,29 @@ subscription_row(uint64 row)
 	subscription.timeout_ms = (int) query_int64(row, 11);
 	subscription.schedule_ms = subscription_array(row, 12,
 												  &subscription.schedule_count);
-	subscription.lane = subscription_lane(row);
+	if (subscription.schedule_ms == NULL)
+		subscription.wrong = "column \"retry_schedule\" has no valid value";
+	else
+		subscription_lane(&subscription, row);
 	return subscription;
+}
+
+/*
+ * Of the rows of one subscription: is there one for each partition?  Nobody
+ * would read the events of a partition that has none.
+ */
+static void
+subscription_count_lanes(OutboxSubscription *rows, int count)
+{
+	int			lanes = 0;
+
+	for (int i = 0; i < count; i++)
+		lanes += rows[i].id.number >= 0 && rows[i].id.number < rows[i].partitions;
+	for (int i = 0; i < count; i++)
+	{
+		if (rows[i].wrong == NULL && lanes != rows[i].partitions)
+			rows[i].wrong = "outbox_lane does not have a row for each of its partitions";
+	}
 }
 
 int
@@ -101,11 +162,22 @@ outbox_read_subscriptions(OutboxSubscription **subscriptions,
 						  MemoryContext context)
 {
 	uint64		count = query_run(&read_subscriptions, NULL, NULL, true);
+	uint64		first = 0;		/* row of this subscription */
 	MemoryContext old = MemoryContextSwitchTo(context);
 
 	*subscriptions = palloc((count + 1) * sizeof(OutboxSubscription));
 	for (uint64 i = 0; i < count; i++)
-		(*subscriptions)[i] = subscription_row(i);
+	{
+		OutboxSubscription *row = &(*subscriptions)[i];
+
+		*row = subscription_row(i);
+		if (row->id.subscription != (*subscriptions)[first].id.subscription)
+		{
+			subscription_count_lanes(&(*subscriptions)[first], i - first);
+			first = i;
+		}
+	}
+	subscription_count_lanes(&(*subscriptions)[first], count - first);
 	MemoryContextSwitchTo(old);
 	return (int) count;
 }

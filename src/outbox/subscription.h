@@ -24,6 +24,10 @@ typedef struct OutboxSubscription
 	int64	   *schedule_ms;
 	bool		failing;		/* its endpoint, as a whole */
 	OutboxLane	lane;
+	int			partitions;
+	const char *wrong;			/* why it cannot be served; NULL: it can.  If
+								 * not, name may be NULL, and url to lane are
+								 * not there */
 } OutboxSubscription;
 
 /*

@@ -145,7 +145,10 @@ CREATE INDEX outbox_delivery_key_idx
 COMMENT ON TABLE outbox_delivery IS
 	'Events that wait for a retry or their time, are parked behind one of the same key, or are dead.';
 
-/* The attempts that failed, for as long as their event is an exception. */
+/*
+ * The attempts that failed, for as long as their event is an exception.  They
+ * are numbered from 1 again when the event is redriven.
+ */
 CREATE TABLE outbox_attempt (
 	subscription bigint NOT NULL,
 	position     bigint NOT NULL,
@@ -154,9 +157,9 @@ CREATE TABLE outbox_attempt (
 	duration_ms  integer NOT NULL,
 	status       integer,
 	error        text,
-	answer       text
+	answer       text,
+	PRIMARY KEY (subscription, position, attempt, at)
 );
-CREATE INDEX outbox_attempt_event_idx ON outbox_attempt (subscription, position);
 COMMENT ON TABLE outbox_attempt IS
 	'Failed attempts of the events in outbox_delivery.  Answers may quote payloads: for the owner only.';
 

@@ -52,6 +52,16 @@ endpoint_free(Endpoint *endpoint)
 	pfree(endpoint);
 }
 
+void
+endpoint_set_name(Endpoint *endpoint, const OutboxSubscription *subscription)
+{
+	if (subscription->name != NULL)
+		strlcpy(endpoint->name, subscription->name, sizeof(endpoint->name));
+	else
+		snprintf(endpoint->name, sizeof(endpoint->name), "%lld",
+				 (long long) endpoint->id.subscription);
+}
+
 static Run *
 endpoint_first_run(const Endpoint *endpoint)
 {
@@ -116,8 +126,8 @@ endpoint_has_room(const Endpoint *endpoint, List *runs)
 	return endpoint_undecided(runs) < endpoint->max_in_flight + OUTBOX_BATCH_MAX / 2;
 }
 
-bool
-endpoint_wants_events(const Endpoint *endpoint)
+static bool
+endpoint_can_take_events(const Endpoint *endpoint)
 {
 	int			ahead = 0;
 	ListCell   *cell;
@@ -131,6 +141,13 @@ endpoint_wants_events(const Endpoint *endpoint)
 	return ahead < ENDPOINT_AHEAD_MAX &&
 		list_length(endpoint->new_runs) < ENDPOINT_RUNS_MAX &&
 		endpoint_has_room(endpoint, endpoint->new_runs);
+}
+
+bool
+endpoint_wants_events(const Endpoint *endpoint)
+{
+	return !trouble_present(&endpoint->trouble) &&
+		endpoint_can_take_events(endpoint);
 }
 
 static bool
@@ -160,7 +177,7 @@ endpoint_can_settle(const Endpoint *endpoint)
 bool
 endpoint_wants_pass(const Endpoint *endpoint)
 {
-	if (endpoint->busy_until != 0)
+	if (endpoint->busy_until != 0 || trouble_present(&endpoint->trouble))
 		return false;
 	return endpoint_can_settle(endpoint) ||
 		(endpoint->more && endpoint_wants_events(endpoint));
@@ -179,6 +196,8 @@ endpoint_next_timer(const Endpoint *endpoint)
 {
 	TimestampTz next = endpoint->busy_until;
 
+	if (trouble_present(&endpoint->trouble))
+		return endpoint_earlier(next, endpoint->trouble.retry_at);
 	if (!endpoint->active || endpoint->draining)
 		return next;
 	if (!endpoint->breaker.open)
@@ -240,6 +259,8 @@ endpoint_send(Endpoint *endpoint, int limit, const char *identity)
 	int			sent = 0;
 	ListCell   *cell;
 
+	if (trouble_present(&endpoint->trouble))
+		return;
 	room = Min(room, limit);
 	foreach(cell, endpoint->due_runs)
 		sent += run_send(lfirst(cell), room - sent, identity);
@@ -270,50 +291,51 @@ endpoint_discard(Endpoint *endpoint)
 }
 
 /*
- * Takes the runs at the head of the queue that have finished out of it, and
- * moves the lane behind them.
+ * Moves the lane behind the runs at the head of the queue that have finished.
  */
-static List *
-endpoint_move(Endpoint *endpoint, List *settled)
+static void
+endpoint_move(Endpoint *endpoint)
 {
 	Run		   *last = NULL;
 	int64		delivered = 0;
+	ListCell   *cell;
+
+	foreach(cell, endpoint->new_runs)
+	{
+		if (!run_is_finished(lfirst(cell)))
+			break;
+		last = lfirst(cell);
+		delivered += run_delivered(last);
+	}
+	if (last != NULL && !endpoint->discarding)
+		outbox_move_lane(endpoint->id, run_lane_after(last), delivered);
+}
+
+/*
+ * Frees the runs that have been written down as a whole.
+ */
+static void
+endpoint_free_finished(Endpoint *endpoint)
+{
+	ListCell   *cell;
 
 	while (endpoint->new_runs != NIL &&
 		   run_is_finished(endpoint_first_run(endpoint)))
 	{
-		last = endpoint_first_run(endpoint);
-		delivered += run_delivered(last);
-		settled = lappend(settled, last);
+		run_free(endpoint_first_run(endpoint));
 		endpoint->new_runs = list_delete_first(endpoint->new_runs);
 	}
-	if (last == NULL)
-		return settled;
-	if (!endpoint->discarding)
-		outbox_move_lane(endpoint->id, run_lane_after(last), delivered);
 	if (endpoint->new_runs != NIL)
 		run_is_first(endpoint_first_run(endpoint));
-	return settled;
-}
-
-/*
- * Takes the runs of exceptions that have finished out of their list.
- */
-static List *
-endpoint_finish_due(Endpoint *endpoint, List *settled)
-{
-	ListCell   *cell;
-
 	foreach(cell, endpoint->due_runs)
 	{
 		Run		   *run = lfirst(cell);
 
 		if (!run_is_finished(run))
 			continue;
-		settled = lappend(settled, run);
 		endpoint->due_runs = foreach_delete_current(endpoint->due_runs, cell);
+		run_free(run);
 	}
-	return settled;
 }
 
 /*
@@ -348,23 +370,52 @@ endpoint_settle_runs(Endpoint *endpoint)
 }
 
 /*
+ * What that has written is committed.
+ */
+static void
+endpoint_settled_runs(Endpoint *endpoint)
+{
+	ListCell   *cell;
+	bool		at_head = true;
+
+	foreach(cell, endpoint->new_runs)
+	{
+		Run		   *run = lfirst(cell);
+
+		if (endpoint->discarding)
+			break;
+		at_head &= run_is_finished(run);
+		if (at_head || run_has_news(run))
+			run_settled(run, at_head);
+	}
+	foreach(cell, endpoint->due_runs)
+		run_settled(lfirst(cell), run_is_finished(lfirst(cell)));
+}
+
+/*
  * Writes down that the endpoint fails as a whole, or does no longer.  What is
  * written down then comes back with the subscription, to all its lanes.
  */
-static void
+static bool
 endpoint_settle_breaker(Endpoint *endpoint)
+{
+	const Breaker *breaker = &endpoint->breaker;
+
+	if (!breaker->trip_wanted && !breaker->reset_wanted)
+		return false;
+	if (outbox_set_failing(endpoint->id.subscription, breaker->trip_wanted))
+		return true;
+	endpoint->busy_until = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
+													   ENDPOINT_BUSY_MS);
+	return false;
+}
+
+static void
+endpoint_settled_breaker(Endpoint *endpoint)
 {
 	Breaker    *breaker = &endpoint->breaker;
 	bool		failing = breaker->trip_wanted;
 
-	if (!breaker->trip_wanted && !breaker->reset_wanted)
-		return;
-	if (!outbox_set_failing(endpoint->id.subscription, failing))
-	{
-		endpoint->busy_until = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
-														   ENDPOINT_BUSY_MS);
-		return;
-	}
 	breaker->trip_wanted = false;
 	breaker->reset_wanted = false;
 	if (failing)
@@ -377,35 +428,45 @@ endpoint_settle_breaker(Endpoint *endpoint)
 				(errmsg("the endpoint of subscription \"%s\" works again", endpoint->name)));
 }
 
-List *
-endpoint_settle(Endpoint *endpoint, List *settled)
+bool
+endpoint_is_to_settle(Endpoint *endpoint, TimestampTz now)
 {
-	MemoryContext caller = CurrentMemoryContext;
-	int64		position;
-	OutboxLock	lock;
-
 	endpoint->busy_until = 0;
-	if (!endpoint_can_settle(endpoint))
-		return settled;
-	lock = endpoint_lock(endpoint, &position);
-	if (lock == OUTBOX_BUSY)
-		return settled;
-	endpoint->gone = lock == OUTBOX_GONE;
+	return endpoint_can_settle(endpoint) &&
+		!trouble_waits(&endpoint->trouble, now);
+}
+
+void
+endpoint_settle(Endpoint *endpoint)
+{
+	int64		position;
+
+	endpoint->breaker_settled = false;
+	endpoint->lock = endpoint_lock(endpoint, &position);
+	if (endpoint->lock == OUTBOX_BUSY)
+		return;
+	endpoint->gone = endpoint->lock == OUTBOX_GONE;
 	if (endpoint->gone ||
 		(endpoint->new_runs &&
 		 position != run_lane_before(endpoint_first_run(endpoint))->position))
 		endpoint_discard(endpoint);
-	if (lock == OUTBOX_LOCKED)
-	{
-		endpoint_settle_runs(endpoint);
-		endpoint_settle_breaker(endpoint);
-	}
-	MemoryContextSwitchTo(caller);
-	settled = endpoint_move(endpoint, settled);
-	MemoryContextSwitchTo(caller);
-	settled = endpoint_finish_due(endpoint, settled);
-	MemoryContextSwitchTo(caller);
-	return settled;
+	if (endpoint->gone)
+		return;
+	endpoint_settle_runs(endpoint);
+	endpoint->breaker_settled = endpoint_settle_breaker(endpoint);
+	endpoint_move(endpoint);
+}
+
+void
+endpoint_settled(Endpoint *endpoint)
+{
+	if (endpoint->lock == OUTBOX_BUSY)
+		return;
+	if (endpoint->lock == OUTBOX_LOCKED)
+		endpoint_settled_runs(endpoint);
+	if (endpoint->breaker_settled)
+		endpoint_settled_breaker(endpoint);
+	endpoint_free_finished(endpoint);
 }
 
 /*
@@ -433,19 +494,25 @@ endpoint_start_run(Endpoint *endpoint, const OutboxSubscription *subscription,
 }
 
 static List *
-endpoint_append_run(List *runs, Run *run, MemoryContext context)
+endpoint_append_run(List *runs, Run *run, MemoryContext context,
+					MemoryContext parent)
 {
-	MemoryContext old = MemoryContextSwitchTo(context);
+	MemoryContext old = MemoryContextSwitchTo(parent);
 
 	runs = lappend(runs, run);
 	MemoryContextSwitchTo(old);
+	MemoryContextSetParent(context, parent);
 	return runs;
 }
 
+/*
+ * The memory of a run, which goes with the current context until
+ * endpoint_append_run has kept it: reading may fail.
+ */
 static MemoryContext
-endpoint_run_context(MemoryContext parent)
+endpoint_run_context(void)
 {
-	return AllocSetContextCreate(parent, "idempotency run",
+	return AllocSetContextCreate(CurrentMemoryContext, "idempotency run",
 								 ALLOCSET_DEFAULT_SIZES);
 }
 
@@ -458,7 +525,7 @@ endpoint_read_new(Endpoint *endpoint, const OutboxSubscription *subscription,
 				  const OutboxHorizon *horizon, RunKind kind, int max_events,
 				  MemoryContext parent)
 {
-	MemoryContext context = endpoint_run_context(parent);
+	MemoryContext context = endpoint_run_context();
 	Run		   *last = endpoint_last_run(endpoint);
 	const OutboxLane *lane = last ? run_lane_after(last) : &subscription->lane;
 	OutboxBatch batch = outbox_read_batch(horizon, endpoint->id, lane,
@@ -471,7 +538,8 @@ endpoint_read_new(Endpoint *endpoint, const OutboxSubscription *subscription,
 		Run		   *run = endpoint_start_run(endpoint, subscription, batch, kind,
 											 context);
 
-		endpoint->new_runs = endpoint_append_run(endpoint->new_runs, run, parent);
+		endpoint->new_runs = endpoint_append_run(endpoint->new_runs, run,
+												 context, parent);
 		return true;
 	}
 	if (batch.moved && last)
@@ -507,7 +575,7 @@ static bool
 endpoint_read_waiting(Endpoint *endpoint, const OutboxSubscription *subscription,
 					  RunKind kind, MemoryContext parent)
 {
-	MemoryContext context = endpoint_run_context(parent);
+	MemoryContext context = endpoint_run_context();
 	OutboxBatch batch = kind == RUN_DUE ?
 		outbox_read_due(endpoint->id, endpoint_due_positions(endpoint), context) :
 		outbox_read_longest_waiting(endpoint->id, context);
@@ -519,12 +587,13 @@ endpoint_read_waiting(Endpoint *endpoint, const OutboxSubscription *subscription
 		return false;
 	}
 	run = endpoint_start_run(endpoint, subscription, batch, kind, context);
-	if (run_is_finished(run))
+	if (run_is_finished(run) && !run_has_news(run))
 	{
 		run_free(run);
 		return false;
 	}
-	endpoint->due_runs = endpoint_append_run(endpoint->due_runs, run, parent);
+	endpoint->due_runs = endpoint_append_run(endpoint->due_runs, run, context,
+											 parent);
 	return true;
 }
 
@@ -604,7 +673,7 @@ endpoint_read(Endpoint *endpoint, const OutboxSubscription *subscription,
 	Breaker    *breaker = &endpoint->breaker;
 	Run		   *first;
 
-	strlcpy(endpoint->name, subscription->name, sizeof(endpoint->name));
+	endpoint_set_name(endpoint, subscription);
 	endpoint->max_in_flight = subscription->max_in_flight;
 	if (endpoint->version != subscription->version)
 	{
@@ -627,11 +696,11 @@ endpoint_read(Endpoint *endpoint, const OutboxSubscription *subscription,
 		endpoint_probe(endpoint, subscription, horizon, context);
 		return false;
 	}
-	if (endpoint_wants_events(endpoint))
+	if (endpoint_can_take_events(endpoint))
 		(void) endpoint_read_new(endpoint, subscription, horizon, RUN_NEW,
 								 OUTBOX_BATCH_MAX, context);
 	if (!endpoint->draining)
 		endpoint_read_due(endpoint, subscription, context);
 	return endpoint->busy_until == 0 && endpoint->more &&
-		endpoint_wants_events(endpoint);
+		endpoint_can_take_events(endpoint);
 }

@@ -10,6 +10,7 @@
 #include "outbox/subscription.h"
 #include "relay/breaker.h"
 #include "relay/run.h"
+#include "relay/trouble.h"
 
 typedef struct Endpoint
 {
@@ -28,10 +29,19 @@ typedef struct Endpoint
 	Breaker		breaker;
 	TimestampTz next_due_at;	/* 0: nothing waits, or a due run is on */
 	TimestampTz busy_until;		/* its rows were locked; 0: they were not */
+	OutboxLock	lock;			/* what endpoint_settle found */
+	bool		breaker_settled;	/* and did */
+	Trouble		trouble;
+	int64		tried_version;	/* of the subscription, when it was tried last */
+	uint64		read_in_pass;
 } Endpoint;
 
 /* Makes one, in the current memory context. */
 extern Endpoint *endpoint_create(OutboxLaneId id);
+
+/* Notes the name of the subscription, or something like it if it has none. */
+extern void endpoint_set_name(Endpoint *endpoint,
+							  const OutboxSubscription *subscription);
 
 /* Lets go of its lane; it has no runs any more. */
 extern void endpoint_free(Endpoint *endpoint);
@@ -61,11 +71,15 @@ extern bool endpoint_is_idle(const Endpoint *endpoint);
 extern int	endpoint_in_flight(const Endpoint *endpoint);
 extern Size endpoint_bytes(const Endpoint *endpoint);
 
+/* Is there something that can be written down now? */
+extern bool endpoint_is_to_settle(Endpoint *endpoint, TimestampTz now);
+
 /*
- * Inside a transaction: writes down what can be; appends runs that are to be
- * freed after the commit to settled, in the current memory context.
+ * Inside a transaction: writes down what can be.  endpoint_settled is for when
+ * that has been committed; if it is not, nothing is forgotten of it.
  */
-extern List *endpoint_settle(Endpoint *endpoint, List *settled);
+extern void endpoint_settle(Endpoint *endpoint);
+extern void endpoint_settled(Endpoint *endpoint);
 
 /*
  * Inside a transaction: reads what is next, with the subscription as it is

@@ -2,11 +2,12 @@
  * relay.c
  *		The worker that delivers the events of one database's outbox.
  *
- * It lives in a loop of two kinds of steps.  A pass is a short transaction: it
- * settles the runs that have finished, reads what is next for each lane, and
- * starts runs with it.  Between passes, with no transaction and no snapshot
- * open, it moves requests on and sleeps until a latch, a socket or a due time.
- * Lanes do not wait for each other (endpoint.c).
+ * It lives in a loop of two kinds of steps.  A pass is two short transactions:
+ * one settles the runs that have finished, the other reads what is next for
+ * each lane, and runs are started with it.  Between passes, with no transaction
+ * and no snapshot open, it moves requests on and sleeps until a latch, a socket
+ * or a due time.  Lanes do not wait for each other (endpoint.c), and one whose
+ * rows cannot be read or written stops none of the others (trouble.c).
  *
  * A database can have several relays.  Which of them a lane is meant for
  * follows from its number and from the relays that are there; who has its lock
@@ -19,6 +20,7 @@
 #include "postgres.h"
 
 #include "access/xlog.h"
+#include "commands/trigger.h"
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "storage/ipc.h"
@@ -73,6 +75,9 @@ typedef struct Relay
 	TimestampTz rest_until;		/* no pass without need */
 	bool		pass_wanted;
 	bool		pass_urgent;	/* there is more to send at once */
+	uint64		pass;			/* its number */
+	Endpoint   *reading;		/* which lane an error is about; or NULL */
+	bool		troubles_changed;
 } Relay;
 
 static Endpoint *
@@ -97,18 +102,151 @@ relay_endpoint(Relay *relay, OutboxLaneId id)
 }
 
 /*
- * Settles what can be; returns the runs to free after the commit, as a list in
- * the memory of this turn.
+ * Has a subscription this trouble already, in another lane?
  */
-static List *
-relay_settle(Relay *relay)
+static bool
+relay_knows_trouble(Relay *relay, const Endpoint *endpoint)
 {
-	List	   *settled = NIL;
 	ListCell   *cell;
 
 	foreach(cell, relay->endpoints)
-		settled = endpoint_settle(lfirst(cell), settled);
-	return settled;
+	{
+		const Endpoint *other = lfirst(cell);
+
+		if (other != endpoint &&
+			other->id.subscription == endpoint->id.subscription &&
+			strcmp(other->trouble.text, endpoint->trouble.text) == 0)
+			return true;
+	}
+	return false;
+}
+
+/*
+ * Sets a lane apart until another try succeeds.  Where the error comes from is
+ * for the log only.
+ */
+static void
+relay_note_trouble(Relay *relay, Endpoint *endpoint, const char *text,
+				   const char *where)
+{
+	if (!trouble_note(&endpoint->trouble, text, GetCurrentTimestamp()))
+		return;
+	relay->troubles_changed = true;
+	if (relay_knows_trouble(relay, endpoint))
+		return;
+	ereport(WARNING,
+			(errmsg("subscription \"%s\" is stuck: %s",
+					endpoint->name, endpoint->trouble.text),
+			 where ? errdetail_log("%s", where) : 0,
+			 errhint("It is tried again now and then, and at once after outbox_alter() or outbox_resume().")));
+}
+
+static void
+relay_end_trouble(Relay *relay, Endpoint *endpoint)
+{
+	char		text[SHARED_TROUBLE_MAX];
+
+	strlcpy(text, endpoint->trouble.text, sizeof(text));
+	if (!trouble_end(&endpoint->trouble))
+		return;
+	relay->troubles_changed = true;
+	ereport(LOG,
+			(errmsg("subscription \"%s\" is not stuck any more: %s",
+					endpoint->name, text)));
+}
+
+/*
+ * Shows what is stuck to who looks at outbox_subscriptions: each subscription
+ * once, with one of its troubles.
+ */
+static void
+relay_show_troubles(Relay *relay)
+{
+	SharedTrouble troubles[SHARED_TROUBLES_MAX];
+	int			count = 0;
+	ListCell   *cell;
+
+	foreach(cell, relay->endpoints)
+	{
+		const Endpoint *endpoint = lfirst(cell);
+		int			known = 0;
+
+		if (!trouble_present(&endpoint->trouble))
+			continue;
+		while (known < count &&
+			   troubles[known].subscription != endpoint->id.subscription)
+			known++;
+		if (known < count || count == SHARED_TROUBLES_MAX)
+			continue;
+		troubles[count].relay = relay->number;
+		troubles[count].subscription = endpoint->id.subscription;
+		strlcpy(troubles[count++].text, endpoint->trouble.text, SHARED_TROUBLE_MAX);
+	}
+	shared_show_troubles(relay->database, relay->number, troubles, count);
+	relay->troubles_changed = false;
+}
+
+static void
+relay_settle_step(void *endpoints)
+{
+	ListCell   *cell;
+
+	foreach(cell, (List *) endpoints)
+		endpoint_settle(lfirst(cell));
+}
+
+/*
+ * Settles some lanes in one transaction.  If that fails, each half of them is
+ * tried by itself, until the one that it is about is alone.
+ */
+static void
+relay_settle_together(Relay *relay, List *endpoints)
+{
+	int			half = list_length(endpoints) / 2;
+	ErrorData  *error;
+	ListCell   *cell;
+
+	if (endpoints == NIL)
+		return;
+	error = worker_try("relay settles", relay_settle_step, endpoints);
+	if (error == NULL)
+	{
+		foreach(cell, endpoints)
+			endpoint_settled(lfirst(cell));
+	}
+	else if (half == 0)
+		relay_note_trouble(relay, linitial(endpoints), error->message,
+						   error->context);
+	else
+	{
+		relay_settle_together(relay, list_copy_head(endpoints, half));
+		relay_settle_together(relay, list_copy_tail(endpoints, half));
+	}
+}
+
+/*
+ * Settles what can be.  What has failed before is tried apart, so that it does
+ * not fail for the others again.
+ */
+static void
+relay_settle(Relay *relay)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	List	   *together = NIL;
+	ListCell   *cell;
+
+	foreach(cell, relay->endpoints)
+	{
+		Endpoint   *endpoint = lfirst(cell);
+
+		if (!endpoint_is_to_settle(endpoint, now))
+			continue;
+		if (trouble_present(&endpoint->trouble))
+			relay_settle_together(relay, list_make1(endpoint));
+		else
+			together = lappend(together, endpoint);
+	}
+	relay_settle_together(relay, together);
 }
 
 /*
@@ -157,6 +295,7 @@ relay_drop_inactive(Relay *relay)
 		if (!endpoint_is_idle(endpoint))
 			continue;
 		relay->endpoints = foreach_delete_current(relay->endpoints, cell);
+		relay->troubles_changed |= trouble_present(&endpoint->trouble);
 		endpoint_free(endpoint);
 	}
 }
@@ -171,7 +310,8 @@ relay_take_lane(Relay *relay, OutboxLaneId id)
 	Endpoint   *endpoint;
 
 	if (relay->rank < 0 ||
-		(id.subscription + id.number) % relay->relays != relay->rank)
+		((uint64) id.subscription + id.number) % relay->relays !=
+		(uint64) relay->rank)
 		return NULL;
 	endpoint = relay_endpoint(relay, id);
 	endpoint->active = true;
@@ -198,16 +338,77 @@ relay_bytes(const Relay *relay)
 }
 
 /*
+ * Is it time to try a lane that is stuck?  At once, if somebody has altered its
+ * subscription; but what is to be settled before is so by the next pass.
+ */
+static bool
+relay_may_try(Relay *relay, Endpoint *endpoint,
+			  const OutboxSubscription *subscription)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	bool		altered = endpoint->tried_version != subscription->version;
+
+	endpoint->tried_version = subscription->version;
+	if (!trouble_waits(&endpoint->trouble, now))
+		return true;
+	if (altered)
+	{
+		trouble_hurry(&endpoint->trouble, now);
+		relay->pass_urgent = true;
+	}
+	return false;
+}
+
+/*
+ * Reads what is next for a lane, unless the transaction is the second one of
+ * this pass, since another lane has failed, and it was read in the first.
+ */
+static void
+relay_read_lane(Relay *relay, const OutboxSubscription *subscription,
+				const OutboxHorizon *horizon)
+{
+	Endpoint   *endpoint = relay_take_lane(relay, subscription->id);
+
+	if (endpoint == NULL || endpoint->read_in_pass == relay->pass ||
+		!relay_may_try(relay, endpoint, subscription))
+		return;
+	relay->reading = endpoint;
+	if (subscription->wrong != NULL)
+	{
+		endpoint_set_name(endpoint, subscription);
+		relay_note_trouble(relay, endpoint, subscription->wrong, NULL);
+	}
+	else if (!endpoint_is_idle(endpoint) && relay_bytes(relay) > RELAY_BYTES_MAX)
+	{
+		endpoint->more = false; /* not now */
+		endpoint->next_due_at = 0;
+	}
+	else
+	{
+		relay->pass_urgent |= endpoint_read(endpoint, subscription, horizon,
+											relay->context);
+		relay_end_trouble(relay, endpoint);
+	}
+	endpoint->read_in_pass = relay->pass;
+	relay->reading = NULL;
+}
+
+/*
  * Reads what is next for every lane of this relay's.
  */
 static void
-relay_read(Relay *relay)
+relay_read_step(void *arg)
 {
-	OutboxHorizon horizon = outbox_horizon_begin();
+	Relay	   *relay = arg;
+	ConstraintsSetStmt immediate = {.type = T_ConstraintsSetStmt};
+	OutboxHorizon horizon;
 	OutboxSubscription *subscriptions = NULL;
 	int			count = 0;
 	ListCell   *cell;
 
+	/* No trigger is left for the commit, where none would know about whom. */
+	AfterTriggerSetState(&immediate);
+	horizon = outbox_horizon_begin();
 	relay->rank = shared_relay_rank(relay->database, relay->number,
 									&relay->relays);
 	if (relay->number >= settings_relays)
@@ -217,22 +418,30 @@ relay_read(Relay *relay)
 	if (relay_is_at_home(relay))
 		count = outbox_read_subscriptions(&subscriptions, CurrentMemoryContext);
 	for (int i = 0; i < count; i++)
-	{
-		Endpoint   *endpoint = relay_take_lane(relay, subscriptions[i].id);
-
-		if (endpoint == NULL)
-			continue;
-		if (!endpoint_is_idle(endpoint) && relay_bytes(relay) > RELAY_BYTES_MAX)
-		{
-			endpoint->more = false; /* not now */
-			endpoint->next_due_at = 0;
-		}
-		else
-			relay->pass_urgent |= endpoint_read(endpoint, &subscriptions[i],
-												&horizon, relay->context);
-	}
+		relay_read_lane(relay, &subscriptions[i], &horizon);
 	relay->grace_ends_at = horizon.grace_ends_at;
 	outbox_horizon_end(&horizon);
+}
+
+/*
+ * Tries until all lanes that fail are set apart.  An error that is about none
+ * of them ends the process.
+ */
+static void
+relay_read(Relay *relay)
+{
+	ErrorData  *error;
+
+	relay->pass++;
+	relay->reading = NULL;
+	while ((error = worker_try("relay reads", relay_read_step, relay)) != NULL)
+	{
+		if (relay->reading == NULL)
+			ReThrowError(error);
+		relay_note_trouble(relay, relay->reading, error->message, error->context);
+		relay->pass_wanted = true;
+		relay->reading = NULL;
+	}
 }
 
 /*
@@ -283,25 +492,19 @@ static void
 relay_pass(Relay *relay)
 {
 	TimestampTz started_at = GetCurrentTimestamp();
-	List	   *settled;
-	ListCell   *cell;
 
 	relay->seen_ends = pg_atomic_read_u64(&relay->database->ends);
 	pg_memory_barrier();
 	relay->pass_wanted = relay->pass_urgent = false;
 	relay->next_pass_at = TimestampTzPlusMilliseconds(started_at,
 													  RELAY_RECONCILE_MS);
-	if (!worker_begin("relay pass"))
-		worker_exit("the extension is not there any more");
 	MemoryContextSwitchTo(relay->turn_context);
-	settled = relay_settle(relay);
+	relay_settle(relay);
 	relay_read(relay);
-	worker_commit();
 	relay_drop_inactive(relay);
 	relay_note_commit(relay);
-	MemoryContextSwitchTo(relay->turn_context);
-	foreach(cell, settled)
-		run_free(lfirst(cell));
+	if (relay->troubles_changed)
+		relay_show_troubles(relay);
 	relay_rest(relay, started_at);
 }
 
@@ -451,6 +654,7 @@ relay_sign_off(int code, Datum arg)
 
 	shared_arm_relay(relay->database, relay->number, false);
 	shared_set_relay_latch(relay->database, relay->number, NULL);
+	shared_show_troubles(relay->database, relay->number, NULL, 0);
 	http_stop();
 }
 

@@ -68,7 +68,8 @@ retry_tells_overload(int status)
  *
  * What the endpoint asked for is a minimum.  Jitter only ever adds, so it
  * cannot break that promise, and it is added to both kinds of wait, since an
- * endpoint tells all its callers the same time.
+ * endpoint tells all its callers the same time.  The number of attempts comes
+ * from a row, and may be anything.
  */
 int64
 retry_delay_ms(const int64 *schedule_ms, int count, int attempts,
@@ -77,13 +78,12 @@ retry_delay_ms(const int64 *schedule_ms, int count, int attempts,
 	int64		delay_ms;
 	int64		asked_ms;
 
-	Assert(attempts >= 0);
 	Assert(jitter >= 0 && jitter <= 1);
 
 	if (attempts >= count)
 		return -1;
 
-	delay_ms = schedule_ms[attempts];
+	delay_ms = schedule_ms[Max(attempts, 0)];
 	asked_ms = (int64) Min(retry_after_s, RETRY_AFTER_MAX_S) * 1000;
 	delay_ms = Max(delay_ms, asked_ms);
 

@@ -59,6 +59,7 @@ struct Run
 	int			in_flight;
 	int64		delivered;
 	char	   *gone_reason;	/* the endpoint wants no more */
+	bool		disabled;		/* and that is what was just written down */
 };
 
 static bool
@@ -176,7 +177,13 @@ run_arrange(RunItem *item)
 	const OutboxEvent *event = item->event;
 	uint64		hash;
 
-	if (event->scheduled)
+	if (event->wrong != NULL)
+	{
+		item->result.error = event->wrong;
+		item->result.uncounted = true;
+		run_decide(item, OUTBOX_DEAD);
+	}
+	else if (event->scheduled)
 		run_decide(item, OUTBOX_SCHEDULED);
 	else if (!event->in_order)
 		run_queue(item);
@@ -522,6 +529,12 @@ run_report_dead(const RunItem *item)
 					item->result.error)));
 }
 
+static bool
+run_is_to_settle(const RunItem *item, bool whole)
+{
+	return run_is_news(item) || (whole && !item->settled);
+}
+
 static void
 run_settle_item(RunItem *item)
 {
@@ -531,9 +544,6 @@ run_settle_item(RunItem *item)
 		outbox_settle_new(subscription->id, item->event, &item->result);
 	else
 		outbox_settle_due(subscription->id, item->event, &item->result);
-	item->settled = true;
-	if (item->result.fate == OUTBOX_DEAD)
-		run_report_dead(item);
 }
 
 int64
@@ -546,19 +556,35 @@ run_settle(Run *run, bool whole)
 	{
 		RunItem    *item = &run->items[i];
 
-		if (!run_is_news(item) && (!whole || item->settled))
+		if (!run_is_to_settle(item, whole))
 			continue;
 		run_settle_item(item);
 		if (!run_is_new(run) && item->result.fate == OUTBOX_DELIVERED)
 			deleted++;
 	}
+	run->disabled = run->gone_reason != NULL &&
+		outbox_disable(run->subscription.id.subscription, run->gone_reason);
+	return deleted;
+}
+
+void
+run_settled(Run *run, bool whole)
+{
+	for (int i = 0; i < run->batch.count; i++)
+	{
+		RunItem    *item = &run->items[i];
+
+		if (!run_is_to_settle(item, whole))
+			continue;
+		item->settled = true;
+		if (item->result.fate == OUTBOX_DEAD)
+			run_report_dead(item);
+	}
 	run->news = 0;
-	if (run->gone_reason != NULL &&
-		outbox_disable(run->subscription.id.subscription, run->gone_reason))
+	if (run->disabled)
 		ereport(LOG,
 				(errmsg("subscription \"%s\" is disabled: %s",
 						run->subscription.name, run->gone_reason)));
-	return deleted;
 }
 
 List *

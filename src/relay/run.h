@@ -88,6 +88,9 @@ extern bool run_has_news(const Run *run);
  */
 extern int64 run_settle(Run *run, bool whole);
 
+/* That has been committed; whole as it was then. */
+extern void run_settled(Run *run, bool whole);
+
 /* Appends the positions of events that are still to be written down. */
 extern List *run_positions(const Run *run, List *positions);
 

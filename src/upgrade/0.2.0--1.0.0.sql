@@ -65,6 +65,16 @@ $$;
 
 /* ---- outbox ---- */
 
+ALTER TABLE outbox_attempt ADD PRIMARY KEY (subscription, position, attempt, at);
+DROP INDEX outbox_attempt_event_idx;
+
+CREATE FUNCTION outbox_troubles(OUT subscription bigint, OUT trouble text)
+RETURNS SETOF record
+LANGUAGE C VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME';
+REVOKE ALL ON FUNCTION outbox_troubles() FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION outbox_troubles() TO pg_monitor;
+
 /* ---- stock ---- */
 
 /*

@@ -113,6 +113,7 @@ function outbox_subscription_deleted(): owner
 function outbox_subscription_id(text): owner
 function outbox_switch(): owner
 function outbox_topic_matches(text[],text): operator
+function outbox_troubles(): operator, watcher
 function outbox_truncate(): owner
 function outbox_unsubscribe(text): operator
 function outbox_wake(): owner
