@@ -41,6 +41,7 @@ SELECT stock_reserve('tea', 1, 'order 2', actor => :long);
 SELECT stock_reserve(NULL::stock_line[], 'order 2');
 SELECT stock_reserve('{}'::stock_line[], 'order 2');
 SELECT stock_reserve(ARRAY[NULL::stock_line], 'order 2');
+SELECT stock_reserve(ARRAY[ARRAY[('tea', 1)::stock_line]], 'order 2');
 SELECT stock_reserve(ARRAY[('tea', 1), NULL]::stock_line[], 'order 2');
 SELECT stock_reserve(ARRAY[('tea', 1), (NULL, 1)]::stock_line[], 'order 2');
 SELECT stock_reserve(ARRAY[('tea', 1), ('cup', NULL)]::stock_line[], 'order 2');
@@ -70,6 +71,7 @@ SELECT stock_confirm('');
 SELECT stock_confirm(:long);
 SELECT stock_confirm('order 1', '{}');
 SELECT stock_confirm('order 1', '{tea,NULL}');
+SELECT stock_confirm('order 1', '{{tea}}');
 SELECT stock_confirm('order 1', '{""}');
 SELECT stock_confirm('order 1', array_fill('tea'::text, ARRAY[10001]));
 SELECT stock_confirm('order 1', '{tea,cup}');
@@ -78,6 +80,7 @@ SELECT stock_cancel('');
 SELECT stock_cancel(:long);
 SELECT stock_cancel('order 1', '{}');
 SELECT stock_cancel('order 1', '{tea,NULL}');
+SELECT stock_cancel('order 1', '{{tea}}');
 SELECT stock_cancel('order 1', '{tea,cup}');
 
 -- stock_adjust

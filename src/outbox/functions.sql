@@ -114,17 +114,13 @@ DECLARE
 	wrong text := CASE
 		WHEN name = '' THEN 'name must not be empty'
 		WHEN octet_length(name) > 255 THEN 'name is too long'
-		WHEN cardinality(topics) NOT BETWEEN 1 AND 100 THEN 'topics must have 1 to 100 elements'
-		WHEN EXISTS (SELECT FROM unnest(topics) t WHERE t IS NULL OR octet_length(t) NOT BETWEEN 1 AND 255)
-			THEN 'each of topics must have 1 to 255 bytes'
+		WHEN NOT @extschema@.outbox_topics_valid(topics)
+			THEN 'topics must be a one-dimensional array of 1 to 100 patterns, each of 1 to 255 bytes'
 		WHEN format NOT IN ('standard', 'cloudevents') THEN 'format must be standard or cloudevents'
 		WHEN max_in_flight NOT BETWEEN 1 AND 256 THEN 'max_in_flight must be from 1 to 256'
 		WHEN NOT timeout BETWEEN '1 ms' AND '1 h' THEN 'timeout must be from 1 ms to 1 h'
-		WHEN cardinality(retry_schedule) NOT BETWEEN 1 AND 100 THEN 'retry_schedule must have 1 to 100 elements'
-		WHEN EXISTS (SELECT FROM unnest(retry_schedule) r WHERE r IS NULL OR NOT r BETWEEN '0' AND '366 days')
-			THEN 'each of retry_schedule must be from 0 to 366 days'
-		WHEN retry_schedule[array_lower(retry_schedule, 1)] <> '0'
-			THEN 'the first of retry_schedule must be 0: an event is sent at once'
+		WHEN NOT @extschema@.outbox_schedule_valid(retry_schedule)
+			THEN 'retry_schedule must be a one-dimensional array of 1 to 100 waits, each from 0 to 366 days, and the first 0'
 		WHEN start NOT IN ('latest', 'earliest') THEN 'start must be latest or earliest'
 		WHEN partitions NOT BETWEEN 1 AND 64 THEN 'partitions must be from 1 to 64' END;
 BEGIN
@@ -307,6 +303,22 @@ $$;
 COMMENT ON FUNCTION outbox_resume(text) IS
 	'Goes on with a subscription that was paused, or disabled by an answer of 410; one that is stuck is tried at once.';
 
+CREATE FUNCTION outbox_check_ids(ids bigint[])
+RETURNS void
+LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+	IF array_ndims(ids) > 1 THEN
+		RAISE EXCEPTION 'ids must be a one-dimensional array' USING ERRCODE = '22023';
+	ELSIF array_position(ids, NULL) IS NOT NULL THEN
+		RAISE EXCEPTION 'none of ids must be null' USING ERRCODE = '22004';
+	END IF;
+END
+$$;
+COMMENT ON FUNCTION outbox_check_ids(bigint[]) IS
+	'Internal: raises an error unless this is a list of positions.';
+
 CREATE FUNCTION outbox_redrive(name text, ids bigint[] DEFAULT NULL)
 RETURNS bigint
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
@@ -316,6 +328,7 @@ DECLARE
 	subscription_id bigint := @extschema@.outbox_subscription_id(name);
 	redriven        bigint;
 BEGIN
+	PERFORM @extschema@.outbox_check_ids(ids);
 	PERFORM FROM @extschema@.outbox_lane
 	WHERE subscription = subscription_id FOR UPDATE;  -- the relay is not settling
 
@@ -352,6 +365,7 @@ AS $$
 DECLARE
 	discarded bigint;
 BEGIN
+	PERFORM @extschema@.outbox_check_ids(ids);
 	DELETE FROM @extschema@.outbox_delivery d
 	WHERE d.subscription = @extschema@.outbox_subscription_id(outbox_discard.name)
 		AND d.state = 'dead' AND (ids IS NULL OR d.position = ANY (ids));

@@ -58,6 +58,29 @@ CREATE VIEW outbox_log AS
 COMMENT ON VIEW outbox_log IS
 	'Events, in the order of their positions; only appended to.  An INSERT enqueues an event.';
 
+CREATE FUNCTION outbox_topics_valid(topics text[])
+RETURNS boolean
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+	SELECT coalesce(array_ndims(topics) = 1 AND cardinality(topics) <= 100
+		AND NOT EXISTS (SELECT FROM unnest(topics) t WHERE (octet_length(t) BETWEEN 1 AND 255) IS NOT TRUE), false)
+$$;
+COMMENT ON FUNCTION outbox_topics_valid(text[]) IS
+	'Internal: can these be the topics of a subscription?';
+
+CREATE FUNCTION outbox_schedule_valid(retry_schedule interval[])
+RETURNS boolean
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+	SELECT coalesce(array_ndims(retry_schedule) = 1 AND cardinality(retry_schedule) <= 100
+		AND retry_schedule[array_lower(retry_schedule, 1)] = '0'
+		AND NOT EXISTS (SELECT FROM unnest(retry_schedule) r WHERE (r BETWEEN '0' AND '366 days') IS NOT TRUE), false)
+$$;
+COMMENT ON FUNCTION outbox_schedule_valid(interval[]) IS
+	'Internal: can these be the waits before each attempt of a subscription?';
+
 CREATE TABLE outbox_subscription (
 	id             bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
 	name           text COLLATE "C" NOT NULL UNIQUE,

@@ -183,6 +183,10 @@ lines_elements(FunctionCallInfo fcinfo, int arg, const char *name, Oid type,
 	bool		by_value;
 	char		align;
 
+	if (ARR_NDIM(array) > 1)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("%s must be a one-dimensional array", name)));
 	if (count == 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
