@@ -59,6 +59,21 @@ wait_until($node, "SELECT delivered = 1200 AND waiting = 0 FROM outbox_subscript
 	'afterwards all are delivered');
 is($receiver->sorted_numbers('queue'), join(' ', 1 .. 1200), 'each once');
 
+# --- the receiver moves while some requests are out, and many events are read ahead
+
+subscribe($node, $receiver, '/told/moved', topics => "'{moved}'", max_in_flight => 2);
+sql(enqueue('moved', 1200, [ 5, 6 ]));
+$receiver->wait_for('moved', requests => 5);
+wait_for_pass($node);
+sql("SELECT outbox_alter('moved', url => '" . $receiver->url('/ok/elsewhere') . "')");
+wait_for_pass($node);
+$receiver->release('moved');
+$receiver->wait_for('elsewhere', events => 1195);
+wait_until($node, "SELECT delivered = 1200 AND waiting = 0 FROM outbox_subscriptions WHERE name = 'moved'",
+	'all are delivered');
+is($receiver->sorted_numbers('moved'), '1 3 4 5 6', 'nothing but what was out is finished at the old URL');
+is($receiver->sorted_numbers('elsewhere'), join(' ', 2, 7 .. 1200), 'all else goes to the new one, once');
+
 # --- events of a transaction that was passed while it was open
 
 subscribe($node, $receiver, '/told/late', topics => "'{late}'", max_in_flight => 2);
