@@ -26,6 +26,20 @@ SELECT outbox_alter('s2', topics => '[0:0]={none}', retry_schedule => '[0:1]={0 
 SELECT url, topics, headers, format, ordered, max_in_flight, timeout, retry_schedule, secret, state
 FROM outbox_subscription WHERE name = 's2';
 
+-- Headers may be credentials: they stay where they were, unless they are given again.
+BEGIN;
+SELECT outbox_alter('s2', headers => '{"Authorization": "Bearer x"}');
+SELECT outbox_alter('s2', url => 'http://127.0.0.1:2/other?path', topics => '{none}');
+SELECT url, headers FROM outbox_subscription WHERE name = 's2';
+SELECT outbox_alter('s2', url => 'http://127.0.0.1:3/', headers => '{"Authorization": "Bearer y"}');
+SELECT url, headers FROM outbox_subscription WHERE name = 's2';
+SET client_min_messages = notice;
+SELECT outbox_alter('s2', url => 'https://127.0.0.1:3/');
+SELECT url, headers, secret FROM outbox_subscription WHERE name = 's2';
+SELECT outbox_alter('s2', url => 'https://127.0.0.1:4/');
+RESET client_min_messages;
+ROLLBACK;
+
 -- Errors.
 \set SHOW_CONTEXT never
 SELECT outbox_subscribe('s1', :'url');

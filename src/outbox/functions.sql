@@ -236,9 +236,17 @@ DECLARE
 BEGIN
 	SELECT * INTO altered FROM @extschema@.outbox_subscription s
 	WHERE s.id = @extschema@.outbox_subscription_id(outbox_alter.name) FOR NO KEY UPDATE;
+	IF headers IS NOT NULL THEN
+		altered.headers := headers;
+	ELSIF altered.headers <> '{}' AND NOT @extschema@.outbox_same_origin(altered.url, url) THEN
+		-- They may be credentials, which a receiver elsewhere is not to learn.
+		altered.headers := NULL;
+		RAISE NOTICE 'the headers of subscription "%" are dropped', name
+			USING DETAIL = 'They were for another scheme, host or port.',
+				HINT = 'Give headers together with the url.';
+	END IF;
 	altered.url := coalesce(url, altered.url);
 	altered.topics := coalesce(topics, altered.topics);
-	altered.headers := coalesce(headers, altered.headers);
 	altered.format := coalesce(format, altered.format);
 	altered.max_in_flight := coalesce(max_in_flight, altered.max_in_flight);
 	altered.timeout := coalesce(timeout, altered.timeout);

@@ -10,6 +10,13 @@ AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION outbox_check_url(text) IS
 	'Internal: raise an error unless events can be sent to this URL.';
 
+CREATE FUNCTION outbox_same_origin(one text, other text)
+RETURNS boolean
+LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE
+AS 'MODULE_PATHNAME';
+COMMENT ON FUNCTION outbox_same_origin(text, text) IS
+	'Internal: do two URLs have the same scheme, host and port?';
+
 CREATE FUNCTION outbox_check_secret(secret text)
 RETURNS void
 LANGUAGE C IMMUTABLE PARALLEL SAFE

@@ -1025,3 +1025,46 @@ http_check_url(const char *url)
 		return "It must have a valid host and port.";
 	return NULL;
 }
+
+/*
+ * The scheme, host and port of a URL as libcurl sees them, one to a line; NULL
+ * if it is none.
+ */
+static char *
+http_origin(const char *url)
+{
+	static const CURLUPart wanted[] = {
+		CURLUPART_SCHEME, CURLUPART_HOST, CURLUPART_PORT
+	};
+	CURLU	   *parts = curl_url();
+	char	   *origin = NULL;
+
+	if (parts == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_OUT_OF_MEMORY),
+				 errmsg("out of memory")));
+	if (curl_url_set(parts, CURLUPART_URL, url, 0) == CURLUE_OK)
+	{
+		origin = "";
+		for (int i = 0; i < (int) lengthof(wanted); i++)
+		{
+			char	   *part = NULL;
+
+			(void) curl_url_get(parts, wanted[i], &part, CURLU_DEFAULT_PORT);
+			origin = psprintf("%s%s\n", origin, part ? part : "");
+			curl_free(part);
+		}
+	}
+	curl_url_cleanup(parts);
+	return origin;
+}
+
+bool
+http_same_origin(const char *one, const char *other)
+{
+	char	   *origin = http_origin(one);
+	char	   *other_origin = http_origin(other);
+
+	return origin != NULL && other_origin != NULL &&
+		pg_strcasecmp(origin, other_origin) == 0;
+}

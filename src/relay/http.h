@@ -71,4 +71,7 @@ extern int	http_in_flight(void);
 /* NULL if url is acceptable, else a sentence that says why it is not. */
 extern const char *http_check_url(const char *url);
 
+/* Do both have the same scheme, host and port?  No if one of them is no URL. */
+extern bool http_same_origin(const char *one, const char *other);
+
 #endif							/* RELAY_HTTP_H */

@@ -18,6 +18,7 @@
 #include "relay/signature.h"
 
 PG_FUNCTION_INFO_V1(outbox_check_url);
+PG_FUNCTION_INFO_V1(outbox_same_origin);
 PG_FUNCTION_INFO_V1(outbox_check_secret);
 PG_FUNCTION_INFO_V1(outbox_secret_generate);
 PG_FUNCTION_INFO_V1(outbox_signature);
@@ -41,6 +42,14 @@ outbox_check_url(PG_FUNCTION_ARGS)
 				 errdetail("%s", reason)));
 
 	PG_RETURN_VOID();
+}
+
+/* outbox_same_origin(one text, other text): may what is for one go to the other? */
+Datum
+outbox_same_origin(PG_FUNCTION_ARGS)
+{
+	PG_RETURN_BOOL(http_same_origin(text_to_cstring(PG_GETARG_TEXT_PP(0)),
+									text_to_cstring(PG_GETARG_TEXT_PP(1))));
 }
 
 /* outbox_check_secret(secret text): raise an error unless it can sign. */

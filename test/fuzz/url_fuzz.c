@@ -2,7 +2,8 @@
  * url_fuzz.c
  *		A URL that is accepted is plain: libcurl finds the host and the port in
  *		it that stand between "//" and the path, and there is nothing else.  If
- *		this fails, a URL reaches another host than the one that people read.
+ *		this fails, a URL reaches another host than the one that people read, or
+ *		the headers of a subscription go along to another host.
  *
  * Input: URL.
  */
@@ -53,6 +54,7 @@ fuzz_one(void)
 	fuzz_check(url_part(url, CURLUPART_HOST)[0] != '\0');
 	fuzz_check(strcmp(url_part(url, CURLUPART_HOST), url_part(plain, CURLUPART_HOST)) == 0);
 	fuzz_check(strcmp(url_part(url, CURLUPART_PORT), url_part(plain, CURLUPART_PORT)) == 0);
+	fuzz_check(http_same_origin(url, plain) == (url[4] == ':'));
 	fuzz_check(url_part(url, CURLUPART_USER)[0] == '\0');
 	fuzz_check(url_part(url, CURLUPART_PASSWORD)[0] == '\0');
 	fuzz_check(url_part(url, CURLUPART_FRAGMENT)[0] == '\0');

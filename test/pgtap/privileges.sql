@@ -84,6 +84,7 @@ function outbox_adopt(boolean): operator
 function outbox_alter(text,text,text[],jsonb,text,integer,interval,interval[]): operator
 function outbox_check_event(text,jsonb,text,text,jsonb,timestamp with time zone): owner
 function outbox_check_headers(jsonb): owner
+function outbox_check_ids(bigint[]): owner
 function outbox_check_secret(text): owner
 function outbox_check_subscription(text,text[],text,integer,interval,interval[],text,boolean,integer): owner
 function outbox_check_url(text): owner
@@ -105,6 +106,8 @@ function outbox_redrive(text,bigint[]): operator
 function outbox_replay(text,bigint,timestamp with time zone): operator
 function outbox_resume(text): operator
 function outbox_rotate_secret(text,interval,text): operator
+function outbox_same_origin(text,text): owner
+function outbox_schedule_valid(interval[]): owner
 function outbox_secret_generate(): operator
 function outbox_signature(text,text,bigint,text): operator
 function outbox_start_position(): owner
@@ -113,6 +116,7 @@ function outbox_subscription_deleted(): owner
 function outbox_subscription_id(text): owner
 function outbox_switch(): owner
 function outbox_topic_matches(text[],text): operator
+function outbox_topics_valid(text[]): owner
 function outbox_troubles(): operator, watcher
 function outbox_truncate(): owner
 function outbox_unsubscribe(text): operator

@@ -37,7 +37,7 @@ LANGUAGE sql AS $$
 	SELECT pg_temp.complaint(format('SELECT outbox_check_headers(%L)', headers))
 $$;
 
-SELECT plan(79);
+SELECT plan(92);
 
 /* URLs. */
 SELECT is(pg_temp.url_complaint(url), 'none', left(url, 60) || ' is accepted')
@@ -92,6 +92,18 @@ SELECT is(pg_temp.url_complaint('https://example.com/' || repeat('a', 2049 - 20)
 		  'It must not be longer than 2048 bytes.', 'a long URL is refused');
 SELECT is(pg_temp.url_complaint(NULL), '22004 | url must not be null',
 		  'a URL is needed');
+
+/* Whom credentials are for. */
+SELECT ok(outbox_same_origin(one, other), format('"%s" and "%s" are the same place', one, other))
+FROM (VALUES ('https://example.com/a', 'https://example.com/b?c'),
+			 ('https://example.com', 'HTTPS://EXAMPLE.COM:443/'),
+			 ('http://example.com:80/', 'http://example.com/'),
+			 ('http://[::1]:8080/hook', 'http://[::1]:8080/')) AS same(one, other);
+
+SELECT ok(NOT outbox_same_origin('https://example.com:8443/', other), format('"%s" is another', other))
+FROM unnest(ARRAY['http://example.com:8443/', 'https://example.com/', 'https://example.com:443/',
+	'https://example.org:8443/', 'https://a.example.com:8443/', 'https://example.com.evil.example:8443/',
+	'https://example.com:84430/', 'nonsense', '']) AS other;
 
 /* Headers. */
 SELECT is(pg_temp.header_complaint(headers), 'none',
