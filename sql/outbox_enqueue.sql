@@ -67,6 +67,17 @@ SELECT count(*) FROM outbox_log WHERE position > :before AND topic IN ('t', '');
 SELECT outbox_enqueue(repeat('x', 255), to_jsonb(repeat('y', 1000000)),
 	key => repeat('k', 255), type => repeat('z', 255)) > 0 AS position;
 
+-- Few bytes of jsonb can be many of text.
+\set short '(''['' || repeat(''1e131071,'', 61) || ''1]'')::jsonb'
+SET idempotency.outbox_payload_max = '1MB';
+SELECT outbox_enqueue('t', :short);
+INSERT INTO outbox_log (topic, payload) VALUES ('t', :short);
+INSERT INTO outbox_log_0 (position, xid, created_at, topic, payload) VALUES (0, '3', now(), 't', :short);
+RESET idempotency.outbox_payload_max;
+BEGIN;
+SELECT outbox_enqueue('t', :short) > 0 AS position;
+ROLLBACK;
+
 -- The limit of payloads is a setting.
 SET idempotency.outbox_payload_max = '32MB';
 SELECT outbox_enqueue('t', to_jsonb(repeat('y', 17000000))) > 0 AS position;

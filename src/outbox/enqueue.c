@@ -34,7 +34,11 @@
 #include "outbox/register.h"
 
 #define OUTBOX_NAME_MAX 255		/* bytes of a topic, key or type */
-#define OUTBOX_PAYLOAD_SMALL 1024	/* bytes whose text cannot be too large */
+/*
+ * Bytes of text that a byte of jsonb can become, at most: 16 bytes are a number
+ * of 131072 digits and 16383 decimals.
+ */
+#define OUTBOX_PAYLOAD_GROWTH_MAX 10000
 
 /* The columns of outbox_log, in order. */
 enum
@@ -107,10 +111,16 @@ enqueue_check_name(FunctionCallInfo fcinfo, int arg, const char *name)
 	enqueue_check_encoding(VARDATA_ANY(value), length);
 }
 
+static Size
+enqueue_payload_max(void)
+{
+	return (Size) settings_outbox_payload_max_mb * 1024 * 1024;
+}
+
 static void
 enqueue_check_payload_size(Size size, const char *form)
 {
-	Size		limit = (Size) settings_outbox_payload_max_mb * 1024 * 1024;
+	Size		limit = enqueue_payload_max();
 
 	if (size > limit)
 		ereport(ERROR,
@@ -121,8 +131,8 @@ enqueue_check_payload_size(Size size, const char *form)
 }
 
 /*
- * Numbers make the text of a payload larger than itself, by four orders of
- * magnitude at worst.  A small one cannot get too large by that.
+ * A relay sends the text, which numbers can make much larger than the payload
+ * itself.  One that is so small that this cannot matter is not made text here.
  */
 static void
 enqueue_check_payload(FunctionCallInfo fcinfo, int arg)
@@ -132,7 +142,8 @@ enqueue_check_payload(FunctionCallInfo fcinfo, int arg)
 	char	   *text;
 
 	enqueue_check_payload_size(size, "jsonb");
-	if (size <= OUTBOX_PAYLOAD_SMALL && GetDatabaseEncoding() == PG_UTF8)
+	if (size * OUTBOX_PAYLOAD_GROWTH_MAX <= enqueue_payload_max() &&
+		GetDatabaseEncoding() == PG_UTF8)
 		return;
 	payload = PG_GETARG_JSONB_P(arg);
 	text = JsonbToCString(NULL, &payload->root, VARSIZE(payload));
