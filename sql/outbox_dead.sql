@@ -1,6 +1,7 @@
 -- Dead letters are sent again or dropped by hand, and dropped when they are old.
 \set db idempotency_dead
-\i sql/include/ring.sql
+\getenv dir PG_ABS_SRCDIR
+\i :dir/sql/include/ring.sql
 CREATE VIEW letters AS
 SELECT d.position, d.state, d.blocks_key, d.attempts, count(a.at) AS attempts_known
 FROM outbox_delivery d LEFT JOIN outbox_attempt a USING (subscription, position)
@@ -37,4 +38,4 @@ SELECT outbox_discard(NULL);
 SELECT outbox_unsubscribe('s');
 SELECT (SELECT count(*) FROM outbox_lane) AS lanes, (SELECT count(*) FROM outbox_delivery) AS deliveries,
 	(SELECT count(*) FROM outbox_attempt) AS attempts;
-\i sql/include/ring_end.sql
+\i :dir/sql/include/ring_end.sql

@@ -1,7 +1,8 @@
 -- The log is read again from a position or a time on, as far back as it goes;
 -- never forward.
 \set db idempotency_replay
-\i sql/include/ring.sql
+\getenv dir PG_ABS_SRCDIR
+\i :dir/sql/include/ring.sql
 CREATE VIEW lanes AS
 SELECT s.name, l.lane, l.position
 FROM outbox_lane l JOIN outbox_subscription s ON s.id = l.subscription;
@@ -37,4 +38,4 @@ SELECT outbox_replay('one');
 SELECT outbox_replay('one', 1, 'now');
 SELECT outbox_replay('nobody', 1);
 SELECT outbox_replay(NULL, 1);
-\i sql/include/ring_end.sql
+\i :dir/sql/include/ring_end.sql

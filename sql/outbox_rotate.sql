@@ -1,6 +1,7 @@
 -- While a secret is rotated the old one is kept for the overlap, and no longer.
 \set db idempotency_rotate
-\i sql/include/ring.sql
+\getenv dir PG_ABS_SRCDIR
+\i :dir/sql/include/ring.sql
 CREATE VIEW secrets AS SELECT name, secret = 'whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw' AS given,
 	old_secret, old_until > clock_timestamp() AS in_overlap FROM outbox_subscription;
 
@@ -23,4 +24,4 @@ SELECT outbox_rotate_secret('s', overlap => '10 years');
 SELECT outbox_rotate_secret('nobody');
 SELECT outbox_rotate_secret(NULL);
 SELECT * FROM secrets;
-\i sql/include/ring_end.sql
+\i :dir/sql/include/ring_end.sql

@@ -2,7 +2,8 @@
 -- is to read it any more.  Who falls behind too far loses what it has not read,
 -- and nobody else does.
 \set db idempotency_segments
-\i sql/include/ring.sql
+\getenv dir PG_ABS_SRCDIR
+\i :dir/sql/include/ring.sql
 CREATE VIEW segments AS
 SELECT r.generation, r.state, r.last_position, array_agg(e.position ORDER BY e.position) AS events
 FROM outbox_ring r LEFT JOIN (SELECT 0 AS slot, position FROM outbox_log_0
@@ -59,4 +60,4 @@ SELECT * FROM lanes ORDER BY name;
 SELECT outbox_unsubscribe('slow'), outbox_unsubscribe('quick');
 SELECT until('outbox_truncate()');
 SELECT * FROM segments ORDER BY generation;
-\i sql/include/ring_end.sql
+\i :dir/sql/include/ring_end.sql

@@ -213,6 +213,8 @@ is(error_code($node, 'postgres', "BEGIN; SELECT outbox_enqueue('t', '1'); PREPAR
 is(error_code($node, 'postgres',
 		"BEGIN; INSERT INTO outbox_log (topic, payload) VALUES ('t', '1'); PREPARE TRANSACTION 'p'"),
 	'0A000', 'and after a plain INSERT');
+is(error_code($node, 'postgres', "BEGIN; SELECT pg_current_xact_id(); PREPARE TRANSACTION 'p'; ROLLBACK PREPARED 'p'"),
+	'', 'and no other one');
 my $last = sql('SELECT last_value FROM outbox_position_seq');
 is(error_code($node, 'postgres', "SELECT setval('outbox_position_seq', 1, false); SELECT outbox_enqueue('t', '1')"),
 	'55000', 'a position that was handed out before is refused');
