@@ -159,7 +159,7 @@ COMMENT ON FUNCTION stock_compact(integer) IS
  */
 CREATE FUNCTION stock_carry(old_slot smallint)
 RETURNS bigint
-LANGUAGE plpgsql STRICT VOLATILE SECURITY DEFINER
+LANGUAGE plpgsql STRICT VOLATILE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp SET enable_seqscan = off
 AS $$
 DECLARE

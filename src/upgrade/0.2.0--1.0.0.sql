@@ -120,6 +120,7 @@ BEGIN
 				ADD CONSTRAINT stock_history_actor_check CHECK (pg_catalog.octet_length(actor) BETWEEN 1 AND 255),
 				ADD CONSTRAINT stock_history_note_check CHECK (pg_catalog.octet_length(note) <= 1000)
 			$alter$, slot);
+		EXECUTE pg_catalog.format('ALTER TABLE stock_history_%s REPLICA IDENTITY FULL', slot);
 	END LOOP;
 END
 $$;

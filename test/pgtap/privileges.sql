@@ -127,6 +127,7 @@ function stock_announce(text,text,text[],bigint[]): owner
 function stock_announce_available(text,bigint): owner
 function stock_archive(text,jsonb): owner
 function stock_cancel(text,text[]): application
+function stock_carry(smallint): owner
 function stock_check_sku(text): owner
 function stock_compact(integer): owner
 function stock_compact_item(text,integer): owner

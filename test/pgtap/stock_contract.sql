@@ -20,11 +20,11 @@ SELECT enum_has_labels('stock_change',
 
 SELECT columns_are('stock_item', ARRAY['sku', 'received', 'adjusted', 'confirmed', 'reserved']);
 SELECT columns_are('stock_hold',
-	ARRAY['quantity', 'expires_at', 'line', 'reservation', 'sku']);
+	ARRAY['quantity', 'expires_at', 'line', 'reservation', 'sku', 'lines']);
 SELECT columns_are('stock_log',
-	ARRAY['id', 'quantity', 'at', 'change', 'line', 'sku', 'reservation', 'actor', 'note']);
+	ARRAY['id', 'quantity', 'at', 'change', 'line', 'sku', 'reservation', 'actor', 'note', 'lines']);
 SELECT columns_are('stock_history',
-	ARRAY['id', 'quantity', 'at', 'change', 'line', 'sku', 'reservation', 'actor', 'note']);
+	ARRAY['id', 'quantity', 'at', 'change', 'line', 'sku', 'reservation', 'actor', 'note', 'lines']);
 SELECT columns_are('stock_levels',
 	ARRAY['sku', 'available', 'reserved', 'received', 'adjusted', 'confirmed']);
 SELECT columns_are('stock_line', ARRAY['sku', 'quantity']);
