@@ -38,6 +38,7 @@ SELECT until('idem_retire()');
 SELECT * FROM ring;
 SELECT idem_retire();
 SELECT idem_switch();
+CALL old_snapshots_end('idem_ring');
 SELECT until('idem_truncate()');
 SELECT idem_truncate();
 SELECT * FROM ring;
@@ -45,7 +46,9 @@ SELECT sum(pg_relation_size(format('idem_key_%s', slot))) AS bytes FROM idem_rin
 SELECT key, outcome FROM idem_claim_many('{a1,b1,c1,gone}') WITH ORDINALITY ORDER BY ordinality;
 
 -- A generation out of use is not looked into any more.
-SELECT idem_carry() > 0 AS carried, until('idem_retire()'), until('idem_truncate()');
+SELECT idem_carry() > 0 AS carried, until('idem_retire()');
+CALL old_snapshots_end('idem_ring');
+SELECT until('idem_truncate()');
 SELECT count(*) FROM idem_claim_many('{x1,x2,x3}', ttl => '1 us');
 SELECT until('idem_switch()');
 SELECT idem_carry() > 0 AS carried;
@@ -54,6 +57,7 @@ SELECT until('idem_retire()');
 SELECT outcome FROM idem_claim('x2');
 SELECT * FROM places WHERE key LIKE 'x%' ORDER BY key, generation;
 SELECT key FROM idem_key WHERE key LIKE 'x%' ORDER BY key;
+CALL old_snapshots_end('idem_ring');
 SELECT until('idem_truncate()');
 
 -- The switch notes a transaction id that is later than that of every writer into
@@ -98,7 +102,10 @@ CREATE FUNCTION let_expire(keys text) RETURNS void LANGUAGE sql AS $$
 	UPDATE idem_key_2 SET expires_at = now() WHERE key ~ keys;
 $$;
 SELECT let_expire('');
-SELECT bool_and(until('idem_expire()')) FROM generate_series(1, 3);
+SELECT until('idem_expire()');
+SELECT until('idem_expire()');
+CALL old_snapshots_end('idem_ring');
+SELECT until('idem_expire()');
 SELECT idem_expire();
 SELECT count(*) FROM idem_claim_many(ARRAY(SELECT 'k' || i FROM generate_series(1, 20) i));
 SELECT let_expire('^k[12]$');
@@ -113,6 +120,7 @@ SELECT idem_expire();
 SELECT let_expire('^k20$');
 SELECT until('idem_expire()');
 SELECT * FROM ring;
+CALL old_snapshots_end('idem_ring');
 SELECT until('idem_expire()');
 SELECT * FROM ring;
 SELECT idem_expire();
@@ -134,7 +142,9 @@ SELECT let_expire('^r2$');
 -- out of the generation with the fewest of them, a batch at a time.
 SELECT until('idem_expire(4)');
 SELECT * FROM ring;
-SELECT until('idem_expire(4)'), until('idem_expire(4)'), until('idem_expire(4)');
+SELECT until('idem_expire(4)'), until('idem_expire(4)');
+CALL old_snapshots_end('idem_ring');
+SELECT until('idem_expire(4)');
 SELECT * FROM ring;
 SELECT key, outcome FROM idem_claim_many('{p5,q3,r3}') WITH ORDINALITY ORDER BY ordinality;
 

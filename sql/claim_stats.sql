@@ -80,6 +80,7 @@ FROM idem_sample(0::smallint, 4);
 SELECT idem_carry(1000), idem_carry(1000), idem_carry(1000);
 SELECT until('idem_retire()');
 SELECT expired, keys_in_progress, keys_completed, keys_failed, keys_retryable FROM idem_stats;
+CALL old_snapshots_end('idem_ring');
 SELECT until('idem_truncate()');
 SELECT expired, keys_in_progress, keys_completed, keys_failed, keys_retryable FROM idem_stats;
 

@@ -25,6 +25,8 @@ SELECT outbox_replay('one', since => '-infinity');
 UPDATE outbox_lane SET position = 6;
 SELECT outbox_replay('one', from_position => -5);
 UPDATE outbox_lane SET position = 6, stragglers = '{}', straggler_froms = '{}';
+SELECT until('outbox_retire()');
+CALL old_snapshots_end('outbox_ring');
 SELECT until('outbox_truncate()');
 SELECT outbox_replay('one', from_position => 1);
 SELECT * FROM lanes ORDER BY 1, 2;

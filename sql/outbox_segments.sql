@@ -1,5 +1,5 @@
--- The log is a ring of segments: a segment is closed, and truncated when nobody
--- is to read it any more.  Who falls behind too far loses what it has not read,
+-- The log is a ring of segments: a segment is closed, and retired and truncated
+-- when nobody is to read it any more.  Who falls behind too far loses what it has not read,
 -- and nobody else does.
 \set db idempotency_segments
 \getenv dir PG_ABS_SRCDIR
@@ -19,7 +19,7 @@ CREATE FUNCTION move(name text, "position" bigint, straggler_from bigint DEFAULT
 	FROM outbox_subscription s WHERE s.id = l.subscription AND s.name = move.name
 $$;
 
-SELECT outbox_truncate();
+SELECT outbox_retire(), outbox_truncate();
 SELECT outbox_subscribe('slow', 'http://127.0.0.1:1/') > '' AS slow, outbox_subscribe('quick', 'http://127.0.0.1:1/') > '' AS quick;
 SELECT count(outbox_enqueue('t', to_jsonb(n))) FROM generate_series(1, 2) n;
 SELECT until('outbox_switch()');
@@ -32,14 +32,24 @@ SELECT position, payload FROM outbox_log ORDER BY position;
 -- No segment is left to go on with.
 SELECT outbox_switch();
 
--- Nothing is truncated that somebody has yet to read, be it of a straggler.
+-- Nothing goes that somebody has yet to read, be it of a straggler.
 SELECT move('slow', 1), move('quick', 6);
-SELECT outbox_truncate();
+SELECT outbox_retire();
 SELECT move('slow', 3, straggler_from => 2);
-SELECT outbox_truncate();
+SELECT outbox_retire();
 SELECT move('slow', 3, straggler_from => 3);
+SELECT outbox_truncate();
+SELECT until('outbox_retire()');
+SELECT outbox_retire();
+SELECT * FROM segments ORDER BY generation;
+-- What is retired does not count against the limit of size, and is not replayed.
+SELECT outbox_log_size() < sum(pg_total_relation_size(('outbox_log_' || slot)::regclass)) AS less FROM outbox_ring;
+SELECT outbox_retired_to(), outbox_replay('quick', from_position => 1);
+SELECT move('quick', 6);
+CALL old_snapshots_end('outbox_ring');
 SELECT until('outbox_truncate()');
 SELECT outbox_truncate();
+SELECT outbox_retired_to();
 SELECT until('outbox_switch()');
 SELECT outbox_enqueue('t', '7');
 SELECT * FROM segments ORDER BY generation;
@@ -50,6 +60,8 @@ SELECT outbox_warn_behind();
 SELECT outbox_pass_over();
 SELECT outbox_pass_over();
 SELECT * FROM lanes ORDER BY name;
+SELECT until('outbox_retire()');
+CALL old_snapshots_end('outbox_ring');
 SELECT until('outbox_truncate()');
 SELECT * FROM segments ORDER BY generation;
 SELECT move('slow', 2);
@@ -58,6 +70,8 @@ SELECT * FROM lanes ORDER BY name;
 
 -- Without a subscription nothing is held back.
 SELECT outbox_unsubscribe('slow'), outbox_unsubscribe('quick');
+SELECT until('outbox_retire()');
+CALL old_snapshots_end('outbox_ring');
 SELECT until('outbox_truncate()');
 SELECT * FROM segments ORDER BY generation;
 \i :dir/sql/include/ring_end.sql

@@ -59,6 +59,8 @@ SELECT outcome FROM stock_reserve('pot', 1, 'after the switch');
 SELECT stock_confirm('order 1');
 UPDATE stock_ring SET closed_at = closed_at - interval '7 days' WHERE state = 'old';
 SELECT until('stock_forget()');
+CALL old_snapshots_end('stock_ring');
+SELECT until('stock_forget()');
 SELECT * FROM ring;
 SELECT stock_confirm('order 1');
 SELECT outcome FROM stock_reserve('cup', 2, 'order 1');
@@ -77,6 +79,8 @@ SELECT stock_compact(5000);
 UPDATE stock_ring SET opened_at = opened_at - interval '4 days' WHERE state = 'current';
 SELECT stock_forget();
 UPDATE stock_ring SET closed_at = closed_at - interval '7 days' WHERE state = 'old';
+SELECT until('stock_forget()');
+CALL old_snapshots_end('stock_ring');
 SELECT until('stock_forget()');
 SELECT count(*) FROM stock_history WHERE reservation = 'half' AND sku = 'cup';
 \set VERBOSITY sqlstate

@@ -22,6 +22,24 @@ BEGIN
 END
 $$;
 
+-- Waits until no snapshot is older than the retirement of a table. What runs it
+-- must not have one either.
+CREATE PROCEDURE old_snapshots_end(ring regclass) LANGUAGE plpgsql AS $$
+DECLARE
+	waits boolean;
+BEGIN
+	FOR i IN 1..1000 LOOP
+		EXECUTE format('SELECT max(quiet_xid) > idempotency_horizon($1) FROM %s WHERE state = %L', ring, 'retired')
+			INTO waits USING ring;
+		COMMIT;
+		EXIT WHEN waits IS NOT TRUE;
+		PERFORM pg_sleep(0.01);
+		COMMIT;
+	END LOOP;
+	ASSERT waits IS NOT TRUE, 'somebody has an old snapshot';
+END
+$$;
+
 -- Where every row of a key is, in use or not.
 CREATE VIEW places AS
 SELECT k.key, r.state AS place, r.generation, k.state, k.attempt,

@@ -21,7 +21,7 @@ COMMENT ON FUNCTION idempotency_refuse_trigger(text) IS
 	'Internal: the error of a trigger function that is called as another trigger than it is.';
 
 /*
- * The steps of a ring of tables (base/ring.c) that keys and log have in common.
+ * The steps of a ring of tables (base/ring.c) that all rings have in common.
  * ring is its state table. They wait for a lock for 0.1 s at most and then give
  * up until the next time.
  */
@@ -39,6 +39,13 @@ LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION idempotency_next_xid() IS
 	'Internal: later than every transaction that has written so far.';
+
+CREATE FUNCTION idempotency_horizon(ring regclass)
+RETURNS xid8
+LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME';
+COMMENT ON FUNCTION idempotency_horizon(regclass) IS
+	'Internal: all transactions before this one have ended for every snapshot in this database, those of prepared transactions and replication slots included.';
 
 CREATE FUNCTION idempotency_ring_switch(ring regclass)
 RETURNS boolean
@@ -60,6 +67,7 @@ BEGIN
 	IF next IS NULL THEN
 		RETURN false;
 	END IF;
+	PERFORM pg_current_xact_id();
 	quiet := @extschema@.idempotency_next_xid();
 	EXECUTE format('UPDATE %s SET state = %L, closed_at = clock_timestamp(), quiet_xid = $1
 		WHERE state = %L', ring, 'old', 'current') USING quiet;
@@ -74,26 +82,59 @@ $$;
 COMMENT ON FUNCTION idempotency_ring_switch(regclass) IS
 	'Internal: opens an empty table of a ring as the current one; false: there is none, or the ring is busy.';
 
-CREATE FUNCTION idempotency_ring_truncate(ring regclass, tables text, unused_state text)
+/*
+ * The transaction id is noted when this transaction has its own: a snapshot that
+ * shows no transaction before it as open shows the table retired, and all that
+ * was moved out of it before.
+ */
+CREATE FUNCTION idempotency_ring_retire(ring regclass, unused bigint)
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp
 SET lock_timeout = '100ms'
 AS $$
 DECLARE
+	retired bigint;
+BEGIN
+	EXECUTE format('LOCK TABLE %s IN SHARE ROW EXCLUSIVE MODE', ring);
+	PERFORM pg_current_xact_id();
+	EXECUTE format('UPDATE %s SET state = %L, quiet_xid = $1 WHERE generation = $2 AND state = %L', ring, 'retired', 'old')
+		USING @extschema@.idempotency_next_xid(), unused;
+	GET DIAGNOSTICS retired = ROW_COUNT;
+	PERFORM @extschema@.idempotency_ring_changed(ring);
+	RETURN retired > 0;
+EXCEPTION WHEN lock_not_available THEN
+	RETURN false;
+END
+$$;
+COMMENT ON FUNCTION idempotency_ring_retire(regclass, bigint) IS
+	'Internal: takes an old generation of a ring out of use; false: it is not there any more, or the ring is busy.';
+
+/*
+ * A snapshot from before a table was retired may show rows there that it shows
+ * nowhere else, so the table is truncated when there is no such snapshot left.
+ */
+CREATE FUNCTION idempotency_ring_truncate(ring regclass, tables text)
+RETURNS boolean
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET lock_timeout = '100ms'
+AS $$
+DECLARE
+	horizon xid8 := @extschema@.idempotency_horizon(ring);
 	unused  smallint;
 	emptied bigint;
 BEGIN
-	EXECUTE format('SELECT slot FROM %s WHERE state = %L ORDER BY generation LIMIT 1', ring, unused_state)
-		INTO unused;
+	EXECUTE format('SELECT slot FROM %s WHERE state = %L AND quiet_xid <= $1 ORDER BY generation LIMIT 1', ring, 'retired')
+		INTO unused USING horizon;
 	IF unused IS NULL THEN
 		RETURN false;
 	END IF;
 	EXECUTE format('LOCK TABLE @extschema@.%I IN ACCESS EXCLUSIVE MODE NOWAIT', tables || '_' || unused);
 	-- Another session may have emptied it, and put it to use again.
 	EXECUTE format('UPDATE %s SET state = %L, generation = NULL, opened_at = NULL, closed_at = NULL,
-		quiet_xid = NULL, rest_until = NULL WHERE slot = $1 AND state = $2', ring, 'empty')
-		USING unused, unused_state;
+		quiet_xid = NULL, rest_until = NULL WHERE slot = $1 AND state = %L AND quiet_xid <= $2', ring, 'empty', 'retired')
+		USING unused, horizon;
 	GET DIAGNOSTICS emptied = ROW_COUNT;
 	IF emptied > 0 THEN
 		EXECUTE format('TRUNCATE @extschema@.%I', tables || '_' || unused);
@@ -103,8 +144,8 @@ EXCEPTION WHEN lock_not_available THEN
 	RETURN false;
 END
 $$;
-COMMENT ON FUNCTION idempotency_ring_truncate(regclass, text, text) IS
-	'Internal: truncates the oldest table of a ring in a state; false: there is none, or it is locked.';
+COMMENT ON FUNCTION idempotency_ring_truncate(regclass, text) IS
+	'Internal: truncates a retired table of a ring; false: there is none, a snapshot is older than its retirement, or it is locked.';
 
 CREATE FUNCTION idempotency_is_quiet(generation_xid xid8)
 RETURNS boolean

@@ -3,9 +3,15 @@
  *		Which tables of a ring are live: that of keys, or that of the log.
  *
  * A ring is three tables of the same layout, its generations.  New rows go
- * into the current one.  The sweeper opens the next from time to time, and
- * once nothing in an old one is needed any more, truncates it: rows go without
- * a DELETE, a dead tuple or an index on the time.
+ * into the current one.  The sweeper opens the next from time to time.  Once
+ * nothing in an old one is needed any more it is retired, and later truncated:
+ * rows go without a DELETE, a dead tuple or an index on the time.
+ *
+ * A truncation is no matter of snapshots: rows are gone for old ones, too.  A
+ * snapshot that is older than a row's move into the current generation would
+ * see it in neither.  So the next transaction id is noted with the retirement,
+ * which comes after the last move, and the table is truncated when every
+ * snapshot in the database is newer.
  *
  * The map is the state table, which each session caches.  Its lock guards it:
  *
@@ -31,6 +37,7 @@
 #include "access/xact.h"
 #include "fmgr.h"
 #include "storage/lmgr.h"
+#include "storage/procarray.h"
 #include "utils/builtins.h"
 #include "utils/inval.h"
 #include "utils/rel.h"
@@ -61,6 +68,7 @@ static bool callback_registered = false;
 
 PG_FUNCTION_INFO_V1(idempotency_ring_changed);
 PG_FUNCTION_INFO_V1(idempotency_next_xid);
+PG_FUNCTION_INFO_V1(idempotency_horizon);
 
 static void
 ring_state_changed(Datum arg, Oid relation)
@@ -187,4 +195,24 @@ Datum
 idempotency_next_xid(PG_FUNCTION_ARGS)
 {
 	PG_RETURN_FULLTRANSACTIONID(ReadNextFullTransactionId());
+}
+
+/*
+ * SQL: idempotency_horizon(ring), what VACUUM could remove the dead rows of in
+ * that table.
+ */
+Datum
+idempotency_horizon(PG_FUNCTION_ARGS)
+{
+	Relation	table = table_open(PG_GETARG_OID(0), AccessShareLock);
+	TransactionId horizon = GetOldestNonRemovableTransactionId(table);
+	FullTransactionId next = ReadNextFullTransactionId();
+	uint32		epoch = EpochFromFullTransactionId(next);
+
+	table_close(table, AccessShareLock);
+	if (horizon > XidFromFullTransactionId(next) && epoch == 0)
+		PG_RETURN_FULLTRANSACTIONID(FirstNormalFullTransactionId);
+	if (horizon > XidFromFullTransactionId(next))
+		epoch--;
+	PG_RETURN_FULLTRANSACTIONID(FullTransactionIdFromEpochAndXid(epoch, horizon));
 }

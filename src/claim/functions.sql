@@ -134,13 +134,9 @@ BEGIN
 			WHERE generation = oldest.generation AND state = 'old';
 		RETURN false;
 	END IF;
-	LOCK TABLE @extschema@.idem_ring IN SHARE ROW EXCLUSIVE MODE;
-	UPDATE @extschema@.idem_ring SET state = 'retired'
-		WHERE generation = oldest.generation AND state = 'old';
-	IF NOT FOUND THEN
+	IF NOT @extschema@.idempotency_ring_retire('@extschema@.idem_ring'::regclass, oldest.generation) THEN
 		RETURN false;
 	END IF;
-	PERFORM @extschema@.idempotency_ring_changed('@extschema@.idem_ring'::regclass);
 	PERFORM @extschema@.idem_count_expired(expired);
 	RETURN true;
 EXCEPTION WHEN lock_not_available THEN
@@ -154,9 +150,9 @@ CREATE FUNCTION idem_truncate()
 RETURNS boolean
 LANGUAGE sql VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp
-AS 'SELECT @extschema@.idempotency_ring_truncate(''@extschema@.idem_ring''::regclass, ''idem_key''::text, ''retired''::text)';
+AS 'SELECT @extschema@.idempotency_ring_truncate(''@extschema@.idem_ring''::regclass, ''idem_key''::text)';
 COMMENT ON FUNCTION idem_truncate() IS
-	'Internal: truncates a retired generation of keys; false: there is none, or it is locked.';
+	'Internal: truncates a retired generation of keys; false: there is none, a snapshot is older, or it is locked.';
 
 CREATE FUNCTION idem_sample(
 	slot             smallint,

@@ -57,6 +57,13 @@ AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION outbox_start_position() IS
 	'Internal: where a subscription that starts with the latest events begins to read.';
 
+CREATE FUNCTION outbox_retired_to()
+RETURNS bigint
+LANGUAGE C VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME';
+COMMENT ON FUNCTION outbox_retired_to() IS
+	'Internal: no event up to this position can be read again; 0: all can.';
+
 /* Its cost has the relay look first whether an event is of the partition at all. */
 CREATE FUNCTION outbox_topic_matches(patterns text[], topic text)
 RETURNS boolean
@@ -185,8 +192,9 @@ BEGIN
 		SELECT subscription_id, lane, p.position, p.stragglers, p.straggler_froms
 		FROM @extschema@.outbox_start_position() p, generate_series(0, partitions - 1) lane;
 	ELSE
+		LOCK TABLE @extschema@.outbox_lane IN ROW EXCLUSIVE MODE;  -- no segment is being retired
 		INSERT INTO @extschema@.outbox_lane (subscription, lane, position)
-		SELECT subscription_id, lane, 0 FROM generate_series(0, partitions - 1) lane;
+		SELECT subscription_id, lane, @extschema@.outbox_retired_to() FROM generate_series(0, partitions - 1) lane;
 	END IF;
 	PERFORM @extschema@.outbox_wake();
 	RETURN signing_secret;
@@ -394,6 +402,7 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
 	subscription_id bigint := @extschema@.outbox_subscription_id(name);
+	retired_to      bigint;
 	first           bigint;
 BEGIN
 	IF (from_position IS NULL) = (since IS NULL) THEN
@@ -402,8 +411,10 @@ BEGIN
 	END IF;
 	PERFORM FROM @extschema@.outbox_lane
 	WHERE subscription = subscription_id FOR UPDATE;  -- the relay is not settling
+	LOCK TABLE @extschema@.outbox_lane IN ROW EXCLUSIVE MODE;  -- no segment is being retired
+	retired_to := @extschema@.outbox_retired_to();
 	SELECT e.position INTO first FROM @extschema@.outbox_log e
-	WHERE e.position >= coalesce(from_position, 0)
+	WHERE e.position >= coalesce(from_position, 0) AND e.position > retired_to
 		AND e.created_at >= coalesce(since, '-infinity')
 	ORDER BY e.position LIMIT 1;
 	UPDATE @extschema@.outbox_lane SET position = first - 1

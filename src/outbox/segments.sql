@@ -1,7 +1,7 @@
 /*
  * outbox: how space of the log comes back.  The log is a ring of three segments
  * (base/ring.c).  A segment is closed when it has taken events for half of the
- * retention, and truncated once it has been closed for as long as the retention
+ * retention, and retired once it has been closed for as long as the retention
  * and nobody is to read it any more.  Each step is a short transaction of the sweeper's.
  */
 
@@ -40,41 +40,49 @@ COMMENT ON FUNCTION outbox_lanes_behind(bigint) IS
 	'Internal: who has yet to read something up to this position, as far as is written down.';
 
 /*
- * Lanes cannot move back, none can be added, and nobody else truncates, until
- * this is committed.  Whoever has rows in the segment and is still open has it
- * locked.
+ * Lanes cannot move back, and none can be added, until this is committed; after
+ * that, not to before the segment's end. Whoever has rows in the segment and is
+ * still open has it locked.
  */
-CREATE FUNCTION outbox_truncate()
+CREATE FUNCTION outbox_retire()
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp
 SET lock_timeout = '100ms'
 AS $$
 DECLARE
-	upto bigint;
+	oldest @extschema@.outbox_ring;
 BEGIN
-	SELECT last_position INTO upto FROM @extschema@.outbox_ring
+	SELECT * INTO oldest FROM @extschema@.outbox_ring
 		WHERE state = 'old' ORDER BY generation LIMIT 1;
-	IF upto IS NULL OR EXISTS (SELECT FROM @extschema@.outbox_lanes_behind(upto)) THEN
+	IF NOT FOUND OR EXISTS (SELECT FROM @extschema@.outbox_lanes_behind(oldest.last_position)) THEN
 		RETURN false;
 	END IF;
 	LOCK TABLE @extschema@.outbox_lane IN SHARE ROW EXCLUSIVE MODE;
-	SELECT last_position INTO upto FROM @extschema@.outbox_ring
-		WHERE state = 'old' ORDER BY generation LIMIT 1;
-	RETURN upto IS NOT NULL AND NOT EXISTS (SELECT FROM @extschema@.outbox_lanes_behind(upto))
-		AND @extschema@.idempotency_ring_truncate('@extschema@.outbox_ring'::regclass, 'outbox_log'::text, 'old'::text);
+	LOCK TABLE @extschema@.outbox_ring IN SHARE ROW EXCLUSIVE MODE;
+	EXECUTE 'LOCK TABLE @extschema@.outbox_log_' || oldest.slot || ' IN ACCESS EXCLUSIVE MODE NOWAIT';
+	RETURN NOT EXISTS (SELECT FROM @extschema@.outbox_lanes_behind(oldest.last_position))
+		AND @extschema@.idempotency_ring_retire('@extschema@.outbox_ring'::regclass, oldest.generation);
 EXCEPTION WHEN lock_not_available THEN
 	RETURN false;
 END
 $$;
+COMMENT ON FUNCTION outbox_retire() IS
+	'Internal: takes the oldest segment of the log out of use; false: there is none, somebody has yet to read it, or it is locked.';
+
+CREATE FUNCTION outbox_truncate()
+RETURNS boolean
+LANGUAGE sql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS 'SELECT @extschema@.idempotency_ring_truncate(''@extschema@.outbox_ring''::regclass, ''outbox_log''::text)';
 COMMENT ON FUNCTION outbox_truncate() IS
-	'Internal: truncates the oldest segment of the log; false: there is none, somebody has yet to read it, or it is locked.';
+	'Internal: truncates a retired segment of the log; false: there is none, a snapshot is older, or it is locked.';
 
 /*
  * A subscription that holds back more of the log than it may loses what it has
  * not read.  Its relay notices that the lane was moved, and reads on from there.
  * Nothing is given up that could not be truncated anyway, since an open
- * transaction has rows there.
+ * transaction has rows there, or a snapshot from before the segment was closed.
  */
 CREATE FUNCTION outbox_pass_over()
 RETURNS boolean
@@ -85,12 +93,13 @@ AS $$
 DECLARE
 	segment    smallint;
 	upto       bigint;
+	closed     xid8;
 	passed     record;
 	any_passed boolean := false;
 BEGIN
-	SELECT slot, last_position INTO segment, upto FROM @extschema@.outbox_ring
+	SELECT slot, last_position, quiet_xid INTO segment, upto, closed FROM @extschema@.outbox_ring
 		WHERE state = 'old' ORDER BY generation LIMIT 1;
-	IF segment IS NULL THEN
+	IF segment IS NULL OR @extschema@.idempotency_horizon('@extschema@.outbox_ring'::regclass) < closed THEN
 		RETURN false;
 	END IF;
 	EXECUTE 'LOCK TABLE @extschema@.outbox_log_' || segment || ' IN ACCESS EXCLUSIVE MODE NOWAIT';
@@ -153,10 +162,10 @@ LANGUAGE sql VOLATILE PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
 AS $$
 	SELECT sum(pg_total_relation_size(('@extschema@.outbox_log_' || slot)::regclass))
-	FROM @extschema@.outbox_ring
+	FROM @extschema@.outbox_ring WHERE state <> 'retired'
 $$;
 COMMENT ON FUNCTION outbox_log_size() IS
-	'Internal: bytes that the log takes, indexes included.';
+	'Internal: bytes that the log takes, indexes included; without segments that nobody is to read any more.';
 
 /*
  * The limit of size goes before the retention: beyond it the oldest segment
@@ -176,13 +185,16 @@ DECLARE
 	now_used  @extschema@.outbox_ring;
 	is_used   boolean;
 BEGIN
+	IF @extschema@.outbox_truncate() THEN
+		RETURN true;
+	END IF;
 	IF keep >= 0 AND size > keep / 2 THEN
 		PERFORM @extschema@.outbox_warn_behind();
 	END IF;
 	SELECT * INTO oldest FROM @extschema@.outbox_ring
 		WHERE state = 'old' ORDER BY generation LIMIT 1;
 	IF oldest.closed_at <= clock_timestamp() - retention OR keep >= 0 AND size > keep THEN
-		IF @extschema@.outbox_truncate() OR keep >= 0 AND size > keep AND @extschema@.outbox_pass_over() THEN
+		IF @extschema@.outbox_retire() OR keep >= 0 AND size > keep AND @extschema@.outbox_pass_over() THEN
 			RETURN true;
 		END IF;
 	END IF;

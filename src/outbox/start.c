@@ -1,19 +1,36 @@
 /*
  * start.c
- *		outbox_start_position: where a new subscription starts to read.
+ *		Where a new subscription starts to read, and where an old one can be set
+ *		back to.
  */
 #include "postgres.h"
 
+#include "access/table.h"
+#include "access/tableam.h"
 #include "catalog/pg_type.h"
 #include "funcapi.h"
+#include "utils/builtins.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
 #include "utils/xid8.h"
 
+#include "base/catalog.h"
 #include "base/compat.h"
 #include "base/query.h"
+#include "base/relation.h"
 #include "base/shared.h"
 #include "outbox/reader.h"
 
+/* The columns of outbox_ring that matter here, and how many there are. */
+enum
+{
+	RING_ATT_STATE = 2,
+	RING_ATT_LAST_POSITION = 8,
+	RING_ATTS
+};
+
 PG_FUNCTION_INFO_V1(outbox_start_position);
+PG_FUNCTION_INFO_V1(outbox_retired_to);
 
 /*
  * SQL: outbox_start_position(), for start => 'latest'.  The events of
@@ -52,4 +69,44 @@ outbox_start_position(PG_FUNCTION_ARGS)
 	outbox_horizon_end(&horizon);
 	SPI_finish();
 	PG_RETURN_DATUM(HeapTupleGetDatum(result));
+}
+
+static int64
+start_retired_to(TupleTableSlot *row)
+{
+	bool		isnull;
+	Datum		state = slot_getattr(row, RING_ATT_STATE, &isnull);
+	Datum		last = slot_getattr(row, RING_ATT_LAST_POSITION, &isnull);
+
+	if (isnull || strcmp(TextDatumGetCString(state), "retired") != 0)
+		return 0;
+	return DatumGetInt64(last);
+}
+
+/*
+ * SQL: outbox_retired_to().  A retired segment can be truncated at any moment.
+ * The ring is read as it is now, whatever snapshot the transaction has; who has
+ * locked outbox_lane keeps segments from being retired.
+ */
+Datum
+outbox_retired_to(PG_FUNCTION_ARGS)
+{
+	Relation	ring = table_open(catalog_get()->rings[RING_LOG].state,
+								  AccessShareLock);
+	TupleTableSlot *row = relation_slot(ring, RING_ATTS);
+	Snapshot	latest = RegisterSnapshot(GetLatestSnapshot());
+	TableScanDesc scan = compat_table_beginscan(ring, latest);
+	int64		retired_to = 0;
+
+	while (table_scan_getnextslot(scan, ForwardScanDirection, row))
+	{
+		int64		last = start_retired_to(row);
+
+		retired_to = Max(retired_to, last);
+	}
+	table_endscan(scan);
+	UnregisterSnapshot(latest);
+	ExecDropSingleTupleTableSlot(row);
+	table_close(ring, AccessShareLock);
+	PG_RETURN_INT64(retired_to);
 }

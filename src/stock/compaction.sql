@@ -205,17 +205,21 @@ AS $$
 DECLARE
 	kept     interval := current_setting('idempotency.stock_history')::interval;
 	now_used @extschema@.stock_ring;
-	outdated smallint;
+	outdated @extschema@.stock_ring;
 	is_used  boolean;
 BEGIN
-	SELECT ring.slot INTO outdated FROM @extschema@.stock_ring ring
-		WHERE ring.state = 'old' AND ring.closed_at <= clock_timestamp() - kept
-		ORDER BY ring.generation LIMIT 1;
-	IF @extschema@.stock_carry(outdated) > 0 THEN
+	IF @extschema@.idempotency_ring_truncate('@extschema@.stock_ring'::regclass, 'stock_history'::text) THEN
 		RETURN true;
 	END IF;
-	IF outdated IS NOT NULL
-		AND @extschema@.idempotency_ring_truncate('@extschema@.stock_ring'::regclass, 'stock_history'::text, 'old'::text)
+	SELECT * INTO outdated FROM @extschema@.stock_ring ring
+		WHERE ring.state = 'old' AND ring.closed_at <= clock_timestamp() - kept
+			AND @extschema@.idempotency_is_quiet(ring.quiet_xid)
+		ORDER BY ring.generation LIMIT 1;
+	IF @extschema@.stock_carry(outdated.slot) > 0 THEN
+		RETURN true;
+	END IF;
+	IF outdated.slot IS NOT NULL
+		AND @extschema@.idempotency_ring_retire('@extschema@.stock_ring'::regclass, outdated.generation)
 	THEN
 		RETURN true;
 	END IF;

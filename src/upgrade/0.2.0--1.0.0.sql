@@ -61,7 +61,14 @@ BEGIN
 END
 $$;
 
+/* ---- rings ---- */
+
+DROP FUNCTION idempotency_ring_truncate(regclass, text, text);
+
 /* ---- claims ---- */
+
+/* A retired generation waits for snapshots that are older than this. */
+UPDATE idem_ring SET quiet_xid = idempotency_next_xid() WHERE state = 'retired';
 
 /* ---- outbox ---- */
 

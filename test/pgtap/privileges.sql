@@ -73,13 +73,15 @@ function idem_truncate(): owner
 function idempotency_grant(regrole): owner
 function idempotency_grant_names(regrole,text[],text[]): owner
 function idempotency_grant_operator(regrole): owner
+function idempotency_horizon(regclass): owner
 function idempotency_is_quiet(xid8): owner
 function idempotency_next_xid(): owner
 function idempotency_refuse_trigger(text): owner
 function idempotency_require_preload(text): owner
 function idempotency_ring_changed(regclass): owner
+function idempotency_ring_retire(regclass,bigint): owner
 function idempotency_ring_switch(regclass): owner
-function idempotency_ring_truncate(regclass,text,text): owner
+function idempotency_ring_truncate(regclass,text): owner
 function outbox_adopt(boolean): operator
 function outbox_alter(text,text,text[],jsonb,text,integer,interval,interval[]): operator
 function outbox_check_event(text,jsonb,text,text,jsonb,timestamp with time zone): owner
@@ -105,6 +107,8 @@ function outbox_rate(double precision,timestamp with time zone,bigint): operator
 function outbox_redrive(text,bigint[]): operator
 function outbox_replay(text,bigint,timestamp with time zone): operator
 function outbox_resume(text): operator
+function outbox_retire(): owner
+function outbox_retired_to(): owner
 function outbox_rotate_secret(text,interval,text): operator
 function outbox_same_origin(text,text): owner
 function outbox_schedule_valid(interval[]): owner
