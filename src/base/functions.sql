@@ -116,7 +116,7 @@ COMMENT ON FUNCTION idempotency_ring_retire(regclass, bigint) IS
  */
 CREATE FUNCTION idempotency_ring_truncate(ring regclass, tables text)
 RETURNS boolean
-LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp
 SET lock_timeout = '100ms'
 AS $$

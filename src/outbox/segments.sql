@@ -72,7 +72,7 @@ COMMENT ON FUNCTION outbox_retire() IS
 
 CREATE FUNCTION outbox_truncate()
 RETURNS boolean
-LANGUAGE sql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+LANGUAGE sql VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp
 AS 'SELECT @extschema@.idempotency_ring_truncate(''@extschema@.outbox_ring''::regclass, ''outbox_log''::text)';
 COMMENT ON FUNCTION outbox_truncate() IS
