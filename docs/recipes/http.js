@@ -19,8 +19,15 @@ const { connectPool, transaction } = require('./database');
 
 const DOCUMENTATION = 'https://developer.example.com/idempotency';
 const KEY_BYTES_MAX = 255;
+const ACCOUNT_BYTES_MAX = 255; // it is the scope of the keys
 const BODY_BYTES_MAX = 64 * 1024;
 const PROVIDER_TIMEOUT_MS = 20 * 1000; // so that a lease of 40 s outlives it
+
+// What the columns hold. A number that is too large for its column has to be
+// refused before anything is done: else each try calls the provider, and fails
+// when it is written down.
+const QUANTITY_MAX = 2 ** 31 - 1;
+const AMOUNT_MAX = Number.MAX_SAFE_INTEGER;
 
 const pool = connectPool();
 
@@ -100,12 +107,22 @@ async function fail(request, token, retry, answer = null) {
 // The two kinds of work
 // ---------------------------------------------------------------------------
 
+function isCount(number, most) {
+  return Number.isInteger(number) && number >= 1 && number <= most;
+}
+
+// PostgreSQL has no text with the character 0.
+function isText(value) {
+  return typeof value === 'string' && !value.includes('\0');
+}
+
 // Claim, order and saved answer are one transaction. If it fails, the key is
 // as free as it was.
 async function placeOrder(request) {
   const { item, quantity } = request.body;
-  if (typeof item !== 'string' || !Number.isInteger(quantity) || quantity < 1) {
-    return problem(400, 'Not an order', 'An order has an item and a quantity.');
+  if (!isText(item) || !isCount(quantity, QUANTITY_MAX)) {
+    return problem(400, 'Not an order',
+      `An order has an item and a quantity of at most ${QUANTITY_MAX}.`);
   }
   return transaction(pool, async (client) => {
     const claimed = await claim(client, request);
@@ -131,7 +148,7 @@ async function askProvider({ key, account, body }) {
     body: JSON.stringify({ amount: body.amount }),
     signal: AbortSignal.timeout(PROVIDER_TIMEOUT_MS),
   });
-  const receipt = await response.text();
+  const receipt = (await response.text()).replaceAll('\0', '');
   if (response.status >= 500) {
     throw new Error(`the provider answered ${response.status}`);
   }
@@ -160,8 +177,9 @@ async function settlePayment(request, token) {
 // open meanwhile. Payment and saved answer are one transaction again: an owner
 // that is too late gets ID001, and books nothing.
 async function pay(request) {
-  if (!Number.isInteger(request.body.amount) || request.body.amount < 1) {
-    return problem(400, 'Not a payment', 'A payment has an amount.');
+  if (!isCount(request.body.amount, AMOUNT_MAX)) {
+    return problem(400, 'Not a payment',
+      `A payment has an amount of at most ${AMOUNT_MAX}.`);
   }
   const claimed = await claim(pool, request, '40 s');
   if (claimed.outcome !== 'claimed') {
@@ -223,6 +241,10 @@ async function handle(message) {
   const account = message.headers['x-account'];
   if (!account) {
     return problem(401, 'Unknown account', 'The header X-Account is missing.');
+  }
+  if (Buffer.byteLength(account) > ACCOUNT_BYTES_MAX) {
+    return problem(400, 'Not an account',
+      `The header X-Account has more than ${ACCOUNT_BYTES_MAX} bytes.`);
   }
   const header = message.headers['idempotency-key'];
   if (header === undefined) {

@@ -34,20 +34,32 @@ function shardOf(account) {
 }
 
 // Whether the call has failed for a reason that is not its own: no answer, a
-// server that is going or coming (class 08, 53, 57), a deadlock (class 40).
+// server that is going or coming (class 08, 53, 57), a deadlock (class 40), or a
+// replica that answers while the primary moves (25006; what only reads could go
+// to another replica, but a claim asks the primary).
 function isWorthRepeating(error) {
-  return !(error instanceof DatabaseError) || /^(08|40|53|57)/.test(error.code);
+  return !(error instanceof DatabaseError) || /^(08|40|53|57|25006)/.test(error.code);
 }
 
 // One try. A connection that has not answered in time is closed, and what was
 // sent over it may still be going on: then the next try waits for its end in
-// idem_claim, and gets its answer.
+// idem_claim, and gets its answer. One that is not to be used for the next try
+// is closed too: that try may have to go to another server.
 async function callOnce({ id, account, amount }) {
-  const { rows } = await shardOf(account).query(
-    'SELECT deposit($1, $2, $3) AS answer',
-    [id, account, amount],
-  );
-  return rows[0].answer;
+  const client = await shardOf(account).connect();
+  let broken;
+  try {
+    const { rows } = await client.query(
+      'SELECT deposit($1, $2, $3) AS answer',
+      [id, account, amount],
+    );
+    return rows[0].answer;
+  } catch (error) {
+    broken = isWorthRepeating(error);
+    throw error;
+  } finally {
+    client.release(broken);
+  }
 }
 
 async function call(request) {

@@ -122,6 +122,17 @@ is(post('/orders', '"order-3"', { %hat, item => 'scarf' })->{status}, 201, 'and 
 is(post('/orders', '"order-4"', {})->{status}, 400, 'bad input is refused');
 is(post('/orders', '"order-4"', \%hat)->{status}, 201, 'before the key is used');
 
+is_problem(post('/orders', '"order-5"', { %hat, %$_ }), 400, 'Not an order', 'an order that has no place in its table: ' . encode_json($_))
+  for { quantity => 2**31 }, { quantity => 3e9 }, { quantity => 1.5 }, { item => "h\0t" };
+is(post('/orders', '"order-5"', { %hat, quantity => 2**31 - 1 })->{status}, 201, 'the largest one has');
+
+# --- a payment that could not be written down: nobody is asked to pay it
+
+is_problem(post('/payments', '"pay-0"', { amount => $_ }), 400, 'Not a payment', "an amount of $_")
+  for 1e19, 2**53, 0;
+is_problem(post('/payments', '"pay-0"', { amount => 5 }, 'X-Account' => 'a' x 256), 400, 'Not an account', 'a long account');
+is(scalar($receiver->requests('provider')), 0, 'the provider was not asked');
+
 # --- a payment: a lease while the provider is asked
 
 $receiver->switch('provider', 'hold');

@@ -134,6 +134,17 @@ deposit_later('crash', 'ann', 5);
 $node->start;
 is(answer('crash')->{balance}, 35, 'a deposit is repeated until the server is back');
 
+# --- a replica answers while the primary moves: another connection may reach it
+
+my $offset = -s $node->logfile;
+my $refused = qr/cannot execute idem_claim\(\) in a read-only transaction/;
+$node->safe_psql('postgres', "ALTER DATABASE $_ SET default_transaction_read_only = on") for @shards;
+lose('cut', 1);
+deposit_later('moving', 'ann', 5);
+$node->wait_for_log($refused, $offset);
+$node->safe_psql('postgres', "ALTER DATABASE $_ RESET default_transaction_read_only") for @shards;
+is(answer('moving')->{balance}, 40, 'a deposit is repeated until it is there');
+
 # --- many deposits, many faults
 
 my @ids = map { "many-$_" } 1 .. 200;
@@ -147,7 +158,7 @@ is(scalar(grep { $_->{balance} } values %answers), 200, '200 deposits are answer
 cmp_ok(scalar(grep { $_->{tries} > 1 } values %answers), '>', 20, 'many of them not by the first try');
 my %balances = map { split /\|/ }
   map { split /\n/, $node->safe_psql($_, 'SELECT name, balance FROM accounts') } @shards;
-is_deeply(\%balances, { ann => 85, bob => 57, carl => 50, dora => 50 }, 'each is booked once');
+is_deeply(\%balances, { ann => 90, bob => 57, carl => 50, dora => 50 }, 'each is booked once');
 my %distinct = map { +"$_->{account} $_->{balance}" => 1 } values %answers;
 is(scalar(keys %distinct), 200, 'and each answer is that of its own deposit');
 $router->stop;
