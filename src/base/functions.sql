@@ -147,10 +147,18 @@ $$;
 COMMENT ON FUNCTION idempotency_ring_truncate(regclass, text) IS
 	'Internal: truncates a retired table of a ring; false: there is none, a snapshot is older than its retirement, or it is locked.';
 
+/*
+ * Snapshots count as well: a key does not expire for one that shows its
+ * transaction as open (claim/key.c), so it must still be found.
+ */
 CREATE FUNCTION idempotency_is_quiet(generation_xid xid8)
 RETURNS boolean
-LANGUAGE sql VOLATILE PARALLEL UNSAFE
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
-AS 'SELECT pg_snapshot_xmin(pg_current_snapshot()) >= generation_xid';
+AS $$
+BEGIN
+	RETURN @extschema@.idempotency_horizon('@extschema@.idem_ring'::regclass) >= generation_xid;
+END
+$$;
 COMMENT ON FUNCTION idempotency_is_quiet(xid8) IS
-	'Internal: whether all transactions before this one have ended.';
+	'Internal: whether all transactions before this one have ended, for every snapshot in this database too.';
