@@ -1,14 +1,22 @@
 /*
  * protect.c
- *		Keeps code of others out of the way of our workers.
+ *		Keeps code of others out of the way of our workers, and triggers off our
+ *		tables.
  *
  * Workers change our tables as the extension's owner, who is a superuser as a
  * rule.  A trigger there would run as that owner, and whoever was granted all
  * privileges on all tables may create one.  Our SQL functions name the schema,
  * so who may rename it could put functions of his own in their place.  And our
  * C code relies on the columns of our tables and types.  So these things are
- * for superusers, who need nobody's rights, to do.  This holds where the library
- * is preloaded.  It must never stand in the way of other people's objects.
+ * for superusers, who need nobody's rights, to do.
+ *
+ * Superusers may not create triggers on our tables either, since they would be
+ * misled: our C code writes past the executor and fires none.  A tool that
+ * collects changes by triggers, such as pg_repack, would miss ours, and lose
+ * them.  Foreign keys remain possible; they are internal triggers.
+ *
+ * This holds where the library is preloaded.  It must never stand in the way of
+ * other people's objects.
  */
 #include "postgres.h"
 
@@ -20,6 +28,7 @@
 #include "catalog/objectaccess.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_namespace.h"
+#include "catalog/pg_proc.h"
 #include "catalog/pg_trigger.h"
 #include "catalog/pg_type.h"
 #include "commands/extension.h"
@@ -76,16 +85,6 @@ protect_new_row(Oid class, Oid index, AttrNumber oid_column, Oid object)
 	return row;
 }
 
-static bool
-protect_trigger_is_on_ours(Oid trigger)
-{
-	HeapTuple	row = protect_new_row(TriggerRelationId, TriggerOidIndexId,
-									  Anum_pg_trigger_oid, trigger);
-
-	return HeapTupleIsValid(row) &&
-		protect_is_ours(((Form_pg_trigger) GETSTRUCT(row))->tgrelid);
-}
-
 /*
  * The cache still has the old name.
  */
@@ -111,17 +110,52 @@ protect_refuse(const char *what)
 }
 
 static void
+protect_refuse_trigger(Oid table)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			 errmsg("cannot create a trigger on table \"%s\" of extension idempotency",
+					get_rel_name(table)),
+			 errdetail("The extension writes to its tables without firing triggers."),
+			 errhint("To rewrite the table use VACUUM FULL, CLUSTER or REINDEX CONCURRENTLY. pg_repack leaves it out with --exclude-extension=idempotency.")));
+}
+
+/*
+ * Our own triggers call our own functions.
+ */
+static void
+protect_check_trigger(Oid trigger)
+{
+	HeapTuple	row = protect_new_row(TriggerRelationId, TriggerOidIndexId,
+									  Anum_pg_trigger_oid, trigger);
+	Form_pg_trigger form;
+
+	if (!HeapTupleIsValid(row))
+		return;
+	form = (Form_pg_trigger) GETSTRUCT(row);
+	if (!protect_is_ours(form->tgrelid))
+		return;
+	if (!superuser())
+		protect_refuse("create a trigger on a table");
+	if (!form->tgisinternal &&
+		get_rel_relkind(form->tgrelid) == RELKIND_RELATION &&
+		!protect_is_member(ProcedureRelationId, form->tgfoid))
+		protect_refuse_trigger(form->tgrelid);
+}
+
+static void
 protect_object_access(ObjectAccessType access, Oid class, Oid object,
 					  int sub_object, void *arg)
 {
 	if (previous_object_access)
 		previous_object_access(access, class, object, sub_object, arg);
-	if ((access != OAT_POST_CREATE && access != OAT_POST_ALTER &&
-		 access != OAT_DROP) || superuser())
+	if (access != OAT_POST_CREATE && access != OAT_POST_ALTER &&
+		access != OAT_DROP)
 		return;
-	if (class == TriggerRelationId && access == OAT_POST_CREATE &&
-		protect_trigger_is_on_ours(object))
-		protect_refuse("create a trigger on a table");
+	if (class == TriggerRelationId && access == OAT_POST_CREATE)
+		protect_check_trigger(object);
+	if (superuser())
+		return;
 	if (class == RelationRelationId && sub_object != 0 && protect_is_ours(object))
 		protect_refuse("change a column of a table or type");
 	if (class == NamespaceRelationId && access == OAT_POST_ALTER &&

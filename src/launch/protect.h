@@ -1,6 +1,7 @@
 /*
  * protect.h
- *		Keeps code of others out of the way of our workers.
+ *		Keeps code of others out of the way of our workers, and triggers off our
+ *		tables.
  */
 #ifndef LAUNCH_PROTECT_H
 #define LAUNCH_PROTECT_H
