@@ -141,8 +141,14 @@ static char *
 reader_utf8_text(uint64 row, int column)
 {
 	char	   *text = query_text(row, column);
+	char	   *converted;
 
-	return text == NULL ? NULL : pg_server_to_any(text, strlen(text), PG_UTF8);
+	if (text == NULL)
+		return NULL;
+	converted = pg_server_to_any(text, strlen(text), PG_UTF8);
+	if (converted != text)
+		pfree(text);
+	return converted;
 }
 
 /*
@@ -187,6 +193,21 @@ reader_event(uint64 row)
 }
 
 /*
+ * Payload and headers are what can be large.
+ */
+static Size
+reader_event_bytes(const OutboxEvent *event)
+{
+	Size		bytes = sizeof(OutboxEvent);
+
+	if (event->payload != NULL)
+		bytes += strlen(event->payload);
+	for (char **header = event->headers; *header != NULL; header++)
+		bytes += strlen(*header);
+	return bytes;
+}
+
+/*
  * The place of one more event; the array doubles when it is full.
  */
 static OutboxEvent *
@@ -207,7 +228,7 @@ reader_next_event(OutboxBatch *batch)
  */
 static void
 reader_fetch(OutboxBatch *batch, SavedQuery *query, Datum *values,
-			 int max_events, MemoryContext context)
+			 int max_events, Size max_bytes, MemoryContext context)
 {
 	Portal		portal = query_open(query, values, true);
 
@@ -225,9 +246,8 @@ reader_fetch(OutboxBatch *batch, SavedQuery *query, Datum *values,
 		MemoryContextSwitchTo(old);
 		SPI_freetuptable(SPI_tuptable);
 		batch->count++;
-		batch->bytes += event->payload ? strlen(event->payload) : 0;
-		batch->cut = batch->count >= max_events ||
-			batch->bytes > OUTBOX_BATCH_BYTES_MAX;
+		batch->bytes += reader_event_bytes(event);
+		batch->cut = batch->count >= max_events || batch->bytes > max_bytes;
 	}
 	SPI_cursor_close(portal);
 }
@@ -237,7 +257,7 @@ reader_fetch(OutboxBatch *batch, SavedQuery *query, Datum *values,
  */
 static void
 reader_fetch_left_behind(OutboxBatch *batch, OutboxLaneId id, int max_events,
-						 MemoryContext context)
+						 Size max_bytes, MemoryContext context)
 {
 	Datum	   *xids = palloc(batch->ended_count * sizeof(Datum));
 	Datum	   *froms = palloc(batch->ended_count * sizeof(Datum));
@@ -256,13 +276,13 @@ reader_fetch_left_behind(OutboxBatch *batch, OutboxLaneId id, int max_events,
 	values[3] = query_array8(froms, batch->ended_count, INT8OID);
 	values[4] = Int64GetDatum(lowest);
 	values[5] = Int64GetDatum(batch->before.position);
-	reader_fetch(batch, &read_stragglers, values, max_events, context);
+	reader_fetch(batch, &read_stragglers, values, max_events, max_bytes, context);
 	batch->left_behind = batch->count;
 }
 
 static void
 reader_fetch_range(OutboxBatch *batch, OutboxLaneId id, int64 limit,
-				   int max_events, MemoryContext context)
+				   int max_events, Size max_bytes, MemoryContext context)
 {
 	Datum		values[4];
 
@@ -270,7 +290,7 @@ reader_fetch_range(OutboxBatch *batch, OutboxLaneId id, int64 limit,
 	values[1] = Int32GetDatum(id.number);
 	values[2] = Int64GetDatum(batch->before.position);
 	values[3] = Int64GetDatum(limit);
-	reader_fetch(batch, &read_range, values, max_events, context);
+	reader_fetch(batch, &read_range, values, max_events, max_bytes, context);
 }
 
 static bool
@@ -387,7 +407,8 @@ reader_stop_lane(OutboxBatch *batch)
 
 OutboxBatch
 outbox_read_batch(const OutboxHorizon *horizon, OutboxLaneId id,
-				  const OutboxLane *lane, int max_events, MemoryContext context)
+				  const OutboxLane *lane, int max_events, Size max_bytes,
+				  MemoryContext context)
 {
 	OutboxBatch batch = reader_new_batch(lane, horizon->straggler_count, context);
 	int64		readable = Max(lane->position,
@@ -398,9 +419,9 @@ outbox_read_batch(const OutboxHorizon *horizon, OutboxLaneId id,
 	batch.still_open = batch.after.straggler_count;
 	batch.after.position = limit;
 	if (batch.ended_count > 0)
-		reader_fetch_left_behind(&batch, id, max_events, context);
+		reader_fetch_left_behind(&batch, id, max_events, max_bytes, context);
 	if (!batch.cut && limit > lane->position)
-		reader_fetch_range(&batch, id, limit, max_events, context);
+		reader_fetch_range(&batch, id, limit, max_events, max_bytes, context);
 	if (batch.cut)
 		reader_stop_lane(&batch);
 	batch.cut |= limit < readable;
@@ -419,7 +440,7 @@ outbox_stop_batch(OutboxBatch *batch, int count)
 
 static OutboxBatch
 reader_read_exceptions(SavedQuery *query, OutboxLaneId id, Datum positions,
-					   MemoryContext context)
+					   Size max_bytes, MemoryContext context)
 {
 	OutboxLane	none = {0};
 	OutboxBatch batch = reader_new_batch(&none, 0, context);
@@ -428,20 +449,21 @@ reader_read_exceptions(SavedQuery *query, OutboxLaneId id, Datum positions,
 	values[0] = Int64GetDatum(id.subscription);
 	values[1] = Int32GetDatum(id.number);
 	values[2] = positions;
-	reader_fetch(&batch, query, values, OUTBOX_BATCH_MAX, context);
+	reader_fetch(&batch, query, values, OUTBOX_BATCH_MAX, max_bytes, context);
 	return batch;
 }
 
 OutboxBatch
-outbox_read_due(OutboxLaneId id, Datum positions, MemoryContext context)
+outbox_read_due(OutboxLaneId id, Datum positions, Size max_bytes,
+				MemoryContext context)
 {
-	return reader_read_exceptions(&read_due, id, positions, context);
+	return reader_read_exceptions(&read_due, id, positions, max_bytes, context);
 }
 
 OutboxBatch
 outbox_read_longest_waiting(OutboxLaneId id, MemoryContext context)
 {
-	return reader_read_exceptions(&read_longest_waiting, id, (Datum) 0, context);
+	return reader_read_exceptions(&read_longest_waiting, id, (Datum) 0, 0, context);
 }
 
 TimestampTz

@@ -14,7 +14,7 @@
 
 #define OUTBOX_BATCH_MIN 8		/* events that there is room for at first */
 #define OUTBOX_BATCH_MAX 500	/* events that are read at once for one lane */
-#define OUTBOX_BATCH_BYTES_MAX (8 * 1024 * 1024)	/* of their payloads */
+#define OUTBOX_BATCH_BYTES_MAX (8 * 1024 * 1024)	/* of memory for them */
 #define OUTBOX_RANGE_MAX 5000	/* positions that are looked through at once */
 #define OUTBOX_ATTEMPTS_MAX (PG_INT32_MAX - 1)	/* that are counted */
 #define OUTBOX_GRACE_MS 100		/* how long an open transaction is waited for */
@@ -77,7 +77,7 @@ typedef struct OutboxBatch
 	int			room;			/* for events; it grows */
 	int			count;
 	int			left_behind;	/* how many of them are of stragglers */
-	Size		bytes;			/* of their payloads */
+	Size		bytes;			/* of memory that they take */
 	OutboxLane	before;			/* what the lane was when this was read */
 	OutboxLane	after;			/* what it is once all of this is settled */
 	int			still_open;		/* how many of its stragglers are not in ended */
@@ -122,10 +122,14 @@ extern void outbox_horizon_end(OutboxHorizon *horizon);
 /* Is a transaction open in the snapshot? */
 extern bool outbox_xid_is_open(FullTransactionId xid, Snapshot snapshot);
 
-/* Reads the next events, at most so many, for a lane that has come so far. */
+/*
+ * Reads the next events for a lane that has come so far: at most so many, and
+ * none after the one that exceeds max_bytes.
+ */
 extern OutboxBatch outbox_read_batch(const OutboxHorizon *horizon,
 									 OutboxLaneId id, const OutboxLane *lane,
-									 int max_events, MemoryContext context);
+									 int max_events, Size max_bytes,
+									 MemoryContext context);
 
 /* Makes a batch end after so many of its events, at least one. */
 extern void outbox_stop_batch(OutboxBatch *batch, int count);
@@ -135,7 +139,7 @@ extern void outbox_stop_batch(OutboxBatch *batch, int count);
  * array of bigint, which are on their way.
  */
 extern OutboxBatch outbox_read_due(OutboxLaneId id, Datum positions,
-								   MemoryContext context);
+								   Size max_bytes, MemoryContext context);
 
 /* Reads the exception that was tried, or became due, the longest time ago. */
 extern OutboxBatch outbox_read_longest_waiting(OutboxLaneId id,

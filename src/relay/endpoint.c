@@ -529,7 +529,7 @@ endpoint_read_new(Endpoint *endpoint, const OutboxSubscription *subscription,
 	Run		   *last = endpoint_last_run(endpoint);
 	const OutboxLane *lane = last ? run_lane_after(last) : &subscription->lane;
 	OutboxBatch batch = outbox_read_batch(horizon, endpoint->id, lane,
-										  max_events, context);
+										  max_events, endpoint->max_bytes, context);
 	int64		position;
 
 	endpoint->more = batch.cut;
@@ -577,7 +577,8 @@ endpoint_read_waiting(Endpoint *endpoint, const OutboxSubscription *subscription
 {
 	MemoryContext context = endpoint_run_context();
 	OutboxBatch batch = kind == RUN_DUE ?
-		outbox_read_due(endpoint->id, endpoint_due_positions(endpoint), context) :
+		outbox_read_due(endpoint->id, endpoint_due_positions(endpoint),
+						endpoint->max_bytes, context) :
 		outbox_read_longest_waiting(endpoint->id, context);
 	Run		   *run;
 
@@ -666,6 +667,20 @@ endpoint_probe(Endpoint *endpoint, const OutboxSubscription *subscription,
 							 endpoint->name)));
 }
 
+/*
+ * Until another lane lets go of memory, which takes a pass.
+ */
+static void
+endpoint_put_off(Endpoint *endpoint)
+{
+	endpoint->more = false;
+	endpoint->next_due_at = 0;
+	if (endpoint->breaker.open)
+		endpoint->breaker.probe_at =
+			Max(endpoint->breaker.probe_at,
+				TimestampTzPlusMilliseconds(GetCurrentTimestamp(), ENDPOINT_BUSY_MS));
+}
+
 bool
 endpoint_read(Endpoint *endpoint, const OutboxSubscription *subscription,
 			  const OutboxHorizon *horizon, MemoryContext context)
@@ -691,6 +706,11 @@ endpoint_read(Endpoint *endpoint, const OutboxSubscription *subscription,
 	if (endpoint_is_idle(endpoint) && !breaker->trip_wanted)
 		endpoint->draining = endpoint->discarding = false;
 
+	if (endpoint->max_bytes == 0)
+	{
+		endpoint_put_off(endpoint);
+		return false;
+	}
 	if (breaker->open)
 	{
 		endpoint_probe(endpoint, subscription, horizon, context);

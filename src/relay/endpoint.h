@@ -20,6 +20,7 @@ typedef struct Endpoint
 	bool		owned;			/* locked by this relay */
 	int64		version;		/* of the subscription, as of the last pass */
 	int			max_in_flight;
+	Size		max_bytes;		/* of what is read next; 0: nothing can be */
 	List	   *new_runs;		/* of Run *, oldest first */
 	List	   *due_runs;		/* likewise */
 	bool		more;			/* the log has more than was read */
@@ -67,7 +68,7 @@ extern void endpoint_stop(Endpoint *endpoint);
 /* Has it nothing on its way? */
 extern bool endpoint_is_idle(const Endpoint *endpoint);
 
-/* Requests out, and bytes of payloads that it holds. */
+/* Requests out, and bytes of events that it holds. */
 extern int	endpoint_in_flight(const Endpoint *endpoint);
 extern Size endpoint_bytes(const Endpoint *endpoint);
 

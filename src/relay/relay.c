@@ -50,8 +50,10 @@
 #define RELAY_FLUSH_MS 20
 /* When to try again to get a lane that another relay still has. */
 #define RELAY_OWN_MS 100
-/* Payloads held in memory, above which nothing is read for who has some. */
+/* Events held in memory, above which nothing is read. */
 #define RELAY_BYTES_MAX (64 * 1024 * 1024)
+/* A batch of less is not worth it for a subscription that has some already. */
+#define RELAY_SHARE_MIN (1024 * 1024)
 
 PGDLLEXPORT void relay_main(Datum arg);
 
@@ -65,6 +67,7 @@ typedef struct Relay
 	MemoryContext turn_context; /* reset every turn */
 	WaitEventSet *wait_set;
 	List	   *endpoints;		/* of Endpoint * */
+	Size		bytes;			/* of events that they hold, while they read */
 	char		identity[NAMEDATALEN];
 	bool		held;			/* this is a copy, and has something to send */
 	uint64		seen_ends;
@@ -338,6 +341,36 @@ relay_bytes(const Relay *relay)
 }
 
 /*
+ * How much can be read for a lane now: half of what is free beyond as much as
+ * its subscription has already.  So one subscription gets half of all at most,
+ * the next one half of the rest, and so on: many that hang leave something for
+ * those that work.  Only the last event of a batch can exceed the limit.
+ */
+static Size
+relay_share(const Relay *relay, int64 subscription)
+{
+	Size		taken = relay->bytes;
+	Size		own = 0;
+	Size		share;
+	ListCell   *cell;
+
+	if (2 * (taken + OUTBOX_BATCH_BYTES_MAX) <= RELAY_BYTES_MAX)
+		return OUTBOX_BATCH_BYTES_MAX;	/* whosever it is */
+	foreach(cell, relay->endpoints)
+	{
+		const Endpoint *endpoint = lfirst(cell);
+
+		if (endpoint->id.subscription == subscription)
+			own += endpoint_bytes(endpoint);
+	}
+	taken += own;
+	share = taken < RELAY_BYTES_MAX ? (RELAY_BYTES_MAX - taken) / 2 : 0;
+	if (own > 0 && share < RELAY_SHARE_MIN)
+		return 0;
+	return Min(share, OUTBOX_BATCH_BYTES_MAX);
+}
+
+/*
  * Is it time to try a lane that is stuck?  At once, if somebody has altered its
  * subscription; but what is to be settled before is so by the next pass.
  */
@@ -378,15 +411,14 @@ relay_read_lane(Relay *relay, const OutboxSubscription *subscription,
 		endpoint_set_name(endpoint, subscription);
 		relay_note_trouble(relay, endpoint, subscription->wrong, NULL);
 	}
-	else if (!endpoint_is_idle(endpoint) && relay_bytes(relay) > RELAY_BYTES_MAX)
-	{
-		endpoint->more = false; /* not now */
-		endpoint->next_due_at = 0;
-	}
 	else
 	{
+		Size		before = endpoint_bytes(endpoint);
+
+		endpoint->max_bytes = relay_share(relay, endpoint->id.subscription);
 		relay->pass_urgent |= endpoint_read(endpoint, subscription, horizon,
 											relay->context);
+		relay->bytes += endpoint_bytes(endpoint) - before;
 		relay_end_trouble(relay, endpoint);
 	}
 	endpoint->read_in_pass = relay->pass;
@@ -415,6 +447,7 @@ relay_read_step(void *arg)
 		relay->rank = -1;		/* nothing is its own any more */
 	foreach(cell, relay->endpoints)
 		((Endpoint *) lfirst(cell))->active = false;
+	relay->bytes = relay_bytes(relay);
 	if (relay_is_at_home(relay))
 		count = outbox_read_subscriptions(&subscriptions, CurrentMemoryContext);
 	for (int i = 0; i < count; i++)

@@ -1,19 +1,28 @@
 # What a process allocates for an event, a claim, an order or a reload it also
 # frees: after twice as many of them the workers, and a session of a client, are
-# as large as before.  If this fails, a server that runs for months runs out of
-# memory.
+# as large as before.  What a relay holds for an endpoint that hangs is bounded.
+# If this fails, a server that runs for months runs out of memory, or a bad
+# endpoint makes it do so sooner.
 
 use strict;
 use warnings FATAL => 'all';
 
 use FindBin;
 use lib "$FindBin::RealBin/../lib";
+use IO::Socket::INET;
 use PostgreSQL::Test::Utils;
 use Receiver;
 use Server;
 use Test::More;
 
 use constant { ROUNDS => 20, EVENTS => 50 };
+
+# Partitions of an endpoint that hangs, and the events of 1 MB that wait for it.
+use constant { HUNG_PARTITIONS => 64, HUNG_EVENTS => 600 };
+
+# The relay holds 64 MiB of events, a copy of those that are on their way, and
+# what it needs to read one.
+use constant HUNG_GROWTH_KB_MAX => 160 * 1024;
 
 # By how much the memory in use may differ, since the server's caches of the
 # catalogs fill slowly: less than the smallest leak for each of the ROUNDS * EVENTS
@@ -130,14 +139,22 @@ sub used_by_client
 	return $client->query_safe('SELECT sum(used_bytes) FROM pg_backend_memory_contexts');
 }
 
+# What the kernel has given to a process for itself.
+sub resident_kb
+{
+	my ($pid) = @_;
+	my ($kb) = slurp_file("/proc/$pid/status") =~ /^RssAnon:\s+(\d+) kB$/m;
+
+	return $kb;
+}
+
 sub measure
 {
 	my %pids = map { $_ => worker_pid($node, $_) } qw(launcher relay sweeper);
-	my ($relay_kb) = slurp_file("/proc/$pids{relay}/status") =~ /^RssAnon:\s+(\d+) kB$/m;
 
 	return {
 		pids => \%pids,
-		relay_kb => $relay_kb,
+		relay_kb => resident_kb($pids{relay}),
 		used => {
 			client => used_by_client(),
 			map { $_ => used_by_pid($pids{$_}) } keys %pids
@@ -163,6 +180,28 @@ for my $process (sort keys %{ $before->{used} })
 note("relay: $before->{relay_kb} kB, then $after->{relay_kb} kB");
 cmp_ok($after->{relay_kb} - $before->{relay_kb}, '<', RELAY_GROWTH_KB_MAX, 'nor does libcurl in the relay use more');
 cmp_ok(scalar($receiver->requests('lasting')), '>', 2 * ROUNDS * EVENTS, 'there was a lot to do');
+
+# --- an endpoint that takes connections and never answers, or even reads
+
+my $silent = IO::Socket::INET->new(Listen => 1024, LocalAddr => '127.0.0.1') or die $!;
+my $relay = worker_pid($node, 'relay');
+my $before_kb = resident_kb($relay);
+sql("SELECT outbox_subscribe('hung', 'http://127.0.0.1:" . $silent->sockport
+	  . "/', topics => '{hung}', partitions => @{[HUNG_PARTITIONS]}, timeout => '1 h')");
+sql("SELECT count(outbox_enqueue('hung', to_jsonb(repeat('x', 1000000)))) FROM generate_series(1, @{[HUNG_EVENTS]})");
+wait_until($node, q(SELECT in_flight > 0 FROM outbox_subscriptions WHERE name = 'hung'), 'requests hang');
+my $most_kb = 0;
+for (1 .. 20)
+{
+	wait_for_pass($node);
+	my $kb = resident_kb($relay);
+	$most_kb = $kb if $kb > $most_kb;
+}
+note("relay: $before_kb kB, then $most_kb kB");
+cmp_ok($most_kb - $before_kb, '<', HUNG_GROWTH_KB_MAX, 'what is held for it is bounded');
+my $told = $receiver->requests('lasting');
+sql(q(SELECT outbox_enqueue('memory.1', '{"n": 1}')));
+ok($receiver->wait_for('lasting', requests => $told + 1), 'and others are served');
 
 $client->quit;
 done_testing();
