@@ -106,11 +106,14 @@ ring_add_row(RingMap *map, int64 generations[RING_SIZE], const CatalogRing *ring
 {
 	bool		isnull;
 	int			slot = DatumGetInt16(slot_getattr(row, RING_ATT_SLOT, &isnull));
-	char	   *state = TextDatumGetCString(slot_getattr(row, RING_ATT_STATE,
-														 &isnull));
+	Datum		value = slot_getattr(row, RING_ATT_STATE, &isnull);
+	char	   *state;
 
 	if (slot < 0 || slot >= RING_SIZE)
 		elog(ERROR, "no table %d in a ring", slot);
+	if (isnull)
+		elog(ERROR, "no state of table %d in a ring", slot);
+	state = TextDatumGetCString(value);
 	if (strcmp(state, "current") == 0 || strcmp(state, "old") == 0)
 		ring_add(map, generations, ring->tables[slot],
 				 DatumGetInt64(slot_getattr(row, RING_ATT_GENERATION, &isnull)));

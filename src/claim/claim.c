@@ -128,8 +128,8 @@ static ClaimStep
 claim_take_over(const Claim *claim, KeyRing *keys, const KeyRow *lapsed,
 				ClaimAnswer *answer)
 {
-	KeyRow		row = claim_new_row(claim,
-									lapsed->expired ? 1 : lapsed->attempt + 1);
+	int32		before = lapsed->expired ? 0 : Min(lapsed->attempt, PG_INT32_MAX - 1);
+	KeyRow		row = claim_new_row(claim, before + 1);
 
 	switch (keys_replace(keys, &claim->name, &row))
 	{

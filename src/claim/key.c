@@ -281,12 +281,16 @@ keys_find(KeyRing *keys, const KeyName *name)
 KeyName
 key_name_of_row(TupleTableSlot *row)
 {
-	bool		isnull;
-	KeyName		name;
+	bool		no_scope;
+	bool		no_key;
+	Datum		scope = slot_getattr(row, KEY_ATT_SCOPE + 1, &no_scope);
+	Datum		key = slot_getattr(row, KEY_ATT_KEY + 1, &no_key);
 
-	name.scope = DatumGetTextPP(slot_getattr(row, KEY_ATT_SCOPE + 1, &isnull));
-	name.key = DatumGetTextPP(slot_getattr(row, KEY_ATT_KEY + 1, &isnull));
-	return name;
+	if (no_scope || no_key)
+		ereport(ERROR,
+				(errcode(ERRCODE_NOT_NULL_VIOLATION),
+				 errmsg("a key and its scope must not be null")));
+	return (KeyName) {.scope = DatumGetTextPP(scope),.key = DatumGetTextPP(key)};
 }
 
 TimestampTz

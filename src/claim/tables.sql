@@ -36,7 +36,10 @@ CREATE TABLE idem_ring (
 	quiet_xid  xid8,
 	rest_until timestamptz,
 	CHECK ((state = 'empty') = (generation IS NULL)),
-	CHECK ((state IN ('old', 'retired')) = (quiet_xid IS NOT NULL))
+	CHECK ((state IN ('old', 'retired')) = (quiet_xid IS NOT NULL)),
+	CONSTRAINT idem_ring_generation_check CHECK (generation > 0),
+	CONSTRAINT idem_ring_times_check CHECK (pg_catalog.isfinite(opened_at) IS NOT FALSE
+		AND pg_catalog.isfinite(closed_at) IS NOT FALSE AND pg_catalog.isfinite(rest_until) IS NOT FALSE)
 );
 COMMENT ON TABLE idem_ring IS
 	'The generations of keys: current takes new keys, old ones are looked into, retired ones wait to be truncated. Once every transaction before quiet_xid has ended, nobody writes into an old one any more.';
@@ -61,7 +64,11 @@ CREATE TABLE idem_key_0 (
 	request     bytea,
 	response    jsonb,
 	PRIMARY KEY (key, scope),
-	CHECK ((state = 'p') = (lease_until IS NOT NULL))
+	CHECK ((state = 'p') = (lease_until IS NOT NULL)),
+	CONSTRAINT idem_key_numbers_check CHECK (token > 0 AND attempt > 0),
+	CONSTRAINT idem_key_times_check CHECK (expires_at < 'infinity'
+		AND pg_catalog.isfinite(lease_until) IS NOT FALSE),
+	CONSTRAINT idem_key_request_check CHECK (pg_catalog.octet_length(request) = 32)
 ) WITH (autovacuum_vacuum_insert_threshold = -1);
 CREATE TABLE idem_key_1 (LIKE idem_key_0 INCLUDING ALL) WITH (autovacuum_vacuum_insert_threshold = -1);
 CREATE TABLE idem_key_2 (LIKE idem_key_0 INCLUDING ALL) WITH (autovacuum_vacuum_insert_threshold = -1);

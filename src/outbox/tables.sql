@@ -22,7 +22,8 @@ COMMENT ON FUNCTION outbox_check_event(text, jsonb, text, text, jsonb, timestamp
 CREATE TABLE outbox_ring (
 	LIKE idem_ring INCLUDING ALL,
 	last_position bigint,
-	warned        boolean NOT NULL DEFAULT false
+	warned        boolean NOT NULL DEFAULT false,
+	CONSTRAINT outbox_ring_last_position_check CHECK (last_position >= 0)
 );
 COMMENT ON TABLE outbox_ring IS
 	'The segments of the log: current takes new events, old ones are truncated once every subscription has read them and the retention is over.';
@@ -44,7 +45,9 @@ CREATE TABLE outbox_log_0 (
 	type       text,
 	payload    jsonb NOT NULL,
 	headers    jsonb,
-	CHECK (outbox_check_event(topic, payload, key, type, headers, deliver_at))
+	CHECK (outbox_check_event(topic, payload, key, type, headers, deliver_at)),
+	CONSTRAINT outbox_log_position_check CHECK (position > 0),
+	CONSTRAINT outbox_log_created_at_check CHECK (pg_catalog.isfinite(created_at))
 ) WITH (autovacuum_vacuum_insert_threshold = -1);
 CREATE TABLE outbox_log_1 (LIKE outbox_log_0 INCLUDING ALL) WITH (autovacuum_vacuum_insert_threshold = -1);
 CREATE TABLE outbox_log_2 (LIKE outbox_log_0 INCLUDING ALL) WITH (autovacuum_vacuum_insert_threshold = -1);
@@ -81,6 +84,38 @@ $$;
 COMMENT ON FUNCTION outbox_schedule_valid(interval[]) IS
 	'Internal: can these be the waits before each attempt of a subscription?';
 
+CREATE FUNCTION outbox_check_endpoint(url text, secret text, old_secret text, headers jsonb)
+RETURNS boolean
+LANGUAGE C IMMUTABLE PARALLEL SAFE
+AS 'MODULE_PATHNAME';
+COMMENT ON FUNCTION outbox_check_endpoint(text, text, text, jsonb) IS
+	'Internal: raises an error unless events can be sent there, and be signed.';
+
+/*
+ * A function, so that the message about a row that is not acceptable does not
+ * quote it, with its secrets.
+ */
+CREATE FUNCTION outbox_check_subscription_row(
+	name text, url text, topics text[], secret text, old_secret text, headers jsonb, format text,
+	ordered boolean, max_in_flight integer, timeout interval, retry_schedule interval[], partitions integer)
+RETURNS boolean
+LANGUAGE plpgsql STABLE PARALLEL SAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+	PERFORM @extschema@.outbox_check_subscription(name, topics, format,
+		max_in_flight, timeout, retry_schedule, 'latest', ordered, partitions);
+	RETURN @extschema@.outbox_check_endpoint(url, secret, old_secret, headers);
+END
+$$;
+COMMENT ON FUNCTION outbox_check_subscription_row(text, text, text[], text, text, jsonb, text, boolean, integer, interval, interval[], integer) IS
+	'Internal: raises an error unless the relay can serve such a subscription.';
+
+/*
+ * The constraints of this table, and of those below, are what the relay takes
+ * for granted.  It looks at rows as they come all the same (subscription.c,
+ * reader.c): constraints can be dropped.
+ */
 CREATE TABLE outbox_subscription (
 	id             bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
 	name           text COLLATE "C" NOT NULL UNIQUE,
@@ -101,7 +136,9 @@ CREATE TABLE outbox_subscription (
 	reason         text,
 	failing_since  timestamptz,
 	version        bigint NOT NULL DEFAULT 1,
-	created_at     timestamptz NOT NULL DEFAULT clock_timestamp()
+	created_at     timestamptz NOT NULL DEFAULT clock_timestamp(),
+	CONSTRAINT outbox_subscription_row_check CHECK (outbox_check_subscription_row(name, url, topics, secret, old_secret,
+		headers, format, ordered, max_in_flight, timeout, retry_schedule, partitions))
 );
 COMMENT ON TABLE outbox_subscription IS
 	'Who gets which events, where and how.  Holds secrets: for the owner only.';
@@ -127,7 +164,15 @@ CREATE TABLE outbox_lane (
 	moved_at        timestamptz NOT NULL DEFAULT clock_timestamp(),
 	PRIMARY KEY (subscription, lane),
 	CHECK (pg_catalog.cardinality(stragglers) OPERATOR(pg_catalog.=)
-		pg_catalog.cardinality(straggler_froms))
+		pg_catalog.cardinality(straggler_froms)),
+	CONSTRAINT outbox_lane_number_check CHECK (subscription > 0 AND lane BETWEEN 0 AND 63),
+	CONSTRAINT outbox_lane_position_check CHECK (position >= 0),
+	CONSTRAINT outbox_lane_stragglers_check CHECK (
+		CASE WHEN pg_catalog.array_ndims(stragglers) > 1 OR pg_catalog.array_ndims(straggler_froms) > 1 THEN false
+			ELSE pg_catalog.array_position(stragglers, NULL) IS NULL
+				AND pg_catalog.array_position(straggler_froms, NULL) IS NULL END),
+	CONSTRAINT outbox_lane_counts_check CHECK (lost >= 0 AND delivered >= 0
+		AND rate BETWEEN '0' AND '1e15' AND pg_catalog.isfinite(moved_at))
 ) WITH (fillfactor = 50);
 COMMENT ON TABLE outbox_lane IS
 	'The position of each subscription in the log.';
@@ -157,7 +202,15 @@ CREATE TABLE outbox_delivery (
 	payload      jsonb NOT NULL,
 	headers      jsonb,
 	PRIMARY KEY (subscription, position),
-	CHECK ((state = 'waiting') = (due_at IS NOT NULL))
+	CHECK ((state = 'waiting') = (due_at IS NOT NULL)),
+	CONSTRAINT outbox_delivery_number_check CHECK (subscription > 0 AND lane BETWEEN 0 AND 63
+		AND position > 0 AND attempts >= 0),
+	CONSTRAINT outbox_delivery_key_check CHECK (key IS NOT NULL OR NOT blocks_key),
+	CONSTRAINT outbox_delivery_times_check CHECK (pg_catalog.isfinite(created_at)
+		AND pg_catalog.isfinite(due_at) IS NOT FALSE AND pg_catalog.isfinite(last_at) IS NOT FALSE),
+	-- Dead letters may be what could never be sent.
+	CONSTRAINT outbox_delivery_event_check CHECK (CASE WHEN state <> 'dead' THEN
+		outbox_check_event(topic, 'null', key, type, headers, NULL) ELSE true END)
 );
 CREATE INDEX outbox_delivery_due_at_idx
 	ON outbox_delivery (subscription, lane, due_at) WHERE state = 'waiting';
@@ -181,7 +234,9 @@ CREATE TABLE outbox_attempt (
 	status       integer,
 	error        text,
 	answer       text,
-	PRIMARY KEY (subscription, position, attempt, at)
+	PRIMARY KEY (subscription, position, attempt, at),
+	CONSTRAINT outbox_attempt_number_check CHECK (attempt > 0 AND duration_ms >= 0),
+	CONSTRAINT outbox_attempt_at_check CHECK (pg_catalog.isfinite(at))
 );
 COMMENT ON TABLE outbox_attempt IS
 	'Failed attempts of the events in outbox_delivery.  Answers may quote payloads: for the owner only.';

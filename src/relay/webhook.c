@@ -14,12 +14,14 @@
 #include "utils/builtins.h"
 
 #include "base/compat.h"
+#include "outbox/header.h"
 #include "relay/http.h"
 #include "relay/signature.h"
 
 PG_FUNCTION_INFO_V1(outbox_check_url);
 PG_FUNCTION_INFO_V1(outbox_same_origin);
 PG_FUNCTION_INFO_V1(outbox_check_secret);
+PG_FUNCTION_INFO_V1(outbox_check_endpoint);
 PG_FUNCTION_INFO_V1(outbox_secret_generate);
 PG_FUNCTION_INFO_V1(outbox_signature);
 
@@ -68,6 +70,25 @@ outbox_check_secret(PG_FUNCTION_ARGS)
 				 errdetail(SIGNATURE_SECRET_RULE)));
 
 	PG_RETURN_VOID();
+}
+
+/*
+ * outbox_check_endpoint(url, secret, old_secret, headers): the constraint on
+ * the row of a subscription.  What must not be null is so by other constraints.
+ */
+Datum
+outbox_check_endpoint(PG_FUNCTION_ARGS)
+{
+	if (!PG_ARGISNULL(0))
+		(void) outbox_check_url(fcinfo);
+	for (int arg = 1; arg <= 2; arg++)
+	{
+		if (!PG_ARGISNULL(arg))
+			(void) DirectFunctionCall1(outbox_check_secret, PG_GETARG_DATUM(arg));
+	}
+	if (!PG_ARGISNULL(3))
+		header_check(PG_GETARG_JSONB_P(3));
+	PG_RETURN_BOOL(true);
 }
 
 /* outbox_secret_generate(): a new random secret. */

@@ -70,9 +70,92 @@ DROP FUNCTION idempotency_ring_truncate(regclass, text, text);
 /* A retired generation waits for snapshots that are older than this. */
 UPDATE idem_ring SET quiet_xid = idempotency_next_xid() WHERE state = 'retired';
 
+DO $$
+DECLARE
+	ring text;
+BEGIN
+	FOREACH ring IN ARRAY ARRAY['idem_ring', 'outbox_ring', 'stock_ring'] LOOP
+		EXECUTE pg_catalog.format($alter$
+			ALTER TABLE %I
+				ADD CONSTRAINT idem_ring_generation_check CHECK (generation > 0),
+				ADD CONSTRAINT idem_ring_times_check CHECK (pg_catalog.isfinite(opened_at) IS NOT FALSE
+					AND pg_catalog.isfinite(closed_at) IS NOT FALSE AND pg_catalog.isfinite(rest_until) IS NOT FALSE)
+			$alter$, ring);
+	END LOOP;
+	FOR slot IN 0..2 LOOP
+		EXECUTE pg_catalog.format($alter$
+			ALTER TABLE idem_key_%s
+				ADD CONSTRAINT idem_key_numbers_check CHECK (token > 0 AND attempt > 0),
+				ADD CONSTRAINT idem_key_times_check CHECK (expires_at < 'infinity'
+					AND pg_catalog.isfinite(lease_until) IS NOT FALSE),
+				ADD CONSTRAINT idem_key_request_check CHECK (pg_catalog.octet_length(request) = 32)
+			$alter$, slot);
+	END LOOP;
+END
+$$;
+
 /* ---- outbox ---- */
 
-ALTER TABLE outbox_attempt ADD PRIMARY KEY (subscription, position, attempt, at);
+ALTER TABLE outbox_ring
+	ADD CONSTRAINT outbox_ring_last_position_check CHECK (last_position >= 0);
+DO $$
+BEGIN
+	FOR slot IN 0..2 LOOP
+		EXECUTE pg_catalog.format($alter$
+			ALTER TABLE outbox_log_%s
+				ADD CONSTRAINT outbox_log_position_check CHECK (position > 0),
+				ADD CONSTRAINT outbox_log_created_at_check CHECK (pg_catalog.isfinite(created_at))
+			$alter$, slot);
+	END LOOP;
+END
+$$;
+
+/*
+ * What 0.2.0 has accepted: arrays of more dimensions, and then another first
+ * wait than 0.  The functions get their bodies below.
+ */
+DO $$
+BEGIN
+	SET LOCAL search_path = pg_catalog, pg_temp;
+	UPDATE @extschema@.outbox_subscription s
+	SET topics = ARRAY(SELECT t FROM unnest(s.topics) t),
+		retry_schedule = CASE WHEN r.schedule[1] <> '0' THEN interval '0' || r.schedule[:99] ELSE r.schedule END
+	FROM @extschema@.outbox_subscription o
+	CROSS JOIN LATERAL (SELECT ARRAY(SELECT w FROM unnest(o.retry_schedule) w) AS schedule) r
+	WHERE o.id = s.id AND (array_ndims(s.topics) > 1 OR array_ndims(s.retry_schedule) > 1);
+	SET LOCAL search_path = @extschema@, pg_temp;
+END
+$$;
+CREATE FUNCTION outbox_check_subscription_row(
+	name text, url text, topics text[], secret text, old_secret text, headers jsonb, format text,
+	ordered boolean, max_in_flight integer, timeout interval, retry_schedule interval[], partitions integer)
+RETURNS boolean
+LANGUAGE sql STABLE PARALLEL SAFE
+AS 'SELECT true';
+ALTER TABLE outbox_subscription
+	ADD CONSTRAINT outbox_subscription_row_check CHECK (outbox_check_subscription_row(name, url, topics, secret, old_secret,
+		headers, format, ordered, max_in_flight, timeout, retry_schedule, partitions));
+ALTER TABLE outbox_lane
+	ADD CONSTRAINT outbox_lane_number_check CHECK (subscription > 0 AND lane BETWEEN 0 AND 63),
+	ADD CONSTRAINT outbox_lane_position_check CHECK (position >= 0),
+	ADD CONSTRAINT outbox_lane_stragglers_check CHECK (
+		CASE WHEN pg_catalog.array_ndims(stragglers) > 1 OR pg_catalog.array_ndims(straggler_froms) > 1 THEN false
+			ELSE pg_catalog.array_position(stragglers, NULL) IS NULL
+				AND pg_catalog.array_position(straggler_froms, NULL) IS NULL END),
+	ADD CONSTRAINT outbox_lane_counts_check CHECK (lost >= 0 AND delivered >= 0
+		AND rate BETWEEN '0' AND '1e15' AND pg_catalog.isfinite(moved_at));
+ALTER TABLE outbox_delivery
+	ADD CONSTRAINT outbox_delivery_number_check CHECK (subscription > 0 AND lane BETWEEN 0 AND 63
+		AND position > 0 AND attempts >= 0),
+	ADD CONSTRAINT outbox_delivery_key_check CHECK (key IS NOT NULL OR NOT blocks_key),
+	ADD CONSTRAINT outbox_delivery_times_check CHECK (pg_catalog.isfinite(created_at)
+		AND pg_catalog.isfinite(due_at) IS NOT FALSE AND pg_catalog.isfinite(last_at) IS NOT FALSE),
+	ADD CONSTRAINT outbox_delivery_event_check CHECK (CASE WHEN state <> 'dead' THEN
+		outbox_check_event(topic, 'null', key, type, headers, NULL) ELSE true END);
+ALTER TABLE outbox_attempt
+	ADD PRIMARY KEY (subscription, position, attempt, at),
+	ADD CONSTRAINT outbox_attempt_number_check CHECK (attempt > 0 AND duration_ms >= 0),
+	ADD CONSTRAINT outbox_attempt_at_check CHECK (pg_catalog.isfinite(at));
 DROP INDEX outbox_attempt_event_idx;
 
 CREATE FUNCTION outbox_troubles(OUT subscription bigint, OUT trouble text)

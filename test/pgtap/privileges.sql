@@ -84,11 +84,13 @@ function idempotency_ring_switch(regclass): owner
 function idempotency_ring_truncate(regclass,text): owner
 function outbox_adopt(boolean): operator
 function outbox_alter(text,text,text[],jsonb,text,integer,interval,interval[]): operator
+function outbox_check_endpoint(text,text,text,jsonb): owner
 function outbox_check_event(text,jsonb,text,text,jsonb,timestamp with time zone): owner
 function outbox_check_headers(jsonb): owner
 function outbox_check_ids(bigint[]): owner
 function outbox_check_secret(text): owner
 function outbox_check_subscription(text,text[],text,integer,interval,interval[],text,boolean,integer): owner
+function outbox_check_subscription_row(text,text,text[],text,text,jsonb,text,boolean,integer,interval,interval[],integer): owner
 function outbox_check_url(text): owner
 function outbox_delivery_deleted(): owner
 function outbox_discard(text,bigint[]): operator

@@ -34,7 +34,7 @@ sub sql
 
 # --- a subscriber for each of the two, with plain tables
 
-my $members = q(SELECT c.oid, c.relname FROM pg_class c
+my $members = q(SELECT c.oid, c.relname, c.relreplident FROM pg_class c
 	JOIN pg_depend d ON d.classid = 'pg_class'::regclass AND d.objid = c.oid AND d.deptype = 'e'
 	JOIN pg_extension e ON e.oid = d.refobjid AND e.extname = 'idempotency' WHERE c.relkind = 'r');
 my @tables = split(/\n/, sql("SELECT relname FROM ($members) m ORDER BY relname"));
@@ -44,7 +44,8 @@ my $definitions = sql(qq(
 			CASE t.typtype WHEN 'e' THEN 'text' ELSE format_type(atttypid, atttypmod) END), ', ' ORDER BY attnum)
 			FROM pg_attribute JOIN pg_type t ON t.oid = atttypid WHERE attrelid = m.oid AND attnum > 0 AND NOT attisdropped),
 		(SELECT ', ' || pg_get_constraintdef(oid) FROM pg_constraint WHERE conrelid = m.oid AND contype = 'p'))
-	FROM ($members) m));
+	FROM ($members) m;
+	SELECT format('ALTER TABLE %I REPLICA IDENTITY FULL;', relname) FROM ($members) m WHERE relreplident = 'f'));
 
 for my $name (sort keys %publications)
 {
@@ -58,10 +59,9 @@ for my $name (sort keys %publications)
 is(sql("SELECT count(*) FROM pg_publication_tables WHERE tablename LIKE 'idem%'"), 2 * grep(/^idem/, @tables),
 	'both publish our tables');
 
-# Rows of the history go by TRUNCATE alone.
 is(sql(qq(SELECT string_agg(relname, ' ' ORDER BY relname) FROM ($members) m
-	WHERE NOT EXISTS (SELECT FROM pg_index WHERE indrelid = m.oid AND indisprimary))),
-	'stock_history_0 stock_history_1 stock_history_2', 'all tables with updates or deletes have a primary key');
+	WHERE relreplident <> 'f' AND NOT EXISTS (SELECT FROM pg_index WHERE indrelid = m.oid AND indisprimary))),
+	'', 'all tables have a replica identity');
 
 # --- the life of an outbox
 

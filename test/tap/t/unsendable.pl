@@ -73,7 +73,11 @@ for my $what (sort keys %large)
 		"$what is refused");
 }
 
-# What an owner has written into the table by hand.
+# What an owner has written into the table by hand, after he has dropped the
+# constraint that keeps it out.
+is(error_code($node, 'postgres', "UPDATE outbox_subscription SET secret = 'whsec_none'"), '22023',
+	'a secret that cannot sign is refused');
+$node->safe_psql('postgres', 'ALTER TABLE outbox_subscription DROP CONSTRAINT outbox_subscription_row_check');
 for my $broken (
 	[ 'secret', "secret = 'whsec_none'", "the subscription's secret cannot sign" ],
 	[ 'header', q(headers = '{"a": "b\r\nc: d"}'), 'a header has a control character' ])
