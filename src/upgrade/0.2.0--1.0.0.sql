@@ -87,8 +87,7 @@ BEGIN
 			ALTER TABLE idem_key_%s
 				ADD CONSTRAINT idem_key_numbers_check CHECK (token > 0 AND attempt > 0),
 				ADD CONSTRAINT idem_key_times_check CHECK (expires_at < 'infinity'
-					AND pg_catalog.isfinite(lease_until) IS NOT FALSE),
-				ADD CONSTRAINT idem_key_request_check CHECK (pg_catalog.octet_length(request) = 32)
+					AND pg_catalog.isfinite(lease_until) IS NOT FALSE)
 			$alter$, slot);
 	END LOOP;
 END

@@ -20,7 +20,6 @@ my $receiver = Receiver->start;
 my $node = start_server('publication', allows_streaming => 'logical', conf => <<'EOF');
 idempotency.sweep_interval = 50ms
 idempotency.stock_compact_after = 5
-idempotency.outbox_dead_retention = '1 day'
 EOF
 my $subscriber = PostgreSQL::Test::Cluster->new('subscriber');
 
@@ -65,7 +64,7 @@ is(sql(qq(SELECT string_agg(relname, ' ' ORDER BY relname) FROM ($members) m
 
 # --- the life of an outbox
 
-subscribe($node, $receiver, '/switch/shop', retry_schedule => q('{0 s,100 ms,100 ms}'));
+subscribe($node, $receiver, '/switch/shop', retry_schedule => "'{0 s" . ',200 ms' x 50 . "}'");
 my $relay = worker_pid($node, 'relay');
 
 $receiver->switch('shop', 'fail');
@@ -80,6 +79,7 @@ $receiver->wait_for('shop', events => 3);
 is(scalar($receiver->requests('shop')), $sent + 1, 'which is sent no more');
 
 $receiver->switch('shop', 'fail');
+sql(q(SELECT outbox_alter('shop', retry_schedule => '{0 s,100 ms}')));
 enqueue_numbers($node, 't', 4 .. 6);
 wait_until($node, q(SELECT dead = 3 FROM outbox_subscriptions), 'events die');
 is(sql(q(SELECT outbox_discard('shop', ARRAY(SELECT max(position) FROM outbox_dead)))), '1', 'one is discarded');
