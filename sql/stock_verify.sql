@@ -41,13 +41,19 @@ DELETE FROM stock_item WHERE sku = 'pot';
 SELECT * FROM stock_verify();
 ROLLBACK;
 
--- A counter that is not what the log says: the trigger that would have dropped
--- it was off.
+-- A counter that is not what the log says: somebody has the trigger off in a way
+-- that nobody can notice.
 BEGIN;
-ALTER TABLE stock_item DISABLE TRIGGER stock_guard;
-UPDATE stock_item SET received = 1 WHERE sku = 'cup';
-ALTER TABLE stock_item ENABLE ALWAYS TRIGGER stock_guard;
+SET LOCAL allow_system_table_mods = on;
+UPDATE pg_trigger SET tgenabled = 'D' WHERE tgrelid = 'stock_item'::regclass AND tgname = 'stock_guard';
 COMMIT;
+\c
+UPDATE stock_item SET received = 1 WHERE sku = 'cup';
+BEGIN;
+SET LOCAL allow_system_table_mods = on;
+UPDATE pg_trigger SET tgenabled = 'A' WHERE tgrelid = 'stock_item'::regclass AND tgname = 'stock_guard';
+COMMIT;
+\c
 SELECT * FROM stock_verify();
 UPDATE stock_item SET received = 0 WHERE sku = 'cup';
 SELECT * FROM stock_verify();

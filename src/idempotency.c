@@ -39,6 +39,7 @@
 #include "launch/watch.h"
 #include "outbox/register.h"
 #include "stock/escrow.h"
+#include "stock/guard.h"
 
 PG_MODULE_MAGIC;
 
@@ -78,6 +79,7 @@ _PG_init(void)
 	previous_shmem_startup = shmem_startup_hook;
 	shmem_startup_hook = idempotency_shmem_startup;
 	watch_install_hooks();
+	guard_install_hook();
 	protect_install_hook();
 	launcher_register();
 }

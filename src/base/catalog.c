@@ -5,7 +5,8 @@
  *
  * What was found is kept for the session and dropped by any invalidation that
  * may concern it: DROP EXTENSION, a restore, a renamed schema.  Our relations
- * come and go together, so a few of them stand for all.
+ * come and go together, so a few of them stand for all; and those with triggers
+ * of ours, which pg_restore --disable-triggers leaves in another state.
  */
 #include "postgres.h"
 
@@ -17,10 +18,12 @@
 #include "catalog/pg_proc.h"
 #include "catalog/pg_type.h"
 #include "commands/extension.h"
+#include "commands/trigger.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/inval.h"
 #include "utils/lsyscache.h"
+#include "utils/rel.h"
 #include "utils/syscache.h"
 
 #include "base/catalog.h"
@@ -30,6 +33,20 @@ static bool cached_valid = false;
 static bool loading_disturbed = false;	/* an invalidation came in meanwhile */
 static bool callbacks_registered = false;
 
+/*
+ * Have others taken their triggers away, or brought them back?
+ */
+static bool
+catalog_is_watched(Oid relation)
+{
+	for (int i = 0; i < CATALOG_RING_SIZE; i++)
+	{
+		if (relation == cached.rings[RING_KEYS].tables[i])
+			return true;
+	}
+	return relation == cached.stock_log || relation == cached.stock_item;
+}
+
 static void
 catalog_relation_changed(Datum arg, Oid relation)
 {
@@ -38,7 +55,7 @@ catalog_relation_changed(Datum arg, Oid relation)
 		relation == cached.idem_token_seq ||
 		relation == cached.rings[RING_LOG].state ||
 		relation == cached.outbox_position_seq ||
-		relation == cached.stock_log)
+		catalog_is_watched(relation))
 		cached_valid = false;
 }
 
@@ -107,6 +124,38 @@ catalog_load_ring(CatalogRing *ring, Oid schema, const char *state,
 		ring->tables[i] = catalog_relation(schema, psprintf("%s_%d", table, i));
 }
 
+/*
+ * A trigger that was dropped is as good as disabled.
+ */
+static char
+catalog_trigger_state(Oid table, const char *name)
+{
+	Relation	rel = RelationIdGetRelation(table);
+	char		state = TRIGGER_DISABLED;
+
+	if (rel == NULL)
+		elog(ERROR, "a table of extension idempotency is missing");
+	for (int i = 0; rel->trigdesc != NULL && i < rel->trigdesc->numtriggers; i++)
+	{
+		if (strcmp(rel->trigdesc->triggers[i].tgname, name) == 0)
+			state = rel->trigdesc->triggers[i].tgenabled;
+	}
+	RelationClose(rel);
+	return state;
+}
+
+static void
+catalog_load_trigger(CatalogTriggers *triggers, Oid table, const char *name)
+{
+	char		state = catalog_trigger_state(table, name);
+
+	if (state == TRIGGER_FIRES_ALWAYS ||
+		(OidIsValid(triggers->table) && state != TRIGGER_DISABLED))
+		return;
+	triggers->table = table;
+	triggers->state = state;
+}
+
 static Oid
 catalog_type(Oid schema, const char *name)
 {
@@ -161,6 +210,10 @@ catalog_load_claim(Catalog *catalog)
 	catalog_load_enum(catalog->schema, "idem_outcome", outcomes, IDEM_OUTCOMES,
 					  catalog->idem_outcome);
 	catalog->idem_answer = catalog_type(catalog->schema, "idem_answer");
+	for (int i = 0; i < CATALOG_RING_SIZE; i++)
+		catalog_load_trigger(&catalog->key_triggers,
+							 catalog->rings[RING_KEYS].tables[i],
+							 "idem_key_redirect");
 }
 
 static void
@@ -221,6 +274,19 @@ catalog_load_stock_functions(Catalog *catalog)
 }
 
 static void
+catalog_load_stock_triggers(Catalog *catalog)
+{
+	const Oid	tables[] = {catalog->stock_log, catalog->stock_item};
+
+	for (int i = 0; i < (int) lengthof(tables); i++)
+	{
+		catalog_load_trigger(&catalog->stock_triggers, tables[i], "stock_guard");
+		catalog_load_trigger(&catalog->stock_triggers, tables[i],
+							 "stock_guard_truncate");
+	}
+}
+
+static void
 catalog_load_stock(Catalog *catalog)
 {
 	catalog->stock_log = catalog_relation(catalog->schema, "stock_log");
@@ -235,6 +301,7 @@ catalog_load_stock(Catalog *catalog)
 	catalog->stock_line = catalog_type(catalog->schema, "stock_line");
 	catalog->stock_shortage = catalog_type(catalog->schema, "stock_shortage");
 	catalog_load_stock_functions(catalog);
+	catalog_load_stock_triggers(catalog);
 }
 
 static void

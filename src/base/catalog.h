@@ -68,6 +68,16 @@ typedef struct CatalogRing
 	Oid			tables[CATALOG_RING_SIZE];
 } CatalogRing;
 
+/*
+ * Of tables that triggers watch over, whatever the session_replication_role: one
+ * where these are not as they were made (ENABLE ALWAYS), and how they are there.
+ */
+typedef struct CatalogTriggers
+{
+	Oid			table;			/* InvalidOid: all are as they were made */
+	char		state;			/* TRIGGER_DISABLED, if that is so of any */
+} CatalogTriggers;
+
 typedef struct Catalog
 {
 	Oid			extension;
@@ -78,11 +88,13 @@ typedef struct Catalog
 	CatalogRing rings[RINGS];
 	Oid			idem_outcome[IDEM_OUTCOMES];
 	Oid			idem_answer;
+	CatalogTriggers key_triggers;
 	Oid			outbox_position_seq;
 	Oid			stock_log;
 	Oid			stock_log_id_seq;
 	Oid			stock_hold;
 	Oid			stock_item;
+	CatalogTriggers stock_triggers;
 	Oid			stock_outcome[STOCK_OUTCOMES];
 	Oid			stock_settlement[STOCK_SETTLEMENTS];
 	Oid			stock_change[STOCK_CHANGES];

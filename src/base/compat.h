@@ -8,6 +8,7 @@
 
 #include "access/genam.h"
 #include "access/tableam.h"
+#include "catalog/pg_class.h"
 #include "catalog/pg_database.h"
 #include "executor/executor.h"
 #include "fmgr.h"
@@ -133,6 +134,16 @@ compat_owns_database(Oid database, Oid role)
 	return object_ownercheck(DatabaseRelationId, database, role);
 #else
 	return pg_database_ownercheck(database, role);
+#endif
+}
+
+static inline bool
+compat_owns_relation(Oid relation, Oid role)
+{
+#if PG_VERSION_NUM >= 160000
+	return object_ownercheck(RelationRelationId, relation, role);
+#else
+	return pg_class_ownercheck(relation, role);
 #endif
 }
 

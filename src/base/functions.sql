@@ -162,3 +162,76 @@ END
 $$;
 COMMENT ON FUNCTION idempotency_is_quiet(xid8) IS
 	'Internal: whether all transactions before this one have ended, for every snapshot in this database too.';
+
+/*
+ * Triggers that were disabled, and rows that have come in meanwhile
+ * (base/trigger.c): what idem_repair and stock_repair have in common.
+ */
+
+CREATE FUNCTION idempotency_trigger_state(tables regclass[])
+RETURNS "char"
+LANGUAGE sql VOLATILE PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+	SELECT CASE WHEN bool_and(t.tgenabled = 'A') THEN 'A' WHEN bool_or(t.tgenabled = 'D') THEN 'D' ELSE 'O' END::"char"
+	FROM pg_trigger t
+	WHERE t.tgrelid = ANY (tables::oid[]) AND t.tgname IN ('idem_key_redirect', 'stock_guard', 'stock_guard_truncate')
+$$;
+COMMENT ON FUNCTION idempotency_trigger_state(regclass[]) IS
+	'Internal: how our triggers on tables are: A as they were made, D some are disabled, O otherwise.';
+
+/*
+ * The sweeper leaves alone what is still disabled, and waits for no lock for long.
+ */
+CREATE FUNCTION idempotency_may_repair(tables regclass[], by_hand boolean)
+RETURNS boolean
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	state CONSTANT "char" := @extschema@.idempotency_trigger_state(tables);
+BEGIN
+	IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
+		RAISE EXCEPTION 'repair must run in a transaction that is READ COMMITTED' USING ERRCODE = '25001';
+	END IF;
+	IF NOT by_hand THEN
+		PERFORM set_config('lock_timeout', '100ms', true);
+	END IF;
+	RETURN state = 'O' OR by_hand;
+END
+$$;
+COMMENT ON FUNCTION idempotency_may_repair(regclass[], boolean) IS
+	'Internal: whether the triggers of tables were disabled, and it is time to repair what that has done.';
+
+CREATE FUNCTION idempotency_enable_triggers(tables regclass[])
+RETURNS void
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE COST 10000
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	enabled record;
+BEGIN
+	FOR enabled IN
+		SELECT t.tgrelid::regclass AS table, t.tgname AS name FROM pg_trigger t
+		WHERE t.tgrelid = ANY (tables::oid[]) AND t.tgname IN ('idem_key_redirect', 'stock_guard', 'stock_guard_truncate')
+		ORDER BY t.tgrelid, t.tgname
+	LOOP
+		EXECUTE format('ALTER TABLE %s ENABLE ALWAYS TRIGGER %I', enabled.table, enabled.name);
+	END LOOP;
+END
+$$;
+COMMENT ON FUNCTION idempotency_enable_triggers(regclass[]) IS
+	'Internal: makes our triggers on tables fire always.';
+
+CREATE FUNCTION idempotency_repair()
+RETURNS void
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE COST 10000
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+	PERFORM @extschema@.idem_repair(true);
+	PERFORM @extschema@.stock_repair(true);
+END
+$$;
+COMMENT ON FUNCTION idempotency_repair() IS
+	'For the owner: puts keys and stock right after triggers were disabled, as by pg_restore --disable-triggers, and enables these.';

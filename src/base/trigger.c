@@ -1,9 +1,16 @@
 /*
  * trigger.c
- *		Trigger functions of ours, called as what they are not.
+ *		Trigger functions of ours, called as what they are not, or not called.
  *
  * They rely on the columns of their table and on what a kind of trigger is given.
  * Those in PL/pgSQL compare the same, and call idempotency_refuse_trigger.
+ *
+ * Where our triggers were disabled, rows may have come in that nobody has
+ * redirected or counted.  ENABLE TRIGGER ALL, with which pg_restore
+ * --disable-triggers ends, leaves the ones that were ENABLE ALWAYS as ordinary
+ * ones: that is how we know.  Then nothing goes on before idem_repair, or
+ * stock_repair, has put the rows right and the triggers back.  The sweeper calls
+ * them, but not while triggers are still disabled: more rows may be to come.
  */
 #include "postgres.h"
 
@@ -36,4 +43,21 @@ trigger_called(FunctionCallInfo fcinfo, const TriggerEvent *kinds,
 				 errmsg("function \"%s\" is for a trigger of extension idempotency only",
 						get_func_name(fcinfo->flinfo->fn_oid))));
 	return trigger;
+}
+
+void
+trigger_require(const CatalogTriggers *triggers)
+{
+	bool		disabled = triggers->state == TRIGGER_DISABLED;
+
+	if (!OidIsValid(triggers->table))
+		return;
+	ereport(ERROR,
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			 errmsg("triggers of table \"%s\" %s disabled",
+					get_rel_name(triggers->table), disabled ? "are" : "were"),
+			 errdetail("Rows may have come in past extension idempotency, as by pg_restore --disable-triggers."),
+			 disabled ?
+			 errhint("When all rows are there, use ALTER TABLE ... ENABLE TRIGGER ALL, as pg_restore does, or let the extension's owner call idempotency_repair().") :
+			 errhint("The sweeper puts that right within seconds, unless a transaction is open that has used the tables. Where no sweeper runs, let the extension's owner call idempotency_repair().")));
 }

@@ -222,6 +222,71 @@ $$;
 COMMENT ON FUNCTION idem_expire(integer) IS
 	'Internal: the next step of forgetting keys past their ttl, if one is due; true: call it again.';
 
+/*
+ * Rows that have come in while triggers were disabled may be in tables that
+ * nobody looks into, or beside another row of their key. All that are in use stay,
+ * the others go into the current generation, and of two of a key the one that has
+ * been in the newer generation wins, unless it has expired. Nobody else has rows
+ * in doubt, since the tables are locked, and there is no older snapshot than that.
+ */
+CREATE FUNCTION idem_repair(by_hand boolean)
+RETURNS boolean
+LANGUAGE plpgsql STRICT VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	tables CONSTANT regclass[] := '{@extschema@.idem_key_0,@extschema@.idem_key_1,@extschema@.idem_key_2}';
+	current regclass;
+	moved   bigint;
+	other   record;
+BEGIN
+	IF NOT @extschema@.idempotency_may_repair(tables, by_hand) THEN
+		RETURN false;
+	END IF;
+	LOCK TABLE @extschema@.idem_ring IN SHARE ROW EXCLUSIVE MODE;
+	LOCK TABLE @extschema@.idem_key_0, @extschema@.idem_key_1, @extschema@.idem_key_2 IN SHARE ROW EXCLUSIVE MODE;
+	IF NOT @extschema@.idempotency_may_repair(tables, by_hand) THEN
+		RETURN false;
+	END IF;
+	PERFORM pg_current_xact_id();
+	current := tables[r.slot + 1] FROM @extschema@.idem_ring r WHERE r.state = 'current';
+	EXECUTE format('ALTER TABLE %s DISABLE TRIGGER idem_key_redirect', current);
+	FOR other IN
+		SELECT r.slot, r.state, tables[r.slot + 1] AS name FROM @extschema@.idem_ring r
+		WHERE r.state <> 'current' ORDER BY array_position('{old,retired,empty}', r.state), r.generation DESC
+	LOOP
+		EXECUTE format($query$
+			WITH moved AS (
+				DELETE FROM %1$s k
+				WHERE $1 <> 'old' OR EXISTS (
+					SELECT FROM (SELECT * FROM %2$s UNION ALL SELECT * FROM %3$s) o WHERE o.key = k.key AND o.scope = k.scope)
+				RETURNING *)
+			INSERT INTO %4$s AS c SELECT * FROM moved WHERE expires_at > clock_timestamp()
+			ON CONFLICT (key, scope) DO UPDATE SET token = excluded.token, expires_at = excluded.expires_at,
+				attempt = excluded.attempt, state = excluded.state, lease_until = excluded.lease_until,
+				request = excluded.request, response = excluded.response
+			WHERE c.expires_at <= clock_timestamp()
+			$query$, other.name, tables[(other.slot + 1) % 3 + 1], tables[(other.slot + 2) % 3 + 1], current)
+			USING other.state;
+		EXECUTE format('SELECT pg_relation_size(%L)', other.name) INTO moved;
+		-- What had rows is emptied when no snapshot shows them any more.
+		UPDATE @extschema@.idem_ring r SET state = 'retired', quiet_xid = @extschema@.idempotency_next_xid(),
+			generation = coalesce(r.generation, (SELECT min(g.generation) - 1 FROM @extschema@.idem_ring g))
+		WHERE r.slot = other.slot AND r.state <> 'old' AND moved > 0;
+	END LOOP;
+	PERFORM @extschema@.idempotency_enable_triggers(tables);
+	PERFORM @extschema@.idempotency_ring_changed('@extschema@.idem_ring'::regclass);
+	RETURN true;
+EXCEPTION WHEN lock_not_available THEN
+	IF by_hand THEN
+		RAISE;
+	END IF;
+	RETURN false;
+END
+$$;
+COMMENT ON FUNCTION idem_repair(boolean) IS
+	'Internal: puts keys right that have come in while triggers were disabled, and enables these; false: there is nothing to do, or not yet.';
+
 CREATE FUNCTION idem_counters(
 	OUT since       timestamptz,
 	OUT claimed     bigint,

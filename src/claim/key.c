@@ -28,6 +28,7 @@
 #include "base/catalog.h"
 #include "base/compat.h"
 #include "base/relation.h"
+#include "base/trigger.h"
 #include "claim/key.h"
 
 /* The columns of idem_key, in order. */
@@ -176,6 +177,7 @@ keys_open(KeyRing *keys, LOCKMODE mode)
 	relation_hold(keys->sequence, RowExclusiveLock);
 	keys->map = ring_lock(RING_KEYS, mode);
 	keys->locked = mode;
+	trigger_require(&catalog_get()->key_triggers);
 }
 
 void

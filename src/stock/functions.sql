@@ -171,6 +171,41 @@ BEGIN
 END
 $$;
 
+CREATE FUNCTION stock_drop_counters()
+RETURNS void
+LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000
+AS 'MODULE_PATHNAME';
+COMMENT ON FUNCTION stock_drop_counters() IS
+	'Internal: drops the counters of stock with the commit; waits for those who have changed stock.';
+
+CREATE FUNCTION stock_repair(by_hand boolean)
+RETURNS boolean
+LANGUAGE plpgsql STRICT VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	tables CONSTANT regclass[] := '{@extschema@.stock_log,@extschema@.stock_item}';
+BEGIN
+	IF NOT @extschema@.idempotency_may_repair(tables, by_hand) THEN
+		RETURN false;
+	END IF;
+	PERFORM @extschema@.stock_drop_counters();
+	LOCK TABLE @extschema@.stock_log, @extschema@.stock_item IN SHARE ROW EXCLUSIVE MODE;
+	IF NOT @extschema@.idempotency_may_repair(tables, by_hand) THEN
+		RETURN false;
+	END IF;
+	PERFORM @extschema@.idempotency_enable_triggers(tables);
+	RETURN true;
+EXCEPTION WHEN lock_not_available THEN
+	IF by_hand THEN
+		RAISE;
+	END IF;
+	RETURN false;
+END
+$$;
+COMMENT ON FUNCTION stock_repair(boolean) IS
+	'Internal: drops the counters of stock after triggers were disabled, and enables these; false: there is nothing to do, or not yet.';
+
 /* ---- levels and verification ---- */
 
 CREATE FUNCTION stock_level(sku text)

@@ -9,25 +9,34 @@
  * drops the counters when it commits.
  *
  * The compaction changes these tables too, though no sum: it says so.
+ *
+ * Who disables or enables the triggers is as alone, by a hook: the transactions
+ * after that are refused (base/trigger.c), or find no counters.
  */
 #include "postgres.h"
 
+#include "catalog/namespace.h"
 #include "catalog/pg_type.h"
+#include "commands/extension.h"
 #include "executor/spi.h"
 #include "fmgr.h"
 #include "miscadmin.h"
+#include "tcop/utility.h"
 
 #include "base/compat.h"
 #include "base/catalog.h"
 #include "base/query.h"
 #include "base/shared.h"
 #include "base/trigger.h"
+#include "stock/guard.h"
 #include "stock/journal.h"
 
 static bool compacting = false;
+static ProcessUtility_hook_type previous_utility = NULL;
 
 PG_FUNCTION_INFO_V1(stock_guard);
 PG_FUNCTION_INFO_V1(stock_compact);
+PG_FUNCTION_INFO_V1(stock_drop_counters);
 
 /*
  * SQL: the trigger of stock_log and stock_item.  Where the library is not
@@ -94,4 +103,70 @@ stock_compact(PG_FUNCTION_ARGS)
 	}
 	PG_END_TRY();
 	PG_RETURN_BOOL(more);
+}
+
+/*
+ * SQL: stock_drop_counters(), with the commit; until then this transaction is
+ * alone, as one that has changed the tables.
+ */
+Datum
+stock_drop_counters(PG_FUNCTION_ARGS)
+{
+	if (shared_ready())
+		journal_note_foreign();
+	PG_RETURN_VOID();
+}
+
+static bool
+guard_changes_triggers(const AlterTableStmt *statement)
+{
+	ListCell   *cell;
+
+	foreach(cell, statement->cmds)
+	{
+		AlterTableType type = lfirst_node(AlterTableCmd, cell)->subtype;
+
+		if (type >= AT_EnableTrig && type <= AT_DisableTrigUser)
+			return true;
+	}
+	return false;
+}
+
+static void
+guard_before_utility(Node *statement)
+{
+	const AlterTableStmt *alter = (const AlterTableStmt *) statement;
+	const Catalog *catalog;
+	Oid			table;
+
+	if (!IsA(statement, AlterTableStmt) || !guard_changes_triggers(alter) ||
+		creating_extension ||
+		(strcmp(alter->relation->relname, "stock_log") != 0 &&
+		 strcmp(alter->relation->relname, "stock_item") != 0))
+		return;
+	catalog = catalog_find();
+	table = RangeVarGetRelid(alter->relation, NoLock, true);
+	if (catalog != NULL &&
+		(table == catalog->stock_log || table == catalog->stock_item) &&
+		compat_owns_relation(table, GetUserId()))
+		journal_note_foreign();
+}
+
+static void
+guard_utility(PlannedStmt *statement, const char *query, bool read_only_tree,
+			  ProcessUtilityContext context, ParamListInfo params,
+			  QueryEnvironment *environment, DestReceiver *dest,
+			  QueryCompletion *completion)
+{
+	guard_before_utility(statement->utilityStmt);
+	(previous_utility ? previous_utility : standard_ProcessUtility)
+		(statement, query, read_only_tree, context, params, environment, dest,
+		 completion);
+}
+
+void
+guard_install_hook(void)
+{
+	previous_utility = ProcessUtility_hook;
+	ProcessUtility_hook = guard_utility;
 }

@@ -32,6 +32,7 @@
 #include "base/catalog.h"
 #include "base/relation.h"
 #include "base/shared.h"
+#include "base/trigger.h"
 #include "stock/item.h"
 #include "stock/journal.h"
 
@@ -271,6 +272,7 @@ journal_begin(void)
 				 errhint("Commit first.")));
 	journal_register_callbacks();
 	locked_log = journal_lock(RowExclusiveLock);
+	trigger_require(&catalog_get()->stock_triggers);
 	return locked_log;
 }
 

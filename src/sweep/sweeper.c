@@ -11,6 +11,7 @@
 
 #include "access/xact.h"
 #include "catalog/pg_type.h"
+#include "commands/trigger.h"
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "storage/ipc.h"
@@ -18,6 +19,7 @@
 #include "utils/timestamp.h"
 
 #include "base/compat.h"
+#include "base/catalog.h"
 #include "base/query.h"
 #include "base/settings.h"
 #include "base/worker.h"
@@ -32,22 +34,60 @@ typedef struct SweepRoom
 {
 	const char *activity;
 	SavedQuery	sweep;
+	const CatalogTriggers *(*triggers) (void);	/* that it relies on, if any */
+	SavedQuery	repair;			/* what their absence has done */
 	int			rest_ms;		/* 0: it has not failed */
 	TimestampTz rest_until;
 } SweepRoom;
 
+static const CatalogTriggers *
+sweep_key_triggers(void)
+{
+	return &catalog_get()->key_triggers;
+}
+
+static const CatalogTriggers *
+sweep_stock_triggers(void)
+{
+	return &catalog_get()->stock_triggers;
+}
+
+#define REPAIR_KEYS \
+	.triggers = sweep_key_triggers, \
+	.repair = {.sql = "SELECT @extschema@.idem_repair(false)"}
+#define REPAIR_STOCK \
+	.triggers = sweep_stock_triggers, \
+	.repair = {.sql = "SELECT @extschema@.stock_repair(false)"}
+
 static SweepRoom rooms[] = {
 	{.activity = "sweeping keys",
-		.sweep = {.sql = "SELECT @extschema@.idem_expire($1)",.types = {INT4OID}}},
+		.sweep = {.sql = "SELECT @extschema@.idem_expire($1)",.types = {INT4OID}},
+	REPAIR_KEYS},
 	{.activity = "sweeping events",
 		.sweep = {.sql = "SELECT @extschema@.outbox_expire($1)",.types = {INT4OID}}},
 	{.activity = "sweeping reservations",
-		.sweep = {.sql = "SELECT @extschema@.stock_expire($1) > 0",.types = {INT4OID}}},
+		.sweep = {.sql = "SELECT @extschema@.stock_expire($1) > 0",.types = {INT4OID}},
+	REPAIR_STOCK},
 	{.activity = "compacting stock",
-		.sweep = {.sql = "SELECT @extschema@.stock_compact($1)",.types = {INT4OID}}},
+		.sweep = {.sql = "SELECT @extschema@.stock_compact($1)",.types = {INT4OID}},
+	REPAIR_STOCK},
 	{.activity = "forgetting stock",
 		.sweep = {.sql = "SELECT @extschema@.stock_forget($1)",.types = {INT4OID}}},
 };
+
+/*
+ * What is to be done in a room.  While triggers that it relies on are disabled
+ * there is nothing: a restore may be going on.
+ */
+static SavedQuery *
+sweep_next_step(SweepRoom *room)
+{
+	const CatalogTriggers *triggers = room->triggers ? room->triggers() : NULL;
+
+	if (triggers == NULL || !OidIsValid(triggers->table))
+		return &room->sweep;
+	return triggers->state == TRIGGER_DISABLED ? NULL : &room->repair;
+}
 
 /*
  * One step of one room.  Returns whether there may be more.
@@ -56,13 +96,19 @@ static bool
 sweep_room(SweepRoom *room)
 {
 	Datum		values[1] = {Int32GetDatum(SWEEP_BATCH)};
-	bool		isnull;
-	bool		more;
+	SavedQuery *step;
+	bool		more = false;
 
 	if (!worker_begin(room->activity))
 		worker_exit("the extension is not there any more");
-	query_run(&room->sweep, values, NULL, false);
-	more = DatumGetBool(query_datum(0, 1, &isnull));
+	step = sweep_next_step(room);
+	if (step != NULL)
+	{
+		bool		isnull;
+
+		query_run(step, values, NULL, false);
+		more = DatumGetBool(query_datum(0, 1, &isnull));
+	}
 	worker_commit();
 	return more;
 }

@@ -66,22 +66,27 @@ function idem_forget(text,text): operator
 function idem_key_redirect(): owner
 function idem_next_to_empty(double precision): owner
 function idem_renew(text,bigint,interval,text): application
+function idem_repair(boolean): owner
 function idem_retire(smallint): owner
 function idem_sample(smallint,integer): operator, watcher
 function idem_switch(): owner
 function idem_truncate(): owner
+function idempotency_enable_triggers(regclass[]): owner
 function idempotency_grant(regrole): owner
 function idempotency_grant_names(regrole,text[],text[]): owner
 function idempotency_grant_operator(regrole): owner
 function idempotency_horizon(regclass): owner
 function idempotency_is_quiet(xid8): owner
+function idempotency_may_repair(regclass[],boolean): owner
 function idempotency_next_xid(): owner
 function idempotency_refuse_trigger(text): owner
+function idempotency_repair(): owner
 function idempotency_require_preload(text): owner
 function idempotency_ring_changed(regclass): owner
 function idempotency_ring_retire(regclass,bigint): owner
 function idempotency_ring_switch(regclass): owner
 function idempotency_ring_truncate(regclass,text): owner
+function idempotency_trigger_state(regclass[]): owner
 function outbox_adopt(boolean): operator
 function outbox_alter(text,text,text[],jsonb,text,integer,interval,interval[]): operator
 function outbox_check_endpoint(text,text,text,jsonb): owner
@@ -142,6 +147,7 @@ function stock_confirm(text,text[]): application
 function stock_count_compacted(text,integer,boolean): owner
 function stock_counters(): owner
 function stock_crowded(integer): owner
+function stock_drop_counters(): owner
 function stock_expire(integer): owner
 function stock_extend(text,interval): application
 function stock_forget(integer): owner
@@ -150,6 +156,7 @@ function stock_level(text): application, operator
 function stock_lines(jsonb): application
 function stock_receive(text,bigint,text): operator
 function stock_reinstate(text,interval): application
+function stock_repair(boolean): owner
 function stock_reserve(stock_line[],text,interval,text): application
 function stock_reserve(text,bigint,text,interval,text): application
 function stock_verify(text): operator
