@@ -103,7 +103,8 @@ COMMENT ON FUNCTION idem_carry(integer, smallint) IS
 
 /*
  * The two looks have a snapshot each, the later one for the rows: once it is
- * quiet nothing is added, so a scan that finds nothing is true for good.
+ * quiet nothing is added, so a scan that finds nothing is true for good.  Nor is
+ * there a snapshot then for which a row there has not expired (key.c).
  */
 CREATE FUNCTION idem_retire(slot smallint DEFAULT NULL)
 RETURNS boolean
