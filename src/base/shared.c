@@ -126,6 +126,8 @@ shared_find_or_add(Oid database)
 {
 	SharedDatabase *entry = shared_find(database);
 
+	if (entry != NULL)
+		entry->looks++;
 	if (entry == NULL)
 	{
 		entry = shared_find(InvalidOid);
@@ -184,14 +186,40 @@ shared_count(SharedCounter counter, uint64 count)
 }
 
 void
-shared_forget_database(Oid database)
+shared_forget_database(Oid database, uint64 looks)
+{
+	SharedDatabase *entry;
+
+	LWLockAcquire(shared->lock, LW_EXCLUSIVE);
+	entry = shared_find(database);
+	if (entry != NULL && entry->looks == looks)
+		entry->database = InvalidOid;
+	LWLockRelease(shared->lock);
+}
+
+/*
+ * CREATE DATABASE can give the OID to another one, whose positions and counts
+ * begin anew.  The entry stays until the launcher has seen what became of it.
+ */
+void
+shared_drop_database(Oid database)
 {
 	SharedDatabase *entry;
 
 	LWLockAcquire(shared->lock, LW_EXCLUSIVE);
 	entry = shared_find(database);
 	if (entry != NULL)
-		entry->database = InvalidOid;
+	{
+		int			vacaters = entry->vacaters;
+		uint64		looks = entry->looks;
+
+		shared_init_database(entry);
+		entry->database = database;
+		entry->vacaters = vacaters;
+		entry->looks = looks + 1;
+		entry->check = true;
+		entry->used = true;
+	}
 	LWLockRelease(shared->lock);
 }
 
@@ -279,6 +307,7 @@ shared_take_databases(SharedDatabaseInfo infos[SHARED_DATABASES_MAX])
 		infos[count].owner = entry->owner;
 		infos[count].check = entry->check;
 		infos[count].vacated = entry->vacaters > 0;
+		infos[count].looks = entry->looks;
 		entry->check = false;
 		count++;
 	}

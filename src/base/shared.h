@@ -72,6 +72,7 @@ typedef struct SharedDatabase
 	bool		check;			/* the launcher has to look again */
 	int			vacaters;		/* commands that need it without workers */
 	bool		used;			/* by others, who may point here for good */
+	uint64		looks;			/* how often somebody has looked it up */
 
 	/* Guarded by mutex. */
 	slock_t		mutex;
@@ -102,6 +103,7 @@ typedef struct SharedDatabaseInfo
 	Oid			owner;
 	bool		check;
 	bool		vacated;
+	uint64		looks;
 } SharedDatabaseInfo;
 
 /* Asks for the memory and its lock; called at shmem_request time. */
@@ -129,8 +131,14 @@ extern SharedDatabase *shared_find_my_database(void);
 /* Adds to a counter of this session's database, if there is a place for it. */
 extern void shared_count(SharedCounter counter, uint64 count);
 
-/* Lets go of the entry of a database that no longer exists. */
-extern void shared_forget_database(Oid database);
+/*
+ * Lets go of the entry of a database that did not exist, unless somebody has
+ * looked it up since: another database may have the OID by now.
+ */
+extern void shared_forget_database(Oid database, uint64 looks);
+
+/* Forgets what is known of a database that is being dropped: nobody is in it. */
+extern void shared_drop_database(Oid database);
 
 /* Notes what a look into a database found; InvalidOid: no extension. */
 extern void shared_set_owner(Oid database, Oid owner);

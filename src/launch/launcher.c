@@ -320,7 +320,7 @@ launcher_forget_dropped(const SharedDatabaseInfo *infos, int count, List *rows)
 	for (int i = 0; i < count; i++)
 	{
 		if (launcher_find_row(rows, infos[i].database) == NULL)
-			shared_forget_database(infos[i].database);
+			shared_forget_database(infos[i].database, infos[i].looks);
 	}
 	foreach(cell, known)
 	{

@@ -8,11 +8,16 @@
  * DATABASE, CREATE DATABASE with it as the template, and so on) keep our
  * workers out of it until theirs ends: the server's own short wait for others
  * to leave is enough for the workers to go.
+ *
+ * What shared memory has of a database goes when it is dropped: another may be
+ * created with its OID.  That is at the end of the command, when nobody is in it
+ * any more, nor can get in, and before its commit.
  */
 #include "postgres.h"
 
 #include "access/xact.h"
 #include "catalog/objectaccess.h"
+#include "catalog/pg_database.h"
 #include "catalog/pg_extension.h"
 #include "commands/dbcommands.h"
 #include "commands/defrem.h"
@@ -26,6 +31,7 @@
 #include "base/compat.h"
 #include "base/shared.h"
 #include "launch/watch.h"
+#include "stock/escrow.h"
 
 static object_access_hook_type previous_object_access = NULL;
 static ProcessUtility_hook_type previous_utility = NULL;
@@ -34,6 +40,7 @@ static ProcessUtility_hook_type previous_utility = NULL;
 static bool check_at_end = false;
 static bool wake_at_end = false;
 static List *vacated = NIL;		/* of OIDs, in TopTransactionContext */
+static Oid	dropping = InvalidOid;	/* by the command that runs */
 static bool callback_registered = false;
 
 PG_FUNCTION_INFO_V1(idempotency_announce);
@@ -117,6 +124,8 @@ watch_object_access(ObjectAccessType access, Oid class, Oid object,
 		if (name != NULL && strcmp(name, "idempotency") == 0)
 			watch_check_at_end();
 	}
+	if (access == OAT_DROP && class == DatabaseRelationId)
+		dropping = object;
 }
 
 static const char *
@@ -175,6 +184,20 @@ watch_vacate(Oid database)
 	MemoryContextSwitchTo(old);
 }
 
+/*
+ * Which database the command has dropped is known by what the server said while
+ * it did: its name may have gone to another just before.
+ */
+static void
+watch_forget_dropped(Node *statement)
+{
+	if (!IsA(statement, DropdbStmt) || !OidIsValid(dropping))
+		return;
+	shared_drop_database(dropping);
+	escrow_forget_database(dropping);
+	dropping = InvalidOid;
+}
+
 static void
 watch_utility(PlannedStmt *statement, const char *query, bool read_only_tree,
 			  ProcessUtilityContext context, ParamListInfo params,
@@ -188,12 +211,14 @@ watch_utility(PlannedStmt *statement, const char *query, bool read_only_tree,
 	if (IsA(statement->utilityStmt, CreatedbStmt) ||	/* of a template that has the extension? */
 		IsA(statement->utilityStmt, AlterDatabaseStmt)) /* may it have workers? */
 		watch_wake_at_end();
+	dropping = InvalidOid;
 	if (previous_utility)
 		previous_utility(statement, query, read_only_tree, context, params,
 						 environment, dest, completion);
 	else
 		standard_ProcessUtility(statement, query, read_only_tree, context,
 								params, environment, dest, completion);
+	watch_forget_dropped(statement->utilityStmt);
 }
 
 void

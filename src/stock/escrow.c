@@ -22,7 +22,8 @@
  * Locks.  The lock of an item's partition guards that its counter is there; a
  * spinlock in it guards the figures.  Nothing that can fail is done under
  * either, nor by who ends a transaction.  The key has the OID of the log, so that
- * counters from before a DROP EXTENSION match nothing.
+ * counters from before a DROP EXTENSION match nothing.  Those of a database go
+ * when it is dropped, since OIDs can be used again.
  */
 #include "postgres.h"
 
@@ -488,8 +489,11 @@ escrow_will_lapse(EscrowItem *item, TimestampTz at)
 	SpinLockRelease(&item->mutex);
 }
 
-void
-escrow_forget_all(Oid log)
+/*
+ * Forgets the counters of a log; of all of a database, if that is InvalidOid.
+ */
+static void
+escrow_forget(Oid database, Oid log)
 {
 	HASH_SEQ_STATUS walk;
 	EscrowItem *item;
@@ -498,12 +502,25 @@ escrow_forget_all(Oid log)
 	hash_seq_init(&walk, items);
 	while ((item = hash_seq_search(&walk)) != NULL)
 	{
-		if (item->key.database != MyDatabaseId || item->key.log != log)
+		if (item->key.database != database ||
+			(OidIsValid(log) && item->key.log != log))
 			continue;
 		Assert(item->pins == 0);
 		(void) hash_search(items, &item->key, HASH_REMOVE, NULL);
 	}
 	escrow_unlock_all();
+}
+
+void
+escrow_forget_all(Oid log)
+{
+	escrow_forget(MyDatabaseId, log);
+}
+
+void
+escrow_forget_database(Oid database)
+{
+	escrow_forget(database, InvalidOid);
 }
 
 void

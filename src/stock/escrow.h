@@ -1,7 +1,7 @@
 /*
  * escrow.h
  *		What is available of each item, in shared memory.  Within the stock room;
- *		the server's start is the caller of the first two.
+ *		the server's start calls the first two, and DROP DATABASE the last.
  */
 #ifndef STOCK_ESCROW_H
 #define STOCK_ESCROW_H
@@ -79,6 +79,9 @@ extern void escrow_will_lapse(EscrowItem *item, TimestampTz at);
 
 /* Forgets every counter of a log; none of them may be pinned. */
 extern void escrow_forget_all(Oid log);
+
+/* Likewise, of a database that is being dropped. */
+extern void escrow_forget_database(Oid database);
 
 /* Counts a row that was added to an item's log; a hint. */
 extern void escrow_count_row(EscrowItem *item);

@@ -79,6 +79,49 @@ $node->safe_psql('brief', 'CREATE EXTENSION idempotency');
 is(error_code($node, 'postgres', 'DROP DATABASE brief'), '',
 	'DROP DATABASE at once after CREATE EXTENSION');
 
+# --- another database with the OID of one that was dropped, and the same OIDs in it
+
+sub answers
+{
+	my $answers = $node->safe_psql('again', q(
+		SELECT available FROM stock_level('hat');
+		SELECT outcome FROM stock_reserve('hat', 6, 'too many');
+		SELECT outcome FROM stock_reserve('hat', 5, 'all');
+		SELECT stock_cancel('all');
+		SELECT outbox_enqueue('t', '{}');
+		SELECT outcome FROM idem_claim('key')));
+	return $answers =~ s/\n/ /gr;
+}
+
+create('model');
+$node->safe_psql('model', q(SELECT stock_receive('hat', 5)));
+my $new = 'CREATE DATABASE again TEMPLATE model OID 100000';
+for my $end ('DROP DATABASE again', 'DROP DATABASE again WITH (FORCE)')
+{
+	sql($new);
+	wait_for_workers($node, 'again');
+	my $expected = '5 insufficient reserved done 1 claimed';
+	is(answers(), $expected, "a database with an OID of its own, to go by $end");
+	$node->safe_psql('again', q(SELECT stock_receive('hat', 100); SELECT outbox_enqueue('t', '{}') FROM generate_series(1, 100)));
+	is($node->safe_psql('again', 'SELECT sum(claimed) FROM idem_stats'), '1', 'it counts');
+	my $guest = session($node, 'again');
+	$guest->query_safe(q(BEGIN; SELECT stock_reserve('hat', 100, 'open')));
+	is(error_code($node, 'postgres', 'DROP DATABASE again'), '55006', 'DROP DATABASE is refused while somebody is there');
+	is($node->safe_psql('again', q(SELECT outcome FROM stock_reserve('hat', 6, 'too many'))), 'insufficient',
+		'and then nothing is forgotten');
+	$guest->query_safe('ROLLBACK') if $end !~ /FORCE/;
+	$guest->quit if $end !~ /FORCE/;
+	sql($end);
+	eval { $guest->quit } if $end =~ /FORCE/;
+	sql($new);
+	is($node->safe_psql('again', 'SELECT sum(claimed) FROM idem_stats'), '0', 'the next one with its OID has counted nothing');
+	is(answers(), $expected, 'sells what it has itself, and its positions are its own');
+	is($node->safe_psql('again', 'SELECT count(*) FROM stock_verify() WHERE NOT ok'), '0', 'its counters are right');
+	ok(wait_for_workers($node, 'again'), 'and it has workers');
+	sql('DROP DATABASE again');
+}
+sql('DROP DATABASE model');
+
 # --- the copy
 
 ok(wait_for_workers($node, 'copy'), 'a copy gets workers');
