@@ -71,6 +71,19 @@ INSERT INTO stock_history_2 (id, quantity, at, change, line, sku, reservation)
 VALUES (1000000, 1, now(), 'confirm', 0, 'cup', 'restored');
 SELECT stock_confirm('restored');
 
+-- Many items with long logs: some are named at a time, and all in the end, though
+-- nobody has touched them since what counts as long has become less.  (Sweepers
+-- of other databases go by another number meanwhile, so this is tried again.)
+SELECT count(stock_receive('many ' || i, 1)) FROM generate_series(1, 150) i, generate_series(1, 3);
+CREATE VIEW long AS SELECT stock_crowded(2) AS sku UNION SELECT stock_crowded(2);
+SELECT until('(SELECT count(*) = 100 FROM stock_crowded(2))');
+SELECT until('(SELECT count(*) = 150 FROM long)');
+SELECT stock_compact_item('many 7', 100);
+SELECT until($$(SELECT count(*) = 149 AND NOT bool_or(sku = 'many 7') FROM long)$$);
+SELECT count(stock_receive('many 7', 1)) FROM generate_series(1, 3);
+SELECT until('(SELECT count(*) = 150 FROM long)');
+SELECT count(*) FROM stock_crowded(1000);
+
 -- As long as any line of a reservation is open its name is used.
 SELECT outcome FROM stock_reserve(stock_lines('{"cup": 1, "pot": 1}'), 'half');
 SELECT stock_confirm('half', '{cup}');
@@ -87,5 +100,5 @@ SELECT count(*) FROM stock_history WHERE reservation = 'half' AND sku = 'cup';
 SELECT stock_reserve('cup', 1, 'half');
 SELECT stock_reserve('pot', 2, 'half');
 \set VERBOSITY default
-SELECT * FROM stock_verify();
+SELECT * FROM stock_verify() WHERE sku !~ 'many';
 \i :dir/sql/include/ring_end.sql

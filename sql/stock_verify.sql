@@ -12,6 +12,14 @@ SELECT * FROM stock_verify();
 SELECT * FROM stock_verify('pot');
 SELECT * FROM stock_verify(sku => 'jug');
 
+-- To verify one item takes its rows alone, however many others there are.
+BEGIN;
+SELECT count(stock_receive('other ' || i, 1)) FROM generate_series(1, 1000) i;
+SELECT coalesce(sum(seq_tup_read + idx_tup_fetch), 0) AS read FROM pg_stat_xact_user_tables WHERE relname LIKE 'stock_%' \gset before_
+SELECT count(*) FROM generate_series(1, 10), LATERAL stock_verify('pot');
+SELECT sum(seq_tup_read + idx_tup_fetch) - :before_read < 500 AS few FROM pg_stat_xact_user_tables WHERE relname LIKE 'stock_%';
+ROLLBACK;
+
 -- A root record that is not what it should be.  Of the transaction that is at
 -- it, the counters are not asked.
 BEGIN;

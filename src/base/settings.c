@@ -31,10 +31,10 @@ int			settings_relays = 1;
 int			settings_reservation_ttl_s = 15 * 60;
 int			settings_reservation_ttl_max_s = 31 * 24 * 60 * 60;
 int			settings_stock_items = 16384;
+int			settings_stock_compact_after = 1000;
 bool		settings_stock_events = false;
 
 /* Read by name from SQL. */
-static int	stock_compact_after = 1000;
 static int	stock_history_s = 7 * 24 * 60 * 60;
 static char *stock_archive_topic = NULL;
 static int	outbox_retention_s = 24 * 60 * 60;
@@ -154,7 +154,7 @@ settings_define_stock(void)
 							0, NULL, NULL, NULL);
 	DefineCustomIntVariable("idempotency.stock_compact_after",
 							"How many rows an item's log may have before they are added up in its root record.",
-							NULL, &stock_compact_after,
+							NULL, &settings_stock_compact_after,
 							1000, 1, INT_MAX,
 							PGC_SIGHUP, 0, NULL, NULL, NULL);
 	DefineCustomIntVariable("idempotency.stock_history",

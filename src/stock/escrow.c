@@ -19,9 +19,11 @@
  *   no pins, and drops the counters.
  * - Pinned counters are not evicted.
  *
- * Locks.  The lock of an item's partition guards that its counter is there; a
- * spinlock in it guards the figures.  Nothing that can fail is done under
- * either, nor by who ends a transaction.  The key has the OID of the log, so that
+ * Locks.  Items have places in an array, and are found by chains of those with
+ * the same hash.  The lock of a chain's partition guards which items are in it; a
+ * spinlock in each place guards the figures.  Nothing that can fail is done under
+ * either, nor by who ends a transaction.  What looks at all items, or at many,
+ * goes from place to place and holds no lock on the way.  The key has the OID of the log, so that
  * counters from before a DROP EXTENSION match nothing.  Those of a database go
  * when it is dropped, since OIDs can be used again.
  */
@@ -32,12 +34,12 @@
 #include "funcapi.h"
 #include "miscadmin.h"
 #include "pgstat.h"
+#include "port/atomics.h"
 #include "storage/condition_variable.h"
 #include "storage/lwlock.h"
 #include "storage/shmem.h"
 #include "storage/spin.h"
 #include "utils/builtins.h"
-#include "utils/hsearch.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
@@ -49,14 +51,18 @@
 #include "stock/journal.h"
 #include "stock/lines.h"
 
-#define ESCROW_PARTITIONS 16
+#define ESCROW_PARTITIONS 128
 #define ESCROW_TRANCHE "idempotency stock"
-#define ESCROW_EVICT_SHARE 8	/* at most one in so many at a time */
+#define ESCROW_ROUNDS 3			/* over all items in search of a place */
+#define ESCROW_NONE (-1)		/* no item: the end of a chain */
+#define ESCROW_CROWDED_BITS 32	/* in a word */
+#define ESCROW_CROWDED_MAX 100	/* crowded items that are named at a time */
 
 typedef struct EscrowKey
 {
 	Oid			database;
 	Oid			log;
+	uint32		hash;			/* of the others */
 	int			length;
 	char		sku[STOCK_NAME_MAX];
 } EscrowKey;
@@ -68,10 +74,20 @@ typedef enum EscrowState
 	ESCROW_READY
 } EscrowState;
 
+/* What is in a place for an item. */
+typedef enum EscrowPlace
+{
+	ESCROW_FREE,
+	ESCROW_TAKEN,				/* by a session that is about to fill it */
+	ESCROW_IN_USE				/* by the item, which is in its chain */
+} EscrowPlace;
+
 struct EscrowItem
 {
-	EscrowKey	key;
+	int			next;			/* in its chain; guarded by the partition */
+	EscrowKey	key;			/* stays as long as the place is in use */
 	slock_t		mutex;			/* guards all that follows */
+	EscrowPlace place;
 	EscrowState state;
 	bool		known;			/* the item exists */
 	bool		used;			/* since somebody last looked for room */
@@ -85,58 +101,85 @@ struct EscrowItem
 	ConditionVariable loaded;
 };
 
-static HTAB *items = NULL;
+/*
+ * What is there beside the items.
+ */
+typedef struct EscrowShared
+{
+	pg_atomic_uint32 hand;		/* where the search for a place goes on */
+	pg_atomic_uint32 crowd;		/* an item with more rows is crowded */
+} EscrowShared;
+
+static EscrowShared *shared = NULL;
+static EscrowItem *items = NULL;	/* settings_stock_items places */
+static int *chains = NULL;		/* the first item of each; guarded as next */
+static pg_atomic_uint32 *crowded = NULL;	/* a bit for each item; see escrow_note_crowded */
 static LWLockPadded *partitions = NULL;
 
 PG_FUNCTION_INFO_V1(stock_counters);
+PG_FUNCTION_INFO_V1(stock_counter);
 PG_FUNCTION_INFO_V1(stock_crowded);
 PG_FUNCTION_INFO_V1(stock_count_compacted);
+
+/*
+ * A multiple of the partitions, so that each chain is in one of them.
+ */
+static int
+escrow_chains(void)
+{
+	return TYPEALIGN(ESCROW_PARTITIONS, settings_stock_items);
+}
+
+static int
+escrow_crowded_words(void)
+{
+	return settings_stock_items / ESCROW_CROWDED_BITS + 1;
+}
 
 void
 escrow_request(void)
 {
-	RequestAddinShmemSpace(hash_estimate_size(settings_stock_items,
-											  sizeof(EscrowItem)));
+	RequestAddinShmemSpace(MAXALIGN(sizeof(EscrowShared)));
+	RequestAddinShmemSpace(mul_size(settings_stock_items, sizeof(EscrowItem)));
+	RequestAddinShmemSpace(mul_size(escrow_chains(), sizeof(int)));
+	RequestAddinShmemSpace(mul_size(escrow_crowded_words(), sizeof(pg_atomic_uint32)));
 	RequestNamedLWLockTranche(ESCROW_TRANCHE, ESCROW_PARTITIONS);
 }
 
-static uint32
-escrow_hash(const void *key, Size size)
+static void
+escrow_init_shared(void)
 {
-	const EscrowKey *of = key;
-
-	return hash_combine(hash_bytes((const unsigned char *) of->sku, of->length),
-						of->database ^ of->log);
-}
-
-static int
-escrow_compare(const void *a, const void *b, Size size)
-{
-	const EscrowKey *x = a;
-	const EscrowKey *y = b;
-
-	if (x->database != y->database || x->log != y->log || x->length != y->length)
-		return 1;
-	return memcmp(x->sku, y->sku, x->length);
+	pg_atomic_init_u32(&shared->hand, 0);
+	pg_atomic_init_u32(&shared->crowd, settings_stock_compact_after);
+	for (int i = 0; i < settings_stock_items; i++)
+	{
+		SpinLockInit(&items[i].mutex);
+		items[i].place = ESCROW_FREE;
+	}
+	for (int i = 0; i < escrow_chains(); i++)
+		chains[i] = ESCROW_NONE;
+	for (int i = 0; i < escrow_crowded_words(); i++)
+		pg_atomic_init_u32(&crowded[i], 0);
 }
 
 void
 escrow_startup(void)
 {
-	HASHCTL		info = {
-		.keysize = sizeof(EscrowKey),
-		.entrysize = sizeof(EscrowItem),
-		.hash = escrow_hash,
-		.match = escrow_compare,
-		.num_partitions = ESCROW_PARTITIONS
-	};
+	bool		found;
 
 	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
-	items = compat_shmem_init_hash("idempotency stock", settings_stock_items,
-								   &info,
-								   HASH_ELEM | HASH_FUNCTION | HASH_COMPARE |
-								   HASH_PARTITION | HASH_FIXED_SIZE);
+	shared = ShmemInitStruct("idempotency stock", sizeof(EscrowShared), &found);
+	items = ShmemInitStruct("idempotency stock items",
+							mul_size(settings_stock_items, sizeof(EscrowItem)),
+							&found);
+	chains = ShmemInitStruct("idempotency stock chains",
+							 mul_size(escrow_chains(), sizeof(int)), &found);
+	crowded = ShmemInitStruct("idempotency stock crowded",
+							  mul_size(escrow_crowded_words(), sizeof(pg_atomic_uint32)),
+							  &found);
 	partitions = GetNamedLWLockTranche(ESCROW_TRANCHE);
+	if (!found)
+		escrow_init_shared();
 	LWLockRelease(AddinShmemInitLock);
 }
 
@@ -156,79 +199,164 @@ escrow_key(Oid log, const text *sku)
 				 errdetail("It has %d bytes; the limit is %d.",
 						   key.length, STOCK_NAME_MAX)));
 	memcpy(key.sku, VARDATA_ANY(sku), key.length);
+	key.hash = hash_combine(hash_bytes((const unsigned char *) key.sku, key.length),
+							key.database ^ key.log);
 	return key;
+}
+
+static bool
+escrow_same_key(const EscrowKey *a, const EscrowKey *b)
+{
+	return a->hash == b->hash && a->database == b->database &&
+		a->log == b->log && a->length == b->length &&
+		memcmp(a->sku, b->sku, a->length) == 0;
+}
+
+static int *
+escrow_chain(uint32 hash)
+{
+	return &chains[hash % escrow_chains()];
 }
 
 static LWLock *
 escrow_partition(uint32 hash)
 {
-	return &partitions[hash % ESCROW_PARTITIONS].lock;
-}
-
-static void
-escrow_lock_all(LWLockMode mode)
-{
-	for (int i = 0; i < ESCROW_PARTITIONS; i++)
-		LWLockAcquire(&partitions[i].lock, mode);
-}
-
-static void
-escrow_unlock_all(void)
-{
-	for (int i = ESCROW_PARTITIONS; --i >= 0;)
-		LWLockRelease(&partitions[i].lock);
+	return &partitions[hash % escrow_chains() % ESCROW_PARTITIONS].lock;
 }
 
 /*
- * Makes room: first for what has not been used since the last time, else
- * for anything that nobody has pinned, up to a share of all.
+ * Finds an item in its chain.  The caller holds the lock of its partition.
  */
-static int
-escrow_evict(bool used_too)
+static EscrowItem *
+escrow_find(const EscrowKey *key)
 {
-	HASH_SEQ_STATUS walk;
-	EscrowItem *item;
-	int			evicted = 0;
-	int			limit = settings_stock_items / ESCROW_EVICT_SHARE + 1;
-
-	escrow_lock_all(LW_EXCLUSIVE);
-	hash_seq_init(&walk, items);
-	while ((item = hash_seq_search(&walk)) != NULL)
+	for (int at = *escrow_chain(key->hash); at != ESCROW_NONE; at = items[at].next)
 	{
-		bool		evict;
-
-		SpinLockAcquire(&item->mutex);
-		evict = item->pins == 0 && (used_too || !item->used) && evicted < limit;
-		item->used = false;
-		SpinLockRelease(&item->mutex);
-		if (evict)
-			(void) hash_search(items, &item->key, HASH_REMOVE, NULL);
-		evicted += evict;
+		if (escrow_same_key(&items[at].key, key))
+			return &items[at];
 	}
-	escrow_unlock_all();
-	return evicted;
+	return NULL;
 }
 
 static void
-escrow_make_room(void)
+escrow_pin_found(EscrowItem *item)
 {
-	if (escrow_evict(false) == 0 && escrow_evict(true) == 0 &&
-		hash_get_num_entries(items) >= settings_stock_items)
-		ereport(ERROR,
-				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
-				 errmsg("too many items of stock are in use"),
-				 errdetail("There is room for %d, and open transactions have changed each of them.",
-						   settings_stock_items),
-				 errhint("Increase idempotency.stock_items.")));
+	SpinLockAcquire(&item->mutex);
+	item->pins++;
+	item->touches++;
+	item->used = true;
+	SpinLockRelease(&item->mutex);
+}
+
+static EscrowItem *
+escrow_find_and_pin(const EscrowKey *key)
+{
+	EscrowItem *item;
+
+	LWLockAcquire(escrow_partition(key->hash), LW_SHARED);
+	item = escrow_find(key);
+	if (item != NULL)
+		escrow_pin_found(item);
+	LWLockRelease(escrow_partition(key->hash));
+	return item;
 }
 
 static void
-escrow_init(EscrowItem *item)
+escrow_set_place(EscrowItem *item, EscrowPlace place)
 {
-	SpinLockInit(&item->mutex);
+	SpinLockAcquire(&item->mutex);
+	item->place = place;
+	SpinLockRelease(&item->mutex);
+}
+
+/*
+ * Takes an item that had this hash out of its chain, if nobody has pinned it
+ * since.  Its place is the caller's then.
+ */
+static bool
+escrow_remove(EscrowItem *item, uint32 hash)
+{
+	int			at = item - items;
+	bool		remove;
+
+	LWLockAcquire(escrow_partition(hash), LW_EXCLUSIVE);
+	SpinLockAcquire(&item->mutex);
+	remove = item->place == ESCROW_IN_USE && item->key.hash == hash &&
+		item->pins == 0;
+	if (remove)
+		item->place = ESCROW_TAKEN;
+	SpinLockRelease(&item->mutex);
+	if (remove)
+	{
+		int		   *link = escrow_chain(hash);
+
+		while (*link != at)
+			link = &items[*link].next;
+		*link = item->next;
+	}
+	LWLockRelease(escrow_partition(hash));
+	return remove;
+}
+
+/*
+ * Takes the place of an item if it is free, or nobody has pinned the item, nor
+ * used it since the last look.
+ */
+static bool
+escrow_try_place(EscrowItem *item, bool used_too)
+{
+	bool		evict;
+	bool		taken;
+	uint32		hash;
+
+	SpinLockAcquire(&item->mutex);
+	taken = item->place == ESCROW_FREE;
+	if (taken)
+		item->place = ESCROW_TAKEN;
+	evict = item->place == ESCROW_IN_USE && item->pins == 0 &&
+		(used_too || !item->used);
+	item->used = false;
+	hash = item->key.hash;
+	SpinLockRelease(&item->mutex);
+	return taken || (evict && escrow_remove(item, hash));
+}
+
+/*
+ * Looks for a place, from where the last look has ended: first one that is free
+ * or has not been used since, in the last round any that nobody has pinned.
+ */
+static EscrowItem *
+escrow_take_place(void)
+{
+	uint32		room = settings_stock_items;
+
+	for (uint64 looks = 0; looks < ESCROW_ROUNDS * (uint64) room; looks++)
+	{
+		uint32		at = pg_atomic_fetch_add_u32(&shared->hand, 1) % room;
+
+		CHECK_FOR_INTERRUPTS();
+		if (escrow_try_place(&items[at], looks >= (ESCROW_ROUNDS - 1) * (uint64) room))
+			return &items[at];
+	}
+	ereport(ERROR,
+			(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+			 errmsg("too many items of stock are in use"),
+			 errdetail("There is room for %d, and open transactions have changed each of them.",
+					   settings_stock_items),
+			 errhint("Increase idempotency.stock_items.")));
+}
+
+/*
+ * Nobody looks at what is in a place that is taken.
+ */
+static void
+escrow_init(EscrowItem *item, const EscrowKey *key)
+{
+	item->key = *key;
 	item->state = ESCROW_MISSING;
 	item->known = false;
-	item->pins = 0;
+	item->used = true;
+	item->pins = 1;
 	item->rows = 0;
 	/* One that was evicted meanwhile must not look as if nobody had touched it. */
 	item->touches = (uint64) GetCurrentTimestamp();
@@ -240,46 +368,38 @@ escrow_init(EscrowItem *item)
 }
 
 /*
- * Finds a counter, or adds it, and pins it; NULL: it is not there, or others
- * have taken the room for it.
+ * Adds an item in a place that the caller has taken, and pins it; or the one
+ * that somebody else has added since.
  */
 static EscrowItem *
-escrow_try_pin(const EscrowKey *key, HASHACTION action)
+escrow_add_item(EscrowItem *place, const EscrowKey *key)
 {
-	uint32		hash = escrow_hash(key, sizeof(EscrowKey));
-	LWLock	   *partition = escrow_partition(hash);
+	LWLock	   *partition = escrow_partition(key->hash);
 	EscrowItem *item;
-	bool		found;
 
-	LWLockAcquire(partition, action == HASH_FIND ? LW_SHARED : LW_EXCLUSIVE);
-	item = hash_search_with_hash_value(items, key, hash, action, &found);
+	LWLockAcquire(partition, LW_EXCLUSIVE);
+	item = escrow_find(key);
 	if (item != NULL)
+		escrow_pin_found(item);
+	else
 	{
-		if (!found)
-			escrow_init(item);
-		SpinLockAcquire(&item->mutex);
-		item->pins++;
-		item->touches++;
-		item->used = true;
-		SpinLockRelease(&item->mutex);
+		escrow_init(place, key);
+		place->next = *escrow_chain(key->hash);
+		*escrow_chain(key->hash) = place - items;
 	}
+	escrow_set_place(place, item == NULL ? ESCROW_IN_USE : ESCROW_FREE);
 	LWLockRelease(partition);
-	return item;
+	return item == NULL ? place : item;
 }
 
 EscrowItem *
 escrow_pin(Oid log, const text *sku)
 {
 	EscrowKey	key = escrow_key(log, sku);
-	EscrowItem *item = escrow_try_pin(&key, HASH_FIND);
+	EscrowItem *item = escrow_find_and_pin(&key);
 
-	while (item == NULL)
-	{
-		CHECK_FOR_INTERRUPTS();
-		if (hash_get_num_entries(items) >= settings_stock_items)
-			escrow_make_room();
-		item = escrow_try_pin(&key, HASH_ENTER_NULL);
-	}
+	if (item == NULL)
+		item = escrow_add_item(escrow_take_place(), &key);
 	return item;
 }
 
@@ -291,12 +411,28 @@ EscrowItem *
 escrow_pin_loaded(Oid log, const text *sku)
 {
 	EscrowKey	key = escrow_key(log, sku);
-	EscrowItem *item = escrow_try_pin(&key, HASH_FIND);
+	EscrowItem *item = escrow_find_and_pin(&key);
 
 	if (item == NULL || escrow_is_loaded(item))
 		return item;
 	escrow_unpin(item);
 	return NULL;
+}
+
+/*
+ * Sets an item's bit once it has many rows, for the sweeper, which looks at the
+ * bits instead of at all items.
+ */
+static void
+escrow_note_crowded(const EscrowItem *item, int rows)
+{
+	int			at = item - items;
+	pg_atomic_uint32 *word = &crowded[at / ESCROW_CROWDED_BITS];
+	uint32		bit = (uint32) 1 << (at % ESCROW_CROWDED_BITS);
+
+	if ((uint32) rows > pg_atomic_read_u32(&shared->crowd) &&
+		(pg_atomic_read_u32(word) & bit) == 0)
+		pg_atomic_fetch_or_u32(word, bit);
 }
 
 void
@@ -350,6 +486,7 @@ escrow_publish(EscrowItem *item, const ItemLevel *level)
 	item->on_hand = level->on_hand;
 	item->rows = level->rows;
 	SpinLockRelease(&item->mutex);
+	escrow_note_crowded(item, level->rows);
 	ConditionVariableBroadcast(&item->loaded);
 }
 
@@ -388,6 +525,7 @@ bool
 escrow_take(EscrowItem *item, int64 quantity)
 {
 	bool		enough;
+	int			rows = 0;
 
 	SpinLockAcquire(&item->mutex);
 	Assert(item->pins > 0 && item->state == ESCROW_READY);
@@ -395,9 +533,10 @@ escrow_take(EscrowItem *item, int64 quantity)
 	if (enough)
 	{
 		item->available -= quantity;
-		item->rows++;
+		rows = ++item->rows;
 	}
 	SpinLockRelease(&item->mutex);
+	escrow_note_crowded(item, rows);
 	return enough;
 }
 
@@ -495,20 +634,21 @@ escrow_will_lapse(EscrowItem *item, TimestampTz at)
 static void
 escrow_forget(Oid database, Oid log)
 {
-	HASH_SEQ_STATUS walk;
-	EscrowItem *item;
-
-	escrow_lock_all(LW_EXCLUSIVE);
-	hash_seq_init(&walk, items);
-	while ((item = hash_seq_search(&walk)) != NULL)
+	for (int i = 0; i < settings_stock_items; i++)
 	{
-		if (item->key.database != database ||
-			(OidIsValid(log) && item->key.log != log))
-			continue;
-		Assert(item->pins == 0);
-		(void) hash_search(items, &item->key, HASH_REMOVE, NULL);
+		EscrowItem *item = &items[i];
+		uint32		hash;
+		bool		forget;
+
+		SpinLockAcquire(&item->mutex);
+		forget = item->place == ESCROW_IN_USE && item->key.database == database &&
+			(!OidIsValid(log) || item->key.log == log);
+		Assert(!forget || item->pins == 0);
+		hash = item->key.hash;
+		SpinLockRelease(&item->mutex);
+		if (forget && escrow_remove(item, hash))
+			escrow_set_place(item, ESCROW_FREE);
 	}
-	escrow_unlock_all();
 }
 
 void
@@ -526,41 +666,29 @@ escrow_forget_database(Oid database)
 void
 escrow_count_row(EscrowItem *item)
 {
+	int			rows;
+
 	SpinLockAcquire(&item->mutex);
-	item->rows++;
+	rows = ++item->rows;
 	SpinLockRelease(&item->mutex);
+	escrow_note_crowded(item, rows);
 }
 
 /*
- * A copy of the counters of a log that are loaded, of items with more than so
- * many rows; palloc'd.  Only what is filled in takes memory.  What is added at
- * this moment may be missing.
+ * Copies an item, if it is loaded and belongs to a log of this database.
  */
-static int
-escrow_copy(Oid log, int rows, EscrowItem **copies)
+static bool
+escrow_copy(EscrowItem *item, Oid log, EscrowItem *copy)
 {
-	long		room = hash_get_num_entries(items) + ESCROW_PARTITIONS;
-	HASH_SEQ_STATUS walk;
-	EscrowItem *item;
-	int			count = 0;
+	bool		copied;
 
-	*copies = MemoryContextAllocHuge(CurrentMemoryContext,
-									 mul_size(room, sizeof(EscrowItem)));
-	escrow_lock_all(LW_SHARED);
-	hash_seq_init(&walk, items);
-	while ((item = hash_seq_search(&walk)) != NULL)
-	{
-		if (item->key.database != MyDatabaseId || item->key.log != log ||
-			count == room)
-			continue;
-		SpinLockAcquire(&item->mutex);
-		(*copies)[count] = *item;
-		SpinLockRelease(&item->mutex);
-		count += (*copies)[count].state == ESCROW_READY &&
-			(*copies)[count].rows > rows;
-	}
-	escrow_unlock_all();
-	return count;
+	SpinLockAcquire(&item->mutex);
+	copied = item->place == ESCROW_IN_USE && item->state == ESCROW_READY &&
+		item->key.database == MyDatabaseId && item->key.log == log;
+	if (copied)
+		*copy = *item;
+	SpinLockRelease(&item->mutex);
+	return copied;
 }
 
 static Datum
@@ -568,6 +696,20 @@ escrow_sku(const EscrowItem *item)
 {
 	return PointerGetDatum(cstring_to_text_with_len(item->key.sku,
 													item->key.length));
+}
+
+static void
+escrow_put_counter(ReturnSetInfo *result, const EscrowItem *item)
+{
+	Datum		values[4] = {
+		escrow_sku(item),
+		Int64GetDatum(item->available),
+		Int64GetDatum((int64) item->touches),
+		BoolGetDatum(item->pins > 0)
+	};
+	bool		nulls[4] = {false};
+
+	tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
 }
 
 /*
@@ -578,47 +720,128 @@ Datum
 stock_counters(PG_FUNCTION_ARGS)
 {
 	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
-	EscrowItem *copies = NULL;
-	int			count = 0;
+	EscrowItem	copy;
+	Oid			log;
 
 	InitMaterializedSRF(fcinfo, 0);
-	if (shared_ready() && !journal_is_foreign())
-		count = escrow_copy(catalog_get()->stock_log, -1, &copies);
-	for (int i = 0; i < count; i++)
+	if (!shared_ready() || journal_is_foreign())
+		return (Datum) 0;
+	log = catalog_get()->stock_log;
+	for (int i = 0; i < settings_stock_items; i++)
 	{
-		Datum		values[4] = {
-			escrow_sku(&copies[i]),
-			Int64GetDatum(copies[i].available),
-			Int64GetDatum((int64) copies[i].touches),
-			BoolGetDatum(copies[i].pins > 0)
-		};
-		bool		nulls[4] = {false};
-
-		tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
+		CHECK_FOR_INTERRUPTS();
+		if (escrow_copy(&items[i], log, &copy))
+			escrow_put_counter(result, &copy);
 	}
 	return (Datum) 0;
 }
 
 /*
- * SQL: stock_crowded(rows), the items whose log has more rows.
+ * SQL: stock_counter(sku), likewise of one item.
+ */
+Datum
+stock_counter(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
+	EscrowItem	copy;
+	EscrowItem *item;
+	EscrowKey	key;
+	bool		found;
+
+	InitMaterializedSRF(fcinfo, 0);
+	if (!shared_ready() || journal_is_foreign())
+		return (Datum) 0;
+	key = escrow_key(catalog_get()->stock_log, PG_GETARG_TEXT_PP(0));
+	LWLockAcquire(escrow_partition(key.hash), LW_SHARED);
+	item = escrow_find(&key);
+	found = item != NULL && escrow_copy(item, key.log, &copy);
+	LWLockRelease(escrow_partition(key.hash));
+	if (found)
+		escrow_put_counter(result, &copy);
+	return (Datum) 0;
+}
+
+/*
+ * An item is crowded that has more rows than this.  It is the same for all
+ * databases, and the sweepers say so each time.  When it becomes less there are
+ * items that no bit was set for.
+ */
+static void
+escrow_set_crowd(int rows)
+{
+	if (pg_atomic_exchange_u32(&shared->crowd, rows) <= (uint32) rows)
+		return;
+	for (int i = 0; i < settings_stock_items; i++)
+	{
+		int			has;
+
+		SpinLockAcquire(&items[i].mutex);
+		has = items[i].place == ESCROW_IN_USE ? items[i].rows : 0;
+		SpinLockRelease(&items[i].mutex);
+		escrow_note_crowded(&items[i], has);
+	}
+}
+
+/*
+ * Clears the bit of an item, if it is set, and sets it again if the item is
+ * crowded still: rows that others add meanwhile set it, too.  Returns whether
+ * the item is one of this log.
+ */
+static bool
+escrow_is_crowded(int at, Oid log, int rows, EscrowItem *copy)
+{
+	pg_atomic_uint32 *word = &crowded[at / ESCROW_CROWDED_BITS];
+	uint32		bit = (uint32) 1 << (at % ESCROW_CROWDED_BITS);
+	int			has;
+
+	if ((pg_atomic_fetch_and_u32(word, ~bit) & bit) == 0)
+		return false;
+	SpinLockAcquire(&items[at].mutex);
+	has = items[at].place == ESCROW_IN_USE ? items[at].rows : 0;
+	SpinLockRelease(&items[at].mutex);
+	escrow_note_crowded(&items[at], has);
+	return escrow_copy(&items[at], log, copy) && copy->rows > rows;
+}
+
+/*
+ * SQL: stock_crowded(rows), items whose log has more rows: some of them, and
+ * next time others.
  */
 Datum
 stock_crowded(PG_FUNCTION_ARGS)
 {
+	static int	next = 0;		/* where the look goes on */
 	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
-	EscrowItem *copies;
-	int			count;
+	int			rows = PG_GETARG_INT32(0);
+	EscrowItem	copy;
+	int			count = 0;
+	Oid			log;
 
 	shared_require("stock");
 	InitMaterializedSRF(fcinfo, MAT_SRF_USE_EXPECTED_DESC);
-	count = escrow_copy(catalog_get()->stock_log, PG_GETARG_INT32(0), &copies);
-	for (int i = 0; i < count; i++)
+	log = catalog_get()->stock_log;
+	escrow_set_crowd(Max(rows, 0));
+	for (int looks = 0; looks < settings_stock_items && count < ESCROW_CROWDED_MAX;)
 	{
-		Datum		value = escrow_sku(&copies[i]);
+		int			at = next;
 		bool		isnull = false;
+		Datum		value;
 
-		tuplestore_putvalues(result->setResult, result->setDesc,
-							 &value, &isnull);
+		if (at % ESCROW_CROWDED_BITS == 0 &&
+			pg_atomic_read_u32(&crowded[at / ESCROW_CROWDED_BITS]) == 0)
+		{
+			looks += ESCROW_CROWDED_BITS;
+			next = at + ESCROW_CROWDED_BITS < settings_stock_items ?
+				at + ESCROW_CROWDED_BITS : 0;
+			continue;
+		}
+		looks++;
+		next = (at + 1) % settings_stock_items;
+		if (!escrow_is_crowded(at, log, rows, &copy))
+			continue;
+		count++;
+		value = escrow_sku(&copy);
+		tuplestore_putvalues(result->setResult, result->setDesc, &value, &isnull);
 	}
 	return (Datum) 0;
 }

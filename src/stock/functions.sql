@@ -235,38 +235,45 @@ AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION stock_counters() IS
 	'Internal: what is available of items, by the counters in shared memory.';
 
+CREATE FUNCTION stock_counter(
+	INOUT sku     text,
+	OUT available bigint,
+	OUT touches   bigint,
+	OUT in_use    boolean)
+RETURNS SETOF record
+LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME';
+COMMENT ON FUNCTION stock_counter(text) IS
+	'Internal: what is available of one item, by its counter in shared memory.';
+
 /*
  * What root records and log say, and the holds beside them.  Here a lapsed
  * hold counts as reserved until it is settled, since the books are compared as
- * they are written.
+ * they are written.  To look at one item takes its rows alone.
  */
 CREATE VIEW stock_books AS
-	SELECT sku, item.sku IS NOT NULL AS has_item,
-		   coalesce(item.received + item.adjusted - item.confirmed - item.reserved, 0)
-		   + coalesce(logged.available, 0) AS available,
-		   coalesce(item.reserved, 0) + coalesce(logged.reserved, 0) AS reserved,
-		   coalesce(held.reserved, 0) AS held
-	FROM stock_item item
-	FULL JOIN (
-		SELECT entry.sku,
-			   sum(CASE
-					WHEN entry.change IN ('receive', 'adjust', 'cancel', 'expire') THEN entry.quantity
-					WHEN entry.change IN ('reserve', 'reinstate') THEN -entry.quantity
-					ELSE 0
-				   END) AS available,
-			   sum(CASE
-					WHEN entry.change IN ('reserve', 'reinstate') THEN entry.quantity
-					WHEN entry.change IN ('confirm', 'cancel', 'expire') THEN -entry.quantity
-					ELSE 0
-				   END) AS reserved
-		FROM stock_log entry
-		GROUP BY entry.sku
-	) logged USING (sku)
-	FULL JOIN (
-		SELECT hold.sku, sum(hold.quantity) AS reserved
+	SELECT entry.sku, bool_or(entry.is_item) AS has_item, coalesce(sum(entry.available), 0) AS available,
+		   coalesce(sum(entry.reserved), 0) AS reserved, coalesce(sum(entry.held), 0) AS held
+	FROM (
+		SELECT item.sku, true AS is_item, item.received + item.adjusted - item.confirmed - item.reserved AS available,
+			   item.reserved, NULL::numeric AS held
+		FROM stock_item item
+		UNION ALL
+		SELECT logged.sku, false,
+			   CASE
+				WHEN logged.change IN ('receive', 'adjust', 'cancel', 'expire') THEN logged.quantity
+				WHEN logged.change IN ('reserve', 'reinstate') THEN -logged.quantity
+			   END,
+			   CASE
+				WHEN logged.change IN ('reserve', 'reinstate') THEN logged.quantity
+				WHEN logged.change IN ('confirm', 'cancel', 'expire') THEN -logged.quantity
+			   END, NULL
+		FROM stock_log logged
+		UNION ALL
+		SELECT hold.sku, false, NULL, NULL, hold.quantity
 		FROM stock_hold hold
-		GROUP BY hold.sku
-	) held USING (sku);
+	) entry
+	GROUP BY entry.sku;
 COMMENT ON VIEW stock_books IS
 	'Internal: every item as its root record and log have it, and as its holds do.';
 
@@ -283,7 +290,7 @@ CREATE FUNCTION stock_verify(
 	OUT detail    text)
 RETURNS SETOF record
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp
+SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_custom_plan
 AS $$
 DECLARE
 	before jsonb := '{}'::jsonb;
@@ -293,9 +300,9 @@ BEGIN
 	END IF;
 	IF current_setting('transaction_isolation') IN ('read committed', 'read uncommitted') THEN
 		SELECT coalesce(jsonb_object_agg(counter.sku, counter.touches), '{}') INTO before
-		FROM @extschema@.stock_counters() counter
-		WHERE NOT counter.in_use
-		  AND (stock_verify.sku IS NULL OR counter.sku = stock_verify.sku);
+		FROM (SELECT * FROM @extschema@.stock_counters() WHERE stock_verify.sku IS NULL
+			UNION ALL SELECT * FROM @extschema@.stock_counter(stock_verify.sku)) counter
+		WHERE NOT counter.in_use;
 	END IF;
 	RETURN QUERY
 	WITH book AS MATERIALIZED (
@@ -304,7 +311,8 @@ BEGIN
 		WHERE stock_verify.sku IS NULL OR books.sku = stock_verify.sku
 	), counter AS MATERIALIZED (
 		SELECT counted.*
-		FROM @extschema@.stock_counters() counted
+		FROM (SELECT * FROM @extschema@.stock_counters() WHERE stock_verify.sku IS NULL
+			UNION ALL SELECT * FROM @extschema@.stock_counter(stock_verify.sku)) counted
 		WHERE NOT counted.in_use AND counted.touches = (before ->> counted.sku)::bigint
 	)
 	SELECT book.sku,
