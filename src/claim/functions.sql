@@ -236,7 +236,7 @@ LANGUAGE plpgsql STRICT VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-	tables CONSTANT regclass[] := '{@extschema@.idem_key_0,@extschema@.idem_key_1,@extschema@.idem_key_2}';
+	tables CONSTANT regclass[] := '{@extschema@.idem_key_0,@extschema@.idem_key_1,@extschema@.idem_key_2}'::regclass[];
 	current regclass;
 	moved   bigint;
 	other   record;

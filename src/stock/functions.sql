@@ -184,7 +184,7 @@ LANGUAGE plpgsql STRICT VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-	tables CONSTANT regclass[] := '{@extschema@.stock_log,@extschema@.stock_item}';
+	tables CONSTANT regclass[] := '{@extschema@.stock_log,@extschema@.stock_item}'::regclass[];
 BEGIN
 	IF NOT @extschema@.idempotency_may_repair(tables, by_hand) THEN
 		RETURN false;
