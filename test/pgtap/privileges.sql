@@ -145,6 +145,7 @@ function stock_compact_item(text,integer): owner
 function stock_compact_next(integer): owner
 function stock_confirm(text,text[]): application
 function stock_count_compacted(text,integer,boolean): owner
+function stock_counter(text): owner
 function stock_counters(): owner
 function stock_crowded(integer): owner
 function stock_drop_counters(): owner
