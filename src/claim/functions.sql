@@ -272,7 +272,7 @@ BEGIN
 		EXECUTE format('SELECT pg_relation_size(%L)', other.name) INTO moved;
 		-- What had rows is emptied when no snapshot shows them any more.
 		UPDATE @extschema@.idem_ring r SET state = 'retired', quiet_xid = @extschema@.idempotency_next_xid(),
-			generation = coalesce(r.generation, (SELECT min(g.generation) - 1 FROM @extschema@.idem_ring g))
+			generation = coalesce(r.generation, (SELECT max(g.generation) + 1 FROM @extschema@.idem_ring g))
 		WHERE r.slot = other.slot AND r.state <> 'old' AND moved > 0;
 	END LOOP;
 	PERFORM @extschema@.idempotency_enable_triggers(tables);
