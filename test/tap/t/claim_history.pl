@@ -1,0 +1,62 @@
+# Clients that claim, complete, fail, renew and forget the same few keys, with
+# leases and ttls of milliseconds, in transactions of all isolation levels, with
+# savepoints, prepared or killed, while the ring turns as fast as it goes and the
+# tables are reorganized; and a checker of what they were told.  If this fails, a
+# key had two owners, or none who was allowed to complete it, or an answer is not
+# the one that was saved; the seed repeats what the clients try, if not in which
+# order they get there.
+#
+# HISTORY_SECONDS: how long; SEED.
+
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib "$FindBin::RealBin/../lib";
+use Havoc;
+use Program;
+use Server;
+use Test::More;
+use Time::HiRes qw(time usleep);
+
+use constant { CLIENTS => 12, MORTALS => 4, KEYS => 6 };
+
+my $seconds = $ENV{HISTORY_SECONDS} // 12;
+my $seed = $ENV{SEED} // int(rand(2**31));
+srand($seed);
+note("seed $seed");
+
+# The ring turns by the clients' hands only.
+my $node = start_server('history', conf => <<EOF);
+idempotency.databases = 'none'
+max_prepared_transactions = @{[CLIENTS * 4]}
+synchronous_commit = off
+log_statement = none
+deadlock_timeout = 20ms
+EOF
+
+my $clients = Program->start([ 'node', "$FindBin::RealBin/../claim_clients.js" ],
+	PGHOST => $node->host, PGUSER => scalar(getpwuid($<)), PGDATABASE => 'postgres',
+	SEED => $seed, CLIENTS => CLIENTS, MORTALS => MORTALS, KEYS => KEYS);
+my $havoc = Havoc->new($node, $clients, $seed);
+
+my $end = time() + $seconds;
+$havoc->start_clients;
+while (time() < $end)
+{
+	$havoc->terminate("application_name = 'mortal'", 1);
+	usleep(rand(400_000));
+}
+$havoc->stop_clients('the history');
+my $counts = $havoc->counts;
+$havoc->check("the history (SEED=$seed)");
+
+# There must have been something to check.
+my @wanted = ((map { "claim $_" } qw(claimed in_progress completed failed)),
+	qw(maintained idem_switch idem_carry idem_retire idem_truncate prepared),
+	'complete done', 'complete ID001', 'complete ID002', 'complete ID003', 'renew done', 'fail done',
+	'fail for good done', 'forget done', 'rolled back', 'rolled back to savepoint');
+is(join(', ', grep { ($counts->{$_} // 0) < 3 } @wanted), '', 'there was some of everything')
+  || note(explain($counts));
+
+done_testing();
