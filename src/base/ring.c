@@ -148,17 +148,17 @@ ring_load(const CatalogRing *ring)
  * extension may have been dropped and created until then.
  */
 RingMap
-ring_lock(RingId id, LOCKMODE mode)
+ring_lock(RingId id)
 {
 	RingCache  *cache = &rings[id];
 
 	for (;;)
 	{
 		cache->locked = catalog_get()->rings[id].state;
-		LockRelationOid(cache->locked, mode);
+		LockRelationOid(cache->locked, RowExclusiveLock);
 		if (catalog_get()->rings[id].state == cache->locked)
 			break;
-		ring_unlock(id, mode);
+		ring_unlock(id);
 	}
 	if (cache->state != cache->locked)
 	{
@@ -174,9 +174,9 @@ ring_lock(RingId id, LOCKMODE mode)
 }
 
 void
-ring_unlock(RingId id, LOCKMODE mode)
+ring_unlock(RingId id)
 {
-	UnlockRelationOid(rings[id].locked, mode);
+	UnlockRelationOid(rings[id].locked, RowExclusiveLock);
 }
 
 /*

@@ -19,11 +19,10 @@ typedef struct RingMap
 } RingMap;
 
 /*
- * Keeps the map from changing and returns it.  The mode is RowExclusiveLock, or
- * ShareRowExclusiveLock to be the only one.  Nobody may wait for a
+ * Keeps the map from changing and returns it.  Nobody may wait for a
  * transaction that has written a row until ring_unlock.
  */
-extern RingMap ring_lock(RingId id, LOCKMODE mode);
-extern void ring_unlock(RingId id, LOCKMODE mode);
+extern RingMap ring_lock(RingId id);
+extern void ring_unlock(RingId id);
 
 #endif							/* BASE_RING_H */

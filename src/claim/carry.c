@@ -40,7 +40,7 @@ carry_row(Oid table, TupleTableSlot *row)
 	bool		moved = false;
 	KeyRing		keys;
 
-	keys_open(&keys, RowExclusiveLock);
+	keys_open(&keys);
 	for (int i = 1; i < keys.map.live; i++)
 	{
 		if (keys.map.tables[i] != table)
@@ -100,7 +100,7 @@ carry_oldest(void)
 {
 	KeyRing		keys;
 
-	keys_open(&keys, RowExclusiveLock);
+	keys_open(&keys);
 	keys_close(&keys);
 	return keys.map.live > 1 ? keys.map.tables[keys.map.live - 1] : InvalidOid;
 }
@@ -181,7 +181,7 @@ idem_key_redirect(PG_FUNCTION_ARGS)
 	if (key_expiry_of_row(row) <= GetCurrentTimestamp())
 		return PointerGetDatum(NULL);
 	name = key_name_of_row(row);
-	keys_open(&keys, RowExclusiveLock);
+	keys_open(&keys);
 	carry_require_absent(&keys, &name);
 	if (!keys_insert_row(&keys, row))
 		carry_key_exists(&name);

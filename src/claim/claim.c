@@ -265,7 +265,7 @@ claim_key(const Claim *claim)
 		KeyRing		keys;
 
 		CHECK_FOR_INTERRUPTS();
-		keys_open(&keys, RowExclusiveLock);
+		keys_open(&keys);
 		step = claim_try(claim, &keys, &answer, &obstacle);
 		keys_unlock(&keys);
 		if (step == CLAIM_IN_DOUBT && claim->wait)

@@ -143,7 +143,7 @@ finish_change(FunctionCallInfo fcinfo, const KeyName *name, FinishChange change)
 		KeyRing		keys;
 
 		CHECK_FOR_INTERRUPTS();
-		keys_open(&keys, RowExclusiveLock);
+		keys_open(&keys);
 		row = finish_find_owned(&keys, name, token);
 		if (change(fcinfo, name, &keys, &row))
 			result = keys_replace(&keys, name, &row);
@@ -318,7 +318,7 @@ idem_forget(PG_FUNCTION_ARGS)
 		KeyRing		keys;
 
 		CHECK_FOR_INTERRUPTS();
-		keys_open(&keys, RowExclusiveLock);
+		keys_open(&keys);
 		result = TM_Ok;
 		remembered = keys_find(&keys, &name) &&
 			finish_forget(&keys, &name, &result);

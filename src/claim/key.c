@@ -170,22 +170,22 @@ key_time_after(TimestampTz at, int64 span_us)
  * in a deadlock with it.
  */
 void
-keys_open(KeyRing *keys, LOCKMODE mode)
+keys_open(KeyRing *keys)
 {
 	memset(keys, 0, sizeof(*keys));
 	keys->sequence = catalog_get()->idem_token_seq;
 	relation_hold(keys->sequence, RowExclusiveLock);
-	keys->map = ring_lock(RING_KEYS, mode);
-	keys->locked = mode;
+	keys->map = ring_lock(RING_KEYS);
+	keys->locked = true;
 	trigger_require(&catalog_get()->key_triggers);
 }
 
 void
 keys_unlock(KeyRing *keys)
 {
-	if (keys->locked != NoLock)
-		ring_unlock(RING_KEYS, keys->locked);
-	keys->locked = NoLock;
+	if (keys->locked)
+		ring_unlock(RING_KEYS);
+	keys->locked = false;
 }
 
 static void

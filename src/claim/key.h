@@ -8,7 +8,6 @@
 #include "access/tableam.h"
 #include "executor/tuptable.h"
 #include "fmgr.h"
-#include "storage/lockdefs.h"
 #include "utils/relcache.h"
 #include "utils/snapshot.h"
 #include "utils/timestamp.h"
@@ -57,7 +56,7 @@ typedef struct KeyRing
 	TupleTableSlot *slot;
 	int			found_in;		/* the generation of the row last found */
 	ItemPointerData found_at;
-	LOCKMODE	locked;			/* NoLock: not any more */
+	bool		locked;
 } KeyRing;
 
 /* Raises an error unless the transaction may write. */
@@ -86,10 +85,9 @@ extern void key_check_span(const Interval *span, const char *name);
 extern TimestampTz key_time_after(TimestampTz at, int64 span_us);
 
 /*
- * Begins a look at the keys: the ring stays as it is until keys_unlock.  With
- * ShareRowExclusiveLock nobody else looks meanwhile, else RowExclusiveLock.
+ * Begins a look at the keys: the ring stays as it is until keys_unlock.
  */
-extern void keys_open(KeyRing *keys, LOCKMODE mode);
+extern void keys_open(KeyRing *keys);
 
 /* Lets go of the ring; to be called before anything that waits. */
 extern void keys_unlock(KeyRing *keys);

@@ -244,8 +244,8 @@ outbox_enqueue(PG_FUNCTION_ARGS)
 	enqueue_check_args(fcinfo);
 	/* Sequence, ring, segment: in this order DROP EXTENSION locks them, too. */
 	position = register_next_position();
-	map = ring_lock(RING_LOG, RowExclusiveLock);
+	map = ring_lock(RING_LOG);
 	enqueue_insert(fcinfo, map.tables[0], position);
-	ring_unlock(RING_LOG, RowExclusiveLock);
+	ring_unlock(RING_LOG);
 	PG_RETURN_INT64(position);
 }
