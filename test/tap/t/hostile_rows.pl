@@ -36,11 +36,13 @@ EOF
 my $log_read = -s $node->logfile;
 my ($numbers, $witnesses) = (0, 0);
 
-# Goes on after an error, and while a server comes back.  A row that the server
-# refuses is in the detail of its message, secret and all.
+# Goes on after an error, and while a server comes back: then psql may end before
+# it has read.  A row that the server refuses is in the detail of its message,
+# secret and all.
 sub sql
 {
-	my ($code, $stdout) = $node->psql('postgres', 'SET log_error_verbosity = terse; ' . shift, on_error_die => 0, on_error_stop => 0);
+	my ($sql) = @_;
+	my ($code, $stdout) = eval { $node->psql('postgres', "SET log_error_verbosity = terse; $sql", on_error_stop => 0) };
 	return $stdout // '';
 }
 
@@ -244,7 +246,7 @@ sub insist
 	my ($sql) = @_;
 	my $until = time() + $PostgreSQL::Test::Utils::timeout_default;
 
-	while ($node->psql('postgres', $sql) != 0)
+	while ((eval { $node->psql('postgres', $sql) } // 1) != 0)
 	{
 		die "cannot: $sql" if time() > $until;
 	}
@@ -282,7 +284,7 @@ sub check
 
 	# The workers have their turn.
 	my $missing = $table =~ $is_central ? '' : missing();
-	$node->poll_query_until('postgres', 'SELECT true');
+	insist('SELECT true');
 	my @complaints = complaints();
 	is(join("\n", @complaints[ 0 .. ($#complaints < 3 ? $#complaints : 3) ]) . $missing, '', $what);
 	return $missing eq '' && !@complaints;
@@ -332,7 +334,7 @@ for (my $until = time() + $seconds; time() < $until;)
 	}
 	sql(join("\n", @statements));
 }
-$node->poll_query_until('postgres', 'SELECT true');
+insist('SELECT true');
 my @complaints = complaints();
 is(join("\n", @complaints[ 0 .. ($#complaints < 5 ? $#complaints : 5) ]), '', 'random rows and calls crash nothing');
 put_back($_) for @tables;
