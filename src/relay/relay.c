@@ -205,25 +205,29 @@ relay_settle_step(void *endpoints)
 static void
 relay_settle_together(Relay *relay, List *endpoints)
 {
-	int			half = list_length(endpoints) / 2;
-	ErrorData  *error;
-	ListCell   *cell;
+	List	   *groups = endpoints == NIL ? NIL : list_make1(endpoints);
 
-	if (endpoints == NIL)
-		return;
-	error = worker_try("relay settles", relay_settle_step, endpoints);
-	if (error == NULL)
+	while (groups != NIL)
 	{
-		foreach(cell, endpoints)
-			endpoint_settled(lfirst(cell));
-	}
-	else if (half == 0)
-		relay_note_trouble(relay, linitial(endpoints), error->message,
-						   error->context);
-	else
-	{
-		relay_settle_together(relay, list_copy_head(endpoints, half));
-		relay_settle_together(relay, list_copy_tail(endpoints, half));
+		List	   *group = llast(groups);
+		int			half = list_length(group) / 2;
+		ErrorData  *error = worker_try("relay settles", relay_settle_step, group);
+		ListCell   *cell;
+
+		groups = list_delete_last(groups);
+		if (error == NULL)
+		{
+			foreach(cell, group)
+				endpoint_settled(lfirst(cell));
+		}
+		else if (half == 0)
+			relay_note_trouble(relay, linitial(group), error->message,
+							   error->context);
+		else
+		{
+			groups = lappend(groups, list_copy_tail(group, half));
+			groups = lappend(groups, list_copy_head(group, half));
+		}
 	}
 }
 
