@@ -119,6 +119,16 @@ SELECT code($$SELECT stock_count_compacted(repeat('A', 4000), 1, true)$$);
 SELECT * FROM stock_verify('pot');
 DELETE FROM stock_hold;
 
+-- However many are in front of them.
+SET client_min_messages = error;
+INSERT INTO stock_hold (quantity, expires_at, line, reservation, sku)
+SELECT 1, now() - i * interval '1 h', 0, 'long sku ' || i, repeat('A', 4000) FROM generate_series(1, 25) i;
+SELECT outcome FROM stock_reserve('cup', 1, 'order 4', ttl => '1 us');
+SELECT code('SELECT stock_expire(20)');
+SELECT code('SELECT stock_expire(20)');
+RESET client_min_messages;
+DELETE FROM stock_hold;
+
 -- The log and the history.
 INSERT INTO stock_log (id, quantity, change, line, sku, reservation, lines) OVERRIDING SYSTEM VALUE VALUES
 	(1001, NULL, 'receive', NULL, 'null quantity', NULL, NULL),

@@ -300,21 +300,26 @@ holds_withdraw(const ItemPointerData *tids, int count)
 }
 
 /*
- * What lapses until a time, by the index on the time alone or on sku and time.
+ * What of an item lapses until a time, by the index on sku and time; or all that
+ * lapses since a time, by the index on the time alone.
  */
 static void
 hold_begin_lapsed(RelationScan *scan, Relation hold, const text *sku,
-				  TimestampTz until, Snapshot snapshot)
+				  TimestampTz since, TimestampTz until, Snapshot snapshot)
 {
 	ScanKeyData keys[2];
 	int			count = 0;
 
 	if (sku != NULL)
+	{
 		ScanKeyInit(&keys[count++], 1, BTEqualStrategyNumber, F_TEXTEQ,
 					PointerGetDatum(sku));
-	ScanKeyInit(&keys[count], count + 1, BTLessEqualStrategyNumber,
-				F_TIMESTAMPTZ_LE, TimestampTzGetDatum(until));
-	count++;
+		ScanKeyInit(&keys[count++], 2, BTLessEqualStrategyNumber,
+					F_TIMESTAMPTZ_LE, TimestampTzGetDatum(until));
+	}
+	else
+		ScanKeyInit(&keys[count++], 1, BTGreaterEqualStrategyNumber,
+					F_TIMESTAMPTZ_GE, TimestampTzGetDatum(since));
 	relation_scan_begin(scan, hold,
 						(sku != NULL ? HOLD_ATT_SKU : HOLD_ATT_EXPIRES_AT) + 1,
 						0, keys, count, snapshot);
@@ -338,7 +343,8 @@ hold_add_name(text ***names, int *count, int *room, Datum name)
 }
 
 int
-holds_lapsed(const text *sku, int max, text ***reservations, TimestampTz *next)
+holds_lapsed(const text *sku, TimestampTz since, int max, text ***reservations,
+			 TimestampTz *next)
 {
 	Relation	hold = hold_open();
 	Snapshot	latest = RegisterSnapshot(GetLatestSnapshot());
@@ -350,11 +356,15 @@ holds_lapsed(const text *sku, int max, text ***reservations, TimestampTz *next)
 	int			count = 0;
 
 	*reservations = palloc(room * sizeof(text *));
-	*next = now + HOLD_HORIZON_US;
-	hold_begin_lapsed(&scan, hold, sku, *next, latest);
-	while (count < max && lines++ < HOLD_LAPSED_LINES_MAX &&
-		   relation_scan_next(&scan, row))
+	*next = now;
+	hold_begin_lapsed(&scan, hold, sku, since, now + HOLD_HORIZON_US, latest);
+	while (count < max && lines++ < HOLD_LAPSED_LINES_MAX)
 	{
+		if (!relation_scan_next(&scan, row))
+		{
+			*next = now + HOLD_HORIZON_US;
+			break;
+		}
 		*next = DatumGetTimestampTz(row_value(row, HOLD_ATT_EXPIRES_AT));
 		if (*next > now)
 			break;

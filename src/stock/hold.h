@@ -54,9 +54,9 @@ extern bool holds_are_there(const text *reservation);
 
 /*
  * Names of reservations that have lapsed, oldest first, up to a number; of an
- * item, if sku is not NULL.  *next: no other lapses before.
+ * item, if sku is not NULL, else since a time.  *next: no other lapses before.
  */
-extern int	holds_lapsed(const text *sku, int max, text ***reservations,
-						 TimestampTz *next);
+extern int	holds_lapsed(const text *sku, TimestampTz since, int max,
+						 text ***reservations, TimestampTz *next);
 
 #endif							/* STOCK_HOLD_H */

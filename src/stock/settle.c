@@ -561,11 +561,14 @@ settle_expire(text **lapsed, int count, int max)
 
 /*
  * SQL: stock_expire(max_holds).  Reservations that somebody has locked are left
- * for the next time: the sweeper never waits.
+ * for the next time: the sweeper never waits.  Each call goes on where the last
+ * one ended, until there are no more: however many cannot expire, those behind
+ * them have their turn.
  */
 Datum
 stock_expire(PG_FUNCTION_ARGS)
 {
+	static TimestampTz since = DT_NOBEGIN;
 	text	  **lapsed;
 	TimestampTz next;
 	int			count;
@@ -585,6 +588,7 @@ stock_expire(PG_FUNCTION_ARGS)
 
 	(void) journal_begin();
 	max = Min(max, settings_stock_items / SETTLE_PIN_SHARE);
-	count = holds_lapsed(NULL, max, &lapsed, &next);
+	count = holds_lapsed(NULL, since, max, &lapsed, &next);
+	since = next <= GetCurrentTimestamp() ? next : DT_NOBEGIN;
 	PG_RETURN_INT64(settle_expire(lapsed, count, max));
 }
