@@ -19,6 +19,9 @@
 #include "utils/lsyscache.h"	/* 19: get_database_name() */
 #include "utils/timestamp.h"
 #include "utils/tuplestore.h"	/* 19: no longer part of others */
+#if PG_VERSION_NUM >= 160000
+#include "varatt.h"
+#endif
 
 #if PG_VERSION_NUM < 150000
 #error "idempotency needs PostgreSQL 15 or later"

@@ -12,6 +12,7 @@
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
 
+#include "base/compat.h"
 #include "stock/lines.h"
 #include "stock/row.h"
 
