@@ -24,4 +24,14 @@ SELECT outbox_rotate_secret('s', overlap => '10 years');
 SELECT outbox_rotate_secret('nobody');
 SELECT outbox_rotate_secret(NULL);
 SELECT * FROM secrets;
+
+-- A row that cannot be written keeps no other from losing its old secret.
+SELECT outbox_subscribe('t', 'http://127.0.0.1:1/', secret => 'whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD') IS NOT NULL AS subscribed;
+SELECT count(outbox_rotate_secret(name, '0')) FROM unnest('{s,t}'::text[]) AS n(name);
+ALTER TABLE outbox_subscription ADD CONSTRAINT unwritable CHECK (name <> 's' OR old_secret IS NOT NULL) NOT VALID;
+SELECT outbox_expire();
+SELECT name, old_secret IS NULL AS forgotten FROM outbox_subscription ORDER BY name;
+ALTER TABLE outbox_subscription DROP CONSTRAINT unwritable;
+SELECT outbox_expire();
+SELECT name, old_secret IS NULL AS forgotten FROM outbox_subscription ORDER BY name;
 \i :dir/sql/include/ring_end.sql

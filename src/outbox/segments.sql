@@ -218,11 +218,21 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
 	dead_retention text := current_setting('idempotency.outbox_dead_retention');
+	rotated        record;
 	deleted        integer := 0;
 BEGIN
-	UPDATE @extschema@.outbox_subscription SET old_secret = NULL, old_until = NULL
-		WHERE id IN (SELECT s.id FROM @extschema@.outbox_subscription s
-			WHERE s.old_until <= clock_timestamp() FOR NO KEY UPDATE SKIP LOCKED);
+	FOR rotated IN
+		SELECT s.id, s.name FROM @extschema@.outbox_subscription s
+		WHERE s.old_until <= clock_timestamp() FOR NO KEY UPDATE SKIP LOCKED
+	LOOP
+		BEGIN
+			UPDATE @extschema@.outbox_subscription SET old_secret = NULL, old_until = NULL
+				WHERE id = rotated.id;
+		EXCEPTION WHEN OTHERS THEN	-- a row that cannot be written stops no other, nor what follows
+			RAISE WARNING 'the old secret of subscription "%" could not be deleted', rotated.name
+				USING ERRCODE = SQLSTATE, DETAIL = SQLERRM;
+		END;
+	END LOOP;
 	IF dead_retention <> '-1' THEN
 		DELETE FROM @extschema@.outbox_delivery d
 		USING (SELECT o.subscription, o.position FROM @extschema@.outbox_delivery o

@@ -32,6 +32,8 @@ use constant CONTEXT_GROWTH_MAX => 24 * 1024;
 # libcurl does not use the server's contexts; of its memory only pages are seen.
 use constant RELAY_GROWTH_KB_MAX => 512;
 
+use constant MEASUREMENTS_MAX => 3;
+
 my $receiver = Receiver->start;
 my $node = start_server('memory', conf => <<'EOF');
 log_statement = none
@@ -162,23 +164,38 @@ sub measure
 	};
 }
 
+sub growth_max
+{
+	my ($process) = @_;
+
+	return $process eq 'libcurl' ? 1024 * RELAY_GROWTH_KB_MAX : CONTEXT_GROWTH_MAX;
+}
+
 subscribe($node, $receiver, '/told/lasting', topics => "'{memory.*,stock.*}'", retry_schedule => "'{0 s,1 ms}'");
 used_by_client();
 do_rounds();
-my $before = measure();
-do_rounds();
-my $after = measure();
+my @measured = (measure());
 
-is_deeply($after->{pids}, $before->{pids}, 'they are the same processes');
-for my $process (sort keys %{ $before->{used} })
+# Growth from one measurement to the next, by process, and of libcurl.  A leak
+# grows each time, while caches go up and down: the least growth counts.
+my %growth;
+for (1 .. MEASUREMENTS_MAX)
 {
-	my $growth = $after->{used}{$process} - $before->{used}{$process};
+	do_rounds();
+	push @measured, measure();
+	my ($before, $after) = @measured[ -2, -1 ];
+	my %now = ((map { $_ => $after->{used}{$_} - $before->{used}{$_} } keys %{ $before->{used} }),
+		libcurl => 1024 * ($after->{relay_kb} - $before->{relay_kb}));
 
-	note("$process: $before->{used}{$process} bytes, then $growth more");
-	cmp_ok($growth, '<', CONTEXT_GROWTH_MAX, "$process: no more memory in use than before");
+	for my $process (sort keys %now)
+	{
+		note("$process: $now{$process} bytes more");
+		$growth{$process} = $now{$process} if !defined $growth{$process} || $now{$process} < $growth{$process};
+	}
+	last unless grep { $growth{$_} >= growth_max($_) } keys %growth;
 }
-note("relay: $before->{relay_kb} kB, then $after->{relay_kb} kB");
-cmp_ok($after->{relay_kb} - $before->{relay_kb}, '<', RELAY_GROWTH_KB_MAX, 'nor does libcurl in the relay use more');
+is_deeply($measured[-1]{pids}, $measured[0]{pids}, 'they are the same processes');
+cmp_ok($growth{$_}, '<', growth_max($_), "$_: no more memory in use than before") for sort keys %growth;
 cmp_ok(scalar($receiver->requests('lasting')), '>', 2 * ROUNDS * EVENTS, 'there was a lot to do');
 
 # --- an endpoint that takes connections and never answers, or even reads
