@@ -40,6 +40,7 @@
 #include "storage/procarray.h"
 #include "utils/builtins.h"
 #include "utils/inval.h"
+#include "utils/lsyscache.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 #include "utils/xid8.h"
@@ -81,6 +82,20 @@ ring_state_changed(Datum arg, Oid relation)
 }
 
 /*
+ * A state table is written by our functions alone, but its constraints can be
+ * dropped.
+ */
+static void
+ring_raise(const CatalogRing *ring, const char *problem)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			 errmsg("table \"%s\" of extension idempotency was altered",
+					get_rel_name(ring->state)),
+			 errdetail("%s", problem)));
+}
+
+/*
  * Adds a table to the map, which is kept in the order of generations.
  */
 static void
@@ -88,8 +103,6 @@ ring_add(RingMap *map, int64 generations[RING_SIZE], Oid table, int64 generation
 {
 	int			at = map->live;
 
-	if (at == RING_SIZE)
-		elog(ERROR, "too many live tables in a ring");
 	for (; at > 0 && generations[at - 1] < generation; at--)
 	{
 		generations[at] = generations[at - 1];
@@ -110,13 +123,16 @@ ring_add_row(RingMap *map, int64 generations[RING_SIZE], const CatalogRing *ring
 	char	   *state;
 
 	if (slot < 0 || slot >= RING_SIZE)
-		elog(ERROR, "no table %d in a ring", slot);
+		ring_raise(ring, "It has a row for a table that is not there.");
 	if (isnull)
-		elog(ERROR, "no state of table %d in a ring", slot);
+		ring_raise(ring, "It has a row without a state.");
 	state = TextDatumGetCString(value);
-	if (strcmp(state, "current") == 0 || strcmp(state, "old") == 0)
-		ring_add(map, generations, ring->tables[slot],
-				 DatumGetInt64(slot_getattr(row, RING_ATT_GENERATION, &isnull)));
+	if (strcmp(state, "current") != 0 && strcmp(state, "old") != 0)
+		return;
+	if (map->live == RING_SIZE)
+		ring_raise(ring, "It has more than one row for a table.");
+	ring_add(map, generations, ring->tables[slot],
+			 DatumGetInt64(slot_getattr(row, RING_ATT_GENERATION, &isnull)));
 }
 
 /*
@@ -139,7 +155,7 @@ ring_load(const CatalogRing *ring)
 	UnregisterSnapshot(latest);
 	table_close(table, NoLock);
 	if (map.live == 0)
-		elog(ERROR, "no live table in a ring");
+		ring_raise(ring, "It has no row for a table that is in use.");
 	return map;
 }
 
