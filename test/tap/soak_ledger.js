@@ -90,7 +90,7 @@ function grant(token) {
 /* Of each event one webhook-id, over all subscriptions and repetitions. */
 function checkId(name, id) {
   const event = findEvent(name);
-  const position = Number(/_(\d+)$/.exec(id)[1]);
+  const position = Number(/_(\d+)_\d+$/.exec(id)[1]);
 
   if (!event)
     report(`${name} has arrived, which nobody has enqueued`);

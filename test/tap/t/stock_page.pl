@@ -20,7 +20,7 @@ my $node = start_server('page');
 $node->safe_psql('postgres', 'CREATE DATABASE shop');
 my $settings = $node->safe_psql('postgres', q(
 	SELECT name, coalesce(nullif(current_setting(name), ''), 'empty: none') FROM pg_settings
-	WHERE name LIKE 'idempotency.stock%' OR name = 'idempotency.reservation_ttl' ORDER BY name COLLATE "C"));
+	WHERE name LIKE 'idempotency.stock%' OR name LIKE 'idempotency.reservation%' ORDER BY name COLLATE "C"));
 
 # The settings that the page names, with their defaults, as the server has them.
 sub documented_settings
