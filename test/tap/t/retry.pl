@@ -142,8 +142,8 @@ sql(q(
 $receiver->wait_for('mixed', requests => 3);
 is($receiver->sorted_numbers('mixed'), '1 2 2', 'an event is retried while another one before it hangs');
 sql(q(
-	SELECT outbox_enqueue('mixed', '{"n": 3, "hold": true}', deliver_at => clock_timestamp() + interval '10 ms');
-	SELECT outbox_enqueue('mixed', '{"n": 4, "fail": 2}', deliver_at => clock_timestamp() + interval '300 ms')));
+	SELECT outbox_enqueue('mixed', '{"n": 3, "hold": true}', deliver_at => clock_timestamp() + interval '700 ms');
+	SELECT outbox_enqueue('mixed', '{"n": 4, "fail": 2}', deliver_at => clock_timestamp() + interval '1 s')));
 $receiver->wait_for('mixed', requests => 7);
 is($receiver->sorted_numbers('mixed'), '1 2 2 3 4 4 4', 'exceptions do not wait for each other either');
 
