@@ -226,9 +226,10 @@ COMMENT ON FUNCTION idem_expire(integer) IS
 /*
  * Rows that have come in while triggers were disabled may be in tables that
  * nobody looks into, or beside another row of their key. All that are in use stay,
- * the others go into the current generation, and of two of a key the one that has
- * been in the newer generation wins, unless it has expired. Nobody else has rows
- * in doubt, since the tables are locked, and there is no older snapshot than that.
+ * the others go into the current generation. Of two rows of a key, wherever they
+ * lie, one that has not expired wins; then the larger token; then the state that
+ * comes later in the life of a key: p, r, and then what is final. Nobody else has
+ * rows in doubt, since the tables are locked.
  */
 CREATE FUNCTION idem_repair(by_hand boolean)
 RETURNS boolean
@@ -267,6 +268,7 @@ BEGIN
 				attempt = excluded.attempt, state = excluded.state, lease_until = excluded.lease_until,
 				request = excluded.request, response = excluded.response
 			WHERE c.expires_at <= clock_timestamp()
+				OR (excluded.token, strpos('prfc', excluded.state::text)) > (c.token, strpos('prfc', c.state::text))
 			$query$, other.name, tables[(other.slot + 1) % 3 + 1], tables[(other.slot + 2) % 3 + 1], current)
 			USING other.state;
 		EXECUTE format('SELECT pg_relation_size(%L)', other.name) INTO moved;

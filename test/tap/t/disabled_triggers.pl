@@ -61,7 +61,7 @@ command_ok([ 'pg_restore', '--exit-on-error', '--data-only', '--disable-triggers
 # --- nobody goes by what is not right yet
 
 is(answer($session, q(SELECT outcome, response FROM idem_claim('paid'))), 'completed|"paid"', 'a key that was restored is remembered');
-is(answer($session, q(SELECT response FROM idem_claim('both'))), '"there"', 'of two the one that was there counts');
+is(answer($session, q(SELECT response FROM idem_claim('both'))), '"there"', 'of two that are equal the one that was there counts');
 is(answer($session, q(SELECT response FROM idem_claim('expired'))), '"dumped"', 'unless it has expired');
 is(answer($session, q(SELECT outcome FROM idem_claim('own'))), 'completed', 'what was there is remembered');
 is(answer($session, q(SELECT outcome FROM idem_claim('forgotten'))), 'claimed', 'what has expired is not');
@@ -71,6 +71,33 @@ is(answer($session, q(SELECT outcome FROM stock_reserve('hat', 7, 'order-2'))), 
 is(there('SELECT count(*) FROM stock_verify() WHERE NOT ok'), '0', 'the books are right');
 is(there(q(SELECT count(*) FROM pg_trigger WHERE tgname ~ '^(idem_key_redirect|stock_guard)' AND tgenabled = 'A')), '7',
 	'the triggers fire always again');
+
+# --- two rows of a key: which of them counts, wherever they lie
+
+# Each row: state and token (0: expired).  The one that counts comes first.
+my @pairs = ([ 'c1', 'p1' ], [ 'f1', 'p1' ], [ 'c1', 'r1' ], [ 'f1', 'r1' ], [ 'r1', 'p1' ], [ 'p2', 'c1' ], [ 'r2', 'f1' ], [ 'p1', 'c0' ]);
+my ($in_use, $aside) = split(/\|/, there(q(SELECT max('idem_key_' || slot) FILTER (WHERE state = 'current'),
+	max('idem_key_' || slot) FILTER (WHERE state = 'old') FROM idem_ring)));
+my $rows = join("\n", map { "ALTER TABLE $_ DISABLE TRIGGER ALL;" } $in_use, $aside);
+for my $pair (@pairs)
+{
+	for my $turned (0, 1)
+	{
+		my @places = $turned ? ($aside, $in_use) : ($in_use, $aside);
+		for my $i (0, 1)
+		{
+			my ($state, $token) = split(//, $pair->[$i]);
+			my $expires = $token == 0 ? '- 1' : '+ 1';
+			my $lease = $state eq 'p' ? "now() + interval '1 h'" : 'NULL';
+
+			$rows .= "INSERT INTO $places[$i] VALUES (greatest($token, 1), now() $expires * interval '1 h', 1, '$state', 'pair', '@$pair $turned', $lease);\n";
+		}
+	}
+}
+there("BEGIN; $rows" . join("\n", map { "ALTER TABLE $_ ENABLE TRIGGER ALL;" } $in_use, $aside) . 'COMMIT; SELECT idempotency_repair()');
+is(there(q(SELECT string_agg(key || ': ' || state::text || token, ', ' ORDER BY key) FROM idem_key WHERE scope = 'pair')),
+	join(', ', sort map { my $pair = $_; map { "@$pair $_: $pair->[0]" } 0, 1 } @pairs), 'of two rows of a key the right one counts');
+there(q(SELECT idem_forget(key, 'pair') FROM idem_key WHERE scope = 'pair'));
 
 # --- so they do for a replica
 
