@@ -118,11 +118,11 @@ $(INSTALL_SCRIPT_SQL): $(SQL_PARTS) $(srcdir)/Makefile
 	cat $(SQL_PARTS) /dev/null >> $@.tmp
 	mv $@.tmp $@
 
-$(UPGRADE_SCRIPTS_SQL): $(EXTENSION)--%: $(srcdir)/src/upgrade/% $(srcdir)/src/upgrade/replace.awk $(srcdir)/src/upgrade/revoke.sql $(SQL_PARTS) $(srcdir)/Makefile
+$(UPGRADE_SCRIPTS_SQL): $(EXTENSION)--%: $(srcdir)/src/upgrade/% $(srcdir)/src/upgrade/replace.awk $(srcdir)/src/upgrade/revoke.sql $(srcdir)/src/upgrade/repair.sql $(SQL_PARTS) $(srcdir)/Makefile
 	printf '%s\n\n' '\echo Use "ALTER EXTENSION $(EXTENSION) UPDATE" to load this file. \quit' > $@.tmp
 	cat $< >> $@.tmp
 	awk -f $(srcdir)/src/upgrade/replace.awk $(SQL_PARTS) >> $@.tmp
-	cat $(srcdir)/src/upgrade/revoke.sql >> $@.tmp
+	cat $(srcdir)/src/upgrade/revoke.sql $(srcdir)/src/upgrade/repair.sql >> $@.tmp
 	mv $@.tmp $@
 
 endif

@@ -125,13 +125,13 @@ catalog_load_ring(CatalogRing *ring, Oid schema, const char *state,
 }
 
 /*
- * A trigger that was dropped is as good as disabled.
+ * '\0': it is not there.
  */
 static char
 catalog_trigger_state(Oid table, const char *name)
 {
 	Relation	rel = RelationIdGetRelation(table);
-	char		state = TRIGGER_DISABLED;
+	char		state = '\0';
 
 	if (rel == NULL)
 		elog(ERROR, "a table of extension idempotency is missing");
@@ -144,16 +144,21 @@ catalog_trigger_state(Oid table, const char *name)
 	return state;
 }
 
+/*
+ * A trigger that was dropped is as good as disabled.
+ */
 static void
 catalog_load_trigger(CatalogTriggers *triggers, Oid table, const char *name)
 {
 	char		state = catalog_trigger_state(table, name);
 
-	if (state == TRIGGER_FIRES_ALWAYS ||
-		(OidIsValid(triggers->table) && state != TRIGGER_DISABLED))
+	if (triggers->missing != NULL || state == TRIGGER_FIRES_ALWAYS ||
+		(OidIsValid(triggers->table) && state != TRIGGER_DISABLED &&
+		 state != '\0'))
 		return;
 	triggers->table = table;
-	triggers->state = state;
+	triggers->state = state == '\0' ? TRIGGER_DISABLED : state;
+	triggers->missing = state == '\0' ? name : NULL;
 }
 
 static Oid
@@ -210,10 +215,6 @@ catalog_load_claim(Catalog *catalog)
 	catalog_load_enum(catalog->schema, "idem_outcome", outcomes, IDEM_OUTCOMES,
 					  catalog->idem_outcome);
 	catalog->idem_answer = catalog_type(catalog->schema, "idem_answer");
-	for (int i = 0; i < CATALOG_RING_SIZE; i++)
-		catalog_load_trigger(&catalog->key_triggers,
-							 catalog->rings[RING_KEYS].tables[i],
-							 "idem_key_redirect");
 }
 
 static void
@@ -274,19 +275,6 @@ catalog_load_stock_functions(Catalog *catalog)
 }
 
 static void
-catalog_load_stock_triggers(Catalog *catalog)
-{
-	const Oid	tables[] = {catalog->stock_log, catalog->stock_item};
-
-	for (int i = 0; i < (int) lengthof(tables); i++)
-	{
-		catalog_load_trigger(&catalog->stock_triggers, tables[i], "stock_guard");
-		catalog_load_trigger(&catalog->stock_triggers, tables[i],
-							 "stock_guard_truncate");
-	}
-}
-
-static void
 catalog_load_stock(Catalog *catalog)
 {
 	catalog->stock_log = catalog_relation(catalog->schema, "stock_log");
@@ -301,7 +289,36 @@ catalog_load_stock(Catalog *catalog)
 	catalog->stock_line = catalog_type(catalog->schema, "stock_line");
 	catalog->stock_shortage = catalog_type(catalog->schema, "stock_shortage");
 	catalog_load_stock_functions(catalog);
-	catalog_load_stock_triggers(catalog);
+}
+
+/*
+ * Where nobody can repair what their absence has done, all is taken for right:
+ * the SQL objects are of version 0.2.0, whose upgrade ends with the repair.
+ */
+static void
+catalog_load_triggers(Catalog *catalog)
+{
+	const Oid	guarded[] = {catalog->stock_log, catalog->stock_item};
+	oidvector  *none = buildoidvector(NULL, 0);
+	bool		repairable = SearchSysCacheExists3(PROCNAMEARGSNSP,
+												   CStringGetDatum("idempotency_repair"),
+												   PointerGetDatum(none),
+												   ObjectIdGetDatum(catalog->schema));
+
+	pfree(none);
+	if (!repairable)
+		return;
+	for (int i = 0; i < CATALOG_RING_SIZE; i++)
+		catalog_load_trigger(&catalog->key_triggers,
+							 catalog->rings[RING_KEYS].tables[i],
+							 "idem_key_redirect");
+	for (int i = 0; i < (int) lengthof(guarded); i++)
+	{
+		catalog_load_trigger(&catalog->stock_triggers, guarded[i],
+							 "stock_guard");
+		catalog_load_trigger(&catalog->stock_triggers, guarded[i],
+							 "stock_guard_truncate");
+	}
 }
 
 static void
@@ -318,6 +335,7 @@ catalog_load(Catalog *catalog, Oid extension)
 	catalog_load_claim(catalog);
 	catalog_load_outbox(catalog);
 	catalog_load_stock(catalog);
+	catalog_load_triggers(catalog);
 }
 
 const Catalog *

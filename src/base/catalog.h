@@ -76,6 +76,7 @@ typedef struct CatalogTriggers
 {
 	Oid			table;			/* InvalidOid: all are as they were made */
 	char		state;			/* TRIGGER_DISABLED, if that is so of any */
+	const char *missing;		/* name of one that is not there, or NULL */
 } CatalogTriggers;
 
 typedef struct Catalog

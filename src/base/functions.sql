@@ -168,20 +168,38 @@ COMMENT ON FUNCTION idempotency_is_quiet(xid8) IS
  * (base/trigger.c): what idem_repair and stock_repair have in common.
  */
 
+CREATE FUNCTION idempotency_triggers(tables regclass[])
+RETURNS TABLE ("table" regclass, name text, events text, level text, function text)
+LANGUAGE sql STABLE PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+	SELECT c.oid::regclass, w.name, w.events, w.level, w.function
+	FROM pg_class c
+	JOIN (VALUES
+		('idem_key', 'idem_key_redirect', 'INSERT', 'ROW', '@extschema@.idem_key_redirect()'),
+		('stock', 'stock_guard', 'INSERT OR UPDATE OR DELETE', 'ROW', '@extschema@.stock_guard()'),
+		('stock', 'stock_guard_truncate', 'TRUNCATE', 'STATEMENT', '@extschema@.stock_guard()'))
+		w(prefix, name, events, level, function) ON starts_with(c.relname, w.prefix)
+	WHERE c.oid = ANY (tables::oid[])
+$$;
+COMMENT ON FUNCTION idempotency_triggers(regclass[]) IS
+	'Internal: our triggers on tables, as they have to be.';
+
 CREATE FUNCTION idempotency_trigger_state(tables regclass[])
 RETURNS "char"
 LANGUAGE sql VOLATILE PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
 AS $$
-	SELECT CASE WHEN bool_and(t.tgenabled = 'A') THEN 'A' WHEN bool_or(t.tgenabled = 'D') THEN 'D' ELSE 'O' END::"char"
-	FROM pg_trigger t
-	WHERE t.tgrelid = ANY (tables::oid[]) AND t.tgname IN ('idem_key_redirect', 'stock_guard', 'stock_guard_truncate')
+	SELECT CASE WHEN bool_and(t.tgenabled IS NOT DISTINCT FROM 'A') THEN 'A'
+		WHEN bool_or(coalesce(t.tgenabled, 'D') = 'D') THEN 'D' ELSE 'O' END::"char"
+	FROM @extschema@.idempotency_triggers(tables) w
+	LEFT JOIN pg_trigger t ON t.tgrelid = w.table AND t.tgname = w.name
 $$;
 COMMENT ON FUNCTION idempotency_trigger_state(regclass[]) IS
-	'Internal: how our triggers on tables are: A as they were made, D some are disabled, O otherwise.';
+	'Internal: how our triggers on tables are: A as they were made, D some are disabled or missing, O otherwise.';
 
 /*
- * The sweeper leaves alone what is still disabled, and waits for no lock for long.
+ * The sweeper leaves alone what is still disabled.
  */
 CREATE FUNCTION idempotency_may_repair(tables regclass[], by_hand boolean)
 RETURNS boolean
@@ -191,13 +209,13 @@ AS $$
 DECLARE
 	state CONSTANT "char" := @extschema@.idempotency_trigger_state(tables);
 BEGIN
+	IF state = 'A' OR (state = 'D' AND NOT by_hand) THEN
+		RETURN false;
+	END IF;
 	IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
 		RAISE EXCEPTION 'repair must run in a transaction that is READ COMMITTED' USING ERRCODE = '25001';
 	END IF;
-	IF NOT by_hand THEN
-		PERFORM set_config('lock_timeout', '100ms', true);
-	END IF;
-	RETURN state = 'O' OR by_hand;
+	RETURN true;
 END
 $$;
 COMMENT ON FUNCTION idempotency_may_repair(regclass[], boolean) IS
@@ -209,28 +227,43 @@ LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE COST 10000
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-	enabled record;
+	wanted record;
 BEGIN
-	FOR enabled IN
-		SELECT t.tgrelid::regclass AS table, t.tgname AS name FROM pg_trigger t
-		WHERE t.tgrelid = ANY (tables::oid[]) AND t.tgname IN ('idem_key_redirect', 'stock_guard', 'stock_guard_truncate')
-		ORDER BY t.tgrelid, t.tgname
-	LOOP
-		EXECUTE format('ALTER TABLE %s ENABLE ALWAYS TRIGGER %I', enabled.table, enabled.name);
+	FOR wanted IN SELECT w.* FROM @extschema@.idempotency_triggers(tables) w ORDER BY w.table, w.name LOOP
+		IF NOT EXISTS (SELECT FROM pg_trigger t WHERE t.tgrelid = wanted.table AND t.tgname = wanted.name) THEN
+			EXECUTE format('CREATE TRIGGER %I BEFORE %s ON %s FOR EACH %s EXECUTE FUNCTION %s',
+				wanted.name, wanted.events, wanted.table, wanted.level, wanted.function);
+		END IF;
+		EXECUTE format('ALTER TABLE %s ENABLE ALWAYS TRIGGER %I', wanted.table, wanted.name);
 	END LOOP;
 END
 $$;
 COMMENT ON FUNCTION idempotency_enable_triggers(regclass[]) IS
-	'Internal: makes our triggers on tables fire always.';
+	'Internal: makes our triggers on tables fire always, and anew those that are missing.';
 
+/*
+ * All locks, or none and another try: somebody who has one of the tables may be
+ * waiting for another. Stock comes first, since its repair is short.
+ */
 CREATE FUNCTION idempotency_repair()
 RETURNS void
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE COST 10000
 SET search_path = pg_catalog, pg_temp
 AS $$
+DECLARE
+	until CONSTANT timestamptz := clock_timestamp() + interval '1 min';
 BEGIN
-	PERFORM @extschema@.idem_repair(true);
-	PERFORM @extschema@.stock_repair(true);
+	WHILE clock_timestamp() < until LOOP
+		BEGIN
+			PERFORM @extschema@.stock_repair(true);
+			PERFORM @extschema@.idem_repair(true);
+			RETURN;
+		EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
+			PERFORM pg_sleep(0.1);
+		END;
+	END LOOP;
+	RAISE EXCEPTION 'could not lock the tables of extension idempotency' USING ERRCODE = '55P03',
+		HINT = 'Another session has used them in a transaction that goes on for long. Try again when it has ended.';
 END
 $$;
 COMMENT ON FUNCTION idempotency_repair() IS

@@ -52,6 +52,13 @@ trigger_require(const CatalogTriggers *triggers)
 
 	if (!OidIsValid(triggers->table))
 		return;
+	if (triggers->missing != NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("trigger \"%s\" of table \"%s\" is missing",
+						triggers->missing, get_rel_name(triggers->table)),
+				 errdetail("Rows may have come in past extension idempotency."),
+				 errhint("Let the extension's owner call idempotency_repair(), which makes it anew.")));
 	ereport(ERROR,
 			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 			 errmsg("triggers of table \"%s\" %s disabled",

@@ -235,9 +235,10 @@ CREATE FUNCTION idem_repair(by_hand boolean)
 RETURNS boolean
 LANGUAGE plpgsql STRICT VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp
+SET lock_timeout = '100ms'
 AS $$
 DECLARE
-	tables CONSTANT regclass[] := '{@extschema@.idem_key_0,@extschema@.idem_key_1,@extschema@.idem_key_2}'::regclass[];
+	tables CONSTANT regclass[] := ARRAY['@extschema@.idem_key_0', '@extschema@.idem_key_1', '@extschema@.idem_key_2']::regclass[];
 	current regclass;
 	moved   bigint;
 	other   record;
@@ -252,6 +253,7 @@ BEGIN
 	END IF;
 	PERFORM pg_current_xact_id();
 	current := tables[r.slot + 1] FROM @extschema@.idem_ring r WHERE r.state = 'current';
+	PERFORM @extschema@.idempotency_enable_triggers(tables);
 	EXECUTE format('ALTER TABLE %s DISABLE TRIGGER idem_key_redirect', current);
 	FOR other IN
 		SELECT r.slot, r.state, tables[r.slot + 1] AS name FROM @extschema@.idem_ring r

@@ -182,9 +182,10 @@ CREATE FUNCTION stock_repair(by_hand boolean)
 RETURNS boolean
 LANGUAGE plpgsql STRICT VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp
+SET lock_timeout = '100ms'
 AS $$
 DECLARE
-	tables CONSTANT regclass[] := '{@extschema@.stock_log,@extschema@.stock_item}'::regclass[];
+	tables CONSTANT regclass[] := ARRAY['@extschema@.stock_log', '@extschema@.stock_item']::regclass[];
 BEGIN
 	IF NOT @extschema@.idempotency_may_repair(tables, by_hand) THEN
 		RETURN false;

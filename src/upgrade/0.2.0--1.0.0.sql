@@ -1,6 +1,7 @@
 /*
  * From 0.2.0 to 1.0.0: the part that is written by hand.  The Makefile appends
- * every function and view of the install script (replace.awk), and revoke.sql.
+ * every function and view of the install script (replace.awk), revoke.sql and
+ * repair.sql.
  * Together they make a database with 0.2.0 the same as one where 1.0.0 was
  * created (test/tap/t/upgrade.pl compares the two), while clients and workers
  * go on.  So, here and in scripts to come:

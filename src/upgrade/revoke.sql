@@ -1,6 +1,6 @@
 
 /*
- * Last part of an upgrade script: functions that it has created are not for
+ * Last but one part of an upgrade script: functions that it has created are not for
  * PUBLIC.  Those of the version before have initial privileges.
  */
 DO $$

@@ -13,7 +13,7 @@ CREATE TEMP VIEW function AS
 SELECT set_eq($$ SELECT name FROM function WHERE cost < 10000 $$, ARRAY[
 	'idem_counters', 'idem_next_to_empty', 'idem_sample',
 	'idempotency_horizon', 'idempotency_is_quiet', 'idempotency_may_repair', 'idempotency_next_xid',
-	'idempotency_refuse_trigger', 'idempotency_require_preload', 'idempotency_trigger_state',
+	'idempotency_refuse_trigger', 'idempotency_require_preload', 'idempotency_trigger_state', 'idempotency_triggers',
 	'outbox_check_endpoint', 'outbox_check_event', 'outbox_check_headers', 'outbox_check_ids', 'outbox_check_secret', 'outbox_check_subscription',
 	'outbox_check_subscription_row',
 	'outbox_check_url', 'outbox_flights', 'outbox_lane_number', 'outbox_lanes_behind', 'outbox_log_size',

@@ -87,6 +87,7 @@ function idempotency_ring_retire(regclass,bigint): owner
 function idempotency_ring_switch(regclass): owner
 function idempotency_ring_truncate(regclass,text): owner
 function idempotency_trigger_state(regclass[]): owner
+function idempotency_triggers(regclass[]): owner
 function outbox_adopt(boolean): operator
 function outbox_alter(text,text,text[],jsonb,text,integer,interval,interval[]): operator
 function outbox_check_endpoint(text,text,text,jsonb): owner

@@ -141,7 +141,37 @@ there(q(ALTER TABLE stock_item DISABLE TRIGGER USER; UPDATE stock_item SET adjus
 	ALTER TABLE stock_item ENABLE ALWAYS TRIGGER stock_guard; ALTER TABLE stock_item ENABLE ALWAYS TRIGGER stock_guard_truncate));
 is(answer($session, q(SELECT outcome FROM stock_reserve('cup', 3, 'order-4'))), 'insufficient', 'the counters are right all the same');
 is($node->safe_psql('there', 'BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1; COMMIT; SELECT idempotency_repair()'), "1\n", 'repair by hand, at any time');
-is(error_code($node, 'there', 'BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT idempotency_repair()'), '25001', 'but not with an old snapshot');
+is(error_code($node, 'there', 'BEGIN ISOLATION LEVEL REPEATABLE READ; ALTER TABLE stock_item DISABLE TRIGGER USER; SELECT idempotency_repair()'), '25001', 'but not with an old snapshot');
+
+# --- dropped, or renamed
+
+for my $case ([ 'DROP TRIGGER idem_key_redirect ON idem_key_0', q(idem_claim('dropped')) ],
+	[ 'ALTER TRIGGER stock_guard ON stock_item RENAME TO other; DROP TRIGGER stock_guard_truncate ON stock_log', q(stock_receive('jug', 1)) ])
+{
+	my ($ddl, $call) = @$case;
+
+	there($ddl);
+	my ($code, $stdout, $stderr) = $node->psql('there', "SELECT $call");
+	like($stderr, qr/trigger "\w+" of table "\w+" is missing/, "$ddl: refused");
+	there('SELECT idempotency_repair()');
+	isnt(there("SELECT $call"), '', "$ddl: until it is repaired");
+}
+is(there(q(SELECT count(*) FROM pg_trigger WHERE tgname ~ '^(idem_key_redirect|stock_guard)' AND tgenabled = 'A')), '7', 'the triggers are there again');
+there('DROP TRIGGER other ON stock_item');
+
+# --- the repair and an open transaction that goes on
+
+$session->query_safe(q(BEGIN; SELECT idem_claim('held')));
+is(there('SET lock_timeout = 1000; SELECT idempotency_repair()'), '', 'nobody waits where nothing is to be repaired');
+there(q(SELECT 'idem_key_' || slot AS spare FROM idem_ring WHERE state <> 'current' ORDER BY state LIMIT 1 \gset
+	ALTER TABLE :spare DISABLE TRIGGER ALL; ALTER TABLE :spare ENABLE TRIGGER ALL));
+my $repair = IPC::Run::start([ 'psql', '-Xq', '-v', 'ON_ERROR_STOP=1', '-c', 'SELECT idempotency_repair()', $node->connstr('there') ]);
+$node->poll_query_until('postgres', "SELECT count(*) > 0 FROM pg_stat_activity WHERE query = 'SELECT idempotency_repair()' AND wait_event IN ('relation', 'PgSleep')");
+is($session->query("\\set VERBOSITY sqlstate\nSELECT idem_claim('next')") . ($session->{stderr} =~ s/ERROR: +(\w+)//r && $1), REFUSED,
+	'who has claimed and claims again is refused, not in a deadlock');
+$session->{stderr} = '';
+$session->query_safe('ROLLBACK');
+ok($repair->finish, 'and the repair goes on');
 
 $session->quit;
 done_testing();

@@ -127,10 +127,20 @@ sql('CREATE DATABASE elsewhere');
 $node->safe_psql('elsewhere', q(
 	CREATE SCHEMA "Odd schema";
 	CREATE EXTENSION idempotency SCHEMA "Odd schema" VERSION ') . OLD . q('));
+# As pg_restore --disable-triggers leaves them.
+$node->safe_psql('elsewhere', q(
+	SET search_path = "Odd schema";
+	ALTER TABLE idem_key_1 DISABLE TRIGGER ALL;
+	INSERT INTO idem_key_1 VALUES (1, now() + '1 h', 1, 'c', '', 'restored');
+	ALTER TABLE idem_key_1 ENABLE TRIGGER ALL;
+	ALTER TABLE stock_item DISABLE TRIGGER ALL;
+	ALTER TABLE stock_item ENABLE TRIGGER ALL));
 
 # --- the new library, the old objects
 
 everything_works('with the old objects');
+is($node->safe_psql('elsewhere', q(SET search_path = "Odd schema"; SELECT outcome, stock_receive('hat', 1) > 0 FROM idem_claim('own'))), 'claimed|t',
+	'where triggers are ordinary ones, which these cannot repair, all goes on');
 my $session = session($node);
 my $in_session = q(SELECT outcome FROM idem_claim(gen_random_uuid()::text); SELECT outbox_enqueue('x', '{}') > 0; SELECT stock_receive('cap', 1) > 0; SELECT outbox_alter('load', topics => '{load}'));
 $session->query_safe($in_session);
@@ -176,6 +186,9 @@ $node->poll_query_until('postgres', "SELECT count(*) = 1 FROM pg_stat_activity W
 $reader->query_safe('SELECT count(*) FROM "Odd schema".outbox_subscription; COMMIT');
 $reader->quit;
 ok($update->finish, 'an update and a reader do not deadlock') || diag($output);
+is($node->safe_psql('elsewhere', q(SELECT string_agg(DISTINCT tgenabled::text, '') FROM pg_trigger WHERE tgname ~ '^(idem_key_redirect|stock_guard)')), 'A',
+	'triggers fire always again');
+is($node->safe_psql('elsewhere', q(SET search_path = "Odd schema"; SELECT outcome FROM idem_claim('restored'))), 'completed', 'and a key that came past them is remembered');
 
 # --- the same as a fresh install
 
