@@ -90,6 +90,27 @@ SELECT outcome FROM stock_reserve('cup', 1, 'order 4');
 SELECT * FROM stock_verify();
 DROP INDEX stock_log_extra, stock_hold_extra;
 
+-- Under another name a table's triggers cannot be disabled, nor with another table
+-- in its place.
+SELECT free('cup');
+\set VERBOSITY terse
+BEGIN;
+ALTER TABLE stock_log RENAME TO foo;
+SAVEPOINT s;
+ALTER TABLE foo DISABLE TRIGGER ALL;
+ROLLBACK TO s;
+CREATE TABLE stock_log (LIKE foo);
+ALTER TABLE foo DISABLE TRIGGER ALL;
+ROLLBACK;
+ALTER TABLE stock_item RENAME TO foo;
+ALTER TABLE foo DISABLE TRIGGER stock_guard;
+UPDATE foo SET received = 1 WHERE sku = 'cup';
+ALTER TABLE foo ENABLE ALWAYS TRIGGER stock_guard;
+ALTER TABLE foo RENAME TO stock_item;
+\set VERBOSITY default
+SELECT free('cup');
+SELECT ok FROM stock_verify('cup');
+
 DROP FUNCTION free;
 TRUNCATE stock_log, stock_hold, stock_item;
 

@@ -11,17 +11,22 @@
  * The compaction changes these tables too, though no sum: it says so.
  *
  * Who disables or enables the triggers is as alone, by a hook: the transactions
- * after that are refused (base/trigger.c), or find no counters.
+ * after that are refused (base/trigger.c), or find no counters.  While a table has
+ * another name, its triggers cannot be changed: nobody knows whom to keep out.
  */
 #include "postgres.h"
 
+#include "catalog/dependency.h"
 #include "catalog/namespace.h"
+#include "catalog/pg_proc.h"
 #include "catalog/pg_type.h"
 #include "commands/extension.h"
 #include "executor/spi.h"
 #include "fmgr.h"
 #include "miscadmin.h"
 #include "tcop/utility.h"
+#include "utils/lsyscache.h"
+#include "utils/rel.h"
 
 #include "base/compat.h"
 #include "base/catalog.h"
@@ -132,6 +137,35 @@ guard_changes_triggers(const AlterTableStmt *statement)
 	return false;
 }
 
+/*
+ * Does a table have triggers that call stock_guard, whatever it is called?
+ */
+static bool
+guard_is_on(Oid table)
+{
+	Oid			extension = get_extension_oid("idempotency", true);
+	Relation	rel = OidIsValid(extension) ? RelationIdGetRelation(table) : NULL;
+	bool		found = false;
+
+	if (rel == NULL)
+		return false;
+	for (int i = 0; rel->trigdesc != NULL && i < rel->trigdesc->numtriggers; i++)
+	{
+		Oid			function = rel->trigdesc->triggers[i].tgfoid;
+		char	   *name = get_func_name(function);
+
+		if (name != NULL && strcmp(name, "stock_guard") == 0 &&
+			getExtensionOfObject(ProcedureRelationId, function) == extension)
+			found = true;
+	}
+	RelationClose(rel);
+	return found;
+}
+
+/*
+ * A table with the guard that the catalog does not know was renamed: to find no
+ * stock_log is an error there, another one in its place is here.
+ */
 static void
 guard_before_utility(Node *statement)
 {
@@ -140,16 +174,20 @@ guard_before_utility(Node *statement)
 	Oid			table;
 
 	if (!IsA(statement, AlterTableStmt) || !guard_changes_triggers(alter) ||
-		creating_extension ||
-		(strcmp(alter->relation->relname, "stock_log") != 0 &&
-		 strcmp(alter->relation->relname, "stock_item") != 0))
+		creating_extension)
 		return;
-	catalog = catalog_find();
 	table = RangeVarGetRelid(alter->relation, NoLock, true);
-	if (catalog != NULL &&
-		(table == catalog->stock_log || table == catalog->stock_item) &&
-		compat_owns_relation(table, GetUserId()))
-		journal_note_foreign();
+	if (!OidIsValid(table) || !compat_owns_relation(table, GetUserId()) ||
+		!guard_is_on(table))
+		return;
+	catalog = catalog_get();
+	if (table != catalog->stock_log && table != catalog->stock_item)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("cannot change triggers of table \"%s\"",
+						alter->relation->relname),
+				 errdetail("It has the trigger of stock_log and stock_item, and another name.")));
+	journal_note_foreign();
 }
 
 static void
