@@ -126,6 +126,22 @@ SELECT 1, now() - i * interval '1 h', 0, 'long sku ' || i, repeat('A', 4000) FRO
 SELECT outcome FROM stock_reserve('cup', 1, 'order 4', ttl => '1 us');
 SELECT code('SELECT stock_expire(20)');
 SELECT code('SELECT stock_expire(20)');
+
+-- Likewise if all of them lapse at one time.
+DELETE FROM stock_hold;
+INSERT INTO stock_hold (quantity, expires_at, line, reservation, sku)
+SELECT 1, now() - interval '1 h', 0, 'long sku ' || i, repeat('A', 4000) FROM generate_series(1, 25) i;
+SELECT outcome FROM stock_reserve('cup', 1, 'order 5', ttl => '1 us');
+SELECT code('SELECT stock_expire(20)');
+SELECT code('SELECT stock_expire(20)');
+
+-- And if they are more than there may be pins of at a time.
+DELETE FROM stock_hold;
+INSERT INTO stock_hold (quantity, expires_at, line, reservation, sku)
+SELECT 1, now() - interval '1 h', 0, 'long sku ' || i, repeat('A', 4000)
+FROM generate_series(1, current_setting('idempotency.stock_items')::int / 4 + 25) i;
+SELECT outcome FROM stock_reserve('cup', 1, 'order 6', ttl => '1 us');
+SELECT code('SELECT stock_expire(1000000)');
 RESET client_min_messages;
 DELETE FROM stock_hold;
 

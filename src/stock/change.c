@@ -103,7 +103,7 @@ change_make_some_way(const StockLine *line, int note)
 
 	if (!escrow_may_lapse(item, GetCurrentTimestamp(), &look))
 		return 0;
-	count = holds_lapsed(line->sku, DT_NOBEGIN, CHANGE_LAPSED_BATCH, &lapsed, &next);
+	count = holds_lapsed(line->sku, CHANGE_LAPSED_BATCH, &lapsed, &next);
 	if (count == 0)
 		escrow_none_lapses(item, next, look);
 	for (int i = 0; i < count && journal_available(note) < line->quantity; i++)

@@ -342,9 +342,25 @@ hold_add_name(text ***names, int *count, int *room, Datum name)
 	(*names)[(*count)++] = DatumGetTextPCopy(name);
 }
 
-int
-holds_lapsed(const text *sku, TimestampTz since, int max, text ***reservations,
-			 TimestampTz *next)
+/*
+ * Lines that lapse at one time are in the order of their places in the table.
+ */
+static bool
+hold_is_passed(const HoldsPosition *from, TimestampTz expires_at, ItemPointer tid)
+{
+	ItemPointerData passed = from->tid;
+
+	return expires_at == from->expires_at && ItemPointerIsValid(&passed) &&
+		ItemPointerCompare(tid, &passed) <= 0;
+}
+
+/*
+ * *last: the last line that was read, as long as there may be more; *next: no
+ * other lapses before.
+ */
+static int
+hold_read_lapsed(const text *sku, const HoldsPosition *from, int max,
+				 text ***reservations, HoldsPosition *last, TimestampTz *next)
 {
 	Relation	hold = hold_open();
 	Snapshot	latest = RegisterSnapshot(GetLatestSnapshot());
@@ -357,9 +373,11 @@ holds_lapsed(const text *sku, TimestampTz since, int max, text ***reservations,
 
 	*reservations = palloc(room * sizeof(text *));
 	*next = now;
-	hold_begin_lapsed(&scan, hold, sku, since, now + HOLD_HORIZON_US, latest);
-	while (count < max && lines++ < HOLD_LAPSED_LINES_MAX)
+	*last = *from;
+	hold_begin_lapsed(&scan, hold, sku, from->expires_at, now + HOLD_HORIZON_US, latest);
+	while (count < max && lines < HOLD_LAPSED_LINES_MAX)
 	{
+		CHECK_FOR_INTERRUPTS();
 		if (!relation_scan_next(&scan, row))
 		{
 			*next = now + HOLD_HORIZON_US;
@@ -368,12 +386,36 @@ holds_lapsed(const text *sku, TimestampTz since, int max, text ***reservations,
 		*next = DatumGetTimestampTz(row_value(row, HOLD_ATT_EXPIRES_AT));
 		if (*next > now)
 			break;
+		if (hold_is_passed(from, *next, &row->tts_tid))
+			continue;
+		*last = (HoldsPosition) {.expires_at = *next,.tid = row->tts_tid};
+		lines++;
 		hold_add_name(reservations, &count, &room,
 					  row_value(row, HOLD_ATT_RESERVATION));
 	}
+	if (*next > now)
+		*last = HOLDS_START;
 	ExecDropSingleTupleTableSlot(row);
 	relation_scan_end(&scan, NoLock);
 	UnregisterSnapshot(latest);
 	table_close(hold, NoLock);
 	return count;
+}
+
+int
+holds_lapsed(const text *sku, int max, text ***reservations, TimestampTz *next)
+{
+	HoldsPosition from = HOLDS_START;
+	HoldsPosition last;
+
+	return hold_read_lapsed(sku, &from, max, reservations, &last, next);
+}
+
+int
+holds_lapsed_from(HoldsPosition *position, int max, text ***reservations)
+{
+	HoldsPosition from = *position;
+	TimestampTz next;
+
+	return hold_read_lapsed(NULL, &from, max, reservations, position, &next);
 }

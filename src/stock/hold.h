@@ -19,6 +19,15 @@ typedef struct Holds
 	TimestampTz expires_at;		/* the earliest of these */
 } Holds;
 
+/* Where a look for lapsed lines goes on: behind a line. */
+typedef struct HoldsPosition
+{
+	TimestampTz expires_at;
+	ItemPointerData tid;		/* of those that lapse at one time */
+} HoldsPosition;
+
+#define HOLDS_START ((HoldsPosition) {.expires_at = DT_NOBEGIN})
+
 /* The open lines of a reservation as they are now. */
 extern Holds holds_read(const text *reservation);
 
@@ -53,10 +62,17 @@ extern void holds_withdraw(const ItemPointerData *tids, int count);
 extern bool holds_are_there(const text *reservation);
 
 /*
- * Names of reservations that have lapsed, oldest first, up to a number; of an
- * item, if sku is not NULL, else since a time.  *next: no other lapses before.
+ * Names of reservations of an item that have lapsed, oldest first, up to a
+ * number.  *next: no other lapses before.
  */
-extern int	holds_lapsed(const text *sku, TimestampTz since, int max,
-						 text ***reservations, TimestampTz *next);
+extern int	holds_lapsed(const text *sku, int max, text ***reservations,
+						 TimestampTz *next);
+
+/*
+ * Likewise of all items, from a position on, which moves behind the last one that
+ * was read.  Where there are no more it is back at the start, HOLDS_START.
+ */
+extern int	holds_lapsed_from(HoldsPosition *position, int max,
+							  text ***reservations);
 
 #endif							/* STOCK_HOLD_H */

@@ -31,7 +31,7 @@
 
 /* The sweeper pins what its step frees: that must leave room for others. */
 #define SETTLE_PIN_SHARE 4
-/* If so many cannot expire, and none can, it is not about them. */
+/* If this many reservations fail and none succeeds, the cause is common to all. */
 #define SETTLE_FAILURES_MAX 10
 
 PG_FUNCTION_INFO_V1(stock_confirm);
@@ -546,32 +546,51 @@ settle_report_failed(int failed, int64 expired)
  * others: each is tried alone then.
  */
 static int64
-settle_expire(text **lapsed, int count, int max)
+settle_expire(text **lapsed, int count, int max, int *failed)
 {
 	int64		expired = 0;
-	int			failed = 0;
 
-	if (count > 1 && settle_try_expire(lapsed, count, max, &expired, &failed))
+	if (count > 1 && settle_try_expire(lapsed, count, max, &expired, failed))
 		return expired;
 	for (int i = 0; i < count && expired < max; i++)
-		(void) settle_try_expire(&lapsed[i], 1, max, &expired, &failed);
+		(void) settle_try_expire(&lapsed[i], 1, max, &expired, failed);
+	return expired;
+}
+
+/*
+ * Goes on where the last call ended, until some expire, or there are no more, or
+ * so many were tried.  What fails keeps no pins.
+ */
+static int64
+settle_expire_some(int max)
+{
+	static HoldsPosition position = {.expires_at = DT_NOBEGIN};
+	int			batch = Min(max, settings_stock_items / SETTLE_PIN_SHARE);
+	int64		expired = 0;
+	int			failed = 0;
+	int			tried = 0;
+
+	do
+	{
+		text	  **lapsed;
+		int			count = holds_lapsed_from(&position, Min(batch, max - tried),
+											  &lapsed);
+
+		expired = settle_expire(lapsed, count, batch, &failed);
+		tried += count;
+	} while (expired == 0 && tried < max && position.expires_at != DT_NOBEGIN);
 	settle_report_failed(failed, expired);
 	return expired;
 }
 
 /*
  * SQL: stock_expire(max_holds).  Reservations that somebody has locked are left
- * for the next time: the sweeper never waits.  Each call goes on where the last
- * one ended, until there are no more: however many cannot expire, those behind
- * them have their turn.
+ * for the next time: the sweeper never waits.  However many cannot expire, those
+ * behind them have their turn.
  */
 Datum
 stock_expire(PG_FUNCTION_ARGS)
 {
-	static TimestampTz since = DT_NOBEGIN;
-	text	  **lapsed;
-	TimestampTz next;
-	int			count;
 	int			max;
 
 	PreventCommandDuringRecovery("stock_expire()");
@@ -587,8 +606,5 @@ stock_expire(PG_FUNCTION_ARGS)
 				 errmsg("max_holds must be positive")));
 
 	(void) journal_begin();
-	max = Min(max, settings_stock_items / SETTLE_PIN_SHARE);
-	count = holds_lapsed(NULL, since, max, &lapsed, &next);
-	since = next <= GetCurrentTimestamp() ? next : DT_NOBEGIN;
-	PG_RETURN_INT64(settle_expire(lapsed, count, max));
+	PG_RETURN_INT64(settle_expire_some(max));
 }
