@@ -7,7 +7,7 @@
  * nothing in an old one is needed any more it is retired, and later truncated:
  * rows go without a DELETE, a dead tuple or an index on the time.
  *
- * A truncation is no matter of snapshots: rows are gone for old ones, too.  A
+ * TRUNCATE is not MVCC-safe: rows also disappear for older snapshots.  A
  * snapshot that is older than a row's move into the current generation would
  * see it in neither.  So the next transaction id is noted with the retirement,
  * which comes after the last move, and the table is truncated when every

@@ -1,6 +1,7 @@
 /*
  * trigger.c
- *		Trigger functions of ours, called as what they are not, or not called.
+ *		Checks that our trigger functions are called correctly and that our
+ *		triggers are enabled.
  *
  * They rely on the columns of their table and on what a kind of trigger is given.
  * Those in PL/pgSQL compare the same, and call idempotency_refuse_trigger.

@@ -306,10 +306,10 @@ key_expiry_of_row(TupleTableSlot *row)
 
 /*
  * A ttl may be over before the transaction of its claim is.  That transaction
- * knows its claims all the same; and who waited for its end is told how it ended,
- * as are all whose snapshot still shows it as open.  idem_retire keeps the row for
- * as long as there is such a snapshot.  What idem_forget has dropped is unknown to
- * everybody.
+ * knows its claims all the same.  A claimer that waited for the transaction, or
+ * whose snapshot shows it as in progress, gets its outcome even after the ttl.
+ * idem_retire keeps the row for as long as there is such a snapshot.  What
+ * idem_forget has dropped is unknown to everybody.
  */
 bool
 key_row_has_expired(TupleTableSlot *row)

@@ -442,7 +442,10 @@ relay_read_step(void *arg)
 	int			count = 0;
 	ListCell   *cell;
 
-	/* No trigger is left for the commit, where none would know about whom. */
+	/*
+	 * Fire deferred triggers now: at commit the relay could no longer tell
+	 * which partition an error belongs to.
+	 */
 	AfterTriggerSetState(&immediate);
 	horizon = outbox_horizon_begin();
 	relay->rank = shared_relay_rank(relay->database, relay->number,

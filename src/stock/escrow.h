@@ -1,7 +1,8 @@
 /*
  * escrow.h
- *		What is available of each item, in shared memory.  Within the stock room;
- *		the server's start calls the first two, and DROP DATABASE the last.
+ *		What is available of each item, in shared memory.  Within the stock room,
+ *		but for the first two, which the server's start calls, and
+ *		escrow_forget_database, which DROP DATABASE calls.
  */
 #ifndef STOCK_ESCROW_H
 #define STOCK_ESCROW_H
