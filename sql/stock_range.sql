@@ -88,4 +88,17 @@ SELECT stock_receive('pot', 1);
 SELECT outcome FROM stock_reserve('pot', 1, 'order 6');
 SELECT outcome FROM stock_reserve('cup', 1, 'order 6');
 
+-- More on hand than a bigint: what leaves makes no room until it fits.
+INSERT INTO stock_item (sku, received, reserved) VALUES ('tub', :max + 10::numeric, :max);
+INSERT INTO stock_hold (quantity, expires_at, line, reservation, sku, lines) VALUES
+	(5, now() + interval '1 h', 0, 'order 7', 'tub', 1), (10, now() + interval '1 h', 0, 'order 8', 'tub', 1);
+SELECT outcome FROM stock_reserve('tub', 1, 'order 9');
+SELECT stock_receive('tub', 1);
+SELECT stock_confirm('order 7');
+SELECT stock_receive('tub', 1);
+SELECT stock_adjust('tub', 1, 'found');
+SELECT stock_confirm('order 8');
+UPDATE stock_item SET received = received WHERE sku = 'tub';
+SELECT stock_receive('tub', 1);
+
 TRUNCATE stock_log, stock_hold, stock_item;

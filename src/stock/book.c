@@ -146,7 +146,7 @@ book_is_own(TupleTableSlot *row)
  * What this transaction confirms is on hand until it has committed.
  */
 static void
-book_add(BookSum *sum, TupleTableSlot *row)
+book_add(BookSum *sum, const text *sku, TupleTableSlot *row)
 {
 	StockChange change = book_change(row);
 	int64		quantity = row_quantity(row, LOG_ATT_QUANTITY,
@@ -159,7 +159,7 @@ book_add(BookSum *sum, TupleTableSlot *row)
 							&sum->available) ||
 		pg_add_s64_overflow(sum->reserved, signs.reserved * quantity,
 							&sum->reserved))
-		row_raise(row, LOG_ATT_QUANTITY, "exceeds bigint, with those before it");
+		row_raise_range(sku);
 	sum->rows++;
 }
 
@@ -181,7 +181,7 @@ book_sum(const text *sku, Snapshot snapshot)
 	while (relation_scan_next(&scan, row))
 	{
 		CHECK_FOR_INTERRUPTS();
-		book_add(&sum, row);
+		book_add(&sum, sku, row);
 	}
 	ExecDropSingleTupleTableSlot(row);
 	relation_scan_end(&scan, NoLock);

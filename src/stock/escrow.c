@@ -21,11 +21,12 @@
  *
  * Locks.  Items have places in an array, and are found by chains of those with
  * the same hash.  The lock of a chain's partition guards which items are in it; a
- * spinlock in each place guards the figures.  Nothing that can fail is done under
- * either, nor by who ends a transaction.  What looks at all items, or at many,
- * goes from place to place and holds no lock on the way.  The key has the OID of the log, so that
- * counters from before a DROP EXTENSION match nothing.  Those of a database go
- * when it is dropped, since OIDs can be used again.
+ * spinlock in each place guards the figures.  No code that can fail runs under
+ * either lock or in the end-of-transaction callbacks.  Scans over many items
+ * visit one place at a time and hold no partition lock in between.  The key has
+ * the OID of the log, so that counters from before a DROP EXTENSION match
+ * nothing.  Those of a database go when it is dropped, since OIDs can be used
+ * again.
  */
 #include "postgres.h"
 
@@ -96,6 +97,7 @@ struct EscrowItem
 	uint64		touches;		/* how often it was pinned */
 	int64		available;
 	int64		on_hand;		/* available and reserved, at the most */
+	bool		too_many;		/* were on hand when it was loaded */
 	TimestampTz lapses_at;		/* none of its holds lapses before */
 	uint64		lapses_sooner;	/* how often that was found to be too late */
 	ConditionVariable loaded;
@@ -484,6 +486,7 @@ escrow_publish(EscrowItem *item, const ItemLevel *level)
 	item->known = level->known;
 	item->available = level->available;
 	item->on_hand = level->on_hand;
+	item->too_many = level->too_many;
 	item->rows = level->rows;
 	SpinLockRelease(&item->mutex);
 	escrow_note_crowded(item, level->rows);
@@ -543,6 +546,7 @@ escrow_take(EscrowItem *item, int64 quantity)
 /*
  * However the open transactions end, and whatever becomes of reservations, the
  * counter must not overflow.  What is available is a part of what is on hand.
+ * Where that was more than a bigint, what leaves may not be enough.
  */
 bool
 escrow_receive(EscrowItem *item, int64 quantity)
@@ -552,7 +556,8 @@ escrow_receive(EscrowItem *item, int64 quantity)
 
 	SpinLockAcquire(&item->mutex);
 	Assert(item->pins > 0 && item->state == ESCROW_READY);
-	fits = !pg_add_s64_overflow(item->on_hand, quantity, &on_hand);
+	fits = !item->too_many &&
+		!pg_add_s64_overflow(item->on_hand, quantity, &on_hand);
 	if (fits)
 		item->on_hand = on_hand;
 	SpinLockRelease(&item->mutex);

@@ -374,7 +374,8 @@ hold_read_lapsed(const text *sku, const HoldsPosition *from, int max,
 	*reservations = palloc(room * sizeof(text *));
 	*next = now;
 	*last = *from;
-	hold_begin_lapsed(&scan, hold, sku, from->expires_at, now + HOLD_HORIZON_US, latest);
+	hold_begin_lapsed(&scan, hold, sku, from->expires_at,
+					  now + HOLD_HORIZON_US, latest);
 	while (count < max && lines < HOLD_LAPSED_LINES_MAX)
 	{
 		CHECK_FOR_INTERRUPTS();

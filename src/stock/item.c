@@ -67,15 +67,6 @@ item_find(Relation item, const text *sku, Snapshot snapshot, TupleTableSlot *row
 	return found;
 }
 
-static void
-item_raise_range(const text *sku)
-{
-	ereport(ERROR,
-			(errcode(ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE),
-			 errmsg("stock of \"%s\" is out of range", text_to_cstring(sku)),
-			 errhint("stock_verify() says what root record and log add up to.")));
-}
-
 /*
  * A sum of the root record: a whole number, however large.
  */
@@ -101,21 +92,21 @@ item_int64(const text *sku, Datum number)
 
 	if (DatumGetBool(DirectFunctionCall2(numeric_lt, number, least)) ||
 		DatumGetBool(DirectFunctionCall2(numeric_gt, number, most)))
-		item_raise_range(sku);
+		row_raise_range(sku);
 	return DatumGetInt64(DirectFunctionCall1(numeric_int8, number));
 }
 
 /*
  * on_hand = received + adjusted - confirmed, which reserved is a part of.  One
  * that is too large for a bigint can be in a database of 0.2.0: nothing more can
- * come in then.
+ * come in until a load finds that it fits.
  */
 static void
 item_add_up(ItemLevel *level, const text *sku, TupleTableSlot *row, BookSum log)
 {
 	Datum		on_hand;
 	Datum		reserved = item_sum(row, ITEM_ATT_RESERVED);
-	int64		all_reserved;
+	int64		all_reserved = 0;
 
 	on_hand = DirectFunctionCall2(numeric_add, item_sum(row, ITEM_ATT_RECEIVED),
 								  item_sum(row, ITEM_ATT_ADJUSTED));
@@ -124,8 +115,10 @@ item_add_up(ItemLevel *level, const text *sku, TupleTableSlot *row, BookSum log)
 	level->available = item_int64(sku, DirectFunctionCall2(numeric_sub, on_hand, reserved));
 	if (pg_add_s64_overflow(level->available, log.available, &level->available) ||
 		pg_add_s64_overflow(item_int64(sku, reserved), log.reserved, &all_reserved))
-		item_raise_range(sku);
-	if (pg_add_s64_overflow(level->available, all_reserved, &level->on_hand))
+		row_raise_range(sku);
+	level->too_many = pg_add_s64_overflow(level->available, all_reserved,
+										  &level->on_hand);
+	if (level->too_many)
 		level->on_hand = PG_INT64_MAX;
 }
 

@@ -12,6 +12,7 @@ typedef struct ItemLevel
 	bool		known;			/* the item exists */
 	int64		available;
 	int64		on_hand;		/* available and reserved */
+	bool		too_many;		/* for a bigint */
 	int			rows;			/* of its log, since it was compacted */
 } ItemLevel;
 

@@ -29,6 +29,15 @@ row_raise(TupleTableSlot *row, int column, const char *problem)
 			 errhint("It was not written by the functions of stock. Correct or delete it.")));
 }
 
+void
+row_raise_range(const text *sku)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE),
+			 errmsg("stock of \"%s\" is out of range", text_to_cstring(sku)),
+			 errhint("stock_verify() says what root record and log add up to.")));
+}
+
 Datum
 row_value(TupleTableSlot *row, int column)
 {

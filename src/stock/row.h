@@ -31,4 +31,7 @@ extern int	row_order(TupleTableSlot *row, int column, int line);
 /* Says that the value cannot be: "is null", say. */
 extern void row_raise(TupleTableSlot *row, int column, const char *problem);
 
+/* Says that the rows of an item add up to more than a bigint. */
+extern void row_raise_range(const text *sku);
+
 #endif							/* STOCK_ROW_H */
