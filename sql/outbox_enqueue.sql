@@ -36,7 +36,8 @@ SELECT outbox_enqueue('', '{}');
 SELECT outbox_enqueue('t', '{}', headers => '{"webhook-id": "1"}');
 SELECT outbox_enqueue('t', '{}', deliver_at => 'infinity');
 SELECT outbox_enqueue('t', to_jsonb(repeat('y', 17000000)));
-SELECT outbox_enqueue('t', ('[' || repeat('1e131071,', 200) || '1]')::jsonb);
+-- This would be more than 2 GB as text, more than can be made.
+SELECT outbox_enqueue('t', ('[' || repeat('1e131071,', 20000) || '1]')::jsonb);
 \set VERBOSITY sqlstate
 SELECT outbox_enqueue(repeat('x', 256), '{}');
 SELECT outbox_enqueue('t', '{}', key => '');
@@ -74,6 +75,58 @@ RESET idempotency.outbox_payload_max;
 BEGIN;
 SELECT outbox_enqueue('t', :short) > 0 AS position;
 ROLLBACK;
+
+-- The limit counts the text, to the byte. A payload is padded to the limit, and
+-- to one byte more, with line ends, which are longer as text than as jsonb.
+SET idempotency.outbox_payload_max = '1MB';
+CREATE FUNCTION pg_temp.padded(value jsonb, bytes int) RETURNS jsonb AS $$
+	SELECT jsonb_build_array(value, repeat(E'\n', room / 2) || repeat('a', room % 2))
+	FROM (SELECT bytes - octet_length(value::text) - octet_length('[, ""]')) AS r(room)
+$$ LANGUAGE sql;
+CREATE FUNCTION pg_temp.fits(payload jsonb) RETURNS boolean AS $$
+BEGIN
+	RETURN outbox_check_event('t', payload, NULL, NULL, NULL, NULL);
+EXCEPTION WHEN program_limit_exceeded THEN
+	RETURN false;
+END $$ LANGUAGE plpgsql;
+CREATE FUNCTION pg_temp.random_value(depth int) RETURNS jsonb AS $$
+DECLARE
+	kind int := floor(random() * CASE WHEN depth > 0 THEN 8 ELSE 5 END);
+	size int := floor(random() * 4);
+	n int := floor(random() * 100) - 50;
+BEGIN
+	RETURN CASE kind
+		WHEN 0 THEN 'null'
+		WHEN 1 THEN to_jsonb(random() < 0.5)
+		WHEN 2 THEN format('%s.%se%s', n, repeat('0', size) || abs(n), n * 10)::jsonb
+		WHEN 3 THEN to_jsonb(n::numeric / (size + 1))
+		WHEN 4 THEN to_jsonb((SELECT coalesce(string_agg(chr(1 + floor(random() * 160)::int), ''), '')
+			FROM generate_series(1, size * 20)))
+		WHEN 5 THEN to_jsonb(repeat('\"/', size) || chr(8364) || chr(128512))
+		WHEN 6 THEN (SELECT coalesce(jsonb_agg(pg_temp.random_value(depth - 1)), '[]')
+			FROM generate_series(1, size))
+		ELSE (SELECT coalesce(jsonb_object_agg(i || chr(i) || '"', pg_temp.random_value(depth - 1)), '{}')
+			FROM generate_series(1, size) i)
+	END;
+END $$ LANGUAGE plpgsql;
+SELECT value, pg_temp.fits(pg_temp.padded(value, 1048576)) AS fits,
+	pg_temp.fits(pg_temp.padded(value, 1048577)) AS one_more_fits
+FROM (VALUES ('null'), ('true'), ('false'), ('0'), ('-1.50'), ('1e-10'), ('-12e20'), ('""'),
+	('"\u0001\u001f\u007f\b\f\n\r\t\"\\/"'), ('[]'), ('{}'), ('[[], {}, [1, [2]]]'),
+	('{"a": {"b\n": [1, "2", {}], "c": []}, "d": null}')) AS v(text), CAST(text AS jsonb) AS value;
+SELECT CASE WHEN NOT fits OR one_more_fits THEN value END AS wrong, count(*)
+FROM (SELECT value, pg_temp.fits(pg_temp.padded(value, 1048576)) AS fits,
+		pg_temp.fits(pg_temp.padded(value, 1048577)) AS one_more_fits
+	FROM (SELECT pg_temp.random_value(4) AS value FROM generate_series(1, 300) OFFSET 0) v) m
+GROUP BY 1;
+-- A value alone has no brackets.
+SELECT pg_temp.fits(to_jsonb(repeat(E'\n', 524287))) AS fits,
+	pg_temp.fits(to_jsonb(repeat(E'\n', 524287) || 'a')) AS one_more_fits;
+SELECT outbox_enqueue('t', pg_temp.padded('1', 1048576)) > 0 AS position;
+SELECT outbox_enqueue('t', pg_temp.padded('1', 1048577));
+INSERT INTO outbox_log (topic, payload) VALUES ('t', pg_temp.padded('1', 1048576));
+INSERT INTO outbox_log (topic, payload) VALUES ('t', pg_temp.padded('1', 1048577));
+RESET idempotency.outbox_payload_max;
 
 -- The limit of payloads is a setting.
 SET idempotency.outbox_payload_max = '32MB';

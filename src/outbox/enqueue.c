@@ -20,7 +20,6 @@
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "tcop/utility.h"
-#include "utils/jsonb.h"
 #include "utils/rel.h"
 #include "utils/timestamp.h"
 #include "utils/xid8.h"
@@ -31,6 +30,7 @@
 #include "base/ring.h"
 #include "base/settings.h"
 #include "outbox/header.h"
+#include "outbox/payload.h"
 #include "outbox/register.h"
 
 #define OUTBOX_NAME_MAX 255		/* bytes of a topic, key or type */
@@ -111,43 +111,42 @@ enqueue_check_name(FunctionCallInfo fcinfo, int arg, const char *name)
 	enqueue_check_encoding(VARDATA_ANY(value), length);
 }
 
-static Size
-enqueue_payload_max(void)
-{
-	return (Size) settings_outbox_payload_max_mb * 1024 * 1024;
-}
-
+/*
+ * A relay sends the text, which numbers can make much larger than the payload
+ * itself.  One that is so small that this cannot matter is not measured.
+ */
 static void
-enqueue_check_payload_size(Size size, const char *form)
+enqueue_check_payload_size(FunctionCallInfo fcinfo, int arg)
 {
-	Size		limit = enqueue_payload_max();
+	Size		size = toast_raw_datum_size(PG_GETARG_DATUM(arg));
+	Size		limit = (Size) settings_outbox_payload_max_mb * 1024 * 1024;
 
 	if (size > limit)
 		ereport(ERROR,
 				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
 				 errmsg("payload is too large"),
-				 errdetail("It has %zu bytes as %s; idempotency.outbox_payload_max is %zu.",
-						   size, form, limit)));
+				 errdetail("It has %zu bytes as jsonb; idempotency.outbox_payload_max is %zu.",
+						   size, limit)));
+	if (size * OUTBOX_PAYLOAD_GROWTH_MAX > limit &&
+		!payload_text_fits(PG_GETARG_JSONB_P(arg), limit))
+		ereport(ERROR,
+				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+				 errmsg("payload is too large"),
+				 errdetail("It has more bytes as text than idempotency.outbox_payload_max, which is %zu.",
+						   limit)));
 }
 
-/*
- * A relay sends the text, which numbers can make much larger than the payload
- * itself.  One that is so small that this cannot matter is not made text here.
- */
 static void
 enqueue_check_payload(FunctionCallInfo fcinfo, int arg)
 {
-	Size		size = toast_raw_datum_size(PG_GETARG_DATUM(arg));
 	Jsonb	   *payload;
 	char	   *text;
 
-	enqueue_check_payload_size(size, "jsonb");
-	if (size * OUTBOX_PAYLOAD_GROWTH_MAX <= enqueue_payload_max() &&
-		GetDatabaseEncoding() == PG_UTF8)
+	enqueue_check_payload_size(fcinfo, arg);
+	if (GetDatabaseEncoding() == PG_UTF8)
 		return;
 	payload = PG_GETARG_JSONB_P(arg);
 	text = JsonbToCString(NULL, &payload->root, VARSIZE(payload));
-	enqueue_check_payload_size(strlen(text), "text");
 	enqueue_check_encoding(text, strlen(text));
 	pfree(text);
 }

@@ -20,6 +20,7 @@
 
 #include "base/query.h"
 #include "base/settings.h"
+#include "outbox/payload.h"
 #include "outbox/reader.h"
 
 /*
@@ -40,10 +41,10 @@
 
 /*
  * Headers of the event replace those of the subscription, in whatever case.  The
- * payload is made text by the query, so that what this takes is freed with it.
+ * payload stays jsonb: its text has to be measured before it is made.
  */
 #define EVENT_COLUMNS \
-	"SELECT e.position, e.key, coalesce(e.type, e.topic), e.payload::text," \
+	"SELECT e.position, e.key, coalesce(e.type, e.topic), e.payload," \
 	" CASE WHEN s.headers IS NOT NULL OR e.headers IS NOT NULL THEN" \
 	"  ARRAY(SELECT DISTINCT ON (lower(h.key)) h.key || ': ' || h.value FROM (" \
 	"   SELECT 1, * FROM jsonb_each_text(CASE WHEN jsonb_typeof(e.headers) = 'object' THEN e.headers END)" \
@@ -165,17 +166,52 @@ reader_microseconds(uint64 row, int column)
 		(uint64) (POSTGRES_EPOCH_JDATE - UNIX_EPOCH_JDATE) * USECS_PER_DAY;
 }
 
+/*
+ * The text of a payload in UTF-8, or NULL if there is none or it is too large.
+ * What making it takes is freed.
+ */
+static char *
+reader_payload(uint64 row, int column, bool *too_large)
+{
+	const Size	limit = (Size) SETTINGS_OUTBOX_PAYLOAD_MAX_MB * 1024 * 1024;
+	bool		isnull;
+	Datum		value = query_datum(row, column, &isnull);
+	MemoryContext scratch;
+	MemoryContext old;
+	Jsonb	   *payload;
+	char	   *text = NULL;
+
+	*too_large = false;
+	if (isnull)
+		return NULL;
+	scratch = AllocSetContextCreate(CurrentMemoryContext, "idempotency payload",
+									ALLOCSET_DEFAULT_SIZES);
+	old = MemoryContextSwitchTo(scratch);
+	payload = DatumGetJsonbP(value);
+	if (payload_text_fits(payload, limit))
+	{
+		text = JsonbToCString(NULL, &payload->root, VARSIZE(payload));
+		text = pg_server_to_any(text, strlen(text), PG_UTF8);
+	}
+	MemoryContextSwitchTo(old);
+	*too_large = text == NULL || strlen(text) > limit;
+	text = *too_large ? NULL : pstrdup(text);
+	MemoryContextDelete(scratch);
+	return text;
+}
+
 static OutboxEvent
 reader_event(uint64 row)
 {
 	OutboxEvent event;
+	bool		too_large;
 	bool		isnull;
 
 	event.position = query_int64(row, 1);
 	event.key = query_text(row, 2);
 	event.wire_key = reader_utf8_text(row, 2);
 	event.type = reader_utf8_text(row, 3);
-	event.payload = reader_utf8_text(row, 4);
+	event.payload = reader_payload(row, 4, &too_large);
 	event.headers = reader_text_list(row, 5);
 	event.created_at = query_text(row, 6);
 	event.created_us = reader_microseconds(row, 7);
@@ -186,8 +222,7 @@ reader_event(uint64 row)
 	event.blocked = DatumGetBool(query_datum(row, 11, &isnull)) && event.in_order;
 	event.attempts = DatumGetInt32(query_datum(row, 12, &isnull));
 	event.attempts = Min(Max(event.attempts, 0), OUTBOX_ATTEMPTS_MAX);
-	if (event.payload != NULL &&
-		strlen(event.payload) / (1024 * 1024) > SETTINGS_OUTBOX_PAYLOAD_MAX_MB)
+	if (too_large)
 		event.wrong = "the payload is too large";
 	return event;
 }

@@ -73,6 +73,36 @@ for my $what (sort keys %large)
 		"$what is refused");
 }
 
+# Rows of version 0.2.0, which measured the jsonb only: more text than a relay
+# sends, and more than there can be.
+my $checks = $node->safe_psql('postgres', q(
+	SELECT string_agg(format('ALTER TABLE %s DROP CONSTRAINT %I', conrelid::regclass, conname), '; ')
+	FROM pg_constraint
+	WHERE conrelid::regclass::text ~ '^outbox_log_' AND pg_get_constraintdef(oid) ~ 'outbox_check_event'));
+$node->safe_psql('postgres', $checks);
+my $segment = $node->safe_psql('postgres', q(
+	SELECT outbox_enqueue('segment', '{}');
+	SELECT tableoid::regclass FROM (
+		SELECT tableoid, position FROM outbox_log_0
+		UNION ALL SELECT tableoid, position FROM outbox_log_1
+		UNION ALL SELECT tableoid, position FROM outbox_log_2) e
+	ORDER BY position DESC LIMIT 1)) =~ s/.*\n//sr;
+subscribe($node, $receiver, '/ok/oversized', topics => q('{oversized}'), retry_schedule => "'{0 s}'");
+for my $numbers (3000, 20000)
+{
+	survives('postgres', "$numbers long numbers that are in the log", 'SET client_min_messages = error',
+		qq(BEGIN;
+		SELECT outbox_enqueue('oversized', '{}') AS position \\gset
+		UPDATE $segment SET payload = ('[' || repeat('1e131071,', $numbers) || '1]')::jsonb
+			WHERE position = :position;
+		COMMIT));
+	is($node->safe_psql('postgres', q(
+			SELECT last_error, count(*) FROM outbox_dead WHERE subscription = 'oversized' GROUP BY 1)),
+		'the payload is too large|' . ($numbers == 3000 ? 1 : 2), 'are dead letters');
+}
+is(scalar($receiver->requests('oversized')), 0, 'and nothing of them is sent');
+$node->safe_psql('postgres', q(SELECT outbox_unsubscribe('oversized')));
+
 # What an owner has written into the table by hand, after he has dropped the
 # constraint that keeps it out.
 is(error_code($node, 'postgres', "UPDATE outbox_subscription SET secret = 'whsec_none'"), '22023',
