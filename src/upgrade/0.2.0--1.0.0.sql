@@ -152,6 +152,18 @@ ALTER TABLE outbox_delivery
 		AND pg_catalog.isfinite(due_at) IS NOT FALSE AND pg_catalog.isfinite(last_at) IS NOT FALSE),
 	ADD CONSTRAINT outbox_delivery_event_check CHECK (CASE WHEN state <> 'dead' THEN
 		outbox_check_event(topic, 'null', key, type, headers, NULL) ELSE true END);
+-- Somebody may have added a primary key: logical replication of updates asks for one.
+DO $$
+DECLARE
+	added name;
+BEGIN
+	SELECT conname INTO added FROM pg_catalog.pg_constraint
+	WHERE conrelid = 'outbox_attempt'::pg_catalog.regclass AND contype = 'p';
+	IF FOUND THEN
+		EXECUTE pg_catalog.format('ALTER TABLE outbox_attempt DROP CONSTRAINT %I', added);
+	END IF;
+END
+$$;
 ALTER TABLE outbox_attempt
 	ADD PRIMARY KEY (subscription, position, attempt, at),
 	ADD CONSTRAINT outbox_attempt_number_check CHECK (attempt > 0 AND duration_ms >= 0),

@@ -126,7 +126,8 @@ wait_until($node, q(SELECT count(*) < 20 FROM stock_log WHERE sku = 'kept'), 'an
 sql('CREATE DATABASE elsewhere');
 $node->safe_psql('elsewhere', q(
 	CREATE SCHEMA "Odd schema";
-	CREATE EXTENSION idempotency SCHEMA "Odd schema" VERSION ') . OLD . q('));
+	CREATE EXTENSION idempotency SCHEMA "Odd schema" VERSION ') . OLD . q(';
+	ALTER TABLE "Odd schema".outbox_attempt ADD CONSTRAINT by_hand PRIMARY KEY (subscription, position, attempt, at)));
 # As pg_restore --disable-triggers leaves them.
 $node->safe_psql('elsewhere', q(
 	SET search_path = "Odd schema";
