@@ -169,21 +169,18 @@ COMMENT ON FUNCTION idempotency_is_quiet(xid8) IS
  */
 
 CREATE FUNCTION idempotency_triggers(tables regclass[])
-RETURNS TABLE ("table" regclass, name text, events text, level text, function text)
+RETURNS TABLE ("table" regclass, name text)
 LANGUAGE sql STABLE PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
 AS $$
-	SELECT c.oid::regclass, w.name, w.events, w.level, w.function
+	SELECT c.oid::regclass, w.name
 	FROM pg_class c
-	JOIN (VALUES
-		('idem_key', 'idem_key_redirect', 'INSERT', 'ROW', '@extschema@.idem_key_redirect()'),
-		('stock', 'stock_guard', 'INSERT OR UPDATE OR DELETE', 'ROW', '@extschema@.stock_guard()'),
-		('stock', 'stock_guard_truncate', 'TRUNCATE', 'STATEMENT', '@extschema@.stock_guard()'))
-		w(prefix, name, events, level, function) ON starts_with(c.relname, w.prefix)
+	JOIN (VALUES ('idem_key', 'idem_key_redirect'), ('stock', 'stock_guard'), ('stock', 'stock_guard_truncate'))
+		w(prefix, name) ON starts_with(c.relname, w.prefix)
 	WHERE c.oid = ANY (tables::oid[])
 $$;
 COMMENT ON FUNCTION idempotency_triggers(regclass[]) IS
-	'Internal: our triggers on tables, as they have to be.';
+	'Internal: the triggers that our tables have to have.';
 
 CREATE FUNCTION idempotency_trigger_state(tables regclass[])
 RETURNS "char"
@@ -231,8 +228,14 @@ DECLARE
 BEGIN
 	FOR wanted IN SELECT w.* FROM @extschema@.idempotency_triggers(tables) w ORDER BY w.table, w.name LOOP
 		IF NOT EXISTS (SELECT FROM pg_trigger t WHERE t.tgrelid = wanted.table AND t.tgname = wanted.name) THEN
-			EXECUTE format('CREATE TRIGGER %I BEFORE %s ON %s FOR EACH %s EXECUTE FUNCTION %s',
-				wanted.name, wanted.events, wanted.table, wanted.level, wanted.function);
+			EXECUTE format(CASE wanted.name
+				WHEN 'idem_key_redirect' THEN 'CREATE TRIGGER idem_key_redirect BEFORE INSERT ON %s
+					FOR EACH ROW EXECUTE FUNCTION @extschema@.idem_key_redirect()'
+				WHEN 'stock_guard' THEN 'CREATE TRIGGER stock_guard BEFORE INSERT OR UPDATE OR DELETE ON %s
+					FOR EACH ROW EXECUTE FUNCTION @extschema@.stock_guard()'
+				WHEN 'stock_guard_truncate' THEN 'CREATE TRIGGER stock_guard_truncate BEFORE TRUNCATE ON %s
+					FOR EACH STATEMENT EXECUTE FUNCTION @extschema@.stock_guard()'
+				END, wanted.table);
 		END IF;
 		EXECUTE format('ALTER TABLE %s ENABLE ALWAYS TRIGGER %I', wanted.table, wanted.name);
 	END LOOP;
