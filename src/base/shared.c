@@ -467,7 +467,8 @@ shared_show_troubles(SharedDatabase *database, int relay,
 			shown[kept++] = shown[i];
 	}
 	count = Min(count, SHARED_TROUBLES_MAX - kept);
-	memcpy(shown + kept, troubles, count * sizeof(SharedTrouble));
+	for (int i = 0; i < count; i++)
+		shown[kept + i] = troubles[i];
 	database->trouble_count = kept + count;
 	SpinLockRelease(&database->mutex);
 }
