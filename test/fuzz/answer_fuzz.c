@@ -32,7 +32,8 @@ make_answer(int count, FuzzField head, FuzzField body)
 	FuzzField	answer = {palloc(head.length + ANSWER_MAX), head.length};
 
 	memcpy(answer.text, head.text, head.length);
-	for (int i = 0; i < count && answer.length + body.length < ANSWER_MAX; i++)
+	for (int i = 0; i < count && body.length > 0 &&
+		 answer.length + body.length < ANSWER_MAX; i++)
 	{
 		memcpy(answer.text + answer.length, body.text, body.length);
 		answer.length += body.length;
