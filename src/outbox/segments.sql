@@ -41,8 +41,8 @@ COMMENT ON FUNCTION outbox_lanes_behind(bigint) IS
 
 /*
  * Lanes cannot move back, and none can be added, until this is committed; after
- * that, not to before the segment's end. Whoever has rows in the segment and is
- * still open has it locked.
+ * that, not to before the segment's end. A transaction that has
+ * rows in the segment keeps it locked until it ends.
  */
 CREATE FUNCTION outbox_retire()
 RETURNS boolean

@@ -140,7 +140,7 @@ subscription_row(uint64 row)
 }
 
 /*
- * Of the rows of one subscription: is there one for each partition?  Nobody
+ * Checks that a subscription has one row for each partition.  Nobody
  * would read the events of a partition that has none.
  */
 static void

@@ -375,8 +375,8 @@ relay_share(const Relay *relay, int64 subscription)
 }
 
 /*
- * Is it time to try a lane that is stuck?  At once, if somebody has altered its
- * subscription; but what is to be settled before is so by the next pass.
+ * Whether to try a stuck lane now: after its pause, or at once if somebody
+ * altered its subscription.  The next pass settles what has to be settled first.
  */
 static bool
 relay_may_try(Relay *relay, Endpoint *endpoint,

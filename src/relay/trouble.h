@@ -23,7 +23,7 @@ typedef struct Trouble
 /* Is there any? */
 extern bool trouble_present(const Trouble *trouble);
 
-/* Is it too early for another try? */
+/* Whether it is too early for another try. */
 extern bool trouble_waits(const Trouble *trouble, TimestampTz now);
 
 /* A try has failed; returns whether this is another trouble than before. */

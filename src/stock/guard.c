@@ -10,8 +10,8 @@
  *
  * The compaction changes these tables too, though no sum: it says so.
  *
- * Who disables or enables the triggers is as alone, by a hook: the transactions
- * after that are refused (base/trigger.c), or find no counters.  While a table has
+ * A command that disables or enables the triggers is as alone, by a hook: later
+ * transactions are refused (base/trigger.c), or find no counters.  While a table has
  * another name, its triggers cannot be changed: nobody knows whom to keep out.
  */
 #include "postgres.h"
