@@ -18,6 +18,7 @@
 #define OUTBOX_RANGE_MAX 5000	/* positions that are looked through at once */
 #define OUTBOX_ATTEMPTS_MAX (PG_INT32_MAX - 1)	/* that are counted */
 #define OUTBOX_GRACE_MS 100		/* how long an open transaction is waited for */
+#define OUTBOX_ROW_LOCK_MS "100"	/* and one that has locked a row */
 
 /* What one look at log, register and transactions found, in that order. */
 typedef struct OutboxHorizon
@@ -154,6 +155,12 @@ extern TimestampTz outbox_next_due_at(OutboxLaneId id, Datum positions);
  */
 extern bool outbox_own_lane(OutboxLaneId id);
 extern void outbox_disown_lane(OutboxLaneId id);
+
+/*
+ * Begins to settle: rows that another transaction has locked are waited for only
+ * shortly, until the end of the transaction.
+ */
+extern void outbox_settle_begin(void);
 
 typedef enum OutboxLock
 {

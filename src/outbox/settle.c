@@ -15,6 +15,7 @@
 
 #include "catalog/pg_type.h"
 #include "utils/builtins.h"
+#include "utils/guc.h"
 #include "utils/xid8.h"
 
 #include "base/query.h"
@@ -40,6 +41,16 @@ static SavedQuery insert_attempt = {
 	" (subscription, position, attempt, at, duration_ms, status, error, answer)"
 	" VALUES ($1, $2, $3, clock_timestamp(), $4, $5, $6, $7)",
 	.types = {INT8OID, INT8OID, INT4OID, INT4OID, INT4OID, TEXTOID, TEXTOID}
+};
+
+/* What an INSERT, UPDATE or SELECT below would lock. */
+static SavedQuery lock_deliveries = {
+	.sql = "LOCK TABLE @extschema@.outbox_delivery, @extschema@.outbox_attempt"
+	" IN ROW EXCLUSIVE MODE"
+};
+
+static SavedQuery lock_log = {
+	.sql = "LOCK TABLE @extschema@.outbox_log IN ACCESS SHARE MODE"
 };
 
 static SavedQuery lock_lane = {
@@ -139,6 +150,20 @@ static SavedQuery set_working = {
 	" AND d.due_at > clock_timestamp()",
 	.types = {INT8OID}
 };
+
+/*
+ * A command that locks a whole table is waited for by every lane alike.  A row
+ * that somebody else has locked is its lane's business alone: after a short
+ * while that is an error, and others go on.
+ */
+void
+outbox_settle_begin(void)
+{
+	query_run(&lock_deliveries, NULL, NULL, false);
+	query_run(&lock_log, NULL, NULL, false);
+	(void) set_config_option("lock_timeout", OUTBOX_ROW_LOCK_MS, PGC_SUSET,
+							 PGC_S_SESSION, GUC_ACTION_LOCAL, true, 0, false);
+}
 
 OutboxLock
 outbox_lock_lane(OutboxLaneId id, int64 *position)

@@ -189,11 +189,19 @@ relay_show_troubles(Relay *relay)
 	relay->troubles_changed = false;
 }
 
+static const char *
+relay_error_text(const ErrorData *error)
+{
+	return error->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE ?
+		"another transaction has locked its rows" : error->message;
+}
+
 static void
 relay_settle_step(void *endpoints)
 {
 	ListCell   *cell;
 
+	outbox_settle_begin();
 	foreach(cell, (List *) endpoints)
 		endpoint_settle(lfirst(cell));
 }
@@ -221,7 +229,7 @@ relay_settle_together(Relay *relay, List *endpoints)
 				endpoint_settled(lfirst(cell));
 		}
 		else if (half == 0)
-			relay_note_trouble(relay, linitial(group), error->message,
+			relay_note_trouble(relay, linitial(group), relay_error_text(error),
 							   error->context);
 		else
 		{

@@ -108,6 +108,35 @@ $receiver->wait_for('dead', events => 8);
 is(scalar($receiver->requests('dead')), 8, 'and nothing was sent again');
 sql(q(SELECT outbox_unsubscribe('dead')));
 
+# --- rows that another transaction has locked
+
+subscribe($node, $receiver, '/fail/busy', topics => q('{busy}'), retry_schedule => q('{0 s,1 s,1 s,1 s}'));
+enqueue('busy', 1);
+wait_until($node, q(SELECT waiting = 1 FROM outbox_subscriptions WHERE name = 'busy'), 'an event waits');
+my $session = session($node);
+$session->query_safe('BEGIN; SELECT FROM outbox_delivery FOR UPDATE');
+is_stuck('busy', 'another transaction has locked its rows');
+others_are_served('a row that is locked');
+$session->query_safe('COMMIT');
+wait_until($node, q(SELECT dead = 1 AND state = 'active' FROM outbox_subscriptions WHERE name = 'busy'),
+	'when it is not, the subscription goes on');
+is(scalar($receiver->requests('busy')), 4, 'and sends as often as its schedule says');
+# A lock on the table keeps all waiting, and none is stuck.
+enqueue('busy', 2);
+wait_until($node, q(SELECT waiting = 1 FROM outbox_subscriptions WHERE name = 'busy'), 'an event waits');
+$session->query_safe('BEGIN; LOCK TABLE outbox_delivery IN SHARE MODE');
+$receiver->wait_for('busy', requests => 6);
+enqueue('witness', ++$sent);
+wait_until($node, "SELECT count(*) = 1 FROM pg_locks WHERE relation = 'outbox_delivery'::regclass AND NOT granted AND pid = $relay",
+	'the relay waits for a table');
+sql('SELECT pg_sleep(0.5)');
+is(sql(q(SELECT count(*) FROM outbox_subscriptions WHERE state = 'stuck')), 0, 'and says of nobody that he is stuck');
+$session->query_safe('COMMIT');
+$session->quit;
+$receiver->wait_for('witness', events => $sent + 1);
+wait_until($node, q(SELECT dead = 2 AND state = 'active' FROM outbox_subscriptions WHERE name = 'busy'), 'then goes on');
+sql(q(SELECT outbox_unsubscribe('busy')));
+
 # --- rows that cannot be read
 
 # Whoever has the rights can drop what keeps such rows out.
