@@ -108,7 +108,9 @@ catalog_relation(Oid schema, const char *name)
 	Oid			relation = get_relname_relid(name, schema);
 
 	if (!OidIsValid(relation))
-		elog(ERROR, "relation \"%s\" of extension idempotency is missing", name);
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_TABLE),
+				 errmsg("relation \"%s\" of extension idempotency is missing", name)));
 	return relation;
 }
 
@@ -134,7 +136,9 @@ catalog_trigger_state(Oid table, const char *name)
 	char		state = '\0';
 
 	if (rel == NULL)
-		elog(ERROR, "a table of extension idempotency is missing");
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_TABLE),
+				 errmsg("a table of extension idempotency is missing")));
 	for (int i = 0; rel->trigdesc != NULL && i < rel->trigdesc->numtriggers; i++)
 	{
 		if (strcmp(rel->trigdesc->triggers[i].tgname, name) == 0)
@@ -179,7 +183,9 @@ catalog_function(Oid schema, const char *name, const Oid *types, int count)
 
 	pfree(arguments);
 	if (!OidIsValid(function))
-		elog(ERROR, "function \"%s\" of extension idempotency is missing", name);
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_FUNCTION),
+				 errmsg("function \"%s\" of extension idempotency is missing", name)));
 	return function;
 }
 

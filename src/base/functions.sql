@@ -245,6 +245,39 @@ COMMENT ON FUNCTION idempotency_enable_triggers(regclass[]) IS
 	'Internal: makes our triggers on tables fire always, and anew those that are missing.';
 
 /*
+ * A restore of data alone sets sequences as they were in the dump, also where
+ * they had gone on since. Only one that is behind is set, so that none goes back
+ * beside another session. A value that leaves no numbers after it is nobody's
+ * doing but a hand's.
+ */
+CREATE FUNCTION idempotency_raise_sequences()
+RETURNS void
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE COST 10000
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	each record;
+	used bigint;
+BEGIN
+	FOR each IN
+		SELECT * FROM (VALUES
+			('idem_token_seq', 'token', '{idem_key_0,idem_key_1,idem_key_2}'::text[]),
+			('outbox_subscription_id_seq', 'id', '{outbox_subscription}'),
+			('outbox_position_seq', 'position', '{outbox_log,outbox_delivery,outbox_attempt}'),
+			('stock_log_id_seq', 'id', '{stock_history}')) list (sequence, number, tables)
+	LOOP
+		SELECT string_agg(format('SELECT max(%I) AS number FROM @extschema@.%I WHERE %1$I <= $1', each.number, name), ' UNION ALL ')
+			INTO STRICT each.number FROM unnest(each.tables) name;
+		EXECUTE 'SELECT max(number) FROM (' || each.number || ') t' INTO used USING bigint '1' << 62;
+		EXECUTE format('SELECT setval(%L, $1) FROM @extschema@.%I WHERE (last_value, is_called) < ($1, true)',
+			'@extschema@.' || quote_ident(each.sequence), each.sequence) USING used;
+	END LOOP;
+END
+$$;
+COMMENT ON FUNCTION idempotency_raise_sequences() IS
+	'Internal: sets sequences that are behind the numbers in our tables.';
+
+/*
  * All locks, or none and another try: somebody who has one of the tables may be
  * waiting for another. Stock comes first, since its repair is short.
  */
@@ -256,6 +289,7 @@ AS $$
 DECLARE
 	until CONSTANT timestamptz := clock_timestamp() + interval '1 min';
 BEGIN
+	PERFORM @extschema@.idempotency_raise_sequences();
 	WHILE clock_timestamp() < until LOOP
 		BEGIN
 			PERFORM @extschema@.stock_repair(true);
@@ -270,4 +304,4 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION idempotency_repair() IS
-	'For the owner: puts keys and stock right after triggers were disabled, as by pg_restore --disable-triggers, and enables these.';
+	'For the owner: puts keys, stock and sequences right after data was restored alone, as by pg_restore --data-only, and enables triggers.';

@@ -238,10 +238,9 @@ book_close_ranks(BookLines *lines)
 }
 
 /*
- * What may have rows of a reservation: the log, and the history.  A row moves
- * from the log to a table of the history: who looks in this order cannot miss
- * it.  All tables of the history are looked at: one that is not in use may have
- * rows that a restore has brought.
+ * What may have rows of a reservation: the log, which is the first, and the
+ * history.  All tables of the history are looked at: one that is not in use may
+ * have rows that a restore has brought.
  */
 static Oid
 book_table(int number)
@@ -283,33 +282,42 @@ book_scan(Oid oid, const text *reservation, Snapshot snapshot, BookLines *lines)
 	return count;
 }
 
-bool
-book_is_settled(const text *reservation)
+/*
+ * Looks through all tables from one on.  A single snapshot shows a row that is
+ * being moved in one of them.
+ */
+static int
+book_scan_from(int first, const text *reservation, BookLines *lines)
 {
-	int			found = 0;
+	Snapshot	latest = RegisterSnapshot(GetLatestSnapshot());
+	int			count = 0;
 
-	for (int i = 0; i < BOOK_TABLES && found == 0; i++)
-	{
-		SnapshotData dirty;
-
-		InitDirtySnapshot(dirty);
-		found = book_scan(book_table(i), reservation, &dirty, NULL);
-	}
-	return found > 0;
+	for (int i = first; i < BOOK_TABLES; i++)
+		count += book_scan(book_table(i), reservation, latest, lines);
+	UnregisterSnapshot(latest);
+	return count;
 }
 
 /*
- * One snapshot for all: it shows each row in one of the tables.
+ * What is not committed counts, too; it can be in the log only.  A row that has
+ * left the log before we look is in the history for the snapshot taken then.
  */
+bool
+book_is_settled(const text *reservation)
+{
+	SnapshotData dirty;
+
+	InitDirtySnapshot(dirty);
+	return book_scan(book_table(0), reservation, &dirty, NULL) > 0 ||
+		book_scan_from(1, reservation, NULL) > 0;
+}
+
 BookLines
 book_read(const text *reservation)
 {
 	BookLines	lines = {.line = palloc(sizeof(BookLine))};
-	Snapshot	latest = RegisterSnapshot(GetLatestSnapshot());
 
-	for (int i = 0; i < BOOK_TABLES; i++)
-		(void) book_scan(book_table(i), reservation, latest, &lines);
-	UnregisterSnapshot(latest);
+	(void) book_scan_from(0, reservation, &lines);
 	book_close_ranks(&lines);
 	return lines;
 }

@@ -79,6 +79,7 @@ function idempotency_horizon(regclass): owner
 function idempotency_is_quiet(xid8): owner
 function idempotency_may_repair(regclass[],boolean): owner
 function idempotency_next_xid(): owner
+function idempotency_raise_sequences(): owner
 function idempotency_refuse_trigger(text): owner
 function idempotency_repair(): owner
 function idempotency_require_preload(text): owner
