@@ -108,6 +108,18 @@ $receiver->wait_for('dead', events => 8);
 is(scalar($receiver->requests('dead')), 8, 'and nothing was sent again');
 sql(q(SELECT outbox_unsubscribe('dead')));
 
+# Also where it is a lane that has nothing to send.
+subscribe($node, $receiver, '/ok/twins', topics => q('{twins}'), partitions => 2);
+my $twins = sql(q(SELECT id FROM outbox_subscription WHERE name = 'twins'));
+sql("BEGIN; UPDATE outbox_lane SET position = position - lane WHERE subscription = $twins;
+	ALTER TABLE outbox_lane ADD CONSTRAINT bad EXCLUDE USING btree (position WITH =) WHERE (subscription = $twins) DEFERRABLE INITIALLY DEFERRED;
+	COMMIT; SELECT outbox_wake()");
+is_stuck('twins', 'conflicting key value violates exclusion constraint "bad"');
+others_are_served('a constraint that is deferred, of a lane that only moves on');
+sql('ALTER TABLE outbox_lane DROP CONSTRAINT bad');
+is_served('twins', 'without it');
+sql(q(SELECT outbox_unsubscribe('twins')));
+
 # --- rows that another transaction has locked
 
 subscribe($node, $receiver, '/fail/busy', topics => q('{busy}'), retry_schedule => q('{0 s,1 s,1 s,1 s}'));
@@ -245,6 +257,7 @@ for my $bad ([ headers => q('[1]') ], [ headers => q('"a"') ], [ created_at => q
 }
 is(scalar($receiver->requests('broken')), 0, 'and was not sent');
 others_are_served('dead events');
+unlike(slurp_file($node->logfile), qr/subscription "witness" is stuck/, 'nobody else is blamed');
 unlike(slurp_file($node->logfile), qr/was terminated by signal/, 'no process has crashed');
 
 done_testing();
