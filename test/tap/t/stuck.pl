@@ -80,7 +80,10 @@ sub is_served
 sql('CREATE SEQUENCE tries');
 sql("ALTER TABLE outbox_lane ADD CONSTRAINT bad CHECK (subscription <> $shop OR nextval('tries') < 0) NOT VALID");
 my $log_start = -s $node->logfile;
-enqueue('shop', $_) for 1 .. 3;
+# In one transaction, so that both are to be settled at once.
+$sent++;
+sql(qq(SELECT outbox_enqueue('witness', '{"n": $sent}'), outbox_enqueue('shop', '{"n": 1}'),
+	outbox_enqueue('shop', '{"n": 2}'), outbox_enqueue('shop', '{"n": 3}')));
 $receiver->wait_for('shop', events => 2);
 is_stuck('shop', 'new row for relation "outbox_lane" violates check constraint "bad"');
 others_are_served('a constraint');
