@@ -48,7 +48,8 @@ shared_init_database(SharedDatabase *entry)
 {
 	memset(entry, 0, sizeof(SharedDatabase));
 	SpinLockInit(&entry->mutex);
-	pg_atomic_init_u64(&entry->max_position, 0);
+	for (int i = 0; i < SHARED_SEQUENCES; i++)
+		pg_atomic_init_u64(&entry->highest[i], 0);
 	pg_atomic_init_u64(&entry->ends, 0);
 	pg_atomic_init_u64(&entry->async_begun, 0);
 	pg_atomic_init_u64(&entry->async_ended, 0);
@@ -173,16 +174,24 @@ shared_my_database(void)
 	return my_database;
 }
 
-void
-shared_count(SharedCounter counter, uint64 count)
+SharedDatabase *
+shared_known_database(void)
 {
 	static bool asked = false;	/* to ask again each time would cost too much */
 
 	if (!asked)
 		(void) shared_find_my_database();
 	asked = true;
-	if (my_database != NULL)
-		pg_atomic_fetch_add_u64(&my_database->counters[counter], count);
+	return my_database;
+}
+
+void
+shared_count(SharedCounter counter, uint64 count)
+{
+	SharedDatabase *database = shared_known_database();
+
+	if (database != NULL)
+		pg_atomic_fetch_add_u64(&database->counters[counter], count);
 }
 
 void

@@ -48,6 +48,15 @@ typedef struct SharedRelay
 	SharedFlight flights[SHARED_FLIGHTS_MAX];
 } SharedRelay;
 
+/* Whose numbers must not repeat. */
+typedef enum SharedSequence
+{
+	SHARED_TOKENS,
+	SHARED_POSITIONS,
+	SHARED_STOCK_LOG,
+	SHARED_SEQUENCES
+} SharedSequence;
+
 /* What is counted of claims. */
 typedef enum SharedCounter
 {
@@ -80,10 +89,10 @@ typedef struct SharedDatabase
 	SharedRelay relays[SHARED_RELAYS_MAX];
 	int			trouble_count;
 	SharedTrouble troubles[SHARED_TROUBLES_MAX];
-	Oid			sequence;		/* whose positions max_position is about */
+	Oid			sequences[SHARED_SEQUENCES];	/* that highest is about */
 
-	/* A hint, never above what the sequence has handed out. */
-	pg_atomic_uint64 max_position;
+	/* What sequences have handed out; never above that. */
+	pg_atomic_uint64 highest[SHARED_SEQUENCES];
 	/* How many enqueuing transactions have ended, and other news. */
 	pg_atomic_uint64 ends;
 	/* Of them, those that commit without waiting for the disk. */
@@ -127,6 +136,9 @@ extern SharedDatabase *shared_database(Oid database);
  */
 extern SharedDatabase *shared_my_database(void);
 extern SharedDatabase *shared_find_my_database(void);
+
+/* As the second, but looks once in a session's life. */
+extern SharedDatabase *shared_known_database(void);
 
 /* Adds to a counter of this session's database, if there is a place for it. */
 extern void shared_count(SharedCounter counter, uint64 count);

@@ -251,7 +251,6 @@ BEGIN
 	IF NOT @extschema@.idempotency_may_repair(tables, by_hand) THEN
 		RETURN false;
 	END IF;
-	PERFORM @extschema@.idempotency_raise_sequences();
 	PERFORM pg_current_xact_id();
 	current := tables[r.slot + 1] FROM @extschema@.idem_ring r WHERE r.state = 'current';
 	PERFORM @extschema@.idempotency_enable_triggers(tables);

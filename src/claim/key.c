@@ -16,7 +16,6 @@
 #include "access/tableam.h"
 #include "access/xact.h"
 #include "catalog/pg_collation.h"
-#include "commands/sequence.h"
 #include "common/int.h"
 #include "miscadmin.h"
 #include "tcop/utility.h"
@@ -28,6 +27,7 @@
 #include "base/catalog.h"
 #include "base/compat.h"
 #include "base/relation.h"
+#include "base/sequence.h"
 #include "base/trigger.h"
 #include "claim/key.h"
 
@@ -435,5 +435,5 @@ keys_replace(KeyRing *keys, const KeyName *name, const KeyRow *row)
 int64
 key_next_token(void)
 {
-	return nextval_internal(catalog_get()->idem_token_seq, false);
+	return sequence_next(SHARED_TOKENS, catalog_get()->idem_token_seq, 0);
 }

@@ -21,7 +21,6 @@
 #include "postgres.h"
 
 #include "access/xact.h"
-#include "commands/sequence.h"
 #include "miscadmin.h"
 #include "storage/ipc.h"
 #include "storage/lwlock.h"
@@ -31,6 +30,7 @@
 
 #include "base/catalog.h"
 #include "base/compat.h"
+#include "base/sequence.h"
 #include "base/shared.h"
 #include "outbox/register.h"
 
@@ -167,25 +167,6 @@ register_prepare_callback(void)
 	callback_registered = true;
 }
 
-/*
- * The hint about the highest position handed out.  It belongs to one sequence:
- * after DROP and CREATE EXTENSION it starts over.
- */
-static pg_atomic_uint64 *
-register_max_position(Oid sequence)
-{
-	SharedDatabase *database = shared_my_database();
-
-	SpinLockAcquire(&database->mutex);
-	if (database->sequence != sequence)
-	{
-		database->sequence = sequence;
-		pg_atomic_write_u64(&database->max_position, 0);
-	}
-	SpinLockRelease(&database->mutex);
-	return &database->max_position;
-}
-
 static void
 register_write_slot(FullTransactionId xid, int64 lo)
 {
@@ -209,45 +190,25 @@ static void
 register_enter(void)
 {
 	FullTransactionId xid;
-	pg_atomic_uint64 *max_position;
 
 	if (entered)
 		return;
 	register_prepare_callback();
 	xid = GetTopFullTransactionId();
-	max_position = register_max_position(catalog_get()->outbox_position_seq);
-	register_write_slot(xid, pg_atomic_read_u64(max_position) + 1);
+	register_write_slot(xid, 1 + sequence_highest(SHARED_POSITIONS,
+												  catalog_get()->outbox_position_seq));
 	pg_memory_barrier();		/* the slot stands before the position is taken */
 }
 
 /*
- * A position below the bound could be skipped by the relay.  That only happens
- * to a sequence that somebody has set back.
+ * A position below the bound could be skipped by the relay.
  */
 int64
 register_next_position(void)
 {
-	Oid			sequence = catalog_get()->outbox_position_seq;
-	pg_atomic_uint64 *max_position;
-	uint64		seen;
-	int64		position;
-
 	register_enter();
-	max_position = register_max_position(sequence);
-	position = nextval_internal(sequence, false);
-	if (position < lower_bound)
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("sequence outbox_position_seq was set back"),
-				 errdetail("It gave position %lld after %lld.",
-						   (long long) position, (long long) lower_bound - 1),
-				 errhint("Set it to %lld by setval().",
-						 (long long) lower_bound - 1)));
-	seen = pg_atomic_read_u64(max_position);
-	while (seen < (uint64) position &&
-		   !pg_atomic_compare_exchange_u64(max_position, &seen, position))
-		 /* seen was refreshed */ ;
-	return position;
+	return sequence_next(SHARED_POSITIONS, catalog_get()->outbox_position_seq,
+						 lower_bound - 1);
 }
 
 void

@@ -13,7 +13,6 @@
 #include "access/sysattr.h"
 #include "access/tableam.h"
 #include "access/xact.h"
-#include "commands/sequence.h"
 #include "common/int.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
@@ -24,6 +23,7 @@
 
 #include "base/catalog.h"
 #include "base/relation.h"
+#include "base/sequence.h"
 #include "stock/book.h"
 #include "stock/row.h"
 
@@ -75,7 +75,7 @@ book_store(TupleTableSlot *row, const BookEntry *entry, const StockLine *line,
 		   int order)
 {
 	const Catalog *catalog = catalog_get();
-	int64		id = nextval_internal(catalog->stock_log_id_seq, false);
+	int64		id = sequence_next(SHARED_STOCK_LOG, catalog->stock_log_id_seq, 0);
 	bool		settled = entry->reservation != NULL && entry->change != STOCK_RESERVE;
 	int			columns = row->tts_tupleDescriptor->natts;
 

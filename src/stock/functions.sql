@@ -195,7 +195,6 @@ BEGIN
 	IF NOT @extschema@.idempotency_may_repair(tables, by_hand) THEN
 		RETURN false;
 	END IF;
-	PERFORM @extschema@.idempotency_raise_sequences();
 	PERFORM @extschema@.idempotency_enable_triggers(tables);
 	RETURN true;
 EXCEPTION WHEN lock_not_available THEN

@@ -179,39 +179,40 @@ my $use = q(SELECT idem_claim('used ' || i), outbox_enqueue('used', '{}'), stock
 	SELECT outbox_subscribe('used-' || i, 'http://localhost:1/') FROM generate_series(1, 5) i);
 my $highest = q(SELECT max(token), (SELECT max(position) FROM outbox_log), (SELECT max(id) FROM stock_history),
 	(SELECT max(id) FROM outbox_subscription) FROM idem_key);
-my $sequences = q(SELECT nextval('idem_token_seq'), nextval('outbox_position_seq'), nextval('stock_log_id_seq'), nextval('outbox_subscription_id_seq'));
+my $sequences = join(', ', map { "(SELECT last_value FROM $_)" } qw(idem_token_seq outbox_position_seq stock_log_id_seq outbox_subscription_id_seq));
 
-sub are_behind
+# Which numbers are larger than the others?
+sub larger
 {
-	my ($numbers, $other) = @_;
-	my @other = split(/\|/, $other);
+	my ($numbers, $others) = @_;
+	my @others = split(/\|/, $others);
 
-	return join(' ', map { $_ <= shift @other ? 'yes' : 'no' } split(/\|/, $numbers));
+	return join(' ', map { $_ > shift @others ? 'yes' : 'no' } split(/\|/, $numbers));
 }
 
 for my $options ([], ['--disable-triggers'])
 {
-	command_ok([ 'pg_dump', '-Fc', '-f', $file, $node->connstr('there') ], "pg_dump before it is used");
+	command_ok([ 'pg_dump', '-Fc', '-f', $file, $node->connstr('there') ], 'pg_dump before it is used');
 	there($use);
 	my $used = there($highest);
 	IPC::Run::run([ 'pg_restore', '--data-only', @$options, '-d', $node->connstr('there'), $file ], '2>', \my $errors);
-	if (@$options)
-	{
-		isnt(answer($session, q(SELECT outcome FROM idem_claim('used 1'))), '', 'the sweeper has repaired keys');
-		isnt(answer($session, q(SELECT outcome FROM stock_reserve('used', 1, 'used'))), '', 'and stock');
-	}
-	else
-	{
-		is(are_behind(there(q(SELECT (SELECT last_value FROM idem_token_seq), (SELECT last_value FROM outbox_position_seq),
-			(SELECT last_value FROM stock_log_id_seq), (SELECT last_value FROM outbox_subscription_id_seq))), $used), 'yes yes yes yes',
-			'pg_restore --data-only sets sequences back');
-		there('SELECT idempotency_repair()');
-	}
-	is(are_behind($used, there($sequences)), 'yes yes yes yes', "@$options: no number is handed out twice");
-	there(q(SELECT outbox_unsubscribe(name) FROM outbox_subscription; SELECT idem_forget(key) FROM idem_key WHERE key ~ 'used'));
+	is(larger($used, there("SELECT $sequences")), 'yes yes yes yes', "pg_restore --data-only @$options sets sequences back");
+	isnt(answer($session, q(SELECT outcome FROM idem_claim('next'))), '', 'a key is claimed,');
+	isnt(answer($session, q(SELECT outbox_enqueue('used', '{}'))), '', 'an event enqueued');
+	isnt(answer($session, qq(SELECT stock_receive('used', 1), outcome FROM stock_reserve('used', 1, 'next @$options'))), '', 'and stock received');
+	like(larger(there($highest), $used), qr/^yes yes yes/, 'and their numbers are new');
+	there(q(SELECT outbox_unsubscribe(name) FROM outbox_subscription; SELECT idem_forget(key) FROM idem_key WHERE key ~ 'used|next';
+		SELECT stock_cancel(reservation) FROM stock_hold));
 }
+
+# A restart forgets what was handed out.
+there("$use; SELECT setval(s::regclass, 1) FROM unnest('{idem_token_seq,outbox_position_seq,stock_log_id_seq,outbox_subscription_id_seq}'::text[]) s");
+my $used = there($highest);
+$session->quit;
+$node->restart;
+there('SELECT idempotency_repair()');
+is(there("SELECT $sequences"), $used, 'the repair sets the sequences to what was used');
 there("SELECT setval('idem_token_seq', 1, false); DELETE FROM idem_key_0; DELETE FROM idem_key_1; DELETE FROM idem_key_2; SELECT idempotency_repair()");
 is(there('SELECT last_value, is_called FROM idem_token_seq'), '1|f', 'where nothing has a number none is skipped');
 
-$session->quit;
 done_testing();
