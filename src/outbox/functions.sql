@@ -335,6 +335,24 @@ $$;
 COMMENT ON FUNCTION outbox_check_ids(bigint[]) IS
 	'Internal: raises an error unless this is a list of positions.';
 
+/*
+ * A dead letter can be one that no constraint has kept out of the log.
+ */
+CREATE FUNCTION outbox_is_sendable(event outbox_delivery)
+RETURNS boolean
+LANGUAGE plpgsql STABLE PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+	RETURN isfinite(event.created_at)
+		AND @extschema@.outbox_check_event(event.topic, event.payload, event.key, event.type, event.headers, NULL);
+EXCEPTION WHEN OTHERS THEN
+	RETURN false;
+END
+$$;
+COMMENT ON FUNCTION outbox_is_sendable(outbox_delivery) IS
+	'Internal: could an event be delivered?';
+
 CREATE FUNCTION outbox_redrive(name text, ids bigint[] DEFAULT NULL)
 RETURNS bigint
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
@@ -357,7 +375,7 @@ BEGIN
 		FROM @extschema@.outbox_delivery d
 		JOIN @extschema@.outbox_subscription s ON s.id = d.subscription
 		WHERE s.id = subscription_id AND d.state = 'dead'
-			AND (ids IS NULL OR d.position = ANY (ids)))
+			AND (ids IS NULL OR d.position = ANY (ids)) AND @extschema@.outbox_is_sendable(d))
 	UPDATE @extschema@.outbox_delivery d
 	SET state = CASE WHEN c.in_order AND c.behind THEN 'parked' ELSE 'waiting' END,
 		blocks_key = c.in_order,
@@ -523,10 +541,10 @@ SELECT s.name,
 		WHEN s.state = 'active' AND t.trouble IS NOT NULL THEN 'stuck'
 		WHEN s.state = 'active' AND s.failing_since IS NOT NULL THEN 'failing'
 		ELSE s.state END AS state,
-	CASE WHEN h.at_home THEN coalesce(s.reason, t.trouble)
+	CASE WHEN h.at_home THEN coalesce(s.reason, CASE WHEN s.state = 'active' THEN t.trouble END)
 		ELSE 'a copy of another database: see outbox_adopt()' END AS reason,
 	s.partitions, l.position, q.last_value - l.position AS lag_events,
-	coalesce(clock_timestamp() - e.created_at, '0') AS lag,
+	coalesce(CASE WHEN isfinite(e.created_at) THEN clock_timestamp() - e.created_at END, '0') AS lag,
 	coalesce(w.in_flight, 0) AS in_flight, d.waiting, d.parked, d.dead, l.lost, l.delivered,
 	round(l.rate::numeric, 1) AS rate, s.failing_since,
 	f.last_at AS last_failed_at, f.last_status, f.last_error

@@ -26,9 +26,6 @@
 /*
  * Constraints keep such events out, but they can be dropped.
  */
-#define UNLESS(condition, column) \
-	" WHEN (" condition ") IS NOT TRUE THEN 'column \"" column "\" has no valid value'"
-
 #define WRONG_COLUMN \
 	" CASE" \
 	UNLESS("isfinite(e.created_at)", "created_at") \

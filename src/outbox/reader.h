@@ -20,6 +20,10 @@
 #define OUTBOX_GRACE_MS 100		/* how long an open transaction is waited for */
 #define OUTBOX_ROW_LOCK_MS "100"	/* and one that has locked a row */
 
+/* A branch of CASE that says which column of a row is not as it should be. */
+#define UNLESS(condition, column) \
+	" WHEN (" condition ") IS NOT TRUE THEN 'column \"" column "\" has no valid value'"
+
 /* What one look at log, register and transactions found, in that order. */
 typedef struct OutboxHorizon
 {

@@ -21,7 +21,10 @@
 #include "base/query.h"
 #include "outbox/reader.h"
 
-/* $4 to $9: state, blocks_key, attempts, delay or null, status, error. */
+/*
+ * $4 to $9: state, blocks_key, attempts, delay or null, status, error.  An event
+ * that is dead because a value of its is not valid gets one that can be stored.
+ */
 static SavedQuery insert_delivery = {
 	.sql = "INSERT INTO @extschema@.outbox_delivery"
 	" (subscription, lane, position, state, blocks_key, attempts, due_at, last_at,"
@@ -30,7 +33,8 @@ static SavedQuery insert_delivery = {
 	"  CASE WHEN $4 = 'waiting' THEN"
 	"   coalesce(clock_timestamp() + $7 * interval '1 ms', e.deliver_at) END,"
 	"  CASE WHEN $9 IS NOT NULL THEN clock_timestamp() END,"
-	"  $8, $9, e.created_at, e.topic, e.key, e.type, e.payload, e.headers"
+	"  $8, $9, CASE WHEN isfinite(e.created_at) THEN e.created_at ELSE clock_timestamp() END,"
+	"  coalesce(e.topic, ''), e.key, e.type, coalesce(e.payload, 'null'), e.headers"
 	" FROM @extschema@.outbox_log e WHERE e.position = $3"
 	" ON CONFLICT DO NOTHING",
 	.types = {INT8OID, INT4OID, INT8OID, TEXTOID, BOOLOID, INT4OID, INT8OID, INT4OID, TEXTOID}
@@ -44,9 +48,9 @@ static SavedQuery insert_attempt = {
 };
 
 /* What an INSERT, UPDATE or SELECT below would lock. */
-static SavedQuery lock_deliveries = {
-	.sql = "LOCK TABLE @extschema@.outbox_delivery, @extschema@.outbox_attempt"
-	" IN ROW EXCLUSIVE MODE"
+static SavedQuery lock_tables = {
+	.sql = "LOCK TABLE @extschema@.outbox_subscription, @extschema@.outbox_lane,"
+	" @extschema@.outbox_delivery, @extschema@.outbox_attempt IN ROW EXCLUSIVE MODE"
 };
 
 static SavedQuery lock_log = {
@@ -159,7 +163,7 @@ static SavedQuery set_working = {
 void
 outbox_settle_begin(void)
 {
-	query_run(&lock_deliveries, NULL, NULL, false);
+	query_run(&lock_tables, NULL, NULL, false);
 	query_run(&lock_log, NULL, NULL, false);
 	(void) set_config_option("lock_timeout", OUTBOX_ROW_LOCK_MS, PGC_SUSET,
 							 PGC_S_SESSION, GUC_ACTION_LOCAL, true, 0, false);

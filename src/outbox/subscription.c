@@ -18,9 +18,6 @@
  * Constraints keep such rows out, but they can be dropped.  What is wrong in one
  * row must not be an error, which would be one for all.
  */
-#define UNLESS(condition, column) \
-	" WHEN (" condition ") IS NOT TRUE THEN 'column \"" column "\" has no valid value'"
-
 #define WRONG_COLUMN \
 	" CASE" \
 	UNLESS("octet_length(s.name) BETWEEN 1 AND 255", "name") \
@@ -149,7 +146,7 @@ subscription_count_lanes(OutboxSubscription *rows, int count)
 	int			lanes = 0;
 
 	for (int i = 0; i < count; i++)
-		lanes += rows[i].id.number >= 0 && rows[i].id.number < rows[i].partitions;
+		lanes += rows[i].id.number == i && i < rows[i].partitions;
 	for (int i = 0; i < count; i++)
 	{
 		if (rows[i].wrong == NULL && lanes != rows[i].partitions)

@@ -150,7 +150,7 @@ endpoint_wants_events(const Endpoint *endpoint)
 		endpoint_can_take_events(endpoint);
 }
 
-static bool
+bool
 endpoint_can_settle(const Endpoint *endpoint)
 {
 	ListCell   *cell;
@@ -197,7 +197,12 @@ endpoint_next_timer(const Endpoint *endpoint)
 	TimestampTz next = endpoint->busy_until;
 
 	if (trouble_present(&endpoint->trouble))
-		return endpoint_earlier(next, endpoint->trouble.retry_at);
+	{
+		if (next != 0)
+			return next;
+		return endpoint->active || endpoint_can_settle(endpoint) ?
+			endpoint->trouble.retry_at : 0;
+	}
 	if (!endpoint->active || endpoint->draining)
 		return next;
 	if (!endpoint->breaker.open)

@@ -72,7 +72,10 @@ extern bool endpoint_is_idle(const Endpoint *endpoint);
 extern int	endpoint_in_flight(const Endpoint *endpoint);
 extern Size endpoint_bytes(const Endpoint *endpoint);
 
-/* Is there something that can be written down now? */
+/* Is there something that can be written down? */
+extern bool endpoint_can_settle(const Endpoint *endpoint);
+
+/* And is it time for that? */
 extern bool endpoint_is_to_settle(Endpoint *endpoint, TimestampTz now);
 
 /*

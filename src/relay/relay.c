@@ -105,10 +105,10 @@ relay_endpoint(Relay *relay, OutboxLaneId id)
 }
 
 /*
- * Has a subscription this trouble already, in another lane?
+ * Has a subscription this trouble in another lane, too?
  */
 static bool
-relay_knows_trouble(Relay *relay, const Endpoint *endpoint)
+relay_knows_trouble(Relay *relay, const Endpoint *endpoint, const char *text)
 {
 	ListCell   *cell;
 
@@ -118,7 +118,7 @@ relay_knows_trouble(Relay *relay, const Endpoint *endpoint)
 
 		if (other != endpoint &&
 			other->id.subscription == endpoint->id.subscription &&
-			strcmp(other->trouble.text, endpoint->trouble.text) == 0)
+			strcmp(other->trouble.text, text) == 0)
 			return true;
 	}
 	return false;
@@ -135,7 +135,7 @@ relay_note_trouble(Relay *relay, Endpoint *endpoint, const char *text,
 	if (!trouble_note(&endpoint->trouble, text, GetCurrentTimestamp()))
 		return;
 	relay->troubles_changed = true;
-	if (relay_knows_trouble(relay, endpoint))
+	if (relay_knows_trouble(relay, endpoint, endpoint->trouble.text))
 		return;
 	ereport(WARNING,
 			(errmsg("subscription \"%s\" is stuck: %s",
@@ -153,6 +153,8 @@ relay_end_trouble(Relay *relay, Endpoint *endpoint)
 	if (!trouble_end(&endpoint->trouble))
 		return;
 	relay->troubles_changed = true;
+	if (relay_knows_trouble(relay, endpoint, text))
+		return;
 	ereport(LOG,
 			(errmsg("subscription \"%s\" is not stuck any more: %s",
 					endpoint->name, text)));
@@ -208,7 +210,9 @@ relay_settle_step(void *endpoints)
 
 /*
  * Settles some lanes in one transaction.  If that fails, each half of them is
- * tried by itself, until the one that it is about is alone.
+ * tried by itself, until the one that it is about is alone.  Meanwhile no answer
+ * is taken: of N lanes, one whose rows are locked costs all of them the wait for
+ * a lock log2(N) times, and then once for each new try.
  */
 static void
 relay_settle_together(Relay *relay, List *endpoints)
@@ -384,7 +388,8 @@ relay_share(const Relay *relay, int64 subscription)
 
 /*
  * Whether to try a stuck lane now: after its pause, or at once if somebody
- * altered its subscription.  The next pass settles what has to be settled first.
+ * altered its subscription.  What has to be settled comes first; a pass that did
+ * not, or could not, reads nothing.
  */
 static bool
 relay_may_try(Relay *relay, Endpoint *endpoint,
@@ -395,7 +400,8 @@ relay_may_try(Relay *relay, Endpoint *endpoint,
 
 	endpoint->tried_version = subscription->version;
 	if (!trouble_waits(&endpoint->trouble, now))
-		return true;
+		return !trouble_present(&endpoint->trouble) ||
+			!endpoint_can_settle(endpoint);
 	if (altered)
 	{
 		trouble_hurry(&endpoint->trouble, now);

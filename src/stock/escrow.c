@@ -860,8 +860,7 @@ stock_count_compacted(PG_FUNCTION_ARGS)
 {
 	EscrowItem *item;
 
-	shared_require("stock");
-	item = escrow_pin_loaded(catalog_get()->stock_log, PG_GETARG_TEXT_PP(0));
+	item = escrow_pin_loaded(journal_begin(), PG_GETARG_TEXT_PP(0));
 	if (item == NULL)
 		PG_RETURN_VOID();
 	SpinLockAcquire(&item->mutex);

@@ -16,7 +16,7 @@ SELECT set_eq($$ SELECT name FROM function WHERE cost < 10000 $$, ARRAY[
 	'idempotency_refuse_trigger', 'idempotency_require_preload', 'idempotency_trigger_state', 'idempotency_triggers',
 	'outbox_check_endpoint', 'outbox_check_event', 'outbox_check_headers', 'outbox_check_ids', 'outbox_check_secret', 'outbox_check_subscription',
 	'outbox_check_subscription_row',
-	'outbox_check_url', 'outbox_flights', 'outbox_lane_number', 'outbox_lanes_behind', 'outbox_log_size',
+	'outbox_check_url', 'outbox_flights', 'outbox_is_sendable', 'outbox_lane_number', 'outbox_lanes_behind', 'outbox_log_size',
 	'outbox_milliseconds', 'outbox_rate', 'outbox_retired_to', 'outbox_same_origin', 'outbox_schedule_valid', 'outbox_secret_generate', 'outbox_signature',
 	'outbox_start_position', 'outbox_subscription_id', 'outbox_topic_matches', 'outbox_topics_valid', 'outbox_troubles',
 	'stock_check_sku', 'stock_counter', 'stock_counters', 'stock_crowded', 'stock_level', 'stock_lines', 'stock_verify'],

@@ -105,6 +105,7 @@ function outbox_enqueue(text,jsonb,text,text,jsonb,timestamp with time zone): ap
 function outbox_expire(integer): owner
 function outbox_expire_log(): owner
 function outbox_flights(): operator, watcher
+function outbox_is_sendable(outbox_delivery): owner
 function outbox_lane_number(text,bigint,integer): owner
 function outbox_lanes_behind(bigint): owner
 function outbox_log_insert(): owner

@@ -136,19 +136,22 @@ $session->query_safe('COMMIT');
 wait_until($node, q(SELECT dead = 1 AND state = 'active' FROM outbox_subscriptions WHERE name = 'busy'),
 	'when it is not, the subscription goes on');
 is(scalar($receiver->requests('busy')), 4, 'and sends as often as its schedule says');
+is(() = slurp_file($node->logfile, $log_start) =~ /subscription "busy" is stuck/g, 1, 'which was reported once');
 # A lock on the table keeps all waiting, and none is stuck.
 enqueue('busy', 2);
 wait_until($node, q(SELECT waiting = 1 FROM outbox_subscriptions WHERE name = 'busy'), 'an event waits');
-$session->query_safe('BEGIN; LOCK TABLE outbox_delivery IN SHARE MODE');
-$receiver->wait_for('busy', requests => 6);
-enqueue('witness', ++$sent);
-wait_until($node, "SELECT count(*) = 1 FROM pg_locks WHERE relation = 'outbox_delivery'::regclass AND NOT granted AND pid = $relay",
-	'the relay waits for a table');
-sql('SELECT pg_sleep(0.5)');
-is(sql(q(SELECT count(*) FROM outbox_subscriptions WHERE state = 'stuck')), 0, 'and says of nobody that he is stuck');
-$session->query_safe('COMMIT');
+for my $table (qw(outbox_delivery outbox_attempt outbox_lane outbox_subscription))
+{
+	$session->query_safe("BEGIN; LOCK TABLE $table IN SHARE MODE");
+	enqueue('witness', ++$sent);
+	wait_until($node, "SELECT count(*) = 1 FROM pg_locks WHERE relation = '$table'::regclass AND NOT granted AND pid = $relay",
+		"the relay waits for $table");
+	sql('SELECT pg_sleep(0.5)');
+	is(sql(q(SELECT count(*) FROM outbox_subscriptions WHERE state = 'stuck')), 0, 'and says that none is stuck');
+	$session->query_safe('COMMIT');
+	$receiver->wait_for('witness', events => $sent + 1);
+}
 $session->quit;
-$receiver->wait_for('witness', events => $sent + 1);
 wait_until($node, q(SELECT dead = 2 AND state = 'active' FROM outbox_subscriptions WHERE name = 'busy'), 'then goes on');
 sql(q(SELECT outbox_unsubscribe('busy')));
 
@@ -220,6 +223,22 @@ others_are_served('after all that');
 enqueue('shop', 4);
 $receiver->wait_for('shop', events => 5);
 is($receiver->distinct_numbers('shop'), '0 1 2 3 4', 'and nothing is lost');
+
+# --- one that is paused while a request is out
+
+subscribe($node, $receiver, '/hang/waits', topics => q('{waits}'), timeout => q('1 min'));
+enqueue('waits', 1);
+$receiver->wait_for('waits', requests => 1);
+sql(q(UPDATE outbox_subscription SET headers = '[1]' WHERE name = 'waits'; SELECT outbox_wake()));
+is_stuck('waits', sprintf($wrong, 'headers'));
+sql(q(SELECT outbox_pause('waits')));
+is(sql(q(SELECT state, reason IS NULL FROM outbox_subscriptions WHERE name = 'waits')), 'paused|t', 'is no longer called stuck');
+my $commits = q(SELECT sum(pg_stat_get_db_xact_commit(oid)) FROM pg_database WHERE datname = 'postgres');
+sql('SELECT pg_sleep(1.5)');
+my $before = sql($commits);
+sql('SELECT pg_sleep(1)');
+cmp_ok(sql($commits) - $before, '<', 200, 'and the relay does not try again and again');
+sql(q(SELECT outbox_unsubscribe('waits')));
 
 # --- numbers of attempts, and other values of exceptions
 

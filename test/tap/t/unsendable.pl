@@ -103,6 +103,25 @@ for my $numbers (3000, 20000)
 is(scalar($receiver->requests('oversized')), 0, 'and nothing of them is sent');
 $node->safe_psql('postgres', q(SELECT outbox_unsubscribe('oversized')));
 
+# Values that no dead letter can have either, and one that it can: the others are
+# sent again all the same.
+$node->safe_psql('postgres', join(';', map { "ALTER TABLE $segment ALTER $_ DROP NOT NULL" } qw(topic payload created_at))
+	. "; ALTER TABLE $segment DROP CONSTRAINT outbox_log_created_at_check");
+subscribe($node, $receiver, '/ok/invalid', topics => q('{invalid,*}'));
+for my $change ('payload = NULL', 'topic = NULL', 'created_at = NULL', q(created_at = 'infinity'), q(key = repeat('k', 300)))
+{
+	survives('postgres', "$change in the log", 'SET client_min_messages = error',
+		qq(BEGIN;
+		SELECT outbox_enqueue('invalid', '{}') AS position \\gset
+		UPDATE $segment SET $change WHERE position = :position;
+		SELECT count(lag) FROM outbox_subscriptions;
+		COMMIT));
+}
+is($node->safe_psql('postgres', q(SELECT string_agg(last_error, ', ' ORDER BY position) FROM outbox_dead WHERE subscription = 'invalid')),
+	join(', ', map { qq(column "$_" has no valid value) } qw(payload created_at created_at key)), 'are dead letters');
+is($node->safe_psql('postgres', q(SELECT outbox_redrive('invalid'))), '3', 'those that can be sent are sent again');
+is($node->safe_psql('postgres', q(SELECT outbox_discard('invalid'), outbox_unsubscribe('invalid'))), '1|', 'the other one can be discarded');
+
 # What an owner has written into the table by hand, after he has dropped the
 # constraint that keeps it out.
 is(error_code($node, 'postgres', "UPDATE outbox_subscription SET secret = 'whsec_none'"), '22023',
