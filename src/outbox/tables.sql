@@ -92,23 +92,26 @@ COMMENT ON FUNCTION outbox_check_endpoint(text, text, text, jsonb) IS
 	'Internal: raises an error unless events can be sent there, and be signed.';
 
 /*
- * A function, so that the message about a row that is not acceptable does not
- * quote it, with its secrets.
+ * A function, and the only constraint of the table, so that the message about a
+ * row that is not acceptable does not quote it, with its secrets.
  */
 CREATE FUNCTION outbox_check_subscription_row(
 	name text, url text, topics text[], secret text, old_secret text, headers jsonb, format text,
-	ordered boolean, max_in_flight integer, timeout interval, retry_schedule interval[], partitions integer)
+	ordered boolean, max_in_flight integer, timeout interval, retry_schedule interval[], partitions integer, state text)
 RETURNS boolean
 LANGUAGE plpgsql STABLE PARALLEL SAFE
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
+	IF state NOT IN ('active', 'paused', 'disabled') THEN
+		RAISE EXCEPTION 'state must be active, paused or disabled' USING ERRCODE = '22023';
+	END IF;
 	PERFORM @extschema@.outbox_check_subscription(name, topics, format,
 		max_in_flight, timeout, retry_schedule, 'latest', ordered, partitions);
 	RETURN @extschema@.outbox_check_endpoint(url, secret, old_secret, headers);
 END
 $$;
-COMMENT ON FUNCTION outbox_check_subscription_row(text, text, text[], text, text, jsonb, text, boolean, integer, interval, interval[], integer) IS
+COMMENT ON FUNCTION outbox_check_subscription_row(text, text, text[], text, text, jsonb, text, boolean, integer, interval, interval[], integer, text) IS
 	'Internal: raises an error unless the relay can serve such a subscription.';
 
 /*
@@ -125,20 +128,19 @@ CREATE TABLE outbox_subscription (
 	old_secret     text,
 	old_until      timestamptz,
 	headers        jsonb,
-	format         text NOT NULL CHECK (format IN ('standard', 'cloudevents')),
+	format         text NOT NULL,
 	ordered        boolean NOT NULL,
-	max_in_flight  integer NOT NULL CHECK (max_in_flight BETWEEN 1 AND 256),
+	max_in_flight  integer NOT NULL,
 	timeout        interval NOT NULL,
 	retry_schedule interval[] NOT NULL,
-	partitions     integer NOT NULL CHECK (partitions BETWEEN 1 AND 64),
-	state          text NOT NULL DEFAULT 'active'
-		CHECK (state IN ('active', 'paused', 'disabled')),
+	partitions     integer NOT NULL,
+	state          text NOT NULL DEFAULT 'active',
 	reason         text,
 	failing_since  timestamptz,
 	version        bigint NOT NULL DEFAULT 1,
 	created_at     timestamptz NOT NULL DEFAULT clock_timestamp(),
 	CONSTRAINT outbox_subscription_row_check CHECK (outbox_check_subscription_row(name, url, topics, secret, old_secret,
-		headers, format, ordered, max_in_flight, timeout, retry_schedule, partitions))
+		headers, format, ordered, max_in_flight, timeout, retry_schedule, partitions, state))
 );
 COMMENT ON TABLE outbox_subscription IS
 	'Who gets which events, where and how.  Holds secrets: for the owner only.';

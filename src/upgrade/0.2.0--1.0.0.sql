@@ -128,13 +128,17 @@ END
 $$;
 CREATE FUNCTION outbox_check_subscription_row(
 	name text, url text, topics text[], secret text, old_secret text, headers jsonb, format text,
-	ordered boolean, max_in_flight integer, timeout interval, retry_schedule interval[], partitions integer)
+	ordered boolean, max_in_flight integer, timeout interval, retry_schedule interval[], partitions integer, state text)
 RETURNS boolean
 LANGUAGE sql STABLE PARALLEL SAFE
 AS 'SELECT true';
 ALTER TABLE outbox_subscription
+	DROP CONSTRAINT outbox_subscription_format_check,
+	DROP CONSTRAINT outbox_subscription_max_in_flight_check,
+	DROP CONSTRAINT outbox_subscription_partitions_check,
+	DROP CONSTRAINT outbox_subscription_state_check,
 	ADD CONSTRAINT outbox_subscription_row_check CHECK (outbox_check_subscription_row(name, url, topics, secret, old_secret,
-		headers, format, ordered, max_in_flight, timeout, retry_schedule, partitions));
+		headers, format, ordered, max_in_flight, timeout, retry_schedule, partitions, state));
 ALTER TABLE outbox_lane
 	ADD CONSTRAINT outbox_lane_number_check CHECK (subscription > 0 AND lane BETWEEN 0 AND 63),
 	ADD CONSTRAINT outbox_lane_position_check CHECK (position >= 0),

@@ -97,7 +97,7 @@ function outbox_check_headers(jsonb): owner
 function outbox_check_ids(bigint[]): owner
 function outbox_check_secret(text): owner
 function outbox_check_subscription(text,text[],text,integer,interval,interval[],text,boolean,integer): owner
-function outbox_check_subscription_row(text,text,text[],text,text,jsonb,text,boolean,integer,interval,interval[],integer): owner
+function outbox_check_subscription_row(text,text,text[],text,text,jsonb,text,boolean,integer,interval,interval[],integer,text): owner
 function outbox_check_url(text): owner
 function outbox_delivery_deleted(): owner
 function outbox_discard(text,bigint[]): operator

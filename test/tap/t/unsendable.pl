@@ -126,6 +126,11 @@ is($node->safe_psql('postgres', q(SELECT outbox_discard('invalid'), outbox_unsub
 # constraint that keeps it out.
 is(error_code($node, 'postgres', "UPDATE outbox_subscription SET secret = 'whsec_none'"), '22023',
 	'a secret that cannot sign is refused');
+for my $change (q(secret = 'whsec_none'), q(format = 'x'), 'max_in_flight = 0', 'partitions = 0', q(state = 'x'), q(url = 'x'))
+{
+	my ($code, $out, $error) = $node->psql('postgres', "UPDATE outbox_subscription SET $change");
+	ok($code == 3 && $error =~ /ERROR/ && $error !~ /whsec_P/, "$change is refused, and no secret quoted");
+}
 $node->safe_psql('postgres', 'ALTER TABLE outbox_subscription DROP CONSTRAINT outbox_subscription_row_check');
 for my $broken (
 	[ 'secret', "secret = 'whsec_none'", "the subscription's secret cannot sign" ],
