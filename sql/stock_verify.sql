@@ -20,6 +20,14 @@ SELECT count(*) FROM generate_series(1, 10), LATERAL stock_verify('pot');
 SELECT sum(seq_tup_read + idx_tup_fetch) - :before_read < 500 AS few FROM pg_stat_xact_user_tables WHERE relname LIKE 'stock_%';
 ROLLBACK;
 
+-- And its counter alone.  Nor does the sweeper look at all counters.
+BEGIN;
+SET LOCAL track_functions = 'all';
+SELECT * FROM stock_verify('pot');
+SELECT stock_compact(10);
+SELECT funcname, calls FROM pg_stat_xact_user_functions WHERE funcname IN ('stock_counter', 'stock_counters', 'stock_crowded') ORDER BY funcname;
+ROLLBACK;
+
 -- A root record that is not what it should be.  Of the transaction that is at
 -- it, the counters are not asked.
 BEGIN;
