@@ -111,9 +111,11 @@ for my $end ('DROP DATABASE again', 'DROP DATABASE again WITH (FORCE)')
 		'and then nothing is forgotten');
 	$guest->query_safe('ROLLBACK') if $end !~ /FORCE/;
 	$guest->quit if $end !~ /FORCE/;
+	# A launcher that starts anew does not see that it was gone in between.
+	sql('SELECT pg_terminate_backend(' . worker_pid($node, 'launcher') . ')') if $end =~ /FORCE/;
 	sql($end);
-	eval { $guest->quit } if $end =~ /FORCE/;
 	sql($new);
+	eval { $guest->quit } if $end =~ /FORCE/;
 	is($node->safe_psql('again', 'SELECT sum(claimed) FROM idem_stats'), '0', 'the next one with its OID has counted nothing');
 	is(answers(), $expected, 'sells what it has itself, and its positions are its own');
 	is($node->safe_psql('again', 'SELECT count(*) FROM stock_verify() WHERE NOT ok'), '0', 'its counters are right');
