@@ -32,7 +32,7 @@ SELECT position, payload FROM outbox_log ORDER BY position;
 -- No segment is left to go on with.
 SELECT outbox_switch();
 
--- Nothing goes that somebody has yet to read, be it of a straggler.
+-- Nothing is truncated that a partition has yet to read, not even an event of a straggler.
 SELECT move('slow', 1), move('quick', 6);
 SELECT outbox_retire();
 SELECT move('slow', 3, straggler_from => 2);

@@ -34,7 +34,7 @@ static bool loading_disturbed = false;	/* an invalidation came in meanwhile */
 static bool callbacks_registered = false;
 
 /*
- * Have others taken their triggers away, or brought them back?
+ * Is it one whose change makes what is cached out of date?
  */
 static bool
 catalog_is_watched(Oid relation)

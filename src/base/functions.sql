@@ -149,7 +149,8 @@ COMMENT ON FUNCTION idempotency_ring_truncate(regclass, text) IS
 
 /*
  * Snapshots count as well: a key does not expire for one that shows its
- * transaction as open (claim/key.c), so it must still be found.
+ * transaction as open (claim/key.c), so it must still be found. The horizon is the
+ * same for all tables of the database, so this serves all rings.
  */
 CREATE FUNCTION idempotency_is_quiet(generation_xid xid8)
 RETURNS boolean
@@ -246,9 +247,9 @@ COMMENT ON FUNCTION idempotency_enable_triggers(regclass[]) IS
 
 /*
  * A restore of data alone sets sequences as they were in the dump, also where
- * they had gone on since. Only one that is behind is set, so that none goes back
- * beside another session. A value that leaves no numbers after it is nobody's
- * doing but a hand's.
+ * they had gone on since. Only one that is behind is set. If another session passes
+ * the value in that moment, base/sequence.c passes over what it has handed out.
+ * A value that leaves no numbers after it was written by hand, and is left out.
  */
 CREATE FUNCTION idempotency_raise_sequences()
 RETURNS void
@@ -256,22 +257,26 @@ LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE COST 10000
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-	each record;
-	used bigint;
+	most CONSTANT bigint := bigint '1' << 62;
 BEGIN
-	FOR each IN
-		SELECT * FROM (VALUES
-			('idem_token_seq', 'token', '{idem_key_0,idem_key_1,idem_key_2}'::text[]),
-			('outbox_subscription_id_seq', 'id', '{outbox_subscription}'),
-			('outbox_position_seq', 'position', '{outbox_log,outbox_delivery,outbox_attempt}'),
-			('stock_log_id_seq', 'id', '{stock_history}')) list (sequence, number, tables)
-	LOOP
-		SELECT string_agg(format('SELECT max(%I) AS number FROM @extschema@.%I WHERE %1$I <= $1', each.number, name), ' UNION ALL ')
-			INTO STRICT each.number FROM unnest(each.tables) name;
-		EXECUTE 'SELECT max(number) FROM (' || each.number || ') t' INTO used USING bigint '1' << 62;
-		EXECUTE format('SELECT setval(%L, $1) FROM @extschema@.%I WHERE (last_value, is_called) < ($1, true)',
-			'@extschema@.' || quote_ident(each.sequence), each.sequence) USING used;
-	END LOOP;
+	PERFORM setval('@extschema@.idem_token_seq', used.token)
+	FROM @extschema@.idem_token_seq s, (SELECT max(token) AS token FROM (SELECT token FROM @extschema@.idem_key_0
+		UNION ALL SELECT token FROM @extschema@.idem_key_1 UNION ALL SELECT token FROM @extschema@.idem_key_2) k WHERE token < most) used
+	WHERE (s.last_value, s.is_called) < (used.token, true);
+
+	PERFORM setval('@extschema@.outbox_position_seq', used.position)
+	FROM @extschema@.outbox_position_seq s, (SELECT max(position) AS position FROM (SELECT position FROM @extschema@.outbox_log
+		UNION ALL SELECT position FROM @extschema@.outbox_delivery UNION ALL SELECT position FROM @extschema@.outbox_attempt) e
+		WHERE position < most) used
+	WHERE (s.last_value, s.is_called) < (used.position, true);
+
+	PERFORM setval('@extschema@.outbox_subscription_id_seq', used.id)
+	FROM @extschema@.outbox_subscription_id_seq s, (SELECT max(id) AS id FROM @extschema@.outbox_subscription WHERE id < most) used
+	WHERE (s.last_value, s.is_called) < (used.id, true);
+
+	PERFORM setval('@extschema@.stock_log_id_seq', used.id)
+	FROM @extschema@.stock_log_id_seq s, (SELECT max(id) AS id FROM @extschema@.stock_history WHERE id < most) used
+	WHERE (s.last_value, s.is_called) < (used.id, true);
 END
 $$;
 COMMENT ON FUNCTION idempotency_raise_sequences() IS

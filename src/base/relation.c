@@ -52,13 +52,13 @@ relation_release(Oid relation, LOCKMODE mode)
 }
 
 static void
-relation_was_altered(Relation table)
+relation_was_altered(Relation table, const char *how)
 {
 	ereport(ERROR,
 			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 			 errmsg("table \"%s\" of extension idempotency was altered",
 					RelationGetRelationName(table)),
-			 errdetail("It has other columns, lacks an index, or has one that is of expressions, not a B-tree or partial in another way than by a column that is not null.")));
+			 errdetail("%s", how)));
 }
 
 /*
@@ -75,7 +75,7 @@ relation_index_filter(Relation table, List *predicate)
 	test = linitial(predicate);
 	if (list_length(predicate) != 1 || !IsA(test, NullTest) ||
 		test->nulltesttype != IS_NOT_NULL || !IsA(test->arg, Var))
-		relation_was_altered(table);
+		relation_was_altered(table, "It has an index with a condition that is not a column that is not null.");
 	return ((Var *) test->arg)->varattno;
 }
 
@@ -94,7 +94,7 @@ relation_insert_into_index(Relation table, Relation index, TupleTableSlot *slot,
 	AttrNumber	filter = relation_index_filter(table, info->ii_Predicate);
 
 	if (info->ii_Expressions != NIL || index->rd_rel->relam != BTREE_AM_OID)
-		relation_was_altered(table);
+		relation_was_altered(table, "It has an index that is not a plain B-tree.");
 	if (!info->ii_Unique)
 		check = UNIQUE_CHECK_NO;
 	if (info->ii_ReadyForInserts && (filter == 0 || !slot_attisnull(slot, filter)))
@@ -129,7 +129,7 @@ relation_insert_into_indexes(Relation table, TupleTableSlot *slot,
 	}
 	list_free(indexes);
 	if (!decided)
-		relation_was_altered(table);
+		relation_was_altered(table, "It has no unique index.");
 	return unique;
 }
 
@@ -137,7 +137,7 @@ TupleTableSlot *
 relation_slot(Relation table, int columns)
 {
 	if (RelationGetNumberOfAttributes(table) != columns)
-		relation_was_altered(table);
+		relation_was_altered(table, "It has other columns than those that it was made with.");
 	return table_slot_create(table, NULL);
 }
 
@@ -200,7 +200,7 @@ relation_open_index(Relation table, AttrNumber column, int columns,
 	}
 	list_free(indexes);
 	if (!OidIsValid(found))
-		relation_was_altered(table);
+		relation_was_altered(table, "It lacks an index.");
 	return index_open(found, mode);
 }
 
@@ -211,13 +211,13 @@ relation_hold_primary_key(Relation table, const AttrNumber *columns, int count)
 	Relation	index;
 
 	if (!OidIsValid(oid))
-		relation_was_altered(table);
+		relation_was_altered(table, "It has no primary key.");
 	relation_hold(oid, RowExclusiveLock);
 	index = index_open(oid, NoLock);
 	if (index->rd_index->indnkeyatts != count ||
 		memcmp(index->rd_index->indkey.values, columns,
 			   count * sizeof(AttrNumber)) != 0)
-		relation_was_altered(table);
+		relation_was_altered(table, "Its primary key has other columns.");
 	return index;
 }
 

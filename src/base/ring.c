@@ -217,8 +217,8 @@ idempotency_next_xid(PG_FUNCTION_ARGS)
 }
 
 /*
- * SQL: idempotency_horizon(ring), what VACUUM could remove the dead rows of in
- * that table.
+ * SQL: idempotency_horizon(ring), the oldest transaction id that a snapshot in
+ * this database may still show as open.
  */
 Datum
 idempotency_horizon(PG_FUNCTION_ARGS)

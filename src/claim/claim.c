@@ -16,8 +16,8 @@
  *
  * The ttl counts from the claim: nothing of ours is written at the commit.  So it
  * may be over when a transaction ends that others wait for.  They are told how it
- * ended all the same: a row whose transaction the caller's snapshot shows as open
- * does not expire for him, nor does one of his own transaction (key.c).
+ * ended all the same: a row does not expire for a caller whose snapshot shows the
+ * row's transaction as open, nor for that transaction itself (key.c).
  */
 #include "postgres.h"
 

@@ -116,7 +116,7 @@ finish_require_open(const KeyName *name, const KeyRow *row, bool own)
 }
 
 /*
- * If somebody else has just got hold of the row, waits for him.
+ * If another transaction has just locked the row, waits for its end.
  */
 static void
 finish_end_look(KeyRing *keys, TM_Result result)

@@ -161,8 +161,8 @@ relay_end_trouble(Relay *relay, Endpoint *endpoint)
 }
 
 /*
- * Shows what is stuck to who looks at outbox_subscriptions: each subscription
- * once, with one of its troubles.
+ * Shows in outbox_subscriptions what is stuck: each subscription once, with one
+ * of its troubles.
  */
 static void
 relay_show_troubles(Relay *relay)
@@ -371,7 +371,7 @@ relay_share(const Relay *relay, int64 subscription)
 	ListCell   *cell;
 
 	if (2 * (taken + OUTBOX_BATCH_BYTES_MAX) <= RELAY_BYTES_MAX)
-		return OUTBOX_BATCH_BYTES_MAX;	/* whosever it is */
+		return OUTBOX_BATCH_BYTES_MAX;	/* for any subscription */
 	foreach(cell, relay->endpoints)
 	{
 		const Endpoint *endpoint = lfirst(cell);
@@ -680,7 +680,7 @@ relay_sleep(Relay *relay)
 }
 
 /*
- * Shows what is on its way to who looks at outbox_subscriptions.
+ * Shows in outbox_subscriptions what is on its way.
  */
 static void
 relay_show_flights(Relay *relay)

@@ -1,7 +1,6 @@
 /*
  * trouble.h
  *		What keeps a partition from being served, and when it is tried again.
- *		Pure.
  */
 #ifndef RELAY_TROUBLE_H
 #define RELAY_TROUBLE_H

@@ -3,8 +3,8 @@
  *		The counters of what is available, in shared memory.
  *
  * A row that everybody updates is as slow as one commit after another.  So
- * the available quantity of an item that is in use stands here: who reserves
- * takes from the counter at once and writes rows of his own only.  Commit keeps
+ * the available quantity of an item that is in use stands here: a reservation
+ * takes from the counter at once and writes only rows of its own.  Commit keeps
  * what was taken, abort puts it back; what a transaction adds is there for
  * others once it has committed.  journal.c keeps each transaction's part.
  *
@@ -15,8 +15,8 @@
  *   unpinned when its end is visible and settled here.  So nobody has unsettled
  *   changes while a counter is loaded, which happens only where there is none.
  * - Whoever pins holds RowExclusiveLock on stock_log from before until after.
- *   Who changes the tables by other means excludes that (guard.c), finds
- *   no pins, and drops the counters.
+ *   Other changes of the tables exclude that by a lock (guard.c); so there are
+ *   no pins then, and the counters are dropped.
  * - Pinned counters are not evicted.
  *
  * Locks.  Items have places in an array, and are found by chains of those with
@@ -46,6 +46,7 @@
 
 #include "base/catalog.h"
 #include "base/compat.h"
+#include "base/relation.h"
 #include "base/settings.h"
 #include "base/shared.h"
 #include "stock/escrow.h"
@@ -860,7 +861,9 @@ stock_count_compacted(PG_FUNCTION_ARGS)
 {
 	EscrowItem *item;
 
-	item = escrow_pin_loaded(journal_begin(), PG_GETARG_TEXT_PP(0));
+	shared_require("stock");
+	relation_hold(catalog_get()->stock_log, RowExclusiveLock);
+	item = escrow_pin_loaded(catalog_get()->stock_log, PG_GETARG_TEXT_PP(0));
 	if (item == NULL)
 		PG_RETURN_VOID();
 	SpinLockAcquire(&item->mutex);

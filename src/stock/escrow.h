@@ -70,9 +70,9 @@ extern void escrow_settle(EscrowItem *item, int64 more, int64 less, bool created
 
 /*
  * When the item's reservations lapse, so that not everyone who is refused has to
- * look for lapsed ones.  The first says whether there may be any; look is for the
- * second, by which who has found none says that there will be none before a
- * time.  Who makes a reservation says when it will lapse.
+ * look for lapsed ones.  The first says whether there may be any.  A caller that
+ * looks and finds none says so by the second, with the same look, and until when
+ * that holds.  A caller that makes a reservation says by the third when it lapses.
  */
 extern bool escrow_may_lapse(EscrowItem *item, TimestampTz now, uint64 *look);
 extern void escrow_none_lapses(EscrowItem *item, TimestampTz before, uint64 look);

@@ -12,7 +12,7 @@
  *
  * A command that disables or enables the triggers is as alone, by a hook: later
  * transactions are refused (base/trigger.c), or find no counters.  While a table has
- * another name, its triggers cannot be changed: nobody knows whom to keep out.
+ * another name, its triggers cannot be changed: the hook would not find it.
  */
 #include "postgres.h"
 

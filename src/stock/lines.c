@@ -296,7 +296,7 @@ lines_find(const StockLines *lines, const text *sku)
 }
 
 /*
- * How long somebody can keep stock from others is not his to decide.
+ * For how long a caller can keep stock from others is limited by a setting.
  */
 static void
 lines_check_expiry(TimestampTz from, TimestampTz expiry)

@@ -1,9 +1,9 @@
 -- What plpgsql_check finds in our PL/pgSQL functions, at its strictest.  If this
 -- fails, one may run an SQL text that a caller has a part in, or fail only in
 -- the branch that nobody has tried.
+LOAD 'plpgsql_check';	-- it refuses to come when PL/pgSQL is at work already
 BEGIN;
 SELECT plan(2);
-LOAD 'plpgsql_check';	-- it refuses to come when PL/pgSQL is at work already
 
 CREATE VIEW ours AS
 SELECT p.oid, t.tgrelid, t.tgoldtable FROM pg_depend d
