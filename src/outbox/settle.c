@@ -23,7 +23,7 @@
 
 /*
  * $4 to $9: state, blocks_key, attempts, delay or null, status, error.  An event
- * that is dead because a value of its is not valid gets one that can be stored.
+ * that is dead because one of its values is not valid gets one that can be stored.
  */
 static SavedQuery insert_delivery = {
 	.sql = "INSERT INTO @extschema@.outbox_delivery"
