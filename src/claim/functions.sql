@@ -252,7 +252,7 @@ BEGIN
 		RETURN false;
 	END IF;
 	PERFORM pg_current_xact_id();
-	current := tables[r.slot + 1] FROM @extschema@.idem_ring r WHERE r.state = 'current';
+	SELECT tables[r.slot + 1] INTO STRICT current FROM @extschema@.idem_ring r WHERE r.state = 'current';
 	PERFORM @extschema@.idempotency_enable_triggers(tables);
 	EXECUTE format('ALTER TABLE %s DISABLE TRIGGER idem_key_redirect', current);
 	FOR other IN
