@@ -258,25 +258,30 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
 	most CONSTANT bigint := bigint '1' << 62;
+	used bigint;
 BEGIN
-	PERFORM setval('@extschema@.idem_token_seq', used.token)
-	FROM @extschema@.idem_token_seq s, (SELECT max(token) AS token FROM (SELECT token FROM @extschema@.idem_key_0
-		UNION ALL SELECT token FROM @extschema@.idem_key_1 UNION ALL SELECT token FROM @extschema@.idem_key_2) k WHERE token < most) used
-	WHERE (s.last_value, s.is_called) < (used.token, true);
+	SELECT max(token) INTO used FROM (
+		SELECT token FROM @extschema@.idem_key_0
+		UNION ALL SELECT token FROM @extschema@.idem_key_1
+		UNION ALL SELECT token FROM @extschema@.idem_key_2) k WHERE token < most;
+	PERFORM setval('@extschema@.idem_token_seq', used)
+	FROM @extschema@.idem_token_seq WHERE (last_value, is_called) < (used, true);
 
-	PERFORM setval('@extschema@.outbox_position_seq', used.position)
-	FROM @extschema@.outbox_position_seq s, (SELECT max(position) AS position FROM (SELECT position FROM @extschema@.outbox_log
-		UNION ALL SELECT position FROM @extschema@.outbox_delivery UNION ALL SELECT position FROM @extschema@.outbox_attempt) e
-		WHERE position < most) used
-	WHERE (s.last_value, s.is_called) < (used.position, true);
+	SELECT max(position) INTO used FROM (
+		SELECT position FROM @extschema@.outbox_log
+		UNION ALL SELECT position FROM @extschema@.outbox_delivery
+		UNION ALL SELECT position FROM @extschema@.outbox_lane
+		UNION ALL SELECT last_position FROM @extschema@.outbox_ring) e WHERE position < most;
+	PERFORM setval('@extschema@.outbox_position_seq', used)
+	FROM @extschema@.outbox_position_seq WHERE (last_value, is_called) < (used, true);
 
-	PERFORM setval('@extschema@.outbox_subscription_id_seq', used.id)
-	FROM @extschema@.outbox_subscription_id_seq s, (SELECT max(id) AS id FROM @extschema@.outbox_subscription WHERE id < most) used
-	WHERE (s.last_value, s.is_called) < (used.id, true);
+	SELECT max(id) INTO used FROM @extschema@.outbox_subscription WHERE id < most;
+	PERFORM setval('@extschema@.outbox_subscription_id_seq', used)
+	FROM @extschema@.outbox_subscription_id_seq WHERE (last_value, is_called) < (used, true);
 
-	PERFORM setval('@extschema@.stock_log_id_seq', used.id)
-	FROM @extschema@.stock_log_id_seq s, (SELECT max(id) AS id FROM @extschema@.stock_history WHERE id < most) used
-	WHERE (s.last_value, s.is_called) < (used.id, true);
+	SELECT max(id) INTO used FROM @extschema@.stock_history WHERE id < most;
+	PERFORM setval('@extschema@.stock_log_id_seq', used)
+	FROM @extschema@.stock_log_id_seq WHERE (last_value, is_called) < (used, true);
 END
 $$;
 COMMENT ON FUNCTION idempotency_raise_sequences() IS

@@ -12,8 +12,12 @@
 
 #include "commands/sequence.h"
 #include "miscadmin.h"
+#include "utils/lsyscache.h"
 
 #include "base/sequence.h"
+
+/* How many numbers one call passes over; it takes seconds. */
+#define SEQUENCE_SKIP_MAX 10000000
 
 /*
  * Where the highest number stands; NULL: there is no place for it.  It belongs
@@ -44,25 +48,41 @@ sequence_highest(SharedSequence id, Oid sequence)
 	return place == NULL ? 0 : (int64) pg_atomic_read_u64(place);
 }
 
+bool
+sequence_raise(SharedSequence id, Oid sequence, int64 number)
+{
+	pg_atomic_uint64 *place = sequence_place(id, sequence);
+	uint64		known;
+
+	if (place == NULL)
+		return true;
+	known = pg_atomic_read_u64(place);
+	while (known < (uint64) number)
+	{
+		if (pg_atomic_compare_exchange_u64(place, &known, number))
+			return true;
+	}
+	return false;
+}
+
 /*
- * What is known is read before a number is taken: so a number that another
- * session has taken in between is no reason to pass over ours.
+ * A number is ours if it raises the highest one: then no other session has got
+ * the same, even if the sequence was set back in between.
  */
 int64
 sequence_next(SharedSequence id, Oid sequence, int64 floor)
 {
-	pg_atomic_uint64 *place = sequence_place(id, sequence);
-	uint64		known = place == NULL ? 0 : pg_atomic_read_u64(place);
-	int64		number;
-
-	floor = Max(floor, (int64) known);
-	do
+	for (int i = 0; i < SEQUENCE_SKIP_MAX; i++)
 	{
+		int64		number = nextval_internal(sequence, false);
+
+		if (number > floor && sequence_raise(id, sequence, number))
+			return number;
 		CHECK_FOR_INTERRUPTS();
-		number = nextval_internal(sequence, false);
-	} while (number <= floor);
-	while (place != NULL && known < (uint64) number &&
-		   !pg_atomic_compare_exchange_u64(place, &known, number))
-		 /* known was refreshed */ ;
-	return number;
+	}
+	ereport(ERROR,
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			 errmsg("sequence \"%s\" was set back too far", get_rel_name(sequence)),
+			 errhint("Let the extension's owner set it to %lld by setval().",
+					 (long long) Max(floor, sequence_highest(id, sequence)))));
 }

@@ -345,7 +345,7 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
 	RETURN isfinite(event.created_at)
-		AND @extschema@.outbox_check_event(event.topic, event.payload, event.key, event.type, event.headers, NULL);
+		AND @extschema@.outbox_check_event(event.topic, 'null', event.key, event.type, event.headers, NULL);
 EXCEPTION WHEN OTHERS THEN
 	RETURN false;
 END

@@ -161,10 +161,10 @@ extern bool outbox_own_lane(OutboxLaneId id);
 extern void outbox_disown_lane(OutboxLaneId id);
 
 /*
- * Begins to settle: rows that another transaction has locked are waited for only
- * shortly, until the end of the transaction.
+ * Begins to settle: until the end of the transaction, rows that another one has
+ * locked are waited for only shortly, or hardly.
  */
-extern void outbox_settle_begin(void);
+extern void outbox_settle_begin(bool patient);
 
 typedef enum OutboxLock
 {

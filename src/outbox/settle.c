@@ -141,7 +141,10 @@ static SavedQuery set_failing = {
 	.types = {INT8OID}
 };
 
-/* Those that failed first were written down shortly before the outage was. */
+/*
+ * Those that failed first were written down shortly before the outage was.  One
+ * whose row is locked comes when it would have come.
+ */
 static SavedQuery set_working = {
 	.sql = "WITH outage AS ("
 	"  UPDATE @extschema@.outbox_subscription s SET failing_since = NULL"
@@ -149,9 +152,11 @@ static SavedQuery set_working = {
 	"  WHERE s.id = $1 AND b.id = s.id AND b.failing_since IS NOT NULL"
 	"  RETURNING b.failing_since)"
 	" UPDATE @extschema@.outbox_delivery d SET due_at = clock_timestamp()"
-	" FROM outage o WHERE d.subscription = $1 AND d.state = 'waiting'"
-	" AND d.last_at >= o.failing_since - interval '1 min'"
-	" AND d.due_at > clock_timestamp()",
+	" FROM (SELECT w.position FROM @extschema@.outbox_delivery w, outage o"
+	"  WHERE w.subscription = $1 AND w.state = 'waiting'"
+	"  AND w.last_at >= o.failing_since - interval '1 min'"
+	"  AND w.due_at > clock_timestamp() FOR NO KEY UPDATE OF w SKIP LOCKED) w"
+	" WHERE d.subscription = $1 AND d.position = w.position",
 	.types = {INT8OID}
 };
 
@@ -161,12 +166,12 @@ static SavedQuery set_working = {
  * while that is an error, and others go on.
  */
 void
-outbox_settle_begin(void)
+outbox_settle_begin(bool patient)
 {
 	query_run(&lock_tables, NULL, NULL, false);
 	query_run(&lock_log, NULL, NULL, false);
-	(void) set_config_option("lock_timeout", OUTBOX_ROW_LOCK_MS, PGC_SUSET,
-							 PGC_S_SESSION, GUC_ACTION_LOCAL, true, 0, false);
+	(void) set_config_option("lock_timeout", patient ? OUTBOX_ROW_LOCK_MS : "1",
+							 PGC_SUSET, PGC_S_SESSION, GUC_ACTION_LOCAL, true, 0, false);
 }
 
 OutboxLock

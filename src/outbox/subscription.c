@@ -146,7 +146,7 @@ subscription_count_lanes(OutboxSubscription *rows, int count)
 	int			lanes = 0;
 
 	for (int i = 0; i < count; i++)
-		lanes += rows[i].id.number == i && i < rows[i].partitions;
+		lanes += i < rows[i].partitions && rows[i].id.number == i;
 	for (int i = 0; i < count; i++)
 	{
 		if (rows[i].wrong == NULL && lanes != rows[i].partitions)

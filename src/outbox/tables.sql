@@ -92,8 +92,8 @@ COMMENT ON FUNCTION outbox_check_endpoint(text, text, text, jsonb) IS
 	'Internal: raises an error unless events can be sent there, and be signed.';
 
 /*
- * A function, and the only constraint of the table, so that the message about a
- * row that is not acceptable does not quote it, with its secrets.
+ * A function, and the only CHECK of the table, so that the message about a row that
+ * is not acceptable does not quote it, with its secrets. That of NOT NULL does.
  */
 CREATE FUNCTION outbox_check_subscription_row(
 	name text, url text, topics text[], secret text, old_secret text, headers jsonb, format text,

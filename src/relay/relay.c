@@ -83,6 +83,13 @@ typedef struct Relay
 	bool		troubles_changed;
 } Relay;
 
+/* What one transaction settles. */
+typedef struct RelaySettlement
+{
+	List	   *endpoints;
+	bool		patient;		/* about locked rows */
+} RelaySettlement;
+
 static Endpoint *
 relay_endpoint(Relay *relay, OutboxLaneId id)
 {
@@ -199,23 +206,23 @@ relay_error_text(const ErrorData *error)
 }
 
 static void
-relay_settle_step(void *endpoints)
+relay_settle_step(void *arg)
 {
+	RelaySettlement *settlement = arg;
 	ListCell   *cell;
 
-	outbox_settle_begin();
-	foreach(cell, (List *) endpoints)
+	outbox_settle_begin(settlement->patient);
+	foreach(cell, settlement->endpoints)
 		endpoint_settle(lfirst(cell));
 }
 
 /*
  * Settles some lanes in one transaction.  If that fails, each half of them is
  * tried by itself, until the one that it is about is alone.  Meanwhile no answer
- * is taken: of N lanes, one whose rows are locked costs all of them the wait for
- * a lock log2(N) times, and then once for each new try.
+ * is taken, so locked rows are waited for once.
  */
 static void
-relay_settle_together(Relay *relay, List *endpoints)
+relay_settle_together(Relay *relay, List *endpoints, bool patient)
 {
 	List	   *groups = endpoints == NIL ? NIL : list_make1(endpoints);
 
@@ -223,10 +230,13 @@ relay_settle_together(Relay *relay, List *endpoints)
 	{
 		List	   *group = llast(groups);
 		int			half = list_length(group) / 2;
-		ErrorData  *error = worker_try("relay settles", relay_settle_step, group);
+		RelaySettlement settlement = {group, patient};
+		ErrorData  *error = worker_try("relay settles", relay_settle_step,
+									   &settlement);
 		ListCell   *cell;
 
 		groups = list_delete_last(groups);
+		patient &= error == NULL || error->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE;
 		if (error == NULL)
 		{
 			foreach(cell, group)
@@ -261,11 +271,11 @@ relay_settle(Relay *relay)
 		if (!endpoint_is_to_settle(endpoint, now))
 			continue;
 		if (trouble_present(&endpoint->trouble))
-			relay_settle_together(relay, list_make1(endpoint));
+			relay_settle_together(relay, list_make1(endpoint), false);
 		else
 			together = lappend(together, endpoint);
 	}
-	relay_settle_together(relay, together);
+	relay_settle_together(relay, together, true);
 }
 
 /*

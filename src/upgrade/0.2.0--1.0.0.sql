@@ -133,10 +133,10 @@ RETURNS boolean
 LANGUAGE sql STABLE PARALLEL SAFE
 AS 'SELECT true';
 ALTER TABLE outbox_subscription
-	DROP CONSTRAINT outbox_subscription_format_check,
-	DROP CONSTRAINT outbox_subscription_max_in_flight_check,
-	DROP CONSTRAINT outbox_subscription_partitions_check,
-	DROP CONSTRAINT outbox_subscription_state_check,
+	DROP CONSTRAINT IF EXISTS outbox_subscription_format_check,
+	DROP CONSTRAINT IF EXISTS outbox_subscription_max_in_flight_check,
+	DROP CONSTRAINT IF EXISTS outbox_subscription_partitions_check,
+	DROP CONSTRAINT IF EXISTS outbox_subscription_state_check,
 	ADD CONSTRAINT outbox_subscription_row_check CHECK (outbox_check_subscription_row(name, url, topics, secret, old_secret,
 		headers, format, ordered, max_in_flight, timeout, retry_schedule, partitions, state));
 ALTER TABLE outbox_lane

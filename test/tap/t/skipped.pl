@@ -218,6 +218,11 @@ is(error_code($node, 'postgres', "BEGIN; SELECT pg_current_xact_id(); PREPARE TR
 my $last = sql('SELECT last_value FROM outbox_position_seq');
 is(sql("SELECT setval('outbox_position_seq', 1, false); SELECT outbox_enqueue('t', '1')"), "1\n" . ($last + 1),
 	'a position that was handed out before is passed over');
+is(sql("SELECT setval('outbox_position_seq', $last + 15000000); SELECT outbox_enqueue('t', '1'); SELECT setval('outbox_position_seq', $last)"),
+	join("\n", $last + 15000000, $last + 15000001, $last), 'set ahead and back');
+is(error_code($node, 'postgres', "SELECT outbox_enqueue('t', '1')"), '55000', 'a call does not pass over any number of them');
+sql("SELECT setval('outbox_position_seq', $last + 15000001)");
+is(sql("SELECT outbox_enqueue('t', '1')"), $last + 15000002, 'but goes on once the sequence is set');
 
 # --- a crash in between
 
