@@ -48,7 +48,10 @@ sequence_highest(SharedSequence id, Oid sequence)
 	return place == NULL ? 0 : (int64) pg_atomic_read_u64(place);
 }
 
-bool
+/*
+ * Notes a number that was handed out; false: one as high is known already.
+ */
+static bool
 sequence_raise(SharedSequence id, Oid sequence, int64 number)
 {
 	pg_atomic_uint64 *place = sequence_place(id, sequence);

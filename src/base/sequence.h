@@ -13,9 +13,6 @@
  */
 extern int64 sequence_highest(SharedSequence id, Oid sequence);
 
-/* Notes a number that was handed out; false: one as high is known already. */
-extern bool sequence_raise(SharedSequence id, Oid sequence, int64 number);
-
 /* The next number of a sequence, above that and above a floor. */
 extern int64 sequence_next(SharedSequence id, Oid sequence, int64 floor);
 

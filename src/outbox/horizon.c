@@ -21,9 +21,7 @@
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
-#include "base/catalog.h"
 #include "base/query.h"
-#include "base/sequence.h"
 #include "outbox/reader.h"
 
 /* Were all asynchronous commits durable when so many had begun? */
@@ -131,9 +129,6 @@ outbox_horizon_begin(void)
 	query_run(&read_max_position, NULL, NULL, true);
 	horizon.max_position = query_int64(0, 1);
 	PopActiveSnapshot();
-	/* A lane moves up to there, so nothing may come below it (base/sequence.c). */
-	(void) sequence_raise(SHARED_POSITIONS, catalog_get()->outbox_position_seq,
-						  horizon.max_position);
 
 	pg_memory_barrier();
 	open_count = register_copy(&horizon.stragglers);
