@@ -198,8 +198,9 @@ sql('DROP DATABASE late');
 
 is(sql("SELECT count(*) FROM pg_stat_activity WHERE backend_type LIKE 'idempotency %'"), '3',
 	'the workers of the remaining database and the launcher are left');
+# One that was started for a database that is dropped meanwhile comes too late.
 my @fatal = slurp_file($node->logfile) =~ /^.*(?:FATAL|PANIC):.*$/mg;
-is(join("\n", grep { !/terminating|not currently accepting/ } @fatal), '',
+is(join("\n", grep { !/terminating|not currently accepting|database \d+ does not exist/ } @fatal), '',
 	'no worker has failed on the way');
 
 done_testing();
