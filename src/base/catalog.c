@@ -34,7 +34,7 @@ static bool loading_disturbed = false;	/* an invalidation came in meanwhile */
 static bool callbacks_registered = false;
 
 /*
- * Is it one whose change makes what is cached out of date?
+ * Can a change of this relation disable one of our triggers?
  */
 static bool
 catalog_is_watched(Oid relation)

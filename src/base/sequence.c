@@ -3,10 +3,11 @@
  *		Numbers that do not repeat: tokens, positions, ids of the log of stock.
  *
  * pg_restore --data-only sets each sequence as it was in the dump, after all
- * rows are there; if the database was in use meanwhile, that is back.  So the
- * highest number that was handed out also stands in shared memory, and numbers
- * that are not above it are passed over.  A restart forgets it: then
- * idempotency_repair() sets the sequences.
+ * rows are there.  If the database has been in use since the dump, the sequence
+ * is then behind.  So the highest number that was handed out also stands in shared
+ * memory, and a session skips numbers up to that.  It must never return a number
+ * that does not raise the highest one: another session may have the same.  A
+ * restart forgets the highest number: then idempotency_repair() sets the sequences.
  */
 #include "postgres.h"
 
@@ -16,7 +17,7 @@
 
 #include "base/sequence.h"
 
-/* How many numbers one call passes over; it takes seconds. */
+/* How many numbers one call skips at most; that takes seconds. */
 #define SEQUENCE_SKIP_MAX 10000000
 
 /*
