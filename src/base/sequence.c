@@ -4,10 +4,11 @@
  *
  * pg_restore --data-only sets each sequence as it was in the dump, after all
  * rows are there.  If the database has been in use since the dump, the sequence
- * is then behind.  So the highest number that was handed out also stands in shared
- * memory, and a session skips numbers up to that.  It must never return a number
- * that does not raise the highest one: another session may have the same.  A
- * restart forgets the highest number: then idempotency_repair() sets the sequences.
+ * is then behind.  So the highest number that was handed out also stands in
+ * shared memory, and a session skips numbers up to that.  It must never return
+ * a number that does not raise the highest one: another session may have the
+ * same.  A restart forgets the highest number: then idempotency_repair() sets
+ * the sequences.
  */
 #include "postgres.h"
 
