@@ -104,8 +104,10 @@ END
 $$;
 CALL come_and_go(100);
 SQL
-cmp_ok(sql('SELECT max(there) FROM seen'), '<', 4 * sql('SELECT max(kept) FROM seen'),
-	'what has expired takes but a few times the space of what is kept');
-diag(sql('SELECT max(kept), max(there) FROM seen')) if $ENV{SEED};
+# Half of the time: a sweeper that had to wait for a processor is late.
+my ($kept, $there) = split(/\|/, sql(q(SELECT percentile_disc(0.5) WITHIN GROUP (ORDER BY kept),
+	percentile_disc(0.5) WITHIN GROUP (ORDER BY there) FROM seen)));
+cmp_ok($there, '<', 4 * $kept, 'what has expired takes but a few times the space of what is kept');
+diag("kept $kept, there $there") if $ENV{SEED};
 
 done_testing();

@@ -24,7 +24,7 @@ use constant {
 	KEYS => 12,
 	ROUND_S => 2,
 	PROGRESS => 20,				# at least so many of everything
-	MORE_ROUNDS_MAX => 10,
+	MORE_ROUNDS_MAX => 60,
 };
 
 my $seed = $ENV{SEED} // int(rand(2**31));

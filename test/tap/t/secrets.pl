@@ -97,7 +97,7 @@ SELECT stock_adjust('hat', -1, note => '@{[ MARK ]}');
 SELECT stock_reserve('hat', 1, 'r' || n, actor => '@{[ MARK ]}', ttl => '1 h') FROM generate_series(1, 5) n;
 SELECT stock_cancel('r1');
 END
-wait_until($node, 'SELECT count(*) = 0 FROM stock_log', 'stock is compacted');
+wait_until($node, 'SELECT count(*) <= 2 FROM stock_log', 'stock is compacted');
 
 # --- what is refused
 
