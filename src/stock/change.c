@@ -20,7 +20,7 @@
 #include "stock/announce.h"
 #include "stock/book.h"
 #include "stock/change.h"
-#include "stock/journal.h"
+#include "stock/stock_xact.h"
 
 #define CHANGE_LAPSED_BATCH 10000	/* reservations looked at in one go */
 
@@ -33,12 +33,12 @@ change_add(const StockLines *lines, bool is_new)
 	for (int i = 0; i < lines->count; i++)
 	{
 		const StockLine *line = &lines->line[i];
-		int			note = journal_touch(line->sku, true);
-		bool		back = journal_available(note) <= 0 && !journal_is_new(note);
+		int			entry = stock_xact_touch(line->sku, true);
+		bool		back = stock_xact_available(entry) <= 0 && !stock_xact_is_new(entry);
 
-		journal_add(note, line->quantity, is_new);
+		stock_xact_add(entry, line->quantity, is_new);
 		if (back)
-			announce_available(line->sku, journal_available(note));
+			announce_available(line->sku, stock_xact_available(entry));
 	}
 }
 
@@ -61,7 +61,7 @@ change_close(StockChange change, const text *reservation, const Holds *holds,
 		return false;
 	}
 	for (int i = 0; i < holds->lines.count && change == STOCK_CONFIRM; i++)
-		journal_confirm(holds->lines.line[i].sku, holds->lines.line[i].quantity);
+		stock_xact_confirm(holds->lines.line[i].sku, holds->lines.line[i].quantity);
 	if (change != STOCK_CONFIRM)
 		change_add(&holds->lines, false);
 	book_write(&entry, &holds->lines);
@@ -92,9 +92,9 @@ change_expire(const text *reservation)
  * them at the most.  Returns how many lines did.
  */
 static int
-change_make_some_way(const StockLine *line, int note)
+change_make_some_way(const StockLine *line, int entry)
 {
-	EscrowItem *item = journal_item(note);
+	EscrowItem *item = stock_xact_item(entry);
 	int			expired = 0;
 	uint64		look;
 	TimestampTz next;
@@ -106,7 +106,7 @@ change_make_some_way(const StockLine *line, int note)
 	count = holds_lapsed(line->sku, CHANGE_LAPSED_BATCH, &lapsed, &next);
 	if (count == 0)
 		escrow_none_lapses(item, next, look);
-	for (int i = 0; i < count && journal_available(note) < line->quantity; i++)
+	for (int i = 0; i < count && stock_xact_available(entry) < line->quantity; i++)
 	{
 		CHECK_FOR_INTERRUPTS();
 		expired += change_expire(lapsed[i]);
@@ -118,12 +118,12 @@ change_make_some_way(const StockLine *line, int note)
  * As that, until none is left which nobody else has.  Returns whether any did.
  */
 static bool
-change_make_way(const StockLine *line, int note)
+change_make_way(const StockLine *line, int entry)
 {
 	bool		any = false;
 
-	while (journal_available(note) < line->quantity &&
-		   change_make_some_way(line, note) > 0)
+	while (stock_xact_available(entry) < line->quantity &&
+		   change_make_some_way(line, entry) > 0)
 		any = true;
 	return any;
 }
@@ -132,7 +132,7 @@ void
 change_note_expiry(const StockLines *lines, TimestampTz expires_at)
 {
 	for (int i = 0; i < lines->count; i++)
-		journal_will_lapse(journal_touch(lines->line[i].sku, true), expires_at);
+		stock_xact_will_lapse(stock_xact_touch(lines->line[i].sku, true), expires_at);
 }
 
 bool
@@ -140,9 +140,9 @@ change_can_take(const StockLines *lines)
 {
 	for (int i = 0; i < lines->count; i++)
 	{
-		int			note = journal_touch(lines->line[i].sku, false);
+		int			entry = stock_xact_touch(lines->line[i].sku, false);
 
-		if (note < 0 || journal_available(note) < lines->line[i].quantity)
+		if (entry < 0 || stock_xact_available(entry) < lines->line[i].quantity)
 			return false;
 	}
 	return true;
@@ -159,17 +159,17 @@ change_try(const StockLines *lines)
 	for (int i = 0; i < lines->count; i++)
 	{
 		const StockLine *line = &lines->line[i];
-		int			note = journal_touch(line->sku, false);
+		int			entry = stock_xact_touch(line->sku, false);
 		Shortage   *shortage = &shortages.line[shortages.count];
 
-		if (note >= 0 && journal_take(note, line->quantity))
+		if (entry >= 0 && stock_xact_take(entry, line->quantity))
 			continue;
 		shortage->line = line;
-		shortage->known = note >= 0;
-		shortage->available = note >= 0 ? journal_available(note) : 0;
+		shortage->known = entry >= 0;
+		shortage->available = entry >= 0 ? stock_xact_available(entry) : 0;
 		/* Somebody may have given some back just now. */
 		shortage->available = Min(shortage->available, line->quantity - 1);
-		shortages.unknown |= note < 0;
+		shortages.unknown |= entry < 0;
 		shortages.count++;
 	}
 	return shortages;
@@ -185,7 +185,7 @@ change_all_make_way(const Shortages *shortages)
 		const StockLine *line = shortages->line[i].line;
 
 		if (shortages->line[i].known)
-			any |= change_make_way(line, journal_touch(line->sku, false));
+			any |= change_make_way(line, stock_xact_touch(line->sku, false));
 	}
 	return any;
 }
@@ -201,11 +201,11 @@ change_take(const StockLines *lines, int *mark)
 
 	for (;;)
 	{
-		*mark = journal_mark();
+		*mark = stock_xact_mark();
 		shortages = change_try(lines);
 		if (shortages.count == 0)
 			break;
-		journal_undo(*mark);
+		stock_xact_undo(*mark);
 		if (!change_all_make_way(&shortages))
 			break;
 	}

@@ -26,7 +26,7 @@ typedef struct Shortages
 
 /*
  * Takes all lines or none, after lapsed reservations have made way for them.
- * Without shortages they are taken; journal_undo(*mark) gives them back.
+ * Without shortages they are taken; stock_xact_undo(*mark) gives them back.
  */
 extern Shortages change_take(const StockLines *lines, int *mark);
 

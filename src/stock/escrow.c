@@ -6,7 +6,7 @@
  * the available quantity of an item that is in use stands here: a reservation
  * takes from the counter at once and writes only rows of its own.  Commit keeps
  * what was taken, abort puts it back; what a transaction adds is there for
- * others once it has committed.  journal.c keeps each transaction's part.
+ * others once it has committed.  stock_xact.c keeps each transaction's part.
  *
  * The counter is a cache of the log and never the truth.  What makes it equal
  * to the log:
@@ -50,7 +50,7 @@
 #include "base/settings.h"
 #include "base/shared.h"
 #include "stock/escrow.h"
-#include "stock/journal.h"
+#include "stock/stock_xact.h"
 #include "stock/lines.h"
 
 #define ESCROW_PARTITIONS 128
@@ -730,7 +730,7 @@ stock_counters(PG_FUNCTION_ARGS)
 	Oid			log;
 
 	InitMaterializedSRF(fcinfo, 0);
-	if (!shared_ready() || journal_is_foreign())
+	if (!shared_ready() || stock_xact_is_external())
 		return (Datum) 0;
 	log = catalog_get()->stock_log;
 	for (int i = 0; i < settings_stock_items; i++)
@@ -755,7 +755,7 @@ stock_counter(PG_FUNCTION_ARGS)
 	bool		found;
 
 	InitMaterializedSRF(fcinfo, 0);
-	if (!shared_ready() || journal_is_foreign())
+	if (!shared_ready() || stock_xact_is_external())
 		return (Datum) 0;
 	key = escrow_key(catalog_get()->stock_log, PG_GETARG_TEXT_PP(0));
 	LWLockAcquire(escrow_partition(key.hash), LW_SHARED);

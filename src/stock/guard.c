@@ -34,7 +34,7 @@
 #include "base/shared.h"
 #include "base/trigger.h"
 #include "stock/guard.h"
-#include "stock/journal.h"
+#include "stock/stock_xact.h"
 
 static bool compacting = false;
 static ProcessUtility_hook_type previous_utility = NULL;
@@ -62,7 +62,7 @@ stock_guard(PG_FUNCTION_ARGS)
 										  tables, lengthof(tables));
 
 	if (shared_ready() && !compacting)
-		journal_note_foreign();
+		stock_xact_note_external();
 	if (TRIGGER_FIRED_FOR_STATEMENT(trigger->tg_event))
 		return PointerGetDatum(NULL);
 	return PointerGetDatum(TRIGGER_FIRED_BY_UPDATE(trigger->tg_event) ?
@@ -96,7 +96,7 @@ stock_compact(PG_FUNCTION_ARGS)
 
 	PreventCommandDuringRecovery("stock_compact()");
 	PreventCommandIfReadOnly("stock_compact()");
-	(void) journal_begin();
+	(void) stock_xact_begin();
 	compacting = true;
 	PG_TRY();
 	{
@@ -118,7 +118,7 @@ Datum
 stock_drop_counters(PG_FUNCTION_ARGS)
 {
 	if (shared_ready())
-		journal_note_foreign();
+		stock_xact_note_external();
 	PG_RETURN_VOID();
 }
 
@@ -187,7 +187,7 @@ guard_before_utility(Node *statement)
 				 errmsg("cannot change triggers of table \"%s\"",
 						alter->relation->relname),
 				 errdetail("It has the trigger of stock_log and stock_item, and another name.")));
-	journal_note_foreign();
+	stock_xact_note_external();
 }
 
 static void

@@ -14,7 +14,7 @@
 #include "stock/book.h"
 #include "stock/change.h"
 #include "stock/item.h"
-#include "stock/journal.h"
+#include "stock/stock_xact.h"
 
 PG_FUNCTION_INFO_V1(stock_receive);
 PG_FUNCTION_INFO_V1(stock_adjust);
@@ -32,7 +32,7 @@ receive_write(StockChange change, const StockLines *lines, const text *note)
 static Datum
 receive_available(const StockLines *lines)
 {
-	return Int64GetDatum(journal_available(journal_touch(lines->line->sku, true)));
+	return Int64GetDatum(stock_xact_available(stock_xact_touch(lines->line->sku, true)));
 }
 
 /*
@@ -46,13 +46,13 @@ stock_receive(PG_FUNCTION_ARGS)
 
 	PreventCommandDuringRecovery("stock_receive()");
 	PreventCommandIfReadOnly("stock_receive()");
-	(void) journal_begin();
-	if (journal_touch(lines.line->sku, false) < 0)
+	(void) stock_xact_begin();
+	if (stock_xact_touch(lines.line->sku, false) < 0)
 	{
-		int			note = journal_touch(lines.line->sku, true);
+		int			entry = stock_xact_touch(lines.line->sku, true);
 
 		item_create(lines.line->sku);
-		journal_create(note);
+		stock_xact_create(entry);
 	}
 	change_add(&lines, true);
 	receive_write(STOCK_RECEIVE, &lines, reason);
@@ -73,7 +73,7 @@ receive_take(const StockLines *lines)
 				 errdetail("It was to be lowered by %lld; %lld are available.",
 						   (long long) lines->line->quantity,
 						   (long long) shortages.line->available)));
-	journal_remove(journal_touch(lines->line->sku, false), lines->line->quantity);
+	stock_xact_remove(stock_xact_touch(lines->line->sku, false), lines->line->quantity);
 }
 
 static StockLines
@@ -111,8 +111,8 @@ stock_adjust(PG_FUNCTION_ARGS)
 
 	PreventCommandDuringRecovery("stock_adjust()");
 	PreventCommandIfReadOnly("stock_adjust()");
-	(void) journal_begin();
-	if (journal_touch(lines.line->sku, false) < 0)
+	(void) stock_xact_begin();
+	if (stock_xact_touch(lines.line->sku, false) < 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_OBJECT),
 				 errmsg("item \"%s\" does not exist",

@@ -27,7 +27,7 @@
 #include "stock/book.h"
 #include "stock/change.h"
 #include "stock/hold.h"
-#include "stock/journal.h"
+#include "stock/stock_xact.h"
 
 #define RESERVE_LOOKS_MAX 1000	/* at a name whose rows come and go */
 
@@ -243,7 +243,7 @@ reserve_try(const Order *order, OrderAnswer *answer)
 	}
 	if (!reserve_take_name(order, answer))
 	{
-		journal_undo(mark);
+		stock_xact_undo(mark);
 		return false;
 	}
 	reserve_book(order, answer);
@@ -286,7 +286,7 @@ reserve_order(Order *order)
 	PreventCommandIfReadOnly("stock_reserve()");
 	order->tids = palloc(order->lines.count * sizeof(ItemPointerData));
 	order->lines.order = order->lines.count;
-	(void) journal_begin();
+	(void) stock_xact_begin();
 	answered = reserve_at_once(order, &answer);
 	while (!answered)
 	{

@@ -27,7 +27,7 @@
 #include "stock/book.h"
 #include "stock/change.h"
 #include "stock/hold.h"
-#include "stock/journal.h"
+#include "stock/stock_xact.h"
 
 /* The sweeper pins what its step frees: that must leave room for others. */
 #define SETTLE_PIN_SHARE 4
@@ -251,7 +251,7 @@ settle_reservation(FunctionCallInfo fcinfo, StockChange change,
 	StockLines	skus = lines_skus_arg(fcinfo, 1);
 	StockSettlement answer;
 
-	(void) journal_begin();
+	(void) stock_xact_begin();
 	while (!settle_try(change, reservation, &skus, &answer))
 		CHECK_FOR_INTERRUPTS();
 	PG_RETURN_OID(catalog_get()->stock_settlement[answer]);
@@ -325,7 +325,7 @@ stock_extend(PG_FUNCTION_ARGS)
 	Datum		values[2];
 	bool		nulls[2] = {false, false};
 
-	(void) journal_begin();
+	(void) stock_xact_begin();
 	while (!settle_try_extend(reservation, wanted, &answer, &expires_at))
 		CHECK_FOR_INTERRUPTS();
 	values[0] = ObjectIdGetDatum(catalog_get()->stock_settlement[answer]);
@@ -447,7 +447,7 @@ settle_try_reinstate(const text *reservation, TimestampTz *expires_at,
 	*answer = STOCK_DONE;
 	if (settle_reopen(reservation, &holds, &cancelled, *expires_at))
 		return true;
-	journal_undo(mark);
+	stock_xact_undo(mark);
 	return false;
 }
 
@@ -464,7 +464,7 @@ stock_reinstate(PG_FUNCTION_ARGS)
 	Datum		values[3];
 	bool		nulls[3] = {false, false, false};
 
-	(void) journal_begin();
+	(void) stock_xact_begin();
 	while (!settle_try_reinstate(reservation, &expires_at, &answer, &shortages))
 		CHECK_FOR_INTERRUPTS();
 	values[0] = ObjectIdGetDatum(catalog_get()->stock_settlement[answer]);
@@ -605,6 +605,6 @@ stock_expire(PG_FUNCTION_ARGS)
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("max_holds must be positive")));
 
-	(void) journal_begin();
+	(void) stock_xact_begin();
 	PG_RETURN_INT64(settle_expire_some(max));
 }

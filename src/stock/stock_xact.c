@@ -1,0 +1,536 @@
+/*
+ * stock_xact.c
+ *		The open transaction's state: what it has taken from the counters of
+ *		items and added to them, and what its end makes of that.
+ *
+ * Each item has an entry: what was taken from the common counter, which an
+ * abort gives back; and what was added and is left, which a commit gives to
+ * all.  Own additions are used up first and never touch the common counter
+ * before the commit.  Each step is recorded, so that a savepoint, or a call
+ * that falls short halfway, can be undone.
+ *
+ * The order that keeps counter and log equal:
+ *
+ *   first   lock stock_log, to the end of the transaction;
+ *   then    make room for the entry, pin the counter, load it if need be;
+ *   then    take: subtract and record the step, with nothing in between that
+ *           can fail; only then the row of the log
+ *   end     the commit is visible: settle and unpin without a pause; after
+ *           that the server releases the lock
+ *
+ * PREPARE TRANSACTION is refused: no callback would run at COMMIT PREPARED.
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "common/hashfn.h"
+#include "common/int.h"
+#include "miscadmin.h"
+#include "utils/builtins.h"
+#include "utils/memutils.h"
+
+#include "base/catalog.h"
+#include "base/relation.h"
+#include "base/shared.h"
+#include "base/trigger.h"
+#include "stock/item.h"
+#include "stock/stock_xact.h"
+
+#define STOCK_XACT_INITIAL 16		/* entries, steps: doubled as needed */
+#define STOCK_XACT_KEEP 1024		/* larger ones are freed after the transaction */
+
+typedef struct StockXactEntry
+{
+	EscrowItem *item;
+	EscrowPart	part;
+	int64		pending;		/* added, and not taken again */
+	bool		created;
+	TimestampTz lapses_at;		/* the first of its reservations to do so */
+	int			level;			/* of the nested transaction that first touched it */
+} StockXactEntry;
+
+/* The difference that a step made to an entry. */
+typedef struct StockXactStep
+{
+	int			entry;
+	int			level;			/* of the nested transaction that made it */
+	StockXactEntry difference;
+} StockXactStep;
+
+/* Which entry an item has. */
+typedef struct EntrySlot
+{
+	EscrowItem *item;
+	int			entry;
+	char		status;
+} EntrySlot;
+
+#define SH_PREFIX slots
+#define SH_ELEMENT_TYPE EntrySlot
+#define SH_KEY_TYPE EscrowItem *
+#define SH_KEY item
+#define SH_HASH_KEY(table, key) murmurhash32((uint32) ((uintptr_t) (key) >> 4))
+#define SH_EQUAL(table, a, b) ((a) == (b))
+#define SH_SCOPE static inline
+#define SH_DECLARE
+#define SH_DEFINE
+#include "lib/simplehash.h"
+
+static StockXactEntry *entries = NULL;
+static int	entry_count = 0;
+static int	entry_capacity = 0;
+static StockXactStep *steps = NULL;
+static int	step_count = 0;
+static int	step_capacity = 0;
+static slots_hash *slots = NULL;
+
+static Oid	locked_log = InvalidOid;	/* by this transaction */
+static EscrowItem *pinned = NULL;	/* and without an entry yet */
+static EscrowItem *loading = NULL;
+static int	external_level = 0;	/* of the external DML; 0: there was none */
+static bool callbacks_registered = false;
+
+/*
+ * Forgets everything; cannot fail.
+ */
+static void
+stock_xact_reset(void)
+{
+	entry_count = 0;
+	step_count = 0;
+	locked_log = InvalidOid;
+	external_level = 0;
+	if (slots == NULL)
+		return;					/* no room was made yet */
+	slots_reset(slots);
+	if (Max(entry_capacity, step_capacity) <= STOCK_XACT_KEEP)
+		return;
+	pfree(entries);
+	pfree(steps);
+	slots_destroy(slots);
+	entries = NULL;
+	steps = NULL;
+	slots = NULL;
+	entry_capacity = step_capacity = 0;
+}
+
+/*
+ * Undoes what an error has interrupted: a pin without an entry, a load.
+ */
+static void
+stock_xact_let_go(void)
+{
+	if (loading != NULL)
+		escrow_fail_load(loading);
+	loading = NULL;
+	if (pinned != NULL)
+		escrow_unpin(pinned);
+	pinned = NULL;
+}
+
+static void
+stock_xact_end(bool committed)
+{
+	stock_xact_let_go();
+	for (int i = 0; i < entry_count; i++)
+	{
+		StockXactEntry *entry = &entries[i];
+
+		escrow_settle(entry->item,
+					  committed ? entry->pending : entry->part.taken,
+					  committed ? entry->part.left : entry->part.received,
+					  committed && entry->created, entry->lapses_at);
+	}
+	if (committed && external_level > 0)
+		escrow_forget_all(locked_log);
+	stock_xact_reset();
+}
+
+static void
+stock_xact_refuse_prepare(void)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+			 errmsg("cannot PREPARE a transaction that has changed stock")));
+}
+
+/*
+ * Runs after the end of the transaction has become visible to new snapshots,
+ * and before its locks go.
+ */
+static void
+stock_xact_transaction_ended(XactEvent event, void *arg)
+{
+	switch (event)
+	{
+		case XACT_EVENT_COMMIT:
+		case XACT_EVENT_ABORT:
+			if (OidIsValid(locked_log))
+				stock_xact_end(event == XACT_EVENT_COMMIT);
+			break;
+		case XACT_EVENT_PRE_PREPARE:
+			if (OidIsValid(locked_log))
+				stock_xact_refuse_prepare();
+			break;
+		default:
+			break;
+	}
+}
+
+/*
+ * The end of a savepoint: its steps pass to the level above, or are undone.
+ */
+static void
+stock_xact_end_steps(int level, bool committed)
+{
+	int			mark = step_count;
+
+	for (; mark > 0 && steps[mark - 1].level >= level; mark--)
+		steps[mark - 1].level = level - 1;
+	if (!committed)
+		stock_xact_undo(mark);
+}
+
+/*
+ * A savepoint that is rolled back loses its lock of the log, and so the pins of
+ * the items that it was the first to touch.  Those of the levels above stay.
+ */
+static void
+stock_xact_end_entries(int level, bool committed)
+{
+	int			mark = entry_count;
+
+	for (; mark > 0 && entries[mark - 1].level >= level; mark--)
+		entries[mark - 1].level = level - 1;
+	while (!committed && entry_count > mark)
+	{
+		EscrowItem *item = entries[--entry_count].item;
+
+		Assert(slots != NULL);
+		(void) slots_delete(slots, item);
+		escrow_unpin(item);
+	}
+}
+
+static void
+stock_xact_subtransaction_ended(SubXactEvent event, SubTransactionId mine,
+							 SubTransactionId parent, void *arg)
+{
+	int			level = GetCurrentTransactionNestLevel();
+	bool		committed = event == SUBXACT_EVENT_COMMIT_SUB;
+
+	if (!OidIsValid(locked_log) ||
+		(event != SUBXACT_EVENT_ABORT_SUB && !committed))
+		return;
+	if (!committed)
+		stock_xact_let_go();
+	stock_xact_end_steps(level, committed);
+	stock_xact_end_entries(level, committed);
+	if (external_level >= level)
+		external_level = committed ? level - 1 : 0;
+}
+
+static void
+stock_xact_register_callbacks(void)
+{
+	if (callbacks_registered)
+		return;
+	RegisterXactCallback(stock_xact_transaction_ended, NULL);
+	RegisterSubXactCallback(stock_xact_subtransaction_ended, NULL);
+	callbacks_registered = true;
+}
+
+/*
+ * Looks the log up anew if it is another once the lock is there: the extension
+ * may have been dropped and created until then.  The lock belongs to the
+ * transaction, or to the savepoint, as the entries do.
+ */
+static Oid
+stock_xact_lock(LOCKMODE mode)
+{
+	for (;;)
+	{
+		Oid			log = catalog_get()->stock_log;
+
+		relation_hold(log, mode);
+		if (catalog_get()->stock_log == log)
+			return log;
+		relation_release(log, mode);
+	}
+}
+
+Oid
+stock_xact_begin(void)
+{
+	shared_require("stock");
+	PreventCommandIfParallelMode("a change of stock");
+	if (external_level > 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("cannot change stock in a transaction that has written to its tables directly"),
+				 errhint("Commit first.")));
+	stock_xact_register_callbacks();
+	locked_log = stock_xact_lock(RowExclusiveLock);
+	trigger_require(&catalog_get()->stock_triggers);
+	return locked_log;
+}
+
+/*
+ * Room for one more entry and step, so that they can be written without fail.
+ */
+static void
+stock_xact_make_room(void)
+{
+	if (slots == NULL)
+		slots = slots_create(TopMemoryContext, STOCK_XACT_INITIAL, NULL);
+	if (entry_count == entry_capacity)
+	{
+		int			capacity = Max(entry_capacity * 2, STOCK_XACT_INITIAL);
+		Size		size = mul_size(capacity, sizeof(StockXactEntry));
+
+		entries = entries == NULL ? MemoryContextAlloc(TopMemoryContext, size) :
+			repalloc_huge(entries, size);
+		entry_capacity = capacity;
+	}
+	if (step_count == step_capacity)
+	{
+		int			capacity = Max(step_capacity * 2, STOCK_XACT_INITIAL);
+		Size		size = mul_size(capacity, sizeof(StockXactStep));
+
+		steps = steps == NULL ? MemoryContextAlloc(TopMemoryContext, size) :
+			repalloc_huge(steps, size);
+		step_capacity = capacity;
+	}
+}
+
+/*
+ * Keeps the counter that was just pinned, unless this transaction has it pinned,
+ * for which there is room.  Returns its entry and whether that is new.
+ */
+static int
+stock_xact_keep_pinned(bool *fresh)
+{
+	EntrySlot  *slot;
+	bool		found;
+
+	slot = slots_insert(slots, pinned, &found);
+	if (found)
+		escrow_unpin(pinned);
+	else
+	{
+		slot->entry = entry_count++;
+		entries[slot->entry] = (StockXactEntry) {
+			.item = pinned,
+			.lapses_at = DT_NOEND,
+			.level = GetCurrentTransactionNestLevel()
+		};
+	}
+	pinned = NULL;
+	*fresh = !found;
+	return slot->entry;
+}
+
+/*
+ * The locks come first: while a load is under way, others sleep until it is
+ * done, which the deadlock detector does not see.
+ */
+static void
+stock_xact_load(EscrowItem *item, const text *sku)
+{
+	ItemLevel	level;
+
+	item_lock_for_load();
+	if (!escrow_begin_load(item))
+		return;
+	loading = item;
+	level = item_load(sku);
+	escrow_publish(item, &level);
+	loading = NULL;
+}
+
+int
+stock_xact_touch(const text *sku, bool create)
+{
+	bool		fresh;
+	int			entry;
+	EscrowItem *item;
+
+	stock_xact_make_room();
+	pinned = escrow_pin(locked_log, sku);
+	entry = stock_xact_keep_pinned(&fresh);
+	item = entries[entry].item;
+	if (!escrow_is_loaded(item))
+		stock_xact_load(item, sku);
+	if (create || entries[entry].created || escrow_is_known(item))
+		return entry;
+	if (fresh)
+	{
+		(void) slots_delete(slots, item);
+		entry_count--;
+		escrow_unpin(item);
+	}
+	return -1;
+}
+
+/*
+ * Records a step, for which there is room.
+ */
+static void
+stock_xact_write(int entry, StockXactEntry difference)
+{
+	StockXactEntry *to = &entries[entry];
+
+	to->part.taken += difference.part.taken;
+	to->part.received += difference.part.received;
+	to->part.left += difference.part.left;
+	to->pending += difference.pending;
+	steps[step_count++] = (StockXactStep) {
+		.entry = entry,
+		.level = GetCurrentTransactionNestLevel(),
+		.difference = difference
+	};
+}
+
+/*
+ * The item's creator is the first to touch it, so a savepoint that is rolled
+ * back removes the entry.
+ */
+void
+stock_xact_create(int entry)
+{
+	entries[entry].created = true;
+}
+
+bool
+stock_xact_is_new(int entry)
+{
+	return entries[entry].created;
+}
+
+bool
+stock_xact_take(int entry, int64 quantity)
+{
+	int64		own = Min(entries[entry].pending, quantity);
+	int64		common = quantity - own;
+
+	stock_xact_make_room();
+	if (!escrow_take(entries[entry].item, common))
+		return false;
+	stock_xact_write(entry, (StockXactEntry) {.part.taken = common,.pending = -own});
+	return true;
+}
+
+void
+stock_xact_add(int entry, int64 quantity, bool is_new)
+{
+	int64		pending;
+
+	stock_xact_make_room();
+	if (pg_add_s64_overflow(entries[entry].pending, quantity, &pending) ||
+		(is_new && !escrow_receive(entries[entry].item, quantity)))
+		ereport(ERROR,
+				(errcode(ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE),
+				 errmsg("stock would be out of range"),
+				 errdetail("What is available of an item and what is reserved must fit into a bigint together.")));
+	stock_xact_write(entry, (StockXactEntry) {
+		.part.received = is_new ? quantity : 0,.pending = quantity
+	});
+	escrow_count_row(entries[entry].item);
+}
+
+void
+stock_xact_remove(int entry, int64 quantity)
+{
+	stock_xact_make_room();
+	stock_xact_write(entry, (StockXactEntry) {.part.left = quantity});
+}
+
+/*
+ * Where there is no counter, the next load sees it, or sees too much on hand for
+ * a while: that only refuses what comes near the range of bigint.
+ */
+void
+stock_xact_confirm(const text *sku, int64 quantity)
+{
+	bool		fresh;
+	int			entry;
+
+	stock_xact_make_room();
+	pinned = escrow_pin_loaded(locked_log, sku);
+	if (pinned == NULL)
+		return;
+	entry = stock_xact_keep_pinned(&fresh);
+	escrow_count_row(entries[entry].item);
+	stock_xact_remove(entry, quantity);
+}
+
+/*
+ * Announced at once, and again at the end: a session that looks for lapsed
+ * reservations in between does not see these yet.
+ */
+void
+stock_xact_will_lapse(int entry, TimestampTz at)
+{
+	entries[entry].lapses_at = Min(entries[entry].lapses_at, at);
+	escrow_will_lapse(entries[entry].item, at);
+}
+
+int64
+stock_xact_available(int entry)
+{
+	int64		available;
+
+	if (pg_add_s64_overflow(escrow_available(entries[entry].item),
+							entries[entry].pending, &available))
+		return PG_INT64_MAX;
+	return available;
+}
+
+EscrowItem *
+stock_xact_item(int entry)
+{
+	return entries[entry].item;
+}
+
+int
+stock_xact_mark(void)
+{
+	return step_count;
+}
+
+void
+stock_xact_undo(int mark)
+{
+	while (step_count > mark)
+	{
+		StockXactStep *step = &steps[--step_count];
+		StockXactEntry *entry = &entries[step->entry];
+		StockXactEntry *difference = &step->difference;
+
+		entry->part.taken -= difference->part.taken;
+		entry->part.received -= difference->part.received;
+		entry->part.left -= difference->part.left;
+		entry->pending -= difference->pending;
+		escrow_undo(entry->item, &difference->part);
+	}
+}
+
+/*
+ * With this lock no other transaction can have pins until this one ends.
+ */
+void
+stock_xact_note_external(void)
+{
+	int			level = GetCurrentTransactionNestLevel();
+
+	stock_xact_register_callbacks();
+	locked_log = stock_xact_lock(ShareRowExclusiveLock);
+	if (external_level == 0)
+		external_level = level;
+}
+
+bool
+stock_xact_is_external(void)
+{
+	return external_level > 0;
+}
