@@ -18,7 +18,7 @@
 
 #include "base/catalog.h"
 #include "stock/announce.h"
-#include "stock/book.h"
+#include "stock/ledger.h"
 #include "stock/change.h"
 #include "stock/stock_xact.h"
 
@@ -46,10 +46,10 @@ bool
 change_close(StockChange change, const text *reservation, const Holds *holds,
 			 bool wait)
 {
-	BookEntry	entry = {
+	LedgerEntry	entry = {
 		.change = change,
 		.reservation = reservation,
-		.actor = change == STOCK_EXPIRE ? NULL : book_session_user()
+		.actor = change == STOCK_EXPIRE ? NULL : ledger_session_user()
 	};
 
 	for (int i = 0; i < holds->lines.count; i++)
@@ -64,7 +64,7 @@ change_close(StockChange change, const text *reservation, const Holds *holds,
 		stock_xact_confirm(holds->lines.line[i].sku, holds->lines.line[i].quantity);
 	if (change != STOCK_CONFIRM)
 		change_add(&holds->lines, false);
-	book_write(&entry, &holds->lines);
+	ledger_write(&entry, &holds->lines);
 	announce_change(change, reservation, &holds->lines);
 	return true;
 }

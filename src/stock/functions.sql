@@ -252,7 +252,7 @@ COMMENT ON FUNCTION stock_counter(text) IS
  * hold counts as reserved until it is settled, since the books are compared as
  * they are written.  To look at one item takes its rows alone.
  */
-CREATE VIEW stock_books AS
+CREATE VIEW stock_ledger AS
 	SELECT entry.sku, bool_or(entry.is_item) AS has_item, coalesce(sum(entry.available), 0) AS available,
 		   coalesce(sum(entry.reserved), 0) AS reserved, coalesce(sum(entry.held), 0) AS held
 	FROM (
@@ -275,7 +275,7 @@ CREATE VIEW stock_books AS
 		FROM stock_hold hold
 	) entry
 	GROUP BY entry.sku;
-COMMENT ON VIEW stock_books IS
+COMMENT ON VIEW stock_ledger IS
 	'Internal: every item as its root record and log have it, and as its holds do.';
 
 /*
@@ -308,7 +308,7 @@ BEGIN
 	RETURN QUERY
 	WITH book AS MATERIALIZED (
 		SELECT *
-		FROM @extschema@.stock_books books
+		FROM @extschema@.stock_ledger books
 		WHERE stock_verify.sku IS NULL OR books.sku = stock_verify.sku
 	), counter AS MATERIALIZED (
 		SELECT counted.*

@@ -22,7 +22,7 @@
 
 #include "base/catalog.h"
 #include "base/relation.h"
-#include "stock/book.h"
+#include "stock/ledger.h"
 #include "stock/item.h"
 #include "stock/row.h"
 
@@ -102,7 +102,7 @@ item_int64(const text *sku, Datum number)
  * come in until a load finds that it fits.
  */
 static void
-item_add_up(ItemLevel *level, const text *sku, TupleTableSlot *row, BookSum log)
+item_add_up(ItemLevel *level, const text *sku, TupleTableSlot *row, LedgerSum log)
 {
 	Datum		on_hand;
 	Datum		reserved = item_sum(row, ITEM_ATT_RESERVED);
@@ -136,7 +136,7 @@ item_load(const text *sku)
 
 	if (level.known)
 	{
-		BookSum		log = book_sum(sku, latest);
+		LedgerSum		log = ledger_sum(sku, latest);
 
 		level.rows = log.rows;
 		item_add_up(&level, sku, row, log);

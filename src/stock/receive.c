@@ -11,7 +11,7 @@
 #include "base/catalog.h"
 #include "base/compat.h"
 #include "base/errors.h"
-#include "stock/book.h"
+#include "stock/ledger.h"
 #include "stock/change.h"
 #include "stock/item.h"
 #include "stock/stock_xact.h"
@@ -22,11 +22,11 @@ PG_FUNCTION_INFO_V1(stock_adjust);
 static void
 receive_write(StockChange change, const StockLines *lines, const text *note)
 {
-	BookEntry	entry = {
-		.change = change,.actor = book_session_user(),.note = note
+	LedgerEntry	entry = {
+		.change = change,.actor = ledger_session_user(),.note = note
 	};
 
-	book_write(&entry, lines);
+	ledger_write(&entry, lines);
 }
 
 static Datum

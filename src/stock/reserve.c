@@ -24,7 +24,7 @@
 #include "base/compat.h"
 #include "base/errors.h"
 #include "stock/announce.h"
-#include "stock/book.h"
+#include "stock/ledger.h"
 #include "stock/change.h"
 #include "stock/hold.h"
 #include "stock/stock_xact.h"
@@ -82,14 +82,14 @@ reserve_same_lines(const StockLines *a, const StockLines *b)
 /*
  * The last change that closed a line of the reservation, if any did.
  */
-static const BookLine *
-reserve_last_closed(const BookLines *past)
+static const LedgerLine *
+reserve_last_closed(const LedgerLines *past)
 {
-	const BookLine *last = NULL;
+	const LedgerLine *last = NULL;
 
 	for (int i = 0; i < past->count; i++)
 	{
-		const BookLine *line = &past->line[i];
+		const LedgerLine *line = &past->line[i];
 
 		if (line->last != STOCK_RESERVE && line->last != STOCK_REINSTATE &&
 			(last == NULL || last->id < line->id))
@@ -107,7 +107,7 @@ reserve_is_whole(const text *reservation, const Holds *holds)
 {
 	if (holds->lines.order != 0)
 		return holds->lines.count == holds->lines.order;
-	return !book_is_settled(reservation);
+	return !ledger_is_settled(reservation);
 }
 
 /*
@@ -119,8 +119,8 @@ static bool
 reserve_replay(const Order *order, OrderAnswer *answer, bool *again)
 {
 	Holds		holds = holds_read_settled(order->reservation);
-	const BookLine *closed;
-	BookLines	past;
+	const LedgerLine *closed;
+	LedgerLines	past;
 
 	*again = false;
 	if (holds.lines.count > 0 && holds.expires_at <= GetCurrentTimestamp())
@@ -131,10 +131,10 @@ reserve_replay(const Order *order, OrderAnswer *answer, bool *again)
 	if (reserve_same_lines(&holds.lines, &order->lines) &&
 		reserve_is_whole(order->reservation, &holds))
 		return true;
-	if (holds.lines.count == 0 && !book_is_settled(order->reservation))
+	if (holds.lines.count == 0 && !ledger_is_settled(order->reservation))
 		return false;
 
-	past = book_read(order->reservation);
+	past = ledger_read(order->reservation);
 	closed = reserve_last_closed(&past);
 	if (closed != NULL)
 		reserve_raise_closed(order, closed->last,
@@ -163,16 +163,16 @@ reserve_replay(const Order *order, OrderAnswer *answer, bool *again)
  * Writes down what was taken and is held.
  */
 static void
-reserve_book(const Order *order, OrderAnswer *answer)
+reserve_write(const Order *order, OrderAnswer *answer)
 {
-	BookEntry	entry = {
+	LedgerEntry	entry = {
 		.change = STOCK_RESERVE,
 		.reservation = order->reservation,
 		.actor = order->actor
 	};
 
 	answer->outcome = STOCK_RESERVED;
-	book_write(&entry, &order->lines);
+	ledger_write(&entry, &order->lines);
 	announce_change(STOCK_RESERVE, order->reservation, &order->lines);
 }
 
@@ -193,7 +193,7 @@ reserve_take_name(const Order *order, OrderAnswer *answer)
 	if (!holds_open(order->reservation, &order->lines, answer->expires_at,
 					order->tids))
 		return false;
-	if (!book_is_settled(order->reservation))
+	if (!ledger_is_settled(order->reservation))
 		return true;
 	holds_withdraw(order->tids, order->lines.count);
 	return false;
@@ -215,7 +215,7 @@ reserve_at_once(const Order *order, OrderAnswer *answer)
 		holds_withdraw(order->tids, order->lines.count);
 		return false;
 	}
-	reserve_book(order, answer);
+	reserve_write(order, answer);
 	return true;
 }
 
@@ -246,7 +246,7 @@ reserve_try(const Order *order, OrderAnswer *answer)
 		stock_xact_undo(mark);
 		return false;
 	}
-	reserve_book(order, answer);
+	reserve_write(order, answer);
 	return true;
 }
 

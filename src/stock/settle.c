@@ -24,7 +24,7 @@
 #include "base/compat.h"
 #include "base/settings.h"
 #include "stock/announce.h"
-#include "stock/book.h"
+#include "stock/ledger.h"
 #include "stock/change.h"
 #include "stock/hold.h"
 #include "stock/stock_xact.h"
@@ -73,9 +73,9 @@ settle_answer(StockChange past)
  * How the reservation ended that has no open lines: the way the last line went.
  */
 static StockSettlement
-settle_past(const BookLines *past)
+settle_past(const LedgerLines *past)
 {
-	const BookLine *last = NULL;
+	const LedgerLine *last = NULL;
 
 	for (int i = 0; i < past->count; i++)
 	{
@@ -92,7 +92,7 @@ settle_past(const BookLines *past)
  * was not written down how many there were, a gap tells.
  */
 static bool
-settle_knows_all(const Holds *holds, const BookLines *past)
+settle_knows_all(const Holds *holds, const LedgerLines *past)
 {
 	bool	   *known = palloc0(STOCK_LINES_MAX * sizeof(bool));
 	int			order = Max(holds->lines.order, past->order);
@@ -121,7 +121,7 @@ settle_knows_all(const Holds *holds, const BookLines *past)
 static StockSettlement
 settle_closed(const text *reservation, const Holds *holds)
 {
-	BookLines	past = book_read(reservation);
+	LedgerLines	past = ledger_read(reservation);
 
 	return settle_knows_all(holds, &past) ? settle_past(&past) : STOCK_UNKNOWN;
 }
@@ -163,8 +163,8 @@ settle_is_open(const Holds *holds, const text *sku)
 	return false;
 }
 
-static const BookLine *
-settle_find_past(const BookLines *past, const text *sku)
+static const LedgerLine *
+settle_find_past(const LedgerLines *past, const text *sku)
 {
 	for (int i = 0; i < past->count; i++)
 	{
@@ -183,7 +183,7 @@ static StockSettlement
 settle_named_past(const text *reservation, const Holds *holds,
 				  const StockLines *skus, StockChange change)
 {
-	BookLines	past = book_read(reservation);
+	LedgerLines	past = ledger_read(reservation);
 	StockSettlement answer = STOCK_UNKNOWN;
 
 	if (holds->lines.count == 0 && past.count == 0)
@@ -191,7 +191,7 @@ settle_named_past(const text *reservation, const Holds *holds,
 	for (int i = 0; i < skus->count; i++)
 	{
 		const text *sku = skus->line[i].sku;
-		const BookLine *line = settle_find_past(&past, sku);
+		const LedgerLine *line = settle_find_past(&past, sku);
 		bool		open = settle_is_open(holds, sku);
 
 		CHECK_FOR_INTERRUPTS();
@@ -338,7 +338,7 @@ stock_extend(PG_FUNCTION_ARGS)
  * The lines that were cancelled, and are not open again.
  */
 static StockLines
-settle_cancelled(const BookLines *past)
+settle_cancelled(const LedgerLines *past)
 {
 	StockLines	lines = {
 		.line = palloc((past->count + 1) * sizeof(StockLine)),
@@ -369,7 +369,7 @@ settle_lapsed(const text *reservation, const Holds *holds)
  * What stock_reinstate answers where nothing was cancelled.
  */
 static StockSettlement
-settle_nothing_cancelled(const Holds *holds, const BookLines *past)
+settle_nothing_cancelled(const Holds *holds, const LedgerLines *past)
 {
 	return holds->lines.count > 0 ? STOCK_ALREADY_RESERVED : settle_past(past);
 }
@@ -382,10 +382,10 @@ static bool
 settle_reopen(const text *reservation, const Holds *holds,
 			  const StockLines *cancelled, TimestampTz expires_at)
 {
-	BookEntry	entry = {
+	LedgerEntry	entry = {
 		.change = STOCK_REINSTATE,
 		.reservation = reservation,
-		.actor = book_session_user()
+		.actor = ledger_session_user()
 	};
 	ItemPointerData *tids = palloc(cancelled->count * sizeof(ItemPointerData));
 
@@ -394,7 +394,7 @@ settle_reopen(const text *reservation, const Holds *holds,
 		!holds_open(reservation, cancelled, expires_at, tids))
 		return false;
 	holds_extend(holds, reservation, expires_at);
-	book_write(&entry, cancelled);
+	ledger_write(&entry, cancelled);
 	announce_change(STOCK_REINSTATE, reservation, cancelled);
 	return true;
 }
@@ -407,7 +407,7 @@ static bool
 settle_is_forgotten(const text *reservation)
 {
 	Holds		holds = holds_read(reservation);
-	BookLines	past = book_read(reservation);
+	LedgerLines	past = ledger_read(reservation);
 
 	return !settle_knows_all(&holds, &past);
 }
@@ -421,7 +421,7 @@ settle_try_reinstate(const text *reservation, TimestampTz *expires_at,
 					 StockSettlement *answer, Shortages *shortages)
 {
 	Holds		holds = holds_read_settled(reservation);
-	BookLines	past = book_read(reservation);
+	LedgerLines	past = ledger_read(reservation);
 	StockLines	cancelled = settle_cancelled(&past);
 	int			mark;
 

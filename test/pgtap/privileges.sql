@@ -202,7 +202,7 @@ view outbox_attempts: owner
 view outbox_dead: operator, watcher
 view outbox_log: owner
 view outbox_subscriptions: operator, watcher
-view stock_books: owner
+view stock_ledger: owner
 view stock_history: owner
 view stock_levels: operator, watcher$$, E'\n'), 'everybody has what the list says: EXECUTE, SELECT and USAGE, and nothing else');
 SELECT is_empty($$

@@ -433,7 +433,7 @@ async function check(client) {
   await client.query('BEGIN ISOLATION LEVEL REPEATABLE READ');
   const rows = await query('SELECT id, sku, change, quantity::int, reservation, note FROM stock_history ORDER BY id');
   const holds = await query('SELECT reservation, sku, quantity::int FROM stock_hold');
-  const books = await query('SELECT sku, available::int FROM stock_books');
+  const books = await query('SELECT sku, available::int FROM stock_ledger');
   await client.query('COMMIT');
   const sums = checkSums(rows);
   const lines = readLines(rows);

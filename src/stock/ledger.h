@@ -1,9 +1,9 @@
 /*
- * book.h
+ * ledger.h
  *		Rows of the log.  Within the stock room.
  */
-#ifndef STOCK_BOOK_H
-#define STOCK_BOOK_H
+#ifndef STOCK_LEDGER_H
+#define STOCK_LEDGER_H
 
 #include "executor/tuptable.h"
 #include "utils/relcache.h"
@@ -29,49 +29,49 @@ enum
 };
 
 /* What is written of each of the lines that change together. */
-typedef struct BookEntry
+typedef struct LedgerEntry
 {
 	StockChange change;
 	const text *reservation;	/* NULL: none */
 	const text *actor;			/* NULL: nobody */
 	const text *note;
-} BookEntry;
+} LedgerEntry;
 
 /* How a line of a reservation went on. */
-typedef struct BookLine
+typedef struct LedgerLine
 {
 	StockLine	line;
 	StockChange last;
 	int64		id;				/* of that row */
-} BookLine;
+} LedgerLine;
 
-typedef struct BookLines
+typedef struct LedgerLines
 {
 	int			count;
-	BookLine   *line;			/* in the order of their numbers */
+	LedgerLine   *line;			/* in the order of their numbers */
 	int			order;			/* how many the reservation had; 0: not known */
-} BookLines;
+} LedgerLines;
 
 /* Appends a row for each line. */
-extern void book_write(const BookEntry *entry, const StockLines *lines);
+extern void ledger_write(const LedgerEntry *entry, const StockLines *lines);
 
 /* The name of the session's user, as an actor. */
-extern text *book_session_user(void);
+extern text *ledger_session_user(void);
 
 /* What the rows of an item add up to, and how many there are. */
-typedef struct BookSum
+typedef struct LedgerSum
 {
 	int64		available;
 	int64		reserved;
 	int			rows;
-} BookSum;
+} LedgerSum;
 
-extern BookSum book_sum(const text *sku, Snapshot snapshot);
+extern LedgerSum ledger_sum(const text *sku, Snapshot snapshot);
 
 /* Was a line of a reservation ever settled, be it by an open transaction? */
-extern bool book_is_settled(const text *reservation);
+extern bool ledger_is_settled(const text *reservation);
 
 /* How the lines of a reservation that were settled went on; palloc'd. */
-extern BookLines book_read(const text *reservation);
+extern LedgerLines ledger_read(const text *reservation);
 
-#endif							/* STOCK_BOOK_H */
+#endif							/* STOCK_LEDGER_H */

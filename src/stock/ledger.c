@@ -1,5 +1,5 @@
 /*
- * book.c
+ * ledger.c
  *		The log of stock: appended to, added up, looked up by reservation.
  *
  * stock_log has the rows that are not in an item's root record yet.  Those that
@@ -24,19 +24,19 @@
 #include "base/catalog.h"
 #include "base/relation.h"
 #include "base/sequence.h"
-#include "stock/book.h"
+#include "stock/ledger.h"
 #include "stock/row.h"
 
-#define BOOK_TABLES (1 + CATALOG_RING_SIZE)
+#define LEDGER_TABLES (1 + CATALOG_RING_SIZE)
 
 /* How a change moves what is available, and what is reserved. */
-typedef struct BookSigns
+typedef struct LedgerSigns
 {
 	int			available;
 	int			reserved;
-} BookSigns;
+} LedgerSigns;
 
-static const BookSigns book_signs[STOCK_CHANGES] = {
+static const LedgerSigns ledger_signs[STOCK_CHANGES] = {
 	[STOCK_RECEIVE] = {1, 0},
 	[STOCK_ADJUST] = {1, 0},
 	[STOCK_RESERVE] = {-1, 1},
@@ -50,7 +50,7 @@ static const BookSigns book_signs[STOCK_CHANGES] = {
  * Before ALTER EXTENSION UPDATE the tables have no column lines.
  */
 static TupleTableSlot *
-book_slot(Relation table)
+ledger_slot(Relation table)
 {
 	bool		old = RelationGetNumberOfAttributes(table) == LOG_ATT_LINES;
 
@@ -58,20 +58,20 @@ book_slot(Relation table)
 }
 
 text *
-book_session_user(void)
+ledger_session_user(void)
 {
 	return cstring_to_text(GetUserNameFromId(GetSessionUserId(), false));
 }
 
 static void
-book_store_text(TupleTableSlot *row, int attribute, const text *value)
+ledger_store_text(TupleTableSlot *row, int attribute, const text *value)
 {
 	row->tts_values[attribute] = PointerGetDatum(value);
 	row->tts_isnull[attribute] = value == NULL;
 }
 
 static void
-book_store(TupleTableSlot *row, const BookEntry *entry, const StockLine *line,
+ledger_store(TupleTableSlot *row, const LedgerEntry *entry, const StockLine *line,
 		   int order)
 {
 	const Catalog *catalog = catalog_get();
@@ -88,10 +88,10 @@ book_store(TupleTableSlot *row, const BookEntry *entry, const StockLine *line,
 		ObjectIdGetDatum(catalog_get()->stock_change[entry->change]);
 	row->tts_values[LOG_ATT_LINE] = Int16GetDatum(line->number);
 	row->tts_isnull[LOG_ATT_LINE] = !settled;
-	book_store_text(row, LOG_ATT_SKU, line->sku);
-	book_store_text(row, LOG_ATT_RESERVATION, entry->reservation);
-	book_store_text(row, LOG_ATT_ACTOR, entry->actor);
-	book_store_text(row, LOG_ATT_NOTE, entry->note);
+	ledger_store_text(row, LOG_ATT_SKU, line->sku);
+	ledger_store_text(row, LOG_ATT_RESERVATION, entry->reservation);
+	ledger_store_text(row, LOG_ATT_ACTOR, entry->actor);
+	ledger_store_text(row, LOG_ATT_NOTE, entry->note);
 	if (columns > LOG_ATT_LINES)
 	{
 		row->tts_values[LOG_ATT_LINES] = Int16GetDatum(order);
@@ -101,14 +101,14 @@ book_store(TupleTableSlot *row, const BookEntry *entry, const StockLine *line,
 }
 
 void
-book_write(const BookEntry *entry, const StockLines *lines)
+ledger_write(const LedgerEntry *entry, const StockLines *lines)
 {
 	Relation	log = table_open(catalog_get()->stock_log, RowExclusiveLock);
-	TupleTableSlot *row = book_slot(log);
+	TupleTableSlot *row = ledger_slot(log);
 
 	for (int i = 0; i < lines->count; i++)
 	{
-		book_store(row, entry, &lines->line[i], lines->order);
+		ledger_store(row, entry, &lines->line[i], lines->order);
 		relation_insert(log, row);
 	}
 	ExecDropSingleTupleTableSlot(row);
@@ -116,7 +116,7 @@ book_write(const BookEntry *entry, const StockLines *lines)
 }
 
 static StockChange
-book_change(TupleTableSlot *row)
+ledger_change(TupleTableSlot *row)
 {
 	Oid			label = DatumGetObjectId(row_value(row, LOG_ATT_CHANGE));
 	const Catalog *catalog = catalog_get();
@@ -134,7 +134,7 @@ book_change(TupleTableSlot *row)
  * Did this transaction write the row?
  */
 static bool
-book_is_own(TupleTableSlot *row)
+ledger_is_own(TupleTableSlot *row)
 {
 	bool		isnull;
 	Datum		xmin = slot_getsysattr(row, MinTransactionIdAttributeNumber, &isnull);
@@ -146,14 +146,14 @@ book_is_own(TupleTableSlot *row)
  * What this transaction confirms is on hand until it has committed.
  */
 static void
-book_add(BookSum *sum, const text *sku, TupleTableSlot *row)
+ledger_add(LedgerSum *sum, const text *sku, TupleTableSlot *row)
 {
-	StockChange change = book_change(row);
+	StockChange change = ledger_change(row);
 	int64		quantity = row_quantity(row, LOG_ATT_QUANTITY,
 										change == STOCK_ADJUST);
-	BookSigns	signs = book_signs[change];
+	LedgerSigns	signs = ledger_signs[change];
 
-	if (change == STOCK_CONFIRM && book_is_own(row))
+	if (change == STOCK_CONFIRM && ledger_is_own(row))
 		signs.reserved = 0;
 	if (pg_add_s64_overflow(sum->available, signs.available * quantity,
 							&sum->available) ||
@@ -167,12 +167,12 @@ book_add(BookSum *sum, const text *sku, TupleTableSlot *row)
  * In the order of their ids no partial sum can overflow which the whole does
  * not: each was what is available, or reserved, at some time.
  */
-BookSum
-book_sum(const text *sku, Snapshot snapshot)
+LedgerSum
+ledger_sum(const text *sku, Snapshot snapshot)
 {
 	Relation	log = table_open(catalog_get()->stock_log, NoLock);
-	TupleTableSlot *row = book_slot(log);
-	BookSum		sum = {0};
+	TupleTableSlot *row = ledger_slot(log);
+	LedgerSum		sum = {0};
 	RelationScan scan;
 	ScanKeyData key;
 
@@ -181,7 +181,7 @@ book_sum(const text *sku, Snapshot snapshot)
 	while (relation_scan_next(&scan, row))
 	{
 		CHECK_FOR_INTERRUPTS();
-		book_add(&sum, sku, row);
+		ledger_add(&sum, sku, row);
 	}
 	ExecDropSingleTupleTableSlot(row);
 	relation_scan_end(&scan, NoLock);
@@ -193,15 +193,15 @@ book_sum(const text *sku, Snapshot snapshot)
  * Notes a row down in the place of its line, if it is later than what is there.
  */
 static void
-book_collect(BookLines *lines, TupleTableSlot *row)
+ledger_collect(LedgerLines *lines, TupleTableSlot *row)
 {
-	BookLine	found;
-	BookLine   *place;
+	LedgerLine	found;
+	LedgerLine   *place;
 
 	found.id = DatumGetInt64(row_value(row, LOG_ATT_ID));
 	if (found.id <= 0)
 		row_raise(row, LOG_ATT_ID, "is out of range");
-	found.last = book_change(row);
+	found.last = ledger_change(row);
 	found.line.number = row_line(row, LOG_ATT_LINE);
 	found.line.quantity = row_quantity(row, LOG_ATT_QUANTITY, false);
 	found.line.sku = row_name(row, LOG_ATT_SKU);
@@ -211,9 +211,9 @@ book_collect(BookLines *lines, TupleTableSlot *row)
 	{
 		int			count = found.line.number + 1;
 
-		lines->line = repalloc(lines->line, count * sizeof(BookLine));
+		lines->line = repalloc(lines->line, count * sizeof(LedgerLine));
 		memset(&lines->line[lines->count], 0,
-			   (count - lines->count) * sizeof(BookLine));
+			   (count - lines->count) * sizeof(LedgerLine));
 		lines->count = count;
 	}
 	place = &lines->line[found.line.number];
@@ -225,7 +225,7 @@ book_collect(BookLines *lines, TupleTableSlot *row)
  * Drops the places of lines of which nothing is known any more.
  */
 static void
-book_close_ranks(BookLines *lines)
+ledger_close_ranks(LedgerLines *lines)
 {
 	int			count = 0;
 
@@ -243,7 +243,7 @@ book_close_ranks(BookLines *lines)
  * have rows that a restore has brought.
  */
 static Oid
-book_table(int number)
+ledger_table(int number)
 {
 	const Catalog *catalog = catalog_get();
 
@@ -257,11 +257,11 @@ book_table(int number)
  * table of the history is let go of, so that it can be truncated.
  */
 static int
-book_scan(Oid oid, const text *reservation, Snapshot snapshot, BookLines *lines)
+ledger_scan(Oid oid, const text *reservation, Snapshot snapshot, LedgerLines *lines)
 {
 	LOCKMODE	release = oid == catalog_get()->stock_log ? NoLock : RowExclusiveLock;
 	Relation	table = table_open(oid, release);
-	TupleTableSlot *row = book_slot(table);
+	TupleTableSlot *row = ledger_slot(table);
 	RelationScan scan;
 	ScanKeyData key;
 	int			count = 0;
@@ -273,7 +273,7 @@ book_scan(Oid oid, const text *reservation, Snapshot snapshot, BookLines *lines)
 	while (relation_scan_next(&scan, row))
 	{
 		if (lines != NULL)
-			book_collect(lines, row);
+			ledger_collect(lines, row);
 		count++;
 	}
 	ExecDropSingleTupleTableSlot(row);
@@ -287,13 +287,13 @@ book_scan(Oid oid, const text *reservation, Snapshot snapshot, BookLines *lines)
  * being moved in one of them.
  */
 static int
-book_scan_from(int first, const text *reservation, BookLines *lines)
+ledger_scan_from(int first, const text *reservation, LedgerLines *lines)
 {
 	Snapshot	latest = RegisterSnapshot(GetLatestSnapshot());
 	int			count = 0;
 
-	for (int i = first; i < BOOK_TABLES; i++)
-		count += book_scan(book_table(i), reservation, latest, lines);
+	for (int i = first; i < LEDGER_TABLES; i++)
+		count += ledger_scan(ledger_table(i), reservation, latest, lines);
 	UnregisterSnapshot(latest);
 	return count;
 }
@@ -303,21 +303,21 @@ book_scan_from(int first, const text *reservation, BookLines *lines)
  * left the log before we look is in the history for the snapshot taken then.
  */
 bool
-book_is_settled(const text *reservation)
+ledger_is_settled(const text *reservation)
 {
 	SnapshotData dirty;
 
 	InitDirtySnapshot(dirty);
-	return book_scan(book_table(0), reservation, &dirty, NULL) > 0 ||
-		book_scan_from(1, reservation, NULL) > 0;
+	return ledger_scan(ledger_table(0), reservation, &dirty, NULL) > 0 ||
+		ledger_scan_from(1, reservation, NULL) > 0;
 }
 
-BookLines
-book_read(const text *reservation)
+LedgerLines
+ledger_read(const text *reservation)
 {
-	BookLines	lines = {.line = palloc(sizeof(BookLine))};
+	LedgerLines	lines = {.line = palloc(sizeof(LedgerLine))};
 
-	(void) book_scan_from(0, reservation, &lines);
-	book_close_ranks(&lines);
+	(void) ledger_scan_from(0, reservation, &lines);
+	ledger_close_ranks(&lines);
 	return lines;
 }
