@@ -345,23 +345,23 @@ shared_wake_launcher(void)
 }
 
 bool
-shared_take_seat(SharedDatabase *database, SharedSeat seat)
+shared_take_worker_slot(SharedDatabase *database, SharedWorkerSlot slot)
 {
 	bool		taken;
 
 	SpinLockAcquire(&database->mutex);
-	taken = database->seats[seat] == 0;
+	taken = database->worker_slots[slot] == 0;
 	if (taken)
-		database->seats[seat] = MyProcPid;
+		database->worker_slots[slot] = MyProcPid;
 	SpinLockRelease(&database->mutex);
 	return taken;
 }
 
 void
-shared_leave_seat(SharedDatabase *database, SharedSeat seat)
+shared_leave_worker_slot(SharedDatabase *database, SharedWorkerSlot slot)
 {
 	SpinLockAcquire(&database->mutex);
-	database->seats[seat] = 0;
+	database->worker_slots[slot] = 0;
 	SpinLockRelease(&database->mutex);
 }
 

@@ -17,13 +17,13 @@
 #define SHARED_TROUBLES_MAX 32	/* stuck subscriptions of a database, likewise */
 #define SHARED_TROUBLE_MAX 160	/* bytes of what is said of one */
 
-/* The workers of a database: one in each seat. */
-typedef enum SharedSeat
+/* The workers of a database: one in each slot. */
+typedef enum SharedWorkerSlot
 {
 	SHARED_SWEEPER,
 	SHARED_RELAY,				/* the first of them */
-	SHARED_SEATS = SHARED_RELAY + SHARED_RELAYS_MAX
-} SharedSeat;
+	SHARED_WORKER_SLOTS = SHARED_RELAY + SHARED_RELAYS_MAX
+} SharedWorkerSlot;
 
 /* What a relay has on its way for a lane. */
 typedef struct SharedFlight
@@ -85,7 +85,7 @@ typedef struct SharedDatabase
 
 	/* Guarded by mutex. */
 	slock_t		mutex;
-	pid_t		seats[SHARED_SEATS];	/* who works here; 0: nobody */
+	pid_t		worker_slots[SHARED_WORKER_SLOTS];	/* who works here; 0: nobody */
 	SharedRelay relays[SHARED_RELAYS_MAX];
 	int			trouble_count;
 	SharedTrouble troubles[SHARED_TROUBLES_MAX];
@@ -174,9 +174,9 @@ extern void shared_wake_launcher(void);
 /* Counts an end; wakes the relays that are armed, or all in any case. */
 extern void shared_wake_relays(SharedDatabase *database, bool in_any_case);
 
-/* Takes a seat in a database; false: somebody else has it. */
-extern bool shared_take_seat(SharedDatabase *database, SharedSeat seat);
-extern void shared_leave_seat(SharedDatabase *database, SharedSeat seat);
+/* Takes a slot in a database; false: somebody else has it. */
+extern bool shared_take_worker_slot(SharedDatabase *database, SharedWorkerSlot slot);
+extern void shared_leave_worker_slot(SharedDatabase *database, SharedWorkerSlot slot);
 
 /*
  * A relay is there, and can be reached by the latch; NULL to sign off.  Either

@@ -111,28 +111,28 @@ worker_start_in_database(void)
 }
 
 static void
-worker_leave_seat(int code, Datum seat)
+worker_leave_slot(int code, Datum slot)
 {
-	shared_leave_seat(shared_my_database(), DatumGetInt32(seat));
+	shared_leave_worker_slot(shared_my_database(), DatumGetInt32(slot));
 }
 
 /*
  * Two of a kind would be there if the launcher were started anew while the
  * workers of the one before are still leaving.
  */
-SharedSeat
-worker_start_in_seat(void)
+SharedWorkerSlot
+worker_start_in_slot(void)
 {
 	WorkerTarget target;
 
 	memcpy(&target, MyBgworkerEntry->bgw_extra, sizeof(target));
 	worker_start_in_database();
-	if (!shared_take_seat(shared_my_database(), target.seat))
+	if (!shared_take_worker_slot(shared_my_database(), target.slot))
 		worker_exit("the one before it is still there");
-	before_shmem_exit(worker_leave_seat, Int32GetDatum(target.seat));
+	before_shmem_exit(worker_leave_slot, Int32GetDatum(target.slot));
 	ereport(LOG,
 			(errmsg("%s has started", worker_name), errhidecontext(true)));
-	return target.seat;
+	return target.slot;
 }
 
 bool

@@ -14,7 +14,7 @@ typedef struct WorkerTarget
 {
 	Oid			database;
 	Oid			owner;			/* of the extension; InvalidOid: superuser */
-	SharedSeat	seat;			/* whose is it */
+	SharedWorkerSlot	slot;			/* whose is it */
 } WorkerTarget;
 
 /* Fills in what all our workers share; main is the function's name. */
@@ -24,8 +24,8 @@ extern void worker_define(BackgroundWorker *worker, const char *main,
 /* Signals, connection and settings; the first thing a worker's main does. */
 extern void worker_start_in_database(void);
 
-/* As that, and takes the worker's seat, which it returns, or exits. */
-extern SharedSeat worker_start_in_seat(void);
+/* As that, and takes the worker's slot, which it returns, or exits. */
+extern SharedWorkerSlot worker_start_in_slot(void);
 
 /*
  * Ends the process, and says why in the log; what follows "because".  To be

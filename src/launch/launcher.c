@@ -67,7 +67,7 @@ typedef struct LauncherDatabase
 	TimestampTz scout_not_before;	/* when it may be scouted again */
 	bool		scout_reported; /* that there is no slot for a scout */
 	int			scout_pause_ms; /* after it could not be; 0: it could */
-	LauncherWorker workers[SHARED_SEATS];
+	LauncherWorker workers[SHARED_WORKER_SLOTS];
 } LauncherDatabase;
 
 /* A row of pg_database. */
@@ -300,10 +300,10 @@ launcher_scout_all(List *rows)
 static void
 launcher_free(LauncherDatabase *entry)
 {
-	for (int seat = 0; seat < SHARED_SEATS; seat++)
+	for (int slot = 0; slot < SHARED_WORKER_SLOTS; slot++)
 	{
-		if (entry->workers[seat].handle != NULL)
-			pfree(entry->workers[seat].handle);
+		if (entry->workers[slot].handle != NULL)
+			pfree(entry->workers[slot].handle);
 	}
 	pfree(entry);
 }
@@ -337,9 +337,9 @@ launcher_forget_dropped(const SharedDatabaseInfo *infos, int count, List *rows)
  * Takes note of a worker's end, so that it can be started again after a pause.
  */
 static void
-launcher_forget_stopped(LauncherDatabase *entry, SharedSeat seat)
+launcher_forget_stopped(LauncherDatabase *entry, SharedWorkerSlot slot)
 {
-	LauncherWorker *worker = &entry->workers[seat];
+	LauncherWorker *worker = &entry->workers[slot];
 	TimestampTz now = GetCurrentTimestamp();
 	pid_t		pid;
 
@@ -362,15 +362,15 @@ launcher_forget_stopped(LauncherDatabase *entry, SharedSeat seat)
  * again; 0: when something happens.
  */
 static TimestampTz
-launcher_tend_worker(LauncherDatabase *entry, SharedSeat seat, bool wanted,
+launcher_tend_worker(LauncherDatabase *entry, SharedWorkerSlot slot, bool wanted,
 					 Oid owner)
 {
-	LauncherWorker *worker = &entry->workers[seat];
-	WorkerTarget target = {.database = entry->database,.owner = owner,.seat = seat};
-	bool		is_relay = seat >= SHARED_RELAY;
+	LauncherWorker *worker = &entry->workers[slot];
+	WorkerTarget target = {.database = entry->database,.owner = owner,.slot = slot};
+	bool		is_relay = slot >= SHARED_RELAY;
 	TimestampTz now = GetCurrentTimestamp();
 
-	launcher_forget_stopped(entry, seat);
+	launcher_forget_stopped(entry, slot);
 	if (!wanted)
 	{
 		if (worker->handle != NULL)
@@ -394,12 +394,12 @@ launcher_tend_worker(LauncherDatabase *entry, SharedSeat seat, bool wanted,
 }
 
 /*
- * Brings the workers of some seats of all databases to what they should be.
+ * Brings the workers of some slots of all databases to what they should be.
  * Returns how many milliseconds the launcher may sleep.
  */
 static long
 launcher_tend(const SharedDatabaseInfo *infos, int count, List *rows,
-			  int first_seat, int end_seat)
+			  int first_slot, int end_slot)
 {
 	TimestampTz now = GetCurrentTimestamp();
 	long		sleep_ms = LAUNCHER_RECONCILE_MS;
@@ -417,17 +417,17 @@ launcher_tend(const SharedDatabaseInfo *infos, int count, List *rows,
 		was_stale = entry->stale;
 		if (wanted && (entry->stale || infos[i].check))
 			continue;			/* its owner may not be what it was */
-		for (int seat = first_seat; seat < end_seat; seat++)
+		for (int slot = first_slot; slot < end_slot; slot++)
 		{
 			TimestampTz again_at;
 
 			/* A relay that is one too many leaves by itself. */
-			if (wanted && seat >= SHARED_RELAY + settings_relays)
+			if (wanted && slot >= SHARED_RELAY + settings_relays)
 			{
-				launcher_forget_stopped(entry, seat);
+				launcher_forget_stopped(entry, slot);
 				continue;
 			}
-			again_at = launcher_tend_worker(entry, seat, wanted,
+			again_at = launcher_tend_worker(entry, slot, wanted,
 											infos[i].owner);
 
 			if (again_at != 0)
@@ -448,10 +448,10 @@ launcher_end_pauses(LauncherDatabase *entry)
 {
 	entry->scout_not_before = 0;
 	entry->scout_pause_ms = 0;
-	for (int seat = 0; seat < SHARED_SEATS; seat++)
+	for (int slot = 0; slot < SHARED_WORKER_SLOTS; slot++)
 	{
-		entry->workers[seat].not_before = 0;
-		entry->workers[seat].pause_ms = 0;
+		entry->workers[slot].not_before = 0;
+		entry->workers[slot].pause_ms = 0;
 	}
 }
 
@@ -489,7 +489,7 @@ launcher_round(void)
 	sleep_ms = Min(sleep_ms, tend_ms);
 	if (sleep_ms == 0)
 		return 0;
-	tend_ms = launcher_tend(infos, count, rows, SHARED_RELAY + 1, SHARED_SEATS);
+	tend_ms = launcher_tend(infos, count, rows, SHARED_RELAY + 1, SHARED_WORKER_SLOTS);
 	return Min(sleep_ms, tend_ms);
 }
 
@@ -518,10 +518,10 @@ launcher_sign_off(int code, Datum arg)
 	{
 		LauncherDatabase *entry = lfirst(cell);
 
-		for (int seat = 0; seat < SHARED_SEATS; seat++)
+		for (int slot = 0; slot < SHARED_WORKER_SLOTS; slot++)
 		{
-			if (entry->workers[seat].handle != NULL)
-				TerminateBackgroundWorker(entry->workers[seat].handle);
+			if (entry->workers[slot].handle != NULL)
+				TerminateBackgroundWorker(entry->workers[slot].handle);
 		}
 	}
 }

@@ -723,7 +723,7 @@ relay_sign_off(int code, Datum arg)
 }
 
 static void
-relay_start(Relay *relay, SharedSeat seat)
+relay_start(Relay *relay, SharedWorkerSlot slot)
 {
 	relay->context = AllocSetContextCreate(TopMemoryContext, "idempotency relay",
 										   ALLOCSET_DEFAULT_SIZES);
@@ -731,7 +731,7 @@ relay_start(Relay *relay, SharedSeat seat)
 												"idempotency relay turn",
 												ALLOCSET_DEFAULT_SIZES);
 	relay->database = shared_my_database();
-	relay->number = seat - SHARED_RELAY;
+	relay->number = slot - SHARED_RELAY;
 	http_start();
 	http_allow_networks(settings_webhook_allowed_networks);
 	relay->wait_set = compat_create_wait_event_set(TopMemoryContext, 3);
@@ -763,7 +763,7 @@ relay_main(Datum arg)
 {
 	static Relay relay;			/* needed until the process has exited */
 
-	relay_start(&relay, worker_start_in_seat());
+	relay_start(&relay, worker_start_in_slot());
 	for (;;)
 	{
 		if (worker_obey_signals())

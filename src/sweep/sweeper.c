@@ -168,7 +168,7 @@ sweep_wake_all(void)
 void
 sweeper_main(Datum arg)
 {
-	(void) worker_start_in_seat();
+	(void) worker_start_in_slot();
 	for (;;)
 	{
 		bool		more = false;
