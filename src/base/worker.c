@@ -148,7 +148,7 @@ worker_obey_signals(void)
 
 /*
  * An owner may have rules and defaults of his own on the tables: they must not
- * run as the owner before, nor as the bootstrap superuser (scout.c) when he is
+ * run as the owner before, nor as the bootstrap superuser (discovery.c) when he is
  * no superuser any more.  A change of owner waits for the lock on the sequence.
  */
 static bool

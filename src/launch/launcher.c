@@ -41,7 +41,7 @@
 #define LAUNCHER_RESTART_MAX_MS 60000	/* doubled up to this */
 #define LAUNCHER_LIFE_MS 10000	/* while it lives shorter than this */
 #define LAUNCHER_STUCK_MS 1000	/* how long a scout may wait for a lock */
-#define LAUNCHER_SCOUT_MS 30000 /* how long it may take in any case */
+#define LAUNCHER_DISCOVERY_MS 30000 /* how long it may take in any case */
 #define LAUNCHER_LOOK_MS 100	/* how often that is looked at */
 #define LAUNCHER_RETRY_MS 10000 /* pause after a worker could not be started */
 #define LAUNCHER_RECONCILE_MS 60000
@@ -64,9 +64,9 @@ typedef struct LauncherDatabase
 	Oid			database;
 	bool		stale;			/* something has happened there since */
 	bool		vacated;		/* a command needs it for itself */
-	TimestampTz scout_not_before;	/* when it may be scouted again */
-	bool		scout_reported; /* that there is no slot for a scout */
-	int			scout_pause_ms; /* after it could not be; 0: it could */
+	TimestampTz discovery_not_before;	/* when it may be scouted again */
+	bool		discovery_reported; /* that there is no slot for a scout */
+	int			discovery_pause_ms; /* after it could not be; 0: it could */
 	LauncherWorker workers[SHARED_WORKER_SLOTS];
 } LauncherDatabase;
 
@@ -217,11 +217,11 @@ launcher_waits_for_lock(pid_t pid)
  * its time: tried again, it would be as slow.
  */
 static void
-launcher_wait_for_scout(BackgroundWorkerHandle *handle)
+launcher_wait_for_discovery(BackgroundWorkerHandle *handle)
 {
 	TimestampTz now = GetCurrentTimestamp();
 	TimestampTz stuck_at = TimestampTzPlusMilliseconds(now, LAUNCHER_STUCK_MS);
-	TimestampTz give_up_at = TimestampTzPlusMilliseconds(now, LAUNCHER_SCOUT_MS);
+	TimestampTz give_up_at = TimestampTzPlusMilliseconds(now, LAUNCHER_DISCOVERY_MS);
 	pid_t		pid = 0;
 
 	while (GetBackgroundWorkerPid(handle, &pid) != BGWH_STOPPED)
@@ -241,16 +241,16 @@ launcher_wait_for_scout(BackgroundWorkerHandle *handle)
  * be tried again.
  */
 static bool
-launcher_scout(LauncherDatabase *entry)
+launcher_discover(LauncherDatabase *entry)
 {
 	WorkerTarget target = {.database = entry->database,.owner = InvalidOid};
 	BackgroundWorkerHandle *handle;
 
-	handle = launcher_start_worker("scout_main", "idempotency scout", target,
-								   &entry->scout_reported);
+	handle = launcher_start_worker("discovery_main", "idempotency discovery", target,
+								   &entry->discovery_reported);
 	if (handle == NULL)
 		return false;
-	launcher_wait_for_scout(handle);
+	launcher_wait_for_discovery(handle);
 	pfree(handle);
 	return shared_last_looked() == entry->database;
 }
@@ -262,7 +262,7 @@ launcher_scout(LauncherDatabase *entry)
  * and what it has found is acted on in the next round.
  */
 static long
-launcher_scout_all(List *rows)
+launcher_discover_all(List *rows)
 {
 	TimestampTz now = GetCurrentTimestamp();
 	long		sleep_ms = LAUNCHER_RECONCILE_MS;
@@ -278,17 +278,17 @@ launcher_scout_all(List *rows)
 		entry = launcher_find_or_add(row->database);
 		if (!entry->stale || entry->vacated)
 			continue;
-		if (now < entry->scout_not_before)
+		if (now < entry->discovery_not_before)
 		{
 			sleep_ms = Min(sleep_ms,
-						   TimestampDifferenceMilliseconds(now, entry->scout_not_before) + 1);
+						   TimestampDifferenceMilliseconds(now, entry->discovery_not_before) + 1);
 			continue;
 		}
-		entry->stale = !launcher_scout(entry);
-		entry->scout_pause_ms = !entry->stale ? 0 :
-			Min(Max(2 * entry->scout_pause_ms, LAUNCHER_RETRY_MS), LAUNCHER_RECONCILE_MS);
-		entry->scout_not_before =
-			TimestampTzPlusMilliseconds(GetCurrentTimestamp(), entry->scout_pause_ms);
+		entry->stale = !launcher_discover(entry);
+		entry->discovery_pause_ms = !entry->stale ? 0 :
+			Min(Max(2 * entry->discovery_pause_ms, LAUNCHER_RETRY_MS), LAUNCHER_RECONCILE_MS);
+		entry->discovery_not_before =
+			TimestampTzPlusMilliseconds(GetCurrentTimestamp(), entry->discovery_pause_ms);
 		sleep_ms = 0;
 	}
 	return sleep_ms;
@@ -446,8 +446,8 @@ launcher_tend(const SharedDatabaseInfo *infos, int count, List *rows,
 static void
 launcher_end_pauses(LauncherDatabase *entry)
 {
-	entry->scout_not_before = 0;
-	entry->scout_pause_ms = 0;
+	entry->discovery_not_before = 0;
+	entry->discovery_pause_ms = 0;
 	for (int slot = 0; slot < SHARED_WORKER_SLOTS; slot++)
 	{
 		entry->workers[slot].not_before = 0;
@@ -484,7 +484,7 @@ launcher_round(void)
 		entry->stale |= infos[i].check;
 		entry->vacated = infos[i].vacated;
 	}
-	sleep_ms = launcher_scout_all(rows);
+	sleep_ms = launcher_discover_all(rows);
 	tend_ms = launcher_tend(infos, count, rows, 0, SHARED_RELAY + 1);
 	sleep_ms = Min(sleep_ms, tend_ms);
 	if (sleep_ms == 0)

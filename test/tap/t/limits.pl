@@ -72,7 +72,7 @@ for my $i (1 .. DATABASES)
 	wait_for_workers($node, "shop$i") if $i <= SERVED;
 }
 $node->reload;		# has all of them tried at once
-ok($node->wait_for_log(qr/(?:DEBUG:  could not start idempotency scout.*?){@{[DATABASES - SERVED]}}/s),
+ok($node->wait_for_log(qr/(?:DEBUG:  could not start idempotency discovery.*?){@{[DATABASES - SERVED]}}/s),
 	'those for whom there is no slot are tried again');
 is(count_missing('WARNING'), DATABASES - SERVED, 'but each is reported once');
 is(databases_served(), SERVED, 'the others are served');

@@ -1,5 +1,5 @@
 /*
- * scout.c
+ * discovery.c
  *		A short-lived worker that looks whether a database has the extension,
  *		and who owns it.
  *
@@ -22,10 +22,10 @@
 #include "base/shared.h"
 #include "base/worker.h"
 
-PGDLLEXPORT void scout_main(Datum arg);
+PGDLLEXPORT void discovery_main(Datum arg);
 
 static Oid
-scout_extension_owner(void)
+discovery_extension_owner(void)
 {
 	Oid			owner = InvalidOid;
 
@@ -54,10 +54,10 @@ scout_extension_owner(void)
 }
 
 void
-scout_main(Datum arg)
+discovery_main(Datum arg)
 {
 	worker_start_in_database();
 	StartTransactionCommand();
-	shared_set_owner(MyDatabaseId, scout_extension_owner());
+	shared_set_owner(MyDatabaseId, discovery_extension_owner());
 	CommitTransactionCommand();
 }
