@@ -35,8 +35,8 @@
 #include "base/settings.h"
 #include "base/shared.h"
 #include "launch/launcher.h"
-#include "launch/protect.h"
-#include "launch/watch.h"
+#include "launch/ddl_guard.h"
+#include "launch/ddl_hooks.h"
 #include "outbox/register.h"
 #include "stock/escrow.h"
 #include "stock/guard.h"
@@ -78,8 +78,8 @@ _PG_init(void)
 	shmem_request_hook = idempotency_shmem_request;
 	previous_shmem_startup = shmem_startup_hook;
 	shmem_startup_hook = idempotency_shmem_startup;
-	watch_install_hooks();
+	ddl_hooks_install_hooks();
 	guard_install_hook();
-	protect_install_hook();
+	ddl_guard_install_hook();
 	launcher_register();
 }

@@ -4,7 +4,7 @@
  *
  * It reads pg_database, sends a scout into each database that it does not know
  * yet, and keeps a sweeper and a relay running wherever the extension is.  It
- * is woken by CREATE and DROP EXTENSION (watch.c), by the end of a worker and
+ * is woken by CREATE and DROP EXTENSION (ddl_hooks.c), by the end of a worker and
  * by reload, and looks at everything once a minute in case a wake was lost.
  *
  * It is connected to no database, so that it is in nobody's way.  A worker

@@ -1,12 +1,12 @@
 /*
- * protect.h
+ * ddl_guard.h
  *		Keeps code of others out of the way of our workers, and triggers off our
  *		tables.
  */
-#ifndef LAUNCH_PROTECT_H
-#define LAUNCH_PROTECT_H
+#ifndef LAUNCH_DDL_GUARD_H
+#define LAUNCH_DDL_GUARD_H
 
 /* Sets the hook; called once by _PG_init of a preloaded library. */
-extern void protect_install_hook(void);
+extern void ddl_guard_install_hook(void);
 
-#endif							/* LAUNCH_PROTECT_H */
+#endif							/* LAUNCH_DDL_GUARD_H */

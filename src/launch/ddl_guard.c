@@ -1,5 +1,5 @@
 /*
- * protect.c
+ * ddl_guard.c
  *		Keeps code of others out of the way of our workers, and triggers off our
  *		tables.
  *
@@ -40,12 +40,12 @@
 #include "utils/snapmgr.h"
 
 #include "base/catalog.h"
-#include "launch/protect.h"
+#include "launch/ddl_guard.h"
 
 static object_access_hook_type previous_object_access = NULL;
 
 static bool
-protect_is_member(Oid class, Oid object)
+ddl_guard_is_member(Oid class, Oid object)
 {
 	Oid			extension = getExtensionOfObject(class, object);
 
@@ -57,17 +57,17 @@ protect_is_member(Oid class, Oid object)
  * A composite type is a member as a type, and has columns as a relation.
  */
 static bool
-protect_is_ours(Oid relation)
+ddl_guard_is_ours(Oid relation)
 {
-	return protect_is_member(RelationRelationId, relation) ||
-		protect_is_member(TypeRelationId, get_rel_type_id(relation));
+	return ddl_guard_is_member(RelationRelationId, relation) ||
+		ddl_guard_is_member(TypeRelationId, get_rel_type_id(relation));
 }
 
 /*
  * A row as this command has just written it; NULL: there is none.
  */
 static HeapTuple
-protect_new_row(Oid class, Oid index, AttrNumber oid_column, Oid object)
+ddl_guard_new_row(Oid class, Oid index, AttrNumber oid_column, Oid object)
 {
 	Relation	rel = table_open(class, AccessShareLock);
 	ScanKeyData key;
@@ -89,9 +89,9 @@ protect_new_row(Oid class, Oid index, AttrNumber oid_column, Oid object)
  * The cache still has the old name.
  */
 static bool
-protect_schema_is_renamed(Oid schema)
+ddl_guard_schema_is_renamed(Oid schema)
 {
-	HeapTuple	row = protect_new_row(NamespaceRelationId, NamespaceOidIndexId,
+	HeapTuple	row = ddl_guard_new_row(NamespaceRelationId, NamespaceOidIndexId,
 									  Anum_pg_namespace_oid, schema);
 	char	   *name = get_namespace_name(schema);
 
@@ -101,7 +101,7 @@ protect_schema_is_renamed(Oid schema)
 }
 
 static void
-protect_refuse(const char *what)
+ddl_guard_refuse(const char *what)
 {
 	ereport(ERROR,
 			(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
@@ -110,7 +110,7 @@ protect_refuse(const char *what)
 }
 
 static void
-protect_refuse_trigger(Oid table)
+ddl_guard_refuse_trigger(Oid table)
 {
 	ereport(ERROR,
 			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
@@ -124,27 +124,27 @@ protect_refuse_trigger(Oid table)
  * Our own triggers call our own functions.
  */
 static void
-protect_check_trigger(Oid trigger)
+ddl_guard_check_trigger(Oid trigger)
 {
-	HeapTuple	row = protect_new_row(TriggerRelationId, TriggerOidIndexId,
+	HeapTuple	row = ddl_guard_new_row(TriggerRelationId, TriggerOidIndexId,
 									  Anum_pg_trigger_oid, trigger);
 	Form_pg_trigger form;
 
 	if (!HeapTupleIsValid(row))
 		return;
 	form = (Form_pg_trigger) GETSTRUCT(row);
-	if (!protect_is_ours(form->tgrelid))
+	if (!ddl_guard_is_ours(form->tgrelid))
 		return;
 	if (!superuser())
-		protect_refuse("create a trigger on a table");
+		ddl_guard_refuse("create a trigger on a table");
 	if (!form->tgisinternal &&
 		get_rel_relkind(form->tgrelid) == RELKIND_RELATION &&
-		!protect_is_member(ProcedureRelationId, form->tgfoid))
-		protect_refuse_trigger(form->tgrelid);
+		!ddl_guard_is_member(ProcedureRelationId, form->tgfoid))
+		ddl_guard_refuse_trigger(form->tgrelid);
 }
 
 static void
-protect_object_access(ObjectAccessType access, Oid class, Oid object,
+ddl_guard_object_access(ObjectAccessType access, Oid class, Oid object,
 					  int sub_object, void *arg)
 {
 	if (previous_object_access)
@@ -153,19 +153,19 @@ protect_object_access(ObjectAccessType access, Oid class, Oid object,
 		access != OAT_DROP)
 		return;
 	if (class == TriggerRelationId && access == OAT_POST_CREATE)
-		protect_check_trigger(object);
+		ddl_guard_check_trigger(object);
 	if (superuser())
 		return;
-	if (class == RelationRelationId && sub_object != 0 && protect_is_ours(object))
-		protect_refuse("change a column of a table or type");
+	if (class == RelationRelationId && sub_object != 0 && ddl_guard_is_ours(object))
+		ddl_guard_refuse("change a column of a table or type");
 	if (class == NamespaceRelationId && access == OAT_POST_ALTER &&
-		protect_schema_is_renamed(object))
-		protect_refuse("rename the schema");
+		ddl_guard_schema_is_renamed(object))
+		ddl_guard_refuse("rename the schema");
 }
 
 void
-protect_install_hook(void)
+ddl_guard_install_hook(void)
 {
 	previous_object_access = object_access_hook;
-	object_access_hook = protect_object_access;
+	object_access_hook = ddl_guard_object_access;
 }

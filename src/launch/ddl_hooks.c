@@ -1,5 +1,5 @@
 /*
- * watch.c
+ * ddl_hooks.c
  *		Notices what happens to databases and to the extension in them, and
  *		lets the launcher know.
  *
@@ -30,7 +30,7 @@
 
 #include "base/compat.h"
 #include "base/shared.h"
-#include "launch/watch.h"
+#include "launch/ddl_hooks.h"
 #include "stock/escrow.h"
 
 static object_access_hook_type previous_object_access = NULL;
@@ -50,7 +50,7 @@ PG_FUNCTION_INFO_V1(idempotency_announce);
  * there or gone.
  */
 static void
-watch_transaction_ended(XactEvent event, void *arg)
+ddl_hooks_transaction_ended(XactEvent event, void *arg)
 {
 	ListCell   *cell;
 
@@ -69,24 +69,24 @@ watch_transaction_ended(XactEvent event, void *arg)
 }
 
 static void
-watch_register_callback(void)
+ddl_hooks_register_callback(void)
 {
 	if (!callback_registered)
-		RegisterXactCallback(watch_transaction_ended, NULL);
+		RegisterXactCallback(ddl_hooks_transaction_ended, NULL);
 	callback_registered = true;
 }
 
 static void
-watch_check_at_end(void)
+ddl_hooks_check_at_end(void)
 {
-	watch_register_callback();
+	ddl_hooks_register_callback();
 	check_at_end = true;
 }
 
 static void
-watch_wake_at_end(void)
+ddl_hooks_wake_at_end(void)
 {
-	watch_register_callback();
+	ddl_hooks_register_callback();
 	wake_at_end = true;
 }
 
@@ -107,12 +107,12 @@ idempotency_announce(PG_FUNCTION_ARGS)
 				 errmsg("this database gets no workers: too many databases use the extension idempotency"),
 				 errdetail("One server can have %d of them.", SHARED_DATABASES_MAX)));
 	else
-		watch_check_at_end();
+		ddl_hooks_check_at_end();
 	PG_RETURN_VOID();
 }
 
 static void
-watch_object_access(ObjectAccessType access, Oid class, Oid object,
+ddl_hooks_object_access(ObjectAccessType access, Oid class, Oid object,
 					int sub_object, void *arg)
 {
 	if (previous_object_access)
@@ -122,14 +122,14 @@ watch_object_access(ObjectAccessType access, Oid class, Oid object,
 		char	   *name = get_extension_name(object);
 
 		if (name != NULL && strcmp(name, "idempotency") == 0)
-			watch_check_at_end();
+			ddl_hooks_check_at_end();
 	}
 	if (access == OAT_DROP && class == DatabaseRelationId)
 		dropping = object;
 }
 
 static const char *
-watch_option(List *options, const char *name)
+ddl_hooks_option(List *options, const char *name)
 {
 	ListCell   *cell;
 
@@ -147,19 +147,19 @@ watch_option(List *options, const char *name)
  * The database that a command needs for itself, or InvalidOid.
  */
 static Oid
-watch_database_to_vacate(Node *statement)
+ddl_hooks_database_to_vacate(Node *statement)
 {
 	const char *name = NULL;
 
 	if (IsA(statement, DropdbStmt))
 		name = castNode(DropdbStmt, statement)->dbname;
 	else if (IsA(statement, CreatedbStmt))
-		name = watch_option(castNode(CreatedbStmt, statement)->options, "template");
+		name = ddl_hooks_option(castNode(CreatedbStmt, statement)->options, "template");
 	else if (IsA(statement, RenameStmt) &&
 			 castNode(RenameStmt, statement)->renameType == OBJECT_DATABASE)
 		name = castNode(RenameStmt, statement)->subname;
 	else if (IsA(statement, AlterDatabaseStmt) &&
-			 watch_option(castNode(AlterDatabaseStmt, statement)->options, "tablespace"))
+			 ddl_hooks_option(castNode(AlterDatabaseStmt, statement)->options, "tablespace"))
 		name = castNode(AlterDatabaseStmt, statement)->dbname;
 	return name ? get_database_oid(name, true) : InvalidOid;
 }
@@ -168,17 +168,17 @@ watch_database_to_vacate(Node *statement)
  * A command that will be refused must not disturb anybody.
  */
 static bool
-watch_may_vacate(Oid database)
+ddl_hooks_may_vacate(Oid database)
 {
 	return OidIsValid(database) && compat_owns_database(database, GetUserId());
 }
 
 static void
-watch_vacate(Oid database)
+ddl_hooks_vacate(Oid database)
 {
 	MemoryContext old = MemoryContextSwitchTo(TopTransactionContext);
 
-	watch_register_callback();
+	ddl_hooks_register_callback();
 	vacated = lappend_oid(vacated, database);
 	shared_vacate_database(database, true);
 	MemoryContextSwitchTo(old);
@@ -189,7 +189,7 @@ watch_vacate(Oid database)
  * it did: its name may have gone to another just before.
  */
 static void
-watch_forget_dropped(Node *statement)
+ddl_hooks_forget_dropped(Node *statement)
 {
 	if (!IsA(statement, DropdbStmt) || !OidIsValid(dropping))
 		return;
@@ -199,18 +199,18 @@ watch_forget_dropped(Node *statement)
 }
 
 static void
-watch_utility(PlannedStmt *statement, const char *query, bool read_only_tree,
+ddl_hooks_utility(PlannedStmt *statement, const char *query, bool read_only_tree,
 			  ProcessUtilityContext context, ParamListInfo params,
 			  QueryEnvironment *environment, DestReceiver *dest,
 			  QueryCompletion *completion)
 {
-	Oid			database = watch_database_to_vacate(statement->utilityStmt);
+	Oid			database = ddl_hooks_database_to_vacate(statement->utilityStmt);
 
-	if (watch_may_vacate(database))
-		watch_vacate(database);
+	if (ddl_hooks_may_vacate(database))
+		ddl_hooks_vacate(database);
 	if (IsA(statement->utilityStmt, CreatedbStmt) ||	/* of a template that has the extension? */
 		IsA(statement->utilityStmt, AlterDatabaseStmt)) /* may it have workers? */
-		watch_wake_at_end();
+		ddl_hooks_wake_at_end();
 	dropping = InvalidOid;
 	if (previous_utility)
 		previous_utility(statement, query, read_only_tree, context, params,
@@ -218,14 +218,14 @@ watch_utility(PlannedStmt *statement, const char *query, bool read_only_tree,
 	else
 		standard_ProcessUtility(statement, query, read_only_tree, context,
 								params, environment, dest, completion);
-	watch_forget_dropped(statement->utilityStmt);
+	ddl_hooks_forget_dropped(statement->utilityStmt);
 }
 
 void
-watch_install_hooks(void)
+ddl_hooks_install_hooks(void)
 {
 	previous_object_access = object_access_hook;
-	object_access_hook = watch_object_access;
+	object_access_hook = ddl_hooks_object_access;
 	previous_utility = ProcessUtility_hook;
-	ProcessUtility_hook = watch_utility;
+	ProcessUtility_hook = ddl_hooks_utility;
 }
