@@ -49,8 +49,8 @@ ifeq ($(OBJS),)
 $(error there are no sources in $(srcdir)/src)
 endif
 
-# The order is that of creation: functions need the tables of their own room
-# and of the rooms before it.
+# The order is that of creation: functions need the tables of their own module
+# and of the modules before it.
 SQL_PARTS := $(addprefix $(srcdir)/src/, \
 	base/functions.sql \
 	claim/tables.sql \

@@ -7,7 +7,7 @@ RESET client_min_messages;
 
 SELECT stock_receive('cup', 10), stock_receive('pot', 10);
 
--- Readers count a lapsed hold as free; the books still have it.
+-- Readers count a lapsed hold as free; the ledger still has it.
 BEGIN;
 SELECT outcome FROM stock_reserve(stock_lines('{"cup": 8, "pot": 8}'), 'order 1', ttl => '1 us');
 SELECT * FROM stock_level('cup');

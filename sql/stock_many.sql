@@ -1,5 +1,5 @@
 -- Reserving many items: all or none, with every line that fell short.  If
--- this fails, an order is booked in part or learns of its shortages one by one.
+-- this fails, an order is reserved in part or learns of its shortages one by one.
 SET client_min_messages = warning;
 CREATE EXTENSION IF NOT EXISTS idempotency;
 RESET client_min_messages;

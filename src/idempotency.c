@@ -2,7 +2,7 @@
  * idempotency.c
  *		Entry point of the extension, and the map of it.
  *
- * Rooms, each with its SQL beside its C:
+ * Modules, each with its SQL beside its C:
  *
  *   base/     settings, shared memory, our relations and queries on them, the
  *             ring of tables by which rows expire, what workers have in common,
@@ -14,7 +14,7 @@
  *             signatures, retries; reads and writes rows through outbox/ only
  *   stock/    what is available of each item, in shared memory, and reservations
  *             of it; writes stock_*
- *   sweep/    the worker that asks each room to drop what has lapsed
+ *   sweep/    the worker that asks each module to drop what has lapsed
  *   launch/   the worker that starts the others wherever the extension is
  *   upgrade/  SQL that takes a database from one version to the next
  *

@@ -1,4 +1,4 @@
-/* base: what all rooms use.  First part of the install script. */
+/* base: what all modules use.  First part of the install script. */
 
 CREATE FUNCTION idempotency_require_preload(what text)
 RETURNS void

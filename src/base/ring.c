@@ -27,7 +27,7 @@
  * unique index decides.  An older one is delete-only: what has to change there
  * is deleted and inserted into the current one, in one transaction.  When the
  * next generation is due, and which rows are needed, is the business of the
- * rooms: claim/functions.sql, outbox/segments.sql.
+ * modules: claim/functions.sql, outbox/segments.sql.
  */
 #include "postgres.h"
 

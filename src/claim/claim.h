@@ -1,6 +1,6 @@
 /*
  * claim.h
- *		Claiming one key, however it is asked for.  Within the claim room.
+ *		Claiming one key, however it is asked for.  Within the claim module.
  */
 #ifndef CLAIM_CLAIM_H
 #define CLAIM_CLAIM_H

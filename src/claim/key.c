@@ -3,7 +3,7 @@
  *		Names, rows and states of keys: what claiming and finishing share.
  *
  * The tables are idem_key_0 to idem_key_2, a ring (base/ring.c; tables.sql has
- * the columns); only this room writes them.  Their one promise rests on the
+ * the columns); only this module writes them.  Their one promise rests on the
  * primary key of the current generation and on the others being delete-only:
  * one row for each scope and key, whatever the isolation level of those who
  * come for it.

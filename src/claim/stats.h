@@ -1,6 +1,6 @@
 /*
  * stats.h
- *		What is counted of claims.  Within the claim room.
+ *		What is counted of claims.  Within the claim module.
  */
 #ifndef CLAIM_STATS_H
 #define CLAIM_STATS_H

@@ -6,7 +6,7 @@
  * A superuser who may not log in cannot have workers before PostgreSQL 17; one
  * superuser being as good as another, his run as the bootstrap superuser.
  *
- * The launcher cannot look itself: it is connected to no database.  The scout
+ * The launcher cannot look itself: it is connected to no database.  This worker
  * connects as the bootstrap superuser, since it does not know the owner yet,
  * and therefore reads nothing but a system catalog.
  */

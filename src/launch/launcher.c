@@ -2,7 +2,7 @@
  * launcher.c
  *		The one worker of the cluster that starts all others.
  *
- * It reads pg_database, sends a scout into each database that it does not know
+ * It reads pg_database, sends a discovery worker into each database that it does not know
  * yet, and keeps a sweeper and a relay running wherever the extension is.  It
  * is woken by CREATE and DROP EXTENSION (ddl_hooks.c), by the end of a worker and
  * by reload, and looks at everything once a minute in case a wake was lost.
@@ -40,7 +40,7 @@
 #define LAUNCHER_RESTART_MS 1000	/* pause before a worker is started again, */
 #define LAUNCHER_RESTART_MAX_MS 60000	/* doubled up to this */
 #define LAUNCHER_LIFE_MS 10000	/* while it lives shorter than this */
-#define LAUNCHER_STUCK_MS 1000	/* how long a scout may wait for a lock */
+#define LAUNCHER_STUCK_MS 1000	/* how long discovery may wait for a lock */
 #define LAUNCHER_DISCOVERY_MS 30000 /* how long it may take in any case */
 #define LAUNCHER_LOOK_MS 100	/* how often that is looked at */
 #define LAUNCHER_RETRY_MS 10000 /* pause after a worker could not be started */
@@ -58,14 +58,14 @@ typedef struct LauncherWorker
 	bool		reported;		/* that there is no slot for it */
 } LauncherWorker;
 
-/* A database that was scouted, or is to be. */
+/* A database that was looked into, or is to be. */
 typedef struct LauncherDatabase
 {
 	Oid			database;
 	bool		stale;			/* something has happened there since */
 	bool		vacated;		/* a command needs it for itself */
-	TimestampTz discovery_not_before;	/* when it may be scouted again */
-	bool		discovery_reported; /* that there is no slot for a scout */
+	TimestampTz discovery_not_before;	/* when discovery may run again */
+	bool		discovery_reported; /* that there is no worker slot for it */
 	int			discovery_pause_ms; /* after it could not be; 0: it could */
 	LauncherWorker workers[SHARED_WORKER_SLOTS];
 } LauncherDatabase;
@@ -212,7 +212,7 @@ launcher_waits_for_lock(pid_t pid)
 }
 
 /*
- * A scout gets stuck if somebody has locked the database.  The others cannot
+ * A discovery worker gets stuck if somebody has locked the database.  The others cannot
  * wait for that.  One that is only slow, on a machine that is busy, must get
  * its time: tried again, it would be as slow.
  */
@@ -256,9 +256,9 @@ launcher_discover(LauncherDatabase *entry)
 }
 
 /*
- * Scouts the databases that may have workers and that nobody has looked into
+ * Looks into the databases that may have workers and that nobody has looked into
  * since something happened there.  Returns how many milliseconds the launcher
- * may sleep: not at all if a scout went, since waiting for it swallows wakes,
+ * may sleep: not at all if a worker went, since waiting for it swallows wakes,
  * and what it has found is acted on in the next round.
  */
 static long
@@ -435,7 +435,7 @@ launcher_tend(const SharedDatabaseInfo *infos, int count, List *rows,
 							   TimestampDifferenceMilliseconds(now, again_at) + 1);
 		}
 		if (entry->stale && !was_stale)
-			sleep_ms = 0;		/* one has ended just now: scout */
+			sleep_ms = 0;		/* one has ended just now: look again */
 	}
 	return sleep_ms;
 }

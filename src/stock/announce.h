@@ -1,7 +1,7 @@
 /*
  * announce.h
  *		Events of stock in the outbox, if they are switched on.  Within the
- *		stock room.
+ *		stock module.
  */
 #ifndef STOCK_ANNOUNCE_H
 #define STOCK_ANNOUNCE_H

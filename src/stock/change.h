@@ -1,6 +1,6 @@
 /*
  * change.h
- *		Takes quantities from items and gives them back.  Within the stock room.
+ *		Takes quantities from items and gives them back.  Within the stock module.
  */
 #ifndef STOCK_CHANGE_H
 #define STOCK_CHANGE_H

@@ -1,6 +1,6 @@
 /*
  * escrow.h
- *		What is available of each item, in shared memory.  Within the stock room,
+ *		What is available of each item, in shared memory.  Within the stock module,
  *		but for the first two, which the server's start calls, and
  *		escrow_forget_database, which DROP DATABASE calls.
  */

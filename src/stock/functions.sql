@@ -52,7 +52,7 @@ RETURNS stock_reservation
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME', 'stock_reserve_lines';
 COMMENT ON FUNCTION stock_reserve(stock_line[], text, interval, text) IS
-	'Reserves all these lines or none, and lists every one that fell short; the same call again books nothing.';
+	'Reserves all these lines or none, and lists every one that fell short; the same call again reserves nothing.';
 
 CREATE FUNCTION stock_reserve(
 	sku         text,
@@ -64,7 +64,7 @@ RETURNS stock_reservation
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION stock_reserve(text, bigint, text, interval, text) IS
-	'Reserves a quantity of one item until it is confirmed, cancelled or expires; the same call again books nothing.';
+	'Reserves a quantity of one item until it is confirmed, cancelled or expires; the same call again reserves nothing.';
 
 CREATE FUNCTION stock_confirm(
 	reservation text,
@@ -249,7 +249,7 @@ COMMENT ON FUNCTION stock_counter(text) IS
 
 /*
  * What root records and log say, and the holds beside them.  Here a lapsed
- * hold counts as reserved until it is settled, since the books are compared as
+ * hold counts as reserved until it is settled, since the ledger is compared as
  * they are written.  To look at one item takes its rows alone.
  */
 CREATE VIEW stock_ledger AS
@@ -306,38 +306,38 @@ BEGIN
 		WHERE NOT counter.in_use;
 	END IF;
 	RETURN QUERY
-	WITH book AS MATERIALIZED (
+	WITH ledger AS MATERIALIZED (
 		SELECT *
-		FROM @extschema@.stock_ledger books
-		WHERE stock_verify.sku IS NULL OR books.sku = stock_verify.sku
+		FROM @extschema@.stock_ledger entry
+		WHERE stock_verify.sku IS NULL OR entry.sku = stock_verify.sku
 	), counter AS MATERIALIZED (
 		SELECT counted.*
 		FROM (SELECT * FROM @extschema@.stock_counters() WHERE stock_verify.sku IS NULL
 			UNION ALL SELECT * FROM @extschema@.stock_counter(stock_verify.sku)) counted
 		WHERE NOT counted.in_use AND counted.touches = (before ->> counted.sku)::bigint
 	)
-	SELECT book.sku,
-		   CASE WHEN book.available BETWEEN '-9223372036854775808' AND '9223372036854775807' THEN book.available::bigint END,
-		   CASE WHEN book.reserved BETWEEN '-9223372036854775808' AND '9223372036854775807' THEN book.reserved::bigint END,
+	SELECT ledger.sku,
+		   CASE WHEN ledger.available BETWEEN '-9223372036854775808' AND '9223372036854775807' THEN ledger.available::bigint END,
+		   CASE WHEN ledger.reserved BETWEEN '-9223372036854775808' AND '9223372036854775807' THEN ledger.reserved::bigint END,
 		   difference.detail IS NULL, difference.detail
-	FROM book
-	LEFT JOIN counter ON counter.sku = book.sku
+	FROM ledger
+	LEFT JOIN counter ON counter.sku = ledger.sku
 	CROSS JOIN LATERAL (
 		SELECT string_agg(problem.what, '; ' ORDER BY problem.number) AS detail
 		FROM (VALUES
-			(1, CASE WHEN NOT book.has_item THEN 'there is no row in stock_item' END),
-			(2, CASE WHEN book.available < 0 THEN
-				format('%s too many are promised', -book.available) END),
-			(3, CASE WHEN book.reserved <> book.held THEN
-				format('%s are reserved by stock_log and %s by stock_hold', book.reserved, book.held) END),
-			(4, CASE WHEN book.available <> counter.available THEN
-				format('%s are available by stock_log and %s by the counter', book.available, counter.available) END),
-			(5, CASE WHEN book.available + book.reserved BETWEEN '-9223372036854775808' AND '9223372036854775807' THEN NULL
+			(1, CASE WHEN NOT ledger.has_item THEN 'there is no row in stock_item' END),
+			(2, CASE WHEN ledger.available < 0 THEN
+				format('%s too many are promised', -ledger.available) END),
+			(3, CASE WHEN ledger.reserved <> ledger.held THEN
+				format('%s are reserved by stock_log and %s by stock_hold', ledger.reserved, ledger.held) END),
+			(4, CASE WHEN ledger.available <> counter.available THEN
+				format('%s are available by stock_log and %s by the counter', ledger.available, counter.available) END),
+			(5, CASE WHEN ledger.available + ledger.reserved BETWEEN '-9223372036854775808' AND '9223372036854775807' THEN NULL
 				ELSE 'it is out of the range of bigint' END)
 		) problem (number, what)
 		WHERE problem.what IS NOT NULL
 	) difference
-	ORDER BY book.sku;
+	ORDER BY ledger.sku;
 END
 $$;
 COMMENT ON FUNCTION stock_verify(text) IS

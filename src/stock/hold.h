@@ -1,6 +1,6 @@
 /*
  * hold.h
- *		Rows of open reservations.  Within the stock room.
+ *		Rows of open reservations.  Within the stock module.
  */
 #ifndef STOCK_HOLD_H
 #define STOCK_HOLD_H

@@ -1,6 +1,6 @@
 /*
  * item.h
- *		Items: their root records.  Within the stock room.
+ *		Items: their root records.  Within the stock module.
  */
 #ifndef STOCK_ITEM_H
 #define STOCK_ITEM_H

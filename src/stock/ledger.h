@@ -1,6 +1,6 @@
 /*
  * ledger.h
- *		Rows of the log.  Within the stock room.
+ *		Rows of the log.  Within the stock module.
  */
 #ifndef STOCK_LEDGER_H
 #define STOCK_LEDGER_H

@@ -1,7 +1,7 @@
 /*
  * lines.h
  *		What callers name: items, lines of an order, reservations.  Within the
- *		stock room.
+ *		stock module.
  */
 #ifndef STOCK_LINES_H
 #define STOCK_LINES_H

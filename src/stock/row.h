@@ -1,6 +1,6 @@
 /*
  * row.h
- *		Values of rows of the tables of stock.  Within the stock room.
+ *		Values of rows of the tables of stock.  Within the stock module.
  */
 #ifndef STOCK_ROW_H
 #define STOCK_ROW_H

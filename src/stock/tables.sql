@@ -10,7 +10,7 @@
  *     available = received + adjusted - confirmed - reserved >= 0
  *     reserved  = sum of the quantities of its holds
  *
- * Only the functions of this room write here; who does it by other means has the
+ * Only the functions of this module write here; who does it by other means has the
  * counters in shared memory dropped (guard.c).  stock_verify compares it all.
  */
 

@@ -2,10 +2,10 @@
  * sweeper.c
  *		The worker that lets things expire: one for each database.
  *
- * It knows nothing of the rows: each room has an SQL function that takes a
+ * It knows nothing of the rows: each module has an SQL function that takes a
  * bounded step, skipping what is locked, and says whether there is more to do.
  * A step is one short transaction, and the sweeper goes on without a pause
- * while there is more.  A room that fails rests for a while, longer each time.
+ * while there is more.  A module that fails rests for a while, longer each time.
  */
 #include "postgres.h"
 
@@ -30,7 +30,7 @@
 
 PGDLLEXPORT void sweeper_main(Datum arg);
 
-typedef struct SweepRoom
+typedef struct SweepModule
 {
 	const char *activity;
 	SavedQuery	sweep;
@@ -38,7 +38,7 @@ typedef struct SweepRoom
 	SavedQuery	repair;			/* what their absence has done */
 	int			rest_ms;		/* 0: it has not failed */
 	TimestampTz rest_until;
-} SweepRoom;
+} SweepModule;
 
 static const CatalogTriggers *
 sweep_key_triggers(void)
@@ -59,7 +59,7 @@ sweep_stock_triggers(void)
 	.triggers = sweep_stock_triggers, \
 	.repair = {.sql = "SELECT @extschema@.stock_repair(false)"}
 
-static SweepRoom rooms[] = {
+static SweepModule modules[] = {
 	{.activity = "sweeping keys",
 		.sweep = {.sql = "SELECT @extschema@.idem_expire($1)",.types = {INT4OID}},
 	REPAIR_KEYS},
@@ -76,32 +76,32 @@ static SweepRoom rooms[] = {
 };
 
 /*
- * What is to be done in a room.  While triggers that it relies on are disabled
+ * What is to be done in a module.  While triggers that it relies on are disabled
  * there is nothing: a restore may be going on.
  */
 static SavedQuery *
-sweep_next_step(SweepRoom *room)
+sweep_next_step(SweepModule *module)
 {
-	const CatalogTriggers *triggers = room->triggers ? room->triggers() : NULL;
+	const CatalogTriggers *triggers = module->triggers ? module->triggers() : NULL;
 
 	if (triggers == NULL || !OidIsValid(triggers->table))
-		return &room->sweep;
-	return triggers->state == TRIGGER_DISABLED ? NULL : &room->repair;
+		return &module->sweep;
+	return triggers->state == TRIGGER_DISABLED ? NULL : &module->repair;
 }
 
 /*
- * One step of one room.  Returns whether there may be more.
+ * One step of one module.  Returns whether there may be more.
  */
 static bool
-sweep_room(SweepRoom *room)
+sweep_module(SweepModule *module)
 {
 	Datum		values[1] = {Int32GetDatum(SWEEP_BATCH)};
 	SavedQuery *step;
 	bool		more = false;
 
-	if (!worker_begin(room->activity))
+	if (!worker_begin(module->activity))
 		worker_exit("the extension is not there any more");
-	step = sweep_next_step(room);
+	step = sweep_next_step(module);
 	if (step != NULL)
 	{
 		bool		isnull;
@@ -118,28 +118,28 @@ sweep_room(SweepRoom *room)
  * more of the log.
  */
 static void
-sweep_rest(SweepRoom *room)
+sweep_rest(SweepModule *module)
 {
-	room->rest_ms = room->rest_ms == 0 ? SWEEP_REST_MS :
-		Min(2 * room->rest_ms, SWEEP_REST_MAX_MS);
-	room->rest_until = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
-												   room->rest_ms);
+	module->rest_ms = module->rest_ms == 0 ? SWEEP_REST_MS :
+		Min(2 * module->rest_ms, SWEEP_REST_MAX_MS);
+	module->rest_until = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
+												   module->rest_ms);
 }
 
 /*
- * As sweep_room.  What goes wrong in one room, such as a table that is locked
+ * As sweep_module.  What goes wrong in one module, such as a table that is locked
  * for long, must not keep the sweeper from the others.
  */
 static bool
-sweep_room_or_report(SweepRoom *room)
+sweep_module_or_report(SweepModule *module)
 {
 	MemoryContext context = CurrentMemoryContext;
 	volatile bool more = false;
 
 	PG_TRY();
 	{
-		more = sweep_room(room);
-		room->rest_ms = 0;
+		more = sweep_module(module);
+		module->rest_ms = 0;
 	}
 	PG_CATCH();
 	{
@@ -149,7 +149,7 @@ sweep_room_or_report(SweepRoom *room)
 		AbortCurrentTransaction();
 		FlushErrorState();
 		RESUME_INTERRUPTS();
-		sweep_rest(room);
+		sweep_rest(module);
 	}
 	PG_END_TRY();
 	return more;
@@ -161,8 +161,8 @@ sweep_room_or_report(SweepRoom *room)
 static void
 sweep_wake_all(void)
 {
-	for (int i = 0; i < (int) lengthof(rooms); i++)
-		rooms[i].rest_until = 0;
+	for (int i = 0; i < (int) lengthof(modules); i++)
+		modules[i].rest_until = 0;
 }
 
 void
@@ -173,12 +173,12 @@ sweeper_main(Datum arg)
 	{
 		bool		more = false;
 
-		for (int i = 0; i < (int) lengthof(rooms); i++)
+		for (int i = 0; i < (int) lengthof(modules); i++)
 		{
 			if (worker_obey_signals())
 				sweep_wake_all();
-			if (GetCurrentTimestamp() >= rooms[i].rest_until)
-				more |= sweep_room_or_report(&rooms[i]);
+			if (GetCurrentTimestamp() >= modules[i].rest_until)
+				more |= sweep_module_or_report(&modules[i]);
 		}
 		if (more)
 			continue;

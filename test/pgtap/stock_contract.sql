@@ -1,5 +1,5 @@
 /*
- * What callers of the stock room may rely on: names, types, columns and
+ * What callers of the stock module may rely on: names, types, columns and
  * rights.  If this fails, an application that worked with the version before
  * does not work with this one, or somebody can oversell past the functions.
  */

@@ -366,7 +366,7 @@ function checkSums(rows) {
   return available;
 }
 
-/* How each line went, which must have been booked once and closed once. */
+/* How each line went, which must have been reserved once and closed once. */
 function readLines(rows) {
   const lines = new Map();
   for (const { sku: of, change, quantity, reservation } of rows) {
@@ -403,7 +403,7 @@ function checkReservations(lines) {
     if (!entry.shared && !possible.has(state))
       report(`${entry.name}: is ${state}, and can only be ${[...possible]}: ${entry.told.join(', ')}`);
     if (entry.shared && /-/.test(state) && /[^-]/.test(state))
-      report(`${entry.name}: is ${state}, which is booked in part`);
+      report(`${entry.name}: is ${state}, which is reserved in part`);
     checked += /[^-]/.test(state);
     if (!entry.shared && possible.has(state))
       entry.states = new Set([state]);
@@ -433,15 +433,15 @@ async function check(client) {
   await client.query('BEGIN ISOLATION LEVEL REPEATABLE READ');
   const rows = await query('SELECT id, sku, change, quantity::int, reservation, note FROM stock_history ORDER BY id');
   const holds = await query('SELECT reservation, sku, quantity::int FROM stock_hold');
-  const books = await query('SELECT sku, available::int FROM stock_ledger');
+  const ledger = await query('SELECT sku, available::int FROM stock_ledger');
   await client.query('COMMIT');
   const sums = checkSums(rows);
   const lines = readLines(rows);
   checkHolds(lines, holds);
   checkNotes(rows);
-  for (const book of books)
-    if (book.available !== sums[book.sku])
-      report(`${book.sku}: ${book.available} by root record and log, ${sums[book.sku]} by the history`);
+  for (const entry of ledger)
+    if (entry.available !== sums[entry.sku])
+      report(`${entry.sku}: ${entry.available} by root record and log, ${sums[entry.sku]} by the history`);
   const checked = checkReservations(lines);
   for (const { sku: of, detail } of await query('SELECT sku, detail FROM stock_verify() WHERE NOT ok'))
     report(`${of}: ${detail}`);

@@ -73,24 +73,24 @@ sub check_excerpts
 	return;
 }
 
-# The server is told what the page says of the functions of a room, and compares.
+# The server is told what the page says of the functions of a module, and compares.
 sub check_signatures
 {
-	my ($self, $node, $db, $room) = @_;
+	my ($self, $node, $db, $module) = @_;
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
 	my $signatures = q(SELECT string_agg(format('%s(%s) -> %s', proname, pg_get_function_arguments(p.oid),
 		pg_get_function_result(p.oid)), E'\n' ORDER BY proname, pg_get_function_arguments(p.oid)) FROM pg_proc p);
 
 	$node->safe_psql($db, 'CREATE SCHEMA page');
-	while ($self->{text} =~ /^```\n(${room}_\w+\([^`]*?\))(?: -> ([^`]+))?\n```$/mg)
+	while ($self->{text} =~ /^```\n(${module}_\w+\([^`]*?\))(?: -> ([^`]+))?\n```$/mg)
 	{
 		my $returns = defined $2 ? "RETURNS $2" : '';
 		$node->safe_psql($db, "CREATE FUNCTION page.$1 $returns LANGUAGE plpgsql AS 'BEGIN END'");
 	}
 	return is($node->safe_psql($db, "$signatures WHERE pronamespace = 'page'::regnamespace"),
 		$node->safe_psql($db, "$signatures JOIN pg_depend d ON d.classid = 'pg_proc'::regclass AND d.objid = p.oid"
-			  . " AND d.deptype = 'e' WHERE proname LIKE '$room\\_%' AND obj_description(p.oid) NOT LIKE 'Internal:%'"),
-		"signatures of all functions of $room");
+			  . " AND d.deptype = 'e' WHERE proname LIKE '$module\\_%' AND obj_description(p.oid) NOT LIKE 'Internal:%'"),
+		"signatures of all functions of $module");
 }
 
 # The columns of a view and their types, as "name type" in the order of names.

@@ -68,7 +68,7 @@ is(answer($session, q(SELECT outcome FROM idem_claim('forgotten'))), 'claimed', 
 is(there('SELECT string_agg(key, $$ $$ ORDER BY key) FROM idem_key'), 'both expired forgotten own paid', 'no key is there twice');
 is(answer($session, q(SELECT outcome FROM stock_reserve('hat', 8, 'order-2'))), 'insufficient', 'nobody gets more than there is,');
 is(answer($session, q(SELECT outcome FROM stock_reserve('hat', 7, 'order-2'))), 'reserved', 'nor less');
-is(there('SELECT count(*) FROM stock_verify() WHERE NOT ok'), '0', 'the books are right');
+is(there('SELECT count(*) FROM stock_verify() WHERE NOT ok'), '0', 'the ledger is right');
 is(there(q(SELECT count(*) FROM pg_trigger WHERE tgname ~ '^(idem_key_redirect|stock_guard)' AND tgenabled = 'A')), '7',
 	'the triggers fire always again');
 
@@ -116,7 +116,7 @@ $session->query_safe('COMMIT');
 ok($restore->finish, 'pg_restore -1 waits for those who use stock');
 is(answer($session, q(SELECT outcome FROM idem_claim('paid'))), 'completed', 'the key is remembered');
 is(answer($session, q(SELECT outcome FROM stock_reserve('hat', 8, 'order-2'))), 'insufficient', 'and no stock is there that is not');
-is(there('SELECT count(*) FROM stock_verify() WHERE NOT ok'), '0', 'the books are right');
+is(there('SELECT count(*) FROM stock_verify() WHERE NOT ok'), '0', 'the ledger is right');
 
 # --- disabled for long: more may be to come, so nobody but the owner decides
 

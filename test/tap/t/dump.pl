@@ -100,7 +100,7 @@ $node->append_conf('postgresql.conf', 'idempotency.sweep_interval = 1s');
 $node->reload;
 ok($node->poll_query_until('copy', q(SELECT string_agg(change::text, ' ' ORDER BY id) = 'reserve expire'
 	FROM stock_history WHERE reservation = 'order-3')), 'and expire there');
-is(copy_sql('SELECT count(*) FROM stock_verify() WHERE NOT ok'), '0', 'the books are right');
+is(copy_sql('SELECT count(*) FROM stock_verify() WHERE NOT ok'), '0', 'the ledger is right');
 is(copy_sql('SELECT name, url, topics, secret, headers FROM outbox_subscription ORDER BY id'),
 	sql('SELECT name, url, topics, secret, headers FROM outbox_subscription ORDER BY id'), 'subscriptions are there, with their secrets');
 is(copy_sql('SELECT name, waiting, parked, dead FROM outbox_subscriptions ORDER BY name'),

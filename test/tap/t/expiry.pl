@@ -47,7 +47,7 @@ is(sql('SELECT sku, available, reserved FROM stock_levels ORDER BY sku'), "hat|6
 	'its quantities are free again, others are still reserved');
 is(sql("SELECT sku, quantity FROM stock_log WHERE change = 'expire' ORDER BY sku"), "hat|2\nscarf|3",
 	'the log has a row for each line');
-is(sql('SELECT count(*) FROM stock_verify() WHERE NOT ok'), '0', 'the books are right');
+is(sql('SELECT count(*) FROM stock_verify() WHERE NOT ok'), '0', 'the ledger is right');
 $receiver->wait_for('stock', events => 3);
 my ($event) = grep { $_->{type} eq 'stock.expired' } $receiver->requests('stock');
 ok($event, 'an event says so');

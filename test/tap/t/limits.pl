@@ -16,7 +16,7 @@ use constant { DATABASES => 5, SERVED => 2 };
 
 my $receiver = Receiver->start;
 
-# PostgreSQL's own launcher takes a slot, ours another, and scouts one at a time.
+# PostgreSQL's own launcher takes a slot, ours another, and discovery workers one at a time.
 my $slots = 2 + 2 * SERVED;
 my $node = new_server('limits', conf => <<EOF);
 max_worker_processes = $slots

@@ -72,7 +72,7 @@ $new->start;
 ok($new->wait_for_log(qr/WARNING:  outbox subscriptions are held because this database is a copy/),
 	'workers start, and hold the subscriptions');
 is(contents($new), $before, 'keys, stock and events are there');
-is($new->safe_psql('postgres', 'SELECT count(*) FROM stock_verify() WHERE NOT ok'), '0', 'the books are right');
+is($new->safe_psql('postgres', 'SELECT count(*) FROM stock_verify() WHERE NOT ok'), '0', 'the ledger is right');
 is($new->safe_psql('postgres', q(SELECT outcome, response FROM idem_claim('paid'))), 'completed|{"charge": 1}', 'answers are remembered');
 is($new->safe_psql('postgres', q(SELECT stock_confirm('order-1'))), 'done', 'reservations can be confirmed');
 wait_for_pass($new);

@@ -183,7 +183,7 @@ cmp_ok(sql("SELECT count(*) FROM orders WHERE name LIKE 'many-%' AND state = '$_
 is(sql(q(SELECT count(*) FROM stock_levels JOIN LATERAL (SELECT sum(quantity) AS ordered
 	FROM order_lines JOIN orders ON name = order_name WHERE state = 'reserved' AND order_lines.sku = stock_levels.sku) o ON true
 	WHERE sku IN ('ball', 'belt', 'boot', 'coat') AND reserved <> ordered)), '0', 'what is reserved is what they ordered');
-is(sql('SELECT count(*) FROM stock_verify() WHERE NOT ok'), '0', 'the books are right');
+is(sql('SELECT count(*) FROM stock_verify() WHERE NOT ok'), '0', 'the ledger is right');
 $receiver->wait_for('shop', events => sql("SELECT count(*) FROM outbox_log WHERE topic LIKE 'order.%'"));
 my %told = map { +"$_->{type} $_->{data}{order}" => 1 } grep { $_->{data}{order} =~ /^many/ } $receiver->requests('shop');
 is(join(' ', sort keys %told), sql(q(SELECT string_agg(format('order.%s %s', state, name), ' '

@@ -173,7 +173,7 @@ is(archive(q(SELECT count(*) FROM archive WHERE at IS NULL OR actor IS NULL OR (
 	'with all that was known of them');
 wait_until($node, 'SELECT count(*) = (SELECT count(*) FROM stock_log) FROM stock_history',
 	'the history itself has forgotten them');
-is(sql('SELECT count(*) FROM stock_verify() WHERE NOT ok'), '0', 'the books are right all the same');
+is(sql('SELECT count(*) FROM stock_verify() WHERE NOT ok'), '0', 'the ledger is right all the same');
 my $sum = q(sum(CASE WHEN change IN ('receive', 'adjust', 'cancel', 'expire') THEN quantity
 	WHEN change IN ('reserve', 'reinstate') THEN -quantity ELSE 0 END));
 my %available = map { split /\|/ } split(/\n/, archive("SELECT sku, $sum FROM archive GROUP BY sku"));

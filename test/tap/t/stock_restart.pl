@@ -55,7 +55,7 @@ sub is_verified
 {
 	my ($what, $db) = @_;
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
-	return is(sql('SELECT sku, detail FROM stock_verify() WHERE NOT ok', $db), '', "$what: the books are right");
+	return is(sql('SELECT sku, detail FROM stock_verify() WHERE NOT ok', $db), '', "$what: the ledger is right");
 }
 
 sub pid_of

@@ -92,7 +92,7 @@ cmp_ok($deaths, '<=', BURST + MINUTES, 'and not of all');
 
 sql('ALTER TABLE stock_ring RENAME COLUMN closed_at TO lost');
 ok($node->wait_for_log(qr/ERROR:  column ring.closed_at does not exist(\n|.)*CONTEXT:(\n|.)*${\of_worker('sweeper', 'postgres')}/),
-	'a room that cannot be swept');
+	'a module that cannot be swept');
 for my $round (1 .. 5)
 {
 	sql("SELECT idem_claim('key', ttl => '1 ms')");
