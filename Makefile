@@ -76,7 +76,7 @@ REGRESS_OPTS = --no-locale --encoding=UTF8
 # Left out on a running server: what prepares transactions, which a server does
 # not allow by default, and what takes steps of the sweeper by hand, which runs
 # there. "make check" has all of them.
-ISOLATION_PRIVATE = PREPARE TRANSACTION|(idem|outbox|stock)_(expire|carry|switch|retire|truncate|pass_over|compact|forget)\(|idempotency_ring_
+ISOLATION_PRIVATE = PREPARE TRANSACTION|(idem|outbox|stock)_(expire|migrate|switch|retire|truncate|pass_over|compact|forget)\(|idempotency_ring_
 ISOLATION := $(sort $(patsubst $(srcdir)/test/isolation/specs/%.spec,%,\
 	$(shell grep -LE '$(ISOLATION_PRIVATE)' $(srcdir)/test/isolation/specs/*.spec)))
 ISOLATION_OPTS = --no-locale --encoding=UTF8 --inputdir=$(srcdir)/test/isolation --outputdir=output_iso --load-extension=$(EXTENSION)

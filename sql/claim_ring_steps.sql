@@ -1,4 +1,4 @@
--- The steps by which keys are forgotten, each by hand: switch, carry, retire,
+-- The steps by which keys are forgotten, each by hand: switch, migrate, retire,
 -- truncate; and how idem_expire, which the sweeper calls, decides on them.  If
 -- this fails, keys are forgotten too early, or pile up for ever.
 \getenv dir PG_ABS_SRCDIR
@@ -21,16 +21,16 @@ SELECT outcome FROM idem_claim('c1');
 SELECT key, outcome FROM idem_claim_many('{a1,b1,c1}') WITH ORDINALITY ORDER BY ordinality;
 SELECT * FROM ring;
 
--- What has not expired stays in use until it is carried forward, from the
+-- What has not expired stays in use until it is migrated, from the
 -- oldest generation, at most so many at a time.
 SELECT until(format('idempotency_is_quiet(%L)', quiet_xid)) FROM idem_ring
 WHERE state = 'old' ORDER BY generation DESC LIMIT 1;
 SELECT idem_retire();
 SELECT idem_truncate();
-SELECT idem_carry(4);
+SELECT idem_migrate(4);
 SELECT idem_retire();
-SELECT idem_carry(4);
-SELECT idem_carry(4);
+SELECT idem_migrate(4);
+SELECT idem_migrate(4);
 SELECT * FROM ring;
 SELECT outcome, response = big('a') AS response FROM idem_claim('big', request => 'r');
 SELECT outcome FROM idem_claim('big', request => 'other');
@@ -46,12 +46,12 @@ SELECT sum(pg_relation_size(format('idem_key_%s', slot))) AS bytes FROM idem_rin
 SELECT key, outcome FROM idem_claim_many('{a1,b1,c1,gone}') WITH ORDINALITY ORDER BY ordinality;
 
 -- A generation out of use is not looked into any more.
-SELECT idem_carry() > 0 AS carried, until('idem_retire()');
+SELECT idem_migrate() > 0 AS migrated, until('idem_retire()');
 CALL old_snapshots_end('idem_ring');
 SELECT until('idem_truncate()');
 SELECT count(*) FROM idem_claim_many('{x1,x2,x3}', ttl => '1 us');
 SELECT until('idem_switch()');
-SELECT idem_carry() > 0 AS carried;
+SELECT idem_migrate() > 0 AS migrated;
 SELECT outcome FROM idem_claim('x1');
 SELECT until('idem_retire()');
 SELECT outcome FROM idem_claim('x2');
@@ -88,10 +88,10 @@ SELECT * FROM ring;
 SELECT place, generation FROM places WHERE key = 'y3';
 
 \set VERBOSITY sqlstate
-SELECT idem_carry(0);
-SELECT idem_carry(-1);
-SELECT idem_carry(NULL);
-SELECT idem_carry(1, 3::smallint);
+SELECT idem_migrate(0);
+SELECT idem_migrate(-1);
+SELECT idem_migrate(NULL);
+SELECT idem_migrate(1, 3::smallint);
 SELECT idem_sample(0::smallint, 0);
 SELECT idem_expire(NULL);
 
@@ -127,7 +127,7 @@ SELECT idem_expire();
 SELECT outcome FROM idem_claim('k20');
 
 -- Where no table is left to go on with, keys that are kept for longer are
--- carried forward, if that frees as many as have to be moved,
+-- migrated, if that frees as many as have to be moved,
 SELECT count(*) FROM idem_claim_many('{p1,p2,p3,p4,p5,p6,p7,p8,p9}');
 SELECT let_expire('^p[1-4]$');
 SELECT until('idem_expire()');

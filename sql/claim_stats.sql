@@ -77,7 +77,7 @@ FROM idem_stats;
 -- A table of more pages than are looked at is estimated by some of them.
 SELECT keys BETWEEN 1500 AND 3000 AS keys, in_progress BETWEEN 1500 AND 3000 AS in_progress
 FROM idem_sample(0::smallint, 4);
-SELECT idem_carry(1000), idem_carry(1000), idem_carry(1000);
+SELECT idem_migrate(1000), idem_migrate(1000), idem_migrate(1000);
 SELECT until('idem_retire()');
 SELECT expired, keys_in_progress, keys_completed, keys_failed, keys_retryable FROM idem_stats;
 CALL old_snapshots_end('idem_ring');

@@ -216,7 +216,7 @@ claim_answer(KeyRing *keys, ClaimAnswer *answer)
 /*
  * One look at the key.  A replay waits neither for one who is deleting the row
  * nor, where an older generation still has it, for one who is inserting it
- * anew: the sweeper does both when it carries a key forward.
+ * anew: the sweeper does both when it migrates a key.
  */
 static ClaimStep
 claim_try(const Claim *claim, KeyRing *keys, ClaimAnswer *answer,

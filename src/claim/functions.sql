@@ -94,11 +94,11 @@ AS 'SELECT @extschema@.idempotency_ring_switch(''@extschema@.idem_ring''::regcla
 COMMENT ON FUNCTION idem_switch() IS
 	'Internal: opens an empty generation of keys as the current one; false: there is none, or the ring is busy.';
 
-CREATE FUNCTION idem_carry(max_keys integer DEFAULT 1000, slot smallint DEFAULT NULL)
+CREATE FUNCTION idem_migrate(max_keys integer DEFAULT 1000, slot smallint DEFAULT NULL)
 RETURNS bigint
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME';
-COMMENT ON FUNCTION idem_carry(integer, smallint) IS
+COMMENT ON FUNCTION idem_migrate(integer, smallint) IS
 	'Internal: moves keys that have not expired from an old generation, the oldest by default, into the current one; returns how many.';
 
 /*
@@ -175,7 +175,7 @@ COMMENT ON FUNCTION idem_sample(smallint, integer) IS
  * The next generation is opened when a tenth of the current one has expired:
  * it has then lived for a little more than one ttl. An old one is emptied when
  * nothing in it is needed any more. Keys that are kept for longer than the
- * others are only carried forward where no table is left to go on with: out of
+ * others are only migrated where no table is left to go on with: out of
  * the generation with the fewest of them, and not before that frees as many as
  * have to be moved. So each key that expires costs one move at most, and what
  * has expired never takes much more space than what has not.
@@ -215,7 +215,7 @@ BEGIN
 		RETURN true;
 	END IF;
 	unused := @extschema@.idem_next_to_empty(CASE WHEN due THEN now_used.expired ELSE '-infinity' END);
-	RETURN unused IS NOT NULL AND (@extschema@.idem_carry(max_keys, unused) > 0 OR @extschema@.idem_retire(unused));
+	RETURN unused IS NOT NULL AND (@extschema@.idem_migrate(max_keys, unused) > 0 OR @extschema@.idem_retire(unused));
 EXCEPTION WHEN lock_not_available THEN
 	RETURN false;
 END

@@ -157,7 +157,7 @@ COMMENT ON FUNCTION stock_compact(integer) IS
  * history has of the others moves on to the current table before theirs goes.
  * Few reservations are settled in part, and only those are looked for.
  */
-CREATE FUNCTION stock_carry(old_slot smallint)
+CREATE FUNCTION stock_migrate(old_slot smallint)
 RETURNS bigint
 LANGUAGE plpgsql STRICT VOLATILE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp SET enable_seqscan = off
@@ -191,7 +191,7 @@ BEGIN
 	RETURN moved;
 END
 $$;
-COMMENT ON FUNCTION stock_carry(smallint) IS
+COMMENT ON FUNCTION stock_migrate(smallint) IS
 	'Internal: moves rows of reservations that have open lines from an old table of the history to the current one; returns how many.';
 
 /*
@@ -215,7 +215,7 @@ BEGIN
 		WHERE ring.state = 'old' AND ring.closed_at <= clock_timestamp() - kept
 			AND @extschema@.idempotency_is_quiet(ring.quiet_xid)
 		ORDER BY ring.generation LIMIT 1;
-	IF @extschema@.stock_carry(outdated.slot) > 0 THEN
+	IF @extschema@.stock_migrate(outdated.slot) > 0 THEN
 		RETURN true;
 	END IF;
 	IF outdated.slot IS NOT NULL

@@ -174,7 +174,7 @@ CREATE INDEX stock_history_0_settled ON stock_history_0 (reservation) WHERE line
 CREATE TABLE stock_history_1 (LIKE stock_history_0 INCLUDING ALL) WITH (autovacuum_vacuum_insert_threshold = -1);
 CREATE TABLE stock_history_2 (LIKE stock_history_0 INCLUDING ALL) WITH (autovacuum_vacuum_insert_threshold = -1);
 
-/* Few rows are ever deleted (stock_carry), so a key would cost more than it serves. */
+/* Few rows are ever deleted (stock_migrate), so a key would cost more than it serves. */
 ALTER TABLE stock_history_0 REPLICA IDENTITY FULL;
 ALTER TABLE stock_history_1 REPLICA IDENTITY FULL;
 ALTER TABLE stock_history_2 REPLICA IDENTITY FULL;

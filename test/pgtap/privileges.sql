@@ -54,7 +54,7 @@ SELECT set_eq($$
 			THEN role ELSE role || ' ' || privilege END, ', ' ORDER BY role, privilege)
 		FILTER (WHERE privilege IS NOT NULL), 'owner'))
 	FROM privilege GROUP BY object
-$$, string_to_array($$function idem_carry(integer,smallint): owner
+$$, string_to_array($$function idem_migrate(integer,smallint): owner
 function idem_claim(text,text,interval,text,interval,boolean): application
 function idem_claim_many(text[],text,interval,interval,boolean): application
 function idem_complete(text,bigint,jsonb,text,interval): application
@@ -141,7 +141,7 @@ function stock_announce(text,text,text[],bigint[]): owner
 function stock_announce_available(text,bigint): owner
 function stock_archive(text,jsonb): owner
 function stock_cancel(text,text[]): application
-function stock_carry(smallint): owner
+function stock_migrate(smallint): owner
 function stock_check_sku(text): owner
 function stock_compact(integer): owner
 function stock_compact_item(text,integer): owner

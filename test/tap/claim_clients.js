@@ -367,7 +367,7 @@ class Finisher extends Member {
 /* Turns the ring, as the sweeper does and much faster, in small steps. */
 class Turner extends Member {
   async act() {
-    for (const step of ['idem_switch()', `idem_carry(${1 + this.below(20)})`, 'idem_retire()', 'idem_truncate()']) {
+    for (const step of ['idem_switch()', `idem_migrate(${1 + this.below(20)})`, 'idem_retire()', 'idem_truncate()']) {
       const [{ done }] = await this.send(`SELECT ${step}::int AS done`);
       if (done > 0)
         count(step.replace(/\(.*/, ''));
@@ -468,7 +468,7 @@ function checkFinished(entry, past) {
   return fits ? null : 'is not what was saved';
 }
 
-/* Whoever does not wait may have met a row that is being written, or carried. */
+/* Whoever does not wait may have met a row that is being written, or migrated. */
 function checkInProgress(entry, past) {
   if (!entry.wait && entry.attempt === null)
     return null;

@@ -53,7 +53,7 @@ for my $db (sort keys %path)
 	cmp_ok($node->safe_psql($db, 'SELECT (SELECT count(*) FROM idem_key_0) + (SELECT count(*) FROM idem_key_1)'
 			  . ' + (SELECT count(*) FROM idem_key_2)'), '<=', 3 * KEYS, "$db: and make room");
 	is($node->safe_psql($db, 'SELECT string_agg(key, $$ $$ ORDER BY key) FROM idem_key'), 'long running',
-		"$db: others are carried along");
+		"$db: others are migrated");
 	is($node->safe_psql($db, "SELECT outcome, response FROM idem_claim('long', request => 'r')"), 'completed|"kept"',
 		"$db: with what they answer");
 	is($node->safe_psql($db, "SELECT outcome FROM idem_claim('running')"), 'in_progress', "$db: and their leases");

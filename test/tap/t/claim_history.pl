@@ -42,7 +42,7 @@ my $havoc = Havoc->new($node, $clients, $seed);
 
 # There must be something of each to check.
 my @wanted = ((map { "claim $_" } qw(claimed in_progress completed failed)),
-	qw(maintained idem_switch idem_carry idem_retire idem_truncate prepared),
+	qw(maintained idem_switch idem_migrate idem_retire idem_truncate prepared),
 	'complete done', 'complete ID001', 'complete ID002', 'complete ID003', 'renew done', 'fail done',
 	'fail for good done', 'forget done', 'rolled back', 'rolled back to savepoint');
 

@@ -288,11 +288,11 @@ END
 
 my $turn = <<'END';
 SELECT idem_switch()::integer AS switched \gset
-SELECT idem_carry(:carry) AS carried \gset
+SELECT idem_migrate(:rows) AS migrated \gset
 SELECT inspect();
 SELECT idem_retire()::integer AS retired \gset
 SELECT idem_truncate()::integer AS truncated \gset
-INSERT INTO tally SELECT what FROM (VALUES ('switch', :switched), ('carry', :carried),
+INSERT INTO tally SELECT what FROM (VALUES ('switch', :switched), ('migrate', :migrated),
 	('retire', :retired), ('truncate', :truncated)) AS t (what, times) WHERE times > 0;
 \sleep :pause us
 END
@@ -309,7 +309,7 @@ my $dice = "\\set key random(1, :keys)\n\\set wait random(0, 3)\n\\set wait :wai
 my %groups = (
 	client => [ CLIENTS, map { ('--file' => script_file($_, $dice . $scripts{$_}[1]) . "\@$scripts{$_}[0]") } sort keys %scripts ],
 	writer => [ WRITERS, '--file' => script_file('own', $own) ],
-	turner => [ TURNERS, '--file' => script_file('turn', "\\set pause random(0, 3000)\n\\set carry random(1, 20)\n$turn") ],
+	turner => [ TURNERS, '--file' => script_file('turn', "\\set pause random(0, 3000)\n\\set rows random(1, 20)\n$turn") ],
 );
 
 sub start_pgbench
@@ -382,7 +382,7 @@ $node->poll_query_until('postgres', 'SELECT true');
 round('to the end');
 
 # On a busy machine the ring turns over less often.
-my @steps = qw(takeover complete renew fail forget refusal switch carry retire truncate);
+my @steps = qw(takeover complete renew fail forget refusal switch migrate retire truncate);
 
 sub did_too_little
 {

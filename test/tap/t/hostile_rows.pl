@@ -204,7 +204,7 @@ my @calls = map { "SELECT $_;" } (
 			"outbox_pause($_)", "outbox_resume($_)", "outbox_discard($_)") } "'victim'", $any_subscription),
 	(map { "count(*) FROM (SELECT t.*::text FROM $_ t) t" } qw(idem_key idem_stats outbox_subscriptions outbox_dead outbox_attempts outbox_log
 		stock_levels stock_ledger stock_history stock_verify())),
-	'idem_carry(1000)', 'idem_expire(1000)', 'outbox_expire(1000)', 'stock_expire(1000)', 'stock_compact(1000)', 'stock_forget(1000)',
+	'idem_migrate(1000)', 'idem_expire(1000)', 'outbox_expire(1000)', 'stock_expire(1000)', 'stock_compact(1000)', 'stock_forget(1000)',
 	'outbox_wake()');
 
 # --- what must not happen

@@ -51,7 +51,7 @@ sub close_tables
 # Everything moves on, and out of them.
 sub turn
 {
-	sql('SELECT idem_carry()');
+	sql('SELECT idem_migrate()');
 	sql('UPDATE outbox_lane SET position = (SELECT last_value FROM outbox_position_seq)');
 	sql("UPDATE $_ SET closed_at = now() - interval '10 years' WHERE state = 'old'") for qw(outbox_ring stock_ring);
 	$node->poll_query_until('postgres', "SELECT idem_retire() OR NOT EXISTS (SELECT FROM idem_ring WHERE state = 'old')");

@@ -118,7 +118,7 @@ is(sql(q(
 	SELECT idem_forget('m2'))), join("\n", qw(claimed completed t), '', '', qw(claimed claimed claimed 3 claimed claimed t)),
 	'keys are claimed, completed, renewed, taken over and forgotten');
 sql(q(SELECT idem_switch()));
-is(sql(q(SELECT outcome FROM idem_claim('short', lease => '1 min'); SELECT idem_carry() > 0; SELECT idem_forget('lease'))),
+is(sql(q(SELECT outcome FROM idem_claim('short', lease => '1 min'); SELECT idem_migrate() > 0; SELECT idem_forget('lease'))),
 	"claimed\nt\nt", 'and move to another generation');
 
 # --- of stock

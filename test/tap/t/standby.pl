@@ -43,7 +43,7 @@ is($standby->safe_psql('postgres',
 my %writes = (
 	idem_claim => "SELECT idem_claim('x')",
 	idem_claim_many => "SELECT idem_claim_many('{k,x}')",
-	idem_carry => 'SELECT idem_carry()',
+	idem_migrate => 'SELECT idem_migrate()',
 	idem_switch => 'SELECT idem_switch()',
 	idem_complete => "SELECT idem_complete('k', 1)",
 	idem_forget => "SELECT idem_forget('k')",

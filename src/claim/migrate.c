@@ -1,9 +1,9 @@
 /*
- * carry.c
+ * migrate.c
  *		Moves keys into the current generation: those that outlive the oldest
  *		one, and those that come by INSERT or COPY.
  *
- * The sweeper calls idem_carry in small transactions, until nothing is left
+ * The sweeper calls idem_migrate in small transactions, until nothing is left
  * in the oldest generation that has not expired.
  */
 #include "postgres.h"
@@ -20,22 +20,22 @@
 #include "base/trigger.h"
 #include "claim/claim.h"
 
-PG_FUNCTION_INFO_V1(idem_carry);
+PG_FUNCTION_INFO_V1(idem_migrate);
 PG_FUNCTION_INFO_V1(idem_key_redirect);
 
 /*
  * Where the last call in this session stopped.  It only saves looking at the
  * same pages again: what is left behind is found by the next round.
  */
-static Oid	carried_table = InvalidOid;
-static BlockNumber carried_to = 0;
+static Oid	migrated_table = InvalidOid;
+static BlockNumber migrated_to = 0;
 
 /*
  * Moves one row, unless another transaction is about to, or the table is not an
  * old generation any more.
  */
 static bool
-carry_row(Oid table, TupleTableSlot *row)
+migrate_row(Oid table, TupleTableSlot *row)
 {
 	bool		moved = false;
 	KeyRing		keys;
@@ -59,7 +59,7 @@ carry_row(Oid table, TupleTableSlot *row)
  * Moves up to so many rows of a table.
  */
 static int64
-carry_rows(Relation table, int max_keys)
+migrate_rows(Relation table, int max_keys)
 {
 	TupleTableSlot *row = table_slot_create(table, NULL);
 	Snapshot	latest = RegisterSnapshot(GetLatestSnapshot());
@@ -68,24 +68,24 @@ carry_rows(Relation table, int max_keys)
 	TableScanDesc scan;
 	int64		moved = 0;
 
-	if (carried_table != RelationGetRelid(table))
-		carried_to = 0;
-	carried_table = RelationGetRelid(table);
-	ItemPointerSet(&from, carried_to, FirstOffsetNumber);
+	if (migrated_table != RelationGetRelid(table))
+		migrated_to = 0;
+	migrated_table = RelationGetRelid(table);
+	ItemPointerSet(&from, migrated_to, FirstOffsetNumber);
 	ItemPointerSet(&to, MaxBlockNumber, MaxOffsetNumber);
 	scan = compat_table_beginscan_tidrange(table, latest, &from, &to);
-	carried_to = 0;
+	migrated_to = 0;
 	while (moved < max_keys &&
 		   table_scan_getnextslot_tidrange(scan, ForwardScanDirection, row))
 	{
 		CHECK_FOR_INTERRUPTS();
 		if (key_expiry_of_row(row) <= GetCurrentTimestamp())
 			continue;
-		carried_to = ItemPointerGetBlockNumber(&row->tts_tid);
-		moved += carry_row(RelationGetRelid(table), row);
+		migrated_to = ItemPointerGetBlockNumber(&row->tts_tid);
+		moved += migrate_row(RelationGetRelid(table), row);
 	}
 	if (moved < max_keys)
-		carried_to = 0;
+		migrated_to = 0;
 	table_endscan(scan);
 	UnregisterSnapshot(latest);
 	ExecDropSingleTupleTableSlot(row);
@@ -96,7 +96,7 @@ carry_rows(Relation table, int max_keys)
  * The table that is to be emptied; InvalidOid: there is only one generation.
  */
 static Oid
-carry_oldest(void)
+migrate_oldest(void)
 {
 	KeyRing		keys;
 
@@ -106,34 +106,34 @@ carry_oldest(void)
 }
 
 /*
- * SQL: idem_carry(max_keys integer, slot smallint).
+ * SQL: idem_migrate(max_keys integer, slot smallint).
  */
 Datum
-idem_carry(PG_FUNCTION_ARGS)
+idem_migrate(PG_FUNCTION_ARGS)
 {
 	Oid			from;
 	Relation	table;
 	int64		moved;
 
-	key_prevent_if_readonly("idem_carry()");
+	key_prevent_if_readonly("idem_migrate()");
 	if (PG_ARGISNULL(0) || PG_GETARG_INT32(0) <= 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("max_keys must be positive")));
 	/* In the order of keys_open, and of DROP EXTENSION. */
 	relation_hold(catalog_get()->idem_token_seq, RowExclusiveLock);
-	from = PG_ARGISNULL(1) ? carry_oldest() : key_generation_arg(fcinfo, 1);
+	from = PG_ARGISNULL(1) ? migrate_oldest() : key_generation_arg(fcinfo, 1);
 	if (!OidIsValid(from))
 		PG_RETURN_INT64(0);
 	relation_hold(from, RowExclusiveLock);
 	table = table_open(from, NoLock);
-	moved = carry_rows(table, PG_GETARG_INT32(0));
+	moved = migrate_rows(table, PG_GETARG_INT32(0));
 	table_close(table, NoLock);
 	PG_RETURN_INT64(moved);
 }
 
 static void
-carry_key_exists(const KeyName *name)
+migrate_key_exists(const KeyName *name)
 {
 	ereport(ERROR,
 			(errcode(ERRCODE_UNIQUE_VIOLATION),
@@ -145,7 +145,7 @@ carry_key_exists(const KeyName *name)
  * Makes room for a row: an expired one of the same key goes.
  */
 static void
-carry_require_absent(KeyRing *keys, const KeyName *name)
+migrate_require_absent(KeyRing *keys, const KeyName *name)
 {
 	for (int i = 0; i < keys->map.live; i++)
 	{
@@ -156,7 +156,7 @@ carry_require_absent(KeyRing *keys, const KeyName *name)
 			continue;
 		if (!key_row_has_expired(keys->slot) ||
 			keys_delete(keys) != TM_Ok)
-			carry_key_exists(name);
+			migrate_key_exists(name);
 	}
 }
 
@@ -182,9 +182,9 @@ idem_key_redirect(PG_FUNCTION_ARGS)
 		return PointerGetDatum(NULL);
 	name = key_name_of_row(row);
 	keys_open(&keys);
-	carry_require_absent(&keys, &name);
+	migrate_require_absent(&keys, &name);
 	if (!keys_insert_row(&keys, row))
-		carry_key_exists(&name);
+		migrate_key_exists(&name);
 	keys_close(&keys);
 	return PointerGetDatum(NULL);
 }
