@@ -1,4 +1,4 @@
--- Keys live in a ring of generations.  A key is found in whichever it is, and
+-- Keys live in a ring of segments.  A key is found in whichever it is, and
 -- one that is free for the taking moves to the current one.  If this fails, a
 -- key has two owners, or is forgotten.  (Two sessions: see the isolation tests.)
 \getenv dir PG_ABS_SRCDIR
@@ -16,7 +16,7 @@ SELECT outcome FROM idem_claim('gone', ttl => '1 us', request => 'r');
 SELECT until('idem_switch()');
 :ring
 
--- What is in an old generation is answered from there...
+-- What is in an old segment is answered from there...
 SELECT outcome, attempt, response FROM idem_claim('done', request => 'r');
 SELECT outcome FROM idem_claim('done', request => 'other');
 SELECT outcome, response = big('a') AS response FROM idem_claim('big', 'scope');
@@ -28,7 +28,7 @@ SELECT outcome, attempt, token > :lapsed AS larger FROM idem_claim('lapsed', lea
 SELECT outcome, attempt FROM idem_claim('retry');
 SELECT outcome, attempt FROM idem_claim('gone', request => 'other');
 SELECT outcome FROM idem_claim('big');
-SELECT * FROM places ORDER BY key, generation;
+SELECT * FROM places ORDER BY key, segment;
 
 -- A replay writes nothing, and looks no further than where the key is.
 CREATE VIEW looks AS SELECT coalesce(sum(idx_scan), 0) AS count

@@ -1,5 +1,5 @@
 -- Keys that are inserted by hand, as pg_restore does it: whatever table is
--- named, a key goes into the current generation, and is there once.  If this
+-- named, a key goes into the current segment, and is there once.  If this
 -- fails, a restored database has two owners of a key.
 \getenv dir PG_ABS_SRCDIR
 \set db regress_claim_ring_insert
@@ -23,7 +23,7 @@ SELECT outcome, attempt, response FROM idem_claim('h2', 'scope');
 SELECT idem_complete('h2', 3, '"h2"');
 SELECT outcome, attempt, response FROM idem_claim('h2');
 
--- A key that is there already, in whichever generation.
+-- A key that is there already, in whichever segment.
 INSERT INTO idem_key_0 VALUES (5, now() + '1 h', 1, 'c', '', 'h0');
 \set VERBOSITY sqlstate
 INSERT INTO idem_key_0 VALUES (5, now() + '1 h', 1, 'c', '', 'new');
@@ -38,7 +38,7 @@ INSERT INTO idem_key_0 VALUES (7, now() + '1 h', 1, 'c', '', 'old-gone', NULL, N
 INSERT INTO idem_key_0 VALUES (7, now() + '1 h', 1, 'c', '', 'new-gone', NULL, NULL, '7');
 INSERT INTO idem_key_1 VALUES (8, now() - interval '1 h', 1, 'c', '', 'gone', NULL, NULL, '8');
 INSERT INTO idem_key_1 VALUES (8, now() - interval '1 h', 1, 'c', '', 'old', NULL, NULL, '8');
-SELECT * FROM places WHERE key LIKE '%gone' OR key = 'old' ORDER BY key, generation;
+SELECT * FROM places WHERE key LIKE '%gone' OR key = 'old' ORDER BY key, segment;
 SELECT outcome, response FROM idem_claim('old-gone');
 SELECT outcome, response FROM idem_claim('old');
 

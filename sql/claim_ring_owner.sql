@@ -1,4 +1,4 @@
--- The owner of a key that is in an old generation: nothing is written there,
+-- The owner of a key that is in an old segment: nothing is written there,
 -- what he changes moves to the current one.  If this fails, an answer is lost
 -- or an owner is refused after a switch.
 \getenv dir PG_ABS_SRCDIR
@@ -25,7 +25,7 @@ SELECT idem_forget('forget'), idem_forget('forget');
 SELECT outcome, attempt FROM idem_claim('late', lease => '1 h');
 SELECT key, round(extract(epoch FROM expires_at - coalesce(lease_until, now())) / 86400) AS days
 FROM idem_key WHERE key IN ('fail', 'renew') ORDER BY 1;
-SELECT * FROM places ORDER BY key, generation;
+SELECT * FROM places ORDER BY key, segment;
 
 -- Who is refused, or has nothing to say, moves nothing.
 SELECT idem_complete('done', token, big('a')) FROM idem_key WHERE key = 'done';
@@ -58,6 +58,6 @@ SELECT idem_complete('oldest', :t7, '7');
 SELECT idem_complete('current', :t8, '8');
 COMMIT;
 SELECT key, outcome, response FROM unnest('{oldest,current}'::text[]) key, idem_claim(key);
-SELECT * FROM places WHERE key IN ('oldest', 'current') ORDER BY key, generation;
+SELECT * FROM places WHERE key IN ('oldest', 'current') ORDER BY key, segment;
 
 \i :dir/sql/include/ring_end.sql

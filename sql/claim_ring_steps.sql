@@ -4,11 +4,11 @@
 \getenv dir PG_ABS_SRCDIR
 \set db regress_claim_ring_steps
 \i :dir/sql/include/ring.sql
-CREATE VIEW ring AS SELECT r.state, r.generation, r.closed_at IS NOT NULL AS closed,
+CREATE VIEW ring AS SELECT r.state, r.segment, r.closed_at IS NOT NULL AS closed,
 	r.quiet_xid IS NOT NULL AS quiet, count(p.key) AS keys, count(p.key) FILTER (WHERE p.live) AS live
-FROM idem_ring r LEFT JOIN places p USING (generation) GROUP BY r.slot ORDER BY r.generation;
+FROM idem_ring r LEFT JOIN places p USING (segment) GROUP BY r.slot ORDER BY r.segment;
 
--- Until the ring is full; then the current generation just grows.
+-- Until the ring is full; then the current segment just grows.
 SELECT count(*) FROM idem_claim_many('{a1,a2,a3,a4,a5}');
 SELECT outcome FROM idem_claim('gone', ttl => '1 us');
 SELECT idem_complete('big', token, big('a')) FROM idem_claim('big', lease => '1 h', request => 'r');
@@ -22,9 +22,9 @@ SELECT key, outcome FROM idem_claim_many('{a1,b1,c1}') WITH ORDINALITY ORDER BY 
 SELECT * FROM ring;
 
 -- What has not expired stays in use until it is migrated, from the
--- oldest generation, at most so many at a time.
+-- oldest segment, at most so many at a time.
 SELECT until(format('idempotency_is_quiet(%L)', quiet_xid)) FROM idem_ring
-WHERE state = 'old' ORDER BY generation DESC LIMIT 1;
+WHERE state = 'old' ORDER BY segment DESC LIMIT 1;
 SELECT idem_retire();
 SELECT idem_truncate();
 SELECT idem_migrate(4);
@@ -45,7 +45,7 @@ SELECT * FROM ring;
 SELECT sum(pg_relation_size(format('idem_key_%s', slot))) AS bytes FROM idem_ring WHERE state = 'empty';
 SELECT key, outcome FROM idem_claim_many('{a1,b1,c1,gone}') WITH ORDINALITY ORDER BY ordinality;
 
--- A generation out of use is not looked into any more.
+-- A segment out of use is not looked into any more.
 SELECT idem_migrate() > 0 AS migrated, until('idem_retire()');
 CALL old_snapshots_end('idem_ring');
 SELECT until('idem_truncate()');
@@ -55,26 +55,26 @@ SELECT idem_migrate() > 0 AS migrated;
 SELECT outcome FROM idem_claim('x1');
 SELECT until('idem_retire()');
 SELECT outcome FROM idem_claim('x2');
-SELECT * FROM places WHERE key LIKE 'x%' ORDER BY key, generation;
+SELECT * FROM places WHERE key LIKE 'x%' ORDER BY key, segment;
 SELECT key FROM idem_key WHERE key LIKE 'x%' ORDER BY key;
 CALL old_snapshots_end('idem_ring');
 SELECT until('idem_truncate()');
 
 -- The switch notes a transaction id that is later than that of every writer into
--- the generation that it closes, its own transaction included.
+-- the segment that it closes, its own transaction included.
 BEGIN;
 SELECT outcome FROM idem_claim('first');
 SELECT until('idem_switch()');
 SELECT quiet_xid > pg_current_xact_id() AS later, idempotency_is_quiet(quiet_xid) FROM idem_ring
-WHERE state = 'old' ORDER BY generation DESC LIMIT 1;
+WHERE state = 'old' ORDER BY segment DESC LIMIT 1;
 ROLLBACK;
 BEGIN;
 SELECT until('idem_switch()');
 SELECT outcome FROM idem_claim('y1');
-SELECT place, generation FROM places WHERE key = 'y1';
+SELECT place, segment FROM places WHERE key = 'y1';
 ROLLBACK;
 SELECT outcome FROM idem_claim('y2');
-SELECT place, generation FROM places WHERE key = 'y2';
+SELECT place, segment FROM places WHERE key = 'y2';
 SELECT * FROM ring;
 BEGIN;
 SAVEPOINT a;
@@ -85,7 +85,7 @@ SELECT outcome FROM idem_claim('y2');
 SELECT outcome FROM idem_claim('y3');
 COMMIT;
 SELECT * FROM ring;
-SELECT place, generation FROM places WHERE key = 'y3';
+SELECT place, segment FROM places WHERE key = 'y3';
 
 \set VERBOSITY sqlstate
 SELECT idem_migrate(0);
@@ -95,7 +95,7 @@ SELECT idem_migrate(1, 3::smallint);
 SELECT idem_sample(0::smallint, 0);
 SELECT idem_expire(NULL);
 
--- idem_expire opens the next generation once more than a tenth has expired,
+-- idem_expire opens the next segment once more than a tenth has expired,
 CREATE FUNCTION let_expire(keys text) RETURNS void LANGUAGE sql AS $$
 	UPDATE idem_key_0 SET expires_at = now() WHERE key ~ keys;
 	UPDATE idem_key_1 SET expires_at = now() WHERE key ~ keys;
@@ -139,7 +139,7 @@ SELECT let_expire('^r1$');
 SELECT * FROM ring;
 SELECT idem_expire();
 SELECT let_expire('^r2$');
--- out of the generation with the fewest of them, a batch at a time.
+-- out of the segment with the fewest of them, a batch at a time.
 SELECT until('idem_expire(4)');
 SELECT * FROM ring;
 SELECT until('idem_expire(4)'), until('idem_expire(4)');

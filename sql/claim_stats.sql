@@ -64,8 +64,8 @@ SELECT idem_complete('c1', 1000);
 SELECT idem_claim_many('{m3,NULL}');
 :counters
 
--- What has expired is no key any more, and is counted when its generation is
--- taken out of use; keys of all generations count, and once.
+-- What has expired is no key any more, and is counted when its segment is
+-- taken out of use; keys of all segments count, and once.
 :keys
 SELECT count(*) FROM idem_claim_many(ARRAY(SELECT 'x' || i FROM generate_series(1, 100) i), ttl => '1 us');
 SELECT count(*) FROM idem_claim_many(ARRAY(SELECT 'y' || i FROM generate_series(1, 2000) i), lease => '1 h');

@@ -5,7 +5,7 @@
 \getenv dir PG_ABS_SRCDIR
 \i :dir/sql/include/ring.sql
 CREATE VIEW segments AS
-SELECT r.generation, r.state, r.last_position, array_agg(e.position ORDER BY e.position) AS events
+SELECT r.segment, r.state, r.last_position, array_agg(e.position ORDER BY e.position) AS events
 FROM outbox_ring r LEFT JOIN (SELECT 0 AS slot, position FROM outbox_log_0
 	UNION ALL SELECT 1, position FROM outbox_log_1
 	UNION ALL SELECT 2, position FROM outbox_log_2) e USING (slot) GROUP BY r.slot;
@@ -26,7 +26,7 @@ SELECT until('outbox_switch()');
 SELECT count(outbox_enqueue('t', to_jsonb(n))) FROM generate_series(3, 4) n;
 SELECT until('outbox_switch()');
 SELECT count(outbox_enqueue('t', to_jsonb(n))) FROM generate_series(5, 6) n;
-SELECT * FROM segments ORDER BY generation;
+SELECT * FROM segments ORDER BY segment;
 SELECT position, payload FROM outbox_log ORDER BY position;
 
 -- No segment is left to go on with.
@@ -41,7 +41,7 @@ SELECT move('slow', 3, straggler_from => 3);
 SELECT outbox_truncate();
 SELECT until('outbox_retire()');
 SELECT outbox_retire();
-SELECT * FROM segments ORDER BY generation;
+SELECT * FROM segments ORDER BY segment;
 -- What is retired does not count against the limit of size, and is not replayed.
 SELECT outbox_log_size() < sum(pg_total_relation_size(('outbox_log_' || slot)::regclass)) AS less FROM outbox_ring;
 SELECT outbox_retired_to(), outbox_replay('quick', from_position => 1);
@@ -52,7 +52,7 @@ SELECT outbox_truncate();
 SELECT outbox_retired_to();
 SELECT until('outbox_switch()');
 SELECT outbox_enqueue('t', '7');
-SELECT * FROM segments ORDER BY generation;
+SELECT * FROM segments ORDER BY segment;
 
 -- Who is behind passes over the oldest segment.
 SELECT outbox_warn_behind();
@@ -63,7 +63,7 @@ SELECT * FROM lanes ORDER BY name;
 SELECT until('outbox_retire()');
 CALL old_snapshots_end('outbox_ring');
 SELECT until('outbox_truncate()');
-SELECT * FROM segments ORDER BY generation;
+SELECT * FROM segments ORDER BY segment;
 SELECT move('slow', 2);
 SELECT outbox_pass_over();
 SELECT * FROM lanes ORDER BY name;
@@ -73,5 +73,5 @@ SELECT outbox_unsubscribe('slow'), outbox_unsubscribe('quick');
 SELECT until('outbox_retire()');
 CALL old_snapshots_end('outbox_ring');
 SELECT until('outbox_truncate()');
-SELECT * FROM segments ORDER BY generation;
+SELECT * FROM segments ORDER BY segment;
 \i :dir/sql/include/ring_end.sql

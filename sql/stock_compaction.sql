@@ -50,7 +50,7 @@ SELECT stock_compact(5000);
 SELECT * FROM stock_verify();
 
 -- The history goes when it has been kept for long enough, by whole tables.
-CREATE VIEW ring AS SELECT slot, state, generation FROM stock_ring ORDER BY generation, slot;
+CREATE VIEW ring AS SELECT slot, state, segment FROM stock_ring ORDER BY segment, slot;
 SELECT stock_forget();
 UPDATE stock_ring SET opened_at = opened_at - interval '4 days' WHERE state = 'current';
 SELECT stock_forget();

@@ -42,7 +42,7 @@ $$;
 
 -- Where every row of a key is, in use or not.
 CREATE VIEW places AS
-SELECT k.key, r.state AS place, r.generation, k.state, k.attempt,
+SELECT k.key, r.state AS place, r.segment, k.state, k.attempt,
 	k.expires_at > clock_timestamp() AS live
 FROM (SELECT 0 AS slot, * FROM idem_key_0 UNION ALL SELECT 1, * FROM idem_key_1
 	UNION ALL SELECT 2, * FROM idem_key_2) k JOIN idem_ring r USING (slot);
@@ -51,6 +51,6 @@ FROM (SELECT 0 AS slot, * FROM idem_key_0 UNION ALL SELECT 1, * FROM idem_key_1
 CREATE FUNCTION big(seed text) RETURNS jsonb LANGUAGE sql AS
 	$$ SELECT to_jsonb(string_agg(md5(seed || i), '')) FROM generate_series(1, 4000) i $$;
 
-\set ring 'SELECT state, generation FROM idem_ring ORDER BY generation;'
+\set ring 'SELECT state, segment FROM idem_ring ORDER BY segment;'
 \set SHOW_CONTEXT never
 \set ECHO all

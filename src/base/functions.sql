@@ -72,7 +72,7 @@ BEGIN
 	EXECUTE format('UPDATE %s SET state = %L, closed_at = clock_timestamp(), quiet_xid = $1
 		WHERE state = %L', ring, 'old', 'current') USING quiet;
 	EXECUTE format('UPDATE %s SET state = %L, opened_at = clock_timestamp(),
-		generation = (SELECT max(generation) + 1 FROM %1$s) WHERE slot = $1', ring, 'current') USING next;
+		segment = (SELECT max(segment) + 1 FROM %1$s) WHERE slot = $1', ring, 'current') USING next;
 	PERFORM @extschema@.idempotency_ring_changed(ring);
 	RETURN true;
 EXCEPTION WHEN lock_not_available THEN
@@ -98,7 +98,7 @@ DECLARE
 BEGIN
 	EXECUTE format('LOCK TABLE %s IN SHARE ROW EXCLUSIVE MODE', ring);
 	PERFORM pg_current_xact_id();
-	EXECUTE format('UPDATE %s SET state = %L, quiet_xid = $1 WHERE generation = $2 AND state = %L', ring, 'retired', 'old')
+	EXECUTE format('UPDATE %s SET state = %L, quiet_xid = $1 WHERE segment = $2 AND state = %L', ring, 'retired', 'old')
 		USING @extschema@.idempotency_next_xid(), unused;
 	GET DIAGNOSTICS retired = ROW_COUNT;
 	PERFORM @extschema@.idempotency_ring_changed(ring);
@@ -108,7 +108,7 @@ EXCEPTION WHEN lock_not_available THEN
 END
 $$;
 COMMENT ON FUNCTION idempotency_ring_retire(regclass, bigint) IS
-	'Internal: takes an old generation of a ring out of use; false: it is not there any more, or the ring is busy.';
+	'Internal: takes an old segment of a ring out of use; false: it is not there any more, or the ring is busy.';
 
 /*
  * A snapshot from before a table was retired may show rows there that it shows
@@ -125,14 +125,14 @@ DECLARE
 	unused  smallint;
 	emptied bigint;
 BEGIN
-	EXECUTE format('SELECT slot FROM %s WHERE state = %L AND quiet_xid <= $1 ORDER BY generation LIMIT 1', ring, 'retired')
+	EXECUTE format('SELECT slot FROM %s WHERE state = %L AND quiet_xid <= $1 ORDER BY segment LIMIT 1', ring, 'retired')
 		INTO unused USING horizon;
 	IF unused IS NULL THEN
 		RETURN false;
 	END IF;
 	EXECUTE format('LOCK TABLE @extschema@.%I IN ACCESS EXCLUSIVE MODE NOWAIT', tables || '_' || unused);
 	-- Another session may have emptied it, and put it to use again.
-	EXECUTE format('UPDATE %s SET state = %L, generation = NULL, opened_at = NULL, closed_at = NULL,
+	EXECUTE format('UPDATE %s SET state = %L, segment = NULL, opened_at = NULL, closed_at = NULL,
 		quiet_xid = NULL, rest_until = NULL WHERE slot = $1 AND state = %L AND quiet_xid <= $2', ring, 'empty', 'retired')
 		USING unused, horizon;
 	GET DIAGNOSTICS emptied = ROW_COUNT;
@@ -152,13 +152,13 @@ COMMENT ON FUNCTION idempotency_ring_truncate(regclass, text) IS
  * transaction as open (claim/key.c), so it must still be found. The horizon is the
  * same for all tables of the database, so this serves all rings.
  */
-CREATE FUNCTION idempotency_is_quiet(generation_xid xid8)
+CREATE FUNCTION idempotency_is_quiet(segment_xid xid8)
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-	RETURN @extschema@.idempotency_horizon('@extschema@.idem_ring'::regclass) >= generation_xid;
+	RETURN @extschema@.idempotency_horizon('@extschema@.idem_ring'::regclass) >= segment_xid;
 END
 $$;
 COMMENT ON FUNCTION idempotency_is_quiet(xid8) IS

@@ -2,13 +2,13 @@
  * ring.c
  *		Which tables of a ring are live: that of keys, or that of the log.
  *
- * A ring is three tables of the same layout, its generations.  New rows go
+ * A ring is three tables of the same layout, its segments.  New rows go
  * into the current one.  The sweeper opens the next from time to time.  Once
  * nothing in an old one is needed any more it is retired, and later truncated:
  * rows go without a DELETE, a dead tuple or an index on the time.
  *
  * TRUNCATE is not MVCC-safe: rows also disappear for older snapshots.  A
- * snapshot that is older than a row's move into the current generation would
+ * snapshot that is older than a row's move into the current segment would
  * see it in neither.  So the next transaction id is noted with the retirement,
  * which comes after the last move, and the table is truncated when every
  * snapshot in the database is newer.
@@ -23,10 +23,10 @@
  *   committed.  The invalidation that goes with the commit reaches every
  *   writer no later than it gets the lock.
  *
- * Rows are inserted and updated in the current generation only, where one
+ * Rows are inserted and updated in the current segment only, where one
  * unique index decides.  An older one is delete-only: what has to change there
  * is deleted and inserted into the current one, in one transaction.  When the
- * next generation is due, and which rows are needed, is the business of the
+ * next segment is due, and which rows are needed, is the business of the
  * modules: claim/functions.sql, outbox/segments.sql.
  */
 #include "postgres.h"
@@ -53,7 +53,7 @@ enum
 {
 	RING_ATT_SLOT = 1,
 	RING_ATT_STATE,
-	RING_ATT_GENERATION
+	RING_ATT_SEGMENT
 };
 
 /* What this session knows of a ring. */
@@ -96,25 +96,25 @@ ring_raise(const CatalogRing *ring, const char *problem)
 }
 
 /*
- * Adds a table to the map, which is kept in the order of generations.
+ * Adds a table to the map, which is kept in the order of segments.
  */
 static void
-ring_add(RingMap *map, int64 generations[RING_SIZE], Oid table, int64 generation)
+ring_add(RingMap *map, int64 segments[RING_SIZE], Oid table, int64 segment)
 {
 	int			at = map->live;
 
-	for (; at > 0 && generations[at - 1] < generation; at--)
+	for (; at > 0 && segments[at - 1] < segment; at--)
 	{
-		generations[at] = generations[at - 1];
+		segments[at] = segments[at - 1];
 		map->tables[at] = map->tables[at - 1];
 	}
-	generations[at] = generation;
+	segments[at] = segment;
 	map->tables[at] = table;
 	map->live++;
 }
 
 static void
-ring_add_row(RingMap *map, int64 generations[RING_SIZE], const CatalogRing *ring,
+ring_add_row(RingMap *map, int64 segments[RING_SIZE], const CatalogRing *ring,
 			 TupleTableSlot *row)
 {
 	bool		isnull;
@@ -131,8 +131,8 @@ ring_add_row(RingMap *map, int64 generations[RING_SIZE], const CatalogRing *ring
 		return;
 	if (map->live == RING_SIZE)
 		ring_raise(ring, "It has more than one row for a table.");
-	ring_add(map, generations, ring->tables[slot],
-			 DatumGetInt64(slot_getattr(row, RING_ATT_GENERATION, &isnull)));
+	ring_add(map, segments, ring->tables[slot],
+			 DatumGetInt64(slot_getattr(row, RING_ATT_SEGMENT, &isnull)));
 }
 
 /*
@@ -145,11 +145,11 @@ ring_load(const CatalogRing *ring)
 	Snapshot	latest = RegisterSnapshot(GetLatestSnapshot());
 	TableScanDesc scan = compat_table_beginscan(table, latest);
 	TupleTableSlot *row = table_slot_create(table, NULL);
-	int64		generations[RING_SIZE];
+	int64		segments[RING_SIZE];
 	RingMap		map = {0};
 
 	while (table_scan_getnextslot(scan, ForwardScanDirection, row))
-		ring_add_row(&map, generations, ring, row);
+		ring_add_row(&map, segments, ring, row);
 	ExecDropSingleTupleTableSlot(row);
 	table_endscan(scan);
 	UnregisterSnapshot(latest);

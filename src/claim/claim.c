@@ -3,10 +3,10 @@
  *		idem_claim: a key is claimed once, and every other comer is told what
  *		became of it.
  *
- * A claimer first looks into the live generations, newest first and with a
+ * A claimer first looks into the live segments, newest first and with a
  * dirty snapshot, and inserts only if nothing is there: a replay writes
  * nothing, takes no transaction id and waits for nobody.  "Not found" proves
- * nothing, the unique index of the current generation decides: an insertion
+ * nothing, the unique index of the current segment decides: an insertion
  * that meets another's starts over, and then finds it.
  *
  * What is in doubt, because the transaction that wrote it is still open, is
@@ -52,7 +52,7 @@ typedef enum ClaimStep
 /* A row that is in doubt. */
 typedef struct ClaimObstacle
 {
-	int			generation;
+	int			segment;
 	ItemPointerData tid;
 	TransactionId xid;			/* whose end decides; invalid: whoever has it */
 	bool		speculative;	/* it may be gone in a moment */
@@ -191,7 +191,7 @@ claim_judge(const Claim *claim, const KeyRow *row, ClaimAnswer *answer)
 static void
 claim_wait(KeyRing *keys, ClaimObstacle *obstacle)
 {
-	Relation	table = keys_table(keys, obstacle->generation);
+	Relation	table = keys_table(keys, obstacle->segment);
 
 	if (obstacle->speculative)
 		pg_usleep(CLAIM_SPECULATION_US);
@@ -215,7 +215,7 @@ claim_answer(KeyRing *keys, ClaimAnswer *answer)
 
 /*
  * One look at the key.  A replay waits neither for one who is deleting the row
- * nor, where an older generation still has it, for one who is inserting it
+ * nor, where an older segment still has it, for one who is inserting it
  * anew: the sweeper does both when it migrates a key.
  */
 static ClaimStep
@@ -240,7 +240,7 @@ claim_try(const Claim *claim, KeyRing *keys, ClaimAnswer *answer,
 			return claim_answer(keys, answer);
 		if (in_doubt)
 			continue;
-		obstacle->generation = i;
+		obstacle->segment = i;
 		obstacle->tid = keys->found_at;
 		obstacle->xid = TransactionIdIsValid(dirty.xmin) ? dirty.xmin : dirty.xmax;
 		obstacle->speculative = dirty.speculativeToken != 0;

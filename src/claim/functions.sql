@@ -92,14 +92,14 @@ LANGUAGE sql VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp
 AS 'SELECT @extschema@.idempotency_ring_switch(''@extschema@.idem_ring''::regclass)';
 COMMENT ON FUNCTION idem_switch() IS
-	'Internal: opens an empty generation of keys as the current one; false: there is none, or the ring is busy.';
+	'Internal: opens an empty segment of keys as the current one; false: there is none, or the ring is busy.';
 
 CREATE FUNCTION idem_migrate(max_keys integer DEFAULT 1000, slot smallint DEFAULT NULL)
 RETURNS bigint
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION idem_migrate(integer, smallint) IS
-	'Internal: moves keys that have not expired from an old generation, the oldest by default, into the current one; returns how many.';
+	'Internal: moves keys that have not expired from an old segment, the oldest by default, into the current one; returns how many.';
 
 /*
  * The two looks have a snapshot each, the later one for the rows: once it is
@@ -121,7 +121,7 @@ DECLARE
 BEGIN
 	SELECT * INTO oldest FROM @extschema@.idem_ring r
 		WHERE r.state = 'old' AND r.slot = coalesce(idem_retire.slot, r.slot)
-		ORDER BY r.generation LIMIT 1;
+		ORDER BY r.segment LIMIT 1;
 	IF NOT FOUND OR NOT @extschema@.idempotency_is_quiet(oldest.quiet_xid) THEN
 		RETURN false;
 	END IF;
@@ -132,10 +132,10 @@ BEGIN
 		-- Somebody has been about them: looking again must not be all we do.
 		UPDATE @extschema@.idem_ring
 			SET rest_until = clock_timestamp() + 20 * (clock_timestamp() - started)
-			WHERE generation = oldest.generation AND state = 'old';
+			WHERE segment = oldest.segment AND state = 'old';
 		RETURN false;
 	END IF;
-	IF NOT @extschema@.idempotency_ring_retire('@extschema@.idem_ring'::regclass, oldest.generation) THEN
+	IF NOT @extschema@.idempotency_ring_retire('@extschema@.idem_ring'::regclass, oldest.segment) THEN
 		RETURN false;
 	END IF;
 	PERFORM @extschema@.idem_count_expired(expired);
@@ -145,7 +145,7 @@ EXCEPTION WHEN lock_not_available THEN
 END
 $$;
 COMMENT ON FUNCTION idem_retire(smallint) IS
-	'Internal: takes an old generation of keys, the oldest by default, out of use once all in it has expired; false: not yet.';
+	'Internal: takes an old segment of keys, the oldest by default, out of use once all in it has expired; false: not yet.';
 
 CREATE FUNCTION idem_truncate()
 RETURNS boolean
@@ -153,7 +153,7 @@ LANGUAGE sql VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp
 AS 'SELECT @extschema@.idempotency_ring_truncate(''@extschema@.idem_ring''::regclass, ''idem_key''::text)';
 COMMENT ON FUNCTION idem_truncate() IS
-	'Internal: truncates a retired generation of keys; false: there is none, a snapshot is older, or it is locked.';
+	'Internal: truncates a retired segment of keys; false: there is none, a snapshot is older, or it is locked.';
 
 CREATE FUNCTION idem_sample(
 	slot             smallint,
@@ -169,14 +169,14 @@ RETURNS record
 LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION idem_sample(smallint, integer) IS
-	'Internal: what is in a generation of keys, by a sample of so many pages: exact as long as it has no more.';
+	'Internal: what is in a segment of keys, by a sample of so many pages: exact as long as it has no more.';
 
 /*
- * The next generation is opened when a tenth of the current one has expired:
+ * The next segment is opened when a tenth of the current one has expired:
  * it has then lived for a little more than one ttl. An old one is emptied when
  * nothing in it is needed any more. Keys that are kept for longer than the
  * others are only migrated where no table is left to go on with: out of
- * the generation with the fewest of them, and not before that frees as many as
+ * the segment with the fewest of them, and not before that frees as many as
  * have to be moved. So each key that expires costs one move at most, and what
  * has expired never takes much more space than what has not.
  */
@@ -189,10 +189,10 @@ AS $$
 	WHERE r.state = 'old' AND (r.rest_until < clock_timestamp()) IS NOT FALSE
 		AND @extschema@.idempotency_is_quiet(r.quiet_xid)
 		AND (s.expired = s.keys OR s.keys - s.expired <= s.expired + freed)
-	ORDER BY s.keys - s.expired, r.generation LIMIT 1
+	ORDER BY s.keys - s.expired, r.segment LIMIT 1
 $$;
 COMMENT ON FUNCTION idem_next_to_empty(double precision) IS
-	'Internal: the old generation of keys that is to be emptied next, if any, where so many expired keys can go on account of it.';
+	'Internal: the old segment of keys that is to be emptied next, if any, where so many expired keys can go on account of it.';
 
 CREATE FUNCTION idem_expire(max_keys integer DEFAULT 1000)
 RETURNS boolean
@@ -226,7 +226,7 @@ COMMENT ON FUNCTION idem_expire(integer) IS
 /*
  * Rows that have come in while triggers were disabled may be in tables that
  * nobody looks into, or beside another row of their key. All that are in use stay,
- * the others go into the current generation. Of two rows of a key, wherever they
+ * the others go into the current segment. Of two rows of a key, wherever they
  * lie, one that has not expired wins; then the larger token; then the state that
  * comes later in the life of a key: p, r, and then what is final. Nobody else has
  * rows in doubt, since the tables are locked.
@@ -257,7 +257,7 @@ BEGIN
 	EXECUTE format('ALTER TABLE %s DISABLE TRIGGER idem_key_redirect', current);
 	FOR other IN
 		SELECT r.slot, r.state, tables[r.slot + 1] AS name FROM @extschema@.idem_ring r
-		WHERE r.state <> 'current' ORDER BY array_position('{old,retired,empty}', r.state), r.generation DESC
+		WHERE r.state <> 'current' ORDER BY array_position('{old,retired,empty}', r.state), r.segment DESC
 	LOOP
 		EXECUTE format($query$
 			WITH moved AS (
@@ -276,7 +276,7 @@ BEGIN
 		EXECUTE format('SELECT pg_relation_size(%L)', other.name) INTO moved;
 		-- What had rows is emptied when no snapshot shows them any more.
 		UPDATE @extschema@.idem_ring r SET state = 'retired', quiet_xid = @extschema@.idempotency_next_xid(),
-			generation = coalesce(r.generation, (SELECT max(g.generation) + 1 FROM @extschema@.idem_ring g))
+			segment = coalesce(r.segment, (SELECT max(g.segment) + 1 FROM @extschema@.idem_ring g))
 		WHERE r.slot = other.slot AND r.state <> 'old' AND moved > 0;
 	END LOOP;
 	PERFORM @extschema@.idempotency_enable_triggers(tables);

@@ -4,7 +4,7 @@
  *
  * The tables are idem_key_0 to idem_key_2, a ring (base/ring.c; tables.sql has
  * the columns); only this module writes them.  Their one promise rests on the
- * primary key of the current generation and on the others being delete-only:
+ * primary key of the current segment and on the others being delete-only:
  * one row for each scope and key, whatever the isolation level of those who
  * come for it.
  */
@@ -54,14 +54,14 @@ key_prevent_if_readonly(const char *function)
 }
 
 Oid
-key_generation_arg(FunctionCallInfo fcinfo, int arg)
+key_segment_arg(FunctionCallInfo fcinfo, int arg)
 {
 	int			slot = PG_GETARG_INT16(arg);
 
 	if (slot < 0 || slot >= RING_SIZE)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("there is no generation %d", slot)));
+				 errmsg("there is no segment %d", slot)));
 	return catalog_get()->rings[RING_KEYS].tables[slot];
 }
 
@@ -189,14 +189,14 @@ keys_unlock(KeyRing *keys)
 }
 
 static void
-keys_close_table(KeyRing *keys, int generation)
+keys_close_table(KeyRing *keys, int segment)
 {
-	Oid			table = RelationGetRelid(keys->tables[generation]);
-	Oid			index = RelationGetRelid(keys->indexes[generation]);
+	Oid			table = RelationGetRelid(keys->tables[segment]);
+	Oid			index = RelationGetRelid(keys->indexes[segment]);
 
-	index_close(keys->indexes[generation], NoLock);
-	table_close(keys->tables[generation], NoLock);
-	if (keys->written[generation])
+	index_close(keys->indexes[segment], NoLock);
+	table_close(keys->tables[segment], NoLock);
+	if (keys->written[segment])
 		return;
 	relation_release(index, RowExclusiveLock);
 	relation_release(table, RowExclusiveLock);
@@ -225,47 +225,47 @@ keys_close(KeyRing *keys)
  * it until then.
  */
 Relation
-keys_table(KeyRing *keys, int generation)
+keys_table(KeyRing *keys, int segment)
 {
-	if (keys->tables[generation] == NULL)
+	if (keys->tables[segment] == NULL)
 	{
 		static const AttrNumber columns[] = {
 			KEY_ATT_KEY + 1, KEY_ATT_SCOPE + 1
 		};
 		Relation	table;
 
-		relation_hold(keys->map.tables[generation], RowExclusiveLock);
-		table = table_open(keys->map.tables[generation], NoLock);
-		keys->tables[generation] = table;
-		keys->indexes[generation] = relation_hold_primary_key(table, columns,
+		relation_hold(keys->map.tables[segment], RowExclusiveLock);
+		table = table_open(keys->map.tables[segment], NoLock);
+		keys->tables[segment] = table;
+		keys->indexes[segment] = relation_hold_primary_key(table, columns,
 															  lengthof(columns));
 		if (keys->slot == NULL)
 			keys->slot = relation_slot(table, KEY_ATTS);
 	}
-	return keys->tables[generation];
+	return keys->tables[segment];
 }
 
 bool
-keys_find_in(KeyRing *keys, int generation, const KeyName *name,
+keys_find_in(KeyRing *keys, int segment, const KeyName *name,
 			 Snapshot snapshot)
 {
-	Relation	table = keys_table(keys, generation);
+	Relation	table = keys_table(keys, segment);
 	ScanKeyData scan_keys[2];
 
 	ScanKeyInit(&scan_keys[0], 1, BTEqualStrategyNumber, F_TEXTEQ,
 				PointerGetDatum(name->key));
 	ScanKeyInit(&scan_keys[1], 2, BTEqualStrategyNumber, F_TEXTEQ,
 				PointerGetDatum(name->scope));
-	if (!relation_probe(table, keys->indexes[generation], scan_keys,
+	if (!relation_probe(table, keys->indexes[segment], scan_keys,
 						lengthof(scan_keys), snapshot, keys->slot))
 		return false;
-	keys->found_in = generation;
+	keys->found_in = segment;
 	keys->found_at = keys->slot->tts_tid;
 	return true;
 }
 
 /*
- * One snapshot for all generations shows exactly one version of a row,
+ * One snapshot for all segments shows exactly one version of a row,
  * wherever it has been moved.
  */
 bool
@@ -393,7 +393,7 @@ keys_insert(KeyRing *keys, const KeyName *name, const KeyRow *row)
 
 /*
  * A conflict cannot be, and nothing to wait for: whoever inserts the key finds
- * the row in the old generation before.
+ * the row in the old segment before.
  */
 void
 keys_insert_moved(KeyRing *keys, TupleTableSlot *row)

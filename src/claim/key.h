@@ -43,7 +43,7 @@ typedef struct KeyRow
 } KeyRow;
 
 /*
- * The live generations of keys, newest first, with a slot for a row.  A table
+ * The live segments of keys, newest first, with a slot for a row.  A table
  * is opened when it is first needed.
  */
 typedef struct KeyRing
@@ -54,7 +54,7 @@ typedef struct KeyRing
 	Relation	indexes[RING_SIZE];
 	bool		written[RING_SIZE];
 	TupleTableSlot *slot;
-	int			found_in;		/* the generation of the row last found */
+	int			found_in;		/* the segment of the row last found */
 	ItemPointerData found_at;
 	bool		locked;
 } KeyRing;
@@ -63,7 +63,7 @@ typedef struct KeyRing
 extern void key_prevent_if_readonly(const char *function);
 
 /* The table of keys that an argument names by its number. */
-extern Oid	key_generation_arg(FunctionCallInfo fcinfo, int arg);
+extern Oid	key_segment_arg(FunctionCallInfo fcinfo, int arg);
 
 /* Raises an error unless text can be a key. */
 extern void key_check_key(text *key);
@@ -95,27 +95,27 @@ extern void keys_unlock(KeyRing *keys);
 /* Ends a look; keeps the locks of what it has written. */
 extern void keys_close(KeyRing *keys);
 
-/* The table of a generation. */
-extern Relation keys_table(KeyRing *keys, int generation);
+/* The table of a segment. */
+extern Relation keys_table(KeyRing *keys, int segment);
 
-/* Reads the row that the snapshot shows in a generation into the slot. */
-extern bool keys_find_in(KeyRing *keys, int generation, const KeyName *name,
+/* Reads the row that the snapshot shows in a segment into the slot. */
+extern bool keys_find_in(KeyRing *keys, int segment, const KeyName *name,
 						 Snapshot snapshot);
 
 /* Reads the newest committed row, or this transaction's own, into the slot. */
 extern bool keys_find(KeyRing *keys, const KeyName *name);
 
-/* Parts of a row of any generation. */
+/* Parts of a row of any segment. */
 extern KeyName key_name_of_row(TupleTableSlot *row);
 extern TimestampTz key_expiry_of_row(TupleTableSlot *row);
 
 /*
- * Is a row that was read from a generation unknown again?  Not for the
+ * Is a row that was read from a segment unknown again?  Not for the
  * transaction that wrote it, nor for a statement that began before that ended.
  */
 extern bool key_row_has_expired(TupleTableSlot *row);
 
-/* A copy of a row of any generation, but for the response. */
+/* A copy of a row of any segment, but for the response. */
 extern KeyRow key_row(TupleTableSlot *slot);
 
 /* A copy of the response in the slot; 0: none. */
@@ -125,11 +125,11 @@ extern Datum keys_response(KeyRing *keys);
 extern bool keys_insert(KeyRing *keys, const KeyName *name, const KeyRow *row);
 extern bool keys_insert_row(KeyRing *keys, TupleTableSlot *row);
 
-/* Inserts a row of another generation that was deleted there. */
+/* Inserts a row of another segment that was deleted there. */
 extern void keys_insert_moved(KeyRing *keys, TupleTableSlot *row);
 
 /*
- * Puts a row in the place of the one last found, in the current generation.
+ * Puts a row in the place of the one last found, in the current segment.
  * Does not wait: see relation_update.
  */
 extern TM_Result keys_replace(KeyRing *keys, const KeyName *name,

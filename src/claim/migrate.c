@@ -1,10 +1,10 @@
 /*
  * migrate.c
- *		Moves keys into the current generation: those that outlive the oldest
+ *		Moves keys into the current segment: those that outlive the oldest
  *		one, and those that come by INSERT or COPY.
  *
  * The sweeper calls idem_migrate in small transactions, until nothing is left
- * in the oldest generation that has not expired.
+ * in the oldest segment that has not expired.
  */
 #include "postgres.h"
 
@@ -32,7 +32,7 @@ static BlockNumber migrated_to = 0;
 
 /*
  * Moves one row, unless another transaction is about to, or the table is not an
- * old generation any more.
+ * old segment any more.
  */
 static bool
 migrate_row(Oid table, TupleTableSlot *row)
@@ -93,7 +93,7 @@ migrate_rows(Relation table, int max_keys)
 }
 
 /*
- * The table that is to be emptied; InvalidOid: there is only one generation.
+ * The table that is to be emptied; InvalidOid: there is only one segment.
  */
 static Oid
 migrate_oldest(void)
@@ -122,7 +122,7 @@ idem_migrate(PG_FUNCTION_ARGS)
 				 errmsg("max_keys must be positive")));
 	/* In the order of keys_open, and of DROP EXTENSION. */
 	relation_hold(catalog_get()->idem_token_seq, RowExclusiveLock);
-	from = PG_ARGISNULL(1) ? migrate_oldest() : key_generation_arg(fcinfo, 1);
+	from = PG_ARGISNULL(1) ? migrate_oldest() : key_segment_arg(fcinfo, 1);
 	if (!OidIsValid(from))
 		PG_RETURN_INT64(0);
 	relation_hold(from, RowExclusiveLock);
@@ -162,7 +162,7 @@ migrate_require_absent(KeyRing *keys, const KeyName *name)
 
 /*
  * SQL: idem_key_redirect(), a trigger before each row that is inserted by other
- * means than our functions, such as pg_restore's COPY: whatever generation it
+ * means than our functions, such as pg_restore's COPY: whatever segment it
  * names, the row goes into the current one, unless it has expired.
  */
 Datum

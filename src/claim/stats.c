@@ -170,7 +170,7 @@ idem_sample(PG_FUNCTION_ARGS)
 				 errmsg("pages must be positive")));
 	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
 		elog(ERROR, "return type must be a row type");
-	table = table_open(key_generation_arg(fcinfo, 0), AccessShareLock);
+	table = table_open(key_segment_arg(fcinfo, 0), AccessShareLock);
 	sample = sample_table(table, pages);
 	table_close(table, AccessShareLock);
 	for (int i = 0; i < SAMPLE_OLDEST_LEASE; i++)

@@ -30,20 +30,20 @@ COMMENT ON SEQUENCE idem_token_seq IS
 CREATE TABLE idem_ring (
 	slot       smallint PRIMARY KEY CHECK (slot BETWEEN 0 AND 2),
 	state      text NOT NULL CHECK (state IN ('current', 'old', 'retired', 'empty')),
-	generation bigint UNIQUE,
+	segment bigint UNIQUE,
 	opened_at  timestamptz,
 	closed_at  timestamptz,
 	quiet_xid  xid8,
 	rest_until timestamptz,
-	CHECK ((state = 'empty') = (generation IS NULL)),
+	CHECK ((state = 'empty') = (segment IS NULL)),
 	CHECK ((state IN ('old', 'retired')) = (quiet_xid IS NOT NULL)),
-	CONSTRAINT idem_ring_generation_check CHECK (generation > 0),
+	CONSTRAINT idem_ring_segment_check CHECK (segment > 0),
 	CONSTRAINT idem_ring_times_check CHECK (pg_catalog.isfinite(opened_at) IS NOT FALSE
 		AND pg_catalog.isfinite(closed_at) IS NOT FALSE AND pg_catalog.isfinite(rest_until) IS NOT FALSE)
 );
 COMMENT ON TABLE idem_ring IS
-	'The generations of keys: current takes new keys, old ones are looked into, retired ones wait to be truncated. Once every transaction before quiet_xid has ended, nobody writes into an old one any more.';
-INSERT INTO idem_ring (slot, state, generation, opened_at)
+	'The segments of keys: current takes new keys, old ones are looked into, retired ones wait to be truncated. Once every transaction before quiet_xid has ended, nobody writes into an old one any more.';
+INSERT INTO idem_ring (slot, state, segment, opened_at)
 VALUES (0, 'current', 1, pg_catalog.clock_timestamp()), (1, 'empty', NULL, NULL), (2, 'empty', NULL, NULL);
 
 /*
@@ -86,13 +86,13 @@ RETURNS trigger
 LANGUAGE C
 AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION idem_key_redirect() IS
-	'Internal: a key that is inserted by hand, or restored, goes into the current generation.';
+	'Internal: a key that is inserted by hand, or restored, goes into the current segment.';
 
 DO $$
 BEGIN
 	FOR slot IN 0..2 LOOP
 		EXECUTE pg_catalog.format('COMMENT ON TABLE idem_key_%s IS %L', slot,
-			'A generation of keys. Written by the functions idem_* alone; see the view idem_key.');
+			'A segment of keys. Written by the functions idem_* alone; see the view idem_key.');
 		EXECUTE pg_catalog.format('CREATE TRIGGER idem_key_redirect BEFORE INSERT ON idem_key_%s
 			FOR EACH ROW EXECUTE FUNCTION idem_key_redirect()', slot);
 		EXECUTE pg_catalog.format('ALTER TABLE idem_key_%s ENABLE ALWAYS TRIGGER idem_key_redirect', slot);

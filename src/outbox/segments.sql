@@ -19,8 +19,8 @@ BEGIN
 		SET last_position = CASE WHEN state = 'old' THEN
 				(SELECT last_value FROM @extschema@.outbox_position_seq) END,
 			warned = false
-		WHERE state = 'current' OR generation =
-			(SELECT max(o.generation) FROM @extschema@.outbox_ring o WHERE o.state = 'old');
+		WHERE state = 'current' OR segment =
+			(SELECT max(o.segment) FROM @extschema@.outbox_ring o WHERE o.state = 'old');
 	RETURN true;
 END
 $$;
@@ -54,7 +54,7 @@ DECLARE
 	oldest @extschema@.outbox_ring;
 BEGIN
 	SELECT * INTO oldest FROM @extschema@.outbox_ring
-		WHERE state = 'old' ORDER BY generation LIMIT 1;
+		WHERE state = 'old' ORDER BY segment LIMIT 1;
 	IF NOT FOUND OR EXISTS (SELECT FROM @extschema@.outbox_lanes_behind(oldest.last_position)) THEN
 		RETURN false;
 	END IF;
@@ -62,7 +62,7 @@ BEGIN
 	LOCK TABLE @extschema@.outbox_ring IN SHARE ROW EXCLUSIVE MODE;
 	EXECUTE 'LOCK TABLE @extschema@.outbox_log_' || oldest.slot || ' IN ACCESS EXCLUSIVE MODE NOWAIT';
 	RETURN NOT EXISTS (SELECT FROM @extschema@.outbox_lanes_behind(oldest.last_position))
-		AND @extschema@.idempotency_ring_retire('@extschema@.outbox_ring'::regclass, oldest.generation);
+		AND @extschema@.idempotency_ring_retire('@extschema@.outbox_ring'::regclass, oldest.segment);
 EXCEPTION WHEN lock_not_available THEN
 	RETURN false;
 END
@@ -98,7 +98,7 @@ DECLARE
 	any_passed boolean := false;
 BEGIN
 	SELECT slot, last_position, quiet_xid INTO segment, upto, closed FROM @extschema@.outbox_ring
-		WHERE state = 'old' ORDER BY generation LIMIT 1;
+		WHERE state = 'old' ORDER BY segment LIMIT 1;
 	IF segment IS NULL OR @extschema@.idempotency_horizon('@extschema@.outbox_ring'::regclass) < closed THEN
 		RETURN false;
 	END IF;
@@ -138,7 +138,7 @@ DECLARE
 	held record;
 BEGIN
 	UPDATE @extschema@.outbox_ring r SET warned = true
-		WHERE r.generation = (SELECT min(o.generation) FROM @extschema@.outbox_ring o WHERE o.state = 'old')
+		WHERE r.segment = (SELECT min(o.segment) FROM @extschema@.outbox_ring o WHERE o.state = 'old')
 			AND NOT r.warned
 			AND EXISTS (SELECT FROM @extschema@.outbox_lanes_behind(r.last_position))
 		RETURNING r.last_position INTO upto;
@@ -192,7 +192,7 @@ BEGIN
 		PERFORM @extschema@.outbox_warn_behind();
 	END IF;
 	SELECT * INTO oldest FROM @extschema@.outbox_ring
-		WHERE state = 'old' ORDER BY generation LIMIT 1;
+		WHERE state = 'old' ORDER BY segment LIMIT 1;
 	IF oldest.closed_at <= clock_timestamp() - retention OR keep >= 0 AND size > keep THEN
 		IF @extschema@.outbox_retire() OR keep >= 0 AND size > keep AND @extschema@.outbox_pass_over() THEN
 			RETURN true;

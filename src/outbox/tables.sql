@@ -27,7 +27,7 @@ CREATE TABLE outbox_ring (
 );
 COMMENT ON TABLE outbox_ring IS
 	'The segments of the log: current takes new events, old ones are truncated once every subscription has read them and the retention is over.';
-INSERT INTO outbox_ring (slot, state, generation, opened_at)
+INSERT INTO outbox_ring (slot, state, segment, opened_at)
 VALUES (0, 'current', 1, pg_catalog.clock_timestamp()), (1, 'empty', NULL, NULL), (2, 'empty', NULL, NULL);
 
 /*

@@ -214,12 +214,12 @@ BEGIN
 	SELECT * INTO outdated FROM @extschema@.stock_ring ring
 		WHERE ring.state = 'old' AND ring.closed_at <= clock_timestamp() - kept
 			AND @extschema@.idempotency_is_quiet(ring.quiet_xid)
-		ORDER BY ring.generation LIMIT 1;
+		ORDER BY ring.segment LIMIT 1;
 	IF @extschema@.stock_migrate(outdated.slot) > 0 THEN
 		RETURN true;
 	END IF;
 	IF outdated.slot IS NOT NULL
-		AND @extschema@.idempotency_ring_retire('@extschema@.stock_ring'::regclass, outdated.generation)
+		AND @extschema@.idempotency_ring_retire('@extschema@.stock_ring'::regclass, outdated.segment)
 	THEN
 		RETURN true;
 	END IF;

@@ -145,7 +145,7 @@ COMMENT ON TABLE stock_item IS
 CREATE TABLE stock_ring (LIKE idem_ring INCLUDING ALL);
 COMMENT ON TABLE stock_ring IS
 	'The tables of the history of stock: rows that are compacted go to the current one, old ones are truncated once idempotency.stock_history is over.';
-INSERT INTO stock_ring (slot, state, generation, opened_at)
+INSERT INTO stock_ring (slot, state, segment, opened_at)
 VALUES (0, 'current', 1, pg_catalog.clock_timestamp()), (1, 'empty', NULL, NULL), (2, 'empty', NULL, NULL);
 
 CREATE TABLE stock_history_0 (

@@ -68,7 +68,7 @@ DROP FUNCTION idempotency_ring_truncate(regclass, text, text);
 
 /* ---- claims ---- */
 
-/* A retired generation waits for snapshots that are older than this. */
+/* A retired segment waits for snapshots that are older than this. */
 UPDATE idem_ring SET quiet_xid = idempotency_next_xid() WHERE state = 'retired';
 
 DO $$
@@ -78,7 +78,7 @@ BEGIN
 	FOREACH ring IN ARRAY ARRAY['idem_ring', 'outbox_ring', 'stock_ring'] LOOP
 		EXECUTE pg_catalog.format($alter$
 			ALTER TABLE %I
-				ADD CONSTRAINT idem_ring_generation_check CHECK (generation > 0),
+				ADD CONSTRAINT idem_ring_segment_check CHECK (segment > 0),
 				ADD CONSTRAINT idem_ring_times_check CHECK (pg_catalog.isfinite(opened_at) IS NOT FALSE
 					AND pg_catalog.isfinite(closed_at) IS NOT FALSE AND pg_catalog.isfinite(rest_until) IS NOT FALSE)
 			$alter$, ring);

@@ -42,7 +42,7 @@ UNION ALL
 SELECT 'outbox_attempt', a FROM unnest(ARRAY['attempt = 0', 'duration_ms = -1', 'at = ''infinity''']) a
 UNION ALL
 SELECT ring, a FROM unnest(ARRAY['idem_ring', 'outbox_ring', 'stock_ring']) ring, unnest(ARRAY[
-	'slot = 3', 'state = ''open''', 'generation = NULL', 'generation = -1', 'opened_at = ''infinity''', 'closed_at = ''infinity''',
+	'slot = 3', 'state = ''open''', 'segment = NULL', 'segment = -1', 'opened_at = ''infinity''', 'closed_at = ''infinity''',
 	'rest_until = ''infinity''']) a
 UNION ALL
 SELECT 'outbox_ring', 'last_position = -1'

@@ -1,6 +1,6 @@
 # Some clients claim, finish, renew and forget the same few keys, with leases
 # and a ttl that run out all the time, and are stopped for moments wherever they
-# are, while others turn the ring of generations as fast as it goes, and the
+# are, while others turn the ring of segments as fast as it goes, and the
 # server crashes now and then.  A ledger in the same transactions says who has a
 # key and how long.  If this fails while
 # the isolation tests pass, there is a way to two owners of one key, or to an
@@ -63,7 +63,7 @@ CREATE TABLE tally (what text);
 CREATE VIEW key_row AS SELECT * FROM idem_key_0
 	UNION ALL SELECT * FROM idem_key_1 UNION ALL SELECT * FROM idem_key_2;
 
--- Nothing may have been written into a generation since it was closed.
+-- Nothing may have been written into a segment since it was closed.
 CREATE FUNCTION inspect() RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
 	closed  record;
@@ -74,7 +74,7 @@ BEGIN
 			WHERE r.quiet_xid = $1 AND k.xmin::text::bigint >= $1::text::bigint)', closed.slot)
 			INTO written USING closed.quiet_xid;
 		IF written THEN
-			RAISE EXCEPTION 'something was written into an old generation';
+			RAISE EXCEPTION 'something was written into an old segment';
 		END IF;
 	END LOOP;
 END

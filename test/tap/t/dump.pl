@@ -13,7 +13,7 @@ use Server;
 use Test::More;
 
 my $receiver = Receiver->start;
-# Nothing is swept before all generations of keys are in use.
+# Nothing is swept before all segments of keys are in use.
 my $node = start_server('dump', conf => 'idempotency.sweep_interval = 1h');
 
 sub sql
@@ -68,8 +68,8 @@ $session->query_safe(q(BEGIN; SELECT outbox_enqueue('done', '{"n": 2}')));
 sql(q(SELECT outbox_enqueue('done', '{"n": 3}')));
 $receiver->wait_for('done', requests => 2);
 
-# Keys are in three generations, or one is out of use and has expired ones.
-is(sql(q(SELECT count(*) FROM idem_ring WHERE state <> 'empty')), '3', 'all generations of keys are in use');
+# Keys are in three segments, or one is out of use and has expired ones.
+is(sql(q(SELECT count(*) FROM idem_ring WHERE state <> 'empty')), '3', 'all segments of keys are in use');
 
 # --- dump and restore
 
@@ -86,7 +86,7 @@ is(copy_sql("SELECT outcome FROM idem_claim('paid', request => 'other')"), 'mism
 	'with the requests they belong to');
 is(copy_sql("SELECT outcome FROM idem_claim('running')"), 'in_progress', 'leases go on');
 is(copy_sql("SELECT outcome, response FROM idem_claim('second', 'scope')"), 'failed|"declined"',
-	'keys of every generation are there');
+	'keys of every segment are there');
 is(copy_sql("SELECT outcome, attempt FROM idem_claim('third', lease => '1 h')"), 'claimed|2',
 	'and go on where they were');
 is(copy_sql("SELECT outcome, attempt FROM idem_claim('expired')"), 'claimed|1', 'expired ones are not');

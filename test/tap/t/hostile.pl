@@ -69,8 +69,8 @@ sub exercise
 	my ($db, $name) = @_;
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
 	my $key = 'key-' . ++$exercises;
-	my @before = split(/\|/, sql('SELECT (SELECT max(generation) FROM idem_ring),'
-			  . ' (SELECT max(generation) FROM outbox_ring), (SELECT max(generation) FROM stock_ring)', $db));
+	my @before = split(/\|/, sql('SELECT (SELECT max(segment) FROM idem_ring),'
+			  . ' (SELECT max(segment) FROM outbox_ring), (SELECT max(segment) FROM stock_ring)', $db));
 	my $enqueue = 'outbox_enqueue(%s::text, \'{"n": %d}\'::jsonb, %s::text, NULL::text, NULL::jsonb, NULL::timestamptz)';
 
 	sql(qq(
@@ -82,9 +82,9 @@ sub exercise
 	$receiver->wait_for($name, events => 1);
 	return $node->poll_query_until($db, "SELECT string_agg(undone, ', ') FROM (VALUES
 		('keys', EXISTS (SELECT FROM idem_key_0 UNION ALL SELECT FROM idem_key_1 UNION ALL SELECT FROM idem_key_2)),
-		('ring of keys', (SELECT max(generation) FROM idem_ring) = $before[0]),
-		('ring of the log', (SELECT max(generation) FROM outbox_ring) = $before[1]),
-		('ring of the history', (SELECT max(generation) FROM stock_ring) = $before[2]),
+		('ring of keys', (SELECT max(segment) FROM idem_ring) = $before[0]),
+		('ring of the log', (SELECT max(segment) FROM outbox_ring) = $before[1]),
+		('ring of the history', (SELECT max(segment) FROM stock_ring) = $before[2]),
 		('holds', EXISTS (SELECT FROM stock_hold)),
 		('positions', (SELECT bool_or(position < $position) FROM outbox_lane)),
 		('exceptions', EXISTS (SELECT FROM outbox_delivery))) v (undone, is_undone) WHERE is_undone", '');

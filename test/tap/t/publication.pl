@@ -119,7 +119,7 @@ is(sql(q(
 	'keys are claimed, completed, renewed, taken over and forgotten');
 sql(q(SELECT idem_switch()));
 is(sql(q(SELECT outcome FROM idem_claim('short', lease => '1 min'); SELECT idem_migrate() > 0; SELECT idem_forget('lease'))),
-	"claimed\nt\nt", 'and move to another generation');
+	"claimed\nt\nt", 'and move to another segment');
 
 # --- of stock
 

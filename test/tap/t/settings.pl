@@ -85,7 +85,7 @@ my @effects = (
 		sub { becomes_true('count(*) = 0 FROM outbox_dead') } ],
 	[ 'outbox_retention', '0',
 		sub { sweep(); return sql('SELECT count(*) FROM outbox_log') >= 4 },
-		sub { becomes_true('max(generation) > 1 FROM outbox_ring') } ],
+		sub { becomes_true('max(segment) > 1 FROM outbox_ring') } ],
 	[ 'outbox_keep_size', '0',
 		sub {
 			sql(q(SELECT outbox_pause('shop'); SELECT outbox_enqueue('shop', '{}')));

@@ -182,7 +182,7 @@ my %least = (
 	map { ("fault $_" => 10) } qw(refuse error busy reset half hang late slow));
 cmp_ok($counts->{$_} // 0, '>=', $least{$_}, "at least $least{$_}: $_") for sort keys %least;
 cmp_ok($havoc->deaths, '>=', scalar(keys %killings), 'all were killed');
-cmp_ok(sql("SELECT max(generation) FROM $_"), '>', 3, "$_ has turned") for qw(idem_ring outbox_ring);
+cmp_ok(sql("SELECT max(segment) FROM $_"), '>', 3, "$_ has turned") for qw(idem_ring outbox_ring);
 cmp_ok(sql("SELECT count(*) FROM stock_history WHERE change = 'expire'"), '>', 10, 'reservations have expired');
 diag("failed with SEED=$seed") unless Test::More->builder->is_passing;
 

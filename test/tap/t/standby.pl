@@ -97,7 +97,7 @@ is($receiver->distinct_numbers('lost'), join(' ', 1 .. 2 * LOST), 'under other w
 
 # Keys expire there now.
 $standby->safe_psql('postgres', "SELECT count(*) FROM idem_claim_many(ARRAY(SELECT 'x' || i FROM generate_series(1, 100) i), ttl => '1 us')");
-$standby->poll_query_until('postgres', q(SELECT max(generation) > 2 FROM idem_ring));
+$standby->poll_query_until('postgres', q(SELECT max(segment) > 2 FROM idem_ring));
 is($standby->safe_psql('postgres', "SELECT key, outcome, attempt FROM unnest(ARRAY['k', 'k2', 'x1']) key, idem_claim(key) ORDER BY key"),
 	"k|completed|1\nk2|claimed|2\nx1|claimed|1", 'the ring goes on where it was');
 
