@@ -27,7 +27,7 @@ extern TupleTableSlot *relation_slot(Relation table, int columns);
 
 /*
  * Finds a row by an index and stores it in the slot.  With a dirty snapshot
- * the transactions that put it in doubt are in the snapshot afterwards.
+ * the transactions that are writing it are in the snapshot afterwards.
  */
 extern bool relation_probe(Relation table, Relation index, ScanKey keys,
 						   int key_count, Snapshot snapshot,
@@ -74,7 +74,7 @@ extern void relation_check_constraints(Relation table, TupleTableSlot *slot);
 extern void relation_insert(Relation table, TupleTableSlot *slot);
 
 /*
- * Inserts the slot's row unless a unique index has it, in doubt or not; never
+ * Inserts the slot's row unless a unique index has it, in progress or not; never
  * waits.  Returns whether the row was inserted.
  */
 extern bool relation_insert_or_conflict(Relation table, TupleTableSlot *slot);

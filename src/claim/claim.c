@@ -9,8 +9,8 @@
  * nothing, the unique index of the current segment decides: an insertion
  * that meets another's starts over, and then finds it.
  *
- * What is in doubt, because the transaction that wrote it is still open, is
- * waited for as a unique index would (lock_timeout and the deadlock detector
+ * A row whose writing transaction is still in progress is
+ * waited for, as a unique index would (lock_timeout and the deadlock detector
  * see an ordinary wait), or answered in_progress if the caller will not wait.
  * The ring is locked during a look, and never during a wait.
  *
@@ -46,10 +46,10 @@ typedef enum ClaimStep
 {
 	CLAIM_ANSWERED,
 	CLAIM_AGAIN,				/* somebody was faster: look again */
-	CLAIM_IN_DOUBT				/* wait for the obstacle, then look again */
+	CLAIM_IN_PROGRESS				/* wait for the obstacle, then look again */
 } ClaimStep;
 
-/* A row that is in doubt. */
+/* A row whose writing transaction is in progress. */
 typedef struct ClaimObstacle
 {
 	int			segment;
@@ -121,8 +121,8 @@ claim_insert(const Claim *claim, KeyRing *keys, ClaimAnswer *answer)
 }
 
 /*
- * Takes over the row in the slot, which nobody owns any more.  Who is faster
- * may still be about it: then it is in doubt, as the caller has noted.
+ * Takes over the row in the slot, which nobody owns any more.  A faster
+ * session may still be writing it: then it is in progress, as the caller has noted.
  */
 static ClaimStep
 claim_take_over(const Claim *claim, KeyRing *keys, const KeyRow *lapsed,
@@ -138,7 +138,7 @@ claim_take_over(const Claim *claim, KeyRing *keys, const KeyRow *lapsed,
 			answer->taken_over = !lapsed->expired && lapsed->state == KEY_IN_PROGRESS;
 			return CLAIM_ANSWERED;
 		case TM_BeingModified:
-			return CLAIM_IN_DOUBT;
+			return CLAIM_IN_PROGRESS;
 		default:
 			return CLAIM_AGAIN;
 	}
@@ -155,11 +155,11 @@ claim_mismatches(const Claim *claim, const KeyRow *row)
 }
 
 /*
- * What a row that is not in doubt says to a new claimer.  Returns false if the
+ * What a row that is not in progress says to a new claimer.  Returns false if the
  * key is free for the taking.
  */
 static bool
-claim_judge(const Claim *claim, const KeyRow *row, ClaimAnswer *answer)
+claim_classify(const Claim *claim, const KeyRow *row, ClaimAnswer *answer)
 {
 	TimestampTz now = GetCurrentTimestamp();
 
@@ -184,7 +184,7 @@ claim_judge(const Claim *claim, const KeyRow *row, ClaimAnswer *answer)
 }
 
 /*
- * Waits for the transaction that put a row in doubt.  This transaction holds
+ * Waits for the transaction that is writing a row.  This transaction holds
  * nothing that the other could be waiting for in turn, except what the
  * deadlock detector knows about.
  */
@@ -222,7 +222,7 @@ static ClaimStep
 claim_try(const Claim *claim, KeyRing *keys, ClaimAnswer *answer,
 		  ClaimObstacle *obstacle)
 {
-	bool		in_doubt = false;
+	bool		in_progress = false;
 
 	for (int i = 0; i < keys->map.live; i++)
 	{
@@ -234,23 +234,23 @@ claim_try(const Claim *claim, KeyRing *keys, ClaimAnswer *answer,
 		if (!keys_find_in(keys, i, &claim->name, &dirty))
 			continue;
 		row = key_row(keys->slot);
-		answered = claim_judge(claim, &row, answer);
+		answered = claim_classify(claim, &row, answer);
 		if (answered && row.state != KEY_IN_PROGRESS &&
 			!TransactionIdIsValid(dirty.xmin))
 			return claim_answer(keys, answer);
-		if (in_doubt)
+		if (in_progress)
 			continue;
 		obstacle->segment = i;
 		obstacle->tid = keys->found_at;
 		obstacle->xid = TransactionIdIsValid(dirty.xmin) ? dirty.xmin : dirty.xmax;
 		obstacle->speculative = dirty.speculativeToken != 0;
-		in_doubt = TransactionIdIsValid(obstacle->xid);
-		if (!in_doubt && answered)
+		in_progress = TransactionIdIsValid(obstacle->xid);
+		if (!in_progress && answered)
 			return claim_answer(keys, answer);
-		if (!in_doubt)
+		if (!in_progress)
 			return claim_take_over(claim, keys, &row, answer);
 	}
-	return in_doubt ? CLAIM_IN_DOUBT : claim_insert(claim, keys, answer);
+	return in_progress ? CLAIM_IN_PROGRESS : claim_insert(claim, keys, answer);
 }
 
 ClaimAnswer
@@ -268,12 +268,12 @@ claim_key(const Claim *claim)
 		keys_open(&keys);
 		step = claim_try(claim, &keys, &answer, &obstacle);
 		keys_unlock(&keys);
-		if (step == CLAIM_IN_DOUBT && claim->wait)
+		if (step == CLAIM_IN_PROGRESS && claim->wait)
 			claim_wait(&keys, &obstacle);
 		keys_close(&keys);
-	} while (step == CLAIM_AGAIN || (step == CLAIM_IN_DOUBT && claim->wait));
+	} while (step == CLAIM_AGAIN || (step == CLAIM_IN_PROGRESS && claim->wait));
 
-	if (step == CLAIM_IN_DOUBT)
+	if (step == CLAIM_IN_PROGRESS)
 		answer = (ClaimAnswer) {.outcome = IDEM_IN_PROGRESS};
 	stats_count_claim(answer.outcome, answer.taken_over);
 	return answer;

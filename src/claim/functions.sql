@@ -228,8 +228,8 @@ COMMENT ON FUNCTION idem_expire(integer) IS
  * nobody looks into, or beside another row of their key. All that are in use stay,
  * the others go into the current segment. Of two rows of a key, wherever they
  * lie, one that has not expired wins; then the larger token; then the state that
- * comes later in the life of a key: p, r, and then what is final. Nobody else has
- * rows in doubt, since the tables are locked.
+ * comes later in the life of a key: p, r, and then what is final. No other transaction
+ * is writing rows, since the tables are locked.
  */
 CREATE FUNCTION idem_repair(by_hand boolean)
 RETURNS boolean

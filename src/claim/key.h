@@ -121,7 +121,7 @@ extern KeyRow key_row(TupleTableSlot *slot);
 /* A copy of the response in the slot; 0: none. */
 extern Datum keys_response(KeyRing *keys);
 
-/* Inserts a key that is not there; false: there is one, perhaps in doubt. */
+/* Inserts a key that is not there; false: there is one, perhaps in progress. */
 extern bool keys_insert(KeyRing *keys, const KeyName *name, const KeyRow *row);
 extern bool keys_insert_row(KeyRing *keys, TupleTableSlot *row);
 

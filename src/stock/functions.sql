@@ -147,7 +147,7 @@ $$;
 COMMENT ON FUNCTION stock_announce_available(text, bigint) IS
 	'Internal: an event about an item that is available again.';
 
-/* ---- the tables changed by other hands: guard.c ---- */
+/* ---- external DML on the tables: guard.c ---- */
 
 CREATE FUNCTION stock_guard()
 RETURNS trigger

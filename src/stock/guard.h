@@ -1,6 +1,6 @@
 /*
  * guard.h
- *		Other hands at the tables of stock.
+ *		External DML on the tables of stock.
  */
 #ifndef STOCK_GUARD_H
 #define STOCK_GUARD_H

@@ -94,7 +94,7 @@ holds_scan(Holds *holds, Relation hold, const text *reservation,
 		   Snapshot snapshot, bool *speculative)
 {
 	TupleTableSlot *row = hold_slot(hold);
-	TransactionId doubt = InvalidTransactionId;
+	TransactionId writer = InvalidTransactionId;
 	int			room = 4;
 	RelationScan scan;
 	ScanKeyData key;
@@ -106,18 +106,18 @@ holds_scan(Holds *holds, Relation hold, const text *reservation,
 	ScanKeyInit(&key, 1, BTEqualStrategyNumber, F_TEXTEQ,
 				PointerGetDatum(reservation));
 	relation_scan_begin(&scan, hold, HOLD_ATT_RESERVATION + 1, 0, &key, 1, snapshot);
-	while (!TransactionIdIsValid(doubt) && relation_scan_next(&scan, row))
+	while (!TransactionIdIsValid(writer) && relation_scan_next(&scan, row))
 	{
 		holds_add(holds, &room, row);
 		if (snapshot->snapshot_type != SNAPSHOT_DIRTY)
 			continue;
-		doubt = TransactionIdIsValid(snapshot->xmin) ? snapshot->xmin :
+		writer = TransactionIdIsValid(snapshot->xmin) ? snapshot->xmin :
 			snapshot->xmax;
 		*speculative = snapshot->speculativeToken != 0;
 	}
 	ExecDropSingleTupleTableSlot(row);
 	relation_scan_end(&scan, NoLock);
-	return doubt;
+	return writer;
 }
 
 Holds
@@ -163,7 +163,7 @@ Holds
 holds_read_settled(const text *reservation)
 {
 	Relation	hold = hold_open();
-	TransactionId doubt;
+	TransactionId writer;
 	Holds		holds;
 
 	do
@@ -173,13 +173,13 @@ holds_read_settled(const text *reservation)
 
 		CHECK_FOR_INTERRUPTS();
 		InitDirtySnapshot(dirty);
-		doubt = holds_scan(&holds, hold, reservation, &dirty, &speculative);
-		if (!TransactionIdIsValid(doubt))
+		writer = holds_scan(&holds, hold, reservation, &dirty, &speculative);
+		if (!TransactionIdIsValid(writer))
 			break;
 		if (speculative)
 			pg_usleep(HOLD_SPECULATION_US);
 		else
-			XactLockTableWait(doubt, hold, &holds.tids[holds.lines.count - 1],
+			XactLockTableWait(writer, hold, &holds.tids[holds.lines.count - 1],
 							  XLTW_InsertIndex);
 	} while (true);
 	table_close(hold, NoLock);

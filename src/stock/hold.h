@@ -58,7 +58,7 @@ extern bool holds_open(const text *reservation, const StockLines *lines,
 					   TimestampTz expires_at, ItemPointerData *tids);
 extern void holds_withdraw(const ItemPointerData *tids, int count);
 
-/* Has a reservation open lines, be they in doubt? */
+/* Has a reservation open lines, in progress ones included? */
 extern bool holds_are_there(const text *reservation);
 
 /*

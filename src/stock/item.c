@@ -148,7 +148,7 @@ item_load(const text *sku)
 }
 
 /*
- * Waits for the transaction that has put an item's row in doubt.  Returns
+ * Waits for the transaction that is writing an item's row.  Returns
  * whether the item is there for good.
  */
 static bool

@@ -76,6 +76,9 @@ DECLARE
 	ring text;
 BEGIN
 	FOREACH ring IN ARRAY ARRAY['idem_ring', 'outbox_ring', 'stock_ring'] LOOP
+		EXECUTE pg_catalog.format('ALTER TABLE %I RENAME COLUMN generation TO segment', ring);
+		EXECUTE pg_catalog.format('ALTER TABLE %I RENAME CONSTRAINT %I TO %I', ring,
+			ring || '_generation_key', ring || '_segment_key');
 		EXECUTE pg_catalog.format($alter$
 			ALTER TABLE %I
 				ADD CONSTRAINT idem_ring_segment_check CHECK (segment > 0),
