@@ -4,6 +4,7 @@
 #   make install            into that server
 #   make installcheck       pg_regress and isolation tests on a running server
 #   make check              every test, on private clusters; needs nothing but make
+#   make models             the protocols, searched by spin in larger models, likewise
 #   make valgrind           pg_regress and some more under valgrind, likewise
 #   make soak               the crash test for SOAK_SECONDS (600), likewise
 #   make coverage           those that run the server, and a table of the lines and
@@ -22,11 +23,13 @@ override VPATH :=
 
 # These install what they need, a compiler and a server included, so they have
 # to run where neither is there yet: nothing below may be read for them.
-ifneq ($(filter check coverage valgrind soak demo bench,$(MAKECMDGOALS)),)
+ifneq ($(filter check coverage models valgrind soak demo bench,$(MAKECMDGOALS)),)
 
-.PHONY: check coverage valgrind soak demo bench
+.PHONY: check coverage models valgrind soak demo bench
 check coverage:
 	@$(srcdir)/test/run $@ $(SUITE) $(TESTS)
+models:
+	@$(srcdir)/test/run check models $(or $(TESTS),all)
 valgrind:
 	@$(srcdir)/test/run check valgrind $(or $(TESTS),all)
 soak:
