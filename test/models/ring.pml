@@ -1,9 +1,9 @@
 /*
- * Claims ring: one key in a ring of three generations, each a heap with a unique
+ * Claims ring: one key in a ring of three segments, each a heap with a unique
  * index.
  *
  * Two claimers, an owner of an earlier lease, an operator who forgets the key,
- * and a sweeper that switches, carries forward, retires and truncates.  Every
+ * and a sweeper that switches, migrates, retires and truncates.  Every
  * transaction may roll back at its end, which is also what is left of a crash.
  *
  * The transaction id of process p is p + 2, since each has one transaction at a
@@ -25,15 +25,15 @@
  * the key, NSW steps of the sweeper.
  *
  * Wrong variants:
- *   OWNER_IN_PLACE   an owner updates the row in an old generation in place
+ *   OWNER_IN_PLACE   an owner updates the row in an old segment in place
  *   RETAKE_IN_PLACE  a claimer that takes a key over does
  *   UNLOCK_EARLY     the ring is unlocked between the look and the insertion
  *   STALE_MAP        the map is not read again under the lock
  *   SWITCH_UNLOCKED  the switch does not wait for those that hold the lock
- *   OLD_STAYS        the row in the old generation is not deleted
+ *   OLD_STAYS        the row in the old segment is not deleted
  *   INSERT_FIRST     it is deleted after the new row was inserted
  *   OWNER_DIRTY      the owner's row is found with a dirty snapshot
- *   OWNER_SNAPSHOTS  it is found with a snapshot for each generation
+ *   OWNER_SNAPSHOTS  it is found with a snapshot for each segment
  *   RETIRE_BLIND     retiring does not ask whether writers are still open
  *   SCAN_FIRST       retiring looks at the rows before it asks that
  */
@@ -81,14 +81,14 @@
 byte s_used[NS]; byte s_tok[NS]; byte s_st[NS]; byte s_xmin[NS]; byte s_xmax[NS];
 int lst[NP];			/* versions that a scan still refers to, a mask */
 byte wait4[NP];			/* the transaction that is waited for */
-byte doubt[NP];			/* the first that put a row in doubt, or ENDED */
+byte writer[NP];			/* the first that put a row in progress, or ENDED */
 bit open[NP];			/* has a transaction id */
-byte wr[NP];			/* generations that the open transaction has locked, a mask */
+byte wr[NP];			/* segments that the open transaction has locked, a mask */
 
-/* The state table, its lock, and who may still write to an old generation. */
+/* The state table, its lock, and who may still write to an old segment. */
 byte cur=0; byte nlive=1; byte retired=NG;
 byte readers=0; bit wlock=0;
-byte hold[NG];			/* open when the generation was closed, and still, a mask */
+byte hold[NG];			/* open when the segment was closed, and still, a mask */
 
 /* For the assertions: what became of each token, and what is being done. */
 byte ntok=0; byte tst[NT]; bit tcom[NT]; bit texp[NT*5];
@@ -116,7 +116,7 @@ inline alloc(g) { ns=(g)*NV; do :: s_used[ns]!=0 -> ns++; BOUND(ns<((g)+1)*NV) :
 inline put(g,t,stt,u) {
   alloc(g); s_used[ns]=u; s_tok[ns]=t; s_st[ns]=stt; s_xmin[ns]=X; s_xmax[ns]=0; wr[me]=wr[me]|BIT(g); open[me]=1 }
 
-inline wake() { gi=0; do :: gi<NP -> if :: wait4[gi]==X -> wait4[gi]=0 :: else fi; if :: doubt[gi]==X -> doubt[gi]=ENDED :: else fi; gi++ :: else -> break od; gi=0 }
+inline wake() { gi=0; do :: gi<NP -> if :: wait4[gi]==X -> wait4[gi]=0 :: else fi; if :: writer[gi]==X -> writer[gi]=ENDED :: else fi; gi++ :: else -> break od; gi=0 }
 
 /* No other claim of the key is valid when claim t takes effect: at the write, and at the commit. */
 inline check_sole(t) {
@@ -168,7 +168,7 @@ inline abort() {
     wake(); gc(); }
   }
 }
-/* What a dirty snapshot shows: r is 0 dead, 1 live, 2 in doubt because of w. */
+/* What a dirty snapshot shows: r is 0 dead, 1 live, 2 in progress because of w. */
 inline dirty(v) {
   if
   :: s_used[v]==0 || s_xmin[v]==ABRT -> r=0
@@ -184,7 +184,7 @@ inline dirty(v) {
 #define TM_GONE(v) (s_used[v]==0 || s_xmax[v]==1 || s_xmax[v]==X || s_xmin[v]==ABRT)
 #define VISIBLE(v) (s_used[v] && (s_xmin[v]==1||s_xmin[v]==X) && s_xmax[v]!=1 && s_xmax[v]!=X)
 
-/* Insertion with a unique index: r is 0 inserted, 1 a conflict, 2 in doubt because of w. */
+/* Insertion with a unique index: r is 0 inserted, 1 a conflict, 2 in progress because of w. */
 inline uniq_insert(g,t,stt) {
   v=(g)*NV; r=0; gj=0;
   do
@@ -229,7 +229,7 @@ NEXT:
   :: else -> goto END
   fi;
 
-/* A claim: look at the generations, newest first. */
+/* A claim: look at the segments, newest first. */
 CLAIM:
   atomic { LOCKSH; j=0
 #ifdef STALE_MAP
@@ -251,13 +251,13 @@ VISIT:
        dirty(v);
        if
        :: r==0 -> v++; goto VISIT
-       :: (r==2 || (r==1 && doubt[me])) && s_xmin[v]==1 && s_st[v]==DONE && !texp[s_tok[v]*5+DONE] ->
+       :: (r==2 || (r==1 && writer[me])) && s_xmin[v]==1 && s_st[v]==DONE && !texp[s_tok[v]*5+DONE] ->
           /* A replay does not wait for one that is moving the row. */
-          doubt[me]=0; v=0; w=0; r=0; lst[me]=0; d_step{gc()}; UNLOCKSH; goto ANSWERED
-       :: (r==2 || (r==1 && doubt[me])) && !(s_xmin[v]==1 && s_st[v]==DONE && !texp[s_tok[v]*5+DONE]) ->
-          if :: !doubt[me] -> doubt[me]=w :: else fi;
+          writer[me]=0; v=0; w=0; r=0; lst[me]=0; d_step{gc()}; UNLOCKSH; goto ANSWERED
+       :: (r==2 || (r==1 && writer[me])) && !(s_xmin[v]==1 && s_st[v]==DONE && !texp[s_tok[v]*5+DONE]) ->
+          if :: !writer[me] -> writer[me]=w :: else fi;
           v=0; w=0; r=0; lst[me]=0; d_step{gc()}; j++; goto GEN
-       :: r==1 && !doubt[me] -> s=v; v=0; r=0; t=s_tok[s];
+       :: r==1 && !writer[me] -> s=v; v=0; r=0; t=s_tok[s];
           if
           :: s_st[s]!=FAILED && !texp[t*5+s_st[s]] ->
              if
@@ -270,16 +270,16 @@ VISIT:
      goto RETAKE
   :: else ->
      if
-     :: atomic { doubt[me]>ENDED -> w=doubt[me]; doubt[me]=0; block(); goto CLAIM }
-     :: atomic { doubt[me]==ENDED -> doubt[me]=0; UNLOCKSH; goto CLAIM }
-     :: !doubt[me] -> goto FRESH
+     :: atomic { writer[me]>ENDED -> w=writer[me]; writer[me]=0; block(); goto CLAIM }
+     :: atomic { writer[me]==ENDED -> writer[me]=0; UNLOCKSH; goto CLAIM }
+     :: !writer[me] -> goto FRESH
      fi
   fi;
 
 ANSWERED:
   goto TXEND0;
 
-RETAKE:	/* The row s in generation g is nobody's any more: take it over, with a lease or without. */
+RETAKE:	/* The row s in segment g is nobody's any more: take it over, with a lease or without. */
   if :: nst=IP1 :: nst=DONE fi;
 #ifdef INSERT_FIRST
   if :: g!=CUR -> goto INSERT :: else fi;
@@ -417,7 +417,7 @@ OGEN:
   :: else -> g=0; j=0; r=0
   fi;
 #else
-  /* One snapshot for all generations. */
+  /* One snapshot for all segments. */
   atomic { d_step { j=0; r=0;
      do
      :: j<NLIVE && !r -> g=(CUR+NG-j)%NG; v=g*NV; do :: v<(g+1)*NV && !r -> if :: VISIBLE(v) -> s=v; r=1 :: else fi; v++ :: else -> break od; j++
@@ -496,7 +496,7 @@ proctype Sweeper(byte me) {
   X=me+2;
   do
   :: n==0 -> break
-  :: n>0 && nlive<NG && retired!=(cur+1)%NG ->	/* switch to the next generation */
+  :: n>0 && nlive<NG && retired!=(cur+1)%NG ->	/* switch to the next segment */
      n--;
 #ifdef SWITCH_UNLOCKED
      skip;
@@ -506,7 +506,7 @@ proctype Sweeper(byte me) {
      if :: atomic {
             hold[cur]=open[0]|(open[1]<<1)|(open[2]<<2);
             cur=(cur+1)%NG; nlive++; wlock=0 } :: n>0 -> wlock=0	/* the lock timed out */ fi
-  :: n>0 && nlive>1 ->			/* carry one row of the oldest forward */
+  :: n>0 && nlive>1 ->			/* migrate one row of the oldest */
      n--;
      atomic { d_step { r=0; og=(cur+NG-(nlive-1))%NG; v=og*NV; do :: v<(og+1)*NV && !r -> if :: VISIBLE(v) && s_st[v]!=FAILED && !texp[s_tok[v]*5+s_st[v]] -> s=v; r=1 :: else fi; v++ :: else -> break od; v=0 };
         if :: r==0 :: else -> r=0; lst[me]=BIT(s) fi };
@@ -577,7 +577,7 @@ proctype Sweeper(byte me) {
 init {
   byte gi=0; byte n=0; byte c=0;
   atomic {
-    /* The past of the key, in the first generation. */
+    /* The past of the key, in the first segment. */
     if
     :: skip
     :: ntok=1; tcom[1]=1; tst[1]=DONE; s_used[0]=2; s_tok[0]=1; s_st[0]=DONE; s_xmin[0]=1
