@@ -91,18 +91,18 @@ SET search_path = pg_catalog, pg_temp
 SET lock_timeout = '100ms'
 AS $$
 DECLARE
-	segment    smallint;
+	old_slot   smallint;
 	upto       bigint;
 	closed     xid8;
 	passed     record;
 	any_passed boolean := false;
 BEGIN
-	SELECT slot, last_position, quiet_xid INTO segment, upto, closed FROM @extschema@.outbox_ring
+	SELECT slot, last_position, quiet_xid INTO old_slot, upto, closed FROM @extschema@.outbox_ring
 		WHERE state = 'old' ORDER BY segment LIMIT 1;
-	IF segment IS NULL OR @extschema@.idempotency_horizon('@extschema@.outbox_ring'::regclass) < closed THEN
+	IF old_slot IS NULL OR @extschema@.idempotency_horizon('@extschema@.outbox_ring'::regclass) < closed THEN
 		RETURN false;
 	END IF;
-	EXECUTE 'LOCK TABLE @extschema@.outbox_log_' || segment || ' IN ACCESS EXCLUSIVE MODE NOWAIT';
+	EXECUTE 'LOCK TABLE @extschema@.outbox_log_' || old_slot || ' IN ACCESS EXCLUSIVE MODE NOWAIT';
 	FOR passed IN
 		WITH behind AS (
 			SELECT l.subscription, l.lane, l.position FROM @extschema@.outbox_lanes_behind(upto) l)
