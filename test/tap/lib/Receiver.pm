@@ -26,7 +26,7 @@ use constant WAIT_S => 60;
 # base64 as well; test/run looks for it.
 use constant PLANTED => 'PlantedSecret';
 
-my $program = abs_path(dirname(__FILE__) . '/../receiver.js');
+my $program = abs_path(dirname(__FILE__) . '/../programs/receiver.js');
 
 sub start
 {

@@ -35,7 +35,7 @@ log_statement = none
 deadlock_timeout = 20ms
 EOF
 
-my $clients = Program->start([ 'node', "$FindBin::RealBin/../claim_clients.js" ],
+my $clients = Program->start([ 'node', "$FindBin::RealBin/../programs/claim_clients.js" ],
 	PGHOST => $node->host, PGUSER => scalar(getpwuid($<)), PGDATABASE => 'postgres',
 	SEED => $seed, CLIENTS => CLIENTS, MORTALS => MORTALS, KEYS => KEYS);
 my $havoc = Havoc->new($node, $clients, $seed);

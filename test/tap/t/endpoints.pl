@@ -57,7 +57,7 @@ my $dir = PostgreSQL::Test::Utils::tempdir();
 make_certificate("$dir/$_") for qw(trusted untrusted);
 
 my $receiver = Receiver->start;
-my $endpoints = Program->start([ 'node', "$FindBin::RealBin/../faults.js",
+my $endpoints = Program->start([ 'node', "$FindBin::RealBin/../programs/faults.js",
 	"$dir/trusted", "$dir/untrusted", PostgreSQL::Test::Cluster::get_free_port() ]);
 
 $ENV{SSL_CERT_FILE} = "$dir/trusted.crt";

@@ -81,7 +81,7 @@ EOF
 }
 
 my $nginx = start_nginx();
-my $broken = Program->start([ 'node', "$FindBin::RealBin/../broken_http2.js", "$dir/server" ]);
+my $broken = Program->start([ 'node', "$FindBin::RealBin/../programs/broken_http2.js", "$dir/server" ]);
 my ($broken_port) = $broken->line('port') =~ /(\d+)/;
 
 # What a shell may have for other programs is not for the relay.
@@ -192,7 +192,7 @@ is($report->{'/drop'}{events}, 400, 'drop: a connection that breaks loses no eve
 
 # --- an endpoint that quotes what it was sent, where nobody may
 
-my $quoting = Program->start([ 'node', "$FindBin::RealBin/../quoting_http2.js", "$dir/server" ]);
+my $quoting = Program->start([ 'node', "$FindBin::RealBin/../programs/quoting_http2.js", "$dir/server" ]);
 my ($quoting_port) = $quoting->line('port') =~ /(\d+)/;
 
 sql("SELECT outbox_subscribe('quoting', 'https://127.0.0.1:$quoting_port/', topics => '{quoting}',"

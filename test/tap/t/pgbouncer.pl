@@ -51,7 +51,7 @@ for (1 .. WAIT_S)
 	Time::HiRes::sleep(0.1);
 }
 my %env = (as_shop($node), PGHOST => $dir, PGPORT => $port);
-my $clients = Program->start([ 'node', "$FindBin::RealBin/../clients.js" ], %env);
+my $clients = Program->start([ 'node', "$FindBin::RealBin/../programs/clients.js" ], %env);
 
 sub sql
 {

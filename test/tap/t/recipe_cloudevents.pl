@@ -91,7 +91,7 @@ is(address('bob'), 'Rome', 'but does not undo the newer one');
 # --- an answer that gets lost
 
 $receiver->stop;
-$receiver = receiver(NODE_ARGUMENTS => [ '--require', "$FindBin::RealBin/../never_answer.js" ]);
+$receiver = receiver(NODE_ARGUMENTS => [ '--require', "$FindBin::RealBin/../programs/never_answer.js" ]);
 $id = move('carl', 'Oslo');
 is($receiver->line('not answered:'), 'not answered: 204', 'an event is taken and not answered');
 $receiver->crash;

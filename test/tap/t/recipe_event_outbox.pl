@@ -118,7 +118,7 @@ is(picks('half'), '1', 'once');
 # --- one that crashes after its commit gets it again, too, and does nothing
 
 $service->stop;
-$service = service(NODE_ARGUMENTS => [ '--require', "$FindBin::RealBin/../never_answer.js" ]);
+$service = service(NODE_ARGUMENTS => [ '--require', "$FindBin::RealBin/../programs/never_answer.js" ]);
 is(request('done', 1), '1', 'an order is taken');
 is($service->line('not answered:'), 'not answered: 204', 'the warehouse has done its part, and has not said so');
 is(picks('done'), '1', 'which is committed');

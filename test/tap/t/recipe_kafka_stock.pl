@@ -146,7 +146,7 @@ $consumer->stop;
 
 # --- one that crashes after its commit, with its offset not committed
 
-$consumer = consumer(NODE_ARGUMENTS => [ '--require', "$FindBin::RealBin/../never_commit.js" ]);
+$consumer = consumer(NODE_ARGUMENTS => [ '--require', "$FindBin::RealBin/../programs/never_commit.js" ]);
 publish(lines_of('done', mug => 1));
 is($consumer->line('not committed:'), 'not committed: order-lines', 'a line is done');
 is(level('mug'), '1 2', 'and committed');

@@ -59,7 +59,7 @@ sub wait_for_lock
 		  . " AND wait_event_type = 'Lock' AND query LIKE '%$query%'", $what);
 }
 
-my @never_ack = ('--require', "$FindBin::RealBin/../never_ack.js");
+my @never_ack = ('--require', "$FindBin::RealBin/../programs/never_ack.js");
 my $session = session($node);
 my $lock = "BEGIN; SELECT FROM accounts WHERE name = 'ann' FOR NO KEY UPDATE";
 

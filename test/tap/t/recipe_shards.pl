@@ -26,7 +26,7 @@ $node->safe_psql('postgres', "ALTER DATABASE brief SET idempotency.ttl = '2 s'")
 # What stands between the router and the shards.
 my $dir = PostgreSQL::Test::Utils::tempdir_short;
 my $network = Program->start([
-	'node', "$FindBin::RealBin/../flaky.js",
+	'node', "$FindBin::RealBin/../programs/flaky.js",
 	map { "$_/.s.PGSQL." . $node->port } $node->host, $dir ]);
 $network->line('listening') or die 'the network does not start';
 

@@ -141,7 +141,7 @@ $session->quit;
 # --- an answer that gets lost
 
 $receiver->stop;
-$receiver = receiver(NODE_ARGUMENTS => [ '--require', "$FindBin::RealBin/../never_answer.js" ]);
+$receiver = receiver(NODE_ARGUMENTS => [ '--require', "$FindBin::RealBin/../programs/never_answer.js" ]);
 $id = enqueue('placed', 6, 'hat');
 is($receiver->line($id), "$id order.placed claimed", 'an event is taken');
 is($receiver->line('not answered:'), 'not answered: 204', 'and not answered');

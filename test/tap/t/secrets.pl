@@ -23,7 +23,7 @@ use constant MARK => PLANTED;
 
 my $dir = PostgreSQL::Test::Utils::tempdir();
 make_certificate("$dir/untrusted");
-my $endpoints = Program->start([ 'node', "$FindBin::RealBin/../echo.js", "$dir/untrusted" ]);
+my $endpoints = Program->start([ 'node', "$FindBin::RealBin/../programs/echo.js", "$dir/untrusted" ]);
 my (undef, $port, $tls_port, @endpoints) = split(/ /, $endpoints->line('ports'));
 
 # The statements of clients are their own, so none is logged, but for those with
@@ -137,7 +137,7 @@ for my $sql (sort keys %refused)
 
 # --- statements whose values are parameters may be logged
 
-my $client = Program->start([ 'node', "$FindBin::RealBin/../clients.js" ],
+my $client = Program->start([ 'node', "$FindBin::RealBin/../programs/clients.js" ],
 	PGHOST => $node->host, PGPORT => $node->port, PGDATABASE => 'postgres', PGUSER => scalar(getpwuid($<)));
 for my $query (
 	[ 'SET log_min_error_statement = error', [], '' ],

@@ -62,7 +62,7 @@ SELECT format('SELECT stock_receive(%L, %s, %L)', sku, quantity, operation) FROM
 SQL
 
 my $secret = sql('SELECT outbox_secret_generate()');
-my $clients = Program->start([ 'node', "$FindBin::RealBin/../soak_clients.js" ],
+my $clients = Program->start([ 'node', "$FindBin::RealBin/../programs/soak_clients.js" ],
 	PGHOST => $node->host, PGUSER => scalar(getpwuid($<)), PGDATABASE => 'postgres',
 	SEED => $seed, CLIENTS => CLIENTS, TTL_MS => 1000 * TTL_S, SECRET => $secret);
 my ($port) = $clients->line('port') =~ /(\d+)/;

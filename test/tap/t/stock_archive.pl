@@ -60,7 +60,7 @@ my @said;
 sub start_archive
 {
 	my ($faults) = @_;
-	my $archive = Program->start([ 'node', "$FindBin::RealBin/../archive.js" ],
+	my $archive = Program->start([ 'node', "$FindBin::RealBin/../programs/archive.js" ],
 		PGHOST => $node->host, PGPORT => $node->port, PGDATABASE => 'archive',
 		PGUSER => scalar(getpwuid($<)), PORT => $port, WEBHOOK_SECRET => $secret,
 		SEED => 1 + ($seed + ++$started) % 2**30, FAULTS => $faults);

@@ -55,7 +55,7 @@ $node->append_conf('postgresql.conf', "synchronous_standby_names = 'standby'");
 $node->reload;
 $node->safe_psql('postgres', join('', map { "SELECT stock_receive('sku-$_', " . ($_ < 4 ? 60 : 15) . ", 'opening');\n" } 0 .. SKUS - 1));
 
-my $clients = Program->start([ 'node', "$FindBin::RealBin/../stock_clients.js" ],
+my $clients = Program->start([ 'node', "$FindBin::RealBin/../programs/stock_clients.js" ],
 	PGHOST => $node->host, PGUSER => scalar(getpwuid($<)), PGDATABASE => 'postgres',
 	SEED => $seed, CLIENTS => CLIENTS, SKUS => SKUS);
 

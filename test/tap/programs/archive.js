@@ -13,9 +13,9 @@
 'use strict';
 
 const { Webhook } = require('standardwebhooks');
-const { connectPool } = require('../../docs/recipes/database');
-const { listen } = require('../../docs/recipes/endpoint');
-const { once } = require('../../docs/recipes/once');
+const { connectPool } = require('../../../docs/recipes/database');
+const { listen } = require('../../../docs/recipes/endpoint');
+const { once } = require('../../../docs/recipes/once');
 
 const WAYS = ['before', 'amid', 'after', 'unanswered'];
 

@@ -13,7 +13,7 @@
 
 const readline = require('readline');
 
-const { Client } = require(require.resolve('pg', { paths: [`${__dirname}/../../docs/recipes`] }));
+const { Client } = require(require.resolve('pg', { paths: [`${__dirname}/../../../docs/recipes`] }));
 
 const clients = new Map();
 

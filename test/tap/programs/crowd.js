@@ -17,7 +17,7 @@
 
 const readline = require('readline');
 
-const { Client } = require(require.resolve('pg', { paths: [`${__dirname}/../../docs/recipes`] }));
+const { Client } = require(require.resolve('pg', { paths: [`${__dirname}/../../../docs/recipes`] }));
 
 const RETRY_MS = 25;
 const CONNECT_MS = 5000;
