@@ -11,10 +11,13 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 
 our @EXPORT = qw(
-  new_server start_server subscribe enqueue_numbers webhook_id error_code session
-  wait_for_workers wait_for_no_workers worker_pid terminate_worker
-  wait_for_pass wait_until
+  new_server start_server sql use_server subscribe enqueue_numbers webhook_id
+  error_code session wait_for_workers wait_for_no_workers worker_pid
+  terminate_worker wait_for_pass wait_until
 );
+
+# What sql() speaks to: the first server that was made, or that of use_server().
+my $server;
 
 # An immediate stop would lose what the processes have counted.
 if ($ENV{COVERAGE})
@@ -44,6 +47,7 @@ restart_after_crash = on
 max_worker_processes = 20
 $conf
 EOF
+	$server //= $node;
 	return $node;
 }
 
@@ -55,6 +59,20 @@ sub start_server
 	$node->start;
 	$node->safe_psql('postgres', 'CREATE EXTENSION idempotency');
 	return $node;
+}
+
+# What the statements print; the test ends if one fails.
+sub sql
+{
+	my ($sql, $db) = @_;
+	return $server->safe_psql($db // 'postgres', $sql);
+}
+
+# Another server for sql(), such as a promoted standby.
+sub use_server
+{
+	($server) = @_;
+	return;
 }
 
 # Subscribes a path of the receiver; the path's last part is the subscription's

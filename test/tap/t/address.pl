@@ -21,11 +21,6 @@ my $node;
 }
 my $port = $receiver->{port};
 
-sub sql
-{
-	return $node->safe_psql('postgres', shift);
-}
-
 my @hosts = qw(
   127.0.0.1 localhost 127.1 2130706433 0x7f.1 0x7f000001 0177.0.0.1 0.0.0.0 0
   [::1] [::] [::ffff:127.0.0.1] [::ffff:7f00:1] [::127.0.0.1] [64:ff9b::7f00:1]

@@ -17,11 +17,6 @@ use Test::More;
 my $receiver = Receiver->start;
 my $primary = start_server('primary', allows_streaming => 1, has_archiving => 1);
 
-sub sql
-{
-	return $primary->safe_psql('postgres', shift);
-}
-
 sub identities
 {
 	my %identities = map { $_->{id} =~ s/_\d+_\d+$//r => 1 } map { $receiver->requests($_) } @_;

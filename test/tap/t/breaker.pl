@@ -14,11 +14,6 @@ use Test::More;
 my $receiver = Receiver->start;
 my $node = start_server('breaker');
 
-sub sql
-{
-	return $node->safe_psql('postgres', shift);
-}
-
 sub enqueue
 {
 	my ($topic, $from, $to, $fail) = @_;

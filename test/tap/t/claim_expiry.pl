@@ -17,13 +17,8 @@ idempotency.sweep_interval = 20ms
 idempotency.ttl = 1s
 EOF
 
-$node->safe_psql('postgres', 'CREATE DATABASE other');
+sql('CREATE DATABASE other');
 $node->safe_psql('other', 'CREATE SCHEMA "Odd schema"; CREATE EXTENSION idempotency SCHEMA "Odd schema"');
-
-sub sql
-{
-	return $node->safe_psql('postgres', shift);
-}
 
 # --- two databases at once
 

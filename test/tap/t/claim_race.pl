@@ -13,7 +13,7 @@ use constant { CLIENTS => 8, KEYS => 2000 };
 
 my $node = start_server('claim_race', conf => 'synchronous_commit = off');
 
-$node->safe_psql('postgres', 'CREATE TABLE ledger (mode text, key text, token bigint)');
+sql('CREATE TABLE ledger (mode text, key text, token bigint)');
 
 # All clients walk through the same keys side by side.  $script claims the key
 # in :key and writes each claim that it was granted into the ledger.
@@ -36,8 +36,7 @@ sub race
 sub owners
 {
 	my ($mode) = @_;
-	return $node->safe_psql('postgres',
-		"SELECT count(*), count(DISTINCT key), count(DISTINCT token) FROM ledger WHERE mode = '$mode'");
+	return sql("SELECT count(*), count(DISTINCT key), count(DISTINCT token) FROM ledger WHERE mode = '$mode'");
 }
 
 race('commit', <<'END');
@@ -65,7 +64,7 @@ cmp_ok($keys, '>', 0.9 * KEYS, 'and few keys were given back by all');
 race('takeover', <<'END');
 INSERT INTO ledger SELECT 'takeover', attempt, token FROM idem_claim('hot', 'takeover', lease => '1 us', wait => :key % 2 = 0) WHERE outcome = 'claimed';
 END
-is($node->safe_psql('postgres', <<'END'), 't|t', 'attempts and tokens of a key that is taken over only rise');
+is(sql(<<'END'), 't|t', 'attempts and tokens of a key that is taken over only rise');
 SELECT count(*) = count(DISTINCT key),
 	bool_and(token > before)
 FROM (SELECT key, token, lag(token, 1, 0::bigint) OVER (ORDER BY key::bigint) AS before

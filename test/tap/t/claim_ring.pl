@@ -39,11 +39,6 @@ log_statement = none
 deadlock_timeout = 50ms
 EOF
 
-sub sql
-{
-	return $node->safe_psql('postgres', shift);
-}
-
 # --- the ledger
 
 # A key is its owner's from when it was claimed until the lease, or what is

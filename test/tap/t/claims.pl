@@ -15,11 +15,6 @@ max_prepared_transactions = 10
 deadlock_timeout = 100ms
 EOF
 
-sub sql
-{
-	return $node->safe_psql('postgres', shift);
-}
-
 # Starts a command that has to wait for a lock, and waits until it does.
 sub start_waiting
 {

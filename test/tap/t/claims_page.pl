@@ -15,7 +15,7 @@ my $page = Page->load('claims.md');
 my $node = start_server('page');
 
 # All of it in one session, as one who reads the page would type it.
-$node->safe_psql('postgres', 'CREATE DATABASE page');
+sql('CREATE DATABASE page');
 my $script = join("\n", $page->blocks('sql'));
 my ($printed, $error) = Page::run($node, 'page', $script);
 is($error, '', 'the SQL of the page runs');

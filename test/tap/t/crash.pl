@@ -40,7 +40,7 @@ sub check_all
 sub enqueue_batch
 {
 	my ($topic, $count) = @_;
-	$node->safe_psql('postgres', "SELECT count(outbox_enqueue('$topic', jsonb_build_object('n', n)))"
+	sql("SELECT count(outbox_enqueue('$topic', jsonb_build_object('n', n)))"
 		  . " FROM generate_series(1, $count) n");
 	return;
 }
@@ -48,7 +48,7 @@ sub enqueue_batch
 sub count_workers
 {
 	my ($db) = @_;
-	return $node->safe_psql('postgres', qq(
+	return sql(qq(
 		SELECT string_agg(kind || ' ' || count, ', ' ORDER BY kind) FROM (
 			SELECT replace(backend_type, 'idempotency ', '') AS kind, count(*) FROM pg_stat_activity
 			WHERE backend_type LIKE 'idempotency %' AND datname = '$db' GROUP BY 1) k));
@@ -69,10 +69,10 @@ cmp_ok(scalar($receiver->requests('killed')), '>', 40, 'what was out is sent aga
 
 subscribe($node, $receiver, '/switch/counted', topics => "'{counted}'", retry_schedule => "'{0 s,1 h}'");
 $receiver->switch('counted', 'fail');
-$node->safe_psql('postgres', q(SELECT outbox_enqueue('counted', '{"n": 1}'), outbox_enqueue('counted', '{"n": 2, "hold": true}')));
+sql(q(SELECT outbox_enqueue('counted', '{"n": 1}'), outbox_enqueue('counted', '{"n": 2, "hold": true}')));
 wait_until($node, q(SELECT waiting = 2 FROM outbox_subscriptions WHERE name = 'counted'), 'two events fail');
 $receiver->switch('counted', 'told');
-$node->safe_psql('postgres', 'UPDATE outbox_delivery SET due_at = now(); SELECT outbox_wake()');
+sql('UPDATE outbox_delivery SET due_at = now(); SELECT outbox_wake()');
 $receiver->wait_for('counted', requests => 4);
 wait_until($node, q(SELECT waiting = 1 FROM outbox_subscriptions WHERE name = 'counted'), 'one of them is delivered');
 enqueue_batch('none', 1);	# makes durable what was written down before
@@ -80,7 +80,7 @@ kill('KILL', worker_pid($node, 'relay'));
 $receiver->wait_for('counted', requests => 5);
 $receiver->release('counted');
 check_all('counted', 2, 'kill -9 of the relay with a retry out');
-is($node->safe_psql('postgres', q(SELECT delivered FROM outbox_subscriptions WHERE name = 'counted')), '2',
+is(sql(q(SELECT delivered FROM outbox_subscriptions WHERE name = 'counted')), '2',
 	'and each is counted');
 
 # --- pg_terminate_backend
@@ -97,7 +97,7 @@ ok(terminate_worker($node, 'sweeper'), 'a terminated sweeper comes back');
 ok(terminate_worker($node, 'launcher'), 'a terminated launcher comes back');
 
 # The new launcher knows of all databases when it has started workers in one.
-$node->safe_psql('postgres', 'CREATE DATABASE other');
+sql('CREATE DATABASE other');
 $node->safe_psql('other', 'CREATE EXTENSION idempotency');
 wait_for_workers($node, 'other');
 is(count_workers('postgres'), 'relay 1, sweeper 1',
@@ -109,7 +109,7 @@ $receiver->wait_for('once', requests => 100);
 wait_for_pass($node);
 is(scalar($receiver->requests('once')), 100, 'each event is sent once');
 
-$node->safe_psql('postgres', q(
+sql(q(
 	SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE backend_type LIKE 'idempotency %'));
 wait_for_workers($node, 'other');
 enqueue_batch('once', 100);

@@ -20,12 +20,6 @@ idempotency.sweep_interval = 20ms
 log_line_prefix = '%n %b: '
 EOF
 
-sub sql
-{
-	my ($sql, $db) = @_;
-	return $node->safe_psql($db // 'postgres', $sql);
-}
-
 # When a message was written to the log, in seconds.
 sub times_of
 {

@@ -17,11 +17,6 @@ use constant SOON_S => 20;		# the launcher looks by itself after 60 s
 my $receiver = Receiver->start;
 my $node = start_server('databases');
 
-sub sql
-{
-	return $node->safe_psql('postgres', shift);
-}
-
 # A database with the extension and its workers.
 sub create
 {

@@ -15,11 +15,6 @@ use Test::More;
 my $receiver = Receiver->start;
 my $node = start_server('delivery');
 
-sub sql
-{
-	return $node->safe_psql('postgres', shift);
-}
-
 # --- what an event looks like
 
 subscribe($node, $receiver, '/ok/plain',
@@ -146,8 +141,7 @@ like($receiver->numbers('later'), qr/^0 (2 3|3 2) 1$/,
 
 # --- an encoding that is not UTF-8
 
-$node->safe_psql('postgres',
-	"CREATE DATABASE latin1 ENCODING 'LATIN1' TEMPLATE template0 LC_COLLATE 'C' LC_CTYPE 'C'");
+sql("CREATE DATABASE latin1 ENCODING 'LATIN1' TEMPLATE template0 LC_COLLATE 'C' LC_CTYPE 'C'");
 $node->safe_psql('latin1', 'CREATE EXTENSION idempotency');
 subscribe($node, $receiver, '/ok/latin1', db => 'latin1');
 subscribe($node, $receiver, '/ok/latin1cloud', db => 'latin1', format => "'cloudevents'");

@@ -19,7 +19,7 @@ my $file = PostgreSQL::Test::Utils::tempdir() . '/dump';
 
 sub there
 {
-	return $node->safe_psql('there', shift);
+	return sql(shift, 'there');
 }
 
 # The session's answer, as soon as it is not told to wait; what else it may be
@@ -41,13 +41,13 @@ sub answer
 
 # --- what is dumped, and what is there
 
-$node->safe_psql('postgres', q(
+sql(q(
 	SELECT idem_complete('paid', token, '"paid"') FROM idem_claim('paid', lease => '1 h');
 	SELECT idem_complete('both', token, '"dumped"') FROM idem_claim('both', lease => '1 h');
 	SELECT idem_complete('expired', token, '"dumped"') FROM idem_claim('expired', lease => '1 h');
 	SELECT idem_claim('forgotten', ttl => '1 us');
 	SELECT stock_receive('hat', 10), stock_reserve('hat', 3, 'order-1', ttl => '1 h')));
-$node->safe_psql('postgres', 'CREATE DATABASE there');
+sql('CREATE DATABASE there');
 there(q(CREATE EXTENSION idempotency; SELECT idem_claim('own')));
 $node->poll_query_until('there', 'SELECT idem_switch()');
 my $session = session($node, 'there');
@@ -123,7 +123,7 @@ is(there('SELECT count(*) FROM stock_verify() WHERE NOT ok'), '0', 'the ledger i
 for my $case ([ 'idem_key_0', q(idem_claim('new')) ], [ 'stock_item', q(stock_reserve('cup', 1, 'new')) ], [ 'stock_log', q(stock_receive('jug', 1)) ])
 {
 	my ($table, $call) = @$case;
-	my ($now) = $node->safe_psql('there', "ALTER TABLE $table DISABLE TRIGGER USER; SELECT clock_timestamp()") =~ /(.+)$/;
+	my ($now) = there("ALTER TABLE $table DISABLE TRIGGER USER; SELECT clock_timestamp()") =~ /(.+)$/;
 
 	$node->poll_query_until('postgres', "SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = 'there'"
 		  . " AND backend_type = 'idempotency sweeper' AND state = 'idle' AND query_start > '$now'");
@@ -140,7 +140,7 @@ for my $case ([ 'idem_key_0', q(idem_claim('new')) ], [ 'stock_item', q(stock_re
 there(q(ALTER TABLE stock_item DISABLE TRIGGER USER; UPDATE stock_item SET adjusted = adjusted - 8 WHERE sku = 'cup';
 	ALTER TABLE stock_item ENABLE ALWAYS TRIGGER stock_guard; ALTER TABLE stock_item ENABLE ALWAYS TRIGGER stock_guard_truncate));
 is(answer($session, q(SELECT outcome FROM stock_reserve('cup', 3, 'order-4'))), 'insufficient', 'the counters are right all the same');
-is($node->safe_psql('there', 'BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1; COMMIT; SELECT idempotency_repair()'), "1\n", 'repair by hand, at any time');
+is(there('BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1; COMMIT; SELECT idempotency_repair()'), "1\n", 'repair by hand, at any time');
 is(error_code($node, 'there', 'BEGIN ISOLATION LEVEL REPEATABLE READ; ALTER TABLE stock_item DISABLE TRIGGER USER; SELECT idempotency_repair()'), '25001', 'but not with an old snapshot');
 
 # --- dropped, or renamed

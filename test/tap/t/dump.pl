@@ -16,14 +16,9 @@ my $receiver = Receiver->start;
 # Nothing is swept before all segments of keys are in use.
 my $node = start_server('dump', conf => 'idempotency.sweep_interval = 1h');
 
-sub sql
-{
-	return $node->safe_psql('postgres', shift);
-}
-
 sub copy_sql
 {
-	return $node->safe_psql('copy', shift);
+	return sql(shift, 'copy');
 }
 
 # --- what there is

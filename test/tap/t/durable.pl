@@ -39,10 +39,9 @@ for my $round (1 .. ROUNDS)
 
 	my @arrived = split(/ /, $receiver->distinct_numbers("r$round"));
 	$node->start;
-	my %kept = map { $_ => 1 } split(/\n/, $node->safe_psql('postgres',
-			"SELECT payload ->> 'n' FROM outbox_log WHERE topic = 'r$round'"));
+	my %kept = map { $_ => 1 } split(/\n/, sql("SELECT payload ->> 'n' FROM outbox_log WHERE topic = 'r$round'"));
 	$lost += grep { !$kept{$_} } @arrived;
-	$node->safe_psql('postgres', "SELECT outbox_unsubscribe('r$round')");
+	sql("SELECT outbox_unsubscribe('r$round')");
 }
 is($lost, 0, 'no event was announced whose transaction a crash has undone');
 
@@ -54,8 +53,8 @@ is($outcome, 'claimed', 'a lease is granted');
 $node->stop('immediate');
 eval { $session->quit };
 $node->start;
-is($node->safe_psql('postgres', $claim), 'in_progress|', 'and a crash does not undo it');
-cmp_ok($node->safe_psql('postgres', q(SELECT token FROM idem_claim('another', lease => '1 h'))), '>', $token,
+is(sql($claim), 'in_progress|', 'and a crash does not undo it');
+cmp_ok(sql(q(SELECT token FROM idem_claim('another', lease => '1 h'))), '>', $token,
 	'nor give its token to another');
 
 done_testing();

@@ -63,11 +63,6 @@ my $endpoints = Program->start([ 'node', "$FindBin::RealBin/../programs/faults.j
 $ENV{SSL_CERT_FILE} = "$dir/trusted.crt";
 my $node = start_server('endpoints');
 
-sub sql
-{
-	return $node->safe_psql('postgres', shift);
-}
-
 # What the endpoints' program prints after a word.
 sub told
 {

@@ -16,11 +16,6 @@ idempotency.sweep_interval = 50ms
 idempotency.stock_events = on
 EOF
 
-sub sql
-{
-	return $node->safe_psql('postgres', shift);
-}
-
 # --- keys
 
 sql(q(

@@ -14,11 +14,6 @@ use Test::More;
 my $receiver = Receiver->start;
 my $node = start_server('given_back');
 
-sub sql
-{
-	return $node->safe_psql('postgres', shift);
-}
-
 # Enqueues the numbers in one transaction; those of @$held are not answered at
 # first, the first two have the same key.
 sub enqueue

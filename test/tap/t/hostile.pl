@@ -40,12 +40,6 @@ my $strike = <<'EOF';
 	GRANT USAGE ON SCHEMA mallory TO PUBLIC;
 EOF
 
-sub sql
-{
-	my ($sql, $db) = @_;
-	return $node->safe_psql($db // 'postgres', $sql);
-}
-
 # As a role; the SQLSTATE, empty if it succeeds.
 sub code_as
 {

@@ -39,7 +39,7 @@ my ($numbers, $witnesses) = (0, 0);
 # Goes on after an error, and while a server comes back: then psql may end before
 # it has read.  A row that the server refuses is in the detail of its message,
 # secret and all.
-sub sql
+sub try_sql
 {
 	my ($sql) = @_;
 	my ($code, $stdout) = eval { $node->psql('postgres', "SET log_error_verbosity = terse; $sql", on_error_stop => 0) };
@@ -48,7 +48,7 @@ sub sql
 
 sub sql_lines
 {
-	return split(/\n/, sql(shift));
+	return split(/\n/, try_sql(shift));
 }
 
 # --- what is bad
@@ -127,7 +127,7 @@ for my $table (@tables)
 		push @{ $columns{$table} }, [ $name, $type ];
 		$identity{"$table.$name"} = 1 if $is_identity;
 	}
-	$node->safe_psql('postgres', $_)
+	sql($_)
 	  for sql_lines("SELECT format('ALTER TABLE %s DROP CONSTRAINT %I', conrelid::regclass, conname)"
 		  . " FROM pg_constraint WHERE conrelid = '$table'::regclass AND contype = 'c'");
 }
@@ -225,14 +225,14 @@ sub missing
 	my $n = ++$witnesses;
 	my @missing;
 
-	push @missing, 'key' unless sql("SELECT outcome FROM idem_claim('witness $n')") eq 'claimed';
-	push @missing, 'event' unless sql("SELECT outbox_enqueue('witness', '{\"n\": $n}') > 0") eq 't';
-	push @missing, 'stock' unless sql("SELECT outcome FROM stock_reserve('witness', 1, 'witness $n', ttl => '1 us')") eq 'reserved';
+	push @missing, 'key' unless try_sql("SELECT outcome FROM idem_claim('witness $n')") eq 'claimed';
+	push @missing, 'event' unless try_sql("SELECT outbox_enqueue('witness', '{\"n\": $n}') > 0") eq 't';
+	push @missing, 'stock' unless try_sql("SELECT outcome FROM stock_reserve('witness', 1, 'witness $n', ttl => '1 us')") eq 'reserved';
 	my $until = time() + WITNESS_S;
 	my ($expired, $arrived);
 	while (time() < $until && !($expired && $arrived))
 	{
-		$expired ||= sql("SELECT count(*) FROM stock_hold WHERE reservation = 'witness $n'") eq '0';
+		$expired ||= try_sql("SELECT count(*) FROM stock_hold WHERE reservation = 'witness $n'") eq '0';
 		$arrived ||= grep { ($_->{data}{n} // 0) == $n } $receiver->requests('witness');
 	}
 	push @missing, 'expiry' unless $expired;
@@ -256,7 +256,7 @@ sub insist
 sub begin
 {
 	insist(q(SELECT outbox_unsubscribe(name) FROM outbox_subscription WHERE name IN ('witness', 'victim')));
-	sql(q(SELECT stock_receive('witness', 100), stock_receive('victim', 100)));
+	try_sql(q(SELECT stock_receive('witness', 100), stock_receive('victim', 100)));
 	subscribe($node, $receiver, '/ok/witness', topics => "'{witness}'");
 	subscribe($node, $receiver, '/fail/victim', topics => "'{victim}'", partitions => 2, retry_schedule => "'{0 s,1 s}'");
 	return;
@@ -293,7 +293,7 @@ sub check
 # --- each column
 
 begin();
-sql("CREATE TABLE saved_$_ AS TABLE $_") for grep { $_ =~ $is_central } @tables;
+try_sql("CREATE TABLE saved_$_ AS TABLE $_") for grep { $_ =~ $is_central } @tables;
 is(missing(), '', 'without bad rows all is well');
 is(join("\n", complaints()), '', 'and nobody complains');
 
@@ -310,10 +310,10 @@ for my $table (grep { !/_[12]$/ } @tables)
 			push @statements, insert_row($table, $name => $value) if $rows{$table};
 			push @statements, update_row($table, $name => $value), ($table =~ $is_central ? @calls : ());
 		}
-		sql(join("\n", @statements, @calls));
+		try_sql(join("\n", @statements, @calls));
 		my $well = check("$table.$name", $table);
 		put_back($table);
-		begin() unless $well && sql(q(SELECT count(*) FROM outbox_subscription s JOIN outbox_lane l ON l.subscription = s.id
+		begin() unless $well && try_sql(q(SELECT count(*) FROM outbox_subscription s JOIN outbox_lane l ON l.subscription = s.id
 			WHERE s.name = 'victim')) eq '2';
 		complaints() unless $well;
 	}
@@ -332,7 +332,7 @@ for (my $until = time() + $seconds; time() < $until;)
 		my %bad = map { ($_->[0] => one_of([ 'NULL', @{ $values{ $_->[1] } } ])) } map { one_of($columns{$table}) } 1 .. 1 + int(rand(3));
 		push @statements, rand() < 0.5 ? insert_row($table, %bad) : update_row($table, %bad), one_of(\@calls), call(one_of(\@functions));
 	}
-	sql(join("\n", @statements));
+	try_sql(join("\n", @statements));
 }
 insist('SELECT true');
 my @complaints = complaints();

@@ -92,11 +92,6 @@ $ENV{CURL_SSL_BACKEND} = 'none';
 my $node = start_server('http2');
 delete @ENV{qw(SSLKEYLOGFILE http_proxy https_proxy HTTPS_PROXY ALL_PROXY CURL_SSL_BACKEND)};
 
-sub sql
-{
-	return $node->safe_psql('postgres', shift);
-}
-
 # Delivers events to an endpoint.  Unless more is said, one failed attempt and
 # an event is dead.
 sub deliver

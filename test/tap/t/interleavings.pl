@@ -107,7 +107,7 @@ sub die_in_transaction
 	my ($actor) = @_;
 	my $pid = $actor->{session}->query_safe('SELECT pg_backend_pid()');
 
-	$node->safe_psql('postgres', "SELECT pg_terminate_backend($pid, 10000)");
+	sql("SELECT pg_terminate_backend($pid, 10000)");
 	eval { $actor->{session}->quit };
 	end($actor, '');
 	$actor->{session} = session($node);
@@ -161,8 +161,7 @@ for my $i (1 .. STEPS)
 
 	step($actor);
 	be_passed() if $i % STEPS_PER_PASSING == 0;
-	$node->safe_psql('postgres',
-		'SELECT pg_terminate_backend(pid) FROM pg_stat_activity'
+	sql('SELECT pg_terminate_backend(pid) FROM pg_stat_activity'
 		  . " WHERE backend_type = 'idempotency relay'")
 	  if $i % int(STEPS / (RELAY_DEATHS + 1)) == 0;
 }
@@ -184,7 +183,7 @@ is($receiver->distinct_numbers('shared'), join(' ', sort { $a <=> $b } keys %com
 	'also where two relays share the work');
 is($receiver->distinct_numbers('some'), join(' ', sort { $a <=> $b } @odd),
 	'also at a subscription to some of it, part of which fails');
-cmp_ok($node->safe_psql('postgres', 'SELECT max(segment) FROM outbox_ring'), '>', 3,
+cmp_ok(sql('SELECT max(segment) FROM outbox_ring'), '>', 3,
 	'while segments of the log come and go');
 cmp_ok(scalar(keys %refused), '>', 0, 'and some of it was rolled back');
 diag("failed with SEED=$seed") unless Test::More->builder->is_passing;

@@ -26,12 +26,6 @@ log_min_messages = debug1
 EOF
 $node->start;
 
-sub sql
-{
-	my ($sql, $db) = @_;
-	return $node->safe_psql($db // 'postgres', $sql);
-}
-
 sub databases_served
 {
 	return sql(q(SELECT count(*) FROM (SELECT FROM pg_stat_activity

@@ -18,11 +18,6 @@ idempotency.outbox_retention = 0
 autovacuum = off
 EOF
 
-sub sql
-{
-	return $node->safe_psql('postgres', shift);
-}
-
 sub set
 {
 	my ($setting, $value) = @_;

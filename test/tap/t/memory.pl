@@ -47,11 +47,6 @@ idempotency.stock_archive_topic = 'stock.archive'
 EOF
 my $client = session($node);
 
-sub sql
-{
-	return $node->safe_psql('postgres', shift);
-}
-
 # --- what there is to do
 
 # A quarter of the events fails, and half of those for good.

@@ -17,7 +17,7 @@ $node->psql('postgres', 'CREATE EXTENSION idempotency', stderr => \$stderr);
 like($stderr, qr/(?:NOTICE|WARNING): .*preloaded.*\n.*HINT: .*shared_preload_libraries/,
 	'CREATE EXTENSION works and says what is missing');
 
-is($node->safe_psql('postgres', q(
+is(sql(q(
 		SELECT outcome FROM idem_claim('a');
 		SELECT outcome FROM idem_claim('a');
 		SELECT token AS t FROM idem_claim('b', lease => '1 min') \gset
@@ -41,8 +41,7 @@ for my $name (sort keys %refused)
 	$node->psql('postgres', $refused{$name}, stderr => \$stderr);
 	like($stderr, qr/HINT: .*shared_preload_libraries/, "$name hints how");
 }
-is($node->safe_psql('postgres',
-		"SELECT count(*) FROM pg_stat_activity WHERE backend_type LIKE 'idempotency%'"), '0', 'there are no workers');
+is(sql("SELECT count(*) FROM pg_stat_activity WHERE backend_type LIKE 'idempotency%'"), '0', 'there are no workers');
 
 # --- preloaded afterwards
 
@@ -57,7 +56,7 @@ $node->append_conf('postgresql.conf', "shared_preload_libraries = ''");
 $node->restart;
 is(error_code($node, 'postgres', $refused{outbox_enqueue}), '55000',
 	'without the library they are refused again');
-$node->safe_psql('postgres', 'DROP EXTENSION idempotency');
+sql('DROP EXTENSION idempotency');
 pass('DROP EXTENSION works without it');
 
 done_testing();

@@ -17,12 +17,7 @@ my $node = new_server('old_snapshot', allows_streaming => 'logical', conf => 'id
 my $dumps = PostgreSQL::Test::Utils::tempdir();
 
 $node->start;
-$node->safe_psql('postgres', 'CREATE TABLE in_the_way (); CREATE EXTENSION idempotency');
-
-sub sql
-{
-	return $node->safe_psql('postgres', shift);
-}
+sql('CREATE TABLE in_the_way (); CREATE EXTENSION idempotency');
 
 # What there is to be lost; the stock is compacted by the sweeper.
 my $rows = 0;

@@ -18,8 +18,8 @@ use constant { LOOK_S => 30, PAUSE_S => 0.1 };
 my $page = Page->load('operations.md');
 my $node = start_server('page');
 
-$node->safe_psql('postgres', 'CREATE DATABASE shop');
-$node->safe_psql('postgres', 'CREATE ROLE shop_app LOGIN');
+sql('CREATE DATABASE shop');
+sql('CREATE ROLE shop_app LOGIN');
 
 # What the page takes for granted: a subscription, and events that it has not got.
 sub prepare

@@ -14,11 +14,6 @@ use Test::More;
 my $receiver = Receiver->start;
 my $node = start_server('ordering');
 
-sub sql
-{
-	return $node->safe_psql('postgres', shift);
-}
-
 # --- many keys, more events than fit into a batch, some fail
 
 subscribe($node, $receiver, '/told/keys', topics => "'{keys}'",

@@ -24,8 +24,8 @@ my $elsewhere = Receiver->start;
 my $port = PostgreSQL::Test::Cluster::get_free_port();
 my $receiver;
 
-$node->safe_psql('postgres', 'CREATE DATABASE shop');
-$node->safe_psql('postgres', 'CREATE DATABASE shipping');
+sql('CREATE DATABASE shop');
+sql('CREATE DATABASE shipping');
 
 # The page's own receiver is started as soon as there is a secret for it.
 sub start_receiver

@@ -25,7 +25,7 @@ my $dir = PostgreSQL::Test::Utils::tempdir_short;
 my $port = PostgreSQL::Test::Cluster::get_free_port();
 
 prepare_recipe($node, 'request_ids.sql');
-$node->safe_psql('postgres', 'CREATE TABLE ledger (name text, key text); GRANT ALL ON ledger TO shop');
+sql('CREATE TABLE ledger (name text, key text); GRANT ALL ON ledger TO shop');
 
 # --- the pooler
 
@@ -52,11 +52,6 @@ for (1 .. WAIT_S)
 }
 my %env = (as_shop($node), PGHOST => $dir, PGPORT => $port);
 my $clients = Program->start([ 'node', "$FindBin::RealBin/../programs/clients.js" ], %env);
-
-sub sql
-{
-	return $node->safe_psql('postgres', shift);
-}
 
 # A query of one of the clients, with parameters as the driver sends them; what
 # it returns.

@@ -26,11 +26,6 @@ my $subscriber = PostgreSQL::Test::Cluster->new('subscriber');
 $subscriber->init(allows_streaming => 'logical');
 $subscriber->start;
 
-sub sql
-{
-	return $node->safe_psql('postgres', shift);
-}
-
 # --- a subscriber for each of the two, with plain tables
 
 my $members = q(SELECT c.oid, c.relname, c.relreplident FROM pg_class c

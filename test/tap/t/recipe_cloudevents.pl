@@ -17,9 +17,9 @@ my $port = PostgreSQL::Test::Cluster::get_free_port();
 my $url = "http://127.0.0.1:$port/";
 my $schedule = '0 s' . ',100 ms' x 99;
 
-$node->safe_psql('postgres', 'CREATE DATABASE copy');
+sql('CREATE DATABASE copy');
 prepare_recipe($node, 'cloudevents.sql', 'copy');
-my $secret = $node->safe_psql('postgres', "SELECT outbox_subscribe('copy', '$url',"
+my $secret = sql("SELECT outbox_subscribe('copy', '$url',"
 	  . " format => 'cloudevents', ordered => false, retry_schedule => '{$schedule}')");
 
 sub receiver
@@ -32,32 +32,26 @@ sub receiver
 }
 
 my $receiver = receiver();
-my $identity = $node->safe_psql('postgres', q(SELECT replace(identity::text, '-', '') FROM outbox_home));
+my $identity = sql(q(SELECT replace(identity::text, '-', '') FROM outbox_home));
 
 # Announces a move, and returns the id of the event.
 sub move
 {
 	my ($customer, $city) = @_;
-	my $position = $node->safe_psql('postgres',
-		"SELECT outbox_enqueue('customer.moved', '{\"city\": \"$city\"}', key => '$customer')");
+	my $position = sql("SELECT outbox_enqueue('customer.moved', '{\"city\": \"$city\"}', key => '$customer')");
 	return webhook_id($node, $position);
-}
-
-sub copy
-{
-	return $node->safe_psql('copy', shift);
 }
 
 sub moves
 {
 	my ($customer) = @_;
-	return copy("SELECT string_agg(city, ' ' ORDER BY id) FROM moves WHERE customer = '$customer'");
+	return sql("SELECT string_agg(city, ' ' ORDER BY id) FROM moves WHERE customer = '$customer'", 'copy');
 }
 
 sub address
 {
 	my ($customer) = @_;
-	return copy("SELECT city FROM addresses WHERE customer = '$customer'");
+	return sql("SELECT city FROM addresses WHERE customer = '$customer'", 'copy');
 }
 
 sub post
@@ -71,19 +65,19 @@ sub post
 my $id = move('Zoë %', 'Łódź');
 is($receiver->line($id), "$id customer.moved claimed", 'an event is taken');
 is(address('Zoë %'), 'Łódź', 'with all its characters');
-is(copy('SELECT DISTINCT scope FROM idem_key'), "/idempotency/$identity", 'it is remembered by its source and id');
+is(sql('SELECT DISTINCT scope FROM idem_key', 'copy'), "/idempotency/$identity", 'it is remembered by its source and id');
 $id = move('Zoë %', 'Brno');
 is($receiver->line($id), "$id customer.moved claimed", 'and so is another');
 is(address('Zoë %'), 'Brno', 'which is newer');
 
 # --- one that is late
 
-copy(q(ALTER TABLE moves ADD CONSTRAINT broken CHECK (city <> 'Ghent')));
+sql(q(ALTER TABLE moves ADD CONSTRAINT broken CHECK (city <> 'Ghent')), 'copy');
 my $late = move('bob', 'Ghent');
 wait_until($node, 'SELECT waiting = 1 FROM outbox_subscriptions', 'an event fails');
 $id = move('bob', 'Rome');
 is($receiver->line($id), "$id customer.moved claimed", 'without an order, the next one of its key does not wait');
-copy('ALTER TABLE moves DROP CONSTRAINT broken');
+sql('ALTER TABLE moves DROP CONSTRAINT broken', 'copy');
 is($receiver->line($late), "$late customer.moved claimed", 'the first one comes late');
 is(moves('bob'), 'Rome Ghent', 'and counts');
 is(address('bob'), 'Rome', 'but does not undo the newer one');

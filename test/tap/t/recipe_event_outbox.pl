@@ -21,18 +21,13 @@ my $port = PostgreSQL::Test::Cluster::get_free_port();
 my $schedule = '0 s' . ',100 ms' x 99;
 
 prepare_recipe($node, 'event_outbox.sql');
-$node->safe_psql('postgres', "INSERT INTO customers VALUES ('ann')");
-my $secret = $node->safe_psql('postgres', "SELECT outbox_subscribe('service', 'http://127.0.0.1:$port/',"
+sql("INSERT INTO customers VALUES ('ann')");
+my $secret = sql("SELECT outbox_subscribe('service', 'http://127.0.0.1:$port/',"
 	  . " topics => '{orders.*,warehouse.*}', retry_schedule => '{$schedule}')");
 
 # Another group of consumers, which reads all of it on its own.
 my $receiver = Receiver->start;
 subscribe($node, $receiver, '/ok/audit');
-
-sub sql
-{
-	return $node->safe_psql('postgres', shift);
-}
 
 sub service
 {

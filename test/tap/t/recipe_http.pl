@@ -24,11 +24,6 @@ prepare_recipe($node, 'http.sql');
 my $server = start_recipe('http.js', as_shop($node), PORT => 0, PROVIDER_URL => $provider);
 my ($port) = $server->line('listening') =~ /(\d+)$/ or die 'the server does not start';
 
-sub sql
-{
-	return $node->safe_psql('postgres', shift);
-}
-
 # POSTs, and returns the answer with its body decoded.
 sub post
 {

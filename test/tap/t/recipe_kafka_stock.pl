@@ -26,14 +26,9 @@ my $node = start_server('stock', conf => 'idempotency.sweep_interval = 50ms');
 my %env = (as_shop($node), KAFKA_BROKERS => $broker->brokers, FETCH_MS => 50, SESSION_MS => 4500);
 
 prepare_recipe($node, 'kafka_stock.sql');
-$node->safe_psql('postgres', "SELECT stock_receive('hat', 10), stock_receive('cap', 5), stock_receive('mug', 3)");
+sql("SELECT stock_receive('hat', 10), stock_receive('cap', 5), stock_receive('mug', 3)");
 subscribe($node, $receiver, '/ok/shop', topics => "'{order.*}'");
 my $producer = start_recipe('kafka_producer.js', %env);
-
-sub sql
-{
-	return $node->safe_psql('postgres', shift);
-}
 
 sub level
 {

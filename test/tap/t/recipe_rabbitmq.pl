@@ -19,13 +19,8 @@ my $node = start_server('bank');
 my %env = (as_shop($node), AMQP_URL => $rabbit->url);
 
 prepare_recipe($node, 'rabbitmq.sql');
-$node->safe_psql('postgres', "INSERT INTO accounts VALUES ('ann'), ('bob')");
+sql("INSERT INTO accounts VALUES ('ann'), ('bob')");
 my $producer = start_recipe('rabbitmq_producer.js', %env);
-
-sub sql
-{
-	return $node->safe_psql('postgres', shift);
-}
 
 sub consumer
 {

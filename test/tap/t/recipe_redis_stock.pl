@@ -20,12 +20,7 @@ my $redis = Redis->start;
 my $node = start_server('shop', conf => 'idempotency.sweep_interval = 50ms');
 
 prepare_recipe($node, 'redis_stock.sql');
-$node->safe_psql('postgres', "INSERT INTO customers VALUES ('ann')");
-
-sub sql
-{
-	return $node->safe_psql('postgres', shift);
-}
+sql("INSERT INTO customers VALUES ('ann')");
 
 # What is available and reserved of an item.
 sub level

@@ -21,11 +21,6 @@ my $receiver = Receiver->start;
 
 prepare_recipe($node, 'request_ids.sql');
 
-sub sql
-{
-	return $node->safe_psql('postgres', shift);
-}
-
 # A consumer, which charges at a path of the receiver.
 sub consumer
 {

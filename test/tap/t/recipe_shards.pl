@@ -18,10 +18,10 @@ my $node = start_server('shards', conf => 'idempotency.sweep_interval = 50ms');
 
 for my $db (@shards, 'brief')
 {
-	$node->safe_psql('postgres', "CREATE DATABASE $db");
+	sql("CREATE DATABASE $db");
 	prepare_recipe($node, 'shard.sql', $db);
 }
-$node->safe_psql('postgres', "ALTER DATABASE brief SET idempotency.ttl = '2 s'");
+sql("ALTER DATABASE brief SET idempotency.ttl = '2 s'");
 
 # What stands between the router and the shards.
 my $dir = PostgreSQL::Test::Utils::tempdir_short;
@@ -42,7 +42,7 @@ my $router = router($dir, @shards);
 my $ann;    # the shard that has her account
 
 # The same of both shards.
-sub sql
+sub on_shards
 {
 	my ($query) = @_;
 	return join(' ', sort map { $node->safe_psql($_, $query) } @shards);
@@ -88,8 +88,8 @@ sub deposit
 
 is(deposit('a-1', 'ann', 5), '5 by try 1', 'a deposit');
 is(deposit('b-1', 'bob', 7), '7 by try 1', 'on another account');
-is(sql(q(SELECT string_agg(name, ',') FROM accounts)), 'ann bob', 'the accounts are on two shards');
-is(sql(q(SELECT string_agg(key, ',') FROM idem_key)), 'a-1 b-1', 'the ids too');
+is(on_shards(q(SELECT string_agg(name, ',') FROM accounts)), 'ann bob', 'the accounts are on two shards');
+is(on_shards(q(SELECT string_agg(key, ',') FROM idem_key)), 'a-1 b-1', 'the ids too');
 ($ann) = grep { $node->safe_psql($_, q(SELECT name FROM accounts WHERE name = 'ann')) } @shards;
 is($node->safe_psql($ann, 'SELECT name, key FROM accounts, idem_key'), 'ann|a-1', 'each beside its account');
 
@@ -138,11 +138,11 @@ is(answer('crash')->{balance}, 35, 'a deposit is repeated until the server is ba
 
 my $offset = -s $node->logfile;
 my $refused = qr/cannot execute idem_claim\(\) in a read-only transaction/;
-$node->safe_psql('postgres', "ALTER DATABASE $_ SET default_transaction_read_only = on") for @shards;
+sql("ALTER DATABASE $_ SET default_transaction_read_only = on") for @shards;
 lose('cut', 1);
 deposit_later('moving', 'ann', 5);
 $node->wait_for_log($refused, $offset);
-$node->safe_psql('postgres', "ALTER DATABASE $_ RESET default_transaction_read_only") for @shards;
+sql("ALTER DATABASE $_ RESET default_transaction_read_only") for @shards;
 is(answer('moving')->{balance}, 40, 'a deposit is repeated until it is there');
 
 # --- many deposits, many faults

@@ -19,9 +19,9 @@ my $url = "http://127.0.0.1:$port/webhooks";
 my $schedule = '0 s' . ',100 ms' x 29;
 
 # The receiver has a database of its own.
-$node->safe_psql('postgres', 'CREATE DATABASE shipping');
+sql('CREATE DATABASE shipping');
 prepare_recipe($node, 'webhooks.sql', 'shipping');
-my $secret = $node->safe_psql('postgres', "SELECT outbox_subscribe('shipping', '$url',"
+my $secret = sql("SELECT outbox_subscribe('shipping', '$url',"
 	  . " topics => '{order.*}', timeout => '2 s', retry_schedule => '{$schedule}')");
 
 sub receiver
@@ -39,8 +39,7 @@ my $receiver = receiver();
 sub enqueue
 {
 	my ($what, $order, $item) = @_;
-	my $position = $node->safe_psql('postgres',
-		"SELECT outbox_enqueue('order.$what', '{\"order\": $order, \"item\": \"$item\", \"quantity\": 1}', key => 'order-$order')");
+	my $position = sql("SELECT outbox_enqueue('order.$what', '{\"order\": $order, \"item\": \"$item\", \"quantity\": 1}', key => 'order-$order')");
 	return webhook_id($node, $position);
 }
 
@@ -52,15 +51,10 @@ sub is_delivered
 		  . ' FROM outbox_subscriptions, outbox_position_seq', $what);
 }
 
-sub shipping
-{
-	return $node->safe_psql('shipping', shift);
-}
-
 sub parcels
 {
 	my ($order) = @_;
-	return shipping("SELECT count(*) FROM parcels WHERE order_id = $order");
+	return sql("SELECT count(*) FROM parcels WHERE order_id = $order", 'shipping');
 }
 
 # Waits until the receiver is stopped by a lock at a query.
@@ -82,7 +76,7 @@ sub post
 sub signed
 {
 	my ($with, $id, $at, $body) = @_;
-	my $signature = $node->safe_psql('postgres', "SELECT outbox_signature('$with', '$id', $at, '$body')");
+	my $signature = sql("SELECT outbox_signature('$with', '$id', $at, '$body')");
 	return ('webhook-id' => $id, 'webhook-timestamp' => $at, 'webhook-signature' => $signature);
 }
 
@@ -98,7 +92,7 @@ is($receiver->line($id), "$id order.renamed claimed", 'an event of no interest i
 # --- what others send
 
 my $body = '{"type":"order.placed","timestamp":"2026-01-01T00:00:00Z","data":{"order": 2, "item": "hat", "quantity": 1}}';
-my $other = $node->safe_psql('postgres', 'SELECT outbox_secret_generate()');
+my $other = sql('SELECT outbox_secret_generate()');
 is(post($body), 401, 'what is not signed is refused');
 is(post($body, signed($other, 'msg_1', time, $body)), 401, 'what another secret has signed, too');
 is(post($body, signed($secret, 'msg_1', time - 600, $body)), 401, 'and what is old');
@@ -111,14 +105,14 @@ is(parcels(2), '1', 'there is one effect');
 
 # --- an error: tried again, in order
 
-shipping(q(ALTER TABLE parcels ADD CONSTRAINT broken CHECK (item <> 'scarf')));
+sql(q(ALTER TABLE parcels ADD CONSTRAINT broken CHECK (item <> 'scarf')), 'shipping');
 my $placed = enqueue('placed', 3, 'scarf');
 my $cancelled = enqueue('cancelled', 3, 'scarf');
 $id = enqueue('placed', 4, 'hat');
 is($receiver->line($id), "$id order.placed claimed", 'while an event fails, others are taken');
 wait_until($node, 'SELECT waiting = 1 AND parked = 1 AND last_status = 500 FROM outbox_subscriptions',
 	'but not the next one of its key');
-shipping('ALTER TABLE parcels DROP CONSTRAINT broken');
+sql('ALTER TABLE parcels DROP CONSTRAINT broken', 'shipping');
 is_delivered('once it is mended, both are delivered');
 is($receiver->line($cancelled), "$cancelled order.cancelled claimed", 'the later one also claimed its id');
 is(parcels(3), '0', 'after the one before it');
@@ -153,11 +147,11 @@ is(parcels(6), '1', 'there is one effect');
 
 # --- a dead letter
 
-shipping(q(ALTER TABLE parcels ADD CONSTRAINT broken CHECK (item <> 'scarf')));
+sql(q(ALTER TABLE parcels ADD CONSTRAINT broken CHECK (item <> 'scarf')), 'shipping');
 $placed = enqueue('placed', 7, 'scarf');
 wait_until($node, 'SELECT dead = 1 FROM outbox_subscriptions', 'an event that fails for long is dead');
-shipping('ALTER TABLE parcels DROP CONSTRAINT broken');
-is($node->safe_psql('postgres', "SELECT outbox_redrive('shipping')"), '1', 'it can be sent again');
+sql('ALTER TABLE parcels DROP CONSTRAINT broken', 'shipping');
+is(sql("SELECT outbox_redrive('shipping')"), '1', 'it can be sent again');
 is($receiver->line($placed), "$placed order.placed claimed", 'and is then taken');
 is(parcels(7), '1', 'once');
 

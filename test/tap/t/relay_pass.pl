@@ -29,11 +29,6 @@ deadlock_timeout = 1min
 EOF
 my ($locker, $other) = map { session($node) } 1 .. 2;
 
-sub sql
-{
-	return $node->safe_psql('postgres', shift);
-}
-
 # A new subscription to a topic of its own, by the same name.
 sub topic
 {

@@ -14,11 +14,6 @@ use Test::More;
 my $receiver = Receiver->start;
 my $node = start_server('relays', conf => 'idempotency.relays = 3');
 
-sub sql
-{
-	return $node->safe_psql('postgres', shift);
-}
-
 # How many relays serve how many partitions.
 my $shares = q(SELECT count(DISTINCT pid) || ' ' || count(*) FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 3);
 

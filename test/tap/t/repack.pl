@@ -20,11 +20,6 @@ use constant { LOAD_S => 15, CLIENTS => 4 };
 my $receiver = Receiver->start;
 my $node = start_server('repack');
 
-sub sql
-{
-	return $node->safe_psql('postgres', shift);
-}
-
 # What pg_repack prints; whether it succeeds comes first.
 sub repack
 {

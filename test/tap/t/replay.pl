@@ -14,11 +14,6 @@ use Test::More;
 my $receiver = Receiver->start;
 my $node = start_server('replay');
 
-sub sql
-{
-	return $node->safe_psql('postgres', shift);
-}
-
 sub ids
 {
 	return map { $_->{id} } $receiver->requests(shift);

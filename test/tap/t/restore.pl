@@ -19,16 +19,6 @@ my $dumps = PostgreSQL::Test::Utils::tempdir();
 
 $node->start;
 
-sub sql
-{
-	return $node->safe_psql('postgres', shift);
-}
-
-sub shop
-{
-	return $node->safe_psql('shop', shift);
-}
-
 # All that a dump carries.  Keys change their table.
 sub contents
 {
@@ -90,7 +80,7 @@ sql(q(
 	CREATE ROLE nobody LOGIN;
 	ALTER DATABASE shop SET idempotency.ttl = '3 d';
 	ALTER ROLE shop_app SET idempotency.lease = '7 s'));
-shop(q(
+sql(q(
 	CREATE EXTENSION idempotency;
 	SELECT idempotency_grant('shop_app'), idempotency_grant_operator('"Op er"');
 	GRANT SELECT ON stock_history TO "Op er";
@@ -99,10 +89,10 @@ shop(q(
 	SELECT idem_switch();
 	SELECT token AS t FROM idem_claim('failed', lease => '1 h') \gset
 	SELECT idem_fail('failed', :t, '"declined"', retry => false);
-	SELECT stock_receive('hat', 10), stock_reserve('hat', 3, 'order-1', ttl => '1 h')));
+	SELECT stock_receive('hat', 10), stock_reserve('hat', 3, 'order-1', ttl => '1 h')), 'shop');
 subscribe($node, $receiver, '/hold/shop', db => 'shop', topics => "'{shop}'", max_in_flight => 1, timeout => "'10 min'");
 subscribe($node, $receiver, '/fail/dead', db => 'shop', topics => "'{dead}'", retry_schedule => "'{0 s}'");
-shop(q(SELECT outbox_enqueue('dead', '{"n": 0}'), outbox_enqueue('shop', '{"n": 1}', key => 'k'), outbox_enqueue('shop', '{"n": 2}', key => 'k')));
+sql(q(SELECT outbox_enqueue('dead', '{"n": 0}'), outbox_enqueue('shop', '{"n": 1}', key => 'k'), outbox_enqueue('shop', '{"n": 2}', key => 'k')), 'shop');
 $receiver->wait_for('shop', requests => 1);
 $node->poll_query_until('shop', 'SELECT sum(dead) = 1 FROM outbox_subscriptions');
 my $contents = contents($node, 'shop');
@@ -181,15 +171,15 @@ is(error_code($other, 'shop', "SET ROLE $_->[0]; SELECT $_->[1]"), '42501', "$_-
 # --- over itself
 
 my $privileges = privileges($node, 'shop');
-shop(q(SELECT idem_claim('forgotten'), outbox_enqueue('shop', '{"n": 3}')));
+sql(q(SELECT idem_claim('forgotten'), outbox_enqueue('shop', '{"n": 3}')), 'shop');
 command_ok([ 'pg_restore', '--exit-on-error', '--clean', '--if-exists', '-d', $node->connstr('shop'), "$dumps/d" ],
 	'pg_restore --clean over the original, with requests out');
 is(privileges($node, 'shop'), $privileges, 'everybody may do what he might');
-is(shop("SELECT outcome FROM idem_claim('done') UNION ALL SELECT outcome FROM idem_claim('forgotten')"), "completed\nclaimed",
+is(sql("SELECT outcome FROM idem_claim('done') UNION ALL SELECT outcome FROM idem_claim('forgotten')", 'shop'), "completed\nclaimed",
 	'it is what it was when it was dumped');
 is_silent($node, 'shop', 'over itself');
 $receiver->release('shop');
-shop('SELECT outbox_adopt(keep_identity => true)');
+sql('SELECT outbox_adopt(keep_identity => true)', 'shop');
 $receiver->wait_for('shop', events => 2);
 like(join(' ', map { $_->{id} =~ s/.*_(\d+)_\d+$/$1/r } $receiver->requests('shop')), qr/^2 (?:2 )+3$/, 'then it goes on,');
 my %identities = map { $_->{id} =~ s/_\d+_\d+$//r => 1 } $receiver->requests('shop');

@@ -14,11 +14,6 @@ use Test::More;
 my $receiver = Receiver->start;
 my $node = start_server('retry');
 
-sub sql
-{
-	return $node->safe_psql('postgres', shift);
-}
-
 sub state
 {
 	my ($name) = @_;

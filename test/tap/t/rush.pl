@@ -31,11 +31,6 @@ max_pred_locks_per_transaction = 10
 fsync = on
 EOF
 
-sub sql
-{
-	return $node->safe_psql('postgres', shift);
-}
-
 # What is to be sent in a hundred years is written down as soon as it has been
 # read, and needs no receiver.  The relay must not fall behind: it would be
 # about transactions that have ended long ago.

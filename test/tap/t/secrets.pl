@@ -41,11 +41,6 @@ idempotency.stock_archive_topic = 'archive'
 idempotency.stock_events = on
 EOF
 
-sub sql
-{
-	return $node->safe_psql('postgres', shift);
-}
-
 sub subscribe_echo
 {
 	my ($name, $host, $more) = @_;

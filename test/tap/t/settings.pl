@@ -17,11 +17,6 @@ idempotency.sweep_interval = 1h
 EOF
 wait_for_workers($node);
 
-sub sql
-{
-	return $node->safe_psql('postgres', shift);
-}
-
 sub becomes_true
 {
 	my ($query) = @_;

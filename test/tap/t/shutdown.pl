@@ -18,11 +18,6 @@ $ENV{PGCTLTIMEOUT} = 10;		# rather an immediate stop than a test that hangs
 my $receiver = Receiver->start;
 my $node = start_server('shutdown', allows_streaming => 1, conf => 'max_prepared_transactions = 2');
 
-sub sql
-{
-	return $node->safe_psql('postgres', shift);
-}
-
 sub stop_quickly
 {
 	my ($what, $mode) = @_;

@@ -18,11 +18,6 @@ max_prepared_transactions = 10
 max_connections = 40
 EOF
 
-sub sql
-{
-	return $node->safe_psql('postgres', shift);
-}
-
 # A new subscription to a topic of its own, by the same name.
 sub topic
 {

@@ -45,11 +45,6 @@ idempotency.stock_compact_after = 20
 idempotency.stock_events = on
 EOF
 
-sub sql
-{
-	return $node->safe_psql('postgres', shift);
-}
-
 # What an operation does to the database, besides what the extension does.
 # Nothing in these tables keeps anything from happening twice.
 sql(<<'SQL');

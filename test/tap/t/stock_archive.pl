@@ -34,20 +34,10 @@ idempotency.stock_archive_topic = 'stock.archive'
 EOF
 my $port = PostgreSQL::Test::Cluster::get_free_port();
 
-sub sql
-{
-	return $node->safe_psql('postgres', shift);
-}
-
-sub archive
-{
-	return $node->safe_psql('archive', shift);
-}
-
 # --- the archive: its table has nothing that keeps a row from being there twice
 
 sql('CREATE DATABASE archive');
-archive(<<'END');
+sql(<<'END', 'archive');
 CREATE EXTENSION idempotency;
 CREATE TABLE archive (id bigint, quantity bigint, at timestamptz, change text, line smallint,
 	sku text, reservation text, actor text, note text);
@@ -161,22 +151,22 @@ cmp_ok($said{$_} // 0, '>', 0, "meanwhile: $_")
   for 'outcome claimed', 'outcome completed', map { "fault $_" } qw(before amid after unanswered);
 
 my $row = "concat_ws('|', sku, change, quantity, coalesce(note, reservation))";
-my @archived = split(/\n/, archive("SELECT $row FROM archive"));
+my @archived = split(/\n/, sql("SELECT $row FROM archive", 'archive'));
 my @left = split(/\n/, sql("SELECT $row FROM stock_log"));
 cmp_ok(scalar(@archived), '>', 2 * @left, 'most rows are in the archive');
 is(join("\n", sort @archived, @left), join("\n", sort @expected),
 	'with those that are left they are every change, and each of them once');
-is(archive('SELECT count(*) - count(DISTINCT id) FROM archive'), '0', 'no number is there twice');
-my %archived = map { $_ => 1 } split(/\n/, archive('SELECT id FROM archive'));
+is(sql('SELECT count(*) - count(DISTINCT id) FROM archive', 'archive'), '0', 'no number is there twice');
+my %archived = map { $_ => 1 } split(/\n/, sql('SELECT id FROM archive', 'archive'));
 is(scalar(grep { $archived{$_} } split(/\n/, sql('SELECT id FROM stock_log'))), 0, 'nor in both places');
-is(archive(q(SELECT count(*) FROM archive WHERE at IS NULL OR actor IS NULL OR (reservation IS NULL) <> (line IS NULL AND change <> 'reserve'))), '0',
+is(sql(q(SELECT count(*) FROM archive WHERE at IS NULL OR actor IS NULL OR (reservation IS NULL) <> (line IS NULL AND change <> 'reserve')), 'archive'), '0',
 	'with all that was known of them');
 wait_until($node, 'SELECT count(*) = (SELECT count(*) FROM stock_log) FROM stock_history',
 	'the history itself has forgotten them');
 is(sql('SELECT count(*) FROM stock_verify() WHERE NOT ok'), '0', 'the ledger is right all the same');
 my $sum = q(sum(CASE WHEN change IN ('receive', 'adjust', 'cancel', 'expire') THEN quantity
 	WHEN change IN ('reserve', 'reinstate') THEN -quantity ELSE 0 END));
-my %available = map { split /\|/ } split(/\n/, archive("SELECT sku, $sum FROM archive GROUP BY sku"));
+my %available = map { split /\|/ } split(/\n/, sql("SELECT sku, $sum FROM archive GROUP BY sku", 'archive'));
 for (split(/\n/, sql("SELECT sku, $sum FROM stock_log GROUP BY sku")))
 {
 	my ($sku, $more) = split /\|/;

@@ -39,8 +39,8 @@ idempotency.stock_archive_topic = 'stock.archive'
 idempotency.stock_events = on
 EOF
 $node->start;
-$node->safe_psql('postgres', 'CREATE EXTENSION idempotency');
-$node->safe_psql('postgres', "SELECT pg_create_physical_replication_slot('standby', true)");
+sql('CREATE EXTENSION idempotency');
+sql("SELECT pg_create_physical_replication_slot('standby', true)");
 $node->backup('base');
 my $standby = PostgreSQL::Test::Cluster->new('standby');
 $standby->init_from_backup($node, 'base', has_streaming => 1);
@@ -53,7 +53,7 @@ $standby->start;
 # From now on what is acknowledged is on the standby as well.
 $node->append_conf('postgresql.conf', "synchronous_standby_names = 'standby'");
 $node->reload;
-$node->safe_psql('postgres', join('', map { "SELECT stock_receive('sku-$_', " . ($_ < 4 ? 60 : 15) . ", 'opening');\n" } 0 .. SKUS - 1));
+sql(join('', map { "SELECT stock_receive('sku-$_', " . ($_ < 4 ? 60 : 15) . ", 'opening');\n" } 0 .. SKUS - 1));
 
 my $clients = Program->start([ 'node', "$FindBin::RealBin/../programs/stock_clients.js" ],
 	PGHOST => $node->host, PGUSER => scalar(getpwuid($<)), PGDATABASE => 'postgres',
@@ -99,7 +99,7 @@ $node->restart;
 check('after a restart');
 $havoc->start_clients;
 $havoc->get_on('the restart', 5 * STEPS_BETWEEN);
-cmp_ok($node->safe_psql('postgres', 'SELECT count(*) FROM stock_counters()'), '<=', ROOM,
+cmp_ok(sql('SELECT count(*) FROM stock_counters()'), '<=', ROOM,
 	'there are no more counters than there is room for');
 
 # Who wants more at once than there is room for is refused, and nobody else harmed.

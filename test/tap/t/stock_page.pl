@@ -17,8 +17,8 @@ use constant { LOOK_S => 30, PAUSE_S => 0.1 };
 my $page = Page->load('stock.md');
 my $node = start_server('page');
 
-$node->safe_psql('postgres', 'CREATE DATABASE shop');
-my $settings = $node->safe_psql('postgres', q(
+sql('CREATE DATABASE shop');
+my $settings = sql(q(
 	SELECT name, coalesce(nullif(current_setting(name), ''), 'empty: none') FROM pg_settings
 	WHERE name LIKE 'idempotency.stock%' OR name LIKE 'idempotency.reservation%' ORDER BY name COLLATE "C"));
 

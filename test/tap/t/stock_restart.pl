@@ -27,12 +27,6 @@ idempotency.sweep_interval = 20ms
 idempotency.stock_compact_after = 1000000
 EOF
 
-sub sql
-{
-	my ($query, $db) = @_;
-	return $node->safe_psql($db // 'postgres', $query);
-}
-
 sub counters
 {
 	my ($db) = @_;
@@ -365,12 +359,12 @@ $node->stop('immediate');
 eval { $session->quit };
 $standby->promote;
 my $primary = $node;
-$node = $standby;
+use_server($node = $standby);
 is(counters(), '', 'after its promotion it begins without');
 is_available('hat', 3, 'with what was committed');
 is_verified('a promotion');
 $node->stop;
-$node = $primary;
+use_server($node = $primary);
 $node->start;
 is_available('hat', 3, 'the old primary, started again, has it as well');
 

@@ -21,11 +21,6 @@ my $receiver = Receiver->start;
 my $node = start_server('stuck');
 my $sent = 0;
 
-sub sql
-{
-	return $node->safe_psql('postgres', shift);
-}
-
 sub enqueue
 {
 	my ($topic, $n) = @_;

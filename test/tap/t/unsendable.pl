@@ -38,8 +38,7 @@ for my $db (sort keys %encodings)
 	my $encoding = $encodings{$db};
 	my $setup = "SET client_encoding = '$encoding'";
 
-	$node->safe_psql('postgres',
-		"CREATE DATABASE $db ENCODING '$encoding' TEMPLATE template0 LC_COLLATE 'C' LC_CTYPE 'C'");
+	sql("CREATE DATABASE $db ENCODING '$encoding' TEMPLATE template0 LC_COLLATE 'C' LC_CTYPE 'C'");
 	$node->safe_psql($db, 'CREATE EXTENSION idempotency');
 	subscribe($node, $receiver, "/ok/$db", db => $db);
 	survives($db, "$encoding: $_->[0]", $setup, $_->[1]) for (
@@ -75,12 +74,12 @@ for my $what (sort keys %large)
 
 # Rows of version 0.2.0, which measured the jsonb only: more text than a relay
 # sends, and more than there can be.
-my $checks = $node->safe_psql('postgres', q(
+my $checks = sql(q(
 	SELECT string_agg(format('ALTER TABLE %s DROP CONSTRAINT %I', conrelid::regclass, conname), '; ')
 	FROM pg_constraint
 	WHERE conrelid::regclass::text ~ '^outbox_log_' AND pg_get_constraintdef(oid) ~ 'outbox_check_event'));
-$node->safe_psql('postgres', $checks);
-my $segment = $node->safe_psql('postgres', q(
+sql($checks);
+my $segment = sql(q(
 	SELECT outbox_enqueue('segment', '{}');
 	SELECT tableoid::regclass FROM (
 		SELECT tableoid, position FROM outbox_log_0
@@ -96,16 +95,16 @@ for my $numbers (3000, 20000)
 		UPDATE $segment SET payload = ('[' || repeat('1e131071,', $numbers) || '1]')::jsonb
 			WHERE position = :position;
 		COMMIT));
-	is($node->safe_psql('postgres', q(
+	is(sql(q(
 			SELECT last_error, count(*) FROM outbox_dead WHERE subscription = 'oversized' GROUP BY 1)),
 		'the payload is too large|' . ($numbers == 3000 ? 1 : 2), 'are dead letters');
 }
 is(scalar($receiver->requests('oversized')), 0, 'and nothing of them is sent');
-$node->safe_psql('postgres', q(SELECT outbox_unsubscribe('oversized')));
+sql(q(SELECT outbox_unsubscribe('oversized')));
 
 # Values that no dead letter can have either, and one that it can: the others are
 # sent again all the same.
-$node->safe_psql('postgres', join(';', map { "ALTER TABLE $segment ALTER $_ DROP NOT NULL" } qw(topic payload created_at))
+sql(join(';', map { "ALTER TABLE $segment ALTER $_ DROP NOT NULL" } qw(topic payload created_at))
 	. "; ALTER TABLE $segment DROP CONSTRAINT outbox_log_created_at_check");
 subscribe($node, $receiver, '/ok/invalid', topics => q('{invalid,*}'));
 for my $change ('payload = NULL', 'topic = NULL', 'created_at = NULL', q(created_at = 'infinity'), q(key = repeat('k', 300)))
@@ -117,10 +116,10 @@ for my $change ('payload = NULL', 'topic = NULL', 'created_at = NULL', q(created
 		SELECT count(lag) FROM outbox_subscriptions;
 		COMMIT));
 }
-is($node->safe_psql('postgres', q(SELECT string_agg(last_error, ', ' ORDER BY position) FROM outbox_dead WHERE subscription = 'invalid')),
+is(sql(q(SELECT string_agg(last_error, ', ' ORDER BY position) FROM outbox_dead WHERE subscription = 'invalid')),
 	join(', ', map { qq(column "$_" has no valid value) } qw(payload created_at created_at key)), 'are dead letters');
-is($node->safe_psql('postgres', q(SELECT outbox_redrive('invalid'))), '3', 'those that can be sent are sent again');
-is($node->safe_psql('postgres', q(SELECT outbox_discard('invalid'), outbox_unsubscribe('invalid'))), '1|', 'the other one can be discarded');
+is(sql(q(SELECT outbox_redrive('invalid'))), '3', 'those that can be sent are sent again');
+is(sql(q(SELECT outbox_discard('invalid'), outbox_unsubscribe('invalid'))), '1|', 'the other one can be discarded');
 
 # What an owner has written into the table by hand, after he has dropped the
 # constraint that keeps it out.
@@ -131,7 +130,7 @@ for my $change (q(secret = 'whsec_none'), q(format = 'x'), 'max_in_flight = 0', 
 	my ($code, $out, $error) = $node->psql('postgres', "UPDATE outbox_subscription SET $change");
 	ok($code == 3 && $error =~ /ERROR/ && $error !~ /whsec_P/, "$change is refused, and no secret quoted");
 }
-$node->safe_psql('postgres', 'ALTER TABLE outbox_subscription DROP CONSTRAINT outbox_subscription_row_check');
+sql('ALTER TABLE outbox_subscription DROP CONSTRAINT outbox_subscription_row_check');
 for my $broken (
 	[ 'secret', "secret = 'whsec_none'", "the subscription's secret cannot sign" ],
 	[ 'header', q(headers = '{"a": "b\r\nc: d"}'), 'a header has a control character' ])
@@ -139,12 +138,12 @@ for my $broken (
 	my ($name, $change, $error) = @$broken;
 
 	subscribe($node, $receiver, "/ok/$name", retry_schedule => "'{0 s}'");
-	$node->safe_psql('postgres', "UPDATE outbox_subscription SET $change WHERE name = '$name'");
+	sql("UPDATE outbox_subscription SET $change WHERE name = '$name'");
 	survives('postgres', "a $name that cannot be sent", 'SELECT 1', 'SELECT 1');
-	is($node->safe_psql('postgres', "SELECT DISTINCT last_error FROM outbox_dead WHERE subscription = '$name'"),
+	is(sql("SELECT DISTINCT last_error FROM outbox_dead WHERE subscription = '$name'"),
 		$error, 'is what its dead letters say');
 	is(scalar($receiver->requests($name)), 0, 'and nothing is sent');
-	$node->safe_psql('postgres', "SELECT outbox_unsubscribe('$name')");
+	sql("SELECT outbox_unsubscribe('$name')");
 }
 
 done_testing();

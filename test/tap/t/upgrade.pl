@@ -31,11 +31,6 @@ END { unlink("$extensions/idempotency--" . OLD . '.sql') if defined $extensions 
 my $receiver = Receiver->start;
 my $node = new_server('upgrade', conf => "idempotency.stock_compact_after = 20\nidempotency.sweep_interval = 50ms");
 
-sub sql
-{
-	return $node->safe_psql('postgres', shift);
-}
-
 # What must be the same before and after, of all that was there.
 sub fingerprint
 {

@@ -21,11 +21,6 @@ use constant {
 my $receiver = Receiver->start;
 my $node = start_server('worker_log', conf => "idempotency.sweep_interval = 20ms\nlog_statement = none");
 
-sub sql
-{
-	return $node->safe_psql('postgres', shift);
-}
-
 sub lines
 {
 	my ($pattern) = @_;

@@ -17,11 +17,6 @@ my $receiver = Receiver->start;
 my $node = new_server('workers');
 $node->start;
 
-sub sql
-{
-	return $node->safe_psql('postgres', shift);
-}
-
 sub owners
 {
 	my ($db) = @_;
