@@ -11,11 +11,12 @@ use warnings FATAL => 'all';
 use Cwd qw(abs_path);
 use Exporter qw(import);
 use File::Basename qw(basename dirname);
+use HTTP::Tiny;
 use IPC::Run;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-our @EXPORT = qw(as_shop prepare_recipe start_recipe);
+our @EXPORT = qw(as_shop prepare_recipe start_recipe wait_for_lock post_to);
 
 use constant { WAIT_S => 60, STOP_S => 15 };
 
@@ -63,6 +64,14 @@ sub line
 	return '' unless pump_until($self->{run}, $self->{timer}, \$self->{stdout}, $line);
 	$self->{stdout} =~ s/$line//;
 	return $1;
+}
+
+# Waits until it says by such a line that it has started.
+sub wait_for_start
+{
+	my ($self, $begin) = @_;
+	$self->line($begin) or die "$self->{name} does not start";
+	return $self;
 }
 
 # All lines that it has printed and that nobody has taken out; takes them out.
@@ -157,6 +166,23 @@ sub start_recipe
 	my ($file, %env) = @_;
 	my @options = @{ delete $env{NODE_ARGUMENTS} // [] };
 	return Program->start([ 'node', @options, "$recipes/$file" ], %env);
+}
+
+# A test that passes as soon as one session of the application waits for a lock
+# at such a query.
+sub wait_for_lock
+{
+	my ($node, $query, $what) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	return ok($node->poll_query_until('postgres', "SELECT count(*) = 1 FROM pg_stat_activity WHERE usename = 'shop'"
+			  . " AND wait_event_type = 'Lock' AND query LIKE '%$query%'"), $what);
+}
+
+# POSTs as anybody can, and returns the status of the answer.
+sub post_to
+{
+	my ($url, $body, %headers) = @_;
+	return HTTP::Tiny->new(timeout => WAIT_S)->post($url, { headers => \%headers, content => $body })->{status};
 }
 
 1;

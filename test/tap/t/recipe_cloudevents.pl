@@ -6,7 +6,6 @@ use warnings FATAL => 'all';
 
 use FindBin;
 use lib "$FindBin::RealBin/../lib";
-use HTTP::Tiny;
 use PostgreSQL::Test::Cluster;
 use Program;
 use Server;
@@ -25,10 +24,8 @@ my $secret = sql("SELECT outbox_subscribe('copy', '$url',"
 sub receiver
 {
 	my (%more) = @_;
-	my $receiver = start_recipe('cloudevents.js', as_shop($node, 'copy'),
-		PORT => $port, WEBHOOK_SECRET => $secret, %more);
-	$receiver->line('listening') or die 'the receiver does not start';
-	return $receiver;
+	return start_recipe('cloudevents.js', as_shop($node, 'copy'),
+		PORT => $port, WEBHOOK_SECRET => $secret, %more)->wait_for_start('listening');
 }
 
 my $receiver = receiver();
@@ -52,12 +49,6 @@ sub address
 {
 	my ($customer) = @_;
 	return sql("SELECT city FROM addresses WHERE customer = '$customer'", 'copy');
-}
-
-sub post
-{
-	my ($body, %headers) = @_;
-	return HTTP::Tiny->new(timeout => 60)->post($url, { headers => \%headers, content => $body })->{status};
 }
 
 # --- the plain way
@@ -97,7 +88,7 @@ is(moves('carl'), 'Oslo', 'and has no further effect');
 
 my %event = ('content-type' => 'application/json', 'ce-specversion' => '1.0', 'ce-id' => '1',
 	'ce-source' => '/other', 'ce-type' => 'customer.moved', 'ce-subject' => 'dora');
-is(post('{"city": "Nice"}', %event), 400, 'an event that is not signed is refused');
+is(post_to($url, '{"city": "Nice"}', %event), 400, 'an event that is not signed is refused');
 is(moves('dora'), '', 'and does not count');
 
 done_testing();

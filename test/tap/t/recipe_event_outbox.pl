@@ -32,10 +32,8 @@ subscribe($node, $receiver, '/ok/audit');
 sub service
 {
 	my (%more) = @_;
-	my $service = start_recipe('event_outbox.js', as_shop($node),
-		PORT => $port, WEBHOOK_SECRET => $secret, %more);
-	$service->line('listening') or die 'the service does not start';
-	return $service;
+	return start_recipe('event_outbox.js', as_shop($node),
+		PORT => $port, WEBHOOK_SECRET => $secret, %more)->wait_for_start('listening');
 }
 
 my $service = service();
@@ -68,15 +66,6 @@ sub is_done
 	return wait_until($node, "SELECT picked = version FROM orders WHERE name = '$order'", $what);
 }
 
-# Waits until transactions of the service are stopped by a lock at a query.
-sub wait_for_lock
-{
-	my ($query, $what) = @_;
-	local $Test::Builder::Level = $Test::Builder::Level + 1;
-	return wait_until($node, "SELECT count(*) = 1 FROM pg_stat_activity WHERE usename = 'shop'"
-		  . " AND wait_event_type = 'Lock' AND query LIKE '%$query%'", $what);
-}
-
 my $session = session($node);
 my $lock = 'BEGIN; SELECT FROM shelf FOR NO KEY UPDATE';
 
@@ -101,7 +90,7 @@ is(join(' ', grep { /ghost/ } $service->lines), '', 'and nothing was delivered')
 
 $session->query_safe($lock);
 is(request('half', 1), '1', 'an order is taken');
-wait_for_lock('UPDATE shelf', 'the warehouse is half done');
+wait_for_lock($node, 'UPDATE shelf', 'the warehouse is half done');
 $service->crash;
 $session->query_safe('COMMIT');
 is(picks('half'), '0', 'a crash undoes that half');
@@ -127,9 +116,9 @@ is(picks('done'), '1', 'the effect is there once');
 
 $session->query_safe($lock);
 is(request('relay', 1), '1', 'an order is taken');
-wait_for_lock('UPDATE shelf', 'the warehouse is half done');
+wait_for_lock($node, 'UPDATE shelf', 'the warehouse is half done');
 ok(terminate_worker($node, 'relay'), 'the relay dies');
-wait_for_lock('idem_claim', 'the next relay sends the event again, and the copy waits for the first one');
+wait_for_lock($node, 'idem_claim', 'the next relay sends the event again, and the copy waits for the first one');
 $session->query_safe('COMMIT');
 is(join(', ', map { $service->line('orders.changed relay') } 1 .. 2),
 	'orders.changed relay 1 claimed, orders.changed relay 1 completed', 'one of them has done it, and the other learns that');

@@ -25,9 +25,7 @@ my $producer = start_recipe('rabbitmq_producer.js', %env);
 sub consumer
 {
 	my ($file, %more) = @_;
-	my $consumer = start_recipe($file, %env, %more);
-	$consumer->line('consuming') or die 'the consumer does not start';
-	return $consumer;
+	return start_recipe($file, %env, %more)->wait_for_start('consuming');
 }
 
 # Publishes messages, and waits until RabbitMQ has them.
@@ -43,15 +41,6 @@ sub effects
 {
 	my ($like) = @_;
 	return sql("SELECT count(*) || ' of ' || count(DISTINCT message) FROM deposits WHERE message LIKE '$like'");
-}
-
-# Waits until a consumer is stopped by a lock at a query.
-sub wait_for_lock
-{
-	my ($query, $what) = @_;
-	local $Test::Builder::Level = $Test::Builder::Level + 1;
-	return wait_until($node, "SELECT count(*) = 1 FROM pg_stat_activity WHERE usename = 'shop'"
-		  . " AND wait_event_type = 'Lock' AND query LIKE '%$query%'", $what);
 }
 
 my @never_ack = ('--require', "$FindBin::RealBin/../programs/never_ack.js");
@@ -72,11 +61,11 @@ is(effects('plain'), '1 of 1', 'and has no further effect');
 
 $session->query_safe($lock);
 publish('ann', 'nack');
-wait_for_lock('UPDATE accounts', 'a message is half done');
+wait_for_lock($node, 'UPDATE accounts', 'a message is half done');
 sql(q(SELECT pg_terminate_backend(pid) FROM pg_stat_activity
 	WHERE usename = 'shop' AND wait_event_type = 'Lock'));
 is($consumer->line('nack'), 'nack again (57P01)', 'the database connection breaks: the message goes back');
-wait_for_lock('UPDATE accounts', 'and comes again');
+wait_for_lock($node, 'UPDATE accounts', 'and comes again');
 is(effects('nack'), '0 of 0', 'without an effect so far');
 $session->query_safe('COMMIT');
 is($consumer->line('nack'), 'nack claimed (redelivered)', 'its id is not in the way');
@@ -98,8 +87,8 @@ is($consumer->line('after'), 'after claimed', 'others are not held up');
 my $second = consumer('rabbitmq_consumer.js');
 $session->query_safe($lock);
 publish('ann', 'both', 'both');
-wait_for_lock('UPDATE accounts', 'one consumer is at work on a message');
-wait_for_lock('idem_claim', 'the other one, with its copy, waits in idem_claim');
+wait_for_lock($node, 'UPDATE accounts', 'one consumer is at work on a message');
+wait_for_lock($node, 'idem_claim', 'the other one, with its copy, waits in idem_claim');
 is(sql("SELECT outcome FROM idem_claim('both', 'deposits', wait => false)"), 'in_progress',
 	'who does not want to wait is told in_progress');
 $session->query_safe('COMMIT');
@@ -116,7 +105,7 @@ publish('ann', 'cut-done');
 is($consumer->line('not acknowledged:'), 'not acknowledged: cut-done', 'a message is committed');
 $session->query_safe($lock);
 publish('ann', 'cut-half');
-wait_for_lock('UPDATE accounts', 'another is half done');
+wait_for_lock($node, 'UPDATE accounts', 'another is half done');
 $rabbit->control('close_all_connections', 'test');
 ok($consumer->wait_for_end, 'a consumer that has lost its connection ends');
 $session->query_safe('COMMIT');
@@ -134,10 +123,10 @@ $consumer->stop;
 $consumer = consumer('rabbitmq_consumer.js');
 $session->query_safe($lock);
 publish('ann', 'before');
-wait_for_lock('UPDATE accounts', 'a message is half done');
+wait_for_lock($node, 'UPDATE accounts', 'a message is half done');
 $consumer->crash;
 $consumer = consumer('rabbitmq_consumer.js');
-wait_for_lock('idem_claim', 'after a crash the next consumer waits for the transaction of the dead one');
+wait_for_lock($node, 'idem_claim', 'after a crash the next consumer waits for the transaction of the dead one');
 is(effects('before'), '0 of 0', 'without an effect so far');
 $session->query_safe('COMMIT');
 is($consumer->line('before'), 'before claimed (redelivered)', 'and does it once that is rolled back');
@@ -186,7 +175,7 @@ $session->query_safe($lock);
 $consumer->crash;
 publish('ann', 'batch-held');
 $consumer = consumer('rabbitmq_batch.js', PREFETCH => 500);
-wait_for_lock('UPDATE accounts', 'after a crash another batch is half done');
+wait_for_lock($node, 'UPDATE accounts', 'after a crash another batch is half done');
 $consumer->crash;
 $session->query_safe('COMMIT');
 publish('nobody', 'batch-bad');

@@ -27,8 +27,7 @@ sql("ALTER DATABASE brief SET idempotency.ttl = '2 s'");
 my $dir = PostgreSQL::Test::Utils::tempdir_short;
 my $network = Program->start([
 	'node', "$FindBin::RealBin/../programs/flaky.js",
-	map { "$_/.s.PGSQL." . $node->port } $node->host, $dir ]);
-$network->line('listening') or die 'the network does not start';
+	map { "$_/.s.PGSQL." . $node->port } $node->host, $dir ])->wait_for_start('listening');
 
 sub router
 {

@@ -7,7 +7,6 @@ use warnings FATAL => 'all';
 
 use FindBin;
 use lib "$FindBin::RealBin/../lib";
-use HTTP::Tiny;
 use PostgreSQL::Test::Cluster;
 use Program;
 use Server;
@@ -27,10 +26,8 @@ my $secret = sql("SELECT outbox_subscribe('shipping', '$url',"
 sub receiver
 {
 	my (%more) = @_;
-	my $receiver = start_recipe('webhooks.js', as_shop($node, 'shipping'),
-		PORT => $port, WEBHOOK_SECRET => $secret, %more);
-	$receiver->line('listening') or die 'the receiver does not start';
-	return $receiver;
+	return start_recipe('webhooks.js', as_shop($node, 'shipping'),
+		PORT => $port, WEBHOOK_SECRET => $secret, %more)->wait_for_start('listening');
 }
 
 my $receiver = receiver();
@@ -57,22 +54,6 @@ sub parcels
 	return sql("SELECT count(*) FROM parcels WHERE order_id = $order", 'shipping');
 }
 
-# Waits until the receiver is stopped by a lock at a query.
-sub wait_for_lock
-{
-	my ($query, $what) = @_;
-	local $Test::Builder::Level = $Test::Builder::Level + 1;
-	return wait_until($node, "SELECT count(*) = 1 FROM pg_stat_activity WHERE usename = 'shop'"
-		  . " AND wait_event_type = 'Lock' AND query LIKE '%$query%'", $what);
-}
-
-# POSTs as anybody can, and returns the status of the answer.
-sub post
-{
-	my ($body, %headers) = @_;
-	return HTTP::Tiny->new(timeout => 60)->post($url, { headers => \%headers, content => $body })->{status};
-}
-
 sub signed
 {
 	my ($with, $id, $at, $body) = @_;
@@ -93,14 +74,14 @@ is($receiver->line($id), "$id order.renamed claimed", 'an event of no interest i
 
 my $body = '{"type":"order.placed","timestamp":"2026-01-01T00:00:00Z","data":{"order": 2, "item": "hat", "quantity": 1}}';
 my $other = sql('SELECT outbox_secret_generate()');
-is(post($body), 401, 'what is not signed is refused');
-is(post($body, signed($other, 'msg_1', time, $body)), 401, 'what another secret has signed, too');
-is(post($body, signed($secret, 'msg_1', time - 600, $body)), 401, 'and what is old');
-is(post("$body ", signed($secret, 'msg_1', time, $body)), 401, 'or was changed on the way');
+is(post_to($url, $body), 401, 'what is not signed is refused');
+is(post_to($url, $body, signed($other, 'msg_1', time, $body)), 401, 'what another secret has signed, too');
+is(post_to($url, $body, signed($secret, 'msg_1', time - 600, $body)), 401, 'and what is old');
+is(post_to($url, "$body ", signed($secret, 'msg_1', time, $body)), 401, 'or was changed on the way');
 is(parcels(2), '0', 'nothing was done');
-is(post($body, signed($secret, 'msg_1', time, $body)), 204, 'what is signed is taken');
-is(post($body, signed($secret, 'msg_1', time, $body)), 204, 'and taken for a repetition');
-is(post("$body ", signed($secret, 'msg_1', time, "$body ")), 422, 'but not if it is another event');
+is(post_to($url, $body, signed($secret, 'msg_1', time, $body)), 204, 'what is signed is taken');
+is(post_to($url, $body, signed($secret, 'msg_1', time, $body)), 204, 'and taken for a repetition');
+is(post_to($url, "$body ", signed($secret, 'msg_1', time, "$body ")), 422, 'but not if it is another event');
 is(parcels(2), '1', 'there is one effect');
 
 # --- an error: tried again, in order
@@ -122,8 +103,8 @@ is(parcels(3), '0', 'after the one before it');
 my $session = session($node, 'shipping');
 $session->query_safe('BEGIN; LOCK TABLE parcels IN SHARE MODE');
 $id = enqueue('placed', 5, 'hat');
-wait_for_lock('INSERT INTO parcels', 'an event takes long');
-wait_for_lock('idem_claim', 'its sender does not wait, and the copy that it sends waits for the first one');
+wait_for_lock($node, 'INSERT INTO parcels', 'an event takes long');
+wait_for_lock($node, 'idem_claim', 'its sender does not wait, and the copy that it sends waits for the first one');
 $session->query_safe('COMMIT');
 # Two sessions end with the one commit; which of them is heard first is open.
 is(join(', ', sort map { $receiver->line($id) } 1 .. 2), "$id order.placed claimed, $id order.placed completed",

@@ -50,12 +50,10 @@ my @said;
 sub start_archive
 {
 	my ($faults) = @_;
-	my $archive = Program->start([ 'node', "$FindBin::RealBin/../programs/archive.js" ],
+	return Program->start([ 'node', "$FindBin::RealBin/../programs/archive.js" ],
 		PGHOST => $node->host, PGPORT => $node->port, PGDATABASE => 'archive',
 		PGUSER => scalar(getpwuid($<)), PORT => $port, WEBHOOK_SECRET => $secret,
-		SEED => 1 + ($seed + ++$started) % 2**30, FAULTS => $faults);
-	$archive->line('listening') or die 'the archive does not start';
-	return $archive;
+		SEED => 1 + ($seed + ++$started) % 2**30, FAULTS => $faults)->wait_for_start('listening');
 }
 
 # --- business, of which every row is known beforehand
