@@ -10,6 +10,9 @@ use Cwd qw(abs_path);
 use File::Basename qw(dirname);
 use PostgreSQL::Test::Utils;
 use Test::More;
+use Time::HiRes qw(sleep time);
+
+use constant { LOOK_S => 30, PAUSE_S => 0.1 };
 
 my $docs = abs_path(dirname(__FILE__) . '/../../../docs');
 
@@ -49,6 +52,22 @@ sub prints_as_expected
 	my ($sql, $printed) = @_;
 	my $expected = join("\n", map { join('.*', map { quotemeta } split /\Q...\E/, $_, -1) } expected($sql));
 	return $printed =~ /\A$expected\z/;
+}
+
+# Runs SQL that only looks again and again, until it prints what it should:
+# workers need their time.
+sub run_until_expected
+{
+	my ($node, $db, $sql) = @_;
+	my $until = time + LOOK_S;
+	my ($printed, $error) = run($node, $db, $sql);
+
+	while (!$error && !prints_as_expected($sql, $printed) && time < $until)
+	{
+		sleep PAUSE_S;
+		($printed, $error) = run($node, $db, $sql);
+	}
+	return ($printed, $error);
 }
 
 # Is this block an excerpt of a recipe?

@@ -11,9 +11,6 @@ use Page;
 use PostgreSQL::Test::Utils;
 use Server;
 use Test::More;
-use Time::HiRes qw(sleep time);
-
-use constant { LOOK_S => 30, PAUSE_S => 0.1 };
 
 my $page = Page->load('operations.md');
 my $node = start_server('page');
@@ -39,21 +36,11 @@ sub may_find
 	  && index($page->{text}, $block) > index($page->{text}, "\n## What to do when\n");
 }
 
-# A block that only looks is looked at until it shows what it should: workers
-# need their time.
-sub run_block
+# Does a block only look at what workers do, which need their time?
+sub only_looks
 {
 	my ($sql) = @_;
-	my $until = time + LOOK_S;
-	my $only_looks = !may_find($sql) && $sql !~ /\b(?:ALTER|CREATE|UPDATE|DELETE|INSERT|outbox_\w+\(|idem\w*_\w+\(|stock_re\w+\()/;
-	my ($printed, $error);
-
-	do
-	{
-		sleep PAUSE_S if defined $printed;
-		($printed, $error) = Page::run($node, 'shop', $sql);
-	} while ($only_looks && !$error && !Page::prints_as_expected($sql, $printed) && time < $until);
-	return ($printed, $error);
+	return !may_find($sql) && $sql !~ /\b(?:ALTER|CREATE|UPDATE|DELETE|INSERT|outbox_\w+\(|idem\w*_\w+\(|stock_re\w+\()/;
 }
 
 my $blocks = 0;
@@ -61,7 +48,9 @@ for my $block ($page->blocks('sql'))
 {
 	my ($line) = $block =~ /^ *(.*)/;
 	prepare() if $block =~ /max_in_flight/;
-	my ($printed, $error) = run_block($block);
+	my ($printed, $error) = only_looks($block)
+	  ? Page::run_until_expected($node, 'shop', $block)
+	  : Page::run($node, 'shop', $block);
 
 	is($error =~ s/^.*NOTICE:.*\n//mgr, '', "runs: $line");
 	ok(may_find($block) || Page::prints_as_expected($block, $printed), 'and prints what stands beside it')

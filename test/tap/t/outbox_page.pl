@@ -14,9 +14,6 @@ use Program;
 use Receiver;
 use Server;
 use Test::More;
-use Time::HiRes qw(sleep time);
-
-use constant { LOOK_S => 30, PAUSE_S => 0.1 };
 
 my $page = Page->load('outbox.md');
 my $node = start_server('page');
@@ -33,30 +30,15 @@ sub start_receiver
 	my ($secret) = @_;
 	prepare_recipe($node, 'webhooks.sql', 'shipping');
 	$receiver = start_recipe('webhooks.js', as_shop($node, 'shipping'),
-		PORT => $port, WEBHOOK_SECRET => $secret);
-	return $receiver->line('listening') || die 'the receiver does not start';
+		PORT => $port, WEBHOOK_SECRET => $secret)->wait_for_start('listening');
+	return;
 }
 
-# A block that only looks is looked at until it shows what it should: the relay
-# needs its time.
+# Does a block only look at what the relay does, which needs its time?
 sub only_looks
 {
 	my ($sql) = @_;
 	return $sql =~ /\A(?:SELECT [^;(]*? FROM outbox_(?:subscriptions|dead|attempts)\b[^;]*;[^;]*)\z/s;
-}
-
-sub run_block
-{
-	my ($sql) = @_;
-	my $until = time + LOOK_S;
-	my ($printed, $error);
-
-	do
-	{
-		sleep PAUSE_S if defined $printed;
-		($printed, $error) = Page::run($node, 'shop', $sql);
-	} while (only_looks($sql) && !$error && !Page::prints_as_expected($sql, $printed) && time < $until);
-	return ($printed, $error);
 }
 
 for my $block ($page->blocks('sql'))
@@ -65,7 +47,9 @@ for my $block ($page->blocks('sql'))
 	my $sql = $block =~ s/127\.0\.0\.1:8080/127.0.0.1:$port/r;
 
 	$sql =~ s{https://example\.com/}{$elsewhere->url('/ok/')}ge;
-	my ($printed, $error) = run_block($sql);
+	my ($printed, $error) = only_looks($sql)
+	  ? Page::run_until_expected($node, 'shop', $sql)
+	  : Page::run($node, 'shop', $sql);
 	is($error, '', "runs: $line");
 	ok(Page::prints_as_expected($block, $printed), 'and prints what stands beside it')
 	  or diag "it prints: $printed";

@@ -10,9 +10,6 @@ use lib "$FindBin::RealBin/../lib";
 use Page;
 use Server;
 use Test::More;
-use Time::HiRes qw(sleep time);
-
-use constant { LOOK_S => 30, PAUSE_S => 0.1 };
 
 my $page = Page->load('stock.md');
 my $node = start_server('page');
@@ -29,26 +26,11 @@ sub documented_settings
 	return join("\n", map { "$_|" . $default{$_} =~ s/ (min|d)(?:ays)?$/$1/r } sort keys %default);
 }
 
-# A block that only looks is looked at until it shows what it should: the
-# sweeper needs its time.
+# Does a block only look at what the sweeper does, which needs its time?
 sub only_looks
 {
 	my ($sql) = @_;
 	return !grep { !/\A\s*SELECT [^(]*?\bFROM stock_|\A\s*SELECT .*FROM (?:outbox_log|stock_)/s } grep { /\S/ } split /;.*\n?/, $sql;
-}
-
-sub run_block
-{
-	my ($sql) = @_;
-	my $until = time + LOOK_S;
-	my ($printed, $error);
-
-	do
-	{
-		sleep PAUSE_S if defined $printed;
-		($printed, $error) = Page::run($node, 'shop', $sql);
-	} while (only_looks($sql) && !$error && !Page::prints_as_expected($sql, $printed) && time < $until);
-	return ($printed, $error);
 }
 
 # Settings that were changed are those of the next session.
@@ -62,7 +44,9 @@ for my $block (grep { !$page->is_of_recipe($_) } $page->blocks('sql'))
 {
 	my ($line) = $block =~ /^ *(.*)/;
 	my $loaded = $node->safe_psql('shop', 'SELECT pg_conf_load_time()');
-	my ($printed, $error) = run_block($block);
+	my ($printed, $error) = only_looks($block)
+	  ? Page::run_until_expected($node, 'shop', $block)
+	  : Page::run($node, 'shop', $block);
 
 	is($error, '', "runs: $line");
 	ok(Page::prints_as_expected($block, $printed), 'and prints what stands beside it')
