@@ -11,9 +11,9 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 
 our @EXPORT = qw(
-  new_server start_server sql use_server subscribe enqueue_numbers webhook_id
-  error_code session wait_for_workers wait_for_no_workers worker_pid
-  terminate_worker wait_for_pass wait_until
+  new_server start_server sql use_server alter_system subscribe enqueue_numbers
+  webhook_id stock_level error_code session finish wait_for_workers
+  wait_for_no_workers worker_pid terminate_worker wait_for_pass wait_until
 );
 
 # What sql() speaks to: the first server that was made, or that of use_server().
@@ -75,6 +75,15 @@ sub use_server
 	return;
 }
 
+# Sets a parameter, for all sessions; the value is SQL.
+sub alter_system
+{
+	my ($parameter, $value) = @_;
+	sql("ALTER SYSTEM SET $parameter = $value");
+	sql('SELECT pg_reload_conf()');
+	return;
+}
+
 # Subscribes a path of the receiver; the path's last part is the subscription's
 # name.  Parameters are those of outbox_subscribe, as SQL; db: the database.
 sub subscribe
@@ -112,6 +121,13 @@ sub webhook_id
 		FROM outbox_log e, outbox_home h WHERE e.position = $position));
 }
 
+# What is available of an item and what is reserved, in the database of sql().
+sub stock_level
+{
+	my ($sku) = @_;
+	return sql("SELECT available || ' ' || reserved FROM stock_level('$sku')");
+}
+
 # The SQLSTATE that a command ends with; empty if it succeeds.
 sub error_code
 {
@@ -129,6 +145,15 @@ sub session
 
 	$session->set_query_timer_restart;
 	return $session;
+}
+
+# Ends its transaction, by COMMIT or ROLLBACK, and the session.
+sub finish
+{
+	my ($session, $how) = @_;
+	$session->query_safe($how);
+	$session->quit;
+	return;
 }
 
 # A test that passes as soon as the query says yes.

@@ -18,14 +18,6 @@ idempotency.outbox_retention = 0
 autovacuum = off
 EOF
 
-sub set
-{
-	my ($setting, $value) = @_;
-	sql("ALTER SYSTEM SET $setting = '$value'");
-	sql('SELECT pg_reload_conf()');
-	return;
-}
-
 sub enqueue
 {
 	my ($topic, $from, $to) = @_;
@@ -55,13 +47,13 @@ is(sql("SELECT sum(n_dead_tup) FROM pg_stat_user_tables WHERE relname LIKE 'outb
 
 # --- retention
 
-set('idempotency.outbox_retention', '1h');
+alter_system('idempotency.outbox_retention', "'1h'");
 enqueue('churn', 10001, 10010);
 $receiver->wait_for('churn', requests => 10010);
 wait_for_pass($node);
 sql('SELECT outbox_expire()') for 1 .. 3;
 is(sql('SELECT count(*) FROM outbox_log'), '10', 'what was delivered stays for the retention');
-set('idempotency.outbox_retention', '0');
+alter_system('idempotency.outbox_retention', 0);
 wait_until($node, 'SELECT count(*) = 0 FROM outbox_log', 'and no longer');
 
 # --- a subscription that sleeps
@@ -74,7 +66,7 @@ enqueue('load', 1, 1000);
 $receiver->wait_for('awake', requests => 1000);
 sql('SELECT outbox_expire()') for 1 .. 3;
 is(sql('SELECT count(*) FROM outbox_log'), '1000', 'what it has not read stays');
-set('idempotency.outbox_keep_size', '2MB');
+alter_system('idempotency.outbox_keep_size', "'2MB'");
 for my $round (1 .. 9)
 {
 	enqueue('load', 1000 * $round + 1, 1000 * $round + 1000);

@@ -30,18 +30,10 @@ sql("SELECT stock_receive('hat', 10), stock_receive('cap', 5), stock_receive('mu
 subscribe($node, $receiver, '/ok/shop', topics => "'{order.*}'");
 my $producer = start_recipe('kafka_producer.js', %env);
 
-sub level
-{
-	my ($sku) = @_;
-	return sql("SELECT available || ' ' || reserved FROM stock_level('$sku')");
-}
-
 sub consumer
 {
 	my (%more) = @_;
-	my $consumer = start_recipe('kafka_stock.js', %env, %more);
-	$consumer->line('consuming') or die 'the consumer does not start';
-	return $consumer;
+	return start_recipe('kafka_stock.js', %env, %more)->wait_for_start('consuming');
 }
 
 # Publishes messages, and waits until the broker has them.
@@ -92,15 +84,15 @@ sub event
 my $consumer = consumer();
 is(outcomes($consumer, lines_of('plain', hat => 2, cap => 1)), 'gathering, reserved',
 	'lines are gathered, and reserved when the last has come');
-is(join(', ', map { level($_) } qw(hat cap)), '8 2, 4 1', 'all of them');
+is(join(', ', map { stock_level($_) } qw(hat cap)), '8 2, 4 1', 'all of them');
 is(event('plain', 1), 'order.reserved []', 'which is announced');
 is(outcomes($consumer, payment('plain', 1)), 'confirmed', 'the order is paid');
-is(join(', ', map { level($_) } qw(hat cap)), '8 0, 4 0', 'and has left the stock');
+is(join(', ', map { stock_level($_) } qw(hat cap)), '8 0, 4 0', 'and has left the stock');
 is(event('plain', 2), 'order.confirmed []', 'which is announced, too');
 
 is(outcomes($consumer, lines_of('back', mug => 3)), 'reserved', 'an order of one line');
 is(outcomes($consumer, payment('back', 0)), 'cancelled', 'that is not paid');
-is(level('mug'), '3 0', 'gives everything back');
+is(stock_level('mug'), '3 0', 'gives everything back');
 
 # --- refused, with all that falls short
 
@@ -108,7 +100,7 @@ is(outcomes($consumer, lines_of('short', hat => 100, cap => 9, mug => 1)), 'gath
 	'an order that falls short is refused');
 is(event('short', 1), 'order.refused [{"available":4,"missing":5,"sku":"cap","wanted":9},'
 	  . '{"available":8,"missing":92,"sku":"hat","wanted":100}]', 'with the list of products and how much is there');
-is(join(', ', map { level($_) } qw(hat cap mug)), '8 0, 4 0, 3 0', 'no line of it is left to be undone');
+is(join(', ', map { stock_level($_) } qw(hat cap mug)), '8 0, 4 0, 3 0', 'no line of it is left to be undone');
 is(outcomes($consumer, payment('short', 1)), 'unknown', 'a payment of it finds nothing');
 
 # --- published twice
@@ -117,7 +109,7 @@ is(outcomes($consumer, (lines_of('twice', hat => 1, cap => 1))[0]), 'gathering',
 is(outcomes($consumer, (lines_of('twice', hat => 1, cap => 1))[0]), 'completed', 'and again, which is not the other one');
 is(outcomes($consumer, (lines_of('twice', hat => 1, cap => 1))[1]), 'reserved', 'that comes now');
 is(outcomes($consumer, (lines_of('twice', hat => 1, cap => 1))[1]), 'completed', 'and again');
-is(join(', ', map { level($_) } qw(hat cap)), '7 1, 3 1', 'each counts once');
+is(join(', ', map { stock_level($_) } qw(hat cap)), '7 1, 3 1', 'each counts once');
 
 # --- bad data
 
@@ -133,10 +125,10 @@ wait_until($node, q(SELECT count(*) = 1 FROM pg_stat_activity WHERE wait_event_t
 	AND query LIKE 'INSERT INTO order_lines%'), 'a line is half done');
 $consumer->crash;
 $session->query_safe('COMMIT');
-is(level('mug'), '3 0', 'nothing of it stays');
+is(stock_level('mug'), '3 0', 'nothing of it stays');
 $consumer = consumer();
 is($consumer->line('half-0'), 'half-0 reserved', 'the next consumer does it');
-is(level('mug'), '2 1', 'once');
+is(stock_level('mug'), '2 1', 'once');
 $consumer->stop;
 
 # --- one that crashes after its commit, with its offset not committed
@@ -144,11 +136,11 @@ $consumer->stop;
 $consumer = consumer(NODE_ARGUMENTS => [ '--require', "$FindBin::RealBin/../programs/never_commit.js" ]);
 publish(lines_of('done', mug => 1));
 is($consumer->line('not committed:'), 'not committed: order-lines', 'a line is done');
-is(level('mug'), '1 2', 'and committed');
+is(stock_level('mug'), '1 2', 'and committed');
 $consumer->crash;
 $consumer = consumer(TTL => '200 ms');
 is($consumer->line('done-0'), 'done-0 completed', 'it comes again, and is recognised');
-is(level('mug'), '1 2', 'it counts once');
+is(stock_level('mug'), '1 2', 'it counts once');
 is(sql("SELECT count(*) FROM outbox_log WHERE key = 'done'"), '1', 'and is announced once');
 
 # --- an order that nobody pays

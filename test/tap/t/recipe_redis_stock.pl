@@ -23,12 +23,6 @@ prepare_recipe($node, 'redis_stock.sql');
 sql("INSERT INTO customers VALUES ('ann')");
 
 # What is available and reserved of an item.
-sub level
-{
-	my ($sku) = @_;
-	return sql("SELECT available || ' ' || reserved FROM stock_level('$sku')");
-}
-
 # --- the old way
 
 sub reserve_in_redis
@@ -64,16 +58,16 @@ ok($import->wait_for_end, 'it is begun again');
 is(sql("SELECT count(*) || ' ' || count(DISTINCT sku) FROM stock_log WHERE change = 'receive'"), '3 3',
 	'each item was received once');
 import_redis()->wait_for_end;
-is(level('hat'), '90 10', 'what is left, what is reserved, and what has lapsed: once, however often it is run');
-is(level('cap'), '3 2', 'of the other item, too');
-is(level('scarf'), '0 0', 'one that is sold out is there');
+is(stock_level('hat'), '90 10', 'what is left, what is reserved, and what has lapsed: once, however often it is run');
+is(stock_level('cap'), '3 2', 'of the other item, too');
+is(stock_level('scarf'), '0 0', 'one that is sold out is there');
 is(sql("SELECT count(*) FROM stock_hold WHERE expires_at BETWEEN now() + interval '50 min' AND now() + interval '1 h'"),
 	'2', 'the order has as long as it had');
 
 $redis->command(qw(SET stock:hat -3));
 $import = import_redis();
 $import->wait_for_end;
-is(level('hat'), '90 10', 'a counter that has drifted below zero is not carried over');
+is(stock_level('hat'), '90 10', 'a counter that has drifted below zero is not carried over');
 
 # --- the same answers
 
@@ -108,10 +102,10 @@ is(request('book', 'new-2', 'scarf', 1), 'not-enough 0', 'a product that is sold
 is(sql('SELECT count(*) FROM bookings'), '1', 'what was refused is not booked');
 
 is(request('cancel', 'new-1'), 'done', 'a cancel');
-is(level('cap'), '3 2', 'gives back');
+is(stock_level('cap'), '3 2', 'gives back');
 is(request('cancel', 'new-1'), 'already_cancelled', 'once');
 is(request('undo', 'new-1'), 'done', 'its undo');
-is(level('cap'), '1 4', 'takes again');
+is(stock_level('cap'), '1 4', 'takes again');
 is(request('undo', 'new-1'), 'already_reserved', 'once');
 is(request('cancel', 'new-1'), 'done', 'cancelled again');
 is(request('book', 'new-3', 'cap', 3), 'enough', 'somebody else takes what was given back');
@@ -119,7 +113,7 @@ is(request('undo', 'new-1'), 'not-enough 0', 'now the undo is refused, and told 
 is(sql("SELECT state FROM bookings WHERE order_name = 'new-1'"), 'cancelled', 'and the booking stays cancelled');
 
 is(request('finalise', 'old-1'), 'done', 'an order of the old system is finalised');
-is(level('hat'), '90 0', 'which lowers what is reserved, alone');
+is(stock_level('hat'), '90 0', 'which lowers what is reserved, alone');
 is(request('finalise', 'old-1'), 'already_confirmed', 'once');
 
 is(sql(q(SELECT string_agg(concat_ws(' ', change, quantity, reservation, actor), ', ' ORDER BY id)
@@ -131,7 +125,7 @@ is(sql("SELECT bool_and(at BETWEEN now() - interval '1 h' AND now()) FROM stock_
 # --- a transaction that rolls back after it has reserved
 
 is(request('book', 'ghost', 'hat', 20, 'nobody'), 'rolled back (23503)', 'a booking fails at its commit');
-is(level('hat'), '90 0', 'its stock is back, and nobody had to give it back');
+is(stock_level('hat'), '90 0', 'its stock is back, and nobody had to give it back');
 is(request('book', 'all', 'hat', 90), 'enough', 'to the last piece');
 is(request('cancel', 'all'), 'done', 'which are given back');
 

@@ -54,14 +54,6 @@ sub straggler
 	return $session;
 }
 
-sub finish
-{
-	my ($session, $how) = @_;
-	$session->query_safe($how);
-	$session->quit;
-	return;
-}
-
 # Makes the relay begin a pass, which gets as far as something locked by
 # somebody else.  Nobody has to connect before it goes on: the pass would take
 # so long that the timer for the next is near.

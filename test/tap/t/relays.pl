@@ -24,13 +24,6 @@ sub wait_for_shares
 	return ok($node->poll_query_until('postgres', $shares, $expected), $what);
 }
 
-sub set_relays
-{
-	sql("ALTER SYSTEM SET idempotency.relays = $_[0]");
-	sql('SELECT pg_reload_conf()');
-	return;
-}
-
 sub enqueue
 {
 	my ($topic, $from, $to) = @_;
@@ -72,12 +65,12 @@ sql("SELECT outbox_unsubscribe('deaths')");
 
 # --- their number changes
 
-set_relays(1);
+alter_system('idempotency.relays', 1);
 subscribe($node, $receiver, '/hold/held', topics => "'{held}'", partitions => 4);
 wait_for_shares('1 4', 'one relay serves all');
 sql(q(SELECT count(outbox_enqueue('held', jsonb_build_object('key', n, 'n', 1))) FROM generate_series(1, 20) n));
 $receiver->wait_for('held', requests => 20);
-set_relays(3);
+alter_system('idempotency.relays', 3);
 $node->poll_query_until('postgres',
 	"SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'idempotency relay'", '3');
 wait_for_shares('1 4', 'a relay keeps what it has requests out for') for 1 .. 3;
@@ -93,7 +86,7 @@ subscribe($node, $receiver, '/hold/leaving', topics => "'{leaving}'", partitions
 wait_for_shares('3 7', 'three relays serve two subscriptions');
 sql(q(SELECT count(outbox_enqueue('leaving', jsonb_build_object('key', n, 'n', 1))) FROM generate_series(1, 18) n));
 $receiver->wait_for('leaving', requests => 18);
-set_relays(2);
+alter_system('idempotency.relays', 2);
 wait_for_shares('3 7', 'a relay that is one too many finishes first') for 1 .. 3;
 $receiver->release('leaving');
 wait_for_shares('2 7', 'a relay less: its share goes to the others');

@@ -99,8 +99,7 @@ for (@effects)
 {
 	my ($name, $value, $before, $after) = @$_;
 	ok($before->(), "before $name is changed");
-	sql("ALTER SYSTEM SET idempotency.$name = $value");
-	sql('SELECT pg_reload_conf()');
+	alter_system("idempotency.$name", $value);
 	ok($after->(), "after $name was changed");
 }
 

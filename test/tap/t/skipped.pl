@@ -44,14 +44,6 @@ sub add_to
 	return;
 }
 
-sub finish
-{
-	my ($session, $how) = @_;
-	$session->query_safe($how);
-	$session->quit;
-	return;
-}
-
 # --- a transaction that was passed
 
 my $topic = topic('passed');

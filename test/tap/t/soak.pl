@@ -80,13 +80,11 @@ subscribe_to_all('picky', "retry_schedule => '{0 s,20 ms,20 ms}'");
 
 # --- who is killed, and what else happens
 
+# True if the server was there.
 sub set
 {
 	my ($name, $value) = @_;
-	return defined eval {
-		sql("ALTER SYSTEM SET idempotency.$name = $value");
-		sql('SELECT pg_reload_conf()');
-	};
+	return defined eval { alter_system("idempotency.$name", $value); 1 };
 }
 
 sub killings_of_types

@@ -34,14 +34,6 @@ sub of_worker
 	return qr/idempotency $kind of database "$db"/;
 }
 
-sub set
-{
-	my ($setting, $value) = @_;
-	sql("ALTER SYSTEM SET $setting = '$value'");
-	sql('SELECT pg_reload_conf()');
-	return;
-}
-
 # --- they come and go
 
 wait_for_workers($node);
@@ -52,9 +44,9 @@ ok($node->wait_for_log(qr/FATAL:  terminating background worker.*\n.*CONTEXT:  $
 	'one that is ended says who it was');
 wait_until($node, 'SELECT true', 'the server goes on');
 is(lines(qr/LOG:  ${\of_worker('relay', 'postgres')} has started/), 2, 'and the next one that it is there');
-set('idempotency.relays', 2);
+alter_system('idempotency.relays', 2);
 $node->poll_query_until('postgres', q(SELECT count(*) = 2 FROM pg_stat_activity WHERE backend_type = 'idempotency relay'));
-set('idempotency.relays', 1);
+alter_system('idempotency.relays', 1);
 ok($node->wait_for_log(qr/LOG:  ${\of_worker('relay', 'postgres')} ends because it is one more than idempotency.relays/),
 	'one that leaves by itself says why');
 
