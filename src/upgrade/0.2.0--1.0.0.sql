@@ -65,6 +65,9 @@ $$;
 /* ---- rings ---- */
 
 DROP FUNCTION idempotency_ring_truncate(regclass, text, text);
+DROP FUNCTION idempotency_is_quiet(xid8);
+ALTER FUNCTION idem_carry(integer, smallint) RENAME TO idem_migrate;
+ALTER VIEW stock_books RENAME TO stock_ledger;
 
 /* ---- claims ---- */
 
@@ -93,6 +96,8 @@ BEGIN
 				ADD CONSTRAINT idem_key_times_check CHECK (expires_at < 'infinity'
 					AND pg_catalog.isfinite(lease_until) IS NOT FALSE)
 			$alter$, slot);
+		EXECUTE pg_catalog.format('COMMENT ON TABLE idem_key_%s IS %L', slot,
+			'A segment of keys. Written by the functions idem_* alone; see the view idem_key.');
 	END LOOP;
 END
 $$;
