@@ -121,10 +121,11 @@ SET search_path = pg_catalog, pg_temp
 SET lock_timeout = '100ms'
 AS $$
 DECLARE
-	horizon xid8 := @extschema@.idempotency_horizon(ring);
+	horizon xid8;
 	unused  smallint;
 	emptied bigint;
 BEGIN
+	horizon := @extschema@.idempotency_horizon(ring);	-- which may wait for a lock, too
 	EXECUTE format('SELECT slot FROM %s WHERE state = %L AND quiet_xid <= $1 ORDER BY segment LIMIT 1', ring, 'retired')
 		INTO unused USING horizon;
 	IF unused IS NULL THEN
