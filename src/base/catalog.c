@@ -1,7 +1,9 @@
 /*
  * catalog.c
- *		Finds our own relations by OID, in whatever schema they are, and never
- *		through search_path.
+ *		Finds our own relations and types by OID, and never through search_path.
+ *
+ * Tables, sequences and internal functions are in the schema
+ * idempotency_internal; types are in the schema that the extension is in.
  *
  * What was found is kept for the session and dropped by any invalidation that
  * may concern it: DROP EXTENSION, a restore, a renamed schema.  Our relations
@@ -13,6 +15,7 @@
 #include "access/genam.h"
 #include "access/htup_details.h"
 #include "access/table.h"
+#include "catalog/namespace.h"
 #include "catalog/pg_enum.h"
 #include "catalog/pg_extension.h"
 #include "catalog/pg_proc.h"
@@ -215,8 +218,8 @@ catalog_load_claim(Catalog *catalog)
 		[IDEM_MISMATCH] = "mismatch",
 	};
 
-	catalog->idem_token_seq = catalog_relation(catalog->schema, "idem_token_seq");
-	catalog_load_ring(&catalog->rings[RING_KEYS], catalog->schema,
+	catalog->idem_token_seq = catalog_relation(catalog->internal, "idem_token_seq");
+	catalog_load_ring(&catalog->rings[RING_KEYS], catalog->internal,
 					  "idem_ring", "idem_key");
 	catalog_load_enum(catalog->schema, "idem_outcome", outcomes, IDEM_OUTCOMES,
 					  catalog->idem_outcome);
@@ -226,9 +229,9 @@ catalog_load_claim(Catalog *catalog)
 static void
 catalog_load_outbox(Catalog *catalog)
 {
-	catalog_load_ring(&catalog->rings[RING_LOG], catalog->schema,
+	catalog_load_ring(&catalog->rings[RING_LOG], catalog->internal,
 					  "outbox_ring", "outbox_log");
-	catalog->outbox_position_seq = catalog_relation(catalog->schema,
+	catalog->outbox_position_seq = catalog_relation(catalog->internal,
 													"outbox_position_seq");
 }
 
@@ -273,22 +276,22 @@ catalog_load_stock_functions(Catalog *catalog)
 	static const Oid announce[] = {TEXTOID, TEXTOID, TEXTARRAYOID, INT8ARRAYOID};
 	static const Oid available[] = {TEXTOID, INT8OID};
 
-	catalog->stock_announce = catalog_function(catalog->schema, "stock_announce",
+	catalog->stock_announce = catalog_function(catalog->internal, "stock_announce",
 											   announce, lengthof(announce));
 	catalog->stock_announce_available =
-		catalog_function(catalog->schema, "stock_announce_available",
+		catalog_function(catalog->internal, "stock_announce_available",
 						 available, lengthof(available));
 }
 
 static void
 catalog_load_stock(Catalog *catalog)
 {
-	catalog->stock_log = catalog_relation(catalog->schema, "stock_log");
-	catalog->stock_log_id_seq = catalog_relation(catalog->schema,
+	catalog->stock_log = catalog_relation(catalog->internal, "stock_log");
+	catalog->stock_log_id_seq = catalog_relation(catalog->internal,
 												 "stock_log_id_seq");
-	catalog->stock_hold = catalog_relation(catalog->schema, "stock_hold");
-	catalog->stock_item = catalog_relation(catalog->schema, "stock_item");
-	catalog_load_ring(&catalog->rings[RING_HISTORY], catalog->schema,
+	catalog->stock_hold = catalog_relation(catalog->internal, "stock_hold");
+	catalog->stock_item = catalog_relation(catalog->internal, "stock_item");
+	catalog_load_ring(&catalog->rings[RING_HISTORY], catalog->internal,
 					  "stock_ring", "stock_history");
 	catalog_load_stock_enums(catalog);
 	catalog->stock_reservation = catalog_type(catalog->schema, "stock_reservation");
@@ -297,23 +300,11 @@ catalog_load_stock(Catalog *catalog)
 	catalog_load_stock_functions(catalog);
 }
 
-/*
- * Where nobody can repair what their absence has done, all is taken for right:
- * the SQL objects are of version 0.2.0, whose upgrade ends with the repair.
- */
 static void
 catalog_load_triggers(Catalog *catalog)
 {
 	const Oid	guarded[] = {catalog->stock_log, catalog->stock_item};
-	oidvector  *none = buildoidvector(NULL, 0);
-	bool		repairable = SearchSysCacheExists3(PROCNAMEARGSNSP,
-												   CStringGetDatum("idempotency_repair"),
-												   PointerGetDatum(none),
-												   ObjectIdGetDatum(catalog->schema));
 
-	pfree(none);
-	if (!repairable)
-		return;
 	for (int i = 0; i < CATALOG_RING_SIZE; i++)
 		catalog_load_trigger(&catalog->key_triggers,
 							 catalog->rings[RING_KEYS].tables[i],
@@ -330,14 +321,16 @@ catalog_load_triggers(Catalog *catalog)
 static void
 catalog_load(Catalog *catalog, Oid extension)
 {
-	char	   *name;
-
 	catalog_load_extension(catalog, extension);
-	name = get_namespace_name(catalog->schema);
-	if (name == NULL)
+	if (!OidIsValid(catalog->schema))
 		elog(ERROR, "extension idempotency is being dropped");
-	strlcpy(catalog->schema_name, quote_identifier(name),
-			sizeof(catalog->schema_name));
+	catalog->internal = get_namespace_oid(CATALOG_INTERNAL_SCHEMA, true);
+	if (!OidIsValid(catalog->internal))
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("schema \"%s\" of extension idempotency is missing",
+						CATALOG_INTERNAL_SCHEMA),
+				 errhint("If the extension is older than version 1.0.0 in this database, run ALTER EXTENSION idempotency UPDATE.")));
 	catalog_load_claim(catalog);
 	catalog_load_outbox(catalog);
 	catalog_load_stock(catalog);

@@ -51,6 +51,9 @@ typedef enum StockChange
 	STOCK_CHANGES
 } StockChange;
 
+/* The schema of what is not for users. */
+#define CATALOG_INTERNAL_SCHEMA "idempotency_internal"
+
 /* The tables of a ring (ring.h), and the one that says which of them are live. */
 #define CATALOG_RING_SIZE 3
 
@@ -82,9 +85,9 @@ typedef struct CatalogTriggers
 typedef struct Catalog
 {
 	Oid			extension;
-	Oid			schema;
+	Oid			schema;			/* of what is public */
+	Oid			internal;		/* the schema of the rest */
 	Oid			owner;			/* of the extension */
-	char		schema_name[NAMEDATALEN * 2 + 3];	/* quoted if need be */
 	Oid			idem_token_seq;
 	CatalogRing rings[RINGS];
 	Oid			idem_outcome[IDEM_OUTCOMES];

@@ -1,13 +1,22 @@
-/* base: what all modules use.  First part of the install script. */
+/*
+ * base: what all modules use.  First part of the install script.
+ *
+ * What is not for users is in a schema of its own: tables, sequences and the
+ * functions whose comments begin with "Internal".
+ */
 
-CREATE FUNCTION idempotency_require_preload(what text)
+CREATE SCHEMA idempotency_internal;
+COMMENT ON SCHEMA idempotency_internal IS
+	'Internals of extension idempotency, which nobody else may rely on.';
+
+CREATE FUNCTION idempotency_internal.idempotency_require_preload(what text)
 RETURNS void
 LANGUAGE C STABLE STRICT PARALLEL UNSAFE
 AS 'MODULE_PATHNAME';
-COMMENT ON FUNCTION idempotency_require_preload(text) IS
+COMMENT ON FUNCTION idempotency_internal.idempotency_require_preload(text) IS
 	'Internal: raises an error unless the library is preloaded.';
 
-CREATE FUNCTION idempotency_refuse_trigger(function text)
+CREATE FUNCTION idempotency_internal.idempotency_refuse_trigger(function text)
 RETURNS void
 LANGUAGE plpgsql STABLE PARALLEL SAFE
 SET search_path = pg_catalog, pg_temp
@@ -17,7 +26,7 @@ BEGIN
 		USING ERRCODE = 'trigger_protocol_violated';
 END
 $$;
-COMMENT ON FUNCTION idempotency_refuse_trigger(text) IS
+COMMENT ON FUNCTION idempotency_internal.idempotency_refuse_trigger(text) IS
 	'Internal: the error of a trigger function that is called as another trigger than it is.';
 
 /*
@@ -26,28 +35,28 @@ COMMENT ON FUNCTION idempotency_refuse_trigger(text) IS
  * up until the next time.
  */
 
-CREATE FUNCTION idempotency_ring_changed(ring regclass)
+CREATE FUNCTION idempotency_internal.idempotency_ring_changed(ring regclass)
 RETURNS void
 LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME';
-COMMENT ON FUNCTION idempotency_ring_changed(regclass) IS
+COMMENT ON FUNCTION idempotency_internal.idempotency_ring_changed(regclass) IS
 	'Internal: makes every session read the map of a ring again once this transaction has committed.';
 
-CREATE FUNCTION idempotency_next_xid()
+CREATE FUNCTION idempotency_internal.idempotency_next_xid()
 RETURNS xid8
 LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME';
-COMMENT ON FUNCTION idempotency_next_xid() IS
+COMMENT ON FUNCTION idempotency_internal.idempotency_next_xid() IS
 	'Internal: later than every transaction that has written so far.';
 
-CREATE FUNCTION idempotency_horizon(ring regclass)
+CREATE FUNCTION idempotency_internal.idempotency_horizon(ring regclass)
 RETURNS xid8
 LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME';
-COMMENT ON FUNCTION idempotency_horizon(regclass) IS
+COMMENT ON FUNCTION idempotency_internal.idempotency_horizon(regclass) IS
 	'Internal: all transactions before this one have ended for every snapshot in this database, those of prepared transactions and replication slots included.';
 
-CREATE FUNCTION idempotency_ring_switch(ring regclass)
+CREATE FUNCTION idempotency_internal.idempotency_ring_switch(ring regclass)
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp
@@ -68,18 +77,18 @@ BEGIN
 		RETURN false;
 	END IF;
 	PERFORM pg_current_xact_id();
-	quiet := @extschema@.idempotency_next_xid();
+	quiet := idempotency_internal.idempotency_next_xid();
 	EXECUTE format('UPDATE %s SET state = %L, closed_at = clock_timestamp(), quiet_xid = $1
 		WHERE state = %L', ring, 'old', 'current') USING quiet;
 	EXECUTE format('UPDATE %s SET state = %L, opened_at = clock_timestamp(),
 		segment = (SELECT max(segment) + 1 FROM %1$s) WHERE slot = $1', ring, 'current') USING next;
-	PERFORM @extschema@.idempotency_ring_changed(ring);
+	PERFORM idempotency_internal.idempotency_ring_changed(ring);
 	RETURN true;
 EXCEPTION WHEN lock_not_available THEN
 	RETURN false;
 END
 $$;
-COMMENT ON FUNCTION idempotency_ring_switch(regclass) IS
+COMMENT ON FUNCTION idempotency_internal.idempotency_ring_switch(regclass) IS
 	'Internal: opens an empty table of a ring as the current one; false: there is none, or the ring is busy.';
 
 /*
@@ -87,7 +96,7 @@ COMMENT ON FUNCTION idempotency_ring_switch(regclass) IS
  * shows no transaction before it as open shows the table retired, and all that
  * was moved out of it before.
  */
-CREATE FUNCTION idempotency_ring_retire(ring regclass, unused bigint)
+CREATE FUNCTION idempotency_internal.idempotency_ring_retire(ring regclass, unused bigint)
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp
@@ -99,22 +108,22 @@ BEGIN
 	EXECUTE format('LOCK TABLE %s IN SHARE ROW EXCLUSIVE MODE', ring);
 	PERFORM pg_current_xact_id();
 	EXECUTE format('UPDATE %s SET state = %L, quiet_xid = $1 WHERE segment = $2 AND state = %L', ring, 'retired', 'old')
-		USING @extschema@.idempotency_next_xid(), unused;
+		USING idempotency_internal.idempotency_next_xid(), unused;
 	GET DIAGNOSTICS retired = ROW_COUNT;
-	PERFORM @extschema@.idempotency_ring_changed(ring);
+	PERFORM idempotency_internal.idempotency_ring_changed(ring);
 	RETURN retired > 0;
 EXCEPTION WHEN lock_not_available THEN
 	RETURN false;
 END
 $$;
-COMMENT ON FUNCTION idempotency_ring_retire(regclass, bigint) IS
+COMMENT ON FUNCTION idempotency_internal.idempotency_ring_retire(regclass, bigint) IS
 	'Internal: takes an old segment of a ring out of use; false: it is not there any more, or the ring is busy.';
 
 /*
  * A snapshot from before a table was retired may show rows there that it shows
  * nowhere else, so the table is truncated when there is no such snapshot left.
  */
-CREATE FUNCTION idempotency_ring_truncate(ring regclass, tables text)
+CREATE FUNCTION idempotency_internal.idempotency_ring_truncate(ring regclass, tables text)
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp
@@ -125,27 +134,27 @@ DECLARE
 	unused  smallint;
 	emptied bigint;
 BEGIN
-	horizon := @extschema@.idempotency_horizon(ring);	-- which may wait for a lock, too
+	horizon := idempotency_internal.idempotency_horizon(ring);	-- which may wait for a lock, too
 	EXECUTE format('SELECT slot FROM %s WHERE state = %L AND quiet_xid <= $1 ORDER BY segment LIMIT 1', ring, 'retired')
 		INTO unused USING horizon;
 	IF unused IS NULL THEN
 		RETURN false;
 	END IF;
-	EXECUTE format('LOCK TABLE @extschema@.%I IN ACCESS EXCLUSIVE MODE NOWAIT', tables || '_' || unused);
+	EXECUTE format('LOCK TABLE idempotency_internal.%I IN ACCESS EXCLUSIVE MODE NOWAIT', tables || '_' || unused);
 	-- Another session may have emptied it, and put it to use again.
 	EXECUTE format('UPDATE %s SET state = %L, segment = NULL, opened_at = NULL, closed_at = NULL,
 		quiet_xid = NULL, rest_until = NULL WHERE slot = $1 AND state = %L AND quiet_xid <= $2', ring, 'empty', 'retired')
 		USING unused, horizon;
 	GET DIAGNOSTICS emptied = ROW_COUNT;
 	IF emptied > 0 THEN
-		EXECUTE format('TRUNCATE @extschema@.%I', tables || '_' || unused);
+		EXECUTE format('TRUNCATE idempotency_internal.%I', tables || '_' || unused);
 	END IF;
 	RETURN emptied > 0;
 EXCEPTION WHEN lock_not_available THEN
 	RETURN false;
 END
 $$;
-COMMENT ON FUNCTION idempotency_ring_truncate(regclass, text) IS
+COMMENT ON FUNCTION idempotency_internal.idempotency_ring_truncate(regclass, text) IS
 	'Internal: truncates a retired table of a ring; false: there is none, a snapshot is older than its retirement, or it is locked.';
 
 /*
@@ -153,16 +162,16 @@ COMMENT ON FUNCTION idempotency_ring_truncate(regclass, text) IS
  * transaction as open (claim/key.c), so it must still be found. The horizon is the
  * same for all tables of the database, so this serves all rings.
  */
-CREATE FUNCTION idempotency_is_quiet(segment_xid xid8)
+CREATE FUNCTION idempotency_internal.idempotency_is_quiet(segment_xid xid8)
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-	RETURN @extschema@.idempotency_horizon('@extschema@.idem_ring'::regclass) >= segment_xid;
+	RETURN idempotency_internal.idempotency_horizon('idempotency_internal.idem_ring'::regclass) >= segment_xid;
 END
 $$;
-COMMENT ON FUNCTION idempotency_is_quiet(xid8) IS
+COMMENT ON FUNCTION idempotency_internal.idempotency_is_quiet(xid8) IS
 	'Internal: whether all transactions before this one have ended, for every snapshot in this database too.';
 
 /*
@@ -170,7 +179,7 @@ COMMENT ON FUNCTION idempotency_is_quiet(xid8) IS
  * (base/trigger.c): what idem_repair and stock_repair have in common.
  */
 
-CREATE FUNCTION idempotency_triggers(tables regclass[])
+CREATE FUNCTION idempotency_internal.idempotency_triggers(tables regclass[])
 RETURNS TABLE ("table" regclass, name text)
 LANGUAGE sql STABLE PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
@@ -181,32 +190,32 @@ AS $$
 		w(prefix, name) ON starts_with(c.relname, w.prefix)
 	WHERE c.oid = ANY (tables::oid[])
 $$;
-COMMENT ON FUNCTION idempotency_triggers(regclass[]) IS
+COMMENT ON FUNCTION idempotency_internal.idempotency_triggers(regclass[]) IS
 	'Internal: the triggers that our tables have to have.';
 
-CREATE FUNCTION idempotency_trigger_state(tables regclass[])
+CREATE FUNCTION idempotency_internal.idempotency_trigger_state(tables regclass[])
 RETURNS "char"
 LANGUAGE sql VOLATILE PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
 AS $$
 	SELECT CASE WHEN bool_and(t.tgenabled IS NOT DISTINCT FROM 'A') THEN 'A'
 		WHEN bool_or(coalesce(t.tgenabled, 'D') = 'D') THEN 'D' ELSE 'O' END::"char"
-	FROM @extschema@.idempotency_triggers(tables) w
+	FROM idempotency_internal.idempotency_triggers(tables) w
 	LEFT JOIN pg_trigger t ON t.tgrelid = w.table AND t.tgname = w.name
 $$;
-COMMENT ON FUNCTION idempotency_trigger_state(regclass[]) IS
+COMMENT ON FUNCTION idempotency_internal.idempotency_trigger_state(regclass[]) IS
 	'Internal: how our triggers on tables are: A as they were made, D some are disabled or missing, O otherwise.';
 
 /*
  * The sweeper leaves alone what is still disabled.
  */
-CREATE FUNCTION idempotency_may_repair(tables regclass[], by_hand boolean)
+CREATE FUNCTION idempotency_internal.idempotency_may_repair(tables regclass[], by_hand boolean)
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-	state CONSTANT "char" := @extschema@.idempotency_trigger_state(tables);
+	state CONSTANT "char" := idempotency_internal.idempotency_trigger_state(tables);
 BEGIN
 	IF state = 'A' OR (state = 'D' AND NOT by_hand) THEN
 		RETURN false;
@@ -217,10 +226,10 @@ BEGIN
 	RETURN true;
 END
 $$;
-COMMENT ON FUNCTION idempotency_may_repair(regclass[], boolean) IS
+COMMENT ON FUNCTION idempotency_internal.idempotency_may_repair(regclass[], boolean) IS
 	'Internal: whether the triggers of tables were disabled, and it is time to repair what that has done.';
 
-CREATE FUNCTION idempotency_enable_triggers(tables regclass[])
+CREATE FUNCTION idempotency_internal.idempotency_enable_triggers(tables regclass[])
 RETURNS void
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE COST 10000
 SET search_path = pg_catalog, pg_temp
@@ -228,22 +237,22 @@ AS $$
 DECLARE
 	wanted record;
 BEGIN
-	FOR wanted IN SELECT w.* FROM @extschema@.idempotency_triggers(tables) w ORDER BY w.table, w.name LOOP
+	FOR wanted IN SELECT w.* FROM idempotency_internal.idempotency_triggers(tables) w ORDER BY w.table, w.name LOOP
 		IF NOT EXISTS (SELECT FROM pg_trigger t WHERE t.tgrelid = wanted.table AND t.tgname = wanted.name) THEN
 			EXECUTE format(CASE wanted.name
 				WHEN 'idem_key_redirect' THEN 'CREATE TRIGGER idem_key_redirect BEFORE INSERT ON %s
-					FOR EACH ROW EXECUTE FUNCTION @extschema@.idem_key_redirect()'
+					FOR EACH ROW EXECUTE FUNCTION idempotency_internal.idem_key_redirect()'
 				WHEN 'stock_guard' THEN 'CREATE TRIGGER stock_guard BEFORE INSERT OR UPDATE OR DELETE ON %s
-					FOR EACH ROW EXECUTE FUNCTION @extschema@.stock_guard()'
+					FOR EACH ROW EXECUTE FUNCTION idempotency_internal.stock_guard()'
 				WHEN 'stock_guard_truncate' THEN 'CREATE TRIGGER stock_guard_truncate BEFORE TRUNCATE ON %s
-					FOR EACH STATEMENT EXECUTE FUNCTION @extschema@.stock_guard()'
+					FOR EACH STATEMENT EXECUTE FUNCTION idempotency_internal.stock_guard()'
 				END, wanted.table);
 		END IF;
 		EXECUTE format('ALTER TABLE %s ENABLE ALWAYS TRIGGER %I', wanted.table, wanted.name);
 	END LOOP;
 END
 $$;
-COMMENT ON FUNCTION idempotency_enable_triggers(regclass[]) IS
+COMMENT ON FUNCTION idempotency_internal.idempotency_enable_triggers(regclass[]) IS
 	'Internal: makes our triggers on tables fire always, and anew those that are missing.';
 
 /*
@@ -252,7 +261,7 @@ COMMENT ON FUNCTION idempotency_enable_triggers(regclass[]) IS
  * the value in that moment, base/sequence.c passes over what it has handed out.
  * A value that leaves no numbers after it was written by hand, and is left out.
  */
-CREATE FUNCTION idempotency_raise_sequences()
+CREATE FUNCTION idempotency_internal.idempotency_raise_sequences()
 RETURNS void
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE COST 10000
 SET search_path = pg_catalog, pg_temp
@@ -262,30 +271,30 @@ DECLARE
 	used bigint;
 BEGIN
 	SELECT max(token) INTO used FROM (
-		SELECT token FROM @extschema@.idem_key_0
-		UNION ALL SELECT token FROM @extschema@.idem_key_1
-		UNION ALL SELECT token FROM @extschema@.idem_key_2) k WHERE token < most;
-	PERFORM setval('@extschema@.idem_token_seq', used)
-	FROM @extschema@.idem_token_seq WHERE (last_value, is_called) < (used, true);
+		SELECT token FROM idempotency_internal.idem_key_0
+		UNION ALL SELECT token FROM idempotency_internal.idem_key_1
+		UNION ALL SELECT token FROM idempotency_internal.idem_key_2) k WHERE token < most;
+	PERFORM setval('idempotency_internal.idem_token_seq', used)
+	FROM idempotency_internal.idem_token_seq WHERE (last_value, is_called) < (used, true);
 
 	SELECT max(position) INTO used FROM (
 		SELECT position FROM @extschema@.outbox_log
-		UNION ALL SELECT position FROM @extschema@.outbox_delivery
-		UNION ALL SELECT position FROM @extschema@.outbox_lane
-		UNION ALL SELECT last_position FROM @extschema@.outbox_ring) e WHERE position < most;
-	PERFORM setval('@extschema@.outbox_position_seq', used)
-	FROM @extschema@.outbox_position_seq WHERE (last_value, is_called) < (used, true);
+		UNION ALL SELECT position FROM idempotency_internal.outbox_delivery
+		UNION ALL SELECT position FROM idempotency_internal.outbox_lane
+		UNION ALL SELECT last_position FROM idempotency_internal.outbox_ring) e WHERE position < most;
+	PERFORM setval('idempotency_internal.outbox_position_seq', used)
+	FROM idempotency_internal.outbox_position_seq WHERE (last_value, is_called) < (used, true);
 
-	SELECT max(id) INTO used FROM @extschema@.outbox_subscription WHERE id < most;
-	PERFORM setval('@extschema@.outbox_subscription_id_seq', used)
-	FROM @extschema@.outbox_subscription_id_seq WHERE (last_value, is_called) < (used, true);
+	SELECT max(id) INTO used FROM idempotency_internal.outbox_subscription WHERE id < most;
+	PERFORM setval('idempotency_internal.outbox_subscription_id_seq', used)
+	FROM idempotency_internal.outbox_subscription_id_seq WHERE (last_value, is_called) < (used, true);
 
 	SELECT max(id) INTO used FROM @extschema@.stock_history WHERE id < most;
-	PERFORM setval('@extschema@.stock_log_id_seq', used)
-	FROM @extschema@.stock_log_id_seq WHERE (last_value, is_called) < (used, true);
+	PERFORM setval('idempotency_internal.stock_log_id_seq', used)
+	FROM idempotency_internal.stock_log_id_seq WHERE (last_value, is_called) < (used, true);
 END
 $$;
-COMMENT ON FUNCTION idempotency_raise_sequences() IS
+COMMENT ON FUNCTION idempotency_internal.idempotency_raise_sequences() IS
 	'Internal: sets sequences that are behind the numbers in our tables.';
 
 /*
@@ -300,11 +309,11 @@ AS $$
 DECLARE
 	until CONSTANT timestamptz := clock_timestamp() + interval '1 min';
 BEGIN
-	PERFORM @extschema@.idempotency_raise_sequences();
+	PERFORM idempotency_internal.idempotency_raise_sequences();
 	WHILE clock_timestamp() < until LOOP
 		BEGIN
-			PERFORM @extschema@.stock_repair(true);
-			PERFORM @extschema@.idem_repair(true);
+			PERFORM idempotency_internal.stock_repair(true);
+			PERFORM idempotency_internal.idem_repair(true);
 			RETURN;
 		EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
 			PERFORM pg_sleep(0.1);

@@ -4,7 +4,7 @@
  * variants; EXECUTE is the gate, and no privilege on tables is needed.
  */
 
-CREATE FUNCTION idempotency_grant_names(role regrole, functions text[], views text[] DEFAULT '{}')
+CREATE FUNCTION idempotency_internal.idempotency_grant_names(role regrole, functions text[], views text[] DEFAULT '{}')
 RETURNS void
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE COST 10000
 SET search_path = pg_catalog, pg_temp
@@ -50,7 +50,7 @@ BEGIN
 	END LOOP;
 END
 $$;
-COMMENT ON FUNCTION idempotency_grant_names(regrole, text[], text[]) IS
+COMMENT ON FUNCTION idempotency_internal.idempotency_grant_names(regrole, text[], text[]) IS
 	'Internal: grants a role the use of functions and views of the extension, and of its schema.';
 
 CREATE FUNCTION idempotency_grant(role regrole)
@@ -59,7 +59,7 @@ LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE COST 10000
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-	PERFORM @extschema@.idempotency_grant_names(role,
+	PERFORM idempotency_internal.idempotency_grant_names(role,
 		'{idem_claim, idem_claim_many, idem_complete, idem_fail, idem_renew,
 			outbox_enqueue,
 			stock_lines, stock_reserve, stock_confirm, stock_cancel, stock_extend,
@@ -75,7 +75,7 @@ LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE COST 10000
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-	PERFORM @extschema@.idempotency_grant_names(role,
+	PERFORM idempotency_internal.idempotency_grant_names(role,
 		'{idem_forget, idem_counters, idem_sample,
 			outbox_subscribe, outbox_unsubscribe, outbox_alter, outbox_pause, outbox_resume,
 			outbox_redrive, outbox_discard, outbox_replay, outbox_rotate_secret, outbox_adopt,
@@ -112,8 +112,9 @@ $$;
  * barrier would keep a join with it from the index.
  */
 GRANT SELECT ON idem_stats, outbox_dead, outbox_subscriptions, stock_levels TO pg_monitor;
-GRANT EXECUTE ON FUNCTION idem_counters(), idem_sample(smallint, integer),
-	outbox_flights(), outbox_troubles(), outbox_rate(double precision, timestamptz, bigint) TO pg_monitor;
+GRANT EXECUTE ON FUNCTION idempotency_internal.idem_counters(), idempotency_internal.idem_sample(smallint, integer),
+	idempotency_internal.outbox_flights(), idempotency_internal.outbox_troubles(),
+	idempotency_internal.outbox_rate(double precision, timestamptz, bigint) TO pg_monitor;
 GRANT USAGE ON SCHEMA @extschema@ TO pg_monitor;
 
 /*
@@ -147,9 +148,9 @@ BEGIN
 END
 $$;
 
-CREATE FUNCTION idempotency_announce()
+CREATE FUNCTION idempotency_internal.idempotency_announce()
 RETURNS void
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME';
-SELECT idempotency_announce();
-DROP FUNCTION idempotency_announce();
+SELECT idempotency_internal.idempotency_announce();
+DROP FUNCTION idempotency_internal.idempotency_announce();

@@ -11,47 +11,18 @@
 #include "executor/spi.h"
 #include "utils/array.h"
 
-#include "base/catalog.h"
 #include "base/query.h"
 
-#define SCHEMA_MARK "@extschema@"
-
-static char *
-query_with_schema(const char *sql, const char *schema)
-{
-	StringInfoData buffer;
-	const char *mark;
-
-	initStringInfo(&buffer);
-	while ((mark = strstr(sql, SCHEMA_MARK)) != NULL)
-	{
-		appendBinaryStringInfo(&buffer, sql, mark - sql);
-		appendStringInfoString(&buffer, schema);
-		sql = mark + strlen(SCHEMA_MARK);
-	}
-	appendStringInfoString(&buffer, sql);
-	return buffer.data;
-}
-
-/*
- * Plans the query, anew if the extension has moved to another schema.
- */
 static void
 query_prepare(SavedQuery *query)
 {
-	const Catalog *catalog = catalog_get();
 	int			nargs = 0;
 
-	if (query->plan != NULL && strcmp(query->schema, catalog->schema_name) == 0)
-		return;
 	if (query->plan != NULL)
-		SPI_freeplan(query->plan);
-	query->plan = NULL;
-	strlcpy(query->schema, catalog->schema_name, sizeof(query->schema));
+		return;
 	while (nargs < QUERY_ARGS_MAX && OidIsValid(query->types[nargs]))
 		nargs++;
-	query->plan = SPI_prepare(query_with_schema(query->sql, query->schema),
-							  nargs, query->types);
+	query->plan = SPI_prepare(query->sql, nargs, query->types);
 	if (query->plan == NULL || SPI_keepplan(query->plan) != 0)
 		elog(ERROR, "could not prepare \"%s\": %s", query->sql,
 			 SPI_result_code_string(SPI_result));

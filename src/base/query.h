@@ -10,15 +10,14 @@
 #define QUERY_ARGS_MAX 12
 
 /*
- * A query that is planned once per session.  In its text @extschema@ stands
- * for the extension's schema.  Initialize the first two fields only.
+ * A query that is planned once per session.  It names objects of the schema
+ * idempotency_internal only.  Initialize the first two fields only.
  */
 typedef struct SavedQuery
 {
 	const char *sql;
 	Oid			types[QUERY_ARGS_MAX];	/* up to the first InvalidOid */
 	SPIPlanPtr	plan;
-	char		schema[NAMEDATALEN * 2 + 3];
 } SavedQuery;
 
 /*

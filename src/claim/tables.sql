@@ -18,8 +18,8 @@ COMMENT ON TYPE idem_answer IS
  * DROP EXTENSION locks relations in the order of their creation, and our code
  * in the same: the sequence, the ring, the keys.
  */
-CREATE SEQUENCE idem_token_seq AS bigint;
-COMMENT ON SEQUENCE idem_token_seq IS
+CREATE SEQUENCE idempotency_internal.idem_token_seq AS bigint;
+COMMENT ON SEQUENCE idempotency_internal.idem_token_seq IS
 	'Fencing tokens of idem_claim, each larger than the ones before.';
 
 /*
@@ -27,7 +27,7 @@ COMMENT ON SEQUENCE idem_token_seq IS
  * restored database begins with a new ring, and idem_key_redirect puts the
  * rows where they belong there.
  */
-CREATE TABLE idem_ring (
+CREATE TABLE idempotency_internal.idem_ring (
 	slot       smallint PRIMARY KEY CHECK (slot BETWEEN 0 AND 2),
 	state      text NOT NULL CHECK (state IN ('current', 'old', 'retired', 'empty')),
 	segment bigint UNIQUE,
@@ -41,9 +41,9 @@ CREATE TABLE idem_ring (
 	CONSTRAINT idem_ring_times_check CHECK (pg_catalog.isfinite(opened_at) IS NOT FALSE
 		AND pg_catalog.isfinite(closed_at) IS NOT FALSE AND pg_catalog.isfinite(rest_until) IS NOT FALSE)
 );
-COMMENT ON TABLE idem_ring IS
+COMMENT ON TABLE idempotency_internal.idem_ring IS
 	'The segments of keys: current takes new keys, old ones are looked into, retired ones wait to be truncated. Once every transaction before quiet_xid has ended, nobody writes into an old one any more.';
-INSERT INTO idem_ring (slot, state, segment, opened_at)
+INSERT INTO idempotency_internal.idem_ring (slot, state, segment, opened_at)
 VALUES (0, 'current', 1, pg_catalog.clock_timestamp()), (1, 'empty', NULL, NULL), (2, 'empty', NULL, NULL);
 
 /*
@@ -53,7 +53,7 @@ VALUES (0, 'current', 1, pg_catalog.clock_timestamp()), (1, 'empty', NULL, NULL)
  * comparison; nothing is looked up by scope alone.  Vacuum has nothing to gain from rows that are only inserted:
  * they are never read by index alone, and are truncated before they are old.
  */
-CREATE TABLE idem_key_0 (
+CREATE TABLE idempotency_internal.idem_key_0 (
 	token       bigint NOT NULL,
 	expires_at  timestamptz NOT NULL,
 	attempt     integer NOT NULL,
@@ -69,36 +69,36 @@ CREATE TABLE idem_key_0 (
 	CONSTRAINT idem_key_times_check CHECK (expires_at < 'infinity'
 		AND pg_catalog.isfinite(lease_until) IS NOT FALSE)
 ) WITH (autovacuum_vacuum_insert_threshold = -1);
-CREATE TABLE idem_key_1 (LIKE idem_key_0 INCLUDING ALL) WITH (autovacuum_vacuum_insert_threshold = -1);
-CREATE TABLE idem_key_2 (LIKE idem_key_0 INCLUDING ALL) WITH (autovacuum_vacuum_insert_threshold = -1);
+CREATE TABLE idempotency_internal.idem_key_1 (LIKE idempotency_internal.idem_key_0 INCLUDING ALL) WITH (autovacuum_vacuum_insert_threshold = -1);
+CREATE TABLE idempotency_internal.idem_key_2 (LIKE idempotency_internal.idem_key_0 INCLUDING ALL) WITH (autovacuum_vacuum_insert_threshold = -1);
 
 CREATE VIEW idem_key AS
-	SELECT * FROM idem_key_0 WHERE expires_at OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()
+	SELECT * FROM idempotency_internal.idem_key_0 WHERE expires_at OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()
 	UNION ALL
-	SELECT * FROM idem_key_1 WHERE expires_at OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()
+	SELECT * FROM idempotency_internal.idem_key_1 WHERE expires_at OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()
 	UNION ALL
-	SELECT * FROM idem_key_2 WHERE expires_at OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp();
+	SELECT * FROM idempotency_internal.idem_key_2 WHERE expires_at OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp();
 COMMENT ON VIEW idem_key IS
 	'Keys that have been claimed and have not expired; request is a SHA-256.';
 
-CREATE FUNCTION idem_key_redirect()
+CREATE FUNCTION idempotency_internal.idem_key_redirect()
 RETURNS trigger
 LANGUAGE C
 AS 'MODULE_PATHNAME';
-COMMENT ON FUNCTION idem_key_redirect() IS
+COMMENT ON FUNCTION idempotency_internal.idem_key_redirect() IS
 	'Internal: a key that is inserted by hand, or restored, goes into the current segment.';
 
 DO $$
 BEGIN
 	FOR slot IN 0..2 LOOP
-		EXECUTE pg_catalog.format('COMMENT ON TABLE idem_key_%s IS %L', slot,
+		EXECUTE pg_catalog.format('COMMENT ON TABLE idempotency_internal.idem_key_%s IS %L', slot,
 			'A segment of keys. Written by the functions idem_* alone; see the view idem_key.');
-		EXECUTE pg_catalog.format('CREATE TRIGGER idem_key_redirect BEFORE INSERT ON idem_key_%s
-			FOR EACH ROW EXECUTE FUNCTION idem_key_redirect()', slot);
-		EXECUTE pg_catalog.format('ALTER TABLE idem_key_%s ENABLE ALWAYS TRIGGER idem_key_redirect', slot);
-		PERFORM pg_catalog.pg_extension_config_dump(pg_catalog.format('idem_key_%s', slot)::pg_catalog.regclass,
+		EXECUTE pg_catalog.format('CREATE TRIGGER idem_key_redirect BEFORE INSERT ON idempotency_internal.idem_key_%s
+			FOR EACH ROW EXECUTE FUNCTION idempotency_internal.idem_key_redirect()', slot);
+		EXECUTE pg_catalog.format('ALTER TABLE idempotency_internal.idem_key_%s ENABLE ALWAYS TRIGGER idem_key_redirect', slot);
+		PERFORM pg_catalog.pg_extension_config_dump(pg_catalog.format('idempotency_internal.idem_key_%s', slot)::pg_catalog.regclass,
 			'WHERE expires_at > clock_timestamp()');
 	END LOOP;
 END
 $$;
-SELECT pg_catalog.pg_extension_config_dump('idem_token_seq', '');
+SELECT pg_catalog.pg_extension_config_dump('idempotency_internal.idem_token_seq', '');

@@ -97,7 +97,8 @@ ddl_guard_schema_is_renamed(Oid schema)
 
 	return HeapTupleIsValid(row) && name != NULL &&
 		strcmp(name, NameStr(((Form_pg_namespace) GETSTRUCT(row))->nspname)) != 0 &&
-		catalog_schema() == schema;
+		(catalog_schema() == schema ||
+		 ddl_guard_is_member(NamespaceRelationId, schema));
 }
 
 static void

@@ -18,12 +18,17 @@
 #include "miscadmin.h"
 #include "utils/snapmgr.h"
 
+#include "base/catalog.h"
 #include "base/compat.h"
 #include "base/shared.h"
 #include "base/worker.h"
 
 PGDLLEXPORT void discovery_main(Datum arg);
 
+/*
+ * InvalidOid: the extension is not there, or is older than the library, and has
+ * to be updated before its workers can run.
+ */
 static Oid
 discovery_extension_owner(void)
 {
@@ -35,7 +40,9 @@ discovery_extension_owner(void)
 					" FROM pg_catalog.pg_extension e"
 					" JOIN pg_catalog.pg_authid r"
 					"  ON r.oid OPERATOR(pg_catalog.=) e.extowner"
-					" WHERE e.extname OPERATOR(pg_catalog.=) 'idempotency'",
+					" WHERE e.extname OPERATOR(pg_catalog.=) 'idempotency'"
+					" AND EXISTS (SELECT FROM pg_catalog.pg_namespace"
+					"  WHERE nspname OPERATOR(pg_catalog.=) '" CATALOG_INTERNAL_SCHEMA "')",
 					true, 1) != SPI_OK_SELECT)
 		elog(ERROR, "could not read pg_extension");
 	if (SPI_processed == 1)

@@ -13,7 +13,7 @@ AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION outbox_enqueue(text, jsonb, text, text, jsonb, timestamptz) IS
 	'Announces an event if and only if this transaction commits; returns its position in the log.';
 
-CREATE FUNCTION outbox_log_insert()
+CREATE FUNCTION idempotency_internal.outbox_log_insert()
 RETURNS trigger
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
@@ -21,7 +21,7 @@ AS $$
 BEGIN
 	IF (TG_WHEN, TG_LEVEL, TG_OP, TG_RELID)
 		IS DISTINCT FROM ('INSTEAD OF', 'ROW', 'INSERT', '@extschema@.outbox_log'::regclass) THEN
-		PERFORM @extschema@.idempotency_refuse_trigger('outbox_log_insert');
+		PERFORM idempotency_internal.idempotency_refuse_trigger('outbox_log_insert');
 	END IF;
 	NEW.position := @extschema@.outbox_enqueue(NEW.topic, NEW.payload, NEW.key,
 		NEW.type, NEW.headers, NEW.deliver_at);
@@ -30,41 +30,40 @@ BEGIN
 	RETURN NEW;
 END
 $$;
-COMMENT ON FUNCTION outbox_log_insert() IS
+COMMENT ON FUNCTION idempotency_internal.outbox_log_insert() IS
 	'Internal: an INSERT into outbox_log, or a COPY, enqueues an event; position, xid and time are not the caller''s to choose.';
 CREATE TRIGGER outbox_log_insert INSTEAD OF INSERT ON outbox_log
-	FOR EACH ROW EXECUTE FUNCTION outbox_log_insert();
+	FOR EACH ROW EXECUTE FUNCTION idempotency_internal.outbox_log_insert();
 
-CREATE FUNCTION outbox_wake()
+CREATE FUNCTION idempotency_internal.outbox_wake()
 RETURNS void
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME';
-COMMENT ON FUNCTION outbox_wake() IS
+COMMENT ON FUNCTION idempotency_internal.outbox_wake() IS
 	'Internal: the commit of this transaction wakes the relay.';
 
-CREATE FUNCTION outbox_check_headers(headers jsonb)
+CREATE FUNCTION idempotency_internal.outbox_check_headers(headers jsonb)
 RETURNS void
 LANGUAGE C IMMUTABLE PARALLEL SAFE
 AS 'MODULE_PATHNAME';
-COMMENT ON FUNCTION outbox_check_headers(jsonb) IS
+COMMENT ON FUNCTION idempotency_internal.outbox_check_headers(jsonb) IS
 	'Internal: raises an error unless these HTTP headers can be sent with an event.';
 
-CREATE FUNCTION outbox_start_position(
+CREATE FUNCTION idempotency_internal.outbox_start_position(
 	OUT "position" bigint, OUT stragglers xid8[], OUT straggler_froms bigint[])
 RETURNS record
 LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME';
-COMMENT ON FUNCTION outbox_start_position() IS
+COMMENT ON FUNCTION idempotency_internal.outbox_start_position() IS
 	'Internal: where a subscription that starts with the latest events begins to read.';
 
-CREATE FUNCTION outbox_retired_to()
+CREATE FUNCTION idempotency_internal.outbox_retired_to()
 RETURNS bigint
 LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME';
-COMMENT ON FUNCTION outbox_retired_to() IS
+COMMENT ON FUNCTION idempotency_internal.outbox_retired_to() IS
 	'Internal: no event up to this position can be read again; 0: all can.';
 
-/* Its cost has the relay look first whether an event is of the partition at all. */
 CREATE FUNCTION outbox_topic_matches(patterns text[], topic text)
 RETURNS boolean
 LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE COST 20
@@ -72,17 +71,25 @@ AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION outbox_topic_matches(text[], text) IS
 	'Does a topic match one of the patterns?  In a pattern * stands for any characters.';
 
-CREATE FUNCTION outbox_lane_number(key text, "position" bigint, partitions integer)
+/* Its cost has the relay look first whether an event is of the partition at all. */
+CREATE FUNCTION idempotency_internal.outbox_is_wanted(patterns text[], topic text)
+RETURNS boolean
+LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE COST 20
+AS 'MODULE_PATHNAME', 'outbox_topic_matches';
+COMMENT ON FUNCTION idempotency_internal.outbox_is_wanted(text[], text) IS
+	'Internal: outbox_topic_matches, for the relay.';
+
+CREATE FUNCTION idempotency_internal.outbox_lane_number(key text, "position" bigint, partitions integer)
 RETURNS integer
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 AS $$
 	SELECT (coalesce(pg_catalog.hashtextextended(key, 0), position)
 		OPERATOR(pg_catalog.&) 65535)::pg_catalog.int4 OPERATOR(pg_catalog.%) partitions
 $$;
-COMMENT ON FUNCTION outbox_lane_number(text, bigint, integer) IS
+COMMENT ON FUNCTION idempotency_internal.outbox_lane_number(text, bigint, integer) IS
 	'Internal: which of the partitions of a subscription an event belongs to; the same for all events of a key.';
 
-CREATE FUNCTION outbox_rate(rate double precision, since timestamptz, delivered bigint DEFAULT 0)
+CREATE FUNCTION idempotency_internal.outbox_rate(rate double precision, since timestamptz, delivered bigint DEFAULT 0)
 RETURNS double precision
 LANGUAGE sql VOLATILE PARALLEL SAFE
 SET search_path = pg_catalog, pg_temp
@@ -91,18 +98,18 @@ AS $$
 		WHEN rate < 0.01 OR clock_timestamp() - since > '1 min' THEN 0
 		ELSE rate * exp(- greatest(0, extract(epoch FROM clock_timestamp() - since)) / 10) END
 $$;
-COMMENT ON FUNCTION outbox_rate(double precision, timestamptz, bigint) IS
+COMMENT ON FUNCTION idempotency_internal.outbox_rate(double precision, timestamptz, bigint) IS
 	'Internal: events a second, averaged over the last ten seconds or so, now that so many more were delivered.';
 
-CREATE FUNCTION outbox_milliseconds(span interval)
+CREATE FUNCTION idempotency_internal.outbox_milliseconds(span interval)
 RETURNS bigint
 LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
 AS 'SELECT (pg_catalog.extract(''epoch'', span) OPERATOR(pg_catalog.*) 1000)::pg_catalog.int8';
-COMMENT ON FUNCTION outbox_milliseconds(interval) IS
+COMMENT ON FUNCTION idempotency_internal.outbox_milliseconds(interval) IS
 	'Internal: an interval in milliseconds.';
 
 /* Raises an error for the first argument of outbox_subscribe that is not acceptable. */
-CREATE FUNCTION outbox_check_subscription(
+CREATE FUNCTION idempotency_internal.outbox_check_subscription(
 	name text, topics text[], format text, max_in_flight integer,
 	timeout interval, retry_schedule interval[], start text, ordered boolean,
 	partitions integer)
@@ -121,12 +128,12 @@ DECLARE
 	wrong text := CASE
 		WHEN name = '' THEN 'name must not be empty'
 		WHEN octet_length(name) > 255 THEN 'name is too long'
-		WHEN NOT @extschema@.outbox_topics_valid(topics)
+		WHEN NOT idempotency_internal.outbox_topics_valid(topics)
 			THEN 'topics must be a one-dimensional array of 1 to 100 patterns, each of 1 to 255 bytes'
 		WHEN format NOT IN ('standard', 'cloudevents') THEN 'format must be standard or cloudevents'
 		WHEN max_in_flight NOT BETWEEN 1 AND 256 THEN 'max_in_flight must be from 1 to 256'
 		WHEN NOT timeout BETWEEN '1 ms' AND '1 h' THEN 'timeout must be from 1 ms to 1 h'
-		WHEN NOT @extschema@.outbox_schedule_valid(retry_schedule)
+		WHEN NOT idempotency_internal.outbox_schedule_valid(retry_schedule)
 			THEN 'retry_schedule must be a one-dimensional array of 1 to 100 waits, each from 0 to 366 days, and the first 0'
 		WHEN start NOT IN ('latest', 'earliest') THEN 'start must be latest or earliest'
 		WHEN partitions NOT BETWEEN 1 AND 64 THEN 'partitions must be from 1 to 64' END;
@@ -138,7 +145,7 @@ BEGIN
 	END IF;
 END
 $$;
-COMMENT ON FUNCTION outbox_check_subscription(text, text[], text, integer, interval, interval[], text, boolean, integer) IS
+COMMENT ON FUNCTION idempotency_internal.outbox_check_subscription(text, text[], text, integer, interval, interval[], text, boolean, integer) IS
 	'Internal: checks arguments of outbox_subscribe.';
 
 CREATE FUNCTION outbox_subscribe(
@@ -162,20 +169,20 @@ DECLARE
 	subscription_id bigint;
 	signing_secret  text := coalesce(secret, @extschema@.outbox_secret_generate());
 BEGIN
-	PERFORM @extschema@.idempotency_require_preload('the outbox'::text);
-	PERFORM @extschema@.outbox_check_subscription(name, topics, format,
+	PERFORM idempotency_internal.idempotency_require_preload('the outbox'::text);
+	PERFORM idempotency_internal.outbox_check_subscription(name, topics, format,
 		max_in_flight, timeout, retry_schedule, start, ordered, partitions);
-	PERFORM @extschema@.outbox_check_url(url);
-	PERFORM @extschema@.outbox_check_secret(signing_secret);
-	PERFORM @extschema@.outbox_check_headers(headers);
+	PERFORM idempotency_internal.outbox_check_url(url);
+	PERFORM idempotency_internal.outbox_check_secret(signing_secret);
+	PERFORM idempotency_internal.outbox_check_headers(headers);
 
 	-- Nobody else's home is here: then it is ours.
-	INSERT INTO @extschema@.outbox_home (identity, system_identifier, database, relation)
-	SELECT gen_random_uuid(), s.system_identifier, d.oid, '@extschema@.outbox_home'::regclass
+	INSERT INTO idempotency_internal.outbox_home (identity, system_identifier, database, relation)
+	SELECT gen_random_uuid(), s.system_identifier, d.oid, 'idempotency_internal.outbox_home'::regclass
 	FROM pg_control_system() s, pg_database d
-	WHERE d.datname = current_database() AND NOT EXISTS (SELECT FROM @extschema@.outbox_home)
+	WHERE d.datname = current_database() AND NOT EXISTS (SELECT FROM idempotency_internal.outbox_home)
 	ON CONFLICT DO NOTHING;
-	INSERT INTO @extschema@.outbox_subscription
+	INSERT INTO idempotency_internal.outbox_subscription
 		(name, url, topics, secret, headers, format, ordered,
 		 max_in_flight, timeout, retry_schedule, partitions)
 	VALUES (name, url, topics, signing_secret, headers, format, ordered,
@@ -188,22 +195,22 @@ BEGIN
 	END IF;
 
 	IF start = 'latest' THEN
-		INSERT INTO @extschema@.outbox_lane (subscription, lane, position, stragglers, straggler_froms)
+		INSERT INTO idempotency_internal.outbox_lane (subscription, lane, position, stragglers, straggler_froms)
 		SELECT subscription_id, lane, p.position, p.stragglers, p.straggler_froms
-		FROM @extschema@.outbox_start_position() p, generate_series(0, partitions - 1) lane;
+		FROM idempotency_internal.outbox_start_position() p, generate_series(0, partitions - 1) lane;
 	ELSE
-		LOCK TABLE @extschema@.outbox_lane IN ROW EXCLUSIVE MODE;  -- no segment is being retired
-		INSERT INTO @extschema@.outbox_lane (subscription, lane, position)
-		SELECT subscription_id, lane, @extschema@.outbox_retired_to() FROM generate_series(0, partitions - 1) lane;
+		LOCK TABLE idempotency_internal.outbox_lane IN ROW EXCLUSIVE MODE;  -- no segment is being retired
+		INSERT INTO idempotency_internal.outbox_lane (subscription, lane, position)
+		SELECT subscription_id, lane, idempotency_internal.outbox_retired_to() FROM generate_series(0, partitions - 1) lane;
 	END IF;
-	PERFORM @extschema@.outbox_wake();
+	PERFORM idempotency_internal.outbox_wake();
 	RETURN signing_secret;
 END
 $$;
 COMMENT ON FUNCTION outbox_subscribe(text, text, text[], text, jsonb, text, boolean, integer, interval, interval[], text, integer) IS
 	'Sends events of the topics to a URL from now on; returns the secret that signs them.';
 
-CREATE FUNCTION outbox_subscription_id(name text)
+CREATE FUNCTION idempotency_internal.outbox_subscription_id(name text)
 RETURNS bigint
 LANGUAGE plpgsql STABLE PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
@@ -214,7 +221,7 @@ BEGIN
 	IF name IS NULL THEN
 		RAISE EXCEPTION 'name must not be null' USING ERRCODE = '22004';
 	END IF;
-	SELECT s.id INTO found_id FROM @extschema@.outbox_subscription s
+	SELECT s.id INTO found_id FROM idempotency_internal.outbox_subscription s
 	WHERE s.name = outbox_subscription_id.name;
 	IF NOT FOUND THEN
 		RAISE EXCEPTION 'subscription "%" does not exist', name
@@ -223,7 +230,7 @@ BEGIN
 	RETURN found_id;
 END
 $$;
-COMMENT ON FUNCTION outbox_subscription_id(text) IS
+COMMENT ON FUNCTION idempotency_internal.outbox_subscription_id(text) IS
 	'Internal: finds a subscription by name, or raises an error.';
 
 CREATE FUNCTION outbox_alter(
@@ -240,13 +247,13 @@ LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-	altered @extschema@.outbox_subscription;
+	altered idempotency_internal.outbox_subscription;
 BEGIN
-	SELECT * INTO altered FROM @extschema@.outbox_subscription s
-	WHERE s.id = @extschema@.outbox_subscription_id(outbox_alter.name) FOR NO KEY UPDATE;
+	SELECT * INTO altered FROM idempotency_internal.outbox_subscription s
+	WHERE s.id = idempotency_internal.outbox_subscription_id(outbox_alter.name) FOR NO KEY UPDATE;
 	IF headers IS NOT NULL THEN
 		altered.headers := headers;
-	ELSIF altered.headers <> '{}' AND NOT @extschema@.outbox_same_origin(altered.url, url) THEN
+	ELSIF altered.headers <> '{}' AND NOT idempotency_internal.outbox_same_origin(altered.url, url) THEN
 		-- They may be credentials, which a receiver elsewhere is not to learn.
 		altered.headers := NULL;
 		RAISE NOTICE 'the headers of subscription "%" are dropped', name
@@ -259,17 +266,17 @@ BEGIN
 	altered.max_in_flight := coalesce(max_in_flight, altered.max_in_flight);
 	altered.timeout := coalesce(timeout, altered.timeout);
 	altered.retry_schedule := coalesce(retry_schedule, altered.retry_schedule);
-	PERFORM @extschema@.outbox_check_subscription(altered.name, altered.topics, altered.format,
+	PERFORM idempotency_internal.outbox_check_subscription(altered.name, altered.topics, altered.format,
 		altered.max_in_flight, altered.timeout, altered.retry_schedule, 'latest'::text, altered.ordered,
 		altered.partitions);
-	PERFORM @extschema@.outbox_check_url(altered.url);
-	PERFORM @extschema@.outbox_check_headers(altered.headers);
-	UPDATE @extschema@.outbox_subscription s
+	PERFORM idempotency_internal.outbox_check_url(altered.url);
+	PERFORM idempotency_internal.outbox_check_headers(altered.headers);
+	UPDATE idempotency_internal.outbox_subscription s
 	SET url = altered.url, topics = altered.topics, headers = altered.headers, format = altered.format,
 		max_in_flight = altered.max_in_flight, timeout = altered.timeout,
 		retry_schedule = altered.retry_schedule, version = s.version + 1
 	WHERE s.id = altered.id;
-	PERFORM @extschema@.outbox_wake();
+	PERFORM idempotency_internal.outbox_wake();
 END
 $$;
 COMMENT ON FUNCTION outbox_alter(text, text, text[], jsonb, text, integer, interval, interval[]) IS
@@ -281,9 +288,9 @@ LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-	DELETE FROM @extschema@.outbox_subscription
-	WHERE id = @extschema@.outbox_subscription_id(outbox_unsubscribe.name);
-	PERFORM @extschema@.outbox_wake();
+	DELETE FROM idempotency_internal.outbox_subscription
+	WHERE id = idempotency_internal.outbox_subscription_id(outbox_unsubscribe.name);
+	PERFORM idempotency_internal.outbox_wake();
 END
 $$;
 COMMENT ON FUNCTION outbox_unsubscribe(text) IS
@@ -295,10 +302,10 @@ LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-	UPDATE @extschema@.outbox_subscription s
+	UPDATE idempotency_internal.outbox_subscription s
 	SET state = 'paused', reason = outbox_pause.reason
-	WHERE id = @extschema@.outbox_subscription_id(outbox_pause.name);
-	PERFORM @extschema@.outbox_wake();
+	WHERE id = idempotency_internal.outbox_subscription_id(outbox_pause.name);
+	PERFORM idempotency_internal.outbox_wake();
 END
 $$;
 COMMENT ON FUNCTION outbox_pause(text, text) IS
@@ -310,16 +317,16 @@ LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-	UPDATE @extschema@.outbox_subscription s
+	UPDATE idempotency_internal.outbox_subscription s
 	SET state = 'active', reason = NULL, version = version + 1
-	WHERE id = @extschema@.outbox_subscription_id(outbox_resume.name);
-	PERFORM @extschema@.outbox_wake();
+	WHERE id = idempotency_internal.outbox_subscription_id(outbox_resume.name);
+	PERFORM idempotency_internal.outbox_wake();
 END
 $$;
 COMMENT ON FUNCTION outbox_resume(text) IS
 	'Goes on with a subscription that was paused, or disabled by an answer of 410; one that is stuck is tried at once.';
 
-CREATE FUNCTION outbox_check_ids(ids bigint[])
+CREATE FUNCTION idempotency_internal.outbox_check_ids(ids bigint[])
 RETURNS void
 LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
 SET search_path = pg_catalog, pg_temp
@@ -332,25 +339,25 @@ BEGIN
 	END IF;
 END
 $$;
-COMMENT ON FUNCTION outbox_check_ids(bigint[]) IS
+COMMENT ON FUNCTION idempotency_internal.outbox_check_ids(bigint[]) IS
 	'Internal: raises an error unless this is a list of positions.';
 
 /*
  * A dead letter can be one that no constraint has kept out of the log.
  */
-CREATE FUNCTION outbox_is_sendable(event outbox_delivery)
+CREATE FUNCTION idempotency_internal.outbox_is_sendable(event idempotency_internal.outbox_delivery)
 RETURNS boolean
 LANGUAGE plpgsql STABLE PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
 	RETURN isfinite(event.created_at)
-		AND @extschema@.outbox_check_event(event.topic, 'null', event.key, event.type, event.headers, NULL);
+		AND idempotency_internal.outbox_check_event(event.topic, 'null', event.key, event.type, event.headers, NULL);
 EXCEPTION WHEN OTHERS THEN
 	RETURN false;
 END
 $$;
-COMMENT ON FUNCTION outbox_is_sendable(outbox_delivery) IS
+COMMENT ON FUNCTION idempotency_internal.outbox_is_sendable(idempotency_internal.outbox_delivery) IS
 	'Internal: could an event be delivered?';
 
 CREATE FUNCTION outbox_redrive(name text, ids bigint[] DEFAULT NULL)
@@ -359,24 +366,24 @@ LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-	subscription_id bigint := @extschema@.outbox_subscription_id(name);
+	subscription_id bigint := idempotency_internal.outbox_subscription_id(name);
 	redriven        bigint;
 BEGIN
-	PERFORM @extschema@.outbox_check_ids(ids);
-	PERFORM FROM @extschema@.outbox_lane
+	PERFORM idempotency_internal.outbox_check_ids(ids);
+	PERFORM FROM idempotency_internal.outbox_lane
 	WHERE subscription = subscription_id FOR UPDATE;  -- the relay is not settling
 
 	-- Of the events of a key one waits, and the others are parked behind it.
 	WITH chosen AS (
 		SELECT d.position, s.ordered AND d.key IS NOT NULL AS in_order,
 			row_number() OVER (PARTITION BY d.key ORDER BY d.position) > 1
-			OR EXISTS (SELECT FROM @extschema@.outbox_delivery b
+			OR EXISTS (SELECT FROM idempotency_internal.outbox_delivery b
 				WHERE b.subscription = s.id AND b.key = d.key AND b.blocks_key) AS behind
-		FROM @extschema@.outbox_delivery d
-		JOIN @extschema@.outbox_subscription s ON s.id = d.subscription
+		FROM idempotency_internal.outbox_delivery d
+		JOIN idempotency_internal.outbox_subscription s ON s.id = d.subscription
 		WHERE s.id = subscription_id AND d.state = 'dead'
-			AND (ids IS NULL OR d.position = ANY (ids)) AND @extschema@.outbox_is_sendable(d))
-	UPDATE @extschema@.outbox_delivery d
+			AND (ids IS NULL OR d.position = ANY (ids)) AND idempotency_internal.outbox_is_sendable(d))
+	UPDATE idempotency_internal.outbox_delivery d
 	SET state = CASE WHEN c.in_order AND c.behind THEN 'parked' ELSE 'waiting' END,
 		blocks_key = c.in_order,
 		attempts = 0,
@@ -384,7 +391,7 @@ BEGIN
 	FROM chosen c
 	WHERE d.subscription = subscription_id AND d.position = c.position;
 	GET DIAGNOSTICS redriven = ROW_COUNT;
-	PERFORM @extschema@.outbox_wake();
+	PERFORM idempotency_internal.outbox_wake();
 	RETURN redriven;
 END
 $$;
@@ -399,9 +406,9 @@ AS $$
 DECLARE
 	discarded bigint;
 BEGIN
-	PERFORM @extschema@.outbox_check_ids(ids);
-	DELETE FROM @extschema@.outbox_delivery d
-	WHERE d.subscription = @extschema@.outbox_subscription_id(outbox_discard.name)
+	PERFORM idempotency_internal.outbox_check_ids(ids);
+	DELETE FROM idempotency_internal.outbox_delivery d
+	WHERE d.subscription = idempotency_internal.outbox_subscription_id(outbox_discard.name)
 		AND d.state = 'dead' AND (ids IS NULL OR d.position = ANY (ids));
 	GET DIAGNOSTICS discarded = ROW_COUNT;
 	RETURN discarded;
@@ -419,7 +426,7 @@ LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-	subscription_id bigint := @extschema@.outbox_subscription_id(name);
+	subscription_id bigint := idempotency_internal.outbox_subscription_id(name);
 	retired_to      bigint;
 	first           bigint;
 BEGIN
@@ -427,23 +434,23 @@ BEGIN
 		RAISE EXCEPTION 'one of from_position and since must be given'
 			USING ERRCODE = '22023';
 	END IF;
-	PERFORM FROM @extschema@.outbox_lane
+	PERFORM FROM idempotency_internal.outbox_lane
 	WHERE subscription = subscription_id FOR UPDATE;  -- the relay is not settling
-	LOCK TABLE @extschema@.outbox_lane IN ROW EXCLUSIVE MODE;  -- no segment is being retired
-	retired_to := @extschema@.outbox_retired_to();
+	LOCK TABLE idempotency_internal.outbox_lane IN ROW EXCLUSIVE MODE;  -- no segment is being retired
+	retired_to := idempotency_internal.outbox_retired_to();
 	SELECT e.position INTO first FROM @extschema@.outbox_log e
 	WHERE e.position >= coalesce(from_position, 0) AND e.position > retired_to
 		AND e.created_at >= coalesce(since, '-infinity')
 	ORDER BY e.position LIMIT 1;
-	UPDATE @extschema@.outbox_lane SET position = first - 1
+	UPDATE idempotency_internal.outbox_lane SET position = first - 1
 	WHERE subscription = subscription_id AND position >= first;
 	IF NOT FOUND THEN
 		RETURN NULL;
 	END IF;
 	-- What is read again is not dead any more.
-	DELETE FROM @extschema@.outbox_delivery
+	DELETE FROM idempotency_internal.outbox_delivery
 	WHERE subscription = subscription_id AND state = 'dead' AND position >= first;
-	PERFORM @extschema@.outbox_wake();
+	PERFORM idempotency_internal.outbox_wake();
 	RETURN first;
 END
 $$;
@@ -459,7 +466,7 @@ LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-	subscription_id bigint := @extschema@.outbox_subscription_id(name);
+	subscription_id bigint := idempotency_internal.outbox_subscription_id(name);
 	new_secret      text := coalesce(secret, @extschema@.outbox_secret_generate());
 BEGIN
 	IF overlap IS NULL THEN
@@ -467,12 +474,12 @@ BEGIN
 	ELSIF NOT overlap BETWEEN '0' AND '366 days' THEN
 		RAISE EXCEPTION 'overlap must be from 0 to 366 days' USING ERRCODE = '22023';
 	END IF;
-	PERFORM @extschema@.outbox_check_secret(new_secret);
-	UPDATE @extschema@.outbox_subscription s
+	PERFORM idempotency_internal.outbox_check_secret(new_secret);
+	UPDATE idempotency_internal.outbox_subscription s
 	SET old_secret = s.secret, old_until = clock_timestamp() + overlap, secret = new_secret,
 		version = s.version + 1
 	WHERE id = subscription_id;
-	PERFORM @extschema@.outbox_wake();
+	PERFORM idempotency_internal.outbox_wake();
 	RETURN new_secret;
 END
 $$;
@@ -490,39 +497,39 @@ BEGIN
 	IF keep_identity IS NULL THEN
 		RAISE EXCEPTION 'keep_identity must not be null' USING ERRCODE = '22004';
 	END IF;
-	SELECT h.identity INTO adopted FROM @extschema@.outbox_home h, pg_control_system() s
+	SELECT h.identity INTO adopted FROM idempotency_internal.outbox_home h, pg_control_system() s
 	ORDER BY h.system_identifier = s.system_identifier, h.created_at LIMIT 1;
-	DELETE FROM @extschema@.outbox_home;
-	INSERT INTO @extschema@.outbox_home (identity, system_identifier, database, relation)
+	DELETE FROM idempotency_internal.outbox_home;
+	INSERT INTO idempotency_internal.outbox_home (identity, system_identifier, database, relation)
 	SELECT coalesce(CASE WHEN keep_identity THEN adopted END, gen_random_uuid()),
-		s.system_identifier, d.oid, '@extschema@.outbox_home'::regclass
+		s.system_identifier, d.oid, 'idempotency_internal.outbox_home'::regclass
 	FROM pg_control_system() s, pg_database d
 	WHERE d.datname = current_database()
 	ON CONFLICT DO NOTHING;
-	PERFORM @extschema@.outbox_wake();
+	PERFORM idempotency_internal.outbox_wake();
 END
 $$;
 COMMENT ON FUNCTION outbox_adopt(boolean) IS
 	'Makes this database, a restored copy, the home of the outbox: it sends from now on, under a new identity unless the one of the original is to be kept.';
 
-CREATE FUNCTION outbox_flights(OUT subscription bigint, OUT in_flight integer)
+CREATE FUNCTION idempotency_internal.outbox_flights(OUT subscription bigint, OUT in_flight integer)
 RETURNS SETOF record
 LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME';
-COMMENT ON FUNCTION outbox_flights() IS
+COMMENT ON FUNCTION idempotency_internal.outbox_flights() IS
 	'Internal: requests that are out, for each lane that a relay serves.';
 
-CREATE FUNCTION outbox_troubles(OUT subscription bigint, OUT trouble text)
+CREATE FUNCTION idempotency_internal.outbox_troubles(OUT subscription bigint, OUT trouble text)
 RETURNS SETOF record
 LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME';
-COMMENT ON FUNCTION outbox_troubles() IS
+COMMENT ON FUNCTION idempotency_internal.outbox_troubles() IS
 	'Internal: what keeps a relay from serving a subscription, or some of its partitions.';
 
 CREATE VIEW outbox_dead WITH (security_barrier) AS
 SELECT s.name AS subscription, d.position, d.topic, d.key, d.type,
 	d.attempts, d.last_at, d.last_status, d.last_error, d.created_at
-FROM outbox_delivery d JOIN outbox_subscription s ON s.id = d.subscription
+FROM idempotency_internal.outbox_delivery d JOIN idempotency_internal.outbox_subscription s ON s.id = d.subscription
 WHERE d.state = 'dead';
 COMMENT ON VIEW outbox_dead IS
 	'Events that were given up: every attempt of the schedule failed.  outbox_redrive sends them again.';
@@ -530,7 +537,7 @@ COMMENT ON VIEW outbox_dead IS
 CREATE VIEW outbox_attempts WITH (security_barrier) AS
 SELECT s.name AS subscription, a.position, a.attempt, a.at,
 	a.duration_ms::double precision * interval '1 ms' AS duration, a.status, a.error, a.answer
-FROM outbox_attempt a JOIN outbox_subscription s ON s.id = a.subscription;
+FROM idempotency_internal.outbox_attempt a JOIN idempotency_internal.outbox_subscription s ON s.id = a.subscription;
 COMMENT ON VIEW outbox_attempts IS
 	'Failed attempts at events that are not delivered yet, or dead.  For the owner only: answers may quote payloads.';
 
@@ -548,31 +555,31 @@ SELECT s.name,
 	coalesce(w.in_flight, 0) AS in_flight, d.waiting, d.parked, d.dead, l.lost, l.delivered,
 	round(l.rate::numeric, 1) AS rate, s.failing_since,
 	f.last_at AS last_failed_at, f.last_status, f.last_error
-FROM outbox_subscription s
+FROM idempotency_internal.outbox_subscription s
 CROSS JOIN LATERAL (
 	SELECT min(position) AS position, max(lost) AS lost, sum(delivered)::bigint AS delivered,
-		sum(outbox_rate(rate, moved_at)) AS rate
-	FROM outbox_lane WHERE subscription = s.id) l
+		sum(idempotency_internal.outbox_rate(rate, moved_at)) AS rate
+	FROM idempotency_internal.outbox_lane WHERE subscription = s.id) l
 CROSS JOIN (SELECT CASE WHEN is_called THEN last_value ELSE 0 END AS last_value
-	FROM outbox_position_seq) q
+	FROM idempotency_internal.outbox_position_seq) q
 CROSS JOIN (SELECT coalesce(bool_and(h.relation = h.tableoid AND h.system_identifier = s.system_identifier
 		AND h.database = (SELECT oid FROM pg_database WHERE datname = current_database())), false) AS at_home
-	FROM outbox_home h, pg_control_system() s) h
+	FROM idempotency_internal.outbox_home h, pg_control_system() s) h
 CROSS JOIN LATERAL (
 	SELECT count(*) FILTER (WHERE state = 'waiting') AS waiting,
 		count(*) FILTER (WHERE state = 'parked') AS parked,
 		count(*) FILTER (WHERE state = 'dead') AS dead
-	FROM outbox_delivery WHERE subscription = s.id) d
+	FROM idempotency_internal.outbox_delivery WHERE subscription = s.id) d
 LEFT JOIN LATERAL (
 	SELECT created_at FROM outbox_log WHERE position > l.position
 	ORDER BY position LIMIT 1) e ON true
 LEFT JOIN LATERAL (
-	SELECT last_at, last_status, last_error FROM outbox_delivery
+	SELECT last_at, last_status, last_error FROM idempotency_internal.outbox_delivery
 	WHERE subscription = s.id AND last_at IS NOT NULL
 	ORDER BY last_at DESC LIMIT 1) f ON true
 LEFT JOIN (SELECT subscription, sum(in_flight)::integer AS in_flight
-	FROM outbox_flights() GROUP BY subscription) w ON w.subscription = s.id
+	FROM idempotency_internal.outbox_flights() GROUP BY subscription) w ON w.subscription = s.id
 LEFT JOIN (SELECT subscription, min(trouble) AS trouble
-	FROM outbox_troubles() GROUP BY subscription) t ON t.subscription = s.id;
+	FROM idempotency_internal.outbox_troubles() GROUP BY subscription) t ON t.subscription = s.id;
 COMMENT ON VIEW outbox_subscriptions IS
 	'Each subscription: its state, how far behind it is, and what could not be delivered to it.';

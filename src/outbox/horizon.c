@@ -30,7 +30,7 @@ static uint64 durable_begun;
 
 static SavedQuery read_max_position = {
 	.sql = "SELECT CASE WHEN is_called THEN last_value ELSE 0 END"
-	" FROM @extschema@.outbox_position_seq"
+	" FROM idempotency_internal.outbox_position_seq"
 };
 
 /*

@@ -55,14 +55,14 @@
 #define NEW_EVENT_COLUMNS EVENT_COLUMNS \
 	" coalesce(e.deliver_at > clock_timestamp(), false)," \
 	" s.ordered AND e.key IS NOT NULL," \
-	" s.ordered AND EXISTS (SELECT FROM @extschema@.outbox_delivery d" \
+	" s.ordered AND EXISTS (SELECT FROM idempotency_internal.outbox_delivery d" \
 	"  WHERE d.subscription = s.id AND d.key = e.key AND d.blocks_key)," \
-	" 0 FROM @extschema@.outbox_subscription s, @extschema@.outbox_log e"
+	" 0 FROM idempotency_internal.outbox_subscription s, idempotency_internal.outbox_event e"
 
 #define NEW_EVENT_FILTER \
-	" AND @extschema@.outbox_topic_matches(s.topics, e.topic)" \
+	" AND idempotency_internal.outbox_is_wanted(s.topics, e.topic)" \
 	" AND (s.partitions = 1 OR $2 =" \
-	"  @extschema@.outbox_lane_number(e.key, e.position, s.partitions))" \
+	"  idempotency_internal.outbox_lane_number(e.key, e.position, s.partitions))" \
 	" ORDER BY e.position"
 
 static SavedQuery read_stragglers = {
@@ -83,7 +83,7 @@ static SavedQuery read_range = {
 
 #define EXCEPTION_COLUMNS EVENT_COLUMNS \
 	" false, e.blocks_key, false, e.attempts" \
-	" FROM @extschema@.outbox_delivery e, @extschema@.outbox_subscription s" \
+	" FROM idempotency_internal.outbox_delivery e, idempotency_internal.outbox_subscription s" \
 	" WHERE e.subscription = $1 AND e.lane = $2 AND s.id = $1" \
 	" AND e.state = 'waiting'"
 
@@ -96,7 +96,7 @@ static SavedQuery read_due = {
 
 static SavedQuery read_longest_waiting = {
 	.sql = EXCEPTION_COLUMNS
-	" AND e.position = (SELECT d.position FROM @extschema@.outbox_delivery d"
+	" AND e.position = (SELECT d.position FROM idempotency_internal.outbox_delivery d"
 	"  WHERE d.subscription = $1 AND d.lane = $2 AND d.state = 'waiting'"
 	"  AND (d.last_at IS NOT NULL OR d.due_at <= clock_timestamp())"
 	"  ORDER BY d.last_at NULLS FIRST, d.position LIMIT 1)",
@@ -104,7 +104,7 @@ static SavedQuery read_longest_waiting = {
 };
 
 static SavedQuery next_due_at = {
-	.sql = "SELECT due_at FROM @extschema@.outbox_delivery"
+	.sql = "SELECT due_at FROM idempotency_internal.outbox_delivery"
 	" WHERE subscription = $1 AND lane = $2 AND state = 'waiting'"
 	" AND position <> ALL ($3) ORDER BY due_at LIMIT 1",
 	.types = {INT8OID, INT4OID, INT8ARRAYOID}

@@ -26,7 +26,7 @@
  * that is dead because one of its values is not valid gets one that can be stored.
  */
 static SavedQuery insert_delivery = {
-	.sql = "INSERT INTO @extschema@.outbox_delivery"
+	.sql = "INSERT INTO idempotency_internal.outbox_delivery"
 	" (subscription, lane, position, state, blocks_key, attempts, due_at, last_at,"
 	"  last_status, last_error, created_at, topic, key, type, payload, headers)"
 	" SELECT $1, $2, e.position, $4, $5, $6,"
@@ -35,13 +35,13 @@ static SavedQuery insert_delivery = {
 	"  CASE WHEN $9 IS NOT NULL THEN clock_timestamp() END,"
 	"  $8, $9, CASE WHEN isfinite(e.created_at) THEN e.created_at ELSE clock_timestamp() END,"
 	"  coalesce(e.topic, ''), e.key, e.type, coalesce(e.payload, 'null'), e.headers"
-	" FROM @extschema@.outbox_log e WHERE e.position = $3"
+	" FROM idempotency_internal.outbox_event e WHERE e.position = $3"
 	" ON CONFLICT DO NOTHING",
 	.types = {INT8OID, INT4OID, INT8OID, TEXTOID, BOOLOID, INT4OID, INT8OID, INT4OID, TEXTOID}
 };
 
 static SavedQuery insert_attempt = {
-	.sql = "INSERT INTO @extschema@.outbox_attempt"
+	.sql = "INSERT INTO idempotency_internal.outbox_attempt"
 	" (subscription, position, attempt, at, duration_ms, status, error, answer)"
 	" VALUES ($1, $2, $3, clock_timestamp(), $4, $5, $6, $7)",
 	.types = {INT8OID, INT8OID, INT4OID, INT4OID, INT4OID, TEXTOID, TEXTOID}
@@ -49,41 +49,41 @@ static SavedQuery insert_attempt = {
 
 /* What an INSERT, UPDATE or SELECT below would lock. */
 static SavedQuery lock_tables = {
-	.sql = "LOCK TABLE @extschema@.outbox_subscription, @extschema@.outbox_lane,"
-	" @extschema@.outbox_delivery, @extschema@.outbox_attempt IN ROW EXCLUSIVE MODE"
+	.sql = "LOCK TABLE idempotency_internal.outbox_subscription, idempotency_internal.outbox_lane,"
+	" idempotency_internal.outbox_delivery, idempotency_internal.outbox_attempt IN ROW EXCLUSIVE MODE"
 };
 
 static SavedQuery lock_log = {
-	.sql = "LOCK TABLE @extschema@.outbox_log IN ACCESS SHARE MODE"
+	.sql = "LOCK TABLE idempotency_internal.outbox_event IN ACCESS SHARE MODE"
 };
 
 static SavedQuery lock_lane = {
-	.sql = "SELECT l.position FROM @extschema@.outbox_subscription s"
-	" JOIN @extschema@.outbox_lane l ON l.subscription = s.id"
+	.sql = "SELECT l.position FROM idempotency_internal.outbox_subscription s"
+	" JOIN idempotency_internal.outbox_lane l ON l.subscription = s.id"
 	" WHERE s.id = $1 AND l.lane = $2"
 	" FOR KEY SHARE OF s SKIP LOCKED FOR NO KEY UPDATE OF l SKIP LOCKED",
 	.types = {INT8OID, INT4OID}
 };
 
 static SavedQuery find_subscription = {
-	.sql = "SELECT FROM @extschema@.outbox_subscription WHERE id = $1",
+	.sql = "SELECT FROM idempotency_internal.outbox_subscription WHERE id = $1",
 	.types = {INT8OID}
 };
 
 static SavedQuery find_blocker = {
-	.sql = "SELECT FROM @extschema@.outbox_delivery"
+	.sql = "SELECT FROM idempotency_internal.outbox_delivery"
 	" WHERE subscription = $1 AND key = $2 AND blocks_key LIMIT 1",
 	.types = {INT8OID, TEXTOID}
 };
 
 static SavedQuery delete_delivery = {
-	.sql = "DELETE FROM @extschema@.outbox_delivery"
+	.sql = "DELETE FROM idempotency_internal.outbox_delivery"
 	" WHERE subscription = $1 AND position = $2",
 	.types = {INT8OID, INT8OID}
 };
 
 static SavedQuery update_delivery = {
-	.sql = "UPDATE @extschema@.outbox_delivery SET state = $4, blocks_key = $5,"
+	.sql = "UPDATE idempotency_internal.outbox_delivery SET state = $4, blocks_key = $5,"
 	" attempts = $6,"
 	" due_at = CASE WHEN $4 = 'waiting' THEN"
 	"  clock_timestamp() + $7 * interval '1 ms' END,"
@@ -93,10 +93,10 @@ static SavedQuery update_delivery = {
 };
 
 static SavedQuery release_parked = {
-	.sql = "UPDATE @extschema@.outbox_delivery"
+	.sql = "UPDATE idempotency_internal.outbox_delivery"
 	" SET state = 'waiting', due_at = clock_timestamp()"
 	" WHERE subscription = $1 AND position ="
-	"  (SELECT position FROM @extschema@.outbox_delivery"
+	"  (SELECT position FROM idempotency_internal.outbox_delivery"
 	"   WHERE subscription = $1 AND key = $2 AND blocks_key"
 	"   ORDER BY position LIMIT 1)"
 	" AND state = 'parked'",
@@ -104,38 +104,38 @@ static SavedQuery release_parked = {
 };
 
 static SavedQuery move_lane = {
-	.sql = "UPDATE @extschema@.outbox_lane"
+	.sql = "UPDATE idempotency_internal.outbox_lane"
 	" SET position = $3, stragglers = $4, straggler_froms = $5,"
 	"  delivered = delivered + $6,"
-	"  rate = @extschema@.outbox_rate(rate, moved_at, $6),"
+	"  rate = idempotency_internal.outbox_rate(rate, moved_at, $6),"
 	"  moved_at = clock_timestamp()"
 	" WHERE subscription = $1 AND lane = $2",
 	.types = {INT8OID, INT4OID, INT8OID, XID8ARRAYOID, INT8ARRAYOID, INT8OID}
 };
 
 static SavedQuery count_delivered = {
-	.sql = "UPDATE @extschema@.outbox_lane"
+	.sql = "UPDATE idempotency_internal.outbox_lane"
 	" SET delivered = delivered + $3,"
-	"  rate = @extschema@.outbox_rate(rate, moved_at, $3),"
+	"  rate = idempotency_internal.outbox_rate(rate, moved_at, $3),"
 	"  moved_at = clock_timestamp()"
 	" WHERE subscription = $1 AND lane = $2",
 	.types = {INT8OID, INT4OID, INT8OID}
 };
 
 static SavedQuery disable = {
-	.sql = "UPDATE @extschema@.outbox_subscription"
+	.sql = "UPDATE idempotency_internal.outbox_subscription"
 	" SET state = 'disabled', reason = $2 WHERE id = $1 AND state = 'active'",
 	.types = {INT8OID, TEXTOID}
 };
 
 static SavedQuery lock_subscription = {
-	.sql = "SELECT FROM @extschema@.outbox_subscription WHERE id = $1"
+	.sql = "SELECT FROM idempotency_internal.outbox_subscription WHERE id = $1"
 	" FOR NO KEY UPDATE SKIP LOCKED",
 	.types = {INT8OID}
 };
 
 static SavedQuery set_failing = {
-	.sql = "UPDATE @extschema@.outbox_subscription"
+	.sql = "UPDATE idempotency_internal.outbox_subscription"
 	" SET failing_since = clock_timestamp()"
 	" WHERE id = $1 AND failing_since IS NULL",
 	.types = {INT8OID}
@@ -147,12 +147,12 @@ static SavedQuery set_failing = {
  */
 static SavedQuery set_working = {
 	.sql = "WITH outage AS ("
-	"  UPDATE @extschema@.outbox_subscription s SET failing_since = NULL"
-	"  FROM @extschema@.outbox_subscription b"
+	"  UPDATE idempotency_internal.outbox_subscription s SET failing_since = NULL"
+	"  FROM idempotency_internal.outbox_subscription b"
 	"  WHERE s.id = $1 AND b.id = s.id AND b.failing_since IS NOT NULL"
 	"  RETURNING b.failing_since)"
-	" UPDATE @extschema@.outbox_delivery d SET due_at = clock_timestamp()"
-	" FROM (SELECT w.position FROM @extschema@.outbox_delivery w, outage o"
+	" UPDATE idempotency_internal.outbox_delivery d SET due_at = clock_timestamp()"
+	" FROM (SELECT w.position FROM idempotency_internal.outbox_delivery w, outage o"
 	"  WHERE w.subscription = $1 AND w.state = 'waiting'"
 	"  AND w.last_at >= o.failing_since - interval '1 min'"
 	"  AND w.due_at > clock_timestamp() FOR NO KEY UPDATE OF w SKIP LOCKED) w"

@@ -35,7 +35,7 @@
 	UNLESS("l.lane BETWEEN 0 AND s.partitions - 1", "lane") \
 	UNLESS("l.position >= 0", "position") \
 	" WHEN l.position > (SELECT CASE WHEN is_called THEN last_value ELSE 0 END" \
-	"  FROM @extschema@.outbox_position_seq)" \
+	"  FROM idempotency_internal.outbox_position_seq)" \
 	"  THEN 'its position is beyond the end of the log'" \
 	" END"
 
@@ -43,14 +43,14 @@ static SavedQuery read_subscriptions = {
 	.sql = "SELECT s.id, coalesce(l.lane, 0), s.name, s.url, s.secret,"
 	" CASE WHEN s.old_until > clock_timestamp() THEN s.old_secret END,"
 	" s.failing_since IS NOT NULL, s.format = 'cloudevents', s.ordered, s.max_in_flight,"
-	" CASE WHEN s.timeout BETWEEN '1 ms' AND '1 h' THEN @extschema@.outbox_milliseconds(s.timeout) END,"
+	" CASE WHEN s.timeout BETWEEN '1 ms' AND '1 h' THEN idempotency_internal.outbox_milliseconds(s.timeout) END,"
 	" CASE WHEN cardinality(s.retry_schedule) <= 100 THEN"
-	"  ARRAY(SELECT CASE WHEN r.wait BETWEEN '0' AND '366 days' THEN @extschema@.outbox_milliseconds(r.wait) END"
+	"  ARRAY(SELECT CASE WHEN r.wait BETWEEN '0' AND '366 days' THEN idempotency_internal.outbox_milliseconds(r.wait) END"
 	"   FROM unnest(s.retry_schedule) WITH ORDINALITY AS r(wait, number)"
 	"   ORDER BY r.number) END,"
 	" l.position, l.stragglers, l.straggler_froms, s.version, s.partitions," WRONG_COLUMN
-	" FROM @extschema@.outbox_subscription s"
-	" LEFT JOIN @extschema@.outbox_lane l ON l.subscription = s.id"
+	" FROM idempotency_internal.outbox_subscription s"
+	" LEFT JOIN idempotency_internal.outbox_lane l ON l.subscription = s.id"
 	" WHERE s.state = 'active' ORDER BY s.id, l.lane"
 };
 
@@ -58,8 +58,8 @@ static SavedQuery read_identity = {
 	.sql = "SELECT CASE WHEN bool_and(h.system_identifier = $1 AND h.database = $2"
 	"  AND h.relation = h.tableoid)"
 	"  THEN replace(min(h.identity::text), '-', '') END,"
-	" EXISTS (SELECT FROM @extschema@.outbox_subscription)"
-	" FROM @extschema@.outbox_home h",
+	" EXISTS (SELECT FROM idempotency_internal.outbox_subscription)"
+	" FROM idempotency_internal.outbox_home h",
 	.types = {INT8OID, OIDOID}
 };
 

@@ -3,25 +3,25 @@
  * here.  The checks are called by outbox_subscribe().
  */
 
-CREATE FUNCTION outbox_check_url(url text)
+CREATE FUNCTION idempotency_internal.outbox_check_url(url text)
 RETURNS void
 LANGUAGE C IMMUTABLE PARALLEL SAFE
 AS 'MODULE_PATHNAME';
-COMMENT ON FUNCTION outbox_check_url(text) IS
+COMMENT ON FUNCTION idempotency_internal.outbox_check_url(text) IS
 	'Internal: raise an error unless events can be sent to this URL.';
 
-CREATE FUNCTION outbox_same_origin(one text, other text)
+CREATE FUNCTION idempotency_internal.outbox_same_origin(one text, other text)
 RETURNS boolean
 LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE
 AS 'MODULE_PATHNAME';
-COMMENT ON FUNCTION outbox_same_origin(text, text) IS
+COMMENT ON FUNCTION idempotency_internal.outbox_same_origin(text, text) IS
 	'Internal: do two URLs have the same scheme, host and port?';
 
-CREATE FUNCTION outbox_check_secret(secret text)
+CREATE FUNCTION idempotency_internal.outbox_check_secret(secret text)
 RETURNS void
 LANGUAGE C IMMUTABLE PARALLEL SAFE
 AS 'MODULE_PATHNAME';
-COMMENT ON FUNCTION outbox_check_secret(text) IS
+COMMENT ON FUNCTION idempotency_internal.outbox_check_secret(text) IS
 	'Internal: raise an error unless this is a secret that can sign events.';
 
 CREATE FUNCTION outbox_secret_generate()

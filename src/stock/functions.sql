@@ -3,11 +3,11 @@
  * code checks no other privilege.
  */
 
-CREATE FUNCTION stock_check_sku(sku text)
+CREATE FUNCTION idempotency_internal.stock_check_sku(sku text)
 RETURNS void
 LANGUAGE C IMMUTABLE PARALLEL SAFE
 AS 'MODULE_PATHNAME';
-COMMENT ON FUNCTION stock_check_sku(text) IS
+COMMENT ON FUNCTION idempotency_internal.stock_check_sku(text) IS
 	'Internal: raises an error unless this can be a sku.';
 
 CREATE FUNCTION stock_lines(lines jsonb)
@@ -109,16 +109,16 @@ AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION stock_reinstate(text, interval) IS
 	'Takes the cancelling of a reservation back, if all it held is still free.';
 
-CREATE FUNCTION stock_expire(max_holds integer DEFAULT 1000)
+CREATE FUNCTION idempotency_internal.stock_expire(max_holds integer DEFAULT 1000)
 RETURNS bigint
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME';
-COMMENT ON FUNCTION stock_expire(integer) IS
+COMMENT ON FUNCTION idempotency_internal.stock_expire(integer) IS
 	'Internal: the sweeper frees the quantities of lapsed reservations, oldest first; returns how many holds.';
 
 /* ---- events ---- */
 
-CREATE FUNCTION stock_announce(topic text, reservation text, skus text[], quantities bigint[])
+CREATE FUNCTION idempotency_internal.stock_announce(topic text, reservation text, skus text[], quantities bigint[])
 RETURNS bigint
 LANGUAGE sql VOLATILE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp
@@ -130,10 +130,10 @@ AS $$
 			FROM unnest(skus, quantities) line (sku, quantity))),
 		stock_announce.reservation, NULL::text, NULL::jsonb, NULL::timestamptz)
 $$;
-COMMENT ON FUNCTION stock_announce(text, text, text[], bigint[]) IS
+COMMENT ON FUNCTION idempotency_internal.stock_announce(text, text, text[], bigint[]) IS
 	'Internal: an event about lines of a reservation.';
 
-CREATE FUNCTION stock_announce_available(sku text, available bigint)
+CREATE FUNCTION idempotency_internal.stock_announce_available(sku text, available bigint)
 RETURNS bigint
 LANGUAGE sql VOLATILE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp
@@ -144,58 +144,58 @@ AS $$
 			'available', stock_announce_available.available),
 		stock_announce_available.sku, NULL::text, NULL::jsonb, NULL::timestamptz)
 $$;
-COMMENT ON FUNCTION stock_announce_available(text, bigint) IS
+COMMENT ON FUNCTION idempotency_internal.stock_announce_available(text, bigint) IS
 	'Internal: an event about an item that is available again.';
 
 /* ---- external DML on the tables: guard.c ---- */
 
-CREATE FUNCTION stock_guard()
+CREATE FUNCTION idempotency_internal.stock_guard()
 RETURNS trigger
 LANGUAGE C
 AS 'MODULE_PATHNAME';
-COMMENT ON FUNCTION stock_guard() IS
+COMMENT ON FUNCTION idempotency_internal.stock_guard() IS
 	'Internal: drops the counters of stock when somebody else has changed the tables.';
 
 DO $$
 DECLARE
 	guarded text;
 BEGIN
-	FOREACH guarded IN ARRAY '{stock_log,stock_item}'::pg_catalog.text[] LOOP
+	FOREACH guarded IN ARRAY '{idempotency_internal.stock_log, idempotency_internal.stock_item}'::pg_catalog.text[] LOOP
 		EXECUTE pg_catalog.format('CREATE TRIGGER stock_guard BEFORE INSERT OR UPDATE OR DELETE ON %s
-			FOR EACH ROW EXECUTE FUNCTION stock_guard()', guarded);
+			FOR EACH ROW EXECUTE FUNCTION idempotency_internal.stock_guard()', guarded);
 		EXECUTE pg_catalog.format('CREATE TRIGGER stock_guard_truncate BEFORE TRUNCATE ON %s
-			FOR EACH STATEMENT EXECUTE FUNCTION stock_guard()', guarded);
+			FOR EACH STATEMENT EXECUTE FUNCTION idempotency_internal.stock_guard()', guarded);
 		EXECUTE pg_catalog.format('ALTER TABLE %s ENABLE ALWAYS TRIGGER stock_guard', guarded);
 		EXECUTE pg_catalog.format('ALTER TABLE %s ENABLE ALWAYS TRIGGER stock_guard_truncate', guarded);
 	END LOOP;
 END
 $$;
 
-CREATE FUNCTION stock_drop_counters()
+CREATE FUNCTION idempotency_internal.stock_drop_counters()
 RETURNS void
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME';
-COMMENT ON FUNCTION stock_drop_counters() IS
+COMMENT ON FUNCTION idempotency_internal.stock_drop_counters() IS
 	'Internal: drops the counters of stock with the commit; waits for those who have changed stock.';
 
-CREATE FUNCTION stock_repair(by_hand boolean)
+CREATE FUNCTION idempotency_internal.stock_repair(by_hand boolean)
 RETURNS boolean
 LANGUAGE plpgsql STRICT VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp
 SET lock_timeout = '100ms'
 AS $$
 DECLARE
-	tables CONSTANT regclass[] := ARRAY['@extschema@.stock_log', '@extschema@.stock_item']::regclass[];
+	tables CONSTANT regclass[] := ARRAY['idempotency_internal.stock_log', 'idempotency_internal.stock_item']::regclass[];
 BEGIN
-	IF NOT @extschema@.idempotency_may_repair(tables, by_hand) THEN
+	IF NOT idempotency_internal.idempotency_may_repair(tables, by_hand) THEN
 		RETURN false;
 	END IF;
-	PERFORM @extschema@.stock_drop_counters();
-	LOCK TABLE @extschema@.stock_log, @extschema@.stock_item IN SHARE ROW EXCLUSIVE MODE;
-	IF NOT @extschema@.idempotency_may_repair(tables, by_hand) THEN
+	PERFORM idempotency_internal.stock_drop_counters();
+	LOCK TABLE idempotency_internal.stock_log, idempotency_internal.stock_item IN SHARE ROW EXCLUSIVE MODE;
+	IF NOT idempotency_internal.idempotency_may_repair(tables, by_hand) THEN
 		RETURN false;
 	END IF;
-	PERFORM @extschema@.idempotency_enable_triggers(tables);
+	PERFORM idempotency_internal.idempotency_enable_triggers(tables);
 	RETURN true;
 EXCEPTION WHEN lock_not_available THEN
 	IF by_hand THEN
@@ -204,7 +204,7 @@ EXCEPTION WHEN lock_not_available THEN
 	RETURN false;
 END
 $$;
-COMMENT ON FUNCTION stock_repair(boolean) IS
+COMMENT ON FUNCTION idempotency_internal.stock_repair(boolean) IS
 	'Internal: drops the counters of stock after triggers were disabled, and enables these; false: there is nothing to do, or not yet.';
 
 /* ---- levels and verification ---- */
@@ -215,7 +215,7 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER ROWS 1
 SET search_path = pg_catalog, pg_temp SET enable_seqscan = off
 AS $$
 BEGIN
-	PERFORM @extschema@.stock_check_sku(sku);
+	PERFORM idempotency_internal.stock_check_sku(sku);
 	RETURN QUERY
 		SELECT level.available, level.reserved
 		FROM @extschema@.stock_levels level
@@ -225,7 +225,7 @@ $$;
 COMMENT ON FUNCTION stock_level(text) IS
 	'What of an item is available and what is reserved; no row for an unknown sku.';
 
-CREATE FUNCTION stock_counters(
+CREATE FUNCTION idempotency_internal.stock_counters(
 	OUT sku       text,
 	OUT available bigint,
 	OUT touches   bigint,
@@ -233,10 +233,10 @@ CREATE FUNCTION stock_counters(
 RETURNS SETOF record
 LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME';
-COMMENT ON FUNCTION stock_counters() IS
+COMMENT ON FUNCTION idempotency_internal.stock_counters() IS
 	'Internal: what is available of items, by the counters in shared memory.';
 
-CREATE FUNCTION stock_counter(
+CREATE FUNCTION idempotency_internal.stock_counter(
 	INOUT sku     text,
 	OUT available bigint,
 	OUT touches   bigint,
@@ -244,7 +244,7 @@ CREATE FUNCTION stock_counter(
 RETURNS SETOF record
 LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME';
-COMMENT ON FUNCTION stock_counter(text) IS
+COMMENT ON FUNCTION idempotency_internal.stock_counter(text) IS
 	'Internal: what is available of one item, by its counter in shared memory.';
 
 /*
@@ -252,13 +252,13 @@ COMMENT ON FUNCTION stock_counter(text) IS
  * hold counts as reserved until it is settled, since the ledger is compared as
  * they are written.  To look at one item takes its rows alone.
  */
-CREATE VIEW stock_ledger AS
+CREATE VIEW idempotency_internal.stock_ledger AS
 	SELECT entry.sku, bool_or(entry.is_item) AS has_item, coalesce(sum(entry.available), 0) AS available,
 		   coalesce(sum(entry.reserved), 0) AS reserved, coalesce(sum(entry.held), 0) AS held
 	FROM (
 		SELECT item.sku, true AS is_item, item.received + item.adjusted - item.confirmed - item.reserved AS available,
 			   item.reserved, NULL::numeric AS held
-		FROM stock_item item
+		FROM idempotency_internal.stock_item item
 		UNION ALL
 		SELECT logged.sku, false,
 			   CASE
@@ -269,13 +269,13 @@ CREATE VIEW stock_ledger AS
 				WHEN logged.change IN ('reserve', 'reinstate') THEN logged.quantity
 				WHEN logged.change IN ('confirm', 'cancel', 'expire') THEN -logged.quantity
 			   END, NULL
-		FROM stock_log logged
+		FROM idempotency_internal.stock_log logged
 		UNION ALL
 		SELECT hold.sku, false, NULL, NULL, hold.quantity
-		FROM stock_hold hold
+		FROM idempotency_internal.stock_hold hold
 	) entry
 	GROUP BY entry.sku;
-COMMENT ON VIEW stock_ledger IS
+COMMENT ON VIEW idempotency_internal.stock_ledger IS
 	'Internal: every item as its root record and log have it, and as its holds do.';
 
 /*
@@ -297,23 +297,23 @@ DECLARE
 	before jsonb := '{}'::jsonb;
 BEGIN
 	IF sku IS NOT NULL THEN
-		PERFORM @extschema@.stock_check_sku(sku);
+		PERFORM idempotency_internal.stock_check_sku(sku);
 	END IF;
 	IF current_setting('transaction_isolation') IN ('read committed', 'read uncommitted') THEN
 		SELECT coalesce(jsonb_object_agg(counter.sku, counter.touches), '{}') INTO before
-		FROM (SELECT * FROM @extschema@.stock_counters() WHERE stock_verify.sku IS NULL
-			UNION ALL SELECT * FROM @extschema@.stock_counter(stock_verify.sku)) counter
+		FROM (SELECT * FROM idempotency_internal.stock_counters() WHERE stock_verify.sku IS NULL
+			UNION ALL SELECT * FROM idempotency_internal.stock_counter(stock_verify.sku)) counter
 		WHERE NOT counter.in_use;
 	END IF;
 	RETURN QUERY
 	WITH ledger AS MATERIALIZED (
 		SELECT *
-		FROM @extschema@.stock_ledger entry
+		FROM idempotency_internal.stock_ledger entry
 		WHERE stock_verify.sku IS NULL OR entry.sku = stock_verify.sku
 	), counter AS MATERIALIZED (
 		SELECT counted.*
-		FROM (SELECT * FROM @extschema@.stock_counters() WHERE stock_verify.sku IS NULL
-			UNION ALL SELECT * FROM @extschema@.stock_counter(stock_verify.sku)) counted
+		FROM (SELECT * FROM idempotency_internal.stock_counters() WHERE stock_verify.sku IS NULL
+			UNION ALL SELECT * FROM idempotency_internal.stock_counter(stock_verify.sku)) counted
 		WHERE NOT counted.in_use AND counted.touches = (before ->> counted.sku)::bigint
 	)
 	SELECT ledger.sku,

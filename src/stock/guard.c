@@ -73,7 +73,7 @@ static bool
 guard_compact(int max_rows)
 {
 	static SavedQuery step = {
-		.sql = "SELECT @extschema@.stock_compact_next($1)",.types = {INT4OID}
+		.sql = "SELECT idempotency_internal.stock_compact_next($1)",.types = {INT4OID}
 	};
 	Datum		values[1] = {Int32GetDatum(max_rows)};
 	bool		isnull;

@@ -36,7 +36,7 @@ enum
 	HOLD_ATT_LINE,
 	HOLD_ATT_RESERVATION,
 	HOLD_ATT_SKU,
-	HOLD_ATT_LINES,				/* since 1.0.0 */
+	HOLD_ATT_LINES,
 	HOLD_ATTS
 };
 
@@ -46,15 +46,10 @@ hold_open(void)
 	return table_open(catalog_get()->stock_hold, RowExclusiveLock);
 }
 
-/*
- * Before ALTER EXTENSION UPDATE the table has no column lines.
- */
 static TupleTableSlot *
 hold_slot(Relation hold)
 {
-	bool		old = RelationGetNumberOfAttributes(hold) == HOLD_ATT_LINES;
-
-	return relation_slot(hold, old ? HOLD_ATT_LINES : HOLD_ATTS);
+	return relation_slot(hold, HOLD_ATTS);
 }
 
 static void
@@ -224,20 +219,16 @@ hold_store(TupleTableSlot *row, const text *reservation, const StockLines *lines
 		   int at, TimestampTz expires_at)
 {
 	const StockLine *line = &lines->line[at];
-	int			columns = row->tts_tupleDescriptor->natts;
 
 	ExecClearTuple(row);
-	memset(row->tts_isnull, false, columns * sizeof(bool));
+	memset(row->tts_isnull, false, HOLD_ATTS * sizeof(bool));
 	row->tts_values[HOLD_ATT_QUANTITY] = Int64GetDatum(line->quantity);
 	row->tts_values[HOLD_ATT_EXPIRES_AT] = TimestampTzGetDatum(expires_at);
 	row->tts_values[HOLD_ATT_LINE] = Int16GetDatum(line->number);
 	row->tts_values[HOLD_ATT_RESERVATION] = PointerGetDatum(reservation);
 	row->tts_values[HOLD_ATT_SKU] = PointerGetDatum(line->sku);
-	if (columns > HOLD_ATT_LINES)
-	{
-		row->tts_values[HOLD_ATT_LINES] = Int16GetDatum(lines->order);
-		row->tts_isnull[HOLD_ATT_LINES] = lines->order == 0;
-	}
+	row->tts_values[HOLD_ATT_LINES] = Int16GetDatum(lines->order);
+	row->tts_isnull[HOLD_ATT_LINES] = lines->order == 0;
 	ExecStoreVirtualTuple(row);
 }
 

@@ -46,15 +46,10 @@ static const LedgerSigns ledger_signs[STOCK_CHANGES] = {
 	[STOCK_REINSTATE] = {-1, 1}
 };
 
-/*
- * Before ALTER EXTENSION UPDATE the tables have no column lines.
- */
 static TupleTableSlot *
 ledger_slot(Relation table)
 {
-	bool		old = RelationGetNumberOfAttributes(table) == LOG_ATT_LINES;
-
-	return relation_slot(table, old ? LOG_ATT_LINES : LOG_ATTS);
+	return relation_slot(table, LOG_ATTS);
 }
 
 text *
@@ -77,10 +72,9 @@ ledger_store(TupleTableSlot *row, const LedgerEntry *entry, const StockLine *lin
 	const Catalog *catalog = catalog_get();
 	int64		id = sequence_next(SHARED_STOCK_LOG, catalog->stock_log_id_seq, 0);
 	bool		settled = entry->reservation != NULL && entry->change != STOCK_RESERVE;
-	int			columns = row->tts_tupleDescriptor->natts;
 
 	ExecClearTuple(row);
-	memset(row->tts_isnull, false, columns * sizeof(bool));
+	memset(row->tts_isnull, false, LOG_ATTS * sizeof(bool));
 	row->tts_values[LOG_ATT_ID] = Int64GetDatum(id);
 	row->tts_values[LOG_ATT_QUANTITY] = Int64GetDatum(line->quantity);
 	row->tts_values[LOG_ATT_AT] = TimestampTzGetDatum(GetCurrentTimestamp());
@@ -92,11 +86,8 @@ ledger_store(TupleTableSlot *row, const LedgerEntry *entry, const StockLine *lin
 	ledger_store_text(row, LOG_ATT_RESERVATION, entry->reservation);
 	ledger_store_text(row, LOG_ATT_ACTOR, entry->actor);
 	ledger_store_text(row, LOG_ATT_NOTE, entry->note);
-	if (columns > LOG_ATT_LINES)
-	{
-		row->tts_values[LOG_ATT_LINES] = Int16GetDatum(order);
-		row->tts_isnull[LOG_ATT_LINES] = !settled || order == 0;
-	}
+	row->tts_values[LOG_ATT_LINES] = Int16GetDatum(order);
+	row->tts_isnull[LOG_ATT_LINES] = !settled || order == 0;
 	ExecStoreVirtualTuple(row);
 }
 

@@ -87,17 +87,14 @@ row_line(TupleTableSlot *row, int column)
 }
 
 /*
- * The tables have the column since 1.0.0.
+ * Rows from before version 1.0.0 have no number.
  */
 int
 row_order(TupleTableSlot *row, int column, int line)
 {
 	bool		isnull;
-	int			lines;
+	int			lines = DatumGetInt16(slot_getattr(row, column + 1, &isnull));
 
-	if (column >= row->tts_tupleDescriptor->natts)
-		return 0;
-	lines = DatumGetInt16(slot_getattr(row, column + 1, &isnull));
 	if (isnull)
 		return 0;
 	if (lines <= line || lines > STOCK_LINES_MAX)

@@ -66,7 +66,7 @@ COMMENT ON TYPE stock_reservation IS
  * The constraints say what the code assumes of a row.  It writes no other, and
  * checks what it reads all the same (row.c).
  */
-CREATE TABLE stock_log (
+CREATE TABLE idempotency_internal.stock_log (
 	id          bigint GENERATED ALWAYS AS IDENTITY,
 	quantity    bigint NOT NULL,
 	at          timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp(),
@@ -89,14 +89,14 @@ CREATE TABLE stock_log (
 	CONSTRAINT stock_log_actor_check CHECK (pg_catalog.octet_length(actor) BETWEEN 1 AND 255),
 	CONSTRAINT stock_log_note_check CHECK (pg_catalog.octet_length(note) <= 1000)
 );
-CREATE INDEX stock_log_settled ON stock_log (reservation) WHERE line IS NOT NULL;
+CREATE INDEX stock_log_settled ON idempotency_internal.stock_log (reservation) WHERE line IS NOT NULL;
 
-COMMENT ON TABLE stock_log IS
+COMMENT ON TABLE idempotency_internal.stock_log IS
 	'Changes of items that are not in their root records yet; only appended to. See the view stock_history.';
-COMMENT ON COLUMN stock_log.actor IS
+COMMENT ON COLUMN idempotency_internal.stock_log.actor IS
 	'Who did it; null where nobody did, as when a reservation expires.';
 
-CREATE TABLE stock_hold (
+CREATE TABLE idempotency_internal.stock_hold (
 	quantity    bigint NOT NULL CHECK (quantity > 0),
 	expires_at  timestamptz NOT NULL,
 	line        smallint CHECK (line >= 0),
@@ -112,16 +112,16 @@ CREATE TABLE stock_hold (
 );
 
 /* The sweeper asks for the oldest lapsed holds, a reserve for an item's. */
-CREATE INDEX stock_hold_expires_at ON stock_hold (expires_at);
-CREATE INDEX stock_hold_sku_expires_at ON stock_hold (sku, expires_at);
+CREATE INDEX stock_hold_expires_at ON idempotency_internal.stock_hold (expires_at);
+CREATE INDEX stock_hold_sku_expires_at ON idempotency_internal.stock_hold (sku, expires_at);
 
-COMMENT ON TABLE stock_hold IS
+COMMENT ON TABLE idempotency_internal.stock_hold IS
 	'One row per line of an open reservation.';
 
 /*
  * Sums of many bigints may be larger than one: what was ever received, say.
  */
-CREATE TABLE stock_item (
+CREATE TABLE idempotency_internal.stock_item (
 	sku         text COLLATE "C" CONSTRAINT stock_item_pkey PRIMARY KEY,
 	received    numeric NOT NULL DEFAULT 0 CHECK (received >= 0),
 	adjusted    numeric NOT NULL DEFAULT 0,
@@ -135,20 +135,20 @@ CREATE TABLE stock_item (
 		AND reserved > '-Infinity' AND reserved < 'Infinity' AND reserved = pg_catalog.trunc(reserved))
 ) WITH (fillfactor = 50);
 
-COMMENT ON TABLE stock_item IS
+COMMENT ON TABLE idempotency_internal.stock_item IS
 	'One row per item, its root record: the sums of its compacted rows.';
 
 /*
  * Which table of the history is in use (base/ring.c).  It is not dumped: a
  * restored database begins with a new ring, and each table is read all the same.
  */
-CREATE TABLE stock_ring (LIKE idem_ring INCLUDING ALL);
-COMMENT ON TABLE stock_ring IS
+CREATE TABLE idempotency_internal.stock_ring (LIKE idempotency_internal.idem_ring INCLUDING ALL);
+COMMENT ON TABLE idempotency_internal.stock_ring IS
 	'The tables of the history of stock: rows that are compacted go to the current one, old ones are truncated once idempotency.stock_history is over.';
-INSERT INTO stock_ring (slot, state, segment, opened_at)
+INSERT INTO idempotency_internal.stock_ring (slot, state, segment, opened_at)
 VALUES (0, 'current', 1, pg_catalog.clock_timestamp()), (1, 'empty', NULL, NULL), (2, 'empty', NULL, NULL);
 
-CREATE TABLE stock_history_0 (
+CREATE TABLE idempotency_internal.stock_history_0 (
 	id          bigint NOT NULL,
 	quantity    bigint NOT NULL,
 	at          timestamptz NOT NULL,
@@ -170,22 +170,22 @@ CREATE TABLE stock_history_0 (
 	CONSTRAINT stock_history_actor_check CHECK (pg_catalog.octet_length(actor) BETWEEN 1 AND 255),
 	CONSTRAINT stock_history_note_check CHECK (pg_catalog.octet_length(note) <= 1000)
 ) WITH (autovacuum_vacuum_insert_threshold = -1);
-CREATE INDEX stock_history_0_settled ON stock_history_0 (reservation) WHERE line IS NOT NULL;
-CREATE TABLE stock_history_1 (LIKE stock_history_0 INCLUDING ALL) WITH (autovacuum_vacuum_insert_threshold = -1);
-CREATE TABLE stock_history_2 (LIKE stock_history_0 INCLUDING ALL) WITH (autovacuum_vacuum_insert_threshold = -1);
+CREATE INDEX stock_history_0_settled ON idempotency_internal.stock_history_0 (reservation) WHERE line IS NOT NULL;
+CREATE TABLE idempotency_internal.stock_history_1 (LIKE idempotency_internal.stock_history_0 INCLUDING ALL) WITH (autovacuum_vacuum_insert_threshold = -1);
+CREATE TABLE idempotency_internal.stock_history_2 (LIKE idempotency_internal.stock_history_0 INCLUDING ALL) WITH (autovacuum_vacuum_insert_threshold = -1);
 
 /* Few rows are ever deleted (stock_migrate), so a key would cost more than it serves. */
-ALTER TABLE stock_history_0 REPLICA IDENTITY FULL;
-ALTER TABLE stock_history_1 REPLICA IDENTITY FULL;
-ALTER TABLE stock_history_2 REPLICA IDENTITY FULL;
+ALTER TABLE idempotency_internal.stock_history_0 REPLICA IDENTITY FULL;
+ALTER TABLE idempotency_internal.stock_history_1 REPLICA IDENTITY FULL;
+ALTER TABLE idempotency_internal.stock_history_2 REPLICA IDENTITY FULL;
 
-COMMENT ON TABLE stock_history_0 IS 'Compacted changes of items.  See the view stock_history.';
-COMMENT ON TABLE stock_history_1 IS 'Compacted changes of items.  See the view stock_history.';
-COMMENT ON TABLE stock_history_2 IS 'Compacted changes of items.  See the view stock_history.';
+COMMENT ON TABLE idempotency_internal.stock_history_0 IS 'Compacted changes of items.  See the view stock_history.';
+COMMENT ON TABLE idempotency_internal.stock_history_1 IS 'Compacted changes of items.  See the view stock_history.';
+COMMENT ON TABLE idempotency_internal.stock_history_2 IS 'Compacted changes of items.  See the view stock_history.';
 
 CREATE VIEW stock_history AS
-	SELECT * FROM stock_log UNION ALL SELECT * FROM stock_history_0
-	UNION ALL SELECT * FROM stock_history_1 UNION ALL SELECT * FROM stock_history_2;
+	SELECT * FROM idempotency_internal.stock_log UNION ALL SELECT * FROM idempotency_internal.stock_history_0
+	UNION ALL SELECT * FROM idempotency_internal.stock_history_1 UNION ALL SELECT * FROM idempotency_internal.stock_history_2;
 COMMENT ON VIEW stock_history IS
 	'Every change of every item that is still kept: who, when, why.';
 
@@ -205,7 +205,7 @@ CREATE VIEW stock_levels AS
 		   item.received + logged.received AS received,
 		   item.adjusted + logged.adjusted AS adjusted,
 		   item.confirmed + logged.confirmed AS confirmed
-	FROM stock_item item
+	FROM idempotency_internal.stock_item item
 	CROSS JOIN LATERAL (
 		SELECT coalesce(sum(entry.quantity) FILTER (WHERE entry.change = 'receive'), 0) AS received,
 			   coalesce(sum(entry.quantity) FILTER (WHERE entry.change = 'adjust'), 0) AS adjusted,
@@ -214,12 +214,12 @@ CREATE VIEW stock_levels AS
 					WHEN entry.change IN ('reserve', 'reinstate') THEN entry.quantity
 					WHEN entry.change IN ('confirm', 'cancel', 'expire') THEN -entry.quantity
 				   END), 0) AS reserved
-		FROM stock_log entry
+		FROM idempotency_internal.stock_log entry
 		WHERE entry.sku = item.sku
 	) logged
 	CROSS JOIN LATERAL (
 		SELECT coalesce(sum(hold.quantity), 0) AS quantity
-		FROM stock_hold hold
+		FROM idempotency_internal.stock_hold hold
 		WHERE hold.sku = item.sku
 		  AND hold.expires_at <= (SELECT clock_timestamp())
 	) lapsed
@@ -233,10 +233,10 @@ CREATE VIEW stock_levels AS
 COMMENT ON VIEW stock_levels IS
 	'Every item: what is available, what is reserved, and the sums behind it.';
 
-SELECT pg_catalog.pg_extension_config_dump('stock_item', '');
-SELECT pg_catalog.pg_extension_config_dump('stock_hold', '');
-SELECT pg_catalog.pg_extension_config_dump('stock_log', '');
-SELECT pg_catalog.pg_extension_config_dump('stock_log_id_seq', '');
-SELECT pg_catalog.pg_extension_config_dump('stock_history_0', '');
-SELECT pg_catalog.pg_extension_config_dump('stock_history_1', '');
-SELECT pg_catalog.pg_extension_config_dump('stock_history_2', '');
+SELECT pg_catalog.pg_extension_config_dump('idempotency_internal.stock_item', '');
+SELECT pg_catalog.pg_extension_config_dump('idempotency_internal.stock_hold', '');
+SELECT pg_catalog.pg_extension_config_dump('idempotency_internal.stock_log', '');
+SELECT pg_catalog.pg_extension_config_dump('idempotency_internal.stock_log_id_seq', '');
+SELECT pg_catalog.pg_extension_config_dump('idempotency_internal.stock_history_0', '');
+SELECT pg_catalog.pg_extension_config_dump('idempotency_internal.stock_history_1', '');
+SELECT pg_catalog.pg_extension_config_dump('idempotency_internal.stock_history_2', '');

@@ -54,25 +54,25 @@ sweep_stock_triggers(void)
 
 #define REPAIR_KEYS \
 	.triggers = sweep_key_triggers, \
-	.repair = {.sql = "SELECT @extschema@.idem_repair(false)"}
+	.repair = {.sql = "SELECT idempotency_internal.idem_repair(false)"}
 #define REPAIR_STOCK \
 	.triggers = sweep_stock_triggers, \
-	.repair = {.sql = "SELECT @extschema@.stock_repair(false)"}
+	.repair = {.sql = "SELECT idempotency_internal.stock_repair(false)"}
 
 static SweepModule modules[] = {
 	{.activity = "sweeping keys",
-		.sweep = {.sql = "SELECT @extschema@.idem_expire($1)",.types = {INT4OID}},
+		.sweep = {.sql = "SELECT idempotency_internal.idem_expire($1)",.types = {INT4OID}},
 	REPAIR_KEYS},
 	{.activity = "sweeping events",
-		.sweep = {.sql = "SELECT @extschema@.outbox_expire($1)",.types = {INT4OID}}},
+		.sweep = {.sql = "SELECT idempotency_internal.outbox_expire($1)",.types = {INT4OID}}},
 	{.activity = "sweeping reservations",
-		.sweep = {.sql = "SELECT @extschema@.stock_expire($1) > 0",.types = {INT4OID}},
+		.sweep = {.sql = "SELECT idempotency_internal.stock_expire($1) > 0",.types = {INT4OID}},
 	REPAIR_STOCK},
 	{.activity = "compacting stock",
-		.sweep = {.sql = "SELECT @extschema@.stock_compact($1)",.types = {INT4OID}},
+		.sweep = {.sql = "SELECT idempotency_internal.stock_compact($1)",.types = {INT4OID}},
 	REPAIR_STOCK},
 	{.activity = "forgetting stock",
-		.sweep = {.sql = "SELECT @extschema@.stock_forget($1)",.types = {INT4OID}}},
+		.sweep = {.sql = "SELECT idempotency_internal.stock_forget($1)",.types = {INT4OID}}},
 };
 
 /*
