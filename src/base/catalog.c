@@ -260,6 +260,7 @@ catalog_load_stock_enums(Catalog *catalog)
 		[STOCK_EXPIRE] = "expire",
 		[STOCK_CONFIRM] = "confirm",
 		[STOCK_REINSTATE] = "reinstate",
+		[STOCK_TRANSFER] = "transfer",
 	};
 
 	catalog_load_enum(catalog->schema, "stock_outcome", outcomes,
@@ -295,8 +296,6 @@ catalog_load_stock(Catalog *catalog)
 					  "stock_ring", "stock_history");
 	catalog_load_stock_enums(catalog);
 	catalog->stock_reservation = catalog_type(catalog->schema, "stock_reservation");
-	catalog->stock_line = catalog_type(catalog->schema, "stock_line");
-	catalog->stock_shortage = catalog_type(catalog->schema, "stock_shortage");
 	catalog_load_stock_functions(catalog);
 }
 

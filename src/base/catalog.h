@@ -48,6 +48,7 @@ typedef enum StockChange
 	STOCK_EXPIRE,
 	STOCK_CONFIRM,
 	STOCK_REINSTATE,
+	STOCK_TRANSFER,
 	STOCK_CHANGES
 } StockChange;
 
@@ -103,8 +104,6 @@ typedef struct Catalog
 	Oid			stock_settlement[STOCK_SETTLEMENTS];
 	Oid			stock_change[STOCK_CHANGES];
 	Oid			stock_reservation;
-	Oid			stock_line;
-	Oid			stock_shortage;
 	Oid			stock_announce; /* functions */
 	Oid			stock_announce_available;
 } Catalog;

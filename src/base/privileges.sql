@@ -62,7 +62,7 @@ BEGIN
 	PERFORM idempotency_internal.idempotency_grant_names(role,
 		'{idem_claim, idem_claim_many, idem_complete, idem_fail, idem_renew,
 			outbox_enqueue,
-			stock_lines, stock_reserve, stock_confirm, stock_cancel, stock_extend,
+			stock_reserve, stock_reserve_many, stock_confirm, stock_cancel, stock_extend,
 			stock_reinstate, stock_level}');
 END
 $$;
@@ -81,7 +81,7 @@ BEGIN
 			outbox_redrive, outbox_discard, outbox_replay, outbox_rotate_secret, outbox_adopt,
 			outbox_topic_matches, outbox_secret_generate, outbox_signature,
 			outbox_flights, outbox_troubles, outbox_rate,
-			stock_receive, stock_adjust, stock_level, stock_verify}',
+			stock_receive, stock_adjust, stock_transfer, stock_level, stock_verify}',
 		'{idem_stats, outbox_subscriptions, outbox_dead, stock_levels}');
 END
 $$;

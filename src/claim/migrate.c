@@ -21,7 +21,6 @@
 #include "claim/claim.h"
 
 PG_FUNCTION_INFO_V1(idem_migrate);
-PG_FUNCTION_INFO_V1(idem_carry);
 PG_FUNCTION_INFO_V1(idem_key_redirect);
 
 /*
@@ -131,15 +130,6 @@ idem_migrate(PG_FUNCTION_ARGS)
 	moved = migrate_rows(table, PG_GETARG_INT32(0));
 	table_close(table, NoLock);
 	PG_RETURN_INT64(moved);
-}
-
-/*
- * SQL: the same, by the name that it has before ALTER EXTENSION UPDATE.
- */
-Datum
-idem_carry(PG_FUNCTION_ARGS)
-{
-	return idem_migrate(fcinfo);
 }
 
 static void

@@ -9,12 +9,11 @@
  */
 #include "postgres.h"
 
-#include "access/htup_details.h"
-#include "funcapi.h"
 #include "miscadmin.h"
-#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/fmgrprotos.h"
+#include "utils/json.h"
 #include "utils/timestamp.h"
-#include "utils/typcache.h"
 
 #include "base/catalog.h"
 #include "stock/announce.h"
@@ -43,13 +42,13 @@ change_add(const StockLines *lines, bool is_new)
 }
 
 bool
-change_close(StockChange change, const text *reservation, const Holds *holds,
-			 bool wait)
+change_close(StockChange change, const text *reservation, const text *actor,
+			 const Holds *holds, bool wait)
 {
 	LedgerEntry	entry = {
 		.change = change,
 		.reservation = reservation,
-		.actor = change == STOCK_EXPIRE ? NULL : ledger_session_user()
+		.actor = actor
 	};
 
 	for (int i = 0; i < holds->lines.count; i++)
@@ -82,7 +81,7 @@ change_expire(const text *reservation)
 		return 0;
 	if (holds.lines.count > 1 && !holds_lock(&holds, false))
 		return 0;
-	if (!change_close(STOCK_EXPIRE, reservation, &holds, false))
+	if (!change_close(STOCK_EXPIRE, reservation, NULL, &holds, false))
 		return 0;
 	return holds.lines.count;
 }
@@ -215,31 +214,21 @@ change_take(const StockLines *lines, int *mark)
 Datum
 change_shortages_datum(const Shortages *shortages)
 {
-	Oid			type = catalog_get()->stock_shortage;
-	TupleDesc	desc = lookup_rowtype_tupdesc(type, -1);
-	Datum	   *elements = palloc(Max(shortages->count, 1) * sizeof(Datum));
-	ArrayType  *array;
+	StringInfoData json;
 
-	if (desc->natts != 4)
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("type stock_shortage of extension idempotency was altered")));
+	initStringInfo(&json);
+	appendStringInfoChar(&json, '[');
 	for (int i = 0; i < shortages->count; i++)
 	{
 		const Shortage *shortage = &shortages->line[i];
 		int64		wanted = shortage->line->quantity;
-		Datum		values[4] = {
-			PointerGetDatum(shortage->line->sku),
-			Int64GetDatum(wanted),
-			Int64GetDatum(shortage->available),
-			Int64GetDatum(wanted - shortage->available)
-		};
-		bool		nulls[4] = {false};
 
-		elements[i] = HeapTupleGetDatum(heap_form_tuple(desc, values, nulls));
+		appendStringInfoString(&json, i == 0 ? "{\"sku\": " : ", {\"sku\": ");
+		escape_json(&json, text_to_cstring(shortage->line->sku));
+		appendStringInfo(&json, ", \"wanted\": %lld, \"available\": %lld, \"missing\": %lld}",
+						 (long long) wanted, (long long) shortage->available,
+						 (long long) (wanted - shortage->available));
 	}
-	ReleaseTupleDesc(desc);
-	array = construct_array(elements, shortages->count, type, -1, false,
-							TYPALIGN_DOUBLE);
-	return PointerGetDatum(array);
+	appendStringInfoChar(&json, ']');
+	return DirectFunctionCall1(jsonb_in, CStringGetDatum(json.data));
 }

@@ -39,7 +39,7 @@ extern void change_note_expiry(const StockLines *lines, TimestampTz expires_at);
 /* Adds quantities to items, which are new on hand or were reserved. */
 extern void change_add(const StockLines *lines, bool is_new);
 
-/* The shortages as a stock_shortage[]. */
+/* The shortages as jsonb: [{"sku", "wanted", "available", "missing"}, ...]. */
 extern Datum change_shortages_datum(const Shortages *shortages);
 
 /*
@@ -47,7 +47,7 @@ extern Datum change_shortages_datum(const Shortages *shortages);
  * that down.  false: the only one was not free; see holds_close.
  */
 extern bool change_close(StockChange change, const text *reservation,
-						 const Holds *holds, bool wait);
+						 const text *actor, const Holds *holds, bool wait);
 
 /* Lets a lapsed reservation expire, unless somebody has it; how many lines. */
 extern int	change_expire(const text *reservation);

@@ -75,7 +75,7 @@ BEGIN
 			INSERT INTO %s SELECT * FROM removed
 		), total AS (
 			SELECT coalesce(sum(quantity) FILTER (WHERE change = 'receive'), 0) AS received,
-				   coalesce(sum(quantity) FILTER (WHERE change = 'adjust'), 0) AS adjusted,
+				   coalesce(sum(quantity) FILTER (WHERE change IN ('adjust', 'transfer')), 0) AS adjusted,
 				   coalesce(sum(quantity) FILTER (WHERE change = 'confirm'), 0) AS confirmed,
 				   coalesce(sum(CASE
 						WHEN change IN ('reserve', 'reinstate') THEN quantity

@@ -10,80 +10,89 @@ AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION idempotency_internal.stock_check_sku(text) IS
 	'Internal: raises an error unless this can be a sku.';
 
-CREATE FUNCTION stock_lines(lines jsonb)
-RETURNS stock_line[]
-LANGUAGE C STABLE PARALLEL SAFE
-AS 'MODULE_PATHNAME';
-COMMENT ON FUNCTION stock_lines(jsonb) IS
-	'The lines of an order, written as {"sku": quantity, ...}, for stock_reserve.';
-
 /* ---- stock in and corrections ---- */
 
 CREATE FUNCTION stock_receive(
 	sku      text,
 	quantity bigint,
 	note     text DEFAULT NULL,
+	actor    text DEFAULT NULL,
 	OUT available bigint)
 RETURNS bigint
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME';
-COMMENT ON FUNCTION stock_receive(text, bigint, text) IS
+COMMENT ON FUNCTION stock_receive(text, bigint, text, text) IS
 	'Takes stock in; creates the item; returns what is available now.';
 
 CREATE FUNCTION stock_adjust(
 	sku   text,
 	delta bigint,
 	note  text,
+	actor text DEFAULT NULL,
 	OUT available bigint)
 RETURNS bigint
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME';
-COMMENT ON FUNCTION stock_adjust(text, bigint, text) IS
+COMMENT ON FUNCTION stock_adjust(text, bigint, text, text) IS
 	'Corrects the stock of an item after a count, never below what is available; returns what is available now.';
 
-/* ---- reservations ---- */
-
-CREATE FUNCTION stock_reserve(
-	lines       stock_line[],
-	reservation text,
-	ttl         interval DEFAULT NULL,
-	actor       text DEFAULT session_user)
-RETURNS stock_reservation
+CREATE FUNCTION stock_transfer(
+	from_sku text,
+	to_sku   text,
+	quantity bigint,
+	note     text DEFAULT NULL,
+	actor    text DEFAULT NULL)
+RETURNS void
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000
-AS 'MODULE_PATHNAME', 'stock_reserve_lines';
-COMMENT ON FUNCTION stock_reserve(stock_line[], text, interval, text) IS
-	'Reserves all these lines or none, and lists every one that fell short; the same call again reserves nothing.';
+AS 'MODULE_PATHNAME';
+COMMENT ON FUNCTION stock_transfer(text, text, bigint, text, text) IS
+	'Moves a quantity from one item to another, such as from one place to another; never more than is available.';
+
+/* ---- reservations ---- */
 
 CREATE FUNCTION stock_reserve(
 	sku         text,
 	quantity    bigint,
 	reservation text,
 	ttl         interval DEFAULT NULL,
-	actor       text DEFAULT session_user)
+	actor       text DEFAULT NULL)
 RETURNS stock_reservation
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION stock_reserve(text, bigint, text, interval, text) IS
 	'Reserves a quantity of one item until it is confirmed, cancelled or expires; the same call again reserves nothing.';
 
+CREATE FUNCTION stock_reserve_many(
+	lines       jsonb,
+	reservation text,
+	ttl         interval DEFAULT NULL,
+	actor       text DEFAULT NULL)
+RETURNS stock_reservation
+LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000
+AS 'MODULE_PATHNAME';
+COMMENT ON FUNCTION stock_reserve_many(jsonb, text, interval, text) IS
+	'Reserves all lines of an order, {"sku": quantity, ...}, or none, and lists every one that fell short; the same call again reserves nothing.';
+
 CREATE FUNCTION stock_confirm(
 	reservation text,
 	skus        text[] DEFAULT NULL,
+	actor       text DEFAULT NULL,
 	OUT outcome stock_settlement)
 RETURNS stock_settlement
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME';
-COMMENT ON FUNCTION stock_confirm(text, text[]) IS
+COMMENT ON FUNCTION stock_confirm(text, text[], text) IS
 	'Makes a reservation final, or some of its lines: the quantities have left the stock.';
 
 CREATE FUNCTION stock_cancel(
 	reservation text,
 	skus        text[] DEFAULT NULL,
+	actor       text DEFAULT NULL,
 	OUT outcome stock_settlement)
 RETURNS stock_settlement
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME';
-COMMENT ON FUNCTION stock_cancel(text, text[]) IS
+COMMENT ON FUNCTION stock_cancel(text, text[], text) IS
 	'Gives up a reservation, or some of its lines: the quantities are available again.';
 
 CREATE FUNCTION stock_extend(
@@ -100,14 +109,15 @@ COMMENT ON FUNCTION stock_extend(text, interval) IS
 CREATE FUNCTION stock_reinstate(
 	reservation text,
 	ttl         interval DEFAULT NULL,
+	actor       text DEFAULT NULL,
 	OUT outcome    stock_settlement,
 	OUT expires_at timestamptz,
-	OUT shortages  stock_shortage[])
+	OUT shortages  jsonb)
 RETURNS record
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME';
-COMMENT ON FUNCTION stock_reinstate(text, interval) IS
-	'Takes the cancelling of a reservation back, if all it held is still free.';
+COMMENT ON FUNCTION stock_reinstate(text, interval, text) IS
+	'Opens a reservation again that has expired or was cancelled, if all that it held is still free.';
 
 CREATE FUNCTION idempotency_internal.stock_expire(max_holds integer DEFAULT 1000)
 RETURNS bigint
@@ -262,7 +272,7 @@ CREATE VIEW idempotency_internal.stock_ledger AS
 		UNION ALL
 		SELECT logged.sku, false,
 			   CASE
-				WHEN logged.change IN ('receive', 'adjust', 'cancel', 'expire') THEN logged.quantity
+				WHEN logged.change IN ('receive', 'adjust', 'transfer', 'cancel', 'expire') THEN logged.quantity
 				WHEN logged.change IN ('reserve', 'reinstate') THEN -logged.quantity
 			   END,
 			   CASE

@@ -43,19 +43,14 @@ static const LedgerSigns ledger_signs[STOCK_CHANGES] = {
 	[STOCK_CANCEL] = {1, -1},
 	[STOCK_EXPIRE] = {1, -1},
 	[STOCK_CONFIRM] = {0, -1},
-	[STOCK_REINSTATE] = {-1, 1}
+	[STOCK_REINSTATE] = {-1, 1},
+	[STOCK_TRANSFER] = {1, 0}
 };
 
 static TupleTableSlot *
 ledger_slot(Relation table)
 {
 	return relation_slot(table, LOG_ATTS);
-}
-
-text *
-ledger_session_user(void)
-{
-	return cstring_to_text(GetUserNameFromId(GetSessionUserId(), false));
 }
 
 static void
@@ -141,7 +136,8 @@ ledger_add(LedgerSum *sum, const text *sku, TupleTableSlot *row)
 {
 	StockChange change = ledger_change(row);
 	int64		quantity = row_quantity(row, LOG_ATT_QUANTITY,
-										change == STOCK_ADJUST);
+										change == STOCK_ADJUST ||
+										change == STOCK_TRANSFER);
 	LedgerSigns	signs = ledger_signs[change];
 
 	if (change == STOCK_CONFIRM && ledger_is_own(row))

@@ -55,9 +55,6 @@ typedef struct LedgerLines
 /* Appends a row for each line. */
 extern void ledger_write(const LedgerEntry *entry, const StockLines *lines);
 
-/* The name of the session's user, as an actor. */
-extern text *ledger_session_user(void);
-
 /* What the rows of an item add up to, and how many there are. */
 typedef struct LedgerSum
 {

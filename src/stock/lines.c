@@ -7,25 +7,20 @@
  */
 #include "postgres.h"
 
-#include "access/htup_details.h"
-#include "funcapi.h"
 #include "catalog/pg_type.h"
 #include "common/int.h"
 #include "mb/pg_wchar.h"
+#include "miscadmin.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/fmgrprotos.h"
 #include "utils/jsonb.h"
-#include "utils/lsyscache.h"
 #include "utils/numeric.h"
-#include "utils/typcache.h"
 
-#include "base/catalog.h"
 #include "base/compat.h"
 #include "base/settings.h"
 #include "stock/lines.h"
 
-PG_FUNCTION_INFO_V1(stock_lines);
 PG_FUNCTION_INFO_V1(stock_check_sku);
 
 static void
@@ -84,6 +79,14 @@ lines_name_arg(FunctionCallInfo fcinfo, int arg, const char *name)
 }
 
 text *
+lines_actor_arg(FunctionCallInfo fcinfo, int arg)
+{
+	if (PG_ARGISNULL(arg))
+		return cstring_to_text(GetUserNameFromId(GetSessionUserId(), false));
+	return lines_name_arg(fcinfo, arg, "actor");
+}
+
+text *
 lines_note_arg(FunctionCallInfo fcinfo, int arg)
 {
 	text	   *note;
@@ -113,11 +116,12 @@ lines_check_quantity(const text *sku, bool isnull, int64 quantity)
 }
 
 StockLines
-lines_single_arg(FunctionCallInfo fcinfo, int sku_arg, int quantity_arg)
+lines_single_arg(FunctionCallInfo fcinfo, int sku_arg, const char *sku_name,
+				 int quantity_arg)
 {
 	StockLines	lines = {.count = 1,.line = palloc0(sizeof(StockLine))};
 
-	lines.line->sku = lines_name_arg(fcinfo, sku_arg, "sku");
+	lines.line->sku = lines_name_arg(fcinfo, sku_arg, sku_name);
 	if (!PG_ARGISNULL(quantity_arg))
 		lines.line->quantity = PG_GETARG_INT64(quantity_arg);
 	lines_check_quantity(lines.line->sku, PG_ARGISNULL(quantity_arg),
@@ -170,23 +174,9 @@ lines_sum(StockLines *lines)
 		lines->line[i].number = i;
 }
 
-/*
- * The elements of an array, of which there are some and not too many.
- */
-static int
-lines_elements(FunctionCallInfo fcinfo, int arg, const char *name, Oid type,
-			   Datum **elements, bool **nulls)
+static void
+lines_check_count(const char *name, int count)
 {
-	ArrayType  *array = PG_GETARG_ARRAYTYPE_P(arg);
-	int			count = ArrayGetNItems(ARR_NDIM(array), ARR_DIMS(array));
-	int16		length;
-	bool		by_value;
-	char		align;
-
-	if (ARR_NDIM(array) > 1)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("%s must be a one-dimensional array", name)));
 	if (count == 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
@@ -197,66 +187,120 @@ lines_elements(FunctionCallInfo fcinfo, int arg, const char *name, Oid type,
 				 errmsg("too many %s", name),
 				 errdetail("There are %d; the limit is %d.",
 						   count, STOCK_LINES_MAX)));
-	get_typlenbyvalalign(type, &length, &by_value, &align);
-	deconstruct_array(array, type, length, by_value, align,
-					  elements, nulls, &count);
-	return count;
 }
 
-static TupleDesc
-lines_desc(void)
+static void
+lines_raise_form(const char *detail)
 {
-	TupleDesc	desc = lookup_rowtype_tupdesc(catalog_get()->stock_line, -1);
-
-	if (desc->natts != 2)
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("type stock_line of extension idempotency was altered")));
-	return desc;
+	ereport(ERROR,
+			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+			 errmsg("lines must be an object of quantities or an array of lines"),
+			 errdetail("%s", detail),
+			 errhint("Write {\"sku\": quantity, ...} or [{\"sku\": \"...\", \"quantity\": quantity}, ...].")));
 }
 
+static text *
+lines_json_sku(const JsonbValue *value)
+{
+	return lines_check_name(cstring_to_text_with_len(value->val.string.val,
+													 value->val.string.len), "sku");
+}
+
+static int64
+lines_json_quantity(const text *sku, JsonbValue *value)
+{
+	Datum		number;
+	Datum		whole;
+
+	if (value->type == jbvNumeric)
+	{
+		number = NumericGetDatum(value->val.numeric);
+		whole = DirectFunctionCall2(numeric_trunc, number, Int32GetDatum(0));
+		if (DatumGetBool(DirectFunctionCall2(numeric_eq, number, whole)))
+			return DatumGetInt64(DirectFunctionCall1(numeric_int8, number));
+	}
+	ereport(ERROR,
+			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+			 errmsg("quantity must be an integer"),
+			 value->type == jbvNumeric ?
+			 errdetail("The quantity of \"%s\" is %s.", text_to_cstring(sku),
+					   numeric_normalize(value->val.numeric)) :
+			 errdetail("The quantity of \"%s\" is of type %s.",
+					   text_to_cstring(sku), JsonbTypeName(value))));
+}
+
+/*
+ * A line from the values of its sku and its quantity.
+ */
 static StockLine
-lines_read(TupleDesc desc, Datum element)
+lines_json_line(const JsonbValue *sku, JsonbValue *quantity)
 {
-	HeapTupleHeader header = DatumGetHeapTupleHeader(element);
-	HeapTupleData tuple = {
-		.t_len = HeapTupleHeaderGetDatumLength(header),.t_data = header
-	};
-	Datum		values[2];
-	bool		nulls[2];
-	StockLine	line = {0};
+	StockLine	line = {.sku = lines_json_sku(sku)};
 
-	heap_deform_tuple(&tuple, desc, values, nulls);
-	if (nulls[0])
-		lines_raise_null("sku");
-	line.sku = lines_check_name(DatumGetTextPP(values[0]), "sku");
-	if (!nulls[1])
-		line.quantity = DatumGetInt64(values[1]);
-	lines_check_quantity(line.sku, nulls[1], line.quantity);
+	line.quantity = lines_json_quantity(line.sku, quantity);
+	lines_check_quantity(line.sku, false, line.quantity);
 	return line;
+}
+
+static void
+lines_read_object(StockLines *lines, JsonbContainer *object)
+{
+	JsonbIterator *members = JsonbIteratorInit(object);
+	JsonbValue	sku;
+	JsonbValue	quantity;
+
+	(void) JsonbIteratorNext(&members, &sku, false);
+	while (JsonbIteratorNext(&members, &sku, true) == WJB_KEY)
+	{
+		(void) JsonbIteratorNext(&members, &quantity, true);
+		lines->line[lines->count++] = lines_json_line(&sku, &quantity);
+	}
+}
+
+/*
+ * Other members of a line, such as its price, are ignored.
+ */
+static void
+lines_read_array(StockLines *lines, JsonbContainer *array)
+{
+	for (uint32 i = 0; i < JsonContainerSize(array); i++)
+	{
+		JsonbValue *element = getIthJsonbValueFromContainer(array, i);
+		JsonbValue *sku;
+		JsonbValue *quantity;
+
+		if (element->type != jbvBinary ||
+			!JsonContainerIsObject(element->val.binary.data))
+			lines_raise_form(psprintf("Element %u of the array is of type %s.",
+									  i, JsonbTypeName(element)));
+		sku = getKeyJsonValueFromContainer(element->val.binary.data, "sku", 3, NULL);
+		quantity = getKeyJsonValueFromContainer(element->val.binary.data,
+												"quantity", 8, NULL);
+		if (sku == NULL || sku->type != jbvString || quantity == NULL)
+			lines_raise_form(psprintf("Element %u of the array has no %s.", i,
+									  sku == NULL || sku->type != jbvString ?
+									  "sku that is a string" : "quantity"));
+		lines->line[lines->count++] = lines_json_line(sku, quantity);
+	}
 }
 
 StockLines
 lines_arg(FunctionCallInfo fcinfo, int arg)
 {
-	StockLines	lines;
-	TupleDesc	desc;
-	Datum	   *elements;
-	bool	   *nulls;
+	StockLines	lines = {0};
+	Jsonb	   *order;
 
 	if (PG_ARGISNULL(arg))
 		lines_raise_null("lines");
-	lines.count = lines_elements(fcinfo, arg, "lines",
-								 catalog_get()->stock_line, &elements, &nulls);
-	lines.line = palloc(lines.count * sizeof(StockLine));
-	desc = lines_desc();
-	for (int i = 0; i < lines.count; i++)
-	{
-		if (nulls[i])
-			lines_raise_null("sku");
-		lines.line[i] = lines_read(desc, elements[i]);
-	}
-	ReleaseTupleDesc(desc);
+	order = PG_GETARG_JSONB_P(arg);
+	if (JB_ROOT_IS_SCALAR(order))
+		lines_raise_form("It is neither of them.");
+	lines_check_count("lines", JB_ROOT_COUNT(order));
+	lines.line = palloc0(JB_ROOT_COUNT(order) * sizeof(StockLine));
+	if (JB_ROOT_IS_OBJECT(order))
+		lines_read_object(&lines, &order->root);
+	else
+		lines_read_array(&lines, &order->root);
 	lines_sum(&lines);
 	return lines;
 }
@@ -268,12 +312,20 @@ StockLines
 lines_skus_arg(FunctionCallInfo fcinfo, int arg)
 {
 	StockLines	lines = {0};
+	ArrayType  *array;
 	Datum	   *elements;
 	bool	   *nulls;
 
 	if (PG_ARGISNULL(arg))
 		return lines;
-	lines.count = lines_elements(fcinfo, arg, "skus", TEXTOID, &elements, &nulls);
+	array = PG_GETARG_ARRAYTYPE_P(arg);
+	if (ARR_NDIM(array) > 1)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("skus must be a one-dimensional array")));
+	lines_check_count("skus", ArrayGetNItems(ARR_NDIM(array), ARR_DIMS(array)));
+	deconstruct_array(array, TEXTOID, -1, false, TYPALIGN_INT,
+					  &elements, &nulls, &lines.count);
 	lines.line = palloc0(lines.count * sizeof(StockLine));
 	for (int i = 0; i < lines.count; i++)
 	{
@@ -343,88 +395,4 @@ stock_check_sku(PG_FUNCTION_ARGS)
 {
 	(void) lines_name_arg(fcinfo, 0, "sku");
 	PG_RETURN_VOID();
-}
-
-static int64
-lines_json_quantity(const text *sku, JsonbValue *value)
-{
-	Datum		number;
-	Datum		whole;
-
-	if (value->type == jbvNumeric)
-	{
-		number = NumericGetDatum(value->val.numeric);
-		whole = DirectFunctionCall2(numeric_trunc, number, Int32GetDatum(0));
-		if (DatumGetBool(DirectFunctionCall2(numeric_eq, number, whole)))
-			return DatumGetInt64(DirectFunctionCall1(numeric_int8, number));
-	}
-	ereport(ERROR,
-			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-			 errmsg("quantity must be an integer"),
-			 value->type == jbvNumeric ?
-			 errdetail("The quantity of \"%s\" is %s.", text_to_cstring(sku),
-					   numeric_normalize(value->val.numeric)) :
-			 errdetail("The quantity of \"%s\" is of type %s.",
-					   text_to_cstring(sku), JsonbTypeName(value))));
-}
-
-/*
- * The next member of the object, as a stock_line.
- */
-static bool
-lines_next_member(JsonbIterator **members, TupleDesc desc, Datum *line)
-{
-	JsonbValue	value;
-	Datum		values[2];
-	bool		nulls[2] = {false, false};
-	text	   *sku;
-	int64		quantity;
-
-	if (JsonbIteratorNext(members, &value, true) != WJB_KEY)
-		return false;
-	sku = lines_check_name(cstring_to_text_with_len(value.val.string.val,
-													value.val.string.len), "sku");
-	(void) JsonbIteratorNext(members, &value, true);
-	quantity = lines_json_quantity(sku, &value);
-	lines_check_quantity(sku, false, quantity);
-	values[0] = PointerGetDatum(sku);
-	values[1] = Int64GetDatum(quantity);
-	*line = HeapTupleGetDatum(heap_form_tuple(desc, values, nulls));
-	return true;
-}
-
-/*
- * SQL: stock_lines(jsonb).
- */
-Datum
-stock_lines(PG_FUNCTION_ARGS)
-{
-	JsonbIterator *members;
-	JsonbValue	object;
-	TupleDesc	desc;
-	Jsonb	   *order;
-	Datum	   *lines;
-	int			count = 0;
-
-	if (PG_ARGISNULL(0))
-		lines_raise_null("lines");
-	order = PG_GETARG_JSONB_P(0);
-	if (!JB_ROOT_IS_OBJECT(order))
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("lines must be a JSON object"),
-				 errdetail("It is of type %s.",
-						   TextDatumGetCString(DirectFunctionCall1(jsonb_typeof,
-																   PG_GETARG_DATUM(0)))),
-				 errhint("Write {\"sku\": quantity, ...}.")));
-	desc = lines_desc();
-	lines = palloc(sizeof(Datum) * Max(JB_ROOT_COUNT(order), 1));
-	members = JsonbIteratorInit(&order->root);
-	(void) JsonbIteratorNext(&members, &object, false);
-	while (lines_next_member(&members, desc, &lines[count]))
-		count++;
-	ReleaseTupleDesc(desc);
-	PG_RETURN_ARRAYTYPE_P(construct_array(lines, count,
-										  catalog_get()->stock_line,
-										  -1, false, TYPALIGN_DOUBLE));
 }

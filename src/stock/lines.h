@@ -30,14 +30,21 @@ typedef struct StockLines
 /* A name: there, not empty, not too long, and fit for an event. */
 extern text *lines_name_arg(FunctionCallInfo fcinfo, int arg, const char *name);
 
+/* An actor; null: the user of the session. */
+extern text *lines_actor_arg(FunctionCallInfo fcinfo, int arg);
+
 /* A note: may be null or empty, but is not too long. */
 extern text *lines_note_arg(FunctionCallInfo fcinfo, int arg);
 
 /* A sku with a quantity, which is positive. */
 extern StockLines lines_single_arg(FunctionCallInfo fcinfo, int sku_arg,
+								   const char *sku_name,
 								   int quantity_arg);
 
-/* A stock_line[]: each sku once with the sum of its quantities, in order. */
+/*
+ * A jsonb, {"sku": quantity, ...} or [{"sku": ..., "quantity": ...}, ...]: each sku
+ * once with the sum of its quantities, in order.
+ */
 extern StockLines lines_arg(FunctionCallInfo fcinfo, int arg);
 
 /* A text[] of skus; count 0: it is null, which means all. */

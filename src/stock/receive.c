@@ -1,6 +1,6 @@
 /*
  * receive.c
- *		Stock that comes in, and corrections after a count.
+ *		Stock that comes in, moves to another item, or is corrected after a count.
  */
 #include "postgres.h"
 
@@ -18,12 +18,14 @@
 
 PG_FUNCTION_INFO_V1(stock_receive);
 PG_FUNCTION_INFO_V1(stock_adjust);
+PG_FUNCTION_INFO_V1(stock_transfer);
 
 static void
-receive_write(StockChange change, const StockLines *lines, const text *note)
+receive_write(StockChange change, const StockLines *lines, const text *note,
+			  const text *actor)
 {
 	LedgerEntry	entry = {
-		.change = change,.actor = ledger_session_user(),.note = note
+		.change = change,.actor = actor,.note = note
 	};
 
 	ledger_write(&entry, lines);
@@ -36,27 +38,47 @@ receive_available(const StockLines *lines)
 }
 
 /*
- * SQL: stock_receive(sku, quantity, note).
+ * Creates the item if it is not there.
+ */
+static void
+receive_create(const text *sku)
+{
+	int			entry;
+
+	if (stock_xact_touch(sku, false) >= 0)
+		return;
+	entry = stock_xact_touch(sku, true);
+	item_create(sku);
+	stock_xact_create(entry);
+}
+
+/*
+ * SQL: stock_receive(sku, quantity, note, actor).
  */
 Datum
 stock_receive(PG_FUNCTION_ARGS)
 {
-	StockLines	lines = lines_single_arg(fcinfo, 0, 1);
+	StockLines	lines = lines_single_arg(fcinfo, 0, "sku", 1);
 	text	   *reason = lines_note_arg(fcinfo, 2);
+	text	   *actor = lines_actor_arg(fcinfo, 3);
 
 	PreventCommandDuringRecovery("stock_receive()");
 	PreventCommandIfReadOnly("stock_receive()");
 	(void) stock_xact_begin();
-	if (stock_xact_touch(lines.line->sku, false) < 0)
-	{
-		int			entry = stock_xact_touch(lines.line->sku, true);
-
-		item_create(lines.line->sku);
-		stock_xact_create(entry);
-	}
+	receive_create(lines.line->sku);
 	change_add(&lines, true);
-	receive_write(STOCK_RECEIVE, &lines, reason);
+	receive_write(STOCK_RECEIVE, &lines, reason, actor);
 	return receive_available(&lines);
+}
+
+static void
+receive_require(const text *sku)
+{
+	if (stock_xact_touch(sku, false) < 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_OBJECT),
+				 errmsg("item \"%s\" does not exist", text_to_cstring(sku)),
+				 errhint("stock_receive() creates items.")));
 }
 
 static void
@@ -100,7 +122,7 @@ receive_delta_arg(FunctionCallInfo fcinfo, int64 *delta)
 }
 
 /*
- * SQL: stock_adjust(sku, delta, note).
+ * SQL: stock_adjust(sku, delta, note, actor).
  */
 Datum
 stock_adjust(PG_FUNCTION_ARGS)
@@ -108,21 +130,48 @@ stock_adjust(PG_FUNCTION_ARGS)
 	int64		delta;
 	StockLines	lines = receive_delta_arg(fcinfo, &delta);
 	text	   *reason = lines_note_arg(fcinfo, 2);
+	text	   *actor = lines_actor_arg(fcinfo, 3);
 
 	PreventCommandDuringRecovery("stock_adjust()");
 	PreventCommandIfReadOnly("stock_adjust()");
 	(void) stock_xact_begin();
-	if (stock_xact_touch(lines.line->sku, false) < 0)
-		ereport(ERROR,
-				(errcode(ERRCODE_UNDEFINED_OBJECT),
-				 errmsg("item \"%s\" does not exist",
-						text_to_cstring(lines.line->sku)),
-				 errhint("stock_receive() creates items.")));
+	receive_require(lines.line->sku);
 	if (delta < 0)
 		receive_take(&lines);
 	else
 		change_add(&lines, true);
 	lines.line->quantity = delta;
-	receive_write(STOCK_ADJUST, &lines, reason);
+	receive_write(STOCK_ADJUST, &lines, reason, actor);
 	return receive_available(&lines);
+}
+
+/*
+ * SQL: stock_transfer(from_sku, to_sku, quantity, note, actor).  Two rows of the
+ * log, of which the first is negative; the other item is created if need be.
+ */
+Datum
+stock_transfer(PG_FUNCTION_ARGS)
+{
+	text	   *to_sku = lines_name_arg(fcinfo, 1, "to_sku");
+	StockLines	from = lines_single_arg(fcinfo, 0, "from_sku", 2);
+	StockLine	line = {.sku = to_sku,.quantity = from.line->quantity};
+	StockLines	to = {.count = 1,.line = &line};
+	text	   *reason = lines_note_arg(fcinfo, 3);
+	text	   *actor = lines_actor_arg(fcinfo, 4);
+
+	if (lines_compare_names(from.line->sku, to_sku) == 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("from_sku and to_sku must differ")));
+	PreventCommandDuringRecovery("stock_transfer()");
+	PreventCommandIfReadOnly("stock_transfer()");
+	(void) stock_xact_begin();
+	receive_require(from.line->sku);
+	receive_take(&from);
+	receive_create(to_sku);
+	change_add(&to, true);
+	from.line->quantity = -from.line->quantity;
+	receive_write(STOCK_TRANSFER, &from, reason, actor);
+	receive_write(STOCK_TRANSFER, &to, reason, actor);
+	PG_RETURN_VOID();
 }

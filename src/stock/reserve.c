@@ -49,7 +49,7 @@ typedef struct OrderAnswer
 } OrderAnswer;
 
 PG_FUNCTION_INFO_V1(stock_reserve);
-PG_FUNCTION_INFO_V1(stock_reserve_lines);
+PG_FUNCTION_INFO_V1(stock_reserve_many);
 
 static void
 reserve_raise_closed(const Order *order, StockChange change, const char *what)
@@ -308,9 +308,9 @@ Datum
 stock_reserve(PG_FUNCTION_ARGS)
 {
 	Order		order = {
-		.lines = lines_single_arg(fcinfo, 0, 1),
+		.lines = lines_single_arg(fcinfo, 0, "sku", 1),
 		.reservation = lines_name_arg(fcinfo, 2, "reservation"),
-		.actor = lines_name_arg(fcinfo, 4, "actor"),
+		.actor = lines_actor_arg(fcinfo, 4),
 		.fcinfo = fcinfo,
 		.ttl_arg = 3
 	};
@@ -319,15 +319,15 @@ stock_reserve(PG_FUNCTION_ARGS)
 }
 
 /*
- * SQL: stock_reserve(lines, reservation, ttl, actor).
+ * SQL: stock_reserve_many(lines, reservation, ttl, actor).
  */
 Datum
-stock_reserve_lines(PG_FUNCTION_ARGS)
+stock_reserve_many(PG_FUNCTION_ARGS)
 {
 	Order		order = {
 		.lines = lines_arg(fcinfo, 0),
 		.reservation = lines_name_arg(fcinfo, 1, "reservation"),
-		.actor = lines_name_arg(fcinfo, 3, "actor"),
+		.actor = lines_actor_arg(fcinfo, 3),
 		.fcinfo = fcinfo,
 		.ttl_arg = 2
 	};

@@ -215,8 +215,8 @@ settle_named_past(const text *reservation, const Holds *holds,
  * whether that is decided; if not, somebody else was faster.
  */
 static bool
-settle_try(StockChange change, const text *reservation, const StockLines *skus,
-		   StockSettlement *answer)
+settle_try(StockChange change, const text *reservation, const text *actor,
+		   const StockLines *skus, StockSettlement *answer)
 {
 	Holds		holds = holds_read(reservation);
 	Holds		chosen = settle_choose(&holds, skus);
@@ -237,10 +237,10 @@ settle_try(StockChange change, const text *reservation, const StockLines *skus,
 	if (holds.expires_at <= GetCurrentTimestamp())
 	{
 		*answer = STOCK_EXPIRED;
-		return change_close(STOCK_EXPIRE, reservation, &holds, true);
+		return change_close(STOCK_EXPIRE, reservation, NULL, &holds, true);
 	}
 	*answer = STOCK_DONE;
-	return change_close(change, reservation, &chosen, true);
+	return change_close(change, reservation, actor, &chosen, true);
 }
 
 static Datum
@@ -249,16 +249,17 @@ settle_reservation(FunctionCallInfo fcinfo, StockChange change,
 {
 	text	   *reservation = settle_begin(fcinfo, function);
 	StockLines	skus = lines_skus_arg(fcinfo, 1);
+	text	   *actor = lines_actor_arg(fcinfo, 2);
 	StockSettlement answer;
 
 	(void) stock_xact_begin();
-	while (!settle_try(change, reservation, &skus, &answer))
+	while (!settle_try(change, reservation, actor, &skus, &answer))
 		CHECK_FOR_INTERRUPTS();
 	PG_RETURN_OID(catalog_get()->stock_settlement[answer]);
 }
 
 /*
- * SQL: stock_confirm(reservation, skus).
+ * SQL: stock_confirm(reservation, skus, actor).
  */
 Datum
 stock_confirm(PG_FUNCTION_ARGS)
@@ -267,7 +268,7 @@ stock_confirm(PG_FUNCTION_ARGS)
 }
 
 /*
- * SQL: stock_cancel(reservation, skus).
+ * SQL: stock_cancel(reservation, skus, actor).
  */
 Datum
 stock_cancel(PG_FUNCTION_ARGS)
@@ -304,7 +305,7 @@ settle_try_extend(const text *reservation, TimestampTz wanted,
 	if (holds.expires_at <= GetCurrentTimestamp())
 	{
 		*answer = STOCK_EXPIRED;
-		return change_close(STOCK_EXPIRE, reservation, &holds, true);
+		return change_close(STOCK_EXPIRE, reservation, NULL, &holds, true);
 	}
 	holds_extend(&holds, reservation, wanted);
 	*answer = STOCK_DONE;
@@ -334,11 +335,8 @@ stock_extend(PG_FUNCTION_ARGS)
 	return settle_record(fcinfo, values, nulls);
 }
 
-/*
- * The lines that were cancelled, and are not open again.
- */
 static StockLines
-settle_cancelled(const LedgerLines *past)
+settle_closed_by(const LedgerLines *past, StockChange change)
 {
 	StockLines	lines = {
 		.line = palloc((past->count + 1) * sizeof(StockLine)),
@@ -347,10 +345,22 @@ settle_cancelled(const LedgerLines *past)
 
 	for (int i = 0; i < past->count; i++)
 	{
-		if (past->line[i].last == STOCK_CANCEL)
+		if (past->line[i].last == change)
 			lines.line[lines.count++] = past->line[i].line;
 	}
 	return lines;
+}
+
+/*
+ * What stock_reinstate opens again: the lines that have expired; if none has,
+ * those that were cancelled.  What was cancelled before the rest expired stays so.
+ */
+static StockLines
+settle_to_reopen(const LedgerLines *past)
+{
+	StockLines	lines = settle_closed_by(past, STOCK_EXPIRE);
+
+	return lines.count > 0 ? lines : settle_closed_by(past, STOCK_CANCEL);
 }
 
 /*
@@ -362,45 +372,45 @@ settle_lapsed(const text *reservation, const Holds *holds)
 {
 	if (holds->lines.count > 1 && !holds_lock(holds, true))
 		return false;
-	return change_close(STOCK_EXPIRE, reservation, holds, true);
+	return change_close(STOCK_EXPIRE, reservation, NULL, holds, true);
 }
 
 /*
- * What stock_reinstate answers where nothing was cancelled.
+ * What stock_reinstate answers where there is nothing to open again.
  */
 static StockSettlement
-settle_nothing_cancelled(const Holds *holds, const LedgerLines *past)
+settle_nothing_to_reopen(const Holds *holds, const LedgerLines *past)
 {
 	return holds->lines.count > 0 ? STOCK_ALREADY_RESERVED : settle_past(past);
 }
 
 /*
- * Opens the cancelled lines again, each under its number, so that only one of
- * two can do it.  The others last as long: a reservation expires as a whole.
+ * Opens closed lines again, each under its number, so that only one of two can
+ * do it.  The others last as long: a reservation expires as a whole.
  */
 static bool
-settle_reopen(const text *reservation, const Holds *holds,
-			  const StockLines *cancelled, TimestampTz expires_at)
+settle_reopen(const text *reservation, const text *actor, const Holds *holds,
+			  const StockLines *closed, TimestampTz expires_at)
 {
 	LedgerEntry	entry = {
 		.change = STOCK_REINSTATE,
 		.reservation = reservation,
-		.actor = ledger_session_user()
+		.actor = actor
 	};
-	ItemPointerData *tids = palloc(cancelled->count * sizeof(ItemPointerData));
+	ItemPointerData *tids = palloc(closed->count * sizeof(ItemPointerData));
 
-	change_note_expiry(cancelled, expires_at);
+	change_note_expiry(closed, expires_at);
 	if (!holds_lock(holds, true) ||
-		!holds_open(reservation, cancelled, expires_at, tids))
+		!holds_open(reservation, closed, expires_at, tids))
 		return false;
 	holds_extend(holds, reservation, expires_at);
-	ledger_write(&entry, cancelled);
-	announce_change(STOCK_REINSTATE, reservation, cancelled);
+	ledger_write(&entry, closed);
+	announce_change(STOCK_REINSTATE, reservation, closed);
 	return true;
 }
 
 /*
- * Is a line forgotten, which may have been cancelled?  The reservation may be
+ * Is a line forgotten, which could be opened again?  The reservation may be
  * changing just now, and look so to a dirty look: then this is read again.
  */
 static bool
@@ -413,16 +423,16 @@ settle_is_forgotten(const text *reservation)
 }
 
 /*
- * As settle_try, for stock_reinstate.  What else was in the reservation and has
- * lapsed does not come back.
+ * As settle_try, for stock_reinstate.  Open lines that have lapsed expire first.
  */
 static bool
-settle_try_reinstate(const text *reservation, TimestampTz *expires_at,
-					 StockSettlement *answer, Shortages *shortages)
+settle_try_reinstate(const text *reservation, const text *actor,
+					 TimestampTz *expires_at, StockSettlement *answer,
+					 Shortages *shortages)
 {
 	Holds		holds = holds_read_settled(reservation);
 	LedgerLines	past = ledger_read(reservation);
-	StockLines	cancelled = settle_cancelled(&past);
+	StockLines	closed = settle_to_reopen(&past);
 	int			mark;
 
 	if (holds.lines.count > 0 && holds.expires_at <= GetCurrentTimestamp())
@@ -435,37 +445,39 @@ settle_try_reinstate(const text *reservation, TimestampTz *expires_at,
 		*answer = STOCK_UNKNOWN;
 		return settle_is_forgotten(reservation);
 	}
-	*answer = settle_nothing_cancelled(&holds, &past);
-	if (cancelled.count == 0)
+	*answer = settle_nothing_to_reopen(&holds, &past);
+	if (closed.count == 0)
 		return true;
 	*answer = STOCK_FALLS_SHORT;
-	*shortages = change_take(&cancelled, &mark);
+	*shortages = change_take(&closed, &mark);
 	if (shortages->count > 0)
 		return true;
 	if (holds.lines.count > 0)
 		*expires_at = Max(*expires_at, holds.expires_at);
 	*answer = STOCK_DONE;
-	if (settle_reopen(reservation, &holds, &cancelled, *expires_at))
+	if (settle_reopen(reservation, actor, &holds, &closed, *expires_at))
 		return true;
 	stock_xact_undo(mark);
 	return false;
 }
 
 /*
- * SQL: stock_reinstate(reservation, ttl).
+ * SQL: stock_reinstate(reservation, ttl, actor).
  */
 Datum
 stock_reinstate(PG_FUNCTION_ARGS)
 {
 	text	   *reservation = settle_begin(fcinfo, "stock_reinstate()");
 	TimestampTz expires_at = lines_expiry(fcinfo, 1, GetCurrentTimestamp());
+	text	   *actor = lines_actor_arg(fcinfo, 2);
 	Shortages	shortages = {0};
 	StockSettlement answer;
 	Datum		values[3];
 	bool		nulls[3] = {false, false, false};
 
 	(void) stock_xact_begin();
-	while (!settle_try_reinstate(reservation, &expires_at, &answer, &shortages))
+	while (!settle_try_reinstate(reservation, actor, &expires_at, &answer,
+								 &shortages))
 		CHECK_FOR_INTERRUPTS();
 	values[0] = ObjectIdGetDatum(catalog_get()->stock_settlement[answer]);
 	values[1] = TimestampTzGetDatum(expires_at);

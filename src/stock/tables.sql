@@ -21,38 +21,22 @@ CREATE TYPE stock_settlement AS ENUM
 	 'insufficient', 'unknown');
 
 CREATE TYPE stock_change AS ENUM
-	('receive', 'adjust', 'reserve', 'cancel', 'expire', 'confirm', 'reinstate');
-
-CREATE TYPE stock_line AS (
-	sku         text COLLATE "C",
-	quantity    bigint
-);
-
-CREATE TYPE stock_shortage AS (
-	sku         text COLLATE "C",
-	wanted      bigint,
-	available   bigint,
-	missing     bigint
-);
+	('receive', 'adjust', 'reserve', 'cancel', 'expire', 'confirm', 'reinstate', 'transfer');
 
 CREATE TYPE stock_reservation AS (
 	outcome     stock_outcome,
 	expires_at  timestamptz,
-	shortages   stock_shortage[]
+	shortages   jsonb
 );
 
 COMMENT ON TYPE stock_outcome IS
-	'Whether stock_reserve has reserved.';
+	'Whether stock_reserve, or stock_reserve_many, has reserved.';
 COMMENT ON TYPE stock_settlement IS
 	'What stock_confirm, stock_cancel, stock_extend and stock_reinstate answer.';
 COMMENT ON TYPE stock_change IS
 	'What a row of stock_log did to the item.';
-COMMENT ON TYPE stock_line IS
-	'One line of an order: so many pieces of one item.';
-COMMENT ON TYPE stock_shortage IS
-	'A line that could not be reserved: missing = wanted - available.';
 COMMENT ON TYPE stock_reservation IS
-	'What stock_reserve answers.';
+	'What stock_reserve and stock_reserve_many answer.  shortages: [{"sku", "wanted", "available", "missing"}, ...], one for each line that could not be reserved.';
 
 /*
  * DROP EXTENSION locks relations in the order of their creation, and our code
@@ -78,9 +62,9 @@ CREATE TABLE idempotency_internal.stock_log (
 	note        text,
 	lines       smallint,
 	PRIMARY KEY (sku, id),
-	CHECK (quantity > 0 OR (change = 'adjust' AND quantity < 0)),
-	CHECK ((reservation IS NULL) = (change IN ('receive', 'adjust'))),
-	CHECK ((line IS NULL) = (change IN ('receive', 'adjust', 'reserve'))),
+	CHECK (quantity > 0 OR (change IN ('adjust', 'transfer') AND quantity < 0)),
+	CHECK ((reservation IS NULL) = (change IN ('receive', 'adjust', 'transfer'))),
+	CHECK ((line IS NULL) = (change IN ('receive', 'adjust', 'transfer', 'reserve'))),
 	CONSTRAINT stock_log_id_check CHECK (id > 0),
 	CONSTRAINT stock_log_line_check CHECK (line BETWEEN 0 AND 9999),
 	CONSTRAINT stock_log_lines_check CHECK (lines IS NULL OR (line IS NOT NULL AND line < lines AND lines <= 10000)),
@@ -159,9 +143,9 @@ CREATE TABLE idempotency_internal.stock_history_0 (
 	actor       text,
 	note        text,
 	lines       smallint,
-	CONSTRAINT stock_history_quantity_check CHECK (quantity > 0 OR (change = 'adjust' AND quantity < 0)),
-	CONSTRAINT stock_history_change_check CHECK ((reservation IS NULL) = (change IN ('receive', 'adjust'))
-		AND (line IS NULL) = (change IN ('receive', 'adjust', 'reserve'))),
+	CONSTRAINT stock_history_quantity_check CHECK (quantity > 0 OR (change IN ('adjust', 'transfer') AND quantity < 0)),
+	CONSTRAINT stock_history_change_check CHECK ((reservation IS NULL) = (change IN ('receive', 'adjust', 'transfer'))
+		AND (line IS NULL) = (change IN ('receive', 'adjust', 'transfer', 'reserve'))),
 	CONSTRAINT stock_history_id_check CHECK (id > 0),
 	CONSTRAINT stock_history_line_check CHECK (line BETWEEN 0 AND 9999),
 	CONSTRAINT stock_history_lines_check CHECK (lines IS NULL OR (line IS NOT NULL AND line < lines AND lines <= 10000)),
@@ -208,7 +192,7 @@ CREATE VIEW stock_levels AS
 	FROM idempotency_internal.stock_item item
 	CROSS JOIN LATERAL (
 		SELECT coalesce(sum(entry.quantity) FILTER (WHERE entry.change = 'receive'), 0) AS received,
-			   coalesce(sum(entry.quantity) FILTER (WHERE entry.change = 'adjust'), 0) AS adjusted,
+			   coalesce(sum(entry.quantity) FILTER (WHERE entry.change IN ('adjust', 'transfer')), 0) AS adjusted,
 			   coalesce(sum(entry.quantity) FILTER (WHERE entry.change = 'confirm'), 0) AS confirmed,
 			   coalesce(sum(CASE
 					WHEN entry.change IN ('reserve', 'reinstate') THEN entry.quantity
