@@ -63,7 +63,7 @@ BEGIN
 		'{idem_claim, idem_claim_many, idem_complete, idem_fail, idem_renew,
 			outbox_enqueue,
 			stock_reserve, stock_reserve_many, stock_confirm, stock_cancel, stock_extend,
-			stock_reinstate, stock_level}');
+			stock_reinstate, stock_reservation_status, stock_level}');
 END
 $$;
 COMMENT ON FUNCTION idempotency_grant(regrole) IS

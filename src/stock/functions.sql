@@ -10,6 +10,13 @@ AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION idempotency_internal.stock_check_sku(text) IS
 	'Internal: raises an error unless this can be a sku.';
 
+CREATE FUNCTION idempotency_internal.stock_check_reservation(reservation text)
+RETURNS void
+LANGUAGE C IMMUTABLE PARALLEL SAFE
+AS 'MODULE_PATHNAME';
+COMMENT ON FUNCTION idempotency_internal.stock_check_reservation(text) IS
+	'Internal: raises an error unless this can be the name of a reservation.';
+
 /* ---- stock in and corrections ---- */
 
 CREATE FUNCTION stock_receive(
@@ -218,6 +225,57 @@ COMMENT ON FUNCTION idempotency_internal.stock_repair(boolean) IS
 	'Internal: drops the counters of stock after triggers were disabled, and enables these; false: there is nothing to do, or not yet.';
 
 /* ---- levels and verification ---- */
+
+/*
+ * A line is where its hold is; if it has none, its last change says how it was
+ * closed.  The reservation as a whole is as its last change, unless a line is open.
+ */
+CREATE FUNCTION stock_reservation_status(
+	reservation text,
+	OUT state      text,
+	OUT expires_at timestamptz,
+	OUT lines      jsonb)
+RETURNS SETOF record
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER ROWS 1
+SET search_path = pg_catalog, pg_temp SET enable_seqscan = off
+AS $$
+#variable_conflict use_column
+BEGIN
+	PERFORM idempotency_internal.stock_check_reservation(reservation);
+	RETURN QUERY
+	WITH held AS MATERIALIZED (
+		SELECT hold.line, hold.sku, hold.quantity, hold.lines AS count, 9223372036854775807 AS id,
+			CASE WHEN hold.expires_at > clock_timestamp() THEN 'open' ELSE 'expired' END AS state,
+			hold.expires_at AS at
+		FROM idempotency_internal.stock_hold hold
+		WHERE hold.reservation = stock_reservation_status.reservation
+	), closed AS MATERIALIZED (
+		SELECT DISTINCT ON (past.line) past.line, past.sku, past.quantity, past.lines AS count, past.id,
+			CASE past.change WHEN 'confirm' THEN 'confirmed' WHEN 'cancel' THEN 'cancelled'
+				WHEN 'expire' THEN 'expired' END AS state,
+			past.at
+		FROM @extschema@.stock_history past
+		WHERE past.reservation = stock_reservation_status.reservation AND past.line IS NOT NULL
+		ORDER BY past.line, past.id DESC
+	), line AS (
+		SELECT * FROM held
+		UNION ALL
+		SELECT * FROM closed WHERE NOT EXISTS (SELECT FROM held WHERE held.line = closed.line)
+	)
+	SELECT CASE
+			WHEN bool_or(line.state = 'open') THEN 'open'
+			WHEN count(*) < max(line.count) THEN 'unknown'
+			ELSE (array_agg(line.state ORDER BY line.id DESC))[1]
+		END,
+		min(line.at) FILTER (WHERE line.state = 'open'),
+		jsonb_agg(jsonb_build_object('sku', line.sku, 'quantity', line.quantity, 'state', line.state)
+			ORDER BY line.line)
+	FROM line
+	HAVING count(*) > 0;
+END
+$$;
+COMMENT ON FUNCTION stock_reservation_status(text) IS
+	'A reservation as it is: open, confirmed, cancelled or expired, and so each of its lines; no row if nothing is known of it.';
 
 CREATE FUNCTION stock_level(sku text)
 RETURNS TABLE (available bigint, reserved bigint)

@@ -22,6 +22,7 @@
 #include "stock/lines.h"
 
 PG_FUNCTION_INFO_V1(stock_check_sku);
+PG_FUNCTION_INFO_V1(stock_check_reservation);
 
 static void
 lines_raise_null(const char *name)
@@ -394,5 +395,15 @@ Datum
 stock_check_sku(PG_FUNCTION_ARGS)
 {
 	(void) lines_name_arg(fcinfo, 0, "sku");
+	PG_RETURN_VOID();
+}
+
+/*
+ * SQL: stock_check_reservation(reservation), likewise.
+ */
+Datum
+stock_check_reservation(PG_FUNCTION_ARGS)
+{
+	(void) lines_name_arg(fcinfo, 0, "reservation");
 	PG_RETURN_VOID();
 }
