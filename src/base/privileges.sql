@@ -61,7 +61,7 @@ AS $$
 BEGIN
 	PERFORM idempotency_internal.idempotency_grant_names(role,
 		'{idem_claim, idem_claim_many, idem_complete, idem_fail, idem_renew,
-			outbox_enqueue,
+			outbox_enqueue, outbox_event_id,
 			stock_reserve, stock_reserve_many, stock_confirm, stock_cancel, stock_extend,
 			stock_reinstate, stock_reservation_status, stock_level}');
 END
@@ -78,7 +78,7 @@ BEGIN
 	PERFORM idempotency_internal.idempotency_grant_names(role,
 		'{idem_forget, idem_counters, idem_sample,
 			outbox_subscribe, outbox_unsubscribe, outbox_alter, outbox_pause, outbox_resume,
-			outbox_redrive, outbox_discard, outbox_replay, outbox_rotate_secret, outbox_adopt,
+			outbox_redrive, outbox_retry, outbox_discard, outbox_replay, outbox_rotate_secret, outbox_adopt,
 			outbox_topic_matches, outbox_secret_generate, outbox_signature,
 			outbox_flights, outbox_troubles, outbox_rate,
 			stock_receive, stock_adjust, stock_transfer, stock_level, stock_verify}',

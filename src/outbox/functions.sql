@@ -148,6 +148,52 @@ $$;
 COMMENT ON FUNCTION idempotency_internal.outbox_check_subscription(text, text[], text, integer, interval, interval[], text, boolean, integer) IS
 	'Internal: checks arguments of outbox_subscribe.';
 
+/*
+ * If no database is the home of the outbox yet, this one becomes it.  Of several
+ * rows, one is ours or is going to be: the relay sends nothing before.
+ */
+CREATE FUNCTION idempotency_internal.outbox_identity()
+RETURNS text
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE COST 10000
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+	IF NOT EXISTS (SELECT FROM idempotency_internal.outbox_home) THEN
+		INSERT INTO idempotency_internal.outbox_home (identity, system_identifier, database, relation)
+		SELECT gen_random_uuid(), s.system_identifier, d.oid, 'idempotency_internal.outbox_home'::regclass
+		FROM pg_control_system() s, pg_database d
+		WHERE d.datname = current_database()
+		ON CONFLICT DO NOTHING;
+	END IF;
+	RETURN (SELECT replace(min(h.identity::text), '-', '') FROM idempotency_internal.outbox_home h);
+END
+$$;
+COMMENT ON FUNCTION idempotency_internal.outbox_identity() IS
+	'Internal: the random part of every webhook-id.';
+
+CREATE FUNCTION outbox_event_id("position" bigint)
+RETURNS text
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	created timestamptz;
+BEGIN
+	IF position IS NULL THEN
+		RAISE EXCEPTION 'position must not be null' USING ERRCODE = '22004';
+	END IF;
+	SELECT e.created_at INTO created FROM idempotency_internal.outbox_event e
+	WHERE e.position = outbox_event_id.position;
+	IF created IS NULL THEN
+		RETURN NULL;
+	END IF;
+	RETURN format('msg_%s_%s_%s', idempotency_internal.outbox_identity(), position,
+		(extract(epoch FROM created) * 1000000)::bigint);
+END
+$$;
+COMMENT ON FUNCTION outbox_event_id(bigint) IS
+	'The id under which receivers get an event, as webhook-id, Idempotency-Key and ce-id; null if the log does not have the event any more.';
+
 CREATE FUNCTION outbox_subscribe(
 	name           text,
 	url            text,
@@ -176,12 +222,7 @@ BEGIN
 	PERFORM idempotency_internal.outbox_check_secret(signing_secret);
 	PERFORM idempotency_internal.outbox_check_headers(headers);
 
-	-- Nobody else's home is here: then it is ours.
-	INSERT INTO idempotency_internal.outbox_home (identity, system_identifier, database, relation)
-	SELECT gen_random_uuid(), s.system_identifier, d.oid, 'idempotency_internal.outbox_home'::regclass
-	FROM pg_control_system() s, pg_database d
-	WHERE d.datname = current_database() AND NOT EXISTS (SELECT FROM idempotency_internal.outbox_home)
-	ON CONFLICT DO NOTHING;
+	PERFORM idempotency_internal.outbox_identity();
 	INSERT INTO idempotency_internal.outbox_subscription
 		(name, url, topics, secret, headers, format, ordered,
 		 max_in_flight, timeout, retry_schedule, partitions)
@@ -326,20 +367,20 @@ $$;
 COMMENT ON FUNCTION outbox_resume(text) IS
 	'Goes on with a subscription that was paused, or disabled by an answer of 410; one that is stuck is tried at once.';
 
-CREATE FUNCTION idempotency_internal.outbox_check_ids(ids bigint[])
+CREATE FUNCTION idempotency_internal.outbox_check_positions(positions bigint[])
 RETURNS void
 LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-	IF array_ndims(ids) > 1 THEN
-		RAISE EXCEPTION 'ids must be a one-dimensional array' USING ERRCODE = '22023';
-	ELSIF array_position(ids, NULL) IS NOT NULL THEN
-		RAISE EXCEPTION 'none of ids must be null' USING ERRCODE = '22004';
+	IF array_ndims(positions) > 1 THEN
+		RAISE EXCEPTION 'positions must be a one-dimensional array' USING ERRCODE = '22023';
+	ELSIF array_position(positions, NULL) IS NOT NULL THEN
+		RAISE EXCEPTION 'none of positions must be null' USING ERRCODE = '22004';
 	END IF;
 END
 $$;
-COMMENT ON FUNCTION idempotency_internal.outbox_check_ids(bigint[]) IS
+COMMENT ON FUNCTION idempotency_internal.outbox_check_positions(bigint[]) IS
 	'Internal: raises an error unless this is a list of positions.';
 
 /*
@@ -360,7 +401,7 @@ $$;
 COMMENT ON FUNCTION idempotency_internal.outbox_is_sendable(idempotency_internal.outbox_delivery) IS
 	'Internal: could an event be delivered?';
 
-CREATE FUNCTION outbox_redrive(name text, ids bigint[] DEFAULT NULL)
+CREATE FUNCTION outbox_redrive(name text, positions bigint[] DEFAULT NULL)
 RETURNS bigint
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp
@@ -369,7 +410,7 @@ DECLARE
 	subscription_id bigint := idempotency_internal.outbox_subscription_id(name);
 	redriven        bigint;
 BEGIN
-	PERFORM idempotency_internal.outbox_check_ids(ids);
+	PERFORM idempotency_internal.outbox_check_positions(positions);
 	PERFORM FROM idempotency_internal.outbox_lane
 	WHERE subscription = subscription_id FOR UPDATE;  -- the relay is not settling
 
@@ -382,7 +423,7 @@ BEGIN
 		FROM idempotency_internal.outbox_delivery d
 		JOIN idempotency_internal.outbox_subscription s ON s.id = d.subscription
 		WHERE s.id = subscription_id AND d.state = 'dead'
-			AND (ids IS NULL OR d.position = ANY (ids)) AND idempotency_internal.outbox_is_sendable(d))
+			AND (positions IS NULL OR d.position = ANY (positions)) AND idempotency_internal.outbox_is_sendable(d))
 	UPDATE idempotency_internal.outbox_delivery d
 	SET state = CASE WHEN c.in_order AND c.behind THEN 'parked' ELSE 'waiting' END,
 		blocks_key = c.in_order,
@@ -398,7 +439,37 @@ $$;
 COMMENT ON FUNCTION outbox_redrive(text, bigint[]) IS
 	'Sends dead letters again, all of them or those at the given positions, in order per key; returns how many.';
 
-CREATE FUNCTION outbox_discard(name text, ids bigint[] DEFAULT NULL)
+/*
+ * What has not been tried yet waits for its own time, not for a retry.
+ */
+CREATE FUNCTION outbox_retry(name text, positions bigint[] DEFAULT NULL)
+RETURNS bigint
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	subscription_id bigint := idempotency_internal.outbox_subscription_id(name);
+	due             bigint;
+BEGIN
+	PERFORM idempotency_internal.outbox_check_positions(positions);
+	PERFORM FROM idempotency_internal.outbox_lane
+	WHERE subscription = subscription_id FOR UPDATE;  -- the relay is not settling
+	UPDATE idempotency_internal.outbox_subscription s
+	SET failing_since = NULL, version = s.version + 1
+	WHERE s.id = subscription_id;
+	UPDATE idempotency_internal.outbox_delivery d
+	SET due_at = clock_timestamp()
+	WHERE d.subscription = subscription_id AND d.state = 'waiting' AND d.attempts > 0
+		AND (positions IS NULL OR d.position = ANY (positions));
+	GET DIAGNOSTICS due = ROW_COUNT;
+	PERFORM idempotency_internal.outbox_wake();
+	RETURN due;
+END
+$$;
+COMMENT ON FUNCTION outbox_retry(text, bigint[]) IS
+	'The endpoint works again: sends now what waits for a retry, all of it or the given positions; returns how many.';
+
+CREATE FUNCTION outbox_discard(name text, positions bigint[] DEFAULT NULL)
 RETURNS bigint
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp
@@ -406,10 +477,10 @@ AS $$
 DECLARE
 	discarded bigint;
 BEGIN
-	PERFORM idempotency_internal.outbox_check_ids(ids);
+	PERFORM idempotency_internal.outbox_check_positions(positions);
 	DELETE FROM idempotency_internal.outbox_delivery d
 	WHERE d.subscription = idempotency_internal.outbox_subscription_id(outbox_discard.name)
-		AND d.state = 'dead' AND (ids IS NULL OR d.position = ANY (ids));
+		AND d.state = 'dead' AND (positions IS NULL OR d.position = ANY (positions));
 	GET DIAGNOSTICS discarded = ROW_COUNT;
 	RETURN discarded;
 END
@@ -438,7 +509,7 @@ BEGIN
 	WHERE subscription = subscription_id FOR UPDATE;  -- the relay is not settling
 	LOCK TABLE idempotency_internal.outbox_lane IN ROW EXCLUSIVE MODE;  -- no segment is being retired
 	retired_to := idempotency_internal.outbox_retired_to();
-	SELECT e.position INTO first FROM @extschema@.outbox_log e
+	SELECT e.position INTO first FROM idempotency_internal.outbox_event e
 	WHERE e.position >= coalesce(from_position, 0) AND e.position > retired_to
 		AND e.created_at >= coalesce(since, '-infinity')
 	ORDER BY e.position LIMIT 1;
@@ -554,7 +625,7 @@ SELECT s.name,
 	coalesce(CASE WHEN isfinite(e.created_at) THEN clock_timestamp() - e.created_at END, '0') AS lag,
 	coalesce(w.in_flight, 0) AS in_flight, d.waiting, d.parked, d.dead, l.lost, l.delivered,
 	round(l.rate::numeric, 1) AS rate, s.failing_since,
-	f.last_at AS last_failed_at, f.last_status, f.last_error
+	f.last_at AS last_failed_at, f.last_status, f.last_error, d.next_attempt_at
 FROM idempotency_internal.outbox_subscription s
 CROSS JOIN LATERAL (
 	SELECT min(position) AS position, max(lost) AS lost, sum(delivered)::bigint AS delivered,
@@ -568,10 +639,11 @@ CROSS JOIN (SELECT coalesce(bool_and(h.relation = h.tableoid AND h.system_identi
 CROSS JOIN LATERAL (
 	SELECT count(*) FILTER (WHERE state = 'waiting') AS waiting,
 		count(*) FILTER (WHERE state = 'parked') AS parked,
-		count(*) FILTER (WHERE state = 'dead') AS dead
+		count(*) FILTER (WHERE state = 'dead') AS dead,
+		min(due_at) FILTER (WHERE state = 'waiting') AS next_attempt_at
 	FROM idempotency_internal.outbox_delivery WHERE subscription = s.id) d
 LEFT JOIN LATERAL (
-	SELECT created_at FROM outbox_log WHERE position > l.position
+	SELECT created_at FROM idempotency_internal.outbox_event WHERE position > l.position
 	ORDER BY position LIMIT 1) e ON true
 LEFT JOIN LATERAL (
 	SELECT last_at, last_status, last_error FROM idempotency_internal.outbox_delivery
