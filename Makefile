@@ -58,13 +58,17 @@ SQL_PARTS := $(addprefix $(srcdir)/src/, \
 	base/functions.sql \
 	claim/tables.sql \
 	claim/functions.sql \
+	claim/status.sql \
 	outbox/tables.sql \
 	outbox/functions.sql \
 	outbox/segments.sql \
+	outbox/status.sql \
 	relay/functions.sql \
 	stock/tables.sql \
 	stock/functions.sql \
 	stock/compaction.sql \
+	stock/status.sql \
+	base/status.sql \
 	base/privileges.sql)
 INSTALL_SCRIPT_SQL = $(EXTENSION)--$(EXTVERSION).sql
 

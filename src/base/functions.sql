@@ -303,7 +303,7 @@ COMMENT ON FUNCTION idempotency_internal.idempotency_raise_sequences() IS
  */
 CREATE FUNCTION idempotency_repair()
 RETURNS void
-LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE COST 10000
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -324,4 +324,4 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION idempotency_repair() IS
-	'For the owner: puts keys, stock and sequences right after data was restored alone, as by pg_restore --data-only, and enables triggers.';
+	'Puts keys, stock and sequences right after data was restored alone, as by pg_restore --data-only, and enables triggers.';

@@ -4,12 +4,14 @@
  * variants; EXECUTE is the gate, and no privilege on tables is needed.
  */
 
-CREATE FUNCTION idempotency_internal.idempotency_grant_names(role regrole, functions text[], views text[] DEFAULT '{}')
+CREATE FUNCTION idempotency_internal.idempotency_grant_names(
+	role regrole, functions text[], views text[], schemas text[] DEFAULT '{@extschema@}', may_grant boolean DEFAULT false)
 RETURNS void
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE COST 10000
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
+	option CONSTANT text := CASE WHEN may_grant THEN ' WITH GRANT OPTION' ELSE '' END;
 	wanted record;
 BEGIN
 	IF role IS NULL THEN
@@ -25,24 +27,24 @@ BEGIN
 			WHERE e.extname = 'idempotency' AND d.deptype = 'e')
 		SELECT format('USAGE ON SCHEMA %s', n.oid::regnamespace) AS privilege,
 			has_schema_privilege(n.oid, 'USAGE WITH GRANT OPTION') AS grantable,
-			has_schema_privilege(role::oid, n.oid, 'USAGE') AS granted
-		FROM pg_namespace n WHERE n.oid = '@extschema@'::regnamespace
+			has_schema_privilege(role::oid, n.oid, 'USAGE' || option) AS granted
+		FROM pg_namespace n WHERE n.nspname = ANY (schemas)
 		UNION ALL
 		SELECT format('EXECUTE ON FUNCTION %s', p.oid::regprocedure),
 			has_function_privilege(p.oid, 'EXECUTE WITH GRANT OPTION'),
-			has_function_privilege(role::oid, p.oid, 'EXECUTE')
+			has_function_privilege(role::oid, p.oid, 'EXECUTE' || option)
 		FROM pg_proc p JOIN member m ON m.classid = 'pg_proc'::regclass AND m.objid = p.oid
 		WHERE p.proname = ANY (functions)
 		UNION ALL
 		SELECT format('SELECT ON %s', c.oid::regclass),
 			has_table_privilege(c.oid, 'SELECT WITH GRANT OPTION'),
-			has_table_privilege(role::oid, c.oid, 'SELECT')
+			has_table_privilege(role::oid, c.oid, 'SELECT' || option)
 		FROM pg_class c JOIN member m ON m.classid = 'pg_class'::regclass AND m.objid = c.oid
 		WHERE c.relname = ANY (views)
 	LOOP
 		-- GRANT itself would only warn of some of these.
 		IF wanted.grantable THEN
-			EXECUTE format('GRANT %s TO %s', wanted.privilege, role);
+			EXECUTE format('GRANT %s TO %s', wanted.privilege, role) || option;
 		ELSIF NOT wanted.granted THEN
 			RAISE EXCEPTION 'permission denied to grant %', wanted.privilege
 				USING ERRCODE = '42501', HINT = 'Let the owner of the extension do it.';
@@ -50,7 +52,7 @@ BEGIN
 	END LOOP;
 END
 $$;
-COMMENT ON FUNCTION idempotency_internal.idempotency_grant_names(regrole, text[], text[]) IS
+COMMENT ON FUNCTION idempotency_internal.idempotency_grant_names(regrole, text[], text[], text[], boolean) IS
 	'Internal: grants a role the use of functions and views of the extension, and of its schema.';
 
 CREATE FUNCTION idempotency_grant(role regrole)
@@ -63,11 +65,12 @@ BEGIN
 		'{idem_claim, idem_claim_many, idem_complete, idem_fail, idem_renew,
 			outbox_enqueue, outbox_event_id,
 			stock_reserve, stock_reserve_many, stock_confirm, stock_cancel, stock_extend,
-			stock_reinstate, stock_reservation_status, stock_level}');
+			stock_reinstate, stock_reservation_status, stock_level}',
+		'{stock_levels}');
 END
 $$;
 COMMENT ON FUNCTION idempotency_grant(regrole) IS
-	'Lets an application role claim keys, enqueue events and reserve stock, and no more.';
+	'Lets an application role claim keys, enqueue events, reserve stock and see what is available, and no more.';
 
 CREATE FUNCTION idempotency_grant_operator(role regrole)
 RETURNS void
@@ -76,7 +79,7 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
 	PERFORM idempotency_internal.idempotency_grant_names(role,
-		'{idem_forget, idem_counters, idem_sample,
+		'{idempotency_status, idem_forget, idem_counters, idem_sample,
 			outbox_subscribe, outbox_unsubscribe, outbox_alter, outbox_pause, outbox_resume,
 			outbox_redrive, outbox_retry, outbox_discard, outbox_replay, outbox_rotate_secret, outbox_adopt,
 			outbox_topic_matches, outbox_secret_generate, outbox_signature,
@@ -87,6 +90,26 @@ END
 $$;
 COMMENT ON FUNCTION idempotency_grant_operator(regrole) IS
 	'Lets a role look after keys, subscriptions and stock, and see how they are, but neither secrets nor tables.';
+
+/*
+ * What the views and functions of the schema call as their caller is granted,
+ * too.
+ */
+CREATE FUNCTION idempotency_grant_admin(role regrole)
+RETURNS void
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE COST 10000
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+	PERFORM idempotency_internal.idempotency_grant_names(role,
+		'{idem_counters, idem_sample, outbox_flights, outbox_troubles, outbox_rate, idempotency_grant_names}'
+			|| ARRAY(SELECT p.proname::text FROM pg_proc p WHERE p.pronamespace = '@extschema@'::regnamespace),
+		ARRAY(SELECT c.relname::text FROM pg_class c WHERE c.relnamespace = '@extschema@'::regnamespace),
+		'{@extschema@, idempotency_internal}', true);
+END
+$$;
+COMMENT ON FUNCTION idempotency_grant_admin(regrole) IS
+	'Lets a role do everything that the public functions and views offer, and let others do so; where the owner of the extension is out of reach.';
 
 DO $$
 DECLARE
@@ -114,7 +137,7 @@ $$;
 GRANT SELECT ON idem_stats, outbox_dead, outbox_subscriptions, stock_levels TO pg_monitor;
 GRANT EXECUTE ON FUNCTION idempotency_internal.idem_counters(), idempotency_internal.idem_sample(smallint, integer),
 	idempotency_internal.outbox_flights(), idempotency_internal.outbox_troubles(),
-	idempotency_internal.outbox_rate(double precision, timestamptz, bigint) TO pg_monitor;
+	idempotency_internal.outbox_rate(double precision, timestamptz, bigint), idempotency_status() TO pg_monitor;
 GRANT USAGE ON SCHEMA @extschema@ TO pg_monitor;
 
 /*

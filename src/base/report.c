@@ -41,6 +41,7 @@ typedef struct ReportKind
 static ReportKind kinds[REPORT_KINDS];
 static emit_log_hook_type previous_emit_log = NULL;
 static const char *reporter = NULL;
+static void (*note_error) (const char *message) = NULL;
 
 static ReportKind *
 report_kind(const char *message)
@@ -111,6 +112,9 @@ report_limit(ErrorData *message)
 static void
 report_emit_log(ErrorData *message)
 {
+	if (note_error != NULL && message->elevel >= WARNING &&
+		message->elevel <= ERROR && message->message)
+		note_error(message->message);
 	if (message->elevel >= LOG && message->elevel <= ERROR && message->message)
 		report_limit(message);
 	if (ERRCODE_TO_CATEGORY(message->sqlerrcode) ==
@@ -139,4 +143,10 @@ report_begin(const char *who)
 	error_context_stack = &context;
 	previous_emit_log = emit_log_hook;
 	emit_log_hook = report_emit_log;
+}
+
+void
+report_errors_to(void (*note) (const char *message))
+{
+	note_error = note;
 }

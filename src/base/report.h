@@ -11,4 +11,7 @@
  */
 extern void report_begin(const char *who);
 
+/* Calls a function with every error and warning that is logged from now on. */
+extern void report_errors_to(void (*note) (const char *message));
+
 #endif							/* BASE_REPORT_H */

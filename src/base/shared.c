@@ -13,6 +13,7 @@
 #include "postgres.h"
 
 #include "fmgr.h"
+#include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "storage/ipc.h"
 #include "storage/lwlock.h"
@@ -350,9 +351,9 @@ shared_take_worker_slot(SharedDatabase *database, SharedWorkerSlot slot)
 	bool		taken;
 
 	SpinLockAcquire(&database->mutex);
-	taken = database->worker_slots[slot] == 0;
+	taken = database->workers[slot].pid == 0;
 	if (taken)
-		database->worker_slots[slot] = MyProcPid;
+		database->workers[slot].pid = MyProcPid;
 	SpinLockRelease(&database->mutex);
 	return taken;
 }
@@ -361,8 +362,36 @@ void
 shared_leave_worker_slot(SharedDatabase *database, SharedWorkerSlot slot)
 {
 	SpinLockAcquire(&database->mutex);
-	database->worker_slots[slot] = 0;
+	database->workers[slot].pid = 0;
 	SpinLockRelease(&database->mutex);
+}
+
+void
+shared_note_error(SharedDatabase *database, SharedWorkerSlot slot,
+				  const char *message)
+{
+	SharedWorker *worker = &database->workers[slot];
+	TimestampTz now = GetCurrentTimestamp();
+	int			length = strlen(message);
+
+	length = pg_mbcliplen(message, length, SHARED_ERROR_MAX - 1);
+	SpinLockAcquire(&database->mutex);
+	worker->errors++;
+	worker->last_error_at = now;
+	memcpy(worker->last_error, message, length);
+	worker->last_error[length] = '\0';
+	SpinLockRelease(&database->mutex);
+}
+
+SharedWorker
+shared_copy_worker(SharedDatabase *database, SharedWorkerSlot slot)
+{
+	SharedWorker worker;
+
+	SpinLockAcquire(&database->mutex);
+	worker = database->workers[slot];
+	SpinLockRelease(&database->mutex);
+	return worker;
 }
 
 /*

@@ -16,6 +16,7 @@
 #define SHARED_FLIGHTS_MAX 64	/* lanes of one relay that can be watched */
 #define SHARED_TROUBLES_MAX 32	/* stuck subscriptions of a database, likewise */
 #define SHARED_TROUBLE_MAX 160	/* bytes of what is said of one */
+#define SHARED_ERROR_MAX 160	/* bytes of the last error of a worker */
 
 /* The workers of a database: one in each slot. */
 typedef enum SharedWorkerSlot
@@ -24,6 +25,15 @@ typedef enum SharedWorkerSlot
 	SHARED_RELAY,				/* the first of them */
 	SHARED_WORKER_SLOTS = SHARED_RELAY + SHARED_RELAYS_MAX
 } SharedWorkerSlot;
+
+/* What is known of the workers of a slot, one after another. */
+typedef struct SharedWorker
+{
+	pid_t		pid;			/* of the one that runs; 0: none does */
+	int64		errors;			/* that they have logged, and warnings */
+	TimestampTz last_error_at;
+	char		last_error[SHARED_ERROR_MAX];
+} SharedWorker;
 
 /* What a relay has on its way for a lane. */
 typedef struct SharedFlight
@@ -85,7 +95,7 @@ typedef struct SharedDatabase
 
 	/* Guarded by mutex. */
 	slock_t		mutex;
-	pid_t		worker_slots[SHARED_WORKER_SLOTS];	/* who works here; 0: nobody */
+	SharedWorker workers[SHARED_WORKER_SLOTS];
 	SharedRelay relays[SHARED_RELAYS_MAX];
 	int			trouble_count;
 	SharedTrouble troubles[SHARED_TROUBLES_MAX];
@@ -177,6 +187,12 @@ extern void shared_wake_relays(SharedDatabase *database, bool in_any_case);
 /* Takes a slot in a database; false: somebody else has it. */
 extern bool shared_take_worker_slot(SharedDatabase *database, SharedWorkerSlot slot);
 extern void shared_leave_worker_slot(SharedDatabase *database, SharedWorkerSlot slot);
+
+/* Notes an error of the worker in a slot. */
+extern void shared_note_error(SharedDatabase *database, SharedWorkerSlot slot,
+							  const char *message);
+extern SharedWorker shared_copy_worker(SharedDatabase *database,
+									   SharedWorkerSlot slot);
 
 /*
  * A relay is there, and can be reached by the latch; NULL to sign off.  Either

@@ -29,6 +29,8 @@
 #include "base/worker.h"
 
 static char worker_name[BGW_MAXLEN + NAMEDATALEN + 32]; /* for the log */
+static SharedDatabase *worker_database = NULL;
+static SharedWorkerSlot worker_slot;
 
 void
 worker_define(BackgroundWorker *worker, const char *main, const char *name)
@@ -113,7 +115,16 @@ worker_start_in_database(void)
 static void
 worker_leave_slot(int code, Datum slot)
 {
-	shared_leave_worker_slot(shared_my_database(), DatumGetInt32(slot));
+	shared_leave_worker_slot(worker_database, DatumGetInt32(slot));
+}
+
+/*
+ * No lock may be taken here: the error may have come amid anything.
+ */
+static void
+worker_note_error(const char *message)
+{
+	shared_note_error(worker_database, worker_slot, message);
 }
 
 /*
@@ -127,9 +138,12 @@ worker_start_in_slot(void)
 
 	memcpy(&target, MyBgworkerEntry->bgw_extra, sizeof(target));
 	worker_start_in_database();
-	if (!shared_take_worker_slot(shared_my_database(), target.slot))
+	worker_database = shared_my_database();
+	worker_slot = target.slot;
+	if (!shared_take_worker_slot(worker_database, worker_slot))
 		worker_exit("the one before it is still there");
 	before_shmem_exit(worker_leave_slot, Int32GetDatum(target.slot));
+	report_errors_to(worker_note_error);
 	ereport(LOG,
 			(errmsg("%s has started", worker_name), errhidecontext(true)));
 	return target.slot;

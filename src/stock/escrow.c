@@ -707,13 +707,14 @@ escrow_sku(const EscrowItem *item)
 static void
 escrow_put_counter(ReturnSetInfo *result, const EscrowItem *item)
 {
-	Datum		values[4] = {
+	Datum		values[5] = {
 		escrow_sku(item),
 		Int64GetDatum(item->available),
 		Int64GetDatum((int64) item->touches),
-		BoolGetDatum(item->pins > 0)
+		BoolGetDatum(item->pins > 0),
+		Int32GetDatum(item->rows)
 	};
-	bool		nulls[4] = {false};
+	bool		nulls[5] = {false};
 
 	tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
 }

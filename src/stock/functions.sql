@@ -297,7 +297,8 @@ CREATE FUNCTION idempotency_internal.stock_counters(
 	OUT sku       text,
 	OUT available bigint,
 	OUT touches   bigint,
-	OUT in_use    boolean)
+	OUT in_use    boolean,
+	OUT rows      integer)
 RETURNS SETOF record
 LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME';
@@ -308,7 +309,8 @@ CREATE FUNCTION idempotency_internal.stock_counter(
 	INOUT sku     text,
 	OUT available bigint,
 	OUT touches   bigint,
-	OUT in_use    boolean)
+	OUT in_use    boolean,
+	OUT rows      integer)
 RETURNS SETOF record
 LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME';

@@ -1,0 +1,185 @@
+/* base: idempotency_status(), the sum of what each module says of itself. */
+
+CREATE FUNCTION idempotency_internal.idempotency_preloaded_version()
+RETURNS text
+LANGUAGE C STABLE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME';
+COMMENT ON FUNCTION idempotency_internal.idempotency_preloaded_version() IS
+	'Internal: the version of the library that is preloaded; null: it is not.';
+
+CREATE FUNCTION idempotency_internal.idempotency_is_served()
+RETURNS boolean
+LANGUAGE C STABLE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME';
+COMMENT ON FUNCTION idempotency_internal.idempotency_is_served() IS
+	'Internal: whether idempotency.databases names this database.';
+
+CREATE FUNCTION idempotency_internal.idempotency_workers(
+	OUT kind text, OUT pid integer, OUT errors bigint, OUT last_error_at timestamptz, OUT last_error text)
+RETURNS SETOF record
+LANGUAGE C VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME';
+COMMENT ON FUNCTION idempotency_internal.idempotency_workers() IS
+	'Internal: the workers of this database, and the errors and warnings that they have logged.';
+
+CREATE FUNCTION idempotency_internal.idempotency_library_status(
+	OUT "check" text, OUT state text, OUT detail text, OUT hint text)
+RETURNS SETOF record
+LANGUAGE sql VOLATILE PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+	SELECT 'library',
+		CASE WHEN l.version IS NULL THEN 'error' WHEN l.version <> e.extversion THEN 'warning' ELSE 'ok' END,
+		CASE WHEN l.version IS NULL THEN 'not preloaded: no workers, no outbox, no stock'
+			WHEN l.version <> e.extversion THEN format('version %s, but the extension is %s', l.version, e.extversion)
+			ELSE format('version %s is preloaded', l.version) END,
+		CASE WHEN l.version IS NULL THEN 'add idempotency to shared_preload_libraries and restart the server'
+			WHEN l.version <> e.extversion THEN 'restart the server, or ALTER EXTENSION idempotency UPDATE' END
+	FROM (SELECT idempotency_internal.idempotency_preloaded_version() AS version) l, pg_extension e
+	WHERE e.extname = 'idempotency'
+$$;
+COMMENT ON FUNCTION idempotency_internal.idempotency_library_status() IS
+	'Internal: what idempotency_status says of the library.';
+
+CREATE FUNCTION idempotency_internal.idempotency_worker_status(
+	OUT "check" text, OUT state text, OUT detail text, OUT hint text)
+RETURNS SETOF record
+LANGUAGE sql VOLATILE PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+	WITH worker AS MATERIALIZED (
+		SELECT * FROM idempotency_internal.idempotency_workers()
+	), running AS (
+		SELECT (SELECT count(*) FROM pg_stat_activity a WHERE a.backend_type = 'idempotency launcher') AS launchers,
+			count(*) FILTER (WHERE w.kind = 'sweeper') AS sweepers,
+			count(*) FILTER (WHERE w.kind = 'relay') AS relays,
+			current_setting('idempotency.relays')::bigint AS wanted
+		FROM worker w WHERE w.pid IS NOT NULL
+	)
+	SELECT 'workers', CASE WHEN s.what = 'ok' THEN 'ok' WHEN s.what = 'missing' THEN 'error' ELSE 'warning' END,
+		CASE s.what
+			WHEN 'standby' THEN 'a standby has none'
+			WHEN 'left out' THEN 'idempotency.databases leaves this database out: it has none'
+			ELSE format('%s launcher, %s sweeper, %s of %s relays', r.launchers, r.sweepers, r.relays, r.wanted) END,
+		CASE s.what
+			WHEN 'left out' THEN 'add it to idempotency.databases and reload'
+			WHEN 'missing' THEN 'the log of the server says why; is max_worker_processes large enough?' END
+	FROM running r
+	CROSS JOIN LATERAL (SELECT CASE
+		WHEN pg_is_in_recovery() THEN 'standby'
+		WHEN NOT idempotency_internal.idempotency_is_served() THEN 'left out'
+		WHEN r.launchers = 0 OR r.sweepers = 0 OR r.relays < r.wanted THEN 'missing'
+		ELSE 'ok' END AS what) s
+	UNION ALL
+	SELECT 'worker errors', 'warning',
+		format('%s: %s, the last %s ago: %s', w.kind, w.errors,
+			date_trunc('second', clock_timestamp() - w.last_error_at), w.last_error),
+		'the log of the server has more'
+	FROM worker w WHERE w.last_error_at > clock_timestamp() - interval '10 min'
+	UNION ALL
+	SELECT 'worker errors', 'ok', 'none in the last 10 min', NULL
+	WHERE NOT EXISTS (SELECT FROM worker w WHERE w.last_error_at > clock_timestamp() - interval '10 min')
+$$;
+COMMENT ON FUNCTION idempotency_internal.idempotency_worker_status() IS
+	'Internal: what idempotency_status says of workers.';
+
+/*
+ * A table of a ring that is out of use is truncated as soon as no snapshot is
+ * older.
+ */
+CREATE FUNCTION idempotency_internal.idempotency_table_status(
+	OUT "check" text, OUT state text, OUT detail text, OUT hint text)
+RETURNS SETOF record
+LANGUAGE sql VOLATILE PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+	WITH ring AS MATERIALIZED (
+		SELECT 'idem_key' AS name, r.slot, r.state, r.closed_at, r.quiet_xid FROM idempotency_internal.idem_ring r
+		UNION ALL
+		SELECT 'outbox_log', r.slot, r.state, r.closed_at, r.quiet_xid FROM idempotency_internal.outbox_ring r
+		UNION ALL
+		SELECT 'stock_history', r.slot, r.state, r.closed_at, r.quiet_xid FROM idempotency_internal.stock_ring r
+	), kept AS MATERIALIZED (
+		SELECT string_agg(ring.name || '_' || ring.slot, ', ' ORDER BY ring.name, ring.slot) AS tables,
+			date_trunc('second', clock_timestamp() - min(ring.closed_at)) AS since
+		FROM ring
+		WHERE ring.state = 'retired' AND ring.closed_at < clock_timestamp() - interval '10 min'
+			AND NOT idempotency_internal.idempotency_is_quiet(ring.quiet_xid)
+	), disabled AS (
+		SELECT t.state
+		FROM (SELECT idempotency_internal.idempotency_trigger_state(array_agg(c.oid::regclass)) AS state
+			FROM pg_class c WHERE c.relnamespace = 'idempotency_internal'::regnamespace
+				AND c.relname ~ '^(idem_key_[0-2]|stock_log|stock_item)$') t
+	)
+	SELECT 'tables',
+		CASE WHEN kept.tables IS NULL THEN 'ok' ELSE 'warning' END,
+		CASE WHEN kept.tables IS NULL THEN 'none waits for an old snapshot'
+			ELSE format('%s cannot be emptied since %s', kept.tables, kept.since) END,
+		CASE WHEN kept.tables IS NOT NULL
+			THEN 'an old snapshot: see pg_stat_activity, pg_prepared_xacts, pg_replication_slots' END
+	FROM kept
+	UNION ALL
+	SELECT 'triggers',
+		CASE WHEN disabled.state = 'A' THEN 'ok' ELSE 'error' END,
+		CASE WHEN disabled.state = 'A' THEN 'enabled' ELSE 'disabled: claims or stock are refused' END,
+		CASE WHEN disabled.state <> 'A' THEN 'after the restore: SELECT idempotency_repair()' END
+	FROM disabled
+$$;
+COMMENT ON FUNCTION idempotency_internal.idempotency_table_status() IS
+	'Internal: what idempotency_status says of tables.';
+
+CREATE FUNCTION idempotency_internal.idempotency_setting_status(
+	OUT "check" text, OUT state text, OUT detail text, OUT hint text)
+RETURNS SETOF record
+LANGUAGE sql VOLATILE PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+	WITH finding (detail, hint) AS (
+		SELECT format('%s was changed', string_agg(s.name, ', ' ORDER BY s.name)), 'restart the server'
+		FROM pg_settings s WHERE s.name LIKE 'idempotency.%' AND s.pending_restart
+		HAVING count(*) > 0
+		UNION ALL
+		SELECT format('idempotency.stock_archive_topic is %L, which no subscription gets', t.topic),
+			'outbox_subscribe() an archive to it'
+		FROM (SELECT current_setting('idempotency.stock_archive_topic') AS topic) t
+		WHERE t.topic <> '' AND NOT EXISTS (SELECT FROM idempotency_internal.outbox_subscription s
+			WHERE idempotency_internal.outbox_is_wanted(s.topics, t.topic))
+		UNION ALL
+		SELECT format('idempotency.databases names %s, which is not there',
+			string_agg(quote_ident(d.name), ', ' ORDER BY d.name)), 'correct it and reload'
+		FROM unnest(string_to_array(replace(current_setting('idempotency.databases'), '"', ''), ',')) n,
+			LATERAL (SELECT trim(n) AS name) d
+		WHERE d.name <> '' AND NOT EXISTS (SELECT FROM pg_database p WHERE p.datname = d.name)
+		HAVING count(*) > 0
+	)
+	SELECT 'settings', 'warning', f.detail, f.hint FROM finding f
+	UNION ALL
+	SELECT 'settings', 'ok', 'nothing to object to', NULL WHERE NOT EXISTS (SELECT FROM finding)
+$$;
+COMMENT ON FUNCTION idempotency_internal.idempotency_setting_status() IS
+	'Internal: what idempotency_status says of settings.';
+
+/*
+ * What needs the library is left out where that is not preloaded.
+ */
+CREATE FUNCTION idempotency_status(OUT "check" text, OUT state text, OUT detail text, OUT hint text)
+RETURNS SETOF record
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+	RETURN QUERY SELECT * FROM idempotency_internal.idempotency_library_status();
+	IF idempotency_internal.idempotency_preloaded_version() IS NOT NULL THEN
+		RETURN QUERY SELECT * FROM idempotency_internal.idempotency_worker_status();
+	END IF;
+	RETURN QUERY SELECT * FROM idempotency_internal.idempotency_setting_status();
+	RETURN QUERY SELECT * FROM idempotency_internal.idempotency_table_status();
+	RETURN QUERY SELECT * FROM idempotency_internal.idem_status();
+	IF idempotency_internal.idempotency_preloaded_version() IS NOT NULL THEN
+		RETURN QUERY SELECT * FROM idempotency_internal.outbox_status();
+		RETURN QUERY SELECT * FROM idempotency_internal.stock_status();
+	END IF;
+END
+$$;
+COMMENT ON FUNCTION idempotency_status() IS
+	'Is all well?  A row for each check: ok, warning or error, what was found, and what to do about it.';

@@ -1,0 +1,74 @@
+/* outbox: what idempotency_status() says of it. */
+
+CREATE FUNCTION idempotency_internal.outbox_subscription_status(
+	OUT "check" text, OUT state text, OUT detail text, OUT hint text)
+RETURNS SETOF record
+LANGUAGE sql VOLATILE PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+	WITH subscription AS MATERIALIZED (
+		SELECT * FROM @extschema@.outbox_subscriptions
+	), finding (name, number, state, detail, hint) AS (
+		SELECT s.name, 1,
+			CASE WHEN s.state IN ('held', 'stuck') THEN 'error' ELSE 'warning' END,
+			CASE s.state
+				WHEN 'failing' THEN format('failing since %s, next attempt %s: %s',
+					date_trunc('second', s.failing_since), coalesce(date_trunc('second', s.next_attempt_at)::text, 'soon'),
+					coalesce(s.last_status::text, s.last_error))
+				ELSE s.state || coalesce(': ' || s.reason, '') END,
+			CASE s.state
+				WHEN 'failing' THEN format('once it works: SELECT outbox_retry(%L)', s.name)
+				WHEN 'held' THEN 'see outbox_adopt()'
+				WHEN 'stuck' THEN format('remove the cause, then: SELECT outbox_resume(%L)', s.name)
+				ELSE format('SELECT outbox_resume(%L)', s.name) END
+		FROM subscription s WHERE s.state <> 'active'
+		UNION ALL
+		SELECT s.name, 2, 'warning', format('%s dead letters', s.dead),
+			format('see outbox_dead; SELECT outbox_redrive(%L)', s.name)
+		FROM subscription s WHERE s.dead > 0
+		UNION ALL
+		SELECT s.name, 3, 'error', format('%s events were lost', s.lost),
+			'idempotency.outbox_keep_size is too small'
+		FROM subscription s WHERE s.lost > 0
+		UNION ALL
+		SELECT s.name, 4, 'warning', format('%s events behind, for %s', s.lag_events, date_trunc('second', s.lag)),
+			'the endpoint is slower than the events come'
+		FROM subscription s WHERE s.state = 'active' AND s.lag > '5 min'
+	)
+	SELECT 'subscription ' || f.name, f.state, f.detail, f.hint
+	FROM (SELECT * FROM finding ORDER BY name, number) f
+	UNION ALL
+	SELECT 'subscriptions', 'ok', format('%s active', count(*)), NULL
+	FROM subscription s WHERE s.state = 'active'
+$$;
+COMMENT ON FUNCTION idempotency_internal.outbox_subscription_status() IS
+	'Internal: what idempotency_status says of subscriptions.';
+
+CREATE FUNCTION idempotency_internal.outbox_status(OUT "check" text, OUT state text, OUT detail text, OUT hint text)
+RETURNS SETOF record
+LANGUAGE sql VOLATILE PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+	SELECT * FROM idempotency_internal.outbox_subscription_status()
+	UNION ALL
+	SELECT 'log',
+		CASE WHEN log.size > log.keep / 2 THEN 'warning' ELSE 'ok' END,
+		pg_size_pretty(log.size) || CASE WHEN log.keep IS NULL THEN ''
+			ELSE format(' of %s, idempotency.outbox_keep_size', pg_size_pretty(log.keep)) END,
+		CASE WHEN log.size > log.keep / 2 THEN 'above it, subscriptions that are behind lose events' END
+	FROM (SELECT idempotency_internal.outbox_log_size() AS size,
+			nullif(greatest(pg_size_bytes(current_setting('idempotency.outbox_keep_size')), -1), -1)::numeric AS keep) log
+	UNION ALL
+	SELECT 'open transactions',
+		CASE WHEN straggler.since > '10 min' THEN 'warning' ELSE 'ok' END,
+		coalesce('one that has enqueued is open for ' || straggler.since, 'none is waited for'),
+		CASE WHEN straggler.since > '10 min' THEN format('pid %s; its events come when it commits', straggler.pid) END
+	FROM (SELECT 1) one
+	LEFT JOIN LATERAL (
+		SELECT date_trunc('second', clock_timestamp() - a.xact_start) AS since, a.pid
+		FROM (SELECT DISTINCT unnest(lane.stragglers) AS xid FROM idempotency_internal.outbox_lane lane) s
+		JOIN pg_stat_activity a ON a.backend_xid = s.xid::xid
+		ORDER BY a.xact_start LIMIT 1) straggler ON true
+$$;
+COMMENT ON FUNCTION idempotency_internal.outbox_status() IS
+	'Internal: what idempotency_status says of the outbox.';
