@@ -38,6 +38,7 @@
 #include "launch/ddl_guard.h"
 #include "launch/ddl_hooks.h"
 #include "outbox/register.h"
+#include "relay/address.h"
 #include "stock/escrow.h"
 #include "stock/guard.h"
 
@@ -71,7 +72,7 @@ idempotency_shmem_startup(void)
 void
 _PG_init(void)
 {
-	settings_define();
+	settings_define(address_check_setting);
 	if (!process_shared_preload_libraries_in_progress || IsBinaryUpgrade)
 		return;
 	previous_shmem_request = shmem_request_hook;

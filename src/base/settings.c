@@ -175,7 +175,7 @@ settings_define_stock(void)
 }
 
 void
-settings_define(void)
+settings_define(GucStringCheckHook check_networks)
 {
 	settings_define_durations();
 	settings_define_outbox();
@@ -191,7 +191,7 @@ settings_define(void)
 							   "A list such as '10.0.0.0/8, 127.0.0.1'; public addresses are always allowed.",
 							   &settings_webhook_allowed_networks,
 							   "", PGC_SIGHUP, 0,
-							   NULL, NULL, NULL);
+							   check_networks, NULL, NULL);
 	MarkGUCPrefixReserved("idempotency");
 }
 

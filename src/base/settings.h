@@ -5,6 +5,8 @@
 #ifndef BASE_SETTINGS_H
 #define BASE_SETTINGS_H
 
+#include "utils/guc.h"
+
 /* A relay needs several copies of a payload, each of less than 1 GB. */
 #define SETTINGS_OUTBOX_PAYLOAD_MAX_MB 256
 
@@ -21,8 +23,11 @@ extern bool settings_stock_events;
 extern char *settings_databases;
 extern char *settings_webhook_allowed_networks;
 
-/* Defines all settings; called once by _PG_init. */
-extern void settings_define(void);
+/*
+ * Defines all settings; called once by _PG_init, with the check of
+ * idempotency.webhook_allowed_networks.
+ */
+extern void settings_define(GucStringCheckHook check_networks);
 
 /* Is this database one that idempotency.databases names? */
 extern bool settings_database_wanted(const char *name);

@@ -83,7 +83,9 @@ finish_find_owned(KeyRing *keys, const KeyName *name, int64 token)
 				(errcode(ERRCODE_LEASE_LOST),
 				 errmsg("the lease on key \"%s\" was lost",
 						text_to_cstring(name->key)),
-				 errdetail("Another claimer has taken the key over with a newer token.")));
+				 row.token > token ?
+				 errdetail("Another claimer has taken the key over with a newer token.") :
+				 errdetail("No claim of it with this token was committed; the key has an older one.")));
 	return row;
 }
 
@@ -112,7 +114,9 @@ finish_require_open(const KeyName *name, const KeyRow *row, bool own)
 					text_to_cstring(name->key)),
 			 row->state == KEY_COMPLETED ?
 			 errdetail("It was completed before.") :
-			 errdetail("It has failed before.")));
+			 errdetail("It has failed before."),
+			 row->state == KEY_COMPLETED ?
+			 errhint("A claim without a lease is completed by the commit of its own transaction. To complete it yourself, do so in the same transaction block, or claim with a lease.") : 0));
 }
 
 /*

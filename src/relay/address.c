@@ -143,43 +143,44 @@ address_judge(const AddressNetwork *address, const AddressNetworks *networks)
 }
 
 /*
- * Read a comma-separated list of addresses and networks.
- *
- * A bad entry is reported and ignored rather than refused, because the list
- * comes from the configuration file and is read by a worker: nobody is there
- * to take an error, and leaving an entry out can only forbid more.
+ * Reads a comma-separated list of addresses and networks.
  */
-void
-address_networks_parse(const char *list, AddressNetworks *networks)
+bool
+address_networks_parse(const char *list, AddressNetworks *networks, char **bad)
 {
-	char	   *copy = pstrdup(list);
-	char	   *rest = copy;
+	char	   *rest = pstrdup(list);
 	char	   *entry;
 
 	networks->count = 0;
 	while ((entry = strsep(&rest, ",")) != NULL)
 	{
-		AddressNetwork network;
-
 		entry = address_trim(entry);
 		if (entry[0] == '\0')
 			continue;
-
-		if (networks->count == ADDRESS_NETWORKS_MAX)
-			ereport(WARNING,
-					(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
-					 errmsg("ignoring network \"%s\" of \"idempotency.webhook_allowed_networks\"", entry),
-					 errdetail("At most %d networks can be allowed.",
-							   ADDRESS_NETWORKS_MAX)));
-		else if (!address_network_parse(entry, &network))
-			ereport(WARNING,
-					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-					 errmsg("ignoring network \"%s\" of \"idempotency.webhook_allowed_networks\"", entry),
-					 errdetail("It is not an IP address or a network in CIDR notation.")));
-		else
-			networks->items[networks->count++] = network;
+		*bad = entry;
+		if (networks->count == ADDRESS_NETWORKS_MAX ||
+			!address_network_parse(entry, &networks->items[networks->count]))
+			return false;
+		networks->count++;
 	}
-	pfree(copy);
+	return true;
+}
+
+bool
+address_check_setting(char **newval, void **extra, GucSource source)
+{
+	AddressNetworks networks;
+	char	   *bad;
+
+	if (address_networks_parse(*newval, &networks, &bad))
+		return true;
+	if (networks.count == ADDRESS_NETWORKS_MAX)
+		GUC_check_errdetail("At most %d networks can be allowed.",
+							ADDRESS_NETWORKS_MAX);
+	else
+		GUC_check_errdetail("\"%s\" is not an IP address or a network in CIDR notation.",
+							bad);
+	return false;
 }
 
 /* Is the address public, or inside one of the networks? */

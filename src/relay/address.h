@@ -7,6 +7,8 @@
 
 #include <sys/socket.h>
 
+#include "utils/guc.h"
+
 /* Most networks of idempotency.webhook_allowed_networks that count. */
 #define ADDRESS_NETWORKS_MAX 64
 
@@ -23,8 +25,16 @@ typedef struct AddressNetworks
 	AddressNetwork items[ADDRESS_NETWORKS_MAX];
 } AddressNetworks;
 
-/* Reads a list such as '10.0.0.0/8, ::1'; bad entries: WARNING and ignored. */
-extern void address_networks_parse(const char *list, AddressNetworks *networks);
+/*
+ * Reads a list such as '10.0.0.0/8, ::1'; false: *bad is no network, or one too
+ * many.
+ */
+extern bool address_networks_parse(const char *list, AddressNetworks *networks,
+								   char **bad);
+
+/* Check hook of a setting that is such a list. */
+extern bool address_check_setting(char **newval, void **extra,
+								  GucSource source);
 
 /* Is the address public, or inside one of the networks?  Never throws. */
 extern bool address_allowed(const struct sockaddr *address,

@@ -568,7 +568,10 @@ http_stop(void)
 void
 http_allow_networks(const char *list)
 {
-	address_networks_parse(list, &http.allowed);
+	char	   *bad;
+
+	if (!address_networks_parse(list, &http.allowed, &bad))
+		elog(ERROR, "\"%s\" is not a network", bad);
 }
 
 /*----------

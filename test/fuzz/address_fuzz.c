@@ -71,12 +71,13 @@ check_reread(const AddressNetworks *networks)
 		int			size = network->family == AF_INET ? 4 : 16;
 		char		text[INET6_ADDRSTRLEN];
 		AddressNetworks again;
+		char	   *bad;
 
 		fuzz_check(network->family == AF_INET || network->family == AF_INET6);
 		fuzz_check(network->prefix_bits >= 0 && network->prefix_bits <= 8 * size);
 		inet_ntop(network->family, network->bytes, text, sizeof(text));
-		address_networks_parse(psprintf(" %s/%d ,", text, network->prefix_bits),
-							   &again);
+		fuzz_check(address_networks_parse(psprintf(" %s/%d ,", text, network->prefix_bits),
+										  &again, &bad));
 		fuzz_check(again.count == 1);
 		fuzz_check(again.items[0].prefix_bits == network->prefix_bits);
 		fuzz_check(memcmp(again.items[0].bytes, network->bytes, size) == 0);
@@ -109,8 +110,10 @@ fuzz_one(void)
 	struct sockaddr_in in = {.sin_family = AF_INET};
 	struct sockaddr_in6 in6 = {.sin6_family = AF_INET6};
 	struct sockaddr other = {.sa_family = AF_UNIX};
+	char	   *bad = NULL;
 
-	address_networks_parse(list, &networks);
+	fuzz_check(address_networks_parse(list, &networks, &bad) ||
+			   strstr(list, bad) != NULL);
 	fuzz_check(networks.count >= 0 && networks.count <= ADDRESS_NETWORKS_MAX);
 	check_reread(&networks);
 	(void) address_text_allowed(list, &networks);
