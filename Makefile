@@ -111,6 +111,9 @@ endif
 
 include $(PGXS)
 
+# Tests name internal objects without their schema; see test/postgresql.conf.
+installcheck: export PGOPTIONS += -c search_path="$$user",public,idempotency_internal
+
 vpath %.c $(srcdir)
 vpath %.control $(srcdir)
 

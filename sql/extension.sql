@@ -1,4 +1,5 @@
--- The extension can be created, dropped and created again, in any schema.
+-- The extension can be created, dropped and created again, in any schema; what is
+-- internal is in idempotency_internal, and nowhere else.
 SET client_min_messages = warning;
 
 CREATE SCHEMA "Odd schema";
@@ -6,7 +7,7 @@ CREATE EXTENSION idempotency SCHEMA "Odd schema";
 SELECT outcome, attempt FROM "Odd schema".idem_claim('a');
 SELECT outcome, attempt FROM "Odd schema".idem_claim('a');
 SELECT "Odd schema".outbox_enqueue('t', '{}');
-SELECT "Odd schema".stock_compact();
+SELECT idempotency_internal.stock_compact();
 
 SELECT "Odd schema".stock_receive('hat', 3);
 SELECT outcome, shortages FROM "Odd schema".stock_reserve('hat', 2, 'r1');
@@ -28,7 +29,20 @@ ALTER EXTENSION idempotency SET SCHEMA public;
 DROP EXTENSION idempotency;
 SELECT count(*) FROM pg_class WHERE relnamespace = '"Odd schema"'::regnamespace;
 SELECT count(*) FROM pg_proc WHERE pronamespace = '"Odd schema"'::regnamespace;
+SELECT count(*) FROM pg_namespace WHERE nspname = 'idempotency_internal';
 DROP SCHEMA "Odd schema";
+
+-- A schema that somebody else has made is not used for what is internal.
+CREATE SCHEMA idempotency_internal;
+CREATE EXTENSION idempotency;
+CREATE EXTENSION idempotency SCHEMA idempotency_internal;
+DROP SCHEMA idempotency_internal;
+
+-- Its own cannot be dropped, nor with what is in it.
+CREATE EXTENSION idempotency;
+DROP SCHEMA idempotency_internal;
+DROP SCHEMA idempotency_internal CASCADE;
+DROP EXTENSION idempotency;
 
 -- In a schema where others may create objects, none of theirs is called.
 CREATE ROLE regress_joe;
@@ -77,7 +91,7 @@ FROM pg_depend d
 JOIN pg_extension e ON e.oid = d.refobjid AND d.deptype = 'e',
 LATERAL pg_identify_object(d.classid, d.objid, 0) i
 WHERE e.extname = 'idempotency'
-	AND i.type IN ('function', 'table', 'view', 'sequence', 'type')
+	AND i.type IN ('schema', 'function', 'table', 'view', 'sequence', 'type')
 	AND obj_description(d.objid, d.classid::regclass::name) IS NULL
 	AND NOT EXISTS (SELECT FROM pg_type t JOIN pg_class c ON c.oid = t.typrelid
 		WHERE t.oid = d.objid AND c.relkind <> 'c')

@@ -90,8 +90,8 @@ SELECT outcome FROM stock_reserve('cup', 1, 'order 4');
 SELECT * FROM stock_verify();
 DROP INDEX stock_log_extra, stock_hold_extra;
 
--- Under another name a table's triggers cannot be disabled, nor with another table
--- in its place.
+-- Under another name or in another schema a table's triggers cannot be disabled,
+-- nor with another table in its place.
 SELECT free('cup');
 \set VERBOSITY terse
 BEGIN;
@@ -99,8 +99,12 @@ ALTER TABLE stock_log RENAME TO foo;
 SAVEPOINT s;
 ALTER TABLE foo DISABLE TRIGGER ALL;
 ROLLBACK TO s;
-CREATE TABLE stock_log (LIKE foo);
+CREATE TABLE idempotency_internal.stock_log (LIKE foo);
 ALTER TABLE foo DISABLE TRIGGER ALL;
+ROLLBACK;
+BEGIN;
+ALTER TABLE stock_log SET SCHEMA public;
+ALTER TABLE stock_log DISABLE TRIGGER ALL;
 ROLLBACK;
 ALTER TABLE stock_item RENAME TO foo;
 ALTER TABLE foo DISABLE TRIGGER stock_guard;

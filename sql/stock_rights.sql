@@ -20,21 +20,21 @@ SELECT * FROM stock_level('cup');
 
 \set VERBOSITY sqlstate
 SELECT * FROM stock_levels;
-SELECT * FROM stock_log;
-UPDATE stock_item SET received = 1000;
-DELETE FROM stock_hold;
+SELECT * FROM idempotency_internal.stock_log;
+UPDATE idempotency_internal.stock_item SET received = 1000;
+DELETE FROM idempotency_internal.stock_hold;
 SELECT stock_receive('cup', 1);
 SELECT stock_verify();
-SELECT stock_expire();
+SELECT idempotency_internal.stock_expire();
 SELECT stock_adjust('cup', 1, 'mine');
-SELECT stock_compact();
-SELECT stock_forget();
-SELECT stock_announce('stock.expired', 'order 9', '{cup}', '{1}');
+SELECT idempotency_internal.stock_compact();
+SELECT idempotency_internal.stock_forget();
+SELECT idempotency_internal.stock_announce('stock.expired', 'order 9', '{cup}', '{1}');
 SELECT * FROM stock_history;
 
 -- Nor does a search_path of its own lead the functions astray.
 CREATE TEMPORARY TABLE stock_item (sku text, received bigint);
-SET search_path = pg_temp, public;
+SET search_path = pg_temp, public, idempotency_internal;
 SELECT outcome FROM stock_reserve('cup', 1, 'order 3');
 RESET search_path;
 DROP TABLE pg_temp.stock_item;
