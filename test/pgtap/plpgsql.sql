@@ -3,17 +3,19 @@
 -- the branch that nobody has tried.
 LOAD 'plpgsql_check';	-- it refuses to come when PL/pgSQL is at work already
 BEGIN;
-SELECT plan(2);
+SELECT plan(3);
 
 CREATE VIEW ours AS
-SELECT p.oid, t.tgrelid, t.tgoldtable FROM pg_depend d
+SELECT p.oid, p.pronamespace = 'idempotency_internal'::regnamespace AS internal, t.tgrelid, t.tgoldtable
+FROM pg_depend d
 JOIN pg_extension e ON d.refclassid = 'pg_extension'::regclass AND e.oid = d.refobjid
 JOIN pg_proc p ON d.classid = 'pg_proc'::regclass AND p.oid = d.objid
 JOIN pg_language l ON l.oid = p.prolang
 LEFT JOIN LATERAL (SELECT * FROM pg_trigger WHERE tgfoid = p.oid ORDER BY tgoldtable LIMIT 1) t ON true
 WHERE e.extname = 'idempotency' AND d.deptype = 'e' AND l.lanname = 'plpgsql';
 
-SELECT cmp_ok((SELECT count(*) FROM ours), '>', 20::bigint, 'there is something to check');
+SELECT cmp_ok((SELECT count(*) FROM ours WHERE internal), '>', 20::bigint, 'there is something to check of what is internal');
+SELECT cmp_ok((SELECT count(*) FROM ours WHERE NOT internal), '>', 2::bigint, 'and of what is public');
 SELECT is_empty($$
 	SELECT f.oid::regprocedure, c.lineno, c.level, c.sqlstate, c.message, c.detail, c.query
 	FROM ours f, plpgsql_check_function_tb(f.oid,

@@ -1,8 +1,9 @@
--- Who may do what: every object of the extension, by name.  If this fails,
--- somebody can do what was not given to him, or an application or an operator
--- cannot do his work.  A new object has to be added here, with a decision.
+-- Who may do what: what is internal is nobody's; application, operator and
+-- monitoring can do their work.  If this fails, somebody can do what was not given
+-- to him, or one of these cannot do his work.  public_api.sql says of each public
+-- object whose it is.
 BEGIN;
-SELECT plan(44);
+SELECT plan(45);
 
 CREATE VIEW member AS
 SELECT d.classid, d.objid FROM pg_depend d
@@ -17,7 +18,8 @@ GRANT pg_monitor TO watcher;
 SELECT idempotency_grant('application');
 SELECT idempotency_grant_operator('operator');
 
--- Each object, each role, and each privilege that the role has on it.
+-- Each internal object, each role, and each privilege that the role has on it; for
+-- those that are public see public_api.sql.
 CREATE VIEW privilege AS
 WITH role (role) AS (VALUES ('application'), ('operator'), ('stranger'), ('watcher')),
 relation_privilege (privilege) AS (VALUES ('SELECT'), ('INSERT'), ('UPDATE'), ('DELETE'), ('TRUNCATE'), ('REFERENCES'), ('TRIGGER')),
@@ -27,184 +29,39 @@ SELECT 'function ' || p.oid::regprocedure AS object, role,
 	CASE WHEN has_function_privilege(role, p.oid, 'EXECUTE WITH GRANT OPTION') THEN 'EXECUTE WITH GRANT OPTION'
 		WHEN has_function_privilege(role, p.oid, 'EXECUTE') THEN 'EXECUTE' END AS privilege
 FROM member m JOIN pg_proc p ON p.oid = m.objid AND m.classid = 'pg_proc'::regclass, role
+WHERE p.pronamespace = 'idempotency_internal'::regnamespace
 UNION ALL
 SELECT CASE c.relkind WHEN 'r' THEN 'table ' WHEN 'v' THEN 'view ' ELSE c.relkind::text || ' ' END || c.relname, role,
 	CASE WHEN has_table_privilege(role, c.oid, privilege || ' WITH GRANT OPTION') THEN privilege || ' WITH GRANT OPTION'
 		WHEN has_table_privilege(role, c.oid, privilege) THEN privilege
 		WHEN privilege IN (TABLE column_privilege) AND has_any_column_privilege(role, c.oid, privilege)
 			THEN privilege || ' of columns' END
-FROM member m JOIN pg_class c ON c.oid = m.objid AND m.classid = 'pg_class'::regclass AND c.relkind NOT IN ('S', 'c'),
+FROM member m JOIN pg_class c ON c.oid = m.objid AND m.classid = 'pg_class'::regclass AND c.relkind <> 'S',
 	role, relation_privilege
+WHERE c.relnamespace = 'idempotency_internal'::regnamespace
 UNION ALL
 SELECT 'sequence ' || c.relname, role, CASE WHEN has_sequence_privilege(role, c.oid, privilege) THEN privilege END
 FROM member m JOIN pg_class c ON c.oid = m.objid AND m.classid = 'pg_class'::regclass AND c.relkind = 'S',
 	role, sequence_privilege
-UNION ALL
-SELECT 'type ' || t.typname, role, CASE WHEN has_type_privilege(role, t.oid, 'USAGE') THEN 'USAGE' END
-FROM member m JOIN pg_type t ON t.oid = m.objid AND m.classid = 'pg_type'::regclass AND t.typelem = 0
-	LEFT JOIN pg_class c ON c.oid = t.typrelid, role
-WHERE c.relkind IS NULL OR c.relkind = 'c'
+WHERE c.relnamespace = 'idempotency_internal'::regnamespace
 UNION ALL
 SELECT format('%s (class %s)', m.objid, m.classid::regclass), role, 'to be decided' FROM member m, role
-WHERE m.classid NOT IN ('pg_proc'::regclass, 'pg_class'::regclass, 'pg_type'::regclass);
+WHERE m.classid NOT IN ('pg_proc'::regclass, 'pg_class'::regclass, 'pg_type'::regclass, 'pg_namespace'::regclass);
 
 SELECT set_eq($$
-	SELECT format('%s: %s', object, coalesce(string_agg(
-		CASE WHEN privilege = CASE substr(object, 1, 4) WHEN 'func' THEN 'EXECUTE' WHEN 'type' THEN 'USAGE' ELSE 'SELECT' END
-			THEN role ELSE role || ' ' || privilege END, ', ' ORDER BY role, privilege)
-		FILTER (WHERE privilege IS NOT NULL), 'owner'))
-	FROM privilege GROUP BY object
-$$, string_to_array($$function idem_migrate(integer,smallint): owner
-function idem_claim(text,text,interval,text,interval,boolean): application
-function idem_claim_many(text[],text,interval,interval,boolean): application
-function idem_complete(text,bigint,jsonb,text,interval): application
-function idem_count_expired(bigint): owner
-function idem_counters(): operator, watcher
-function idem_expire(integer): owner
-function idem_fail(text,bigint,jsonb,text,boolean): application
-function idem_forget(text,text): operator
-function idem_key_redirect(): owner
-function idem_next_to_empty(double precision): owner
-function idem_renew(text,bigint,interval,text): application
-function idem_repair(boolean): owner
-function idem_retire(smallint): owner
-function idem_sample(smallint,integer): operator, watcher
-function idem_switch(): owner
-function idem_truncate(): owner
-function idempotency_enable_triggers(regclass[]): owner
-function idempotency_grant(regrole): owner
-function idempotency_grant_names(regrole,text[],text[]): owner
-function idempotency_grant_operator(regrole): owner
-function idempotency_horizon(regclass): owner
-function idempotency_is_quiet(xid8): owner
-function idempotency_may_repair(regclass[],boolean): owner
-function idempotency_next_xid(): owner
-function idempotency_raise_sequences(): owner
-function idempotency_refuse_trigger(text): owner
-function idempotency_repair(): owner
-function idempotency_require_preload(text): owner
-function idempotency_ring_changed(regclass): owner
-function idempotency_ring_retire(regclass,bigint): owner
-function idempotency_ring_switch(regclass): owner
-function idempotency_ring_truncate(regclass,text): owner
-function idempotency_trigger_state(regclass[]): owner
-function idempotency_triggers(regclass[]): owner
-function outbox_adopt(boolean): operator
-function outbox_alter(text,text,text[],jsonb,text,integer,interval,interval[]): operator
-function outbox_check_endpoint(text,text,text,jsonb): owner
-function outbox_check_event(text,jsonb,text,text,jsonb,timestamp with time zone): owner
-function outbox_check_headers(jsonb): owner
-function outbox_check_ids(bigint[]): owner
-function outbox_check_secret(text): owner
-function outbox_check_subscription(text,text[],text,integer,interval,interval[],text,boolean,integer): owner
-function outbox_check_subscription_row(text,text,text[],text,text,jsonb,text,boolean,integer,interval,interval[],integer,text): owner
-function outbox_check_url(text): owner
-function outbox_delivery_deleted(): owner
-function outbox_discard(text,bigint[]): operator
-function outbox_enqueue(text,jsonb,text,text,jsonb,timestamp with time zone): application
-function outbox_expire(integer): owner
-function outbox_expire_log(): owner
-function outbox_flights(): operator, watcher
-function outbox_is_sendable(outbox_delivery): owner
-function outbox_lane_number(text,bigint,integer): owner
-function outbox_lanes_behind(bigint): owner
-function outbox_log_insert(): owner
-function outbox_log_size(): owner
-function outbox_milliseconds(interval): owner
-function outbox_pass_over(): owner
-function outbox_pause(text,text): operator
-function outbox_rate(double precision,timestamp with time zone,bigint): operator, watcher
-function outbox_redrive(text,bigint[]): operator
-function outbox_replay(text,bigint,timestamp with time zone): operator
-function outbox_resume(text): operator
-function outbox_retire(): owner
-function outbox_retired_to(): owner
-function outbox_rotate_secret(text,interval,text): operator
-function outbox_same_origin(text,text): owner
-function outbox_schedule_valid(interval[]): owner
-function outbox_secret_generate(): operator
-function outbox_signature(text,text,bigint,text): operator
-function outbox_start_position(): owner
-function outbox_subscribe(text,text,text[],text,jsonb,text,boolean,integer,interval,interval[],text,integer): operator
-function outbox_subscription_deleted(): owner
-function outbox_subscription_id(text): owner
-function outbox_switch(): owner
-function outbox_topic_matches(text[],text): operator
-function outbox_topics_valid(text[]): owner
-function outbox_troubles(): operator, watcher
-function outbox_truncate(): owner
-function outbox_unsubscribe(text): operator
-function outbox_wake(): owner
-function outbox_warn_behind(): owner
-function stock_adjust(text,bigint,text): operator
-function stock_announce(text,text,text[],bigint[]): owner
-function stock_announce_available(text,bigint): owner
-function stock_archive(text,jsonb): owner
-function stock_cancel(text,text[]): application
-function stock_migrate(smallint): owner
-function stock_check_sku(text): owner
-function stock_compact(integer): owner
-function stock_compact_item(text,integer): owner
-function stock_compact_next(integer): owner
-function stock_confirm(text,text[]): application
-function stock_count_compacted(text,integer,boolean): owner
-function stock_counter(text): owner
-function stock_counters(): owner
-function stock_crowded(integer): owner
-function stock_drop_counters(): owner
-function stock_expire(integer): owner
-function stock_extend(text,interval): application
-function stock_forget(integer): owner
-function stock_guard(): owner
-function stock_level(text): application, operator
-function stock_lines(jsonb): application
-function stock_receive(text,bigint,text): operator
-function stock_reinstate(text,interval): application
-function stock_repair(boolean): owner
-function stock_reserve(stock_line[],text,interval,text): application
-function stock_reserve(text,bigint,text,interval,text): application
-function stock_verify(text): operator
-sequence idem_token_seq: owner
-sequence outbox_position_seq: owner
-sequence outbox_subscription_id_seq: owner
-sequence stock_log_id_seq: owner
-table idem_key_0: owner
-table idem_key_1: owner
-table idem_key_2: owner
-table idem_ring: owner
-table outbox_attempt: owner
-table outbox_delivery: owner
-table outbox_home: owner
-table outbox_lane: owner
-table outbox_log_0: owner
-table outbox_log_1: owner
-table outbox_log_2: owner
-table outbox_ring: owner
-table outbox_subscription: owner
-table stock_history_0: owner
-table stock_history_1: owner
-table stock_history_2: owner
-table stock_hold: owner
-table stock_item: owner
-table stock_log: owner
-table stock_ring: owner
-type idem_answer: application, operator, stranger, watcher
-type idem_outcome: application, operator, stranger, watcher
-type stock_change: application, operator, stranger, watcher
-type stock_line: application, operator, stranger, watcher
-type stock_outcome: application, operator, stranger, watcher
-type stock_reservation: application, operator, stranger, watcher
-type stock_settlement: application, operator, stranger, watcher
-type stock_shortage: application, operator, stranger, watcher
-view idem_key: owner
-view idem_stats: operator, watcher
-view outbox_attempts: owner
-view outbox_dead: operator, watcher
-view outbox_log: owner
-view outbox_subscriptions: operator, watcher
-view stock_ledger: owner
-view stock_history: owner
-view stock_levels: operator, watcher$$, E'\n'), 'everybody has what the list says: EXECUTE, SELECT and USAGE, and nothing else');
+	SELECT format('%s: %s', object, string_agg(role || ' ' || privilege, ', ' ORDER BY role, privilege))
+	FROM privilege WHERE privilege IS NOT NULL GROUP BY object
+$$, string_to_array($list$function idem_counters(): operator EXECUTE, watcher EXECUTE
+function idem_sample(smallint,integer): operator EXECUTE, watcher EXECUTE
+function outbox_flights(): operator EXECUTE, watcher EXECUTE
+function outbox_rate(double precision,timestamp with time zone,bigint): operator EXECUTE, watcher EXECUTE
+function outbox_troubles(): operator EXECUTE, watcher EXECUTE$list$, E'\n'), 'of what is internal, nobody has anything but what views call');
+SELECT cmp_ok((SELECT count(DISTINCT object) FROM privilege), '>', 100::bigint, 'and all of it was asked about');
+SELECT is_empty($$
+	SELECT role, privilege
+	FROM unnest('{public,application,operator,pg_monitor}'::text[]) role, unnest('{USAGE,CREATE}'::text[]) privilege
+	WHERE has_schema_privilege(role, 'idempotency_internal', privilege)
+$$, 'and nobody may name it, or put anything beside it');
 SELECT is_empty($$
 	SELECT p.oid::regprocedure::text FROM member m
 	JOIN pg_proc p ON p.oid = m.objid AND m.classid = 'pg_proc'::regclass
@@ -224,7 +81,7 @@ SELECT lives_ok($$ SELECT outbox_enqueue('t', '{}') $$, 'an application enqueues
 SELECT lives_ok($$ SELECT stock_reserve(stock_lines('{"none": 1}'), 'r') $$, 'an application reserves');
 SELECT throws_ok($$ SELECT * FROM idem_stats $$, '42501', NULL, 'an application does not read the statistics');
 SELECT throws_ok($$ SELECT outbox_subscribe('x', 'http://example.com/') $$, '42501', NULL, 'an application does not subscribe');
-SELECT throws_ok($$ SELECT secret FROM outbox_subscription $$, '42501', NULL, 'an application does not read secrets');
+SELECT throws_ok($$ SELECT secret FROM idempotency_internal.outbox_subscription $$, '42501', NULL, 'an application does not read secrets');
 RESET ROLE;
 
 -- The operator's.
@@ -240,7 +97,7 @@ SELECT lives_ok($$ SELECT idem_forget('k') $$, 'an operator forgets a key');
 SELECT lives_ok($$ SELECT stock_receive('hat', 2), stock_adjust('hat', -1, 'lost'), stock_level('hat'), stock_verify() $$,
 	'an operator keeps the stock');
 SELECT lives_ok($$ SELECT * FROM idem_stats, outbox_subscriptions, outbox_dead, stock_levels $$, 'an operator reads the views');
-SELECT throws_ok($$ SELECT secret FROM outbox_subscription $$, '42501', NULL, 'an operator does not read secrets');
+SELECT throws_ok($$ SELECT secret FROM idempotency_internal.outbox_subscription $$, '42501', NULL, 'an operator does not read secrets');
 SELECT throws_ok($$ SELECT payload FROM outbox_log $$, '42501', NULL, 'nor payloads');
 SELECT throws_ok($$ SELECT idem_claim('k') $$, '42501', NULL, 'and does not do the work of applications');
 RESET ROLE;
@@ -249,7 +106,7 @@ RESET ROLE;
 SET ROLE watcher;
 SELECT lives_ok($$ SELECT * FROM idem_stats, outbox_subscriptions, outbox_dead, stock_levels $$,
 	'pg_monitor reads the views');
-SELECT throws_ok($$ SELECT * FROM outbox_subscription $$, '42501', NULL, 'pg_monitor does not read secrets');
+SELECT throws_ok($$ SELECT * FROM idempotency_internal.outbox_subscription $$, '42501', NULL, 'pg_monitor does not read secrets');
 SELECT throws_ok($$ SELECT * FROM idem_key $$, '42501', NULL, 'nor keys');
 RESET ROLE;
 
@@ -279,11 +136,6 @@ SELECT is(current_setting('leak.seen'), ' dead 1', 'and what it asks with sees n
 RESET ROLE;
 RESET enable_indexscan;
 RESET enable_bitmapscan;
-SELECT set_eq($$
-	SELECT c.relname::text FROM member m
-	JOIN pg_class c ON c.oid = m.objid AND m.classid = 'pg_class'::regclass
-	WHERE c.relkind = 'v' AND 'security_barrier=true' = ANY (c.reloptions)
-$$, '{idem_stats,outbox_attempts,outbox_dead,outbox_subscriptions}'::text[], 'views that show a part of their tables are barriers');
 
 -- What is asked for by name or position passes the barrier, down to an index.
 CREATE FUNCTION plan_of(query text) RETURNS text LANGUAGE plpgsql AS $$
@@ -324,6 +176,7 @@ SELECT lives_ok($$ SELECT idem_claim('of a hand') $$, 'what a group was given, a
 SELECT throws_ok($$ SELECT idempotency_grant('stranger') $$, '42501', NULL, 'but not give away');
 RESET ROLE;
 GRANT EXECUTE ON FUNCTION idempotency_grant(regrole), idempotency_grant_names(regrole, text[], text[]) TO crew;
+GRANT USAGE ON SCHEMA idempotency_internal TO crew;
 SET ROLE hand;
 SELECT throws_ok($$ SELECT idempotency_grant('stranger') $$, '42501',
 	'permission denied to grant EXECUTE ON FUNCTION public.idem_claim(text,text,interval,text,interval,boolean)',
