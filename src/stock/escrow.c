@@ -32,7 +32,6 @@
 
 #include "common/hashfn.h"
 #include "common/int.h"
-#include "funcapi.h"
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "port/atomics.h"
@@ -44,13 +43,8 @@
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
-#include "base/catalog.h"
-#include "base/compat.h"
-#include "base/relation.h"
 #include "base/settings.h"
-#include "base/shared.h"
 #include "stock/escrow.h"
-#include "stock/stock_xact.h"
 #include "stock/lines.h"
 
 #define ESCROW_PARTITIONS 128
@@ -58,7 +52,6 @@
 #define ESCROW_ROUNDS 3			/* over all items in search of a place */
 #define ESCROW_NONE (-1)		/* no item: the end of a chain */
 #define ESCROW_CROWDED_BITS 32	/* in a word */
-#define ESCROW_CROWDED_MAX 100	/* crowded items that are named at a time */
 
 typedef struct EscrowKey
 {
@@ -118,11 +111,6 @@ static EscrowItem *items = NULL;	/* settings_stock_items places */
 static int *chains = NULL;		/* the first item of each; guarded as next */
 static pg_atomic_uint32 *crowded = NULL;	/* a bit for each item; see escrow_note_crowded */
 static LWLockPadded *partitions = NULL;
-
-PG_FUNCTION_INFO_V1(stock_counters);
-PG_FUNCTION_INFO_V1(stock_counter);
-PG_FUNCTION_INFO_V1(stock_crowded);
-PG_FUNCTION_INFO_V1(stock_count_compacted);
 
 /*
  * A multiple of the partitions, so that each chain is in one of them.
@@ -681,99 +669,61 @@ escrow_count_row(EscrowItem *item)
 }
 
 /*
- * Copies an item, if it is loaded and belongs to a log of this database.
+ * Copies what a counter says, if it is loaded and belongs to a log of this
+ * database.
  */
 static bool
-escrow_copy(EscrowItem *item, Oid log, EscrowItem *copy)
+escrow_copy_level(EscrowItem *item, Oid log, EscrowLevel *level)
 {
+	EscrowItem	copy;
 	bool		copied;
 
 	SpinLockAcquire(&item->mutex);
 	copied = item->place == ESCROW_IN_USE && item->state == ESCROW_READY &&
 		item->key.database == MyDatabaseId && item->key.log == log;
 	if (copied)
-		*copy = *item;
+		copy = *item;
 	SpinLockRelease(&item->mutex);
-	return copied;
-}
-
-static Datum
-escrow_sku(const EscrowItem *item)
-{
-	return PointerGetDatum(cstring_to_text_with_len(item->key.sku,
-													item->key.length));
-}
-
-static void
-escrow_put_counter(ReturnSetInfo *result, const EscrowItem *item)
-{
-	Datum		values[5] = {
-		escrow_sku(item),
-		Int64GetDatum(item->available),
-		Int64GetDatum((int64) item->touches),
-		BoolGetDatum(item->pins > 0),
-		Int32GetDatum(item->rows)
+	if (!copied)
+		return false;
+	*level = (EscrowLevel) {
+		.sku = cstring_to_text_with_len(copy.key.sku, copy.key.length),
+		.available = copy.available,
+		.touches = copy.touches,
+		.pinned = copy.pins > 0,
+		.rows = copy.rows
 	};
-	bool		nulls[5] = {false};
+	return true;
+}
 
-	tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
+bool
+escrow_level_at(int place, Oid log, EscrowLevel *level)
+{
+	return escrow_copy_level(&items[place], log, level);
 }
 
 /*
- * SQL: stock_counters(), what stock_verify compares with the log.  In a
- * transaction that changes the tables by other means they are worth nothing.
+ * No lock of the chain is held while the copy is made, which allocates: the
+ * place may have another item by then.
  */
-Datum
-stock_counters(PG_FUNCTION_ARGS)
+bool
+escrow_level_of(Oid log, const text *sku, EscrowLevel *level)
 {
-	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
-	EscrowItem	copy;
-	Oid			log;
-
-	InitMaterializedSRF(fcinfo, 0);
-	if (!shared_ready() || stock_xact_is_external())
-		return (Datum) 0;
-	log = catalog_get()->stock_log;
-	for (int i = 0; i < settings_stock_items; i++)
-	{
-		CHECK_FOR_INTERRUPTS();
-		if (escrow_copy(&items[i], log, &copy))
-			escrow_put_counter(result, &copy);
-	}
-	return (Datum) 0;
-}
-
-/*
- * SQL: stock_counter(sku), likewise of one item.
- */
-Datum
-stock_counter(PG_FUNCTION_ARGS)
-{
-	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
-	EscrowItem	copy;
+	EscrowKey	key = escrow_key(log, sku);
 	EscrowItem *item;
-	EscrowKey	key;
-	bool		found;
 
-	InitMaterializedSRF(fcinfo, 0);
-	if (!shared_ready() || stock_xact_is_external())
-		return (Datum) 0;
-	key = escrow_key(catalog_get()->stock_log, PG_GETARG_TEXT_PP(0));
 	LWLockAcquire(escrow_partition(key.hash), LW_SHARED);
 	item = escrow_find(&key);
-	found = item != NULL && escrow_copy(item, key.log, &copy);
 	LWLockRelease(escrow_partition(key.hash));
-	if (found)
-		escrow_put_counter(result, &copy);
-	return (Datum) 0;
+	return item != NULL && escrow_copy_level(item, log, level) &&
+		lines_compare_names(level->sku, sku) == 0;
 }
 
 /*
- * An item is crowded that has more rows than this.  It is the same for all
- * databases, and the sweepers say so each time.  When it becomes less there are
- * items that no bit was set for.
+ * It is the same for all databases, and the sweepers say so each time.  When it
+ * becomes less there are items that no bit was set for.
  */
-static void
+void
 escrow_set_crowd(int rows)
 {
 	if (pg_atomic_exchange_u32(&shared->crowd, rows) <= (uint32) rows)
@@ -795,7 +745,7 @@ escrow_set_crowd(int rows)
  * the item is one of this log.
  */
 static bool
-escrow_is_crowded(int at, Oid log, int rows, EscrowItem *copy)
+escrow_is_crowded(int at, Oid log, int rows, EscrowLevel *level)
 {
 	pg_atomic_uint32 *word = &crowded[at / ESCROW_CROWDED_BITS];
 	uint32		bit = (uint32) 1 << (at % ESCROW_CROWDED_BITS);
@@ -807,69 +757,38 @@ escrow_is_crowded(int at, Oid log, int rows, EscrowItem *copy)
 	has = items[at].place == ESCROW_IN_USE ? items[at].rows : 0;
 	SpinLockRelease(&items[at].mutex);
 	escrow_note_crowded(&items[at], has);
-	return escrow_copy(&items[at], log, copy) && copy->rows > rows;
+	return escrow_copy_level(&items[at], log, level) && level->rows > rows;
 }
 
-/*
- * SQL: stock_crowded(rows), items whose log has more rows: some of them, and
- * next time others.
- */
-Datum
-stock_crowded(PG_FUNCTION_ARGS)
+bool
+escrow_next_crowded(int *looks, Oid log, int rows, EscrowLevel *level)
 {
 	static int	next = 0;		/* where the look goes on */
-	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
-	int			rows = PG_GETARG_INT32(0);
-	EscrowItem	copy;
-	int			count = 0;
-	Oid			log;
 
-	shared_require("stock");
-	InitMaterializedSRF(fcinfo, MAT_SRF_USE_EXPECTED_DESC);
-	log = catalog_get()->stock_log;
-	escrow_set_crowd(Max(rows, 0));
-	for (int looks = 0; looks < settings_stock_items && count < ESCROW_CROWDED_MAX;)
+	while (*looks < settings_stock_items)
 	{
 		int			at = next;
-		bool		isnull = false;
-		Datum		value;
 
 		if (at % ESCROW_CROWDED_BITS == 0 &&
 			pg_atomic_read_u32(&crowded[at / ESCROW_CROWDED_BITS]) == 0)
 		{
-			looks += ESCROW_CROWDED_BITS;
+			*looks += ESCROW_CROWDED_BITS;
 			next = at + ESCROW_CROWDED_BITS < settings_stock_items ?
 				at + ESCROW_CROWDED_BITS : 0;
 			continue;
 		}
-		looks++;
+		(*looks)++;
 		next = (at + 1) % settings_stock_items;
-		if (!escrow_is_crowded(at, log, rows, &copy))
-			continue;
-		count++;
-		value = escrow_sku(&copy);
-		tuplestore_putvalues(result->setResult, result->setDesc, &value, &isnull);
+		if (escrow_is_crowded(at, log, rows, level))
+			return true;
 	}
-	return (Datum) 0;
+	return false;
 }
 
-/*
- * SQL: stock_count_compacted(sku, rows, complete).  Those of transactions that
- * were rolled back are forgotten where nothing else is left.
- */
-Datum
-stock_count_compacted(PG_FUNCTION_ARGS)
+void
+escrow_count_compacted(EscrowItem *item, int rows, bool complete)
 {
-	EscrowItem *item;
-
-	shared_require("stock");
-	relation_hold(catalog_get()->stock_log, RowExclusiveLock);
-	item = escrow_pin_loaded(catalog_get()->stock_log, PG_GETARG_TEXT_PP(0));
-	if (item == NULL)
-		PG_RETURN_VOID();
 	SpinLockAcquire(&item->mutex);
-	item->rows = PG_GETARG_BOOL(2) ? 0 : Max(item->rows - PG_GETARG_INT32(1), 0);
-	item->pins--;
+	item->rows = complete ? 0 : Max(item->rows - rows, 0);
 	SpinLockRelease(&item->mutex);
-	PG_RETURN_VOID();
 }

@@ -84,7 +84,36 @@ extern void escrow_forget_all(Oid log);
 /* Likewise, of a database that is being dropped. */
 extern void escrow_forget_database(Oid database);
 
-/* Counts a row that was added to an item's log; a hint. */
+/*
+ * Counts a row that was added to an item's log, or rows that have left it, be it
+ * all; a hint.  What was rolled back is not counted any more once all have left.
+ */
 extern void escrow_count_row(EscrowItem *item);
+extern void escrow_count_compacted(EscrowItem *item, int rows, bool complete);
+
+/* What a counter says. */
+typedef struct EscrowLevel
+{
+	text	   *sku;			/* palloc'd */
+	int64		available;
+	uint64		touches;		/* how often it was pinned */
+	bool		pinned;
+	int			rows;			/* in the item's log, about */
+} EscrowLevel;
+
+/*
+ * The counter in one of the settings_stock_items places, or that of an item.
+ * false: there is none that is loaded, or it is another log's.
+ */
+extern bool escrow_level_at(int place, Oid log, EscrowLevel *level);
+extern bool escrow_level_of(Oid log, const text *sku, EscrowLevel *level);
+
+/*
+ * Items whose log has more rows than the first says are noted; the second finds
+ * the next of a log, until it has looked at all places.  *looks is 0 at first.
+ */
+extern void escrow_set_crowd(int rows);
+extern bool escrow_next_crowded(int *looks, Oid log, int rows,
+								EscrowLevel *level);
 
 #endif							/* STOCK_ESCROW_H */

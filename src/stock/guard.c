@@ -21,7 +21,6 @@
 #include "catalog/pg_proc.h"
 #include "catalog/pg_type.h"
 #include "commands/extension.h"
-#include "executor/spi.h"
 #include "fmgr.h"
 #include "miscadmin.h"
 #include "tcop/utility.h"
@@ -30,17 +29,15 @@
 
 #include "base/compat.h"
 #include "base/catalog.h"
-#include "base/query.h"
 #include "base/shared.h"
 #include "base/trigger.h"
 #include "stock/guard.h"
 #include "stock/stock_xact.h"
 
-static bool compacting = false;
+static bool let_pass = false;	/* the compaction changes the tables */
 static ProcessUtility_hook_type previous_utility = NULL;
 
 PG_FUNCTION_INFO_V1(stock_guard);
-PG_FUNCTION_INFO_V1(stock_compact);
 PG_FUNCTION_INFO_V1(stock_drop_counters);
 
 /*
@@ -61,7 +58,7 @@ stock_guard(PG_FUNCTION_ARGS)
 	TriggerData *trigger = trigger_called(fcinfo, kinds, lengthof(kinds),
 										  tables, lengthof(tables));
 
-	if (shared_ready() && !compacting)
+	if (shared_ready() && !let_pass)
 		stock_xact_note_external();
 	if (TRIGGER_FIRED_FOR_STATEMENT(trigger->tg_event))
 		return PointerGetDatum(NULL);
@@ -69,45 +66,10 @@ stock_guard(PG_FUNCTION_ARGS)
 						   trigger->tg_newtuple : trigger->tg_trigtuple);
 }
 
-static bool
-guard_compact(int max_rows)
+void
+guard_let_pass(bool let)
 {
-	static SavedQuery step = {
-		.sql = "SELECT idempotency_internal.stock_compact_next($1)",.types = {INT4OID}
-	};
-	Datum		values[1] = {Int32GetDatum(max_rows)};
-	bool		isnull;
-	bool		more;
-
-	SPI_connect();
-	query_run(&step, values, NULL, false);
-	more = DatumGetBool(query_datum(0, 1, &isnull));
-	SPI_finish();
-	return more;
-}
-
-/*
- * SQL: stock_compact(max_rows), one step of the sweeper's.
- */
-Datum
-stock_compact(PG_FUNCTION_ARGS)
-{
-	bool		more = false;
-
-	PreventCommandDuringRecovery("stock_compact()");
-	PreventCommandIfReadOnly("stock_compact()");
-	(void) stock_xact_begin();
-	compacting = true;
-	PG_TRY();
-	{
-		more = guard_compact(PG_GETARG_INT32(0));
-	}
-	PG_FINALLY();
-	{
-		compacting = false;
-	}
-	PG_END_TRY();
-	PG_RETURN_BOOL(more);
+	let_pass = let;
 }
 
 /*

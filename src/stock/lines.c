@@ -17,6 +17,7 @@
 #include "utils/jsonb.h"
 #include "utils/numeric.h"
 
+#include "base/catalog.h"
 #include "base/compat.h"
 #include "base/settings.h"
 #include "stock/lines.h"
@@ -79,9 +80,14 @@ lines_name_arg(FunctionCallInfo fcinfo, int arg, const char *name)
 	return lines_check_name(PG_GETARG_TEXT_PP(arg), name);
 }
 
+/*
+ * The SQL objects may be older than the library, and not have this argument: that
+ * is an error before it is read.
+ */
 text *
 lines_actor_arg(FunctionCallInfo fcinfo, int arg)
 {
+	(void) catalog_get();
 	if (PG_ARGISNULL(arg))
 		return cstring_to_text(GetUserNameFromId(GetSessionUserId(), false));
 	return lines_name_arg(fcinfo, arg, "actor");

@@ -1,5 +1,5 @@
 /*
- * settle.c
+ * reservation.c
  *		What becomes of a reservation: confirmed, cancelled, extended,
  *		reinstated, expired.
  *
@@ -30,9 +30,9 @@
 #include "stock/stock_xact.h"
 
 /* The sweeper pins what its step frees: that must leave room for others. */
-#define SETTLE_PIN_SHARE 4
+#define RESERVATION_PIN_SHARE 4
 /* If this many reservations fail and none succeeds, the cause is common to all. */
-#define SETTLE_FAILURES_MAX 10
+#define RESERVATION_FAILURES_MAX 10
 
 PG_FUNCTION_INFO_V1(stock_confirm);
 PG_FUNCTION_INFO_V1(stock_cancel);
@@ -41,7 +41,7 @@ PG_FUNCTION_INFO_V1(stock_reinstate);
 PG_FUNCTION_INFO_V1(stock_expire);
 
 static text *
-settle_begin(FunctionCallInfo fcinfo, const char *function)
+reservation_begin(FunctionCallInfo fcinfo, const char *function)
 {
 	text	   *reservation = lines_name_arg(fcinfo, 0, "reservation");
 
@@ -54,7 +54,7 @@ settle_begin(FunctionCallInfo fcinfo, const char *function)
  * What to answer where a line has been settled in this way before.
  */
 static StockSettlement
-settle_answer(StockChange past)
+reservation_answer(StockChange past)
 {
 	switch (past)
 	{
@@ -73,7 +73,7 @@ settle_answer(StockChange past)
  * How the reservation ended that has no open lines: the way the last line went.
  */
 static StockSettlement
-settle_past(const LedgerLines *past)
+reservation_past(const LedgerLines *past)
 {
 	const LedgerLine *last = NULL;
 
@@ -82,7 +82,7 @@ settle_past(const LedgerLines *past)
 		if (last == NULL || last->id < past->line[i].id)
 			last = &past->line[i];
 	}
-	return last == NULL ? STOCK_UNKNOWN : settle_answer(last->last);
+	return last == NULL ? STOCK_UNKNOWN : reservation_answer(last->last);
 }
 
 /*
@@ -92,7 +92,7 @@ settle_past(const LedgerLines *past)
  * was not written down how many there were, a gap tells.
  */
 static bool
-settle_knows_all(const Holds *holds, const LedgerLines *past)
+reservation_knows_all(const Holds *holds, const LedgerLines *past)
 {
 	bool	   *known = palloc0(STOCK_LINES_MAX * sizeof(bool));
 	int			order = Max(holds->lines.order, past->order);
@@ -119,18 +119,18 @@ settle_knows_all(const Holds *holds, const LedgerLines *past)
  * went cannot be told if one is forgotten.
  */
 static StockSettlement
-settle_closed(const text *reservation, const Holds *holds)
+reservation_closed(const text *reservation, const Holds *holds)
 {
 	LedgerLines	past = ledger_read(reservation);
 
-	return settle_knows_all(holds, &past) ? settle_past(&past) : STOCK_UNKNOWN;
+	return reservation_knows_all(holds, &past) ? reservation_past(&past) : STOCK_UNKNOWN;
 }
 
 /*
  * The open lines that are meant: those with these skus.
  */
 static Holds
-settle_choose(const Holds *holds, const StockLines *skus)
+reservation_choose(const Holds *holds, const StockLines *skus)
 {
 	Holds		chosen = *holds;
 	int			count = 0;
@@ -153,7 +153,7 @@ settle_choose(const Holds *holds, const StockLines *skus)
 }
 
 static bool
-settle_is_open(const Holds *holds, const text *sku)
+reservation_is_open(const Holds *holds, const text *sku)
 {
 	for (int i = 0; i < holds->lines.count; i++)
 	{
@@ -164,7 +164,7 @@ settle_is_open(const Holds *holds, const text *sku)
 }
 
 static const LedgerLine *
-settle_find_past(const LedgerLines *past, const text *sku)
+reservation_find_past(const LedgerLines *past, const text *sku)
 {
 	for (int i = 0; i < past->count; i++)
 	{
@@ -180,7 +180,7 @@ settle_find_past(const LedgerLines *past, const text *sku)
  * in the reservation is an error; one that is not known may have been.
  */
 static StockSettlement
-settle_named_past(const text *reservation, const Holds *holds,
+reservation_named_past(const text *reservation, const Holds *holds,
 				  const StockLines *skus, StockChange change)
 {
 	LedgerLines	past = ledger_read(reservation);
@@ -191,19 +191,19 @@ settle_named_past(const text *reservation, const Holds *holds,
 	for (int i = 0; i < skus->count; i++)
 	{
 		const text *sku = skus->line[i].sku;
-		const LedgerLine *line = settle_find_past(&past, sku);
-		bool		open = settle_is_open(holds, sku);
+		const LedgerLine *line = reservation_find_past(&past, sku);
+		bool		open = reservation_is_open(holds, sku);
 
 		CHECK_FOR_INTERRUPTS();
-		if (!open && line == NULL && !settle_knows_all(holds, &past))
+		if (!open && line == NULL && !reservation_knows_all(holds, &past))
 			return STOCK_UNKNOWN;
 		if (!open && line == NULL)
 			ereport(ERROR,
 					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 					 errmsg("sku \"%s\" is not in reservation \"%s\"",
 							text_to_cstring(sku), text_to_cstring(reservation))));
-		if (!open && (answer == STOCK_UNKNOWN || answer == settle_answer(change)))
-			answer = settle_answer(line->last);
+		if (!open && (answer == STOCK_UNKNOWN || answer == reservation_answer(change)))
+			answer = reservation_answer(line->last);
 	}
 	return answer;
 }
@@ -215,21 +215,21 @@ settle_named_past(const text *reservation, const Holds *holds,
  * whether that is decided; if not, somebody else was faster.
  */
 static bool
-settle_try(StockChange change, const text *reservation, const text *actor,
+reservation_try(StockChange change, const text *reservation, const text *actor,
 		   const StockLines *skus, StockSettlement *answer)
 {
 	Holds		holds = holds_read(reservation);
-	Holds		chosen = settle_choose(&holds, skus);
+	Holds		chosen = reservation_choose(&holds, skus);
 
 	if (holds.lines.count == 0 && skus->count == 0)
 	{
-		*answer = settle_closed(reservation, &holds);
+		*answer = reservation_closed(reservation, &holds);
 		return true;
 	}
 	if (chosen.lines.count < skus->count)
 	{
-		*answer = settle_named_past(reservation, &holds, skus, change);
-		if (chosen.lines.count == 0 || *answer != settle_answer(change))
+		*answer = reservation_named_past(reservation, &holds, skus, change);
+		if (chosen.lines.count == 0 || *answer != reservation_answer(change))
 			return true;
 	}
 	if (holds.lines.count > 1 && !holds_lock(&holds, true))
@@ -244,16 +244,16 @@ settle_try(StockChange change, const text *reservation, const text *actor,
 }
 
 static Datum
-settle_reservation(FunctionCallInfo fcinfo, StockChange change,
+reservation_reservation(FunctionCallInfo fcinfo, StockChange change,
 				   const char *function)
 {
-	text	   *reservation = settle_begin(fcinfo, function);
+	text	   *reservation = reservation_begin(fcinfo, function);
 	StockLines	skus = lines_skus_arg(fcinfo, 1);
 	text	   *actor = lines_actor_arg(fcinfo, 2);
 	StockSettlement answer;
 
 	(void) stock_xact_begin();
-	while (!settle_try(change, reservation, actor, &skus, &answer))
+	while (!reservation_try(change, reservation, actor, &skus, &answer))
 		CHECK_FOR_INTERRUPTS();
 	PG_RETURN_OID(catalog_get()->stock_settlement[answer]);
 }
@@ -264,7 +264,7 @@ settle_reservation(FunctionCallInfo fcinfo, StockChange change,
 Datum
 stock_confirm(PG_FUNCTION_ARGS)
 {
-	return settle_reservation(fcinfo, STOCK_CONFIRM, "stock_confirm()");
+	return reservation_reservation(fcinfo, STOCK_CONFIRM, "stock_confirm()");
 }
 
 /*
@@ -273,11 +273,11 @@ stock_confirm(PG_FUNCTION_ARGS)
 Datum
 stock_cancel(PG_FUNCTION_ARGS)
 {
-	return settle_reservation(fcinfo, STOCK_CANCEL, "stock_cancel()");
+	return reservation_reservation(fcinfo, STOCK_CANCEL, "stock_cancel()");
 }
 
 static Datum
-settle_record(FunctionCallInfo fcinfo, Datum *values, bool *nulls)
+reservation_record(FunctionCallInfo fcinfo, Datum *values, bool *nulls)
 {
 	TupleDesc	desc;
 
@@ -287,17 +287,17 @@ settle_record(FunctionCallInfo fcinfo, Datum *values, bool *nulls)
 }
 
 /*
- * As settle_try, for stock_extend.
+ * As reservation_try, for stock_extend.
  */
 static bool
-settle_try_extend(const text *reservation, TimestampTz wanted,
+reservation_try_extend(const text *reservation, TimestampTz wanted,
 				  StockSettlement *answer, TimestampTz *expires_at)
 {
 	Holds		holds = holds_read(reservation);
 
 	if (holds.lines.count == 0)
 	{
-		*answer = settle_closed(reservation, &holds);
+		*answer = reservation_closed(reservation, &holds);
 		return true;
 	}
 	if (!holds_lock(&holds, true))
@@ -319,7 +319,7 @@ settle_try_extend(const text *reservation, TimestampTz wanted,
 Datum
 stock_extend(PG_FUNCTION_ARGS)
 {
-	text	   *reservation = settle_begin(fcinfo, "stock_extend()");
+	text	   *reservation = reservation_begin(fcinfo, "stock_extend()");
 	TimestampTz wanted = lines_expiry(fcinfo, 1, GetCurrentTimestamp());
 	TimestampTz expires_at = 0;
 	StockSettlement answer;
@@ -327,16 +327,16 @@ stock_extend(PG_FUNCTION_ARGS)
 	bool		nulls[2] = {false, false};
 
 	(void) stock_xact_begin();
-	while (!settle_try_extend(reservation, wanted, &answer, &expires_at))
+	while (!reservation_try_extend(reservation, wanted, &answer, &expires_at))
 		CHECK_FOR_INTERRUPTS();
 	values[0] = ObjectIdGetDatum(catalog_get()->stock_settlement[answer]);
 	values[1] = TimestampTzGetDatum(expires_at);
 	nulls[1] = answer != STOCK_DONE;
-	return settle_record(fcinfo, values, nulls);
+	return reservation_record(fcinfo, values, nulls);
 }
 
 static StockLines
-settle_closed_by(const LedgerLines *past, StockChange change)
+reservation_closed_by(const LedgerLines *past, StockChange change)
 {
 	StockLines	lines = {
 		.line = palloc((past->count + 1) * sizeof(StockLine)),
@@ -356,11 +356,11 @@ settle_closed_by(const LedgerLines *past, StockChange change)
  * those that were cancelled.  What was cancelled before the rest expired stays so.
  */
 static StockLines
-settle_to_reopen(const LedgerLines *past)
+reservation_to_reopen(const LedgerLines *past)
 {
-	StockLines	lines = settle_closed_by(past, STOCK_EXPIRE);
+	StockLines	lines = reservation_closed_by(past, STOCK_EXPIRE);
 
-	return lines.count > 0 ? lines : settle_closed_by(past, STOCK_CANCEL);
+	return lines.count > 0 ? lines : reservation_closed_by(past, STOCK_CANCEL);
 }
 
 /*
@@ -368,7 +368,7 @@ settle_to_reopen(const LedgerLines *past)
  * they should be; if not, somebody has been faster.
  */
 static bool
-settle_lapsed(const text *reservation, const Holds *holds)
+reservation_lapsed(const text *reservation, const Holds *holds)
 {
 	if (holds->lines.count > 1 && !holds_lock(holds, true))
 		return false;
@@ -379,9 +379,9 @@ settle_lapsed(const text *reservation, const Holds *holds)
  * What stock_reinstate answers where there is nothing to open again.
  */
 static StockSettlement
-settle_nothing_to_reopen(const Holds *holds, const LedgerLines *past)
+reservation_nothing_to_reopen(const Holds *holds, const LedgerLines *past)
 {
-	return holds->lines.count > 0 ? STOCK_ALREADY_RESERVED : settle_past(past);
+	return holds->lines.count > 0 ? STOCK_ALREADY_RESERVED : reservation_past(past);
 }
 
 /*
@@ -389,7 +389,7 @@ settle_nothing_to_reopen(const Holds *holds, const LedgerLines *past)
  * do it.  The others last as long: a reservation expires as a whole.
  */
 static bool
-settle_reopen(const text *reservation, const text *actor, const Holds *holds,
+reservation_reopen(const text *reservation, const text *actor, const Holds *holds,
 			  const StockLines *closed, TimestampTz expires_at)
 {
 	LedgerEntry	entry = {
@@ -414,38 +414,38 @@ settle_reopen(const text *reservation, const text *actor, const Holds *holds,
  * changing just now, and look so to a dirty look: then this is read again.
  */
 static bool
-settle_is_forgotten(const text *reservation)
+reservation_is_forgotten(const text *reservation)
 {
 	Holds		holds = holds_read(reservation);
 	LedgerLines	past = ledger_read(reservation);
 
-	return !settle_knows_all(&holds, &past);
+	return !reservation_knows_all(&holds, &past);
 }
 
 /*
- * As settle_try, for stock_reinstate.  Open lines that have lapsed expire first.
+ * As reservation_try, for stock_reinstate.  Open lines that have lapsed expire first.
  */
 static bool
-settle_try_reinstate(const text *reservation, const text *actor,
+reservation_try_reinstate(const text *reservation, const text *actor,
 					 TimestampTz *expires_at, StockSettlement *answer,
 					 Shortages *shortages)
 {
 	Holds		holds = holds_read_settled(reservation);
 	LedgerLines	past = ledger_read(reservation);
-	StockLines	closed = settle_to_reopen(&past);
+	StockLines	closed = reservation_to_reopen(&past);
 	int			mark;
 
 	if (holds.lines.count > 0 && holds.expires_at <= GetCurrentTimestamp())
 	{
-		(void) settle_lapsed(reservation, &holds);
+		(void) reservation_lapsed(reservation, &holds);
 		return false;
 	}
-	if (!settle_knows_all(&holds, &past))
+	if (!reservation_knows_all(&holds, &past))
 	{
 		*answer = STOCK_UNKNOWN;
-		return settle_is_forgotten(reservation);
+		return reservation_is_forgotten(reservation);
 	}
-	*answer = settle_nothing_to_reopen(&holds, &past);
+	*answer = reservation_nothing_to_reopen(&holds, &past);
 	if (closed.count == 0)
 		return true;
 	*answer = STOCK_FALLS_SHORT;
@@ -455,7 +455,7 @@ settle_try_reinstate(const text *reservation, const text *actor,
 	if (holds.lines.count > 0)
 		*expires_at = Max(*expires_at, holds.expires_at);
 	*answer = STOCK_DONE;
-	if (settle_reopen(reservation, actor, &holds, &closed, *expires_at))
+	if (reservation_reopen(reservation, actor, &holds, &closed, *expires_at))
 		return true;
 	stock_xact_undo(mark);
 	return false;
@@ -467,7 +467,7 @@ settle_try_reinstate(const text *reservation, const text *actor,
 Datum
 stock_reinstate(PG_FUNCTION_ARGS)
 {
-	text	   *reservation = settle_begin(fcinfo, "stock_reinstate()");
+	text	   *reservation = reservation_begin(fcinfo, "stock_reinstate()");
 	TimestampTz expires_at = lines_expiry(fcinfo, 1, GetCurrentTimestamp());
 	text	   *actor = lines_actor_arg(fcinfo, 2);
 	Shortages	shortages = {0};
@@ -476,14 +476,14 @@ stock_reinstate(PG_FUNCTION_ARGS)
 	bool		nulls[3] = {false, false, false};
 
 	(void) stock_xact_begin();
-	while (!settle_try_reinstate(reservation, actor, &expires_at, &answer,
+	while (!reservation_try_reinstate(reservation, actor, &expires_at, &answer,
 								 &shortages))
 		CHECK_FOR_INTERRUPTS();
 	values[0] = ObjectIdGetDatum(catalog_get()->stock_settlement[answer]);
 	values[1] = TimestampTzGetDatum(expires_at);
 	nulls[1] = answer != STOCK_DONE;
 	values[2] = change_shortages_datum(&shortages);
-	return settle_record(fcinfo, values, nulls);
+	return reservation_record(fcinfo, values, nulls);
 }
 
 /*
@@ -492,7 +492,7 @@ stock_reinstate(PG_FUNCTION_ARGS)
  * it is about a single one, and the first.
  */
 static bool
-settle_try_expire(text **lapsed, int count, int max, int64 *expired, int *failed)
+reservation_try_expire(text **lapsed, int count, int max, int64 *expired, int *failed)
 {
 	MemoryContext context = CurrentMemoryContext;
 	ResourceOwner owner = CurrentResourceOwner;
@@ -540,9 +540,9 @@ settle_try_expire(text **lapsed, int count, int max, int64 *expired, int *failed
  * there in a moment, and each try takes transaction ids.
  */
 static void
-settle_report_failed(int failed, int64 expired)
+reservation_report_failed(int failed, int64 expired)
 {
-	if (failed >= SETTLE_FAILURES_MAX && expired == 0)
+	if (failed >= RESERVATION_FAILURES_MAX && expired == 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("none of %d lapsed reservations could expire", failed)));
@@ -558,14 +558,14 @@ settle_report_failed(int failed, int64 expired)
  * others: each is tried alone then.
  */
 static int64
-settle_expire(text **lapsed, int count, int max, int *failed)
+reservation_expire(text **lapsed, int count, int max, int *failed)
 {
 	int64		expired = 0;
 
-	if (count > 1 && settle_try_expire(lapsed, count, max, &expired, failed))
+	if (count > 1 && reservation_try_expire(lapsed, count, max, &expired, failed))
 		return expired;
 	for (int i = 0; i < count && expired < max; i++)
-		(void) settle_try_expire(&lapsed[i], 1, max, &expired, failed);
+		(void) reservation_try_expire(&lapsed[i], 1, max, &expired, failed);
 	return expired;
 }
 
@@ -574,10 +574,10 @@ settle_expire(text **lapsed, int count, int max, int *failed)
  * so many were tried.  What fails keeps no pins.
  */
 static int64
-settle_expire_some(int max)
+reservation_expire_some(int max)
 {
 	static HoldsPosition position = {.expires_at = DT_NOBEGIN};
-	int			batch = Min(max, settings_stock_items / SETTLE_PIN_SHARE);
+	int			batch = Min(max, settings_stock_items / RESERVATION_PIN_SHARE);
 	int64		expired = 0;
 	int			failed = 0;
 	int			tried = 0;
@@ -588,10 +588,10 @@ settle_expire_some(int max)
 		int			count = holds_lapsed_from(&position, Min(batch, max - tried),
 											  &lapsed);
 
-		expired = settle_expire(lapsed, count, batch, &failed);
+		expired = reservation_expire(lapsed, count, batch, &failed);
 		tried += count;
 	} while (expired == 0 && tried < max && position.expires_at != DT_NOBEGIN);
-	settle_report_failed(failed, expired);
+	reservation_report_failed(failed, expired);
 	return expired;
 }
 
@@ -618,5 +618,5 @@ stock_expire(PG_FUNCTION_ARGS)
 				 errmsg("max_holds must be positive")));
 
 	(void) stock_xact_begin();
-	PG_RETURN_INT64(settle_expire_some(max));
+	PG_RETURN_INT64(reservation_expire_some(max));
 }
