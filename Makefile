@@ -70,9 +70,12 @@ SQL_PARTS := $(addprefix $(srcdir)/src/, \
 	stock/status.sql \
 	base/status.sql \
 	base/privileges.sql)
+ANNOUNCE_SQL := $(srcdir)/src/base/announce.sql
 INSTALL_SCRIPT_SQL = $(EXTENSION)--$(EXTVERSION).sql
 
-# An upgrade script: what is written by hand, then every function and view anew.
+# An upgrade script: what is written by hand, then every function, view and comment
+# anew, and what the parts of UPGRADE_END do.
+UPGRADE_END := $(addprefix $(srcdir)/src/upgrade/, revoke.sql repair.sql) $(ANNOUNCE_SQL)
 UPGRADE_SCRIPTS_SQL := $(patsubst $(srcdir)/src/upgrade/%,$(EXTENSION)--%,$(wildcard $(srcdir)/src/upgrade/*--*.sql))
 DATA_built = $(INSTALL_SCRIPT_SQL) $(UPGRADE_SCRIPTS_SQL)
 
@@ -123,16 +126,16 @@ $(OBJECT_DIRS):
 
 $(OBJS): $(OUR_HEADERS) $(srcdir)/idempotency.control | $(OBJECT_DIRS)
 
-$(INSTALL_SCRIPT_SQL): $(SQL_PARTS) $(srcdir)/Makefile
+$(INSTALL_SCRIPT_SQL): $(SQL_PARTS) $(ANNOUNCE_SQL) $(srcdir)/Makefile
 	printf '%s\n\n' '\echo Use "CREATE EXTENSION $(EXTENSION)" to load this file. \quit' > $@.tmp
-	cat $(SQL_PARTS) /dev/null >> $@.tmp
+	cat $(SQL_PARTS) $(ANNOUNCE_SQL) >> $@.tmp
 	mv $@.tmp $@
 
-$(UPGRADE_SCRIPTS_SQL): $(EXTENSION)--%: $(srcdir)/src/upgrade/% $(srcdir)/src/upgrade/replace.awk $(srcdir)/src/upgrade/revoke.sql $(srcdir)/src/upgrade/repair.sql $(SQL_PARTS) $(srcdir)/Makefile
+$(UPGRADE_SCRIPTS_SQL): $(EXTENSION)--%: $(srcdir)/src/upgrade/% $(srcdir)/src/upgrade/replace.awk $(UPGRADE_END) $(SQL_PARTS) $(srcdir)/Makefile
 	printf '%s\n\n' '\echo Use "ALTER EXTENSION $(EXTENSION) UPDATE" to load this file. \quit' > $@.tmp
 	cat $< >> $@.tmp
 	awk -f $(srcdir)/src/upgrade/replace.awk $(SQL_PARTS) >> $@.tmp
-	cat $(srcdir)/src/upgrade/revoke.sql $(srcdir)/src/upgrade/repair.sql >> $@.tmp
+	cat $(UPGRADE_END) >> $@.tmp
 	mv $@.tmp $@
 
 endif

@@ -15,9 +15,11 @@
 #include "access/genam.h"
 #include "access/htup_details.h"
 #include "access/table.h"
+#include "catalog/dependency.h"
 #include "catalog/namespace.h"
 #include "catalog/pg_enum.h"
 #include "catalog/pg_extension.h"
+#include "catalog/pg_namespace.h"
 #include "catalog/pg_proc.h"
 #include "catalog/pg_type.h"
 #include "commands/extension.h"
@@ -317,19 +319,31 @@ catalog_load_triggers(Catalog *catalog)
 	}
 }
 
+/*
+ * Objects of a version before 1.0.0 are all in the schema of the extension.  A
+ * schema of that name may then be somebody else's.
+ */
+static void
+catalog_load_internal(Catalog *catalog)
+{
+	catalog->internal = get_namespace_oid(CATALOG_INTERNAL_SCHEMA, true);
+	if (!OidIsValid(catalog->internal) ||
+		getExtensionOfObject(NamespaceRelationId,
+							 catalog->internal) != catalog->extension)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("schema \"%s\" of extension idempotency is missing",
+						CATALOG_INTERNAL_SCHEMA),
+				 errhint("If the extension is older than version 1.0.0 in this database, run ALTER EXTENSION idempotency UPDATE.")));
+}
+
 static void
 catalog_load(Catalog *catalog, Oid extension)
 {
 	catalog_load_extension(catalog, extension);
 	if (!OidIsValid(catalog->schema))
 		elog(ERROR, "extension idempotency is being dropped");
-	catalog->internal = get_namespace_oid(CATALOG_INTERNAL_SCHEMA, true);
-	if (!OidIsValid(catalog->internal))
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("schema \"%s\" of extension idempotency is missing",
-						CATALOG_INTERNAL_SCHEMA),
-				 errhint("If the extension is older than version 1.0.0 in this database, run ALTER EXTENSION idempotency UPDATE.")));
+	catalog_load_internal(catalog);
 	catalog_load_claim(catalog);
 	catalog_load_outbox(catalog);
 	catalog_load_stock(catalog);

@@ -1,5 +1,5 @@
 /*
- * Last part of the install script: who may do what, and a word to the launcher.
+ * Last part of the install script but one: who may do what.
  * Nothing is for PUBLIC.  The names of functions are granted with all their
  * variants; EXECUTE is the gate, and no privilege on tables is needed.
  */
@@ -170,10 +170,3 @@ BEGIN
 	SET LOCAL search_path = @extschema@, pg_temp;
 END
 $$;
-
-CREATE FUNCTION idempotency_internal.idempotency_announce()
-RETURNS void
-LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000
-AS 'MODULE_PATHNAME';
-SELECT idempotency_internal.idempotency_announce();
-DROP FUNCTION idempotency_internal.idempotency_announce();

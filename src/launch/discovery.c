@@ -14,6 +14,7 @@
 
 #include "access/xact.h"
 #include "catalog/pg_authid.h"
+#include "commands/dbcommands.h"
 #include "executor/spi.h"
 #include "miscadmin.h"
 #include "utils/snapmgr.h"
@@ -26,6 +27,20 @@
 PGDLLEXPORT void discovery_main(Datum arg);
 
 /*
+ * An operator sees nothing else of it: no worker starts that could complain.
+ */
+static void
+discovery_report_old(const char *version)
+{
+	ereport(WARNING,
+			(errmsg("database \"%s\" has version %s of extension idempotency, which is too old for the library",
+					get_database_name(MyDatabaseId), version),
+			 errdetail("No events are delivered and nothing is cleaned up there."),
+			 errhint("Run ALTER EXTENSION idempotency UPDATE in that database."),
+			 errhidecontext(true)));
+}
+
+/*
  * InvalidOid: the extension is not there, or is older than the library, and has
  * to be updated before its workers can run.
  */
@@ -36,13 +51,18 @@ discovery_extension_owner(void)
 
 	SPI_connect();
 	PushActiveSnapshot(GetTransactionSnapshot());
-	if (SPI_execute("SELECT e.extowner, r.rolsuper AND NOT r.rolcanlogin"
+	if (SPI_execute("SELECT e.extowner, r.rolsuper AND NOT r.rolcanlogin, e.extversion,"
+					" EXISTS (SELECT FROM pg_catalog.pg_depend d"
+					"  JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) d.objid"
+					"  WHERE d.classid OPERATOR(pg_catalog.=) 'pg_catalog.pg_namespace'::pg_catalog.regclass"
+					"  AND d.refclassid OPERATOR(pg_catalog.=) 'pg_catalog.pg_extension'::pg_catalog.regclass"
+					"  AND d.refobjid OPERATOR(pg_catalog.=) e.oid"
+					"  AND d.deptype OPERATOR(pg_catalog.=) 'e'"
+					"  AND n.nspname OPERATOR(pg_catalog.=) '" CATALOG_INTERNAL_SCHEMA "')"
 					" FROM pg_catalog.pg_extension e"
 					" JOIN pg_catalog.pg_authid r"
 					"  ON r.oid OPERATOR(pg_catalog.=) e.extowner"
-					" WHERE e.extname OPERATOR(pg_catalog.=) 'idempotency'"
-					" AND EXISTS (SELECT FROM pg_catalog.pg_namespace"
-					"  WHERE nspname OPERATOR(pg_catalog.=) '" CATALOG_INTERNAL_SCHEMA "')",
+					" WHERE e.extname OPERATOR(pg_catalog.=) 'idempotency'",
 					true, 1) != SPI_OK_SELECT)
 		elog(ERROR, "could not read pg_extension");
 	if (SPI_processed == 1)
@@ -51,9 +71,12 @@ discovery_extension_owner(void)
 		TupleDesc	desc = SPI_tuptable->tupdesc;
 		bool		isnull;
 
-		owner = DatumGetObjectId(SPI_getbinval(row, desc, 1, &isnull));
-		if (DatumGetBool(SPI_getbinval(row, desc, 2, &isnull)))
+		if (!DatumGetBool(SPI_getbinval(row, desc, 4, &isnull)))
+			discovery_report_old(SPI_getvalue(row, desc, 3));
+		else if (DatumGetBool(SPI_getbinval(row, desc, 2, &isnull)))
 			owner = BOOTSTRAP_SUPERUSERID;
+		else
+			owner = DatumGetObjectId(SPI_getbinval(row, desc, 1, &isnull));
 	}
 	PopActiveSnapshot();
 	SPI_finish();

@@ -60,11 +60,13 @@ PG_FUNCTION_INFO_V1(outbox_check_event);
 PG_FUNCTION_INFO_V1(outbox_wake);
 
 /*
- * SQL: outbox_wake().
+ * SQL: outbox_wake().  Functions in SQL that change what the relay reads call it,
+ * and with objects that are too old for the library they all end here.
  */
 Datum
 outbox_wake(PG_FUNCTION_ARGS)
 {
+	(void) catalog_get();
 	register_wake_at_commit();
 	PG_RETURN_VOID();
 }
