@@ -11,6 +11,7 @@
 #include "executor/spi.h"
 #include "utils/array.h"
 
+#include "base/catalog.h"
 #include "base/query.h"
 
 static void
@@ -20,6 +21,7 @@ query_prepare(SavedQuery *query)
 
 	if (query->plan != NULL)
 		return;
+	(void) catalog_get();		/* refuses objects that are too old */
 	while (nargs < QUERY_ARGS_MAX && OidIsValid(query->types[nargs]))
 		nargs++;
 	query->plan = SPI_prepare(query->sql, nargs, query->types);
