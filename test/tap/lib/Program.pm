@@ -91,6 +91,13 @@ sub signal
 	return;
 }
 
+sub has_ended
+{
+	my ($self) = @_;
+	$self->{run}->pump_nb if $self->{run}->pumpable;
+	return !$self->{run}->pumpable;
+}
+
 # Waits until it ends by itself.
 sub wait_for_end
 {
