@@ -42,7 +42,8 @@ discovery_report_old(const char *version)
 
 /*
  * InvalidOid: the extension is not there, or is older than the library, and has
- * to be updated before its workers can run.
+ * to be updated before its workers can run.  A schema of this name that is not
+ * the extension's is somebody else's, whose tables workers must not touch.
  */
 static Oid
 discovery_extension_owner(void)
