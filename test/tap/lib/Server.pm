@@ -30,17 +30,23 @@ if ($ENV{COVERAGE})
 # PostgreSQL::Test::Cluster's init, and:
 #   conf => lines of configuration
 #   preload => 0 to go without the library
+#   internal_path => 0 for sessions of users, who name internal tables with their
+#     schema; without it the tests' own sessions need not
 sub new_server
 {
 	my ($name, %params) = @_;
 	my $conf = delete $params{conf} // '';
 	my $preload = delete $params{preload} // 1;
+	my $internal_path = delete $params{internal_path} // 1;
 	my $node = PostgreSQL::Test::Cluster->new($name);
 
 	$node->init(%params);
 	$node->append_conf('postgresql.conf',
 		"shared_preload_libraries = 'idempotency'")
 	  if $preload;
+	$node->append_conf('postgresql.conf',
+		q(search_path = '"$user", public, idempotency_internal'))
+	  if $internal_path;
 	$node->append_conf('postgresql.conf', <<EOF);
 idempotency.webhook_allowed_networks = '127.0.0.0/8'
 restart_after_crash = on

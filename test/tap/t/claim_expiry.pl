@@ -22,7 +22,7 @@ $node->safe_psql('other', 'CREATE SCHEMA "Odd schema"; CREATE EXTENSION idempote
 
 # --- two databases at once
 
-my %path = (postgres => 'public', other => '"Odd schema"');
+my %path = (postgres => 'public, idempotency_internal', other => '"Odd schema", idempotency_internal');
 for my $db (sort keys %path)
 {
 	$node->safe_psql($db, <<SQL);

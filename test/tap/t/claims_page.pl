@@ -12,7 +12,7 @@ use Server;
 use Test::More;
 
 my $page = Page->load('claims.md');
-my $node = start_server('page');
+my $node = start_server('page', internal_path => 0);
 
 # All of it in one session, as one who reads the page would type it.
 sql('CREATE DATABASE page');

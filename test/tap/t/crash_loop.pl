@@ -57,9 +57,9 @@ my $others = pids();
 # --- a table that is not what it should be
 
 sql('ALTER TABLE outbox_subscription RENAME TO gone', 'broken');
-ok(pauses_ok('idempotency relay: ERROR:  relation "public.outbox_subscription" does not exist', 1, 2),
+ok(pauses_ok('idempotency relay: ERROR:  relation "idempotency_internal.outbox_subscription" does not exist', 1, 2),
 	'a relay that dies again and again is started ever less often');
-ok(pauses_ok('idempotency sweeper: ERROR:  relation "public.outbox_subscription" does not exist', 1, 2),
+ok(pauses_ok('idempotency sweeper: ERROR:  relation "idempotency_internal.outbox_subscription" does not exist', 1, 2),
 	'and what the sweeper cannot do is tried ever less often');
 sql(q(SELECT idem_claim('k', ttl => '1 us')), 'broken');
 ok($node->poll_query_until('broken', 'SELECT sum(keys) = 0 FROM idem_ring, idem_sample(slot, 10)'),

@@ -103,8 +103,9 @@ my %early = (
 	'an operator for anything and a literal' => q(
 		CREATE FUNCTION mallory.eq(anyelement, text) RETURNS boolean LANGUAGE sql AS 'SELECT mallory.strike(); SELECT true';
 		CREATE OPERATOR public.= (LEFTARG = anyelement, RIGHTARG = text, FUNCTION = mallory.eq)),
-	'a function without defaults' => q(
-		CREATE FUNCTION public.outbox_rate(double precision, timestamptz) RETURNS double precision
+	'a schema that has the name of ours' => q(
+		CREATE SCHEMA idempotency_internal;
+		CREATE FUNCTION idempotency_internal.outbox_rate(double precision, timestamptz) RETURNS double precision
 			LANGUAGE sql AS 'SELECT mallory.strike(); SELECT 1.0::double precision'),
 );
 for my $what (sort keys %early)
@@ -116,11 +117,16 @@ for my $what (sort keys %early)
 
 # --- and once it is there: she overloads each of our functions in several ways
 
-sql("CREATE EXTENSION idempotency; $may_create", 'tried');
+# One of them before, as a function that fits better where ours has a default.
+sql("$may_create $strike" . q(
+	CREATE FUNCTION public.outbox_rate(double precision, timestamptz) RETURNS double precision
+		LANGUAGE sql AS 'SELECT mallory.strike(); SELECT 1.0::double precision';
+	RESET SESSION AUTHORIZATION;
+	CREATE EXTENSION idempotency;
+	GRANT USAGE ON SCHEMA idempotency_internal TO mallory), 'tried');
 wait_for_workers($node, 'tried');
 subscribe_all('tried', 'tried');
 ok(exercise('tried', 'tried'), 'the workers work');
-sql($strike, 'tried');
 cmp_ok(sql(q(
 	SET client_min_messages = warning;
 	SET SESSION AUTHORIZATION mallory;
@@ -131,7 +137,8 @@ cmp_ok(sql(q(
 	BEGIN
 		FOR ours IN
 			SELECT p.*, string_to_array(oidvectortypes(p.proargtypes), ', ') AS argument_types FROM pg_proc p
-			WHERE p.pronamespace = 'public'::regnamespace AND p.proowner <> 'mallory'::regrole AND p.prokind = 'f'
+			WHERE p.pronamespace IN ('public'::regnamespace, 'idempotency_internal'::regnamespace)
+				AND p.proowner <> 'mallory'::regrole AND p.prokind = 'f'
 		LOOP
 			FOR given IN ours.pronargs - ours.pronargdefaults .. ours.pronargs LOOP
 				FOR variant IN 1..3 LOOP
@@ -151,7 +158,7 @@ cmp_ok(sql(q(
 	END
 	$do$;
 	SELECT count(*) FROM pg_proc WHERE proowner = 'mallory'::regrole AND pronamespace = 'public'::regnamespace), 'tried'),
-	'>', 50, 'overloads are there');
+	'>', 200, 'overloads are there');
 terminate_worker($node, $_, 'tried') for qw(relay sweeper);
 ok(exercise('tried', 'tried'), 'the workers go on as before');
 sql(q(
@@ -169,7 +176,8 @@ is(victims(), '', 'and nothing of hers is run but by herself');
 # --- a role with all privileges on all tables
 
 sql('CREATE DATABASE granted');
-sql("CREATE EXTENSION idempotency; GRANT ALL ON ALL TABLES IN SCHEMA public TO mallory; GRANT CREATE ON DATABASE granted TO mallory; $strike;
+sql("CREATE EXTENSION idempotency; GRANT ALL ON ALL TABLES IN SCHEMA public, idempotency_internal TO mallory;
+	GRANT USAGE ON SCHEMA idempotency_internal TO mallory; GRANT CREATE ON DATABASE granted TO mallory; $strike;
 	CREATE TYPE mallory.id AS ENUM ('one');
 	CREATE FUNCTION mallory.to_number(mallory.id) RETURNS bigint LANGUAGE sql AS 'SELECT mallory.strike(); SELECT 1::bigint';
 	CREATE CAST (mallory.id AS bigint) WITH FUNCTION mallory.to_number AS IMPLICIT", 'granted');
@@ -223,9 +231,18 @@ is(code_as('landlord', 'CREATE TABLE mine ()', 'rented'), '', 'the owner of a da
 %refused = (
 	'ALTER SCHEMA public RENAME TO moved' => '42501',
 	'DROP EXTENSION idempotency' => '42501',
-	'DROP TABLE outbox_lane CASCADE' => '2BP01',
-	'DROP FUNCTION idem_switch() CASCADE' => '2BP01',
-	'ALTER TABLE outbox_lane RENAME TO lane' => '42501',
+	'DROP VIEW outbox_dead CASCADE' => '2BP01',
+	'DROP FUNCTION idem_renew CASCADE' => '2BP01',
+	'ALTER VIEW outbox_dead RENAME TO dead' => '42501',
+	'ALTER SCHEMA idempotency_internal RENAME TO moved' => '42501',
+	'ALTER SCHEMA idempotency_internal OWNER TO landlord' => '42501',
+	'GRANT USAGE ON SCHEMA idempotency_internal TO landlord' => '42501',
+	'DROP SCHEMA idempotency_internal CASCADE' => '42501',
+	'CREATE TABLE idempotency_internal.mine ()' => '42501',
+	'DROP TABLE idempotency_internal.outbox_lane CASCADE' => '42501',
+	'DROP INDEX idempotency_internal.outbox_delivery_due_at_idx' => '42501',
+	'DROP FUNCTION idempotency_internal.idem_switch() CASCADE' => '42501',
+	'ALTER TABLE idempotency_internal.outbox_lane RENAME TO lane' => '42501',
 	'ALTER DATABASE rented SET idempotency.relays = 8' => '55P02',
 	'ALTER ROLE landlord SET idempotency.databases = nowhere' => '55P02',
 	'ALTER DATABASE rented SET idempotency.stock_events = off' => '42501',
@@ -259,6 +276,7 @@ ok($node->poll_query_until('postgres', q(SELECT string_agg(DISTINCT usename, ' '
 	'a column that may be null' => 'ALTER TABLE stock_hold ALTER COLUMN expires_at DROP NOT NULL',
 	'a field of a type' => 'ALTER TYPE idem_answer ADD ATTRIBUTE more text',
 	'a trigger' => 'CREATE TRIGGER t BEFORE UPDATE ON outbox_lane FOR EACH ROW EXECUTE FUNCTION mallory.strike_trigger()',
+	'a schema of another name' => 'ALTER SCHEMA idempotency_internal RENAME TO moved',
 );
 is(code_as('mallory', $refused{$_}, 'sold'), '42501', "he may not have our C code meet $_") for sort keys %refused;
 is(code_as('mallory', 'CREATE RULE r AS ON UPDATE TO outbox_ring DO ALSO SELECT mallory.strike()', 'sold'), '', 'he may have a rule');
@@ -279,5 +297,16 @@ sql('ALTER ROLE admin NOSUPERUSER');
 sql('SELECT outbox_wake()', 'hardened');
 ok($node->poll_query_until('postgres', q(SELECT count(*) = 0 FROM pg_stat_activity
 	WHERE datname = 'hardened' AND backend_type ~ '^idempotency (relay|sweeper)' AND usesysid = 10)), 'they do not run for him');
+
+# --- a schema that has the name of ours and is none of ours: version 0.2.0 has no such schema
+
+sql('CREATE DATABASE older; CREATE DATABASE younger');
+sql('BEGIN; CREATE EXTENSION idempotency; ALTER EXTENSION idempotency DROP SCHEMA idempotency_internal; COMMIT', 'older');
+sql('CREATE EXTENSION idempotency', 'younger');
+is(error_code($node, 'older', "SELECT $_"), '55000', "its tables are not used: $_")
+  for q(idem_claim('k')), q(outbox_enqueue('t', '{}')), q(stock_receive('hat', 1));
+wait_for_workers($node, 'younger');
+is(sql(q(SELECT count(*) FROM pg_stat_activity WHERE datname = 'older' AND backend_type ~ '^idempotency (relay|sweeper)')), '0',
+	'and no worker runs there');
 
 done_testing();

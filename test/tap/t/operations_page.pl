@@ -13,7 +13,7 @@ use Server;
 use Test::More;
 
 my $page = Page->load('operations.md');
-my $node = start_server('page');
+my $node = start_server('page', internal_path => 0);
 
 sql('CREATE DATABASE shop');
 sql('CREATE ROLE shop_app LOGIN');

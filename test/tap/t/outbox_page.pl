@@ -16,7 +16,7 @@ use Server;
 use Test::More;
 
 my $page = Page->load('outbox.md');
-my $node = start_server('page');
+my $node = start_server('page', internal_path => 0);
 my $elsewhere = Receiver->start;
 my $port = PostgreSQL::Test::Cluster::get_free_port();
 my $receiver;

@@ -14,7 +14,7 @@ use Receiver;
 use Server;
 use Test::More;
 
-my %publications = (everything => 'FOR ALL TABLES', whole_schema => 'FOR TABLES IN SCHEMA public');
+my %publications = (everything => 'FOR ALL TABLES', whole_schema => 'FOR TABLES IN SCHEMA idempotency_internal');
 
 my $receiver = Receiver->start;
 my $node = start_server('publication', allows_streaming => 'logical', conf => <<'EOF');
@@ -31,15 +31,15 @@ $subscriber->start;
 my $members = q(SELECT c.oid, c.relname, c.relreplident FROM pg_class c
 	JOIN pg_depend d ON d.classid = 'pg_class'::regclass AND d.objid = c.oid AND d.deptype = 'e'
 	JOIN pg_extension e ON e.oid = d.refobjid AND e.extname = 'idempotency' WHERE c.relkind = 'r');
-my @tables = split(/\n/, sql("SELECT relname FROM ($members) m ORDER BY relname"));
-my $definitions = sql(qq(
-	SELECT format('CREATE TABLE %I (%s%s);', relname,
+my @tables = split(/\n/, sql("SELECT 'idempotency_internal.' || relname FROM ($members) m ORDER BY relname"));
+my $definitions = 'CREATE SCHEMA idempotency_internal; ' . sql(qq(
+	SELECT format('CREATE TABLE idempotency_internal.%I (%s%s);', relname,
 		(SELECT string_agg(format('%I %s', attname,
 			CASE t.typtype WHEN 'e' THEN 'text' ELSE format_type(atttypid, atttypmod) END), ', ' ORDER BY attnum)
 			FROM pg_attribute JOIN pg_type t ON t.oid = atttypid WHERE attrelid = m.oid AND attnum > 0 AND NOT attisdropped),
 		(SELECT ', ' || pg_get_constraintdef(oid) FROM pg_constraint WHERE conrelid = m.oid AND contype = 'p'))
 	FROM ($members) m;
-	SELECT format('ALTER TABLE %I REPLICA IDENTITY FULL;', relname) FROM ($members) m WHERE relreplident = 'f'));
+	SELECT format('ALTER TABLE idempotency_internal.%I REPLICA IDENTITY FULL;', relname) FROM ($members) m WHERE relreplident = 'f'));
 
 for my $name (sort keys %publications)
 {
@@ -50,7 +50,7 @@ for my $name (sort keys %publications)
 		  . $node->connstr . " dbname=postgres' PUBLICATION $name");
 	$subscriber->wait_for_subscription_sync($node, $name, $name);
 }
-is(sql("SELECT count(*) FROM pg_publication_tables WHERE tablename LIKE 'idem%'"), 2 * grep(/^idem/, @tables),
+is(sql("SELECT count(*) FROM pg_publication_tables WHERE tablename LIKE 'idem%'"), 2 * grep(/\.idem/, @tables),
 	'both publish our tables');
 
 is(sql(qq(SELECT string_agg(relname, ' ' ORDER BY relname) FROM ($members) m

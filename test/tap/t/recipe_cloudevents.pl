@@ -11,7 +11,7 @@ use Program;
 use Server;
 use Test::More;
 
-my $node = start_server('crm');
+my $node = start_server('crm', internal_path => 0);
 my $port = PostgreSQL::Test::Cluster::get_free_port();
 my $url = "http://127.0.0.1:$port/";
 my $schedule = '0 s' . ',100 ms' x 99;

@@ -16,7 +16,7 @@ use Test::More;
 
 use constant { ORDERS => 20, ROUNDS => 6, CHANGES => 5 };
 
-my $node = start_server('service');
+my $node = start_server('service', internal_path => 0);
 my $port = PostgreSQL::Test::Cluster::get_free_port();
 my $schedule = '0 s' . ',100 ms' x 99;
 

@@ -16,7 +16,7 @@ use Server;
 use Socket qw(SO_RCVTIMEO);
 use Test::More;
 
-my $node = start_server('shop');
+my $node = start_server('shop', internal_path => 0);
 my $receiver = Receiver->start;
 my $provider = $receiver->url('/switch/provider');
 

@@ -20,7 +20,7 @@ use constant { ORDERS => 40, COPIES => 2, HATS => 100, STARTS => 5, WAIT_S => 18
 
 my $broker = Broker->start;
 my $receiver = Receiver->start;
-my $node = start_server('stock', conf => 'idempotency.sweep_interval = 50ms');
+my $node = start_server('stock', conf => 'idempotency.sweep_interval = 50ms', internal_path => 0);
 
 # This broker does not answer sooner when messages come, as Kafka does.
 my %env = (as_shop($node), KAFKA_BROKERS => $broker->brokers, FETCH_MS => 50, SESSION_MS => 4500);

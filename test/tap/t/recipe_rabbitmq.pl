@@ -15,7 +15,7 @@ use Server;
 use Test::More;
 
 my $rabbit = Rabbit->start;
-my $node = start_server('bank');
+my $node = start_server('bank', internal_path => 0);
 my %env = (as_shop($node), AMQP_URL => $rabbit->url);
 
 prepare_recipe($node, 'rabbitmq.sql');

@@ -17,7 +17,7 @@ use constant { ROUNDS => 4, REQUESTS => 150 };
 
 my $recipes = "$FindBin::RealBin/../../../docs/recipes";
 my $redis = Redis->start;
-my $node = start_server('shop', conf => 'idempotency.sweep_interval = 50ms');
+my $node = start_server('shop', conf => 'idempotency.sweep_interval = 50ms', internal_path => 0);
 
 prepare_recipe($node, 'redis_stock.sql');
 sql("INSERT INTO customers VALUES ('ann')");

@@ -16,7 +16,7 @@ use Time::HiRes qw(sleep time);
 
 use constant { SHORT_LEASE => '700 ms', LONGER_LEASE => '2 s', WAIT_S => 30, PAUSE_S => 0.05 };
 
-my $node = start_server('bank');
+my $node = start_server('bank', internal_path => 0);
 my $receiver = Receiver->start;
 
 prepare_recipe($node, 'request_ids.sql');

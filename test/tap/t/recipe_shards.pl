@@ -14,7 +14,7 @@ use Server;
 use Test::More;
 
 my @shards = qw(shard_0 shard_1);
-my $node = start_server('shards', conf => 'idempotency.sweep_interval = 50ms');
+my $node = start_server('shards', conf => 'idempotency.sweep_interval = 50ms', internal_path => 0);
 
 for my $db (@shards, 'brief')
 {

@@ -12,7 +12,7 @@ use Program;
 use Server;
 use Test::More;
 
-my $node = start_server('shop');
+my $node = start_server('shop', internal_path => 0);
 my $port = PostgreSQL::Test::Cluster::get_free_port();
 my $url = "http://127.0.0.1:$port/webhooks";
 my $schedule = '0 s' . ',100 ms' x 29;

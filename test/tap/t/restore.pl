@@ -27,7 +27,7 @@ sub contents
 		SELECT n.nspname || '.' || c.relname
 		FROM pg_extension e, unnest(e.extconfig) d, pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 		WHERE e.extname = 'idempotency' AND c.oid = d AND c.relname !~ '^idem_key_' ORDER BY c.relname)));
-	my ($schema) = $relations[0] =~ /^(\w+)\./;
+	my $schema = $server->safe_psql($db, q(SELECT extnamespace::regnamespace FROM pg_extension WHERE extname = 'idempotency'));
 	my $query = join(' UNION ALL ', map {
 		"SELECT '" . s/^\w+\.//r . "', count(*), md5(string_agg(v, ' ' ORDER BY v)) FROM "
 		  . (/_seq$/ ? "(SELECT last_value::text" : '(SELECT t::text') . " FROM $_ t) t (v)"
@@ -46,7 +46,7 @@ sub privileges
 		SELECT c.oid::regclass::text, c.relacl::text FROM pg_class c
 		JOIN pg_depend d ON d.objid = c.oid AND d.classid = 'pg_class'::regclass AND d.deptype = 'e'
 		UNION ALL
-		SELECT nspname, nspacl::text FROM pg_namespace WHERE nspname = 'public'
+		SELECT nspname, nspacl::text FROM pg_namespace WHERE nspname IN ('public', 'idempotency_internal')
 		ORDER BY 1));
 }
 
@@ -112,7 +112,7 @@ is_silent($node, 'parallel', 'pg_restore -j');
 
 $copy = create('late');
 IPC::Run::run([ 'pg_restore', '-l', "$dumps/d" ], '>', \my $list) or die 'pg_restore -l';
-my ($home) = $list =~ /^(.* TABLE DATA public outbox_home .*\n)/m;
+my ($home) = $list =~ /^(.* TABLE DATA idempotency_internal outbox_home .*\n)/m;
 append_to_file("$dumps/without", $list =~ s/\Q$home\E//r);
 append_to_file("$dumps/home", $home);
 command_ok([ 'pg_restore', '--exit-on-error', '-L', "$dumps/without", '-d', $copy, "$dumps/d" ], 'pg_restore -L, without outbox_home');
@@ -129,7 +129,7 @@ command_ok([ 'pg_restore', '--exit-on-error', '--data-only', '-d', $copy, "$dump
 is_silent($node, 'there', 'data only');
 is(contents($node, 'there'), $contents, 'all of it is there');
 
-$copy = create('moved', 'CREATE SCHEMA moved; ALTER DATABASE moved SET search_path = moved');
+$copy = create('moved', 'CREATE SCHEMA moved; ALTER DATABASE moved SET search_path = moved, idempotency_internal');
 my $plain = slurp_file("$dumps/plain");
 $plain =~ s/\bpublic\./moved./g;
 $plain =~ s/ON SCHEMA public|WITH SCHEMA public/$& =~ s{public}{moved}r/ge;
@@ -139,7 +139,7 @@ is_silent($node, 'moved', 'in another schema');
 is(contents($node, 'moved'), $contents, 'all of it is there');
 
 $copy = create('parts', 'CREATE EXTENSION idempotency');
-IPC::Run::run([ 'pg_dump', '--data-only', '-t', 'stock_*', $node->connstr('shop') ],
+IPC::Run::run([ 'pg_dump', '--data-only', '-t', 'idempotency_internal.stock_*', $node->connstr('shop') ],
 	'|', [ 'psql', '-XqAt', '-v', 'ON_ERROR_STOP=1', '-d', $copy ], '>', \my $output);
 is(contents($node, 'parts', 'stock'), join("\n", grep { /^stock/ } split(/\n/, $contents)), 'pg_dump -t carries one subject alone');
 is($node->safe_psql('parts', "SELECT stock_confirm('order-1'), (SELECT count(*) FROM idem_key)"), 'done|0', 'which goes on');

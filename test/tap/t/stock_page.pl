@@ -12,7 +12,7 @@ use Server;
 use Test::More;
 
 my $page = Page->load('stock.md');
-my $node = start_server('page');
+my $node = start_server('page', internal_path => 0);
 
 sql('CREATE DATABASE shop');
 my $settings = sql(q(
