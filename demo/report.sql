@@ -40,7 +40,7 @@ CREATE TEMP VIEW heard AS
 	FROM call WHERE NOT died;
 
 CREATE TEMP VIEW expired AS
-	SELECT DISTINCT reservation FROM stock_log WHERE change = 'expire';
+	SELECT DISTINCT reservation FROM stock_history WHERE change = 'expire';
 
 CREATE FUNCTION pg_temp.pretty(n numeric) RETURNS text LANGUAGE sql
 	AS $$ SELECT to_char(n, 'FM999,999,999,990') $$;
@@ -76,7 +76,7 @@ calls AS (
 	SELECT sold.stocked, sold.paid, wanted.quantity AS wanted, returned.quantity AS returned
 	FROM sold
 	CROSS JOIN LATERAL (SELECT sum((lines ->> sku)::bigint) AS quantity FROM request) wanted
-	CROSS JOIN LATERAL (SELECT coalesce(sum(quantity), 0) AS quantity FROM stock_log log
+	CROSS JOIN LATERAL (SELECT coalesce(sum(quantity), 0) AS quantity FROM stock_history log
 		WHERE log.sku = sold.sku AND log.change = 'expire') returned
 	WHERE hot
 ), events AS (
@@ -145,7 +145,7 @@ CREATE TEMP VIEW oversold AS
 		SELECT sku, sum(CASE WHEN change IN ('receive', 'cancel', 'expire') THEN quantity
 							 WHEN change = 'reserve' THEN -quantity ELSE 0 END)
 					OVER (PARTITION BY sku ORDER BY id) AS available
-		FROM stock_log) running
+		FROM stock_history) running
 	WHERE available < 0
 	UNION
 	SELECT sku FROM sold WHERE paid > stocked;
@@ -175,7 +175,7 @@ WITH checks (text, wrong, total, noun) AS (VALUES
 	('what was rolled back left nothing behind',
 		(SELECT count(*) FROM undone WHERE "order" = ANY (pg_temp.orders())
 			OR "order" IN (SELECT "order" FROM received)
-			OR "order" IN (SELECT reservation FROM stock_log WHERE reservation IS NOT NULL)),
+			OR "order" IN (SELECT reservation FROM stock_history WHERE reservation IS NOT NULL)),
 		(SELECT count(*) FROM undone), 'orders undone'),
 	('no product was ever oversold',
 		(SELECT count(*) FROM oversold), (SELECT count(*) FROM product), 'products'),
@@ -199,7 +199,7 @@ WITH checks (text, wrong, total, noun) AS (VALUES
 		(SELECT out_of_order FROM seen), (SELECT count(DISTINCT "order") FROM received), 'orders'),
 	('nothing waits or is dead',
 		(SELECT sum(lag_events + waiting + parked + dead)::bigint FROM outbox_subscriptions)
-			+ (SELECT count(*) FROM stock_hold),
+			+ (SELECT count(*) FROM idempotency_internal.stock_hold),
 		(SELECT count(*) FROM outbox_log), 'events')
 )
 SELECT 'check', wrong = 0 AND total > 0, text,

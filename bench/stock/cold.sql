@@ -54,7 +54,7 @@ $$;
 CREATE FUNCTION first_touch_ms(skus text[]) RETURNS double precision
 LANGUAGE plpgsql AS $$
 BEGIN
-	IF EXISTS (SELECT FROM stock_counters() WHERE sku = ANY (skus)) THEN
+	IF EXISTS (SELECT FROM idempotency_internal.stock_counters() WHERE sku = ANY (skus)) THEN
 		RAISE EXCEPTION 'this is not the first touch';
 	END IF;
 	RETURN percentile_cont(0.5) WITHIN GROUP (ORDER BY touch_ms(sku)) FROM unnest(skus) sku;

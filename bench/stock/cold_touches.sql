@@ -15,7 +15,7 @@ SELECT touch_ms('mixed-' || n) FROM generate_series(1, :items) n
 \g /dev/null
 
 /* Who changes a table by other means has all counters dropped. */
-UPDATE stock_item SET adjusted = adjusted WHERE sku = 'item-1';
+UPDATE idempotency_internal.stock_item SET adjusted = adjusted WHERE sku = 'item-1';
 SELECT touch_ms('item-1')
 \g /dev/null
 SELECT first_touch_ms(array_agg('apart-' || n)) AS apart FROM generate_series(1, :items) n \gset
