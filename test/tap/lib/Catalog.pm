@@ -18,6 +18,7 @@ use Test::More;
 our @EXPORT = qw(catalog same_catalog);
 
 my $query = q(
+	SET search_path = pg_catalog;	-- so that names come with their schemas
 	WITH ext AS (SELECT * FROM pg_extension WHERE extname = 'idempotency'),
 	member AS (
 		SELECT d.classid, d.objid FROM pg_depend d, ext

@@ -124,7 +124,7 @@ sub webhook_id
 	return $node->safe_psql($db // 'postgres', qq(
 		SELECT format('msg_%s_%s_%s', replace(h.identity::text, '-', ''), e.position,
 			(extract(epoch FROM e.created_at) * 1000000)::bigint)
-		FROM outbox_log e, outbox_home h WHERE e.position = $position));
+		FROM outbox_log e, idempotency_internal.outbox_home h WHERE e.position = $position));
 }
 
 # What is available of an item and what is reserved, in the database of sql().
@@ -237,7 +237,7 @@ sub wait_for_pass
 	my ($node, $db) = @_;
 	$db //= 'postgres';
 	my ($now) = split(/\n/,
-		$node->safe_psql($db, 'SELECT clock_timestamp(); SELECT outbox_wake()'));
+		$node->safe_psql($db, 'SELECT clock_timestamp(); SELECT idempotency_internal.outbox_wake()'));
 	return $node->poll_query_until('postgres',
 		"SELECT coalesce(bool_and(state = 'idle' AND query_start >= '$now'), false)"
 		  . " FROM pg_stat_activity WHERE datname = '$db' AND backend_type = 'idempotency relay'");

@@ -29,7 +29,7 @@ sub receiver
 }
 
 my $receiver = receiver();
-my $identity = sql(q(SELECT replace(identity::text, '-', '') FROM outbox_home));
+my $identity = sql(q(SELECT replace(identity::text, '-', '') FROM idempotency_internal.outbox_home));
 
 # Announces a move, and returns the id of the event.
 sub move

@@ -55,13 +55,13 @@ $import->crash;
 $session->query_safe('ROLLBACK');
 $import = import_redis();
 ok($import->wait_for_end, 'it is begun again');
-is(sql("SELECT count(*) || ' ' || count(DISTINCT sku) FROM stock_log WHERE change = 'receive'"), '3 3',
+is(sql("SELECT count(*) || ' ' || count(DISTINCT sku) FROM idempotency_internal.stock_log WHERE change = 'receive'"), '3 3',
 	'each item was received once');
 import_redis()->wait_for_end;
 is(stock_level('hat'), '90 10', 'what is left, what is reserved, and what has lapsed: once, however often it is run');
 is(stock_level('cap'), '3 2', 'of the other item, too');
 is(stock_level('scarf'), '0 0', 'one that is sold out is there');
-is(sql("SELECT count(*) FROM stock_hold WHERE expires_at BETWEEN now() + interval '50 min' AND now() + interval '1 h'"),
+is(sql("SELECT count(*) FROM idempotency_internal.stock_hold WHERE expires_at BETWEEN now() + interval '50 min' AND now() + interval '1 h'"),
 	'2', 'the order has as long as it had');
 
 $redis->command(qw(SET stock:hat -3));

@@ -170,7 +170,7 @@ deposit_later($_, 'ann', 1) for @ids;
 is(deposit('many-1', 'ann', 1), "$answers{'many-1'}{balance} by try 1", 'an id is remembered for its ttl');
 is($node->safe_psql('brief', 'SELECT balance FROM accounts'), 200, 'and deposits are booked once');
 ok($node->poll_query_until('brief', q(
-	SELECT bool_and(pg_relation_size(format('idem_key_%s', slot)::regclass) = 0) FROM idem_ring)),
+	SELECT bool_and(pg_relation_size(format('idempotency_internal.idem_key_%s', slot)::regclass) = 0) FROM idempotency_internal.idem_ring)),
 	'after that its space is free again, and nobody had to see to it');
 
 done_testing();

@@ -45,7 +45,7 @@ sub is_delivered
 	my ($what) = @_;
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
 	return wait_until($node, 'SELECT position = last_value AND waiting + parked = 0'
-		  . ' FROM outbox_subscriptions, outbox_position_seq', $what);
+		  . ' FROM outbox_subscriptions, idempotency_internal.outbox_position_seq', $what);
 }
 
 sub parcels

@@ -51,7 +51,7 @@ my $load = IPC::Run::start([ 'pgbench', '-n', '-c', CLIENTS, '-T', LOAD_S, '-f',
 wait_until($node, 'SELECT count(*) > 0 FROM done', 'the load has begun');
 
 my @tables = split(/\n/, sql(q(
-	SELECT c.oid::regclass FROM pg_class c JOIN pg_depend d ON d.classid = 'pg_class'::regclass AND d.objid = c.oid
+	SELECT format('%s.%I', c.relnamespace::regnamespace, c.relname) FROM pg_class c JOIN pg_depend d ON d.classid = 'pg_class'::regclass AND d.objid = c.oid
 	JOIN pg_extension e ON d.refclassid = 'pg_extension'::regclass AND d.refobjid = e.oid AND e.extname = 'idempotency'
 	WHERE c.relkind = 'r' ORDER BY 1)));
 cmp_ok(scalar @tables, '>', 10, 'the extension has tables');
@@ -78,7 +78,7 @@ my $mine = sql(q(SELECT pg_relation_filenode('done')));
 ($done, $output) = repack('--exclude-extension=idempotency');
 ok($done, 'a database without our tables is repacked') or diag($output);
 isnt(sql(q(SELECT pg_relation_filenode('done'))), $mine, 'the table of the user');
-($done, $output) = repack('--only-indexes', map { ('-t', $_) } qw(idem_key_0 stock_log stock_item));
+($done, $output) = repack('--only-indexes', map { ('-t', "idempotency_internal.$_") } qw(idem_key_0 stock_log stock_item));
 ok($done, 'indexes of ours are repacked, which takes no triggers') or diag($output);
 
 # --- what is to be used instead

@@ -30,7 +30,7 @@ sub documented_settings
 sub only_looks
 {
 	my ($sql) = @_;
-	return !grep { !/\A\s*SELECT [^(]*?\bFROM stock_|\A\s*SELECT .*FROM (?:outbox_log|stock_)/s } grep { /\S/ } split /;.*\n?/, $sql;
+	return !grep { !/\A\s*SELECT [^(]*?\bFROM (?:idempotency_internal\.)?stock_|\A\s*SELECT .*FROM (?:outbox_log|(?:idempotency_internal\.)?stock_)/s } grep { /\S/ } split /;.*\n?/, $sql;
 }
 
 # Settings that were changed are those of the next session.

@@ -48,8 +48,8 @@ sql(q(SELECT count(outbox_enqueue('t', '{}')) FROM generate_series(1, 10)));
 $receiver->wait_for('first', requests => 10);
 sql('DROP EXTENSION idempotency');
 ok(wait_for_no_workers($node), 'DROP EXTENSION ends them, with requests out');
-is(sql("SELECT count(*) FROM pg_class WHERE relname ~ '^(idem|outbox|stock)_'"), '0',
-	'nothing is left behind');
+is(sql("SELECT count(*) FROM pg_class WHERE relname ~ '^(idem|outbox|stock)_'")
+	  + sql("SELECT count(*) FROM pg_namespace WHERE nspname ~ '^idem'"), 0, 'nothing is left behind');
 
 # Producers hold and take the same locks as DROP EXTENSION, and so do workers.
 my $producing = $node->basedir . '/enqueue.sql';
