@@ -25,6 +25,8 @@
 #include "base/compat.h"
 #include "base/relation.h"
 
+#define RELATION_SPECULATION_US 100	/* of waiting for an insertion to be decided */
+
 #define RELATION_SPECULATIVE_TOKEN 1	/* any but 0: nobody waits for it */
 
 /*
@@ -374,6 +376,28 @@ relation_delete(Relation table, ItemPointer tid)
 		relation_lock(table, tid) == TM_Ok)
 		result = relation_try_delete(table, tid, true);
 	return result;
+}
+
+RelationWriter
+relation_writer(const SnapshotData *dirty)
+{
+	return (RelationWriter) {
+		.xid = TransactionIdIsValid(dirty->xmin) ? dirty->xmin : dirty->xmax,
+		.speculative = dirty->speculativeToken != 0
+	};
+}
+
+/*
+ * As a unique index waits, so lock_timeout and the deadlock detector see it.
+ */
+void
+relation_wait_for_writer(Relation table, ItemPointer tid,
+						 const RelationWriter *writer)
+{
+	if (writer->speculative)
+		pg_usleep(RELATION_SPECULATION_US);
+	else
+		XactLockTableWait(writer->xid, table, tid, XLTW_InsertIndex);
 }
 
 void

@@ -70,6 +70,18 @@ extern void relation_scan_end(RelationScan *scan, LOCKMODE release);
 /* Raises an error unless the slot's row satisfies the table's constraints. */
 extern void relation_check_constraints(Relation table, TupleTableSlot *slot);
 
+/* The transaction that a dirty snapshot has found writing a row. */
+typedef struct RelationWriter
+{
+	TransactionId xid;			/* invalid: none is */
+	bool		speculative;	/* the row may be gone in a moment */
+} RelationWriter;
+
+/* Who writes the row that was found last; and waits until that is decided. */
+extern RelationWriter relation_writer(const SnapshotData *dirty);
+extern void relation_wait_for_writer(Relation table, ItemPointer tid,
+									 const RelationWriter *writer);
+
 /* Inserts the slot's row; raises an error on a duplicate. */
 extern void relation_insert(Relation table, TupleTableSlot *slot);
 

@@ -33,14 +33,13 @@
 #include "utils/snapmgr.h"
 #include "utils/typcache.h"
 
+#include "base/args.h"
 #include "base/catalog.h"
 #include "base/compat.h"
 #include "base/relation.h"
 #include "base/settings.h"
 #include "claim/claim.h"
 #include "claim/stats.h"
-
-#define CLAIM_SPECULATION_US 100	/* of waiting for an insertion to be decided */
 
 typedef enum ClaimStep
 {
@@ -54,8 +53,7 @@ typedef struct ClaimObstacle
 {
 	int			segment;
 	ItemPointerData tid;
-	TransactionId xid;			/* whose end decides; invalid: whoever has it */
-	bool		speculative;	/* it may be gone in a moment */
+	RelationWriter writer;		/* whose end decides; none: whoever has the lock */
 } ClaimObstacle;
 
 PG_FUNCTION_INFO_V1(idem_claim);
@@ -64,10 +62,7 @@ void
 claim_read_args(Claim *claim, FunctionCallInfo fcinfo,
 				int lease_arg, int ttl_arg, int wait_arg)
 {
-	if (PG_ARGISNULL(wait_arg))
-		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("wait must not be null")));
+	args_require(fcinfo, wait_arg, "wait");
 	claim->wait = PG_GETARG_BOOL(wait_arg);
 	claim->leased = !PG_ARGISNULL(lease_arg);
 	claim->lease = key_span_arg(fcinfo, lease_arg);
@@ -193,11 +188,8 @@ claim_wait(KeyRing *keys, ClaimObstacle *obstacle)
 {
 	Relation	table = keys_table(keys, obstacle->segment);
 
-	if (obstacle->speculative)
-		pg_usleep(CLAIM_SPECULATION_US);
-	else if (TransactionIdIsValid(obstacle->xid))
-		XactLockTableWait(obstacle->xid, table, &obstacle->tid,
-						  XLTW_InsertIndex);
+	if (TransactionIdIsValid(obstacle->writer.xid))
+		relation_wait_for_writer(table, &obstacle->tid, &obstacle->writer);
 	else
 		relation_wait(table, &obstacle->tid);
 }
@@ -242,9 +234,8 @@ claim_try(const Claim *claim, KeyRing *keys, ClaimAnswer *answer,
 			continue;
 		obstacle->segment = i;
 		obstacle->tid = keys->found_at;
-		obstacle->xid = TransactionIdIsValid(dirty.xmin) ? dirty.xmin : dirty.xmax;
-		obstacle->speculative = dirty.speculativeToken != 0;
-		in_progress = TransactionIdIsValid(obstacle->xid);
+		obstacle->writer = relation_writer(&dirty);
+		in_progress = TransactionIdIsValid(obstacle->writer.xid);
 		if (!in_progress && answered)
 			return claim_answer(keys, answer);
 		if (!in_progress)
@@ -300,19 +291,12 @@ claim_answer_columns(const ClaimAnswer *answer, Datum *values, bool *nulls)
 static Datum
 claim_result(const ClaimAnswer *answer)
 {
-	TupleDesc	desc = lookup_rowtype_tupdesc(catalog_get()->idem_answer, -1);
 	Datum		values[CLAIM_ANSWER_COLUMNS];
 	bool		nulls[CLAIM_ANSWER_COLUMNS];
-	HeapTuple	tuple;
 
-	if (desc->natts != CLAIM_ANSWER_COLUMNS)
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("type idem_answer of extension idempotency was altered")));
 	claim_answer_columns(answer, values, nulls);
-	tuple = heap_form_tuple(desc, values, nulls);
-	ReleaseTupleDesc(desc);
-	return HeapTupleGetDatum(tuple);
+	return args_form_row(catalog_get()->idem_answer, "idem_answer",
+						 lengthof(values), values, nulls);
 }
 
 /*

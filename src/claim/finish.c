@@ -18,6 +18,7 @@
 #include "utils/fmgrprotos.h"
 #include "utils/snapmgr.h"
 
+#include "base/args.h"
 #include "base/compat.h"
 #include "base/errors.h"
 #include "base/relation.h"
@@ -43,10 +44,7 @@ finish_token_arg(FunctionCallInfo fcinfo)
 {
 	int64		token;
 
-	if (PG_ARGISNULL(1))
-		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("token must not be null")));
+	args_require(fcinfo, 1, "token");
 	token = PG_GETARG_INT64(1);
 	if (token <= 0)
 		ereport(ERROR,
@@ -240,10 +238,7 @@ idem_fail(PG_FUNCTION_ARGS)
 {
 	KeyName		name = key_name_from_args(fcinfo, 0, 3);
 
-	if (PG_ARGISNULL(4))
-		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("retry must not be null")));
+	args_require(fcinfo, 4, "retry");
 	key_prevent_if_readonly("idem_fail()");
 	finish_change(fcinfo, &name, finish_fail);
 	PG_RETURN_VOID();

@@ -24,6 +24,7 @@
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 
+#include "base/args.h"
 #include "base/catalog.h"
 #include "base/compat.h"
 #include "base/relation.h"
@@ -65,45 +66,19 @@ key_segment_arg(FunctionCallInfo fcinfo, int arg)
 	return catalog_get()->rings[RING_KEYS].tables[slot];
 }
 
-static void
-key_check_length(text *value, const char *name)
-{
-	int			length = VARSIZE_ANY_EXHDR(value);
-
-	if (length > KEY_NAME_MAX)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("%s is too long", name),
-				 errdetail("It has %d bytes; the limit is %d.",
-						   length, KEY_NAME_MAX)));
-}
-
 void
 key_check_key(text *key)
 {
-	if (VARSIZE_ANY_EXHDR(key) == 0)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("key must not be empty")));
-	key_check_length(key, "key");
-}
-
-static text *
-key_text_arg(FunctionCallInfo fcinfo, int arg, const char *name)
-{
-	if (PG_ARGISNULL(arg))
-		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("%s must not be null", name)));
-	return PG_GETARG_TEXT_PP(arg);
+	args_check_not_empty(key, "key");
+	args_check_length(key, "key", KEY_NAME_MAX);
 }
 
 text *
 key_scope_arg(FunctionCallInfo fcinfo, int arg)
 {
-	text	   *scope = key_text_arg(fcinfo, arg, "scope");
+	text	   *scope = args_text(fcinfo, arg, "scope");
 
-	key_check_length(scope, "scope");
+	args_check_length(scope, "scope", KEY_NAME_MAX);
 	return scope;
 }
 
@@ -112,7 +87,7 @@ key_name_from_args(FunctionCallInfo fcinfo, int key_arg, int scope_arg)
 {
 	KeyName		name;
 
-	name.key = key_text_arg(fcinfo, key_arg, "key");
+	name.key = args_text(fcinfo, key_arg, "key");
 	key_check_key(name.key);
 	name.scope = key_scope_arg(fcinfo, scope_arg);
 	return name;

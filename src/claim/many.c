@@ -14,6 +14,7 @@
 #include "utils/datum.h"
 #include "utils/memutils.h"
 
+#include "base/args.h"
 #include "base/compat.h"
 #include "claim/claim.h"
 #include "claim/stats.h"
@@ -36,10 +37,7 @@ many_array_arg(FunctionCallInfo fcinfo, int *count)
 	Datum	   *keys;
 	bool	   *nulls;
 
-	if (PG_ARGISNULL(0))
-		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("keys must not be null")));
+	args_require(fcinfo, 0, "keys");
 	array = PG_GETARG_ARRAYTYPE_P(0);
 	if (ARR_NDIM(array) > 1)
 		ereport(ERROR,
@@ -56,9 +54,7 @@ many_array_arg(FunctionCallInfo fcinfo, int *count)
 	for (int i = 0; i < *count; i++)
 	{
 		if (nulls[i])
-			ereport(ERROR,
-					(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-					 errmsg("key must not be null")));
+			args_raise_null("key");
 	}
 	return keys;
 }

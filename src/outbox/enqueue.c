@@ -20,10 +20,12 @@
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "tcop/utility.h"
+#include "utils/builtins.h"
 #include "utils/rel.h"
 #include "utils/timestamp.h"
 #include "utils/xid8.h"
 
+#include "base/args.h"
 #include "base/catalog.h"
 #include "base/compat.h"
 #include "base/relation.h"
@@ -72,45 +74,16 @@ outbox_wake(PG_FUNCTION_ARGS)
 }
 
 static void
-enqueue_require_not_null(FunctionCallInfo fcinfo, int arg, const char *name)
-{
-	if (PG_ARGISNULL(arg))
-		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("%s must not be null", name)));
-}
-
-/*
- * Events go out in UTF-8; raises an error unless the text can.
- */
-static void
-enqueue_check_encoding(const char *text, int length)
-{
-	if (GetDatabaseEncoding() != PG_UTF8)
-		(void) pg_server_to_any(text, length, PG_UTF8);
-}
-
-static void
 enqueue_check_name(FunctionCallInfo fcinfo, int arg, const char *name)
 {
 	text	   *value;
-	int			length;
 
 	if (PG_ARGISNULL(arg))
 		return;
 	value = PG_GETARG_TEXT_PP(arg);
-	length = VARSIZE_ANY_EXHDR(value);
-	if (length == 0)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("%s must not be empty", name)));
-	if (length > OUTBOX_NAME_MAX)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("%s is too long", name),
-				 errdetail("It has %d bytes; the limit is %d.",
-						   length, OUTBOX_NAME_MAX)));
-	enqueue_check_encoding(VARDATA_ANY(value), length);
+	args_check_not_empty(value, name);
+	args_check_length(value, name, OUTBOX_NAME_MAX);
+	args_check_encoding(value);
 }
 
 /*
@@ -149,7 +122,7 @@ enqueue_check_payload(FunctionCallInfo fcinfo, int arg)
 		return;
 	payload = PG_GETARG_JSONB_P(arg);
 	text = JsonbToCString(NULL, &payload->root, VARSIZE(payload));
-	enqueue_check_encoding(text, strlen(text));
+	args_check_encoding(cstring_to_text(text));
 	pfree(text);
 }
 
@@ -160,8 +133,8 @@ enqueue_check_payload(FunctionCallInfo fcinfo, int arg)
 static void
 enqueue_check_args(FunctionCallInfo fcinfo)
 {
-	enqueue_require_not_null(fcinfo, 0, "topic");
-	enqueue_require_not_null(fcinfo, 1, "payload");
+	args_require(fcinfo, 0, "topic");
+	args_require(fcinfo, 1, "payload");
 	enqueue_check_name(fcinfo, 0, "topic");
 	enqueue_check_payload(fcinfo, 1);
 	enqueue_check_name(fcinfo, 2, "key");

@@ -13,6 +13,7 @@
 #include "mb/pg_wchar.h"
 #include "utils/builtins.h"
 
+#include "base/args.h"
 #include "base/compat.h"
 #include "outbox/header.h"
 #include "relay/http.h"
@@ -31,10 +32,7 @@ outbox_check_url(PG_FUNCTION_ARGS)
 {
 	const char *reason;
 
-	if (PG_ARGISNULL(0))
-		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("url must not be null")));
+	args_require(fcinfo, 0, "url");
 
 	reason = http_check_url(text_to_cstring(PG_GETARG_TEXT_PP(0)));
 	if (reason != NULL)
@@ -58,10 +56,7 @@ outbox_same_origin(PG_FUNCTION_ARGS)
 Datum
 outbox_check_secret(PG_FUNCTION_ARGS)
 {
-	if (PG_ARGISNULL(0))
-		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("secret must not be null")));
+	args_require(fcinfo, 0, "secret");
 
 	if (!signature_secret_valid(text_to_cstring(PG_GETARG_TEXT_PP(0))))
 		ereport(ERROR,

@@ -23,8 +23,6 @@
 #include "stock/hold.h"
 #include "stock/row.h"
 
-#define HOLD_SPECULATION_US 100 /* of waiting for an insertion to be decided */
-
 #define HOLD_LAPSED_LINES_MAX 100000 /* read at a time */
 #define HOLD_HORIZON_US USECS_PER_SEC	/* how far ahead a look for lapsed ones goes */
 
@@ -84,12 +82,12 @@ holds_add(Holds *holds, int *room, TupleTableSlot *row)
  * Reads what a snapshot shows.  With a dirty one, whose end a row depends on is
  * returned.
  */
-static TransactionId
+static RelationWriter
 holds_scan(Holds *holds, Relation hold, const text *reservation,
-		   Snapshot snapshot, bool *speculative)
+		   Snapshot snapshot)
 {
 	TupleTableSlot *row = hold_slot(hold);
-	TransactionId writer = InvalidTransactionId;
+	RelationWriter writer = {.xid = InvalidTransactionId};
 	int			room = 4;
 	RelationScan scan;
 	ScanKeyData key;
@@ -101,14 +99,11 @@ holds_scan(Holds *holds, Relation hold, const text *reservation,
 	ScanKeyInit(&key, 1, BTEqualStrategyNumber, F_TEXTEQ,
 				PointerGetDatum(reservation));
 	relation_scan_begin(&scan, hold, HOLD_ATT_RESERVATION + 1, 0, &key, 1, snapshot);
-	while (!TransactionIdIsValid(writer) && relation_scan_next(&scan, row))
+	while (!TransactionIdIsValid(writer.xid) && relation_scan_next(&scan, row))
 	{
 		holds_add(holds, &room, row);
-		if (snapshot->snapshot_type != SNAPSHOT_DIRTY)
-			continue;
-		writer = TransactionIdIsValid(snapshot->xmin) ? snapshot->xmin :
-			snapshot->xmax;
-		*speculative = snapshot->speculativeToken != 0;
+		if (snapshot->snapshot_type == SNAPSHOT_DIRTY)
+			writer = relation_writer(snapshot);
 	}
 	ExecDropSingleTupleTableSlot(row);
 	relation_scan_end(&scan, NoLock);
@@ -120,10 +115,9 @@ holds_read(const text *reservation)
 {
 	Relation	hold = hold_open();
 	Snapshot	latest = RegisterSnapshot(GetLatestSnapshot());
-	bool		speculative;
 	Holds		holds;
 
-	(void) holds_scan(&holds, hold, reservation, latest, &speculative);
+	(void) holds_scan(&holds, hold, reservation, latest);
 	UnregisterSnapshot(latest);
 	table_close(hold, NoLock);
 	return holds;
@@ -158,25 +152,20 @@ Holds
 holds_read_settled(const text *reservation)
 {
 	Relation	hold = hold_open();
-	TransactionId writer;
 	Holds		holds;
 
-	do
+	for (;;)
 	{
 		SnapshotData dirty;
-		bool		speculative;
+		RelationWriter writer;
 
 		CHECK_FOR_INTERRUPTS();
 		InitDirtySnapshot(dirty);
-		writer = holds_scan(&holds, hold, reservation, &dirty, &speculative);
-		if (!TransactionIdIsValid(writer))
+		writer = holds_scan(&holds, hold, reservation, &dirty);
+		if (!TransactionIdIsValid(writer.xid))
 			break;
-		if (speculative)
-			pg_usleep(HOLD_SPECULATION_US);
-		else
-			XactLockTableWait(writer, hold, &holds.tids[holds.lines.count - 1],
-							  XLTW_InsertIndex);
-	} while (true);
+		relation_wait_for_writer(hold, &holds.tids[holds.lines.count - 1], &writer);
+	}
 	table_close(hold, NoLock);
 	return holds;
 }

@@ -26,8 +26,6 @@
 #include "stock/item.h"
 #include "stock/row.h"
 
-#define ITEM_SPECULATION_US 100 /* of waiting for an insertion to be decided */
-
 /* The columns of stock_item, in order. */
 enum
 {
@@ -155,18 +153,15 @@ static bool
 item_wait(Relation item, const text *sku, TupleTableSlot *row)
 {
 	SnapshotData dirty;
+	RelationWriter writer;
 
 	InitDirtySnapshot(dirty);
 	if (!item_find(item, sku, &dirty, row))
 		return false;
-	if (dirty.speculativeToken != 0)
-		pg_usleep(ITEM_SPECULATION_US);
-	else if (TransactionIdIsValid(dirty.xmin))
-		XactLockTableWait(dirty.xmin, item, &row->tts_tid, XLTW_InsertIndex);
-	else if (TransactionIdIsValid(dirty.xmax))
-		XactLockTableWait(dirty.xmax, item, &row->tts_tid, XLTW_InsertIndex);
-	else
+	writer = relation_writer(&dirty);
+	if (!TransactionIdIsValid(writer.xid))
 		return true;
+	relation_wait_for_writer(item, &row->tts_tid, &writer);
 	return false;
 }
 

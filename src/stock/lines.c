@@ -9,7 +9,6 @@
 
 #include "catalog/pg_type.h"
 #include "common/int.h"
-#include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
@@ -17,6 +16,7 @@
 #include "utils/jsonb.h"
 #include "utils/numeric.h"
 
+#include "base/args.h"
 #include "base/catalog.h"
 #include "base/compat.h"
 #include "base/settings.h"
@@ -25,59 +25,19 @@
 PG_FUNCTION_INFO_V1(stock_check_sku);
 PG_FUNCTION_INFO_V1(stock_check_reservation);
 
-static void
-lines_raise_null(const char *name)
-{
-	ereport(ERROR,
-			(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-			 errmsg("%s must not be null", name)));
-}
-
-static void
-lines_check_length(text *value, const char *name, int max)
-{
-	int			length = VARSIZE_ANY_EXHDR(value);
-
-	if (length > max)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("%s is too long", name),
-				 errdetail("It has %d bytes; the limit is %d.", length, max)));
-}
-
-/*
- * Events go out in UTF-8: what cannot be converted is refused here.
- */
-static void
-lines_check_encoding(text *value)
-{
-	char	   *string;
-
-	if (GetDatabaseEncoding() == PG_UTF8)
-		return;
-	string = text_to_cstring(value);
-	(void) pg_server_to_any(string, strlen(string), PG_UTF8);
-	pfree(string);
-}
-
 static text *
 lines_check_name(text *value, const char *name)
 {
-	if (VARSIZE_ANY_EXHDR(value) == 0)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("%s must not be empty", name)));
-	lines_check_length(value, name, STOCK_NAME_MAX);
-	lines_check_encoding(value);
+	args_check_not_empty(value, name);
+	args_check_length(value, name, STOCK_NAME_MAX);
+	args_check_encoding(value);
 	return value;
 }
 
 text *
 lines_name_arg(FunctionCallInfo fcinfo, int arg, const char *name)
 {
-	if (PG_ARGISNULL(arg))
-		lines_raise_null(name);
-	return lines_check_name(PG_GETARG_TEXT_PP(arg), name);
+	return lines_check_name(args_text(fcinfo, arg, name), name);
 }
 
 /*
@@ -101,8 +61,8 @@ lines_note_arg(FunctionCallInfo fcinfo, int arg)
 	if (PG_ARGISNULL(arg))
 		return NULL;
 	note = PG_GETARG_TEXT_PP(arg);
-	lines_check_length(note, "note", STOCK_NOTE_MAX);
-	lines_check_encoding(note);
+	args_check_length(note, "note", STOCK_NOTE_MAX);
+	args_check_encoding(note);
 	return note;
 }
 
@@ -297,8 +257,7 @@ lines_arg(FunctionCallInfo fcinfo, int arg)
 	StockLines	lines = {0};
 	Jsonb	   *order;
 
-	if (PG_ARGISNULL(arg))
-		lines_raise_null("lines");
+	args_require(fcinfo, arg, "lines");
 	order = PG_GETARG_JSONB_P(arg);
 	if (JB_ROOT_IS_SCALAR(order))
 		lines_raise_form("It is neither of them.");
@@ -337,7 +296,7 @@ lines_skus_arg(FunctionCallInfo fcinfo, int arg)
 	for (int i = 0; i < lines.count; i++)
 	{
 		if (nulls[i])
-			lines_raise_null("sku");
+			args_raise_null("sku");
 		lines.line[i].sku = lines_check_name(DatumGetTextPP(elements[i]), "sku");
 	}
 	lines_sum(&lines);

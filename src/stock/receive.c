@@ -8,6 +8,7 @@
 #include "miscadmin.h"
 #include "utils/builtins.h"
 
+#include "base/args.h"
 #include "base/catalog.h"
 #include "base/compat.h"
 #include "base/errors.h"
@@ -104,10 +105,7 @@ receive_delta_arg(FunctionCallInfo fcinfo, int64 *delta)
 	StockLines	lines = {.count = 1,.line = palloc0(sizeof(StockLine))};
 
 	lines.line->sku = lines_name_arg(fcinfo, 0, "sku");
-	if (PG_ARGISNULL(1))
-		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("delta must not be null")));
+	args_require(fcinfo, 1, "delta");
 	*delta = PG_GETARG_INT64(1);
 	if (*delta == 0)
 		ereport(ERROR,

@@ -20,6 +20,7 @@
 #include "utils/resowner.h"
 #include "utils/timestamp.h"
 
+#include "base/args.h"
 #include "base/catalog.h"
 #include "base/compat.h"
 #include "base/settings.h"
@@ -607,10 +608,7 @@ stock_expire(PG_FUNCTION_ARGS)
 
 	PreventCommandDuringRecovery("stock_expire()");
 	PreventCommandIfReadOnly("stock_expire()");
-	if (PG_ARGISNULL(0))
-		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("max_holds must not be null")));
+	args_require(fcinfo, 0, "max_holds");
 	max = PG_GETARG_INT32(0);
 	if (max <= 0)
 		ereport(ERROR,

@@ -12,14 +12,11 @@
  */
 #include "postgres.h"
 
-#include "access/htup_details.h"
-#include "funcapi.h"
 #include "miscadmin.h"
-#include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/timestamp.h"
-#include "utils/typcache.h"
 
+#include "base/args.h"
 #include "base/catalog.h"
 #include "base/compat.h"
 #include "base/errors.h"
@@ -254,22 +251,15 @@ static Datum
 reserve_result(const OrderAnswer *answer)
 {
 	const Catalog *catalog = catalog_get();
-	TupleDesc	desc = lookup_rowtype_tupdesc(catalog->stock_reservation, -1);
 	Datum		values[3];
 	bool		nulls[3] = {false};
-	HeapTuple	tuple;
 
-	if (desc->natts != 3)
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("type stock_reservation of extension idempotency was altered")));
 	values[0] = ObjectIdGetDatum(catalog->stock_outcome[answer->outcome]);
 	values[1] = TimestampTzGetDatum(answer->expires_at);
 	nulls[1] = answer->outcome != STOCK_RESERVED;
 	values[2] = change_shortages_datum(&answer->shortages);
-	tuple = heap_form_tuple(desc, values, nulls);
-	ReleaseTupleDesc(desc);
-	return HeapTupleGetDatum(tuple);
+	return args_form_row(catalog->stock_reservation, "stock_reservation",
+						 lengthof(values), values, nulls);
 }
 
 static Datum
