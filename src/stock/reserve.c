@@ -1,7 +1,7 @@
 /*
  * reserve.c
- *		stock_reserve: all lines of a reservation or none of them, once however
- *		often it is asked for.
+ *		stock_reserve and stock_reserve_many: all lines of a reservation or
+ *		none of them, once however often it is asked for.
  *
  * The counters decide about the quantities, and the primary key of stock_hold
  * about the name.  Nearly always both are free, so that is tried first: the
@@ -263,7 +263,7 @@ reserve_result(const OrderAnswer *answer)
 }
 
 static Datum
-reserve_order(Order *order)
+reserve_order(Order *order, const char *function)
 {
 	OrderAnswer answer = {
 		.expires_at = lines_expiry(order->fcinfo, order->ttl_arg,
@@ -272,8 +272,8 @@ reserve_order(Order *order)
 	bool		answered;
 	int			looks = 0;
 
-	PreventCommandDuringRecovery("stock_reserve()");
-	PreventCommandIfReadOnly("stock_reserve()");
+	PreventCommandDuringRecovery(function);
+	PreventCommandIfReadOnly(function);
 	order->tids = palloc(order->lines.count * sizeof(ItemPointerData));
 	order->lines.order = order->lines.count;
 	(void) stock_xact_begin();
@@ -305,7 +305,7 @@ stock_reserve(PG_FUNCTION_ARGS)
 		.ttl_arg = 3
 	};
 
-	return reserve_order(&order);
+	return reserve_order(&order, "stock_reserve()");
 }
 
 /*
@@ -322,5 +322,5 @@ stock_reserve_many(PG_FUNCTION_ARGS)
 		.ttl_arg = 2
 	};
 
-	return reserve_order(&order);
+	return reserve_order(&order, "stock_reserve_many()");
 }
