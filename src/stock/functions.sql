@@ -229,6 +229,9 @@ COMMENT ON FUNCTION idempotency_internal.stock_repair(boolean) IS
 /*
  * A line is where its hold is; if it has none, its last change says how it was
  * closed.  The reservation as a whole is as its last change, unless a line is open.
+ * Holds that have lapsed expire next, so that is its last change.  Otherwise this
+ * is not known if the history has forgotten a line; rows of 0.2.0 do not say how
+ * many there were, but a gap does.
  */
 CREATE FUNCTION stock_reservation_status(
 	reservation text,
@@ -264,7 +267,8 @@ BEGIN
 	)
 	SELECT CASE
 			WHEN bool_or(line.state = 'open') THEN 'open'
-			WHEN count(*) < max(line.count) THEN 'unknown'
+			WHEN bool_or(line.id = 9223372036854775807) THEN 'expired'
+			WHEN count(*) < greatest(max(line.count), max(line.line) + 1) THEN 'unknown'
 			ELSE (array_agg(line.state ORDER BY line.id DESC))[1]
 		END,
 		min(line.at) FILTER (WHERE line.state = 'open'),
