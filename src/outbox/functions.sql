@@ -440,7 +440,9 @@ COMMENT ON FUNCTION outbox_redrive(text, bigint[]) IS
 	'Sends dead letters again, all of them or those at the given positions, in order per key; returns how many.';
 
 /*
- * What has not been tried yet waits for its own time, not for a retry.
+ * What has not been tried yet waits for its own time, not for a retry.  Whether it
+ * has been is not told by attempts, since probes of a failing endpoint do not
+ * count.  The subscription is locked before its lanes, as by outbox_unsubscribe.
  */
 CREATE FUNCTION outbox_retry(name text, positions bigint[] DEFAULT NULL)
 RETURNS bigint
@@ -452,14 +454,14 @@ DECLARE
 	due             bigint;
 BEGIN
 	PERFORM idempotency_internal.outbox_check_positions(positions);
-	PERFORM FROM idempotency_internal.outbox_lane
-	WHERE subscription = subscription_id FOR UPDATE;  -- the relay is not settling
 	UPDATE idempotency_internal.outbox_subscription s
 	SET failing_since = NULL, version = s.version + 1
 	WHERE s.id = subscription_id;
+	PERFORM FROM idempotency_internal.outbox_lane
+	WHERE subscription = subscription_id FOR UPDATE;  -- the relay is not settling
 	UPDATE idempotency_internal.outbox_delivery d
-	SET due_at = clock_timestamp()
-	WHERE d.subscription = subscription_id AND d.state = 'waiting' AND d.attempts > 0
+	SET due_at = least(d.due_at, clock_timestamp())
+	WHERE d.subscription = subscription_id AND d.state = 'waiting' AND d.last_at IS NOT NULL
 		AND (positions IS NULL OR d.position = ANY (positions));
 	GET DIAGNOSTICS due = ROW_COUNT;
 	PERFORM idempotency_internal.outbox_wake();
