@@ -194,6 +194,8 @@ ledger_collect(LedgerLines *lines, TupleTableSlot *row)
 	found.line.sku = row_name(row, LOG_ATT_SKU);
 	lines->order = Max(lines->order,
 					   row_order(row, LOG_ATT_LINES, found.line.number));
+	if (found.last == STOCK_REINSTATE)
+		lines->reopened = Max(lines->reopened, found.id);
 	if (found.line.number >= lines->count)
 	{
 		int			count = found.line.number + 1;

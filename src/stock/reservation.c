@@ -336,8 +336,11 @@ stock_extend(PG_FUNCTION_ARGS)
 	return reservation_record(fcinfo, values, nulls);
 }
 
+/*
+ * The lines that were closed last in this way, after a row of the log.
+ */
 static StockLines
-reservation_closed_by(const LedgerLines *past, StockChange change)
+reservation_closed_by(const LedgerLines *past, StockChange change, int64 after)
 {
 	StockLines	lines = {
 		.line = palloc((past->count + 1) * sizeof(StockLine)),
@@ -346,7 +349,7 @@ reservation_closed_by(const LedgerLines *past, StockChange change)
 
 	for (int i = 0; i < past->count; i++)
 	{
-		if (past->line[i].last == change)
+		if (past->line[i].last == change && past->line[i].id > after)
 			lines.line[lines.count++] = past->line[i].line;
 	}
 	return lines;
@@ -354,14 +357,16 @@ reservation_closed_by(const LedgerLines *past, StockChange change)
 
 /*
  * What stock_reinstate opens again: the lines that have expired; if none has,
- * those that were cancelled.  What was cancelled before the rest expired stays so.
+ * those that were cancelled.  What was cancelled before the rest expired stays
+ * so: the same call once more must not open it either.
  */
 static StockLines
 reservation_to_reopen(const LedgerLines *past)
 {
-	StockLines	lines = reservation_closed_by(past, STOCK_EXPIRE);
+	StockLines	lines = reservation_closed_by(past, STOCK_EXPIRE, 0);
 
-	return lines.count > 0 ? lines : reservation_closed_by(past, STOCK_CANCEL);
+	return lines.count > 0 ? lines :
+		reservation_closed_by(past, STOCK_CANCEL, past->reopened);
 }
 
 /*
