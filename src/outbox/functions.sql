@@ -149,31 +149,32 @@ COMMENT ON FUNCTION idempotency_internal.outbox_check_subscription(text, text[],
 	'Internal: checks arguments of outbox_subscribe.';
 
 /*
- * If no database is the home of the outbox yet, this one becomes it.  Of several
- * rows, one is ours or is going to be: the relay sends nothing before.
+ * As long as nobody has subscribed, no database is the home of the outbox.  An id
+ * that is told before must hold all the same, also if the transaction that asked
+ * rolls back or is read-only: so the first identity is made of what tells this
+ * database from others, and is not random.  Of several homes, one is ours or is
+ * going to be: the relay sends nothing before.
  */
 CREATE FUNCTION idempotency_internal.outbox_identity()
-RETURNS text
-LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE COST 10000
+RETURNS uuid
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-	IF NOT EXISTS (SELECT FROM idempotency_internal.outbox_home) THEN
-		INSERT INTO idempotency_internal.outbox_home (identity, system_identifier, database, relation)
-		SELECT gen_random_uuid(), s.system_identifier, d.oid, 'idempotency_internal.outbox_home'::regclass
-		FROM pg_control_system() s, pg_database d
-		WHERE d.datname = current_database()
-		ON CONFLICT DO NOTHING;
-	END IF;
-	RETURN (SELECT replace(min(h.identity::text), '-', '') FROM idempotency_internal.outbox_home h);
+	RETURN coalesce(
+		(SELECT min(h.identity::text) FROM idempotency_internal.outbox_home h),
+		(SELECT encode(substr(sha256(convert_to(format('%s %s %s', s.system_identifier, d.oid,
+				'idempotency_internal.outbox_home'::regclass::oid), 'UTF8')), 1, 16), 'hex')
+			FROM pg_control_system() s, pg_database d
+			WHERE d.datname = current_database()))::uuid;
 END
 $$;
 COMMENT ON FUNCTION idempotency_internal.outbox_identity() IS
-	'Internal: the random part of every webhook-id.';
+	'Internal: what the ids of events of one database have in common, and those of no other.';
 
 CREATE FUNCTION outbox_event_id("position" bigint)
 RETURNS text
-LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -187,7 +188,7 @@ BEGIN
 	IF created IS NULL THEN
 		RETURN NULL;
 	END IF;
-	RETURN format('msg_%s_%s_%s', idempotency_internal.outbox_identity(), position,
+	RETURN format('msg_%s_%s_%s', replace(idempotency_internal.outbox_identity()::text, '-', ''), position,
 		(extract(epoch FROM created) * 1000000)::bigint);
 END
 $$;
@@ -222,7 +223,12 @@ BEGIN
 	PERFORM idempotency_internal.outbox_check_secret(signing_secret);
 	PERFORM idempotency_internal.outbox_check_headers(headers);
 
-	PERFORM idempotency_internal.outbox_identity();
+	-- If no database is the home of the outbox yet, this one becomes it.
+	INSERT INTO idempotency_internal.outbox_home (identity, system_identifier, database, relation)
+	SELECT idempotency_internal.outbox_identity(), s.system_identifier, d.oid, 'idempotency_internal.outbox_home'::regclass
+	FROM pg_control_system() s, pg_database d
+	WHERE d.datname = current_database() AND NOT EXISTS (SELECT FROM idempotency_internal.outbox_home)
+	ON CONFLICT DO NOTHING;
 	INSERT INTO idempotency_internal.outbox_subscription
 		(name, url, topics, secret, headers, format, ordered,
 		 max_in_flight, timeout, retry_schedule, partitions)

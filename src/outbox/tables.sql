@@ -314,7 +314,7 @@ CREATE TABLE idempotency_internal.outbox_home (
 	UNIQUE (system_identifier, database)
 );
 COMMENT ON TABLE idempotency_internal.outbox_home IS
-	'The cluster and database that may send, and the random identity in webhook ids.';
+	'The cluster and database that may send, and the identity in webhook ids.';
 
 SELECT pg_catalog.pg_extension_config_dump('idempotency_internal.outbox_position_seq', '');
 SELECT pg_catalog.pg_extension_config_dump('idempotency_internal.outbox_log_0', '');
