@@ -85,18 +85,14 @@ SELECT stock_reserve('altered', 1000, 'altered');
 ROLLBACK;
 \set VERBOSITY sqlstate
 
--- The types of arguments and of answers.
-BEGIN;
-ALTER TYPE stock_line ADD ATTRIBUTE shelf text;
-SELECT stock_reserve(stock_lines('{"altered": 1}'), 'altered');
-ROLLBACK;
-BEGIN;
-ALTER TYPE stock_shortage ADD ATTRIBUTE shelf text;
-SELECT stock_reserve('altered', 100, 'altered');
-ROLLBACK;
+-- The types of answers.
 BEGIN;
 ALTER TYPE stock_reservation ADD ATTRIBUTE shelf text;
 SELECT stock_reserve('altered', 1, 'altered');
+ROLLBACK;
+BEGIN;
+ALTER TYPE stock_reservation ADD ATTRIBUTE shelf text;
+SELECT stock_reserve_many('{"altered": 100}', 'altered');
 ROLLBACK;
 BEGIN;
 ALTER TYPE idem_answer ADD ATTRIBUTE shelf text;

@@ -82,7 +82,7 @@ SELECT count(stock_receive('many 7', 1)) FROM generate_series(1, 3);
 SELECT until('(SELECT array_agg(sku) = ''{many 7}'' FROM stock_crowded(5) sku)');
 
 -- As long as any line of a reservation is open its name is used.
-SELECT outcome FROM stock_reserve(stock_lines('{"cup": 1, "pot": 1}'), 'half');
+SELECT outcome FROM stock_reserve_many('{"cup": 1, "pot": 1}', 'half');
 SELECT stock_confirm('half', '{cup}');
 SELECT count(stock_reserve('cup', 1, 'most ' || i)) FROM generate_series(1, 1100) i;
 SELECT stock_compact(5000);

@@ -11,8 +11,8 @@ SELECT count(*) FROM outbox_log WHERE topic LIKE 'stock.%';
 
 BEGIN;
 SET LOCAL idempotency.stock_events = on;
-SELECT outcome FROM stock_reserve(stock_lines('{"pot": 8, "cup": 8}'), 'order 1');
-SELECT outcome FROM stock_reserve(stock_lines('{"pot": 8, "cup": 8}'), 'order 1');
+SELECT outcome FROM stock_reserve_many('{"pot": 8, "cup": 8}', 'order 1');
+SELECT outcome FROM stock_reserve_many('{"pot": 8, "cup": 8}', 'order 1');
 SELECT outcome FROM stock_reserve('cup', 3, 'order 2');
 SELECT stock_confirm('order 1', '{cup}'), stock_confirm('order 1', '{cup}');
 SELECT stock_cancel('order 1');
@@ -23,7 +23,7 @@ ROLLBACK;
 -- An expiry has all lines that were left, whoever came upon one of them.
 BEGIN;
 SET LOCAL idempotency.stock_events = on;
-SELECT outcome FROM stock_reserve(stock_lines('{"cup": 1, "pot": 8, "tea": 8}'), 'order 1');
+SELECT outcome FROM stock_reserve_many('{"cup": 1, "pot": 8, "tea": 8}', 'order 1');
 SELECT stock_confirm('order 1', '{cup}');
 UPDATE stock_hold SET expires_at = now() - interval '1 s';
 SELECT outcome FROM stock_reserve('pot', 1, 'order 2', ttl => '1 us');

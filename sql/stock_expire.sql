@@ -9,7 +9,7 @@ SELECT stock_receive('cup', 10), stock_receive('pot', 10);
 
 -- Readers count a lapsed hold as free; the ledger still has it.
 BEGIN;
-SELECT outcome FROM stock_reserve(stock_lines('{"cup": 8, "pot": 8}'), 'order 1', ttl => '1 us');
+SELECT outcome FROM stock_reserve_many('{"cup": 8, "pot": 8}', 'order 1', ttl => '1 us');
 SELECT * FROM stock_level('cup');
 SELECT * FROM stock_levels ORDER BY sku;
 SELECT * FROM stock_verify();
@@ -92,10 +92,10 @@ BEGIN;
 SET LOCAL client_min_messages = error;
 SELECT count(stock_receive(i || repeat('x', 200), 2)) FROM generate_series(1, 5000) i;
 SELECT outcome FROM stock_reserve('cup', 1, 'order 10', ttl => '1 us');
-SELECT outcome FROM stock_reserve(
-	ARRAY(SELECT (i || repeat('x', 200), 1)::stock_line FROM generate_series(1, 5000) i), 'order 11', ttl => '1 us');
-SELECT outcome FROM stock_reserve(
-	ARRAY(SELECT (i || repeat('x', 200), 1)::stock_line FROM generate_series(1, 5000) i), 'order 14', ttl => '1 us');
+SELECT outcome FROM stock_reserve_many(
+	(SELECT jsonb_object_agg(i || repeat('x', 200), 1) FROM generate_series(1, 5000) i), 'order 11', ttl => '1 us');
+SELECT outcome FROM stock_reserve_many(
+	(SELECT jsonb_object_agg(i || repeat('x', 200), 1) FROM generate_series(1, 5000) i), 'order 14', ttl => '1 us');
 SELECT outcome FROM stock_reserve('cup', 1, 'order 12', ttl => '1 us');
 SELECT outcome FROM stock_reserve('pot', 1, 'order 13', ttl => '1 us');
 SET LOCAL idempotency.stock_events = on;

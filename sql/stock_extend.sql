@@ -5,7 +5,7 @@ CREATE EXTENSION IF NOT EXISTS idempotency;
 RESET client_min_messages;
 
 SELECT stock_receive('cup', 10), stock_receive('pot', 10);
-SELECT outcome FROM stock_reserve(stock_lines('{"cup": 1, "pot": 1}'), 'order 1', ttl => '1 min');
+SELECT outcome FROM stock_reserve_many('{"cup": 1, "pot": 1}', 'order 1', ttl => '1 min');
 CREATE VIEW lasts AS SELECT reservation, line,
 	date_trunc('hour', expires_at - clock_timestamp() + interval '1 min') AS hours FROM stock_hold;
 SELECT * FROM lasts ORDER BY 1, 2;

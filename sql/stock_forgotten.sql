@@ -23,7 +23,7 @@ BEGIN
 END
 $$;
 CREATE FUNCTION reserve(lines text, name text) RETURNS stock_outcome LANGUAGE sql AS
-	'SELECT outcome FROM stock_reserve(stock_lines(lines::jsonb), name)';
+	'SELECT outcome FROM stock_reserve_many(lines::jsonb, name)';
 CREATE VIEW known AS SELECT reservation, line, sku, change, lines FROM stock_history WHERE line IS NOT NULL;
 SELECT stock_receive('hot', 100), stock_receive('cold', 100);
 

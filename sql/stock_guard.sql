@@ -12,7 +12,7 @@ DECLARE
 	answer stock_reservation;
 BEGIN
 	answer := stock_reserve(sku, 1000, 'too many');
-	RETURN answer.outcome || ' ' || (answer.shortages[1]).available;
+	RETURN answer.outcome || ' ' || (answer.shortages -> 0 ->> 'available');
 END
 $$;
 SELECT free('cup');

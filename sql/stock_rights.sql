@@ -11,15 +11,16 @@ SELECT stock_receive('cup', 10);
 
 SET ROLE regress_stock_clerk;
 SELECT outcome FROM stock_reserve('cup', 1, 'order 1');
-SELECT outcome FROM stock_reserve(stock_lines('{"cup": 2}'), 'order 2');
+SELECT outcome FROM stock_reserve_many('{"cup": 2}', 'order 2');
 SELECT outcome FROM stock_extend('order 1', '1 h');
 SELECT stock_confirm('order 1'), stock_cancel('order 2');
 SELECT outcome FROM stock_reinstate('order 2');
 SELECT stock_cancel('order 2');
 SELECT * FROM stock_level('cup');
+SELECT * FROM stock_levels;
+SELECT state, lines FROM stock_reservation_status('order 1');
 
 \set VERBOSITY sqlstate
-SELECT * FROM stock_levels;
 SELECT * FROM idempotency_internal.stock_log;
 UPDATE idempotency_internal.stock_item SET received = 1000;
 DELETE FROM idempotency_internal.stock_hold;
@@ -27,6 +28,7 @@ SELECT stock_receive('cup', 1);
 SELECT stock_verify();
 SELECT idempotency_internal.stock_expire();
 SELECT stock_adjust('cup', 1, 'mine');
+SELECT stock_transfer('cup', 'mine', 1);
 SELECT idempotency_internal.stock_compact();
 SELECT idempotency_internal.stock_forget();
 SELECT idempotency_internal.stock_announce('stock.expired', 'order 9', '{cup}', '{1}');

@@ -104,7 +104,7 @@ EXCEPTION WHEN OTHERS THEN
 END
 $$;
 CREATE TABLE names AS SELECT DISTINCT reservation AS name FROM stock_hold WHERE reservation <> 'order 1';
-SELECT left(name, 20) AS name, code(format('SELECT stock_%s(%L)', function, name)) AS answer
+SELECT left(name, 20) AS name, code(format('SELECT outcome FROM stock_%s(%L)', function, name)) AS answer
 FROM names, unnest('{confirm,cancel,extend,reinstate}'::text[]) function WHERE octet_length(name) < 255 ORDER BY 1, function;
 SELECT name, code(format('SELECT outcome FROM stock_reserve(''cup'', 1, %L)', name)) AS answer FROM names WHERE octet_length(name) < 255 ORDER BY 1;
 
@@ -172,7 +172,7 @@ INSERT INTO stock_history_2 (id, quantity, change, line, sku, reservation, lines
 INSERT INTO stock_item (sku) SELECT DISTINCT sku FROM stock_log WHERE sku NOT IN ('cup', 'pot');
 SELECT left(sku, 20) AS sku, code(format('SELECT outcome FROM stock_reserve(%L, 1, ''order 2'')', sku)) AS answer
 FROM stock_item WHERE octet_length(sku) < 255 AND sku NOT IN ('cup', 'pot') ORDER BY 1;
-SELECT name, code(format('SELECT stock_%s(%L)', function, name)) AS answer
+SELECT name, code(format('SELECT outcome FROM stock_%s(%L)', function, name)) AS answer
 FROM (SELECT DISTINCT reservation AS name FROM stock_history WHERE line IS NOT NULL AND reservation <> 'order 1') names,
 	unnest('{confirm,reinstate}'::text[]) function ORDER BY 1, function;
 SELECT outcome FROM stock_reserve('cup', 1, 'order 3');

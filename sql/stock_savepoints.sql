@@ -9,10 +9,10 @@ SELECT stock_receive('cup', 10);
 -- What a transaction could still take.
 CREATE FUNCTION free(sku text) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
-	short stock_shortage[];
+	short jsonb;
 BEGIN
 	SELECT shortages INTO short FROM stock_reserve(sku, 1000, 'too many');
-	RETURN (short[1]).available;
+	RETURN (short -> 0 ->> 'available')::bigint;
 END
 $$;
 

@@ -5,8 +5,8 @@ CREATE EXTENSION IF NOT EXISTS idempotency;
 RESET client_min_messages;
 
 SELECT stock_receive('cup', 10), stock_receive('pot', 10);
-SELECT outcome FROM stock_reserve(stock_lines('{"cup": 3, "pot": 1}'), 'order 1');
-SELECT outcome FROM stock_reserve(stock_lines('{"cup": 2, "pot": 2}'), 'order 2');
+SELECT outcome FROM stock_reserve_many('{"cup": 3, "pot": 1}', 'order 1');
+SELECT outcome FROM stock_reserve_many('{"cup": 2, "pot": 2}', 'order 2');
 
 SELECT outcome FROM stock_confirm('order 1');
 SELECT outcome FROM stock_confirm('order 1');
@@ -18,7 +18,7 @@ SELECT stock_confirm('order 9'), stock_cancel('order 9');
 SELECT * FROM stock_levels ORDER BY sku;
 
 -- Line by line.  A named line that went the other way refuses the whole call.
-SELECT outcome FROM stock_reserve(stock_lines('{"cup": 1, "pot": 4}'), 'order 3');
+SELECT outcome FROM stock_reserve_many('{"cup": 1, "pot": 4}', 'order 3');
 SELECT stock_confirm('order 3', '{cup}');
 SELECT stock_confirm('order 3', '{cup}');
 SELECT stock_cancel('order 3', '{pot,cup}');
@@ -27,7 +27,7 @@ SELECT stock_confirm(reservation => 'order 3', skus => '{pot,cup,pot}');
 SELECT stock_confirm('order 3'), stock_cancel('order 3');
 
 -- Without skus it is the rest that is meant, and a repeat is known as one.
-SELECT outcome FROM stock_reserve(stock_lines('{"cup": 1, "pot": 1}'), 'order 4');
+SELECT outcome FROM stock_reserve_many('{"cup": 1, "pot": 1}', 'order 4');
 SELECT stock_confirm('order 4', '{pot}'), stock_cancel('order 4');
 SELECT stock_cancel('order 4');
 SELECT stock_confirm('order 4', '{pot}'), stock_confirm('order 4', '{cup}');
@@ -44,9 +44,9 @@ SELECT stock_cancel('order 5', '{cup,pot}');
 -- A settled name cannot be used again, not even when settled in part.
 \set VERBOSITY default
 SELECT stock_reserve('cup', 1, 'order 2');
-SELECT outcome FROM stock_reserve(stock_lines('{"cup": 1, "pot": 1}'), 'order 6');
+SELECT outcome FROM stock_reserve_many('{"cup": 1, "pot": 1}', 'order 6');
 SELECT stock_confirm('order 6', '{pot}');
-SELECT stock_reserve(stock_lines('{"cup": 1, "pot": 1}'), 'order 6');
+SELECT stock_reserve_many('{"cup": 1, "pot": 1}', 'order 6');
 \set VERBOSITY sqlstate
 SELECT stock_reserve('cup', 1, 'order 2');
 

@@ -12,7 +12,7 @@ SET ROLE regress_shopper;
 SELECT outcome FROM stock_reserve('cup', 1, 'order 1', ttl => '744 h');
 \set SHOW_CONTEXT never
 SELECT stock_reserve('cup', 1, 'order 2', ttl => '200000 years');
-SELECT stock_reserve(stock_lines('{"cup": 1}'), 'order 2', ttl => '744 h 1 s');
+SELECT stock_reserve_many('{"cup": 1}', 'order 2', ttl => '744 h 1 s');
 SELECT stock_extend('order 1', '200000 years');
 SELECT stock_cancel('order 1');
 SELECT stock_reinstate('order 1', '200000 years');

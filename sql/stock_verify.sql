@@ -5,8 +5,8 @@ CREATE EXTENSION IF NOT EXISTS idempotency;
 RESET client_min_messages;
 
 SELECT stock_receive('cup', 10), stock_receive('pot', 10);
-SELECT outcome FROM stock_reserve(stock_lines('{"cup": 4, "pot": 3}'), 'order 1');
-SELECT outcome FROM stock_reserve(stock_lines('{"cup": 2, "pot": 1}'), 'order 2');
+SELECT outcome FROM stock_reserve_many('{"cup": 4, "pot": 3}', 'order 1');
+SELECT outcome FROM stock_reserve_many('{"cup": 2, "pot": 1}', 'order 2');
 SELECT stock_confirm('order 2', '{cup}'), stock_cancel('order 2', '{pot}');
 SELECT * FROM stock_verify();
 SELECT * FROM stock_verify('pot');

@@ -78,7 +78,7 @@ SELECT lives_ok($$ SELECT idem_complete('k', token, '1') FROM idem_claim('k') $$
 SELECT lives_ok($$ SELECT * FROM idem_claim_many('{k1,k2}') $$, 'an application claims a batch');
 SELECT lives_ok($$ SELECT idem_fail('l', token) FROM idem_claim('l', lease => '1 min') $$, 'an application gives a claim up');
 SELECT lives_ok($$ SELECT outbox_enqueue('t', '{}') $$, 'an application enqueues');
-SELECT lives_ok($$ SELECT stock_reserve(stock_lines('{"none": 1}'), 'r') $$, 'an application reserves');
+SELECT lives_ok($$ SELECT stock_reserve_many('{"none": 1}', 'r') $$, 'an application reserves');
 SELECT throws_ok($$ SELECT * FROM idem_stats $$, '42501', NULL, 'an application does not read the statistics');
 SELECT throws_ok($$ SELECT outbox_subscribe('x', 'http://example.com/') $$, '42501', NULL, 'an application does not subscribe');
 SELECT throws_ok($$ SELECT secret FROM idempotency_internal.outbox_subscription $$, '42501', NULL, 'an application does not read secrets');
