@@ -13,15 +13,15 @@ SELECT idem_claim('e2', lease => '0');
 SELECT idem_complete('nobody', 1);
 SELECT idem_complete('e1', :token + 1);
 SELECT idem_renew('e1', :token + 1);
--- A claim without a lease was completed by its commit; it is not a second later that
--- somebody else is at it.
+-- A claim without a lease was completed by its commit.
 SELECT token AS done FROM idem_claim('e0') \gset
 SELECT idem_complete('e0', :done);
+SELECT idem_complete('e0', :done, '{"too": "late"}');
 SELECT idem_fail('e0', :done);
 SELECT idem_complete('e0', :done + 1000000);
 SELECT idem_complete('e0', :done - 1);
 SELECT token AS failed FROM idem_claim('e00', lease => '1 h') \gset
-SELECT idem_fail('e00', :failed, permanent => true);
+SELECT idem_fail('e00', :failed, '{"code": 7}', retry => false);
 SELECT idem_complete('e00', :failed);
 SELECT idem_forget('e0'), idem_forget('e00');
 

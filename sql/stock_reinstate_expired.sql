@@ -97,7 +97,7 @@ COMMIT;
 SELECT stock_confirm('order 8');
 
 -- After its rows have moved to the history.
-SELECT outcome FROM stock_reserve('cup', 1, 'order 9', ttl => '1 us');
+SELECT outcome FROM stock_reserve('pot', 1, 'order 9', ttl => '1 us');
 SELECT stock_confirm('order 9');
 SELECT count(stock_compact_item(sku, 1000)) FROM stock_item;
 SELECT count(*) FROM stock_log;
