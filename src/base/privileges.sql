@@ -44,7 +44,7 @@ BEGIN
 	LOOP
 		-- GRANT itself would only warn of some of these.
 		IF wanted.grantable THEN
-			EXECUTE format('GRANT %s TO %s', wanted.privilege, role) || option;
+			EXECUTE format('GRANT %s TO %s%s', wanted.privilege, role, option);
 		ELSIF NOT wanted.granted THEN
 			RAISE EXCEPTION 'permission denied to grant %', wanted.privilege
 				USING ERRCODE = '42501', HINT = 'Let the owner of the extension do it.';
@@ -93,18 +93,26 @@ COMMENT ON FUNCTION idempotency_grant_operator(regrole) IS
 
 /*
  * What the views and functions of the schema call as their caller is granted,
- * too.
+ * too.  What else is in the schema, and is not ours, may have the name of something
+ * internal.
  */
 CREATE FUNCTION idempotency_grant_admin(role regrole)
 RETURNS void
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE COST 10000
 SET search_path = pg_catalog, pg_temp
 AS $$
+DECLARE
+	members CONSTANT oid[] := ARRAY(
+		SELECT d.objid FROM pg_depend d
+		JOIN pg_extension e ON d.refclassid = 'pg_extension'::regclass AND d.refobjid = e.oid
+		WHERE e.extname = 'idempotency' AND d.deptype = 'e');
 BEGIN
 	PERFORM idempotency_internal.idempotency_grant_names(role,
 		'{idem_counters, idem_sample, outbox_flights, outbox_troubles, outbox_rate, idempotency_grant_names}'
-			|| ARRAY(SELECT p.proname::text FROM pg_proc p WHERE p.pronamespace = '@extschema@'::regnamespace),
-		ARRAY(SELECT c.relname::text FROM pg_class c WHERE c.relnamespace = '@extschema@'::regnamespace),
+			|| ARRAY(SELECT p.proname::text FROM pg_proc p
+				WHERE p.pronamespace = '@extschema@'::regnamespace AND p.oid = ANY (members)),
+		ARRAY(SELECT c.relname::text FROM pg_class c
+			WHERE c.relnamespace = '@extschema@'::regnamespace AND c.oid = ANY (members)),
 		'{@extschema@, idempotency_internal}', true);
 END
 $$;
