@@ -13,15 +13,16 @@ CREATE TEMP VIEW function AS
 
 -- public_api.sql has the costs of the others.
 SELECT set_eq($$ SELECT name FROM function WHERE internal AND cost < 10000 $$, ARRAY[
-	'idem_counters', 'idem_next_to_empty', 'idem_sample',
-	'idempotency_horizon', 'idempotency_is_quiet', 'idempotency_may_repair', 'idempotency_next_xid',
-	'idempotency_refuse_trigger', 'idempotency_require_preload', 'idempotency_trigger_state', 'idempotency_triggers',
-	'outbox_check_endpoint', 'outbox_check_event', 'outbox_check_headers', 'outbox_check_ids', 'outbox_check_secret', 'outbox_check_subscription',
+	'idem_counters', 'idem_next_to_empty', 'idem_sample', 'idem_status',
+	'idempotency_horizon', 'idempotency_is_quiet', 'idempotency_is_served', 'idempotency_library_status', 'idempotency_may_repair', 'idempotency_next_xid',
+	'idempotency_preloaded_version', 'idempotency_refuse_trigger', 'idempotency_require_preload', 'idempotency_setting_status',
+	'idempotency_table_status', 'idempotency_trigger_state', 'idempotency_triggers', 'idempotency_worker_status', 'idempotency_workers',
+	'outbox_check_endpoint', 'outbox_check_event', 'outbox_check_headers', 'outbox_check_positions', 'outbox_check_secret', 'outbox_check_subscription',
 	'outbox_check_subscription_row',
-	'outbox_check_url', 'outbox_flights', 'outbox_is_sendable', 'outbox_is_wanted', 'outbox_lane_number', 'outbox_lanes_behind', 'outbox_log_size',
+	'outbox_check_url', 'outbox_flights', 'outbox_identity', 'outbox_is_sendable', 'outbox_is_wanted', 'outbox_lane_number', 'outbox_lanes_behind', 'outbox_log_size',
 	'outbox_milliseconds', 'outbox_rate', 'outbox_retired_to', 'outbox_same_origin', 'outbox_schedule_valid',
-	'outbox_start_position', 'outbox_subscription_id', 'outbox_topics_valid', 'outbox_troubles',
-	'stock_check_sku', 'stock_counter', 'stock_counters', 'stock_crowded'],
+	'outbox_start_position', 'outbox_status', 'outbox_subscription_id', 'outbox_subscription_status', 'outbox_topics_valid', 'outbox_troubles',
+	'stock_check_reservation', 'stock_check_sku', 'stock_counter', 'stock_counters', 'stock_crowded', 'stock_status'],
 	'these internal functions read or check, and are cheap');
 SELECT is_empty($$ SELECT name, cost FROM function WHERE cost > 100 AND cost <> 10000 $$,
 	'all others write, and have one cost');

@@ -91,42 +91,45 @@ function idem_fail(key text, token bigint, error jsonb DEFAULT NULL::jsonb, scop
 function idem_forget(key text, scope text DEFAULT ''::text) RETURNS boolean VOLATILE PARALLEL UNSAFE COST 10000: operator
 function idem_renew(key text, token bigint, lease interval DEFAULT NULL::interval, scope text DEFAULT ''::text) RETURNS timestamp with time zone VOLATILE PARALLEL UNSAFE COST 10000: application
 function idempotency_grant(role regrole) RETURNS void VOLATILE PARALLEL UNSAFE COST 10000: nobody
+function idempotency_grant_admin(role regrole) RETURNS void VOLATILE PARALLEL UNSAFE COST 10000: nobody
 function idempotency_grant_operator(role regrole) RETURNS void VOLATILE PARALLEL UNSAFE COST 10000: nobody
-function idempotency_repair() RETURNS void VOLATILE PARALLEL UNSAFE COST 10000: nobody
+function idempotency_repair() RETURNS void VOLATILE PARALLEL UNSAFE COST 10000 SECURITY DEFINER: nobody
+function idempotency_status(OUT "check" text, OUT state text, OUT detail text, OUT hint text) RETURNS SETOF record VOLATILE PARALLEL UNSAFE COST 100 SECURITY DEFINER: operator, pg_monitor
 function outbox_adopt(keep_identity boolean DEFAULT false) RETURNS void VOLATILE PARALLEL UNSAFE COST 10000 SECURITY DEFINER: operator
 function outbox_alter(name text, url text DEFAULT NULL::text, topics text[] DEFAULT NULL::text[], headers jsonb DEFAULT NULL::jsonb, format text DEFAULT NULL::text, max_in_flight integer DEFAULT NULL::integer, timeout interval DEFAULT NULL::interval, retry_schedule interval[] DEFAULT NULL::interval[]) RETURNS void VOLATILE PARALLEL UNSAFE COST 10000 SECURITY DEFINER: operator
-function outbox_discard(name text, ids bigint[] DEFAULT NULL::bigint[]) RETURNS bigint VOLATILE PARALLEL UNSAFE COST 10000 SECURITY DEFINER: operator
+function outbox_discard(name text, positions bigint[] DEFAULT NULL::bigint[]) RETURNS bigint VOLATILE PARALLEL UNSAFE COST 10000 SECURITY DEFINER: operator
 function outbox_enqueue(topic text, payload jsonb, key text DEFAULT NULL::text, type text DEFAULT NULL::text, headers jsonb DEFAULT NULL::jsonb, deliver_at timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS bigint VOLATILE PARALLEL UNSAFE COST 10000: application
+function outbox_event_id("position" bigint) RETURNS text VOLATILE PARALLEL UNSAFE COST 100 SECURITY DEFINER: application
 function outbox_pause(name text, reason text DEFAULT NULL::text) RETURNS void VOLATILE PARALLEL UNSAFE COST 10000 SECURITY DEFINER: operator
-function outbox_redrive(name text, ids bigint[] DEFAULT NULL::bigint[]) RETURNS bigint VOLATILE PARALLEL UNSAFE COST 10000 SECURITY DEFINER: operator
+function outbox_redrive(name text, positions bigint[] DEFAULT NULL::bigint[]) RETURNS bigint VOLATILE PARALLEL UNSAFE COST 10000 SECURITY DEFINER: operator
 function outbox_replay(name text, from_position bigint DEFAULT NULL::bigint, since timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS bigint VOLATILE PARALLEL UNSAFE COST 10000 SECURITY DEFINER: operator
 function outbox_resume(name text) RETURNS void VOLATILE PARALLEL UNSAFE COST 10000 SECURITY DEFINER: operator
+function outbox_retry(name text, positions bigint[] DEFAULT NULL::bigint[]) RETURNS bigint VOLATILE PARALLEL UNSAFE COST 10000 SECURITY DEFINER: operator
 function outbox_rotate_secret(name text, overlap interval DEFAULT '24:00:00'::interval, secret text DEFAULT NULL::text) RETURNS text VOLATILE PARALLEL UNSAFE COST 10000 SECURITY DEFINER: operator
 function outbox_secret_generate() RETURNS text VOLATILE PARALLEL SAFE COST 1: operator
 function outbox_signature(secret text, id text, "timestamp" bigint, body text) RETURNS text IMMUTABLE PARALLEL SAFE COST 1 STRICT: operator
 function outbox_subscribe(name text, url text, topics text[] DEFAULT '{*}'::text[], secret text DEFAULT NULL::text, headers jsonb DEFAULT NULL::jsonb, format text DEFAULT 'standard'::text, ordered boolean DEFAULT true, max_in_flight integer DEFAULT 32, timeout interval DEFAULT '00:00:15'::interval, retry_schedule interval[] DEFAULT '{00:00:00,00:00:05,00:05:00,00:30:00,02:00:00,05:00:00,10:00:00,14:00:00,20:00:00,24:00:00}'::interval[], start text DEFAULT 'latest'::text, partitions integer DEFAULT 1) RETURNS text VOLATILE PARALLEL UNSAFE COST 10000 SECURITY DEFINER: operator
 function outbox_topic_matches(patterns text[], topic text) RETURNS boolean IMMUTABLE PARALLEL SAFE COST 20 STRICT: operator
 function outbox_unsubscribe(name text) RETURNS void VOLATILE PARALLEL UNSAFE COST 10000 SECURITY DEFINER: operator
-function stock_adjust(sku text, delta bigint, note text, OUT available bigint) RETURNS bigint VOLATILE PARALLEL UNSAFE COST 10000: operator
-function stock_cancel(reservation text, skus text[] DEFAULT NULL::text[], OUT outcome stock_settlement) RETURNS stock_settlement VOLATILE PARALLEL UNSAFE COST 10000: application
-function stock_confirm(reservation text, skus text[] DEFAULT NULL::text[], OUT outcome stock_settlement) RETURNS stock_settlement VOLATILE PARALLEL UNSAFE COST 10000: application
+function stock_adjust(sku text, delta bigint, note text, actor text DEFAULT NULL::text, OUT available bigint) RETURNS bigint VOLATILE PARALLEL UNSAFE COST 10000: operator
+function stock_cancel(reservation text, skus text[] DEFAULT NULL::text[], actor text DEFAULT NULL::text, OUT outcome stock_settlement) RETURNS stock_settlement VOLATILE PARALLEL UNSAFE COST 10000: application
+function stock_confirm(reservation text, skus text[] DEFAULT NULL::text[], actor text DEFAULT NULL::text, OUT outcome stock_settlement) RETURNS stock_settlement VOLATILE PARALLEL UNSAFE COST 10000: application
 function stock_extend(reservation text, ttl interval DEFAULT NULL::interval, OUT outcome stock_settlement, OUT expires_at timestamp with time zone) RETURNS record VOLATILE PARALLEL UNSAFE COST 10000: application
 function stock_level(sku text) RETURNS TABLE(available bigint, reserved bigint) VOLATILE PARALLEL UNSAFE COST 100 SECURITY DEFINER: application, operator
-function stock_lines(lines jsonb) RETURNS stock_line[] STABLE PARALLEL SAFE COST 1: application
-function stock_receive(sku text, quantity bigint, note text DEFAULT NULL::text, OUT available bigint) RETURNS bigint VOLATILE PARALLEL UNSAFE COST 10000: operator
-function stock_reinstate(reservation text, ttl interval DEFAULT NULL::interval, OUT outcome stock_settlement, OUT expires_at timestamp with time zone, OUT shortages stock_shortage[]) RETURNS record VOLATILE PARALLEL UNSAFE COST 10000: application
-function stock_reserve(sku text, quantity bigint, reservation text, ttl interval DEFAULT NULL::interval, actor text DEFAULT SESSION_USER) RETURNS stock_reservation VOLATILE PARALLEL UNSAFE COST 10000: application
-function stock_reserve(lines stock_line[], reservation text, ttl interval DEFAULT NULL::interval, actor text DEFAULT SESSION_USER) RETURNS stock_reservation VOLATILE PARALLEL UNSAFE COST 10000: application
+function stock_receive(sku text, quantity bigint, note text DEFAULT NULL::text, actor text DEFAULT NULL::text, OUT available bigint) RETURNS bigint VOLATILE PARALLEL UNSAFE COST 10000: operator
+function stock_reinstate(reservation text, ttl interval DEFAULT NULL::interval, actor text DEFAULT NULL::text, OUT outcome stock_settlement, OUT expires_at timestamp with time zone, OUT shortages jsonb) RETURNS record VOLATILE PARALLEL UNSAFE COST 10000: application
+function stock_reservation_status(reservation text, OUT state text, OUT expires_at timestamp with time zone, OUT lines jsonb) RETURNS SETOF record VOLATILE PARALLEL UNSAFE COST 100 SECURITY DEFINER: application
+function stock_reserve(sku text, quantity bigint, reservation text, ttl interval DEFAULT NULL::interval, actor text DEFAULT NULL::text) RETURNS stock_reservation VOLATILE PARALLEL UNSAFE COST 10000: application
+function stock_reserve_many(lines jsonb, reservation text, ttl interval DEFAULT NULL::interval, actor text DEFAULT NULL::text) RETURNS stock_reservation VOLATILE PARALLEL UNSAFE COST 10000: application
+function stock_transfer(from_sku text, to_sku text, quantity bigint, note text DEFAULT NULL::text, actor text DEFAULT NULL::text) RETURNS void VOLATILE PARALLEL UNSAFE COST 10000: operator
 function stock_verify(INOUT sku text DEFAULT NULL::text, OUT available bigint, OUT reserved bigint, OUT ok boolean, OUT detail text) RETURNS SETOF record VOLATILE PARALLEL UNSAFE COST 100 SECURITY DEFINER: operator
 schema idempotency_internal: nobody
 type idem_answer (outcome idem_outcome, token bigint, attempt integer, response jsonb, retry_after interval): PUBLIC
 type idem_outcome ENUM (claimed, in_progress, completed, failed, mismatch): PUBLIC
-type stock_change ENUM (receive, adjust, reserve, cancel, expire, confirm, reinstate): PUBLIC
-type stock_line (sku text COLLATE "C", quantity bigint): PUBLIC
+type stock_change ENUM (receive, adjust, reserve, cancel, expire, confirm, reinstate, transfer): PUBLIC
 type stock_outcome ENUM (reserved, insufficient, unknown_sku): PUBLIC
-type stock_reservation (outcome stock_outcome, expires_at timestamp with time zone, shortages stock_shortage[]): PUBLIC
+type stock_reservation (outcome stock_outcome, expires_at timestamp with time zone, shortages jsonb): PUBLIC
 type stock_settlement ENUM (done, expired, already_confirmed, already_cancelled, already_reserved, insufficient, unknown): PUBLIC
-type stock_shortage (sku text COLLATE "C", wanted bigint, available bigint, missing bigint): PUBLIC
 view idem_key: nobody
 column idem_key.token bigint
 column idem_key.expires_at timestamp with time zone
@@ -199,6 +202,7 @@ column outbox_subscriptions.failing_since timestamp with time zone
 column outbox_subscriptions.last_failed_at timestamp with time zone
 column outbox_subscriptions.last_status integer
 column outbox_subscriptions.last_error text
+column outbox_subscriptions.next_attempt_at timestamp with time zone
 view stock_history: nobody
 column stock_history.id bigint
 column stock_history.quantity bigint
@@ -210,7 +214,7 @@ column stock_history.reservation text COLLATE "C"
 column stock_history.actor text
 column stock_history.note text
 column stock_history.lines smallint
-view stock_levels: operator, pg_monitor
+view stock_levels: application, operator, pg_monitor
 column stock_levels.sku text COLLATE "C"
 column stock_levels.available bigint
 column stock_levels.reserved bigint

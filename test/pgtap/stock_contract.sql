@@ -58,7 +58,7 @@ SELECT is_empty($$
 	$$, 'no public function can be misled by a search_path');
 SELECT is_empty($$
 	SELECT name FROM stock_function
-	WHERE proparallel <> 'u' AND name::text !~ '^stock_(lines|check_sku)'
+	WHERE proparallel <> 'u' AND name::text !~ '^stock_check_(sku|reservation)\('
 	$$, 'none that knows of the open transaction runs in a parallel worker');
 
 /* The tables themselves refuse what must never be. */
