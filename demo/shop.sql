@@ -65,7 +65,7 @@ BEGIN
 
 	order_id := nextval('order_number');
 	SELECT * INTO stock
-	FROM stock_reserve(stock_lines(lines),
+	FROM stock_reserve_many(lines,
 		reservation => 'order-' || order_id);
 
 	IF stock.outcome = 'reserved' THEN

@@ -21,13 +21,13 @@ BEGIN
 	IF claim.outcome <> 'claimed' THEN
 		RETURN claim.response;
 	END IF;
-	reserved := stock_reserve(ARRAY[(skus[1], 1), (skus[2], 1), (skus[3], 1)]::stock_line[], request);
+	reserved := stock_reserve_many(jsonb_build_object(skus[1], 1, skus[2], 1, skus[3], 1), request);
 	IF reserved.outcome = 'reserved' THEN
 		INSERT INTO shop_order (request, skus) VALUES (request, skus)
 		RETURNING jsonb_build_object('order', id) INTO answer;
 		PERFORM outbox_enqueue('order', answer, key => request, type => 'placed');
 	ELSE
-		answer := jsonb_build_object('shortages', to_jsonb(reserved.shortages));
+		answer := jsonb_build_object('shortages', reserved.shortages);
 	END IF;
 	PERFORM idem_complete(request, claim.token, answer);
 	RETURN answer;

@@ -62,9 +62,10 @@ async function gather(client, {
 
 async function reserve(client, { order }) {
   const { rows: [{ outcome, shortages }] } = await client.query(
-    `SELECT outcome, to_jsonb(shortages) AS shortages
-     FROM stock_reserve(ARRAY(
-         SELECT (sku, quantity)::stock_line FROM order_lines WHERE order_name = $1
+    `SELECT outcome, shortages
+     FROM stock_reserve_many((
+         SELECT jsonb_agg(jsonb_build_object('sku', sku, 'quantity', quantity))
+         FROM order_lines WHERE order_name = $1
        ), $1, $2)`,
     [order, TTL],
   );

@@ -64,7 +64,7 @@ async function carryItem(sku, total) {
 
 async function carryReservation(order, held) {
   const { rows: [{ outcome }] } = await pool.query(
-    `SELECT outcome FROM stock_reserve(stock_lines($1), $2, actor => 'redis',
+    `SELECT outcome FROM stock_reserve_many($1, $2, actor => 'redis',
        ttl => greatest(to_timestamp($3) - clock_timestamp(), '1 us'))`,
     [linesOf(held), order, held.expires],
   );

@@ -53,7 +53,7 @@ async function cancel(client, { order }) {
 // The undo of a cancel takes the quantity again, if that is still there.
 async function undo(client, { order }) {
   const { rows: [{ outcome, remaining }] } = await client.query(
-    `SELECT outcome, (shortages[1]).available AS remaining
+    `SELECT outcome, shortages -> 0 -> 'available' AS remaining
      FROM stock_reinstate($1, $2)`,
     [order, TTL],
   );

@@ -27,6 +27,6 @@ BEGIN
 		WHEN 'insufficient' THEN 'not-enough'
 		WHEN 'unknown_sku' THEN 'key-missing'
 	END;
-	remaining := (stock.shortages[1]).available;
+	remaining := (stock.shortages -> 0 -> 'available')::bigint;
 END
 $$;

@@ -45,9 +45,9 @@ const SQL = {
   renew: 'SELECT idem_renew($1, $2, lease => $3, scope => $4)',
   trace: 'INSERT INTO trace VALUES ($1)',
   effect: 'INSERT INTO effect VALUES ($1, $2, $3, $4, $5, $6)',
-  reserve: 'SELECT outcome FROM stock_reserve(stock_lines($1), $2, ttl => $3)',
+  reserve: 'SELECT outcome FROM stock_reserve_many($1, $2, ttl => $3)',
   bookReserve: `
-    INSERT INTO booking SELECT $1::text, 'reserve', $2::text, sku, quantity FROM unnest(stock_lines($3))`,
+    INSERT INTO booking SELECT $1::text, 'reserve', $2::text, key, value::bigint FROM jsonb_each_text($3)`,
   bookSettled: `
     INSERT INTO booking SELECT $1::text, $2::stock_change, reservation, sku, quantity FROM booking
     WHERE reservation = $3 AND change = 'reserve' RETURNING 1`,

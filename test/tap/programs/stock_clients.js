@@ -152,7 +152,7 @@ function unanswered({ kind }) {
 
 const QUERIES = {
   one: 'SELECT outcome, expires_at FROM stock_reserve($1, $2, $3, ttl => $4)',
-  many: 'SELECT outcome, expires_at FROM stock_reserve(stock_lines($1), $2, ttl => $3)',
+  many: 'SELECT outcome, expires_at FROM stock_reserve_many($1, $2, ttl => $3)',
   confirm: 'SELECT outcome FROM stock_confirm($1, $2)',
   cancel: 'SELECT outcome FROM stock_cancel($1, $2)',
   extend: 'SELECT outcome, expires_at FROM stock_extend($1, $2)',

@@ -33,7 +33,7 @@ $session->query_safe('BEGIN; LOCK TABLE idem_key_0, idem_key_1, idem_key_2 IN AC
 subscribe($node, $receiver, '/ok/stock', topics => "'{stock.*}'");
 sql(q(
 	SELECT stock_receive('hat', 10), stock_receive('scarf', 10);
-	SELECT stock_reserve(stock_lines('{"hat": 2, "scarf": 3}'), 'unpaid', ttl => '200 ms');
+	SELECT stock_reserve_many('{"hat": 2, "scarf": 3}', 'unpaid', ttl => '200 ms');
 	SELECT stock_reserve('hat', 4, 'kept', ttl => '1 h')));
 wait_until($node, "SELECT count(*) = 0 FROM stock_hold WHERE reservation = 'unpaid'",
 	'an unpaid reservation expires');

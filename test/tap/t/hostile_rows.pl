@@ -176,7 +176,8 @@ my %arguments = (
 	%values,
 	'text' => [ @{ $values{text} }, map { "'$_'" } qw(victim victim victim order outbox_log old standard latest) ],
 	'regclass' => [ map { "'$_'" } qw(idem_ring outbox_ring stock_ring) ],
-	'stock_line[]' => [ "'{}'", "'{NULL}'", "stock_lines('{\"victim\": 1}')", "stock_lines('{\"victim\": 1, \"none\": 2}')" ]);
+	'jsonb' => [ @{ $values{jsonb} }, "'{}'", "'[null]'", "'{\"victim\": 1}'", "'{\"victim\": 1, \"none\": 2}'",
+		"'[{\"sku\": \"victim\", \"quantity\": 1}]'" ]);
 
 sub call
 {
@@ -197,13 +198,15 @@ my @calls = map { "SELECT $_;" } (
 	(map { ("stock_confirm($_)", "stock_cancel($_)", "stock_extend($_, '1 h')", "stock_reinstate($_)") } $any_settled, $any_held),
 	(map { ("stock_reserve($_, 1, 'order ' || random())", "stock_level($_)", "stock_receive($_, 1)", "stock_adjust($_, -1, 'lost')") }
 		"'victim'", $any_item),
-	"stock_reserve(stock_lines('{\"victim\": 1, \"none\": 1}'), 'order ' || random())",
+	"stock_reserve_many('{\"victim\": 1, \"none\": 1}', 'order ' || random())",
+	"stock_transfer($any_item, 'victim', 1)", (map { "stock_reservation_status($_)" } $any_settled, $any_held),
+	"outbox_event_id((SELECT position FROM outbox_log WHERE topic <> 'witness' $any)",
 	"idem_claim(key, scope, request => 'x') $keys", "idem_complete(key, token, '1', scope) $keys", "idem_renew(key, token, '1 s', scope) $keys",
 	"idem_fail(key, token, '1', scope) $keys", "idem_claim_many(ARRAY[key, key]) $keys", "idem_forget(key, scope) $keys",
-	(map { ("outbox_redrive($_)", "outbox_replay($_, 1)", "outbox_alter($_, max_in_flight => 4)", "outbox_rotate_secret($_)",
+	(map { ("outbox_redrive($_)", "outbox_retry($_)", "outbox_replay($_, 1)", "outbox_alter($_, max_in_flight => 4)", "outbox_rotate_secret($_)",
 			"outbox_pause($_)", "outbox_resume($_)", "outbox_discard($_)") } "'victim'", $any_subscription),
 	(map { "count(*) FROM (SELECT t.*::text FROM $_ t) t" } qw(idem_key idem_stats outbox_subscriptions outbox_dead outbox_attempts outbox_log
-		stock_levels stock_ledger stock_history stock_verify())),
+		stock_levels stock_ledger stock_history stock_verify() idempotency_status())),
 	'idem_migrate(1000)', 'idem_expire(1000)', 'outbox_expire(1000)', 'stock_expire(1000)', 'stock_compact(1000)', 'stock_forget(1000)',
 	'outbox_wake()');
 

@@ -32,6 +32,8 @@ my %refused = (
 	'outbox_subscribe' => "SELECT outbox_subscribe('s', 'https://example.com/')",
 	'stock_receive' => "SELECT stock_receive('hat', 1)",
 	'stock_reserve' => "SELECT stock_reserve('hat', 1, 'r')",
+	'stock_reserve_many' => q(SELECT stock_reserve_many('{"hat": 1}', 'r')),
+	'stock_transfer' => "SELECT stock_transfer('hat', 'cap', 1)",
 	'stock_confirm' => "SELECT stock_confirm('r')",
 	'stock_cancel' => "SELECT stock_cancel('r')",
 );

@@ -123,7 +123,7 @@ is(sql(q(
 	SELECT outcome FROM generate_series(1, 3) i, stock_reserve('hat', 1, 'r' || i, ttl => '1 h');
 	SELECT stock_confirm('r1'), stock_cancel('r2');
 	SELECT outcome FROM stock_reinstate('r2');
-	SELECT outcome FROM stock_reserve(stock_lines('{"hat": 2, "cap": 2}'), 'order', ttl => '1 h');
+	SELECT outcome FROM stock_reserve_many('{"hat": 2, "cap": 2}', 'order', ttl => '1 h');
 	SELECT outcome FROM stock_extend('order', ttl => '2 h');
 	SELECT stock_confirm('order', '{cap}');
 	SELECT outcome FROM stock_reserve('hat', 1, 'lapses', ttl => '1 ms'))),

@@ -51,6 +51,8 @@ my %writes = (
 	outbox_subscribe => "SELECT outbox_subscribe('s', 'https://example.com/')",
 	stock_receive => "SELECT stock_receive('hat', 1)",
 	stock_reserve => "SELECT stock_reserve('hat', 1, 'r')",
+	stock_reserve_many => q(SELECT stock_reserve_many('{"hat": 1}', 'r')),
+	stock_transfer => "SELECT stock_transfer('hat', 'cap', 1)",
 );
 is(error_code($standby, 'postgres', $writes{$_}), '25006', "$_ is refused on a standby") for sort keys %writes;
 my $stderr;

@@ -246,7 +246,7 @@ is_available($_, 7, "$_ is loaded anew") for @many[ 0, 17, -1 ];
 $session = session($node);
 $session->query_safe("BEGIN; SELECT stock_reserve('hat', 1, 'holds on')");
 my $lines = "'{" . join(', ', map { "\"$_\": 1" } @many) . "}'";
-is(error_code($node, 'postgres', "SELECT stock_reserve(stock_lines($lines), 'too many')"), '53400',
+is(error_code($node, 'postgres', "SELECT stock_reserve_many($lines, 'too many')"), '53400',
 	'an order of more items than there is room for is refused');
 is(error_code($node, 'postgres', 'BEGIN;' . join('', map { "SELECT stock_reserve('$_', 1, 'all of $_');" } @many)), '53400',
 	'so is a transaction that changes more, one after another');
@@ -258,7 +258,7 @@ is_verified('a transaction that is refused');
 # One that is refused goes on after a rollback to a savepoint.
 my $greedy = session($node);
 $greedy->query_safe("BEGIN; SELECT stock_reserve('item-1', 1, 'modest', ttl => '1 h'); SAVEPOINT a");
-$greedy->query("SELECT stock_reserve(stock_lines($lines), 'too many')");
+$greedy->query("SELECT stock_reserve_many($lines, 'too many')");
 like($greedy->{stderr}, qr/too many items of stock are in use/, 'the error says so');
 $greedy->{stderr} = '';
 $greedy->query_safe("ROLLBACK TO a; SELECT stock_reserve('item-2', 1, 'modest-2', ttl => '1 h')");
