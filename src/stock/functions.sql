@@ -336,8 +336,8 @@ CREATE VIEW idempotency_internal.stock_ledger AS
 		UNION ALL
 		SELECT logged.sku, false,
 			   CASE
-				WHEN logged.change IN ('receive', 'adjust', 'transfer', 'cancel', 'expire') THEN logged.quantity
 				WHEN logged.change IN ('reserve', 'reinstate') THEN -logged.quantity
+				WHEN logged.change <> 'confirm' THEN logged.quantity
 			   END,
 			   CASE
 				WHEN logged.change IN ('reserve', 'reinstate') THEN logged.quantity

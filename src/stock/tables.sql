@@ -48,7 +48,8 @@ COMMENT ON TYPE stock_reservation IS
  * the history sooner than those of another.  It is null in rows of 0.2.0.
  *
  * The constraints say what the code assumes of a row.  It writes no other, and
- * checks what it reads all the same (row.c).
+ * checks what it reads all the same (row.c).  Neither they nor a view may name the
+ * change 'transfer': a script that adds a label to a type cannot use it.
  */
 CREATE TABLE idempotency_internal.stock_log (
 	id          bigint GENERATED ALWAYS AS IDENTITY,
@@ -62,9 +63,9 @@ CREATE TABLE idempotency_internal.stock_log (
 	note        text,
 	lines       smallint,
 	PRIMARY KEY (sku, id),
-	CHECK (quantity > 0 OR (change IN ('adjust', 'transfer') AND quantity < 0)),
-	CHECK ((reservation IS NULL) = (change IN ('receive', 'adjust', 'transfer'))),
-	CHECK ((line IS NULL) = (change IN ('receive', 'adjust', 'transfer', 'reserve'))),
+	CHECK (quantity > 0 OR (change NOT IN ('receive', 'reserve', 'cancel', 'expire', 'confirm', 'reinstate') AND quantity < 0)),
+	CHECK ((reservation IS NOT NULL) = (change IN ('reserve', 'cancel', 'expire', 'confirm', 'reinstate'))),
+	CHECK ((line IS NOT NULL) = (change IN ('cancel', 'expire', 'confirm', 'reinstate'))),
 	CONSTRAINT stock_log_id_check CHECK (id > 0),
 	CONSTRAINT stock_log_line_check CHECK (line BETWEEN 0 AND 9999),
 	CONSTRAINT stock_log_lines_check CHECK (lines IS NULL OR (line IS NOT NULL AND line < lines AND lines <= 10000)),
@@ -143,9 +144,9 @@ CREATE TABLE idempotency_internal.stock_history_0 (
 	actor       text,
 	note        text,
 	lines       smallint,
-	CONSTRAINT stock_history_quantity_check CHECK (quantity > 0 OR (change IN ('adjust', 'transfer') AND quantity < 0)),
-	CONSTRAINT stock_history_change_check CHECK ((reservation IS NULL) = (change IN ('receive', 'adjust', 'transfer'))
-		AND (line IS NULL) = (change IN ('receive', 'adjust', 'transfer', 'reserve'))),
+	CONSTRAINT stock_history_quantity_check CHECK (quantity > 0 OR (change NOT IN ('receive', 'reserve', 'cancel', 'expire', 'confirm', 'reinstate') AND quantity < 0)),
+	CONSTRAINT stock_history_change_check CHECK ((reservation IS NOT NULL) = (change IN ('reserve', 'cancel', 'expire', 'confirm', 'reinstate'))
+		AND (line IS NOT NULL) = (change IN ('cancel', 'expire', 'confirm', 'reinstate'))),
 	CONSTRAINT stock_history_id_check CHECK (id > 0),
 	CONSTRAINT stock_history_line_check CHECK (line BETWEEN 0 AND 9999),
 	CONSTRAINT stock_history_lines_check CHECK (lines IS NULL OR (line IS NOT NULL AND line < lines AND lines <= 10000)),
@@ -192,7 +193,8 @@ CREATE VIEW stock_levels AS
 	FROM idempotency_internal.stock_item item
 	CROSS JOIN LATERAL (
 		SELECT coalesce(sum(entry.quantity) FILTER (WHERE entry.change = 'receive'), 0) AS received,
-			   coalesce(sum(entry.quantity) FILTER (WHERE entry.change IN ('adjust', 'transfer')), 0) AS adjusted,
+			   coalesce(sum(entry.quantity) FILTER (WHERE entry.change NOT IN
+				('receive', 'reserve', 'cancel', 'expire', 'confirm', 'reinstate')), 0) AS adjusted,
 			   coalesce(sum(entry.quantity) FILTER (WHERE entry.change = 'confirm'), 0) AS confirmed,
 			   coalesce(sum(CASE
 					WHEN entry.change IN ('reserve', 'reinstate') THEN entry.quantity

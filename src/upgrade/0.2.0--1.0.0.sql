@@ -8,8 +8,11 @@
  *
  * - Functions and views are moved, renamed and replaced, not dropped and created
  *   again: objects that use them are then not in the way, and privileges that
- *   users granted on them stay.  Only a function that nobody was to be granted
- *   is dropped, if a parameter of it has another name now.
+ *   users granted on them stay.  A function whose parameters or result are
+ *   others now has to be dropped, and loses its privileges: the rule below
+ *   forbids to grant them anew, and idempotency_grant has to be called again for
+ *   the new functions anyway.  If an object of a user's depends on it, DROP
+ *   FUNCTION names that object, and nothing is changed.
  * - GRANT and REVOKE are for new objects only.  The server takes what a script
  *   grants for the extension's own, and pg_dump would leave out what a user has
  *   granted on that object before.
@@ -238,27 +241,39 @@ ALTER TABLE idempotency_internal.outbox_attempt
 	ADD CONSTRAINT outbox_attempt_number_check CHECK (attempt > 0 AND duration_ms >= 0),
 	ADD CONSTRAINT outbox_attempt_at_check CHECK (pg_catalog.isfinite(at));
 DROP INDEX idempotency_internal.outbox_attempt_event_idx;
-
-CREATE FUNCTION idempotency_internal.outbox_troubles(OUT subscription bigint, OUT trouble text)
-RETURNS SETOF record
-LANGUAGE C VOLATILE PARALLEL UNSAFE
-AS 'MODULE_PATHNAME';
-DO $$
-BEGIN
-	EXECUTE pg_catalog.format('ALTER FUNCTION idempotency_internal.outbox_troubles() OWNER TO %s',
-		(SELECT extowner::pg_catalog.regrole FROM pg_catalog.pg_extension WHERE extname = 'idempotency'));
-END
-$$;
-REVOKE ALL ON FUNCTION idempotency_internal.outbox_troubles() FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION idempotency_internal.outbox_troubles() TO pg_monitor;
+DROP FUNCTION outbox_redrive(text, bigint[]);
+DROP FUNCTION outbox_discard(text, bigint[]);
 
 /* ---- stock ---- */
+
+DROP FUNCTION stock_lines(jsonb);
+DROP FUNCTION stock_receive(text, bigint, text);
+DROP FUNCTION stock_adjust(text, bigint, text);
+DROP FUNCTION stock_reserve(stock_line[], text, interval, text);
+DROP FUNCTION stock_confirm(text, text[]);
+DROP FUNCTION stock_cancel(text, text[]);
+DROP FUNCTION stock_reinstate(text, interval);
+DROP FUNCTION idempotency_internal.stock_counters();
+ALTER TYPE stock_reservation ALTER ATTRIBUTE shortages TYPE jsonb;
+DROP TYPE stock_line, stock_shortage;
+
+/*
+ * Nothing below may name the new label before this has committed, neither a
+ * constraint nor the definition of a view or of a function in SQL.
+ */
+ALTER TYPE stock_change ADD VALUE 'transfer';
 
 /*
  * No default: what is null is not known, and no row is written anew.
  */
 ALTER TABLE idempotency_internal.stock_log
 	ADD COLUMN lines smallint,
+	DROP CONSTRAINT IF EXISTS stock_log_check,
+	DROP CONSTRAINT IF EXISTS stock_log_check1,
+	DROP CONSTRAINT IF EXISTS stock_log_check2,
+	ADD CONSTRAINT stock_log_check CHECK (quantity > 0 OR (change NOT IN ('receive', 'reserve', 'cancel', 'expire', 'confirm', 'reinstate') AND quantity < 0)),
+	ADD CONSTRAINT stock_log_check1 CHECK ((reservation IS NOT NULL) = (change IN ('reserve', 'cancel', 'expire', 'confirm', 'reinstate'))),
+	ADD CONSTRAINT stock_log_check2 CHECK ((line IS NOT NULL) = (change IN ('cancel', 'expire', 'confirm', 'reinstate'))),
 	ADD CONSTRAINT stock_log_id_check CHECK (id > 0),
 	ADD CONSTRAINT stock_log_line_check CHECK (line BETWEEN 0 AND 9999),
 	ADD CONSTRAINT stock_log_lines_check CHECK (lines IS NULL OR (line IS NOT NULL AND line < lines AND lines <= 10000)),
@@ -286,9 +301,9 @@ BEGIN
 		EXECUTE pg_catalog.format($alter$
 			ALTER TABLE idempotency_internal.stock_history_%s
 				ADD COLUMN lines smallint,
-				ADD CONSTRAINT stock_history_quantity_check CHECK (quantity > 0 OR (change = 'adjust' AND quantity < 0)),
-				ADD CONSTRAINT stock_history_change_check CHECK ((reservation IS NULL) = (change IN ('receive', 'adjust'))
-					AND (line IS NULL) = (change IN ('receive', 'adjust', 'reserve'))),
+				ADD CONSTRAINT stock_history_quantity_check CHECK (quantity > 0 OR (change NOT IN ('receive', 'reserve', 'cancel', 'expire', 'confirm', 'reinstate') AND quantity < 0)),
+				ADD CONSTRAINT stock_history_change_check CHECK ((reservation IS NOT NULL) = (change IN ('reserve', 'cancel', 'expire', 'confirm', 'reinstate'))
+					AND (line IS NOT NULL) = (change IN ('cancel', 'expire', 'confirm', 'reinstate'))),
 				ADD CONSTRAINT stock_history_id_check CHECK (id > 0),
 				ADD CONSTRAINT stock_history_line_check CHECK (line BETWEEN 0 AND 9999),
 				ADD CONSTRAINT stock_history_lines_check CHECK (lines IS NULL OR (line IS NOT NULL AND line < lines AND lines <= 10000)),
@@ -303,3 +318,28 @@ END
 $$;
 
 ALTER VIEW idempotency_internal.stock_books RENAME TO stock_ledger;
+
+/* ---- privileges ---- */
+
+DROP FUNCTION idempotency_internal.idempotency_grant_names(regrole, text[], text[]);
+
+/* New functions that the server's monitors may call; the last gets its body below. */
+CREATE FUNCTION idempotency_internal.outbox_troubles(OUT subscription bigint, OUT trouble text)
+RETURNS SETOF record
+LANGUAGE C VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME';
+CREATE FUNCTION idempotency_status(OUT "check" text, OUT state text, OUT detail text, OUT hint text)
+RETURNS SETOF record
+LANGUAGE plpgsql
+AS 'BEGIN END';
+DO $$
+DECLARE
+	owner pg_catalog.regrole;
+BEGIN
+	SELECT extowner INTO STRICT owner FROM pg_catalog.pg_extension WHERE extname = 'idempotency';
+	EXECUTE pg_catalog.format('ALTER FUNCTION idempotency_internal.outbox_troubles() OWNER TO %s', owner);
+	EXECUTE pg_catalog.format('ALTER FUNCTION idempotency_status() OWNER TO %s', owner);
+END
+$$;
+REVOKE ALL ON FUNCTION idempotency_internal.outbox_troubles(), idempotency_status() FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION idempotency_internal.outbox_troubles(), idempotency_status() TO pg_monitor;

@@ -88,21 +88,27 @@ sub everything_works
 		SELECT outcome FROM idem_claim('short$n', ttl => '1 ms');
 		SELECT outbox_enqueue('works', '{"n": $n}', key => 'k') > 0;
 		SELECT outcome FROM stock_reserve('hat', 1, 'r$n');
-		SELECT outcome FROM stock_reserve(stock_lines('{"hat": 1, "cap": 1}'), 's$n');
+		SELECT outcome FROM stock_reserve_many('{"hat": 1, "cap": 1}', 's$n');
+		SELECT shortages -> 0 ->> 'sku' FROM stock_reserve_many('{"cap": 100000}', 'too many$n');
 		SELECT outcome FROM stock_reserve('hat', 1, 'lapses$n', ttl => '1 ms');
 		SELECT stock_confirm('r$n'), stock_cancel('s$n');
 		SELECT outcome FROM stock_extend('s$n');
-		SELECT outcome FROM stock_reinstate('s$n'))),
-		join("\n", qw(claimed completed t), '', qq({"n": $n}), qw(claimed completed claimed t reserved reserved reserved
-			done|done already_cancelled done)), "$when: an application does what it does");
+		SELECT outcome FROM stock_reinstate('s$n');
+		SELECT state FROM stock_reservation_status('s$n'))),
+		join("\n", qw(claimed completed t), '', qq({"n": $n}), qw(claimed completed claimed t reserved reserved cap reserved
+			done|done already_cancelled done open)), "$when: an application does what it does");
 	is(sql(qq(
 		SELECT idem_forget('l$n');
-		SELECT stock_receive('hat', 2) > 0, stock_adjust('hat', -1, 'lost') > 0;
+		SELECT stock_receive('hat', 2, actor => 'me') > 0, stock_adjust('hat', -1, 'lost') > 0;
+		SELECT stock_transfer('hat', 'cap', 1);
+		SELECT count(*) FROM stock_history WHERE change = 'transfer';
+		SELECT outbox_retry('works');
 		SELECT outbox_pause('works');
 		SELECT outbox_resume('works');
 		SELECT outbox_alter('works', topics => '{works}');
 		SELECT outbox_rotate_secret('later') LIKE 'whsec_%';
-		SELECT count(*) FROM stock_verify() WHERE NOT ok)), "t\nt|t\n\n\n\nt\n0", "$when: and so do operators");
+		SELECT count(*) FROM stock_verify() WHERE NOT ok;
+		SELECT count(*) FROM idempotency_status() WHERE state = 'error')), "t\nt|t\n\n@{[ 2 * $n ]}\n0\n\n\n\nt\n0\n0", "$when: and so do operators");
 	$receiver->wait_for('works', events => $n);
 	wait_until($node, 'SELECT count(*) = 0 FROM ' . INTERNAL . ".stock_hold WHERE reservation = 'lapses$n'", "$when: reservations expire");
 	wait_until($node, 'SELECT NOT EXISTS (SELECT FROM ' . INTERNAL . '.idem_ring r, ' . INTERNAL
@@ -288,7 +294,7 @@ my $told = q(SELECT count(DISTINCT client) FROM told WHERE what = '%s' AND code 
 wait_until($node, sprintf("SELECT ($told) = 3", $_, '55000'), "clients try: $_") for qw(claim enqueue stock);
 
 $offset = -s $node->logfile;
-is(sql('BEGIN; ALTER EXTENSION idempotency UPDATE; ' . fingerprint(INTERNAL, 'public', 'segment') . '; COMMIT'), $before,
+is(sql(q(BEGIN; ALTER EXTENSION idempotency UPDATE; DO $$ BEGIN PERFORM idempotency_grant('shop_app'); END $$; ) . fingerprint(INTERNAL, 'public', 'segment') . '; COMMIT'), $before,
 	'all data is there after the update');
 wait_for_workers($node);
 subscribe($node, $receiver, "/ok/$_", topics => "'{$_}'") for qw(works load);
