@@ -17,8 +17,7 @@ use Program;
 use Server;
 use Test::More;
 
-use constant BUILD_S => 300;
-use constant RUN_S => 60;
+use constant { BUILD_S => 300, RUN_S => 60 };
 
 my $programs = "$FindBin::RealBin/../programs/drivers";
 my $dir = PostgreSQL::Test::Utils::tempdir;
@@ -47,7 +46,10 @@ END
 
 # --- a server, and a database for each driver; nobody sweeps there or relays
 
-my $node = start_server('drivers', conf => "idempotency.databases = 'postgres'");
+my $node = start_server('drivers', conf => <<'END');
+idempotency.databases = 'postgres'
+listen_addresses = '127.0.0.1'	# JDBC has no sockets
+END
 sql('CREATE ROLE shop LOGIN');
 sql('ALTER ROLE shop SET search_path = "$user", public');
 
@@ -84,6 +86,15 @@ sub output_of
 	return $stdout;
 }
 
+# Puts the example of a section into a file, and returns its name.
+sub save_example
+{
+	my ($section, $file, $head, $tail) = @_;
+
+	append_to_file("$dir/$file", ($head // '') . example($section) . ($tail // ''));
+	return "$dir/$file";
+}
+
 # What must be in the database when all steps are done.
 sub check_database
 {
@@ -104,17 +115,14 @@ sub check_database
 	return;
 }
 
-# try_driver(NAME, SECTION of the page, FILE for its example, COMMAND): the
-# command is given the name and the file.
+# Runs a program with the name of the driver and perhaps more.
 sub try_driver
 {
-	my ($name, $section, $file, @command) = @_;
+	my ($name, @command) = @_;
 	my $db = "shop_$name";
 
 	create_database($db);
-	mkdir "$dir/$db";
-	append_to_file("$dir/$db/$file", example($section));
-	is(output_of({ as_shop($node, $db) }, RUN_S, @command, $name, "$dir/$db/$file"), $steps, "$name: all steps");
+	is(output_of({ as_shop($node, $db) }, RUN_S, @command), $steps, "$name: all steps");
 	check_database($name, $db);
 	return;
 }
@@ -123,15 +131,38 @@ $page->check_links;
 
 # --- Node
 
-try_driver('pg', 'node-postgres', 'checkout.js', 'node', "$programs/node.js");
-try_driver('postgres', 'postgres.js', 'checkout.js', 'node', "$programs/node.js");
+my @node = ('node', "$programs/node.js");
+try_driver('pg', @node, 'pg', save_example('node-postgres', 'pg.js'));
+try_driver('postgres', @node, 'postgres', save_example('postgres.js', 'postgres.js'));
 
 # --- Python, as Debian packages it: there may be another one in the path
 
 my @python = ('/usr/bin/python3', '-B', "$programs/python.py");
-try_driver('psycopg', 'psycopg 3', 'checkout.py', @python);
-try_driver('psycopg2', 'psycopg2', 'checkout.py', @python);
-try_driver('sqlalchemy', 'SQLAlchemy', 'checkout.py', @python);
-try_driver('asyncpg', 'asyncpg', 'checkout.py', @python);
+try_driver('psycopg', @python, 'psycopg', save_example('psycopg 3', 'example_psycopg.py'));
+try_driver('psycopg2', @python, 'psycopg2', save_example('psycopg2', 'example_psycopg2.py'));
+try_driver('sqlalchemy', @python, 'sqlalchemy', save_example('SQLAlchemy', 'example_sqlalchemy.py'));
+try_driver('asyncpg', @python, 'asyncpg', save_example('asyncpg', 'example_asyncpg.py'));
+
+# --- Java, with casts and without
+
+my $java = save_example('JDBC', 'Checkout.java', "import java.sql.*;\n\nclass Checkout {\n", "}\n");
+output_of({}, BUILD_S, 'javac', '-encoding', 'UTF-8', '-d', $dir, "$programs/Jdbc.java", $java);
+my @java = ('java', '-cp', "$dir:/usr/share/java/postgresql.jar", 'Jdbc');
+try_driver('jdbc', @java, 'jdbc');
+try_driver('jdbc_unspecified', @java, 'unspecified');
+
+# --- Go, with what Debian packages: nothing is fetched; one directory is a program
+
+my $go = save_example('Go', 'checkout.go',
+	qq(package main\n\nimport (\n\t"context"\n\t"database/sql"\n\t"errors"\n\t"fmt"\n)\n\n));
+append_to_file("$dir/libpq.go", slurp_file("$programs/libpq.go"));
+output_of({ GO111MODULE => 'off', GOFLAGS => '', GOPATH => '/usr/share/gocode', GOCACHE => "$dir/cache" },
+	BUILD_S, 'go', 'build', '-o', "$dir/libpq", "$dir/libpq.go", $go);
+try_driver('libpq', "$dir/libpq");
+
+# --- Ruby and Perl
+
+try_driver('ruby', '/usr/bin/ruby', "$programs/ruby.rb", 'ruby', save_example('Ruby', 'checkout.rb'));
+try_driver('dbd_pg', 'perl', "$programs/dbd_pg.pl", 'dbd_pg', save_example('Perl', 'checkout.pl', '', "\n1;\n"));
 
 done_testing();
