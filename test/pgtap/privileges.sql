@@ -238,8 +238,9 @@ SELECT lives_ok($$ SELECT idem_complete('a', token, '1') FROM idem_claim('a') $$
 SELECT lives_ok($$ SELECT idem_forget('a'), outbox_enqueue('t', '{}'), outbox_subscribe('a', 'https://example.com/', topics => '{none}') $$, 'subscribes');
 SELECT lives_ok($$ SELECT outbox_alter('a', timeout => '1 s'), outbox_retry('a'), outbox_unsubscribe('a') $$, 'looks after subscriptions');
 SELECT lives_ok($$ SELECT stock_receive('hat', 2), stock_transfer('hat', 'cap', 1), stock_reserve('cap', 1, 'a'), stock_confirm('a') $$, 'keeps the stock');
-SELECT lives_ok($$ SELECT * FROM idem_key, idem_stats, outbox_log, outbox_dead, outbox_attempts, outbox_subscriptions, stock_levels, stock_history,
-	idempotency_status() $$, 'reads all views');
+SELECT lives_ok($$ SELECT (SELECT count(*) FROM idem_key), (SELECT count(*) FROM idem_stats), (SELECT count(*) FROM outbox_log),
+	(SELECT count(*) FROM outbox_dead), (SELECT count(*) FROM outbox_attempts), (SELECT count(*) FROM outbox_subscriptions),
+	(SELECT count(*) FROM stock_levels), (SELECT count(*) FROM stock_history), (SELECT count(*) FROM idempotency_status()) $$, 'reads all views');
 SELECT lives_ok($$ SELECT idempotency_repair() $$, 'repairs');
 SELECT throws_ok($$ SELECT secret FROM idempotency_internal.outbox_subscription $$, '42501', NULL, 'but does not read secrets');
 SELECT throws_ok($$ UPDATE idempotency_internal.stock_item SET received = 9 $$, '42501', NULL, 'or write tables');
