@@ -34,8 +34,7 @@ for my $round (1 .. 2)
 		INSERT INTO told SELECT outbox_event_id(outbox_enqueue('early', '{"n": 3}'));
 		ROLLBACK TO a)) for @sessions;
 }
-$_->query_safe('COMMIT') for @sessions;
-finish($_) for @sessions;
+finish($_, 'COMMIT') for @sessions;
 my $told = sql('SELECT id FROM told ORDER BY id COLLATE "C"');
 is(scalar(split(/\n/, $told)), 5, 'producers were told ids');
 subscribe($node, $receiver, '/ok/early', topics => "'{early}'", start => "'earliest'");
