@@ -74,11 +74,15 @@ function next(state, { kind, answer, among, byLine }) {
     case 'extend done':
       return state.includes('o') ? state : null;
     case 'reinstate done':
-      return state.includes('x') ? state.replaceAll('x', 'o') : null;
+      // What has expired; if nothing has, what was cancelled.
+      return /[xe]/.test(state) ? state.replaceAll(state.includes('e') ? 'e' : 'x', 'o') : null;
     case 'reinstate insufficient':
-      return state.includes('x') ? state : null;
+      return /[xe]/.test(state) ? state : null;
     case 'reinstate already_reserved':
-      return state.includes('o') && !state.includes('x') ? state : null;
+      return state.includes('o') && !/[xe]/.test(state) ? state : null;
+    case 'reinstate expired':
+    case 'reinstate already_cancelled':
+      return null;
     default:
       if (answer === 'unknown')
         return absent ? state : null;
@@ -352,7 +356,7 @@ class Shopper extends Member {
 const ADDS = new Set(['receive', 'adjust', 'cancel', 'expire']);
 const TAKES = new Set(['reserve', 'reinstate']);
 const LETTERS = { reserve: 'o', reinstate: 'o', confirm: 'c', cancel: 'x', expire: 'e' };
-const FOLLOWS = { reserve: '-', reinstate: 'x', confirm: 'o', cancel: 'o', expire: 'o' };
+const FOLLOWS = { reserve: '-', reinstate: 'xe', confirm: 'o', cancel: 'o', expire: 'o' };
 
 /* Never oversold: in the order of the log nothing is taken that is not there. */
 function checkSums(rows) {
@@ -374,7 +378,7 @@ function readLines(rows) {
       continue;
     const key = `${reservation} ${of}`;
     const line = lines.get(key) ?? { letter: '-', quantity };
-    if (line.letter !== FOLLOWS[change] || line.quantity !== quantity)
+    if (!FOLLOWS[change].includes(line.letter) || line.quantity !== quantity)
       report(`${key}: ${change} of ${quantity} after ${line.letter} of ${line.quantity}`);
     if (reservations.get(reservation)?.lines[of] !== quantity)
       report(`${key}: ${change} of ${quantity} that nobody has asked for`);
