@@ -115,7 +115,8 @@ sub check_database
 	return;
 }
 
-# Runs a program with the name of the driver and perhaps more.
+# try_driver(NAME, COMMAND): runs the program in a database of its own, and looks
+# at what it has printed and at what it has left there.
 sub try_driver
 {
 	my ($name, @command) = @_;
