@@ -73,8 +73,8 @@ AS $$
 	UNION ALL
 	SELECT 'worker errors', 'warning',
 		format('%s: %s, the last %s ago: %s', w.kind, w.errors,
-			date_trunc('second', clock_timestamp() - w.last_error_at), w.last_error),
-		'the log of the server has more'
+			date_trunc('second', clock_timestamp() - w.last_error_at), left(w.last_error, 60)),
+		'see the log of the server'
 	FROM worker w WHERE w.last_error_at > clock_timestamp() - interval '10 min'
 	UNION ALL
 	SELECT 'worker errors', 'ok', 'none in the last 10 min', NULL
@@ -114,9 +114,9 @@ AS $$
 	SELECT 'tables',
 		CASE WHEN kept.tables IS NULL THEN 'ok' ELSE 'warning' END,
 		CASE WHEN kept.tables IS NULL THEN 'none waits for an old snapshot'
-			ELSE format('%s cannot be emptied since %s', kept.tables, kept.since) END,
+			ELSE format('%s cannot be emptied for %s', kept.tables, kept.since) END,
 		CASE WHEN kept.tables IS NOT NULL
-			THEN 'an old snapshot: see pg_stat_activity, pg_prepared_xacts, pg_replication_slots' END
+			THEN 'end the old snapshot: pg_stat_activity, pg_prepared_xacts or a slot' END
 	FROM kept
 	UNION ALL
 	SELECT 'triggers',
@@ -147,9 +147,9 @@ AS $$
 		UNION ALL
 		SELECT format('idempotency.databases names %s, which is not there',
 			string_agg(quote_ident(d.name), ', ' ORDER BY d.name)), 'correct it and reload'
-		FROM unnest(string_to_array(replace(current_setting('idempotency.databases'), '"', ''), ',')) n,
-			LATERAL (SELECT trim(n) AS name) d
-		WHERE d.name <> '' AND NOT EXISTS (SELECT FROM pg_database p WHERE p.datname = d.name)
+		FROM regexp_matches(current_setting('idempotency.databases'), '"((?:[^"]|"")*)"|([^",[:space:]]+)', 'g') n,
+			LATERAL (SELECT coalesce(replace(n[1], '""', '"'), lower(n[2])) AS name) d
+		WHERE NOT EXISTS (SELECT FROM pg_database p WHERE p.datname = d.name)
 		HAVING count(*) > 0
 	)
 	SELECT 'settings', 'warning', f.detail, f.hint FROM finding f

@@ -12,14 +12,15 @@ AS $$
 		SELECT s.name, 1,
 			CASE WHEN s.state IN ('held', 'stuck') THEN 'error' ELSE 'warning' END,
 			CASE s.state
-				WHEN 'failing' THEN format('failing since %s, next attempt %s: %s',
-					date_trunc('second', s.failing_since), coalesce(date_trunc('second', s.next_attempt_at)::text, 'soon'),
-					coalesce(s.last_status::text, s.last_error))
-				ELSE s.state || coalesce(': ' || s.reason, '') END,
+				WHEN 'failing' THEN format('failing for %s, next attempt %s: %s',
+					date_trunc('second', clock_timestamp() - s.failing_since),
+					coalesce('in ' || date_trunc('second', nullif(greatest(s.next_attempt_at - clock_timestamp(), '0'), '0')), 'now'),
+					coalesce(s.last_status::text, left(s.last_error, 40)))
+				ELSE s.state || coalesce(': ' || left(s.reason, 60), '') END,
 			CASE s.state
 				WHEN 'failing' THEN format('once it works: SELECT outbox_retry(%L)', s.name)
 				WHEN 'held' THEN 'see outbox_adopt()'
-				WHEN 'stuck' THEN format('remove the cause, then: SELECT outbox_resume(%L)', s.name)
+				WHEN 'stuck' THEN format('remove the cause; SELECT outbox_resume(%L)', s.name)
 				ELSE format('SELECT outbox_resume(%L)', s.name) END
 		FROM subscription s WHERE s.state <> 'active'
 		UNION ALL
