@@ -28,7 +28,7 @@ UPDATE outbox_lane SET lost = 7 WHERE subscription = (SELECT id FROM outbox_subs
 SELECT results_eq($$ SELECT * FROM says('subscription paused') $$, $$ VALUES ('warning', 'paused: for repair', 'SELECT outbox_resume(''paused'')') $$, 'one is paused');
 SELECT results_eq($$ SELECT * FROM says('subscription gone') $$,
 	$$ VALUES ('warning', 'disabled: the endpoint answered 410 Gone', 'SELECT outbox_resume(''gone'')') $$, 'one is disabled');
-SELECT results_eq($$ SELECT state, detail ~ '^failing since .*, next attempt .*: 503$', hint FROM says('subscription failing') $$,
+SELECT results_eq($$ SELECT state, detail ~ '^failing for .*, next attempt .*: 503$', hint FROM says('subscription failing') $$,
 	$$ VALUES ('warning', true, 'once it works: SELECT outbox_retry(''failing'')') $$, 'one fails');
 SELECT results_eq($$ SELECT state, hint FROM says('subscription dead') $$, $$ VALUES ('warning', 'see outbox_dead; SELECT outbox_redrive(''dead'')') $$,
 	'one has dead letters');
