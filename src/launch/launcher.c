@@ -2,10 +2,11 @@
  * launcher.c
  *		The one worker of the cluster that starts all others.
  *
- * It reads pg_database, sends a discovery worker into each database that it does not know
- * yet, and keeps a sweeper and a relay running wherever the extension is.  It
- * is woken by CREATE and DROP EXTENSION (ddl_hooks.c), by the end of a worker and
- * by reload, and looks at everything once a minute in case a wake was lost.
+ * It reads pg_database, sends a discovery worker into each database that it
+ * does not know yet, and keeps a sweeper and a relay running wherever the
+ * extension is.  It is woken by CREATE and DROP EXTENSION (ddl_hooks.c), by the
+ * end of a worker and by reload, and looks at everything once a minute in case
+ * a wake was lost.
  *
  * It is connected to no database, so that it is in nobody's way.  A worker
  * that ends is started again after a pause, which doubles while it does not
@@ -212,8 +213,8 @@ launcher_waits_for_lock(pid_t pid)
 }
 
 /*
- * A discovery worker gets stuck if somebody has locked the database.  The others cannot
- * wait for that.  One that is only slow, on a machine that is busy, must get
+ * A discovery worker gets stuck if somebody has locked the database.  The others
+ * cannot wait for that.  One that is only slow, on a machine that is busy, must get
  * its time: tried again, it would be as slow.
  */
 static void

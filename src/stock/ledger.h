@@ -48,7 +48,7 @@ typedef struct LedgerLine
 typedef struct LedgerLines
 {
 	int			count;
-	LedgerLine   *line;			/* in the order of their numbers */
+	LedgerLine *line;			/* in the order of their numbers */
 	int			order;			/* how many the reservation had; 0: not known */
 	int64		reopened;		/* id of the last row that opened a line again; 0: none */
 } LedgerLines;

@@ -4,7 +4,7 @@
  *
  * Two stock transactions reserve, add, settle lapsed reservations, set a
  * savepoint and roll back to it, fail while loading, commit and abort.  Beside
- * them are a foreign writer of the log, a compaction, an eviction and a crash
+ * them are external DML on the log, a compaction, an eviction and a crash
  * of the server.
  *
  * Checked: what is committed never falls below zero, and a counter that nobody

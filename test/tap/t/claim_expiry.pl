@@ -80,6 +80,14 @@ $session->query_safe('COMMIT');
 wait_until($node, q(SELECT count(*) FILTER (WHERE state = 'empty') = 2 FROM idem_ring), 'it is when the transaction has ended');
 $session->quit;
 
+# --- nor does a lock of the ring stop the sweeper
+
+my $locker = session($node);
+$locker->query_safe('BEGIN; LOCK TABLE idem_ring IN ACCESS EXCLUSIVE MODE');
+is(sql('SELECT idem_truncate()'), 'f', 'a step gives up where the ring is locked, and is no error');
+$locker->query_safe('ROLLBACK');
+$locker->quit;
+
 # --- keys come and go, one in ten of them for longer
 
 sql(<<'SQL');
