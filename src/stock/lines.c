@@ -204,6 +204,7 @@ lines_json_line(const JsonbValue *sku, JsonbValue *quantity)
 {
 	StockLine	line = {.sku = lines_json_sku(sku)};
 
+	Assert(quantity != NULL);
 	line.quantity = lines_json_quantity(line.sku, quantity);
 	lines_check_quantity(line.sku, false, line.quantity);
 	return line;
