@@ -1,6 +1,7 @@
 # Every driver that we know of calls the functions by plain positional
 # parameters, without casts where its section of docs/drivers.md does not ask
-# for one, and the example there does what the page says.  If this fails, an
+# for one, and the example there does what the page says.  README's first block
+# can be pasted into an empty database through each of them.  If this fails, an
 # application that is written so does not run.
 #
 # All drivers print the same lines.
@@ -128,6 +129,26 @@ sub try_driver
 	return;
 }
 
+# README's first statements, one a line.
+my $pasted = "$dir/readme.sql";
+my ($first_block) = Page->load('../README.md')->blocks('sql');
+append_to_file($pasted, join('', map { s/; *--.*/;/r . "\n" } grep { $_ ne '' } split /\n/, $first_block));
+
+# Runs them in an empty database, as a new user would who owns it.
+sub try_readme
+{
+	my ($name, @command) = @_;
+	my $db = "readme_$name";
+
+	sql("CREATE DATABASE $db");
+	is(output_of({ as_shop($node, $db), PGUSER => sql('SELECT current_user') }, RUN_S, @command, $pasted),
+		"executed\n", "$name: README's first statements");
+	is(sql("SELECT available, reserved, sku, quantity, topic, (SELECT outcome FROM idem_claim('request-4711'))"
+			  . " FROM stock_levels JOIN orders USING (sku) JOIN outbox_log ON key = id", $db),
+		'98|2|hat|2|order.placed|completed', "$name: all of them were committed");
+	return;
+}
+
 $page->check_links;
 
 # --- Node
@@ -135,6 +156,7 @@ $page->check_links;
 my @node = ('node', "$programs/node.js");
 try_driver('pg', @node, 'pg', save_example('node-postgres', 'pg.js'));
 try_driver('postgres', @node, 'postgres', save_example('postgres.js', 'postgres.js'));
+try_readme($_, @node, $_) for qw(pg postgres);
 
 # --- Python, as Debian packages it: there may be another one in the path
 
@@ -143,6 +165,7 @@ try_driver('psycopg', @python, 'psycopg', save_example('psycopg 3', 'example_psy
 try_driver('psycopg2', @python, 'psycopg2', save_example('psycopg2', 'example_psycopg2.py'));
 try_driver('sqlalchemy', @python, 'sqlalchemy', save_example('SQLAlchemy', 'example_sqlalchemy.py'));
 try_driver('asyncpg', @python, 'asyncpg', save_example('asyncpg', 'example_asyncpg.py'));
+try_readme($_, @python, $_) for qw(psycopg psycopg2 sqlalchemy asyncpg);
 
 # --- Java, with casts and without
 
@@ -151,6 +174,7 @@ output_of({}, BUILD_S, 'javac', '-encoding', 'UTF-8', '-d', $dir, "$programs/Jdb
 my @java = ('java', '-cp', "$dir:/usr/share/java/postgresql.jar", 'Jdbc');
 try_driver('jdbc', @java, 'jdbc');
 try_driver('jdbc_unspecified', @java, 'unspecified');
+try_readme('jdbc', @java, 'jdbc');
 
 # --- Go, with what Debian packages: nothing is fetched; one directory is a program
 
@@ -160,10 +184,13 @@ append_to_file("$dir/libpq.go", slurp_file("$programs/libpq.go"));
 output_of({ GO111MODULE => 'off', GOFLAGS => '', GOPATH => '/usr/share/gocode', GOCACHE => "$dir/cache" },
 	BUILD_S, 'go', 'build', '-o', "$dir/libpq", "$dir/libpq.go", $go);
 try_driver('libpq', "$dir/libpq");
+try_readme('libpq', "$dir/libpq");
 
 # --- Ruby and Perl
 
 try_driver('ruby', '/usr/bin/ruby', "$programs/ruby.rb", 'ruby', save_example('Ruby', 'checkout.rb'));
 try_driver('dbd_pg', 'perl', "$programs/dbd_pg.pl", 'dbd_pg', save_example('Perl', 'checkout.pl', '', "\n1;\n"));
+try_readme('ruby', '/usr/bin/ruby', "$programs/ruby.rb", 'ruby');
+try_readme('dbd_pg', 'perl', "$programs/dbd_pg.pl", 'dbd_pg');
 
 done_testing();

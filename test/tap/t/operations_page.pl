@@ -95,6 +95,6 @@ my @tests = $security =~ m{`((?:tap/t|pgtap|isolation/specs)/\w+\.\w+)`}g;
 cmp_ok(scalar(@tests), '>', 10, 'SECURITY.md names tests');
 is(join(' ', grep { !-f "$FindBin::RealBin/../../$_" } @tests), '', 'which are all there');
 
-Page->load($_)->check_links for qw(operations.md ../SECURITY.md ../README.md);
+Page->load($_)->check_links for qw(operations.md ../SECURITY.md);
 
 done_testing();

@@ -5,17 +5,21 @@
  *		docs/drivers.md into the class Checkout.
  *
  * Argument: "jdbc", or "unspecified" for a connection with
- * stringtype=unspecified and queries without casts.
+ * stringtype=unspecified and queries without casts; and maybe a file with SQL, a
+ * statement a line, which is executed instead.
  */
 
 import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
 import java.sql.Array;
 import java.sql.Connection;
 import java.sql.DriverManager;
 import java.sql.PreparedStatement;
 import java.sql.ResultSet;
 import java.sql.SQLException;
+import java.sql.Statement;
 import java.time.OffsetDateTime;
 import java.util.ArrayList;
 import java.util.List;
@@ -158,8 +162,21 @@ class Jdbc {
         out.println("checkout of too much: " + checkout("order-2", "{\"cup\": 20}"));
     }
 
+    private void executeAll(String file) throws Exception {
+        for (String sql : Files.readAllLines(Path.of(file))) {
+            try (Statement statement = db.createStatement()) {
+                statement.execute(sql);
+            }
+        }
+        out.println("executed");
+    }
+
     public static void main(String[] arguments) throws Exception {
         Jdbc jdbc = new Jdbc(arguments[0]);
+        if (arguments.length > 1) {
+            jdbc.executeAll(arguments[1]);
+            return;
+        }
         jdbc.claims();
         jdbc.events();
         jdbc.reservations();

@@ -2,7 +2,8 @@
 #		Calls the functions as an application does by DBI and DBD::Pg, and prints a
 #		line for each step.  t/drivers.pl says what they have to be.
 #
-# Arguments: the driver's name, and a file with the example of docs/drivers.md.
+# Arguments: the driver's name, and a file with the example of docs/drivers.md; or
+# a file with SQL, a statement a line, which is executed instead.
 
 use strict;
 use warnings FATAL => 'all';
@@ -118,6 +119,21 @@ sub example
 	return;
 }
 
+sub execute_all
+{
+	my ($file) = @_;
+	open my $statements, '<:encoding(UTF-8)', $file or die "$file: $!";
+	$dbh->do($_) while <$statements>;
+	close $statements;
+	print "executed\n";
+	return;
+}
+
+if ($ARGV[1] =~ /\.sql$/)
+{
+	execute_all($ARGV[1]);
+	exit;
+}
 require $ARGV[1];
 claims();
 events();

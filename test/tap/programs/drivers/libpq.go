@@ -3,6 +3,8 @@
  *		Calls the functions as an application does by lib/pq, and prints a line for
  *		each step.  t/drivers.pl says what they have to be, and puts the example of
  *		docs/drivers.md beside this file.
+ *
+ * Argument: none, or a file with SQL, a statement a line, which is executed instead.
  */
 package main
 
@@ -12,6 +14,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"time"
 
@@ -162,9 +165,25 @@ func example(db *sql.DB) {
 	fmt.Println("checkout of too much:", outcomeOf(db, "order-2", `{"cup": 20}`))
 }
 
+// BEGIN and what follows it have to go over one connection.
+func executeAll(db *sql.DB, file string) {
+	statements, err := os.ReadFile(file)
+	check(err)
+	db.SetMaxOpenConns(1)
+	for _, statement := range strings.Split(strings.TrimSpace(string(statements)), "\n") {
+		_, err := db.Exec(statement)
+		check(err)
+	}
+	fmt.Println("executed")
+}
+
 func main() {
 	db, err := sql.Open("postgres", "sslmode=disable")
 	check(err)
+	if len(os.Args) > 1 {
+		executeAll(db, os.Args[1])
+		return
+	}
 	claims(db)
 	events(db)
 	reservations(db)

@@ -3,7 +3,8 @@
  *		Calls the functions as an application does by node-postgres or postgres.js,
  *		and prints a line for each step.  t/drivers.pl says what they have to be.
  *
- * Arguments: the driver, and a file with the example of docs/drivers.md.
+ * Arguments: the driver, and a file with the example of docs/drivers.md; or a
+ * file with SQL, a statement a line, which is executed instead.
  */
 'use strict';
 
@@ -35,7 +36,7 @@ const drivers = {
   },
 
   async postgres() {
-    const sql = require('postgres')();
+    const sql = require('postgres')({ max: 1, onnotice: () => {} });
     const rowsOf = (connection) => (text, ...values) => connection.unsafe(text, values);
     return {
       rows: rowsOf(sql),
@@ -115,9 +116,21 @@ async function example({ connection }, file) {
   console.log(`checkout of too much: ${await outcome('order-2', { cup: 20 })}`);
 }
 
+async function executeAll({ rows }, file) {
+  for (const statement of fs.readFileSync(file, 'utf8').trim().split('\n')) {
+    await rows(statement);
+  }
+  console.log('executed');
+}
+
 async function main([name, file]) {
   const driver = await drivers[name]();
 
+  if (file.endsWith('.sql')) {
+    await executeAll(driver, file);
+    await driver.end();
+    return;
+  }
   await claims(driver);
   await events(driver);
   await reservations(driver);

@@ -1,7 +1,8 @@
 """Calls the functions as an application does by a driver of Python, and prints a
 line for each step.  t/drivers.pl says what they have to be.
 
-Arguments: the driver, and a file with the example of docs/drivers.md.
+Arguments: the driver, and a file with the example of docs/drivers.md; or a file
+with SQL, a statement a line, which is executed instead.
 """
 
 import asyncio
@@ -17,7 +18,8 @@ LATER = datetime.datetime(2040, 1, 2, 3, 4, 5, tzinfo=datetime.timezone.utc)
 
 
 # A driver has rows(), from plain positional parameters to a list of tuples, where
-# each parameter is written as a question mark; transaction(); and what its values
+# each parameter is written as a question mark; execute(), of a statement that
+# stands for itself, be it BEGIN; transaction(); and what its values
 # are: interval() of seconds, to_json() and from_json(), sqlstate() of an error.
 
 
@@ -35,6 +37,9 @@ class Psycopg:
 
     def rows(self, sql, *values):
         return self.connection.execute(sql.replace("?", "%s"), values).fetchall()
+
+    def execute(self, sql):
+        self.connection.cursor().execute(sql)
 
     def from_json(self, value):
         return value
@@ -98,6 +103,11 @@ class SQLAlchemy(Psycopg):
         with self.connection.begin() as connection:
             return connection.execute(self.text(sql), named).all()
 
+    def execute(self, sql):
+        if self.open is None:
+            self.open = self.connection.connect().execution_options(isolation_level="AUTOCOMMIT")
+        self.open.exec_driver_sql(sql)
+
     def sqlstate(self, error):
         return error.orig.pgcode
 
@@ -133,6 +143,9 @@ class Asyncpg:
         for number in range(len(values)):
             sql = sql.replace("?", f"${number + 1}", 1)
         return [tuple(row) for row in self.wait(self.connection.fetch(sql, *values))]
+
+    def execute(self, sql):
+        self.wait(self.connection.execute(sql))
 
     def sqlstate(self, error):
         return error.sqlstate
@@ -216,12 +229,22 @@ def example(db, file):
     print(f"checkout of too much: {outcome('order-2', {'cup': 20})}")
 
 
+def execute_all(db, file):
+    with open(file, encoding="utf-8") as statements:
+        for statement in statements:
+            db.execute(statement)
+    print("executed")
+
+
 DRIVERS = {"psycopg": Psycopg, "psycopg2": Psycopg2, "sqlalchemy": SQLAlchemy, "asyncpg": Asyncpg}
 
 
 def main(name, file):
     sys.stdout.reconfigure(encoding="utf-8")
     db = DRIVERS[name]()
+    if file.endswith(".sql"):
+        execute_all(db, file)
+        return
     claims(db)
     events(db)
     reservations(db)

@@ -2,7 +2,8 @@
 #		Calls the functions as an application does by the gem pg, and prints a line
 #		for each step.  t/drivers.pl says what they have to be.
 #
-# Arguments: the driver's name, and a file with the example of docs/drivers.md.
+# Arguments: the driver's name, and a file with the example of docs/drivers.md; or
+# a file with SQL, a statement a line, which is executed instead.
 
 require 'json'
 require 'pg'
@@ -96,6 +97,11 @@ def example
 end
 
 $connection = PG.connect
+if ARGV[1].end_with?('.sql')
+  File.foreach(ARGV[1]) { |statement| rows(statement) }
+  puts 'executed'
+  exit
+end
 load ARGV[1]
 claims
 events
