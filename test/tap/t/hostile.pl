@@ -69,7 +69,7 @@ sub exercise
 
 	sql(qq(
 		SELECT idem_claim('$key'::text, ''::text, NULL::interval, NULL::text, '1 us'::interval, true);
-		SELECT stock_receive('hat'::text, 10::bigint, NULL::text);
+		SELECT stock_receive('hat'::text, 10::bigint, NULL::text, NULL::text);
 		SELECT stock_reserve('hat'::text, 10::bigint, '$key'::text, '1 us'::interval, 'me'::text)), $db);
 	my $position = sql('SELECT ' . sprintf($enqueue, "'fail'", 1, 'NULL') . ' UNION ALL SELECT ' . sprintf($enqueue, "'$name'", 1, "'k'")
 		  . ' ORDER BY 1 DESC LIMIT 1', $db);
@@ -162,9 +162,12 @@ cmp_ok(sql(q(
 terminate_worker($node, $_, 'tried') for qw(relay sweeper);
 ok(exercise('tried', 'tried'), 'the workers go on as before');
 sql(q(
-	SELECT stock_level('hat'::text), stock_verify('hat'::text);
+	SELECT stock_level('hat'::text), stock_verify('hat'::text), stock_receive('cap'::text, 10::bigint, NULL::text, NULL::text);
+	SELECT stock_reserve_many('{"cap": 2}'::jsonb, 'many'::text, '1 h'::interval, 'me'::text),
+		stock_reservation_status('many'::text), stock_transfer('cap'::text, 'hood'::text, 1::bigint, NULL::text, NULL::text);
 	SELECT outbox_alter('tried'::text, NULL::text, NULL::text[], NULL::jsonb, NULL::text, 8, NULL::interval, NULL::interval[]);
 	SELECT outbox_pause('tried'::text, 'why'::text), outbox_resume('tried'::text), outbox_redrive('tried'::text, NULL::bigint[]),
+		outbox_retry('tried'::text, NULL::bigint[]), outbox_event_id(1::bigint), idempotency_status(),
 		outbox_discard('tried'::text, NULL::bigint[]), outbox_replay('tried'::text, 1::bigint, NULL::timestamptz),
 		outbox_rotate_secret('tried'::text, '1 h'::interval, NULL::text), outbox_adopt(true);
 	SELECT outbox_subscribe('new'::text, 'http://127.0.0.1:1/'::text, '{none}'::text[], NULL::text, NULL::jsonb, 'standard'::text, true,
