@@ -32,7 +32,7 @@ use constant CONTEXT_GROWTH_MAX => 24 * 1024;
 # libcurl does not use the server's contexts; of its memory only pages are seen.
 use constant RELAY_GROWTH_KB_MAX => 512;
 
-use constant INTERVALS => 3;
+use constant INTERVALS => 5;
 
 my $receiver = Receiver->start;
 my $node = start_server('memory', conf => <<'EOF');
