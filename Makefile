@@ -9,6 +9,7 @@
 #   make soak               the crash test for SOAK_SECONDS (600), likewise
 #   make coverage           those that run the server, and a table of the lines and
 #                           branches of src/ that they reach; fails below 90 % of lines
+#   make indent             formats the C sources; needs pg_bsd_indent
 #   make demo               the demonstration, likewise
 #   make bench              the measurements, against their peers, likewise
 #
@@ -116,6 +117,10 @@ include $(PGXS)
 
 # Tests name internal objects without their schema; see test/postgresql.conf.
 installcheck: export PGOPTIONS += -c search_path="$$user",public,idempotency_internal
+
+.PHONY: indent
+indent: $(shlib)
+	$(srcdir)/test/lib/indent $< $(OBJS:%.o=$(srcdir)/%.c) $(OUR_HEADERS)
 
 vpath %.c $(srcdir)
 vpath %.control $(srcdir)

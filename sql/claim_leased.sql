@@ -27,7 +27,8 @@ FROM idem_claim('l2', lease => '1 h') \gset second_
 SELECT idem_complete('l2', :l2, '"late"');
 SELECT idem_fail('l2', :l2, '"late"');
 SELECT idem_renew('l2', :l2);
-SELECT state, token = :second_l2b AS owner, attempt, response FROM idem_key WHERE key = 'l2';
+SELECT state, token = :second_l2b AS owner, attempt, response FROM idem_key
+WHERE key = 'l2';
 SELECT idem_complete('l2', :second_l2b, '"on time"');
 SELECT outcome, attempt, response FROM idem_claim('l2');
 
@@ -46,7 +47,8 @@ SELECT outcome FROM idem_claim('l4', request => 'a');
 -- A failure that may be retried frees the key; a final one is replayed.
 SELECT token AS l5 FROM idem_claim('l5', lease => '1 h', request => 'a') \gset
 SELECT idem_fail('l5', :l5, '{"code": 503}');
-SELECT outcome, attempt, token AS l5b FROM idem_claim('l5', lease => '1 h', request => 'b') \gset again_
+SELECT outcome, attempt, token AS l5b
+FROM idem_claim('l5', lease => '1 h', request => 'b') \gset again_
 \echo :again_outcome :again_attempt
 SELECT idem_fail('l5', :again_l5b, '{"code": 402}', retry => false);
 SELECT outcome, attempt, response FROM idem_claim('l5');
@@ -72,18 +74,22 @@ SELECT outcome FROM idem_claim('l9', lease => '1 h', request => 'a');
 -- A key is remembered for the ttl it was claimed with, unless told otherwise.
 SELECT token AS l10 FROM idem_claim('l10', lease => '1 h', ttl => '7 days') \gset
 SELECT idem_complete('l10', :l10);
-SELECT round(extract(epoch FROM expires_at - now()) / 3600) AS hours FROM idem_key WHERE key = 'l10';
+SELECT round(extract(epoch FROM expires_at - now()) / 3600) AS hours
+FROM idem_key WHERE key = 'l10';
 BEGIN;
 SELECT token AS l11 FROM idem_claim('l11', ttl => '7 days') \gset
 SELECT idem_fail('l11', :l11, retry => false);
 COMMIT;
-SELECT round(extract(epoch FROM expires_at - now()) / 3600) AS hours FROM idem_key WHERE key = 'l11';
+SELECT round(extract(epoch FROM expires_at - now()) / 3600) AS hours
+FROM idem_key WHERE key = 'l11';
 BEGIN;
 SELECT token AS l12 FROM idem_claim('l12', ttl => '7 days') \gset
 SELECT idem_complete('l12', :l12, ttl => '1 h');
 COMMIT;
-SELECT round(extract(epoch FROM expires_at - now()) / 3600) AS hours FROM idem_key WHERE key = 'l12';
+SELECT round(extract(epoch FROM expires_at - now()) / 3600) AS hours
+FROM idem_key WHERE key = 'l12';
 
 -- In one transaction, in one statement.
-SELECT outcome FROM idem_claim('l8', lease => '1 h') c, idem_complete('l8', c.token, '8');
+SELECT outcome
+FROM idem_claim('l8', lease => '1 h') c, idem_complete('l8', c.token, '8');
 SELECT outcome, response FROM idem_claim('l8');

@@ -5,7 +5,8 @@ CREATE EXTENSION IF NOT EXISTS idempotency;
 
 -- Claimed byte by byte in the order of the index, so that batches cannot
 -- deadlock: the tokens tell.
-SELECT key, outcome, attempt, rank() OVER (ORDER BY token) AS claimed_as, response, retry_after
+SELECT key, outcome, attempt, rank() OVER (ORDER BY token) AS claimed_as,
+	response, retry_after
 FROM idem_claim_many('{m-b,m-ä,m-a,m-B,m-ab}') WITH ORDINALITY ORDER BY ordinality;
 SELECT key, outcome, token IS NOT NULL AS token, attempt
 FROM idem_claim_many('{m-b,m-new,m-ä}') WITH ORDINALITY ORDER BY ordinality;
@@ -13,19 +14,24 @@ FROM idem_claim_many('{m-b,m-new,m-ä}') WITH ORDINALITY ORDER BY ordinality;
 -- A duplicate within the batch is answered as a second call would be.
 SELECT key, outcome, token IS NOT NULL AS token, attempt
 FROM idem_claim_many('{m-d2,m-d1,m-d2,m-d2}') WITH ORDINALITY ORDER BY ordinality;
-SELECT key, outcome, token IS NOT NULL AS token, attempt, retry_after IS NOT NULL AS retry_after
+SELECT key, outcome, token IS NOT NULL AS token, attempt,
+	retry_after IS NOT NULL AS retry_after
 FROM idem_claim_many('{m-d4,m-d3,m-d4,m-d4}', lease => '1 h') WITH ORDINALITY ORDER BY ordinality;
-SELECT key, outcome FROM idem_claim_many('{m-d3,m-d5}', 'elsewhere') WITH ORDINALITY ORDER BY ordinality;
+SELECT key, outcome FROM idem_claim_many('{m-d3,m-d5}', 'elsewhere')
+WITH ORDINALITY ORDER BY ordinality;
 
 -- Whatever state a key is in.
 SELECT idem_complete('m-s1', token, '{"done": 1}') FROM idem_claim('m-s1', lease => '1 h');
-SELECT idem_complete('m-s2', token, to_jsonb(repeat('long ', 100000))) FROM idem_claim('m-s2', lease => '1 h', request => 'r');
-SELECT idem_fail('m-s3', token, '"declined"', retry => false) FROM idem_claim('m-s3', lease => '1 h');
+SELECT idem_complete('m-s2', token, to_jsonb(repeat('long ', 100000)))
+FROM idem_claim('m-s2', lease => '1 h', request => 'r');
+SELECT idem_fail('m-s3', token, '"declined"', retry => false)
+FROM idem_claim('m-s3', lease => '1 h');
 SELECT idem_fail('m-s4', token, '"busy"') FROM idem_claim('m-s4', lease => '1 h');
 SELECT outcome FROM idem_claim('m-s5', lease => '1 h');
 SELECT outcome FROM idem_claim('m-s6', lease => '1 us');
 SELECT outcome FROM idem_claim('m-s7', ttl => '1 us');
-SELECT key, outcome, token IS NOT NULL AS token, attempt, left(response::text, 12) AS response,
+SELECT key, outcome, token IS NOT NULL AS token, attempt,
+	left(response::text, 12) AS response,
 	length(response::text) AS length, retry_after > '59 min' AS retry_after
 FROM idem_claim_many('{m-s7,m-s6,m-s5,m-s4,m-s3,m-s2,m-s1,m-s8}', lease => '1 min') WITH ORDINALITY
 ORDER BY ordinality;
@@ -39,19 +45,28 @@ FROM idem_key WHERE key LIKE 'm-t_' ORDER BY key;
 -- Thousands in one call, all of them, be only the first few asked for.
 SELECT count(*), count(*) FILTER (WHERE outcome = 'claimed') AS claimed,
 	bool_and(key = 'm-n' || md5(ordinality::text)) AS in_order
-FROM idem_claim_many(ARRAY(SELECT 'm-n' || md5(i::text) FROM generate_series(1, 5000) i)) WITH ORDINALITY;
+FROM idem_claim_many(
+	ARRAY(SELECT 'm-n' || md5(i::text) FROM generate_series(1, 5000) i))
+WITH ORDINALITY;
 SELECT outcome, count(*)
-FROM idem_claim_many(ARRAY(SELECT 'm-n' || md5(i::text) FROM generate_series(4991, 5010) i)) GROUP BY 1 ORDER BY 1;
-SELECT outcome, count(*) FROM idem_claim_many(array_fill('m-same'::text, ARRAY[100000])) GROUP BY 1 ORDER BY 1;
+FROM idem_claim_many(
+	ARRAY(SELECT 'm-n' || md5(i::text) FROM generate_series(4991, 5010) i))
+GROUP BY 1 ORDER BY 1;
+SELECT outcome, count(*)
+FROM idem_claim_many(array_fill('m-same'::text, ARRAY[100000]))
+GROUP BY 1 ORDER BY 1;
 SELECT outcome FROM idem_claim_many('{m-l1,m-l2,m-l3}') LIMIT 1;
 SELECT outcome FROM idem_claim('m-l3');
 
 -- A saved answer is in memory once, however often its key is in the batch.
 CREATE FUNCTION peak_kb() RETURNS integer LANGUAGE sql AS
-	$$ SELECT substring(pg_read_file('/proc/self/status', 0, 10000, true) FROM 'VmHWM:\s+(\d+) kB')::integer $$;
-SELECT idem_complete('m-big', token, to_jsonb(repeat('x', 6000))) FROM idem_claim('m-big', lease => '1 h');
+	$$ SELECT substring(pg_read_file('/proc/self/status', 0, 10000, true)
+		FROM 'VmHWM:\s+(\d+) kB')::integer $$;
+SELECT idem_complete('m-big', token, to_jsonb(repeat('x', 6000)))
+FROM idem_claim('m-big', lease => '1 h');
 SELECT peak_kb() AS before \gset
-SELECT outcome, count(*), sum(length(response::text)) FROM idem_claim_many(array_fill('m-big'::text, ARRAY[20000])) GROUP BY 1;
+SELECT outcome, count(*), sum(length(response::text))
+FROM idem_claim_many(array_fill('m-big'::text, ARRAY[20000])) GROUP BY 1;
 SELECT (peak_kb() - :before < 40000) IS NOT FALSE AS small;
 DROP FUNCTION peak_kb;
 
@@ -96,5 +111,6 @@ EXCEPTION WHEN division_by_zero THEN
 END
 $$;
 SELECT count(*) FROM idem_key WHERE key LIKE 'm-e%';
-SELECT count(*) FROM idem_claim_many(ARRAY[repeat('z', 255), 'm-e1', 'm-e2'], repeat('z', 255))
+SELECT count(*)
+FROM idem_claim_many(ARRAY[repeat('z', 255), 'm-e1', 'm-e2'], repeat('z', 255))
 WHERE outcome = 'claimed';

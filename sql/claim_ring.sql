@@ -1,14 +1,18 @@
 -- Keys live in a ring of segments.  A key is found in whichever it is, and
 -- one that is free for the taking moves to the current one.  If this fails, a
--- key has two owners, or is forgotten.  (Two sessions: see the isolation tests.)
+-- key has two owners, or is forgotten.  (Two sessions: see the isolation
+-- tests.)
 \getenv dir PG_ABS_SRCDIR
 \set db regress_claim_ring
 \i :dir/sql/include/ring.sql
 
 :ring
-SELECT idem_complete('done', token, '{"n": 1}') FROM idem_claim('done', request => 'r', lease => '1 h');
-SELECT idem_complete('big', token, big('a'), 'scope') FROM idem_claim('big', 'scope', lease => '1 h');
-SELECT idem_fail('final', token, '"no"', retry => false) FROM idem_claim('final', lease => '1 h');
+SELECT idem_complete('done', token, '{"n": 1}')
+FROM idem_claim('done', request => 'r', lease => '1 h');
+SELECT idem_complete('big', token, big('a'), 'scope')
+FROM idem_claim('big', 'scope', lease => '1 h');
+SELECT idem_fail('final', token, '"no"', retry => false)
+FROM idem_claim('final', lease => '1 h');
 SELECT idem_fail('retry', token) FROM idem_claim('retry', lease => '1 h');
 SELECT outcome FROM idem_claim('running', lease => '1 h');
 SELECT token AS lapsed FROM idem_claim('lapsed', lease => '1 us') \gset
@@ -21,10 +25,12 @@ SELECT outcome, attempt, response FROM idem_claim('done', request => 'r');
 SELECT outcome FROM idem_claim('done', request => 'other');
 SELECT outcome, response = big('a') AS response FROM idem_claim('big', 'scope');
 SELECT outcome, response FROM idem_claim('final');
-SELECT outcome, retry_after > '59 min' AS retry_after FROM idem_claim('running', lease => '1 h');
+SELECT outcome, retry_after > '59 min' AS retry_after
+FROM idem_claim('running', lease => '1 h');
 SELECT key, outcome FROM idem_claim_many('{running,new,done}') WITH ORDINALITY ORDER BY ordinality;
 -- ...and what is free there is claimed into the current one.
-SELECT outcome, attempt, token > :lapsed AS larger FROM idem_claim('lapsed', lease => '1 h');
+SELECT outcome, attempt, token > :lapsed AS larger
+FROM idem_claim('lapsed', lease => '1 h');
 SELECT outcome, attempt FROM idem_claim('retry');
 SELECT outcome, attempt FROM idem_claim('gone', request => 'other');
 SELECT outcome FROM idem_claim('big');

@@ -11,7 +11,8 @@ SELECT until('idem_switch()');
 SELECT outcome FROM idem_claim('new');
 SELECT outcome FROM idem_claim('new-gone', ttl => '1 us');
 INSERT INTO idem_key_0 VALUES (1, now() + '1 h', 1, 'c', '', 'h0', NULL, NULL, '0');
-INSERT INTO idem_key_1 VALUES (2, now() + '1 h', 1, 'c', '', 'h1', NULL, NULL, big('h'));
+INSERT INTO idem_key_1
+VALUES (2, now() + '1 h', 1, 'c', '', 'h1', NULL, NULL, big('h'));
 COPY idem_key_2 FROM STDIN;
 3	2999-01-01	3	p		h2	2998-01-01	\N	\N
 4	2999-01-01	4	f	scope	h2	\N	\\x00	{"n": 4}
@@ -36,8 +37,10 @@ COPY idem_key_0 FROM STDIN;
 -- Expired keys are in nobody's way, nor do they come back.
 INSERT INTO idem_key_0 VALUES (7, now() + '1 h', 1, 'c', '', 'old-gone', NULL, NULL, '7');
 INSERT INTO idem_key_0 VALUES (7, now() + '1 h', 1, 'c', '', 'new-gone', NULL, NULL, '7');
-INSERT INTO idem_key_1 VALUES (8, now() - interval '1 h', 1, 'c', '', 'gone', NULL, NULL, '8');
-INSERT INTO idem_key_1 VALUES (8, now() - interval '1 h', 1, 'c', '', 'old', NULL, NULL, '8');
+INSERT INTO idem_key_1
+VALUES (8, now() - interval '1 h', 1, 'c', '', 'gone', NULL, NULL, '8');
+INSERT INTO idem_key_1
+VALUES (8, now() - interval '1 h', 1, 'c', '', 'old', NULL, NULL, '8');
 SELECT * FROM places WHERE key LIKE '%gone' OR key = 'old' ORDER BY key, segment;
 SELECT outcome, response FROM idem_claim('old-gone');
 SELECT outcome, response FROM idem_claim('old');

@@ -6,8 +6,10 @@
 \i :dir/sql/include/ring.sql
 
 SELECT token AS t1 FROM idem_claim('complete', lease => '1 h', request => 'r') \gset
-SELECT token AS t2 FROM idem_claim('fail', lease => '1 h', ttl => '7 days', request => 'r') \gset
-SELECT token AS t3 FROM idem_claim('renew', lease => '1 us', ttl => '7 days', request => 'r') \gset
+SELECT token AS t2
+FROM idem_claim('fail', lease => '1 h', ttl => '7 days', request => 'r') \gset
+SELECT token AS t3
+FROM idem_claim('renew', lease => '1 us', ttl => '7 days', request => 'r') \gset
 SELECT token AS t4 FROM idem_claim('forget', lease => '1 h') \gset
 SELECT token AS t5 FROM idem_claim('late', lease => '1 us') \gset
 SELECT token AS t6 FROM idem_claim('kept', lease => '1 h') \gset
@@ -15,15 +17,19 @@ SELECT idem_complete('done', token, big('a')) FROM idem_claim('done', lease => '
 SELECT until('idem_switch()');
 
 SELECT idem_complete('complete', :t1, big('b'));
-SELECT outcome, response = big('b') AS response FROM idem_claim('complete', request => 'r');
+SELECT outcome, response = big('b') AS response
+FROM idem_claim('complete', request => 'r');
 SELECT idem_fail('fail', :t2, '"no"', retry => false);
 SELECT outcome, response FROM idem_claim('fail', request => 'r');
 SELECT idem_renew('renew', :t3, '1 h') > now() AS renewed;
 SELECT outcome, attempt FROM idem_claim('renew', lease => '1 h', request => 'r');
-SELECT key, outcome FROM unnest('{complete,fail,renew}'::text[]) key, idem_claim(key, request => 'other');
+SELECT key, outcome
+FROM unnest('{complete,fail,renew}'::text[]) key,
+	idem_claim(key, request => 'other');
 SELECT idem_forget('forget'), idem_forget('forget');
 SELECT outcome, attempt FROM idem_claim('late', lease => '1 h');
-SELECT key, round(extract(epoch FROM expires_at - coalesce(lease_until, now())) / 86400) AS days
+SELECT key, round(extract(epoch FROM
+	expires_at - coalesce(lease_until, now())) / 86400) AS days
 FROM idem_key WHERE key IN ('fail', 'renew') ORDER BY 1;
 SELECT * FROM places ORDER BY key, segment;
 

@@ -4,14 +4,18 @@
 \getenv dir PG_ABS_SRCDIR
 \set db regress_claim_ring_steps
 \i :dir/sql/include/ring.sql
-CREATE VIEW ring AS SELECT r.state, r.segment, r.closed_at IS NOT NULL AS closed,
-	r.quiet_xid IS NOT NULL AS quiet, count(p.key) AS keys, count(p.key) FILTER (WHERE p.live) AS live
-FROM idem_ring r LEFT JOIN places p USING (segment) GROUP BY r.slot ORDER BY r.segment;
+CREATE VIEW ring AS SELECT r.state, r.segment,
+	r.closed_at IS NOT NULL AS closed,
+	r.quiet_xid IS NOT NULL AS quiet, count(p.key) AS keys,
+	count(p.key) FILTER (WHERE p.live) AS live
+FROM idem_ring r LEFT JOIN places p USING (segment) GROUP BY r.slot
+ORDER BY r.segment;
 
 -- Until the ring is full; then the current segment just grows.
 SELECT count(*) FROM idem_claim_many('{a1,a2,a3,a4,a5}');
 SELECT outcome FROM idem_claim('gone', ttl => '1 us');
-SELECT idem_complete('big', token, big('a')) FROM idem_claim('big', lease => '1 h', request => 'r');
+SELECT idem_complete('big', token, big('a'))
+FROM idem_claim('big', lease => '1 h', request => 'r');
 SELECT until('idem_switch()');
 SELECT count(*) FROM idem_claim_many('{b1,b2}');
 SELECT until('idem_switch()');
@@ -32,7 +36,8 @@ SELECT idem_retire();
 SELECT idem_migrate(4);
 SELECT idem_migrate(4);
 SELECT * FROM ring;
-SELECT outcome, response = big('a') AS response FROM idem_claim('big', request => 'r');
+SELECT outcome, response = big('a') AS response
+FROM idem_claim('big', request => 'r');
 SELECT outcome FROM idem_claim('big', request => 'other');
 SELECT until('idem_retire()');
 SELECT * FROM ring;
@@ -42,7 +47,8 @@ CALL old_snapshots_end('idem_ring');
 SELECT until('idem_truncate()');
 SELECT idem_truncate();
 SELECT * FROM ring;
-SELECT sum(pg_relation_size(format('idem_key_%s', slot))) AS bytes FROM idem_ring WHERE state = 'empty';
+SELECT sum(pg_relation_size(format('idem_key_%s', slot))) AS bytes
+FROM idem_ring WHERE state = 'empty';
 SELECT key, outcome FROM idem_claim_many('{a1,b1,c1,gone}') WITH ORDINALITY ORDER BY ordinality;
 
 -- A segment out of use is not looked into any more.
@@ -60,12 +66,13 @@ SELECT key FROM idem_key WHERE key LIKE 'x%' ORDER BY key;
 CALL old_snapshots_end('idem_ring');
 SELECT until('idem_truncate()');
 
--- The switch notes a transaction id that is later than that of every writer into
--- the segment that it closes, its own transaction included.
+-- The switch notes a transaction id that is later than that of every writer
+-- into the segment that it closes, its own transaction included.
 BEGIN;
 SELECT outcome FROM idem_claim('first');
 SELECT until('idem_switch()');
-SELECT quiet_xid > pg_current_xact_id() AS later, idempotency_is_quiet(quiet_xid) FROM idem_ring
+SELECT quiet_xid > pg_current_xact_id() AS later,
+	idempotency_is_quiet(quiet_xid) FROM idem_ring
 WHERE state = 'old' ORDER BY segment DESC LIMIT 1;
 ROLLBACK;
 BEGIN;
@@ -107,7 +114,8 @@ SELECT until('idem_expire()');
 CALL old_snapshots_end('idem_ring');
 SELECT until('idem_expire()');
 SELECT idem_expire();
-SELECT count(*) FROM idem_claim_many(ARRAY(SELECT 'k' || i FROM generate_series(1, 20) i));
+SELECT count(*)
+FROM idem_claim_many(ARRAY(SELECT 'k' || i FROM generate_series(1, 20) i));
 SELECT let_expire('^k[12]$');
 SELECT idem_expire();
 SELECT let_expire('^k3$');

@@ -35,7 +35,8 @@ SELECT token AS l2 FROM idem_claim('l2', lease => '1 h') \gset
 SELECT outcome FROM idem_claim('l1');
 :counters
 SELECT keys_in_progress, keys_completed, keys_failed, keys_retryable,
-	oldest_lease = (SELECT lease_until FROM idem_key WHERE key = 'l2') AS oldest_lease
+	oldest_lease =
+		(SELECT lease_until FROM idem_key WHERE key = 'l2') AS oldest_lease
 FROM idem_stats;
 SELECT idem_complete('l2', :l2);
 SELECT idem_fail('l1', :l1);
@@ -67,22 +68,31 @@ SELECT idem_claim_many('{m3,NULL}');
 -- What has expired is no key any more, and is counted when its segment is
 -- taken out of use; keys of all segments count, and once.
 :keys
-SELECT count(*) FROM idem_claim_many(ARRAY(SELECT 'x' || i FROM generate_series(1, 100) i), ttl => '1 us');
-SELECT count(*) FROM idem_claim_many(ARRAY(SELECT 'y' || i FROM generate_series(1, 2000) i), lease => '1 h');
+SELECT count(*)
+FROM idem_claim_many(ARRAY(SELECT 'x' || i FROM generate_series(1, 100) i),
+	ttl => '1 us');
+SELECT count(*)
+FROM idem_claim_many(ARRAY(SELECT 'y' || i FROM generate_series(1, 2000) i),
+	lease => '1 h');
 SELECT until('idem_switch()');
-SELECT count(*) FROM idem_claim_many(ARRAY(SELECT 'z' || i FROM generate_series(1, 1000) i), lease => '30 min');
+SELECT count(*)
+FROM idem_claim_many(ARRAY(SELECT 'z' || i FROM generate_series(1, 1000) i),
+	lease => '30 min');
 SELECT keys_in_progress, keys_completed, keys_failed, keys_retryable,
 	oldest_lease = (SELECT min(lease_until) FROM idem_key) AS oldest_lease
 FROM idem_stats;
 -- A table of more pages than are looked at is estimated by some of them.
-SELECT keys BETWEEN 1500 AND 3000 AS keys, in_progress BETWEEN 1500 AND 3000 AS in_progress
+SELECT keys BETWEEN 1500 AND 3000 AS keys,
+	in_progress BETWEEN 1500 AND 3000 AS in_progress
 FROM idem_sample(0::smallint, 4);
 SELECT idem_migrate(1000), idem_migrate(1000), idem_migrate(1000);
 SELECT until('idem_retire()');
-SELECT expired, keys_in_progress, keys_completed, keys_failed, keys_retryable FROM idem_stats;
+SELECT expired, keys_in_progress, keys_completed, keys_failed, keys_retryable
+FROM idem_stats;
 CALL old_snapshots_end('idem_ring');
 SELECT until('idem_truncate()');
-SELECT expired, keys_in_progress, keys_completed, keys_failed, keys_retryable FROM idem_stats;
+SELECT expired, keys_in_progress, keys_completed, keys_failed, keys_retryable
+FROM idem_stats;
 
 -- For pg_monitor, and for nobody else.
 CREATE ROLE regress_watcher;

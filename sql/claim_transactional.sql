@@ -3,7 +3,8 @@
 SET client_min_messages = warning;
 CREATE EXTENSION IF NOT EXISTS idempotency;
 
-SELECT outcome, token > 0 AS token, attempt, response, retry_after FROM idem_claim('t1');
+SELECT outcome, token > 0 AS token, attempt, response, retry_after
+FROM idem_claim('t1');
 SELECT * FROM idem_claim('t1');
 
 -- An answer is attached before the commit, and replayed after it.

@@ -1,5 +1,5 @@
--- The extension can be created, dropped and created again, in any schema; what is
--- internal is in idempotency_internal, and nowhere else.
+-- The extension can be created, dropped and created again, in any schema; what
+-- is internal is in idempotency_internal, and nowhere else.
 SET client_min_messages = warning;
 
 CREATE SCHEMA "Odd schema";
@@ -56,7 +56,8 @@ CREATE FUNCTION hostile.cardinality(xid8[]) RETURNS integer
 	LANGUAGE sql IMMUTABLE AS $$ SELECT nextval('hostile.calls')::integer $$;
 CREATE FUNCTION hostile.equals(oid, regclass) RETURNS boolean
 	LANGUAGE sql AS $$ SELECT nextval('hostile.calls') > 0 $$;
-CREATE OPERATOR hostile.= (LEFTARG = oid, RIGHTARG = regclass, FUNCTION = hostile.equals);
+CREATE OPERATOR hostile.= (LEFTARG = oid, RIGHTARG = regclass,
+	FUNCTION = hostile.equals);
 RESET ROLE;
 CREATE EXTENSION idempotency SCHEMA hostile;
 SELECT hostile.outbox_subscribe('s', 'http://127.0.0.1:1/') IS NOT NULL AS subscribed;
@@ -95,6 +96,7 @@ WHERE e.extname = 'idempotency'
 	AND obj_description(d.objid, d.classid::regclass::name) IS NULL
 	AND NOT EXISTS (SELECT FROM pg_type t JOIN pg_class c ON c.oid = t.typrelid
 		WHERE t.oid = d.objid AND c.relkind <> 'c')
-	AND NOT EXISTS (SELECT FROM pg_type t WHERE t.oid = d.objid AND t.typelem <> 0)
+	AND NOT EXISTS (SELECT FROM pg_type t
+		WHERE t.oid = d.objid AND t.typelem <> 0)
 	AND i.identity NOT LIKE '%id_seq'
 ORDER BY 1;

@@ -1,7 +1,7 @@
 -- Tables, indexes and types of ours that somebody has altered so that our code
--- does not know how to read or write them are refused, and so is a renamed schema.
--- If this fails, an owner's ALTER TABLE or CREATE INDEX leads to wrong rows or to
--- an index without them.
+-- does not know how to read or write them are refused, and so is a renamed
+-- schema. If this fails, an owner's ALTER TABLE or CREATE INDEX leads to wrong
+-- rows or to an index without them.
 SET client_min_messages = warning;
 CREATE EXTENSION IF NOT EXISTS idempotency;
 RESET client_min_messages;

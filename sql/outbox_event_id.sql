@@ -1,26 +1,32 @@
--- The id under which receivers get an event, before it goes out.  If this fails, a
--- producer notes an id that no receiver ever sees.  That it is the webhook-id is in
--- replay.pl.
+-- The id under which receivers get an event, before it goes out.  If this
+-- fails, a producer notes an id that no receiver ever sees.  That it is the
+-- webhook-id is in replay.pl.
 \getenv dir PG_ABS_SRCDIR
 \set db regress_event_id
 \i :dir/sql/include/ring.sql
 \set VERBOSITY terse
 \pset null -
 -- msg_<identity>_<position>_<microseconds>; the first is the same for all.
-CREATE FUNCTION parts(id text) RETURNS TABLE (form boolean, identity text, "position" bigint, at timestamptz) LANGUAGE sql AS $$
-	SELECT id ~ '^msg_[0-9a-f]{32}_[0-9]+_[0-9]+$', p[2], p[3]::bigint, to_timestamp(0) + p[4]::bigint * interval '1 us'
+CREATE FUNCTION parts(id text)
+RETURNS TABLE (form boolean, identity text, "position" bigint, at timestamptz)
+LANGUAGE sql AS $$
+	SELECT id ~ '^msg_[0-9a-f]{32}_[0-9]+_[0-9]+$', p[2], p[3]::bigint,
+		to_timestamp(0) + p[4]::bigint * interval '1 us'
 	FROM string_to_array(id, '_') p
 $$;
 
 SELECT outbox_event_id(NULL);
-SELECT outbox_event_id(0), outbox_event_id(-1), outbox_event_id(9223372036854775807), outbox_event_id(1);
+SELECT outbox_event_id(0), outbox_event_id(-1),
+	outbox_event_id(9223372036854775807), outbox_event_id(1);
 
--- In the statement that enqueues, in its transaction, and after it; in all of them it
--- is one id, although nobody has subscribed yet.
+-- In the statement that enqueues, in its transaction, and after it; in all of
+-- them it is one id, although nobody has subscribed yet.
 BEGIN;
 SELECT outbox_enqueue('t', '{"n": 1}') AS p \gset
 SELECT outbox_event_id(:p) AS told \gset
-SELECT form, position = :p AS of_it, at = (SELECT created_at FROM outbox_log WHERE position = :p) AS by_time FROM parts(:'told');
+SELECT form, position = :p AS of_it,
+	at = (SELECT created_at FROM outbox_log WHERE position = :p) AS by_time
+FROM parts(:'told');
 SAVEPOINT a;
 SELECT outbox_event_id(:p) = :'told' AS same;
 ROLLBACK TO a;
@@ -44,7 +50,8 @@ BEGIN ISOLATION LEVEL REPEATABLE READ;
 SELECT count(*) FROM outbox_log;
 SELECT outbox_event_id(outbox_enqueue('t', '{"n": 3}')) IS NOT NULL AS told;
 COMMIT;
-SELECT count(DISTINCT identity) AS identities, count(DISTINCT p.position) AS positions, count(*)
+SELECT count(DISTINCT identity) AS identities,
+	count(DISTINCT p.position) AS positions, count(*)
 FROM outbox_log, parts(outbox_event_id(outbox_log.position)) p;
 
 -- What was rolled back is no event.
@@ -59,7 +66,8 @@ SELECT outbox_event_id(:gone);
 
 -- The first subscription makes this the home, under the identity that was told.
 BEGIN;
-SELECT outbox_subscribe('s', 'https://example.com/', secret => 'whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw') IS NOT NULL AS subscribed;
+SELECT outbox_subscribe('s', 'https://example.com/',
+	secret => 'whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw') IS NOT NULL AS subscribed;
 ROLLBACK;
 SELECT outbox_event_id(:p) = :'told' AS same;
 SELECT outbox_subscribe('s', 'https://example.com/') IS NOT NULL AS subscribed;
@@ -78,7 +86,8 @@ ROLLBACK;
 -- Another creation of the extension is another outbox.
 DROP EXTENSION idempotency CASCADE;
 CREATE EXTENSION idempotency;
-SELECT (parts(outbox_event_id(outbox_enqueue('t', '{}')))).identity = (parts(:'told')).identity AS same;
+SELECT (parts(outbox_event_id(outbox_enqueue('t', '{}')))).identity =
+	(parts(:'told')).identity AS same;
 
 -- An application may ask, others may not.
 CREATE ROLE regress_producer;

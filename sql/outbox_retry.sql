@@ -1,6 +1,6 @@
--- "The endpoint works again": what waits for a retry is due at once, and nothing
--- else.  If this fails, an operator waits for the schedule, or events go out before
--- their time.  The relay is in retry_now.pl.
+-- "The endpoint works again": what waits for a retry is due at once, and
+-- nothing else.  If this fails, an operator waits for the schedule, or events
+-- go out before their time.  The relay is in retry_now.pl.
 \getenv dir PG_ABS_SRCDIR
 \set db regress_outbox_retry
 \i :dir/sql/include/ring.sql
@@ -9,8 +9,10 @@
 SELECT count(outbox_subscribe(name, 'https://example.com/')) FROM unnest('{s,other}'::text[]) name;
 CREATE PROCEDURE fill() LANGUAGE sql AS $$
 	DELETE FROM outbox_delivery;
-	INSERT INTO outbox_delivery (subscription, position, lane, state, blocks_key, attempts, due_at, last_at, created_at, topic, key, payload)
-	SELECT s.id, v.position, 0, v.state, v.key IS NOT NULL, v.attempts, now() + v.due, now() - v.last, now(), v.topic, v.key, '{}'
+	INSERT INTO outbox_delivery (subscription, position, lane, state,
+		blocks_key, attempts, due_at, last_at, created_at, topic, key, payload)
+	SELECT s.id, v.position, 0, v.state, v.key IS NOT NULL, v.attempts,
+		now() + v.due, now() - v.last, now(), v.topic, v.key, '{}'
 	FROM outbox_subscription s, (VALUES
 		(1, 'waiting', 'a', 3, interval '5 h', interval '1 h', 'failed'),
 		(2, 'parked', 'a', 0, NULL, NULL, 'behind it'),
@@ -23,20 +25,26 @@ CREATE PROCEDURE fill() LANGUAGE sql AS $$
 	UPDATE outbox_subscription SET failing_since = now() - interval '1 h';
 $$;
 CREATE VIEW due AS
-SELECT s.name, d.position, d.topic, d.state, d.attempts, CASE WHEN d.due_at < now() - interval '30 min' THEN 'long ago'
-	WHEN d.due_at <= clock_timestamp() THEN 'now' WHEN d.due_at > now() THEN 'later' END AS due
+SELECT s.name, d.position, d.topic, d.state, d.attempts,
+	CASE WHEN d.due_at < now() - interval '30 min' THEN 'long ago'
+		WHEN d.due_at <= clock_timestamp() THEN 'now'
+		WHEN d.due_at > now() THEN 'later' END AS due
 FROM outbox_delivery d JOIN outbox_subscription s ON s.id = d.subscription;
 
 CALL fill();
-SELECT next_attempt_at < now() - interval '30 min' AS overdue FROM outbox_subscriptions WHERE name = 's';
+SELECT next_attempt_at < now() - interval '30 min' AS overdue
+FROM outbox_subscriptions WHERE name = 's';
 SELECT name, version AS before FROM outbox_subscription WHERE name = 's' \gset
 SELECT outbox_retry('s');
 SELECT * FROM due ORDER BY name DESC, position;
 -- The breaker is closed, and the relay looks at the subscription anew.
-SELECT name, failing_since IS NULL AS works, version > :before AS altered FROM outbox_subscription ORDER BY name DESC;
-SELECT name, state, waiting, next_attempt_at <= now() + interval '1 s' AS next FROM outbox_subscriptions ORDER BY name DESC;
+SELECT name, failing_since IS NULL AS works, version > :before AS altered
+FROM outbox_subscription ORDER BY name DESC;
+SELECT name, state, waiting, next_attempt_at <= now() + interval '1 s' AS next
+FROM outbox_subscriptions ORDER BY name DESC;
 
--- Some of them: unknown positions, duplicates and those in another state do no harm.
+-- Some of them: unknown positions, duplicates and those in another state do no
+-- harm.
 CALL fill();
 SELECT outbox_retry(name => 's', positions => '{3,3,2,4,7,99,-1}');
 SELECT topic, due FROM due WHERE name = 's' AND state = 'waiting' ORDER BY position;
@@ -82,6 +90,7 @@ SELECT outbox_retry('s');
 ROLLBACK;
 SELECT format('SELECT outbox_%s(%s)', function, arguments)
 FROM unnest('{retry,redrive,discard}'::text[]) function,
-	unnest(ARRAY['NULL', $$'nobody'$$, $$''$$, $$'s', '{1,NULL}'$$, $$'s', '{{1},{2}}'$$, $$'s', '{9223372036854775807}'$$]) arguments
+	unnest(ARRAY['NULL', $$'nobody'$$, $$''$$, $$'s', '{1,NULL}'$$,
+		$$'s', '{{1},{2}}'$$, $$'s', '{9223372036854775807}'$$]) arguments
 ORDER BY 1 \gexec
 \i :dir/sql/include/ring_end.sql

@@ -13,7 +13,8 @@ SELECT stock_adjust('cup', -2, 'two more');
 SELECT stock_adjust(sku => 'cup', delta => -1, note => 'and one');
 SELECT stock_adjust('cup', 5, NULL);
 SELECT * FROM stock_levels;
-SELECT change, quantity, actor = session_user AS by_us, note FROM stock_log ORDER BY id;
+SELECT change, quantity, actor = session_user AS by_us, note FROM stock_log
+ORDER BY id;
 
 -- What has lapsed makes way.
 BEGIN;

@@ -1,6 +1,6 @@
 -- Compaction: rows of a long log move into the root record and the history, and
--- nothing else changes.  If this fails, stock appears or vanishes, or a name that
--- was used is taken for new.
+-- nothing else changes.  If this fails, stock appears or vanishes, or a name
+-- that was used is taken for new.
 \getenv dir PG_ABS_SRCDIR
 \set db regress_stock_compaction
 \i :dir/sql/include/ring.sql
@@ -35,7 +35,8 @@ SELECT stock_reserve('cup', 2, 'order 301');
 SELECT outcome FROM stock_reserve('cup', 2, 'order 600');
 SELECT outcome FROM stock_reinstate('order 301');
 SELECT outcome FROM stock_reserve('cup', 2, 'order 301');
-SELECT change, line, note FROM stock_history WHERE sku = 'cup' AND (reservation = 'order 1' OR reservation IS NULL) ORDER BY id;
+SELECT change, line, note FROM stock_history
+WHERE sku = 'cup' AND (reservation = 'order 1' OR reservation IS NULL) ORDER BY id;
 
 -- One that is taken back: the rows are still there, for the next one.
 BEGIN;
@@ -50,7 +51,8 @@ SELECT stock_compact(5000);
 SELECT * FROM stock_verify();
 
 -- The history goes when it has been kept for long enough, by whole tables.
-CREATE VIEW ring AS SELECT slot, state, segment FROM stock_ring ORDER BY segment, slot;
+CREATE VIEW ring AS SELECT slot, state, segment FROM stock_ring
+	ORDER BY segment, slot;
 SELECT stock_forget();
 UPDATE stock_ring SET opened_at = opened_at - interval '4 days' WHERE state = 'current';
 SELECT stock_forget();
@@ -71,11 +73,14 @@ INSERT INTO stock_history_2 (id, quantity, at, change, line, sku, reservation)
 VALUES (1000000, 1, now(), 'confirm', 0, 'cup', 'restored');
 SELECT stock_confirm('restored');
 
--- Many items with long logs: some are named at a time, and all in the end, though
--- nobody has touched them since what counts as long has become less.  (Sweepers
--- of other databases go by another number meanwhile, so this is tried again.)
-SELECT count(stock_receive('many ' || i, 1)) FROM generate_series(1, 150) i, generate_series(1, 3);
-CREATE VIEW long AS SELECT stock_crowded(2) AS sku UNION SELECT stock_crowded(2);
+-- Many items with long logs: some are named at a time, and all in the end,
+-- though nobody has touched them since what counts as long has become less.
+-- (Sweepers of other databases go by another number meanwhile, so this is
+-- tried again.)
+SELECT count(stock_receive('many ' || i, 1))
+FROM generate_series(1, 150) i, generate_series(1, 3);
+CREATE VIEW long AS
+	SELECT stock_crowded(2) AS sku UNION SELECT stock_crowded(2);
 SELECT until('(SELECT count(*) = 100 FROM stock_crowded(2))');
 SELECT until('(SELECT count(*) = 150 FROM long)');
 SELECT count(stock_receive('many 7', 1)) FROM generate_series(1, 3);

@@ -67,7 +67,8 @@ SELECT stock_reserve_many('[{"quantity": 1}]', 'order 2');
 SELECT stock_reserve_many('[{"sku": null, "quantity": 1}]', 'order 2');
 SELECT stock_reserve_many('[{"sku": 7, "quantity": 1}]', 'order 2');
 SELECT stock_reserve_many('[{"sku": "", "quantity": 1}]', 'order 2');
-SELECT stock_reserve_many(jsonb_build_array(jsonb_build_object('sku', :long, 'quantity', 1)), 'order 2');
+SELECT stock_reserve_many(
+	jsonb_build_array(jsonb_build_object('sku', :long, 'quantity', 1)), 'order 2');
 SELECT stock_reserve_many('[{"sku": "tea", "quantity": null}]', 'order 2');
 SELECT stock_reserve_many('[{"sku": "tea", "quantity": "1"}]', 'order 2');
 SELECT stock_reserve_many('[{"sku": "tea", "quantity": 0.5}]', 'order 2');
@@ -75,8 +76,11 @@ SELECT stock_reserve_many('[{"sku": "tea", "quantity": 1}, {"sku": "tea", "quant
 SELECT stock_reserve_many('[{"sku": "tea", "quantity": 1}, {"sku": "tea", "quantity": -1}]', 'order 2');
 SELECT stock_reserve_many('[{"sku": "tea", "quantity": 9223372036854775807}, {"sku": "tea", "quantity": 1}]', 'order 2');
 SELECT stock_reserve_many('[{"sku": "tea", "quantity": 1}, ["cup"]]', 'order 2');
-SELECT stock_reserve_many((SELECT jsonb_object_agg(i, 1) FROM generate_series(1, 10001) i), 'order 2');
-SELECT stock_reserve_many((SELECT jsonb_agg('{"sku": "tea", "quantity": 1}'::jsonb) FROM generate_series(1, 10001)), 'order 2');
+SELECT stock_reserve_many((SELECT jsonb_object_agg(i, 1)
+	FROM generate_series(1, 10001) i), 'order 2');
+SELECT stock_reserve_many((
+	SELECT jsonb_agg('{"sku": "tea", "quantity": 1}'::jsonb)
+	FROM generate_series(1, 10001)), 'order 2');
 SELECT stock_reserve_many('{"tea": 1}', NULL);
 SELECT stock_reserve_many('{"tea": 1}', '');
 SELECT stock_reserve_many('{"tea": 1}', :long);

@@ -36,7 +36,8 @@ ROLLBACK;
 BEGIN;
 SET LOCAL idempotency.stock_events = on;
 SELECT outcome FROM stock_reserve('cup', 10, 'order 1');
-SELECT stock_receive('cup', 2), stock_receive('cup', 3), stock_adjust('tea', 1, 'found');
+SELECT stock_receive('cup', 2), stock_receive('cup', 3),
+	stock_adjust('tea', 1, 'found');
 SELECT outcome FROM stock_reserve('cup', 5, 'order 2');
 SELECT stock_cancel('order 1');
 SELECT key, payload FROM outbox_log WHERE topic = 'stock.available' ORDER BY position;

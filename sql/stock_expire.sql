@@ -39,8 +39,8 @@ SELECT reservation, quantity FROM stock_hold ORDER BY 1;
 SELECT * FROM stock_verify('cup');
 ROLLBACK;
 
--- Who was refused has found nothing that lapses soon; a reservation that is made
--- after that can lapse all the same.
+-- Who was refused has found nothing that lapses soon; a reservation that is
+-- made after that can lapse all the same.
 BEGIN;
 SELECT outcome FROM stock_reserve('cup', 10, 'order 1');
 SELECT outcome FROM stock_reserve('cup', 1, 'order 2');
@@ -81,21 +81,25 @@ ROLLBACK;
 -- A reserve that falls short settles as many as there are.
 BEGIN;
 SELECT stock_receive('pot', 30);
-SELECT count(stock_reserve('pot', 1, 'lapsed ' || i, ttl => '1 us')) FROM generate_series(1, 40) i;
+SELECT count(stock_reserve('pot', 1, 'lapsed ' || i, ttl => '1 us'))
+FROM generate_series(1, 40) i;
 SELECT outcome, shortages FROM stock_reserve('pot', 40, 'all');
 SELECT DISTINCT reservation FROM stock_hold WHERE sku = 'pot';
 ROLLBACK;
 
--- One that cannot expire, here because its event would be too large, is reported
--- and does not keep the others.
+-- One that cannot expire, here because its event would be too large, is
+-- reported and does not keep the others.
 BEGIN;
 SET LOCAL client_min_messages = error;
-SELECT count(stock_receive(i || repeat('x', 200), 2)) FROM generate_series(1, 5000) i;
+SELECT count(stock_receive(i || repeat('x', 200), 2))
+FROM generate_series(1, 5000) i;
 SELECT outcome FROM stock_reserve('cup', 1, 'order 10', ttl => '1 us');
 SELECT outcome FROM stock_reserve_many(
-	(SELECT jsonb_object_agg(i || repeat('x', 200), 1) FROM generate_series(1, 5000) i), 'order 11', ttl => '1 us');
+	(SELECT jsonb_object_agg(i || repeat('x', 200), 1)
+		FROM generate_series(1, 5000) i), 'order 11', ttl => '1 us');
 SELECT outcome FROM stock_reserve_many(
-	(SELECT jsonb_object_agg(i || repeat('x', 200), 1) FROM generate_series(1, 5000) i), 'order 14', ttl => '1 us');
+	(SELECT jsonb_object_agg(i || repeat('x', 200), 1)
+		FROM generate_series(1, 5000) i), 'order 14', ttl => '1 us');
 SELECT outcome FROM stock_reserve('cup', 1, 'order 12', ttl => '1 us');
 SELECT outcome FROM stock_reserve('pot', 1, 'order 13', ttl => '1 us');
 SET LOCAL idempotency.stock_events = on;
@@ -103,12 +107,15 @@ SET LOCAL idempotency.outbox_payload_max = '1MB';
 RESET client_min_messages;
 SELECT stock_expire();
 SELECT DISTINCT reservation FROM stock_hold ORDER BY reservation;
-SELECT sku, available, reserved, ok FROM stock_verify('cup') UNION ALL SELECT sku, available, reserved, ok FROM stock_verify('pot') ORDER BY sku;
+SELECT sku, available, reserved, ok FROM stock_verify('cup')
+UNION ALL
+SELECT sku, available, reserved, ok FROM stock_verify('pot') ORDER BY sku;
 ROLLBACK;
 
 -- If none can, the sweeper is told so by an error, after which it rests.
 BEGIN;
-SELECT count(stock_reserve('cup', 1, 'order ' || i, ttl => '1 us')) FROM generate_series(20, 29) i;
+SELECT count(stock_reserve('cup', 1, 'order ' || i, ttl => '1 us'))
+FROM generate_series(20, 29) i;
 SELECT nextval('outbox_position_seq') > 0;
 DO $$
 BEGIN

@@ -7,15 +7,20 @@ RESET client_min_messages;
 SELECT stock_receive('cup', 10), stock_receive('pot', 10);
 SELECT outcome FROM stock_reserve_many('{"cup": 1, "pot": 1}', 'order 1', ttl => '1 min');
 CREATE VIEW lasts AS SELECT reservation, line,
-	date_trunc('hour', expires_at - clock_timestamp() + interval '1 min') AS hours FROM stock_hold;
+	date_trunc('hour', expires_at - clock_timestamp() + interval '1 min')
+		AS hours
+FROM stock_hold;
 SELECT * FROM lasts ORDER BY 1, 2;
 
 CREATE TABLE extended AS SELECT * FROM stock_extend('order 1', '2 h');
-SELECT outcome, expires_at = (SELECT min(expires_at) FROM stock_hold) AS as_held FROM extended;
+SELECT outcome, expires_at = (SELECT min(expires_at) FROM stock_hold) AS as_held
+FROM extended;
 SELECT * FROM lasts ORDER BY 1, 2;
-SELECT outcome, expires_at > clock_timestamp() + interval '1 h' AS as_before FROM stock_extend('order 1', '1 h');
+SELECT outcome, expires_at > clock_timestamp() + interval '1 h' AS as_before
+FROM stock_extend('order 1', '1 h');
 SELECT * FROM lasts ORDER BY 1, 2;
-SELECT outcome, expires_at > clock_timestamp() + interval '1 h' AS as_before FROM stock_extend('order 1');
+SELECT outcome, expires_at > clock_timestamp() + interval '1 h' AS as_before
+FROM stock_extend('order 1');
 
 -- What is left of one that was confirmed in part; then nothing is.
 SELECT stock_confirm('order 1', '{cup}');

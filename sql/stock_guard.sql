@@ -1,5 +1,6 @@
--- The tables changed by other means than the functions: the counters follow.  If
--- this fails, a shop goes on to sell what a restore has brought or taken away.
+-- The tables changed by other means than the functions: the counters follow.
+-- If this fails, a shop goes on to sell what a restore has brought or taken
+-- away.
 SET client_min_messages = warning;
 CREATE EXTENSION IF NOT EXISTS idempotency;
 RESET client_min_messages;
@@ -17,7 +18,8 @@ END
 $$;
 SELECT free('cup');
 
-INSERT INTO stock_log (sku, change, quantity, actor) VALUES ('cup', 'receive', 5, 'somebody');
+INSERT INTO stock_log (sku, change, quantity, actor)
+VALUES ('cup', 'receive', 5, 'somebody');
 SELECT free('cup');
 UPDATE stock_log SET quantity = 7 WHERE actor = 'somebody';
 SELECT free('cup');
@@ -90,8 +92,8 @@ SELECT outcome FROM stock_reserve('cup', 1, 'order 4');
 SELECT * FROM stock_verify();
 DROP INDEX stock_log_extra, stock_hold_extra;
 
--- Under another name or in another schema a table's triggers cannot be disabled,
--- nor with another table in its place.
+-- Under another name or in another schema a table's triggers cannot be
+-- disabled, nor with another table in its place.
 SELECT free('cup');
 \set VERBOSITY terse
 BEGIN;

@@ -1,5 +1,6 @@
 -- Reserving many items: all or none, with every line that fell short.  If
--- this fails, an order is reserved in part or learns of its shortages one by one.
+-- this fails, an order is reserved in part or learns of its shortages one by
+-- one.
 SET client_min_messages = warning;
 CREATE EXTENSION IF NOT EXISTS idempotency;
 RESET client_min_messages;
@@ -39,7 +40,8 @@ EXECUTE many('{"tea": 1, "pot": 1}', 'order 8');
 EXECUTE many('{"tea": 1, "pot": 9}', 'order 9');
 PREPARE all_of_it AS SELECT outcome FROM stock_reserve_many($1, $2, $3, $4);
 EXECUTE all_of_it('[{"sku": "tea", "quantity": 1}]', 'order 9', '1 h', 'clerk');
-PREPARE settle AS SELECT stock_confirm($1), stock_cancel($2), (stock_reinstate($3)).outcome, (stock_extend($4)).outcome;
+PREPARE settle AS SELECT stock_confirm($1), stock_cancel($2),
+	(stock_reinstate($3)).outcome, (stock_extend($4)).outcome;
 EXECUTE settle('order 7', 'order 8', 'order 8', 'order 9');
 PREPARE move AS SELECT stock_transfer($1, $2, $3);
 EXECUTE move('tea', 'jug', 1);
@@ -52,12 +54,14 @@ SELECT outcome FROM stock_reserve_many('[{"sku": "pot", "quantity": 1}, {"sku": 
 -- Every short line is named, and only those.
 SELECT outcome FROM stock_reserve_many('{"cup": 4, "pot": 9, "tea": 1}', 'order 3');
 SELECT s.* FROM stock_reserve_many('{"cup": 4, "pot": 9, "tea": 1}', 'order 3') r,
-	jsonb_to_recordset(r.shortages) s (sku text, wanted bigint, available bigint, missing bigint);
+	jsonb_to_recordset(r.shortages) s (sku text, wanted bigint,
+		available bigint, missing bigint);
 
 -- An unknown sku is told from a short one, and does not hide it.
 SELECT outcome FROM stock_reserve_many('{"jug": 1, "pot": 9, "tea": 1}', 'order 3');
 SELECT s.* FROM stock_reserve_many('{"jug": 1, "pot": 9, "tea": 1}', 'order 3') r,
-	jsonb_to_recordset(r.shortages) s (sku text, wanted bigint, available bigint, missing bigint);
+	jsonb_to_recordset(r.shortages) s (sku text, wanted bigint,
+		available bigint, missing bigint);
 SELECT * FROM stock_levels ORDER BY sku;
 
 -- A rollback to a savepoint takes all its lines back.
@@ -71,24 +75,31 @@ SELECT * FROM stock_verify();
 
 -- An order of many lines is settled whole, and by some of them.
 SELECT count(stock_receive('item ' || i, 9)) FROM generate_series(1, 50) i;
-SELECT outcome FROM stock_reserve_many((SELECT jsonb_object_agg('item ' || i, 2) FROM generate_series(1, 50) i), 'order 6');
+SELECT outcome
+FROM stock_reserve_many((SELECT jsonb_object_agg('item ' || i, 2)
+	FROM generate_series(1, 50) i), 'order 6');
 SELECT stock_cancel('order 6', '{item 7,item 50}');
 SELECT count(*) FROM stock_hold WHERE reservation = 'order 6';
 SELECT stock_confirm('order 6');
 SELECT available, reserved, count(*), bool_and(ok) AS ok
-FROM stock_verify() WHERE sku LIKE 'item %' GROUP BY available, reserved ORDER BY available;
+FROM stock_verify() WHERE sku LIKE 'item %' GROUP BY available, reserved
+ORDER BY available;
 
 
--- As many lines as there may be, in the one form and in the other; names that JSON
--- has to escape.
+-- As many lines as there may be, in the one form and in the other; names that
+-- JSON has to escape.
 BEGIN;
 SELECT outcome, jsonb_array_length(shortages)
-FROM stock_reserve_many((SELECT jsonb_object_agg(i, 1) FROM generate_series(1, 10000) i), 'order 10');
+FROM stock_reserve_many((SELECT jsonb_object_agg(i, 1)
+	FROM generate_series(1, 10000) i), 'order 10');
 SELECT outcome, shortages
-FROM stock_reserve_many((SELECT jsonb_agg('{"sku": "tea", "quantity": 1}'::jsonb) FROM generate_series(1, 10000)), 'order 10');
+FROM stock_reserve_many((
+	SELECT jsonb_agg('{"sku": "tea", "quantity": 1}'::jsonb)
+	FROM generate_series(1, 10000)), 'order 10');
 SELECT stock_receive('tea', 3);
 SELECT stock_receive(E'a "quoted"\n\\ sku', 1);
-SELECT outcome, shortages FROM stock_reserve_many(jsonb_build_object(E'a "quoted"\n\\ sku', 2), 'order 10');
+SELECT outcome, shortages
+FROM stock_reserve_many(jsonb_build_object(E'a "quoted"\n\\ sku', 2), 'order 10');
 SELECT outcome, shortages FROM stock_reserve_many('{"tea": 9223372036854775807}', 'order 10');
 ROLLBACK;
 

@@ -10,7 +10,8 @@ SELECT stock_receive(repeat('x', 256), 1);
 SELECT stock_receive('tea', 0);
 SELECT stock_receive('tea', NULL);
 SELECT stock_reserve_many('{}', 'order 1');
-SELECT stock_reserve_many((SELECT jsonb_object_agg(i, 1) FROM generate_series(1, 10001) i), 'order 1');
+SELECT stock_reserve_many((SELECT jsonb_object_agg(i, 1)
+	FROM generate_series(1, 10001) i), 'order 1');
 SELECT stock_reserve('tea', 1, 'order 1', ttl => '0');
 SELECT stock_reserve('tea', 1, 'order 1', ttl => '300000 years');
 SELECT stock_reserve_many('"tea"', 'order 1');
@@ -46,7 +47,9 @@ SELECT outcome FROM stock_reserve('tea', 1, 'order 1');
 ROLLBACK;
 -- Whoever says that a function of his can run in parallel is told that not.
 CREATE TABLE many AS SELECT i FROM generate_series(1, 1000) i;
-CREATE FUNCTION reserve(i integer) RETURNS text LANGUAGE plpgsql PARALLEL SAFE AS
+CREATE FUNCTION reserve(i integer)
+RETURNS text
+LANGUAGE plpgsql PARALLEL SAFE AS
 	$$ BEGIN RETURN (stock_reserve('tea', 1, 'order ' || i)).outcome; END $$;
 BEGIN;
 SET LOCAL parallel_setup_cost = 0;

@@ -1,6 +1,7 @@
--- Near the range of bigint: what comes in is refused if it is too many for what is
--- on hand, reserved or not.  If this fails, what was reserved can neither be
--- confirmed nor cancelled, nor expire, and nobody can read the levels.
+-- Near the range of bigint: what comes in is refused if it is too many for
+-- what is on hand, reserved or not.  If this fails, what was reserved can
+-- neither be confirmed nor cancelled, nor expire, and nobody can read the
+-- levels.
 SET client_min_messages = warning;
 CREATE EXTENSION IF NOT EXISTS idempotency;
 RESET client_min_messages;
@@ -79,7 +80,8 @@ SELECT stock_receive('pot', 1);
 ROLLBACK;
 SELECT stock_receive('pot', :max - 1);
 
--- Levels that no bigint can be, written by hand, keep no others from being read.
+-- Levels that no bigint can be, written by hand, keep no others from being
+-- read.
 INSERT INTO stock_log (sku, change, quantity) VALUES ('pot', 'receive', 1);
 SELECT sku, available, reserved FROM stock_levels ORDER BY sku;
 SELECT sku, available, ok, detail FROM stock_verify() ORDER BY sku;
@@ -89,9 +91,12 @@ SELECT outcome FROM stock_reserve('pot', 1, 'order 6');
 SELECT outcome FROM stock_reserve('cup', 1, 'order 6');
 
 -- More on hand than a bigint: what leaves makes no room until it fits.
-INSERT INTO stock_item (sku, received, reserved) VALUES ('tub', :max + 10::numeric, :max);
-INSERT INTO stock_hold (quantity, expires_at, line, reservation, sku, lines) VALUES
-	(5, now() + interval '1 h', 0, 'order 7', 'tub', 1), (10, now() + interval '1 h', 0, 'order 8', 'tub', 1);
+INSERT INTO stock_item (sku, received, reserved)
+VALUES ('tub', :max + 10::numeric, :max);
+INSERT INTO stock_hold (quantity, expires_at, line, reservation, sku, lines)
+VALUES
+	(5, now() + interval '1 h', 0, 'order 7', 'tub', 1),
+	(10, now() + interval '1 h', 0, 'order 8', 'tub', 1);
 SELECT outcome FROM stock_reserve('tub', 1, 'order 9');
 SELECT stock_receive('tub', 1);
 SELECT stock_confirm('order 7');

@@ -32,18 +32,22 @@ SELECT stock_confirm('order 1');
 SELECT outcome FROM stock_reinstate('order 1');
 SELECT stock_confirm('order 1', '{cup,pot}');
 
--- What never was cannot be taken back; a reservation that came back can be asked
--- for as if it had never gone.  What has expired is in stock_reinstate_expired.
+-- What never was cannot be taken back; a reservation that came back can be
+-- asked for as if it had never gone.  What has expired is in
+-- stock_reinstate_expired.
 SELECT outcome FROM stock_reinstate('order 9');
 -- All lines last as long, those that were open meanwhile, too.
 BEGIN;
 SELECT outcome FROM stock_reserve_many('{"cup": 1, "pot": 1}', 'order 3', ttl => '1 h');
 SELECT stock_cancel('order 3', '{cup}');
 SELECT outcome FROM stock_reinstate('order 3', ttl => '2 h');
-SELECT sku, expires_at > now() + interval '90 min' AS longer FROM stock_hold WHERE reservation = 'order 3' ORDER BY 1;
+SELECT sku, expires_at > now() + interval '90 min' AS longer FROM stock_hold
+WHERE reservation = 'order 3' ORDER BY 1;
 SELECT stock_cancel('order 3', '{pot}');
-SELECT outcome, expires_at > now() + interval '90 min' AS longer FROM stock_reinstate('order 3', ttl => '1 h');
-SELECT sku, expires_at > now() + interval '90 min' AS longer FROM stock_hold WHERE reservation = 'order 3' ORDER BY 1;
+SELECT outcome, expires_at > now() + interval '90 min' AS longer
+FROM stock_reinstate('order 3', ttl => '1 h');
+SELECT sku, expires_at > now() + interval '90 min' AS longer FROM stock_hold
+WHERE reservation = 'order 3' ORDER BY 1;
 ROLLBACK;
 
 SELECT outcome FROM stock_reserve('cup', 1, 'order 4');
@@ -51,7 +55,8 @@ SELECT stock_cancel('order 4');
 SELECT outcome FROM stock_reinstate('order 4');
 SELECT outcome FROM stock_reserve('cup', 1, 'order 4');
 
-SELECT change, sku, quantity, line FROM stock_log WHERE reservation IN ('order 1', 'order 4') ORDER BY id;
+SELECT change, sku, quantity, line FROM stock_log
+WHERE reservation IN ('order 1', 'order 4') ORDER BY id;
 SELECT * FROM stock_verify();
 
 TRUNCATE stock_log, stock_hold, stock_item;

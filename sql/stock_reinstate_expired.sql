@@ -1,6 +1,7 @@
--- A reservation that has expired is opened again, if what it held is still free.  If
--- this fails, an order that was paid a second too late is lost, or gets what another
--- has, or what the customer had cancelled comes back with it.
+-- A reservation that has expired is opened again, if what it held is still
+-- free.  If this fails, an order that was paid a second too late is lost, or
+-- gets what another has, or what the customer had cancelled comes back with
+-- it.
 \getenv dir PG_ABS_SRCDIR
 \set db regress_stock_reinstate
 \i :dir/sql/include/ring.sql
@@ -25,11 +26,12 @@ SELECT outcome FROM stock_reinstate('order 1');
 SELECT outcome FROM stock_reserve_many('{"cup": 8, "pot": 1}', 'order 1');
 SELECT stock_confirm('order 1');
 SELECT outcome FROM stock_reinstate('order 1');
-SELECT change, sku, quantity, line FROM stock_log WHERE reservation = 'order 1' ORDER BY id;
+SELECT change, sku, quantity, line FROM stock_log WHERE reservation = 'order 1'
+ORDER BY id;
 SELECT * FROM stock_verify();
 
--- Somebody has got some of it; the lapsed reservation makes way for another, and
--- the expiry stays even if it cannot come back.
+-- Somebody has got some of it; the lapsed reservation makes way for another,
+-- and the expiry stays even if it cannot come back.
 SELECT outcome FROM stock_reserve_many('{"cup": 2, "pot": 9}', 'order 2', ttl => '1 us');
 SELECT outcome FROM stock_reserve('pot', 5, 'order 3');
 SELECT outcome, expires_at, shortages FROM stock_reinstate('order 2');
@@ -44,8 +46,8 @@ SELECT outcome FROM stock_reserve('cup', 1, 'order 4');
 SELECT stock_cancel('order 2');
 SELECT * FROM stock_verify();
 
--- Of a reservation of which some lines were settled, those that have expired, and
--- only they, however often it is asked for.
+-- Of a reservation of which some lines were settled, those that have expired,
+-- and only they, however often it is asked for.
 SELECT stock_receive('tea', 10);
 SELECT outcome FROM stock_reserve_many('{"cup": 1, "pot": 1, "tea": 1}', 'order 5');
 SELECT stock_cancel('order 5', '{cup}'), stock_confirm('order 5', '{pot}');
@@ -65,7 +67,8 @@ SELECT line, sku, quantity FROM stock_hold WHERE reservation = 'order 5';
 SELECT outcome FROM stock_reinstate('order 5');
 SELECT stock_confirm('order 5');
 SELECT outcome FROM stock_reinstate('order 5');
-SELECT change, sku, quantity, line FROM stock_log WHERE reservation = 'order 5' AND line IS NOT NULL ORDER BY id;
+SELECT change, sku, quantity, line FROM stock_log
+WHERE reservation = 'order 5' AND line IS NOT NULL ORDER BY id;
 
 -- Lines that were cancelled one by one come back together, if none has expired.
 SELECT outcome FROM stock_reserve_many('{"cup": 1, "pot": 1}', 'order 6');
@@ -74,8 +77,8 @@ SELECT outcome FROM stock_reinstate('order 6');
 SELECT count(*) FROM stock_hold WHERE reservation = 'order 6';
 SELECT stock_cancel('order 6');
 
--- In one transaction with what comes before, under any isolation level, and taken
--- back with a savepoint.
+-- In one transaction with what comes before, under any isolation level, and
+-- taken back with a savepoint.
 BEGIN;
 SELECT outcome FROM stock_reserve('cup', 1, 'order 7', ttl => '1 us');
 SELECT outcome FROM stock_reinstate('order 7');
@@ -88,9 +91,11 @@ SELECT count(*) FROM stock_hold;
 SELECT outcome FROM stock_reserve('cup', 2, 'order 8', ttl => '1 us');
 SAVEPOINT a;
 SELECT outcome FROM stock_reinstate('order 8');
-SELECT sku, quantity FROM stock_hold WHERE reservation = 'order 8' AND expires_at > clock_timestamp();
+SELECT sku, quantity FROM stock_hold
+WHERE reservation = 'order 8' AND expires_at > clock_timestamp();
 ROLLBACK TO a;
-SELECT sku, quantity FROM stock_hold WHERE reservation = 'order 8' AND expires_at > clock_timestamp();
+SELECT sku, quantity FROM stock_hold
+WHERE reservation = 'order 8' AND expires_at > clock_timestamp();
 SELECT stock_confirm('order 8');
 SELECT outcome FROM stock_reinstate('order 8');
 COMMIT;

@@ -1,5 +1,5 @@
--- An application looks at its own reservation.  If this fails, it is shown another
--- state than stock_confirm would answer, or has to read our tables.
+-- An application looks at its own reservation.  If this fails, it is shown
+-- another state than stock_confirm would answer, or has to read our tables.
 \getenv dir PG_ABS_SRCDIR
 \set db regress_stock_status
 \i :dir/sql/include/ring.sql
@@ -7,9 +7,12 @@
 \pset null -
 CREATE PROCEDURE lapse(name text) LANGUAGE sql AS
 	'UPDATE stock_hold SET expires_at = clock_timestamp() - interval ''1 s'' WHERE reservation = name';
-CREATE FUNCTION show(name text) RETURNS TABLE (state text, expires boolean, lines jsonb) LANGUAGE sql AS
+CREATE FUNCTION show(name text)
+RETURNS TABLE (state text, expires boolean, lines jsonb)
+LANGUAGE sql AS
 	'SELECT state, expires_at > clock_timestamp(), lines FROM stock_reservation_status(name)';
-SELECT stock_receive('cup', 100), stock_receive('pot', 100), stock_receive('hot', 100);
+SELECT stock_receive('cup', 100), stock_receive('pot', 100),
+	stock_receive('hot', 100);
 
 -- Nothing is known of it: no row.
 SELECT * FROM show('order 1');
@@ -18,7 +21,8 @@ SELECT * FROM show('order 1');
 
 -- Open, until then, line by line in the order of the skus.
 SELECT outcome, expires_at AS expiry FROM stock_reserve_many('{"pot": 2, "cup": 1}', 'order 1') \gset
-SELECT state, expires_at = :'expiry' AS as_told, lines FROM stock_reservation_status('order 1');
+SELECT state, expires_at = :'expiry' AS as_told, lines
+FROM stock_reservation_status('order 1');
 SELECT stock_confirm('order 1', '{cup}');
 SELECT * FROM show('order 1');
 SELECT stock_cancel('order 1');
@@ -26,7 +30,8 @@ SELECT * FROM show('order 1');
 SELECT outcome FROM stock_reinstate('order 1');
 SELECT * FROM show('order 1');
 SELECT outcome, expires_at AS expiry FROM stock_extend('order 1', '3 h') \gset
-SELECT state, expires_at = :'expiry' AS as_told, lines FROM stock_reservation_status('order 1');
+SELECT state, expires_at = :'expiry' AS as_told, lines
+FROM stock_reservation_status('order 1');
 SELECT stock_confirm('order 1');
 SELECT * FROM show('order 1');
 
@@ -48,7 +53,8 @@ SELECT * FROM show('order 4');
 SELECT outcome FROM stock_reinstate('order 4');
 SELECT * FROM show('order 4');
 
--- Within the transaction that changes it, after a savepoint, and for a snapshot.
+-- Within the transaction that changes it, after a savepoint, and for a
+-- snapshot.
 BEGIN;
 SELECT outcome FROM stock_reserve('cup', 5, 'order 5');
 SELECT * FROM show('order 5');
@@ -84,7 +90,8 @@ CREATE PROCEDURE forget_hot() LANGUAGE plpgsql AS $$
 BEGIN
 	PERFORM stock_receive('hot', 1);	-- something is in the table
 	PERFORM stock_compact_item('hot', 100000);
-	UPDATE stock_ring SET opened_at = opened_at - interval '4 days' WHERE state = 'current';
+	UPDATE stock_ring SET opened_at = opened_at - interval '4 days'
+	WHERE state = 'current';
 	PERFORM stock_forget();
 	COMMIT;
 	UPDATE stock_ring SET closed_at = closed_at - interval '7 days' WHERE state = 'old';
@@ -100,7 +107,8 @@ SELECT outcome FROM stock_reserve_many('{"cup": 1, "hot": 1}', 'order 6');
 SELECT outcome FROM stock_reserve_many('{"cup": 1, "hot": 1}', 'order 7');
 SELECT outcome FROM stock_reserve_many('{"cup": 1, "hot": 1}', 'order 8');
 SELECT outcome FROM stock_reserve('hot', 1, 'order 9');
-SELECT stock_confirm('order 6'), stock_cancel('order 7', '{hot}'), stock_confirm('order 8', '{hot}'), stock_confirm('order 9');
+SELECT stock_confirm('order 6'), stock_cancel('order 7', '{hot}'),
+	stock_confirm('order 8', '{hot}'), stock_confirm('order 9');
 CALL forget_hot();
 SELECT *, stock_confirm('order 6') FROM show('order 6');
 SELECT * FROM show('order 7');

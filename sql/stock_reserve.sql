@@ -6,17 +6,20 @@ RESET client_min_messages;
 
 SELECT stock_receive('tea', 10);
 SELECT outcome, shortages,
-	   expires_at - clock_timestamp() BETWEEN interval '14 min' AND interval '15 min' AS by_setting
+	   expires_at - clock_timestamp()
+		BETWEEN interval '14 min' AND interval '15 min' AS by_setting
 FROM stock_reserve('tea', 6, 'order 1');
 SELECT outcome, shortages,
-	   expires_at - clock_timestamp() BETWEEN interval '1 day' AND interval '2 days' AS by_ttl
+	   expires_at - clock_timestamp()
+		BETWEEN interval '1 day' AND interval '2 days' AS by_ttl
 FROM stock_reserve(sku => 'tea', quantity => 1, reservation => 'order 2',
 				   ttl => '2 days', actor => 'anna');
 SELECT * FROM stock_level('tea');
 SELECT reservation, line, sku, quantity FROM stock_hold ORDER BY 1;
 
 -- With names, literals and parameters of no type find their function.
-SELECT outcome FROM stock_reserve(sku => 'tea', quantity => '1', reservation => 'order 2');
+SELECT outcome
+FROM stock_reserve(sku => 'tea', quantity => '1', reservation => 'order 2');
 
 -- The same again: the same answer with the first one's expiry, and nothing new.
 SELECT r.outcome, r.expires_at = h.expires_at AS same_expiry, r.shortages
@@ -41,7 +44,8 @@ SELECT outcome FROM stock_reserve('coffee', 6, 'order 1');
 \set VERBOSITY sqlstate
 SELECT outcome FROM stock_reserve('tea', 5, 'order 1');
 
-SELECT change, quantity, reservation, line, actor = session_user AS by_us FROM stock_log ORDER BY id;
+SELECT change, quantity, reservation, line, actor = session_user AS by_us
+FROM stock_log ORDER BY id;
 SELECT * FROM stock_verify();
 
 TRUNCATE stock_log, stock_hold, stock_item;

@@ -1,5 +1,5 @@
--- Savepoints: what one has taken or added goes with its rollback, and stays with
--- its release, however they are nested.  If this fails, units are lost or
+-- Savepoints: what one has taken or added goes with its rollback, and stays
+-- with its release, however they are nested.  If this fails, units are lost or
 -- promised twice.
 SET client_min_messages = warning;
 CREATE EXTENSION IF NOT EXISTS idempotency;

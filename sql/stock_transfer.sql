@@ -1,6 +1,6 @@
--- Moving stock from one item to another: both or none, and never more than is free.
--- If this fails, units are lost or made on the way between two places, or are taken
--- from somebody who has reserved them.
+-- Moving stock from one item to another: both or none, and never more than is
+-- free. If this fails, units are lost or made on the way between two places,
+-- or are taken from somebody who has reserved them.
 SET client_min_messages = warning;
 CREATE EXTENSION IF NOT EXISTS idempotency;
 RESET client_min_messages;
@@ -11,11 +11,14 @@ SELECT outcome FROM stock_reserve('hat@north', 4, 'order 1');
 -- The other item is created if need be.
 SELECT stock_transfer('hat@north', 'hat@south', 2, 'van 7', 'ann');
 SELECT stock_transfer(from_sku => 'hat@north', to_sku => 'hat@south', quantity => 1);
-SELECT sku, change, quantity, reservation, line, note, actor = session_user AS by_me, actor
+SELECT sku, change, quantity, reservation, line, note,
+	actor = session_user AS by_me, actor
 FROM stock_log WHERE change = 'transfer' AND note IS NOT NULL ORDER BY id;
-SELECT sku, change, quantity, reservation, line, note, actor = session_user AS by_me
+SELECT sku, change, quantity, reservation, line, note,
+	actor = session_user AS by_me
 FROM stock_log WHERE change = 'transfer' AND note IS NULL ORDER BY id;
-SELECT sku, count(*), sum(quantity) FROM stock_history WHERE change = 'transfer' GROUP BY 1 ORDER BY 1;
+SELECT sku, count(*), sum(quantity) FROM stock_history WHERE change = 'transfer'
+GROUP BY 1 ORDER BY 1;
 SELECT * FROM stock_levels ORDER BY sku;
 SELECT * FROM stock_verify();
 
@@ -32,8 +35,8 @@ SELECT available, reserved FROM stock_level('hat@north');
 SELECT stock_transfer('hat@north', 'hat@south', 1);
 SELECT * FROM stock_verify();
 
--- In one transaction with reserve, confirm and cancel: what has just come can be
--- reserved, and what was cancelled can be moved.
+-- In one transaction with reserve, confirm and cancel: what has just come can
+-- be reserved, and what was cancelled can be moved.
 BEGIN;
 SELECT stock_transfer('hat@south', 'hat@east', 6);
 SELECT outcome FROM stock_reserve('hat@east', 6, 'order 3');
@@ -53,7 +56,9 @@ SELECT * FROM stock_verify();
 
 -- There and back, and round in a circle.
 BEGIN;
-SELECT stock_transfer('hat@east', 'hat@north', 5), stock_transfer('hat@north', 'hat@south', 5), stock_transfer('hat@south', 'hat@east', 5);
+SELECT stock_transfer('hat@east', 'hat@north', 5),
+	stock_transfer('hat@north', 'hat@south', 5),
+	stock_transfer('hat@south', 'hat@east', 5);
 COMMIT;
 SELECT available FROM stock_level('hat@east');
 SELECT * FROM stock_verify();
@@ -94,17 +99,20 @@ SELECT * FROM stock_verify();
 SELECT count(stock_compact_item(sku, 1000)) FROM stock_item;
 SELECT count(*) FROM stock_log;
 SELECT sku, available, reserved, adjusted FROM stock_levels ORDER BY sku;
-SELECT sku, received, adjusted, confirmed, reserved FROM stock_item ORDER BY sku;
+SELECT sku, received, adjusted, confirmed, reserved FROM stock_item
+ORDER BY sku;
 SELECT * FROM stock_verify();
 SELECT stock_transfer('hat@east', 'hat@south', 4);
 SELECT stock_transfer('hat@east', 'hat@south', 1);
 SELECT * FROM stock_verify();
-SELECT sku, count(*), sum(quantity) FROM stock_history WHERE change = 'transfer' GROUP BY 1 ORDER BY 1;
+SELECT sku, count(*), sum(quantity) FROM stock_history WHERE change = 'transfer'
+GROUP BY 1 ORDER BY 1;
 
 -- An item of which nothing was left is announced.
 BEGIN;
 SET LOCAL idempotency.stock_events = on;
-SELECT stock_transfer('hat@south', 'hat@east', 2), stock_transfer('hat@south', 'hat@east', 1), stock_transfer('hat@south', 'hat@new', 1);
+SELECT stock_transfer('hat@south', 'hat@east', 2),
+	stock_transfer('hat@south', 'hat@east', 1), stock_transfer('hat@south', 'hat@new', 1);
 SELECT key, topic, payload FROM outbox_log WHERE topic LIKE 'stock.%' ORDER BY position;
 ROLLBACK;
 
@@ -113,7 +121,9 @@ SELECT stock_transfer('hat@south', 'hat@east', 1);
 ROLLBACK;
 -- The log has no row that says otherwise.
 \set VERBOSITY sqlstate
-INSERT INTO stock_log (sku, change, quantity, reservation) VALUES ('hat@south', 'transfer', 1, 'order 1');
+INSERT INTO stock_log (sku, change, quantity, reservation)
+VALUES ('hat@south', 'transfer', 1, 'order 1');
 INSERT INTO stock_log (sku, change, quantity, line) VALUES ('hat@south', 'transfer', 1, 0);
 INSERT INTO stock_log (sku, change, quantity) VALUES ('hat@south', 'transfer', 0);
-TRUNCATE stock_log, stock_hold, stock_item, stock_history_0, stock_history_1, stock_history_2;
+TRUNCATE stock_log, stock_hold, stock_item, stock_history_0, stock_history_1,
+	stock_history_2;

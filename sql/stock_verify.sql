@@ -15,9 +15,11 @@ SELECT * FROM stock_verify(sku => 'jug');
 -- To verify one item takes its rows alone, however many others there are.
 BEGIN;
 SELECT count(stock_receive('other ' || i, 1)) FROM generate_series(1, 1000) i;
-SELECT coalesce(sum(seq_tup_read + idx_tup_fetch), 0) AS read FROM pg_stat_xact_user_tables WHERE relname LIKE 'stock_%' \gset before_
+SELECT coalesce(sum(seq_tup_read + idx_tup_fetch), 0) AS read
+FROM pg_stat_xact_user_tables WHERE relname LIKE 'stock_%' \gset before_
 SELECT count(*) FROM generate_series(1, 10), LATERAL stock_verify('pot');
-SELECT sum(seq_tup_read + idx_tup_fetch) - :before_read < 500 AS few FROM pg_stat_xact_user_tables WHERE relname LIKE 'stock_%';
+SELECT sum(seq_tup_read + idx_tup_fetch) - :before_read < 500 AS few
+FROM pg_stat_xact_user_tables WHERE relname LIKE 'stock_%';
 ROLLBACK;
 
 -- And its counter alone.  Nor does the sweeper look at all counters.
@@ -25,7 +27,8 @@ BEGIN;
 SET LOCAL track_functions = 'all';
 SELECT * FROM stock_verify('pot');
 SELECT stock_compact(10);
-SELECT funcname, calls FROM pg_stat_xact_user_functions WHERE funcname IN ('stock_counter', 'stock_counters', 'stock_crowded') ORDER BY funcname;
+SELECT funcname, calls FROM pg_stat_xact_user_functions
+WHERE funcname IN ('stock_counter', 'stock_counters', 'stock_crowded') ORDER BY funcname;
 ROLLBACK;
 
 -- A root record that is not what it should be.  Of the transaction that is at
@@ -57,17 +60,19 @@ DELETE FROM stock_item WHERE sku = 'pot';
 SELECT * FROM stock_verify();
 ROLLBACK;
 
--- A counter that is not what the log says: somebody has the trigger off in a way
--- that nobody can notice.
+-- A counter that is not what the log says: somebody has the trigger off in a
+-- way that nobody can notice.
 BEGIN;
 SET LOCAL allow_system_table_mods = on;
-UPDATE pg_trigger SET tgenabled = 'D' WHERE tgrelid = 'stock_item'::regclass AND tgname = 'stock_guard';
+UPDATE pg_trigger SET tgenabled = 'D'
+WHERE tgrelid = 'stock_item'::regclass AND tgname = 'stock_guard';
 COMMIT;
 \c
 UPDATE stock_item SET received = 1 WHERE sku = 'cup';
 BEGIN;
 SET LOCAL allow_system_table_mods = on;
-UPDATE pg_trigger SET tgenabled = 'A' WHERE tgrelid = 'stock_item'::regclass AND tgname = 'stock_guard';
+UPDATE pg_trigger SET tgenabled = 'A'
+WHERE tgrelid = 'stock_item'::regclass AND tgname = 'stock_guard';
 COMMIT;
 \c
 SELECT * FROM stock_verify();

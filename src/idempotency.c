@@ -12,8 +12,8 @@
  *             positions and exceptions: rows, no network; writes outbox_*
  *   relay/    the worker that delivers: its loop, runs of events, HTTP,
  *             signatures, retries; reads and writes rows through outbox/ only
- *   stock/    what is available of each item, in shared memory, and reservations
- *             of it; writes stock_*
+ *   stock/    what is available of each item, in shared memory, and its
+ *             reservations; writes stock_*
  *   sweep/    the worker that asks each module to drop what has lapsed
  *   launch/   the worker that starts the others wherever the extension is
  *   upgrade/  SQL that takes a database from one version to the next

@@ -1,12 +1,13 @@
--- The tables of kafka_stock.js: orders whose lines come one by one, in any order,
--- over several partitions.
+-- The tables of kafka_stock.js: orders whose lines come one by one, in any
+-- order, over several partitions.
 
 CREATE TABLE orders (
 	name       text PRIMARY KEY,
 	line_count integer NOT NULL,
 	gathered   integer NOT NULL,
 	state      text NOT NULL DEFAULT 'gathering'
-		CHECK (state IN ('gathering', 'reserved', 'refused', 'confirmed', 'cancelled', 'expired'))
+		CHECK (state IN ('gathering', 'reserved', 'refused', 'confirmed',
+			'cancelled', 'expired'))
 );
 
 -- No constraint keeps a line from being there twice: that is the claim's doing.

@@ -15,7 +15,8 @@ CREATE TABLE bookings (
 );
 
 -- The answers of the Lua script, for callers who know those.
-CREATE FUNCTION reserve_stock(sku text, quantity bigint, order_name text, ttl interval,
+CREATE FUNCTION reserve_stock(
+	sku text, quantity bigint, order_name text, ttl interval,
 	OUT answer text, OUT remaining bigint)
 LANGUAGE plpgsql
 AS $$

@@ -49,7 +49,8 @@ FROM (SELECT 0 AS slot, * FROM idem_key_0 UNION ALL SELECT 1, * FROM idem_key_1
 
 -- An answer that does not fit into a row.
 CREATE FUNCTION big(seed text) RETURNS jsonb LANGUAGE sql AS
-	$$ SELECT to_jsonb(string_agg(md5(seed || i), '')) FROM generate_series(1, 4000) i $$;
+	$$ SELECT to_jsonb(string_agg(md5(seed || i), ''))
+		FROM generate_series(1, 4000) i $$;
 
 \set ring 'SELECT state, segment FROM idem_ring ORDER BY segment;'
 \set SHOW_CONTEXT never

@@ -1,6 +1,6 @@
 /*
- * Very last part of install and upgrade scripts: the launcher shall look at what
- * is here when this has committed.
+ * Very last part of install and upgrade scripts: the launcher shall look at
+ * what is here when this has committed.
  */
 CREATE FUNCTION idempotency_internal.idempotency_announce()
 RETURNS void

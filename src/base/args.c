@@ -63,7 +63,8 @@ args_check_encoding(const text *value)
 }
 
 Datum
-args_form_row(Oid type, const char *name, int columns, Datum *values, bool *nulls)
+args_form_row(Oid type, const char *name, int columns, Datum *values,
+			  bool *nulls)
 {
 	TupleDesc	desc = lookup_rowtype_tupdesc(type, -1);
 	HeapTuple	tuple;

@@ -139,12 +139,14 @@ catalog_trigger_state(Oid table, const char *name)
 {
 	Relation	rel = RelationIdGetRelation(table);
 	char		state = '\0';
+	int			count;
 
 	if (rel == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_TABLE),
 				 errmsg("a table of extension idempotency is missing")));
-	for (int i = 0; rel->trigdesc != NULL && i < rel->trigdesc->numtriggers; i++)
+	count = rel->trigdesc != NULL ? rel->trigdesc->numtriggers : 0;
+	for (int i = 0; i < count; i++)
 	{
 		if (strcmp(rel->trigdesc->triggers[i].tgname, name) == 0)
 			state = rel->trigdesc->triggers[i].tgenabled;
@@ -276,7 +278,9 @@ catalog_load_stock_enums(Catalog *catalog)
 static void
 catalog_load_stock_functions(Catalog *catalog)
 {
-	static const Oid announce[] = {TEXTOID, TEXTOID, TEXTARRAYOID, INT8ARRAYOID};
+	static const Oid announce[] = {
+		TEXTOID, TEXTOID, TEXTARRAYOID, INT8ARRAYOID
+	};
 	static const Oid available[] = {TEXTOID, INT8OID};
 
 	catalog->stock_announce = catalog_function(catalog->internal, "stock_announce",

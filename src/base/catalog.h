@@ -55,7 +55,7 @@ typedef enum StockChange
 /* The schema of what is not for users. */
 #define CATALOG_INTERNAL_SCHEMA "idempotency_internal"
 
-/* The tables of a ring (ring.h), and the one that says which of them are live. */
+/* The tables of a ring (ring.h), and the one that says which are live. */
 #define CATALOG_RING_SIZE 3
 
 typedef enum RingId
@@ -73,8 +73,9 @@ typedef struct CatalogRing
 } CatalogRing;
 
 /*
- * Of tables that triggers watch over, whatever the session_replication_role: one
- * where these are not as they were made (ENABLE ALWAYS), and how they are there.
+ * Of tables that triggers watch over, whatever the session_replication_role:
+ * one where these are not as they were made (ENABLE ALWAYS), and how they are
+ * there.
  */
 typedef struct CatalogTriggers
 {

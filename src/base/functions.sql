@@ -78,10 +78,13 @@ BEGIN
 	END IF;
 	PERFORM pg_current_xact_id();
 	quiet := idempotency_internal.idempotency_next_xid();
-	EXECUTE format('UPDATE %s SET state = %L, closed_at = clock_timestamp(), quiet_xid = $1
+	EXECUTE format('UPDATE %s
+		SET state = %L, closed_at = clock_timestamp(), quiet_xid = $1
 		WHERE state = %L', ring, 'old', 'current') USING quiet;
-	EXECUTE format('UPDATE %s SET state = %L, opened_at = clock_timestamp(),
-		segment = (SELECT max(segment) + 1 FROM %1$s) WHERE slot = $1', ring, 'current') USING next;
+	EXECUTE format('UPDATE %s
+		SET state = %L, opened_at = clock_timestamp(),
+			segment = (SELECT max(segment) + 1 FROM %1$s)
+		WHERE slot = $1', ring, 'current') USING next;
 	PERFORM idempotency_internal.idempotency_ring_changed(ring);
 	RETURN true;
 EXCEPTION WHEN lock_not_available THEN
@@ -92,11 +95,12 @@ COMMENT ON FUNCTION idempotency_internal.idempotency_ring_switch(regclass) IS
 	'Internal: opens an empty table of a ring as the current one; false: there is none, or the ring is busy.';
 
 /*
- * The transaction id is noted when this transaction has its own: a snapshot that
- * shows no transaction before it as open shows the table retired, and all that
- * was moved out of it before.
+ * The transaction id is noted when this transaction has its own: a snapshot
+ * that shows no transaction before it as open shows the table retired, and all
+ * that was moved out of it before.
  */
-CREATE FUNCTION idempotency_internal.idempotency_ring_retire(ring regclass, unused bigint)
+CREATE FUNCTION idempotency_internal.idempotency_ring_retire(
+	ring regclass, unused bigint)
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp
@@ -116,14 +120,16 @@ EXCEPTION WHEN lock_not_available THEN
 	RETURN false;
 END
 $$;
-COMMENT ON FUNCTION idempotency_internal.idempotency_ring_retire(regclass, bigint) IS
+COMMENT ON FUNCTION idempotency_internal.idempotency_ring_retire(
+	regclass, bigint) IS
 	'Internal: takes an old segment of a ring out of use; false: it is not there any more, or the ring is busy.';
 
 /*
  * A snapshot from before a table was retired may show rows there that it shows
  * nowhere else, so the table is truncated when there is no such snapshot left.
  */
-CREATE FUNCTION idempotency_internal.idempotency_ring_truncate(ring regclass, tables text)
+CREATE FUNCTION idempotency_internal.idempotency_ring_truncate(
+	ring regclass, tables text)
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp
@@ -134,7 +140,8 @@ DECLARE
 	unused  smallint;
 	emptied bigint;
 BEGIN
-	horizon := idempotency_internal.idempotency_horizon(ring);	-- which may wait for a lock, too
+	-- This may wait for a lock, too.
+	horizon := idempotency_internal.idempotency_horizon(ring);
 	EXECUTE format('SELECT slot FROM %s WHERE state = %L AND quiet_xid <= $1 ORDER BY segment LIMIT 1', ring, 'retired')
 		INTO unused USING horizon;
 	IF unused IS NULL THEN
@@ -142,9 +149,11 @@ BEGIN
 	END IF;
 	EXECUTE format('LOCK TABLE idempotency_internal.%I IN ACCESS EXCLUSIVE MODE NOWAIT', tables || '_' || unused);
 	-- Another session may have emptied it, and put it to use again.
-	EXECUTE format('UPDATE %s SET state = %L, segment = NULL, opened_at = NULL, closed_at = NULL,
-		quiet_xid = NULL, rest_until = NULL WHERE slot = $1 AND state = %L AND quiet_xid <= $2', ring, 'empty', 'retired')
-		USING unused, horizon;
+	EXECUTE format('UPDATE %s
+		SET state = %L, segment = NULL, opened_at = NULL, closed_at = NULL,
+			quiet_xid = NULL, rest_until = NULL
+		WHERE slot = $1 AND state = %L AND quiet_xid <= $2',
+		ring, 'empty', 'retired') USING unused, horizon;
 	GET DIAGNOSTICS emptied = ROW_COUNT;
 	IF emptied > 0 THEN
 		EXECUTE format('TRUNCATE idempotency_internal.%I', tables || '_' || unused);
@@ -154,13 +163,14 @@ EXCEPTION WHEN lock_not_available THEN
 	RETURN false;
 END
 $$;
-COMMENT ON FUNCTION idempotency_internal.idempotency_ring_truncate(regclass, text) IS
+COMMENT ON FUNCTION idempotency_internal.idempotency_ring_truncate(
+	regclass, text) IS
 	'Internal: truncates a retired table of a ring; false: there is none, a snapshot is older than its retirement, or it is locked.';
 
 /*
  * Snapshots count as well: a key does not expire for one that shows its
- * transaction as open (claim/key.c), so it must still be found. The horizon is the
- * same for all tables of the database, so this serves all rings.
+ * transaction as open (claim/key.c), so it must still be found.  The horizon is
+ * the same for all tables of the database, so this serves all rings.
  */
 CREATE FUNCTION idempotency_internal.idempotency_is_quiet(segment_xid xid8)
 RETURNS boolean
@@ -186,36 +196,42 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 	SELECT c.oid::regclass, w.name
 	FROM pg_class c
-	JOIN (VALUES ('idem_key', 'idem_key_redirect'), ('stock', 'stock_guard'), ('stock', 'stock_guard_truncate'))
+	JOIN (VALUES ('idem_key', 'idem_key_redirect'), ('stock', 'stock_guard'),
+			('stock', 'stock_guard_truncate'))
 		w(prefix, name) ON starts_with(c.relname, w.prefix)
 	WHERE c.oid = ANY (tables::oid[])
 $$;
 COMMENT ON FUNCTION idempotency_internal.idempotency_triggers(regclass[]) IS
 	'Internal: the triggers that our tables have to have.';
 
-CREATE FUNCTION idempotency_internal.idempotency_trigger_state(tables regclass[])
+CREATE FUNCTION idempotency_internal.idempotency_trigger_state(
+	tables regclass[])
 RETURNS "char"
 LANGUAGE sql VOLATILE PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
 AS $$
 	SELECT CASE WHEN bool_and(t.tgenabled IS NOT DISTINCT FROM 'A') THEN 'A'
-		WHEN bool_or(coalesce(t.tgenabled, 'D') = 'D') THEN 'D' ELSE 'O' END::"char"
+		WHEN bool_or(coalesce(t.tgenabled, 'D') = 'D') THEN 'D'
+		ELSE 'O' END::"char"
 	FROM idempotency_internal.idempotency_triggers(tables) w
 	LEFT JOIN pg_trigger t ON t.tgrelid = w.table AND t.tgname = w.name
 $$;
-COMMENT ON FUNCTION idempotency_internal.idempotency_trigger_state(regclass[]) IS
+COMMENT ON FUNCTION idempotency_internal.idempotency_trigger_state(
+	regclass[]) IS
 	'Internal: how our triggers on tables are: A as they were made, D some are disabled or missing, O otherwise.';
 
 /*
  * The sweeper leaves alone what is still disabled.
  */
-CREATE FUNCTION idempotency_internal.idempotency_may_repair(tables regclass[], by_hand boolean)
+CREATE FUNCTION idempotency_internal.idempotency_may_repair(
+	tables regclass[], by_hand boolean)
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-	state CONSTANT "char" := idempotency_internal.idempotency_trigger_state(tables);
+	state CONSTANT "char" :=
+		idempotency_internal.idempotency_trigger_state(tables);
 BEGIN
 	IF state = 'A' OR (state = 'D' AND NOT by_hand) THEN
 		RETURN false;
@@ -226,10 +242,12 @@ BEGIN
 	RETURN true;
 END
 $$;
-COMMENT ON FUNCTION idempotency_internal.idempotency_may_repair(regclass[], boolean) IS
+COMMENT ON FUNCTION idempotency_internal.idempotency_may_repair(
+	regclass[], boolean) IS
 	'Internal: whether the triggers of tables were disabled, and it is time to repair what that has done.';
 
-CREATE FUNCTION idempotency_internal.idempotency_enable_triggers(tables regclass[])
+CREATE FUNCTION idempotency_internal.idempotency_enable_triggers(
+	tables regclass[])
 RETURNS void
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE COST 10000
 SET search_path = pg_catalog, pg_temp
@@ -237,29 +255,38 @@ AS $$
 DECLARE
 	wanted record;
 BEGIN
-	FOR wanted IN SELECT w.* FROM idempotency_internal.idempotency_triggers(tables) w ORDER BY w.table, w.name LOOP
-		IF NOT EXISTS (SELECT FROM pg_trigger t WHERE t.tgrelid = wanted.table AND t.tgname = wanted.name) THEN
+	FOR wanted IN
+		SELECT w.* FROM idempotency_internal.idempotency_triggers(tables) w
+		ORDER BY w.table, w.name
+	LOOP
+		IF NOT EXISTS (SELECT FROM pg_trigger t
+			WHERE t.tgrelid = wanted.table AND t.tgname = wanted.name) THEN
 			EXECUTE format(CASE wanted.name
 				WHEN 'idem_key_redirect' THEN 'CREATE TRIGGER idem_key_redirect BEFORE INSERT ON %s
-					FOR EACH ROW EXECUTE FUNCTION idempotency_internal.idem_key_redirect()'
-				WHEN 'stock_guard' THEN 'CREATE TRIGGER stock_guard BEFORE INSERT OR UPDATE OR DELETE ON %s
-					FOR EACH ROW EXECUTE FUNCTION idempotency_internal.stock_guard()'
-				WHEN 'stock_guard_truncate' THEN 'CREATE TRIGGER stock_guard_truncate BEFORE TRUNCATE ON %s
-					FOR EACH STATEMENT EXECUTE FUNCTION idempotency_internal.stock_guard()'
+					FOR EACH ROW
+					EXECUTE FUNCTION idempotency_internal.idem_key_redirect()'
+				WHEN 'stock_guard' THEN 'CREATE TRIGGER stock_guard
+					BEFORE INSERT OR UPDATE OR DELETE ON %s FOR EACH ROW
+					EXECUTE FUNCTION idempotency_internal.stock_guard()'
+				WHEN 'stock_guard_truncate' THEN 'CREATE TRIGGER stock_guard_truncate
+					BEFORE TRUNCATE ON %s FOR EACH STATEMENT
+					EXECUTE FUNCTION idempotency_internal.stock_guard()'
 				END, wanted.table);
 		END IF;
 		EXECUTE format('ALTER TABLE %s ENABLE ALWAYS TRIGGER %I', wanted.table, wanted.name);
 	END LOOP;
 END
 $$;
-COMMENT ON FUNCTION idempotency_internal.idempotency_enable_triggers(regclass[]) IS
+COMMENT ON FUNCTION idempotency_internal.idempotency_enable_triggers(
+	regclass[]) IS
 	'Internal: makes our triggers on tables fire always, and anew those that are missing.';
 
 /*
  * A restore of data alone sets sequences as they were in the dump, also where
- * they had gone on since. Only one that is behind is set. If another session passes
- * the value in that moment, base/sequence.c passes over what it has handed out.
- * A value that leaves no numbers after it was written by hand, and is left out.
+ * they had gone on since.  Only one that is behind is set.  If another session
+ * passes the value in that moment, base/sequence.c passes over what it has
+ * handed out.  A value that leaves no numbers after it was written by hand, and
+ * is left out.
  */
 CREATE FUNCTION idempotency_internal.idempotency_raise_sequences()
 RETURNS void
@@ -273,25 +300,32 @@ BEGIN
 	SELECT max(token) INTO used FROM (
 		SELECT token FROM idempotency_internal.idem_key_0
 		UNION ALL SELECT token FROM idempotency_internal.idem_key_1
-		UNION ALL SELECT token FROM idempotency_internal.idem_key_2) k WHERE token < most;
+		UNION ALL SELECT token FROM idempotency_internal.idem_key_2) k
+		WHERE token < most;
 	PERFORM setval('idempotency_internal.idem_token_seq', used)
-	FROM idempotency_internal.idem_token_seq WHERE (last_value, is_called) < (used, true);
+	FROM idempotency_internal.idem_token_seq
+	WHERE (last_value, is_called) < (used, true);
 
 	SELECT max(position) INTO used FROM (
 		SELECT position FROM @extschema@.outbox_log
 		UNION ALL SELECT position FROM idempotency_internal.outbox_delivery
 		UNION ALL SELECT position FROM idempotency_internal.outbox_lane
-		UNION ALL SELECT last_position FROM idempotency_internal.outbox_ring) e WHERE position < most;
+		UNION ALL SELECT last_position FROM idempotency_internal.outbox_ring) e
+		WHERE position < most;
 	PERFORM setval('idempotency_internal.outbox_position_seq', used)
-	FROM idempotency_internal.outbox_position_seq WHERE (last_value, is_called) < (used, true);
+	FROM idempotency_internal.outbox_position_seq
+	WHERE (last_value, is_called) < (used, true);
 
-	SELECT max(id) INTO used FROM idempotency_internal.outbox_subscription WHERE id < most;
+	SELECT max(id) INTO used FROM idempotency_internal.outbox_subscription
+	WHERE id < most;
 	PERFORM setval('idempotency_internal.outbox_subscription_id_seq', used)
-	FROM idempotency_internal.outbox_subscription_id_seq WHERE (last_value, is_called) < (used, true);
+	FROM idempotency_internal.outbox_subscription_id_seq
+	WHERE (last_value, is_called) < (used, true);
 
 	SELECT max(id) INTO used FROM @extschema@.stock_history WHERE id < most;
 	PERFORM setval('idempotency_internal.stock_log_id_seq', used)
-	FROM idempotency_internal.stock_log_id_seq WHERE (last_value, is_called) < (used, true);
+	FROM idempotency_internal.stock_log_id_seq
+	WHERE (last_value, is_called) < (used, true);
 END
 $$;
 COMMENT ON FUNCTION idempotency_internal.idempotency_raise_sequences() IS

@@ -5,7 +5,8 @@
  */
 
 CREATE FUNCTION idempotency_internal.idempotency_grant_names(
-	role regrole, functions text[], views text[], schemas text[] DEFAULT '{@extschema@}', may_grant boolean DEFAULT false)
+	role regrole, functions text[], views text[],
+	schemas text[] DEFAULT '{@extschema@}', may_grant boolean DEFAULT false)
 RETURNS void
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE COST 10000
 SET search_path = pg_catalog, pg_temp
@@ -23,7 +24,8 @@ BEGIN
 	FOR wanted IN
 		WITH member AS (
 			SELECT d.classid, d.objid FROM pg_depend d
-			JOIN pg_extension e ON d.refclassid = 'pg_extension'::regclass AND e.oid = d.refobjid
+			JOIN pg_extension e ON d.refclassid = 'pg_extension'::regclass
+				AND e.oid = d.refobjid
 			WHERE e.extname = 'idempotency' AND d.deptype = 'e')
 		SELECT format('USAGE ON SCHEMA %s', n.oid::regnamespace) AS privilege,
 			has_schema_privilege(n.oid, 'USAGE WITH GRANT OPTION') AS grantable,
@@ -33,13 +35,15 @@ BEGIN
 		SELECT format('EXECUTE ON FUNCTION %s', p.oid::regprocedure),
 			has_function_privilege(p.oid, 'EXECUTE WITH GRANT OPTION'),
 			has_function_privilege(role::oid, p.oid, 'EXECUTE' || option)
-		FROM pg_proc p JOIN member m ON m.classid = 'pg_proc'::regclass AND m.objid = p.oid
+		FROM pg_proc p
+		JOIN member m ON m.classid = 'pg_proc'::regclass AND m.objid = p.oid
 		WHERE p.proname = ANY (functions)
 		UNION ALL
 		SELECT format('SELECT ON %s', c.oid::regclass),
 			has_table_privilege(c.oid, 'SELECT WITH GRANT OPTION'),
 			has_table_privilege(role::oid, c.oid, 'SELECT' || option)
-		FROM pg_class c JOIN member m ON m.classid = 'pg_class'::regclass AND m.objid = c.oid
+		FROM pg_class c
+		JOIN member m ON m.classid = 'pg_class'::regclass AND m.objid = c.oid
 		WHERE c.relname = ANY (views)
 	LOOP
 		-- GRANT itself would only warn of some of these.
@@ -52,7 +56,8 @@ BEGIN
 	END LOOP;
 END
 $$;
-COMMENT ON FUNCTION idempotency_internal.idempotency_grant_names(regrole, text[], text[], text[], boolean) IS
+COMMENT ON FUNCTION idempotency_internal.idempotency_grant_names(
+	regrole, text[], text[], text[], boolean) IS
 	'Internal: grants a role the use of functions and views of the extension, and of its schema.';
 
 CREATE FUNCTION idempotency_grant(role regrole)
@@ -64,8 +69,9 @@ BEGIN
 	PERFORM idempotency_internal.idempotency_grant_names(role,
 		'{idem_claim, idem_claim_many, idem_complete, idem_fail, idem_renew,
 			outbox_enqueue, outbox_event_id,
-			stock_reserve, stock_reserve_many, stock_confirm, stock_cancel, stock_extend,
-			stock_reinstate, stock_reservation_status, stock_level}',
+			stock_reserve, stock_reserve_many, stock_confirm, stock_cancel,
+			stock_extend, stock_reinstate, stock_reservation_status,
+			stock_level}',
 		'{stock_levels}');
 END
 $$;
@@ -80,11 +86,13 @@ AS $$
 BEGIN
 	PERFORM idempotency_internal.idempotency_grant_names(role,
 		'{idempotency_status, idem_forget, idem_counters, idem_sample,
-			outbox_subscribe, outbox_unsubscribe, outbox_alter, outbox_pause, outbox_resume,
-			outbox_redrive, outbox_retry, outbox_discard, outbox_replay, outbox_rotate_secret, outbox_adopt,
+			outbox_subscribe, outbox_unsubscribe, outbox_alter, outbox_pause,
+			outbox_resume, outbox_redrive, outbox_retry, outbox_discard,
+			outbox_replay, outbox_rotate_secret, outbox_adopt,
 			outbox_topic_matches, outbox_secret_generate, outbox_signature,
 			outbox_flights, outbox_troubles, outbox_rate,
-			stock_receive, stock_adjust, stock_transfer, stock_level, stock_verify}',
+			stock_receive, stock_adjust, stock_transfer, stock_level,
+			stock_verify}',
 		'{idem_stats, outbox_subscriptions, outbox_dead, stock_levels}');
 END
 $$;
@@ -93,8 +101,8 @@ COMMENT ON FUNCTION idempotency_grant_operator(regrole) IS
 
 /*
  * What the views and functions of the schema call as their caller is granted,
- * too.  What else is in the schema, and is not ours, may have the name of something
- * internal.
+ * too.  What else is in the schema, and is not ours, may have the name of
+ * something internal.
  */
 CREATE FUNCTION idempotency_grant_admin(role regrole)
 RETURNS void
@@ -110,7 +118,8 @@ BEGIN
 	PERFORM idempotency_internal.idempotency_grant_names(role,
 		'{idem_counters, idem_sample, outbox_flights, outbox_troubles, outbox_rate, idempotency_grant_names}'
 			|| ARRAY(SELECT p.proname::text FROM pg_proc p
-				WHERE p.pronamespace = '@extschema@'::regnamespace AND p.oid = ANY (members)),
+				WHERE p.pronamespace = '@extschema@'::regnamespace
+					AND p.oid = ANY (members)),
 		ARRAY(SELECT c.relname::text FROM pg_class c
 			WHERE c.relnamespace = '@extschema@'::regnamespace AND c.oid = ANY (members)),
 		'{@extschema@, idempotency_internal}', true);
@@ -142,10 +151,16 @@ $$;
  * caller's would be asked about those, too.  stock_levels has every item, and a
  * barrier would keep a join with it from the index.
  */
-GRANT SELECT ON idem_stats, outbox_dead, outbox_subscriptions, stock_levels TO pg_monitor;
-GRANT EXECUTE ON FUNCTION idempotency_internal.idem_counters(), idempotency_internal.idem_sample(smallint, integer),
-	idempotency_internal.outbox_flights(), idempotency_internal.outbox_troubles(),
-	idempotency_internal.outbox_rate(double precision, timestamptz, bigint), idempotency_status() TO pg_monitor;
+GRANT SELECT ON idem_stats, outbox_dead, outbox_subscriptions, stock_levels
+TO pg_monitor;
+GRANT EXECUTE ON FUNCTION
+	idempotency_internal.idem_counters(),
+	idempotency_internal.idem_sample(smallint, integer),
+	idempotency_internal.outbox_flights(),
+	idempotency_internal.outbox_troubles(),
+	idempotency_internal.outbox_rate(double precision, timestamptz, bigint),
+	idempotency_status()
+TO pg_monitor;
 GRANT USAGE ON SCHEMA @extschema@ TO pg_monitor;
 
 /*
@@ -161,15 +176,21 @@ BEGIN
 	WITH RECURSIVE ours (class, object) AS (
 		SELECT d.classid, d.objid FROM pg_depend d
 		JOIN pg_extension e ON e.oid = d.refobjid
-		WHERE e.extname = 'idempotency' AND d.deptype = 'e' AND d.refclassid = 'pg_extension'::regclass
+		WHERE e.extname = 'idempotency' AND d.deptype = 'e'
+			AND d.refclassid = 'pg_extension'::regclass
 		UNION
 		SELECT d.classid, d.objid FROM ours
-		JOIN pg_depend d ON d.refclassid = ours.class AND d.refobjid = ours.object AND d.deptype IN ('a', 'i')
+		JOIN pg_depend d ON d.refclassid = ours.class
+			AND d.refobjid = ours.object AND d.deptype IN ('a', 'i')
 	)
 	SELECT pg_describe_object(d.refclassid, d.refobjid, 0) INTO stranger
-	FROM pg_depend d JOIN ours ON d.classid = ours.class AND d.objid = ours.object
-	WHERE d.refclassid NOT IN ('pg_extension'::regclass, 'pg_namespace'::regclass, 'pg_language'::regclass)
-		AND NOT EXISTS (SELECT FROM ours o WHERE o.class = d.refclassid AND o.object = d.refobjid)
+	FROM pg_depend d
+	JOIN ours ON d.classid = ours.class AND d.objid = ours.object
+	WHERE d.refclassid NOT IN (
+			'pg_extension'::regclass, 'pg_namespace'::regclass,
+			'pg_language'::regclass)
+		AND NOT EXISTS (SELECT FROM ours o
+			WHERE o.class = d.refclassid AND o.object = d.refobjid)
 	LIMIT 1;
 	IF stranger IS NOT NULL THEN
 		RAISE EXCEPTION 'extension idempotency would use %', stranger

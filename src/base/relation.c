@@ -25,7 +25,7 @@
 #include "base/compat.h"
 #include "base/relation.h"
 
-#define RELATION_SPECULATION_US 100	/* of waiting for an insertion to be decided */
+#define RELATION_SPECULATION_US 100 /* until an insertion is decided */
 
 #define RELATION_SPECULATIVE_TOKEN 1	/* any but 0: nobody waits for it */
 
@@ -99,7 +99,8 @@ relation_insert_into_index(Relation table, Relation index, TupleTableSlot *slot,
 		relation_was_altered(table, "It has an index that is not a plain B-tree.");
 	if (!info->ii_Unique)
 		check = UNIQUE_CHECK_NO;
-	if (info->ii_ReadyForInserts && (filter == 0 || !slot_attisnull(slot, filter)))
+	if (info->ii_ReadyForInserts &&
+		(filter == 0 || !slot_attisnull(slot, filter)))
 	{
 		FormIndexDatum(info, slot, NULL, values, nulls);
 		unique = index_insert(index, values, nulls, &slot->tts_tid, table,
@@ -160,7 +161,8 @@ relation_probe(Relation table, Relation index, ScanKey keys, int key_count,
 }
 
 /*
- * Is it the one we want, or as good?  Ours are in the collations of their columns.
+ * Is it the one we want, or as good?  Ours are in the collations of their
+ * columns.
  */
 static bool
 relation_index_serves(Relation table, Oid oid, AttrNumber column, int columns,
@@ -169,15 +171,20 @@ relation_index_serves(Relation table, Oid oid, AttrNumber column, int columns,
 	TupleDesc	desc = RelationGetDescr(table);
 	Relation	index = RelationIdGetRelation(oid);
 	Form_pg_index form = index->rd_index;
-	bool		serves = form->indkey.values[0] == column &&
+	bool		serves;
+
+	serves = form->indkey.values[0] == column &&
 		form->indnkeyatts >= columns && form->indisvalid &&
 		index->rd_rel->relam == BTREE_AM_OID;
-
 	for (int i = 0; i < columns && serves; i++)
 		serves = form->indkey.values[i] > 0 && index->rd_indcollation[i] ==
 			TupleDescAttr(desc, form->indkey.values[i] - 1)->attcollation;
 	if (serves)
-		serves = relation_index_filter(table, RelationGetIndexPredicate(index)) == filter;
+	{
+		List	   *predicate = RelationGetIndexPredicate(index);
+
+		serves = relation_index_filter(table, predicate) == filter;
+	}
 	RelationClose(index);
 	return serves;
 }
@@ -197,7 +204,8 @@ relation_open_index(Relation table, AttrNumber column, int columns,
 	foreach(cell, indexes)
 	{
 		if (!OidIsValid(found) &&
-			relation_index_serves(table, lfirst_oid(cell), column, columns, filter))
+			relation_index_serves(table, lfirst_oid(cell), column, columns,
+								  filter))
 			found = lfirst_oid(cell);
 	}
 	list_free(indexes);
@@ -230,7 +238,8 @@ relation_scan_begin(RelationScan *scan, Relation table, AttrNumber column,
 {
 	scan->index = relation_open_index(table, column, key_count, filter,
 									  RowExclusiveLock);
-	scan->scan = compat_index_beginscan(table, scan->index, snapshot, key_count);
+	scan->scan = compat_index_beginscan(table, scan->index, snapshot,
+										key_count);
 	index_rescan(scan->scan, keys, key_count, NULL, 0);
 }
 
@@ -381,10 +390,11 @@ relation_delete(Relation table, ItemPointer tid)
 RelationWriter
 relation_writer(const SnapshotData *dirty)
 {
-	return (RelationWriter) {
-		.xid = TransactionIdIsValid(dirty->xmin) ? dirty->xmin : dirty->xmax,
-		.speculative = dirty->speculativeToken != 0
-	};
+	RelationWriter writer;
+
+	writer.xid = TransactionIdIsValid(dirty->xmin) ? dirty->xmin : dirty->xmax;
+	writer.speculative = dirty->speculativeToken != 0;
+	return writer;
 }
 
 /*

@@ -86,8 +86,8 @@ extern void relation_wait_for_writer(Relation table, ItemPointer tid,
 extern void relation_insert(Relation table, TupleTableSlot *slot);
 
 /*
- * Inserts the slot's row unless a unique index has it, in progress or not; never
- * waits.  Returns whether the row was inserted.
+ * Inserts the slot's row unless a unique index has it, in progress or not;
+ * never waits.  Returns whether the row was inserted.
  */
 extern bool relation_insert_or_conflict(Relation table, TupleTableSlot *slot);
 

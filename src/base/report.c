@@ -27,8 +27,8 @@
 #define REPORT_TEXT_MAX 512		/* of a message, by which kinds differ */
 
 /*
- * Messages that differ in numbers only.  Two kinds of one place take turns in it,
- * so a name that changes each time gets around the limit.
+ * Messages that differ in numbers only.  Two kinds of one place take turns in
+ * it, so a name that changes each time gets around the limit.
  */
 typedef struct ReportKind
 {
@@ -46,7 +46,7 @@ static void (*note_error) (const char *message) = NULL;
 static ReportKind *
 report_kind(const char *message)
 {
-	char		text[REPORT_TEXT_MAX];
+	char		kept[REPORT_TEXT_MAX];
 	int			length = 0;
 	uint64		hash;
 	ReportKind *kind;
@@ -54,9 +54,9 @@ report_kind(const char *message)
 	for (const char *c = message; *c && length < REPORT_TEXT_MAX; c++)
 	{
 		if (!isdigit((unsigned char) *c))
-			text[length++] = *c;
+			kept[length++] = *c;
 	}
-	hash = hash_bytes_extended((const unsigned char *) text, length, 0);
+	hash = hash_bytes_extended((const unsigned char *) kept, length, 0);
 	kind = &kinds[hash % REPORT_KINDS];
 	if (kind->hash != hash || kind->credited_at == 0)
 	{
@@ -75,8 +75,9 @@ static bool
 report_take_credit(ReportKind *kind)
 {
 	TimestampTz now = GetCurrentTimestamp();
-	long		credits = TimestampDifferenceMilliseconds(kind->credited_at, now) /
-		REPORT_CREDIT_MS;
+	long		elapsed_ms = TimestampDifferenceMilliseconds(kind->credited_at,
+															 now);
+	long		credits = elapsed_ms / REPORT_CREDIT_MS;
 
 	if (credits > 0)
 	{

@@ -233,5 +233,6 @@ idempotency_horizon(PG_FUNCTION_ARGS)
 		PG_RETURN_FULLTRANSACTIONID(FirstNormalFullTransactionId);
 	if (horizon > XidFromFullTransactionId(next))
 		epoch--;
-	PG_RETURN_FULLTRANSACTIONID(FullTransactionIdFromEpochAndXid(epoch, horizon));
+	PG_RETURN_FULLTRANSACTIONID(FullTransactionIdFromEpochAndXid(epoch,
+																 horizon));
 }

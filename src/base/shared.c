@@ -28,7 +28,7 @@ typedef struct SharedState
 	LWLock	   *lock;
 	Oid			last_looked;	/* guarded by lock */
 	slock_t		launcher_mutex;
-	Latch	   *launcher_latch;	/* guarded by launcher_mutex */
+	Latch	   *launcher_latch; /* guarded by launcher_mutex */
 	SharedDatabase databases[SHARED_DATABASES_MAX];
 } SharedState;
 
@@ -239,7 +239,8 @@ shared_set_owner(Oid database, Oid owner)
 	SharedDatabase *entry;
 
 	LWLockAcquire(shared->lock, LW_EXCLUSIVE);
-	entry = OidIsValid(owner) ? shared_find_or_add(database) : shared_find(database);
+	entry = OidIsValid(owner) ? shared_find_or_add(database) :
+		shared_find(database);
 	if (entry != NULL)
 	{
 		entry->owner = owner;
@@ -302,7 +303,7 @@ shared_vacate_database(Oid database, bool vacate)
 }
 
 int
-shared_take_databases(SharedDatabaseInfo infos[SHARED_DATABASES_MAX])
+shared_take_databases(SharedDatabaseInfo *infos)
 {
 	int			count = 0;
 

@@ -14,7 +14,7 @@
 
 #define SHARED_RELAYS_MAX 8		/* of one database */
 #define SHARED_FLIGHTS_MAX 64	/* lanes of one relay that can be watched */
-#define SHARED_TROUBLES_MAX 32	/* stuck subscriptions of a database, likewise */
+#define SHARED_TROUBLES_MAX 32	/* its stuck subscriptions, likewise */
 #define SHARED_TROUBLE_MAX 160	/* bytes of what is said of one */
 #define SHARED_ERROR_MAX 160	/* bytes of the last error of a worker */
 
@@ -47,7 +47,7 @@ typedef struct SharedTrouble
 {
 	int			relay;
 	int64		subscription;
-	char		text[SHARED_TROUBLE_MAX];
+	char		error[SHARED_TROUBLE_MAX];
 } SharedTrouble;
 
 /* A relay of a database. */
@@ -111,7 +111,11 @@ typedef struct SharedDatabase
 	/* Since the time below, which is set once. */
 	pg_atomic_uint64 counters[SHARED_COUNTERS];
 	TimestampTz since;
-	/* A bit for each relay, set just before it sleeps, if it could take events. */
+
+	/*
+	 * A bit for each relay, set just before it sleeps, if it could take
+	 * events.
+	 */
 	pg_atomic_uint32 relays_armed;
 } SharedDatabase;
 
@@ -159,7 +163,7 @@ extern void shared_count(SharedCounter counter, uint64 count);
  */
 extern void shared_forget_database(Oid database, uint64 looks);
 
-/* Forgets what is known of a database that is being dropped: nobody is in it. */
+/* Forgets a database that is being dropped: nobody is in it. */
 extern void shared_drop_database(Oid database);
 
 /* Notes what a look into a database found; InvalidOid: no extension. */
@@ -174,8 +178,11 @@ extern bool shared_check_database(Oid database);
 /* Keeps workers out of a database, or ends that; calls nest. */
 extern void shared_vacate_database(Oid database, bool vacate);
 
-/* Copies all entries in use, clearing their check marks; returns how many. */
-extern int	shared_take_databases(SharedDatabaseInfo infos[SHARED_DATABASES_MAX]);
+/*
+ * Copies all entries in use, at most SHARED_DATABASES_MAX, clearing their check
+ * marks; returns how many.
+ */
+extern int	shared_take_databases(SharedDatabaseInfo *infos);
 
 /* Where a change for the launcher is announced; NULL to sign off. */
 extern void shared_set_launcher_latch(Latch *latch);
@@ -185,8 +192,10 @@ extern void shared_wake_launcher(void);
 extern void shared_wake_relays(SharedDatabase *database, bool in_any_case);
 
 /* Takes a slot in a database; false: somebody else has it. */
-extern bool shared_take_worker_slot(SharedDatabase *database, SharedWorkerSlot slot);
-extern void shared_leave_worker_slot(SharedDatabase *database, SharedWorkerSlot slot);
+extern bool shared_take_worker_slot(SharedDatabase *database,
+									SharedWorkerSlot slot);
+extern void shared_leave_worker_slot(SharedDatabase *database,
+									 SharedWorkerSlot slot);
 
 /* Notes an error of the worker in a slot. */
 extern void shared_note_error(SharedDatabase *database, SharedWorkerSlot slot,

@@ -41,8 +41,8 @@ idempotency_is_served(PG_FUNCTION_ARGS)
 }
 
 /*
- * SQL: idempotency_workers(), a row for each worker slot that is in use, or whose
- * workers have logged an error.
+ * SQL: idempotency_workers(), a row for each worker slot that is in use, or
+ * whose workers have logged an error.
  */
 Datum
 idempotency_workers(PG_FUNCTION_ARGS)

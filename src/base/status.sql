@@ -15,7 +15,8 @@ COMMENT ON FUNCTION idempotency_internal.idempotency_is_served() IS
 	'Internal: whether idempotency.databases names this database.';
 
 CREATE FUNCTION idempotency_internal.idempotency_workers(
-	OUT kind text, OUT pid integer, OUT errors bigint, OUT last_error_at timestamptz, OUT last_error text)
+	OUT kind text, OUT pid integer, OUT errors bigint,
+	OUT last_error_at timestamptz, OUT last_error text)
 RETURNS SETOF record
 LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME';
@@ -29,13 +30,17 @@ LANGUAGE sql VOLATILE PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
 AS $$
 	SELECT 'library',
-		CASE WHEN l.version IS NULL THEN 'error' WHEN l.version <> e.extversion THEN 'warning' ELSE 'ok' END,
+		CASE WHEN l.version IS NULL THEN 'error'
+			WHEN l.version <> e.extversion THEN 'warning' ELSE 'ok' END,
 		CASE WHEN l.version IS NULL THEN 'not preloaded: no workers, no outbox, no stock'
-			WHEN l.version <> e.extversion THEN format('version %s, but the extension is %s', l.version, e.extversion)
+			WHEN l.version <> e.extversion
+				THEN format('version %s, but the extension is %s',
+					l.version, e.extversion)
 			ELSE format('version %s is preloaded', l.version) END,
 		CASE WHEN l.version IS NULL THEN 'add idempotency to shared_preload_libraries and restart the server'
 			WHEN l.version <> e.extversion THEN 'restart the server, or ALTER EXTENSION idempotency UPDATE' END
-	FROM (SELECT idempotency_internal.idempotency_preloaded_version() AS version) l, pg_extension e
+	FROM idempotency_internal.idempotency_preloaded_version() l(version),
+		pg_extension e
 	WHERE e.extname = 'idempotency'
 $$;
 COMMENT ON FUNCTION idempotency_internal.idempotency_library_status() IS
@@ -50,13 +55,16 @@ AS $$
 	WITH worker AS MATERIALIZED (
 		SELECT * FROM idempotency_internal.idempotency_workers()
 	), running AS (
-		SELECT (SELECT count(*) FROM pg_stat_activity a WHERE a.backend_type = 'idempotency launcher') AS launchers,
+		SELECT (SELECT count(*) FROM pg_stat_activity a
+			WHERE a.backend_type = 'idempotency launcher') AS launchers,
 			count(*) FILTER (WHERE w.kind = 'sweeper') AS sweepers,
 			count(*) FILTER (WHERE w.kind = 'relay') AS relays,
 			current_setting('idempotency.relays')::bigint AS wanted
 		FROM worker w WHERE w.pid IS NOT NULL
 	)
-	SELECT 'workers', CASE WHEN s.what = 'ok' THEN 'ok' WHEN s.what = 'missing' THEN 'error' ELSE 'warning' END,
+	SELECT 'workers',
+		CASE s.what WHEN 'ok' THEN 'ok' WHEN 'missing' THEN 'error'
+			ELSE 'warning' END,
 		CASE s.what
 			WHEN 'standby' THEN 'a standby has none'
 			WHEN 'left out' THEN 'idempotency.databases leaves this database out: it has none'
@@ -73,12 +81,14 @@ AS $$
 	UNION ALL
 	SELECT 'worker errors', 'warning',
 		format('%s: %s, the last %s ago: %s', w.kind, w.errors,
-			date_trunc('second', clock_timestamp() - w.last_error_at), left(w.last_error, 60)),
+			date_trunc('second', clock_timestamp() - w.last_error_at),
+			left(w.last_error, 60)),
 		'see the log of the server'
 	FROM worker w WHERE w.last_error_at > clock_timestamp() - interval '10 min'
 	UNION ALL
 	SELECT 'worker errors', 'ok', 'none in the last 10 min', NULL
-	WHERE NOT EXISTS (SELECT FROM worker w WHERE w.last_error_at > clock_timestamp() - interval '10 min')
+	WHERE NOT EXISTS (SELECT FROM worker w
+		WHERE w.last_error_at > clock_timestamp() - interval '10 min')
 $$;
 COMMENT ON FUNCTION idempotency_internal.idempotency_worker_status() IS
 	'Internal: what idempotency_status says of workers.';
@@ -94,20 +104,27 @@ LANGUAGE sql VOLATILE PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
 AS $$
 	WITH ring AS MATERIALIZED (
-		SELECT 'idem_key' AS name, r.slot, r.state, r.closed_at, r.quiet_xid FROM idempotency_internal.idem_ring r
+		SELECT 'idem_key' AS name, r.slot, r.state, r.closed_at, r.quiet_xid
+		FROM idempotency_internal.idem_ring r
 		UNION ALL
-		SELECT 'outbox_log', r.slot, r.state, r.closed_at, r.quiet_xid FROM idempotency_internal.outbox_ring r
+		SELECT 'outbox_log', r.slot, r.state, r.closed_at, r.quiet_xid
+		FROM idempotency_internal.outbox_ring r
 		UNION ALL
-		SELECT 'stock_history', r.slot, r.state, r.closed_at, r.quiet_xid FROM idempotency_internal.stock_ring r
+		SELECT 'stock_history', r.slot, r.state, r.closed_at, r.quiet_xid
+		FROM idempotency_internal.stock_ring r
 	), kept AS MATERIALIZED (
-		SELECT string_agg(ring.name || '_' || ring.slot, ', ' ORDER BY ring.name, ring.slot) AS tables,
+		SELECT string_agg(ring.name || '_' || ring.slot, ', '
+			ORDER BY ring.name, ring.slot) AS tables,
 			date_trunc('second', clock_timestamp() - min(ring.closed_at)) AS since
 		FROM ring
-		WHERE ring.state = 'retired' AND ring.closed_at < clock_timestamp() - interval '10 min'
+		WHERE ring.state = 'retired'
+			AND ring.closed_at < clock_timestamp() - interval '10 min'
 			AND NOT idempotency_internal.idempotency_is_quiet(ring.quiet_xid)
 	), disabled AS (
 		SELECT t.state
-		FROM (SELECT idempotency_internal.idempotency_trigger_state(array_agg(c.oid::regclass)) AS state
+		FROM (
+			SELECT idempotency_internal.idempotency_trigger_state(
+				array_agg(c.oid::regclass)) AS state
 			FROM pg_class c WHERE c.relnamespace = 'idempotency_internal'::regnamespace
 				AND c.relname ~ '^(idem_key_[0-2]|stock_log|stock_item)$') t
 	)
@@ -135,20 +152,25 @@ LANGUAGE sql VOLATILE PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
 AS $$
 	WITH finding (detail, hint) AS (
-		SELECT format('%s was changed', string_agg(s.name, ', ' ORDER BY s.name)), 'restart the server'
+		SELECT
+			format('%s was changed', string_agg(s.name, ', ' ORDER BY s.name)),
+			'restart the server'
 		FROM pg_settings s WHERE s.name LIKE 'idempotency.%' AND s.pending_restart
 		HAVING count(*) > 0
 		UNION ALL
 		SELECT format('idempotency.stock_archive_topic is %L, which no subscription gets', t.topic),
 			'outbox_subscribe() an archive to it'
 		FROM (SELECT current_setting('idempotency.stock_archive_topic') AS topic) t
-		WHERE t.topic <> '' AND NOT EXISTS (SELECT FROM idempotency_internal.outbox_subscription s
-			WHERE idempotency_internal.outbox_is_wanted(s.topics, t.topic))
+		WHERE t.topic <> ''
+			AND NOT EXISTS (
+				SELECT FROM idempotency_internal.outbox_subscription s
+				WHERE idempotency_internal.outbox_is_wanted(s.topics, t.topic))
 		UNION ALL
 		SELECT format('idempotency.databases names %s, which is not there',
 			string_agg(quote_ident(d.name), ', ' ORDER BY d.name)), 'correct it and reload'
 		FROM regexp_matches(current_setting('idempotency.databases'), '"((?:[^"]|"")*)"|([^",[:space:]]+)', 'g') n,
-			LATERAL (SELECT coalesce(replace(n[1], '""', '"'), lower(n[2])) AS name) d
+			LATERAL (
+				SELECT coalesce(replace(n[1], '""', '"'), lower(n[2])) AS name) d
 		WHERE NOT EXISTS (SELECT FROM pg_database p WHERE p.datname = d.name)
 		HAVING count(*) > 0
 	)
@@ -162,17 +184,21 @@ COMMENT ON FUNCTION idempotency_internal.idempotency_setting_status() IS
 /*
  * What needs the library is left out where that is not preloaded.
  */
-CREATE FUNCTION idempotency_status(OUT "check" text, OUT state text, OUT detail text, OUT hint text)
+CREATE FUNCTION idempotency_status(
+	OUT "check" text, OUT state text, OUT detail text, OUT hint text)
 RETURNS SETOF record
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-	RETURN QUERY SELECT * FROM idempotency_internal.idempotency_library_status();
+	RETURN QUERY SELECT *
+		FROM idempotency_internal.idempotency_library_status();
 	IF idempotency_internal.idempotency_preloaded_version() IS NOT NULL THEN
-		RETURN QUERY SELECT * FROM idempotency_internal.idempotency_worker_status();
+		RETURN QUERY SELECT *
+			FROM idempotency_internal.idempotency_worker_status();
 	END IF;
-	RETURN QUERY SELECT * FROM idempotency_internal.idempotency_setting_status();
+	RETURN QUERY SELECT *
+		FROM idempotency_internal.idempotency_setting_status();
 	RETURN QUERY SELECT * FROM idempotency_internal.idempotency_table_status();
 	RETURN QUERY SELECT * FROM idempotency_internal.idem_status();
 	IF idempotency_internal.idempotency_preloaded_version() IS NOT NULL THEN

@@ -3,15 +3,17 @@
  *		Checks that our trigger functions are called correctly and that our
  *		triggers are enabled.
  *
- * They rely on the columns of their table and on what a kind of trigger is given.
- * Those in PL/pgSQL compare the same, and call idempotency_refuse_trigger.
+ * They rely on the columns of their table and on what a kind of trigger is
+ * given.  Those in PL/pgSQL compare the same, and call
+ * idempotency_refuse_trigger.
  *
  * Where our triggers were disabled, rows may have come in that nobody has
  * redirected or counted.  ENABLE TRIGGER ALL, with which pg_restore
  * --disable-triggers ends, leaves the ones that were ENABLE ALWAYS as ordinary
  * ones: that is how we know.  Then nothing goes on before idem_repair, or
- * stock_repair, has put the rows right and the triggers back.  The sweeper calls
- * them, but not while triggers are still disabled: more rows may be to come.
+ * stock_repair, has put the rows right and the triggers back.  The sweeper
+ * calls them, but not while triggers are still disabled: more rows may be to
+ * come.
  */
 #include "postgres.h"
 

@@ -71,7 +71,8 @@ worker_fix_settings(void)
 	for (int i = 0; i < (int) lengthof(fixed); i++)
 	{
 		if (GetConfigOption(fixed[i][0], true, false) != NULL)
-			SetConfigOption(fixed[i][0], fixed[i][1], PGC_SUSET, PGC_S_OVERRIDE);
+			SetConfigOption(fixed[i][0], fixed[i][1], PGC_SUSET,
+							PGC_S_OVERRIDE);
 	}
 }
 
@@ -162,8 +163,9 @@ worker_obey_signals(void)
 
 /*
  * An owner may have rules and defaults of his own on the tables: they must not
- * run as the owner before, nor as the bootstrap superuser (discovery.c) when he is
- * no superuser any more.  A change of owner waits for the lock on the sequence.
+ * run as the owner before, nor as the bootstrap superuser (discovery.c) when
+ * he is no superuser any more.  A change of owner waits for the lock on the
+ * sequence.
  */
 static bool
 worker_may_act_for(Oid owner)

@@ -14,7 +14,7 @@ typedef struct WorkerTarget
 {
 	Oid			database;
 	Oid			owner;			/* of the extension; InvalidOid: superuser */
-	SharedWorkerSlot slot;			/* whose is it */
+	SharedWorkerSlot slot;		/* whose is it */
 } WorkerTarget;
 
 /* Fills in what all our workers share; main is the function's name. */

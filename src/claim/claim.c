@@ -14,10 +14,11 @@
  * see an ordinary wait), or answered in_progress if the caller will not wait.
  * The ring is locked during a look, and never during a wait.
  *
- * The ttl counts from the claim: nothing of ours is written at the commit.  So it
- * may be over when a transaction ends that others wait for.  They are told how it
- * ended all the same: a row does not expire for a caller whose snapshot shows the
- * row's transaction as open, nor for that transaction itself (key.c).
+ * The ttl counts from the claim: nothing of ours is written at the commit.  So
+ * it may be over when a transaction ends that others wait for.  They are told
+ * how it ended all the same: a row does not expire for a caller whose snapshot
+ * shows the row's transaction as open, nor for that transaction itself
+ * (key.c).
  */
 #include "postgres.h"
 
@@ -45,7 +46,7 @@ typedef enum ClaimStep
 {
 	CLAIM_ANSWERED,
 	CLAIM_AGAIN,				/* somebody was faster: look again */
-	CLAIM_IN_PROGRESS				/* wait for the obstacle, then look again */
+	CLAIM_IN_PROGRESS			/* wait for the obstacle, then look again */
 } ClaimStep;
 
 /* A row whose writing transaction is in progress. */
@@ -53,7 +54,7 @@ typedef struct ClaimObstacle
 {
 	int			segment;
 	ItemPointerData tid;
-	RelationWriter writer;		/* whose end decides; none: whoever has the lock */
+	RelationWriter writer;		/* whose end decides; none: the lock's owner */
 } ClaimObstacle;
 
 PG_FUNCTION_INFO_V1(idem_claim);
@@ -99,9 +100,13 @@ claim_new_row(const Claim *claim, int32 attempt)
 static ClaimAnswer
 claim_won(const KeyRow *row)
 {
-	return (ClaimAnswer) {
-		.outcome = IDEM_CLAIMED,.token = row->token,.attempt = row->attempt
+	ClaimAnswer answer = {
+		.outcome = IDEM_CLAIMED,
+		.token = row->token,
+		.attempt = row->attempt
 	};
+
+	return answer;
 }
 
 static ClaimStep
@@ -117,20 +122,22 @@ claim_insert(const Claim *claim, KeyRing *keys, ClaimAnswer *answer)
 
 /*
  * Takes over the row in the slot, which nobody owns any more.  A faster
- * session may still be writing it: then it is in progress, as the caller has noted.
+ * session may still be writing it: then it is in progress, as the caller has
+ * noted.
  */
 static ClaimStep
 claim_take_over(const Claim *claim, KeyRing *keys, const KeyRow *lapsed,
 				ClaimAnswer *answer)
 {
-	int32		before = lapsed->expired ? 0 : Min(lapsed->attempt, PG_INT32_MAX - 1);
-	KeyRow		row = claim_new_row(claim, before + 1);
+	int32		before = Min(lapsed->attempt, PG_INT32_MAX - 1);
+	KeyRow		row = claim_new_row(claim, lapsed->expired ? 1 : before + 1);
 
 	switch (keys_replace(keys, &claim->name, &row))
 	{
 		case TM_Ok:
 			*answer = claim_won(&row);
-			answer->taken_over = !lapsed->expired && lapsed->state == KEY_IN_PROGRESS;
+			answer->taken_over = !lapsed->expired &&
+				lapsed->state == KEY_IN_PROGRESS;
 			return CLAIM_ANSWERED;
 		case TM_BeingModified:
 			return CLAIM_IN_PROGRESS;
@@ -150,22 +157,24 @@ claim_mismatches(const Claim *claim, const KeyRow *row)
 }
 
 /*
- * What a row that is not in progress says to a new claimer.  Returns false if the
- * key is free for the taking.
+ * What a row that is not in progress says to a new claimer.  Returns false if
+ * the key is free for the taking.
  */
 static bool
 claim_classify(const Claim *claim, const KeyRow *row, ClaimAnswer *answer)
 {
+	static const ClaimAnswer mismatch = {.outcome = IDEM_MISMATCH};
+	const ClaimAnswer none = {.attempt = row->attempt};
 	TimestampTz now = GetCurrentTimestamp();
 
-	*answer = (ClaimAnswer) {.attempt = row->attempt};
+	*answer = none;
 	if (row->expired || row->state == KEY_RETRYABLE)
 		return false;
 	if (row->state == KEY_IN_PROGRESS && row->lease_until <= now)
 		return false;
 	if (claim_mismatches(claim, row))
 	{
-		*answer = (ClaimAnswer) {.outcome = IDEM_MISMATCH};
+		*answer = mismatch;
 		return true;
 	}
 	if (row->state == KEY_IN_PROGRESS)
@@ -174,7 +183,8 @@ claim_classify(const Claim *claim, const KeyRow *row, ClaimAnswer *answer)
 		answer->retry_after_us = row->lease_until - now;
 		return true;
 	}
-	answer->outcome = row->state == KEY_COMPLETED ? IDEM_COMPLETED : IDEM_FAILED;
+	answer->outcome = row->state == KEY_COMPLETED ? IDEM_COMPLETED :
+		IDEM_FAILED;
 	return true;
 }
 
@@ -247,6 +257,7 @@ claim_try(const Claim *claim, KeyRing *keys, ClaimAnswer *answer,
 ClaimAnswer
 claim_key(const Claim *claim)
 {
+	static const ClaimAnswer in_progress = {.outcome = IDEM_IN_PROGRESS};
 	ClaimStep	step;
 	ClaimAnswer answer;
 
@@ -265,7 +276,7 @@ claim_key(const Claim *claim)
 	} while (step == CLAIM_AGAIN || (step == CLAIM_IN_PROGRESS && claim->wait));
 
 	if (step == CLAIM_IN_PROGRESS)
-		answer = (ClaimAnswer) {.outcome = IDEM_IN_PROGRESS};
+		answer = in_progress;
 	stats_count_claim(answer.outcome, answer.taken_over);
 	return answer;
 }
@@ -311,8 +322,12 @@ idem_claim(PG_FUNCTION_ARGS)
 	key_prevent_if_readonly("idem_claim()");
 	claim_read_args(&claim, fcinfo, 2, 4, 5);
 	if (!PG_ARGISNULL(3))
-		claim.request = DatumGetByteaPP(DirectFunctionCall1(sha256_bytea,
-															PG_GETARG_DATUM(3)));
+	{
+		Datum		digest = DirectFunctionCall1(sha256_bytea,
+												 PG_GETARG_DATUM(3));
+
+		claim.request = DatumGetByteaPP(digest);
+	}
 	answer = claim_key(&claim);
 	return claim_result(&answer);
 }

@@ -96,7 +96,8 @@ finish_is_own(KeyRing *keys)
 {
 	bool		isnull;
 	Datum		xmin = slot_getsysattr(keys->slot,
-									   MinTransactionIdAttributeNumber, &isnull);
+									   MinTransactionIdAttributeNumber,
+									   &isnull);
 
 	return TransactionIdIsCurrentTransactionId(DatumGetTransactionId(xmin));
 }
@@ -277,12 +278,13 @@ idem_renew(PG_FUNCTION_ARGS)
 	KeyName		name = key_name_from_args(fcinfo, 0, 3);
 
 	key_prevent_if_readonly("idem_renew()");
-	PG_RETURN_TIMESTAMPTZ(finish_change(fcinfo, &name, finish_renew).lease_until);
+	PG_RETURN_TIMESTAMPTZ(finish_change(fcinfo, &name,
+										finish_renew).lease_until);
 }
 
 /*
- * Returns whether the key is still known to this transaction; to others it may be
- * when it is not.
+ * Returns whether the key is still known to this transaction; to others it may
+ * be when it is not.
  */
 static bool
 finish_forget(KeyRing *keys, const KeyName *name, TM_Result *result)
@@ -300,9 +302,10 @@ finish_forget(KeyRing *keys, const KeyName *name, TM_Result *result)
 }
 
 /*
- * SQL: idem_forget(key, scope).  The row stays, as one that has expired: were it
- * deleted, a claimer that has taken its token and not yet inserted it would come
- * after a claim with a larger one.  As it is, he finds the row and takes another.
+ * SQL: idem_forget(key, scope).  The row stays, as one that has expired: were
+ * it deleted, a claimer that has taken its token and not yet inserted it would
+ * come after a claim with a larger one.  As it is, he finds the row and takes
+ * another.
  */
 Datum
 idem_forget(PG_FUNCTION_ARGS)

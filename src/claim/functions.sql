@@ -1,4 +1,7 @@
-/* claim: the public functions.  EXECUTE is the gate; the C code checks no other privilege. */
+/*
+ * claim: the public functions.  EXECUTE is the gate; the C code checks no
+ * other privilege.
+ */
 
 CREATE FUNCTION idem_claim(
 	key     text,
@@ -28,7 +31,8 @@ CREATE FUNCTION idem_claim_many(
 RETURNS SETOF record
 LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 100 COST 10000
 AS 'MODULE_PATHNAME';
-COMMENT ON FUNCTION idem_claim_many(text[], text, interval, interval, boolean) IS
+COMMENT ON FUNCTION idem_claim_many(
+	text[], text, interval, interval, boolean) IS
 	'Claims a batch of keys as idem_claim does each, in an order in which batches cannot deadlock; answers in the order of the array.';
 
 CREATE FUNCTION idem_complete(
@@ -94,7 +98,8 @@ AS 'SELECT idempotency_internal.idempotency_ring_switch(''idempotency_internal.i
 COMMENT ON FUNCTION idempotency_internal.idem_switch() IS
 	'Internal: opens an empty segment of keys as the current one; false: there is none, or the ring is busy.';
 
-CREATE FUNCTION idempotency_internal.idem_migrate(max_keys integer DEFAULT 1000, slot smallint DEFAULT NULL)
+CREATE FUNCTION idempotency_internal.idem_migrate(
+	max_keys integer DEFAULT 1000, slot smallint DEFAULT NULL)
 RETURNS bigint
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME';
@@ -103,8 +108,8 @@ COMMENT ON FUNCTION idempotency_internal.idem_migrate(integer, smallint) IS
 
 /*
  * The two looks have a snapshot each, the later one for the rows: once it is
- * quiet nothing is added, so a scan that finds nothing is true for good.  Nor is
- * there a snapshot then for which a row there has not expired (key.c).
+ * quiet nothing is added, so a scan that finds nothing is true for good.  Nor
+ * is there a snapshot then for which a row there has not expired (key.c).
  */
 CREATE FUNCTION idempotency_internal.idem_retire(slot smallint DEFAULT NULL)
 RETURNS boolean
@@ -122,20 +127,25 @@ BEGIN
 	SELECT * INTO oldest FROM idempotency_internal.idem_ring r
 		WHERE r.state = 'old' AND r.slot = coalesce(idem_retire.slot, r.slot)
 		ORDER BY r.segment LIMIT 1;
-	IF NOT FOUND OR NOT idempotency_internal.idempotency_is_quiet(oldest.quiet_xid) THEN
+	IF NOT FOUND
+		OR NOT idempotency_internal.idempotency_is_quiet(oldest.quiet_xid) THEN
 		RETURN false;
 	END IF;
-	EXECUTE 'SELECT count(*) FILTER (WHERE expires_at <= $1), count(*) FILTER (WHERE expires_at > $1)
+	EXECUTE 'SELECT count(*) FILTER (WHERE expires_at <= $1),
+			count(*) FILTER (WHERE expires_at > $1)
 		FROM idempotency_internal.idem_key_' || oldest.slot
 		INTO expired, others USING started;
 	IF others > 0 THEN
 		-- Somebody has been about them: looking again must not be all we do.
 		UPDATE idempotency_internal.idem_ring
-			SET rest_until = clock_timestamp() + 20 * (clock_timestamp() - started)
+			SET rest_until =
+				clock_timestamp() + 20 * (clock_timestamp() - started)
 			WHERE segment = oldest.segment AND state = 'old';
 		RETURN false;
 	END IF;
-	IF NOT idempotency_internal.idempotency_ring_retire('idempotency_internal.idem_ring'::regclass, oldest.segment) THEN
+	IF NOT idempotency_internal.idempotency_ring_retire(
+		'idempotency_internal.idem_ring'::regclass, oldest.segment)
+	THEN
 		RETURN false;
 	END IF;
 	PERFORM idempotency_internal.idem_count_expired(expired);
@@ -185,7 +195,9 @@ RETURNS smallint
 LANGUAGE sql VOLATILE PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
 AS $$
-	SELECT r.slot FROM idempotency_internal.idem_ring r, idempotency_internal.idem_sample(r.slot, 64) s
+	SELECT r.slot
+	FROM idempotency_internal.idem_ring r,
+		idempotency_internal.idem_sample(r.slot, 64) s
 	WHERE r.state = 'old' AND (r.rest_until < clock_timestamp()) IS NOT FALSE
 		AND idempotency_internal.idempotency_is_quiet(r.quiet_xid)
 		AND (s.expired = s.keys OR s.keys - s.expired <= s.expired + freed)
@@ -208,14 +220,19 @@ BEGIN
 	IF idempotency_internal.idem_truncate() THEN
 		RETURN true;
 	END IF;
-	SELECT s.* INTO now_used FROM idempotency_internal.idem_ring r, idempotency_internal.idem_sample(r.slot, 64) s
-		WHERE r.state = 'current';
+	SELECT s.* INTO now_used
+	FROM idempotency_internal.idem_ring r,
+		idempotency_internal.idem_sample(r.slot, 64) s
+	WHERE r.state = 'current';
 	due := now_used.expired > 0.1 * now_used.keys;
 	IF due AND idempotency_internal.idem_switch() THEN
 		RETURN true;
 	END IF;
-	unused := idempotency_internal.idem_next_to_empty(CASE WHEN due THEN now_used.expired ELSE '-infinity' END);
-	RETURN unused IS NOT NULL AND (idempotency_internal.idem_migrate(max_keys, unused) > 0 OR idempotency_internal.idem_retire(unused));
+	unused := idempotency_internal.idem_next_to_empty(
+		CASE WHEN due THEN now_used.expired ELSE '-infinity' END);
+	RETURN unused IS NOT NULL
+		AND (idempotency_internal.idem_migrate(max_keys, unused) > 0
+			OR idempotency_internal.idem_retire(unused));
 EXCEPTION WHEN lock_not_available THEN
 	RETURN false;
 END
@@ -225,11 +242,11 @@ COMMENT ON FUNCTION idempotency_internal.idem_expire(integer) IS
 
 /*
  * Rows that have come in while triggers were disabled may be in tables that
- * nobody looks into, or beside another row of their key. All that are in use stay,
- * the others go into the current segment. Of two rows of a key, wherever they
- * lie, one that has not expired wins; then the larger token; then the state that
- * comes later in the life of a key: p, r, and then what is final. No other transaction
- * is writing rows, since the tables are locked.
+ * nobody looks into, or beside another row of their key.  All that are in use
+ * stay, the others go into the current segment.  Of two rows of a key, wherever
+ * they lie, one that has not expired wins; then the larger token; then the
+ * state that comes later in the life of a key: p, r, and then what is final.
+ * No other transaction is writing rows, since the tables are locked.
  */
 CREATE FUNCTION idempotency_internal.idem_repair(by_hand boolean)
 RETURNS boolean
@@ -238,7 +255,9 @@ SET search_path = pg_catalog, pg_temp
 SET lock_timeout = '100ms'
 AS $$
 DECLARE
-	tables CONSTANT regclass[] := ARRAY['idempotency_internal.idem_key_0', 'idempotency_internal.idem_key_1', 'idempotency_internal.idem_key_2']::regclass[];
+	tables CONSTANT regclass[] := ARRAY[
+		'idempotency_internal.idem_key_0', 'idempotency_internal.idem_key_1',
+		'idempotency_internal.idem_key_2']::regclass[];
 	current regclass;
 	moved   bigint;
 	other   record;
@@ -247,36 +266,50 @@ BEGIN
 		RETURN false;
 	END IF;
 	LOCK TABLE idempotency_internal.idem_ring IN SHARE ROW EXCLUSIVE MODE;
-	LOCK TABLE idempotency_internal.idem_key_0, idempotency_internal.idem_key_1, idempotency_internal.idem_key_2 IN SHARE ROW EXCLUSIVE MODE;
+	LOCK TABLE idempotency_internal.idem_key_0, idempotency_internal.idem_key_1,
+		idempotency_internal.idem_key_2 IN SHARE ROW EXCLUSIVE MODE;
 	IF NOT idempotency_internal.idempotency_may_repair(tables, by_hand) THEN
 		RETURN false;
 	END IF;
 	PERFORM pg_current_xact_id();
-	SELECT tables[r.slot + 1] INTO STRICT current FROM idempotency_internal.idem_ring r WHERE r.state = 'current';
+	SELECT tables[r.slot + 1] INTO STRICT current
+	FROM idempotency_internal.idem_ring r WHERE r.state = 'current';
 	PERFORM idempotency_internal.idempotency_enable_triggers(tables);
 	EXECUTE format('ALTER TABLE %s DISABLE TRIGGER idem_key_redirect', current);
 	FOR other IN
-		SELECT r.slot, r.state, tables[r.slot + 1] AS name FROM idempotency_internal.idem_ring r
-		WHERE r.state <> 'current' ORDER BY array_position('{old,retired,empty}', r.state), r.segment DESC
+		SELECT r.slot, r.state, tables[r.slot + 1] AS name
+		FROM idempotency_internal.idem_ring r
+		WHERE r.state <> 'current'
+		ORDER BY array_position('{old,retired,empty}', r.state), r.segment DESC
 	LOOP
 		EXECUTE format($query$
 			WITH moved AS (
 				DELETE FROM %1$s k
 				WHERE $1 <> 'old' OR EXISTS (
-					SELECT FROM (SELECT * FROM %2$s UNION ALL SELECT * FROM %3$s) o WHERE o.key = k.key AND o.scope = k.scope)
+					SELECT FROM (
+						SELECT * FROM %2$s UNION ALL SELECT * FROM %3$s) o
+					WHERE o.key = k.key AND o.scope = k.scope)
 				RETURNING *)
-			INSERT INTO %4$s AS c SELECT * FROM moved WHERE expires_at > clock_timestamp()
-			ON CONFLICT (key, scope) DO UPDATE SET token = excluded.token, expires_at = excluded.expires_at,
-				attempt = excluded.attempt, state = excluded.state, lease_until = excluded.lease_until,
+			INSERT INTO %4$s AS c SELECT * FROM moved
+			WHERE expires_at > clock_timestamp()
+			ON CONFLICT (key, scope) DO UPDATE SET
+				token = excluded.token, expires_at = excluded.expires_at,
+				attempt = excluded.attempt, state = excluded.state,
+				lease_until = excluded.lease_until,
 				request = excluded.request, response = excluded.response
 			WHERE c.expires_at <= clock_timestamp()
-				OR (excluded.token, strpos('prfc', excluded.state::text)) > (c.token, strpos('prfc', c.state::text))
-			$query$, other.name, tables[(other.slot + 1) % 3 + 1], tables[(other.slot + 2) % 3 + 1], current)
+				OR (excluded.token, strpos('prfc', excluded.state::text))
+					> (c.token, strpos('prfc', c.state::text))
+			$query$, other.name, tables[(other.slot + 1) % 3 + 1],
+				tables[(other.slot + 2) % 3 + 1], current)
 			USING other.state;
 		EXECUTE format('SELECT pg_relation_size(%L)', other.name) INTO moved;
 		-- What had rows is emptied when no snapshot shows them any more.
-		UPDATE idempotency_internal.idem_ring r SET state = 'retired', quiet_xid = idempotency_internal.idempotency_next_xid(),
-			segment = coalesce(r.segment, (SELECT max(g.segment) + 1 FROM idempotency_internal.idem_ring g))
+		UPDATE idempotency_internal.idem_ring r
+		SET state = 'retired',
+			quiet_xid = idempotency_internal.idempotency_next_xid(),
+			segment = coalesce(r.segment, (SELECT max(g.segment) + 1
+				FROM idempotency_internal.idem_ring g))
 		WHERE r.slot = other.slot AND r.state <> 'old' AND moved > 0;
 	END LOOP;
 	PERFORM idempotency_internal.idempotency_enable_triggers(tables);
@@ -309,12 +342,19 @@ COMMENT ON FUNCTION idempotency_internal.idem_counters() IS
 CREATE VIEW idem_stats WITH (security_barrier) AS
 	SELECT c.*, s.*
 	FROM idempotency_internal.idem_counters() c,
-		(SELECT pg_catalog.round(coalesce(pg_catalog.sum(s.in_progress), 0)) AS keys_in_progress,
-			pg_catalog.round(coalesce(pg_catalog.sum(s.completed), 0)) AS keys_completed,
-			pg_catalog.round(coalesce(pg_catalog.sum(s.failed), 0)) AS keys_failed,
-			pg_catalog.round(coalesce(pg_catalog.sum(s.retryable), 0)) AS keys_retryable,
+		(SELECT
+			pg_catalog.round(coalesce(pg_catalog.sum(s.in_progress), 0))
+				AS keys_in_progress,
+			pg_catalog.round(coalesce(pg_catalog.sum(s.completed), 0))
+				AS keys_completed,
+			pg_catalog.round(coalesce(pg_catalog.sum(s.failed), 0))
+				AS keys_failed,
+			pg_catalog.round(coalesce(pg_catalog.sum(s.retryable), 0))
+				AS keys_retryable,
 			pg_catalog.min(s.oldest_lease) AS oldest_lease
-		FROM idempotency_internal.idem_ring r, idempotency_internal.idem_sample(r.slot, 1000) s
-		WHERE r.state OPERATOR(pg_catalog.=) 'current' OR r.state OPERATOR(pg_catalog.=) 'old') s;
+		FROM idempotency_internal.idem_ring r,
+			idempotency_internal.idem_sample(r.slot, 1000) s
+		WHERE r.state OPERATOR(pg_catalog.=) 'current'
+			OR r.state OPERATOR(pg_catalog.=) 'old') s;
 COMMENT ON VIEW idem_stats IS
 	'Answers of idem_claim since the server started, and the keys that are remembered now, by a sample if there are many.';

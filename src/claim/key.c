@@ -103,6 +103,7 @@ TimestampTz
 key_deadline(const Interval *span, TimestampTz from, int default_s,
 			 const char *name)
 {
+	Datum		sum;
 	TimestampTz deadline;
 
 	if (span == NULL)
@@ -111,9 +112,10 @@ key_deadline(const Interval *span, TimestampTz from, int default_s,
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("%s must be finite", name)));
-	deadline = DatumGetTimestampTz(DirectFunctionCall2(timestamptz_pl_interval,
-													   TimestampTzGetDatum(from),
-													   IntervalPGetDatum(span)));
+	sum = DirectFunctionCall2(timestamptz_pl_interval,
+							  TimestampTzGetDatum(from),
+							  IntervalPGetDatum(span));
+	deadline = DatumGetTimestampTz(sum);
 	if (deadline <= from)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
@@ -213,7 +215,7 @@ keys_table(KeyRing *keys, int segment)
 		table = table_open(keys->map.tables[segment], NoLock);
 		keys->tables[segment] = table;
 		keys->indexes[segment] = relation_hold_primary_key(table, columns,
-															  lengthof(columns));
+														   lengthof(columns));
 		if (keys->slot == NULL)
 			keys->slot = relation_slot(table, KEY_ATTS);
 	}
@@ -260,6 +262,7 @@ key_name_of_row(TupleTableSlot *row)
 {
 	bool		no_scope;
 	bool		no_key;
+	KeyName		name;
 	Datum		scope = slot_getattr(row, KEY_ATT_SCOPE + 1, &no_scope);
 	Datum		key = slot_getattr(row, KEY_ATT_KEY + 1, &no_key);
 
@@ -267,7 +270,9 @@ key_name_of_row(TupleTableSlot *row)
 		ereport(ERROR,
 				(errcode(ERRCODE_NOT_NULL_VIOLATION),
 				 errmsg("a key and its scope must not be null")));
-	return (KeyName) {.scope = DatumGetTextPP(scope),.key = DatumGetTextPP(key)};
+	name.scope = DatumGetTextPP(scope);
+	name.key = DatumGetTextPP(key);
+	return name;
 }
 
 TimestampTz
@@ -290,13 +295,15 @@ bool
 key_row_has_expired(TupleTableSlot *row)
 {
 	TimestampTz expires_at = key_expiry_of_row(row);
+	HeapTuple	tuple;
 	TransactionId xmin;
 
 	if (expires_at > GetCurrentTimestamp())
 		return false;
 	if (TIMESTAMP_IS_NOBEGIN(expires_at))
 		return true;
-	xmin = HeapTupleHeaderGetXmin(ExecFetchSlotHeapTuple(row, false, NULL)->t_data);
+	tuple = ExecFetchSlotHeapTuple(row, false, NULL);
+	xmin = HeapTupleHeaderGetXmin(tuple->t_data);
 	return !TransactionIdIsCurrentTransactionId(xmin) &&
 		!XidInMVCCSnapshot(xmin, GetActiveSnapshot());
 }
@@ -324,9 +331,11 @@ Datum
 keys_response(KeyRing *keys)
 {
 	bool		isnull;
-	Datum		response = slot_getattr(keys->slot, KEY_ATT_RESPONSE + 1, &isnull);
+	Datum		response = slot_getattr(keys->slot, KEY_ATT_RESPONSE + 1,
+										&isnull);
 
-	return isnull ? (Datum) 0 : PointerGetDatum(PG_DETOAST_DATUM_COPY(response));
+	return isnull ? (Datum) 0 :
+		PointerGetDatum(PG_DETOAST_DATUM_COPY(response));
 }
 
 static void
@@ -340,7 +349,8 @@ key_store(TupleTableSlot *slot, const KeyName *name, const KeyRow *row)
 	slot->tts_values[KEY_ATT_STATE] = CharGetDatum(row->state);
 	slot->tts_values[KEY_ATT_SCOPE] = PointerGetDatum(name->scope);
 	slot->tts_values[KEY_ATT_KEY] = PointerGetDatum(name->key);
-	slot->tts_values[KEY_ATT_LEASE_UNTIL] = TimestampTzGetDatum(row->lease_until);
+	slot->tts_values[KEY_ATT_LEASE_UNTIL] =
+		TimestampTzGetDatum(row->lease_until);
 	slot->tts_isnull[KEY_ATT_LEASE_UNTIL] = row->state != KEY_IN_PROGRESS;
 	slot->tts_values[KEY_ATT_REQUEST] = PointerGetDatum(row->request);
 	slot->tts_isnull[KEY_ATT_REQUEST] = row->request == NULL;

@@ -1,6 +1,7 @@
 /*
  * key.h
- *		A remembered key: its name, its row, its state.  Within the claim module.
+ *		A remembered key: its name, its row, its state.  Within the claim
+ *		module.
  */
 #ifndef CLAIM_KEY_H
 #define CLAIM_KEY_H

@@ -123,8 +123,8 @@ many_claim_key(Claim *claim, text *key, MemoryContext each)
 }
 
 /*
- * Would a second claim of the key be told the same?  Then the rows share a saved
- * answer, of which a batch could have as many copies as keys.
+ * Would a second claim of the key be told the same?  Then the rows share a
+ * saved answer, of which a batch could have as many copies as keys.
  */
 static bool
 many_is_replay(const ManyItem *item, const ManyItem *before)

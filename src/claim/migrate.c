@@ -20,6 +20,10 @@
 #include "base/trigger.h"
 #include "claim/claim.h"
 
+/* How idem_key_redirect is called. */
+#define MIGRATE_REDIRECT \
+	(TRIGGER_EVENT_BEFORE | TRIGGER_EVENT_ROW | TRIGGER_EVENT_INSERT)
+
 PG_FUNCTION_INFO_V1(idem_migrate);
 PG_FUNCTION_INFO_V1(idem_key_redirect);
 
@@ -168,10 +172,9 @@ migrate_require_absent(KeyRing *keys, const KeyName *name)
 Datum
 idem_key_redirect(PG_FUNCTION_ARGS)
 {
-	static const TriggerEvent kind =
-		TRIGGER_EVENT_BEFORE | TRIGGER_EVENT_ROW | TRIGGER_EVENT_INSERT;
-	TriggerData *trigger = trigger_called(fcinfo, &kind, 1,
-										  catalog_get()->rings[RING_KEYS].tables,
+	static const TriggerEvent kind = MIGRATE_REDIRECT;
+	const Oid  *tables = catalog_get()->rings[RING_KEYS].tables;
+	TriggerData *trigger = trigger_called(fcinfo, &kind, 1, tables,
 										  CATALOG_RING_SIZE);
 	TupleTableSlot *row = trigger->tg_trigslot;
 	KeyName		name;

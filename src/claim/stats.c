@@ -86,7 +86,8 @@ sample_add_row(Sample *sample, const KeyRow *row)
 	{
 		case KEY_IN_PROGRESS:
 			sample->counts[SAMPLE_IN_PROGRESS]++;
-			if (sample->oldest_lease == 0 || row->lease_until < sample->oldest_lease)
+			if (sample->oldest_lease == 0 ||
+				row->lease_until < sample->oldest_lease)
 				sample->oldest_lease = row->lease_until;
 			break;
 		case KEY_COMPLETED:
@@ -112,7 +113,8 @@ sample_add_pages(Sample *sample, Relation table, BlockNumber first,
 
 	ItemPointerSet(&from, first, FirstOffsetNumber);
 	ItemPointerSet(&to, last, MaxOffsetNumber);
-	scan = compat_table_beginscan_tidrange(table, GetActiveSnapshot(), &from, &to);
+	scan = compat_table_beginscan_tidrange(table, GetActiveSnapshot(),
+										   &from, &to);
 	while (table_scan_getnextslot_tidrange(scan, ForwardScanDirection, slot))
 	{
 		KeyRow		row = key_row(slot);
@@ -177,7 +179,8 @@ idem_sample(PG_FUNCTION_ARGS)
 		values[i] = Float8GetDatum(sample.counts[i]);
 	values[SAMPLE_OLDEST_LEASE] = TimestampTzGetDatum(sample.oldest_lease);
 	nulls[SAMPLE_OLDEST_LEASE] = sample.oldest_lease == 0;
-	return HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values, nulls));
+	return HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values,
+											 nulls));
 }
 
 /*
@@ -198,8 +201,12 @@ idem_counters(PG_FUNCTION_ARGS)
 	{
 		values[0] = TimestampTzGetDatum(database->since);
 		for (int i = 0; i < SHARED_COUNTERS; i++)
-			values[1 + i] =
-				Int64GetDatum((int64) pg_atomic_read_u64(&database->counters[i]));
+		{
+			uint64		count = pg_atomic_read_u64(&database->counters[i]);
+
+			values[1 + i] = Int64GetDatum((int64) count);
+		}
 	}
-	return HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values, nulls));
+	return HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values,
+											 nulls));
 }

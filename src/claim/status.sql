@@ -1,6 +1,7 @@
 /* claims: what idempotency_status() says of them. */
 
-CREATE FUNCTION idempotency_internal.idem_status(OUT "check" text, OUT state text, OUT detail text, OUT hint text)
+CREATE FUNCTION idempotency_internal.idem_status(
+	OUT "check" text, OUT state text, OUT detail text, OUT hint text)
 RETURNS SETOF record
 LANGUAGE sql VOLATILE PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
@@ -13,11 +14,13 @@ AS $$
 	FROM @extschema@.idem_stats stats
 	CROSS JOIN LATERAL (
 		SELECT CASE WHEN stats.oldest_lease < clock_timestamp()
-			THEN date_trunc('second', clock_timestamp() - stats.oldest_lease) END AS since) lapsed
+			THEN date_trunc('second', clock_timestamp() - stats.oldest_lease)
+			END AS since) lapsed
 	CROSS JOIN (
 		SELECT sum(pg_total_relation_size(c.oid)) AS size
 		FROM pg_class c
-		WHERE c.relnamespace = 'idempotency_internal'::regnamespace AND c.relname ~ '^idem_key_[0-2]$') disk
+		WHERE c.relnamespace = 'idempotency_internal'::regnamespace
+			AND c.relname ~ '^idem_key_[0-2]$') disk
 $$;
 COMMENT ON FUNCTION idempotency_internal.idem_status() IS
 	'Internal: what idempotency_status says of claims.';

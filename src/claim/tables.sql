@@ -38,28 +38,34 @@ CREATE TABLE idempotency_internal.idem_ring (
 	CHECK ((state = 'empty') = (segment IS NULL)),
 	CHECK ((state IN ('old', 'retired')) = (quiet_xid IS NOT NULL)),
 	CONSTRAINT idem_ring_segment_check CHECK (segment > 0),
-	CONSTRAINT idem_ring_times_check CHECK (pg_catalog.isfinite(opened_at) IS NOT FALSE
-		AND pg_catalog.isfinite(closed_at) IS NOT FALSE AND pg_catalog.isfinite(rest_until) IS NOT FALSE)
+	CONSTRAINT idem_ring_times_check CHECK (
+		pg_catalog.isfinite(opened_at) IS NOT FALSE
+		AND pg_catalog.isfinite(closed_at) IS NOT FALSE
+		AND pg_catalog.isfinite(rest_until) IS NOT FALSE)
 );
 COMMENT ON TABLE idempotency_internal.idem_ring IS
 	'The segments of keys: current takes new keys, old ones are looked into, retired ones wait to be truncated. Once every transaction before quiet_xid has ended, nobody writes into an old one any more.';
 INSERT INTO idempotency_internal.idem_ring (slot, state, segment, opened_at)
-VALUES (0, 'current', 1, pg_catalog.clock_timestamp()), (1, 'empty', NULL, NULL), (2, 'empty', NULL, NULL);
+VALUES (0, 'current', 1, pg_catalog.clock_timestamp()),
+	(1, 'empty', NULL, NULL), (2, 'empty', NULL, NULL);
 
 /*
  * state: p in progress, c completed, f failed for good, r failed and free for
  * the next claimer.  The columns of fixed width come first: they are what a
  * claim reads.  The key leads in the index, since it decides nearly every
- * comparison; nothing is looked up by scope alone.  Vacuum has nothing to gain from rows that are only inserted:
- * they are never read by index alone, and are truncated before they are old.
+ * comparison; nothing is looked up by scope alone.  Vacuum has nothing to gain
+ * from rows that are only inserted: they are never read by index alone, and
+ * are truncated before they are old.
  */
 CREATE TABLE idempotency_internal.idem_key_0 (
 	token       bigint NOT NULL,
 	expires_at  timestamptz NOT NULL,
 	attempt     integer NOT NULL,
 	state       "char" NOT NULL CHECK (state IN ('p', 'c', 'f', 'r')),
-	scope       text COLLATE "C" NOT NULL CHECK (pg_catalog.octet_length(scope) <= 255),
-	key         text COLLATE "C" NOT NULL CHECK (pg_catalog.octet_length(key) BETWEEN 1 AND 255),
+	scope       text COLLATE "C" NOT NULL
+		CHECK (pg_catalog.octet_length(scope) <= 255),
+	key         text COLLATE "C" NOT NULL
+		CHECK (pg_catalog.octet_length(key) BETWEEN 1 AND 255),
 	lease_until timestamptz,
 	request     bytea,
 	response    jsonb,
@@ -69,15 +75,22 @@ CREATE TABLE idempotency_internal.idem_key_0 (
 	CONSTRAINT idem_key_times_check CHECK (expires_at < 'infinity'
 		AND pg_catalog.isfinite(lease_until) IS NOT FALSE)
 ) WITH (autovacuum_vacuum_insert_threshold = -1);
-CREATE TABLE idempotency_internal.idem_key_1 (LIKE idempotency_internal.idem_key_0 INCLUDING ALL) WITH (autovacuum_vacuum_insert_threshold = -1);
-CREATE TABLE idempotency_internal.idem_key_2 (LIKE idempotency_internal.idem_key_0 INCLUDING ALL) WITH (autovacuum_vacuum_insert_threshold = -1);
+CREATE TABLE idempotency_internal.idem_key_1 (
+	LIKE idempotency_internal.idem_key_0 INCLUDING ALL
+) WITH (autovacuum_vacuum_insert_threshold = -1);
+CREATE TABLE idempotency_internal.idem_key_2 (
+	LIKE idempotency_internal.idem_key_0 INCLUDING ALL
+) WITH (autovacuum_vacuum_insert_threshold = -1);
 
 CREATE VIEW idem_key AS
-	SELECT * FROM idempotency_internal.idem_key_0 WHERE expires_at OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()
+	SELECT * FROM idempotency_internal.idem_key_0
+	WHERE expires_at OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()
 	UNION ALL
-	SELECT * FROM idempotency_internal.idem_key_1 WHERE expires_at OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()
+	SELECT * FROM idempotency_internal.idem_key_1
+	WHERE expires_at OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()
 	UNION ALL
-	SELECT * FROM idempotency_internal.idem_key_2 WHERE expires_at OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp();
+	SELECT * FROM idempotency_internal.idem_key_2
+	WHERE expires_at OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp();
 COMMENT ON VIEW idem_key IS
 	'Keys that have been claimed and have not expired; request is a SHA-256.';
 
@@ -93,10 +106,15 @@ BEGIN
 	FOR slot IN 0..2 LOOP
 		EXECUTE pg_catalog.format('COMMENT ON TABLE idempotency_internal.idem_key_%s IS %L', slot,
 			'A segment of keys. Written by the functions idem_* alone; see the view idem_key.');
-		EXECUTE pg_catalog.format('CREATE TRIGGER idem_key_redirect BEFORE INSERT ON idempotency_internal.idem_key_%s
-			FOR EACH ROW EXECUTE FUNCTION idempotency_internal.idem_key_redirect()', slot);
+		EXECUTE pg_catalog.format(
+			'CREATE TRIGGER idem_key_redirect
+				BEFORE INSERT ON idempotency_internal.idem_key_%s FOR EACH ROW
+				EXECUTE FUNCTION idempotency_internal.idem_key_redirect()',
+			slot);
 		EXECUTE pg_catalog.format('ALTER TABLE idempotency_internal.idem_key_%s ENABLE ALWAYS TRIGGER idem_key_redirect', slot);
-		PERFORM pg_catalog.pg_extension_config_dump(pg_catalog.format('idempotency_internal.idem_key_%s', slot)::pg_catalog.regclass,
+		PERFORM pg_catalog.pg_extension_config_dump(
+			pg_catalog.format('idempotency_internal.idem_key_%s',
+				slot)::pg_catalog.regclass,
 			'WHERE expires_at > clock_timestamp()');
 	END LOOP;
 END

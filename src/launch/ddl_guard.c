@@ -91,12 +91,16 @@ ddl_guard_new_row(Oid class, Oid index, AttrNumber oid_column, Oid object)
 static bool
 ddl_guard_schema_is_renamed(Oid schema)
 {
-	HeapTuple	row = ddl_guard_new_row(NamespaceRelationId, NamespaceOidIndexId,
-									  Anum_pg_namespace_oid, schema);
+	HeapTuple	row = ddl_guard_new_row(NamespaceRelationId,
+										NamespaceOidIndexId,
+										Anum_pg_namespace_oid, schema);
 	char	   *name = get_namespace_name(schema);
+	Form_pg_namespace form;
 
-	return HeapTupleIsValid(row) && name != NULL &&
-		strcmp(name, NameStr(((Form_pg_namespace) GETSTRUCT(row))->nspname)) != 0 &&
+	if (!HeapTupleIsValid(row) || name == NULL)
+		return false;
+	form = (Form_pg_namespace) GETSTRUCT(row);
+	return strcmp(name, NameStr(form->nspname)) != 0 &&
 		(catalog_schema() == schema ||
 		 ddl_guard_is_member(NamespaceRelationId, schema));
 }
@@ -128,7 +132,7 @@ static void
 ddl_guard_check_trigger(Oid trigger)
 {
 	HeapTuple	row = ddl_guard_new_row(TriggerRelationId, TriggerOidIndexId,
-									  Anum_pg_trigger_oid, trigger);
+										Anum_pg_trigger_oid, trigger);
 	Form_pg_trigger form;
 
 	if (!HeapTupleIsValid(row))
@@ -146,7 +150,7 @@ ddl_guard_check_trigger(Oid trigger)
 
 static void
 ddl_guard_object_access(ObjectAccessType access, Oid class, Oid object,
-					  int sub_object, void *arg)
+						int sub_object, void *arg)
 {
 	if (previous_object_access)
 		previous_object_access(access, class, object, sub_object, arg);
@@ -157,7 +161,8 @@ ddl_guard_object_access(ObjectAccessType access, Oid class, Oid object,
 		ddl_guard_check_trigger(object);
 	if (superuser())
 		return;
-	if (class == RelationRelationId && sub_object != 0 && ddl_guard_is_ours(object))
+	if (class == RelationRelationId && sub_object != 0 &&
+		ddl_guard_is_ours(object))
 		ddl_guard_refuse("change a column of a table or type");
 	if (class == NamespaceRelationId && access == OAT_POST_ALTER &&
 		ddl_guard_schema_is_renamed(object))

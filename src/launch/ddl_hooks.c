@@ -10,8 +10,8 @@
  * to leave is enough for the workers to go.
  *
  * What shared memory has of a database goes when it is dropped: another may be
- * created with its OID.  That is at the end of the command, when nobody is in it
- * any more, nor can get in, and before its commit.
+ * created with its OID.  That is at the end of the command, when nobody is in
+ * it any more, nor can get in, and before its commit.
  */
 #include "postgres.h"
 
@@ -113,7 +113,7 @@ idempotency_announce(PG_FUNCTION_ARGS)
 
 static void
 ddl_hooks_object_access(ObjectAccessType access, Oid class, Oid object,
-					int sub_object, void *arg)
+						int sub_object, void *arg)
 {
 	if (previous_object_access)
 		previous_object_access(access, class, object, sub_object, arg);
@@ -159,7 +159,8 @@ ddl_hooks_database_to_vacate(Node *statement)
 			 castNode(RenameStmt, statement)->renameType == OBJECT_DATABASE)
 		name = castNode(RenameStmt, statement)->subname;
 	else if (IsA(statement, AlterDatabaseStmt) &&
-			 ddl_hooks_option(castNode(AlterDatabaseStmt, statement)->options, "tablespace"))
+			 ddl_hooks_option(castNode(AlterDatabaseStmt, statement)->options,
+							  "tablespace"))
 		name = castNode(AlterDatabaseStmt, statement)->dbname;
 	return name ? get_database_oid(name, true) : InvalidOid;
 }
@@ -199,17 +200,18 @@ ddl_hooks_forget_dropped(Node *statement)
 }
 
 static void
-ddl_hooks_utility(PlannedStmt *statement, const char *query, bool read_only_tree,
-			  ProcessUtilityContext context, ParamListInfo params,
-			  QueryEnvironment *environment, DestReceiver *dest,
-			  QueryCompletion *completion)
+ddl_hooks_utility(PlannedStmt *statement, const char *query,
+				  bool read_only_tree, ProcessUtilityContext context,
+				  ParamListInfo params, QueryEnvironment *environment,
+				  DestReceiver *dest, QueryCompletion *completion)
 {
 	Oid			database = ddl_hooks_database_to_vacate(statement->utilityStmt);
 
 	if (ddl_hooks_may_vacate(database))
 		ddl_hooks_vacate(database);
-	if (IsA(statement->utilityStmt, CreatedbStmt) ||	/* of a template that has the extension? */
-		IsA(statement->utilityStmt, AlterDatabaseStmt)) /* may it have workers? */
+	/* The template may have the extension; the database may have workers. */
+	if (IsA(statement->utilityStmt, CreatedbStmt) ||
+		IsA(statement->utilityStmt, AlterDatabaseStmt))
 		ddl_hooks_wake_at_end();
 	dropping = InvalidOid;
 	if (previous_utility)

@@ -38,7 +38,7 @@
 #include "base/worker.h"
 #include "launch/launcher.h"
 
-#define LAUNCHER_RESTART_MS 1000	/* pause before a worker is started again, */
+#define LAUNCHER_RESTART_MS 1000	/* before a worker is started again, */
 #define LAUNCHER_RESTART_MAX_MS 60000	/* doubled up to this */
 #define LAUNCHER_LIFE_MS 10000	/* while it lives shorter than this */
 #define LAUNCHER_STUCK_MS 1000	/* how long discovery may wait for a lock */
@@ -213,23 +213,25 @@ launcher_waits_for_lock(pid_t pid)
 }
 
 /*
- * A discovery worker gets stuck if somebody has locked the database.  The others
- * cannot wait for that.  One that is only slow, on a machine that is busy, must get
- * its time: tried again, it would be as slow.
+ * A discovery worker gets stuck if somebody has locked the database.  The
+ * others cannot wait for that.  One that is only slow, on a machine that is
+ * busy, must get its time: tried again, it would be as slow.
  */
 static void
 launcher_wait_for_discovery(BackgroundWorkerHandle *handle)
 {
 	TimestampTz now = GetCurrentTimestamp();
 	TimestampTz stuck_at = TimestampTzPlusMilliseconds(now, LAUNCHER_STUCK_MS);
-	TimestampTz give_up_at = TimestampTzPlusMilliseconds(now, LAUNCHER_DISCOVERY_MS);
+	TimestampTz give_up_at = TimestampTzPlusMilliseconds(now,
+														 LAUNCHER_DISCOVERY_MS);
 	pid_t		pid = 0;
 
 	while (GetBackgroundWorkerPid(handle, &pid) != BGWH_STOPPED)
 	{
 		CHECK_FOR_INTERRUPTS();
 		now = GetCurrentTimestamp();
-		if (now >= give_up_at || (now >= stuck_at && launcher_waits_for_lock(pid)))
+		if (now >= give_up_at ||
+			(now >= stuck_at && launcher_waits_for_lock(pid)))
 			TerminateBackgroundWorker(handle);
 		WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
 				  LAUNCHER_LOOK_MS, PG_WAIT_EXTENSION);
@@ -244,7 +246,7 @@ launcher_wait_for_discovery(BackgroundWorkerHandle *handle)
 static bool
 launcher_discover(LauncherDatabase *entry)
 {
-	WorkerTarget target = {.database = entry->database,.owner = InvalidOid};
+	WorkerTarget target = {.database = entry->database, .owner = InvalidOid};
 	BackgroundWorkerHandle *handle;
 
 	handle = launcher_start_worker("discovery_main", "idempotency discovery", target,
@@ -257,10 +259,10 @@ launcher_discover(LauncherDatabase *entry)
 }
 
 /*
- * Looks into the databases that may have workers and that nobody has looked into
- * since something happened there.  Returns how many milliseconds the launcher
- * may sleep: not at all if a worker went, since waiting for it swallows wakes,
- * and what it has found is acted on in the next round.
+ * Looks into the databases that may have workers and that nobody has looked
+ * into since something happened there.  Returns how many milliseconds the
+ * launcher may sleep: not at all if a worker went, since waiting for it
+ * swallows wakes, and what it has found is acted on in the next round.
  */
 static long
 launcher_discover_all(List *rows)
@@ -273,23 +275,27 @@ launcher_discover_all(List *rows)
 	{
 		LauncherRow *row = lfirst(cell);
 		LauncherDatabase *entry;
+		long		rest_ms;
 
 		if (!row->wanted)
 			continue;
 		entry = launcher_find_or_add(row->database);
 		if (!entry->stale || entry->vacated)
 			continue;
+		rest_ms = TimestampDifferenceMilliseconds(now,
+												  entry->discovery_not_before);
 		if (now < entry->discovery_not_before)
 		{
-			sleep_ms = Min(sleep_ms,
-						   TimestampDifferenceMilliseconds(now, entry->discovery_not_before) + 1);
+			sleep_ms = Min(sleep_ms, rest_ms + 1);
 			continue;
 		}
 		entry->stale = !launcher_discover(entry);
 		entry->discovery_pause_ms = !entry->stale ? 0 :
-			Min(Max(2 * entry->discovery_pause_ms, LAUNCHER_RETRY_MS), LAUNCHER_RECONCILE_MS);
+			Min(Max(2 * entry->discovery_pause_ms, LAUNCHER_RETRY_MS),
+				LAUNCHER_RECONCILE_MS);
 		entry->discovery_not_before =
-			TimestampTzPlusMilliseconds(GetCurrentTimestamp(), entry->discovery_pause_ms);
+			TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
+										entry->discovery_pause_ms);
 		sleep_ms = 0;
 	}
 	return sleep_ms;
@@ -363,11 +369,15 @@ launcher_forget_stopped(LauncherDatabase *entry, SharedWorkerSlot slot)
  * again; 0: when something happens.
  */
 static TimestampTz
-launcher_tend_worker(LauncherDatabase *entry, SharedWorkerSlot slot, bool wanted,
-					 Oid owner)
+launcher_tend_worker(LauncherDatabase *entry, SharedWorkerSlot slot,
+					 bool wanted, Oid owner)
 {
 	LauncherWorker *worker = &entry->workers[slot];
-	WorkerTarget target = {.database = entry->database,.owner = owner,.slot = slot};
+	WorkerTarget target = {
+		.database = entry->database,
+		.owner = owner,
+		.slot = slot
+	};
 	bool		is_relay = slot >= SHARED_RELAY;
 	TimestampTz now = GetCurrentTimestamp();
 
@@ -409,12 +419,13 @@ launcher_tend(const SharedDatabaseInfo *infos, int count, List *rows,
 	{
 		LauncherDatabase *entry = launcher_find_known(infos[i].database);
 		LauncherRow *row = launcher_find_row(rows, infos[i].database);
-		bool		wanted = row && row->wanted && !infos[i].vacated &&
-			OidIsValid(infos[i].owner);
+		bool		wanted;
 		bool		was_stale;
 
 		if (entry == NULL)
 			continue;
+		wanted = row && row->wanted && !infos[i].vacated &&
+			OidIsValid(infos[i].owner);
 		was_stale = entry->stale;
 		if (wanted && (entry->stale || infos[i].check))
 			continue;			/* its owner may not be what it was */
@@ -432,8 +443,12 @@ launcher_tend(const SharedDatabaseInfo *infos, int count, List *rows,
 											infos[i].owner);
 
 			if (again_at != 0)
-				sleep_ms = Min(sleep_ms,
-							   TimestampDifferenceMilliseconds(now, again_at) + 1);
+			{
+				long		rest_ms;
+
+				rest_ms = TimestampDifferenceMilliseconds(now, again_at);
+				sleep_ms = Min(sleep_ms, rest_ms + 1);
+			}
 		}
 		if (entry->stale && !was_stale)
 			sleep_ms = 0;		/* one has ended just now: look again */
@@ -459,7 +474,8 @@ launcher_end_pauses(LauncherDatabase *entry)
 /*
  * One look at everything.  Returns how many milliseconds the launcher may
  * sleep.  There may not be slots for all: each database has a sweeper and one
- * relay before any has a second, so that comes once there is no other to look at.
+ * relay before any has a second, so that comes once there is no other to look
+ * at.
  */
 static long
 launcher_round(void)
@@ -490,7 +506,8 @@ launcher_round(void)
 	sleep_ms = Min(sleep_ms, tend_ms);
 	if (sleep_ms == 0)
 		return 0;
-	tend_ms = launcher_tend(infos, count, rows, SHARED_RELAY + 1, SHARED_WORKER_SLOTS);
+	tend_ms = launcher_tend(infos, count, rows, SHARED_RELAY + 1,
+							SHARED_WORKER_SLOTS);
 	return Min(sleep_ms, tend_ms);
 }
 

@@ -62,8 +62,8 @@ PG_FUNCTION_INFO_V1(outbox_check_event);
 PG_FUNCTION_INFO_V1(outbox_wake);
 
 /*
- * SQL: outbox_wake().  Functions in SQL that change what the relay reads call it,
- * and with objects that are too old for the library they all end here.
+ * SQL: outbox_wake().  Functions in SQL that change what the relay reads call
+ * it, and with objects that are too old for the library they all end here.
  */
 Datum
 outbox_wake(PG_FUNCTION_ARGS)
@@ -115,15 +115,15 @@ static void
 enqueue_check_payload(FunctionCallInfo fcinfo, int arg)
 {
 	Jsonb	   *payload;
-	char	   *text;
+	char	   *string;
 
 	enqueue_check_payload_size(fcinfo, arg);
 	if (GetDatabaseEncoding() == PG_UTF8)
 		return;
 	payload = PG_GETARG_JSONB_P(arg);
-	text = JsonbToCString(NULL, &payload->root, VARSIZE(payload));
-	args_check_encoding(cstring_to_text(text));
-	pfree(text);
+	string = JsonbToCString(NULL, &payload->root, VARSIZE(payload));
+	args_check_encoding(cstring_to_text(string));
+	pfree(string);
 }
 
 /*

@@ -42,7 +42,8 @@ outbox_flights(PG_FUNCTION_ARGS)
 }
 
 /*
- * SQL: outbox_troubles(), a row for each subscription that a relay cannot serve.
+ * SQL: outbox_troubles(), a row for each subscription that a relay cannot
+ * serve.
  */
 Datum
 outbox_troubles(PG_FUNCTION_ARGS)
@@ -62,7 +63,7 @@ outbox_troubles(PG_FUNCTION_ARGS)
 		bool		nulls[2] = {false, false};
 
 		values[0] = Int64GetDatum(troubles[i].subscription);
-		values[1] = CStringGetTextDatum(troubles[i].text);
+		values[1] = CStringGetTextDatum(troubles[i].error);
 		tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
 	}
 	return (Datum) 0;

@@ -10,7 +10,8 @@ CREATE FUNCTION outbox_enqueue(
 RETURNS bigint
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME';
-COMMENT ON FUNCTION outbox_enqueue(text, jsonb, text, text, jsonb, timestamptz) IS
+COMMENT ON FUNCTION outbox_enqueue(
+	text, jsonb, text, text, jsonb, timestamptz) IS
 	'Announces an event if and only if this transaction commits; returns its position in the log.';
 
 CREATE FUNCTION idempotency_internal.outbox_log_insert()
@@ -71,34 +72,41 @@ AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION outbox_topic_matches(text[], text) IS
 	'Does a topic match one of the patterns?  In a pattern * stands for any characters.';
 
-/* Its cost has the relay look first whether an event is of the partition at all. */
-CREATE FUNCTION idempotency_internal.outbox_is_wanted(patterns text[], topic text)
+/* Its cost has the relay look first whether an event is of the partition. */
+CREATE FUNCTION idempotency_internal.outbox_is_wanted(
+	patterns text[], topic text)
 RETURNS boolean
 LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE COST 20
 AS 'MODULE_PATHNAME', 'outbox_topic_matches';
 COMMENT ON FUNCTION idempotency_internal.outbox_is_wanted(text[], text) IS
 	'Internal: outbox_topic_matches, for the relay.';
 
-CREATE FUNCTION idempotency_internal.outbox_lane_number(key text, "position" bigint, partitions integer)
+CREATE FUNCTION idempotency_internal.outbox_lane_number(
+	key text, "position" bigint, partitions integer)
 RETURNS integer
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 AS $$
 	SELECT (coalesce(pg_catalog.hashtextextended(key, 0), position)
-		OPERATOR(pg_catalog.&) 65535)::pg_catalog.int4 OPERATOR(pg_catalog.%) partitions
+			OPERATOR(pg_catalog.&) 65535)::pg_catalog.int4
+		OPERATOR(pg_catalog.%) partitions
 $$;
-COMMENT ON FUNCTION idempotency_internal.outbox_lane_number(text, bigint, integer) IS
+COMMENT ON FUNCTION idempotency_internal.outbox_lane_number(
+	text, bigint, integer) IS
 	'Internal: which of the partitions of a subscription an event belongs to; the same for all events of a key.';
 
-CREATE FUNCTION idempotency_internal.outbox_rate(rate double precision, since timestamptz, delivered bigint DEFAULT 0)
+CREATE FUNCTION idempotency_internal.outbox_rate(
+	rate double precision, since timestamptz, delivered bigint DEFAULT 0)
 RETURNS double precision
 LANGUAGE sql VOLATILE PARALLEL SAFE
 SET search_path = pg_catalog, pg_temp
 AS $$
 	SELECT delivered / 10.0 + CASE
 		WHEN rate < 0.01 OR clock_timestamp() - since > '1 min' THEN 0
-		ELSE rate * exp(- greatest(0, extract(epoch FROM clock_timestamp() - since)) / 10) END
+		ELSE rate * exp(-
+			greatest(0, extract(epoch FROM clock_timestamp() - since)) / 10) END
 $$;
-COMMENT ON FUNCTION idempotency_internal.outbox_rate(double precision, timestamptz, bigint) IS
+COMMENT ON FUNCTION idempotency_internal.outbox_rate(
+	double precision, timestamptz, bigint) IS
 	'Internal: events a second, averaged over the last ten seconds or so, now that so many more were delivered.';
 
 CREATE FUNCTION idempotency_internal.outbox_milliseconds(span interval)
@@ -108,7 +116,10 @@ AS 'SELECT (pg_catalog.extract(''epoch'', span) OPERATOR(pg_catalog.*) 1000)::pg
 COMMENT ON FUNCTION idempotency_internal.outbox_milliseconds(interval) IS
 	'Internal: an interval in milliseconds.';
 
-/* Raises an error for the first argument of outbox_subscribe that is not acceptable. */
+/*
+ * Raises an error for the first argument of outbox_subscribe that is not
+ * acceptable.
+ */
 CREATE FUNCTION idempotency_internal.outbox_check_subscription(
 	name text, topics text[], format text, max_in_flight integer,
 	timeout interval, retry_schedule interval[], start text, ordered boolean,
@@ -145,15 +156,17 @@ BEGIN
 	END IF;
 END
 $$;
-COMMENT ON FUNCTION idempotency_internal.outbox_check_subscription(text, text[], text, integer, interval, interval[], text, boolean, integer) IS
+COMMENT ON FUNCTION idempotency_internal.outbox_check_subscription(
+	text, text[], text, integer, interval, interval[], text, boolean,
+	integer) IS
 	'Internal: checks arguments of outbox_subscribe.';
 
 /*
- * As long as nobody has subscribed, no database is the home of the outbox.  An id
- * that is told before must hold all the same, also if the transaction that asked
- * rolls back or is read-only: so the first identity is made of what tells this
- * database from others, and is not random.  Of several homes, one is ours or is
- * going to be: the relay sends nothing before.
+ * As long as nobody has subscribed, no database is the home of the outbox.  An
+ * id that is told before must hold all the same, also if the transaction that
+ * asked rolls back or is read-only: so the first identity is made of what
+ * tells this database from others, and is not random.  Of several homes, one
+ * is ours or is going to be: the relay sends nothing before.
  */
 CREATE FUNCTION idempotency_internal.outbox_identity()
 RETURNS uuid
@@ -163,8 +176,10 @@ AS $$
 BEGIN
 	RETURN coalesce(
 		(SELECT min(h.identity::text) FROM idempotency_internal.outbox_home h),
-		(SELECT encode(substr(sha256(convert_to(format('%s %s %s', s.system_identifier, d.oid,
-				'idempotency_internal.outbox_home'::regclass::oid), 'UTF8')), 1, 16), 'hex')
+		(SELECT encode(substr(sha256(convert_to(
+				format('%s %s %s', s.system_identifier, d.oid,
+					'idempotency_internal.outbox_home'::regclass::oid),
+				'UTF8')), 1, 16), 'hex')
 			FROM pg_control_system() s, pg_database d
 			WHERE d.datname = current_database()))::uuid;
 END
@@ -188,7 +203,8 @@ BEGIN
 	IF created IS NULL THEN
 		RETURN NULL;
 	END IF;
-	RETURN format('msg_%s_%s_%s', replace(idempotency_internal.outbox_identity()::text, '-', ''), position,
+	RETURN format('msg_%s_%s_%s',
+		replace(idempotency_internal.outbox_identity()::text, '-', ''), position,
 		(extract(epoch FROM created) * 1000000)::bigint);
 END
 $$;
@@ -214,7 +230,8 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
 	subscription_id bigint;
-	signing_secret  text := coalesce(secret, @extschema@.outbox_secret_generate());
+	signing_secret  text :=
+		coalesce(secret, @extschema@.outbox_secret_generate());
 BEGIN
 	PERFORM idempotency_internal.idempotency_require_preload('the outbox'::text);
 	PERFORM idempotency_internal.outbox_check_subscription(name, topics, format,
@@ -224,10 +241,13 @@ BEGIN
 	PERFORM idempotency_internal.outbox_check_headers(headers);
 
 	-- If no database is the home of the outbox yet, this one becomes it.
-	INSERT INTO idempotency_internal.outbox_home (identity, system_identifier, database, relation)
-	SELECT idempotency_internal.outbox_identity(), s.system_identifier, d.oid, 'idempotency_internal.outbox_home'::regclass
+	INSERT INTO idempotency_internal.outbox_home
+		(identity, system_identifier, database, relation)
+	SELECT idempotency_internal.outbox_identity(), s.system_identifier, d.oid,
+		'idempotency_internal.outbox_home'::regclass
 	FROM pg_control_system() s, pg_database d
-	WHERE d.datname = current_database() AND NOT EXISTS (SELECT FROM idempotency_internal.outbox_home)
+	WHERE d.datname = current_database()
+		AND NOT EXISTS (SELECT FROM idempotency_internal.outbox_home)
 	ON CONFLICT DO NOTHING;
 	INSERT INTO idempotency_internal.outbox_subscription
 		(name, url, topics, secret, headers, format, ordered,
@@ -242,19 +262,27 @@ BEGIN
 	END IF;
 
 	IF start = 'latest' THEN
-		INSERT INTO idempotency_internal.outbox_lane (subscription, lane, position, stragglers, straggler_froms)
-		SELECT subscription_id, lane, p.position, p.stragglers, p.straggler_froms
-		FROM idempotency_internal.outbox_start_position() p, generate_series(0, partitions - 1) lane;
+		INSERT INTO idempotency_internal.outbox_lane
+			(subscription, lane, position, stragglers, straggler_froms)
+		SELECT
+			subscription_id, lane, p.position, p.stragglers, p.straggler_froms
+		FROM idempotency_internal.outbox_start_position() p,
+			generate_series(0, partitions - 1) lane;
 	ELSE
-		LOCK TABLE idempotency_internal.outbox_lane IN ROW EXCLUSIVE MODE;  -- no segment is being retired
-		INSERT INTO idempotency_internal.outbox_lane (subscription, lane, position)
-		SELECT subscription_id, lane, idempotency_internal.outbox_retired_to() FROM generate_series(0, partitions - 1) lane;
+		-- No segment is being retired.
+		LOCK TABLE idempotency_internal.outbox_lane IN ROW EXCLUSIVE MODE;
+		INSERT INTO idempotency_internal.outbox_lane
+			(subscription, lane, position)
+		SELECT subscription_id, lane, idempotency_internal.outbox_retired_to()
+		FROM generate_series(0, partitions - 1) lane;
 	END IF;
 	PERFORM idempotency_internal.outbox_wake();
 	RETURN signing_secret;
 END
 $$;
-COMMENT ON FUNCTION outbox_subscribe(text, text, text[], text, jsonb, text, boolean, integer, interval, interval[], text, integer) IS
+COMMENT ON FUNCTION outbox_subscribe(
+	text, text, text[], text, jsonb, text, boolean, integer, interval,
+	interval[], text, integer) IS
 	'Sends events of the topics to a URL from now on; returns the secret that signs them.';
 
 CREATE FUNCTION idempotency_internal.outbox_subscription_id(name text)
@@ -297,10 +325,13 @@ DECLARE
 	altered idempotency_internal.outbox_subscription;
 BEGIN
 	SELECT * INTO altered FROM idempotency_internal.outbox_subscription s
-	WHERE s.id = idempotency_internal.outbox_subscription_id(outbox_alter.name) FOR NO KEY UPDATE;
+	WHERE s.id = idempotency_internal.outbox_subscription_id(outbox_alter.name)
+	FOR NO KEY UPDATE;
 	IF headers IS NOT NULL THEN
 		altered.headers := headers;
-	ELSIF altered.headers <> '{}' AND NOT idempotency_internal.outbox_same_origin(altered.url, url) THEN
+	ELSIF altered.headers <> '{}'
+		AND NOT idempotency_internal.outbox_same_origin(altered.url, url)
+	THEN
 		-- They may be credentials, which a receiver elsewhere is not to learn.
 		altered.headers := NULL;
 		RAISE NOTICE 'the headers of subscription "%" are dropped', name
@@ -313,20 +344,23 @@ BEGIN
 	altered.max_in_flight := coalesce(max_in_flight, altered.max_in_flight);
 	altered.timeout := coalesce(timeout, altered.timeout);
 	altered.retry_schedule := coalesce(retry_schedule, altered.retry_schedule);
-	PERFORM idempotency_internal.outbox_check_subscription(altered.name, altered.topics, altered.format,
-		altered.max_in_flight, altered.timeout, altered.retry_schedule, 'latest'::text, altered.ordered,
-		altered.partitions);
+	PERFORM idempotency_internal.outbox_check_subscription(
+		altered.name, altered.topics, altered.format, altered.max_in_flight,
+		altered.timeout, altered.retry_schedule, 'latest'::text,
+		altered.ordered, altered.partitions);
 	PERFORM idempotency_internal.outbox_check_url(altered.url);
 	PERFORM idempotency_internal.outbox_check_headers(altered.headers);
 	UPDATE idempotency_internal.outbox_subscription s
-	SET url = altered.url, topics = altered.topics, headers = altered.headers, format = altered.format,
-		max_in_flight = altered.max_in_flight, timeout = altered.timeout,
+	SET url = altered.url, topics = altered.topics, headers = altered.headers,
+		format = altered.format, max_in_flight = altered.max_in_flight,
+		timeout = altered.timeout,
 		retry_schedule = altered.retry_schedule, version = s.version + 1
 	WHERE s.id = altered.id;
 	PERFORM idempotency_internal.outbox_wake();
 END
 $$;
-COMMENT ON FUNCTION outbox_alter(text, text, text[], jsonb, text, integer, interval, interval[]) IS
+COMMENT ON FUNCTION outbox_alter(
+	text, text, text[], jsonb, text, integer, interval, interval[]) IS
 	'Changes what is given of a subscription, for events that are read from now on; its position and what waits stay.';
 
 CREATE FUNCTION outbox_unsubscribe(name text)
@@ -336,7 +370,8 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
 	DELETE FROM idempotency_internal.outbox_subscription
-	WHERE id = idempotency_internal.outbox_subscription_id(outbox_unsubscribe.name);
+	WHERE id =
+		idempotency_internal.outbox_subscription_id(outbox_unsubscribe.name);
 	PERFORM idempotency_internal.outbox_wake();
 END
 $$;
@@ -392,19 +427,22 @@ COMMENT ON FUNCTION idempotency_internal.outbox_check_positions(bigint[]) IS
 /*
  * A dead letter can be one that no constraint has kept out of the log.
  */
-CREATE FUNCTION idempotency_internal.outbox_is_sendable(event idempotency_internal.outbox_delivery)
+CREATE FUNCTION idempotency_internal.outbox_is_sendable(
+	event idempotency_internal.outbox_delivery)
 RETURNS boolean
 LANGUAGE plpgsql STABLE PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
 	RETURN isfinite(event.created_at)
-		AND idempotency_internal.outbox_check_event(event.topic, 'null', event.key, event.type, event.headers, NULL);
+		AND idempotency_internal.outbox_check_event(
+			event.topic, 'null', event.key, event.type, event.headers, NULL);
 EXCEPTION WHEN OTHERS THEN
 	RETURN false;
 END
 $$;
-COMMENT ON FUNCTION idempotency_internal.outbox_is_sendable(idempotency_internal.outbox_delivery) IS
+COMMENT ON FUNCTION idempotency_internal.outbox_is_sendable(
+	idempotency_internal.outbox_delivery) IS
 	'Internal: could an event be delivered?';
 
 CREATE FUNCTION outbox_redrive(name text, positions bigint[] DEFAULT NULL)
@@ -417,24 +455,28 @@ DECLARE
 	redriven        bigint;
 BEGIN
 	PERFORM idempotency_internal.outbox_check_positions(positions);
+	-- The relay is not settling.
 	PERFORM FROM idempotency_internal.outbox_lane
-	WHERE subscription = subscription_id FOR UPDATE;  -- the relay is not settling
+	WHERE subscription = subscription_id FOR UPDATE;
 
 	-- Of the events of a key one waits, and the others are parked behind it.
 	WITH chosen AS (
 		SELECT d.position, s.ordered AND d.key IS NOT NULL AS in_order,
 			row_number() OVER (PARTITION BY d.key ORDER BY d.position) > 1
 			OR EXISTS (SELECT FROM idempotency_internal.outbox_delivery b
-				WHERE b.subscription = s.id AND b.key = d.key AND b.blocks_key) AS behind
+				WHERE b.subscription = s.id AND b.key = d.key AND b.blocks_key)
+				AS behind
 		FROM idempotency_internal.outbox_delivery d
 		JOIN idempotency_internal.outbox_subscription s ON s.id = d.subscription
 		WHERE s.id = subscription_id AND d.state = 'dead'
-			AND (positions IS NULL OR d.position = ANY (positions)) AND idempotency_internal.outbox_is_sendable(d))
+			AND (positions IS NULL OR d.position = ANY (positions))
+			AND idempotency_internal.outbox_is_sendable(d))
 	UPDATE idempotency_internal.outbox_delivery d
 	SET state = CASE WHEN c.in_order AND c.behind THEN 'parked' ELSE 'waiting' END,
 		blocks_key = c.in_order,
 		attempts = 0,
-		due_at = CASE WHEN NOT (c.in_order AND c.behind) THEN clock_timestamp() END
+		due_at = CASE WHEN NOT (c.in_order AND c.behind)
+			THEN clock_timestamp() END
 	FROM chosen c
 	WHERE d.subscription = subscription_id AND d.position = c.position;
 	GET DIAGNOSTICS redriven = ROW_COUNT;
@@ -446,9 +488,10 @@ COMMENT ON FUNCTION outbox_redrive(text, bigint[]) IS
 	'Sends dead letters again, all of them or those at the given positions, in order per key; returns how many.';
 
 /*
- * What has not been tried yet waits for its own time, not for a retry.  Whether it
- * has been is not told by attempts, since probes of a failing endpoint do not
- * count.  The subscription is locked before its lanes, as by outbox_unsubscribe.
+ * What has not been tried yet waits for its own time, not for a retry.
+ * Whether it has been is not told by attempts, since probes of a failing
+ * endpoint do not count.  The subscription is locked before its lanes, as by
+ * outbox_unsubscribe.
  */
 CREATE FUNCTION outbox_retry(name text, positions bigint[] DEFAULT NULL)
 RETURNS bigint
@@ -463,11 +506,13 @@ BEGIN
 	UPDATE idempotency_internal.outbox_subscription s
 	SET failing_since = NULL, version = s.version + 1
 	WHERE s.id = subscription_id;
+	-- The relay is not settling.
 	PERFORM FROM idempotency_internal.outbox_lane
-	WHERE subscription = subscription_id FOR UPDATE;  -- the relay is not settling
+	WHERE subscription = subscription_id FOR UPDATE;
 	UPDATE idempotency_internal.outbox_delivery d
 	SET due_at = least(d.due_at, clock_timestamp())
-	WHERE d.subscription = subscription_id AND d.state = 'waiting' AND d.last_at IS NOT NULL
+	WHERE d.subscription = subscription_id AND d.state = 'waiting'
+		AND d.last_at IS NOT NULL
 		AND (positions IS NULL OR d.position = ANY (positions));
 	GET DIAGNOSTICS due = ROW_COUNT;
 	PERFORM idempotency_internal.outbox_wake();
@@ -487,7 +532,8 @@ DECLARE
 BEGIN
 	PERFORM idempotency_internal.outbox_check_positions(positions);
 	DELETE FROM idempotency_internal.outbox_delivery d
-	WHERE d.subscription = idempotency_internal.outbox_subscription_id(outbox_discard.name)
+	WHERE d.subscription =
+			idempotency_internal.outbox_subscription_id(outbox_discard.name)
 		AND d.state = 'dead' AND (positions IS NULL OR d.position = ANY (positions));
 	GET DIAGNOSTICS discarded = ROW_COUNT;
 	RETURN discarded;
@@ -513,9 +559,11 @@ BEGIN
 		RAISE EXCEPTION 'one of from_position and since must be given'
 			USING ERRCODE = '22023';
 	END IF;
+	-- The relay is not settling.
 	PERFORM FROM idempotency_internal.outbox_lane
-	WHERE subscription = subscription_id FOR UPDATE;  -- the relay is not settling
-	LOCK TABLE idempotency_internal.outbox_lane IN ROW EXCLUSIVE MODE;  -- no segment is being retired
+	WHERE subscription = subscription_id FOR UPDATE;
+	-- No segment is being retired.
+	LOCK TABLE idempotency_internal.outbox_lane IN ROW EXCLUSIVE MODE;
 	retired_to := idempotency_internal.outbox_retired_to();
 	SELECT e.position INTO first FROM idempotency_internal.outbox_event e
 	WHERE e.position >= coalesce(from_position, 0) AND e.position > retired_to
@@ -546,7 +594,8 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
 	subscription_id bigint := idempotency_internal.outbox_subscription_id(name);
-	new_secret      text := coalesce(secret, @extschema@.outbox_secret_generate());
+	new_secret      text :=
+		coalesce(secret, @extschema@.outbox_secret_generate());
 BEGIN
 	IF overlap IS NULL THEN
 		RAISE EXCEPTION 'overlap must not be null' USING ERRCODE = '22004';
@@ -555,8 +604,8 @@ BEGIN
 	END IF;
 	PERFORM idempotency_internal.outbox_check_secret(new_secret);
 	UPDATE idempotency_internal.outbox_subscription s
-	SET old_secret = s.secret, old_until = clock_timestamp() + overlap, secret = new_secret,
-		version = s.version + 1
+	SET old_secret = s.secret, old_until = clock_timestamp() + overlap,
+		secret = new_secret, version = s.version + 1
 	WHERE id = subscription_id;
 	PERFORM idempotency_internal.outbox_wake();
 	RETURN new_secret;
@@ -576,11 +625,14 @@ BEGIN
 	IF keep_identity IS NULL THEN
 		RAISE EXCEPTION 'keep_identity must not be null' USING ERRCODE = '22004';
 	END IF;
-	SELECT h.identity INTO adopted FROM idempotency_internal.outbox_home h, pg_control_system() s
+	SELECT h.identity INTO adopted
+	FROM idempotency_internal.outbox_home h, pg_control_system() s
 	ORDER BY h.system_identifier = s.system_identifier, h.created_at LIMIT 1;
 	DELETE FROM idempotency_internal.outbox_home;
-	INSERT INTO idempotency_internal.outbox_home (identity, system_identifier, database, relation)
-	SELECT coalesce(CASE WHEN keep_identity THEN adopted END, gen_random_uuid()),
+	INSERT INTO idempotency_internal.outbox_home
+		(identity, system_identifier, database, relation)
+	SELECT
+		coalesce(CASE WHEN keep_identity THEN adopted END, gen_random_uuid()),
 		s.system_identifier, d.oid, 'idempotency_internal.outbox_home'::regclass
 	FROM pg_control_system() s, pg_database d
 	WHERE d.datname = current_database()
@@ -591,14 +643,16 @@ $$;
 COMMENT ON FUNCTION outbox_adopt(boolean) IS
 	'Makes this database, a restored copy, the home of the outbox: it sends from now on, under a new identity unless the one of the original is to be kept.';
 
-CREATE FUNCTION idempotency_internal.outbox_flights(OUT subscription bigint, OUT in_flight integer)
+CREATE FUNCTION idempotency_internal.outbox_flights(
+	OUT subscription bigint, OUT in_flight integer)
 RETURNS SETOF record
 LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION idempotency_internal.outbox_flights() IS
 	'Internal: requests that are out, for each lane that a relay serves.';
 
-CREATE FUNCTION idempotency_internal.outbox_troubles(OUT subscription bigint, OUT trouble text)
+CREATE FUNCTION idempotency_internal.outbox_troubles(
+	OUT subscription bigint, OUT trouble text)
 RETURNS SETOF record
 LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME';
@@ -608,41 +662,53 @@ COMMENT ON FUNCTION idempotency_internal.outbox_troubles() IS
 CREATE VIEW outbox_dead WITH (security_barrier) AS
 SELECT s.name AS subscription, d.position, d.topic, d.key, d.type,
 	d.attempts, d.last_at, d.last_status, d.last_error, d.created_at
-FROM idempotency_internal.outbox_delivery d JOIN idempotency_internal.outbox_subscription s ON s.id = d.subscription
+FROM idempotency_internal.outbox_delivery d
+JOIN idempotency_internal.outbox_subscription s ON s.id = d.subscription
 WHERE d.state = 'dead';
 COMMENT ON VIEW outbox_dead IS
 	'Events that were given up: every attempt of the schedule failed.  outbox_redrive sends them again.';
 
 CREATE VIEW outbox_attempts WITH (security_barrier) AS
 SELECT s.name AS subscription, a.position, a.attempt, a.at,
-	a.duration_ms::double precision * interval '1 ms' AS duration, a.status, a.error, a.answer
-FROM idempotency_internal.outbox_attempt a JOIN idempotency_internal.outbox_subscription s ON s.id = a.subscription;
+	a.duration_ms::double precision * interval '1 ms' AS duration, a.status,
+	a.error, a.answer
+FROM idempotency_internal.outbox_attempt a
+JOIN idempotency_internal.outbox_subscription s ON s.id = a.subscription;
 COMMENT ON VIEW outbox_attempts IS
 	'Failed attempts at events that are not delivered yet, or dead.  For the owner only: answers may quote payloads.';
 
-/* The oldest event that a lane has not read stands right behind its position. */
+/* The oldest event that a lane has not read is right behind its position. */
 CREATE VIEW outbox_subscriptions WITH (security_barrier) AS
 SELECT s.name,
 	CASE WHEN NOT h.at_home THEN 'held'
 		WHEN s.state = 'active' AND t.trouble IS NOT NULL THEN 'stuck'
 		WHEN s.state = 'active' AND s.failing_since IS NOT NULL THEN 'failing'
 		ELSE s.state END AS state,
-	CASE WHEN h.at_home THEN coalesce(s.reason, CASE WHEN s.state = 'active' THEN t.trouble END)
+	CASE WHEN h.at_home THEN
+			coalesce(s.reason, CASE WHEN s.state = 'active' THEN t.trouble END)
 		ELSE 'a copy of another database: see outbox_adopt()' END AS reason,
 	s.partitions, l.position, q.last_value - l.position AS lag_events,
-	coalesce(CASE WHEN isfinite(e.created_at) THEN clock_timestamp() - e.created_at END, '0') AS lag,
-	coalesce(w.in_flight, 0) AS in_flight, d.waiting, d.parked, d.dead, l.lost, l.delivered,
+	coalesce(CASE WHEN isfinite(e.created_at)
+		THEN clock_timestamp() - e.created_at END, '0') AS lag,
+	coalesce(w.in_flight, 0) AS in_flight,
+	d.waiting, d.parked, d.dead, l.lost, l.delivered,
 	round(l.rate::numeric, 1) AS rate, s.failing_since,
 	f.last_at AS last_failed_at, f.last_status, f.last_error, d.next_attempt_at
 FROM idempotency_internal.outbox_subscription s
 CROSS JOIN LATERAL (
-	SELECT min(position) AS position, max(lost) AS lost, sum(delivered)::bigint AS delivered,
+	SELECT min(position) AS position, max(lost) AS lost,
+		sum(delivered)::bigint AS delivered,
 		sum(idempotency_internal.outbox_rate(rate, moved_at)) AS rate
 	FROM idempotency_internal.outbox_lane WHERE subscription = s.id) l
 CROSS JOIN (SELECT CASE WHEN is_called THEN last_value ELSE 0 END AS last_value
 	FROM idempotency_internal.outbox_position_seq) q
-CROSS JOIN (SELECT coalesce(bool_and(h.relation = h.tableoid AND h.system_identifier = s.system_identifier
-		AND h.database = (SELECT oid FROM pg_database WHERE datname = current_database())), false) AS at_home
+CROSS JOIN (
+	SELECT coalesce(bool_and(
+		h.relation = h.tableoid
+		AND h.system_identifier = s.system_identifier
+		AND h.database =
+			(SELECT oid FROM pg_database WHERE datname = current_database())),
+		false) AS at_home
 	FROM idempotency_internal.outbox_home h, pg_control_system() s) h
 CROSS JOIN LATERAL (
 	SELECT count(*) FILTER (WHERE state = 'waiting') AS waiting,
@@ -651,15 +717,19 @@ CROSS JOIN LATERAL (
 		min(due_at) FILTER (WHERE state = 'waiting') AS next_attempt_at
 	FROM idempotency_internal.outbox_delivery WHERE subscription = s.id) d
 LEFT JOIN LATERAL (
-	SELECT created_at FROM idempotency_internal.outbox_event WHERE position > l.position
+	SELECT created_at FROM idempotency_internal.outbox_event
+	WHERE position > l.position
 	ORDER BY position LIMIT 1) e ON true
 LEFT JOIN LATERAL (
-	SELECT last_at, last_status, last_error FROM idempotency_internal.outbox_delivery
+	SELECT last_at, last_status, last_error
+	FROM idempotency_internal.outbox_delivery
 	WHERE subscription = s.id AND last_at IS NOT NULL
 	ORDER BY last_at DESC LIMIT 1) f ON true
 LEFT JOIN (SELECT subscription, sum(in_flight)::integer AS in_flight
-	FROM idempotency_internal.outbox_flights() GROUP BY subscription) w ON w.subscription = s.id
+	FROM idempotency_internal.outbox_flights() GROUP BY subscription) w
+	ON w.subscription = s.id
 LEFT JOIN (SELECT subscription, min(trouble) AS trouble
-	FROM idempotency_internal.outbox_troubles() GROUP BY subscription) t ON t.subscription = s.id;
+	FROM idempotency_internal.outbox_troubles() GROUP BY subscription) t
+	ON t.subscription = s.id;
 COMMENT ON VIEW outbox_subscriptions IS
 	'Each subscription: its state, how far behind it is, and what could not be delivered to it.';

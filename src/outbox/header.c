@@ -103,7 +103,7 @@ header_check_name(const char *name)
 static void
 header_check_value(const char *name, const JsonbValue *value)
 {
-	char	   *text;
+	char	   *string;
 
 	if (value->type != jbvString)
 		ereport(ERROR,
@@ -116,8 +116,8 @@ header_check_value(const char *name, const JsonbValue *value)
 				 errdetail("It has %d bytes; the limit is %d.",
 						   value->val.string.len, HEADER_VALUE_MAX)));
 
-	text = pnstrdup(value->val.string.val, value->val.string.len);
-	if (!header_value_valid(text))
+	string = pnstrdup(value->val.string.val, value->val.string.len);
+	if (!header_value_valid(string))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("invalid value of header \"%s\"", name),

@@ -80,7 +80,8 @@ outbox_xid_is_open(FullTransactionId xid, Snapshot snapshot)
 	FullTransactionId next = ReadNextFullTransactionId();
 	uint64		age;
 
-	if (!FullTransactionIdIsNormal(xid) || !FullTransactionIdPrecedes(xid, next))
+	if (!FullTransactionIdIsNormal(xid) ||
+		!FullTransactionIdPrecedes(xid, next))
 		return false;
 	if (FullTransactionIdEquals(xid, GetTopFullTransactionIdIfAny()))
 		return true;			/* though the snapshot does not say so */

@@ -19,11 +19,11 @@ static LOCKTAG
 lane_lock_tag(OutboxLaneId id)
 {
 	LOCKTAG		tag;
+	uint32		high = (uint32) (id.subscription >> 32);
 
 	/* Of a number of partitions 6 bits are used. */
 	SET_LOCKTAG_ADVISORY(tag, MyDatabaseId, (uint32) id.subscription,
-						 (uint32) id.number ^ ((uint32) (id.subscription >> 32) << 6),
-						 LANE_LOCK_KIND);
+						 (uint32) id.number ^ (high << 6), LANE_LOCK_KIND);
 	return tag;
 }
 
@@ -32,7 +32,8 @@ outbox_own_lane(OutboxLaneId id)
 {
 	LOCKTAG		tag = lane_lock_tag(id);
 
-	return LockAcquire(&tag, ExclusiveLock, true, true) != LOCKACQUIRE_NOT_AVAIL;
+	return LockAcquire(&tag, ExclusiveLock, true, true) !=
+		LOCKACQUIRE_NOT_AVAIL;
 }
 
 void

@@ -43,11 +43,12 @@ payload_string_length(const char *string, int bytes)
 static Size
 payload_number_length(Numeric number)
 {
-	char	   *text = DatumGetCString(DirectFunctionCall1(numeric_out,
-														   NumericGetDatum(number)));
-	Size		length = strlen(text);
+	Datum		result = DirectFunctionCall1(numeric_out,
+											 NumericGetDatum(number));
+	char	   *digits = DatumGetCString(result);
+	Size		length = strlen(digits);
 
-	pfree(text);
+	pfree(digits);
 	return length;
 }
 

@@ -37,8 +37,8 @@
 	" END,"
 
 /*
- * Headers of the event replace those of the subscription, in whatever case.  The
- * payload stays jsonb: its text has to be measured before it is made.
+ * Headers of the event replace those of the subscription, in whatever case.
+ * The payload stays jsonb: its text has to be measured before it is made.
  */
 #define EVENT_COLUMNS \
 	"SELECT e.position, e.key, coalesce(e.type, e.topic), e.payload," \
@@ -138,20 +138,20 @@ reader_text_list(uint64 row, int column)
 static char *
 reader_utf8_text(uint64 row, int column)
 {
-	char	   *text = query_text(row, column);
+	char	   *string = query_text(row, column);
 	char	   *converted;
 
-	if (text == NULL)
+	if (string == NULL)
 		return NULL;
-	converted = pg_server_to_any(text, strlen(text), PG_UTF8);
-	if (converted != text)
-		pfree(text);
+	converted = pg_server_to_any(string, strlen(string), PG_UTF8);
+	if (converted != string)
+		pfree(string);
 	return converted;
 }
 
 /*
- * A column of type timestamptz in microseconds since 1970; infinity too has some
- * number.
+ * A column of type timestamptz in microseconds since 1970; infinity too has
+ * some number.
  */
 static uint64
 reader_microseconds(uint64 row, int column)
@@ -176,7 +176,7 @@ reader_payload(uint64 row, int column, bool *too_large)
 	MemoryContext scratch;
 	MemoryContext old;
 	Jsonb	   *payload;
-	char	   *text = NULL;
+	char	   *string = NULL;
 
 	*too_large = false;
 	if (isnull)
@@ -187,14 +187,14 @@ reader_payload(uint64 row, int column, bool *too_large)
 	payload = DatumGetJsonbP(value);
 	if (payload_text_fits(payload, limit))
 	{
-		text = JsonbToCString(NULL, &payload->root, VARSIZE(payload));
-		text = pg_server_to_any(text, strlen(text), PG_UTF8);
+		string = JsonbToCString(NULL, &payload->root, VARSIZE(payload));
+		string = pg_server_to_any(string, strlen(string), PG_UTF8);
 	}
 	MemoryContextSwitchTo(old);
-	*too_large = text == NULL || strlen(text) > limit;
-	text = *too_large ? NULL : pstrdup(text);
+	*too_large = string == NULL || strlen(string) > limit;
+	string = *too_large ? NULL : pstrdup(string);
 	MemoryContextDelete(scratch);
-	return text;
+	return string;
 }
 
 static OutboxEvent
@@ -216,7 +216,8 @@ reader_event(uint64 row)
 	event.scheduled = DatumGetBool(query_datum(row, 9, &isnull));
 	event.in_order = DatumGetBool(query_datum(row, 10, &isnull)) &&
 		event.key != NULL && !event.scheduled;
-	event.blocked = DatumGetBool(query_datum(row, 11, &isnull)) && event.in_order;
+	event.blocked = DatumGetBool(query_datum(row, 11, &isnull)) &&
+		event.in_order;
 	event.attempts = DatumGetInt32(query_datum(row, 12, &isnull));
 	event.attempts = Min(Max(event.attempts, 0), OUTBOX_ATTEMPTS_MAX);
 	if (too_large)
@@ -308,7 +309,8 @@ reader_fetch_left_behind(OutboxBatch *batch, OutboxLaneId id, int max_events,
 	values[3] = query_array8(froms, batch->ended_count, INT8OID);
 	values[4] = Int64GetDatum(lowest);
 	values[5] = Int64GetDatum(batch->before.position);
-	reader_fetch(batch, &read_stragglers, values, max_events, max_bytes, context);
+	reader_fetch(batch, &read_stragglers, values, max_events, max_bytes,
+				 context);
 	batch->left_behind = batch->count;
 }
 
@@ -348,7 +350,8 @@ outbox_copy_lane(const OutboxLane *lane)
 {
 	OutboxLane	copy = *lane;
 
-	copy.stragglers = palloc(lane->straggler_count * sizeof(OutboxStraggler) + 1);
+	copy.stragglers =
+		palloc(lane->straggler_count * sizeof(OutboxStraggler) + 1);
 	for (int i = 0; i < lane->straggler_count; i++)
 		copy.stragglers[i] = lane->stragglers[i];
 	return copy;
@@ -442,11 +445,13 @@ outbox_read_batch(const OutboxHorizon *horizon, OutboxLaneId id,
 				  const OutboxLane *lane, int max_events, Size max_bytes,
 				  MemoryContext context)
 {
-	OutboxBatch batch = reader_new_batch(lane, horizon->straggler_count, context);
-	int64		readable = Max(lane->position,
-							   Min(horizon->max_position, horizon->young_lo - 1));
-	int64		limit = lane->position + Min(readable - lane->position, OUTBOX_RANGE_MAX);
+	OutboxBatch batch = reader_new_batch(lane, horizon->straggler_count,
+										 context);
+	int64		readable = Min(horizon->max_position, horizon->young_lo - 1);
+	int64		limit;
 
+	readable = Max(readable, lane->position);
+	limit = lane->position + Min(readable - lane->position, OUTBOX_RANGE_MAX);
 	reader_sort_stragglers(&batch, horizon, limit);
 	batch.still_open = batch.after.straggler_count;
 	batch.after.position = limit;
@@ -495,7 +500,8 @@ outbox_read_due(OutboxLaneId id, Datum positions, Size max_bytes,
 OutboxBatch
 outbox_read_longest_waiting(OutboxLaneId id, MemoryContext context)
 {
-	return reader_read_exceptions(&read_longest_waiting, id, (Datum) 0, 0, context);
+	return reader_read_exceptions(&read_longest_waiting, id, (Datum) 0, 0,
+								  context);
 }
 
 TimestampTz

@@ -85,7 +85,7 @@ typedef struct OutboxBatch
 	Size		bytes;			/* of memory that they take */
 	OutboxLane	before;			/* what the lane was when this was read */
 	OutboxLane	after;			/* what it is once all of this is settled */
-	int			still_open;		/* how many of its stragglers are not in ended */
+	int			still_open;		/* so many of its stragglers are not in ended */
 	OutboxStraggler *ended;		/* stragglers whose events come first here */
 	int			ended_count;
 	bool		moved;			/* after differs from before */
@@ -97,7 +97,8 @@ typedef enum OutboxFate
 	OUTBOX_DELIVERED,
 	OUTBOX_RETRY,				/* failed; again after delay_ms */
 	OUTBOX_DEAD,				/* failed, and the schedule is exhausted */
-	OUTBOX_PARKED,				/* not sent, be it for an earlier one of its key */
+	/* Not sent, be it for an earlier one of its key. */
+	OUTBOX_PARKED,
 	OUTBOX_SCHEDULED			/* not sent: its time is yet to come */
 } OutboxFate;
 

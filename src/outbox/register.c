@@ -91,7 +91,8 @@ register_leave(void)
 }
 
 /*
- * The transaction is about to commit.  Whether it waits for the disk is decided.
+ * The transaction is about to commit.  Whether it waits for the disk is
+ * decided.
  */
 static void
 register_note_async(void)
@@ -190,14 +191,17 @@ static void
 register_enter(void)
 {
 	FullTransactionId xid;
+	int64		highest;
 
 	if (entered)
 		return;
 	register_prepare_callback();
 	xid = GetTopFullTransactionId();
-	register_write_slot(xid, 1 + sequence_highest(SHARED_POSITIONS,
-												  catalog_get()->outbox_position_seq));
-	pg_memory_barrier();		/* the slot stands before the position is taken */
+	highest = sequence_highest(SHARED_POSITIONS,
+							   catalog_get()->outbox_position_seq);
+	register_write_slot(xid, 1 + highest);
+	/* The slot stands before the position is taken. */
+	pg_memory_barrier();
 }
 
 /*

@@ -2,7 +2,8 @@
  * outbox: how space of the log comes back.  The log is a ring of three segments
  * (base/ring.c).  A segment is closed when it has taken events for half of the
  * retention, and retired once it has been closed for as long as the retention
- * and nobody is to read it any more.  Each step is a short transaction of the sweeper's.
+ * and nobody is to read it any more.  Each step is a short transaction of the
+ * sweeper's.
  */
 
 CREATE FUNCTION idempotency_internal.outbox_switch()
@@ -16,11 +17,13 @@ BEGIN
 	END IF;
 	-- Still under the lock of the ring: whoever comes later writes elsewhere.
 	UPDATE idempotency_internal.outbox_ring
-		SET last_position = CASE WHEN state = 'old' THEN
-				(SELECT last_value FROM idempotency_internal.outbox_position_seq) END,
+		SET last_position = CASE WHEN state = 'old' THEN (
+				SELECT last_value FROM idempotency_internal.outbox_position_seq)
+				END,
 			warned = false
 		WHERE state = 'current' OR segment =
-			(SELECT max(o.segment) FROM idempotency_internal.outbox_ring o WHERE o.state = 'old');
+			(SELECT max(o.segment) FROM idempotency_internal.outbox_ring o
+			WHERE o.state = 'old');
 	RETURN true;
 END
 $$;
@@ -34,7 +37,8 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 	SELECT l.* FROM idempotency_internal.outbox_lane l
 	WHERE l.position < last_position
-		OR EXISTS (SELECT FROM unnest(l.straggler_froms) f WHERE f <= last_position)
+		OR EXISTS (SELECT FROM unnest(l.straggler_froms) f
+			WHERE f <= last_position)
 $$;
 COMMENT ON FUNCTION idempotency_internal.outbox_lanes_behind(bigint) IS
 	'Internal: who has yet to read something up to this position, as far as is written down.';
@@ -55,14 +59,18 @@ DECLARE
 BEGIN
 	SELECT * INTO oldest FROM idempotency_internal.outbox_ring
 		WHERE state = 'old' ORDER BY segment LIMIT 1;
-	IF NOT FOUND OR EXISTS (SELECT FROM idempotency_internal.outbox_lanes_behind(oldest.last_position)) THEN
+	IF NOT FOUND OR EXISTS (SELECT
+		FROM idempotency_internal.outbox_lanes_behind(oldest.last_position))
+	THEN
 		RETURN false;
 	END IF;
 	LOCK TABLE idempotency_internal.outbox_lane IN SHARE ROW EXCLUSIVE MODE;
 	LOCK TABLE idempotency_internal.outbox_ring IN SHARE ROW EXCLUSIVE MODE;
 	EXECUTE 'LOCK TABLE idempotency_internal.outbox_log_' || oldest.slot || ' IN ACCESS EXCLUSIVE MODE NOWAIT';
-	RETURN NOT EXISTS (SELECT FROM idempotency_internal.outbox_lanes_behind(oldest.last_position))
-		AND idempotency_internal.idempotency_ring_retire('idempotency_internal.outbox_ring'::regclass, oldest.segment);
+	RETURN NOT EXISTS (SELECT
+			FROM idempotency_internal.outbox_lanes_behind(oldest.last_position))
+		AND idempotency_internal.idempotency_ring_retire(
+			'idempotency_internal.outbox_ring'::regclass, oldest.segment);
 EXCEPTION WHEN lock_not_available THEN
 	RETURN false;
 END
@@ -80,9 +88,10 @@ COMMENT ON FUNCTION idempotency_internal.outbox_truncate() IS
 
 /*
  * A subscription that holds back more of the log than it may loses what it has
- * not read.  Its relay notices that the lane was moved, and reads on from there.
- * Nothing is given up that could not be truncated anyway, since an open
- * transaction has rows there, or a snapshot from before the segment was closed.
+ * not read.  Its relay notices that the lane was moved, and reads on from
+ * there.  Nothing is given up that could not be truncated anyway, since an open
+ * transaction has rows there, or a snapshot from before the segment was
+ * closed.
  */
 CREATE FUNCTION idempotency_internal.outbox_pass_over()
 RETURNS boolean
@@ -97,22 +106,29 @@ DECLARE
 	passed     record;
 	any_passed boolean := false;
 BEGIN
-	SELECT slot, last_position, quiet_xid INTO old_slot, upto, closed FROM idempotency_internal.outbox_ring
-		WHERE state = 'old' ORDER BY segment LIMIT 1;
-	IF old_slot IS NULL OR idempotency_internal.idempotency_horizon('idempotency_internal.outbox_ring'::regclass) < closed THEN
+	SELECT slot, last_position, quiet_xid INTO old_slot, upto, closed
+	FROM idempotency_internal.outbox_ring
+	WHERE state = 'old' ORDER BY segment LIMIT 1;
+	IF old_slot IS NULL
+		OR idempotency_internal.idempotency_horizon(
+			'idempotency_internal.outbox_ring'::regclass) < closed
+	THEN
 		RETURN false;
 	END IF;
 	EXECUTE 'LOCK TABLE idempotency_internal.outbox_log_' || old_slot || ' IN ACCESS EXCLUSIVE MODE NOWAIT';
 	FOR passed IN
 		WITH behind AS (
-			SELECT l.subscription, l.lane, l.position FROM idempotency_internal.outbox_lanes_behind(upto) l)
+			SELECT l.subscription, l.lane, l.position
+			FROM idempotency_internal.outbox_lanes_behind(upto) l)
 		UPDATE idempotency_internal.outbox_lane l
 		SET position = greatest(l.position, upto),
 			lost = l.lost + greatest(upto - b.position, 0),
 			straggler_froms = ARRAY(SELECT greatest(k.f, upto + 1)
-				FROM unnest(l.straggler_froms) WITH ORDINALITY AS k(f, number) ORDER BY k.number)
+				FROM unnest(l.straggler_froms) WITH ORDINALITY AS k(f, number)
+				ORDER BY k.number)
 		FROM behind b, idempotency_internal.outbox_subscription s
-		WHERE b.subscription = l.subscription AND b.lane = l.lane AND s.id = l.subscription
+		WHERE b.subscription = l.subscription AND b.lane = l.lane
+			AND s.id = l.subscription
 		RETURNING s.name, b.position
 	LOOP
 		RAISE WARNING 'subscription "%" loses events up to position %', passed.name, upto
@@ -138,13 +154,17 @@ DECLARE
 	held record;
 BEGIN
 	UPDATE idempotency_internal.outbox_ring r SET warned = true
-		WHERE r.segment = (SELECT min(o.segment) FROM idempotency_internal.outbox_ring o WHERE o.state = 'old')
+		WHERE r.segment =
+				(SELECT min(o.segment) FROM idempotency_internal.outbox_ring o
+				WHERE o.state = 'old')
 			AND NOT r.warned
-			AND EXISTS (SELECT FROM idempotency_internal.outbox_lanes_behind(r.last_position))
+			AND EXISTS (SELECT
+				FROM idempotency_internal.outbox_lanes_behind(r.last_position))
 		RETURNING r.last_position INTO upto;
 	FOR held IN
 		SELECT s.name, s.state FROM idempotency_internal.outbox_subscription s
-		WHERE s.id IN (SELECT l.subscription FROM idempotency_internal.outbox_lanes_behind(upto) l)
+		WHERE s.id IN (SELECT l.subscription
+			FROM idempotency_internal.outbox_lanes_behind(upto) l)
 		ORDER BY s.name
 	LOOP
 		RAISE WARNING 'subscription "%" is about to lose events', held.name
@@ -193,15 +213,21 @@ BEGIN
 	END IF;
 	SELECT * INTO oldest FROM idempotency_internal.outbox_ring
 		WHERE state = 'old' ORDER BY segment LIMIT 1;
-	IF oldest.closed_at <= clock_timestamp() - retention OR keep >= 0 AND size > keep THEN
-		IF idempotency_internal.outbox_retire() OR keep >= 0 AND size > keep AND idempotency_internal.outbox_pass_over() THEN
+	IF oldest.closed_at <= clock_timestamp() - retention
+		OR keep >= 0 AND size > keep
+	THEN
+		IF idempotency_internal.outbox_retire()
+			OR keep >= 0 AND size > keep
+				AND idempotency_internal.outbox_pass_over()
+		THEN
 			RETURN true;
 		END IF;
 	END IF;
 	SELECT * INTO now_used FROM idempotency_internal.outbox_ring WHERE state = 'current';
 	EXECUTE 'SELECT EXISTS (SELECT FROM idempotency_internal.outbox_log_' || now_used.slot || ')' INTO is_used;
 	IF is_used AND (now_used.opened_at <= clock_timestamp() - retention / 2
-		OR keep >= 0 AND pg_total_relation_size(('idempotency_internal.outbox_log_' || now_used.slot)::regclass) > keep / 4)
+		OR keep >= 0 AND keep / 4 < pg_total_relation_size(
+			('idempotency_internal.outbox_log_' || now_used.slot)::regclass))
 	THEN
 		PERFORM idempotency_internal.outbox_switch();
 	END IF;
@@ -211,7 +237,8 @@ $$;
 COMMENT ON FUNCTION idempotency_internal.outbox_expire_log() IS
 	'Internal: the next step of returning space of the log, if one is due; true: call it again.';
 
-CREATE FUNCTION idempotency_internal.outbox_expire(max_events integer DEFAULT 1000)
+CREATE FUNCTION idempotency_internal.outbox_expire(
+	max_events integer DEFAULT 1000)
 RETURNS boolean
 LANGUAGE plpgsql STRICT VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp
@@ -226,17 +253,21 @@ BEGIN
 		WHERE s.old_until <= clock_timestamp() FOR NO KEY UPDATE SKIP LOCKED
 	LOOP
 		BEGIN
-			UPDATE idempotency_internal.outbox_subscription SET old_secret = NULL, old_until = NULL
-				WHERE id = rotated.id;
-		EXCEPTION WHEN OTHERS THEN	-- a row that cannot be written stops no other, nor what follows
+			UPDATE idempotency_internal.outbox_subscription
+			SET old_secret = NULL, old_until = NULL
+			WHERE id = rotated.id;
+		EXCEPTION WHEN OTHERS THEN
+			-- A row that cannot be written stops no other, nor what follows.
 			RAISE WARNING 'the old secret of subscription "%" could not be deleted', rotated.name
 				USING ERRCODE = SQLSTATE, DETAIL = SQLERRM;
 		END;
 	END LOOP;
 	IF dead_retention <> '-1' THEN
 		DELETE FROM idempotency_internal.outbox_delivery d
-		USING (SELECT o.subscription, o.position FROM idempotency_internal.outbox_delivery o
-			WHERE o.state = 'dead' AND o.last_at <= clock_timestamp() - dead_retention::interval
+		USING (SELECT o.subscription, o.position
+			FROM idempotency_internal.outbox_delivery o
+			WHERE o.state = 'dead'
+				AND o.last_at <= clock_timestamp() - dead_retention::interval
 			ORDER BY o.last_at LIMIT max_events FOR UPDATE SKIP LOCKED) o
 		WHERE d.subscription = o.subscription AND d.position = o.position;
 		GET DIAGNOSTICS deleted = ROW_COUNT;

@@ -22,8 +22,9 @@
 #include "outbox/reader.h"
 
 /*
- * $4 to $9: state, blocks_key, attempts, delay or null, status, error.  An event
- * that is dead because one of its values is not valid gets one that can be stored.
+ * $4 to $9: state, blocks_key, attempts, delay or null, status, error.  An
+ * event that is dead because one of its values is not valid gets one that can
+ * be stored.
  */
 static SavedQuery insert_delivery = {
 	.sql = "INSERT INTO idempotency_internal.outbox_delivery"
@@ -37,7 +38,10 @@ static SavedQuery insert_delivery = {
 	"  coalesce(e.topic, ''), e.key, e.type, coalesce(e.payload, 'null'), e.headers"
 	" FROM idempotency_internal.outbox_event e WHERE e.position = $3"
 	" ON CONFLICT DO NOTHING",
-	.types = {INT8OID, INT4OID, INT8OID, TEXTOID, BOOLOID, INT4OID, INT8OID, INT4OID, TEXTOID}
+	.types = {
+		INT8OID, INT4OID, INT8OID, TEXTOID, BOOLOID, INT4OID, INT8OID, INT4OID,
+		TEXTOID
+	}
 };
 
 static SavedQuery insert_attempt = {
@@ -89,7 +93,10 @@ static SavedQuery update_delivery = {
 	"  clock_timestamp() + $7 * interval '1 ms' END,"
 	" last_at = clock_timestamp(), last_status = $8, last_error = $9"
 	" WHERE subscription = $1 AND lane = $2 AND position = $3",
-	.types = {INT8OID, INT4OID, INT8OID, TEXTOID, BOOLOID, INT4OID, INT8OID, INT4OID, TEXTOID}
+	.types = {
+		INT8OID, INT4OID, INT8OID, TEXTOID, BOOLOID, INT4OID, INT8OID, INT4OID,
+		TEXTOID
+	}
 };
 
 static SavedQuery release_parked = {
@@ -171,7 +178,8 @@ outbox_settle_begin(bool patient)
 	query_run(&lock_tables, NULL, NULL, false);
 	query_run(&lock_log, NULL, NULL, false);
 	(void) set_config_option("lock_timeout", patient ? OUTBOX_ROW_LOCK_MS : "1",
-							 PGC_SUSET, PGC_S_SESSION, GUC_ACTION_LOCAL, true, 0, false);
+							 PGC_SUSET, PGC_S_SESSION, GUC_ACTION_LOCAL, true,
+							 0, false);
 }
 
 OutboxLock

@@ -85,8 +85,8 @@ start_retired_to(TupleTableSlot *row)
 
 /*
  * SQL: outbox_retired_to().  A retired segment can be truncated at any moment.
- * The ring is read as it is now, whatever snapshot the transaction has.  While a
- * caller has locked outbox_lane no segment is retired.
+ * The ring is read as it is now, whatever snapshot the transaction has.  While
+ * a caller has locked outbox_lane no segment is retired.
  */
 Datum
 outbox_retired_to(PG_FUNCTION_ARGS)

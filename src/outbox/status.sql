@@ -14,7 +14,8 @@ AS $$
 			CASE s.state
 				WHEN 'failing' THEN format('failing for %s, next attempt %s: %s',
 					date_trunc('second', clock_timestamp() - s.failing_since),
-					coalesce('in ' || date_trunc('second', nullif(greatest(s.next_attempt_at - clock_timestamp(), '0'), '0')), 'now'),
+					coalesce('in ' || date_trunc('second', nullif(greatest(
+						s.next_attempt_at - clock_timestamp(), '0'), '0')), 'now'),
 					coalesce(s.last_status::text, left(s.last_error, 40)))
 				ELSE s.state || coalesce(': ' || left(s.reason, 60), '') END,
 			CASE s.state
@@ -32,7 +33,9 @@ AS $$
 			'idempotency.outbox_keep_size is too small'
 		FROM subscription s WHERE s.lost > 0
 		UNION ALL
-		SELECT s.name, 4, 'warning', format('%s events behind, for %s', s.lag_events, date_trunc('second', s.lag)),
+		SELECT s.name, 4, 'warning',
+			format('%s events behind, for %s',
+				s.lag_events, date_trunc('second', s.lag)),
 			'the endpoint is slower than the events come'
 		FROM subscription s WHERE s.state = 'active' AND s.lag > '5 min'
 	)
@@ -45,7 +48,8 @@ $$;
 COMMENT ON FUNCTION idempotency_internal.outbox_subscription_status() IS
 	'Internal: what idempotency_status says of subscriptions.';
 
-CREATE FUNCTION idempotency_internal.outbox_status(OUT "check" text, OUT state text, OUT detail text, OUT hint text)
+CREATE FUNCTION idempotency_internal.outbox_status(
+	OUT "check" text, OUT state text, OUT detail text, OUT hint text)
 RETURNS SETOF record
 LANGUAGE sql VOLATILE PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
@@ -58,7 +62,9 @@ AS $$
 			ELSE format(' of %s, idempotency.outbox_keep_size', pg_size_pretty(log.keep)) END,
 		CASE WHEN log.size > log.keep / 2 THEN 'above it, subscriptions that are behind lose events' END
 	FROM (SELECT idempotency_internal.outbox_log_size() AS size,
-			nullif(greatest(pg_size_bytes(current_setting('idempotency.outbox_keep_size')), -1), -1)::numeric AS keep) log
+			nullif(greatest(pg_size_bytes(
+				current_setting('idempotency.outbox_keep_size')), -1),
+				-1)::numeric AS keep) log
 	UNION ALL
 	SELECT 'open transactions',
 		CASE WHEN straggler.since > '10 min' THEN 'warning' ELSE 'ok' END,
@@ -67,7 +73,8 @@ AS $$
 	FROM (SELECT 1) one
 	LEFT JOIN LATERAL (
 		SELECT date_trunc('second', clock_timestamp() - a.xact_start) AS since, a.pid
-		FROM (SELECT DISTINCT unnest(lane.stragglers) AS xid FROM idempotency_internal.outbox_lane lane) s
+		FROM (SELECT DISTINCT unnest(lane.stragglers) AS xid
+			FROM idempotency_internal.outbox_lane lane) s
 		JOIN pg_stat_activity a ON a.backend_xid = s.xid::xid
 		ORDER BY a.xact_start LIMIT 1) straggler ON true
 $$;

@@ -15,8 +15,8 @@
 #include "outbox/subscription.h"
 
 /*
- * Constraints keep such rows out, but they can be dropped.  What is wrong in one
- * row must not be an error, which would be one for all.
+ * Constraints keep such rows out, but they can be dropped.  What is wrong in
+ * one row must not be an error, which would be one for all.
  */
 #define WRONG_COLUMN \
 	" CASE" \

@@ -42,6 +42,7 @@ extern int	outbox_read_subscriptions(OutboxSubscription **subscriptions,
  * is not the outbox's home and must not send: a copy, or one where nobody has
  * subscribed yet.
  */
-extern char *outbox_read_identity(bool *any_subscription, MemoryContext context);
+extern char *outbox_read_identity(bool *any_subscription,
+								  MemoryContext context);
 
 #endif							/* OUTBOX_SUBSCRIPTION_H */

@@ -1,6 +1,7 @@
 /* outbox: the log, who reads it, and how far.  Written by src/outbox/ alone. */
 
-CREATE SEQUENCE idempotency_internal.outbox_position_seq AS bigint NO CYCLE CACHE 1;
+CREATE SEQUENCE idempotency_internal.outbox_position_seq
+	AS bigint NO CYCLE CACHE 1;
 COMMENT ON SEQUENCE idempotency_internal.outbox_position_seq IS
 	'Positions in outbox_log.  CACHE must stay 1: the relay relies on it.';
 
@@ -10,7 +11,8 @@ CREATE FUNCTION idempotency_internal.outbox_check_event(
 RETURNS boolean
 LANGUAGE C IMMUTABLE PARALLEL SAFE
 AS 'MODULE_PATHNAME';
-COMMENT ON FUNCTION idempotency_internal.outbox_check_event(text, jsonb, text, text, jsonb, timestamptz) IS
+COMMENT ON FUNCTION idempotency_internal.outbox_check_event(
+	text, jsonb, text, text, jsonb, timestamptz) IS
 	'Internal: raises an error unless the event can be delivered.';
 
 /*
@@ -28,7 +30,8 @@ CREATE TABLE idempotency_internal.outbox_ring (
 COMMENT ON TABLE idempotency_internal.outbox_ring IS
 	'The segments of the log: current takes new events, old ones are truncated once every subscription has read them and the retention is over.';
 INSERT INTO idempotency_internal.outbox_ring (slot, state, segment, opened_at)
-VALUES (0, 'current', 1, pg_catalog.clock_timestamp()), (1, 'empty', NULL, NULL), (2, 'empty', NULL, NULL);
+VALUES (0, 'current', 1, pg_catalog.clock_timestamp()),
+	(1, 'empty', NULL, NULL), (2, 'empty', NULL, NULL);
 
 /*
  * Rows are only appended.  xid is the top-level transaction of the row: the
@@ -45,12 +48,18 @@ CREATE TABLE idempotency_internal.outbox_log_0 (
 	type       text,
 	payload    jsonb NOT NULL,
 	headers    jsonb,
-	CHECK (idempotency_internal.outbox_check_event(topic, payload, key, type, headers, deliver_at)),
+	CHECK (idempotency_internal.outbox_check_event(
+		topic, payload, key, type, headers, deliver_at)),
 	CONSTRAINT outbox_log_position_check CHECK (position > 0),
-	CONSTRAINT outbox_log_created_at_check CHECK (pg_catalog.isfinite(created_at))
+	CONSTRAINT outbox_log_created_at_check
+		CHECK (pg_catalog.isfinite(created_at))
 ) WITH (autovacuum_vacuum_insert_threshold = -1);
-CREATE TABLE idempotency_internal.outbox_log_1 (LIKE idempotency_internal.outbox_log_0 INCLUDING ALL) WITH (autovacuum_vacuum_insert_threshold = -1);
-CREATE TABLE idempotency_internal.outbox_log_2 (LIKE idempotency_internal.outbox_log_0 INCLUDING ALL) WITH (autovacuum_vacuum_insert_threshold = -1);
+CREATE TABLE idempotency_internal.outbox_log_1 (
+	LIKE idempotency_internal.outbox_log_0 INCLUDING ALL
+) WITH (autovacuum_vacuum_insert_threshold = -1);
+CREATE TABLE idempotency_internal.outbox_log_2 (
+	LIKE idempotency_internal.outbox_log_0 INCLUDING ALL
+) WITH (autovacuum_vacuum_insert_threshold = -1);
 
 COMMENT ON TABLE idempotency_internal.outbox_log_0 IS 'A segment of the log.  See the view outbox_log.';
 COMMENT ON TABLE idempotency_internal.outbox_log_1 IS 'A segment of the log.  See the view outbox_log.';
@@ -74,37 +83,46 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE
 SET search_path = pg_catalog, pg_temp
 AS $$
 	SELECT coalesce(array_ndims(topics) = 1 AND cardinality(topics) <= 100
-		AND NOT EXISTS (SELECT FROM unnest(topics) t WHERE (octet_length(t) BETWEEN 1 AND 255) IS NOT TRUE), false)
+		AND NOT EXISTS (SELECT FROM unnest(topics) t
+			WHERE (octet_length(t) BETWEEN 1 AND 255) IS NOT TRUE), false)
 $$;
 COMMENT ON FUNCTION idempotency_internal.outbox_topics_valid(text[]) IS
 	'Internal: can these be the topics of a subscription?';
 
-CREATE FUNCTION idempotency_internal.outbox_schedule_valid(retry_schedule interval[])
+CREATE FUNCTION idempotency_internal.outbox_schedule_valid(
+	retry_schedule interval[])
 RETURNS boolean
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 SET search_path = pg_catalog, pg_temp
 AS $$
-	SELECT coalesce(array_ndims(retry_schedule) = 1 AND cardinality(retry_schedule) <= 100
+	SELECT coalesce(array_ndims(retry_schedule) = 1
+		AND cardinality(retry_schedule) <= 100
 		AND retry_schedule[array_lower(retry_schedule, 1)] = '0'
-		AND NOT EXISTS (SELECT FROM unnest(retry_schedule) r WHERE (r BETWEEN '0' AND '366 days') IS NOT TRUE), false)
+		AND NOT EXISTS (SELECT FROM unnest(retry_schedule) r
+			WHERE (r BETWEEN '0' AND '366 days') IS NOT TRUE), false)
 $$;
 COMMENT ON FUNCTION idempotency_internal.outbox_schedule_valid(interval[]) IS
 	'Internal: can these be the waits before each attempt of a subscription?';
 
-CREATE FUNCTION idempotency_internal.outbox_check_endpoint(url text, secret text, old_secret text, headers jsonb)
+CREATE FUNCTION idempotency_internal.outbox_check_endpoint(
+	url text, secret text, old_secret text, headers jsonb)
 RETURNS boolean
 LANGUAGE C IMMUTABLE PARALLEL SAFE
 AS 'MODULE_PATHNAME';
-COMMENT ON FUNCTION idempotency_internal.outbox_check_endpoint(text, text, text, jsonb) IS
+COMMENT ON FUNCTION idempotency_internal.outbox_check_endpoint(
+	text, text, text, jsonb) IS
 	'Internal: raises an error unless events can be sent there, and be signed.';
 
 /*
- * A function, and the only CHECK of the table, so that the message about a row that
- * is not acceptable does not quote it, with its secrets. That of NOT NULL does.
+ * A function, and the only CHECK of the table, so that the message about a row
+ * that is not acceptable does not quote it, with its secrets.  That of NOT NULL
+ * does.
  */
 CREATE FUNCTION idempotency_internal.outbox_check_subscription_row(
-	name text, url text, topics text[], secret text, old_secret text, headers jsonb, format text,
-	ordered boolean, max_in_flight integer, timeout interval, retry_schedule interval[], partitions integer, state text)
+	name text, url text, topics text[], secret text, old_secret text,
+	headers jsonb, format text, ordered boolean, max_in_flight integer,
+	timeout interval, retry_schedule interval[], partitions integer,
+	state text)
 RETURNS boolean
 LANGUAGE plpgsql STABLE PARALLEL SAFE
 SET search_path = pg_catalog, pg_temp
@@ -115,10 +133,13 @@ BEGIN
 	END IF;
 	PERFORM idempotency_internal.outbox_check_subscription(name, topics, format,
 		max_in_flight, timeout, retry_schedule, 'latest', ordered, partitions);
-	RETURN idempotency_internal.outbox_check_endpoint(url, secret, old_secret, headers);
+	RETURN idempotency_internal.outbox_check_endpoint(
+		url, secret, old_secret, headers);
 END
 $$;
-COMMENT ON FUNCTION idempotency_internal.outbox_check_subscription_row(text, text, text[], text, text, jsonb, text, boolean, integer, interval, interval[], integer, text) IS
+COMMENT ON FUNCTION idempotency_internal.outbox_check_subscription_row(
+	text, text, text[], text, text, jsonb, text, boolean, integer, interval,
+	interval[], integer, text) IS
 	'Internal: raises an error unless the relay can serve such a subscription.';
 
 /*
@@ -146,8 +167,10 @@ CREATE TABLE idempotency_internal.outbox_subscription (
 	failing_since  timestamptz,
 	version        bigint NOT NULL DEFAULT 1,
 	created_at     timestamptz NOT NULL DEFAULT clock_timestamp(),
-	CONSTRAINT outbox_subscription_row_check CHECK (idempotency_internal.outbox_check_subscription_row(name, url, topics, secret, old_secret,
-		headers, format, ordered, max_in_flight, timeout, retry_schedule, partitions, state))
+	CONSTRAINT outbox_subscription_row_check CHECK (
+		idempotency_internal.outbox_check_subscription_row(
+			name, url, topics, secret, old_secret, headers, format, ordered,
+			max_in_flight, timeout, retry_schedule, partitions, state))
 );
 COMMENT ON TABLE idempotency_internal.outbox_subscription IS
 	'Who gets which events, where and how.  Holds secrets: for the owner only.';
@@ -157,9 +180,10 @@ COMMENT ON TABLE idempotency_internal.outbox_subscription IS
  * foreign keys between these tables, since pg_restore -j loads them in any
  * order.  Whoever writes rows of a subscription has locked it, or its lanes.
  *
- * Every row up to position was delivered or is in outbox_delivery, or belongs to one of the
- * stragglers: transactions that were still open when the relay passed them.
- * Of a straggler, rows from straggler_froms on are yet to be read.
+ * Every row up to position was delivered or is in outbox_delivery, or belongs
+ * to one of the stragglers: transactions that were still open when the relay
+ * passed them.  Of a straggler, rows from straggler_froms on are yet to be
+ * read.
  */
 CREATE TABLE idempotency_internal.outbox_lane (
 	subscription    bigint NOT NULL,
@@ -174,12 +198,15 @@ CREATE TABLE idempotency_internal.outbox_lane (
 	PRIMARY KEY (subscription, lane),
 	CHECK (pg_catalog.cardinality(stragglers) OPERATOR(pg_catalog.=)
 		pg_catalog.cardinality(straggler_froms)),
-	CONSTRAINT outbox_lane_number_check CHECK (subscription > 0 AND lane BETWEEN 0 AND 63),
+	CONSTRAINT outbox_lane_number_check
+		CHECK (subscription > 0 AND lane BETWEEN 0 AND 63),
 	CONSTRAINT outbox_lane_position_check CHECK (position >= 0),
 	CONSTRAINT outbox_lane_stragglers_check CHECK (
-		CASE WHEN pg_catalog.array_ndims(stragglers) > 1 OR pg_catalog.array_ndims(straggler_froms) > 1 THEN false
+		CASE WHEN pg_catalog.array_ndims(stragglers) > 1
+			OR pg_catalog.array_ndims(straggler_froms) > 1 THEN false
 			ELSE pg_catalog.array_position(stragglers, NULL) IS NULL
-				AND pg_catalog.array_position(straggler_froms, NULL) IS NULL END),
+				AND pg_catalog.array_position(straggler_froms, NULL) IS NULL
+			END),
 	CONSTRAINT outbox_lane_counts_check CHECK (lost >= 0 AND delivered >= 0
 		AND rate BETWEEN '0' AND '1e15' AND pg_catalog.isfinite(moved_at))
 ) WITH (fillfactor = 50);
@@ -212,21 +239,28 @@ CREATE TABLE idempotency_internal.outbox_delivery (
 	headers      jsonb,
 	PRIMARY KEY (subscription, position),
 	CHECK ((state = 'waiting') = (due_at IS NOT NULL)),
-	CONSTRAINT outbox_delivery_number_check CHECK (subscription > 0 AND lane BETWEEN 0 AND 63
+	CONSTRAINT outbox_delivery_number_check CHECK (
+		subscription > 0 AND lane BETWEEN 0 AND 63
 		AND position > 0 AND attempts >= 0),
-	CONSTRAINT outbox_delivery_key_check CHECK (key IS NOT NULL OR NOT blocks_key),
-	CONSTRAINT outbox_delivery_times_check CHECK (pg_catalog.isfinite(created_at)
-		AND pg_catalog.isfinite(due_at) IS NOT FALSE AND pg_catalog.isfinite(last_at) IS NOT FALSE),
+	CONSTRAINT outbox_delivery_key_check
+		CHECK (key IS NOT NULL OR NOT blocks_key),
+	CONSTRAINT outbox_delivery_times_check CHECK (
+		pg_catalog.isfinite(created_at)
+		AND pg_catalog.isfinite(due_at) IS NOT FALSE
+		AND pg_catalog.isfinite(last_at) IS NOT FALSE),
 	-- Dead letters may be what could never be sent.
 	CONSTRAINT outbox_delivery_event_check CHECK (CASE WHEN state <> 'dead' THEN
-		idempotency_internal.outbox_check_event(topic, 'null', key, type, headers, NULL) ELSE true END)
+		idempotency_internal.outbox_check_event(
+			topic, 'null', key, type, headers, NULL) ELSE true END)
 );
 CREATE INDEX outbox_delivery_due_at_idx
-	ON idempotency_internal.outbox_delivery (subscription, lane, due_at) WHERE state = 'waiting';
+	ON idempotency_internal.outbox_delivery (subscription, lane, due_at)
+	WHERE state = 'waiting';
 CREATE INDEX outbox_delivery_dead_idx
 	ON idempotency_internal.outbox_delivery (last_at) WHERE state = 'dead';
 CREATE INDEX outbox_delivery_key_idx
-	ON idempotency_internal.outbox_delivery (subscription, key, position) WHERE blocks_key;
+	ON idempotency_internal.outbox_delivery (subscription, key, position)
+	WHERE blocks_key;
 COMMENT ON TABLE idempotency_internal.outbox_delivery IS
 	'Events that wait for a retry or their time, are parked behind one of the same key, or are dead.';
 
@@ -244,7 +278,8 @@ CREATE TABLE idempotency_internal.outbox_attempt (
 	error        text,
 	answer       text,
 	PRIMARY KEY (subscription, position, attempt, at),
-	CONSTRAINT outbox_attempt_number_check CHECK (attempt > 0 AND duration_ms >= 0),
+	CONSTRAINT outbox_attempt_number_check
+		CHECK (attempt > 0 AND duration_ms >= 0),
 	CONSTRAINT outbox_attempt_at_check CHECK (pg_catalog.isfinite(at))
 );
 COMMENT ON TABLE idempotency_internal.outbox_attempt IS
@@ -265,18 +300,24 @@ BEGIN
 		DELETE FROM idempotency_internal.outbox_lane;
 		DELETE FROM idempotency_internal.outbox_delivery;
 	ELSE
-		DELETE FROM idempotency_internal.outbox_lane l USING deleted WHERE l.subscription = deleted.id;
-		DELETE FROM idempotency_internal.outbox_delivery d USING deleted WHERE d.subscription = deleted.id;
+		DELETE FROM idempotency_internal.outbox_lane l USING deleted
+		WHERE l.subscription = deleted.id;
+		DELETE FROM idempotency_internal.outbox_delivery d USING deleted
+		WHERE d.subscription = deleted.id;
 	END IF;
 	RETURN NULL;
 END
 $$;
 COMMENT ON FUNCTION idempotency_internal.outbox_subscription_deleted() IS
 	'Internal: what belongs to a subscription goes with it.';
-CREATE TRIGGER outbox_subscription_deleted AFTER DELETE ON idempotency_internal.outbox_subscription
-	REFERENCING OLD TABLE AS deleted FOR EACH STATEMENT EXECUTE FUNCTION idempotency_internal.outbox_subscription_deleted();
-CREATE TRIGGER outbox_subscription_truncated AFTER TRUNCATE ON idempotency_internal.outbox_subscription
-	FOR EACH STATEMENT EXECUTE FUNCTION idempotency_internal.outbox_subscription_deleted();
+CREATE TRIGGER outbox_subscription_deleted
+	AFTER DELETE ON idempotency_internal.outbox_subscription
+	REFERENCING OLD TABLE AS deleted FOR EACH STATEMENT
+	EXECUTE FUNCTION idempotency_internal.outbox_subscription_deleted();
+CREATE TRIGGER outbox_subscription_truncated
+	AFTER TRUNCATE ON idempotency_internal.outbox_subscription
+	FOR EACH STATEMENT
+	EXECUTE FUNCTION idempotency_internal.outbox_subscription_deleted();
 
 CREATE FUNCTION idempotency_internal.outbox_delivery_deleted()
 RETURNS trigger
@@ -289,14 +330,17 @@ BEGIN
 		PERFORM idempotency_internal.idempotency_refuse_trigger('outbox_delivery_deleted');
 	END IF;
 	DELETE FROM idempotency_internal.outbox_attempt a USING deleted
-		WHERE a.subscription = deleted.subscription AND a.position = deleted.position;
+		WHERE a.subscription = deleted.subscription
+			AND a.position = deleted.position;
 	RETURN NULL;
 END
 $$;
 COMMENT ON FUNCTION idempotency_internal.outbox_delivery_deleted() IS
 	'Internal: the attempts at an event go with it.';
-CREATE TRIGGER outbox_delivery_deleted AFTER DELETE ON idempotency_internal.outbox_delivery
-	REFERENCING OLD TABLE AS deleted FOR EACH STATEMENT EXECUTE FUNCTION idempotency_internal.outbox_delivery_deleted();
+CREATE TRIGGER outbox_delivery_deleted
+	AFTER DELETE ON idempotency_internal.outbox_delivery
+	REFERENCING OLD TABLE AS deleted FOR EACH STATEMENT
+	EXECUTE FUNCTION idempotency_internal.outbox_delivery_deleted();
 
 /*
  * Where this outbox is at home: in this cluster, this database, and this very

@@ -55,7 +55,8 @@ topic_matches_pattern(const char *topic, const char *topic_end,
 Datum
 outbox_topic_matches(PG_FUNCTION_ARGS)
 {
-	ArrayIterator patterns = array_create_iterator(PG_GETARG_ARRAYTYPE_P(0), 0, NULL);
+	ArrayIterator patterns = array_create_iterator(PG_GETARG_ARRAYTYPE_P(0),
+												   0, NULL);
 	text	   *topic = PG_GETARG_TEXT_PP(1);
 	char	   *topic_start = VARDATA_ANY(topic);
 	bool		matches = false;
@@ -71,7 +72,8 @@ outbox_topic_matches(PG_FUNCTION_ARGS)
 			topic_matches_pattern(topic_start,
 								  topic_start + VARSIZE_ANY_EXHDR(topic),
 								  VARDATA_ANY(pattern),
-								  VARDATA_ANY(pattern) + VARSIZE_ANY_EXHDR(pattern));
+								  VARDATA_ANY(pattern) +
+								  VARSIZE_ANY_EXHDR(pattern));
 	}
 	array_free_iterator(patterns);
 	PG_RETURN_BOOL(matches);

@@ -92,16 +92,16 @@ address_network_parse(const char *text, AddressNetwork *network)
 
 /* Cut off the blanks on both sides, in place. */
 static char *
-address_trim(char *text)
+address_trim(char *string)
 {
 	size_t		length;
 
-	text += strspn(text, ADDRESS_BLANKS);
-	length = strlen(text);
-	while (length > 0 && strchr(ADDRESS_BLANKS, text[length - 1]) != NULL)
+	string += strspn(string, ADDRESS_BLANKS);
+	length = strlen(string);
+	while (length > 0 && strchr(ADDRESS_BLANKS, string[length - 1]) != NULL)
 		length--;
-	text[length] = '\0';
-	return text;
+	string[length] = '\0';
+	return string;
 }
 
 /* Is the address, given like a network of one, inside the network? */
@@ -111,13 +111,16 @@ address_in_network(const AddressNetwork *address, const AddressNetwork *network)
 	int			whole_bytes = network->prefix_bits / 8;
 	int			rest_bits = network->prefix_bits % 8;
 	uint8		mask = (uint8) (0xff << (8 - rest_bits));
+	uint8		difference;
 
 	if (address->family != network->family ||
 		memcmp(address->bytes, network->bytes, whole_bytes) != 0)
 		return false;
 
-	return rest_bits == 0 ||
-		((address->bytes[whole_bytes] ^ network->bytes[whole_bytes]) & mask) == 0;
+	if (rest_bits == 0)
+		return true;
+	difference = address->bytes[whole_bytes] ^ network->bytes[whole_bytes];
+	return (difference & mask) == 0;
 }
 
 /* Is the address inside one of the networks, or else not denied? */

@@ -45,8 +45,9 @@ void
 breaker_failure(Breaker *breaker, bool first_attempt, bool overloaded,
 				int retry_after_s, TimestampTz now)
 {
-	TimestampTz asked = TimestampTzPlusMilliseconds(now,
-													(int64) Min(retry_after_s, BREAKER_PROBE_MAX_MS / 1000) * 1000);
+	int64		retry_after_ms = Min((int64) retry_after_s * 1000,
+									 BREAKER_PROBE_MAX_MS);
+	TimestampTz asked = TimestampTzPlusMilliseconds(now, retry_after_ms);
 
 	if (overloaded)
 		breaker->window = Max(breaker->window / 2, BREAKER_WINDOW_MIN);
@@ -54,7 +55,8 @@ breaker_failure(Breaker *breaker, bool first_attempt, bool overloaded,
 		breaker->probe_at = Max(breaker->probe_at, asked);
 	else if (first_attempt)
 		breaker->failures++;
-	breaker->trip_wanted = !breaker->open && breaker->failures >= BREAKER_FAILURES;
+	breaker->trip_wanted = !breaker->open &&
+		breaker->failures >= BREAKER_FAILURES;
 }
 
 void
@@ -80,8 +82,11 @@ breaker_hurry(Breaker *breaker, TimestampTz now)
 void
 breaker_probe(Breaker *breaker, TimestampTz now, double jitter)
 {
+	int64		wait_ms;
+
 	breaker->probe_new = !breaker->probe_new;
-	breaker->probe_wait_ms = Min(2 * breaker->probe_wait_ms, BREAKER_PROBE_MAX_MS);
-	breaker->probe_at = TimestampTzPlusMilliseconds(now,
-													(int64) (breaker->probe_wait_ms * (1 + 0.1 * jitter)));
+	breaker->probe_wait_ms =
+		Min(2 * breaker->probe_wait_ms, BREAKER_PROBE_MAX_MS);
+	wait_ms = (int64) (breaker->probe_wait_ms * (1 + 0.1 * jitter));
+	breaker->probe_at = TimestampTzPlusMilliseconds(now, wait_ms);
 }

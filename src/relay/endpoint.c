@@ -123,7 +123,9 @@ endpoint_undecided(List *runs)
 static bool
 endpoint_has_room(const Endpoint *endpoint, List *runs)
 {
-	return endpoint_undecided(runs) < endpoint->max_in_flight + OUTBOX_BATCH_MAX / 2;
+	int			enough = endpoint->max_in_flight + OUTBOX_BATCH_MAX / 2;
+
+	return endpoint_undecided(runs) < enough;
 }
 
 static bool
@@ -209,8 +211,9 @@ endpoint_next_timer(const Endpoint *endpoint)
 		return endpoint_earlier(next, endpoint->next_due_at);
 	if (!endpoint_is_idle(endpoint))
 		return next;
-	return endpoint_earlier(next, endpoint->breaker.idle ? endpoint->next_due_at :
-							endpoint->breaker.probe_at);
+	if (!endpoint->breaker.idle)
+		return endpoint_earlier(next, endpoint->breaker.probe_at);
+	return endpoint_earlier(next, endpoint->next_due_at);
 }
 
 /*
@@ -259,14 +262,13 @@ endpoint_take_response(const HttpResponse *response)
 void
 endpoint_send(Endpoint *endpoint, int limit, const char *identity)
 {
-	int			room = Min(endpoint->max_in_flight, endpoint->breaker.window) -
-		endpoint_in_flight(endpoint);
+	int			room = Min(endpoint->max_in_flight, endpoint->breaker.window);
 	int			sent = 0;
 	ListCell   *cell;
 
 	if (trouble_present(&endpoint->trouble))
 		return;
-	room = Min(room, limit);
+	room = Min(room - endpoint_in_flight(endpoint), limit);
 	foreach(cell, endpoint->due_runs)
 		sent += run_send(lfirst(cell), room - sent, identity);
 	foreach(cell, endpoint->new_runs)
@@ -283,8 +285,9 @@ endpoint_lock(Endpoint *endpoint, int64 *position)
 	OutboxLock	lock = outbox_lock_lane(endpoint->id, position);
 
 	if (lock == OUTBOX_BUSY)
-		endpoint->busy_until = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
-														   ENDPOINT_BUSY_MS);
+		endpoint->busy_until =
+			TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
+										ENDPOINT_BUSY_MS);
 	return lock;
 }
 
@@ -344,10 +347,10 @@ endpoint_free_finished(Endpoint *endpoint)
 }
 
 /*
- * Writes down what can be of all runs, and the whole of those that have finished
- * and have none but such ahead of them.  A lane that does not move is written
- * all the same: who ends the subscription by an older snapshot, in which the new
- * rows are not, then fails, and leaves none behind.
+ * Writes down what can be of all runs, and the whole of those that have
+ * finished and have none but such ahead of them.  A lane that does not move is
+ * written all the same: who ends the subscription by an older snapshot, in
+ * which the new rows are not, then fails, and leaves none behind.
  */
 static void
 endpoint_settle_runs(Endpoint *endpoint)
@@ -492,7 +495,7 @@ endpoint_start_run(Endpoint *endpoint, const OutboxSubscription *subscription,
 		copy.old_secret = pstrdup(subscription->old_secret);
 	copy.schedule_ms = memcpy(palloc(schedule_size),
 							  subscription->schedule_ms, schedule_size);
-	copy.lane = (OutboxLane) {0};
+	memset(&copy.lane, 0, sizeof(copy.lane));
 	MemoryContextSwitchTo(old);
 	return run_start(&copy, batch, kind, endpoint_last_run(endpoint), endpoint,
 					 context);
@@ -534,14 +537,15 @@ endpoint_read_new(Endpoint *endpoint, const OutboxSubscription *subscription,
 	Run		   *last = endpoint_last_run(endpoint);
 	const OutboxLane *lane = last ? run_lane_after(last) : &subscription->lane;
 	OutboxBatch batch = outbox_read_batch(horizon, endpoint->id, lane,
-										  max_events, endpoint->max_bytes, context);
+										  max_events, endpoint->max_bytes,
+										  context);
 	int64		position;
 
 	endpoint->more = batch.cut;
 	if (batch.count > 0)
 	{
-		Run		   *run = endpoint_start_run(endpoint, subscription, batch, kind,
-											 context);
+		Run		   *run = endpoint_start_run(endpoint, subscription, batch,
+											 kind, context);
 
 		endpoint->new_runs = endpoint_append_run(endpoint->new_runs, run,
 												 context, parent);
@@ -571,22 +575,28 @@ endpoint_due_positions(Endpoint *endpoint)
 		events = run_positions(lfirst(cell), events);
 	positions = palloc((list_length(events) + 1) * sizeof(Datum));
 	foreach(cell, events)
-		positions[foreach_current_index(cell)] =
-			Int64GetDatum(((OutboxEvent *) lfirst(cell))->position);
+	{
+		const OutboxEvent *event = lfirst(cell);
+
+		positions[foreach_current_index(cell)] = Int64GetDatum(event->position);
+	}
 	return query_array8(positions, list_length(events), INT8OID);
 }
 
 static bool
-endpoint_read_waiting(Endpoint *endpoint, const OutboxSubscription *subscription,
-					  RunKind kind, MemoryContext parent)
+endpoint_read_waiting(Endpoint *endpoint,
+					  const OutboxSubscription *subscription, RunKind kind,
+					  MemoryContext parent)
 {
 	MemoryContext context = endpoint_run_context();
-	OutboxBatch batch = kind == RUN_DUE ?
-		outbox_read_due(endpoint->id, endpoint_due_positions(endpoint),
-						endpoint->max_bytes, context) :
-		outbox_read_longest_waiting(endpoint->id, context);
+	OutboxBatch batch;
 	Run		   *run;
 
+	if (kind == RUN_DUE)
+		batch = outbox_read_due(endpoint->id, endpoint_due_positions(endpoint),
+								endpoint->max_bytes, context);
+	else
+		batch = outbox_read_longest_waiting(endpoint->id, context);
 	if (batch.count == 0)
 	{
 		MemoryContextDelete(context);
@@ -606,8 +616,9 @@ endpoint_read_waiting(Endpoint *endpoint, const OutboxSubscription *subscription
 static void
 endpoint_note_next_due(Endpoint *endpoint)
 {
-	endpoint->next_due_at = outbox_next_due_at(endpoint->id,
-											   endpoint_due_positions(endpoint));
+	Datum		taken = endpoint_due_positions(endpoint);
+
+	endpoint->next_due_at = outbox_next_due_at(endpoint->id, taken);
 }
 
 static void
@@ -625,8 +636,9 @@ endpoint_read_due(Endpoint *endpoint, const OutboxSubscription *subscription,
 	if (endpoint_read_waiting(endpoint, subscription, RUN_DUE, context))
 		endpoint_note_next_due(endpoint);
 	else
-		endpoint->next_due_at = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
-															ENDPOINT_BUSY_MS);
+		endpoint->next_due_at =
+			TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
+										ENDPOINT_BUSY_MS);
 }
 
 static bool
@@ -683,7 +695,8 @@ endpoint_put_off(Endpoint *endpoint)
 	if (endpoint->breaker.open)
 		endpoint->breaker.probe_at =
 			Max(endpoint->breaker.probe_at,
-				TimestampTzPlusMilliseconds(GetCurrentTimestamp(), ENDPOINT_BUSY_MS));
+				TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
+											ENDPOINT_BUSY_MS));
 }
 
 bool

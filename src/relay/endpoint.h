@@ -16,7 +16,7 @@ typedef struct Endpoint
 {
 	OutboxLaneId id;
 	char		name[NAMEDATALEN * 4];	/* of the subscription, for the log */
-	bool		active;			/* to be served by this relay, as of the last pass */
+	bool		active;			/* served by this relay, as of the last pass */
 	bool		owned;			/* locked by this relay */
 	int64		version;		/* of the subscription, as of the last pass */
 	int			max_in_flight;
@@ -33,7 +33,7 @@ typedef struct Endpoint
 	OutboxLock	lock;			/* what endpoint_settle found */
 	bool		breaker_settled;	/* and did */
 	Trouble		trouble;
-	int64		tried_version;	/* of the subscription, when it was tried last */
+	int64		tried_version;	/* of the subscription, when last tried */
 	uint64		read_in_pass;
 } Endpoint;
 
@@ -53,7 +53,7 @@ extern void endpoint_take_response(const HttpResponse *response);
 /* Sends what there is room for, at most limit. */
 extern void endpoint_send(Endpoint *endpoint, int limit, const char *identity);
 
-/* Is there something to be settled, or room for more events known to be there? */
+/* Is there something to settle, or room for events known to be there? */
 extern bool endpoint_wants_pass(const Endpoint *endpoint);
 
 /* Could it take new events? */

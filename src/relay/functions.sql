@@ -31,7 +31,8 @@ AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION outbox_secret_generate() IS
 	'A new random secret for signing events, as Standard Webhooks writes it.';
 
-CREATE FUNCTION outbox_signature(secret text, id text, "timestamp" bigint, body text)
+CREATE FUNCTION outbox_signature(
+	secret text, id text, "timestamp" bigint, body text)
 RETURNS text
 LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE
 AS 'MODULE_PATHNAME';

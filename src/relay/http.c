@@ -138,7 +138,7 @@ typedef struct HttpTransfer
 	HttpResponse response;
 } HttpTransfer;
 
-static struct
+typedef struct HttpState
 {
 	CURLM	   *multi;
 	int			epoll_fd;
@@ -150,7 +150,12 @@ static struct
 	dlist_head	done;
 	dlist_head	answering;		/* the active ones, by answering_ms */
 	AddressNetworks allowed;
-}			http = {.epoll_fd = -1, .timer_due_ms = -1};
+} HttpState;
+
+static HttpState http = {
+	.epoll_fd = -1,
+	.timer_due_ms = -1
+};
 
 /* Milliseconds of a clock that is never set back. */
 static int64
@@ -501,7 +506,8 @@ http_start(void)
 	Assert(http.multi == NULL);
 
 	http.transfers = MemoryContextAllocZero(TopMemoryContext,
-											HTTP_IN_FLIGHT_MAX * sizeof(HttpTransfer));
+											HTTP_IN_FLIGHT_MAX *
+											sizeof(HttpTransfer));
 	dlist_init(&http.idle);
 	dlist_init(&http.done);
 	dlist_init(&http.answering);
@@ -590,7 +596,8 @@ http_wait_fd(void)
 static int64
 http_complete_due_ms(void)
 {
-	const HttpTransfer *oldest = dlist_head_element(HttpTransfer, answering_node,
+	const HttpTransfer *oldest = dlist_head_element(HttpTransfer,
+													answering_node,
 													&http.answering);
 
 	return oldest->answering_ms + HTTP_COMPLETE_WAIT_MS;
@@ -600,8 +607,10 @@ http_complete_due_ms(void)
 long
 http_wait_ms(void)
 {
-	int64		due_ms = http.timer_due_ms < 0 ? PG_INT64_MAX : http.timer_due_ms;
+	int64		due_ms = PG_INT64_MAX;
 
+	if (http.timer_due_ms >= 0)
+		due_ms = http.timer_due_ms;
 	if (!dlist_is_empty(&http.done))
 		return 0;
 	if (!dlist_is_empty(&http.answering))
@@ -671,7 +680,8 @@ http_prepare(HttpTransfer *transfer, const HttpRequest *request)
 
 	http_set(easy, CURLOPT_URL, request->url);
 	http_set(easy, CURLOPT_HTTPHEADER, transfer->headers);
-	http_set(easy, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t) request->body_length);
+	http_set(easy, CURLOPT_POSTFIELDSIZE_LARGE,
+			 (curl_off_t) request->body_length);
 	http_set(easy, CURLOPT_COPYPOSTFIELDS, request->body);
 	return true;
 }
@@ -756,7 +766,8 @@ http_is_complete(const HttpTransfer *transfer)
 
 	curl_easy_getinfo(transfer->easy, CURLINFO_RESPONSE_CODE, &status);
 	curl_easy_getinfo(transfer->easy, CURLINFO_HTTP_VERSION, &version);
-	curl_easy_getinfo(transfer->easy, CURLINFO_CONTENT_LENGTH_DOWNLOAD_T, &length);
+	curl_easy_getinfo(transfer->easy, CURLINFO_CONTENT_LENGTH_DOWNLOAD_T,
+					  &length);
 	if (status == 204)
 		length = 0;
 	return version == CURL_HTTP_VERSION_2_0 && status >= 200 &&
@@ -802,7 +813,8 @@ http_repeat(HttpTransfer *transfer, CURLcode code)
 	transfer->easy = fresh;
 
 	transfer->repeated = true;
-	http_set(transfer->easy, CURLOPT_HTTP_VERSION, (long) CURL_HTTP_VERSION_1_1);
+	http_set(transfer->easy, CURLOPT_HTTP_VERSION,
+			 (long) CURL_HTTP_VERSION_1_1);
 	http_begin(transfer, (int) left_ms);
 	return true;
 }
@@ -887,7 +899,8 @@ http_finish_complete(void)
 	while (!dlist_is_empty(&http.answering) &&
 		   http_complete_due_ms() <= http_now_ms())
 	{
-		HttpTransfer *transfer = dlist_head_element(HttpTransfer, answering_node,
+		HttpTransfer *transfer = dlist_head_element(HttpTransfer,
+													answering_node,
 													&http.answering);
 
 		if (http_is_complete(transfer))

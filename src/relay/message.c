@@ -61,16 +61,16 @@ static List *
 message_cloudevents_headers(const OutboxEvent *event, const char *id,
 							const char *identity)
 {
+	char	   *source = psprintf("/idempotency/%s", identity);
+	char	   *sequence = psprintf("%019lld", (long long) event->position);
 	List	   *headers = NIL;
 
 	headers = lappend(headers, message_attribute("specversion", "1.0"));
 	headers = lappend(headers, message_attribute("id", id));
-	headers = lappend(headers, message_attribute("source",
-												 psprintf("/idempotency/%s", identity)));
+	headers = lappend(headers, message_attribute("source", source));
 	headers = lappend(headers, message_attribute("type", event->type));
 	headers = lappend(headers, message_attribute("time", event->created_at));
-	headers = lappend(headers, message_attribute("sequence",
-												 psprintf("%019lld", (long long) event->position)));
+	headers = lappend(headers, message_attribute("sequence", sequence));
 	if (event->wire_key != NULL)
 	{
 		headers = lappend(headers, message_attribute("subject", event->wire_key));
@@ -101,14 +101,19 @@ bool
 message_build(const OutboxSubscription *subscription, const OutboxEvent *event,
 			  const char *identity, HttpRequest *request)
 {
-	const char *const secrets[] = {subscription->secret, subscription->old_secret, NULL};
-	const char *body = subscription->cloudevents ? event->payload : message_body(event);
-	size_t		body_length = strlen(body);
+	const char *const secrets[] = {
+		subscription->secret, subscription->old_secret, NULL
+	};
+	const char *body;
+	size_t		body_length;
 	char	   *id = message_id(event, identity);
 	int64		now_s = (int64) time(NULL);
-	char	   *signature = signature_header(secrets, id, now_s, body, body_length);
+	char	   *signature;
 	List	   *headers = NIL;
 
+	body = subscription->cloudevents ? event->payload : message_body(event);
+	body_length = strlen(body);
+	signature = signature_header(secrets, id, now_s, body, body_length);
 	if (signature == NULL)
 		return false;
 

@@ -115,7 +115,7 @@ relay_endpoint(Relay *relay, OutboxLaneId id)
  * Has a subscription this trouble in another lane, too?
  */
 static bool
-relay_knows_trouble(Relay *relay, const Endpoint *endpoint, const char *text)
+relay_knows_trouble(Relay *relay, const Endpoint *endpoint, const char *error)
 {
 	ListCell   *cell;
 
@@ -125,7 +125,7 @@ relay_knows_trouble(Relay *relay, const Endpoint *endpoint, const char *text)
 
 		if (other != endpoint &&
 			other->id.subscription == endpoint->id.subscription &&
-			strcmp(other->trouble.text, text) == 0)
+			strcmp(other->trouble.error, error) == 0)
 			return true;
 	}
 	return false;
@@ -136,17 +136,17 @@ relay_knows_trouble(Relay *relay, const Endpoint *endpoint, const char *text)
  * for the log only.
  */
 static void
-relay_note_trouble(Relay *relay, Endpoint *endpoint, const char *text,
+relay_note_trouble(Relay *relay, Endpoint *endpoint, const char *error,
 				   const char *where)
 {
-	if (!trouble_note(&endpoint->trouble, text, GetCurrentTimestamp()))
+	if (!trouble_note(&endpoint->trouble, error, GetCurrentTimestamp()))
 		return;
 	relay->troubles_changed = true;
-	if (relay_knows_trouble(relay, endpoint, endpoint->trouble.text))
+	if (relay_knows_trouble(relay, endpoint, endpoint->trouble.error))
 		return;
 	ereport(WARNING,
 			(errmsg("subscription \"%s\" is stuck: %s",
-					endpoint->name, endpoint->trouble.text),
+					endpoint->name, endpoint->trouble.error),
 			 where ? errdetail_log("%s", where) : 0,
 			 errhint("It is tried again now and then, and at once after outbox_alter() or outbox_resume().")));
 }
@@ -154,17 +154,17 @@ relay_note_trouble(Relay *relay, Endpoint *endpoint, const char *text,
 static void
 relay_end_trouble(Relay *relay, Endpoint *endpoint)
 {
-	char		text[SHARED_TROUBLE_MAX];
+	char		error[SHARED_TROUBLE_MAX];
 
-	strlcpy(text, endpoint->trouble.text, sizeof(text));
+	strlcpy(error, endpoint->trouble.error, sizeof(error));
 	if (!trouble_end(&endpoint->trouble))
 		return;
 	relay->troubles_changed = true;
-	if (relay_knows_trouble(relay, endpoint, text))
+	if (relay_knows_trouble(relay, endpoint, error))
 		return;
 	ereport(LOG,
 			(errmsg("subscription \"%s\" is not stuck any more: %s",
-					endpoint->name, text)));
+					endpoint->name, error)));
 }
 
 /*
@@ -192,7 +192,8 @@ relay_show_troubles(Relay *relay)
 			continue;
 		troubles[count].relay = relay->number;
 		troubles[count].subscription = endpoint->id.subscription;
-		strlcpy(troubles[count++].text, endpoint->trouble.text, SHARED_TROUBLE_MAX);
+		strlcpy(troubles[count++].error, endpoint->trouble.error,
+				SHARED_TROUBLE_MAX);
 	}
 	shared_show_troubles(relay->database, relay->number, troubles, count);
 	relay->troubles_changed = false;
@@ -218,8 +219,8 @@ relay_settle_step(void *arg)
 
 /*
  * Settles some lanes in one transaction.  If that fails, each half of them is
- * tried by itself, until the one that it is about is alone.  Meanwhile no answer
- * is taken, so locked rows are waited for once.
+ * tried by itself, until the one that it is about is alone.  Meanwhile no
+ * answer is taken, so locked rows are waited for once.
  */
 static void
 relay_settle_together(Relay *relay, List *endpoints, bool patient)
@@ -236,7 +237,8 @@ relay_settle_together(Relay *relay, List *endpoints, bool patient)
 		ListCell   *cell;
 
 		groups = list_delete_last(groups);
-		patient &= error == NULL || error->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE;
+		patient &= error == NULL ||
+			error->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE;
 		if (error == NULL)
 		{
 			foreach(cell, group)
@@ -350,8 +352,9 @@ relay_take_lane(Relay *relay, OutboxLaneId id)
 	if (endpoint->owned)
 		relay->pass_urgent = true;
 	else
-		endpoint->busy_until = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
-														   RELAY_OWN_MS);
+		endpoint->busy_until =
+			TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
+										RELAY_OWN_MS);
 	return NULL;
 }
 
@@ -398,8 +401,8 @@ relay_share(const Relay *relay, int64 subscription)
 
 /*
  * Whether to try a stuck lane now: after its pause, or at once if somebody
- * altered its subscription.  What has to be settled comes first; a pass that did
- * not, or could not, reads nothing.
+ * altered its subscription.  What has to be settled comes first; a pass that
+ * did not, or could not, reads nothing.
  */
 static bool
 relay_may_try(Relay *relay, Endpoint *endpoint,
@@ -502,7 +505,8 @@ relay_read(Relay *relay)
 	{
 		if (relay->reading == NULL)
 			ReThrowError(error);
-		relay_note_trouble(relay, relay->reading, error->message, error->context);
+		relay_note_trouble(relay, relay->reading, error->message,
+						   error->context);
 		relay->pass_wanted = true;
 		relay->reading = NULL;
 	}
@@ -541,9 +545,9 @@ static void
 relay_rest(Relay *relay, TimestampTz started_at)
 {
 	TimestampTz now = GetCurrentTimestamp();
-	long		rest_ms = RELAY_REST_FACTOR *
-		TimestampDifferenceMilliseconds(started_at, now);
+	long		rest_ms = TimestampDifferenceMilliseconds(started_at, now);
 
+	rest_ms *= RELAY_REST_FACTOR;
 	rest_ms = Min(Max(rest_ms, RELAY_REST_MIN_MS), RELAY_REST_MAX_MS);
 	relay->rest_until = TimestampTzPlusMilliseconds(now, rest_ms);
 }
@@ -655,14 +659,14 @@ static void
 relay_sleep(Relay *relay)
 {
 	bool		armed = !relay->pass_wanted && relay_wants_events(relay);
-	TimestampTz until = relay->pass_wanted ? relay->rest_until :
-		relay_next_timer(relay);
-	long		timeout = TimestampDifferenceMilliseconds(GetCurrentTimestamp(),
-														  until);
+	TimestampTz until;
+	long		timeout;
 	long		http_timeout = http_wait_ms();
 	WaitEvent	events[3];
 	int			count;
 
+	until = relay->pass_wanted ? relay->rest_until : relay_next_timer(relay);
+	timeout = TimestampDifferenceMilliseconds(GetCurrentTimestamp(), until);
 	if (http_timeout >= 0)
 		timeout = Min(timeout, http_timeout);
 	if (armed)
@@ -735,9 +739,12 @@ relay_start(Relay *relay, SharedWorkerSlot slot)
 	http_start();
 	http_allow_networks(settings_webhook_allowed_networks);
 	relay->wait_set = compat_create_wait_event_set(TopMemoryContext, 3);
-	AddWaitEventToSet(relay->wait_set, WL_LATCH_SET, PGINVALID_SOCKET, MyLatch, NULL);
-	AddWaitEventToSet(relay->wait_set, WL_EXIT_ON_PM_DEATH, PGINVALID_SOCKET, NULL, NULL);
-	AddWaitEventToSet(relay->wait_set, WL_SOCKET_READABLE, http_wait_fd(), NULL, NULL);
+	AddWaitEventToSet(relay->wait_set, WL_LATCH_SET, PGINVALID_SOCKET, MyLatch,
+					  NULL);
+	AddWaitEventToSet(relay->wait_set, WL_EXIT_ON_PM_DEATH, PGINVALID_SOCKET,
+					  NULL, NULL);
+	AddWaitEventToSet(relay->wait_set, WL_SOCKET_READABLE, http_wait_fd(), NULL,
+					  NULL);
 	shared_set_relay_latch(relay->database, relay->number, MyLatch);
 	before_shmem_exit(relay_sign_off, PointerGetDatum(relay));
 	SetConfigOption("synchronous_commit", "off", PGC_SUSET, PGC_S_OVERRIDE);

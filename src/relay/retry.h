@@ -8,7 +8,8 @@
 typedef enum RetryVerdict
 {
 	RETRY_DONE,					/* 2xx: delivered */
-	RETRY_AGAIN,				/* failed; ask retry_delay_ms() when to repeat */
+	RETRY_AGAIN,				/* failed; retry_delay_ms() says when to
+								 * repeat */
 	RETRY_GONE					/* 410: the endpoint wants no more, ever */
 } RetryVerdict;
 

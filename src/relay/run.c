@@ -28,7 +28,7 @@ typedef struct RunItem
 	bool		sent;
 	bool		decided;
 	bool		settled;		/* written down */
-	struct RunItem *next_of_key;	/* chained to this one, maybe of a later run */
+	struct RunItem *next_of_key;	/* maybe of a later run */
 	struct RunItem *next_ready; /* behind it in the queue */
 } RunItem;
 
@@ -118,7 +118,8 @@ static bool
 run_holds_key(const RunItem *item)
 {
 	return item->decided &&
-		(item->result.fate == OUTBOX_RETRY || item->result.fate == OUTBOX_PARKED);
+		(item->result.fate == OUTBOX_RETRY ||
+		 item->result.fate == OUTBOX_PARKED);
 }
 
 /*
@@ -405,7 +406,8 @@ run_cut(Run *run)
 	int			kept = run->batch.count;
 
 	Assert(run_is_new(run));
-	while (kept > 0 && !run->items[kept - 1].sent && !run->items[kept - 1].settled)
+	while (kept > 0 && !run->items[kept - 1].sent &&
+		   !run->items[kept - 1].settled)
 		kept--;
 	run_forget_items(run, kept);
 	if (kept == 0)

@@ -17,7 +17,7 @@ typedef enum RunKind
 {
 	RUN_NEW,					/* of outbox_read_batch */
 	RUN_DUE,					/* exceptions whose time has come */
-	RUN_PROBE_NEW,				/* likewise, but to see if the endpoint works: */
+	RUN_PROBE_NEW,				/* likewise, to see if the endpoint works: */
 	RUN_PROBE_DUE				/* a failed attempt does not count */
 } RunKind;
 
@@ -28,7 +28,7 @@ typedef struct RunAnswer
 	RetryVerdict verdict;
 	bool		first_attempt;	/* at this event */
 	bool		blames_event;	/* it failed, but the endpoint works */
-	bool		overloaded;		/* it failed, and the endpoint should get less */
+	bool		overloaded;		/* it failed: the endpoint should get less */
 	int			retry_after_s;
 } RunAnswer;
 

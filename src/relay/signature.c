@@ -32,15 +32,15 @@
  * in some versions of PostgreSQL and uint8 in others.
  */
 static void
-signature_encode(const uint8 *bytes, int length, char *text, int text_size)
+signature_encode(const uint8 *bytes, int length, char *base64, int size)
 {
-	int			text_length;
+	int			base64_length;
 
-	text_length = pg_b64_encode((const void *) bytes, length,
-								text, text_size - 1);
-	if (text_length < 0)
+	base64_length = pg_b64_encode((const void *) bytes, length,
+								  base64, size - 1);
+	if (base64_length < 0)
 		elog(ERROR, "could not encode %d bytes as base64", length);
-	text[text_length] = '\0';
+	base64[base64_length] = '\0';
 }
 
 /*
@@ -54,21 +54,21 @@ static int
 signature_decode_secret(const char *secret, uint8 *key)
 {
 	char		again[BASE64_LENGTH(SIGNATURE_KEY_BYTES_MAX) + 1];
-	const char *text = secret + strlen(SIGNATURE_SECRET_PREFIX);
+	const char *base64 = secret + strlen(SIGNATURE_SECRET_PREFIX);
 	int			length;
 
 	if (strncmp(secret, SIGNATURE_SECRET_PREFIX,
 				strlen(SIGNATURE_SECRET_PREFIX)) != 0 ||
-		strlen(text) >= sizeof(again))
+		strlen(base64) >= sizeof(again))
 		return -1;
 
-	length = pg_b64_decode(text, strlen(text),
+	length = pg_b64_decode(base64, strlen(base64),
 						   (void *) key, SIGNATURE_KEY_BYTES_MAX);
 	if (length < SIGNATURE_KEY_BYTES_MIN)
 		return -1;
 
 	signature_encode(key, length, again, sizeof(again));
-	return strcmp(text, again) == 0 ? length : -1;
+	return strcmp(base64, again) == 0 ? length : -1;
 }
 
 /*
@@ -111,7 +111,7 @@ signature_append(StringInfo out, const uint8 *key, int key_length,
 				 const char *head, const char *body, size_t body_length)
 {
 	uint8		digest[PG_SHA256_DIGEST_LENGTH];
-	char		text[BASE64_LENGTH(PG_SHA256_DIGEST_LENGTH) + 1];
+	char		base64[BASE64_LENGTH(PG_SHA256_DIGEST_LENGTH) + 1];
 	ResourceOwner before = CurrentResourceOwner;
 	bool		is_done;
 
@@ -124,8 +124,8 @@ signature_append(StringInfo out, const uint8 *key, int key_length,
 				(errcode(ERRCODE_INTERNAL_ERROR),
 				 errmsg("could not compute a signature")));
 
-	signature_encode(digest, sizeof(digest), text, sizeof(text));
-	appendStringInfo(out, "v1,%s", text);
+	signature_encode(digest, sizeof(digest), base64, sizeof(base64));
+	appendStringInfo(out, "v1,%s", base64);
 }
 
 /*
@@ -174,13 +174,13 @@ char *
 signature_secret_generate(void)
 {
 	uint8		key[SIGNATURE_KEY_BYTES_NEW];
-	char		text[BASE64_LENGTH(SIGNATURE_KEY_BYTES_NEW) + 1];
+	char		base64[BASE64_LENGTH(SIGNATURE_KEY_BYTES_NEW) + 1];
 
 	if (!pg_strong_random(key, sizeof(key)))
 		ereport(ERROR,
 				(errcode(ERRCODE_INTERNAL_ERROR),
 				 errmsg("could not generate a random secret")));
 
-	signature_encode(key, sizeof(key), text, sizeof(text));
-	return psprintf("%s%s", SIGNATURE_SECRET_PREFIX, text);
+	signature_encode(key, sizeof(key), base64, sizeof(base64));
+	return psprintf("%s%s", SIGNATURE_SECRET_PREFIX, base64);
 }

@@ -19,7 +19,7 @@
 bool
 trouble_present(const Trouble *trouble)
 {
-	return trouble->text[0] != '\0';
+	return trouble->error[0] != '\0';
 }
 
 bool
@@ -29,19 +29,19 @@ trouble_waits(const Trouble *trouble, TimestampTz now)
 }
 
 bool
-trouble_note(Trouble *trouble, const char *text, TimestampTz now)
+trouble_note(Trouble *trouble, const char *error, TimestampTz now)
 {
 	char		before[SHARED_TROUBLE_MAX];
 
 	trouble->wait_ms = trouble_present(trouble) ?
 		Min(2 * trouble->wait_ms, TROUBLE_WAIT_MAX_MS) : TROUBLE_WAIT_MIN_MS;
 	trouble->retry_at = TimestampTzPlusMilliseconds(now, trouble->wait_ms);
-	strlcpy(before, trouble->text, sizeof(before));
-	if (text == NULL || text[0] == '\0')
-		text = "missing error text";
-	strlcpy(trouble->text, text,
-			pg_mbcliplen(text, strlen(text), SHARED_TROUBLE_MAX - 1) + 1);
-	return strcmp(before, trouble->text) != 0;
+	strlcpy(before, trouble->error, sizeof(before));
+	if (error == NULL || error[0] == '\0')
+		error = "missing error text";
+	strlcpy(trouble->error, error,
+			pg_mbcliplen(error, strlen(error), SHARED_TROUBLE_MAX - 1) + 1);
+	return strcmp(before, trouble->error) != 0;
 }
 
 void
@@ -56,6 +56,6 @@ trouble_end(Trouble *trouble)
 {
 	bool		present = trouble_present(trouble);
 
-	trouble->text[0] = '\0';
+	trouble->error[0] = '\0';
 	return present;
 }

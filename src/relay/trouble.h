@@ -14,7 +14,7 @@
 
 typedef struct Trouble
 {
-	char		text[SHARED_TROUBLE_MAX];	/* empty: there is none */
+	char		error[SHARED_TROUBLE_MAX];	/* empty: there is none */
 	int			wait_ms;
 	TimestampTz retry_at;
 } Trouble;
@@ -26,7 +26,7 @@ extern bool trouble_present(const Trouble *trouble);
 extern bool trouble_waits(const Trouble *trouble, TimestampTz now);
 
 /* A try has failed; returns whether this is another trouble than before. */
-extern bool trouble_note(Trouble *trouble, const char *text, TimestampTz now);
+extern bool trouble_note(Trouble *trouble, const char *error, TimestampTz now);
 
 /* What was wrong may have changed: the next try is due. */
 extern void trouble_hurry(Trouble *trouble, TimestampTz now);

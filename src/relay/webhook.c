@@ -3,7 +3,8 @@
  *		The SQL functions that check and sign what a webhook is made of.
  *
  * outbox_subscribe() calls the checks, so that what could never be delivered
- * is refused while the caller can still act on it.  Nothing here touches a table.
+ * is refused while the caller can still act on it.  Nothing here touches a
+ * table.
  *
  * URLs and secrets are never repeated in a message: both may be credentials.
  */
@@ -44,7 +45,7 @@ outbox_check_url(PG_FUNCTION_ARGS)
 	PG_RETURN_VOID();
 }
 
-/* outbox_same_origin(one text, other text): may what is for one go to the other? */
+/* outbox_same_origin(one text, other text): may one get what the other gets? */
 Datum
 outbox_same_origin(PG_FUNCTION_ARGS)
 {
@@ -79,7 +80,8 @@ outbox_check_endpoint(PG_FUNCTION_ARGS)
 	for (int arg = 1; arg <= 2; arg++)
 	{
 		if (!PG_ARGISNULL(arg))
-			(void) DirectFunctionCall1(outbox_check_secret, PG_GETARG_DATUM(arg));
+			(void) DirectFunctionCall1(outbox_check_secret,
+									   PG_GETARG_DATUM(arg));
 	}
 	if (!PG_ARGISNULL(3))
 		header_check(PG_GETARG_JSONB_P(3));

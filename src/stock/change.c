@@ -33,8 +33,10 @@ change_add(const StockLines *lines, bool is_new)
 	{
 		const StockLine *line = &lines->line[i];
 		int			entry = stock_xact_touch(line->sku, true);
-		bool		back = stock_xact_available(entry) <= 0 && !stock_xact_is_new(entry);
+		bool		back = false;
 
+		if (!stock_xact_is_new(entry))
+			back = stock_xact_available(entry) <= 0;
 		stock_xact_add(entry, line->quantity, is_new);
 		if (back)
 			announce_available(line->sku, stock_xact_available(entry));
@@ -45,7 +47,7 @@ bool
 change_close(StockChange change, const text *reservation, const text *actor,
 			 const Holds *holds, bool wait)
 {
-	LedgerEntry	entry = {
+	LedgerEntry entry = {
 		.change = change,
 		.reservation = reservation,
 		.actor = actor
@@ -60,7 +62,8 @@ change_close(StockChange change, const text *reservation, const text *actor,
 		return false;
 	}
 	for (int i = 0; i < holds->lines.count && change == STOCK_CONFIRM; i++)
-		stock_xact_confirm(holds->lines.line[i].sku, holds->lines.line[i].quantity);
+		stock_xact_confirm(holds->lines.line[i].sku,
+						   holds->lines.line[i].quantity);
 	if (change != STOCK_CONFIRM)
 		change_add(&holds->lines, false);
 	ledger_write(&entry, &holds->lines);
@@ -105,8 +108,10 @@ change_make_some_way(const StockLine *line, int entry)
 	count = holds_lapsed(line->sku, CHANGE_LAPSED_BATCH, &lapsed, &next);
 	if (count == 0)
 		escrow_none_lapses(item, next, look);
-	for (int i = 0; i < count && stock_xact_available(entry) < line->quantity; i++)
+	for (int i = 0; i < count; i++)
 	{
+		if (stock_xact_available(entry) >= line->quantity)
+			break;
 		CHECK_FOR_INTERRUPTS();
 		expired += change_expire(lapsed[i]);
 	}
@@ -131,7 +136,8 @@ void
 change_note_expiry(const StockLines *lines, TimestampTz expires_at)
 {
 	for (int i = 0; i < lines->count; i++)
-		stock_xact_will_lapse(stock_xact_touch(lines->line[i].sku, true), expires_at);
+		stock_xact_will_lapse(stock_xact_touch(lines->line[i].sku, true),
+							  expires_at);
 }
 
 bool

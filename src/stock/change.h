@@ -1,6 +1,7 @@
 /*
  * change.h
- *		Takes quantities from items and gives them back.  Within the stock module.
+ *		Takes quantities from items and gives them back.  Within the stock
+ *		module.
  */
 #ifndef STOCK_CHANGE_H
 #define STOCK_CHANGE_H

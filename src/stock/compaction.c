@@ -1,7 +1,7 @@
 /*
  * compaction.c
- *		What compaction.sql cannot do by itself: which items have a long log, and
- *		the change of the tables past the guard.
+ *		What compaction.sql cannot do by itself: which items have a long log,
+ *		and the change of the tables past the guard.
  */
 #include "postgres.h"
 
@@ -28,7 +28,7 @@ static bool
 compaction_step(int max_rows)
 {
 	static SavedQuery step = {
-		.sql = "SELECT idempotency_internal.stock_compact_next($1)",.types = {INT4OID}
+		.sql = "SELECT idempotency_internal.stock_compact_next($1)", .types = {INT4OID}
 	};
 	Datum		values[1] = {Int32GetDatum(max_rows)};
 	bool		isnull;
@@ -88,7 +88,8 @@ stock_crowded(PG_FUNCTION_ARGS)
 		Datum		value = PointerGetDatum(level.sku);
 		bool		isnull = false;
 
-		tuplestore_putvalues(result->setResult, result->setDesc, &value, &isnull);
+		tuplestore_putvalues(result->setResult, result->setDesc, &value,
+							 &isnull);
 	}
 	return (Datum) 0;
 }

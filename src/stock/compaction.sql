@@ -1,8 +1,8 @@
 /*
  * stock: how the log is kept short.  Once an item has more rows in the log than
- * idempotency.stock_compact_after, they are added to its root record and move to
- * the history, in one transaction.  Nobody who reserves waits for that, and no
- * sum changes: whoever adds an item up sees each row in one of the two.
+ * idempotency.stock_compact_after, they are added to its root record and move
+ * to the history, in one transaction.  Nobody who reserves waits for that, and
+ * no sum changes: whoever adds an item up sees each row in one of the two.
  *
  * The history serves to look back, and to remember how a reservation ended.  It
  * is a ring of tables (base/ring.c), and only the compaction writes to it.
@@ -15,11 +15,13 @@ AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION idempotency_internal.stock_crowded(integer) IS
 	'Internal: the items in use whose log has more rows, about.';
 
-CREATE FUNCTION idempotency_internal.stock_count_compacted(sku text, rows integer, complete boolean)
+CREATE FUNCTION idempotency_internal.stock_count_compacted(
+	sku text, rows integer, complete boolean)
 RETURNS void
 LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME';
-COMMENT ON FUNCTION idempotency_internal.stock_count_compacted(text, integer, boolean) IS
+COMMENT ON FUNCTION idempotency_internal.stock_count_compacted(
+	text, integer, boolean) IS
 	'Internal: so many rows of an item have left the log, or all of them.';
 
 CREATE FUNCTION idempotency_internal.stock_archive(sku text, rows jsonb)
@@ -38,10 +40,12 @@ COMMENT ON FUNCTION idempotency_internal.stock_archive(text, jsonb) IS
 /*
  * The rows that are seen are those of transactions that have ended, up to a
  * number, oldest first: a smaller id that turns up later is left for the next
- * time.  Who has the root record compacts; a second one goes on to another item.
- * The smallest id spares the second walk over what earlier ones have removed.
+ * time.  Who has the root record compacts; a second one goes on to another
+ * item.  The smallest id spares the second walk over what earlier ones have
+ * removed.
  */
-CREATE FUNCTION idempotency_internal.stock_compact_item(sku text, max_rows integer)
+CREATE FUNCTION idempotency_internal.stock_compact_item(
+	sku text, max_rows integer)
 RETURNS integer
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp SET enable_seqscan = off
@@ -51,7 +55,8 @@ DECLARE
 	since    bigint;
 	upto     bigint;
 	slot     smallint;
-	event_rows CONSTANT integer := 100;	-- small enough for any limit of payloads
+	-- Small enough for any limit of payloads.
+	event_rows CONSTANT integer := 100;
 	removed  integer;
 	archives jsonb[];
 	archive  jsonb;
@@ -63,9 +68,11 @@ BEGIN
 	END IF;
 	SELECT min(entry.id), max(entry.id) INTO since, upto FROM (
 		SELECT oldest.id FROM idempotency_internal.stock_log oldest
-		WHERE oldest.sku = stock_compact_item.sku ORDER BY oldest.id LIMIT max_rows) entry;
+		WHERE oldest.sku = stock_compact_item.sku
+		ORDER BY oldest.id LIMIT max_rows) entry;
 	LOCK TABLE idempotency_internal.stock_ring IN ROW EXCLUSIVE MODE;
-	SELECT ring.slot INTO slot FROM idempotency_internal.stock_ring ring WHERE ring.state = 'current';
+	SELECT ring.slot INTO slot FROM idempotency_internal.stock_ring ring
+	WHERE ring.state = 'current';
 	EXECUTE format($query$
 		WITH removed AS (
 			DELETE FROM idempotency_internal.stock_log
@@ -74,13 +81,17 @@ BEGIN
 		), kept AS (
 			INSERT INTO %s SELECT * FROM removed
 		), total AS (
-			SELECT coalesce(sum(quantity) FILTER (WHERE change = 'receive'), 0) AS received,
-				   coalesce(sum(quantity) FILTER (WHERE change IN ('adjust', 'transfer')), 0) AS adjusted,
-				   coalesce(sum(quantity) FILTER (WHERE change = 'confirm'), 0) AS confirmed,
-				   coalesce(sum(CASE
-						WHEN change IN ('reserve', 'reinstate') THEN quantity
-						WHEN change IN ('confirm', 'cancel', 'expire') THEN -quantity
-					   END), 0) AS reserved
+			SELECT
+				coalesce(sum(quantity) FILTER (
+					WHERE change = 'receive'), 0) AS received,
+				coalesce(sum(quantity) FILTER (
+					WHERE change IN ('adjust', 'transfer')), 0) AS adjusted,
+				coalesce(sum(quantity) FILTER (
+					WHERE change = 'confirm'), 0) AS confirmed,
+				coalesce(sum(CASE
+					WHEN change IN ('reserve', 'reinstate') THEN quantity
+					WHEN change IN ('confirm', 'cancel', 'expire') THEN -quantity
+				END), 0) AS reserved
 			FROM removed
 		), root AS (
 			UPDATE idempotency_internal.stock_item item
@@ -98,11 +109,14 @@ BEGIN
 				FROM removed WHERE $3) part
 			GROUP BY part.number ORDER BY part.number)
 		$query$, 'idempotency_internal.stock_history_' || slot)
-		INTO removed, archives USING stock_compact_item.sku, upto, archived, event_rows, since;
+		INTO removed, archives
+		USING stock_compact_item.sku, upto, archived, event_rows, since;
 	FOREACH archive IN ARRAY archives LOOP
-		PERFORM idempotency_internal.stock_archive(stock_compact_item.sku, archive);
+		PERFORM idempotency_internal.stock_archive(stock_compact_item.sku,
+			archive);
 	END LOOP;
-	PERFORM idempotency_internal.stock_count_compacted(stock_compact_item.sku, removed, removed < max_rows);
+	PERFORM idempotency_internal.stock_count_compacted(stock_compact_item.sku,
+		removed, removed < max_rows);
 	RETURN removed;
 END
 $$;
@@ -123,10 +137,12 @@ DECLARE
 	failed  integer := 0;
 BEGIN
 	FOR crowded IN
-		SELECT * FROM idempotency_internal.stock_crowded(current_setting('idempotency.stock_compact_after')::integer)
+		SELECT * FROM idempotency_internal.stock_crowded(
+			current_setting('idempotency.stock_compact_after')::integer)
 	LOOP
 		BEGIN
-			removed := removed + idempotency_internal.stock_compact_item(crowded, max_rows - removed);
+			removed := removed + idempotency_internal.stock_compact_item(
+				crowded, max_rows - removed);
 		EXCEPTION WHEN OTHERS THEN
 			failed := failed + 1;
 			IF failed = 1 THEN	-- what is wrong may be so with all of them
@@ -145,7 +161,8 @@ $$;
 COMMENT ON FUNCTION idempotency_internal.stock_compact_next(integer) IS
 	'Internal: the next step of compaction, for stock_compact.';
 
-CREATE FUNCTION idempotency_internal.stock_compact(max_rows integer DEFAULT 1000)
+CREATE FUNCTION idempotency_internal.stock_compact(
+	max_rows integer DEFAULT 1000)
 RETURNS boolean
 LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME';
@@ -167,7 +184,8 @@ DECLARE
 	moved bigint;
 BEGIN
 	LOCK TABLE idempotency_internal.stock_ring IN ROW EXCLUSIVE MODE;
-	SELECT ring.slot INTO slot FROM idempotency_internal.stock_ring ring WHERE ring.state = 'current';
+	SELECT ring.slot INTO slot FROM idempotency_internal.stock_ring ring
+	WHERE ring.state = 'current';
 	EXECUTE format($query$
 		WITH open AS MATERIALIZED (
 			SELECT hold.reservation
@@ -180,11 +198,13 @@ BEGIN
 				SELECT past.row FROM open CROSS JOIN LATERAL (
 					SELECT entry.ctid AS row
 					FROM idempotency_internal.stock_history_%1$s entry
-					WHERE entry.reservation = open.reservation AND entry.line IS NOT NULL
+					WHERE entry.reservation = open.reservation
+						AND entry.line IS NOT NULL
 					OFFSET 0) past))
 			RETURNING *
 		), kept AS (
-			INSERT INTO idempotency_internal.stock_history_%s SELECT * FROM moved
+			INSERT INTO idempotency_internal.stock_history_%s
+			SELECT * FROM moved
 		)
 		SELECT count(*) FROM moved
 		$query$, old_slot, slot) INTO moved;
@@ -208,7 +228,9 @@ DECLARE
 	outdated idempotency_internal.stock_ring;
 	is_used  boolean;
 BEGIN
-	IF idempotency_internal.idempotency_ring_truncate('idempotency_internal.stock_ring'::regclass, 'stock_history'::text) THEN
+	IF idempotency_internal.idempotency_ring_truncate(
+		'idempotency_internal.stock_ring'::regclass, 'stock_history'::text)
+	THEN
 		RETURN true;
 	END IF;
 	SELECT * INTO outdated FROM idempotency_internal.stock_ring ring
@@ -219,7 +241,8 @@ BEGIN
 		RETURN true;
 	END IF;
 	IF outdated.slot IS NOT NULL
-		AND idempotency_internal.idempotency_ring_retire('idempotency_internal.stock_ring'::regclass, outdated.segment)
+		AND idempotency_internal.idempotency_ring_retire(
+			'idempotency_internal.stock_ring'::regclass, outdated.segment)
 	THEN
 		RETURN true;
 	END IF;

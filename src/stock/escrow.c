@@ -20,13 +20,13 @@
  * - Pinned counters are not evicted.
  *
  * Locks.  Items have places in an array, and are found by chains of those with
- * the same hash.  The lock of a chain's partition guards which items are in it; a
- * spinlock in each place guards the figures.  No code that can fail runs under
- * either lock or in the end-of-transaction callbacks.  Scans over many items
- * visit one place at a time and hold no partition lock in between.  The key has
- * the OID of the log, so that counters from before a DROP EXTENSION match
- * nothing.  Those of a database go when it is dropped, since OIDs can be used
- * again.
+ * the same hash.  The lock of a chain's partition guards which items are in
+ * it; a spinlock in each place guards the figures.  No code that can fail runs
+ * under either lock or in the end-of-transaction callbacks.  Scans over many
+ * items visit one place at a time and hold no partition lock in between.  The
+ * key has the OID of the log, so that counters from before a DROP EXTENSION
+ * match nothing.  Those of a database go when it is dropped, since OIDs can be
+ * used again.
  */
 #include "postgres.h"
 
@@ -109,7 +109,7 @@ typedef struct EscrowShared
 static EscrowShared *shared = NULL;
 static EscrowItem *items = NULL;	/* settings_stock_items places */
 static int *chains = NULL;		/* the first item of each; guarded as next */
-static pg_atomic_uint32 *crowded = NULL;	/* a bit for each item; see escrow_note_crowded */
+static pg_atomic_uint32 *crowded = NULL;	/* a bit for each item */
 static LWLockPadded *partitions = NULL;
 
 /*
@@ -133,7 +133,8 @@ escrow_request(void)
 	RequestAddinShmemSpace(MAXALIGN(sizeof(EscrowShared)));
 	RequestAddinShmemSpace(mul_size(settings_stock_items, sizeof(EscrowItem)));
 	RequestAddinShmemSpace(mul_size(escrow_chains(), sizeof(int)));
-	RequestAddinShmemSpace(mul_size(escrow_crowded_words(), sizeof(pg_atomic_uint32)));
+	RequestAddinShmemSpace(mul_size(escrow_crowded_words(),
+									sizeof(pg_atomic_uint32)));
 	RequestNamedLWLockTranche(ESCROW_TRANCHE, ESCROW_PARTITIONS);
 }
 
@@ -166,7 +167,8 @@ escrow_startup(void)
 	chains = ShmemInitStruct("idempotency stock chains",
 							 mul_size(escrow_chains(), sizeof(int)), &found);
 	crowded = ShmemInitStruct("idempotency stock crowded",
-							  mul_size(escrow_crowded_words(), sizeof(pg_atomic_uint32)),
+							  mul_size(escrow_crowded_words(),
+									   sizeof(pg_atomic_uint32)),
 							  &found);
 	partitions = GetNamedLWLockTranche(ESCROW_TRANCHE);
 	if (!found)
@@ -180,7 +182,7 @@ escrow_startup(void)
 static EscrowKey
 escrow_key(Oid log, const text *sku)
 {
-	EscrowKey	key = {.database = MyDatabaseId,.log = log};
+	EscrowKey	key = {.database = MyDatabaseId, .log = log};
 
 	key.length = VARSIZE_ANY_EXHDR(sku);
 	if (key.length > STOCK_NAME_MAX)
@@ -190,8 +192,8 @@ escrow_key(Oid log, const text *sku)
 				 errdetail("It has %d bytes; the limit is %d.",
 						   key.length, STOCK_NAME_MAX)));
 	memcpy(key.sku, VARDATA_ANY(sku), key.length);
-	key.hash = hash_combine(hash_bytes((const unsigned char *) key.sku, key.length),
-							key.database ^ key.log);
+	key.hash = hash_bytes((const unsigned char *) key.sku, key.length);
+	key.hash = hash_combine(key.hash, key.database ^ key.log);
 	return key;
 }
 
@@ -221,10 +223,13 @@ escrow_partition(uint32 hash)
 static EscrowItem *
 escrow_find(const EscrowKey *key)
 {
-	for (int at = *escrow_chain(key->hash); at != ESCROW_NONE; at = items[at].next)
+	int			at = *escrow_chain(key->hash);
+
+	while (at != ESCROW_NONE)
 	{
 		if (escrow_same_key(&items[at].key, key))
 			return &items[at];
+		at = items[at].next;
 	}
 	return NULL;
 }
@@ -326,7 +331,8 @@ escrow_take_place(void)
 		uint32		at = pg_atomic_fetch_add_u32(&shared->hand, 1) % room;
 
 		CHECK_FOR_INTERRUPTS();
-		if (escrow_try_place(&items[at], looks >= (ESCROW_ROUNDS - 1) * (uint64) room))
+		if (escrow_try_place(&items[at],
+							 looks >= (ESCROW_ROUNDS - 1) * (uint64) room))
 			return &items[at];
 	}
 	ereport(ERROR,
@@ -349,7 +355,7 @@ escrow_init(EscrowItem *item, const EscrowKey *key)
 	item->used = true;
 	item->pins = 1;
 	item->rows = 0;
-	/* One that was evicted meanwhile must not look as if nobody had touched it. */
+	/* One that was evicted meanwhile must not look as if it were untouched. */
 	item->touches = (uint64) GetCurrentTimestamp();
 	item->available = 0;
 	item->on_hand = 0;
@@ -635,7 +641,8 @@ escrow_forget(Oid database, Oid log)
 		bool		forget;
 
 		SpinLockAcquire(&item->mutex);
-		forget = item->place == ESCROW_IN_USE && item->key.database == database &&
+		forget = item->place == ESCROW_IN_USE &&
+			item->key.database == database &&
 			(!OidIsValid(log) || item->key.log == log);
 		Assert(!forget || item->pins == 0);
 		hash = item->key.hash;
@@ -686,13 +693,11 @@ escrow_copy_level(EscrowItem *item, Oid log, EscrowLevel *level)
 	SpinLockRelease(&item->mutex);
 	if (!copied)
 		return false;
-	*level = (EscrowLevel) {
-		.sku = cstring_to_text_with_len(copy.key.sku, copy.key.length),
-		.available = copy.available,
-		.touches = copy.touches,
-		.pinned = copy.pins > 0,
-		.rows = copy.rows
-	};
+	level->sku = cstring_to_text_with_len(copy.key.sku, copy.key.length);
+	level->available = copy.available;
+	level->touches = copy.touches;
+	level->pinned = copy.pins > 0;
+	level->rows = copy.rows;
 	return true;
 }
 

@@ -1,7 +1,7 @@
 /*
  * escrow.h
- *		What is available of each item, in shared memory.  Within the stock module,
- *		but for the first two, which the server's start calls, and
+ *		What is available of each item, in shared memory.  Within the stock
+ *		module, but for the first two, which the server's start calls, and
  *		escrow_forget_database, which DROP DATABASE calls.
  */
 #ifndef STOCK_ESCROW_H
@@ -65,17 +65,19 @@ extern void escrow_undo(EscrowItem *item, const EscrowPart *part);
  * much less on hand (and exists, if it was created, and has reservations that
  * lapse), and is unpinned.
  */
-extern void escrow_settle(EscrowItem *item, int64 more, int64 less, bool created,
-						  TimestampTz lapses_at);
+extern void escrow_settle(EscrowItem *item, int64 more, int64 less,
+						  bool created, TimestampTz lapses_at);
 
 /*
- * When the item's reservations lapse, so that not everyone who is refused has to
- * look for lapsed ones.  The first says whether there may be any.  A caller that
- * looks and finds none says so by the second, with the same look, and until when
- * that holds.  A caller that makes a reservation says by the third when it lapses.
+ * When the item's reservations lapse, so that not everyone who is refused has
+ * to look for lapsed ones.  The first says whether there may be any.  A caller
+ * that looks and finds none says so by the second, with the same look, and
+ * until when that holds.  A caller that makes a reservation says by the third
+ * when it lapses.
  */
 extern bool escrow_may_lapse(EscrowItem *item, TimestampTz now, uint64 *look);
-extern void escrow_none_lapses(EscrowItem *item, TimestampTz before, uint64 look);
+extern void escrow_none_lapses(EscrowItem *item, TimestampTz before,
+							   uint64 look);
 extern void escrow_will_lapse(EscrowItem *item, TimestampTz at);
 
 /* Forgets every counter of a log; none of them may be pinned. */
@@ -85,8 +87,9 @@ extern void escrow_forget_all(Oid log);
 extern void escrow_forget_database(Oid database);
 
 /*
- * Counts a row that was added to an item's log, or rows that have left it, be it
- * all; a hint.  What was rolled back is not counted any more once all have left.
+ * Counts a row that was added to an item's log, or rows that have left it, be
+ * it all; a hint.  What was rolled back is not counted any more once all have
+ * left.
  */
 extern void escrow_count_row(EscrowItem *item);
 extern void escrow_count_compacted(EscrowItem *item, int rows, bool complete);

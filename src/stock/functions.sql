@@ -1,6 +1,6 @@
 /*
- * stock: the public functions, and what workers call.  EXECUTE is the gate; the C
- * code checks no other privilege.
+ * stock: the public functions, and what workers call.  EXECUTE is the gate;
+ * the C code checks no other privilege.
  */
 
 CREATE FUNCTION idempotency_internal.stock_check_sku(sku text)
@@ -126,7 +126,8 @@ AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION stock_reinstate(text, interval, text) IS
 	'Opens a reservation again that has expired or was cancelled, if all that it held is still free.';
 
-CREATE FUNCTION idempotency_internal.stock_expire(max_holds integer DEFAULT 1000)
+CREATE FUNCTION idempotency_internal.stock_expire(
+	max_holds integer DEFAULT 1000)
 RETURNS bigint
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME';
@@ -135,7 +136,8 @@ COMMENT ON FUNCTION idempotency_internal.stock_expire(integer) IS
 
 /* ---- events ---- */
 
-CREATE FUNCTION idempotency_internal.stock_announce(topic text, reservation text, skus text[], quantities bigint[])
+CREATE FUNCTION idempotency_internal.stock_announce(
+	topic text, reservation text, skus text[], quantities bigint[])
 RETURNS bigint
 LANGUAGE sql VOLATILE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp
@@ -143,14 +145,17 @@ AS $$
 	SELECT @extschema@.outbox_enqueue(
 		stock_announce.topic,
 		jsonb_build_object('reservation', stock_announce.reservation, 'lines',
-			(SELECT jsonb_agg(jsonb_build_object('sku', line.sku, 'quantity', line.quantity) ORDER BY line.sku)
+			(SELECT jsonb_agg(jsonb_build_object(
+				'sku', line.sku, 'quantity', line.quantity) ORDER BY line.sku)
 			FROM unnest(skus, quantities) line (sku, quantity))),
 		stock_announce.reservation, NULL::text, NULL::jsonb, NULL::timestamptz)
 $$;
-COMMENT ON FUNCTION idempotency_internal.stock_announce(text, text, text[], bigint[]) IS
+COMMENT ON FUNCTION idempotency_internal.stock_announce(
+	text, text, text[], bigint[]) IS
 	'Internal: an event about lines of a reservation.';
 
-CREATE FUNCTION idempotency_internal.stock_announce_available(sku text, available bigint)
+CREATE FUNCTION idempotency_internal.stock_announce_available(
+	sku text, available bigint)
 RETURNS bigint
 LANGUAGE sql VOLATILE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp
@@ -159,9 +164,11 @@ AS $$
 		'stock.available'::text,
 		jsonb_build_object('sku', stock_announce_available.sku,
 			'available', stock_announce_available.available),
-		stock_announce_available.sku, NULL::text, NULL::jsonb, NULL::timestamptz)
+		stock_announce_available.sku, NULL::text, NULL::jsonb,
+		NULL::timestamptz)
 $$;
-COMMENT ON FUNCTION idempotency_internal.stock_announce_available(text, bigint) IS
+COMMENT ON FUNCTION idempotency_internal.stock_announce_available(
+	text, bigint) IS
 	'Internal: an event about an item that is available again.';
 
 /* ---- external DML on the tables: guard.c ---- */
@@ -178,10 +185,12 @@ DECLARE
 	guarded text;
 BEGIN
 	FOREACH guarded IN ARRAY '{idempotency_internal.stock_log, idempotency_internal.stock_item}'::pg_catalog.text[] LOOP
-		EXECUTE pg_catalog.format('CREATE TRIGGER stock_guard BEFORE INSERT OR UPDATE OR DELETE ON %s
-			FOR EACH ROW EXECUTE FUNCTION idempotency_internal.stock_guard()', guarded);
-		EXECUTE pg_catalog.format('CREATE TRIGGER stock_guard_truncate BEFORE TRUNCATE ON %s
-			FOR EACH STATEMENT EXECUTE FUNCTION idempotency_internal.stock_guard()', guarded);
+		EXECUTE pg_catalog.format('CREATE TRIGGER stock_guard
+			BEFORE INSERT OR UPDATE OR DELETE ON %s FOR EACH ROW
+			EXECUTE FUNCTION idempotency_internal.stock_guard()', guarded);
+		EXECUTE pg_catalog.format('CREATE TRIGGER stock_guard_truncate
+			BEFORE TRUNCATE ON %s FOR EACH STATEMENT
+			EXECUTE FUNCTION idempotency_internal.stock_guard()', guarded);
 		EXECUTE pg_catalog.format('ALTER TABLE %s ENABLE ALWAYS TRIGGER stock_guard', guarded);
 		EXECUTE pg_catalog.format('ALTER TABLE %s ENABLE ALWAYS TRIGGER stock_guard_truncate', guarded);
 	END LOOP;
@@ -202,13 +211,16 @@ SET search_path = pg_catalog, pg_temp
 SET lock_timeout = '100ms'
 AS $$
 DECLARE
-	tables CONSTANT regclass[] := ARRAY['idempotency_internal.stock_log', 'idempotency_internal.stock_item']::regclass[];
+	tables CONSTANT regclass[] := ARRAY[
+		'idempotency_internal.stock_log',
+		'idempotency_internal.stock_item']::regclass[];
 BEGIN
 	IF NOT idempotency_internal.idempotency_may_repair(tables, by_hand) THEN
 		RETURN false;
 	END IF;
 	PERFORM idempotency_internal.stock_drop_counters();
-	LOCK TABLE idempotency_internal.stock_log, idempotency_internal.stock_item IN SHARE ROW EXCLUSIVE MODE;
+	LOCK TABLE idempotency_internal.stock_log, idempotency_internal.stock_item
+		IN SHARE ROW EXCLUSIVE MODE;
 	IF NOT idempotency_internal.idempotency_may_repair(tables, by_hand) THEN
 		RETURN false;
 	END IF;
@@ -228,10 +240,10 @@ COMMENT ON FUNCTION idempotency_internal.stock_repair(boolean) IS
 
 /*
  * A line is where its hold is; if it has none, its last change says how it was
- * closed.  The reservation as a whole is as its last change, unless a line is open.
- * Holds that have lapsed expire next, so that is its last change.  Otherwise this
- * is not known if the history has forgotten a line; rows of 0.2.0 do not say how
- * many there were, but a gap does.
+ * closed.  The reservation as a whole is as its last change, unless a line is
+ * open.  Holds that have lapsed expire next, so that is its last change.
+ * Otherwise this is not known if the history has forgotten a line; rows of
+ * 0.2.0 do not say how many there were, but a gap does.
  */
 CREATE FUNCTION stock_reservation_status(
 	reservation text,
@@ -247,23 +259,28 @@ BEGIN
 	PERFORM idempotency_internal.stock_check_reservation(reservation);
 	RETURN QUERY
 	WITH held AS MATERIALIZED (
-		SELECT hold.line, hold.sku, hold.quantity, hold.lines AS count, 9223372036854775807 AS id,
-			CASE WHEN hold.expires_at > clock_timestamp() THEN 'open' ELSE 'expired' END AS state,
+		SELECT hold.line, hold.sku, hold.quantity, hold.lines AS count,
+			9223372036854775807 AS id,
+			CASE WHEN hold.expires_at > clock_timestamp() THEN 'open'
+				ELSE 'expired' END AS state,
 			hold.expires_at AS at
 		FROM idempotency_internal.stock_hold hold
 		WHERE hold.reservation = stock_reservation_status.reservation
 	), closed AS MATERIALIZED (
-		SELECT DISTINCT ON (past.line) past.line, past.sku, past.quantity, past.lines AS count, past.id,
+		SELECT DISTINCT ON (past.line)
+			past.line, past.sku, past.quantity, past.lines AS count, past.id,
 			CASE past.change WHEN 'confirm' THEN 'confirmed' WHEN 'cancel' THEN 'cancelled'
 				WHEN 'expire' THEN 'expired' END AS state,
 			past.at
 		FROM @extschema@.stock_history past
-		WHERE past.reservation = stock_reservation_status.reservation AND past.line IS NOT NULL
+		WHERE past.reservation = stock_reservation_status.reservation
+			AND past.line IS NOT NULL
 		ORDER BY past.line, past.id DESC
 	), line AS (
 		SELECT * FROM held
 		UNION ALL
-		SELECT * FROM closed WHERE NOT EXISTS (SELECT FROM held WHERE held.line = closed.line)
+		SELECT * FROM closed
+		WHERE NOT EXISTS (SELECT FROM held WHERE held.line = closed.line)
 	)
 	SELECT CASE
 			WHEN bool_or(line.state = 'open') THEN 'open'
@@ -272,7 +289,8 @@ BEGIN
 			ELSE (array_agg(line.state ORDER BY line.id DESC))[1]
 		END,
 		min(line.at) FILTER (WHERE line.state = 'open'),
-		jsonb_agg(jsonb_build_object('sku', line.sku, 'quantity', line.quantity, 'state', line.state)
+		jsonb_agg(jsonb_build_object(
+				'sku', line.sku, 'quantity', line.quantity, 'state', line.state)
 			ORDER BY line.line)
 	FROM line
 	HAVING count(*) > 0;
@@ -327,11 +345,15 @@ COMMENT ON FUNCTION idempotency_internal.stock_counter(text) IS
  * they are written.  To look at one item takes its rows alone.
  */
 CREATE VIEW idempotency_internal.stock_ledger AS
-	SELECT entry.sku, bool_or(entry.is_item) AS has_item, coalesce(sum(entry.available), 0) AS available,
-		   coalesce(sum(entry.reserved), 0) AS reserved, coalesce(sum(entry.held), 0) AS held
+	SELECT entry.sku, bool_or(entry.is_item) AS has_item,
+		coalesce(sum(entry.available), 0) AS available,
+		coalesce(sum(entry.reserved), 0) AS reserved,
+		coalesce(sum(entry.held), 0) AS held
 	FROM (
-		SELECT item.sku, true AS is_item, item.received + item.adjusted - item.confirmed - item.reserved AS available,
-			   item.reserved, NULL::numeric AS held
+		SELECT item.sku, true AS is_item,
+			item.received + item.adjusted - item.confirmed - item.reserved
+				AS available,
+			item.reserved, NULL::numeric AS held
 		FROM idempotency_internal.stock_item item
 		UNION ALL
 		SELECT logged.sku, false,
@@ -341,7 +363,8 @@ CREATE VIEW idempotency_internal.stock_ledger AS
 			   END,
 			   CASE
 				WHEN logged.change IN ('reserve', 'reinstate') THEN logged.quantity
-				WHEN logged.change IN ('confirm', 'cancel', 'expire') THEN -logged.quantity
+				WHEN logged.change IN ('confirm', 'cancel', 'expire')
+					THEN -logged.quantity
 			   END, NULL
 		FROM idempotency_internal.stock_log logged
 		UNION ALL
@@ -354,8 +377,8 @@ COMMENT ON VIEW idempotency_internal.stock_ledger IS
 
 /*
  * The counters are read before and after the snapshot is taken: one that nobody
- * has touched in between must be what the log says.  A snapshot that is kept for
- * several statements is no use for that.
+ * has touched in between must be what the log says.  A snapshot that is kept
+ * for several statements is no use for that.
  */
 CREATE FUNCTION stock_verify(
 	INOUT sku     text DEFAULT NULL,
@@ -374,9 +397,13 @@ BEGIN
 		PERFORM idempotency_internal.stock_check_sku(sku);
 	END IF;
 	IF current_setting('transaction_isolation') IN ('read committed', 'read uncommitted') THEN
-		SELECT coalesce(jsonb_object_agg(counter.sku, counter.touches), '{}') INTO before
-		FROM (SELECT * FROM idempotency_internal.stock_counters() WHERE stock_verify.sku IS NULL
-			UNION ALL SELECT * FROM idempotency_internal.stock_counter(stock_verify.sku)) counter
+		SELECT coalesce(jsonb_object_agg(counter.sku, counter.touches), '{}')
+		INTO before
+		FROM (SELECT * FROM idempotency_internal.stock_counters()
+			WHERE stock_verify.sku IS NULL
+			UNION ALL
+			SELECT * FROM idempotency_internal.stock_counter(stock_verify.sku)
+		) counter
 		WHERE NOT counter.in_use;
 	END IF;
 	RETURN QUERY
@@ -386,14 +413,22 @@ BEGIN
 		WHERE stock_verify.sku IS NULL OR entry.sku = stock_verify.sku
 	), counter AS MATERIALIZED (
 		SELECT counted.*
-		FROM (SELECT * FROM idempotency_internal.stock_counters() WHERE stock_verify.sku IS NULL
-			UNION ALL SELECT * FROM idempotency_internal.stock_counter(stock_verify.sku)) counted
-		WHERE NOT counted.in_use AND counted.touches = (before ->> counted.sku)::bigint
+		FROM (SELECT * FROM idempotency_internal.stock_counters()
+			WHERE stock_verify.sku IS NULL
+			UNION ALL
+			SELECT * FROM idempotency_internal.stock_counter(stock_verify.sku)
+		) counted
+		WHERE NOT counted.in_use
+			AND counted.touches = (before ->> counted.sku)::bigint
 	)
 	SELECT ledger.sku,
-		   CASE WHEN ledger.available BETWEEN '-9223372036854775808' AND '9223372036854775807' THEN ledger.available::bigint END,
-		   CASE WHEN ledger.reserved BETWEEN '-9223372036854775808' AND '9223372036854775807' THEN ledger.reserved::bigint END,
-		   difference.detail IS NULL, difference.detail
+		CASE WHEN ledger.available BETWEEN
+				'-9223372036854775808' AND '9223372036854775807'
+			THEN ledger.available::bigint END,
+		CASE WHEN ledger.reserved BETWEEN
+				'-9223372036854775808' AND '9223372036854775807'
+			THEN ledger.reserved::bigint END,
+		difference.detail IS NULL, difference.detail
 	FROM ledger
 	LEFT JOIN counter ON counter.sku = ledger.sku
 	CROSS JOIN LATERAL (
@@ -406,7 +441,8 @@ BEGIN
 				format('%s are reserved by stock_log and %s by stock_hold', ledger.reserved, ledger.held) END),
 			(4, CASE WHEN ledger.available <> counter.available THEN
 				format('%s are available by stock_log and %s by the counter', ledger.available, counter.available) END),
-			(5, CASE WHEN ledger.available + ledger.reserved BETWEEN '-9223372036854775808' AND '9223372036854775807' THEN NULL
+			(5, CASE WHEN ledger.available + ledger.reserved BETWEEN
+					'-9223372036854775808' AND '9223372036854775807' THEN NULL
 				ELSE 'it is out of the range of bigint' END)
 		) problem (number, what)
 		WHERE problem.what IS NOT NULL

@@ -3,16 +3,17 @@
  *		Keeps the counters right when somebody else changes the tables.
  *
  * A restore, logical replication, an owner's UPDATE or TRUNCATE: the counters
- * know nothing of it.  The triggers on stock_log and stock_item come here before
- * the first change.  From then until its end that transaction is alone: it waits
- * for every transaction that has changed stock, keeps new ones out, and
- * drops the counters when it commits.
+ * know nothing of it.  The triggers on stock_log and stock_item come here
+ * before the first change.  From then until its end that transaction is alone:
+ * it waits for every transaction that has changed stock, keeps new ones out,
+ * and drops the counters when it commits.
  *
  * The compaction changes these tables too, though no sum: it says so.
  *
  * A command that disables or enables the triggers is as alone, by a hook: later
- * transactions are refused (base/trigger.c), or find no counters.  While a table has
- * another name, its triggers cannot be changed: the hook would not find it.
+ * transactions are refused (base/trigger.c), or find no counters.  While a
+ * table has another name, its triggers cannot be changed: the hook would not
+ * find it.
  */
 #include "postgres.h"
 
@@ -106,12 +107,16 @@ static bool
 guard_is_on(Oid table)
 {
 	Oid			extension = get_extension_oid("idempotency", true);
-	Relation	rel = OidIsValid(extension) ? RelationIdGetRelation(table) : NULL;
+	Relation	rel = NULL;
 	bool		found = false;
+	int			count;
 
+	if (OidIsValid(extension))
+		rel = RelationIdGetRelation(table);
 	if (rel == NULL)
 		return false;
-	for (int i = 0; rel->trigdesc != NULL && i < rel->trigdesc->numtriggers; i++)
+	count = rel->trigdesc != NULL ? rel->trigdesc->numtriggers : 0;
+	for (int i = 0; i < count; i++)
 	{
 		Oid			function = rel->trigdesc->triggers[i].tgfoid;
 		char	   *name = get_func_name(function);

@@ -23,8 +23,10 @@
 #include "stock/hold.h"
 #include "stock/row.h"
 
-#define HOLD_LAPSED_LINES_MAX 100000 /* read at a time */
-#define HOLD_HORIZON_US USECS_PER_SEC	/* how far ahead a look for lapsed ones goes */
+#define HOLD_LAPSED_LINES_MAX 100000	/* read at a time */
+
+/* How far ahead a look for lapsed ones goes. */
+#define HOLD_HORIZON_US USECS_PER_SEC
 
 /* The columns of stock_hold, in order. */
 enum
@@ -60,9 +62,11 @@ holds_add(Holds *holds, int *room, TupleTableSlot *row)
 	if (at == *room)
 	{
 		*room *= 2;
-		holds->lines.line = repalloc(holds->lines.line, *room * sizeof(StockLine));
+		holds->lines.line = repalloc(holds->lines.line,
+									 *room * sizeof(StockLine));
 		holds->tids = repalloc(holds->tids, *room * sizeof(ItemPointerData));
-		holds->expiries = repalloc(holds->expiries, *room * sizeof(TimestampTz));
+		holds->expiries = repalloc(holds->expiries,
+								   *room * sizeof(TimestampTz));
 	}
 	expiry = DatumGetTimestampTz(row_value(row, HOLD_ATT_EXPIRES_AT));
 	line = &holds->lines.line[at];
@@ -98,7 +102,8 @@ holds_scan(Holds *holds, Relation hold, const text *reservation,
 	holds->expiries = palloc(room * sizeof(TimestampTz));
 	ScanKeyInit(&key, 1, BTEqualStrategyNumber, F_TEXTEQ,
 				PointerGetDatum(reservation));
-	relation_scan_begin(&scan, hold, HOLD_ATT_RESERVATION + 1, 0, &key, 1, snapshot);
+	relation_scan_begin(&scan, hold, HOLD_ATT_RESERVATION + 1, 0, &key, 1,
+						snapshot);
 	while (!TransactionIdIsValid(writer.xid) && relation_scan_next(&scan, row))
 	{
 		holds_add(holds, &room, row);
@@ -136,7 +141,8 @@ holds_are_there(const text *reservation)
 	InitDirtySnapshot(dirty);
 	ScanKeyInit(&key, 1, BTEqualStrategyNumber, F_TEXTEQ,
 				PointerGetDatum(reservation));
-	relation_scan_begin(&scan, hold, HOLD_ATT_RESERVATION + 1, 0, &key, 1, &dirty);
+	relation_scan_begin(&scan, hold, HOLD_ATT_RESERVATION + 1, 0, &key, 1,
+						&dirty);
 	found = relation_scan_next(&scan, row);
 	ExecDropSingleTupleTableSlot(row);
 	relation_scan_end(&scan, NoLock);
@@ -164,7 +170,8 @@ holds_read_settled(const text *reservation)
 		writer = holds_scan(&holds, hold, reservation, &dirty);
 		if (!TransactionIdIsValid(writer.xid))
 			break;
-		relation_wait_for_writer(hold, &holds.tids[holds.lines.count - 1], &writer);
+		relation_wait_for_writer(hold, &holds.tids[holds.lines.count - 1],
+								 &writer);
 	}
 	table_close(hold, NoLock);
 	return holds;
@@ -204,8 +211,8 @@ holds_close(const Holds *holds, int line, bool wait)
 }
 
 static void
-hold_store(TupleTableSlot *row, const text *reservation, const StockLines *lines,
-		   int at, TimestampTz expires_at)
+hold_store(TupleTableSlot *row, const text *reservation,
+		   const StockLines *lines, int at, TimestampTz expires_at)
 {
 	const StockLine *line = &lines->line[at];
 
@@ -222,7 +229,8 @@ hold_store(TupleTableSlot *row, const text *reservation, const StockLines *lines
 }
 
 void
-holds_extend(const Holds *holds, const text *reservation, TimestampTz expires_at)
+holds_extend(const Holds *holds, const text *reservation,
+			 TimestampTz expires_at)
 {
 	Relation	hold = hold_open();
 	TupleTableSlot *row = hold_slot(hold);
@@ -280,8 +288,8 @@ holds_withdraw(const ItemPointerData *tids, int count)
 }
 
 /*
- * What of an item lapses until a time, by the index on sku and time; or all that
- * lapses since a time, by the index on the time alone.
+ * What of an item lapses until a time, by the index on sku and time; or all
+ * that lapses since a time, by the index on the time alone.
  */
 static void
 hold_begin_lapsed(RelationScan *scan, Relation hold, const text *sku,
@@ -326,7 +334,8 @@ hold_add_name(text ***names, int *count, int *room, Datum name)
  * Lines that lapse at one time are in the order of their places in the table.
  */
 static bool
-hold_is_passed(const HoldsPosition *from, TimestampTz expires_at, ItemPointer tid)
+hold_is_passed(const HoldsPosition *from, TimestampTz expires_at,
+			   ItemPointer tid)
 {
 	ItemPointerData passed = from->tid;
 
@@ -342,6 +351,7 @@ static int
 hold_read_lapsed(const text *sku, const HoldsPosition *from, int max,
 				 text ***reservations, HoldsPosition *last, TimestampTz *next)
 {
+	static const HoldsPosition start = HOLDS_START;
 	Relation	hold = hold_open();
 	Snapshot	latest = RegisterSnapshot(GetLatestSnapshot());
 	TupleTableSlot *row = hold_slot(hold);
@@ -369,13 +379,14 @@ hold_read_lapsed(const text *sku, const HoldsPosition *from, int max,
 			break;
 		if (hold_is_passed(from, *next, &row->tts_tid))
 			continue;
-		*last = (HoldsPosition) {.expires_at = *next,.tid = row->tts_tid};
+		last->expires_at = *next;
+		last->tid = row->tts_tid;
 		lines++;
 		hold_add_name(reservations, &count, &room,
 					  row_value(row, HOLD_ATT_RESERVATION));
 	}
 	if (*next > now)
-		*last = HOLDS_START;
+		*last = start;
 	ExecDropSingleTupleTableSlot(row);
 	relation_scan_end(&scan, NoLock);
 	UnregisterSnapshot(latest);

@@ -26,7 +26,7 @@ typedef struct HoldsPosition
 	ItemPointerData tid;		/* of those that lapse at one time */
 } HoldsPosition;
 
-#define HOLDS_START ((HoldsPosition) {.expires_at = DT_NOBEGIN})
+#define HOLDS_START {.expires_at = DT_NOBEGIN}
 
 /* The open lines of a reservation as they are now. */
 extern Holds holds_read(const text *reservation);
@@ -69,8 +69,9 @@ extern int	holds_lapsed(const text *sku, int max, text ***reservations,
 						 TimestampTz *next);
 
 /*
- * Likewise of all items, from a position on, which moves behind the last one that
- * was read.  Where there are no more it is back at the start, HOLDS_START.
+ * Likewise of all items, from a position on, which moves behind the last one
+ * that was read.  Where there are no more it is back at the start,
+ * HOLDS_START.
  */
 extern int	holds_lapsed_from(HoldsPosition *position, int max,
 							  text ***reservations);

@@ -42,15 +42,19 @@ item_lock_for_load(void)
 {
 	Relation	item = table_open(catalog_get()->stock_item, RowExclusiveLock);
 	Relation	log = table_open(catalog_get()->stock_log, NoLock);
+	Relation	index;
 
-	index_close(relation_open_index(item, ITEM_ATT_SKU + 1, 1, 0, RowExclusiveLock), NoLock);
-	index_close(relation_open_index(log, LOG_ATT_SKU + 1, 1, 0, RowExclusiveLock), NoLock);
+	index = relation_open_index(item, ITEM_ATT_SKU + 1, 1, 0, RowExclusiveLock);
+	index_close(index, NoLock);
+	index = relation_open_index(log, LOG_ATT_SKU + 1, 1, 0, RowExclusiveLock);
+	index_close(index, NoLock);
 	table_close(log, NoLock);
 	table_close(item, NoLock);
 }
 
 static bool
-item_find(Relation item, const text *sku, Snapshot snapshot, TupleTableSlot *row)
+item_find(Relation item, const text *sku, Snapshot snapshot,
+		  TupleTableSlot *row)
 {
 	RelationScan scan;
 	ScanKeyData key;
@@ -74,7 +78,8 @@ item_sum(TupleTableSlot *row, int column)
 	Datum		sum = row_value(row, column);
 	Datum		whole;
 
-	if (numeric_is_nan(DatumGetNumeric(sum)) || numeric_is_inf(DatumGetNumeric(sum)))
+	if (numeric_is_nan(DatumGetNumeric(sum)) ||
+		numeric_is_inf(DatumGetNumeric(sum)))
 		row_raise(row, column, "is not a number");
 	whole = DirectFunctionCall2(numeric_trunc, sum, Int32GetDatum(0));
 	if (!DatumGetBool(DirectFunctionCall2(numeric_eq, sum, whole)))
@@ -96,11 +101,12 @@ item_int64(const text *sku, Datum number)
 
 /*
  * on_hand = received + adjusted - confirmed, which reserved is a part of.  One
- * that is too large for a bigint can be in a database of 0.2.0: nothing more can
- * come in until a load finds that it fits.
+ * that is too large for a bigint can be in a database of 0.2.0: nothing more
+ * can come in until a load finds that it fits.
  */
 static void
-item_add_up(ItemLevel *level, const text *sku, TupleTableSlot *row, LedgerSum log)
+item_add_up(ItemLevel *level, const text *sku, TupleTableSlot *row,
+			LedgerSum log)
 {
 	Datum		on_hand;
 	Datum		reserved = item_sum(row, ITEM_ATT_RESERVED);
@@ -110,9 +116,12 @@ item_add_up(ItemLevel *level, const text *sku, TupleTableSlot *row, LedgerSum lo
 								  item_sum(row, ITEM_ATT_ADJUSTED));
 	on_hand = DirectFunctionCall2(numeric_sub, on_hand,
 								  item_sum(row, ITEM_ATT_CONFIRMED));
-	level->available = item_int64(sku, DirectFunctionCall2(numeric_sub, on_hand, reserved));
-	if (pg_add_s64_overflow(level->available, log.available, &level->available) ||
-		pg_add_s64_overflow(item_int64(sku, reserved), log.reserved, &all_reserved))
+	level->available =
+		item_int64(sku, DirectFunctionCall2(numeric_sub, on_hand, reserved));
+	if (pg_add_s64_overflow(level->available, log.available,
+							&level->available) ||
+		pg_add_s64_overflow(item_int64(sku, reserved), log.reserved,
+							&all_reserved))
 		row_raise_range(sku);
 	level->too_many = pg_add_s64_overflow(level->available, all_reserved,
 										  &level->on_hand);
@@ -134,7 +143,7 @@ item_load(const text *sku)
 
 	if (level.known)
 	{
-		LedgerSum		log = ledger_sum(sku, latest);
+		LedgerSum	log = ledger_sum(sku, latest);
 
 		level.rows = log.rows;
 		item_add_up(&level, sku, row, log);

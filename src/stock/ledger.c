@@ -61,13 +61,15 @@ ledger_store_text(TupleTableSlot *row, int attribute, const text *value)
 }
 
 static void
-ledger_store(TupleTableSlot *row, const LedgerEntry *entry, const StockLine *line,
-		   int order)
+ledger_store(TupleTableSlot *row, const LedgerEntry *entry,
+			 const StockLine *line, int order)
 {
 	const Catalog *catalog = catalog_get();
-	int64		id = sequence_next(SHARED_STOCK_LOG, catalog->stock_log_id_seq, 0);
-	bool		settled = entry->reservation != NULL && entry->change != STOCK_RESERVE;
+	int64		id = sequence_next(SHARED_STOCK_LOG,
+								   catalog->stock_log_id_seq, 0);
+	bool		settled;
 
+	settled = entry->reservation != NULL && entry->change != STOCK_RESERVE;
 	ExecClearTuple(row);
 	memset(row->tts_isnull, false, LOG_ATTS * sizeof(bool));
 	row->tts_values[LOG_ATT_ID] = Int64GetDatum(id);
@@ -123,9 +125,11 @@ static bool
 ledger_is_own(TupleTableSlot *row)
 {
 	bool		isnull;
-	Datum		xmin = slot_getsysattr(row, MinTransactionIdAttributeNumber, &isnull);
+	Datum		xmin = slot_getsysattr(row, MinTransactionIdAttributeNumber,
+									   &isnull);
 
-	return !isnull && TransactionIdIsCurrentTransactionId(DatumGetTransactionId(xmin));
+	return !isnull &&
+		TransactionIdIsCurrentTransactionId(DatumGetTransactionId(xmin));
 }
 
 /*
@@ -138,7 +142,7 @@ ledger_add(LedgerSum *sum, const text *sku, TupleTableSlot *row)
 	int64		quantity = row_quantity(row, LOG_ATT_QUANTITY,
 										change == STOCK_ADJUST ||
 										change == STOCK_TRANSFER);
-	LedgerSigns	signs = ledger_signs[change];
+	LedgerSigns signs = ledger_signs[change];
 
 	if (change == STOCK_CONFIRM && ledger_is_own(row))
 		signs.reserved = 0;
@@ -159,7 +163,7 @@ ledger_sum(const text *sku, Snapshot snapshot)
 {
 	Relation	log = table_open(catalog_get()->stock_log, NoLock);
 	TupleTableSlot *row = ledger_slot(log);
-	LedgerSum		sum = {0};
+	LedgerSum	sum = {0};
 	RelationScan scan;
 	ScanKeyData key;
 
@@ -183,7 +187,7 @@ static void
 ledger_collect(LedgerLines *lines, TupleTableSlot *row)
 {
 	LedgerLine	found;
-	LedgerLine   *place;
+	LedgerLine *place;
 
 	found.id = DatumGetInt64(row_value(row, LOG_ATT_ID));
 	if (found.id <= 0)
@@ -241,14 +245,16 @@ ledger_table(int number)
 }
 
 /*
- * Looks through a table's rows of a reservation.  Returns how many there are; they
- * are noted down in lines, if that is not NULL.  The log is locked anyway; a
- * table of the history is let go of, so that it can be truncated.
+ * Looks through a table's rows of a reservation.  Returns how many there are;
+ * they are noted down in lines, if that is not NULL.  The log is locked
+ * anyway; a table of the history is let go of, so that it can be truncated.
  */
 static int
-ledger_scan(Oid oid, const text *reservation, Snapshot snapshot, LedgerLines *lines)
+ledger_scan(Oid oid, const text *reservation, Snapshot snapshot,
+			LedgerLines *lines)
 {
-	LOCKMODE	release = oid == catalog_get()->stock_log ? NoLock : RowExclusiveLock;
+	bool		is_log = oid == catalog_get()->stock_log;
+	LOCKMODE	release = is_log ? NoLock : RowExclusiveLock;
 	Relation	table = table_open(oid, release);
 	TupleTableSlot *row = ledger_slot(table);
 	RelationScan scan;
@@ -304,7 +310,7 @@ ledger_is_settled(const text *reservation)
 LedgerLines
 ledger_read(const text *reservation)
 {
-	LedgerLines	lines = {.line = palloc(sizeof(LedgerLine))};
+	LedgerLines lines = {.line = palloc(sizeof(LedgerLine))};
 
 	(void) ledger_scan_from(0, reservation, &lines);
 	ledger_close_ranks(&lines);

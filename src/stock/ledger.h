@@ -49,8 +49,8 @@ typedef struct LedgerLines
 {
 	int			count;
 	LedgerLine *line;			/* in the order of their numbers */
-	int			order;			/* how many the reservation had; 0: not known */
-	int64		reopened;		/* id of the last row that opened a line again; 0: none */
+	int			order;			/* how many there were at first; 0: not known */
+	int64		reopened;		/* last row that opened a line again; 0: none */
 } LedgerLines;
 
 /* Appends a row for each line. */

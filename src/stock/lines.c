@@ -41,8 +41,8 @@ lines_name_arg(FunctionCallInfo fcinfo, int arg, const char *name)
 }
 
 /*
- * The SQL objects may be older than the library, and not have this argument: that
- * is an error before it is read.
+ * The SQL objects may be older than the library, and not have this argument:
+ * that is an error before it is read.
  */
 text *
 lines_actor_arg(FunctionCallInfo fcinfo, int arg)
@@ -86,7 +86,7 @@ StockLines
 lines_single_arg(FunctionCallInfo fcinfo, int sku_arg, const char *sku_name,
 				 int quantity_arg)
 {
-	StockLines	lines = {.count = 1,.line = palloc0(sizeof(StockLine))};
+	StockLines	lines = {.count = 1, .line = palloc0(sizeof(StockLine))};
 
 	lines.line->sku = lines_name_arg(fcinfo, sku_arg, sku_name);
 	if (!PG_ARGISNULL(quantity_arg))
@@ -169,8 +169,10 @@ lines_raise_form(const char *detail)
 static text *
 lines_json_sku(const JsonbValue *value)
 {
-	return lines_check_name(cstring_to_text_with_len(value->val.string.val,
-													 value->val.string.len), "sku");
+	text	   *sku = cstring_to_text_with_len(value->val.string.val,
+											   value->val.string.len);
+
+	return lines_check_name(sku, "sku");
 }
 
 static int64
@@ -241,7 +243,8 @@ lines_read_array(StockLines *lines, JsonbContainer *array)
 			!JsonContainerIsObject(element->val.binary.data))
 			lines_raise_form(psprintf("Element %u of the array is of type %s.",
 									  i, JsonbTypeName(element)));
-		sku = getKeyJsonValueFromContainer(element->val.binary.data, "sku", 3, NULL);
+		sku = getKeyJsonValueFromContainer(element->val.binary.data,
+										   "sku", 3, NULL);
 		quantity = getKeyJsonValueFromContainer(element->val.binary.data,
 												"quantity", 8, NULL);
 		if (sku == NULL || sku->type != jbvString || quantity == NULL)
@@ -337,10 +340,14 @@ lines_check_expiry(TimestampTz from, TimestampTz expiry)
 TimestampTz
 lines_expiry(FunctionCallInfo fcinfo, int ttl_arg, TimestampTz from)
 {
-	Interval   *ttl = PG_ARGISNULL(ttl_arg) ? NULL : PG_GETARG_INTERVAL_P(ttl_arg);
-	Interval	by_setting = {.time = settings_reservation_ttl_s * USECS_PER_SEC};
+	Interval   *ttl = NULL;
+	Interval	by_setting = {
+		.time = settings_reservation_ttl_s * USECS_PER_SEC
+	};
 	TimestampTz expiry;
 
+	if (!PG_ARGISNULL(ttl_arg))
+		ttl = PG_GETARG_INTERVAL_P(ttl_arg);
 	if (ttl == NULL)
 		ttl = &by_setting;
 	if (!compat_interval_is_finite(ttl))

@@ -24,7 +24,7 @@ typedef struct StockLines
 {
 	int			count;
 	StockLine  *line;
-	int			order;			/* how many the reservation had at first; 0: not known */
+	int			order;			/* how many there were at first; 0: not known */
 } StockLines;
 
 /* A name: there, not empty, not too long, and fit for an event. */

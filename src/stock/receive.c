@@ -1,6 +1,7 @@
 /*
  * receive.c
- *		Stock that comes in, moves to another item, or is corrected after a count.
+ *		Stock that comes in, moves to another item, or is corrected after a
+ *		count.
  */
 #include "postgres.h"
 
@@ -25,8 +26,8 @@ static void
 receive_write(StockChange change, const StockLines *lines, const text *note,
 			  const text *actor)
 {
-	LedgerEntry	entry = {
-		.change = change,.actor = actor,.note = note
+	LedgerEntry entry = {
+		.change = change, .actor = actor, .note = note
 	};
 
 	ledger_write(&entry, lines);
@@ -35,7 +36,9 @@ receive_write(StockChange change, const StockLines *lines, const text *note,
 static Datum
 receive_available(const StockLines *lines)
 {
-	return Int64GetDatum(stock_xact_available(stock_xact_touch(lines->line->sku, true)));
+	int			entry = stock_xact_touch(lines->line->sku, true);
+
+	return Int64GetDatum(stock_xact_available(entry));
 }
 
 /*
@@ -96,13 +99,14 @@ receive_take(const StockLines *lines)
 				 errdetail("It was to be lowered by %lld; %lld are available.",
 						   (long long) lines->line->quantity,
 						   (long long) shortages.line->available)));
-	stock_xact_remove(stock_xact_touch(lines->line->sku, false), lines->line->quantity);
+	stock_xact_remove(stock_xact_touch(lines->line->sku, false),
+					  lines->line->quantity);
 }
 
 static StockLines
 receive_delta_arg(FunctionCallInfo fcinfo, int64 *delta)
 {
-	StockLines	lines = {.count = 1,.line = palloc0(sizeof(StockLine))};
+	StockLines	lines = {.count = 1, .line = palloc0(sizeof(StockLine))};
 
 	lines.line->sku = lines_name_arg(fcinfo, 0, "sku");
 	args_require(fcinfo, 1, "delta");
@@ -144,16 +148,17 @@ stock_adjust(PG_FUNCTION_ARGS)
 }
 
 /*
- * SQL: stock_transfer(from_sku, to_sku, quantity, note, actor).  Two rows of the
- * log, of which the first is negative; the other item is created if need be.
+ * SQL: stock_transfer(from_sku, to_sku, quantity, note, actor).  Two rows of
+ * the log, of which the first is negative; the other item is created if need
+ * be.
  */
 Datum
 stock_transfer(PG_FUNCTION_ARGS)
 {
 	text	   *to_sku = lines_name_arg(fcinfo, 1, "to_sku");
 	StockLines	from = lines_single_arg(fcinfo, 0, "from_sku", 2);
-	StockLine	line = {.sku = to_sku,.quantity = from.line->quantity};
-	StockLines	to = {.count = 1,.line = &line};
+	StockLine	line = {.sku = to_sku, .quantity = from.line->quantity};
+	StockLines	to = {.count = 1, .line = &line};
 	text	   *reason = lines_note_arg(fcinfo, 3);
 	text	   *actor = lines_actor_arg(fcinfo, 4);
 

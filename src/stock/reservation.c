@@ -32,7 +32,7 @@
 
 /* The sweeper pins what its step frees: that must leave room for others. */
 #define RESERVATION_PIN_SHARE 4
-/* If this many reservations fail and none succeeds, the cause is common to all. */
+/* If so many reservations fail and none succeeds, all have a common cause. */
 #define RESERVATION_FAILURES_MAX 10
 
 PG_FUNCTION_INFO_V1(stock_confirm);
@@ -88,9 +88,9 @@ reservation_past(const LedgerLines *past)
 
 /*
  * Is each line that the reservation had at first open, or known to have been
- * settled?  The history drops rows of one line sooner than those of another.  The
- * holds were read before the past: a line goes from there to here.  Where it
- * was not written down how many there were, a gap tells.
+ * settled?  The history drops rows of one line sooner than those of another.
+ * The holds were read before the past: a line goes from there to here.  Where
+ * it was not written down how many there were, a gap tells.
  */
 static bool
 reservation_knows_all(const Holds *holds, const LedgerLines *past)
@@ -122,9 +122,10 @@ reservation_knows_all(const Holds *holds, const LedgerLines *past)
 static StockSettlement
 reservation_closed(const text *reservation, const Holds *holds)
 {
-	LedgerLines	past = ledger_read(reservation);
+	LedgerLines past = ledger_read(reservation);
 
-	return reservation_knows_all(holds, &past) ? reservation_past(&past) : STOCK_UNKNOWN;
+	return reservation_knows_all(holds, &past) ? reservation_past(&past) :
+		STOCK_UNKNOWN;
 }
 
 /*
@@ -182,9 +183,9 @@ reservation_find_past(const LedgerLines *past, const text *sku)
  */
 static StockSettlement
 reservation_named_past(const text *reservation, const Holds *holds,
-				  const StockLines *skus, StockChange change)
+					   const StockLines *skus, StockChange change)
 {
-	LedgerLines	past = ledger_read(reservation);
+	LedgerLines past = ledger_read(reservation);
 	StockSettlement answer = STOCK_UNKNOWN;
 
 	if (holds->lines.count == 0 && past.count == 0)
@@ -202,8 +203,10 @@ reservation_named_past(const text *reservation, const Holds *holds,
 			ereport(ERROR,
 					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 					 errmsg("sku \"%s\" is not in reservation \"%s\"",
-							text_to_cstring(sku), text_to_cstring(reservation))));
-		if (!open && (answer == STOCK_UNKNOWN || answer == reservation_answer(change)))
+							text_to_cstring(sku),
+							text_to_cstring(reservation))));
+		if (!open &&
+			(answer == STOCK_UNKNOWN || answer == reservation_answer(change)))
 			answer = reservation_answer(line->last);
 	}
 	return answer;
@@ -217,7 +220,7 @@ reservation_named_past(const text *reservation, const Holds *holds,
  */
 static bool
 reservation_try(StockChange change, const text *reservation, const text *actor,
-		   const StockLines *skus, StockSettlement *answer)
+				const StockLines *skus, StockSettlement *answer)
 {
 	Holds		holds = holds_read(reservation);
 	Holds		chosen = reservation_choose(&holds, skus);
@@ -246,7 +249,7 @@ reservation_try(StockChange change, const text *reservation, const text *actor,
 
 static Datum
 reservation_reservation(FunctionCallInfo fcinfo, StockChange change,
-				   const char *function)
+						const char *function)
 {
 	text	   *reservation = reservation_begin(fcinfo, function);
 	StockLines	skus = lines_skus_arg(fcinfo, 1);
@@ -284,7 +287,8 @@ reservation_record(FunctionCallInfo fcinfo, Datum *values, bool *nulls)
 
 	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
 		elog(ERROR, "return type must be a row type");
-	return HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values, nulls));
+	return HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values,
+											 nulls));
 }
 
 /*
@@ -292,7 +296,7 @@ reservation_record(FunctionCallInfo fcinfo, Datum *values, bool *nulls)
  */
 static bool
 reservation_try_extend(const text *reservation, TimestampTz wanted,
-				  StockSettlement *answer, TimestampTz *expires_at)
+					   StockSettlement *answer, TimestampTz *expires_at)
 {
 	Holds		holds = holds_read(reservation);
 
@@ -387,7 +391,8 @@ reservation_lapsed(const text *reservation, const Holds *holds)
 static StockSettlement
 reservation_nothing_to_reopen(const Holds *holds, const LedgerLines *past)
 {
-	return holds->lines.count > 0 ? STOCK_ALREADY_RESERVED : reservation_past(past);
+	return holds->lines.count > 0 ? STOCK_ALREADY_RESERVED :
+		reservation_past(past);
 }
 
 /*
@@ -395,10 +400,11 @@ reservation_nothing_to_reopen(const Holds *holds, const LedgerLines *past)
  * do it.  The others last as long: a reservation expires as a whole.
  */
 static bool
-reservation_reopen(const text *reservation, const text *actor, const Holds *holds,
-			  const StockLines *closed, TimestampTz expires_at)
+reservation_reopen(const text *reservation, const text *actor,
+				   const Holds *holds, const StockLines *closed,
+				   TimestampTz expires_at)
 {
-	LedgerEntry	entry = {
+	LedgerEntry entry = {
 		.change = STOCK_REINSTATE,
 		.reservation = reservation,
 		.actor = actor
@@ -423,21 +429,22 @@ static bool
 reservation_is_forgotten(const text *reservation)
 {
 	Holds		holds = holds_read(reservation);
-	LedgerLines	past = ledger_read(reservation);
+	LedgerLines past = ledger_read(reservation);
 
 	return !reservation_knows_all(&holds, &past);
 }
 
 /*
- * As reservation_try, for stock_reinstate.  Open lines that have lapsed expire first.
+ * As reservation_try, for stock_reinstate.  Open lines that have lapsed expire
+ * first.
  */
 static bool
 reservation_try_reinstate(const text *reservation, const text *actor,
-					 TimestampTz *expires_at, StockSettlement *answer,
-					 Shortages *shortages)
+						  TimestampTz *expires_at, StockSettlement *answer,
+						  Shortages *shortages)
 {
 	Holds		holds = holds_read_settled(reservation);
-	LedgerLines	past = ledger_read(reservation);
+	LedgerLines past = ledger_read(reservation);
 	StockLines	closed = reservation_to_reopen(&past);
 	int			mark;
 
@@ -483,7 +490,7 @@ stock_reinstate(PG_FUNCTION_ARGS)
 
 	(void) stock_xact_begin();
 	while (!reservation_try_reinstate(reservation, actor, &expires_at, &answer,
-								 &shortages))
+									  &shortages))
 		CHECK_FOR_INTERRUPTS();
 	values[0] = ObjectIdGetDatum(catalog_get()->stock_settlement[answer]);
 	values[1] = TimestampTzGetDatum(expires_at);
@@ -498,7 +505,8 @@ stock_reinstate(PG_FUNCTION_ARGS)
  * it is about a single one, and the first.
  */
 static bool
-reservation_try_expire(text **lapsed, int count, int max, int64 *expired, int *failed)
+reservation_try_expire(text **lapsed, int count, int max, int64 *expired,
+					   int *failed)
 {
 	MemoryContext context = CurrentMemoryContext;
 	ResourceOwner owner = CurrentResourceOwner;
@@ -542,8 +550,8 @@ reservation_try_expire(text **lapsed, int count, int max, int64 *expired, int *f
 }
 
 /*
- * The sweeper rests after an error: what keeps all of them from expiring will be
- * there in a moment, and each try takes transaction ids.
+ * The sweeper rests after an error: what keeps all of them from expiring will
+ * be there in a moment, and each try takes transaction ids.
  */
 static void
 reservation_report_failed(int failed, int64 expired)
@@ -560,15 +568,16 @@ reservation_report_failed(int failed, int64 expired)
 }
 
 /*
- * One that cannot expire, because its event is too large, say, does not keep the
- * others: each is tried alone then.
+ * One that cannot expire, because its event is too large, say, does not keep
+ * the others: each is tried alone then.
  */
 static int64
 reservation_expire(text **lapsed, int count, int max, int *failed)
 {
 	int64		expired = 0;
 
-	if (count > 1 && reservation_try_expire(lapsed, count, max, &expired, failed))
+	if (count > 1 &&
+		reservation_try_expire(lapsed, count, max, &expired, failed))
 		return expired;
 	for (int i = 0; i < count && expired < max; i++)
 		(void) reservation_try_expire(&lapsed[i], 1, max, &expired, failed);
@@ -576,8 +585,8 @@ reservation_expire(text **lapsed, int count, int max, int *failed)
 }
 
 /*
- * Goes on where the last call ended, until some expire, or there are no more, or
- * so many were tried.  What fails keeps no pins.
+ * Goes on where the last call ended, until some expire, or there are no more,
+ * or so many were tried.  What fails keeps no pins.
  */
 static int64
 reservation_expire_some(int max)
@@ -591,7 +600,8 @@ reservation_expire_some(int max)
 	do
 	{
 		text	  **lapsed;
-		int			count = holds_lapsed_from(&position, Min(batch, max - tried),
+		int			count = holds_lapsed_from(&position,
+											  Min(batch, max - tried),
 											  &lapsed);
 
 		expired = reservation_expire(lapsed, count, batch, &failed);
@@ -603,8 +613,8 @@ reservation_expire_some(int max)
 
 /*
  * SQL: stock_expire(max_holds).  Reservations that somebody has locked are left
- * for the next time: the sweeper never waits.  However many cannot expire, those
- * behind them have their turn.
+ * for the next time: the sweeper never waits.  However many cannot expire,
+ * those behind them have their turn.
  */
 Datum
 stock_expire(PG_FUNCTION_ARGS)

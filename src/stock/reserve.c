@@ -35,7 +35,7 @@ typedef struct Order
 	StockLines	lines;
 	FunctionCallInfo fcinfo;
 	int			ttl_arg;
-	ItemPointerData *tids;		/* of the rows of the hold, as they are written */
+	ItemPointerData *tids;		/* of the rows of the hold, once written */
 } Order;
 
 typedef struct OrderAnswer
@@ -96,8 +96,9 @@ reserve_last_closed(const LedgerLines *past)
 }
 
 /*
- * Of the order that the holds are of, is none but these lines known to have been?
- * Where it was not written down how many there were, a settled one tells.
+ * Of the order that the holds are of, is none but these lines known to have
+ * been?  Where it was not written down how many there were, a settled one
+ * tells.
  */
 static bool
 reserve_is_whole(const text *reservation, const Holds *holds)
@@ -116,15 +117,17 @@ static bool
 reserve_replay(const Order *order, OrderAnswer *answer, bool *again)
 {
 	Holds		holds = holds_read_settled(order->reservation);
+	OrderAnswer present = {
+		.outcome = STOCK_RESERVED,
+		.expires_at = holds.expires_at
+	};
 	const LedgerLine *closed;
-	LedgerLines	past;
+	LedgerLines past;
 
 	*again = false;
 	if (holds.lines.count > 0 && holds.expires_at <= GetCurrentTimestamp())
 		reserve_raise_closed(order, STOCK_EXPIRE, "It");
-	*answer = (OrderAnswer) {
-		.outcome = STOCK_RESERVED,.expires_at = holds.expires_at
-	};
+	*answer = present;
 	if (reserve_same_lines(&holds.lines, &order->lines) &&
 		reserve_is_whole(order->reservation, &holds))
 		return true;
@@ -146,7 +149,8 @@ reserve_replay(const Order *order, OrderAnswer *answer, bool *again)
 		answer->expires_at = holds.expires_at;
 		return true;			/* settled lines of it were reinstated */
 	}
-	if (holds.lines.count > 0 && !reserve_same_lines(&holds.lines, &order->lines))
+	if (holds.lines.count > 0 &&
+		!reserve_same_lines(&holds.lines, &order->lines))
 		ereport(ERROR,
 				(errcode(ERRCODE_RESERVATION_REUSED),
 				 errmsg("reservation \"%s\" exists with other lines",
@@ -162,7 +166,7 @@ reserve_replay(const Order *order, OrderAnswer *answer, bool *again)
 static void
 reserve_write(const Order *order, OrderAnswer *answer)
 {
-	LedgerEntry	entry = {
+	LedgerEntry entry = {
 		.change = STOCK_RESERVE,
 		.reservation = order->reservation,
 		.actor = order->actor

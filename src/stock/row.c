@@ -19,7 +19,8 @@
 void
 row_raise(TupleTableSlot *row, int column, const char *problem)
 {
-	Form_pg_attribute attribute = TupleDescAttr(row->tts_tupleDescriptor, column);
+	TupleDesc	desc = row->tts_tupleDescriptor;
+	Form_pg_attribute attribute = TupleDescAttr(desc, column);
 	char	   *table = get_rel_name(row->tts_tableOid);
 
 	ereport(ERROR,

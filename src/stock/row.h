@@ -17,7 +17,8 @@ extern Datum row_value(TupleTableSlot *row, int column);
 extern text *row_name(TupleTableSlot *row, int column);
 
 /* A quantity: positive, or if it may be negative, any but 0. */
-extern int64 row_quantity(TupleTableSlot *row, int column, bool may_be_negative);
+extern int64 row_quantity(TupleTableSlot *row, int column,
+						  bool may_be_negative);
 
 /* The number of a line in its reservation. */
 extern int	row_line(TupleTableSlot *row, int column);

@@ -1,13 +1,15 @@
 /* stock: what idempotency_status() says of it. */
 
-CREATE FUNCTION idempotency_internal.stock_status(OUT "check" text, OUT state text, OUT detail text, OUT hint text)
+CREATE FUNCTION idempotency_internal.stock_status(
+	OUT "check" text, OUT state text, OUT detail text, OUT hint text)
 RETURNS SETOF record
 LANGUAGE sql VOLATILE PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
 AS $$
 	WITH counter AS MATERIALIZED (
 		SELECT count(*) AS used, count(*) FILTER (WHERE c.in_use) AS pinned,
-			count(*) FILTER (WHERE c.rows > 10 * current_setting('idempotency.stock_compact_after')::numeric) AS crowded
+			count(*) FILTER (WHERE c.rows > 10 * current_setting(
+				'idempotency.stock_compact_after')::numeric) AS crowded
 		FROM idempotency_internal.stock_counters() c
 	), setting AS (
 		SELECT current_setting('idempotency.stock_items')::bigint AS items
@@ -32,7 +34,8 @@ AS $$
 		CASE WHEN hold.overdue > 0 THEN 'does the sweeper run? their stock is free all the same' END
 	FROM (SELECT count(*) AS overdue FROM (
 			SELECT FROM idempotency_internal.stock_hold h
-			WHERE h.expires_at < clock_timestamp() - interval '1 min' LIMIT 1000) late) hold
+			WHERE h.expires_at < clock_timestamp() - interval '1 min'
+			LIMIT 1000) late) hold
 $$;
 COMMENT ON FUNCTION idempotency_internal.stock_status() IS
 	'Internal: what idempotency_status says of stock.';

@@ -36,8 +36,8 @@
 #include "stock/item.h"
 #include "stock/stock_xact.h"
 
-#define STOCK_XACT_INITIAL 16		/* entries, steps: doubled as needed */
-#define STOCK_XACT_KEEP 1024		/* larger ones are freed after the transaction */
+#define STOCK_XACT_INITIAL 16	/* entries, steps: doubled as needed */
+#define STOCK_XACT_KEEP 1024	/* larger ones are freed at the end */
 
 typedef struct StockXactEntry
 {
@@ -46,7 +46,7 @@ typedef struct StockXactEntry
 	int64		pending;		/* added, and not taken again */
 	bool		created;
 	TimestampTz lapses_at;		/* the first of its reservations to do so */
-	int			level;			/* of the nested transaction that first touched it */
+	int			level;			/* nested transaction that first touched it */
 } StockXactEntry;
 
 /* The difference that a step made to an entry. */
@@ -87,7 +87,7 @@ static slots_hash *slots = NULL;
 static Oid	locked_log = InvalidOid;	/* by this transaction */
 static EscrowItem *pinned = NULL;	/* and without an entry yet */
 static EscrowItem *loading = NULL;
-static int	external_level = 0;	/* of the external DML; 0: there was none */
+static int	external_level = 0; /* of the external DML; 0: there was none */
 static bool callbacks_registered = false;
 
 /*
@@ -214,7 +214,7 @@ stock_xact_end_entries(int level, bool committed)
 
 static void
 stock_xact_subtransaction_ended(SubXactEvent event, SubTransactionId mine,
-							 SubTransactionId parent, void *arg)
+								SubTransactionId parent, void *arg)
 {
 	int			level = GetCurrentTransactionNestLevel();
 	bool		committed = event == SUBXACT_EVENT_COMMIT_SUB;
@@ -304,12 +304,17 @@ stock_xact_make_room(void)
 }
 
 /*
- * Keeps the counter that was just pinned, unless this transaction has it pinned,
- * for which there is room.  Returns its entry and whether that is new.
+ * Keeps the counter that was just pinned, unless this transaction has it
+ * pinned, for which there is room.  Returns its entry and whether that is new.
  */
 static int
 stock_xact_keep_pinned(bool *fresh)
 {
+	StockXactEntry entry = {
+		.item = pinned,
+		.lapses_at = DT_NOEND,
+		.level = GetCurrentTransactionNestLevel()
+	};
 	EntrySlot  *slot;
 	bool		found;
 
@@ -319,11 +324,7 @@ stock_xact_keep_pinned(bool *fresh)
 	else
 	{
 		slot->entry = entry_count++;
-		entries[slot->entry] = (StockXactEntry) {
-			.item = pinned,
-			.lapses_at = DT_NOEND,
-			.level = GetCurrentTransactionNestLevel()
-		};
+		entries[slot->entry] = entry;
 	}
 	pinned = NULL;
 	*fresh = !found;
@@ -378,17 +379,18 @@ stock_xact_touch(const text *sku, bool create)
 static void
 stock_xact_write(int entry, StockXactEntry difference)
 {
+	StockXactStep step = {
+		.entry = entry,
+		.level = GetCurrentTransactionNestLevel(),
+		.difference = difference
+	};
 	StockXactEntry *to = &entries[entry];
 
 	to->part.taken += difference.part.taken;
 	to->part.received += difference.part.received;
 	to->part.left += difference.part.left;
 	to->pending += difference.pending;
-	steps[step_count++] = (StockXactStep) {
-		.entry = entry,
-		.level = GetCurrentTransactionNestLevel(),
-		.difference = difference
-	};
+	steps[step_count++] = step;
 }
 
 /*
@@ -412,17 +414,25 @@ stock_xact_take(int entry, int64 quantity)
 {
 	int64		own = Min(entries[entry].pending, quantity);
 	int64		common = quantity - own;
+	StockXactEntry difference = {
+		.part.taken = common,
+		.pending = -own
+	};
 
 	stock_xact_make_room();
 	if (!escrow_take(entries[entry].item, common))
 		return false;
-	stock_xact_write(entry, (StockXactEntry) {.part.taken = common,.pending = -own});
+	stock_xact_write(entry, difference);
 	return true;
 }
 
 void
 stock_xact_add(int entry, int64 quantity, bool is_new)
 {
+	StockXactEntry difference = {
+		.part.received = is_new ? quantity : 0,
+		.pending = quantity
+	};
 	int64		pending;
 
 	stock_xact_make_room();
@@ -432,22 +442,22 @@ stock_xact_add(int entry, int64 quantity, bool is_new)
 				(errcode(ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE),
 				 errmsg("stock would be out of range"),
 				 errdetail("What is available of an item and what is reserved must fit into a bigint together.")));
-	stock_xact_write(entry, (StockXactEntry) {
-		.part.received = is_new ? quantity : 0,.pending = quantity
-	});
+	stock_xact_write(entry, difference);
 	escrow_count_row(entries[entry].item);
 }
 
 void
 stock_xact_remove(int entry, int64 quantity)
 {
+	StockXactEntry difference = {.part.left = quantity};
+
 	stock_xact_make_room();
-	stock_xact_write(entry, (StockXactEntry) {.part.left = quantity});
+	stock_xact_write(entry, difference);
 }
 
 /*
- * Where there is no counter, the next load sees it, or sees too much on hand for
- * a while: that only refuses what comes near the range of bigint.
+ * Where there is no counter, the next load sees it, or sees too much on hand
+ * for a while: that only refuses what comes near the range of bigint.
  */
 void
 stock_xact_confirm(const text *sku, int64 quantity)

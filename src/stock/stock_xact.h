@@ -34,8 +34,8 @@ extern bool stock_xact_take(int entry, int64 quantity);
 extern void stock_xact_add(int entry, int64 quantity, bool is_new);
 
 /*
- * With the commit a quantity will not be on hand any more.  The first is for one
- * that was taken, the second for one that was reserved.
+ * With the commit a quantity will not be on hand any more.  The first is for
+ * one that was taken, the second for one that was reserved.
  */
 extern void stock_xact_remove(int entry, int64 quantity);
 extern void stock_xact_confirm(const text *sku, int64 quantity);

@@ -2,16 +2,17 @@
  * stock: types and tables
  *
  * stock_log is the truth: every change of a quantity appends one row per item,
- * and no row is ever changed.  stock_item has an item's root record: the sums of
- * those rows that were compacted and have moved to the history.  stock_hold has
- * the lines of open reservations and nothing else.  For every item, always, the
- * root record and the log together make
+ * and no row is ever changed.  stock_item has an item's root record: the sums
+ * of those rows that were compacted and have moved to the history.  stock_hold
+ * has the lines of open reservations and nothing else.  For every item,
+ * always, the root record and the log together make
  *
  *     available = received + adjusted - confirmed - reserved >= 0
  *     reserved  = sum of the quantities of its holds
  *
- * Only the functions of this module write here; who does it by other means has the
- * counters in shared memory dropped (guard.c).  stock_verify compares it all.
+ * Only the functions of this module write here; who does it by other means has
+ * the counters in shared memory dropped (guard.c).  stock_verify compares it
+ * all.
  */
 
 CREATE TYPE stock_outcome AS ENUM ('reserved', 'insufficient', 'unknown_sku');
@@ -21,7 +22,8 @@ CREATE TYPE stock_settlement AS ENUM
 	 'insufficient', 'unknown');
 
 CREATE TYPE stock_change AS ENUM
-	('receive', 'adjust', 'reserve', 'cancel', 'expire', 'confirm', 'reinstate', 'transfer');
+	('receive', 'adjust', 'reserve', 'cancel', 'expire', 'confirm', 'reinstate',
+		'transfer');
 
 CREATE TYPE stock_reservation AS (
 	outcome     stock_outcome,
@@ -48,8 +50,8 @@ COMMENT ON TYPE stock_reservation IS
  * the history sooner than those of another.  It is null in rows of 0.2.0.
  *
  * The constraints say what the code assumes of a row.  It writes no other, and
- * checks what it reads all the same (row.c).  Neither they nor a view may name the
- * change 'transfer': a script that adds a label to a type cannot use it.
+ * checks what it reads all the same (row.c).  Neither they nor a view may name
+ * the change 'transfer': a script that adds a label to a type cannot use it.
  */
 CREATE TABLE idempotency_internal.stock_log (
 	id          bigint GENERATED ALWAYS AS IDENTITY,
@@ -63,18 +65,28 @@ CREATE TABLE idempotency_internal.stock_log (
 	note        text,
 	lines       smallint,
 	PRIMARY KEY (sku, id),
-	CHECK (quantity > 0 OR (change NOT IN ('receive', 'reserve', 'cancel', 'expire', 'confirm', 'reinstate') AND quantity < 0)),
-	CHECK ((reservation IS NOT NULL) = (change IN ('reserve', 'cancel', 'expire', 'confirm', 'reinstate'))),
-	CHECK ((line IS NOT NULL) = (change IN ('cancel', 'expire', 'confirm', 'reinstate'))),
+	CHECK (quantity > 0 OR (change NOT IN
+		('receive', 'reserve', 'cancel', 'expire', 'confirm', 'reinstate')
+		AND quantity < 0)),
+	CHECK ((reservation IS NOT NULL) =
+		(change IN ('reserve', 'cancel', 'expire', 'confirm', 'reinstate'))),
+	CHECK ((line IS NOT NULL) =
+		(change IN ('cancel', 'expire', 'confirm', 'reinstate'))),
 	CONSTRAINT stock_log_id_check CHECK (id > 0),
 	CONSTRAINT stock_log_line_check CHECK (line BETWEEN 0 AND 9999),
-	CONSTRAINT stock_log_lines_check CHECK (lines IS NULL OR (line IS NOT NULL AND line < lines AND lines <= 10000)),
-	CONSTRAINT stock_log_sku_check CHECK (pg_catalog.octet_length(sku) BETWEEN 1 AND 255),
-	CONSTRAINT stock_log_reservation_check CHECK (pg_catalog.octet_length(reservation) BETWEEN 1 AND 255),
-	CONSTRAINT stock_log_actor_check CHECK (pg_catalog.octet_length(actor) BETWEEN 1 AND 255),
-	CONSTRAINT stock_log_note_check CHECK (pg_catalog.octet_length(note) <= 1000)
+	CONSTRAINT stock_log_lines_check CHECK (lines IS NULL
+		OR (line IS NOT NULL AND line < lines AND lines <= 10000)),
+	CONSTRAINT stock_log_sku_check
+		CHECK (pg_catalog.octet_length(sku) BETWEEN 1 AND 255),
+	CONSTRAINT stock_log_reservation_check
+		CHECK (pg_catalog.octet_length(reservation) BETWEEN 1 AND 255),
+	CONSTRAINT stock_log_actor_check
+		CHECK (pg_catalog.octet_length(actor) BETWEEN 1 AND 255),
+	CONSTRAINT stock_log_note_check
+		CHECK (pg_catalog.octet_length(note) <= 1000)
 );
-CREATE INDEX stock_log_settled ON idempotency_internal.stock_log (reservation) WHERE line IS NOT NULL;
+CREATE INDEX stock_log_settled ON idempotency_internal.stock_log (reservation)
+	WHERE line IS NOT NULL;
 
 COMMENT ON TABLE idempotency_internal.stock_log IS
 	'Changes of items that are not in their root records yet; only appended to. See the view stock_history.';
@@ -89,16 +101,21 @@ CREATE TABLE idempotency_internal.stock_hold (
 	sku         text COLLATE "C" NOT NULL,
 	lines       smallint,
 	PRIMARY KEY (reservation, line),
-	CONSTRAINT stock_hold_expires_at_check CHECK (pg_catalog.isfinite(expires_at)),
+	CONSTRAINT stock_hold_expires_at_check
+		CHECK (pg_catalog.isfinite(expires_at)),
 	CONSTRAINT stock_hold_lines_check CHECK (line < lines AND lines <= 10000),
 	CONSTRAINT stock_hold_line_max_check CHECK (line < 10000),
-	CONSTRAINT stock_hold_reservation_check CHECK (pg_catalog.octet_length(reservation) BETWEEN 1 AND 255),
-	CONSTRAINT stock_hold_sku_check CHECK (pg_catalog.octet_length(sku) BETWEEN 1 AND 255)
+	CONSTRAINT stock_hold_reservation_check
+		CHECK (pg_catalog.octet_length(reservation) BETWEEN 1 AND 255),
+	CONSTRAINT stock_hold_sku_check
+		CHECK (pg_catalog.octet_length(sku) BETWEEN 1 AND 255)
 );
 
 /* The sweeper asks for the oldest lapsed holds, a reserve for an item's. */
-CREATE INDEX stock_hold_expires_at ON idempotency_internal.stock_hold (expires_at);
-CREATE INDEX stock_hold_sku_expires_at ON idempotency_internal.stock_hold (sku, expires_at);
+CREATE INDEX stock_hold_expires_at
+	ON idempotency_internal.stock_hold (expires_at);
+CREATE INDEX stock_hold_sku_expires_at
+	ON idempotency_internal.stock_hold (sku, expires_at);
 
 COMMENT ON TABLE idempotency_internal.stock_hold IS
 	'One row per line of an open reservation.';
@@ -112,12 +129,15 @@ CREATE TABLE idempotency_internal.stock_item (
 	adjusted    numeric NOT NULL DEFAULT 0,
 	confirmed   numeric NOT NULL DEFAULT 0 CHECK (confirmed >= 0),
 	reserved    numeric NOT NULL DEFAULT 0,
-	CONSTRAINT stock_item_sku_check CHECK (pg_catalog.octet_length(sku) BETWEEN 1 AND 255),
+	CONSTRAINT stock_item_sku_check
+		CHECK (pg_catalog.octet_length(sku) BETWEEN 1 AND 255),
 	CONSTRAINT stock_item_sums_check CHECK (
 		received < 'Infinity' AND received = pg_catalog.trunc(received)
-		AND adjusted > '-Infinity' AND adjusted < 'Infinity' AND adjusted = pg_catalog.trunc(adjusted)
+		AND adjusted > '-Infinity' AND adjusted < 'Infinity'
+		AND adjusted = pg_catalog.trunc(adjusted)
 		AND confirmed < 'Infinity' AND confirmed = pg_catalog.trunc(confirmed)
-		AND reserved > '-Infinity' AND reserved < 'Infinity' AND reserved = pg_catalog.trunc(reserved))
+		AND reserved > '-Infinity' AND reserved < 'Infinity'
+		AND reserved = pg_catalog.trunc(reserved))
 ) WITH (fillfactor = 50);
 
 COMMENT ON TABLE idempotency_internal.stock_item IS
@@ -125,13 +145,16 @@ COMMENT ON TABLE idempotency_internal.stock_item IS
 
 /*
  * Which table of the history is in use (base/ring.c).  It is not dumped: a
- * restored database begins with a new ring, and each table is read all the same.
+ * restored database begins with a new ring, and each table is read all the
+ * same.
  */
-CREATE TABLE idempotency_internal.stock_ring (LIKE idempotency_internal.idem_ring INCLUDING ALL);
+CREATE TABLE idempotency_internal.stock_ring (
+	LIKE idempotency_internal.idem_ring INCLUDING ALL);
 COMMENT ON TABLE idempotency_internal.stock_ring IS
 	'The tables of the history of stock: rows that are compacted go to the current one, old ones are truncated once idempotency.stock_history is over.';
 INSERT INTO idempotency_internal.stock_ring (slot, state, segment, opened_at)
-VALUES (0, 'current', 1, pg_catalog.clock_timestamp()), (1, 'empty', NULL, NULL), (2, 'empty', NULL, NULL);
+VALUES (0, 'current', 1, pg_catalog.clock_timestamp()),
+	(1, 'empty', NULL, NULL), (2, 'empty', NULL, NULL);
 
 CREATE TABLE idempotency_internal.stock_history_0 (
 	id          bigint NOT NULL,
@@ -144,22 +167,39 @@ CREATE TABLE idempotency_internal.stock_history_0 (
 	actor       text,
 	note        text,
 	lines       smallint,
-	CONSTRAINT stock_history_quantity_check CHECK (quantity > 0 OR (change NOT IN ('receive', 'reserve', 'cancel', 'expire', 'confirm', 'reinstate') AND quantity < 0)),
-	CONSTRAINT stock_history_change_check CHECK ((reservation IS NOT NULL) = (change IN ('reserve', 'cancel', 'expire', 'confirm', 'reinstate'))
-		AND (line IS NOT NULL) = (change IN ('cancel', 'expire', 'confirm', 'reinstate'))),
+	CONSTRAINT stock_history_quantity_check CHECK (
+		quantity > 0 OR (change NOT IN
+		('receive', 'reserve', 'cancel', 'expire', 'confirm', 'reinstate')
+		AND quantity < 0)),
+	CONSTRAINT stock_history_change_check CHECK (
+		(reservation IS NOT NULL) =
+			(change IN ('reserve', 'cancel', 'expire', 'confirm', 'reinstate'))
+		AND (line IS NOT NULL) =
+			(change IN ('cancel', 'expire', 'confirm', 'reinstate'))),
 	CONSTRAINT stock_history_id_check CHECK (id > 0),
 	CONSTRAINT stock_history_line_check CHECK (line BETWEEN 0 AND 9999),
-	CONSTRAINT stock_history_lines_check CHECK (lines IS NULL OR (line IS NOT NULL AND line < lines AND lines <= 10000)),
-	CONSTRAINT stock_history_sku_check CHECK (pg_catalog.octet_length(sku) BETWEEN 1 AND 255),
-	CONSTRAINT stock_history_reservation_check CHECK (pg_catalog.octet_length(reservation) BETWEEN 1 AND 255),
-	CONSTRAINT stock_history_actor_check CHECK (pg_catalog.octet_length(actor) BETWEEN 1 AND 255),
-	CONSTRAINT stock_history_note_check CHECK (pg_catalog.octet_length(note) <= 1000)
+	CONSTRAINT stock_history_lines_check CHECK (lines IS NULL
+		OR (line IS NOT NULL AND line < lines AND lines <= 10000)),
+	CONSTRAINT stock_history_sku_check
+		CHECK (pg_catalog.octet_length(sku) BETWEEN 1 AND 255),
+	CONSTRAINT stock_history_reservation_check
+		CHECK (pg_catalog.octet_length(reservation) BETWEEN 1 AND 255),
+	CONSTRAINT stock_history_actor_check
+		CHECK (pg_catalog.octet_length(actor) BETWEEN 1 AND 255),
+	CONSTRAINT stock_history_note_check
+		CHECK (pg_catalog.octet_length(note) <= 1000)
 ) WITH (autovacuum_vacuum_insert_threshold = -1);
-CREATE INDEX stock_history_0_settled ON idempotency_internal.stock_history_0 (reservation) WHERE line IS NOT NULL;
-CREATE TABLE idempotency_internal.stock_history_1 (LIKE idempotency_internal.stock_history_0 INCLUDING ALL) WITH (autovacuum_vacuum_insert_threshold = -1);
-CREATE TABLE idempotency_internal.stock_history_2 (LIKE idempotency_internal.stock_history_0 INCLUDING ALL) WITH (autovacuum_vacuum_insert_threshold = -1);
+CREATE INDEX stock_history_0_settled
+	ON idempotency_internal.stock_history_0 (reservation)
+	WHERE line IS NOT NULL;
+CREATE TABLE idempotency_internal.stock_history_1 (
+	LIKE idempotency_internal.stock_history_0 INCLUDING ALL
+) WITH (autovacuum_vacuum_insert_threshold = -1);
+CREATE TABLE idempotency_internal.stock_history_2 (
+	LIKE idempotency_internal.stock_history_0 INCLUDING ALL
+) WITH (autovacuum_vacuum_insert_threshold = -1);
 
-/* Few rows are ever deleted (stock_migrate), so a key would cost more than it serves. */
+/* Few rows are ever deleted (stock_migrate): a key would not be worth it. */
 ALTER TABLE idempotency_internal.stock_history_0 REPLICA IDENTITY FULL;
 ALTER TABLE idempotency_internal.stock_history_1 REPLICA IDENTITY FULL;
 ALTER TABLE idempotency_internal.stock_history_2 REPLICA IDENTITY FULL;
@@ -169,17 +209,19 @@ COMMENT ON TABLE idempotency_internal.stock_history_1 IS 'Compacted changes of i
 COMMENT ON TABLE idempotency_internal.stock_history_2 IS 'Compacted changes of items.  See the view stock_history.';
 
 CREATE VIEW stock_history AS
-	SELECT * FROM idempotency_internal.stock_log UNION ALL SELECT * FROM idempotency_internal.stock_history_0
-	UNION ALL SELECT * FROM idempotency_internal.stock_history_1 UNION ALL SELECT * FROM idempotency_internal.stock_history_2;
+	SELECT * FROM idempotency_internal.stock_log
+	UNION ALL SELECT * FROM idempotency_internal.stock_history_0
+	UNION ALL SELECT * FROM idempotency_internal.stock_history_1
+	UNION ALL SELECT * FROM idempotency_internal.stock_history_2;
 COMMENT ON VIEW stock_history IS
 	'Every change of every item that is still kept: who, when, why.';
 
 /*
  * The levels as a caller finds them: what a lapsed hold kept is free, whether
  * it has been settled or not.  The subselect makes the time one value for the
- * whole query, which an index can be searched with.  What no bigint can be, since
- * somebody has written it by hand, is null: one such item must not keep the
- * others from being read.
+ * whole query, which an index can be searched with.  What no bigint can be,
+ * since somebody has written it by hand, is null: one such item must not keep
+ * the others from being read.
  */
 CREATE VIEW stock_levels AS
 	SELECT item.sku,
@@ -192,14 +234,20 @@ CREATE VIEW stock_levels AS
 		   item.confirmed + logged.confirmed AS confirmed
 	FROM idempotency_internal.stock_item item
 	CROSS JOIN LATERAL (
-		SELECT coalesce(sum(entry.quantity) FILTER (WHERE entry.change = 'receive'), 0) AS received,
-			   coalesce(sum(entry.quantity) FILTER (WHERE entry.change NOT IN
-				('receive', 'reserve', 'cancel', 'expire', 'confirm', 'reinstate')), 0) AS adjusted,
-			   coalesce(sum(entry.quantity) FILTER (WHERE entry.change = 'confirm'), 0) AS confirmed,
-			   coalesce(sum(CASE
-					WHEN entry.change IN ('reserve', 'reinstate') THEN entry.quantity
-					WHEN entry.change IN ('confirm', 'cancel', 'expire') THEN -entry.quantity
-				   END), 0) AS reserved
+		SELECT
+			coalesce(sum(entry.quantity) FILTER (
+				WHERE entry.change = 'receive'), 0) AS received,
+			coalesce(sum(entry.quantity) FILTER (WHERE entry.change NOT IN (
+				'receive', 'reserve', 'cancel', 'expire', 'confirm',
+				'reinstate')), 0) AS adjusted,
+			coalesce(sum(entry.quantity) FILTER (
+				WHERE entry.change = 'confirm'), 0) AS confirmed,
+			coalesce(sum(CASE
+				WHEN entry.change IN ('reserve', 'reinstate')
+					THEN entry.quantity
+				WHEN entry.change IN ('confirm', 'cancel', 'expire')
+					THEN -entry.quantity
+			END), 0) AS reserved
 		FROM idempotency_internal.stock_log entry
 		WHERE entry.sku = item.sku
 	) logged
@@ -211,7 +259,8 @@ CREATE VIEW stock_levels AS
 	) lapsed
 	CROSS JOIN LATERAL (
 		SELECT item.received + item.adjusted - item.confirmed - item.reserved
-			   + logged.received + logged.adjusted - logged.confirmed - logged.reserved
+			   + logged.received + logged.adjusted
+			   - logged.confirmed - logged.reserved
 			   + lapsed.quantity AS available,
 			   item.reserved + logged.reserved - lapsed.quantity AS reserved
 	) level;

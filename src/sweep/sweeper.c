@@ -5,7 +5,8 @@
  * It knows nothing of the rows: each module has an SQL function that takes a
  * bounded step, skipping what is locked, and says whether there is more to do.
  * A step is one short transaction, and the sweeper goes on without a pause
- * while there is more.  A module that fails rests for a while, longer each time.
+ * while there is more.  A module that fails rests for a while, longer each
+ * time.
  */
 #include "postgres.h"
 
@@ -60,30 +61,42 @@ sweep_stock_triggers(void)
 	.repair = {.sql = "SELECT idempotency_internal.stock_repair(false)"}
 
 static SweepModule modules[] = {
-	{.activity = "sweeping keys",
-		.sweep = {.sql = "SELECT idempotency_internal.idem_expire($1)",.types = {INT4OID}},
-	REPAIR_KEYS},
-	{.activity = "sweeping events",
-		.sweep = {.sql = "SELECT idempotency_internal.outbox_expire($1)",.types = {INT4OID}}},
-	{.activity = "sweeping reservations",
-		.sweep = {.sql = "SELECT idempotency_internal.stock_expire($1) > 0",.types = {INT4OID}},
-	REPAIR_STOCK},
-	{.activity = "compacting stock",
-		.sweep = {.sql = "SELECT idempotency_internal.stock_compact($1)",.types = {INT4OID}},
-	REPAIR_STOCK},
-	{.activity = "forgetting stock",
-		.sweep = {.sql = "SELECT idempotency_internal.stock_forget($1)",.types = {INT4OID}}},
+	{
+		.activity = "sweeping keys",
+		.sweep = {.sql = "SELECT idempotency_internal.idem_expire($1)", .types = {INT4OID}},
+		REPAIR_KEYS
+	},
+	{
+		.activity = "sweeping events",
+		.sweep = {.sql = "SELECT idempotency_internal.outbox_expire($1)", .types = {INT4OID}}
+	},
+	{
+		.activity = "sweeping reservations",
+		.sweep = {.sql = "SELECT idempotency_internal.stock_expire($1) > 0", .types = {INT4OID}},
+		REPAIR_STOCK
+	},
+	{
+		.activity = "compacting stock",
+		.sweep = {.sql = "SELECT idempotency_internal.stock_compact($1)", .types = {INT4OID}},
+		REPAIR_STOCK
+	},
+	{
+		.activity = "forgetting stock",
+		.sweep = {.sql = "SELECT idempotency_internal.stock_forget($1)", .types = {INT4OID}}
+	}
 };
 
 /*
- * What is to be done in a module.  While triggers that it relies on are disabled
- * there is nothing: a restore may be going on.
+ * What is to be done in a module.  While triggers that it relies on are
+ * disabled there is nothing: a restore may be going on.
  */
 static SavedQuery *
 sweep_next_step(SweepModule *module)
 {
-	const CatalogTriggers *triggers = module->triggers ? module->triggers() : NULL;
+	const CatalogTriggers *triggers = NULL;
 
+	if (module->triggers)
+		triggers = module->triggers();
 	if (triggers == NULL || !OidIsValid(triggers->table))
 		return &module->sweep;
 	return triggers->state == TRIGGER_DISABLED ? NULL : &module->repair;
@@ -123,12 +136,12 @@ sweep_rest(SweepModule *module)
 	module->rest_ms = module->rest_ms == 0 ? SWEEP_REST_MS :
 		Min(2 * module->rest_ms, SWEEP_REST_MAX_MS);
 	module->rest_until = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
-												   module->rest_ms);
+													 module->rest_ms);
 }
 
 /*
- * As sweep_module.  What goes wrong in one module, such as a table that is locked
- * for long, must not keep the sweeper from the others.
+ * As sweep_module.  What goes wrong in one module, such as a table that is
+ * locked for long, must not keep the sweeper from the others.
  */
 static bool
 sweep_module_or_report(SweepModule *module)

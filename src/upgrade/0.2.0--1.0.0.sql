@@ -6,13 +6,13 @@
  * created (test/tap/t/upgrade.pl compares the two).  So, here and in scripts to
  * come:
  *
- * - Functions and views are moved, renamed and replaced, not dropped and created
- *   again: objects that use them are then not in the way, and privileges that
- *   users granted on them stay.  A function whose parameters or result are
- *   others now has to be dropped, and loses its privileges: the rule below
- *   forbids to grant them anew, and idempotency_grant has to be called again for
- *   the new functions anyway.  If an object of a user's depends on it, DROP
- *   FUNCTION names that object, and nothing is changed.
+ * - Functions and views are moved, renamed and replaced, not dropped and
+ *   created again: objects that use them are then not in the way, and
+ *   privileges that users granted on them stay.  A function whose parameters
+ *   or result are others now has to be dropped, and loses its privileges: the
+ *   rule below forbids to grant them anew, and idempotency_grant has to be
+ *   called again for the new functions anyway.  If an object of a user's
+ *   depends on it, DROP FUNCTION names that object, and nothing is changed.
  * - GRANT and REVOKE are for new objects only.  The server takes what a script
  *   grants for the extension's own, and pg_dump would leave out what a user has
  *   granted on that object before.
@@ -20,9 +20,9 @@
  *   runs this.
  * - All locks are taken first, and together.
  *
- * The library of 1.0.0 refuses to work with objects of 0.2.0 (base/catalog.c), and
- * there are no workers, until this has committed.  Nobody can see a state between
- * the two: clients get an error before, and answers afterwards.
+ * The library of 1.0.0 refuses to work with objects of 0.2.0 (base/catalog.c),
+ * and there are no workers, until this has committed.  Nobody can see a state
+ * between the two: clients get an error before, and answers afterwards.
  *
  * The blocks below are in the order in which the tables were created.
  */
@@ -42,7 +42,8 @@ BEGIN
 		BEGIN
 			PERFORM set_config('lock_timeout', '100ms', true);
 			FOR member IN
-				SELECT c.oid::regclass AS name, c.relkind, a.attname AS first_column
+				SELECT c.oid::regclass AS name, c.relkind,
+					a.attname AS first_column
 				FROM pg_class c
 				JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = 1
 				JOIN pg_depend d ON d.classid = 'pg_class'::regclass AND d.objid = c.oid
@@ -57,7 +58,7 @@ BEGIN
 					EXECUTE format('ALTER VIEW %s ALTER %I DROP DEFAULT', member.name, member.first_column);
 				END IF;
 			END LOOP;
-			-- What follows in the same transaction waits as long as it would have.
+			-- What follows in this transaction waits as long as before.
 			PERFORM set_config('lock_timeout', lock_timeout, true);
 			SET LOCAL search_path = @extschema@, pg_temp;
 			RETURN;
@@ -73,29 +74,40 @@ $$;
 /* ---- the schema of what is internal ---- */
 
 /*
- * Sequences that belong to a column move with its table.  Whoever has a schema of
- * this name has to rename it.
+ * Sequences that belong to a column move with its table.  Whoever has a schema
+ * of this name has to rename it.
  */
 DO $$
 DECLARE
-	tables    CONSTANT text[] := '{idem_ring, idem_key_0, idem_key_1, idem_key_2,
-		outbox_ring, outbox_log_0, outbox_log_1, outbox_log_2, outbox_subscription,
-		outbox_lane, outbox_delivery, outbox_attempt, outbox_home,
-		stock_log, stock_hold, stock_item, stock_ring, stock_history_0, stock_history_1, stock_history_2}';
+	tables    CONSTANT text[] := '{
+		idem_ring, idem_key_0, idem_key_1, idem_key_2,
+		outbox_ring, outbox_log_0, outbox_log_1, outbox_log_2,
+		outbox_subscription, outbox_lane, outbox_delivery, outbox_attempt,
+		outbox_home,
+		stock_log, stock_hold, stock_item, stock_ring, stock_history_0,
+		stock_history_1, stock_history_2}';
 	sequences CONSTANT text[] := '{idem_token_seq, outbox_position_seq}';
 	views     CONSTANT text[] := '{stock_books}';
-	functions CONSTANT text[] := '{idempotency_require_preload, idempotency_ring_changed, idempotency_next_xid,
-		idempotency_ring_switch, idempotency_ring_truncate, idempotency_is_quiet, idempotency_grant_names,
-		idem_key_redirect, idem_count_expired, idem_switch, idem_carry, idem_retire, idem_truncate,
-		idem_sample, idem_next_to_empty, idem_expire, idem_counters,
-		outbox_check_event, outbox_subscription_deleted, outbox_delivery_deleted, outbox_log_insert,
-		outbox_wake, outbox_check_headers, outbox_start_position, outbox_lane_number, outbox_rate,
-		outbox_milliseconds, outbox_check_subscription, outbox_subscription_id, outbox_flights,
-		outbox_switch, outbox_lanes_behind, outbox_truncate, outbox_pass_over, outbox_warn_behind,
-		outbox_log_size, outbox_expire_log, outbox_expire, outbox_check_url, outbox_check_secret,
-		stock_check_sku, stock_expire, stock_announce, stock_announce_available, stock_guard,
-		stock_counters, stock_crowded, stock_count_compacted, stock_archive, stock_compact_item,
-		stock_compact_next, stock_compact, stock_forget}';
+	functions CONSTANT text[] := '{
+		idempotency_require_preload, idempotency_ring_changed,
+		idempotency_next_xid, idempotency_ring_switch,
+		idempotency_ring_truncate, idempotency_is_quiet,
+		idempotency_grant_names,
+		idem_key_redirect, idem_count_expired, idem_switch, idem_carry,
+		idem_retire, idem_truncate, idem_sample, idem_next_to_empty,
+		idem_expire, idem_counters,
+		outbox_check_event, outbox_subscription_deleted,
+		outbox_delivery_deleted, outbox_log_insert, outbox_wake,
+		outbox_check_headers, outbox_start_position, outbox_lane_number,
+		outbox_rate, outbox_milliseconds, outbox_check_subscription,
+		outbox_subscription_id, outbox_flights, outbox_switch,
+		outbox_lanes_behind, outbox_truncate, outbox_pass_over,
+		outbox_warn_behind, outbox_log_size, outbox_expire_log, outbox_expire,
+		outbox_check_url, outbox_check_secret,
+		stock_check_sku, stock_expire, stock_announce, stock_announce_available,
+		stock_guard, stock_counters, stock_crowded, stock_count_compacted,
+		stock_archive, stock_compact_item, stock_compact_next, stock_compact,
+		stock_forget}';
 	owner     regrole;
 	member    record;
 BEGIN
@@ -105,16 +117,20 @@ BEGIN
 	FOR member IN
 		SELECT format('%s %s', k.kind, c.oid::regclass) AS name
 		FROM pg_class c
-		JOIN (SELECT 'TABLE', unnest(tables) UNION ALL SELECT 'SEQUENCE', unnest(sequences)
-			UNION ALL SELECT 'VIEW', unnest(views)) k(kind, name) ON k.name = c.relname
+		JOIN (SELECT 'TABLE', unnest(tables)
+			UNION ALL SELECT 'SEQUENCE', unnest(sequences)
+			UNION ALL SELECT 'VIEW', unnest(views)) k(kind, name)
+			ON k.name = c.relname
 		WHERE c.relnamespace = '@extschema@'::regnamespace
 		UNION ALL
 		SELECT format('FUNCTION %s', p.oid::regprocedure)
 		FROM pg_proc p
 		WHERE p.pronamespace = '@extschema@'::regnamespace AND p.proname = ANY (functions)
-			AND EXISTS (SELECT FROM pg_depend d JOIN pg_extension e ON e.oid = d.refobjid
+			AND EXISTS (SELECT FROM pg_depend d
+				JOIN pg_extension e ON e.oid = d.refobjid
 				WHERE e.extname = 'idempotency' AND d.refclassid = 'pg_extension'::regclass
-					AND d.classid = 'pg_proc'::regclass AND d.objid = p.oid AND d.deptype = 'e')
+					AND d.classid = 'pg_proc'::regclass AND d.objid = p.oid
+					AND d.deptype = 'e')
 	LOOP
 		EXECUTE format('ALTER %s SET SCHEMA idempotency_internal', member.name);
 	END LOOP;
@@ -124,13 +140,16 @@ $$;
 
 /* ---- rings ---- */
 
-DROP FUNCTION idempotency_internal.idempotency_ring_truncate(regclass, text, text);
+DROP FUNCTION idempotency_internal.idempotency_ring_truncate(
+	regclass, text, text);
 DROP FUNCTION idempotency_internal.idempotency_is_quiet(xid8);
 
 /* ---- claims ---- */
 
 /* A retired segment waits for snapshots that are older than this. */
-UPDATE idempotency_internal.idem_ring SET quiet_xid = idempotency_internal.idempotency_next_xid() WHERE state = 'retired';
+UPDATE idempotency_internal.idem_ring
+SET quiet_xid = idempotency_internal.idempotency_next_xid()
+WHERE state = 'retired';
 
 DO $$
 DECLARE
@@ -143,14 +162,17 @@ BEGIN
 		EXECUTE pg_catalog.format($alter$
 			ALTER TABLE idempotency_internal.%I
 				ADD CONSTRAINT idem_ring_segment_check CHECK (segment > 0),
-				ADD CONSTRAINT idem_ring_times_check CHECK (pg_catalog.isfinite(opened_at) IS NOT FALSE
-					AND pg_catalog.isfinite(closed_at) IS NOT FALSE AND pg_catalog.isfinite(rest_until) IS NOT FALSE)
+				ADD CONSTRAINT idem_ring_times_check CHECK (
+					pg_catalog.isfinite(opened_at) IS NOT FALSE
+					AND pg_catalog.isfinite(closed_at) IS NOT FALSE
+					AND pg_catalog.isfinite(rest_until) IS NOT FALSE)
 			$alter$, ring);
 	END LOOP;
 	FOR slot IN 0..2 LOOP
 		EXECUTE pg_catalog.format($alter$
 			ALTER TABLE idempotency_internal.idem_key_%s
-				ADD CONSTRAINT idem_key_numbers_check CHECK (token > 0 AND attempt > 0),
+				ADD CONSTRAINT idem_key_numbers_check
+					CHECK (token > 0 AND attempt > 0),
 				ADD CONSTRAINT idem_key_times_check CHECK (expires_at < 'infinity'
 					AND pg_catalog.isfinite(lease_until) IS NOT FALSE)
 			$alter$, slot);
@@ -160,7 +182,8 @@ BEGIN
 END
 $$;
 
-ALTER FUNCTION idempotency_internal.idem_carry(integer, smallint) RENAME TO idem_migrate;
+ALTER FUNCTION idempotency_internal.idem_carry(integer, smallint)
+	RENAME TO idem_migrate;
 
 /* ---- outbox ---- */
 
@@ -172,7 +195,8 @@ BEGIN
 		EXECUTE pg_catalog.format($alter$
 			ALTER TABLE idempotency_internal.outbox_log_%s
 				ADD CONSTRAINT outbox_log_position_check CHECK (position > 0),
-				ADD CONSTRAINT outbox_log_created_at_check CHECK (pg_catalog.isfinite(created_at))
+				ADD CONSTRAINT outbox_log_created_at_check
+					CHECK (pg_catalog.isfinite(created_at))
 			$alter$, slot);
 	END LOOP;
 END
@@ -187,16 +211,21 @@ BEGIN
 	SET LOCAL search_path = pg_catalog, pg_temp;
 	UPDATE idempotency_internal.outbox_subscription s
 	SET topics = ARRAY(SELECT t FROM unnest(s.topics) t),
-		retry_schedule = CASE WHEN r.schedule[1] <> '0' THEN interval '0' || r.schedule[:99] ELSE r.schedule END
+		retry_schedule = CASE WHEN r.schedule[1] <> '0'
+			THEN interval '0' || r.schedule[:99] ELSE r.schedule END
 	FROM idempotency_internal.outbox_subscription o
-	CROSS JOIN LATERAL (SELECT ARRAY(SELECT w FROM unnest(o.retry_schedule) w) AS schedule) r
-	WHERE o.id = s.id AND (array_ndims(s.topics) > 1 OR array_ndims(s.retry_schedule) > 1);
+	CROSS JOIN LATERAL (
+		SELECT ARRAY(SELECT w FROM unnest(o.retry_schedule) w) AS schedule) r
+	WHERE o.id = s.id
+		AND (array_ndims(s.topics) > 1 OR array_ndims(s.retry_schedule) > 1);
 	SET LOCAL search_path = @extschema@, pg_temp;
 END
 $$;
 CREATE FUNCTION idempotency_internal.outbox_check_subscription_row(
-	name text, url text, topics text[], secret text, old_secret text, headers jsonb, format text,
-	ordered boolean, max_in_flight integer, timeout interval, retry_schedule interval[], partitions integer, state text)
+	name text, url text, topics text[], secret text, old_secret text,
+	headers jsonb, format text, ordered boolean, max_in_flight integer,
+	timeout interval, retry_schedule interval[], partitions integer,
+	state text)
 RETURNS boolean
 LANGUAGE sql STABLE PARALLEL SAFE
 AS 'SELECT true';
@@ -205,26 +234,37 @@ ALTER TABLE idempotency_internal.outbox_subscription
 	DROP CONSTRAINT IF EXISTS outbox_subscription_max_in_flight_check,
 	DROP CONSTRAINT IF EXISTS outbox_subscription_partitions_check,
 	DROP CONSTRAINT IF EXISTS outbox_subscription_state_check,
-	ADD CONSTRAINT outbox_subscription_row_check CHECK (idempotency_internal.outbox_check_subscription_row(name, url, topics, secret, old_secret,
-		headers, format, ordered, max_in_flight, timeout, retry_schedule, partitions, state));
+	ADD CONSTRAINT outbox_subscription_row_check CHECK (
+		idempotency_internal.outbox_check_subscription_row(
+			name, url, topics, secret, old_secret, headers, format, ordered,
+			max_in_flight, timeout, retry_schedule, partitions, state));
 ALTER TABLE idempotency_internal.outbox_lane
-	ADD CONSTRAINT outbox_lane_number_check CHECK (subscription > 0 AND lane BETWEEN 0 AND 63),
+	ADD CONSTRAINT outbox_lane_number_check
+		CHECK (subscription > 0 AND lane BETWEEN 0 AND 63),
 	ADD CONSTRAINT outbox_lane_position_check CHECK (position >= 0),
 	ADD CONSTRAINT outbox_lane_stragglers_check CHECK (
-		CASE WHEN pg_catalog.array_ndims(stragglers) > 1 OR pg_catalog.array_ndims(straggler_froms) > 1 THEN false
+		CASE WHEN pg_catalog.array_ndims(stragglers) > 1
+			OR pg_catalog.array_ndims(straggler_froms) > 1 THEN false
 			ELSE pg_catalog.array_position(stragglers, NULL) IS NULL
-				AND pg_catalog.array_position(straggler_froms, NULL) IS NULL END),
+				AND pg_catalog.array_position(straggler_froms, NULL) IS NULL
+			END),
 	ADD CONSTRAINT outbox_lane_counts_check CHECK (lost >= 0 AND delivered >= 0
 		AND rate BETWEEN '0' AND '1e15' AND pg_catalog.isfinite(moved_at));
 ALTER TABLE idempotency_internal.outbox_delivery
-	ADD CONSTRAINT outbox_delivery_number_check CHECK (subscription > 0 AND lane BETWEEN 0 AND 63
+	ADD CONSTRAINT outbox_delivery_number_check CHECK (
+		subscription > 0 AND lane BETWEEN 0 AND 63
 		AND position > 0 AND attempts >= 0),
-	ADD CONSTRAINT outbox_delivery_key_check CHECK (key IS NOT NULL OR NOT blocks_key),
-	ADD CONSTRAINT outbox_delivery_times_check CHECK (pg_catalog.isfinite(created_at)
-		AND pg_catalog.isfinite(due_at) IS NOT FALSE AND pg_catalog.isfinite(last_at) IS NOT FALSE),
+	ADD CONSTRAINT outbox_delivery_key_check
+		CHECK (key IS NOT NULL OR NOT blocks_key),
+	ADD CONSTRAINT outbox_delivery_times_check CHECK (
+		pg_catalog.isfinite(created_at)
+		AND pg_catalog.isfinite(due_at) IS NOT FALSE
+		AND pg_catalog.isfinite(last_at) IS NOT FALSE),
 	ADD CONSTRAINT outbox_delivery_event_check CHECK (CASE WHEN state <> 'dead' THEN
-		idempotency_internal.outbox_check_event(topic, 'null', key, type, headers, NULL) ELSE true END);
--- Somebody may have added a primary key: logical replication of updates asks for one.
+		idempotency_internal.outbox_check_event(
+			topic, 'null', key, type, headers, NULL) ELSE true END);
+-- Somebody may have added a primary key: logical replication of updates asks
+-- for one.
 DO $$
 DECLARE
 	added name;
@@ -238,7 +278,8 @@ END
 $$;
 ALTER TABLE idempotency_internal.outbox_attempt
 	ADD PRIMARY KEY (subscription, position, attempt, at),
-	ADD CONSTRAINT outbox_attempt_number_check CHECK (attempt > 0 AND duration_ms >= 0),
+	ADD CONSTRAINT outbox_attempt_number_check
+		CHECK (attempt > 0 AND duration_ms >= 0),
 	ADD CONSTRAINT outbox_attempt_at_check CHECK (pg_catalog.isfinite(at));
 DROP INDEX idempotency_internal.outbox_attempt_event_idx;
 DROP FUNCTION outbox_redrive(text, bigint[]);
@@ -271,46 +312,74 @@ ALTER TABLE idempotency_internal.stock_log
 	DROP CONSTRAINT IF EXISTS stock_log_check,
 	DROP CONSTRAINT IF EXISTS stock_log_check1,
 	DROP CONSTRAINT IF EXISTS stock_log_check2,
-	ADD CONSTRAINT stock_log_check CHECK (quantity > 0 OR (change NOT IN ('receive', 'reserve', 'cancel', 'expire', 'confirm', 'reinstate') AND quantity < 0)),
-	ADD CONSTRAINT stock_log_check1 CHECK ((reservation IS NOT NULL) = (change IN ('reserve', 'cancel', 'expire', 'confirm', 'reinstate'))),
-	ADD CONSTRAINT stock_log_check2 CHECK ((line IS NOT NULL) = (change IN ('cancel', 'expire', 'confirm', 'reinstate'))),
+	ADD CONSTRAINT stock_log_check CHECK (quantity > 0 OR (change NOT IN
+		('receive', 'reserve', 'cancel', 'expire', 'confirm', 'reinstate')
+		AND quantity < 0)),
+	ADD CONSTRAINT stock_log_check1 CHECK ((reservation IS NOT NULL) =
+		(change IN ('reserve', 'cancel', 'expire', 'confirm', 'reinstate'))),
+	ADD CONSTRAINT stock_log_check2 CHECK ((line IS NOT NULL) =
+		(change IN ('cancel', 'expire', 'confirm', 'reinstate'))),
 	ADD CONSTRAINT stock_log_id_check CHECK (id > 0),
 	ADD CONSTRAINT stock_log_line_check CHECK (line BETWEEN 0 AND 9999),
-	ADD CONSTRAINT stock_log_lines_check CHECK (lines IS NULL OR (line IS NOT NULL AND line < lines AND lines <= 10000)),
-	ADD CONSTRAINT stock_log_sku_check CHECK (pg_catalog.octet_length(sku) BETWEEN 1 AND 255),
-	ADD CONSTRAINT stock_log_reservation_check CHECK (pg_catalog.octet_length(reservation) BETWEEN 1 AND 255),
-	ADD CONSTRAINT stock_log_actor_check CHECK (pg_catalog.octet_length(actor) BETWEEN 1 AND 255),
-	ADD CONSTRAINT stock_log_note_check CHECK (pg_catalog.octet_length(note) <= 1000);
+	ADD CONSTRAINT stock_log_lines_check CHECK (lines IS NULL
+		OR (line IS NOT NULL AND line < lines AND lines <= 10000)),
+	ADD CONSTRAINT stock_log_sku_check
+		CHECK (pg_catalog.octet_length(sku) BETWEEN 1 AND 255),
+	ADD CONSTRAINT stock_log_reservation_check
+		CHECK (pg_catalog.octet_length(reservation) BETWEEN 1 AND 255),
+	ADD CONSTRAINT stock_log_actor_check
+		CHECK (pg_catalog.octet_length(actor) BETWEEN 1 AND 255),
+	ADD CONSTRAINT stock_log_note_check
+		CHECK (pg_catalog.octet_length(note) <= 1000);
 ALTER TABLE idempotency_internal.stock_hold
 	ADD COLUMN lines smallint,
-	ADD CONSTRAINT stock_hold_expires_at_check CHECK (pg_catalog.isfinite(expires_at)),
-	ADD CONSTRAINT stock_hold_lines_check CHECK (line < lines AND lines <= 10000),
+	ADD CONSTRAINT stock_hold_expires_at_check
+		CHECK (pg_catalog.isfinite(expires_at)),
+	ADD CONSTRAINT stock_hold_lines_check
+		CHECK (line < lines AND lines <= 10000),
 	ADD CONSTRAINT stock_hold_line_max_check CHECK (line < 10000),
-	ADD CONSTRAINT stock_hold_reservation_check CHECK (pg_catalog.octet_length(reservation) BETWEEN 1 AND 255),
-	ADD CONSTRAINT stock_hold_sku_check CHECK (pg_catalog.octet_length(sku) BETWEEN 1 AND 255);
+	ADD CONSTRAINT stock_hold_reservation_check
+		CHECK (pg_catalog.octet_length(reservation) BETWEEN 1 AND 255),
+	ADD CONSTRAINT stock_hold_sku_check
+		CHECK (pg_catalog.octet_length(sku) BETWEEN 1 AND 255);
 ALTER TABLE idempotency_internal.stock_item
-	ADD CONSTRAINT stock_item_sku_check CHECK (pg_catalog.octet_length(sku) BETWEEN 1 AND 255),
+	ADD CONSTRAINT stock_item_sku_check
+		CHECK (pg_catalog.octet_length(sku) BETWEEN 1 AND 255),
 	ADD CONSTRAINT stock_item_sums_check CHECK (
 		received < 'Infinity' AND received = pg_catalog.trunc(received)
-		AND adjusted > '-Infinity' AND adjusted < 'Infinity' AND adjusted = pg_catalog.trunc(adjusted)
+		AND adjusted > '-Infinity' AND adjusted < 'Infinity'
+		AND adjusted = pg_catalog.trunc(adjusted)
 		AND confirmed < 'Infinity' AND confirmed = pg_catalog.trunc(confirmed)
-		AND reserved > '-Infinity' AND reserved < 'Infinity' AND reserved = pg_catalog.trunc(reserved));
+		AND reserved > '-Infinity' AND reserved < 'Infinity'
+		AND reserved = pg_catalog.trunc(reserved));
 DO $$
 BEGIN
 	FOR slot IN 0..2 LOOP
 		EXECUTE pg_catalog.format($alter$
 			ALTER TABLE idempotency_internal.stock_history_%s
 				ADD COLUMN lines smallint,
-				ADD CONSTRAINT stock_history_quantity_check CHECK (quantity > 0 OR (change NOT IN ('receive', 'reserve', 'cancel', 'expire', 'confirm', 'reinstate') AND quantity < 0)),
-				ADD CONSTRAINT stock_history_change_check CHECK ((reservation IS NOT NULL) = (change IN ('reserve', 'cancel', 'expire', 'confirm', 'reinstate'))
-					AND (line IS NOT NULL) = (change IN ('cancel', 'expire', 'confirm', 'reinstate'))),
+				ADD CONSTRAINT stock_history_quantity_check CHECK (
+					quantity > 0 OR (change NOT IN ('receive', 'reserve',
+						'cancel', 'expire', 'confirm', 'reinstate')
+					AND quantity < 0)),
+				ADD CONSTRAINT stock_history_change_check CHECK (
+					(reservation IS NOT NULL) = (change IN ('reserve',
+						'cancel', 'expire', 'confirm', 'reinstate'))
+					AND (line IS NOT NULL) = (change IN (
+						'cancel', 'expire', 'confirm', 'reinstate'))),
 				ADD CONSTRAINT stock_history_id_check CHECK (id > 0),
-				ADD CONSTRAINT stock_history_line_check CHECK (line BETWEEN 0 AND 9999),
-				ADD CONSTRAINT stock_history_lines_check CHECK (lines IS NULL OR (line IS NOT NULL AND line < lines AND lines <= 10000)),
-				ADD CONSTRAINT stock_history_sku_check CHECK (pg_catalog.octet_length(sku) BETWEEN 1 AND 255),
-				ADD CONSTRAINT stock_history_reservation_check CHECK (pg_catalog.octet_length(reservation) BETWEEN 1 AND 255),
-				ADD CONSTRAINT stock_history_actor_check CHECK (pg_catalog.octet_length(actor) BETWEEN 1 AND 255),
-				ADD CONSTRAINT stock_history_note_check CHECK (pg_catalog.octet_length(note) <= 1000)
+				ADD CONSTRAINT stock_history_line_check
+					CHECK (line BETWEEN 0 AND 9999),
+				ADD CONSTRAINT stock_history_lines_check CHECK (lines IS NULL
+					OR (line IS NOT NULL AND line < lines AND lines <= 10000)),
+				ADD CONSTRAINT stock_history_sku_check
+					CHECK (pg_catalog.octet_length(sku) BETWEEN 1 AND 255),
+				ADD CONSTRAINT stock_history_reservation_check CHECK (
+					pg_catalog.octet_length(reservation) BETWEEN 1 AND 255),
+				ADD CONSTRAINT stock_history_actor_check
+					CHECK (pg_catalog.octet_length(actor) BETWEEN 1 AND 255),
+				ADD CONSTRAINT stock_history_note_check
+					CHECK (pg_catalog.octet_length(note) <= 1000)
 			$alter$, slot);
 		EXECUTE pg_catalog.format('ALTER TABLE idempotency_internal.stock_history_%s REPLICA IDENTITY FULL', slot);
 	END LOOP;
@@ -321,14 +390,17 @@ ALTER VIEW idempotency_internal.stock_books RENAME TO stock_ledger;
 
 /* ---- privileges ---- */
 
-DROP FUNCTION idempotency_internal.idempotency_grant_names(regrole, text[], text[]);
+DROP FUNCTION idempotency_internal.idempotency_grant_names(
+	regrole, text[], text[]);
 
-/* New functions that the server's monitors may call; the last gets its body below. */
-CREATE FUNCTION idempotency_internal.outbox_troubles(OUT subscription bigint, OUT trouble text)
+/* New functions for the server's monitors; the last gets its body below. */
+CREATE FUNCTION idempotency_internal.outbox_troubles(
+	OUT subscription bigint, OUT trouble text)
 RETURNS SETOF record
 LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME';
-CREATE FUNCTION idempotency_status(OUT "check" text, OUT state text, OUT detail text, OUT hint text)
+CREATE FUNCTION idempotency_status(
+	OUT "check" text, OUT state text, OUT detail text, OUT hint text)
 RETURNS SETOF record
 LANGUAGE plpgsql
 AS 'BEGIN END';
@@ -336,10 +408,15 @@ DO $$
 DECLARE
 	owner pg_catalog.regrole;
 BEGIN
-	SELECT extowner INTO STRICT owner FROM pg_catalog.pg_extension WHERE extname = 'idempotency';
+	SELECT extowner INTO STRICT owner FROM pg_catalog.pg_extension
+	WHERE extname = 'idempotency';
 	EXECUTE pg_catalog.format('ALTER FUNCTION idempotency_internal.outbox_troubles() OWNER TO %s', owner);
 	EXECUTE pg_catalog.format('ALTER FUNCTION idempotency_status() OWNER TO %s', owner);
 END
 $$;
-REVOKE ALL ON FUNCTION idempotency_internal.outbox_troubles(), idempotency_status() FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION idempotency_internal.outbox_troubles(), idempotency_status() TO pg_monitor;
+REVOKE ALL
+ON FUNCTION idempotency_internal.outbox_troubles(), idempotency_status()
+FROM PUBLIC;
+GRANT EXECUTE
+ON FUNCTION idempotency_internal.outbox_troubles(), idempotency_status()
+TO pg_monitor;

@@ -1,8 +1,8 @@
 
 /*
  * Last part but two of an upgrade script: what it has created belongs to the
- * extension's owner, whoever runs it, and new functions are not for PUBLIC. Those
- * of the version before have initial privileges.
+ * extension's owner, whoever runs it, and new functions are not for PUBLIC.
+ * Those of the version before have initial privileges.
  */
 DO $$
 DECLARE
@@ -15,14 +15,20 @@ BEGIN
 		WITH member AS (
 			SELECT d.classid, d.objid FROM pg_depend d
 			JOIN pg_extension e ON e.oid = d.refobjid
-			WHERE e.extname = 'idempotency' AND d.deptype = 'e' AND d.refclassid = 'pg_extension'::regclass)
-		SELECT format('FUNCTION %s', p.oid::regprocedure) AS name, p.proowner <> owner AS is_foreign
-		FROM pg_proc p JOIN member m ON m.classid = 'pg_proc'::regclass AND m.objid = p.oid
-		WHERE NOT EXISTS (SELECT FROM pg_init_privs i WHERE i.classoid = m.classid AND i.objoid = m.objid)
+			WHERE e.extname = 'idempotency' AND d.deptype = 'e'
+				AND d.refclassid = 'pg_extension'::regclass)
+		SELECT format('FUNCTION %s', p.oid::regprocedure) AS name,
+			p.proowner <> owner AS is_foreign
+		FROM pg_proc p
+		JOIN member m ON m.classid = 'pg_proc'::regclass AND m.objid = p.oid
+		WHERE NOT EXISTS (SELECT FROM pg_init_privs i
+			WHERE i.classoid = m.classid AND i.objoid = m.objid)
 		UNION ALL
 		SELECT format('VIEW %s', c.oid::regclass), true
-		FROM pg_class c JOIN member m ON m.classid = 'pg_class'::regclass AND m.objid = c.oid
-		WHERE c.relkind = 'v' AND c.relowner <> owner AND c.relowner = current_user::regrole
+		FROM pg_class c
+		JOIN member m ON m.classid = 'pg_class'::regclass AND m.objid = c.oid
+		WHERE c.relkind = 'v' AND c.relowner <> owner
+			AND c.relowner = current_user::regrole
 	LOOP
 		IF created.is_foreign THEN
 			EXECUTE format('ALTER %s OWNER TO %s', created.name, owner);

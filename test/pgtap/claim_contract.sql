@@ -7,13 +7,16 @@ SELECT plan(9);
 SELECT throws_ok($$ SELECT outcome = 'claimd' FROM idem_claim('k') $$, '22P02');
 
 -- Keys are compared byte by byte, whatever the database's collation is.
-SELECT col_is_pk(format('idem_key_%s', slot)::name, ARRAY['key', 'scope']) FROM idem_ring ORDER BY slot;
+SELECT col_is_pk(format('idem_key_%s', slot)::name, ARRAY['key', 'scope'])
+FROM idem_ring ORDER BY slot;
 SELECT is((SELECT count(*)::integer FROM pg_attribute
-	WHERE attrelid IN ('idem_key_0'::regclass, 'idem_key_1'::regclass, 'idem_key_2'::regclass)
+	WHERE attrelid IN ('idem_key_0'::regclass, 'idem_key_1'::regclass,
+		'idem_key_2'::regclass)
 		AND attname IN ('scope', 'key') AND attcollation = '"C"'::regcollation), 6,
 	'scope and key have collation C');
 -- Expiry costs nothing: no index but the one.
-SELECT is((SELECT count(*)::integer FROM pg_index WHERE indrelid = format('idem_key_%s', slot)::regclass), 1,
+SELECT is((SELECT count(*)::integer FROM pg_index
+	WHERE indrelid = format('idem_key_%s', slot)::regclass), 1,
 	format('idem_key_%s has one index', slot)) FROM idem_ring ORDER BY slot;
 SELECT results_eq($$ SELECT seqcache, seqcycle FROM pg_sequence
 	WHERE seqrelid IN ('outbox_position_seq'::regclass, 'idem_token_seq'::regclass) $$,

@@ -1,7 +1,7 @@
 -- Who may do what: what is internal is nobody's; application, operator and
--- monitoring can do their work.  If this fails, somebody can do what was not given
--- to him, or one of these cannot do his work.  public_api.sql says of each public
--- object whose it is.
+-- monitoring can do their work.  If this fails, somebody can do what was not
+-- given to him, or one of these cannot do his work.  public_api.sql says of
+-- each public object whose it is.
 BEGIN;
 SELECT plan(79);
 
@@ -18,45 +18,63 @@ GRANT pg_monitor TO watcher;
 SELECT idempotency_grant('application');
 SELECT idempotency_grant_operator('operator');
 
--- Each internal object, each role, and each privilege that the role has on it; for
--- those that are public see public_api.sql.
+-- Each internal object, each role, and each privilege that the role has on it;
+-- for those that are public see public_api.sql.
 CREATE VIEW privilege AS
 WITH role (role) AS (VALUES ('application'), ('operator'), ('stranger'), ('watcher')),
-relation_privilege (privilege) AS (VALUES ('SELECT'), ('INSERT'), ('UPDATE'), ('DELETE'), ('TRUNCATE'), ('REFERENCES'), ('TRIGGER')),
+relation_privilege (privilege) AS (VALUES ('SELECT'), ('INSERT'), ('UPDATE'),
+	('DELETE'), ('TRUNCATE'), ('REFERENCES'), ('TRIGGER')),
 column_privilege (privilege) AS (VALUES ('SELECT'), ('INSERT'), ('UPDATE'), ('REFERENCES')),
 sequence_privilege (privilege) AS (VALUES ('SELECT'), ('UPDATE'), ('USAGE'))
 SELECT 'function ' || p.oid::regprocedure AS object, role,
-	CASE WHEN has_function_privilege(role, p.oid, 'EXECUTE WITH GRANT OPTION') THEN 'EXECUTE WITH GRANT OPTION'
-		WHEN has_function_privilege(role, p.oid, 'EXECUTE') THEN 'EXECUTE' END AS privilege
+	CASE
+		WHEN has_function_privilege(role, p.oid, 'EXECUTE WITH GRANT OPTION')
+			THEN 'EXECUTE WITH GRANT OPTION'
+		WHEN has_function_privilege(role, p.oid, 'EXECUTE') THEN 'EXECUTE'
+	END AS privilege
 FROM member m JOIN pg_proc p ON p.oid = m.objid AND m.classid = 'pg_proc'::regclass, role
 WHERE p.pronamespace = 'idempotency_internal'::regnamespace
 UNION ALL
-SELECT CASE c.relkind WHEN 'r' THEN 'table ' WHEN 'v' THEN 'view ' ELSE c.relkind::text || ' ' END || c.relname, role,
-	CASE WHEN has_table_privilege(role, c.oid, privilege || ' WITH GRANT OPTION') THEN privilege || ' WITH GRANT OPTION'
+SELECT CASE c.relkind WHEN 'r' THEN 'table ' WHEN 'v' THEN 'view '
+	ELSE c.relkind::text || ' ' END || c.relname, role,
+	CASE
+		WHEN has_table_privilege(role, c.oid, privilege || ' WITH GRANT OPTION')
+			THEN privilege || ' WITH GRANT OPTION'
 		WHEN has_table_privilege(role, c.oid, privilege) THEN privilege
-		WHEN privilege IN (TABLE column_privilege) AND has_any_column_privilege(role, c.oid, privilege)
+		WHEN privilege IN (TABLE column_privilege)
+			AND has_any_column_privilege(role, c.oid, privilege)
 			THEN privilege || ' of columns' END
-FROM member m JOIN pg_class c ON c.oid = m.objid AND m.classid = 'pg_class'::regclass AND c.relkind <> 'S',
+FROM member m
+JOIN pg_class c ON c.oid = m.objid AND m.classid = 'pg_class'::regclass
+	AND c.relkind <> 'S',
 	role, relation_privilege
 WHERE c.relnamespace = 'idempotency_internal'::regnamespace
 UNION ALL
-SELECT 'sequence ' || c.relname, role, CASE WHEN has_sequence_privilege(role, c.oid, privilege) THEN privilege END
-FROM member m JOIN pg_class c ON c.oid = m.objid AND m.classid = 'pg_class'::regclass AND c.relkind = 'S',
+SELECT 'sequence ' || c.relname, role,
+	CASE WHEN has_sequence_privilege(role, c.oid, privilege) THEN privilege END
+FROM member m
+JOIN pg_class c ON c.oid = m.objid AND m.classid = 'pg_class'::regclass
+	AND c.relkind = 'S',
 	role, sequence_privilege
 WHERE c.relnamespace = 'idempotency_internal'::regnamespace
 UNION ALL
-SELECT format('%s (class %s)', m.objid, m.classid::regclass), role, 'to be decided' FROM member m, role
-WHERE m.classid NOT IN ('pg_proc'::regclass, 'pg_class'::regclass, 'pg_type'::regclass, 'pg_namespace'::regclass);
+SELECT format('%s (class %s)', m.objid, m.classid::regclass), role,
+	'to be decided' FROM member m, role
+WHERE m.classid NOT IN ('pg_proc'::regclass, 'pg_class'::regclass,
+	'pg_type'::regclass, 'pg_namespace'::regclass);
 
 SELECT set_eq($$
-	SELECT format('%s: %s', object, string_agg(role || ' ' || privilege, ', ' ORDER BY role, privilege))
+	SELECT format('%s: %s', object,
+		string_agg(role || ' ' || privilege, ', ' ORDER BY role, privilege))
 	FROM privilege WHERE privilege IS NOT NULL GROUP BY object
 $$, string_to_array($list$function idem_counters(): operator EXECUTE, watcher EXECUTE
 function idem_sample(smallint,integer): operator EXECUTE, watcher EXECUTE
 function outbox_flights(): operator EXECUTE, watcher EXECUTE
 function outbox_rate(double precision,timestamp with time zone,bigint): operator EXECUTE, watcher EXECUTE
-function outbox_troubles(): operator EXECUTE, watcher EXECUTE$list$, E'\n'), 'of what is internal, nobody has anything but what views call');
-SELECT cmp_ok((SELECT count(DISTINCT object) FROM privilege), '>', 100::bigint, 'and all of it was asked about');
+function outbox_troubles(): operator EXECUTE, watcher EXECUTE$list$, E'\n'),
+	'of what is internal, nobody has anything but what views call');
+SELECT cmp_ok((SELECT count(DISTINCT object) FROM privilege), '>', 100::bigint,
+	'and all of it was asked about');
 SELECT is_empty($$
 	SELECT role, privilege
 	FROM unnest('{public,application,operator,pg_monitor}'::text[]) role, unnest('{USAGE,CREATE}'::text[]) privilege
@@ -74,62 +92,105 @@ $$, 'the owner of the extension owns all of it');
 
 -- The application's work, and no other.
 SET ROLE application;
-SELECT lives_ok($$ SELECT idem_complete('k', token, '1') FROM idem_claim('k') $$, 'an application claims');
-SELECT lives_ok($$ SELECT * FROM idem_claim_many('{k1,k2}') $$, 'an application claims a batch');
-SELECT lives_ok($$ SELECT idem_fail('l', token) FROM idem_claim('l', lease => '1 min') $$, 'an application gives a claim up');
-SELECT lives_ok($$ SELECT outbox_enqueue('t', '{}') $$, 'an application enqueues');
-SELECT lives_ok($$ SELECT stock_reserve('none', 1, 'r'), stock_reserve_many('{"none": 1}', 'r'), stock_reservation_status('r'),
-	stock_confirm('r'), stock_cancel('r'), stock_extend('r'), stock_reinstate('r'), stock_level('none') $$, 'an application reserves');
-SELECT lives_ok($$ SELECT outbox_event_id(1) $$, 'an application asks for the id of an event');
-SELECT lives_ok($$ SELECT * FROM stock_levels $$, 'an application sees what is available');
-SELECT throws_ok($$ SELECT * FROM idem_stats $$, '42501', NULL, 'an application does not read the statistics');
-SELECT throws_ok($$ SELECT outbox_subscribe('x', 'http://example.com/') $$, '42501', NULL, 'an application does not subscribe');
+SELECT lives_ok(
+	$$ SELECT idem_complete('k', token, '1') FROM idem_claim('k') $$,
+	'an application claims');
+SELECT lives_ok($$ SELECT * FROM idem_claim_many('{k1,k2}') $$,
+	'an application claims a batch');
+SELECT lives_ok($$ SELECT idem_fail('l', token)
+	FROM idem_claim('l', lease => '1 min') $$,
+	'an application gives a claim up');
+SELECT lives_ok($$ SELECT outbox_enqueue('t', '{}') $$,
+	'an application enqueues');
+SELECT lives_ok($$ SELECT stock_reserve('none', 1, 'r'),
+	stock_reserve_many('{"none": 1}', 'r'), stock_reservation_status('r'),
+	stock_confirm('r'), stock_cancel('r'), stock_extend('r'),
+	stock_reinstate('r'), stock_level('none') $$, 'an application reserves');
+SELECT lives_ok($$ SELECT outbox_event_id(1) $$,
+	'an application asks for the id of an event');
+SELECT lives_ok($$ SELECT * FROM stock_levels $$,
+	'an application sees what is available');
+SELECT throws_ok($$ SELECT * FROM idem_stats $$, '42501', NULL,
+	'an application does not read the statistics');
+SELECT throws_ok($$ SELECT outbox_subscribe('x', 'http://example.com/') $$,
+	'42501', NULL, 'an application does not subscribe');
 SELECT throws_ok($$ SELECT outbox_retry('x') $$, '42501', NULL, 'or hurry');
-SELECT throws_ok($$ SELECT stock_transfer('a', 'b', 1) $$, '42501', NULL, 'an application moves no stock');
-SELECT throws_ok($$ SELECT * FROM idempotency_status() $$, '42501', NULL, 'an application does not read the status');
-SELECT throws_ok($$ SELECT idempotency_repair() $$, '42501', NULL, 'an application repairs nothing');
-SELECT throws_ok($$ SELECT idempotency_grant('stranger') $$, '42501', NULL, 'an application gives nothing away');
-SELECT throws_ok($$ SELECT idempotency_grant_admin('application') $$, '42501', NULL, 'and does not raise itself');
-SELECT throws_ok($$ SELECT secret FROM idempotency_internal.outbox_subscription $$, '42501', NULL, 'an application does not read secrets');
+SELECT throws_ok($$ SELECT stock_transfer('a', 'b', 1) $$, '42501', NULL,
+	'an application moves no stock');
+SELECT throws_ok($$ SELECT * FROM idempotency_status() $$, '42501', NULL,
+	'an application does not read the status');
+SELECT throws_ok($$ SELECT idempotency_repair() $$, '42501', NULL,
+	'an application repairs nothing');
+SELECT throws_ok($$ SELECT idempotency_grant('stranger') $$, '42501', NULL,
+	'an application gives nothing away');
+SELECT throws_ok($$ SELECT idempotency_grant_admin('application') $$, '42501',
+	NULL, 'and does not raise itself');
+SELECT throws_ok(
+	$$ SELECT secret FROM idempotency_internal.outbox_subscription $$, '42501',
+	NULL, 'an application does not read secrets');
 RESET ROLE;
 
 -- The operator's.
 SET ROLE operator;
-SELECT lives_ok($$ SELECT outbox_subscribe('s', 'http://example.com/', topics => '{none}') $$, 'an operator subscribes');
-SELECT lives_ok($$ SELECT outbox_alter('s', timeout => '1 s'), outbox_rotate_secret('s'), outbox_redrive('s'), outbox_retry('s'), outbox_discard('s'),
-	outbox_replay('s', 1), outbox_pause('s'), outbox_resume('s') $$, 'an operator looks after a subscription');
+SELECT lives_ok(
+	$$ SELECT outbox_subscribe('s', 'http://example.com/',
+		topics => '{none}') $$, 'an operator subscribes');
+SELECT lives_ok($$ SELECT outbox_alter('s', timeout => '1 s'),
+	outbox_rotate_secret('s'), outbox_redrive('s'), outbox_retry('s'),
+	outbox_discard('s'),
+	outbox_replay('s', 1), outbox_pause('s'), outbox_resume('s') $$,
+	'an operator looks after a subscription');
 SELECT lives_ok($$ SELECT outbox_adopt() $$, 'an operator adopts');
-SELECT lives_ok($$ SELECT outbox_unsubscribe('s') $$, 'an operator ends a subscription');
-SELECT lives_ok($$ SELECT outbox_signature(outbox_secret_generate(), 'm', 1, '{}'), outbox_topic_matches('{*}', 't') $$,
+SELECT lives_ok($$ SELECT outbox_unsubscribe('s') $$,
+	'an operator ends a subscription');
+SELECT lives_ok(
+	$$ SELECT outbox_signature(outbox_secret_generate(), 'm', 1, '{}'),
+	outbox_topic_matches('{*}', 't') $$,
 	'an operator tries signatures and topics');
 SELECT lives_ok($$ SELECT idem_forget('k') $$, 'an operator forgets a key');
-SELECT lives_ok($$ SELECT stock_receive('hat', 2), stock_adjust('hat', -1, 'lost'), stock_transfer('hat', 'cap', 1), stock_level('hat'), stock_verify() $$,
+SELECT lives_ok($$ SELECT stock_receive('hat', 2),
+	stock_adjust('hat', -1, 'lost'), stock_transfer('hat', 'cap', 1),
+	stock_level('hat'), stock_verify() $$,
 	'an operator keeps the stock');
-SELECT lives_ok($$ SELECT * FROM idem_stats, outbox_subscriptions, outbox_dead, stock_levels $$, 'an operator reads the views');
-SELECT throws_ok($$ SELECT secret FROM idempotency_internal.outbox_subscription $$, '42501', NULL, 'an operator does not read secrets');
-SELECT throws_ok($$ SELECT payload FROM outbox_log $$, '42501', NULL, 'nor payloads');
-SELECT throws_ok($$ SELECT idem_claim('k') $$, '42501', NULL, 'and does not do the work of applications');
-SELECT lives_ok($$ SELECT * FROM idempotency_status() $$, 'an operator reads the status');
-SELECT throws_ok($$ SELECT idempotency_repair() $$, '42501', NULL, 'an operator repairs nothing');
-SELECT throws_ok($$ SELECT idempotency_grant_admin('operator') $$, '42501', NULL, 'and does not raise itself');
+SELECT lives_ok($$ SELECT *
+	FROM idem_stats, outbox_subscriptions, outbox_dead, stock_levels $$,
+	'an operator reads the views');
+SELECT throws_ok(
+	$$ SELECT secret FROM idempotency_internal.outbox_subscription $$, '42501',
+	NULL, 'an operator does not read secrets');
+SELECT throws_ok($$ SELECT payload FROM outbox_log $$, '42501', NULL,
+	'nor payloads');
+SELECT throws_ok($$ SELECT idem_claim('k') $$, '42501', NULL,
+	'and does not do the work of applications');
+SELECT lives_ok($$ SELECT * FROM idempotency_status() $$,
+	'an operator reads the status');
+SELECT throws_ok($$ SELECT idempotency_repair() $$, '42501', NULL,
+	'an operator repairs nothing');
+SELECT throws_ok($$ SELECT idempotency_grant_admin('operator') $$, '42501',
+	NULL, 'and does not raise itself');
 RESET ROLE;
 
 -- Monitoring.
 SET ROLE watcher;
-SELECT lives_ok($$ SELECT * FROM idem_stats, outbox_subscriptions, outbox_dead, stock_levels $$,
+SELECT lives_ok($$ SELECT *
+	FROM idem_stats, outbox_subscriptions, outbox_dead, stock_levels $$,
 	'pg_monitor reads the views');
 SELECT lives_ok($$ SELECT * FROM idempotency_status() $$, 'and the status');
-SELECT throws_ok($$ SELECT * FROM idempotency_internal.outbox_subscription $$, '42501', NULL, 'pg_monitor does not read secrets');
+SELECT throws_ok($$ SELECT * FROM idempotency_internal.outbox_subscription $$,
+	'42501', NULL, 'pg_monitor does not read secrets');
 SELECT throws_ok($$ SELECT * FROM idem_key $$, '42501', NULL, 'nor keys');
 RESET ROLE;
 
 -- A condition that notes what it is asked about, and is so cheap that it is
 -- asked before the view's own.
 SELECT outbox_subscribe('seen', 'http://example.com/', topics => '{none}');
-INSERT INTO outbox_delivery (subscription, position, lane, state, blocks_key, attempts, due_at, created_at, topic, key, payload)
-SELECT s.id, v.position, 0, v.state, false, 1, CASE v.state WHEN 'waiting' THEN now() END, now(), v.topic, v.topic, '{}'
+INSERT INTO outbox_delivery (subscription, position, lane, state, blocks_key,
+	attempts, due_at, created_at, topic, key, payload)
+SELECT s.id, v.position, 0, v.state, false, 1,
+	CASE v.state WHEN 'waiting' THEN now() END, now(), v.topic, v.topic, '{}'
 FROM outbox_subscription s,
-	(VALUES (1, 'dead', 'dead'), (2, 'waiting', 'hidden'), (3, 'parked', 'hidden')) v (position, state, topic)
+	(VALUES (1, 'dead', 'dead'), (2, 'waiting', 'hidden'),
+		(3, 'parked', 'hidden')) v (position, state, topic)
 WHERE s.name = 'seen';
 CREATE FUNCTION leak(value anyelement) RETURNS boolean
 LANGUAGE plpgsql IMMUTABLE COST 0.0001
@@ -144,7 +205,8 @@ SET leak.seen = '';
 SET LOCAL enable_indexscan = off;
 SET LOCAL enable_bitmapscan = off;
 SET ROLE watcher;
-SELECT is((SELECT count(*) FROM outbox_dead WHERE leak(topic) AND leak(position)), 1::bigint, 'pg_monitor asks about dead letters');
+SELECT is((SELECT count(*) FROM outbox_dead
+	WHERE leak(topic) AND leak(position)), 1::bigint, 'pg_monitor asks about dead letters');
 SELECT is(current_setting('leak.seen'), ' dead 1', 'and what it asks with sees no others');
 RESET ROLE;
 RESET enable_indexscan;
@@ -163,7 +225,9 @@ BEGIN
 END
 $$;
 SET LOCAL enable_seqscan = off;
-SELECT matches(plan_of($$ SELECT * FROM outbox_dead WHERE subscription = 'seen' AND position = 1 $$),
+SELECT matches(
+	plan_of($$ SELECT * FROM outbox_dead
+		WHERE subscription = 'seen' AND position = 1 $$),
 	'"position" = 1.*Index Cond: \(name = ', 'dead letters are looked up by subscription and position');
 SELECT matches(plan_of($$ SELECT * FROM outbox_subscriptions WHERE name = 'seen' $$),
 	'Index Cond: \(name = ', 'and a subscription by its name');
@@ -171,25 +235,36 @@ RESET enable_seqscan;
 
 -- Giving privileges.
 SELECT throws_ok($$ SELECT idempotency_grant(NULL) $$, '22004', 'role must not be null', 'no role');
-SELECT throws_ok($$ SELECT idempotency_grant_operator(NULL) $$, '22004', 'role must not be null', 'no operator');
-SELECT throws_ok($$ SELECT idempotency_grant_admin(NULL) $$, '22004', 'role must not be null', 'no admin');
-SELECT throws_ok($$ SELECT idempotency_grant('nobody') $$, '42704', 'role "nobody" does not exist', 'an unknown role');
-SELECT throws_ok($$ SELECT idempotency_grant(0) $$, '42704', 'role - does not exist', 'what is no role');
-SELECT throws_ok($$ SELECT idempotency_grant('public') $$, '42704', 'role "public" does not exist', 'nothing is given to all at once');
+SELECT throws_ok($$ SELECT idempotency_grant_operator(NULL) $$, '22004',
+	'role must not be null', 'no operator');
+SELECT throws_ok($$ SELECT idempotency_grant_admin(NULL) $$, '22004',
+	'role must not be null', 'no admin');
+SELECT throws_ok($$ SELECT idempotency_grant('nobody') $$, '42704',
+	'role "nobody" does not exist', 'an unknown role');
+SELECT throws_ok($$ SELECT idempotency_grant(0) $$, '42704',
+	'role - does not exist', 'what is no role');
+SELECT throws_ok($$ SELECT idempotency_grant('public') $$, '42704',
+	'role "public" does not exist', 'nothing is given to all at once');
 CREATE ROLE "Ro'le "" x";
 CREATE ROLE "current_user";
 CREATE ROLE crew;
 CREATE ROLE hand IN ROLE crew;
-SELECT idempotency_grant('"Ro''le "" x"'), idempotency_grant('"current_user"'), idempotency_grant('crew'), idempotency_grant('crew');
-SELECT ok(has_function_privilege('Ro''le " x', 'idem_claim(text,text,interval,text,interval,boolean)', 'EXECUTE'), 'a role with an odd name');
+SELECT idempotency_grant('"Ro''le "" x"'), idempotency_grant('"current_user"'),
+	idempotency_grant('crew'), idempotency_grant('crew');
+SELECT ok(
+	has_function_privilege('Ro''le " x',
+		'idem_claim(text,text,interval,text,interval,boolean)', 'EXECUTE'), 'a role with an odd name');
 SELECT ok(has_function_privilege('"current_user"'::regrole, 'idem_claim(text,text,interval,text,interval,boolean)', 'EXECUTE')
 	AND NOT has_function_privilege('stranger', 'idem_claim(text,text,interval,text,interval,boolean)', 'EXECUTE'),
 	'one that is called like a keyword');
 SET ROLE hand;
-SELECT lives_ok($$ SELECT idem_claim('of a hand') $$, 'what a group was given, a member can do');
-SELECT throws_ok($$ SELECT idempotency_grant('stranger') $$, '42501', NULL, 'but not give away');
+SELECT lives_ok($$ SELECT idem_claim('of a hand') $$,
+	'what a group was given, a member can do');
+SELECT throws_ok($$ SELECT idempotency_grant('stranger') $$, '42501', NULL,
+	'but not give away');
 RESET ROLE;
-GRANT EXECUTE ON FUNCTION idempotency_grant(regrole), idempotency_grant_names(regrole, text[], text[], text[], boolean) TO crew;
+GRANT EXECUTE ON FUNCTION idempotency_grant(regrole),
+	idempotency_grant_names(regrole, text[], text[], text[], boolean) TO crew;
 GRANT USAGE ON SCHEMA idempotency_internal TO crew;
 SET ROLE hand;
 SELECT throws_ok($$ SELECT idempotency_grant('stranger') $$, '42501',
@@ -203,12 +278,15 @@ SELECT throws_ok($$ SELECT idempotency_grant('stranger') $$, '42501', 'permissio
 RESET ROLE;
 GRANT SELECT ON stock_levels TO crew WITH GRANT OPTION;
 SET ROLE crew;
-SELECT lives_ok($$ SELECT idempotency_grant('stranger') $$, 'who may give what he was given, may do it by the function');
+SELECT lives_ok($$ SELECT idempotency_grant('stranger') $$,
+	'who may give what he was given, may do it by the function');
 RESET ROLE;
-SELECT ok(has_function_privilege('stranger', 'outbox_enqueue(text,jsonb,text,text,jsonb,timestamptz)', 'EXECUTE'), 'and that is what happens');
+SELECT ok(
+	has_function_privilege('stranger',
+		'outbox_enqueue(text,jsonb,text,text,jsonb,timestamptz)', 'EXECUTE'), 'and that is what happens');
 
--- The admin: all that is public, and nothing else, whatever has the name of something
--- internal; and others may have it of him.
+-- The admin: all that is public, and nothing else, whatever has the name of
+-- something internal; and others may have it of him.
 CREATE TABLE public.outbox_subscription (secret text);
 CREATE FUNCTION public.stock_expire() RETURNS void LANGUAGE sql AS '';
 CREATE ROLE admin;
@@ -217,49 +295,82 @@ CREATE ROLE application_2;
 CREATE ROLE operator_2;
 SELECT idempotency_grant_admin('admin');
 SELECT is_empty($$
-	SELECT m.objid::regprocedure::text FROM member m JOIN pg_proc p ON p.oid = m.objid AND m.classid = 'pg_proc'::regclass
-	WHERE p.pronamespace = 'public'::regnamespace AND NOT has_function_privilege('admin', p.oid, 'EXECUTE WITH GRANT OPTION')
+	SELECT m.objid::regprocedure::text FROM member m
+	JOIN pg_proc p ON p.oid = m.objid AND m.classid = 'pg_proc'::regclass
+	WHERE p.pronamespace = 'public'::regnamespace
+		AND NOT has_function_privilege('admin', p.oid, 'EXECUTE WITH GRANT OPTION')
 	UNION ALL
-	SELECT c.relname FROM member m JOIN pg_class c ON c.oid = m.objid AND m.classid = 'pg_class'::regclass
-	WHERE c.relnamespace = 'public'::regnamespace AND NOT has_table_privilege('admin', c.oid, 'SELECT WITH GRANT OPTION')
+	SELECT c.relname FROM member m
+	JOIN pg_class c ON c.oid = m.objid AND m.classid = 'pg_class'::regclass
+	WHERE c.relnamespace = 'public'::regnamespace
+		AND NOT has_table_privilege('admin', c.oid, 'SELECT WITH GRANT OPTION')
 $$, 'an admin has all that is public');
 SELECT set_eq($$
-	SELECT p.proname::text FROM member m JOIN pg_proc p ON p.oid = m.objid AND m.classid = 'pg_proc'::regclass
-	WHERE p.pronamespace = 'idempotency_internal'::regnamespace AND has_function_privilege('admin', p.oid, 'EXECUTE')
+	SELECT p.proname::text FROM member m
+	JOIN pg_proc p ON p.oid = m.objid AND m.classid = 'pg_proc'::regclass
+	WHERE p.pronamespace = 'idempotency_internal'::regnamespace
+		AND has_function_privilege('admin', p.oid, 'EXECUTE')
 	UNION ALL
-	SELECT c.relname FROM member m JOIN pg_class c ON c.oid = m.objid AND m.classid = 'pg_class'::regclass
-	WHERE c.relnamespace = 'idempotency_internal'::regnamespace AND (has_any_column_privilege('admin', c.oid, 'SELECT, INSERT, UPDATE')
+	SELECT c.relname FROM member m
+	JOIN pg_class c ON c.oid = m.objid AND m.classid = 'pg_class'::regclass
+	WHERE c.relnamespace = 'idempotency_internal'::regnamespace
+		AND (has_any_column_privilege('admin', c.oid, 'SELECT, INSERT, UPDATE')
 		OR has_table_privilege('admin', c.oid, 'DELETE, TRUNCATE, TRIGGER'))
-$$, '{idem_counters,idem_sample,idempotency_grant_names,outbox_flights,outbox_rate,outbox_troubles}'::text[], 'and of what is internal only what that calls');
+$$, '{idem_counters,idem_sample,idempotency_grant_names,outbox_flights,outbox_rate,outbox_troubles}'::text[],
+	'and of what is internal only what that calls');
 DROP TABLE public.outbox_subscription;
 DROP FUNCTION public.stock_expire();
 SET ROLE admin;
-SELECT lives_ok($$ SELECT idem_complete('a', token, '1') FROM idem_claim('a') $$, 'an admin claims');
-SELECT lives_ok($$ SELECT idem_forget('a'), outbox_enqueue('t', '{}'), outbox_subscribe('a', 'https://example.com/', topics => '{none}') $$, 'subscribes');
-SELECT lives_ok($$ SELECT outbox_alter('a', timeout => '1 s'), outbox_retry('a'), outbox_unsubscribe('a') $$, 'looks after subscriptions');
-SELECT lives_ok($$ SELECT stock_receive('hat', 2), stock_transfer('hat', 'cap', 1), stock_reserve('cap', 1, 'a'), stock_confirm('a') $$, 'keeps the stock');
-SELECT lives_ok($$ SELECT (SELECT count(*) FROM idem_key), (SELECT count(*) FROM idem_stats), (SELECT count(*) FROM outbox_log),
-	(SELECT count(*) FROM outbox_dead), (SELECT count(*) FROM outbox_attempts), (SELECT count(*) FROM outbox_subscriptions),
-	(SELECT count(*) FROM stock_levels), (SELECT count(*) FROM stock_history), (SELECT count(*) FROM idempotency_status()) $$, 'reads all views');
+SELECT lives_ok(
+	$$ SELECT idem_complete('a', token, '1') FROM idem_claim('a') $$,
+	'an admin claims');
+SELECT lives_ok($$ SELECT idem_forget('a'), outbox_enqueue('t', '{}'),
+	outbox_subscribe('a', 'https://example.com/', topics => '{none}') $$,
+	'subscribes');
+SELECT lives_ok($$ SELECT outbox_alter('a', timeout => '1 s'),
+	outbox_retry('a'), outbox_unsubscribe('a') $$, 'looks after subscriptions');
+SELECT lives_ok($$ SELECT stock_receive('hat', 2),
+	stock_transfer('hat', 'cap', 1), stock_reserve('cap', 1, 'a'),
+	stock_confirm('a') $$, 'keeps the stock');
+SELECT lives_ok($$ SELECT (SELECT count(*) FROM idem_key),
+	(SELECT count(*) FROM idem_stats), (SELECT count(*) FROM outbox_log),
+	(SELECT count(*) FROM outbox_dead), (SELECT count(*) FROM outbox_attempts),
+	(SELECT count(*) FROM outbox_subscriptions),
+	(SELECT count(*) FROM stock_levels), (SELECT count(*) FROM stock_history),
+	(SELECT count(*) FROM idempotency_status()) $$, 'reads all views');
 SELECT lives_ok($$ SELECT idempotency_repair() $$, 'repairs');
-SELECT throws_ok($$ SELECT secret FROM idempotency_internal.outbox_subscription $$, '42501', NULL, 'but does not read secrets');
-SELECT throws_ok($$ UPDATE idempotency_internal.stock_item SET received = 9 $$, '42501', NULL, 'or write tables');
-SELECT throws_ok($$ SELECT idempotency_internal.stock_expire() $$, '42501', NULL, 'or do the work of workers');
-SELECT lives_ok($$ SELECT idempotency_grant('application_2'), idempotency_grant_operator('operator_2'), idempotency_grant_admin('admin_2') $$, 'he gives it to others');
+SELECT throws_ok(
+	$$ SELECT secret FROM idempotency_internal.outbox_subscription $$, '42501',
+	NULL, 'but does not read secrets');
+SELECT throws_ok($$ UPDATE idempotency_internal.stock_item SET received = 9 $$,
+	'42501', NULL, 'or write tables');
+SELECT throws_ok($$ SELECT idempotency_internal.stock_expire() $$, '42501',
+	NULL, 'or do the work of workers');
+SELECT lives_ok($$ SELECT idempotency_grant('application_2'),
+	idempotency_grant_operator('operator_2'),
+	idempotency_grant_admin('admin_2') $$, 'he gives it to others');
 SET ROLE application_2;
-SELECT lives_ok($$ SELECT idem_claim('b'), stock_reserve('cap', 1, 'b') FROM stock_levels $$, 'who can do their work');
+SELECT lives_ok($$ SELECT idem_claim('b'), stock_reserve('cap', 1, 'b')
+	FROM stock_levels $$, 'who can do their work');
 SELECT throws_ok($$ SELECT idem_forget('b') $$, '42501', NULL, 'and no other');
-SELECT throws_ok($$ SELECT idempotency_grant('stranger') $$, '42501', NULL, 'nor give it away');
+SELECT throws_ok($$ SELECT idempotency_grant('stranger') $$, '42501', NULL,
+	'nor give it away');
 SET ROLE operator_2;
-SELECT lives_ok($$ SELECT idem_forget('b'), stock_adjust('hat', 1, 'found') FROM outbox_subscriptions, idempotency_status() $$, 'likewise');
+SELECT lives_ok($$ SELECT idem_forget('b'), stock_adjust('hat', 1, 'found')
+	FROM outbox_subscriptions, idempotency_status() $$, 'likewise');
 SET ROLE admin_2;
-SELECT lives_ok($$ SELECT idempotency_grant_admin('stranger'), idempotency_grant('stranger'), idempotency_grant_operator('stranger') $$, 'as an admin made by an admin does');
+SELECT lives_ok($$ SELECT idempotency_grant_admin('stranger'),
+	idempotency_grant('stranger'), idempotency_grant_operator('stranger') $$,
+	'as an admin made by an admin does');
 SET ROLE stranger;
-SELECT lives_ok($$ SELECT idem_claim('c'), outbox_adopt() FROM idem_key $$, 'and one made by that one');
+SELECT lives_ok($$ SELECT idem_claim('c'), outbox_adopt() FROM idem_key $$,
+	'and one made by that one');
 RESET ROLE;
-SELECT lives_ok($$ REVOKE ALL ON ALL FUNCTIONS IN SCHEMA public FROM admin CASCADE $$, 'what was given can be taken back');
+SELECT lives_ok($$ REVOKE ALL ON ALL FUNCTIONS IN SCHEMA public
+	FROM admin CASCADE $$, 'what was given can be taken back');
 SET ROLE stranger;
-SELECT throws_ok($$ SELECT outbox_adopt() $$, '42501', NULL, 'from all who had it of him');
+SELECT throws_ok($$ SELECT outbox_adopt() $$, '42501', NULL,
+	'from all who had it of him');
 RESET ROLE;
 
 -- What runs with the owner's rights looks up nothing by the caller's path.
@@ -279,8 +390,10 @@ SELECT is_empty($$
 	SELECT a.attname FROM member m
 	JOIN pg_class c ON c.oid = m.objid AND m.classid = 'pg_class'::regclass
 	JOIN pg_attribute a ON a.attrelid = c.oid
-	WHERE c.relkind = 'v' AND a.attname IN ('secret', 'old_secret', 'url', 'payload', 'headers', 'answer')
-		AND (has_table_privilege('pg_monitor', c.oid, 'SELECT') OR has_table_privilege('operator', c.oid, 'SELECT'))
+	WHERE c.relkind = 'v'
+		AND a.attname IN ('secret', 'old_secret', 'url', 'payload', 'headers', 'answer')
+		AND (has_table_privilege('pg_monitor', c.oid, 'SELECT')
+			OR has_table_privilege('operator', c.oid, 'SELECT'))
 $$, 'no view for pg_monitor or for operators shows secrets or payloads');
 
 SELECT * FROM finish();

@@ -1,8 +1,8 @@
 -- All that is public: every object of the extension that is not in
--- idempotency_internal, one a line, with what callers rely on and who may use it
--- beside the owner.  If this fails, their code breaks, or something has become
--- public that was not meant to.  Where a change was meant, the list takes over the
--- lines of the failure: those with + come in, those with - go.
+-- idempotency_internal, one a line, with what callers rely on and who may use
+-- it beside the owner.  If this fails, their code breaks, or something has
+-- become public that was not meant to.  Where a change was meant, the list
+-- takes over the lines of the failure: those with + come in, those with - go.
 BEGIN;
 SELECT plan(5);
 
@@ -11,7 +11,8 @@ CREATE ROLE operator;
 SELECT idempotency_grant('application');
 SELECT idempotency_grant_operator('operator');
 
--- As users see it: a name of idempotency_internal would be printed with its schema.
+-- As users see it: a name of idempotency_internal would be printed with its
+-- schema.
 SET LOCAL search_path = public;
 
 CREATE TEMPORARY VIEW member AS
@@ -22,17 +23,20 @@ LATERAL pg_identify_object(d.classid, d.objid, 0) i
 WHERE e.extname = 'idempotency' AND d.deptype = 'e';
 
 -- Who else has been granted something, and what, if it is not the usual.
-CREATE FUNCTION pg_temp.others(privileges aclitem[], owner oid, usual text) RETURNS text
+CREATE FUNCTION pg_temp.others(privileges aclitem[], owner oid, usual text)
+RETURNS text
 LANGUAGE sql STABLE AS $$
 	SELECT coalesce(string_agg(concat_ws(' ',
 			CASE grantee WHEN 0 THEN 'PUBLIC' ELSE grantee::regrole::text END,
 			nullif(privilege_type, usual), CASE WHEN is_grantable THEN 'WITH GRANT OPTION' END),
-		', ' ORDER BY grantee = 0, grantee::regrole::text COLLATE "C", privilege_type), 'nobody')
+		', ' ORDER BY grantee = 0, grantee::regrole::text COLLATE "C",
+			privilege_type), 'nobody')
 	FROM aclexplode(privileges) WHERE grantee <> owner
 $$;
 
 CREATE TEMPORARY VIEW public_column AS
-SELECT a.attrelid, a.attnum, a.attname, concat_ws(' ', format_type(a.atttypid, a.atttypmod),
+SELECT a.attrelid, a.attnum, a.attname,
+	concat_ws(' ', format_type(a.atttypid, a.atttypmod),
 	'COLLATE ' || nullif(a.attcollation, t.typcollation)::regcollation) AS type,
 	nullif(pg_temp.others(a.attacl, c.relowner, ''), 'nobody') AS others
 FROM pg_attribute a
@@ -42,46 +46,65 @@ WHERE a.attnum > 0 AND NOT a.attisdropped;
 
 CREATE TEMPORARY VIEW public_object AS
 SELECT kind, identity, 0 AS number, concat_ws(' ',
-	format('function %s(%s) RETURNS %s', p.proname, pg_get_function_arguments(p.oid), pg_get_function_result(p.oid)),
-	CASE p.provolatile WHEN 'i' THEN 'IMMUTABLE' WHEN 's' THEN 'STABLE' ELSE 'VOLATILE' END,
-	CASE p.proparallel WHEN 's' THEN 'PARALLEL SAFE' WHEN 'r' THEN 'PARALLEL RESTRICTED' ELSE 'PARALLEL UNSAFE' END,
+	format('function %s(%s) RETURNS %s', p.proname,
+		pg_get_function_arguments(p.oid), pg_get_function_result(p.oid)),
+	CASE p.provolatile WHEN 'i' THEN 'IMMUTABLE' WHEN 's' THEN 'STABLE'
+		ELSE 'VOLATILE' END,
+	CASE p.proparallel WHEN 's' THEN 'PARALLEL SAFE'
+		WHEN 'r' THEN 'PARALLEL RESTRICTED' ELSE 'PARALLEL UNSAFE' END,
 	'COST ' || p.procost, CASE WHEN p.proisstrict THEN 'STRICT' END,
 	CASE WHEN p.prosecdef THEN 'SECURITY DEFINER' END)
-	|| ': ' || pg_temp.others(coalesce(p.proacl, acldefault('f', p.proowner)), p.proowner, 'EXECUTE') AS line
+	|| ': '
+	|| pg_temp.others(coalesce(p.proacl, acldefault('f', p.proowner)),
+		p.proowner, 'EXECUTE') AS line
 FROM member JOIN pg_proc p ON classid = 'pg_proc'::regclass AND p.oid = objid
 WHERE kind = 'function' AND schema <> 'idempotency_internal'
 UNION ALL
 SELECT kind, identity, 0, concat_ws(' ', 'type', t.typname,
 	CASE t.typtype
-		WHEN 'e' THEN (SELECT format('ENUM (%s)', string_agg(v.enumlabel, ', ' ORDER BY v.enumsortorder))
+		WHEN 'e' THEN (
+			SELECT format('ENUM (%s)',
+				string_agg(v.enumlabel, ', ' ORDER BY v.enumsortorder))
 			FROM pg_enum v WHERE v.enumtypid = t.oid)
-		WHEN 'c' THEN (SELECT format('(%s)', string_agg(a.attname || ' ' || a.type, ', ' ORDER BY a.attnum))
+		WHEN 'c' THEN (
+			SELECT format('(%s)',
+				string_agg(a.attname || ' ' || a.type, ', ' ORDER BY a.attnum))
 			FROM public_column a WHERE a.attrelid = t.typrelid)
 		ELSE format('of kind "%s"', t.typtype) END)
-	|| ': ' || pg_temp.others(coalesce(t.typacl, acldefault('T', t.typowner)), t.typowner, 'USAGE')
+	|| ': '
+	|| pg_temp.others(coalesce(t.typacl, acldefault('T', t.typowner)),
+		t.typowner, 'USAGE')
 FROM member JOIN pg_type t ON classid = 'pg_type'::regclass AND t.oid = objid
 WHERE schema <> 'idempotency_internal'
 UNION ALL
-SELECT kind, identity, 0, concat_ws(' ', kind, c.relname, 'WITH (' || array_to_string(c.reloptions, ', ') || ')')
+SELECT kind, identity, 0,
+	concat_ws(' ', kind, c.relname,
+		'WITH (' || array_to_string(c.reloptions, ', ') || ')')
 	|| ': ' || pg_temp.others(c.relacl, c.relowner, 'SELECT')
 FROM member JOIN pg_class c ON classid = 'pg_class'::regclass AND c.oid = objid
 WHERE schema <> 'idempotency_internal'
 UNION ALL
-SELECT kind, identity, a.attnum, format('column %s.%s %s', c.relname, a.attname, concat_ws(': ', a.type, a.others))
+SELECT kind, identity, a.attnum,
+	format('column %s.%s %s', c.relname, a.attname, concat_ws(': ', a.type, a.others))
 FROM member JOIN pg_class c ON classid = 'pg_class'::regclass AND c.oid = objid
 JOIN public_column a ON a.attrelid = c.oid
 WHERE schema <> 'idempotency_internal'
 UNION ALL
-SELECT kind, identity, 0, 'schema ' || n.nspname || ': ' || pg_temp.others(n.nspacl, n.nspowner, 'USAGE')
+SELECT kind, identity, 0,
+	'schema ' || n.nspname || ': ' || pg_temp.others(n.nspacl, n.nspowner, 'USAGE')
 FROM member JOIN pg_namespace n ON classid = 'pg_namespace'::regclass AND n.oid = objid
 UNION ALL
 SELECT kind, identity, 0, kind || ' ' || identity
 FROM member
-WHERE kind <> 'function' AND classid NOT IN ('pg_type'::regclass, 'pg_class'::regclass, 'pg_namespace'::regclass)
+WHERE kind <> 'function'
+	AND classid NOT IN ('pg_type'::regclass, 'pg_class'::regclass, 'pg_namespace'::regclass)
 	AND schema IS DISTINCT FROM 'idempotency_internal';
 
 CREATE TEMPORARY TABLE have AS
-SELECT line COLLATE "C" AS line, row_number() OVER (ORDER BY kind COLLATE "C", identity COLLATE "C", number) AS number FROM public_object;
+SELECT line COLLATE "C" AS line,
+	row_number() OVER (
+		ORDER BY kind COLLATE "C", identity COLLATE "C", number) AS number
+FROM public_object;
 CREATE TEMPORARY TABLE want AS
 SELECT line COLLATE "C" AS line, number FROM string_to_table(
 $list$function idem_claim(key text, scope text DEFAULT ''::text, lease interval DEFAULT NULL::interval, request text DEFAULT NULL::text, ttl interval DEFAULT NULL::interval, wait boolean DEFAULT true) RETURNS idem_answer VOLATILE PARALLEL UNSAFE COST 10000: application
@@ -224,8 +247,11 @@ column stock_levels.confirmed numeric$list$, E'\n') WITH ORDINALITY l (line, num
 
 SELECT is((
 	SELECT string_agg(sign || ' ' || line, E'\n' ORDER BY line, sign)
-	FROM ((SELECT '+' AS sign, line FROM have EXCEPT ALL SELECT '+', line FROM want)
-		UNION ALL (SELECT '-', line FROM want EXCEPT ALL SELECT '-', line FROM have)) d),
+	FROM (
+		(SELECT '+' AS sign, line FROM have
+			EXCEPT ALL SELECT '+', line FROM want)
+		UNION ALL
+		(SELECT '-', line FROM want EXCEPT ALL SELECT '-', line FROM have)) d),
 	NULL, 'what is public is what the list says');
 SELECT results_eq('SELECT line FROM have WHERE line IN (SELECT line FROM want) ORDER BY number',
 	'SELECT line FROM want WHERE line IN (SELECT line FROM have) ORDER BY number',
@@ -234,18 +260,22 @@ SELECT results_eq('SELECT line FROM have WHERE line IN (SELECT line FROM want) O
 SELECT is_empty($$
 	SELECT kind, identity FROM member
 	WHERE schema IS DISTINCT FROM 'idempotency_internal'
-		AND schema IS DISTINCT FROM (SELECT extnamespace::regnamespace::text FROM pg_extension WHERE extname = 'idempotency')
+		AND schema IS DISTINCT FROM (SELECT extnamespace::regnamespace::text
+			FROM pg_extension WHERE extname = 'idempotency')
 		AND (kind, identity) <> ('schema', 'idempotency_internal')
 $$, 'no object of the extension is in a third schema, or in none');
 SELECT is_empty($$
 	SELECT pg_describe_object(d.classid, d.objid, d.objsubid) FROM pg_depend d
-	WHERE (d.refclassid, d.refobjid) = ('pg_namespace'::regclass, 'idempotency_internal'::regnamespace)
-		AND NOT EXISTS (SELECT FROM member m WHERE (m.classid, m.objid) = (d.classid, d.objid))
+	WHERE (d.refclassid, d.refobjid) =
+			('pg_namespace'::regclass, 'idempotency_internal'::regnamespace)
+		AND NOT EXISTS (SELECT FROM member m
+			WHERE (m.classid, m.objid) = (d.classid, d.objid))
 $$, 'idempotency_internal has nothing but objects of the extension');
 SELECT is_empty($$
 	SELECT identity FROM member
 	WHERE classid = 'pg_proc'::regclass
-		AND starts_with(obj_description(objid, classid::regclass::name), 'Internal: ') <> (schema = 'idempotency_internal')
+		AND starts_with(obj_description(objid, classid::regclass::name),
+			'Internal: ') <> (schema = 'idempotency_internal')
 $$, 'the comment on a function says whether it is internal');
 
 SELECT * FROM finish();

@@ -1,7 +1,7 @@
 /*
- * What the stock module relies on in its tables and functions; public_api.sql has
- * the signatures and rights that callers rely on.  If this fails, somebody can
- * oversell, or a dump leaves stock out.
+ * What the stock module relies on in its tables and functions; public_api.sql
+ * has the signatures and rights that callers rely on.  If this fails, somebody
+ * can oversell, or a dump leaves stock out.
  */
 \set ON_ERROR_STOP on
 SET client_min_messages = warning;
@@ -11,11 +11,13 @@ CREATE EXTENSION IF NOT EXISTS pgtap;
 BEGIN;
 SELECT plan(27);
 
-SELECT columns_are('stock_item', ARRAY['sku', 'received', 'adjusted', 'confirmed', 'reserved']);
+SELECT columns_are('stock_item',
+	ARRAY['sku', 'received', 'adjusted', 'confirmed', 'reserved']);
 SELECT columns_are('stock_hold',
 	ARRAY['quantity', 'expires_at', 'line', 'reservation', 'sku', 'lines']);
 SELECT columns_are('stock_log',
-	ARRAY['id', 'quantity', 'at', 'change', 'line', 'sku', 'reservation', 'actor', 'note', 'lines']);
+	ARRAY['id', 'quantity', 'at', 'change', 'line', 'sku', 'reservation',
+		'actor', 'note', 'lines']);
 SELECT col_is_pk('stock_item', 'sku');
 SELECT col_is_pk('stock_hold', ARRAY['reservation', 'line']);
 SELECT col_is_pk('stock_log', ARRAY['sku', 'id']);
@@ -27,11 +29,13 @@ SELECT is_empty($$
 	FROM pg_attribute l, generate_series(0, 2) slot, pg_attribute h
 	WHERE l.attrelid = 'stock_log'::regclass AND l.attnum > 0 AND h.attnum = l.attnum
 	  AND h.attrelid = ('stock_history_' || slot)::regclass
-	  AND (l.attname, l.atttypid, l.attcollation) IS DISTINCT FROM (h.attname, h.atttypid, h.attcollation)
+	  AND (l.attname, l.atttypid, l.attcollation) IS DISTINCT FROM (h.attname,
+		h.atttypid, h.attcollation)
 	$$, 'the history has the columns of the log');
 
 SELECT is_empty($$
-	SELECT relname, attname FROM pg_attribute JOIN pg_class c ON c.oid = attrelid
+	SELECT relname, attname FROM pg_attribute
+	JOIN pg_class c ON c.oid = attrelid
 	WHERE relname ~ '^stock_(item|hold|log|history_[0-9])$'
 	  AND attname IN ('sku', 'reservation') AND attcollation <> 'pg_catalog."C"'::regcollation
 	$$, 'names are compared byte by byte');
@@ -44,7 +48,8 @@ CREATE TEMPORARY VIEW stock_function AS
 		   obj_description(p.oid, 'pg_proc') AS comment,
 		   obj_description(p.oid, 'pg_proc') LIKE 'Internal: %' AS internal
 	FROM pg_proc p
-	JOIN pg_depend d ON d.classid = 'pg_proc'::regclass AND d.objid = p.oid AND d.deptype = 'e'
+	JOIN pg_depend d ON d.classid = 'pg_proc'::regclass AND d.objid = p.oid
+		AND d.deptype = 'e'
 	JOIN pg_extension e ON d.refclassid = 'pg_extension'::regclass AND d.refobjid = e.oid
 	WHERE e.extname = 'idempotency' AND p.proname LIKE 'stock\_%';
 SELECT is_empty('SELECT name FROM stock_function WHERE comment IS NULL',
@@ -63,20 +68,33 @@ SELECT is_empty($$
 
 /* The tables themselves refuse what must never be. */
 INSERT INTO stock_item (sku) VALUES ('tap');
-SELECT throws_ok($$UPDATE stock_item SET received = -1 WHERE sku = 'tap'$$, '23514');
-SELECT throws_ok($$UPDATE stock_item SET confirmed = -1 WHERE sku = 'tap'$$, '23514');
-SELECT throws_ok($$UPDATE stock_item SET received = NULL WHERE sku = 'tap'$$, '23502');
-SELECT throws_ok($$INSERT INTO stock_hold VALUES (0, now(), 0, 'r', 'tap')$$, '23514');
-SELECT throws_ok($$INSERT INTO stock_hold VALUES (1, now(), -1, 'r', 'tap')$$, '23514');
-SELECT throws_ok($$INSERT INTO stock_log (sku, change, quantity) VALUES ('tap', 'receive', -1)$$, '23514');
-SELECT throws_ok($$INSERT INTO stock_log (sku, change, quantity) VALUES ('tap', 'adjust', 0)$$, '23514');
-SELECT throws_ok($$INSERT INTO stock_log (sku, change, quantity) VALUES ('tap', 'reserve', 1)$$, '23514');
-SELECT throws_ok($$INSERT INTO stock_log (sku, change, quantity, reservation) VALUES ('tap', 'receive', 1, 'r')$$, '23514');
-SELECT throws_ok($$INSERT INTO stock_log (sku, change, quantity, reservation, line) VALUES ('tap', 'reserve', 1, 'r', 0)$$, '23514');
-SELECT throws_ok($$INSERT INTO stock_log (sku, change, quantity, reservation) VALUES ('tap', 'confirm', 1, 'r')$$, '23514');
+SELECT throws_ok($$UPDATE stock_item SET received = -1 WHERE sku = 'tap'$$,
+	'23514');
+SELECT throws_ok($$UPDATE stock_item SET confirmed = -1 WHERE sku = 'tap'$$,
+	'23514');
+SELECT throws_ok($$UPDATE stock_item SET received = NULL WHERE sku = 'tap'$$,
+	'23502');
+SELECT throws_ok($$INSERT INTO stock_hold VALUES (0, now(), 0, 'r', 'tap')$$,
+	'23514');
+SELECT throws_ok($$INSERT INTO stock_hold VALUES (1, now(), -1, 'r', 'tap')$$,
+	'23514');
+SELECT throws_ok($$INSERT INTO stock_log (sku, change, quantity)
+	VALUES ('tap', 'receive', -1)$$, '23514');
+SELECT throws_ok($$INSERT INTO stock_log (sku, change, quantity)
+	VALUES ('tap', 'adjust', 0)$$, '23514');
+SELECT throws_ok($$INSERT INTO stock_log (sku, change, quantity)
+	VALUES ('tap', 'reserve', 1)$$, '23514');
+SELECT throws_ok($$INSERT INTO stock_log (sku, change, quantity, reservation)
+	VALUES ('tap', 'receive', 1, 'r')$$, '23514');
+SELECT throws_ok(
+	$$INSERT INTO stock_log (sku, change, quantity, reservation, line)
+		VALUES ('tap', 'reserve', 1, 'r', 0)$$, '23514');
+SELECT throws_ok($$INSERT INTO stock_log (sku, change, quantity, reservation)
+	VALUES ('tap', 'confirm', 1, 'r')$$, '23514');
 
 SELECT bag_eq(
-	$$SELECT unnest(extconfig)::regclass::text FROM pg_extension WHERE extname = 'idempotency'
+	$$SELECT unnest(extconfig)::regclass::text FROM pg_extension
+		WHERE extname = 'idempotency'
 	  INTERSECT SELECT oid::regclass::text FROM pg_class WHERE relname LIKE 'stock\_%'$$,
 	ARRAY['stock_item', 'stock_hold', 'stock_log', 'stock_log_id_seq',
 		  'stock_history_0', 'stock_history_1', 'stock_history_2'],

@@ -21,7 +21,8 @@ BEGIN
 	EXECUTE statement;
 	RETURN 'none';
 EXCEPTION WHEN OTHERS THEN
-	GET STACKED DIAGNOSTICS message = MESSAGE_TEXT, detail = PG_EXCEPTION_DETAIL;
+	GET STACKED DIAGNOSTICS message = MESSAGE_TEXT,
+		detail = PG_EXCEPTION_DETAIL;
 	RETURN concat_ws(' | ', SQLSTATE, message, nullif(detail, ''));
 END
 $$;
