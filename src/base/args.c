@@ -1,6 +1,6 @@
 /*
  * args.c
- *		What all our SQL functions check of their arguments.
+ *		Checks of arguments that our SQL functions share.
  */
 #include "postgres.h"
 

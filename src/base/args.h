@@ -1,25 +1,31 @@
 /*
  * args.h
- *		Arguments of our SQL functions, and rows that they return.
+ *		Checks of SQL arguments, and composite values as results.
  */
 #ifndef BASE_ARGS_H
 #define BASE_ARGS_H
 
 #include "fmgr.h"
 
-/* Raise an error unless an argument is there; name: what callers call it. */
+/*
+ * Raise an error if an argument is null.  name is the parameter's name as
+ * documented for callers.
+ */
 extern void args_raise_null(const char *name);
 extern void args_require(FunctionCallInfo fcinfo, int arg, const char *name);
 extern text *args_text(FunctionCallInfo fcinfo, int arg, const char *name);
 
-/* Raise an error if a text is empty, or longer than so many bytes. */
+/* Raise an error if a text is empty, or longer than max bytes. */
 extern void args_check_not_empty(const text *value, const char *name);
 extern void args_check_length(const text *value, const char *name, int max);
 
-/* Raises an error unless a text can go into an event, which is in UTF-8. */
+/* Raises an error if a text cannot be converted to UTF-8, as events are. */
 extern void args_check_encoding(const text *value);
 
-/* A row of a composite type of ours, which has to have so many columns. */
+/*
+ * Forms a value of one of our composite types.  Raises an error if the type
+ * does not have the expected number of columns.
+ */
 extern Datum args_form_row(Oid type, const char *name, int columns,
 						   Datum *values, bool *nulls);
 

@@ -1,14 +1,15 @@
 /*
  * catalog.c
- *		Finds our own relations and types by OID, and never through search_path.
+ *		Finds the extension's own objects by OID, never through search_path.
  *
  * Tables, sequences and internal functions are in the schema
- * idempotency_internal; types are in the schema that the extension is in.
+ * idempotency_internal; types are in the schema of CREATE EXTENSION.
  *
- * What was found is kept for the session and dropped by any invalidation that
- * may concern it: DROP EXTENSION, a restore, a renamed schema.  Our relations
- * come and go together, so a few of them stand for all; and those with triggers
- * of ours, which pg_restore --disable-triggers leaves in another state.
+ * The OIDs are cached for the session.  An invalidation of one of our relations
+ * or of any schema drops the cache: that covers DROP EXTENSION, a restore and a
+ * renamed schema.  Our relations are created and dropped together, so it is
+ * enough to watch a few of them.  Tables with our triggers are watched too,
+ * since pg_restore --disable-triggers changes the state of these triggers.
  */
 #include "postgres.h"
 
@@ -35,11 +36,11 @@
 
 static Catalog cached;
 static bool cached_valid = false;
-static bool loading_disturbed = false;	/* an invalidation came in meanwhile */
+static bool loading_disturbed = false;	/* invalidated while loading */
 static bool callbacks_registered = false;
 
 /*
- * Can a change of this relation disable one of our triggers?
+ * Does this table have triggers of ours?
  */
 static bool
 catalog_is_watched(Oid relation)
@@ -83,7 +84,7 @@ catalog_register_callbacks(void)
 }
 
 /*
- * The schema that an extension's objects are in, and who owns it.
+ * Sets the extension's schema and owner.
  */
 static void
 catalog_load_extension(Catalog *catalog, Oid extension)
@@ -120,7 +121,7 @@ catalog_relation(Oid schema, const char *name)
 }
 
 /*
- * The tables of a ring are called after what they hold, with a number.
+ * The tables of a ring are named after their content, with a number appended.
  */
 static void
 catalog_load_ring(CatalogRing *ring, Oid schema, const char *state,
@@ -132,7 +133,7 @@ catalog_load_ring(CatalogRing *ring, Oid schema, const char *state,
 }
 
 /*
- * '\0': it is not there.
+ * Returns '\0' if the trigger does not exist.
  */
 static char
 catalog_trigger_state(Oid table, const char *name)
@@ -156,7 +157,9 @@ catalog_trigger_state(Oid table, const char *name)
 }
 
 /*
- * A trigger that was dropped is as good as disabled.
+ * Records a trigger that is not ENABLE ALWAYS.  A missing trigger counts as
+ * disabled and takes precedence over a disabled one, which takes precedence
+ * over one that is enabled in another way.
  */
 static void
 catalog_load_trigger(CatalogTriggers *triggers, Oid table, const char *name)
@@ -197,7 +200,7 @@ catalog_function(Oid schema, const char *name, const Oid *types, int count)
 }
 
 /*
- * The OIDs of an enum's labels.
+ * Looks up the OIDs of an enum's labels.
  */
 static void
 catalog_load_enum(Oid schema, const char *name, const char *const *labels,
@@ -324,8 +327,8 @@ catalog_load_triggers(Catalog *catalog)
 }
 
 /*
- * Objects of a version before 1.0.0 are all in the schema of the extension.  A
- * schema of that name may then be somebody else's.
+ * Before version 1.0.0 all objects were in the schema of the extension.  So a
+ * schema of this name need not belong to the extension.
  */
 static void
 catalog_load_internal(Catalog *catalog)

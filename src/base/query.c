@@ -1,9 +1,9 @@
 /*
  * query.c
- *		Saved queries on our own tables.
+ *		Saved SPI queries on our own tables.
  *
- * Every name in a query is qualified, and workers run with a fixed
- * search_path, so that nothing a user creates can come in between.
+ * Names in queries are qualified and workers run with a fixed search_path, so
+ * that no object that a user creates can be used instead of ours.
  */
 #include "postgres.h"
 
@@ -21,7 +21,7 @@ query_prepare(SavedQuery *query)
 
 	if (query->plan != NULL)
 		return;
-	(void) catalog_get();		/* refuses objects that are too old */
+	(void) catalog_get();		/* raises an error if objects are too old */
 	while (nargs < QUERY_ARGS_MAX && OidIsValid(query->types[nargs]))
 		nargs++;
 	query->plan = SPI_prepare(query->sql, nargs, query->types);

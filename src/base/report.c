@@ -1,16 +1,18 @@
 /*
  * report.c
- *		What a worker of ours says in the server's log.
+ *		Limits and completes what our workers write to the server log.
  *
- * Every message has a line of context that says which worker of which database
- * it is from, since a prefix of log lines may not.
+ * Every message gets a line of context that names the worker and its database,
+ * since log_line_prefix may show neither.
  *
- * A broken endpoint, or a broken state that is met again and again, must not
- * fill the log.  Of messages that differ in numbers only, a few are logged, and
- * then one a minute, which says how many were not.
+ * A broken endpoint, or an error that recurs, must not fill the log.  Messages
+ * that differ only in digits are of one kind.  Of each kind REPORT_BURST
+ * messages are logged, and then one per REPORT_CREDIT_MS, which tells how many
+ * were left out.
  *
- * Who reads the log need not be allowed to read events: where a constraint is
- * violated the server's own message shows the row, and here it does not.
+ * Readers of the log need not have the right to read events.  The server's
+ * message for a violated constraint shows the row in its detail, so that detail
+ * is removed.
  */
 #include "postgres.h"
 
@@ -21,21 +23,22 @@
 
 #include "base/report.h"
 
-#define REPORT_BURST 10			/* messages of a kind at once, */
-#define REPORT_CREDIT_MS 60000	/* and another one after so long */
+#define REPORT_BURST 10			/* messages of a kind logged at once */
+#define REPORT_CREDIT_MS 60000	/* time after which one more may be logged */
 #define REPORT_KINDS 256
-#define REPORT_TEXT_MAX 512		/* of a message, by which kinds differ */
+#define REPORT_TEXT_MAX 512		/* bytes that make up the kind of a message */
 
 /*
- * Messages that differ in numbers only.  Two kinds of one place take turns in
- * it, so a name that changes each time gets around the limit.
+ * A kind of message.  Two kinds with the same place in the table replace each
+ * other and then start with full credit.  A message with a name that changes
+ * each time is always a new kind and is not limited.
  */
 typedef struct ReportKind
 {
 	uint64		hash;
-	int			credit;			/* so many may be logged */
+	int			credit;			/* number of messages that may be logged */
 	TimestampTz credited_at;
-	int			skipped;		/* since the last one that was */
+	int			skipped;		/* not logged since the last one that was */
 } ReportKind;
 
 static ReportKind kinds[REPORT_KINDS];

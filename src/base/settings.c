@@ -2,9 +2,9 @@
  * settings.c
  *		Defines every idempotency.* setting; no other file does.
  *
- * Durations that a call may override (ttl, lease, reservation_ttl) can be set
- * by anyone.  What steers the workers or the network belongs to the
- * configuration file and takes effect on reload.
+ * Durations that a call can override (ttl, lease, reservation_ttl) can be set
+ * by any user.  Settings of the workers and the network can only be set in the
+ * configuration file and take effect on reload.
  */
 #include "postgres.h"
 
@@ -17,7 +17,7 @@
 #include "base/settings.h"
 #include "base/shared.h"
 
-#define SETTINGS_TOPIC_MAX 255	/* bytes, as outbox_enqueue has it */
+#define SETTINGS_TOPIC_MAX 255	/* bytes; the limit of outbox_enqueue */
 
 int			settings_ttl_s = 24 * 60 * 60;
 int			settings_lease_s = 40;
@@ -34,7 +34,7 @@ int			settings_stock_items = 16384;
 int			settings_stock_compact_after = 1000;
 bool		settings_stock_events = false;
 
-/* Read by name from SQL. */
+/* SQL functions read these by current_setting. */
 static int	stock_history_s = 7 * 24 * 60 * 60;
 static char *stock_archive_topic = NULL;
 static int	outbox_retention_s = 24 * 60 * 60;
@@ -42,8 +42,9 @@ static int	outbox_keep_size_mb = -1;
 static int	outbox_dead_retention_s = 30 * 24 * 60 * 60;
 
 /*
- * At the start of the server a value that is refused would become the default:
- * all databases.  A clone that shall not send must rather not start.
+ * When the server starts, a refused value would be replaced by the default,
+ * which is all databases.  A clone that must not send events should not start
+ * then.
  */
 static bool
 settings_check_databases(char **newval, void **extra, GucSource source)
@@ -138,8 +139,9 @@ settings_define_outbox(void)
 }
 
 /*
- * The size of shared memory can only be set before there is any; where there is
- * none, because the library is not preloaded, the setting is of no effect.
+ * idempotency.stock_items sets the size of shared memory, so it cannot change
+ * after the start.  Without preloading there is no shared memory, and the
+ * setting has no effect.
  */
 static void
 settings_define_stock(void)

@@ -1,13 +1,13 @@
 /*
  * settings.h
- *		The idempotency.* settings; docs and units are in settings.c.
+ *		The idempotency.* settings; settings.c has their units and limits.
  */
 #ifndef BASE_SETTINGS_H
 #define BASE_SETTINGS_H
 
 #include "utils/guc.h"
 
-/* A relay needs several copies of a payload, each of less than 1 GB. */
+/* A relay keeps several copies of a payload, each of less than 1 GB. */
 #define SETTINGS_OUTBOX_PAYLOAD_MAX_MB 256
 
 extern int	settings_ttl_s;
@@ -24,12 +24,12 @@ extern char *settings_databases;
 extern char *settings_webhook_allowed_networks;
 
 /*
- * Defines all settings; called once by _PG_init, with the check of
- * idempotency.webhook_allowed_networks.
+ * Defines all settings; called once by _PG_init.  check_networks is the check
+ * hook of idempotency.webhook_allowed_networks.
  */
 extern void settings_define(GucStringCheckHook check_networks);
 
-/* Is this database one that idempotency.databases names? */
+/* Does idempotency.databases include this database? */
 extern bool settings_database_wanted(const char *name);
 
 #endif							/* BASE_SETTINGS_H */

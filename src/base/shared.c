@@ -2,13 +2,14 @@
  * shared.c
  *		The table of databases that have the extension, in shared memory.
  *
- * The launcher reads it to know which workers to run.  Backends reach their
- * own database's entry to wake its relay.  It holds plain data and locks only
- * and is made anew after a crash: all of it is found again by looking into
- * the databases.
+ * The launcher reads the table to know which workers to run.  Backends use
+ * their database's entry to wake its relays.  The table holds plain data and
+ * locks only.  After a crash it is empty, and discovery fills it again.
  *
- * The lock guards which entry belongs to whom; a backend's commit never takes
- * it.  A spinlock in each entry guards what its workers say of themselves.
+ * The LWLock guards which entry belongs to which database; the commit of an
+ * enqueuing transaction does not take it.  A spinlock in each entry guards what
+ * the workers of that database publish.  Nothing that can fail is called under
+ * a spinlock.
  */
 #include "postgres.h"
 
@@ -96,7 +97,8 @@ shared_require(const char *what)
 }
 
 /*
- * SQL: idempotency_require_preload(what text).
+ * SQL: idempotency_require_preload(what text), raises an error unless the
+ * library is preloaded.
  */
 Datum
 idempotency_require_preload(PG_FUNCTION_ARGS)
@@ -107,7 +109,8 @@ idempotency_require_preload(PG_FUNCTION_ARGS)
 }
 
 /*
- * The entry of a database, or NULL.  The caller holds the lock.
+ * Returns a database's entry, or NULL.  InvalidOid finds a free entry.  The
+ * caller holds the lock.
  */
 static SharedDatabase *
 shared_find(Oid database)
@@ -121,7 +124,7 @@ shared_find(Oid database)
 }
 
 /*
- * As shared_find, but takes a free entry if there is none.
+ * As shared_find, but takes a free entry if the database has none.
  */
 static SharedDatabase *
 shared_find_or_add(Oid database)
@@ -178,7 +181,7 @@ shared_my_database(void)
 SharedDatabase *
 shared_known_database(void)
 {
-	static bool asked = false;	/* to ask again each time would cost too much */
+	static bool asked = false;	/* asking each time would be too slow */
 
 	if (!asked)
 		(void) shared_find_my_database();
@@ -208,8 +211,9 @@ shared_forget_database(Oid database, uint64 looks)
 }
 
 /*
- * CREATE DATABASE can give the OID to another one, whose positions and counts
- * begin anew.  The entry stays until the launcher has seen what became of it.
+ * CREATE DATABASE can reuse the OID for another database, whose positions and
+ * counts start anew.  The entry stays until the launcher has seen that the
+ * database does not exist.
  */
 void
 shared_drop_database(Oid database)
@@ -284,8 +288,8 @@ shared_check_database(Oid database)
 }
 
 /*
- * Any database may be vacated, also one that has not got the extension.  It is
- * in the table for so long only.
+ * Any database may be vacated, also one without the extension.  The entry of
+ * such a database is freed when it is no longer vacated.
  */
 void
 shared_vacate_database(Oid database, bool vacate)
@@ -396,8 +400,9 @@ shared_copy_worker(SharedDatabase *database, SharedWorkerSlot slot)
 }
 
 /*
- * The relays look at the count once more after they have armed themselves,
- * hence the barrier between the two here.
+ * A relay arms itself and then reads "ends" once more before it sleeps.  Here
+ * the order is the reverse, with a barrier in between, so one of the two always
+ * sees the other.
  */
 void
 shared_wake_relays(SharedDatabase *database, bool in_any_case)

@@ -1,6 +1,6 @@
 /*
  * status.c
- *		What idempotency_status() knows of the library and its workers.
+ *		What idempotency_status() reads from the library and its workers.
  */
 #include "postgres.h"
 
@@ -19,7 +19,8 @@ PG_FUNCTION_INFO_V1(idempotency_is_served);
 PG_FUNCTION_INFO_V1(idempotency_workers);
 
 /*
- * SQL: idempotency_preloaded_version(), null if the library is not preloaded.
+ * SQL: idempotency_preloaded_version(), the version of the library, or null if
+ * the library is not preloaded.
  */
 Datum
 idempotency_preloaded_version(PG_FUNCTION_ARGS)
@@ -30,7 +31,8 @@ idempotency_preloaded_version(PG_FUNCTION_ARGS)
 }
 
 /*
- * SQL: idempotency_is_served(): does idempotency.databases name this database?
+ * SQL: idempotency_is_served(), whether idempotency.databases includes this
+ * database.
  */
 Datum
 idempotency_is_served(PG_FUNCTION_ARGS)
@@ -41,8 +43,8 @@ idempotency_is_served(PG_FUNCTION_ARGS)
 }
 
 /*
- * SQL: idempotency_workers(), a row for each worker slot that is in use, or
- * whose workers have logged an error.
+ * SQL: idempotency_workers(), a row for each worker slot that is in use or
+ * whose workers have logged errors.
  */
 Datum
 idempotency_workers(PG_FUNCTION_ARGS)

@@ -1,24 +1,22 @@
 /*
  * claim.c
- *		idem_claim: a key is claimed once, and every other comer is told what
- *		became of it.
+ *		idem_claim: a key is claimed once, and later claimers get the outcome.
  *
- * A claimer first looks into the live segments, newest first and with a
- * dirty snapshot, and inserts only if nothing is there: a replay writes
- * nothing, takes no transaction id and waits for nobody.  "Not found" proves
- * nothing, the unique index of the current segment decides: an insertion
- * that meets another's starts over, and then finds it.
+ * A claimer first looks into the live segments, newest first and with a dirty
+ * snapshot, and inserts only if it finds no row.  So a replay writes nothing,
+ * takes no transaction id and waits for no other transaction.  Finding no row
+ * proves nothing; the unique index of the current segment decides.  If another
+ * claimer has inserted the key first, the search starts over and finds its row.
  *
- * A row whose writing transaction is still in progress is
- * waited for, as a unique index would (lock_timeout and the deadlock detector
- * see an ordinary wait), or answered in_progress if the caller will not wait.
- * The ring is locked during a look, and never during a wait.
+ * If the transaction that is writing a row is still in progress, the claimer
+ * waits for it as a unique index would, so that lock_timeout and the deadlock
+ * detector apply, or returns in_progress if the caller does not want to wait.
+ * The ring is locked during a search and never during a wait.
  *
- * The ttl counts from the claim: nothing of ours is written at the commit.  So
- * it may be over when a transaction ends that others wait for.  They are told
- * how it ended all the same: a row does not expire for a caller whose snapshot
- * shows the row's transaction as open, nor for that transaction itself
- * (key.c).
+ * The ttl counts from the claim, since we write nothing at commit.  So it may
+ * have passed when a transaction ends that others wait for.  They get its
+ * outcome all the same: a row does not expire for a caller whose snapshot shows
+ * the row's transaction as open, nor for that transaction itself (key.c).
  */
 #include "postgres.h"
 
@@ -45,16 +43,16 @@
 typedef enum ClaimStep
 {
 	CLAIM_ANSWERED,
-	CLAIM_AGAIN,				/* somebody was faster: look again */
-	CLAIM_IN_PROGRESS			/* wait for the obstacle, then look again */
+	CLAIM_AGAIN,				/* another claimer was faster: search again */
+	CLAIM_IN_PROGRESS			/* wait for the obstacle, then search again */
 } ClaimStep;
 
-/* A row whose writing transaction is in progress. */
+/* A row whose writing transaction is still in progress. */
 typedef struct ClaimObstacle
 {
 	int			segment;
 	ItemPointerData tid;
-	RelationWriter writer;		/* whose end decides; none: the lock's owner */
+	RelationWriter writer;		/* no xid: the transaction with the row lock */
 } ClaimObstacle;
 
 PG_FUNCTION_INFO_V1(idem_claim);
@@ -73,8 +71,8 @@ claim_read_args(Claim *claim, FunctionCallInfo fcinfo,
 }
 
 /*
- * The row of a claim that begins now.  In the transactional mode it is complete
- * from the start: nobody sees it before this transaction commits.
+ * Returns the row of a new claim.  Without a lease it is complete from the
+ * start, since no other session sees it before this transaction commits.
  */
 static KeyRow
 claim_new_row(const Claim *claim, int32 attempt)
@@ -87,7 +85,7 @@ claim_new_row(const Claim *claim, int32 attempt)
 	{
 		start = row.lease_until = key_deadline(claim->lease, start,
 											   settings_lease_s, "lease");
-		/* Its owner will act outside, and no token may be given out twice. */
+		/* Its owner acts outside, and no token may be handed out twice. */
 		ForceSyncCommit();
 	}
 	row.expires_at = key_deadline(claim->ttl, start, settings_ttl_s, "ttl");
@@ -121,9 +119,9 @@ claim_insert(const Claim *claim, KeyRing *keys, ClaimAnswer *answer)
 }
 
 /*
- * Takes over the row in the slot, which nobody owns any more.  A faster
- * session may still be writing it: then it is in progress, as the caller has
- * noted.
+ * Takes over the row in the slot, whose claim has ended or expired.  Another
+ * session may be writing the row at the same time: then it is in progress, with
+ * the obstacle that the caller has set.
  */
 static ClaimStep
 claim_take_over(const Claim *claim, KeyRing *keys, const KeyRow *lapsed,
@@ -157,8 +155,8 @@ claim_mismatches(const Claim *claim, const KeyRow *row)
 }
 
 /*
- * What a row that is not in progress says to a new claimer.  Returns false if
- * the key is free for the taking.
+ * Determines the answer to a new claimer from a row that is not being written.
+ * Returns false if the key can be claimed.
  */
 static bool
 claim_classify(const Claim *claim, const KeyRow *row, ClaimAnswer *answer)
@@ -189,9 +187,8 @@ claim_classify(const Claim *claim, const KeyRow *row, ClaimAnswer *answer)
 }
 
 /*
- * Waits for the transaction that is writing a row.  This transaction holds
- * nothing that the other could be waiting for in turn, except what the
- * deadlock detector knows about.
+ * Waits for the transaction that is writing a row.  That transaction can wait
+ * for us only through locks that the deadlock detector knows.
  */
 static void
 claim_wait(KeyRing *keys, ClaimObstacle *obstacle)
@@ -205,7 +202,7 @@ claim_wait(KeyRing *keys, ClaimObstacle *obstacle)
 }
 
 /*
- * The answer is to be given; it takes its response along.
+ * Completes an answer with the saved response.
  */
 static ClaimStep
 claim_answer(KeyRing *keys, ClaimAnswer *answer)
@@ -216,9 +213,9 @@ claim_answer(KeyRing *keys, ClaimAnswer *answer)
 }
 
 /*
- * One look at the key.  A replay waits neither for one who is deleting the row
- * nor, where an older segment still has it, for one who is inserting it
- * anew: the sweeper does both when it migrates a key.
+ * Searches for the key once.  A replay does not wait for a transaction that is
+ * deleting the row.  Nor does it wait for one that is inserting the row anew if
+ * an older segment still has it.  The sweeper does both when it migrates a key.
  */
 static ClaimStep
 claim_try(const Claim *claim, KeyRing *keys, ClaimAnswer *answer,

@@ -1,13 +1,13 @@
 /*
  * finish.c
- *		What the owner of a claim does with it: idem_complete, idem_fail,
- *		idem_renew; and the operator's idem_forget.
+ *		What the owner of a claim calls: idem_complete, idem_fail, idem_renew;
+ *		and idem_forget, for operators.
  *
- * The owner proves itself by its fencing token.  An owner that comes late,
- * after its lease was taken over, is refused and changes nothing.  The row is
- * read with a snapshot newer than any, whatever the isolation level, judged,
- * and written only if it still is the one that was read; otherwise all is done
- * anew.  The ring is locked meanwhile, and never during a wait.
+ * The owner identifies itself by its fencing token.  If its lease was taken
+ * over, it gets an error and changes nothing.  The row is read with a latest
+ * snapshot, whatever the isolation level.  It is written only if it has not
+ * changed since; otherwise it is read again.  The ring is locked from reading
+ * to writing, and never during a wait.
  */
 #include "postgres.h"
 
@@ -25,11 +25,12 @@
 #include "base/settings.h"
 #include "claim/claim.h"
 
-#define FINISH_NO_TTL (-1)		/* the function has no such argument */
+#define FINISH_NO_TTL (-1)		/* the function has no ttl argument */
 
 /*
- * What a function makes of the row of the owner; false: nothing to write.
- * Raises an error if the row does not allow it.
+ * Changes the owner's row as a function requires.  Returns false if nothing has
+ * to be written.  Raises an error if the state of the row does not allow the
+ * change.
  */
 typedef bool (*FinishChange) (FunctionCallInfo fcinfo, const KeyName *name,
 							  KeyRing *keys, KeyRow *row);
@@ -63,8 +64,8 @@ finish_not_found(const KeyName *name)
 }
 
 /*
- * The row of the owner with this token; or the error that says why there is
- * none.
+ * Returns the row that was claimed with this token, or raises the error that
+ * says why there is none.
  */
 static KeyRow
 finish_find_owned(KeyRing *keys, const KeyName *name, int64 token)
@@ -88,8 +89,8 @@ finish_find_owned(KeyRing *keys, const KeyName *name, int64 token)
 }
 
 /*
- * Was the row in the slot written by this transaction?  Then nobody else has
- * seen it, and its outcome may still be changed.
+ * Was the row in the slot written by this transaction?  Then no other session
+ * has seen it, and its outcome can still be changed.
  */
 static bool
 finish_is_own(KeyRing *keys)
@@ -119,7 +120,8 @@ finish_require_open(const KeyName *name, const KeyRow *row, bool own)
 }
 
 /*
- * If another transaction has just locked the row, waits for its end.
+ * Closes the ring.  If another transaction has just locked the row, waits for
+ * the end of that transaction.
  */
 static void
 finish_end_look(KeyRing *keys, TM_Result result)
@@ -131,8 +133,8 @@ finish_end_look(KeyRing *keys, TM_Result result)
 }
 
 /*
- * What idem_complete, idem_fail and idem_renew have in common: the first two
- * arguments, and the way to the row and back.  Returns the row as written.
+ * The part that idem_complete, idem_fail and idem_renew share: finds the row,
+ * changes it and writes it.  Returns the row as written.
  */
 static KeyRow
 finish_change(FunctionCallInfo fcinfo, const KeyName *name, FinishChange change)
@@ -158,8 +160,8 @@ finish_change(FunctionCallInfo fcinfo, const KeyName *name, FinishChange change)
 }
 
 /*
- * A repeated complete with the same answer, from an owner that never heard
- * back, is as good as the first.
+ * Does the row already have this answer?  An owner that did not receive our
+ * reply may complete the key again.
  */
 static bool
 finish_is_repeat(KeyRing *keys, const KeyRow *row, Datum response)
@@ -175,7 +177,7 @@ finish_is_repeat(KeyRing *keys, const KeyRow *row, Datum response)
 }
 
 /*
- * When a key that is finished now is forgotten: after the ttl argument, or
+ * Returns when a key that is finished now expires: after the ttl argument, or
  * after the ttl that it was claimed with.
  */
 static TimestampTz
@@ -246,8 +248,8 @@ idem_fail(PG_FUNCTION_ARGS)
 }
 
 /*
- * A lease that has run out but was not taken over may be renewed: the token
- * says that nobody came between.
+ * A lease that has ended can be renewed if it was not taken over; the token
+ * shows that.
  */
 static bool
 finish_renew(FunctionCallInfo fcinfo, const KeyName *name, KeyRing *keys,
@@ -283,8 +285,9 @@ idem_renew(PG_FUNCTION_ARGS)
 }
 
 /*
- * Returns whether the key is still known to this transaction; to others it may
- * be when it is not.
+ * Makes the key unknown to every transaction.  Returns whether it was known to
+ * this one.  A key that has expired for this transaction may still be known to
+ * others, so its row is written in that case too.
  */
 static bool
 finish_forget(KeyRing *keys, const KeyName *name, TM_Result *result)
@@ -302,10 +305,10 @@ finish_forget(KeyRing *keys, const KeyName *name, TM_Result *result)
 }
 
 /*
- * SQL: idem_forget(key, scope).  The row stays, as one that has expired: were
- * it deleted, a claimer that has taken its token and not yet inserted it would
- * come after a claim with a larger one.  As it is, he finds the row and takes
- * another.
+ * SQL: idem_forget(key, scope).  The row is kept and marked as expired.  If it
+ * were deleted, a claimer that has drawn its token but not yet inserted its
+ * row could succeed after a later claim with a larger token.  Since the row is
+ * kept, that claimer finds it and draws another token.
  */
 Datum
 idem_forget(PG_FUNCTION_ARGS)

@@ -2,11 +2,11 @@
  * key.c
  *		Names, rows and states of keys: what claiming and finishing share.
  *
- * The tables are idem_key_0 to idem_key_2, a ring (base/ring.c; tables.sql has
- * the columns); only this module writes them.  Their one promise rests on the
- * primary key of the current segment and on the others being delete-only:
- * one row for each scope and key, whatever the isolation level of those who
- * come for it.
+ * The tables idem_key_0 to idem_key_2 are a ring (base/ring.c); tables.sql has
+ * the columns.  Only this module writes them.  Its promise is one live row for
+ * each scope and key, at every isolation level of the callers.  That rests on
+ * the primary key of the current segment and on the other segments being
+ * delete-only.
  */
 #include "postgres.h"
 
@@ -32,7 +32,7 @@
 #include "base/trigger.h"
 #include "claim/key.h"
 
-/* The columns of idem_key, in order. */
+/* The columns of idem_key_*, counted from 0. */
 enum
 {
 	KEY_ATT_TOKEN,
@@ -143,8 +143,8 @@ key_time_after(TimestampTz at, int64 span_us)
 }
 
 /*
- * DROP EXTENSION locks the sequence before all else; so do we, and are never
- * in a deadlock with it.
+ * DROP EXTENSION locks the sequence before all our other relations.  We do the
+ * same, so the two cannot deadlock.
  */
 void
 keys_open(KeyRing *keys)
@@ -198,8 +198,8 @@ keys_close(KeyRing *keys)
 }
 
 /*
- * The index is asked for once the table is locked: REINDEX may have replaced
- * it until then.
+ * The index is looked up after the table is locked, since REINDEX may replace
+ * it before.
  */
 Relation
 keys_table(KeyRing *keys, int segment)
@@ -242,8 +242,8 @@ keys_find_in(KeyRing *keys, int segment, const KeyName *name,
 }
 
 /*
- * One snapshot for all segments shows exactly one version of a row,
- * wherever it has been moved.
+ * One snapshot for all segments shows exactly one version of a row, even if it
+ * has been moved.
  */
 bool
 keys_find(KeyRing *keys, const KeyName *name)
@@ -285,11 +285,11 @@ key_expiry_of_row(TupleTableSlot *row)
 }
 
 /*
- * A ttl may be over before the transaction of its claim is.  That transaction
- * knows its claims all the same.  A claimer that waited for the transaction, or
- * whose snapshot shows it as in progress, gets its outcome even after the ttl.
- * idem_retire keeps the row for as long as there is such a snapshot.  What
- * idem_forget has dropped is unknown to everybody.
+ * The ttl may pass before the claiming transaction ends.  That transaction
+ * still knows its own claims.  A claimer that has waited for the transaction,
+ * or whose snapshot shows it as in progress, gets its outcome even after the
+ * ttl. idem_retire keeps the segment as long as there is such a snapshot.
+ * Keys that idem_forget has dropped are unknown to all transactions.
  */
 bool
 key_row_has_expired(TupleTableSlot *row)
@@ -371,14 +371,14 @@ keys_insert_row(KeyRing *keys, TupleTableSlot *row)
 bool
 keys_insert(KeyRing *keys, const KeyName *name, const KeyRow *row)
 {
-	keys_table(keys, 0);		/* for the slot */
+	keys_table(keys, 0);		/* makes the slot */
 	key_store(keys->slot, name, row);
 	return keys_insert_row(keys, keys->slot);
 }
 
 /*
- * A conflict cannot be, and nothing to wait for: whoever inserts the key finds
- * the row in the old segment before.
+ * There can be no conflict, and nothing to wait for: a claimer that wanted to
+ * insert the key would first find the row in the old segment.
  */
 void
 keys_insert_moved(KeyRing *keys, TupleTableSlot *row)

@@ -1,9 +1,9 @@
 /*
  * many.c
- *		idem_claim_many: a batch of keys, each claimed as by idem_claim.
+ *		idem_claim_many: claims a batch of keys, each as idem_claim does.
  *
- * The keys are claimed in sorted order, so that two batches never wait for
- * each other in a circle, and answered in the order in which they came.
+ * The keys are claimed in sorted order, so that two batches cannot deadlock,
+ * and returned in the order of the array.
  */
 #include "postgres.h"
 
@@ -75,7 +75,7 @@ many_items(FunctionCallInfo fcinfo, int *count)
 }
 
 /*
- * The order of the index.
+ * Compares as the index does, by bytes.
  */
 static int
 many_compare_texts(const text *left, const text *right)
@@ -105,7 +105,7 @@ many_compare_positions(const void *a, const void *b)
 }
 
 /*
- * Claims a key.  Of what that allocates only the answer is kept.
+ * Claims a key.  Keeps only the response of the memory that this allocates.
  */
 static ClaimAnswer
 many_claim_key(Claim *claim, text *key, MemoryContext each)
@@ -123,8 +123,8 @@ many_claim_key(Claim *claim, text *key, MemoryContext each)
 }
 
 /*
- * Would a second claim of the key be told the same?  Then the rows share a
- * saved answer, of which a batch could have as many copies as keys.
+ * Does this key repeat the one before, which had a saved response?  Then its
+ * answer is the same, and the two rows share one copy of the response.
  */
 static bool
 many_is_replay(const ManyItem *item, const ManyItem *before)

@@ -1,22 +1,22 @@
 /*
  * ddl_guard.c
- *		Keeps code of others out of the way of our workers, and triggers off our
- *		tables.
+ *		Refuses DDL on our objects that would let other roles run code in our
+ *		workers, and triggers on our tables.
  *
- * Workers change our tables as the extension's owner, who is a superuser as a
- * rule.  A trigger there would run as that owner, and whoever was granted all
+ * Workers change our tables as the extension's owner, who is usually a
+ * superuser.  A trigger there would run as that owner, and a role with all
  * privileges on all tables may create one.  Our SQL functions name the schema,
- * so who may rename it could put functions of his own in their place.  And our
- * C code relies on the columns of our tables and types.  So these things are
- * for superusers, who need nobody's rights, to do.
+ * so a role that may rename it could put its own functions in their place.  And
+ * our C code relies on the columns of our tables and types.  So only superusers
+ * may do these things.
  *
- * Superusers may not create triggers on our tables either, since they would be
- * misled: our C code writes past the executor and fires none.  A tool that
- * collects changes by triggers, such as pg_repack, would miss ours, and lose
- * them.  Foreign keys remain possible; they are internal triggers.
+ * Superusers may not create triggers on our tables either, since these would
+ * not fire: our C code writes without the executor.  A tool that collects
+ * changes by triggers, such as pg_repack, would miss our changes and lose them.
+ * Foreign keys remain possible; their triggers are internal.
  *
- * This holds where the library is preloaded.  It must never stand in the way of
- * other people's objects.
+ * This works only if the library is preloaded.  It must never refuse anything
+ * on objects that are not ours.
  */
 #include "postgres.h"
 
@@ -54,7 +54,8 @@ ddl_guard_is_member(Oid class, Oid object)
 }
 
 /*
- * A composite type is a member as a type, and has columns as a relation.
+ * A composite type is a member of the extension as a type, but its columns
+ * belong to a relation.
  */
 static bool
 ddl_guard_is_ours(Oid relation)
@@ -64,7 +65,7 @@ ddl_guard_is_ours(Oid relation)
 }
 
 /*
- * A row as this command has just written it; NULL: there is none.
+ * Returns a row of a catalog as this command has just written it, or NULL.
  */
 static HeapTuple
 ddl_guard_new_row(Oid class, Oid index, AttrNumber oid_column, Oid object)
@@ -86,7 +87,7 @@ ddl_guard_new_row(Oid class, Oid index, AttrNumber oid_column, Oid object)
 }
 
 /*
- * The cache still has the old name.
+ * Compares the new row with the system cache, which still has the old name.
  */
 static bool
 ddl_guard_schema_is_renamed(Oid schema)
@@ -126,7 +127,7 @@ ddl_guard_refuse_trigger(Oid table)
 }
 
 /*
- * Our own triggers call our own functions.
+ * A trigger is ours if its function is.
  */
 static void
 ddl_guard_check_trigger(Oid trigger)

@@ -1,14 +1,17 @@
 /*
  * discovery.c
- *		A short-lived worker that looks whether a database has the extension,
+ *		A short-lived worker that reads whether a database has the extension,
  *		and who owns it.
  *
- * A superuser who may not log in cannot have workers before PostgreSQL 17; one
- * superuser being as good as another, his run as the bootstrap superuser.
+ * The launcher cannot read that, since it is connected to no database.  It
+ * starts this worker, which stores the result in shared memory.
  *
- * The launcher cannot look itself: it is connected to no database.  This worker
- * connects as the bootstrap superuser, since it does not know the owner yet,
- * and therefore reads nothing but a system catalog.
+ * Discovery connects as the bootstrap superuser, since it does not know the
+ * owner yet.  So it must not read or run anything but system catalogs.
+ *
+ * Before PostgreSQL 17 a worker cannot run as a role without LOGIN.  If the
+ * owner is a superuser without LOGIN, workers run as the bootstrap superuser
+ * instead, which has the same privileges.
  */
 #include "postgres.h"
 
@@ -27,7 +30,8 @@
 PGDLLEXPORT void discovery_main(Datum arg);
 
 /*
- * An operator sees nothing else of it: no worker starts that could complain.
+ * This warning is all that an operator sees, since no worker is started that
+ * could fail.
  */
 static void
 discovery_report_old(const char *version)
@@ -41,9 +45,10 @@ discovery_report_old(const char *version)
 }
 
 /*
- * InvalidOid: the extension is not there, or is older than the library, and has
- * to be updated before its workers can run.  A schema of this name that is not
- * the extension's is somebody else's, whose tables workers must not touch.
+ * Returns the role that workers run as.  InvalidOid: the extension does not
+ * exist, or is older than the library and must be updated before workers can
+ * run.  A schema of the internal name that is not a member of the extension
+ * does not count: workers must not touch the tables in it.
  */
 static Oid
 discovery_extension_owner(void)

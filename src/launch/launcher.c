@@ -1,16 +1,17 @@
 /*
  * launcher.c
- *		The one worker of the cluster that starts all others.
+ *		The one worker of the cluster that starts all other workers.
  *
- * It reads pg_database, sends a discovery worker into each database that it
- * does not know yet, and keeps a sweeper and a relay running wherever the
- * extension is.  It is woken by CREATE and DROP EXTENSION (ddl_hooks.c), by the
- * end of a worker and by reload, and looks at everything once a minute in case
- * a wake was lost.
+ * It reads pg_database, starts a discovery worker in each database that it has
+ * not looked into yet, and keeps a sweeper and idempotency.relays relays
+ * running in each database that has the extension.  It is woken by DDL
+ * (ddl_hooks.c), by the end of a worker and by reload.  Once a minute it
+ * checks everything, in case a wake-up was lost.
  *
- * It is connected to no database, so that it is in nobody's way.  A worker
- * that ends is started again after a pause, which doubles while it does not
- * live for long: one that cannot work must neither spin nor fill the log.
+ * It is connected to no database, so that it blocks no DROP DATABASE.  A worker
+ * that ends is started again after a pause.  The pause doubles as long as the
+ * worker ends soon, so that a worker that cannot work neither uses the CPU all
+ * the time nor fills the log.
  */
 #include "postgres.h"
 
@@ -38,36 +39,36 @@
 #include "base/worker.h"
 #include "launch/launcher.h"
 
-#define LAUNCHER_RESTART_MS 1000	/* before a worker is started again, */
-#define LAUNCHER_RESTART_MAX_MS 60000	/* doubled up to this */
-#define LAUNCHER_LIFE_MS 10000	/* while it lives shorter than this */
-#define LAUNCHER_STUCK_MS 1000	/* how long discovery may wait for a lock */
-#define LAUNCHER_DISCOVERY_MS 30000 /* how long it may take in any case */
-#define LAUNCHER_LOOK_MS 100	/* how often that is looked at */
+#define LAUNCHER_RESTART_MS 1000	/* first pause before a worker restarts */
+#define LAUNCHER_RESTART_MAX_MS 60000	/* the longest pause */
+#define LAUNCHER_LIFE_MS 10000	/* a shorter life doubles the pause */
+#define LAUNCHER_STUCK_MS 1000	/* limit for discovery if it waits for a lock */
+#define LAUNCHER_DISCOVERY_MS 30000 /* limit for discovery in any case */
+#define LAUNCHER_LOOK_MS 100	/* how often these limits are checked */
 #define LAUNCHER_RETRY_MS 10000 /* pause after a worker could not be started */
-#define LAUNCHER_RECONCILE_MS 60000
+#define LAUNCHER_RECONCILE_MS 60000 /* the longest sleep */
 
 PGDLLEXPORT void launcher_main(Datum arg);
 
-/* A worker of a database, as far as the launcher knows. */
+/* A worker slot of a database, as the launcher knows it. */
 typedef struct LauncherWorker
 {
 	BackgroundWorkerHandle *handle; /* NULL: not started */
 	TimestampTz started_at;
-	int			pause_ms;		/* the last one */
+	int			pause_ms;		/* the last pause */
 	TimestampTz not_before;		/* when it may be started again */
-	bool		reported;		/* that there is no slot for it */
+	bool		reported;		/* logged that no process slot is free */
 } LauncherWorker;
 
-/* A database that was looked into, or is to be. */
+/* A database that may have workers. */
 typedef struct LauncherDatabase
 {
 	Oid			database;
-	bool		stale;			/* something has happened there since */
-	bool		vacated;		/* a command needs it for itself */
+	bool		stale;			/* discovery has to run */
+	bool		vacated;		/* a command needs it without sessions */
 	TimestampTz discovery_not_before;	/* when discovery may run again */
-	bool		discovery_reported; /* that there is no worker slot for it */
-	int			discovery_pause_ms; /* after it could not be; 0: it could */
+	bool		discovery_reported; /* logged that no process slot is free */
+	int			discovery_pause_ms; /* after a failure; 0: no failure */
 	LauncherWorker workers[SHARED_WORKER_SLOTS];
 } LauncherDatabase;
 
@@ -173,7 +174,8 @@ launcher_find_or_add(Oid database)
 }
 
 /*
- * Returns NULL if there is no slot, which is said once for each worker.
+ * Starts a worker.  Returns NULL if max_worker_processes is reached; that is
+ * logged once.
  */
 static BackgroundWorkerHandle *
 launcher_start_worker(const char *main, const char *name, WorkerTarget target,
@@ -202,7 +204,7 @@ launcher_start_worker(const char *main, const char *name, WorkerTarget target,
 }
 
 /*
- * Does the process with this pid wait for a lock?
+ * Is the process with this pid waiting for a lock?
  */
 static bool
 launcher_waits_for_lock(pid_t pid)
@@ -213,9 +215,10 @@ launcher_waits_for_lock(pid_t pid)
 }
 
 /*
- * A discovery worker gets stuck if somebody has locked the database.  The
- * others cannot wait for that.  One that is only slow, on a machine that is
- * busy, must get its time: tried again, it would be as slow.
+ * Waits until discovery has ended.  Discovery is stopped soon if it waits for
+ * a lock, such as one on the database, since other databases cannot wait for
+ * that. If it is only slow, on a busy machine, it gets more time: another try
+ * would be just as slow.
  */
 static void
 launcher_wait_for_discovery(BackgroundWorkerHandle *handle)
@@ -240,8 +243,8 @@ launcher_wait_for_discovery(BackgroundWorkerHandle *handle)
 }
 
 /*
- * Looks into a database.  Returns false if that could not be done, and has to
- * be tried again.
+ * Runs discovery in a database.  Returns false if that failed and has to be
+ * tried again.
  */
 static bool
 launcher_discover(LauncherDatabase *entry)
@@ -259,10 +262,10 @@ launcher_discover(LauncherDatabase *entry)
 }
 
 /*
- * Looks into the databases that may have workers and that nobody has looked
- * into since something happened there.  Returns how many milliseconds the
- * launcher may sleep: not at all if a worker went, since waiting for it
- * swallows wakes, and what it has found is acted on in the next round.
+ * Runs discovery in each database that may have workers and where something has
+ * changed since the last time.  Returns how many milliseconds the launcher may
+ * sleep.  That is 0 if discovery ran: its result is used in the next round, and
+ * the wait for it has reset the latch.
  */
 static long
 launcher_discover_all(List *rows)
@@ -302,7 +305,7 @@ launcher_discover_all(List *rows)
 }
 
 /*
- * Frees what is known of a database, whose workers may have ended with it.
+ * Frees an entry of the list of known databases.
  */
 static void
 launcher_free(LauncherDatabase *entry)
@@ -316,8 +319,8 @@ launcher_free(LauncherDatabase *entry)
 }
 
 /*
- * Drops what is known of databases that are gone.  The rows have been read
- * after the infos, so a database that is not among them was dropped.
+ * Removes databases that do not exist any more.  The rows were read after the
+ * infos, so a database without a row was dropped.
  */
 static void
 launcher_forget_dropped(const SharedDatabaseInfo *infos, int count, List *rows)
@@ -341,7 +344,7 @@ launcher_forget_dropped(const SharedDatabaseInfo *infos, int count, List *rows)
 }
 
 /*
- * Takes note of a worker's end, so that it can be started again after a pause.
+ * If the worker has ended, sets when it may be started again.
  */
 static void
 launcher_forget_stopped(LauncherDatabase *entry, SharedWorkerSlot slot)
@@ -361,12 +364,12 @@ launcher_forget_stopped(LauncherDatabase *entry, SharedWorkerSlot slot)
 	else
 		worker->pause_ms = Min(2 * worker->pause_ms, LAUNCHER_RESTART_MAX_MS);
 	worker->not_before = TimestampTzPlusMilliseconds(now, worker->pause_ms);
-	entry->stale = true;		/* has the owner changed, or gone? */
+	entry->stale = true;		/* the owner may have changed */
 }
 
 /*
- * Starts or stops one worker, as wanted.  Returns when it is to be looked at
- * again; 0: when something happens.
+ * Starts or stops one worker as wanted.  Returns when it has to be checked
+ * again; 0: not before the next event.
  */
 static TimestampTz
 launcher_tend_worker(LauncherDatabase *entry, SharedWorkerSlot slot,
@@ -405,8 +408,8 @@ launcher_tend_worker(LauncherDatabase *entry, SharedWorkerSlot slot,
 }
 
 /*
- * Brings the workers of some slots of all databases to what they should be.
- * Returns how many milliseconds the launcher may sleep.
+ * Starts or stops the workers of a range of slots, in all databases.  Returns
+ * how many milliseconds the launcher may sleep.
  */
 static long
 launcher_tend(const SharedDatabaseInfo *infos, int count, List *rows,
@@ -428,12 +431,12 @@ launcher_tend(const SharedDatabaseInfo *infos, int count, List *rows,
 			OidIsValid(infos[i].owner);
 		was_stale = entry->stale;
 		if (wanted && (entry->stale || infos[i].check))
-			continue;			/* its owner may not be what it was */
+			continue;			/* the owner may have changed */
 		for (int slot = first_slot; slot < end_slot; slot++)
 		{
 			TimestampTz again_at;
 
-			/* A relay that is one too many leaves by itself. */
+			/* A relay whose number is too high exits by itself. */
 			if (wanted && slot >= SHARED_RELAY + settings_relays)
 			{
 				launcher_forget_stopped(entry, slot);
@@ -451,13 +454,14 @@ launcher_tend(const SharedDatabaseInfo *infos, int count, List *rows,
 			}
 		}
 		if (entry->stale && !was_stale)
-			sleep_ms = 0;		/* one has ended just now: look again */
+			sleep_ms = 0;		/* a worker has just ended: next round */
 	}
 	return sleep_ms;
 }
 
 /*
- * What was wrong may have been mended: all is tried at once.
+ * Ends the pauses of a database where something changed: the cause of a failure
+ * may be gone.
  */
 static void
 launcher_end_pauses(LauncherDatabase *entry)
@@ -472,10 +476,11 @@ launcher_end_pauses(LauncherDatabase *entry)
 }
 
 /*
- * One look at everything.  Returns how many milliseconds the launcher may
- * sleep.  There may not be slots for all: each database has a sweeper and one
- * relay before any has a second, so that comes once there is no other to look
- * at.
+ * Checks everything once.  Returns how many milliseconds the launcher may
+ * sleep.  max_worker_processes may not suffice for all workers, so each
+ * database gets a sweeper and one relay before any database gets a second
+ * relay.  Second relays are therefore started in a round in which nothing else
+ * is to be done.
  */
 static long
 launcher_round(void)
@@ -512,7 +517,7 @@ launcher_round(void)
 }
 
 /*
- * After a reload what has failed may work.
+ * Ends all pauses after a reload: the cause of a failure may be gone.
  */
 static void
 launcher_end_all_pauses(void)
@@ -524,7 +529,8 @@ launcher_end_all_pauses(void)
 }
 
 /*
- * The workers end with the launcher: the next one would not know of them.
+ * Stops all workers when the launcher exits: the next launcher would not know
+ * them.
  */
 static void
 launcher_sign_off(int code, Datum arg)

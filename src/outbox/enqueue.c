@@ -3,13 +3,14 @@
  *		outbox_enqueue: appends an event to the log, in the caller's
  *		transaction.
  *
- * The row goes straight to the current segment: no query, no trigger, no
- * privilege but EXECUTE on the function.  An INSERT into the view outbox_log
- * comes here as well.  The commit wakes the relay (register.c).
+ * The row goes directly into the current segment: no query, no trigger, no
+ * privilege except EXECUTE on the function.  An INSERT into the view outbox_log
+ * calls this function as well.  The commit wakes the relays (register.c).
  *
- * The map of segments is locked until the row is there: a segment gets no more
- * rows once it is closed.  The segment itself is locked to the end of the
- * transaction: it cannot go while a row in it may still commit.
+ * The map of segments is locked until the row is inserted, so that a segment
+ * gets no more rows once it is closed.  The segment is locked until the end of
+ * the transaction, so that it is not retired while a row in it may still
+ * commit.
  */
 #include "postgres.h"
 
@@ -37,12 +38,12 @@
 
 #define OUTBOX_NAME_MAX 255		/* bytes of a topic, key or type */
 /*
- * Bytes of text that a byte of jsonb can become, at most: 16 bytes are a number
- * of 131072 digits and 16383 decimals.
+ * The most bytes of text that a byte of jsonb can become: 16 bytes can be a
+ * number with 131072 digits before the decimal point and 16383 after it.
  */
 #define OUTBOX_PAYLOAD_GROWTH_MAX 10000
 
-/* The columns of outbox_log, in order. */
+/* The columns of outbox_log, counted from 0. */
 enum
 {
 	LOG_ATT_POSITION,
@@ -62,8 +63,9 @@ PG_FUNCTION_INFO_V1(outbox_check_event);
 PG_FUNCTION_INFO_V1(outbox_wake);
 
 /*
- * SQL: outbox_wake().  Functions in SQL that change what the relay reads call
- * it, and with objects that are too old for the library they all end here.
+ * SQL: outbox_wake(), wakes the relays when this transaction commits.  SQL
+ * functions that change what the relays read call it.  If the SQL objects are
+ * too old for the library, those functions fail here.
  */
 Datum
 outbox_wake(PG_FUNCTION_ARGS)
@@ -87,8 +89,8 @@ enqueue_check_name(FunctionCallInfo fcinfo, int arg, const char *name)
 }
 
 /*
- * A relay sends the text, which numbers can make much larger than the payload
- * itself.  One that is so small that this cannot matter is not measured.
+ * A relay sends the text, which numbers can make much larger than the jsonb.
+ * The text is measured only if it could exceed the limit.
  */
 static void
 enqueue_check_payload_size(FunctionCallInfo fcinfo, int arg)
@@ -127,8 +129,8 @@ enqueue_check_payload(FunctionCallInfo fcinfo, int arg)
 }
 
 /*
- * Raises an error unless the event can be delivered: what got into the log and
- * could not would stop the relay.  The arguments are those of outbox_enqueue.
+ * Raises an error unless the event can be delivered: an event in the log that
+ * cannot would stop the relay.  The arguments are those of outbox_enqueue.
  */
 static void
 enqueue_check_args(FunctionCallInfo fcinfo)
@@ -148,8 +150,8 @@ enqueue_check_args(FunctionCallInfo fcinfo)
 }
 
 /*
- * SQL: outbox_check_event(topic, payload, key, type, headers, deliver_at), the
- * constraint that plain INSERTs meet.
+ * SQL: outbox_check_event(topic, payload, key, type, headers, deliver_at), used
+ * by the constraint of outbox_log for plain INSERTs.
  */
 Datum
 outbox_check_event(PG_FUNCTION_ARGS)
@@ -216,7 +218,7 @@ outbox_enqueue(PG_FUNCTION_ARGS)
 	PreventCommandIfReadOnly("outbox_enqueue()");
 
 	enqueue_check_args(fcinfo);
-	/* Sequence, ring, segment: in this order DROP EXTENSION locks them, too. */
+	/* DROP EXTENSION locks sequence, ring and segment in this order, too. */
 	position = register_next_position();
 	map = ring_lock(RING_LOG);
 	enqueue_insert(fcinfo, map.tables[0], position);

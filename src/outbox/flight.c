@@ -1,7 +1,7 @@
 /*
  * flight.c
  *		outbox_flights and outbox_troubles: what the relays of this database
- *		have on their way, and what they cannot serve.
+ *		have in flight, and what they cannot serve.
  */
 #include "postgres.h"
 
@@ -15,7 +15,7 @@ PG_FUNCTION_INFO_V1(outbox_flights);
 PG_FUNCTION_INFO_V1(outbox_troubles);
 
 /*
- * SQL: outbox_flights(), a row for each lane that a relay serves.
+ * SQL: outbox_flights(), a row for each partition that a relay serves.
  */
 Datum
 outbox_flights(PG_FUNCTION_ARGS)

@@ -2,11 +2,11 @@
  * reader.c
  *		Reads the next events of a subscription from the log.
  *
- * First come the rows of stragglers that have ended meanwhile, then the rows
- * between the lane's position and the horizon's limit, both in the order of
- * their positions.  What the lane will be afterwards is computed here and
- * written down only when all that was read has been settled (settle.c): a
- * relay that dies in between reads it all again.
+ * The rows of stragglers that have ended come first, then the rows between the
+ * lane's position and the limit, both in the order of positions.  The new state
+ * of the lane is computed here, but recorded only when everything that was read
+ * has been settled (settle.c): if the relay dies before, all of it is read
+ * again.
  */
 #include "postgres.h"
 
@@ -24,7 +24,7 @@
 #include "outbox/reader.h"
 
 /*
- * Constraints keep such events out, but they can be dropped.
+ * Constraints refuse such events, but constraints can be dropped.
  */
 #define WRONG_COLUMN \
 	" CASE" \
@@ -37,8 +37,9 @@
 	" END,"
 
 /*
- * Headers of the event replace those of the subscription, in whatever case.
- * The payload stays jsonb: its text has to be measured before it is made.
+ * Headers of the event replace those of the subscription; case does not
+ * matter. The payload stays jsonb, since its text has to be measured before it
+ * is built.
  */
 #define EVENT_COLUMNS \
 	"SELECT e.position, e.key, coalesce(e.type, e.topic), e.payload," \
@@ -111,7 +112,7 @@ static SavedQuery next_due_at = {
 };
 
 /*
- * A column of type text[] as a NULL-terminated list.
+ * Returns a column of type text[] as a NULL-terminated list.
  */
 static char **
 reader_text_list(uint64 row, int column)
@@ -133,7 +134,8 @@ reader_text_list(uint64 row, int column)
 }
 
 /*
- * A conversion needs a transaction, hence here and not when it is sent.
+ * Converts to UTF-8.  That needs a transaction, so it is done here and not when
+ * the event is sent.
  */
 static char *
 reader_utf8_text(uint64 row, int column)
@@ -150,8 +152,8 @@ reader_utf8_text(uint64 row, int column)
 }
 
 /*
- * A column of type timestamptz in microseconds since 1970; infinity too has
- * some number.
+ * Returns a column of type timestamptz in microseconds since 1970.  For
+ * infinity the number has no meaning.
  */
 static uint64
 reader_microseconds(uint64 row, int column)
@@ -164,8 +166,8 @@ reader_microseconds(uint64 row, int column)
 }
 
 /*
- * The text of a payload in UTF-8, or NULL if there is none or it is too large.
- * What making it takes is freed.
+ * Returns the text of a payload in UTF-8, or NULL if it is null or too large.
+ * Frees all other memory that the conversion takes.
  */
 static char *
 reader_payload(uint64 row, int column, bool *too_large)
@@ -226,7 +228,7 @@ reader_event(uint64 row)
 }
 
 /*
- * Payload and headers are what can be large.
+ * Payload and headers are the only large parts.
  */
 static Size
 reader_event_bytes(const OutboxEvent *event)
@@ -241,7 +243,7 @@ reader_event_bytes(const OutboxEvent *event)
 }
 
 /*
- * The place of one more event; the array doubles when it is full.
+ * Returns the place of the next event; the array doubles when it is full.
  */
 static OutboxEvent *
 reader_next_event(OutboxBatch *batch)
@@ -256,8 +258,8 @@ reader_next_event(OutboxBatch *batch)
 }
 
 /*
- * Appends the rows of a query to the batch, until that is full.  Rows come one
- * by one, since each can be large.
+ * Appends the rows of a query to the batch until it is full.  Rows are fetched
+ * one by one, since each can be large.
  */
 static void
 reader_fetch(OutboxBatch *batch, SavedQuery *query, Datum *values,
@@ -286,7 +288,7 @@ reader_fetch(OutboxBatch *batch, SavedQuery *query, Datum *values,
 }
 
 /*
- * Reads the rows that ended stragglers have left behind the lane's position.
+ * Reads the rows of ended stragglers up to the lane's position.
  */
 static void
 reader_fetch_left_behind(OutboxBatch *batch, OutboxLaneId id, int max_events,
@@ -359,8 +361,8 @@ outbox_copy_lane(const OutboxLane *lane)
 
 /*
  * Divides the lane's stragglers into those that are still open, which stay in
- * batch->after, and those that have ended.  Adds the transactions that are
- * passed now.
+ * batch->after, and those that have ended.  Adds the open transactions that the
+ * lane passes now.
  */
 static void
 reader_sort_stragglers(OutboxBatch *batch, const OutboxHorizon *horizon,
@@ -399,7 +401,7 @@ reader_has_moved(const OutboxBatch *batch)
 }
 
 /*
- * An empty batch that starts from lane.
+ * Returns an empty batch that starts at a lane's state.
  */
 static OutboxBatch
 reader_new_batch(const OutboxLane *lane, int more_stragglers,
@@ -419,9 +421,10 @@ reader_new_batch(const OutboxLane *lane, int more_stragglers,
 }
 
 /*
- * Stopped among the events that were left behind, the lane keeps stragglers
- * that have ended, and its position.  Otherwise it gets as far as the last
- * event; that a transaction may then be a straggler without need is harmless.
+ * Computes the lane's new state if the batch ends before all rows were read.
+ * If it ends among the rows of stragglers, the lane keeps ended stragglers and
+ * its position.  Otherwise it moves to the last event; a transaction may then
+ * be recorded as a straggler without need, which is harmless.
  */
 static void
 reader_stop_lane(OutboxBatch *batch)
@@ -514,5 +517,5 @@ outbox_next_due_at(OutboxLaneId id, Datum positions)
 	values[2] = positions;
 	if (query_run(&next_due_at, values, NULL, true) == 0)
 		return 0;
-	return Max(query_int64(0, 1), 1);	/* the time 0 is none */
+	return Max(query_int64(0, 1), 1);	/* 0 would mean none */
 }

@@ -1,15 +1,15 @@
 /*
  * settle.c
- *		Writes down what became of the events that a relay has read.
+ *		Records the outcome of the events that a relay has read.
  *
- * Success writes nothing but the lane's new position.  An event that could not
- * be delivered gets a row of its own in outbox_delivery, in the transaction
- * that moves the lane past it; so the log is never needed again for what lies
- * behind the lane.
+ * A success writes only the lane's new position.  An event that could not be
+ * delivered gets a row in outbox_delivery, in the same transaction that moves
+ * the lane past it.  So the log up to the lane's position is not needed any
+ * more.
  *
  * Order per key: a waiting or parked row with blocks_key makes later events of
- * the key park behind it.  When it goes, delivered or dead, the next parked
- * one becomes due.
+ * its key park.  When that row is delivered or dead, the next parked one
+ * becomes due.
  */
 #include "postgres.h"
 
@@ -22,9 +22,9 @@
 #include "outbox/reader.h"
 
 /*
- * $4 to $9: state, blocks_key, attempts, delay or null, status, error.  An
- * event that is dead because one of its values is not valid gets one that can
- * be stored.
+ * $4 to $9: state, blocks_key, attempts, delay or null, status, error.  If an
+ * event is dead because one of its values is not valid, a valid value is stored
+ * instead.
  */
 static SavedQuery insert_delivery = {
 	.sql = "INSERT INTO idempotency_internal.outbox_delivery"
@@ -51,7 +51,7 @@ static SavedQuery insert_attempt = {
 	.types = {INT8OID, INT8OID, INT4OID, INT4OID, INT4OID, TEXTOID, TEXTOID}
 };
 
-/* What an INSERT, UPDATE or SELECT below would lock. */
+/* Takes the table locks of the statements below. */
 static SavedQuery lock_tables = {
 	.sql = "LOCK TABLE idempotency_internal.outbox_subscription, idempotency_internal.outbox_lane,"
 	" idempotency_internal.outbox_delivery, idempotency_internal.outbox_attempt IN ROW EXCLUSIVE MODE"
@@ -149,8 +149,8 @@ static SavedQuery set_failing = {
 };
 
 /*
- * Those that failed first were written down shortly before the outage was.  One
- * whose row is locked comes when it would have come.
+ * Deliveries that failed first were recorded shortly before the outage was.  A
+ * row that is locked keeps its time.
  */
 static SavedQuery set_working = {
 	.sql = "WITH outage AS ("
@@ -168,9 +168,9 @@ static SavedQuery set_working = {
 };
 
 /*
- * A command that locks a whole table is waited for by every lane alike.  A row
- * that somebody else has locked is its lane's business alone: after a short
- * while that is an error, and others go on.
+ * Locks on whole tables concern all lanes alike, so they are waited for here.
+ * A locked row concerns one lane: the wait for it is limited, and ends in an
+ * error of that lane, so that the others go on.
  */
 void
 outbox_settle_begin(bool patient)
@@ -227,7 +227,7 @@ settle_text(const char *text, char *null)
 }
 
 /*
- * Runs one of the two queries that write a row.
+ * Runs insert_delivery or update_delivery.
  */
 static void
 settle_write(SavedQuery *query, OutboxLaneId id, const OutboxEvent *event,
@@ -251,8 +251,8 @@ settle_write(SavedQuery *query, OutboxLaneId id, const OutboxEvent *event,
 }
 
 /*
- * Writes down the attempt that has failed.  One that does not count has no
- * row, so that there are no more of them than the schedule has.
+ * Records a failed attempt.  An attempt that does not count gets no row, so
+ * there are no more rows than the schedule has entries.
  */
 static void
 settle_attempt(OutboxLaneId id, const OutboxEvent *event,
@@ -275,9 +275,10 @@ settle_attempt(OutboxLaneId id, const OutboxEvent *event,
 }
 
 /*
- * Of the events of a key one waits and the others are parked.  What this one
- * was to be parked behind may be gone by now, or the other way round.  It may
- * be an exception already, if the log is read again.
+ * Of the events of a key one waits and the others are parked.  Whether this
+ * one is blocked is read again here, since that may have changed since the
+ * event was read.  If the log is read again, the event may have a row in
+ * outbox_delivery already.
  */
 void
 outbox_settle_new(OutboxLaneId id, const OutboxEvent *event,
@@ -303,7 +304,7 @@ outbox_settle_due(OutboxLaneId id, const OutboxEvent *event,
 	Datum		values[2];
 
 	if (result->fate == OUTBOX_PARKED)
-		return;					/* not sent: it stays as it is */
+		return;					/* not sent: its row does not change */
 	values[0] = Int64GetDatum(id.subscription);
 	values[1] = Int64GetDatum(event->position);
 	if (result->fate == OUTBOX_DELIVERED)

@@ -1,8 +1,8 @@
 /*
  * subscription.c
- *		Reads subscriptions, their lanes, and where the outbox is at home.
+ *		Reads subscriptions, their lanes, and the home of the outbox.
  *
- * functions.sql has what users call to change them.
+ * The functions that change them are in functions.sql.
  */
 #include "postgres.h"
 
@@ -15,8 +15,8 @@
 #include "outbox/subscription.h"
 
 /*
- * Constraints keep such rows out, but they can be dropped.  What is wrong in
- * one row must not be an error, which would be one for all.
+ * Constraints refuse such rows, but constraints can be dropped.  A wrong value
+ * in one row must not raise an error, which would stop all subscriptions.
  */
 #define WRONG_COLUMN \
 	" CASE" \
@@ -64,8 +64,8 @@ static SavedQuery read_identity = {
 };
 
 /*
- * The elements of a bigint[] or xid8[]: eight bytes each.  NULL: it is null, or
- * one of them is.
+ * Returns the elements of a bigint[] or xid8[], of eight bytes each; NULL if
+ * the array or one of its elements is null.
  */
 static int64 *
 subscription_array(uint64 row, int column, int *count)
@@ -137,8 +137,8 @@ subscription_row(uint64 row)
 }
 
 /*
- * Checks that a subscription has one row for each partition.  Nobody
- * would read the events of a partition that has none.
+ * Checks that a subscription has one row for each partition.  Events of a
+ * partition without a row would never be read.
  */
 static void
 subscription_count_lanes(OutboxSubscription *rows, int count)

@@ -2,15 +2,15 @@
  * address.c
  *		Which network addresses a webhook may be sent to.
  *
- * Whoever may subscribe chooses a URL that the database server then connects
- * to.  So that this cannot be used to reach what only the server can reach
- * (itself, its private network, the metadata service of a cloud), http.c asks
- * here for each address that it is about to connect to, after the name was
- * resolved: spelling tricks and names that resolve to something else later
- * make no difference.
+ * A role that may subscribe chooses a URL to which the database server then
+ * connects.  This must not give access to what only the server can reach: the
+ * server itself, its private network, the metadata service of a cloud.  So
+ * http.c asks here about each address before it connects to it, after the name
+ * was resolved.  Unusual spellings, and names that later resolve to another
+ * address, make no difference.
  *
- * address_allowed() and address_text_allowed() are called from inside libcurl
- * and must neither throw nor allocate.
+ * address_allowed() and address_text_allowed() are called from libcurl's
+ * callbacks and must neither raise an error nor allocate memory.
  */
 #include "postgres.h"
 
@@ -21,13 +21,13 @@
 
 #define ADDRESS_BLANKS " \t\r\n"
 
-/* Longest text of a network: the longest IPv6 address and a prefix length. */
+/* The longest text of a network: an IPv6 address and a prefix length. */
 #define ADDRESS_TEXT_MAX (INET6_ADDRSTRLEN + 4)
 
 /*
- * What is not public, by the registries of special-purpose addresses.  Of
- * IPv6 only 2000::/3 is public at all, which leaves out loopback, unique
- * local, link-local and multicast addresses, and also those that carry an
+ * Addresses that are not public, by the registries of special-purpose
+ * addresses.  Of IPv6 only 2000::/3 is public.  This leaves out loopback,
+ * unique local, link-local and multicast addresses, and those that contain an
  * IPv4 address (::/96, ::ffff:0:0/96, 64:ff9b::/96).
  */
 static const char *const address_denied[] = {
@@ -55,7 +55,7 @@ static const char *const address_denied[] = {
 	"3fff::/20",				/* documentation */
 };
 
-/* Read a decimal number of 1 to 3 digits that is no larger than max. */
+/* Reads a decimal number of 1 to 3 digits that is at most max. */
 static bool
 address_parse_bits(const char *text, int max, int *bits)
 {
@@ -67,7 +67,7 @@ address_parse_bits(const char *text, int max, int *bits)
 	return *bits <= max;
 }
 
-/* Read 'address' or 'address/bits'; false if it is neither. */
+/* Reads 'address' or 'address/bits'; false if it is neither. */
 static bool
 address_network_parse(const char *text, AddressNetwork *network)
 {
@@ -90,7 +90,7 @@ address_network_parse(const char *text, AddressNetwork *network)
 						   &network->prefix_bits);
 }
 
-/* Cut off the blanks on both sides, in place. */
+/* Removes blanks on both sides, in place. */
 static char *
 address_trim(char *string)
 {
@@ -104,7 +104,7 @@ address_trim(char *string)
 	return string;
 }
 
-/* Is the address, given like a network of one, inside the network? */
+/* Is the address, given as a network with all bits, inside the network? */
 static bool
 address_in_network(const AddressNetwork *address, const AddressNetwork *network)
 {
@@ -145,9 +145,6 @@ address_judge(const AddressNetwork *address, const AddressNetworks *networks)
 	return true;
 }
 
-/*
- * Reads a comma-separated list of addresses and networks.
- */
 bool
 address_networks_parse(const char *list, AddressNetworks *networks, char **bad)
 {
@@ -213,7 +210,7 @@ address_allowed(const struct sockaddr *address, const AddressNetworks *networks)
 	return address_judge(&one, networks);
 }
 
-/* The same for an address in text form; false if it is not an address. */
+/* As address_allowed, for an address as text; false if it is not one. */
 bool
 address_text_allowed(const char *text, const AddressNetworks *networks)
 {

@@ -9,7 +9,7 @@
 
 #include "utils/guc.h"
 
-/* Most networks of idempotency.webhook_allowed_networks that count. */
+/* The most networks that idempotency.webhook_allowed_networks may have. */
 #define ADDRESS_NETWORKS_MAX 64
 
 typedef struct AddressNetwork
@@ -26,17 +26,17 @@ typedef struct AddressNetworks
 } AddressNetworks;
 
 /*
- * Reads a list such as '10.0.0.0/8, ::1'; false: *bad is no network, or one too
- * many.
+ * Reads a list such as '10.0.0.0/8, ::1'.  Returns false if an entry, *bad, is
+ * not a network or exceeds the limit.
  */
 extern bool address_networks_parse(const char *list, AddressNetworks *networks,
 								   char **bad);
 
-/* Check hook of a setting that is such a list. */
+/* Check hook of idempotency.webhook_allowed_networks. */
 extern bool address_check_setting(char **newval, void **extra,
 								  GucSource source);
 
-/* Is the address public, or inside one of the networks?  Never throws. */
+/* Is the address public, or inside one of the networks?  Cannot fail. */
 extern bool address_allowed(const struct sockaddr *address,
 							const AddressNetworks *networks);
 

@@ -1,17 +1,20 @@
 /*
  * breaker.c
- *		When an endpoint counts as failing, and how it is tried then.
+ *		When an endpoint counts as failing, and how it is probed then.
  *
- * An endpoint fails as a whole when events fail one after another with no
- * success in between.  One that answers that it cannot take an event, by 422
- * for example, works.  Only first attempts count, so that a few events that it
- * will never take, and that come again and again, do not add up to that.
- * Then nothing is read for it, which would only turn the log into rows that
- * wait; a probe goes out from time to time, and the first success ends it.
+ * An endpoint fails as a whole when the first attempts of several events fail
+ * one after another with no success in between.  An endpoint that refuses an
+ * event, by 422 for example, works.  Only first attempts count: a few events
+ * that the endpoint never accepts, and that are retried again and again, must
+ * not open the breaker.
  *
- * Apart from that, the number of requests in flight follows what the endpoint
- * can do: one more with each success, half as many when it does not answer or
- * asks for less.  So one that hangs does not take all the places there are.
+ * While the breaker is open no batches are read, which would only turn the log
+ * into rows that wait.  A probe is sent from time to time, and the first
+ * success closes the breaker.
+ *
+ * Apart from that, the number of requests in flight follows the endpoint: one
+ * more after each success, half as many after no answer, 429 or 503.  So an
+ * endpoint that hangs does not take all free transfers.
  */
 #include "postgres.h"
 

@@ -1,18 +1,20 @@
 /*
  * endpoint.c
- *		A lane of a subscription, as this relay serves it: what is on its way,
+ *		A lane of a subscription, as this relay serves it: what is in flight,
  *		what is read next, and when nothing may be sent.
  *
  * Batches of new events are read ahead, so that a slow request does not hold
- * up those behind it.  Their runs form a queue: each begins where the one
- * before it ends, and they are written down in this order, several at once if
- * need be, as one move of the lane.  Runs of due exceptions go on beside them.
+ * up those behind it.  A run is a batch in flight (run.c).  The runs of new
+ * events form a queue: each begins where the one before it ends.  They are
+ * recorded in this order, several at once if possible, as one move of the
+ * lane.  Runs of due deferred deliveries are independent of the queue.
  *
- * When the endpoint is to get no more, because it was paused or altered, fails
- * as a whole or goes to another relay, what has not been sent is given back:
- * runs from the end of the queue on are dropped or cut, and read again one day.
- * When somebody else has moved the lane, all that was read is discarded.  In
- * both cases nothing is read until the last request has come back.
+ * When sending has to stop (the subscription was paused or altered, the
+ * endpoint fails as a whole, or the lane goes to another relay), events that
+ * have not been sent are given back: runs are dropped or cut from the end of
+ * the queue on, and read again later.  If the lane was moved by another
+ * session, everything that was read is discarded.  In both cases nothing is
+ * read until all requests in flight have ended.
  */
 #include "postgres.h"
 
@@ -24,13 +26,13 @@
 #include "base/query.h"
 #include "relay/endpoint.h"
 
-/* Events that are read and not yet written down, for one lane. */
+/* The most events of a lane that are read but not recorded yet. */
 #define ENDPOINT_AHEAD_MAX 2000
-/* Batches that these can be in. */
+/* The most runs that these can be in. */
 #define ENDPOINT_RUNS_MAX 64
-/* Batches of exceptions on their way, for one lane. */
+/* The most runs of deferred deliveries of a lane. */
 #define ENDPOINT_DUE_RUNS_MAX 8
-/* When to try again what somebody else has locked. */
+/* When to try locked rows again. */
 #define ENDPOINT_BUSY_MS 100
 
 Endpoint *
@@ -118,7 +120,7 @@ endpoint_undecided(List *runs)
 }
 
 /*
- * Are there so few events yet to be sent that more can be read?
+ * Are there few enough undecided events to read more?
  */
 static bool
 endpoint_has_room(const Endpoint *endpoint, List *runs)
@@ -217,8 +219,8 @@ endpoint_next_timer(const Endpoint *endpoint)
 }
 
 /*
- * From the end of the queue on, what has not been sent is dropped; what comes
- * before the last event that was sent, or written down, is parked.
+ * From the end of the queue on, events that have not been sent are dropped.
+ * Those before the last event that was sent or recorded are parked.
  */
 void
 endpoint_stop(Endpoint *endpoint)
@@ -257,7 +259,7 @@ endpoint_take_response(const HttpResponse *response)
 }
 
 /*
- * Exceptions go first: they are older.
+ * Deferred deliveries go first, since they are older.
  */
 void
 endpoint_send(Endpoint *endpoint, int limit, const char *identity)
@@ -276,8 +278,8 @@ endpoint_send(Endpoint *endpoint, int limit, const char *identity)
 }
 
 /*
- * Locks an endpoint's rows without waiting.  One transaction that has changed
- * a subscription, and is not over, must not hold up the others.
+ * Locks a lane without waiting.  An open transaction that has changed one
+ * subscription must not delay the others.
  */
 static OutboxLock
 endpoint_lock(Endpoint *endpoint, int64 *position)
@@ -299,7 +301,7 @@ endpoint_discard(Endpoint *endpoint)
 }
 
 /*
- * Moves the lane behind the runs at the head of the queue that have finished.
+ * Moves the lane past the finished runs at the head of the queue.
  */
 static void
 endpoint_move(Endpoint *endpoint)
@@ -320,7 +322,7 @@ endpoint_move(Endpoint *endpoint)
 }
 
 /*
- * Frees the runs that have been written down as a whole.
+ * Frees the runs that were recorded as a whole.
  */
 static void
 endpoint_free_finished(Endpoint *endpoint)
@@ -347,10 +349,10 @@ endpoint_free_finished(Endpoint *endpoint)
 }
 
 /*
- * Writes down what can be of all runs, and the whole of those that have
- * finished and have none but such ahead of them.  A lane that does not move is
- * written all the same: who ends the subscription by an older snapshot, in
- * which the new rows are not, then fails, and leaves none behind.
+ * Records what can be recorded of all runs, and the whole of the finished runs
+ * at the head of the queue.  The lane's row is written even if the lane does
+ * not move: a session that deletes the subscription with an older snapshot,
+ * which does not show the new rows, then fails and leaves none of them behind.
  */
 static void
 endpoint_settle_runs(Endpoint *endpoint)
@@ -378,7 +380,7 @@ endpoint_settle_runs(Endpoint *endpoint)
 }
 
 /*
- * What that has written is committed.
+ * Called after the commit of what endpoint_settle_runs has written.
  */
 static void
 endpoint_settled_runs(Endpoint *endpoint)
@@ -401,8 +403,8 @@ endpoint_settled_runs(Endpoint *endpoint)
 }
 
 /*
- * Writes down that the endpoint fails as a whole, or does no longer.  What is
- * written down then comes back with the subscription, to all its lanes.
+ * Records that the endpoint fails as a whole, or works again.  All lanes of the
+ * subscription get the new state when they read the subscription.
  */
 static bool
 endpoint_settle_breaker(Endpoint *endpoint)
@@ -478,7 +480,8 @@ endpoint_settled(Endpoint *endpoint)
 }
 
 /*
- * A run of its own memory: the batch and a copy of the subscription.
+ * Starts a run with memory of its own for the batch and a copy of the
+ * subscription.
  */
 static Run *
 endpoint_start_run(Endpoint *endpoint, const OutboxSubscription *subscription,
@@ -514,8 +517,8 @@ endpoint_append_run(List *runs, Run *run, MemoryContext context,
 }
 
 /*
- * The memory of a run, which goes with the current context until
- * endpoint_append_run has kept it: reading may fail.
+ * Creates the memory context of a run.  It is freed with the current context
+ * unless endpoint_append_run keeps it, since reading may fail.
  */
 static MemoryContext
 endpoint_run_context(void)
@@ -525,8 +528,9 @@ endpoint_run_context(void)
 }
 
 /*
- * Reads new events, at most max_events.  A lane that moves without any is
- * written down at once, or by the run ahead.  Returns whether there are any.
+ * Reads at most max_events new events.  If the lane moves without events, that
+ * is recorded at once, or together with the last run.  Returns whether there
+ * are events.
  */
 static bool
 endpoint_read_new(Endpoint *endpoint, const OutboxSubscription *subscription,
@@ -562,7 +566,7 @@ endpoint_read_new(Endpoint *endpoint, const OutboxSubscription *subscription,
 }
 
 /*
- * The exceptions that are on their way, as an array.
+ * Returns the positions of deferred deliveries in flight, as an array.
  */
 static Datum
 endpoint_due_positions(Endpoint *endpoint)
@@ -651,9 +655,9 @@ endpoint_probe_new(Endpoint *endpoint, const OutboxSubscription *subscription,
 }
 
 /*
- * Sends one event to an endpoint that fails: one that waits or, in turn, a new
- * one.  A new one may be parked, and does not count then.  Where there is
- * nothing to send, the next event that comes is a probe.
+ * Sends one event to an endpoint that fails: a waiting one and a new one in
+ * turn.  A new event that is parked does not count.  If there is no event, the
+ * next one that comes is the probe.
  */
 static void
 endpoint_probe(Endpoint *endpoint, const OutboxSubscription *subscription,
@@ -685,7 +689,7 @@ endpoint_probe(Endpoint *endpoint, const OutboxSubscription *subscription,
 }
 
 /*
- * Until another lane lets go of memory, which takes a pass.
+ * Waits until another lane frees memory, which takes a pass.
  */
 static void
 endpoint_put_off(Endpoint *endpoint)

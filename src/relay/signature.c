@@ -2,10 +2,10 @@
  * signature.c
  *		Secrets and signatures of Standard Webhooks 1.0.
  *
- * Called by the relay for each attempt and by the SQL functions of webhook.c.
- * A signature is the base64 of HMAC-SHA256 over "id.timestamp.body", so that a
- * receiver can tell that neither the body, nor the id that it removes
- * duplicates by, nor the time of sending was changed on the way.
+ * Called by the relay for each attempt and by the SQL functions in webhook.c.
+ * A signature is the base64 of HMAC-SHA256 over "id.timestamp.body".  With it a
+ * receiver can verify that the body, the id by which it removes duplicates, and
+ * the time of sending were not changed on the way.
  *
  * No function here puts a secret into a message.
  */
@@ -28,8 +28,8 @@
 #define BASE64_LENGTH(n) (((n) + 2) / 3 * 4)
 
 /*
- * Base64 as a C string.  The buffers go by void pointer because they are char
- * in some versions of PostgreSQL and uint8 in others.
+ * Encodes bytes as base64.  The buffers are passed as void pointers because
+ * they are char in some versions of PostgreSQL and uint8 in others.
  */
 static void
 signature_encode(const uint8 *bytes, int length, char *base64, int size)
@@ -44,11 +44,11 @@ signature_encode(const uint8 *bytes, int length, char *base64, int size)
 }
 
 /*
- * Decode a secret into key, which has room for SIGNATURE_KEY_BYTES_MAX.
+ * Decodes a secret into key, which has room for SIGNATURE_KEY_BYTES_MAX.
  * Returns its length, or -1 if the secret is malformed.
  *
- * The result is encoded again and compared, because the decoder is lenient
- * about what follows the padding and receivers' decoders may not be.
+ * The result is encoded again and compared: the decoder accepts characters
+ * after the padding, and the decoders of receivers may not.
  */
 static int
 signature_decode_secret(const char *secret, uint8 *key)
@@ -72,8 +72,9 @@ signature_decode_secret(const char *secret, uint8 *key)
 }
 
 /*
- * PostgreSQL notes each HMAC context in the current resource owner.  There is
- * none outside a transaction, where the relay signs, so it gets this one.
+ * PostgreSQL registers each HMAC context with the current resource owner.
+ * Outside of a transaction, where the relay signs, there is none, so this one
+ * is used.
  */
 static ResourceOwner
 signature_resource_owner(void)
@@ -87,7 +88,7 @@ signature_resource_owner(void)
 	return owner;
 }
 
-/* Compute the HMAC-SHA256 of head and body; false if that fails. */
+/* Computes the HMAC-SHA256 of head and body; false if that fails. */
 static bool
 signature_compute(uint8 *digest, const uint8 *key, int key_length,
 				  const char *head, const char *body, size_t body_length)
@@ -105,7 +106,7 @@ signature_compute(uint8 *digest, const uint8 *key, int key_length,
 	return is_done;
 }
 
-/* Append "v1,<base64 HMAC-SHA256>" of head and body to out. */
+/* Appends "v1,<base64 HMAC-SHA256>" of head and body to out. */
 static void
 signature_append(StringInfo out, const uint8 *key, int key_length,
 				 const char *head, const char *body, size_t body_length)
@@ -129,9 +130,8 @@ signature_append(StringInfo out, const uint8 *key, int key_length,
 }
 
 /*
- * The value of the webhook-signature header for all the secrets, or NULL if
- * one of them is malformed.  While a secret is being rotated there are two,
- * and a receiver accepts the event if either signature is right.
+ * While a secret is being rotated there are two, and a receiver accepts the
+ * event if either signature is right.
  */
 char *
 signature_header(const char *const *secrets, const char *id,
@@ -160,7 +160,6 @@ signature_header(const char *const *secrets, const char *id,
 	return out.data;
 }
 
-/* Is this a secret that can sign? */
 bool
 signature_secret_valid(const char *secret)
 {
@@ -169,7 +168,6 @@ signature_secret_valid(const char *secret)
 	return signature_decode_secret(secret, key) >= 0;
 }
 
-/* Make a new random secret. */
 char *
 signature_secret_generate(void)
 {

@@ -1,13 +1,13 @@
 /*
  * trouble.c
- *		What keeps a partition from being served, and when it is tried again.
+ *		Why a partition cannot be served, and when it is tried again.
  *
- * An error that comes from the rows of one subscription, from a constraint or
- * a trigger on them, is no reason to stop the others.  The relay aborts the
- * transaction, notes here what went wrong, and goes on with the others; nothing
- * is sent for the partition until another try succeeds.  What it had sent and
- * could not write down stays in memory meanwhile, so that it is written down
- * then and not sent again.
+ * An error caused by the rows of one subscription, by a constraint or a trigger
+ * on them, must not stop the others.  The relay aborts the transaction, records
+ * the error here, and goes on with the other partitions.  Nothing is sent for
+ * this partition until another try succeeds.  Outcomes of events that it has
+ * sent but could not record stay in memory until then, so that these events are
+ * not sent again.
  */
 #include "postgres.h"
 

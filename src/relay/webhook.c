@@ -1,12 +1,11 @@
 /*
  * webhook.c
- *		The SQL functions that check and sign what a webhook is made of.
+ *		SQL functions that check and sign what a webhook consists of.
  *
- * outbox_subscribe() calls the checks, so that what could never be delivered
- * is refused while the caller can still act on it.  Nothing here touches a
- * table.
+ * outbox_subscribe() calls the checks, so that what could not be delivered is
+ * refused while the caller can still react.  Nothing here reads a table.
  *
- * URLs and secrets are never repeated in a message: both may be credentials.
+ * URLs and secrets are never quoted in a message: both may be credentials.
  */
 #include "postgres.h"
 
@@ -27,7 +26,7 @@ PG_FUNCTION_INFO_V1(outbox_check_endpoint);
 PG_FUNCTION_INFO_V1(outbox_secret_generate);
 PG_FUNCTION_INFO_V1(outbox_signature);
 
-/* outbox_check_url(url text): raise an error unless events can go there. */
+/* SQL: outbox_check_url(url), raises an error unless the URL is acceptable. */
 Datum
 outbox_check_url(PG_FUNCTION_ARGS)
 {
@@ -45,7 +44,7 @@ outbox_check_url(PG_FUNCTION_ARGS)
 	PG_RETURN_VOID();
 }
 
-/* outbox_same_origin(one text, other text): may one get what the other gets? */
+/* SQL: outbox_same_origin(one, other), compares scheme, host and port. */
 Datum
 outbox_same_origin(PG_FUNCTION_ARGS)
 {
@@ -53,7 +52,7 @@ outbox_same_origin(PG_FUNCTION_ARGS)
 									text_to_cstring(PG_GETARG_TEXT_PP(1))));
 }
 
-/* outbox_check_secret(secret text): raise an error unless it can sign. */
+/* SQL: outbox_check_secret(secret), raises an error unless it can sign. */
 Datum
 outbox_check_secret(PG_FUNCTION_ARGS)
 {
@@ -69,8 +68,8 @@ outbox_check_secret(PG_FUNCTION_ARGS)
 }
 
 /*
- * outbox_check_endpoint(url, secret, old_secret, headers): the constraint on
- * the row of a subscription.  What must not be null is so by other constraints.
+ * SQL: outbox_check_endpoint(url, secret, old_secret, headers), the constraint
+ * on rows of outbox_subscription.  Other constraints exclude null.
  */
 Datum
 outbox_check_endpoint(PG_FUNCTION_ARGS)
@@ -88,7 +87,7 @@ outbox_check_endpoint(PG_FUNCTION_ARGS)
 	PG_RETURN_BOOL(true);
 }
 
-/* outbox_secret_generate(): a new random secret. */
+/* SQL: outbox_secret_generate(), a new random secret. */
 Datum
 outbox_secret_generate(pg_attribute_unused() PG_FUNCTION_ARGS)
 {
@@ -96,11 +95,11 @@ outbox_secret_generate(pg_attribute_unused() PG_FUNCTION_ARGS)
 }
 
 /*
- * outbox_signature(secret, id, timestamp, body): what the webhook-signature
- * header of such an event would say.
+ * SQL: outbox_signature(secret, id, timestamp, body), the value of the
+ * webhook-signature header of such an event.
  *
- * Events are sent as UTF-8 whatever the database's encoding is, so it is the
- * UTF-8 form that is signed.
+ * Events are sent as UTF-8, whatever the database's encoding, so the UTF-8 form
+ * is signed.
  */
 Datum
 outbox_signature(PG_FUNCTION_ARGS)

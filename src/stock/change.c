@@ -1,11 +1,12 @@
 /*
  * change.c
  *		Takes quantities from items and gives them back: what reserving,
- *		settling and correcting have in common.
+ *		settling and correcting share.
  *
- * Lines are taken in the order of their skus.  Nobody waits for anybody here,
- * neither for an item nor for the lapsed reservation of somebody else: what
- * another transaction has at the moment counts as taken.
+ * Lines are taken in the order of their skus.  Taking never waits for another
+ * transaction, neither for an item nor for a lapsed reservation: quantities
+ * that another transaction holds count as taken.  Only change_close waits, if
+ * its caller asks for that.
  */
 #include "postgres.h"
 
@@ -21,10 +22,11 @@
 #include "stock/change.h"
 #include "stock/stock_xact.h"
 
-#define CHANGE_LAPSED_BATCH 10000	/* reservations looked at in one go */
+#define CHANGE_LAPSED_BATCH 10000	/* lapsed reservations read at a time */
 
 /*
- * If nothing was there, and the item is not a new one, somebody may be waiting.
+ * If nothing was available of an item that is not new, a customer may be
+ * waiting for it, so an event is enqueued.
  */
 void
 change_add(const StockLines *lines, bool is_new)
@@ -72,8 +74,9 @@ change_close(StockChange change, const text *reservation, const text *actor,
 }
 
 /*
- * The expiry is that of the rows as they are closed: one that was extended
- * meanwhile is another row.
+ * The time of expiry that counts is that of the rows as they are closed: if the
+ * reservation was extended in between, its rows have other tids, and closing
+ * fails.
  */
 int
 change_expire(const text *reservation)
@@ -90,8 +93,8 @@ change_expire(const text *reservation)
 }
 
 /*
- * Lets lapsed reservations of an item expire until there is enough, a batch of
- * them at the most.  Returns how many lines did.
+ * Lets lapsed reservations of an item expire until enough is available, but at
+ * most one batch.  Returns the number of lines that expired.
  */
 static int
 change_make_some_way(const StockLine *line, int entry)
@@ -119,7 +122,8 @@ change_make_some_way(const StockLine *line, int entry)
 }
 
 /*
- * As that, until none is left which nobody else has.  Returns whether any did.
+ * As change_make_some_way, until enough is available or no lapsed reservation
+ * is left that is not locked.  Returns whether any line expired.
  */
 static bool
 change_make_way(const StockLine *line, int entry)
@@ -154,7 +158,7 @@ change_can_take(const StockLines *lines)
 }
 
 /*
- * Takes what can be had of the lines and lists what cannot.
+ * Takes the lines that are available and lists the others.
  */
 static Shortages
 change_try(const StockLines *lines)
@@ -172,7 +176,7 @@ change_try(const StockLines *lines)
 		shortage->line = line;
 		shortage->known = entry >= 0;
 		shortage->available = entry >= 0 ? stock_xact_available(entry) : 0;
-		/* Somebody may have given some back just now. */
+		/* Another transaction may have given some back in between. */
 		shortage->available = Min(shortage->available, line->quantity - 1);
 		shortages.unknown |= entry < 0;
 		shortages.count++;
@@ -196,8 +200,8 @@ change_all_make_way(const Shortages *shortages)
 }
 
 /*
- * Between two tries all is given back, so that lapsed reservations are not let
- * expire for what the other lines of this one hold.
+ * Between two tries all lines are given back, so that no lapsed reservation
+ * expires to replace a quantity that another line of this order holds.
  */
 Shortages
 change_take(const StockLines *lines, int *mark)

@@ -1,7 +1,7 @@
 /*
  * compaction.c
- *		What compaction.sql cannot do by itself: which items have a long log,
- *		and the change of the tables past the guard.
+ *		What compaction.sql needs C for: which items have a long log, and
+ *		changing the tables without the guard.
  */
 #include "postgres.h"
 
@@ -18,7 +18,7 @@
 #include "stock/guard.h"
 #include "stock/stock_xact.h"
 
-#define COMPACTION_ITEMS_MAX 100	/* that are named at a time */
+#define COMPACTION_ITEMS_MAX 100	/* items that one call returns */
 
 PG_FUNCTION_INFO_V1(stock_compact);
 PG_FUNCTION_INFO_V1(stock_crowded);
@@ -42,7 +42,7 @@ compaction_step(int max_rows)
 }
 
 /*
- * SQL: stock_compact(max_rows), one step of the sweeper's.
+ * SQL: stock_compact(max_rows), one step of the sweeper.
  */
 Datum
 stock_compact(PG_FUNCTION_ARGS)
@@ -66,8 +66,8 @@ stock_compact(PG_FUNCTION_ARGS)
 }
 
 /*
- * SQL: stock_crowded(rows), items whose log has more rows: some of them, and
- * next time others.
+ * SQL: stock_crowded(rows), some of the items whose log has more than this
+ * number of rows; the next call continues after them.
  */
 Datum
 stock_crowded(PG_FUNCTION_ARGS)
@@ -95,7 +95,8 @@ stock_crowded(PG_FUNCTION_ARGS)
 }
 
 /*
- * SQL: stock_count_compacted(sku, rows, complete).
+ * SQL: stock_count_compacted(sku, rows, complete), tells the counter that rows
+ * have left an item's log.
  */
 Datum
 stock_count_compacted(PG_FUNCTION_ARGS)

@@ -34,8 +34,9 @@ counters_put(ReturnSetInfo *result, const EscrowLevel *level)
 }
 
 /*
- * SQL: stock_counters(), what stock_verify compares with the log.  In a
- * transaction with external DML they are worth nothing.
+ * SQL: stock_counters(), the counters that stock_verify compares with the log.
+ * Returns no rows in a transaction with external DML, where counters are not
+ * valid.
  */
 Datum
 stock_counters(PG_FUNCTION_ARGS)
@@ -58,7 +59,7 @@ stock_counters(PG_FUNCTION_ARGS)
 }
 
 /*
- * SQL: stock_counter(sku), likewise of one item.
+ * SQL: stock_counter(sku), the same for one item.
  */
 Datum
 stock_counter(PG_FUNCTION_ARGS)

@@ -1,32 +1,35 @@
 /*
  * escrow.c
- *		The counters of what is available, in shared memory.
+ *		The counters of available quantities, in shared memory.
  *
- * A row that everybody updates is as slow as one commit after another.  So
- * the available quantity of an item that is in use stands here: a reservation
- * takes from the counter at once and writes only rows of its own.  Commit keeps
- * what was taken, abort puts it back; what a transaction adds is there for
- * others once it has committed.  stock_xact.c keeps each transaction's part.
+ * A row that every reservation updates is locked from the update to the commit,
+ * so such reservations commit one after another.  Therefore the available
+ * quantity of an item in use is in shared memory: a reservation takes from the
+ * counter at once and writes only rows of its own.  A commit keeps what was
+ * taken, an abort gives it back.  What a transaction adds becomes available to
+ * others when it commits.  stock_xact.c keeps the part of each transaction.
  *
- * The counter is a cache of the log and never the truth.  What makes it equal
- * to the log:
+ * The counter is a cache of the log and never the truth.  It equals the log
+ * because of these rules:
  *
- * - A counter is pinned before a transaction has any effect on its item, and
- *   unpinned when its end is visible and settled here.  So nobody has unsettled
- *   changes while a counter is loaded, which happens only where there is none.
- * - Whoever pins holds RowExclusiveLock on stock_log from before until after.
- *   Other changes of the tables exclude that by a lock (guard.c); so there are
- *   no pins then, and the counters are dropped.
+ * - A transaction pins a counter before it has any effect on the item, and
+ *   unpins it after its end is visible and settled here.  A counter is loaded
+ *   only if it is missing, and before any transaction that has pinned it has
+ *   effects.
+ * - A transaction holds RowExclusiveLock on stock_log from before it pins until
+ *   after it unpins.  External DML takes a lock that conflicts with it
+ *   (guard.c), so there are no pins then, and drops the counters.
  * - Pinned counters are not evicted.
  *
- * Locks.  Items have places in an array, and are found by chains of those with
- * the same hash.  The lock of a chain's partition guards which items are in
- * it; a spinlock in each place guards the figures.  No code that can fail runs
- * under either lock or in the end-of-transaction callbacks.  Scans over many
- * items visit one place at a time and hold no partition lock in between.  The
- * key has the OID of the log, so that counters from before a DROP EXTENSION
- * match nothing.  Those of a database go when it is dropped, since OIDs can be
- * used again.
+ * Locks.  Items are in an array of places, and in chains by hash value.  The
+ * LWLock of a chain's partition guards which items are in the chain; a spinlock
+ * in each place guards the numbers.  No code that can fail runs under either
+ * lock or in the callbacks at the end of a transaction.  Scans over many items
+ * visit one place at a time and hold no partition lock in between.
+ *
+ * The key contains the OID of the log, so that counters from before a DROP
+ * EXTENSION match nothing.  The counters of a database are dropped with the
+ * database, since its OIDs can be reused.
  */
 #include "postgres.h"
 
@@ -49,15 +52,15 @@
 
 #define ESCROW_PARTITIONS 128
 #define ESCROW_TRANCHE "idempotency stock"
-#define ESCROW_ROUNDS 3			/* over all items in search of a place */
+#define ESCROW_ROUNDS 3			/* passes over all places to find one */
 #define ESCROW_NONE (-1)		/* no item: the end of a chain */
-#define ESCROW_CROWDED_BITS 32	/* in a word */
+#define ESCROW_CROWDED_BITS 32	/* bits per word */
 
 typedef struct EscrowKey
 {
 	Oid			database;
 	Oid			log;
-	uint32		hash;			/* of the others */
+	uint32		hash;			/* of the other fields */
 	int			length;
 	char		sku[STOCK_NAME_MAX];
 } EscrowKey;
@@ -69,51 +72,52 @@ typedef enum EscrowState
 	ESCROW_READY
 } EscrowState;
 
-/* What is in a place for an item. */
+/* The state of a place in the array. */
 typedef enum EscrowPlace
 {
 	ESCROW_FREE,
-	ESCROW_TAKEN,				/* by a session that is about to fill it */
-	ESCROW_IN_USE				/* by the item, which is in its chain */
+	ESCROW_TAKEN,				/* a session is about to put an item in it */
+	ESCROW_IN_USE				/* it has an item, which is in its chain */
 } EscrowPlace;
 
 struct EscrowItem
 {
 	int			next;			/* in its chain; guarded by the partition */
-	EscrowKey	key;			/* stays as long as the place is in use */
-	slock_t		mutex;			/* guards all that follows */
+	EscrowKey	key;			/* does not change while the place is in use */
+	slock_t		mutex;			/* guards the fields below */
 	EscrowPlace place;
 	EscrowState state;
 	bool		known;			/* the item exists */
-	bool		used;			/* since somebody last looked for room */
-	int			pins;			/* transactions that may have effects on it */
-	int			rows;			/* in its log, about */
-	uint64		touches;		/* how often it was pinned */
+	bool		used;			/* since the last search for a place */
+	int			pins;			/* number of pins by transactions */
+	int			rows;			/* approximate number in its log */
+	uint64		touches;		/* number of pins so far */
 	int64		available;
-	int64		on_hand;		/* available and reserved, at the most */
-	bool		too_many;		/* were on hand when it was loaded */
-	TimestampTz lapses_at;		/* none of its holds lapses before */
-	uint64		lapses_sooner;	/* how often that was found to be too late */
+	int64		on_hand;		/* upper bound of available plus reserved */
+	bool		too_many;		/* on hand was out of range when loaded */
+	TimestampTz lapses_at;		/* none of its holds lapses before this */
+	uint64		lapses_sooner;	/* changes by escrow_will_lapse */
 	ConditionVariable loaded;
 };
 
 /*
- * What is there beside the items.
+ * State that does not belong to one item.
  */
 typedef struct EscrowShared
 {
-	pg_atomic_uint32 hand;		/* where the search for a place goes on */
-	pg_atomic_uint32 crowd;		/* an item with more rows is crowded */
+	pg_atomic_uint32 hand;		/* where the search for a place continues */
+	pg_atomic_uint32 crowd;		/* a log with more rows is crowded */
 } EscrowShared;
 
 static EscrowShared *shared = NULL;
 static EscrowItem *items = NULL;	/* settings_stock_items places */
-static int *chains = NULL;		/* the first item of each; guarded as next */
-static pg_atomic_uint32 *crowded = NULL;	/* a bit for each item */
+static int *chains = NULL;		/* first item of each; guarded like "next" */
+static pg_atomic_uint32 *crowded = NULL;	/* one bit per place */
 static LWLockPadded *partitions = NULL;
 
 /*
- * A multiple of the partitions, so that each chain is in one of them.
+ * Returns the number of chains: a multiple of the number of partitions, so that
+ * each chain belongs to one partition.
  */
 static int
 escrow_chains(void)
@@ -177,7 +181,7 @@ escrow_startup(void)
 }
 
 /*
- * Whatever the sku was read from, it has to fit.
+ * The sku may come from a row, so its length is checked here.
  */
 static EscrowKey
 escrow_key(Oid log, const text *sku)
@@ -218,7 +222,7 @@ escrow_partition(uint32 hash)
 }
 
 /*
- * Finds an item in its chain.  The caller holds the lock of its partition.
+ * Finds an item in its chain.  The caller holds the lock of the partition.
  */
 static EscrowItem *
 escrow_find(const EscrowKey *key)
@@ -266,8 +270,8 @@ escrow_set_place(EscrowItem *item, EscrowPlace place)
 }
 
 /*
- * Takes an item that had this hash out of its chain, if nobody has pinned it
- * since.  Its place is the caller's then.
+ * Removes an item with this hash from its chain unless it is pinned.  The place
+ * then belongs to the caller.
  */
 static bool
 escrow_remove(EscrowItem *item, uint32 hash)
@@ -295,8 +299,8 @@ escrow_remove(EscrowItem *item, uint32 hash)
 }
 
 /*
- * Takes the place of an item if it is free, or nobody has pinned the item, nor
- * used it since the last look.
+ * Takes a place if it is free, or if its item is not pinned and was not used
+ * since the last search (or used_too).
  */
 static bool
 escrow_try_place(EscrowItem *item, bool used_too)
@@ -318,8 +322,8 @@ escrow_try_place(EscrowItem *item, bool used_too)
 }
 
 /*
- * Looks for a place, from where the last look has ended: first one that is free
- * or has not been used since, in the last round any that nobody has pinned.
+ * Searches for a place, from where the last search ended: a free one or one
+ * that was not used since; in the last round any that is not pinned.
  */
 static EscrowItem *
 escrow_take_place(void)
@@ -344,7 +348,7 @@ escrow_take_place(void)
 }
 
 /*
- * Nobody looks at what is in a place that is taken.
+ * No other session reads a place that is taken.
  */
 static void
 escrow_init(EscrowItem *item, const EscrowKey *key)
@@ -355,7 +359,7 @@ escrow_init(EscrowItem *item, const EscrowKey *key)
 	item->used = true;
 	item->pins = 1;
 	item->rows = 0;
-	/* One that was evicted meanwhile must not look as if it were untouched. */
+	/* A counter that was evicted and loaded again must differ in touches. */
 	item->touches = (uint64) GetCurrentTimestamp();
 	item->available = 0;
 	item->on_hand = 0;
@@ -365,8 +369,8 @@ escrow_init(EscrowItem *item, const EscrowKey *key)
 }
 
 /*
- * Adds an item in a place that the caller has taken, and pins it; or the one
- * that somebody else has added since.
+ * Adds an item, pinned, in a place that the caller has taken.  If another
+ * session has added the item in between, pins that one and frees the place.
  */
 static EscrowItem *
 escrow_add_item(EscrowItem *place, const EscrowKey *key)
@@ -401,8 +405,8 @@ escrow_pin(Oid log, const text *sku)
 }
 
 /*
- * One that is being loaded is passed over: what its load has seen of what the
- * caller does cannot be told.
+ * Ignores a counter that is being loaded: whether the load includes the
+ * caller's changes is not known.
  */
 EscrowItem *
 escrow_pin_loaded(Oid log, const text *sku)
@@ -417,8 +421,8 @@ escrow_pin_loaded(Oid log, const text *sku)
 }
 
 /*
- * Sets an item's bit once it has many rows, for the sweeper, which looks at the
- * bits instead of at all items.
+ * Sets the bit of an item with many rows.  The sweeper reads the bits instead
+ * of all items.
  */
 static void
 escrow_note_crowded(const EscrowItem *item, int rows)
@@ -539,9 +543,10 @@ escrow_take(EscrowItem *item, int64 quantity)
 }
 
 /*
- * However the open transactions end, and whatever becomes of reservations, the
- * counter must not overflow.  What is available is a part of what is on hand.
- * Where that was more than a bigint, what leaves may not be enough.
+ * The counter must not overflow, however open transactions and reservations
+ * end.  It cannot, since the available quantity is never more than what is on
+ * hand, which is checked here.  If on_hand was out of range when the counter
+ * was loaded, its true value is not known, so nothing can be received.
  */
 bool
 escrow_receive(EscrowItem *item, int64 quantity)
@@ -560,7 +565,7 @@ escrow_receive(EscrowItem *item, int64 quantity)
 }
 
 /*
- * More than a bigint can only be where somebody has written holds by hand.
+ * The sum can be out of range only if holds were written by external DML.
  */
 static int64
 escrow_add(int64 available, int64 quantity)
@@ -605,7 +610,7 @@ escrow_may_lapse(EscrowItem *item, TimestampTz now, uint64 *look)
 }
 
 /*
- * A reservation that was made during the look may not have been seen.
+ * The search may have missed a reservation that was made meanwhile.
  */
 void
 escrow_none_lapses(EscrowItem *item, TimestampTz before, uint64 look)
@@ -629,7 +634,7 @@ escrow_will_lapse(EscrowItem *item, TimestampTz at)
 }
 
 /*
- * Forgets the counters of a log; of all of a database, if that is InvalidOid.
+ * Drops the counters of a log; if log is InvalidOid, of all logs of a database.
  */
 static void
 escrow_forget(Oid database, Oid log)
@@ -676,8 +681,7 @@ escrow_count_row(EscrowItem *item)
 }
 
 /*
- * Copies what a counter says, if it is loaded and belongs to a log of this
- * database.
+ * Copies a counter if it is loaded and belongs to this log.
  */
 static bool
 escrow_copy_level(EscrowItem *item, Oid log, EscrowLevel *level)
@@ -708,8 +712,8 @@ escrow_level_at(int place, Oid log, EscrowLevel *level)
 }
 
 /*
- * No lock of the chain is held while the copy is made, which allocates: the
- * place may have another item by then.
+ * The partition lock is released before the copy, which allocates memory.  The
+ * place may have another item by then, so the name is compared.
  */
 bool
 escrow_level_of(Oid log, const text *sku, EscrowLevel *level)
@@ -725,8 +729,8 @@ escrow_level_of(Oid log, const text *sku, EscrowLevel *level)
 }
 
 /*
- * It is the same for all databases, and the sweepers say so each time.  When it
- * becomes less there are items that no bit was set for.
+ * The value is the same for all databases, and every sweeper sets it each time.
+ * When it becomes smaller, the bits of some items have to be set.
  */
 void
 escrow_set_crowd(int rows)
@@ -746,8 +750,8 @@ escrow_set_crowd(int rows)
 
 /*
  * Clears the bit of an item, if it is set, and sets it again if the item is
- * crowded still: rows that others add meanwhile set it, too.  Returns whether
- * the item is one of this log.
+ * still crowded; rows that others add meanwhile set it as well.  Returns
+ * whether it is a crowded item of this log.
  */
 static bool
 escrow_is_crowded(int at, Oid log, int rows, EscrowLevel *level)
@@ -768,7 +772,7 @@ escrow_is_crowded(int at, Oid log, int rows, EscrowLevel *level)
 bool
 escrow_next_crowded(int *looks, Oid log, int rows, EscrowLevel *level)
 {
-	static int	next = 0;		/* where the look goes on */
+	static int	next = 0;		/* where the search continues */
 
 	while (*looks < settings_stock_items)
 	{

@@ -2,8 +2,8 @@
  * hold.c
  *		Rows of stock_hold: the lines of open reservations, and nothing else.
  *
- * The primary key (reservation, line) decides who opens a reservation first:
- * every one has a line 0 at the start, whatever its items are.
+ * The primary key (reservation, line) decides which of two transactions opens a
+ * reservation first: every reservation has a line 0 when it is made.
  */
 #include "postgres.h"
 
@@ -23,12 +23,10 @@
 #include "stock/hold.h"
 #include "stock/row.h"
 
-#define HOLD_LAPSED_LINES_MAX 100000	/* read at a time */
+#define HOLD_LAPSED_LINES_MAX 100000	/* lapsed lines read at a time */
+#define HOLD_HORIZON_US USECS_PER_SEC	/* how far ahead a search looks */
 
-/* How far ahead a look for lapsed ones goes. */
-#define HOLD_HORIZON_US USECS_PER_SEC
-
-/* The columns of stock_hold, in order. */
+/* The columns of stock_hold, counted from 0. */
 enum
 {
 	HOLD_ATT_QUANTITY,
@@ -83,8 +81,9 @@ holds_add(Holds *holds, int *room, TupleTableSlot *row)
 }
 
 /*
- * Reads what a snapshot shows.  With a dirty one, whose end a row depends on is
- * returned.
+ * Reads the lines that a snapshot shows.  With a dirty snapshot, stops at the
+ * first line that a transaction in progress is writing, and returns that
+ * transaction.
  */
 static RelationWriter
 holds_scan(Holds *holds, Relation hold, const text *reservation,
@@ -151,8 +150,8 @@ holds_are_there(const text *reservation)
 }
 
 /*
- * A dirty scan can miss a row that is being moved by an update.  So that there
- * are none proves nothing; the primary key decides.
+ * A dirty scan can miss a row that an update is moving.  So finding no lines
+ * proves nothing; the primary key decides.
  */
 Holds
 holds_read_settled(const text *reservation)
@@ -288,8 +287,9 @@ holds_withdraw(const ItemPointerData *tids, int count)
 }
 
 /*
- * What of an item lapses until a time, by the index on sku and time; or all
- * that lapses since a time, by the index on the time alone.
+ * Begins a scan of the lines of an item that lapse until a time, by the index
+ * on sku and time; or, if sku is NULL, of all lines that lapse since a time,
+ * by the index on the time.
  */
 static void
 hold_begin_lapsed(RelationScan *scan, Relation hold, const text *sku,
@@ -314,7 +314,7 @@ hold_begin_lapsed(RelationScan *scan, Relation hold, const text *sku,
 }
 
 /*
- * Adds a name, unless it was the last one.
+ * Adds a name unless it equals the last one.
  */
 static void
 hold_add_name(text ***names, int *count, int *room, Datum name)
@@ -331,7 +331,8 @@ hold_add_name(text ***names, int *count, int *room, Datum name)
 }
 
 /*
- * Lines that lapse at one time are in the order of their places in the table.
+ * Was this line read before?  Lines with the same expiry are in the order of
+ * their tids.
  */
 static bool
 hold_is_passed(const HoldsPosition *from, TimestampTz expires_at,
@@ -344,8 +345,8 @@ hold_is_passed(const HoldsPosition *from, TimestampTz expires_at,
 }
 
 /*
- * *last: the last line that was read, as long as there may be more; *next: no
- * other lapses before.
+ * Reads lapsed lines from a position on.  *last is the last line that was read,
+ * or HOLDS_START if there are no more.  No other line lapses before *next.
  */
 static int
 hold_read_lapsed(const text *sku, const HoldsPosition *from, int max,

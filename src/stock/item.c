@@ -1,10 +1,10 @@
 /*
  * item.c
- *		Items: their root records, and what root record and log add up to.
+ *		The root records of items, and the sums of root record and log.
  *
- * A root record has the sums of those rows of the log that were compacted.  It
- * is created with the item and changed by the compaction alone: nobody who
- * reserves or receives waits for it.
+ * A root record has the sums of the rows of the log that were compacted.  It is
+ * created with the item and changed only by the compaction, so reserving and
+ * receiving never wait for it.
  */
 #include "postgres.h"
 
@@ -26,7 +26,7 @@
 #include "stock/item.h"
 #include "stock/row.h"
 
-/* The columns of stock_item, in order. */
+/* The columns of stock_item, counted from 0. */
 enum
 {
 	ITEM_ATT_SKU,
@@ -70,7 +70,8 @@ item_find(Relation item, const text *sku, Snapshot snapshot,
 }
 
 /*
- * A sum of the root record: a whole number, however large.
+ * Returns a sum of the root record.  Raises an error unless it is a finite
+ * whole number.
  */
 static Datum
 item_sum(TupleTableSlot *row, int column)
@@ -100,9 +101,9 @@ item_int64(const text *sku, Datum number)
 }
 
 /*
- * on_hand = received + adjusted - confirmed, which reserved is a part of.  One
- * that is too large for a bigint can be in a database of 0.2.0: nothing more
- * can come in until a load finds that it fits.
+ * on_hand = received + adjusted - confirmed; reserved is a part of it.  A
+ * database that was upgraded from 0.2.0 can have an on_hand that is out of
+ * range: then nothing can be received until a load finds it in range.
  */
 static void
 item_add_up(ItemLevel *level, const text *sku, TupleTableSlot *row,
@@ -130,8 +131,8 @@ item_add_up(ItemLevel *level, const text *sku, TupleTableSlot *row,
 }
 
 /*
- * Root record and log are read with one snapshot, which sees the rows that
- * are compacted meanwhile in one of the two.
+ * Root record and log are read with one snapshot.  It sees rows that are being
+ * compacted in exactly one of the two.
  */
 ItemLevel
 item_load(const text *sku)
@@ -155,8 +156,8 @@ item_load(const text *sku)
 }
 
 /*
- * Waits for the transaction that is writing an item's row.  Returns
- * whether the item is there for good.
+ * Waits for a transaction that is writing an item's row.  Returns whether the
+ * item exists and is committed.
  */
 static bool
 item_wait(Relation item, const text *sku, TupleTableSlot *row)

@@ -1,10 +1,10 @@
 /*
  * ledger.c
- *		The log of stock: appended to, added up, looked up by reservation.
+ *		The log of stock: appended to, added up, searched by reservation.
  *
- * stock_log has the rows that are not in an item's root record yet.  Those that
- * are have moved to stock_history_0 to _2 (compaction.sql), where they serve to
- * remember how a reservation ended, until the history drops them.
+ * stock_log has the rows that are not in an item's root record yet.  The others
+ * have moved to stock_history_0 to _2 (compaction.sql).  There they tell how a
+ * reservation ended, until the history drops them.
  */
 #include "postgres.h"
 
@@ -29,7 +29,7 @@
 
 #define LEDGER_TABLES (1 + CATALOG_RING_SIZE)
 
-/* How a change moves what is available, and what is reserved. */
+/* How a change affects the available and the reserved quantity. */
 typedef struct LedgerSigns
 {
 	int			available;
@@ -119,7 +119,7 @@ ledger_change(TupleTableSlot *row)
 }
 
 /*
- * Did this transaction write the row?
+ * Was the row written by this transaction?
  */
 static bool
 ledger_is_own(TupleTableSlot *row)
@@ -133,7 +133,7 @@ ledger_is_own(TupleTableSlot *row)
 }
 
 /*
- * What this transaction confirms is on hand until it has committed.
+ * What this transaction confirms stays on hand until it has committed.
  */
 static void
 ledger_add(LedgerSum *sum, const text *sku, TupleTableSlot *row)
@@ -155,8 +155,9 @@ ledger_add(LedgerSum *sum, const text *sku, TupleTableSlot *row)
 }
 
 /*
- * In the order of their ids no partial sum can overflow which the whole does
- * not: each was what is available, or reserved, at some time.
+ * The rows are added in the order of their ids.  Then no partial sum can
+ * overflow unless the whole does: each was the available or reserved quantity
+ * at some time.
  */
 LedgerSum
 ledger_sum(const text *sku, Snapshot snapshot)
@@ -181,7 +182,8 @@ ledger_sum(const text *sku, Snapshot snapshot)
 }
 
 /*
- * Notes a row down in the place of its line, if it is later than what is there.
+ * Records a row as the last change of its line, if it is later than the one
+ * recorded before.
  */
 static void
 ledger_collect(LedgerLines *lines, TupleTableSlot *row)
@@ -215,7 +217,7 @@ ledger_collect(LedgerLines *lines, TupleTableSlot *row)
 }
 
 /*
- * Drops the places of lines of which nothing is known any more.
+ * Removes the entries of lines for which no row was found.
  */
 static void
 ledger_close_ranks(LedgerLines *lines)
@@ -231,9 +233,9 @@ ledger_close_ranks(LedgerLines *lines)
 }
 
 /*
- * What may have rows of a reservation: the log, which is the first, and the
- * history.  All tables of the history are looked at: one that is not in use may
- * have rows that a restore has brought.
+ * Returns a table that may have rows of a reservation: 0 is the log, the others
+ * are the history.  All tables of the history are searched: one that is not in
+ * use may have rows that a restore has loaded.
  */
 static Oid
 ledger_table(int number)
@@ -245,9 +247,10 @@ ledger_table(int number)
 }
 
 /*
- * Looks through a table's rows of a reservation.  Returns how many there are;
- * they are noted down in lines, if that is not NULL.  The log is locked
- * anyway; a table of the history is let go of, so that it can be truncated.
+ * Scans a table's rows of a reservation and returns their number.  Adds them to
+ * lines unless that is NULL.  The log is locked by the transaction anyway; the
+ * lock on a table of the history is released, so that the table can be
+ * truncated.
  */
 static int
 ledger_scan(Oid oid, const text *reservation, Snapshot snapshot,
@@ -278,8 +281,8 @@ ledger_scan(Oid oid, const text *reservation, Snapshot snapshot,
 }
 
 /*
- * Looks through all tables from one on.  A single snapshot shows a row that is
- * being moved in one of them.
+ * Scans all tables from a number on.  With one snapshot a row that is being
+ * moved is seen in exactly one table.
  */
 static int
 ledger_scan_from(int first, const text *reservation, LedgerLines *lines)
@@ -294,8 +297,9 @@ ledger_scan_from(int first, const text *reservation, LedgerLines *lines)
 }
 
 /*
- * What is not committed counts, too; it can be in the log only.  A row that has
- * left the log before we look is in the history for the snapshot taken then.
+ * Uncommitted rows count too; they can be in the log only.  The log is scanned
+ * first: a row that has left it by then is in the history for the snapshot that
+ * is taken afterwards.
  */
 bool
 ledger_is_settled(const text *reservation)

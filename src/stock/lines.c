@@ -1,9 +1,9 @@
 /*
  * lines.c
- *		Reads and checks what callers of the stock functions name.
+ *		Reads and checks the arguments of the stock functions.
  *
- * Nothing here touches a table: a bad argument is refused before anything
- * else happens.
+ * Nothing here reads a table: a bad argument is refused before anything else
+ * happens.
  */
 #include "postgres.h"
 
@@ -41,8 +41,8 @@ lines_name_arg(FunctionCallInfo fcinfo, int arg, const char *name)
 }
 
 /*
- * The SQL objects may be older than the library, and not have this argument:
- * that is an error before it is read.
+ * The SQL functions may be older than the library and lack this argument.
+ * catalog_get raises an error in that case, before the argument is read.
  */
 text *
 lines_actor_arg(FunctionCallInfo fcinfo, int arg)
@@ -115,7 +115,7 @@ lines_compare(const void *a, const void *b)
 }
 
 /*
- * Sorts the lines, makes one of those with the same sku, and numbers them.
+ * Sorts the lines, merges those with the same sku, and numbers them.
  */
 static void
 lines_sum(StockLines *lines)
@@ -199,7 +199,7 @@ lines_json_quantity(const text *sku, JsonbValue *value)
 }
 
 /*
- * A line from the values of its sku and its quantity.
+ * Makes a line from the jsonb values of its sku and its quantity.
  */
 static StockLine
 lines_json_line(const JsonbValue *sku, JsonbValue *quantity)
@@ -276,7 +276,7 @@ lines_arg(FunctionCallInfo fcinfo, int arg)
 }
 
 /*
- * Quantities stay 0, so nothing can overflow where a sku is named twice.
+ * Quantities stay 0, so a sku that occurs twice cannot cause an overflow.
  */
 StockLines
 lines_skus_arg(FunctionCallInfo fcinfo, int arg)
@@ -318,7 +318,7 @@ lines_find(const StockLines *lines, const text *sku)
 }
 
 /*
- * For how long a caller can keep stock from others is limited by a setting.
+ * idempotency.reservation_ttl_max limits how long callers can hold stock.
  */
 static void
 lines_check_expiry(TimestampTz from, TimestampTz expiry)
@@ -362,7 +362,7 @@ lines_expiry(FunctionCallInfo fcinfo, int ttl_arg, TimestampTz from)
 }
 
 /*
- * SQL: stock_check_sku(sku), for functions in SQL.
+ * SQL: stock_check_sku(sku), raises an error unless the sku is valid.
  */
 Datum
 stock_check_sku(PG_FUNCTION_ARGS)
@@ -372,7 +372,7 @@ stock_check_sku(PG_FUNCTION_ARGS)
 }
 
 /*
- * SQL: stock_check_reservation(reservation), likewise.
+ * SQL: stock_check_reservation(reservation), the same for a reservation.
  */
 Datum
 stock_check_reservation(PG_FUNCTION_ARGS)

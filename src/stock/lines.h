@@ -1,7 +1,7 @@
 /*
  * lines.h
- *		What callers name: items, lines of an order, reservations.  Within the
- *		stock module.
+ *		Arguments of the stock functions: items, lines of an order,
+ *		reservations.  For the stock module only.
  */
 #ifndef STOCK_LINES_H
 #define STOCK_LINES_H
@@ -11,7 +11,7 @@
 
 #define STOCK_NAME_MAX 255		/* bytes of a sku, a reservation, an actor */
 #define STOCK_NOTE_MAX 1000		/* bytes of a note */
-#define STOCK_LINES_MAX 10000	/* of a reservation */
+#define STOCK_LINES_MAX 10000	/* lines of a reservation */
 
 typedef struct StockLine
 {
@@ -24,39 +24,39 @@ typedef struct StockLines
 {
 	int			count;
 	StockLine  *line;
-	int			order;			/* how many there were at first; 0: not known */
+	int			order;			/* lines at the start; 0: not known */
 } StockLines;
 
-/* A name: there, not empty, not too long, and fit for an event. */
+/* Reads a name: not null, not empty, not too long, convertible to UTF-8. */
 extern text *lines_name_arg(FunctionCallInfo fcinfo, int arg, const char *name);
 
-/* An actor; null: the user of the session. */
+/* Reads an actor; null means the session user. */
 extern text *lines_actor_arg(FunctionCallInfo fcinfo, int arg);
 
-/* A note: may be null or empty, but is not too long. */
+/* Reads a note, which may be null or empty but not too long. */
 extern text *lines_note_arg(FunctionCallInfo fcinfo, int arg);
 
-/* A sku with a quantity, which is positive. */
+/* Reads a sku and a quantity, which must be positive. */
 extern StockLines lines_single_arg(FunctionCallInfo fcinfo, int sku_arg,
 								   const char *sku_name,
 								   int quantity_arg);
 
 /*
- * A jsonb, {"sku": quantity, ...} or [{"sku": ..., "quantity": ...}, ...]: each sku
- * once with the sum of its quantities, in order.
+ * Reads a jsonb, {"sku": quantity, ...} or [{"sku": ..., "quantity": ...},
+ * ...].  The result has each sku once, with the sum of its quantities, sorted.
  */
 extern StockLines lines_arg(FunctionCallInfo fcinfo, int arg);
 
-/* A text[] of skus; count 0: it is null, which means all. */
+/* Reads a text[] of skus; count 0: it is null, which means all. */
 extern StockLines lines_skus_arg(FunctionCallInfo fcinfo, int arg);
 
-/* The line of a sku, or NULL. */
+/* Finds the line of a sku, or NULL. */
 extern const StockLine *lines_find(const StockLines *lines, const text *sku);
 
-/* Compares skus, or other names, byte by byte. */
+/* Compares two names by bytes. */
 extern int	lines_compare_names(const text *a, const text *b);
 
-/* When a reservation made, or extended, at a time expires. */
+/* Returns when a reservation expires that is made or extended at "from". */
 extern TimestampTz lines_expiry(FunctionCallInfo fcinfo, int ttl_arg,
 								TimestampTz from);
 

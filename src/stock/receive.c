@@ -1,7 +1,7 @@
 /*
  * receive.c
- *		Stock that comes in, moves to another item, or is corrected after a
- *		count.
+ *		stock_receive, stock_adjust and stock_transfer: stock that comes in, is
+ *		corrected after a count, or moves to another item.
  */
 #include "postgres.h"
 
@@ -42,7 +42,7 @@ receive_available(const StockLines *lines)
 }
 
 /*
- * Creates the item if it is not there.
+ * Creates the item if it does not exist.
  */
 static void
 receive_create(const text *sku)
@@ -148,9 +148,9 @@ stock_adjust(PG_FUNCTION_ARGS)
 }
 
 /*
- * SQL: stock_transfer(from_sku, to_sku, quantity, note, actor).  Two rows of
- * the log, of which the first is negative; the other item is created if need
- * be.
+ * SQL: stock_transfer(from_sku, to_sku, quantity, note, actor).  Writes two
+ * rows of the log, the first with a negative quantity.  Creates the other item
+ * if it does not exist.
  */
 Datum
 stock_transfer(PG_FUNCTION_ARGS)

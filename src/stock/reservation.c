@@ -1,15 +1,16 @@
 /*
  * reservation.c
- *		What becomes of a reservation: confirmed, cancelled, extended,
- *		reinstated, expired.
+ *		What happens to a reservation after it was made: it is confirmed,
+ *		cancelled, extended, reinstated, or expires.
  *
- * Each reads the open lines as they are now, whatever snapshot the transaction
- * has, locks them, and looks again if somebody was faster: of two who settle
- * one reservation the second learns what the first has done.  Whether it has
- * lapsed is asked after that; a lapsed one expires as a whole.
+ * Each function reads the open lines as they are now, independent of the
+ * transaction's snapshot, locks them, and reads them again if another
+ * transaction was faster.  So of two transactions that settle one reservation
+ * the second learns the outcome of the first.  Whether the reservation has
+ * lapsed is checked after locking; a lapsed reservation expires as a whole.
  *
- * Confirming changes nothing that is available: what was reserved was not, and
- * will not be.
+ * Confirming does not change the available quantity: what was reserved was not
+ * available and will not be.
  */
 #include "postgres.h"
 
@@ -30,9 +31,9 @@
 #include "stock/hold.h"
 #include "stock/stock_xact.h"
 
-/* The sweeper pins what its step frees: that must leave room for others. */
+/* A step of the sweeper pins at most one of so many places. */
 #define RESERVATION_PIN_SHARE 4
-/* If so many reservations fail and none succeeds, all have a common cause. */
+/* If so many reservations fail and none succeeds, the cause is a common one. */
 #define RESERVATION_FAILURES_MAX 10
 
 PG_FUNCTION_INFO_V1(stock_confirm);
@@ -52,7 +53,7 @@ reservation_begin(FunctionCallInfo fcinfo, const char *function)
 }
 
 /*
- * What to answer where a line has been settled in this way before.
+ * Returns the answer for a line whose last change was this one.
  */
 static StockSettlement
 reservation_answer(StockChange past)
@@ -71,7 +72,8 @@ reservation_answer(StockChange past)
 }
 
 /*
- * How the reservation ended that has no open lines: the way the last line went.
+ * Returns how a reservation without open lines ended: by the last change of any
+ * of its lines.
  */
 static StockSettlement
 reservation_past(const LedgerLines *past)
@@ -87,10 +89,11 @@ reservation_past(const LedgerLines *past)
 }
 
 /*
- * Is each line that the reservation had at first open, or known to have been
- * settled?  The history drops rows of one line sooner than those of another.
- * The holds were read before the past: a line goes from there to here.  Where
- * it was not written down how many there were, a gap tells.
+ * Is every line that the reservation had at the start either open or known to
+ * have been settled?  The history may drop the rows of one line sooner than
+ * those of another.  The holds must have been read before the past, since lines
+ * move from there to here.  If the number of lines was not recorded, a gap in
+ * their numbers shows that one is missing.
  */
 static bool
 reservation_knows_all(const Holds *holds, const LedgerLines *past)
@@ -116,8 +119,8 @@ reservation_knows_all(const Holds *holds, const LedgerLines *past)
 }
 
 /*
- * How the reservation ended that has no open lines.  Which way its last line
- * went cannot be told if one is forgotten.
+ * As reservation_past, but returns STOCK_UNKNOWN if the rows of a line were
+ * dropped, since that may have been the last line to change.
  */
 static StockSettlement
 reservation_closed(const text *reservation, const Holds *holds)
@@ -129,7 +132,7 @@ reservation_closed(const text *reservation, const Holds *holds)
 }
 
 /*
- * The open lines that are meant: those with these skus.
+ * Returns the open lines with these skus; without skus, all of them.
  */
 static Holds
 reservation_choose(const Holds *holds, const StockLines *skus)
@@ -177,9 +180,10 @@ reservation_find_past(const LedgerLines *past, const text *sku)
 }
 
 /*
- * Some of the lines that are named are not open.  Returns how they went: if not
- * all did as is asked for now, one of the others.  A line that never was
- * in the reservation is an error; one that is not known may have been.
+ * Some of the named lines are not open.  Returns how they were settled; if any
+ * was settled otherwise than now requested, returns that.  Raises an error for
+ * a sku that never was in the reservation, unless rows were dropped: then it
+ * may have been.
  */
 static StockSettlement
 reservation_named_past(const text *reservation, const Holds *holds,
@@ -213,10 +217,10 @@ reservation_named_past(const text *reservation, const Holds *holds,
 }
 
 /*
- * Without skus it is the lines still open that are meant, or, when there are
- * none, the way the last one went.  With skus, all of them must be open or
- * have gone this same way before; otherwise nothing is changed.  Returns
- * whether that is decided; if not, somebody else was faster.
+ * Without skus, settles all open lines; if there are none, returns how the
+ * last one was settled.  With skus, each of them must be open or have been
+ * settled in this same way; otherwise nothing is changed.  Returns false if
+ * another transaction was faster and the caller has to try again.
  */
 static bool
 reservation_try(StockChange change, const text *reservation, const text *actor,
@@ -341,7 +345,7 @@ stock_extend(PG_FUNCTION_ARGS)
 }
 
 /*
- * The lines that were closed last in this way, after a row of the log.
+ * Returns the lines whose last change is this one, later than a row of the log.
  */
 static StockLines
 reservation_closed_by(const LedgerLines *past, StockChange change, int64 after)
@@ -360,9 +364,11 @@ reservation_closed_by(const LedgerLines *past, StockChange change, int64 after)
 }
 
 /*
- * What stock_reinstate opens again: the lines that have expired; if none has,
- * those that were cancelled.  What was cancelled before the rest expired stays
- * so: the same call once more must not open it either.
+ * Returns the lines that stock_reinstate opens again: those that have expired;
+ * if there are none, those that were cancelled.  Lines that were cancelled
+ * before the others expired stay cancelled, so a repeated call must not open
+ * them either; that is why only cancellations after the last reinstatement
+ * count.
  */
 static StockLines
 reservation_to_reopen(const LedgerLines *past)
@@ -374,8 +380,8 @@ reservation_to_reopen(const LedgerLines *past)
 }
 
 /*
- * Lets the open lines expire, if they have lapsed.  Returns whether they are as
- * they should be; if not, somebody has been faster.
+ * Lets the open lines expire; the caller has found that they have lapsed.
+ * Returns false if another transaction was faster.
  */
 static bool
 reservation_lapsed(const text *reservation, const Holds *holds)
@@ -386,7 +392,7 @@ reservation_lapsed(const text *reservation, const Holds *holds)
 }
 
 /*
- * What stock_reinstate answers where there is nothing to open again.
+ * Returns the answer of stock_reinstate if there is nothing to open.
  */
 static StockSettlement
 reservation_nothing_to_reopen(const Holds *holds, const LedgerLines *past)
@@ -396,8 +402,9 @@ reservation_nothing_to_reopen(const Holds *holds, const LedgerLines *past)
 }
 
 /*
- * Opens closed lines again, each under its number, so that only one of two can
- * do it.  The others last as long: a reservation expires as a whole.
+ * Opens closed lines again.  Each keeps its number, so only one of two
+ * concurrent calls succeeds.  The expiry of the lines that are still open is
+ * extended, since a reservation expires as a whole.
  */
 static bool
 reservation_reopen(const text *reservation, const text *actor,
@@ -422,8 +429,9 @@ reservation_reopen(const text *reservation, const text *actor,
 }
 
 /*
- * Is a line forgotten, which could be opened again?  The reservation may be
- * changing just now, and look so to a dirty look: then this is read again.
+ * Were rows of a line dropped that could be opened again?  The first look used
+ * a dirty snapshot, which a concurrent change can mislead, so both are read
+ * again.
  */
 static bool
 reservation_is_forgotten(const text *reservation)
@@ -500,9 +508,10 @@ stock_reinstate(PG_FUNCTION_ARGS)
 }
 
 /*
- * Lets all of them expire that nobody has locked, up to a number of lines, or
- * none.  Returns whether it could; what went wrong is undone, and reported if
- * it is about a single one, and the first.
+ * In a subtransaction, lets these reservations expire, except locked ones,
+ * until max lines have expired.  On an error all of that is rolled back and
+ * false is returned.  The error is reported only if it concerns a single
+ * reservation and is the first one.
  */
 static bool
 reservation_try_expire(text **lapsed, int count, int max, int64 *expired,
@@ -550,8 +559,8 @@ reservation_try_expire(text **lapsed, int count, int max, int64 *expired,
 }
 
 /*
- * The sweeper rests after an error: what keeps all of them from expiring will
- * be there in a moment, and each try takes transaction ids.
+ * Raises an error if nothing expired, so that the sweeper pauses: the cause
+ * will not go away at once, and each try uses transaction ids.
  */
 static void
 reservation_report_failed(int failed, int64 expired)
@@ -568,8 +577,8 @@ reservation_report_failed(int failed, int64 expired)
 }
 
 /*
- * One that cannot expire, because its event is too large, say, does not keep
- * the others: each is tried alone then.
+ * A reservation that cannot expire, for example because its event is too large,
+ * must not keep the others from it.  So after an error each is tried alone.
  */
 static int64
 reservation_expire(text **lapsed, int count, int max, int *failed)
@@ -585,8 +594,8 @@ reservation_expire(text **lapsed, int count, int max, int *failed)
 }
 
 /*
- * Goes on where the last call ended, until some expire, or there are no more,
- * or so many were tried.  What fails keeps no pins.
+ * Continues where the last call ended, until some reservations have expired,
+ * there are no more, or max were tried.  A failed try keeps no pins.
  */
 static int64
 reservation_expire_some(int max)
@@ -612,9 +621,8 @@ reservation_expire_some(int max)
 }
 
 /*
- * SQL: stock_expire(max_holds).  Reservations that somebody has locked are left
- * for the next time: the sweeper never waits.  However many cannot expire,
- * those behind them have their turn.
+ * SQL: stock_expire(max_holds).  Never waits: locked reservations are left for
+ * the next time.  Reservations that cannot expire do not block later ones.
  */
 Datum
 stock_expire(PG_FUNCTION_ARGS)

@@ -1,14 +1,15 @@
 /*
  * reserve.c
- *		stock_reserve and stock_reserve_many: all lines of a reservation or
- *		none of them, once however often it is asked for.
+ *		stock_reserve and stock_reserve_many: all lines of a reservation or none
+ *		of them, and only once however often they are called.
  *
  * The counters decide about the quantities, and the primary key of stock_hold
- * about the name.  Nearly always both are free, so that is tried first: the
- * rows of the hold are written, the quantities taken, and the log written.  If
- * anything is in the way, all of that is undone and looked into: an open
- * reservation with the same lines is answered as it was, a closed one is
- * refused; who is slower with a new name waits for the other to end.
+ * about the name.  Usually enough is available and the name is free, so that is
+ * tried first: the rows of the hold are written, the quantities taken, and the
+ * log written.  If that fails, it is undone and the cause is determined.  An
+ * open reservation with the same lines gets the same answer again; a closed one
+ * is an error; if another transaction is using the same new name, the caller
+ * waits for it.
  */
 #include "postgres.h"
 
@@ -26,7 +27,7 @@
 #include "stock/hold.h"
 #include "stock/stock_xact.h"
 
-#define RESERVE_LOOKS_MAX 1000	/* at a name whose rows come and go */
+#define RESERVE_LOOKS_MAX 1000	/* tries while the rows of a name change */
 
 typedef struct Order
 {
@@ -35,7 +36,7 @@ typedef struct Order
 	StockLines	lines;
 	FunctionCallInfo fcinfo;
 	int			ttl_arg;
-	ItemPointerData *tids;		/* of the rows of the hold, once written */
+	ItemPointerData *tids;		/* of the rows of the hold */
 } Order;
 
 typedef struct OrderAnswer
@@ -77,7 +78,7 @@ reserve_same_lines(const StockLines *a, const StockLines *b)
 }
 
 /*
- * The last change that closed a line of the reservation, if any did.
+ * Returns the last change that closed a line of the reservation, or NULL.
  */
 static const LedgerLine *
 reserve_last_closed(const LedgerLines *past)
@@ -96,9 +97,8 @@ reserve_last_closed(const LedgerLines *past)
 }
 
 /*
- * Of the order that the holds are of, is none but these lines known to have
- * been?  Where it was not written down how many there were, a settled one
- * tells.
+ * Are the open lines all lines that the reservation ever had?  If their number
+ * was not recorded, any settled line shows that they are not.
  */
 static bool
 reserve_is_whole(const text *reservation, const Holds *holds)
@@ -109,9 +109,9 @@ reserve_is_whole(const text *reservation, const Holds *holds)
 }
 
 /*
- * Looks the name up.  Returns whether the reservation is there as it is wanted;
- * raises an error if it is another or is closed, be it in part.  *again: it
- * comes or goes just now.
+ * Looks the name up.  Returns true, and the answer, if the reservation is open
+ * with these lines.  Raises an error if it has other lines or is closed, even
+ * in part.  Sets *again if the reservation is being changed at the moment.
  */
 static bool
 reserve_replay(const Order *order, OrderAnswer *answer, bool *again)
@@ -139,7 +139,7 @@ reserve_replay(const Order *order, OrderAnswer *answer, bool *again)
 	if (closed != NULL)
 		reserve_raise_closed(order, closed->last,
 							 holds.lines.count == 0 ? "It" : "A line of it");
-	/* The dirty look may have missed a line that is being extended. */
+	/* The dirty scan may have missed a line that is being extended. */
 	holds = holds_read(order->reservation);
 	if (holds.lines.count < holds.lines.order)
 		reserve_raise_closed(order, STOCK_CHANGES, "A line of it");
@@ -147,7 +147,7 @@ reserve_replay(const Order *order, OrderAnswer *answer, bool *again)
 		reserve_same_lines(&holds.lines, &order->lines))
 	{
 		answer->expires_at = holds.expires_at;
-		return true;			/* settled lines of it were reinstated */
+		return true;			/* its settled lines were reinstated */
 	}
 	if (holds.lines.count > 0 &&
 		!reserve_same_lines(&holds.lines, &order->lines))
@@ -161,7 +161,7 @@ reserve_replay(const Order *order, OrderAnswer *answer, bool *again)
 }
 
 /*
- * Writes down what was taken and is held.
+ * Writes the log of a reservation whose quantities were taken.
  */
 static void
 reserve_write(const Order *order, OrderAnswer *answer)
@@ -178,12 +178,14 @@ reserve_write(const Order *order, OrderAnswer *answer)
 }
 
 /*
- * Makes the name this reservation's.  Returns whether it was free: no line is
- * open under it, and none was ever settled.  If not, nothing is changed, and
- * nothing was written for a name that is plainly taken.
+ * Writes the rows of the hold.  Returns whether the name was free: no line with
+ * this name is open, and none was ever settled.  If it was not, nothing is
+ * changed, and usually nothing was written.
  *
- * The look comes first, and the insert decides between two who both find
- * nothing: line 0 of the other is open, and in the way, or settled by then.
+ * The names are searched before the insert, and the insert decides between two
+ * transactions that both find nothing.  A line 0 of the other transaction is
+ * then either open, so that the insert fails, or settled, which the second
+ * search finds.
  */
 static bool
 reserve_take_name(const Order *order, OrderAnswer *answer)
@@ -201,7 +203,8 @@ reserve_take_name(const Order *order, OrderAnswer *answer)
 }
 
 /*
- * The usual case.  Returns whether it was one; if not, nothing is changed.
+ * Handles the usual case.  Returns false, with nothing changed, if it is
+ * another.
  */
 static bool
 reserve_at_once(const Order *order, OrderAnswer *answer)
@@ -221,7 +224,7 @@ reserve_at_once(const Order *order, OrderAnswer *answer)
 }
 
 /*
- * Any other case, looked at once.  Returns whether it is answered.
+ * Handles any other case once.  Returns false if the caller has to try again.
  */
 static bool
 reserve_try(const Order *order, OrderAnswer *answer)

@@ -1,24 +1,25 @@
 /*
  * stock_xact.c
  *		The open transaction's state: what it has taken from the counters of
- *		items and added to them, and what its end makes of that.
+ *		items and added to them, and what its end does with that.
  *
- * Each item has an entry: what was taken from the common counter, which an
- * abort gives back; and what was added and is left, which a commit gives to
- * all.  Own additions are used up first and never touch the common counter
- * before the commit.  Each step is recorded, so that a savepoint, or a call
- * that falls short halfway, can be undone.
+ * Each item that the transaction uses has an entry: what was taken from the
+ * shared counter, which an abort gives back; and what was added and not taken
+ * again, which a commit adds to the shared counter.  Own additions are used up
+ * first and do not touch the shared counter before the commit.  Each step is
+ * recorded, so that a savepoint, or a call that fails halfway, can be undone.
  *
- * The order that keeps counter and log equal:
+ * The order of steps that keeps counter and log equal:
  *
- *   first   lock stock_log, to the end of the transaction;
- *   then    make room for the entry, pin the counter, load it if need be;
+ *   first   lock stock_log until the end of the transaction;
+ *   then    make room for the entry, pin the counter, load it if necessary;
  *   then    take: subtract and record the step, with nothing in between that
- *           can fail; only then the row of the log
- *   end     the commit is visible: settle and unpin without a pause; after
- *           that the server releases the lock
+ *           can fail; only then write the row of the log;
+ *   at end  when the commit is visible: settle and unpin; after that the
+ *           server releases the lock.
  *
- * PREPARE TRANSACTION is refused: no callback would run at COMMIT PREPARED.
+ * PREPARE TRANSACTION is refused, since no callback would run at COMMIT
+ * PREPARED.
  */
 #include "postgres.h"
 
@@ -36,8 +37,8 @@
 #include "stock/item.h"
 #include "stock/stock_xact.h"
 
-#define STOCK_XACT_INITIAL 16	/* entries, steps: doubled as needed */
-#define STOCK_XACT_KEEP 1024	/* larger ones are freed at the end */
+#define STOCK_XACT_INITIAL 16	/* entries and steps at first; they double */
+#define STOCK_XACT_KEEP 1024	/* larger arrays are freed at the end */
 
 typedef struct StockXactEntry
 {
@@ -45,19 +46,19 @@ typedef struct StockXactEntry
 	EscrowPart	part;
 	int64		pending;		/* added, and not taken again */
 	bool		created;
-	TimestampTz lapses_at;		/* the first of its reservations to do so */
-	int			level;			/* nested transaction that first touched it */
+	TimestampTz lapses_at;		/* when the first of its reservations lapses */
+	int			level;			/* nesting level that first touched it */
 } StockXactEntry;
 
-/* The difference that a step made to an entry. */
+/* The change that a step made to an entry. */
 typedef struct StockXactStep
 {
 	int			entry;
-	int			level;			/* of the nested transaction that made it */
+	int			level;			/* nesting level that made it */
 	StockXactEntry difference;
 } StockXactStep;
 
-/* Which entry an item has. */
+/* Maps an item to its entry. */
 typedef struct EntrySlot
 {
 	EscrowItem *item;
@@ -85,9 +86,9 @@ static int	step_capacity = 0;
 static slots_hash *slots = NULL;
 
 static Oid	locked_log = InvalidOid;	/* by this transaction */
-static EscrowItem *pinned = NULL;	/* and without an entry yet */
+static EscrowItem *pinned = NULL;	/* pinned, but has no entry yet */
 static EscrowItem *loading = NULL;
-static int	external_level = 0; /* of the external DML; 0: there was none */
+static int	external_level = 0; /* nesting level of external DML; 0: none */
 static bool callbacks_registered = false;
 
 /*
@@ -101,7 +102,7 @@ stock_xact_reset(void)
 	locked_log = InvalidOid;
 	external_level = 0;
 	if (slots == NULL)
-		return;					/* no room was made yet */
+		return;					/* nothing was allocated yet */
 	slots_reset(slots);
 	if (Max(entry_capacity, step_capacity) <= STOCK_XACT_KEEP)
 		return;
@@ -115,7 +116,7 @@ stock_xact_reset(void)
 }
 
 /*
- * Undoes what an error has interrupted: a pin without an entry, a load.
+ * Undoes what an error has interrupted: a pin without an entry, or a load.
  */
 static void
 stock_xact_let_go(void)
@@ -155,8 +156,8 @@ stock_xact_refuse_prepare(void)
 }
 
 /*
- * Runs after the end of the transaction has become visible to new snapshots,
- * and before its locks go.
+ * Called after the end of the transaction is visible to new snapshots and
+ * before its locks are released.
  */
 static void
 stock_xact_transaction_ended(XactEvent event, void *arg)
@@ -178,7 +179,7 @@ stock_xact_transaction_ended(XactEvent event, void *arg)
 }
 
 /*
- * The end of a savepoint: its steps pass to the level above, or are undone.
+ * At the end of a subtransaction its steps pass to its parent, or are undone.
  */
 static void
 stock_xact_end_steps(int level, bool committed)
@@ -192,8 +193,9 @@ stock_xact_end_steps(int level, bool committed)
 }
 
 /*
- * A savepoint that is rolled back loses its lock of the log, and so the pins of
- * the items that it was the first to touch.  Those of the levels above stay.
+ * A subtransaction that is rolled back loses its lock on the log, so it must
+ * unpin the items that it was the first to touch.  Items that its parents have
+ * touched stay pinned.
  */
 static void
 stock_xact_end_entries(int level, bool committed)
@@ -241,9 +243,9 @@ stock_xact_register_callbacks(void)
 }
 
 /*
- * Looks the log up anew if it is another once the lock is there: the extension
- * may have been dropped and created until then.  The lock belongs to the
- * transaction, or to the savepoint, as the entries do.
+ * The extension may be dropped and created again while we wait for the lock, so
+ * the log is looked up again when the lock is granted.  The lock belongs to the
+ * transaction or subtransaction, as the entries do.
  */
 static Oid
 stock_xact_lock(LOCKMODE mode)
@@ -276,7 +278,7 @@ stock_xact_begin(void)
 }
 
 /*
- * Room for one more entry and step, so that they can be written without fail.
+ * Makes room for one more entry and step, so that recording them cannot fail.
  */
 static void
 stock_xact_make_room(void)
@@ -304,8 +306,9 @@ stock_xact_make_room(void)
 }
 
 /*
- * Keeps the counter that was just pinned, unless this transaction has it
- * pinned, for which there is room.  Returns its entry and whether that is new.
+ * Makes an entry for the counter that was just pinned.  If the transaction has
+ * an entry for it already, unpins it once.  Returns the entry and whether it is
+ * new.  The caller has made room.
  */
 static int
 stock_xact_keep_pinned(bool *fresh)
@@ -332,8 +335,8 @@ stock_xact_keep_pinned(bool *fresh)
 }
 
 /*
- * The locks come first: while a load is under way, others sleep until it is
- * done, which the deadlock detector does not see.
+ * The locks are taken before the load begins: during a load other sessions
+ * sleep on a condition variable, which the deadlock detector does not see.
  */
 static void
 stock_xact_load(EscrowItem *item, const text *sku)
@@ -374,7 +377,7 @@ stock_xact_touch(const text *sku, bool create)
 }
 
 /*
- * Records a step, for which there is room.
+ * Records a step.  The caller has made room.
  */
 static void
 stock_xact_write(int entry, StockXactEntry difference)
@@ -394,8 +397,8 @@ stock_xact_write(int entry, StockXactEntry difference)
 }
 
 /*
- * The item's creator is the first to touch it, so a savepoint that is rolled
- * back removes the entry.
+ * Not recorded as a step: the creator is the first to touch the item, so
+ * rolling back its subtransaction removes the entry.
  */
 void
 stock_xact_create(int entry)
@@ -456,8 +459,9 @@ stock_xact_remove(int entry, int64 quantity)
 }
 
 /*
- * Where there is no counter, the next load sees it, or sees too much on hand
- * for a while: that only refuses what comes near the range of bigint.
+ * If there is no counter, nothing is recorded.  The next load either sees this
+ * change, or has too much on hand for a while, which only refuses quantities
+ * near the limit of bigint.
  */
 void
 stock_xact_confirm(const text *sku, int64 quantity)
@@ -475,8 +479,9 @@ stock_xact_confirm(const text *sku, int64 quantity)
 }
 
 /*
- * Announced at once, and again at the end: a session that looks for lapsed
- * reservations in between does not see these yet.
+ * The time is announced at once and again at the end of the transaction: a
+ * session that searches for lapsed reservations in between does not see the new
+ * ones.
  */
 void
 stock_xact_will_lapse(int entry, TimestampTz at)
@@ -526,7 +531,8 @@ stock_xact_undo(int mark)
 }
 
 /*
- * With this lock no other transaction can have pins until this one ends.
+ * Takes the lock with which no other transaction can have pins until this one
+ * ends.
  */
 void
 stock_xact_note_external(void)

@@ -1,7 +1,7 @@
 /*
  * stock_xact.h
- *		What the open transaction has done with the counters of items.  Within
- *		the stock module.
+ *		What the open transaction has done to the counters of items.  For the
+ *		stock module only.
  */
 #ifndef STOCK_STOCK_XACT_H
 #define STOCK_STOCK_XACT_H
@@ -9,51 +9,53 @@
 #include "stock/escrow.h"
 
 /*
- * To be called first by whatever changes stock: locks the log to the end of the
- * transaction.  Returns its OID.
+ * Must be called first by every function that changes stock.  Locks the log
+ * until the end of the transaction and returns its OID.
  */
 extern Oid	stock_xact_begin(void);
 
 /*
- * Gets hold of an item's counter to the end of the transaction; what is
- * returned names it.  -1: there is no such item, and it is not to be created.
+ * Pins an item's counter until the end of the transaction, loads it if
+ * necessary, and returns its entry.  Returns -1 if the item does not exist and
+ * create is false.
  */
 extern int	stock_xact_touch(const text *sku, bool create);
 
-/* The item was created; others know it once this transaction has committed. */
+/* Marks an item as created; others see it when this transaction commits. */
 extern void stock_xact_create(int entry);
 extern bool stock_xact_is_new(int entry);
 
-/* Takes a quantity, own additions first; false: there is not so much. */
+/* Takes a quantity, own additions first; false: not enough is available. */
 extern bool stock_xact_take(int entry, int64 quantity);
 
 /*
- * Adds a quantity, for this transaction at once, for others at its commit: what
- * is new on hand, or was reserved.
+ * Adds a quantity, new on hand (is_new) or reserved until now: for this
+ * transaction at once, for others when it commits.
  */
 extern void stock_xact_add(int entry, int64 quantity, bool is_new);
 
 /*
- * With the commit a quantity will not be on hand any more.  The first is for
- * one that was taken, the second for one that was reserved.
+ * Remove a quantity from what is on hand when the transaction commits:
+ * stock_xact_remove one that was taken, stock_xact_confirm one that was
+ * reserved.
  */
 extern void stock_xact_remove(int entry, int64 quantity);
 extern void stock_xact_confirm(const text *sku, int64 quantity);
 
-/* Reservations of the item that are being made lapse at a time, or later. */
+/* Records that new reservations of the item lapse at this time or later. */
 extern void stock_xact_will_lapse(int entry, TimestampTz at);
 
 /* What this transaction could take. */
 extern int64 stock_xact_available(int entry);
 
-/* The counter itself. */
+/* The entry's counter. */
 extern EscrowItem *stock_xact_item(int entry);
 
-/* How many steps there are, and back to that. */
+/* stock_xact_undo undoes all steps since stock_xact_mark returned "mark". */
 extern int	stock_xact_mark(void);
 extern void stock_xact_undo(int mark);
 
-/* External DML changes the tables: see guard.c. */
+/* Records external DML (guard.c); and whether there was any. */
 extern void stock_xact_note_external(void);
 extern bool stock_xact_is_external(void);
 

@@ -1,12 +1,12 @@
 /*
  * sweeper.c
- *		The worker that lets things expire: one for each database.
+ *		The worker that lets rows expire: one for each database.
  *
- * It knows nothing of the rows: each module has an SQL function that takes a
- * bounded step, skipping what is locked, and says whether there is more to do.
- * A step is one short transaction, and the sweeper goes on without a pause
- * while there is more.  A module that fails rests for a while, longer each
- * time.
+ * It knows nothing of the rows.  Each module has an SQL function that takes a
+ * bounded step, skips what is locked, and returns whether there is more to do.
+ * Each step is one short transaction.  The sweeper sleeps for
+ * idempotency.sweep_interval when no module has more to do.  A module that
+ * fails pauses, each time for longer.
  */
 #include "postgres.h"
 
@@ -25,9 +25,9 @@
 #include "base/settings.h"
 #include "base/worker.h"
 
-#define SWEEP_BATCH 1000
-#define SWEEP_REST_MS 1000
-#define SWEEP_REST_MAX_MS 60000
+#define SWEEP_BATCH 1000		/* rows that a step may handle */
+#define SWEEP_REST_MS 1000		/* first pause of a module that fails */
+#define SWEEP_REST_MAX_MS 60000 /* the longest pause */
 
 PGDLLEXPORT void sweeper_main(Datum arg);
 
@@ -35,9 +35,9 @@ typedef struct SweepModule
 {
 	const char *activity;
 	SavedQuery	sweep;
-	const CatalogTriggers *(*triggers) (void);	/* that it relies on, if any */
-	SavedQuery	repair;			/* what their absence has done */
-	int			rest_ms;		/* 0: it has not failed */
+	const CatalogTriggers *(*triggers) (void);	/* that it needs, or NULL */
+	SavedQuery	repair;			/* repairs what their absence caused */
+	int			rest_ms;		/* the last pause; 0: it has not failed */
 	TimestampTz rest_until;
 } SweepModule;
 
@@ -87,8 +87,8 @@ static SweepModule modules[] = {
 };
 
 /*
- * What is to be done in a module.  While triggers that it relies on are
- * disabled there is nothing: a restore may be going on.
+ * Returns the next step of a module.  While triggers that the module needs are
+ * disabled there is none: a restore may be running.
  */
 static SavedQuery *
 sweep_next_step(SweepModule *module)
@@ -127,8 +127,8 @@ sweep_module(SweepModule *module)
 }
 
 /*
- * What is broken is broken for long, as a rule, and each failure is a line or
- * more of the log.
+ * Sets the pause after a failure.  The cause usually lasts, and each failure
+ * writes to the log.
  */
 static void
 sweep_rest(SweepModule *module)
@@ -140,8 +140,8 @@ sweep_rest(SweepModule *module)
 }
 
 /*
- * As sweep_module.  What goes wrong in one module, such as a table that is
- * locked for long, must not keep the sweeper from the others.
+ * As sweep_module, but logs errors.  A failure in one module, such as a lock
+ * timeout, must not keep the sweeper from the other modules.
  */
 static bool
 sweep_module_or_report(SweepModule *module)
@@ -169,7 +169,7 @@ sweep_module_or_report(SweepModule *module)
 }
 
 /*
- * After a reload what has failed may work.
+ * Ends all pauses after a reload: the cause of a failure may be gone.
  */
 static void
 sweep_wake_all(void)
