@@ -1,6 +1,6 @@
 /*
- * Very last part of install and upgrade scripts: the launcher shall look at
- * what is here when this has committed.
+ * Last part of the install and upgrade scripts: makes the launcher look into
+ * this database when the transaction has committed.
  */
 CREATE FUNCTION idempotency_internal.idempotency_announce()
 RETURNS void

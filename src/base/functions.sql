@@ -1,8 +1,8 @@
 /*
- * base: what all modules use.  First part of the install script.
+ * base: functions that all modules use.  First part of the install script.
  *
- * What is not for users is in a schema of its own: tables, sequences and the
- * functions whose comments begin with "Internal".
+ * Everything that is not public is in a schema of its own: tables, sequences
+ * and the functions whose comments begin with "Internal".
  */
 
 CREATE SCHEMA idempotency_internal;
@@ -30,9 +30,9 @@ COMMENT ON FUNCTION idempotency_internal.idempotency_refuse_trigger(text) IS
 	'Internal: the error of a trigger function that is called as another trigger than it is.';
 
 /*
- * The steps of a ring of tables (base/ring.c) that all rings have in common.
- * ring is its state table. They wait for a lock for 0.1 s at most and then give
- * up until the next time.
+ * Steps that all rings of tables share (base/ring.c).  The argument ring is the
+ * state table.  The steps wait for a lock for at most 0.1 s; then they return
+ * false and are tried again later.
  */
 
 CREATE FUNCTION idempotency_internal.idempotency_ring_changed(ring regclass)
@@ -95,9 +95,9 @@ COMMENT ON FUNCTION idempotency_internal.idempotency_ring_switch(regclass) IS
 	'Internal: opens an empty table of a ring as the current one; false: there is none, or the ring is busy.';
 
 /*
- * The transaction id is noted when this transaction has its own: a snapshot
- * that shows no transaction before it as open shows the table retired, and all
- * that was moved out of it before.
+ * The next transaction id is read after this transaction has got its own.  A
+ * snapshot for which all earlier transactions have ended therefore shows the
+ * table as retired, and all rows that were moved out of it in the new place.
  */
 CREATE FUNCTION idempotency_internal.idempotency_ring_retire(
 	ring regclass, unused bigint)
@@ -125,8 +125,8 @@ COMMENT ON FUNCTION idempotency_internal.idempotency_ring_retire(
 	'Internal: takes an old segment of a ring out of use; false: it is not there any more, or the ring is busy.';
 
 /*
- * A snapshot from before a table was retired may show rows there that it shows
- * nowhere else, so the table is truncated when there is no such snapshot left.
+ * A snapshot from before a table was retired may show rows in it that it shows
+ * in no other table.  So the table is truncated when no such snapshot is left.
  */
 CREATE FUNCTION idempotency_internal.idempotency_ring_truncate(
 	ring regclass, tables text)
@@ -148,12 +148,10 @@ BEGIN
 		RETURN false;
 	END IF;
 	EXECUTE format('LOCK TABLE idempotency_internal.%I IN ACCESS EXCLUSIVE MODE NOWAIT', tables || '_' || unused);
-	-- Another session may have emptied it, and put it to use again.
-	EXECUTE format('UPDATE %s
-		SET state = %L, segment = NULL, opened_at = NULL, closed_at = NULL,
-			quiet_xid = NULL, rest_until = NULL
-		WHERE slot = $1 AND state = %L AND quiet_xid <= $2',
-		ring, 'empty', 'retired') USING unused, horizon;
+	-- Another session may have truncated it meanwhile and put it to use again.
+	EXECUTE format('UPDATE %s SET state = %L, segment = NULL, opened_at = NULL, closed_at = NULL,
+		quiet_xid = NULL, rest_until = NULL WHERE slot = $1 AND state = %L AND quiet_xid <= $2', ring, 'empty', 'retired')
+		USING unused, horizon;
 	GET DIAGNOSTICS emptied = ROW_COUNT;
 	IF emptied > 0 THEN
 		EXECUTE format('TRUNCATE idempotency_internal.%I', tables || '_' || unused);
@@ -168,9 +166,10 @@ COMMENT ON FUNCTION idempotency_internal.idempotency_ring_truncate(
 	'Internal: truncates a retired table of a ring; false: there is none, a snapshot is older than its retirement, or it is locked.';
 
 /*
- * Snapshots count as well: a key does not expire for one that shows its
- * transaction as open (claim/key.c), so it must still be found.  The horizon is
- * the same for all tables of the database, so this serves all rings.
+ * Snapshots count as well as transactions: for a snapshot that shows a key's
+ * transaction as open the key does not expire (claim/key.c), so it must still
+ * be found.  The horizon is the same for all ordinary tables of a database, so
+ * that of idem_ring serves all rings.
  */
 CREATE FUNCTION idempotency_internal.idempotency_is_quiet(segment_xid xid8)
 RETURNS boolean
@@ -185,8 +184,8 @@ COMMENT ON FUNCTION idempotency_internal.idempotency_is_quiet(xid8) IS
 	'Internal: whether all transactions before this one have ended, for every snapshot in this database too.';
 
 /*
- * Triggers that were disabled, and rows that have come in meanwhile
- * (base/trigger.c): what idem_repair and stock_repair have in common.
+ * Triggers that were disabled, and rows that came in meanwhile
+ * (base/trigger.c): what idem_repair and stock_repair share.
  */
 
 CREATE FUNCTION idempotency_internal.idempotency_triggers(tables regclass[])
@@ -221,7 +220,8 @@ COMMENT ON FUNCTION idempotency_internal.idempotency_trigger_state(
 	'Internal: how our triggers on tables are: A as they were made, D some are disabled or missing, O otherwise.';
 
 /*
- * The sweeper leaves alone what is still disabled.
+ * While a trigger is still disabled the sweeper repairs nothing (by_hand is
+ * false then).
  */
 CREATE FUNCTION idempotency_internal.idempotency_may_repair(
 	tables regclass[], by_hand boolean)
@@ -282,11 +282,11 @@ COMMENT ON FUNCTION idempotency_internal.idempotency_enable_triggers(
 	'Internal: makes our triggers on tables fire always, and anew those that are missing.';
 
 /*
- * A restore of data alone sets sequences as they were in the dump, also where
- * they had gone on since.  Only one that is behind is set.  If another session
- * passes the value in that moment, base/sequence.c passes over what it has
- * handed out.  A value that leaves no numbers after it was written by hand, and
- * is left out.
+ * A data-only restore sets sequences to their values in the dump, even if they
+ * were ahead of that.  Only sequences that are behind are set.  If another
+ * session advances a sequence at that moment, base/sequence.c skips the numbers
+ * that were handed out.  Values so high that few numbers would be left after
+ * them were written by hand and are ignored.
  */
 CREATE FUNCTION idempotency_internal.idempotency_raise_sequences()
 RETURNS void
@@ -332,8 +332,9 @@ COMMENT ON FUNCTION idempotency_internal.idempotency_raise_sequences() IS
 	'Internal: sets sequences that are behind the numbers in our tables.';
 
 /*
- * All locks, or none and another try: somebody who has one of the tables may be
- * waiting for another. Stock comes first, since its repair is short.
+ * Takes all locks or none, and tries again: a session that holds a lock on one
+ * of the tables may be waiting for another.  Stock is repaired first, since
+ * that is quick.
  */
 CREATE FUNCTION idempotency_repair()
 RETURNS void

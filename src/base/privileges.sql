@@ -1,7 +1,7 @@
 /*
- * Last part of the install script but one: who may do what.
- * Nothing is for PUBLIC.  The names of functions are granted with all their
- * variants; EXECUTE is the gate, and no privilege on tables is needed.
+ * The part of the install script before the last: privileges.  Nothing is
+ * granted to PUBLIC.  Callers need EXECUTE on a function and no privilege on
+ * tables.  A grant of a function's name covers all functions of that name.
  */
 
 CREATE FUNCTION idempotency_internal.idempotency_grant_names(
@@ -46,7 +46,7 @@ BEGIN
 		JOIN member m ON m.classid = 'pg_class'::regclass AND m.objid = c.oid
 		WHERE c.relname = ANY (views)
 	LOOP
-		-- GRANT itself would only warn of some of these.
+		-- GRANT itself would only warn about some of these.
 		IF wanted.grantable THEN
 			EXECUTE format('GRANT %s TO %s%s', wanted.privilege, role, option);
 		ELSIF NOT wanted.granted THEN
@@ -100,9 +100,10 @@ COMMENT ON FUNCTION idempotency_grant_operator(regrole) IS
 	'Lets a role look after keys, subscriptions and stock, and see how they are, but neither secrets nor tables.';
 
 /*
- * What the views and functions of the schema call as their caller is granted,
- * too.  What else is in the schema, and is not ours, may have the name of
- * something internal.
+ * Views and functions of the schema call some internal functions with the
+ * privileges of their caller, so these are granted too.  Only members of the
+ * extension are granted: another object in the schema may have the same name as
+ * an internal one.
  */
 CREATE FUNCTION idempotency_grant_admin(role regrole)
 RETURNS void
@@ -147,9 +148,9 @@ END
 $$;
 
 /*
- * Views that leave out rows are security barriers, or a condition of the
- * caller's would be asked about those, too.  stock_levels has every item, and a
- * barrier would keep a join with it from the index.
+ * Views that leave out rows are security barriers; otherwise a caller's
+ * condition could be evaluated on those rows.  stock_levels shows every item,
+ * and a barrier would keep a join with it from using the index.
  */
 GRANT SELECT ON idem_stats, outbox_dead, outbox_subscriptions, stock_levels
 TO pg_monitor;
@@ -164,9 +165,10 @@ TO pg_monitor;
 GRANT USAGE ON SCHEMA @extschema@ TO pg_monitor;
 
 /*
- * What is parsed while the extension is created, such as a view, could come to
- * use an operator or function of somebody who may create objects in its schema.
- * On what the server itself has no dependency is written down.
+ * Whatever is parsed while the extension is created, such as a view, might use
+ * an operator or function of a role that can create objects in the schema.
+ * pg_depend has no rows for built-in objects, so any other dependency is
+ * refused.
  */
 DO $$
 DECLARE

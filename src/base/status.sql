@@ -1,4 +1,4 @@
-/* base: idempotency_status(), the sum of what each module says of itself. */
+/* base: idempotency_status(), which combines the checks of all modules. */
 
 CREATE FUNCTION idempotency_internal.idempotency_preloaded_version()
 RETURNS text
@@ -94,8 +94,8 @@ COMMENT ON FUNCTION idempotency_internal.idempotency_worker_status() IS
 	'Internal: what idempotency_status says of workers.';
 
 /*
- * A table of a ring that is out of use is truncated as soon as no snapshot is
- * older.
+ * A retired table of a ring is truncated as soon as no snapshot is older than
+ * its retirement.
  */
 CREATE FUNCTION idempotency_internal.idempotency_table_status(
 	OUT "check" text, OUT state text, OUT detail text, OUT hint text)
@@ -182,7 +182,7 @@ COMMENT ON FUNCTION idempotency_internal.idempotency_setting_status() IS
 	'Internal: what idempotency_status says of settings.';
 
 /*
- * What needs the library is left out where that is not preloaded.
+ * Checks that need the preloaded library are left out if it is not preloaded.
  */
 CREATE FUNCTION idempotency_status(
 	OUT "check" text, OUT state text, OUT detail text, OUT hint text)

@@ -1,5 +1,5 @@
 /*
- * claim: the public functions.  EXECUTE is the gate; the C code checks no
+ * claim: the public functions.  Callers need EXECUTE; the C code checks no
  * other privilege.
  */
 
@@ -78,9 +78,9 @@ COMMENT ON FUNCTION idem_forget(text, text) IS
 	'For operators: drops what is remembered of a key; says whether there was anything.';
 
 /*
- * The steps by which keys expire. Each is one short transaction of the
- * sweeper's, which calls idem_expire; base/ring.c has the idea. They wait for a
- * lock for 0.1 s at most and then give up until the next time.
+ * The steps by which keys expire (base/ring.c).  The sweeper calls idem_expire,
+ * each time in a short transaction.  The steps wait for a lock for at most
+ * 0.1 s; then they return false and are tried again later.
  */
 
 CREATE FUNCTION idempotency_internal.idem_count_expired(keys bigint)
@@ -107,9 +107,10 @@ COMMENT ON FUNCTION idempotency_internal.idem_migrate(integer, smallint) IS
 	'Internal: moves keys that have not expired from an old segment, the oldest by default, into the current one; returns how many.';
 
 /*
- * The two looks have a snapshot each, the later one for the rows: once it is
- * quiet nothing is added, so a scan that finds nothing is true for good.  Nor
- * is there a snapshot then for which a row there has not expired (key.c).
+ * The segment is scanned with a later snapshot than that of the check before.
+ * Once the segment is quiet no rows are added, so a scan that finds only
+ * expired rows stays true.  Then there is also no snapshot left for which one
+ * of these rows has not expired (key.c).
  */
 CREATE FUNCTION idempotency_internal.idem_retire(slot smallint DEFAULT NULL)
 RETURNS boolean
@@ -136,7 +137,8 @@ BEGIN
 		FROM idempotency_internal.idem_key_' || oldest.slot
 		INTO expired, others USING started;
 	IF others > 0 THEN
-		-- Somebody has been about them: looking again must not be all we do.
+		-- Other transactions hold rows that idem_migrate could not move.
+		-- Pause for 20 times as long as the scan took.
 		UPDATE idempotency_internal.idem_ring
 			SET rest_until =
 				clock_timestamp() + 20 * (clock_timestamp() - started)
@@ -182,13 +184,13 @@ COMMENT ON FUNCTION idempotency_internal.idem_sample(smallint, integer) IS
 	'Internal: what is in a segment of keys, by a sample of so many pages: exact as long as it has no more.';
 
 /*
- * The next segment is opened when a tenth of the current one has expired:
- * it has then lived for a little more than one ttl. An old one is emptied when
- * nothing in it is needed any more. Keys that are kept for longer than the
- * others are only migrated where no table is left to go on with: out of
- * the segment with the fewest of them, and not before that frees as many as
- * have to be moved. So each key that expires costs one move at most, and what
- * has expired never takes much more space than what has not.
+ * The next segment is opened when a tenth of the keys in the current one have
+ * expired: it has then lived for a little more than one ttl.  An old segment
+ * is emptied when all its keys have expired.  Keys that are kept for longer
+ * than the others are only migrated when no table is empty, out of the segment
+ * with the fewest of them, and only if that frees at least as many keys as
+ * have to be moved.  So each key that expires costs at most one move, and
+ * expired keys never take much more space than live ones.
  */
 CREATE FUNCTION idempotency_internal.idem_next_to_empty(freed double precision)
 RETURNS smallint
@@ -241,12 +243,12 @@ COMMENT ON FUNCTION idempotency_internal.idem_expire(integer) IS
 	'Internal: the next step of forgetting keys past their ttl, if one is due; true: call it again.';
 
 /*
- * Rows that have come in while triggers were disabled may be in tables that
- * nobody looks into, or beside another row of their key.  All that are in use
- * stay, the others go into the current segment.  Of two rows of a key, wherever
- * they lie, one that has not expired wins; then the larger token; then the
- * state that comes later in the life of a key: p, r, and then what is final.
- * No other transaction is writing rows, since the tables are locked.
+ * Rows that came in while triggers were disabled may be in tables that are not
+ * in use, or beside another row of their key.  Rows in old segments stay where
+ * they are if their key is in no other table; the others move into the current
+ * segment.  Of two rows of a key, one that has not expired wins; then the one
+ * with the larger token; then the one in the later state: p, r, f, c.  No other
+ * transaction is writing rows, since the tables are locked.
  */
 CREATE FUNCTION idempotency_internal.idem_repair(by_hand boolean)
 RETURNS boolean
@@ -304,12 +306,9 @@ BEGIN
 				tables[(other.slot + 2) % 3 + 1], current)
 			USING other.state;
 		EXECUTE format('SELECT pg_relation_size(%L)', other.name) INTO moved;
-		-- What had rows is emptied when no snapshot shows them any more.
-		UPDATE idempotency_internal.idem_ring r
-		SET state = 'retired',
-			quiet_xid = idempotency_internal.idempotency_next_xid(),
-			segment = coalesce(r.segment, (SELECT max(g.segment) + 1
-				FROM idempotency_internal.idem_ring g))
+		-- A table that had rows is truncated when no snapshot shows them.
+		UPDATE idempotency_internal.idem_ring r SET state = 'retired', quiet_xid = idempotency_internal.idempotency_next_xid(),
+			segment = coalesce(r.segment, (SELECT max(g.segment) + 1 FROM idempotency_internal.idem_ring g))
 		WHERE r.slot = other.slot AND r.state <> 'old' AND moved > 0;
 	END LOOP;
 	PERFORM idempotency_internal.idempotency_enable_triggers(tables);

@@ -1,4 +1,4 @@
-/* claims: what idempotency_status() says of them. */
+/* claim: the checks that idempotency_status() makes of claims. */
 
 CREATE FUNCTION idempotency_internal.idem_status(
 	OUT "check" text, OUT state text, OUT detail text, OUT hint text)

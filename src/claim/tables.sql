@@ -1,4 +1,4 @@
-/* claim: what is remembered of keys.  Written by src/claim/ alone. */
+/* claim: the tables of keys.  Only src/claim/ writes them. */
 
 CREATE TYPE idem_outcome AS ENUM
 	('claimed', 'in_progress', 'completed', 'failed', 'mismatch');
@@ -15,17 +15,17 @@ COMMENT ON TYPE idem_answer IS
 	'What idem_claim returns.';
 
 /*
- * DROP EXTENSION locks relations in the order of their creation, and our code
- * in the same: the sequence, the ring, the keys.
+ * DROP EXTENSION locks relations in the order of their creation.  Our code uses
+ * the same order: the sequence, the ring, the keys.
  */
 CREATE SEQUENCE idempotency_internal.idem_token_seq AS bigint;
 COMMENT ON SEQUENCE idempotency_internal.idem_token_seq IS
 	'Fencing tokens of idem_claim, each larger than the ones before.';
 
 /*
- * Which of the tables of keys are live (base/ring.c).  It is not dumped: a
- * restored database begins with a new ring, and idem_key_redirect puts the
- * rows where they belong there.
+ * Which of the tables of keys are live (base/ring.c).  This table is not
+ * dumped: a restored database begins with a new ring, and idem_key_redirect
+ * moves the rows into its current segment.
  */
 CREATE TABLE idempotency_internal.idem_ring (
 	slot       smallint PRIMARY KEY CHECK (slot BETWEEN 0 AND 2),
@@ -50,12 +50,12 @@ VALUES (0, 'current', 1, pg_catalog.clock_timestamp()),
 	(1, 'empty', NULL, NULL), (2, 'empty', NULL, NULL);
 
 /*
- * state: p in progress, c completed, f failed for good, r failed and free for
- * the next claimer.  The columns of fixed width come first: they are what a
- * claim reads.  The key leads in the index, since it decides nearly every
- * comparison; nothing is looked up by scope alone.  Vacuum has nothing to gain
- * from rows that are only inserted: they are never read by index alone, and
- * are truncated before they are old.
+ * state: p in progress, c completed, f failed permanently, r failed and free
+ * for the next claimer.  The columns of fixed width come first, since a claim
+ * reads these.  The key comes first in the index, since it decides nearly
+ * every comparison, and nothing is looked up by scope alone.  Vacuum gains
+ * nothing from rows that are only inserted: index-only scans are not used, and
+ * the rows are truncated before they need freezing.
  */
 CREATE TABLE idempotency_internal.idem_key_0 (
 	token       bigint NOT NULL,

@@ -72,9 +72,8 @@ AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION outbox_topic_matches(text[], text) IS
 	'Does a topic match one of the patterns?  In a pattern * stands for any characters.';
 
-/* Its cost has the relay look first whether an event is of the partition. */
-CREATE FUNCTION idempotency_internal.outbox_is_wanted(
-	patterns text[], topic text)
+/* The cost makes the planner check the partition of an event first. */
+CREATE FUNCTION idempotency_internal.outbox_is_wanted(patterns text[], topic text)
 RETURNS boolean
 LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE COST 20
 AS 'MODULE_PATHNAME', 'outbox_topic_matches';
@@ -116,10 +115,7 @@ AS 'SELECT (pg_catalog.extract(''epoch'', span) OPERATOR(pg_catalog.*) 1000)::pg
 COMMENT ON FUNCTION idempotency_internal.outbox_milliseconds(interval) IS
 	'Internal: an interval in milliseconds.';
 
-/*
- * Raises an error for the first argument of outbox_subscribe that is not
- * acceptable.
- */
+/* Raises an error for the first invalid argument of outbox_subscribe. */
 CREATE FUNCTION idempotency_internal.outbox_check_subscription(
 	name text, topics text[], format text, max_in_flight integer,
 	timeout interval, retry_schedule interval[], start text, ordered boolean,
@@ -162,11 +158,11 @@ COMMENT ON FUNCTION idempotency_internal.outbox_check_subscription(
 	'Internal: checks arguments of outbox_subscribe.';
 
 /*
- * As long as nobody has subscribed, no database is the home of the outbox.  An
- * id that is told before must hold all the same, also if the transaction that
- * asked rolls back or is read-only: so the first identity is made of what
- * tells this database from others, and is not random.  Of several homes, one
- * is ours or is going to be: the relay sends nothing before.
+ * Before the first subscription, no database is the home of the outbox.  An
+ * event id that is returned before must stay valid, even if the transaction
+ * that asked for it rolls back or is read-only.  So the first identity is not
+ * random: it is made of values that identify this database.  If there are rows
+ * of several homes, one is ours or will be; the relay sends nothing before.
  */
 CREATE FUNCTION idempotency_internal.outbox_identity()
 RETURNS uuid
@@ -425,7 +421,7 @@ COMMENT ON FUNCTION idempotency_internal.outbox_check_positions(bigint[]) IS
 	'Internal: raises an error unless this is a list of positions.';
 
 /*
- * A dead letter can be one that no constraint has kept out of the log.
+ * A dead letter may be an event that no constraint has kept out of the log.
  */
 CREATE FUNCTION idempotency_internal.outbox_is_sendable(
 	event idempotency_internal.outbox_delivery)
@@ -488,10 +484,10 @@ COMMENT ON FUNCTION outbox_redrive(text, bigint[]) IS
 	'Sends dead letters again, all of them or those at the given positions, in order per key; returns how many.';
 
 /*
- * What has not been tried yet waits for its own time, not for a retry.
- * Whether it has been is not told by attempts, since probes of a failing
- * endpoint do not count.  The subscription is locked before its lanes, as by
- * outbox_unsubscribe.
+ * A delivery that was not tried yet waits for its own time, not for a retry.
+ * The column attempts does not tell whether it was tried, since probes of a
+ * failing endpoint do not count.  The subscription is locked before its lanes,
+ * as in outbox_unsubscribe.
  */
 CREATE FUNCTION outbox_retry(name text, positions bigint[] DEFAULT NULL)
 RETURNS bigint
@@ -677,7 +673,7 @@ JOIN idempotency_internal.outbox_subscription s ON s.id = a.subscription;
 COMMENT ON VIEW outbox_attempts IS
 	'Failed attempts at events that are not delivered yet, or dead.  For the owner only: answers may quote payloads.';
 
-/* The oldest event that a lane has not read is right behind its position. */
+/* The oldest event that a lane has not read comes right after its position. */
 CREATE VIEW outbox_subscriptions WITH (security_barrier) AS
 SELECT s.name,
 	CASE WHEN NOT h.at_home THEN 'held'

@@ -1,9 +1,9 @@
 /*
- * outbox: how space of the log comes back.  The log is a ring of three segments
- * (base/ring.c).  A segment is closed when it has taken events for half of the
- * retention, and retired once it has been closed for as long as the retention
- * and nobody is to read it any more.  Each step is a short transaction of the
- * sweeper's.
+ * outbox: how space of the log is freed.  The log is a ring of three segments
+ * (base/ring.c).  A segment is closed when it has taken events for half of
+ * idempotency.outbox_retention.  It is retired when it has been closed for
+ * that retention and no subscription has to read it any more.  The sweeper
+ * takes each step in a short transaction.
  */
 
 CREATE FUNCTION idempotency_internal.outbox_switch()
@@ -15,7 +15,7 @@ BEGIN
 	IF NOT idempotency_internal.idempotency_ring_switch('idempotency_internal.outbox_ring'::regclass) THEN
 		RETURN false;
 	END IF;
-	-- Still under the lock of the ring: whoever comes later writes elsewhere.
+	-- The ring is still locked: later transactions write to the new segment.
 	UPDATE idempotency_internal.outbox_ring
 		SET last_position = CASE WHEN state = 'old' THEN (
 				SELECT last_value FROM idempotency_internal.outbox_position_seq)
@@ -44,9 +44,9 @@ COMMENT ON FUNCTION idempotency_internal.outbox_lanes_behind(bigint) IS
 	'Internal: who has yet to read something up to this position, as far as is written down.';
 
 /*
- * Lanes cannot move back, and none can be added, until this is committed; after
- * that, not to before the segment's end. A transaction that has
- * rows in the segment keeps it locked until it ends.
+ * Until this transaction commits, lanes cannot be set back or added; after
+ * that, not to a position in this segment.  A transaction that has rows in the
+ * segment keeps it locked until it ends.
  */
 CREATE FUNCTION idempotency_internal.outbox_retire()
 RETURNS boolean
@@ -87,11 +87,10 @@ COMMENT ON FUNCTION idempotency_internal.outbox_truncate() IS
 	'Internal: truncates a retired segment of the log; false: there is none, a snapshot is older, or it is locked.';
 
 /*
- * A subscription that holds back more of the log than it may loses what it has
- * not read.  Its relay notices that the lane was moved, and reads on from
- * there.  Nothing is given up that could not be truncated anyway, since an open
- * transaction has rows there, or a snapshot from before the segment was
- * closed.
+ * A subscription that holds back more of the log than allowed loses what it has
+ * not read.  Its relay notices that the lane was moved, and reads from there.
+ * Nothing is given up if the segment could not be truncated anyway, because an
+ * open transaction has rows in it or a snapshot is older than its closing.
  */
 CREATE FUNCTION idempotency_internal.outbox_pass_over()
 RETURNS boolean
@@ -188,9 +187,9 @@ COMMENT ON FUNCTION idempotency_internal.outbox_log_size() IS
 	'Internal: bytes that the log takes, indexes included; without segments that nobody is to read any more.';
 
 /*
- * The limit of size goes before the retention: beyond it the oldest segment
- * is given up at once.  So that one is there to be given up, segments are then
- * closed at a quarter of it.
+ * The limit of size takes precedence over the retention: when the log exceeds
+ * it, the oldest segment is given up at once.  To have such a segment, segments
+ * are then closed when they reach a quarter of the limit.
  */
 CREATE FUNCTION idempotency_internal.outbox_expire_log()
 RETURNS boolean
@@ -257,7 +256,7 @@ BEGIN
 			SET old_secret = NULL, old_until = NULL
 			WHERE id = rotated.id;
 		EXCEPTION WHEN OTHERS THEN
-			-- A row that cannot be written stops no other, nor what follows.
+			-- One row must not stop the others.
 			RAISE WARNING 'the old secret of subscription "%" could not be deleted', rotated.name
 				USING ERRCODE = SQLSTATE, DETAIL = SQLERRM;
 		END;

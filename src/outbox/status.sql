@@ -1,4 +1,4 @@
-/* outbox: what idempotency_status() says of it. */
+/* outbox: the checks that idempotency_status() makes of the outbox. */
 
 CREATE FUNCTION idempotency_internal.outbox_subscription_status(
 	OUT "check" text, OUT state text, OUT detail text, OUT hint text)

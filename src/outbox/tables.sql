@@ -1,4 +1,4 @@
-/* outbox: the log, who reads it, and how far.  Written by src/outbox/ alone. */
+/* outbox: log, subscriptions and their positions.  Only src/outbox/ writes. */
 
 CREATE SEQUENCE idempotency_internal.outbox_position_seq
 	AS bigint NO CYCLE CACHE 1;
@@ -16,10 +16,11 @@ COMMENT ON FUNCTION idempotency_internal.outbox_check_event(
 	'Internal: raises an error unless the event can be delivered.';
 
 /*
- * Which segments of the log are live (base/ring.c): current takes new events,
- * old ones are read. last_position is the last that had been handed out when a
- * segment was closed: nothing in it lies beyond. It is not dumped: a restored
- * database begins with a new ring, where each segment is read all the same.
+ * Which segments of the log are live (base/ring.c): the current one takes new
+ * events, old ones are read.  last_position is the last position that had been
+ * handed out when the segment was closed; it has none after that.  This table
+ * is not dumped: a restored database begins with a new ring, and all segments
+ * are read in any case.
  */
 CREATE TABLE idempotency_internal.outbox_ring (
 	LIKE idempotency_internal.idem_ring INCLUDING ALL,
@@ -35,8 +36,8 @@ VALUES (0, 'current', 1, pg_catalog.clock_timestamp()),
 
 /*
  * Rows are only appended.  xid is the top-level transaction of the row: the
- * relay comes back for the rows of transactions that it had to pass.  Vacuum
- * has nothing to gain from them.
+ * relay reads rows of transactions that it has passed when they have ended.
+ * Vacuum gains nothing from these tables.
  */
 CREATE TABLE idempotency_internal.outbox_log_0 (
 	position   bigint PRIMARY KEY,
@@ -114,9 +115,9 @@ COMMENT ON FUNCTION idempotency_internal.outbox_check_endpoint(
 	'Internal: raises an error unless events can be sent there, and be signed.';
 
 /*
- * A function, and the only CHECK of the table, so that the message about a row
- * that is not acceptable does not quote it, with its secrets.  That of NOT NULL
- * does.
+ * This function is the only CHECK constraint of the table, so that the message
+ * about a row that is refused does not show the row with its secrets.  The
+ * message of a NOT NULL constraint does show it.
  */
 CREATE FUNCTION idempotency_internal.outbox_check_subscription_row(
 	name text, url text, topics text[], secret text, old_secret text,
@@ -143,9 +144,9 @@ COMMENT ON FUNCTION idempotency_internal.outbox_check_subscription_row(
 	'Internal: raises an error unless the relay can serve such a subscription.';
 
 /*
- * The constraints of this table, and of those below, are what the relay takes
- * for granted.  It looks at rows as they come all the same (subscription.c,
- * reader.c): constraints can be dropped.
+ * The constraints of this table and of those below state what the relay relies
+ * on.  It checks the rows all the same (subscription.c, reader.c), since
+ * constraints can be dropped.
  */
 CREATE TABLE idempotency_internal.outbox_subscription (
 	id             bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -178,12 +179,12 @@ COMMENT ON TABLE idempotency_internal.outbox_subscription IS
 /*
  * How far a subscription has read, in each of its partitions.  There are no
  * foreign keys between these tables, since pg_restore -j loads them in any
- * order.  Whoever writes rows of a subscription has locked it, or its lanes.
+ * order.  Sessions that write rows of a subscription have locked it or its
+ * lanes.
  *
- * Every row up to position was delivered or is in outbox_delivery, or belongs
- * to one of the stragglers: transactions that were still open when the relay
- * passed them.  Of a straggler, rows from straggler_froms on are yet to be
- * read.
+ * Every row up to position was delivered, or is in outbox_delivery, or belongs
+ * to one of the stragglers: transactions that were open when the relay passed
+ * them.  Rows of a straggler from straggler_froms on have not been read yet.
  */
 CREATE TABLE idempotency_internal.outbox_lane (
 	subscription    bigint NOT NULL,
@@ -214,11 +215,11 @@ COMMENT ON TABLE idempotency_internal.outbox_lane IS
 	'The position of each subscription in the log.';
 
 /*
- * The exceptions: events that a subscription could not be given at once, each
- * a copy.  waiting for its time (a retry, or deliver_at), parked behind a
- * waiting one of the same key, or dead.  Of those with blocks_key one for each
- * key is waiting and the others are parked, and all later events of the key
- * park behind them.
+ * Deferred deliveries: copies of events that could not be delivered at once.
+ * Each is waiting for its time (a retry, or deliver_at), parked behind a
+ * waiting one of the same key, or dead.  Of those with blocks_key, one per key
+ * is waiting and the others are parked, and all later events of the key park
+ * behind them.
  */
 CREATE TABLE idempotency_internal.outbox_delivery (
 	subscription bigint NOT NULL,
@@ -242,13 +243,10 @@ CREATE TABLE idempotency_internal.outbox_delivery (
 	CONSTRAINT outbox_delivery_number_check CHECK (
 		subscription > 0 AND lane BETWEEN 0 AND 63
 		AND position > 0 AND attempts >= 0),
-	CONSTRAINT outbox_delivery_key_check
-		CHECK (key IS NOT NULL OR NOT blocks_key),
-	CONSTRAINT outbox_delivery_times_check CHECK (
-		pg_catalog.isfinite(created_at)
-		AND pg_catalog.isfinite(due_at) IS NOT FALSE
-		AND pg_catalog.isfinite(last_at) IS NOT FALSE),
-	-- Dead letters may be what could never be sent.
+	CONSTRAINT outbox_delivery_key_check CHECK (key IS NOT NULL OR NOT blocks_key),
+	CONSTRAINT outbox_delivery_times_check CHECK (pg_catalog.isfinite(created_at)
+		AND pg_catalog.isfinite(due_at) IS NOT FALSE AND pg_catalog.isfinite(last_at) IS NOT FALSE),
+	-- A dead letter may be an event that could never have been sent.
 	CONSTRAINT outbox_delivery_event_check CHECK (CASE WHEN state <> 'dead' THEN
 		idempotency_internal.outbox_check_event(
 			topic, 'null', key, type, headers, NULL) ELSE true END)
@@ -265,8 +263,8 @@ COMMENT ON TABLE idempotency_internal.outbox_delivery IS
 	'Events that wait for a retry or their time, are parked behind one of the same key, or are dead.';
 
 /*
- * The attempts that failed, for as long as their event is an exception.  They
- * are numbered from 1 again when the event is redriven.
+ * The failed attempts of deferred deliveries.  They are numbered from 1 again
+ * when the event is redriven.
  */
 CREATE TABLE idempotency_internal.outbox_attempt (
 	subscription bigint NOT NULL,
@@ -343,11 +341,12 @@ CREATE TRIGGER outbox_delivery_deleted
 	EXECUTE FUNCTION idempotency_internal.outbox_delivery_deleted();
 
 /*
- * Where this outbox is at home: in this cluster, this database, and this very
- * table.  The first subscription makes a row.  A dump carries it along, so a
- * restored outbox has the row of another home, and sends nothing until it is
- * adopted.  Nor does one where that row is still to come: tables are restored
- * in any order, and before all are there events would be skipped.
+ * The home of this outbox: this cluster, this database, and this very table.
+ * The first subscription inserts a row.  A dump contains the row, so a
+ * restored outbox has the row of another home and sends nothing until it is
+ * adopted.  An outbox without the row sends nothing either: tables are
+ * restored in any order, and events would be skipped before all of them are
+ * restored.
  */
 CREATE TABLE idempotency_internal.outbox_home (
 	identity          uuid PRIMARY KEY,

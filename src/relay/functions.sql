@@ -1,6 +1,6 @@
 /*
- * The relay's SQL functions: what a webhook is made of is checked and signed
- * here.  The checks are called by outbox_subscribe().
+ * relay: SQL functions that check and sign what a webhook consists of.  The
+ * checks are called by outbox_subscribe().
  */
 
 CREATE FUNCTION idempotency_internal.outbox_check_url(url text)

@@ -1,11 +1,11 @@
 /*
- * stock: how the log is kept short.  Once an item has more rows in the log than
- * idempotency.stock_compact_after, they are added to its root record and move
- * to the history, in one transaction.  Nobody who reserves waits for that, and
- * no sum changes: whoever adds an item up sees each row in one of the two.
+ * stock: compaction of the log.  When an item has more rows in the log than
+ * idempotency.stock_compact_after, they are added to its root record and moved
+ * to the history, in one transaction.  Reservations do not wait for that, and
+ * no sum changes: every snapshot sees each row in exactly one of the two.
  *
- * The history serves to look back, and to remember how a reservation ended.  It
- * is a ring of tables (base/ring.c), and only the compaction writes to it.
+ * The history is kept for reference, and to remember how a reservation ended.
+ * It is a ring of tables (base/ring.c); only the compaction writes to it.
  */
 
 CREATE FUNCTION idempotency_internal.stock_crowded(rows integer)
@@ -38,11 +38,11 @@ COMMENT ON FUNCTION idempotency_internal.stock_archive(text, jsonb) IS
 	'Internal: an event with some compacted rows of an item.';
 
 /*
- * The rows that are seen are those of transactions that have ended, up to a
- * number, oldest first: a smaller id that turns up later is left for the next
- * time.  Who has the root record compacts; a second one goes on to another
- * item.  The smallest id spares the second walk over what earlier ones have
- * removed.
+ * Compacts at most max_rows rows of transactions that have ended, oldest first.
+ * If a row with a smaller id is committed later, the next call takes it.  The
+ * lock on the root record makes a second session skip the item.  The condition
+ * on the smallest id keeps the DELETE from scanning index entries of rows that
+ * were removed earlier.
  */
 CREATE FUNCTION idempotency_internal.stock_compact_item(
 	sku text, max_rows integer)
@@ -124,7 +124,7 @@ COMMENT ON FUNCTION idempotency_internal.stock_compact_item(text, integer) IS
 	'Internal: adds the oldest rows of an item''s log to its root record; returns how many.';
 
 /*
- * An item whose rows cannot be archived, or added up, does not keep the others.
+ * An item whose rows cannot be archived or added up does not block the others.
  */
 CREATE FUNCTION idempotency_internal.stock_compact_next(max_rows integer)
 RETURNS boolean
@@ -145,7 +145,7 @@ BEGIN
 				crowded, max_rows - removed);
 		EXCEPTION WHEN OTHERS THEN
 			failed := failed + 1;
-			IF failed = 1 THEN	-- what is wrong may be so with all of them
+			IF failed = 1 THEN	-- the cause may be the same for all
 				RAISE WARNING 'log of "%" could not be compacted', crowded
 					USING ERRCODE = SQLSTATE, DETAIL = SQLERRM;
 			END IF;
@@ -170,9 +170,10 @@ COMMENT ON FUNCTION idempotency_internal.stock_compact(integer) IS
 	'Internal: the sweeper compacts the logs of items that have become long; true: call it again.';
 
 /*
- * A reservation that has an open line remembers all of its lines: what the
- * history has of the others moves on to the current table before theirs goes.
- * Few reservations are settled in part, and only those are looked for.
+ * All lines of a reservation must be remembered as long as one of them is open.
+ * So rows of such reservations are moved to the current table before an old
+ * table is retired.  Few reservations are settled in part, and only those are
+ * searched for.
  */
 CREATE FUNCTION idempotency_internal.stock_migrate(old_slot smallint)
 RETURNS bigint
@@ -215,7 +216,7 @@ COMMENT ON FUNCTION idempotency_internal.stock_migrate(smallint) IS
 	'Internal: moves rows of reservations that have open lines from an old table of the history to the current one; returns how many.';
 
 /*
- * A table of the history takes rows for half of the time that they are kept.
+ * A table of the history takes rows for half of idempotency.stock_history.
  */
 CREATE FUNCTION idempotency_internal.stock_forget(max_rows integer DEFAULT 1000)
 RETURNS boolean

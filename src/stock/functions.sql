@@ -1,6 +1,6 @@
 /*
- * stock: the public functions, and what workers call.  EXECUTE is the gate;
- * the C code checks no other privilege.
+ * stock: the public functions, and those that workers call.  Callers need
+ * EXECUTE; the C code checks no other privilege.
  */
 
 CREATE FUNCTION idempotency_internal.stock_check_sku(sku text)
@@ -171,7 +171,7 @@ COMMENT ON FUNCTION idempotency_internal.stock_announce_available(
 	text, bigint) IS
 	'Internal: an event about an item that is available again.';
 
-/* ---- external DML on the tables: guard.c ---- */
+/* ---- external DML: guard.c ---- */
 
 CREATE FUNCTION idempotency_internal.stock_guard()
 RETURNS trigger
@@ -239,11 +239,12 @@ COMMENT ON FUNCTION idempotency_internal.stock_repair(boolean) IS
 /* ---- levels and verification ---- */
 
 /*
- * A line is where its hold is; if it has none, its last change says how it was
- * closed.  The reservation as a whole is as its last change, unless a line is
- * open.  Holds that have lapsed expire next, so that is its last change.
- * Otherwise this is not known if the history has forgotten a line; rows of
- * 0.2.0 do not say how many there were, but a gap does.
+ * The state of a line is that of its hold; without a hold, its last change
+ * tells how it was closed.  The reservation is open if a line is open.  It is
+ * expired if a hold has lapsed, since that will be its last change.  Otherwise
+ * its state is that of its last change, or unknown if the history has dropped
+ * rows of a line.  Rows of 0.2.0 lack the number of lines, but a gap in the
+ * numbers shows that one is missing.
  */
 CREATE FUNCTION stock_reservation_status(
 	reservation text,
@@ -340,9 +341,9 @@ COMMENT ON FUNCTION idempotency_internal.stock_counter(text) IS
 	'Internal: what is available of one item, by its counter in shared memory.';
 
 /*
- * What root records and log say, and the holds beside them.  Here a lapsed
- * hold counts as reserved until it is settled, since the ledger is compared as
- * they are written.  To look at one item takes its rows alone.
+ * The sums of root records and log, and of holds beside them.  A lapsed hold
+ * counts as reserved here until it is settled, since the rows are compared as
+ * they were written.  A query for one item reads only rows of that item.
  */
 CREATE VIEW idempotency_internal.stock_ledger AS
 	SELECT entry.sku, bool_or(entry.is_item) AS has_item,
@@ -376,9 +377,9 @@ COMMENT ON VIEW idempotency_internal.stock_ledger IS
 	'Internal: every item as its root record and log have it, and as its holds do.';
 
 /*
- * The counters are read before and after the snapshot is taken: one that nobody
- * has touched in between must be what the log says.  A snapshot that is kept
- * for several statements is no use for that.
+ * The counters are read before and after the snapshot is taken.  A counter that
+ * was not touched in between must equal the log.  That is not possible with a
+ * snapshot that is kept for several statements.
  */
 CREATE FUNCTION stock_verify(
 	INOUT sku     text DEFAULT NULL,

@@ -1,4 +1,4 @@
-/* stock: what idempotency_status() says of it. */
+/* stock: the checks that idempotency_status() makes of stock. */
 
 CREATE FUNCTION idempotency_internal.stock_status(
 	OUT "check" text, OUT state text, OUT detail text, OUT hint text)

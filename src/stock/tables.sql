@@ -2,17 +2,16 @@
  * stock: types and tables
  *
  * stock_log is the truth: every change of a quantity appends one row per item,
- * and no row is ever changed.  stock_item has an item's root record: the sums
- * of those rows that were compacted and have moved to the history.  stock_hold
- * has the lines of open reservations and nothing else.  For every item,
- * always, the root record and the log together make
+ * and rows are never updated.  stock_item has an item's root record: the sums
+ * of the rows that were compacted and moved to the history.  stock_hold has
+ * the lines of open reservations and nothing else.  For every item, root
+ * record and log together give
  *
  *     available = received + adjusted - confirmed - reserved >= 0
  *     reserved  = sum of the quantities of its holds
  *
- * Only the functions of this module write here; who does it by other means has
- * the counters in shared memory dropped (guard.c).  stock_verify compares it
- * all.
+ * Only the functions of this module write to these tables.  Other changes drop
+ * the counters in shared memory (guard.c).  stock_verify compares everything.
  */
 
 CREATE TYPE stock_outcome AS ENUM ('reserved', 'insufficient', 'unknown_sku');
@@ -41,17 +40,21 @@ COMMENT ON TYPE stock_reservation IS
 	'What stock_reserve and stock_reserve_many answer.  shortages: [{"sku", "wanted", "available", "missing"}, ...], one for each line that could not be reserved.';
 
 /*
- * DROP EXTENSION locks relations in the order of their creation, and our code
- * in the same: the log before the others.  The columns of fixed width come
- * first.  line is the number of a line in its reservation, once it is settled:
- * only how a reservation went on is ever looked up by its name, and the
- * row that made it, which costs the most time, is in one index only.  lines is
- * how many the reservation had at first: rows of one of them may be dropped by
- * the history sooner than those of another.  It is null in rows of 0.2.0.
+ * DROP EXTENSION locks relations in the order of their creation.  Our code uses
+ * the same order: the log before the other tables.  The columns of fixed width
+ * come first.
  *
- * The constraints say what the code assumes of a row.  It writes no other, and
- * checks what it reads all the same (row.c).  Neither they nor a view may name
- * the change 'transfer': a script that adds a label to a type cannot use it.
+ * line is the number of a line in its reservation, once the line was settled.
+ * Only settled lines are searched by the name of the reservation, so the row
+ * that makes a reservation, which is the most frequent, is in one index only.
+ * lines is how many lines the reservation had at the start, since the history
+ * may drop the rows of one line sooner than those of another.  It is null in
+ * rows of 0.2.0.
+ *
+ * The constraints state what the code assumes about rows.  The code checks the
+ * rows that it reads all the same (row.c).  Neither a constraint nor a view may
+ * name the change 'transfer': the upgrade script adds this label to the type,
+ * and a new label cannot be used in the transaction that adds it.
  */
 CREATE TABLE idempotency_internal.stock_log (
 	id          bigint GENERATED ALWAYS AS IDENTITY,
@@ -111,17 +114,16 @@ CREATE TABLE idempotency_internal.stock_hold (
 		CHECK (pg_catalog.octet_length(sku) BETWEEN 1 AND 255)
 );
 
-/* The sweeper asks for the oldest lapsed holds, a reserve for an item's. */
-CREATE INDEX stock_hold_expires_at
-	ON idempotency_internal.stock_hold (expires_at);
-CREATE INDEX stock_hold_sku_expires_at
-	ON idempotency_internal.stock_hold (sku, expires_at);
+/* The first is for the sweeper, the second for reserving an item. */
+CREATE INDEX stock_hold_expires_at ON idempotency_internal.stock_hold (expires_at);
+CREATE INDEX stock_hold_sku_expires_at ON idempotency_internal.stock_hold (sku, expires_at);
 
 COMMENT ON TABLE idempotency_internal.stock_hold IS
 	'One row per line of an open reservation.';
 
 /*
- * Sums of many bigints may be larger than one: what was ever received, say.
+ * Sums of bigints may be out of the range of bigint, for example of all that
+ * was ever received.
  */
 CREATE TABLE idempotency_internal.stock_item (
 	sku         text COLLATE "C" CONSTRAINT stock_item_pkey PRIMARY KEY,
@@ -144,9 +146,9 @@ COMMENT ON TABLE idempotency_internal.stock_item IS
 	'One row per item, its root record: the sums of its compacted rows.';
 
 /*
- * Which table of the history is in use (base/ring.c).  It is not dumped: a
- * restored database begins with a new ring, and each table is read all the
- * same.
+ * Which table of the history is in use (base/ring.c).  This table is not
+ * dumped: a restored database begins with a new ring, and all tables of the
+ * history are read in any case.
  */
 CREATE TABLE idempotency_internal.stock_ring (
 	LIKE idempotency_internal.idem_ring INCLUDING ALL);
@@ -199,7 +201,7 @@ CREATE TABLE idempotency_internal.stock_history_2 (
 	LIKE idempotency_internal.stock_history_0 INCLUDING ALL
 ) WITH (autovacuum_vacuum_insert_threshold = -1);
 
-/* Few rows are ever deleted (stock_migrate): a key would not be worth it. */
+/* Rows are rarely deleted (stock_migrate), so a key would cost too much. */
 ALTER TABLE idempotency_internal.stock_history_0 REPLICA IDENTITY FULL;
 ALTER TABLE idempotency_internal.stock_history_1 REPLICA IDENTITY FULL;
 ALTER TABLE idempotency_internal.stock_history_2 REPLICA IDENTITY FULL;
@@ -217,11 +219,11 @@ COMMENT ON VIEW stock_history IS
 	'Every change of every item that is still kept: who, when, why.';
 
 /*
- * The levels as a caller finds them: what a lapsed hold kept is free, whether
- * it has been settled or not.  The subselect makes the time one value for the
- * whole query, which an index can be searched with.  What no bigint can be,
- * since somebody has written it by hand, is null: one such item must not keep
- * the others from being read.
+ * The levels as a caller would find them: a lapsed hold counts as available,
+ * whether it was settled or not.  The subselect makes the time one value for
+ * the whole query, so that an index can be searched with it.  A number that is
+ * out of range, after external DML, is shown as null: one such item must not
+ * keep the others from being read.
  */
 CREATE VIEW stock_levels AS
 	SELECT item.sku,

@@ -1,36 +1,38 @@
 /*
  * From 0.2.0 to 1.0.0: the part that is written by hand.  The Makefile appends
- * every function, view and comment of the install script (replace.awk),
- * revoke.sql, repair.sql and announce.sql.
- * Together they make a database with 0.2.0 the same as one where 1.0.0 was
- * created (test/tap/t/upgrade.pl compares the two).  So, here and in scripts to
- * come:
+ * every function, view and comment of the install script (replace.awk), and
+ * revoke.sql, repair.sql and announce.sql.  The result must be the same
+ * database as after CREATE EXTENSION with 1.0.0; test/tap/t/upgrade.pl
+ * compares the two.
  *
- * - Functions and views are moved, renamed and replaced, not dropped and
- *   created again: objects that use them are then not in the way, and
- *   privileges that users granted on them stay.  A function whose parameters
- *   or result are others now has to be dropped, and loses its privileges: the
- *   rule below forbids to grant them anew, and idempotency_grant has to be
- *   called again for the new functions anyway.  If an object of a user's
- *   depends on it, DROP FUNCTION names that object, and nothing is changed.
+ * Rules for this and later scripts:
+ *
+ * - Functions and views are moved, renamed and replaced, not dropped and created
+ *   again.  Then users' objects that depend on them are no obstacle, and
+ *   privileges that users granted on them remain.  A function with different
+ *   parameters or another result has to be dropped, and loses its privileges:
+ *   the next rule forbids granting them again, and users have to call
+ *   idempotency_grant again for new functions anyway.  If a user's object depends
+ *   on such a function, DROP FUNCTION names that object, and nothing is changed.
  * - GRANT and REVOKE are for new objects only.  The server takes what a script
- *   grants for the extension's own, and pg_dump would leave out what a user has
- *   granted on that object before.
- * - What is new belongs to the extension's owner, who need not be the one who
- *   runs this.
+ *   grants for the extension's initial privileges, and pg_dump would then leave
+ *   out what a user has granted on that object before.
+ * - New objects belong to the extension's owner, who may not be the role that
+ *   runs the script.
  * - All locks are taken first, and together.
  *
  * The library of 1.0.0 refuses to work with objects of 0.2.0 (base/catalog.c),
- * and there are no workers, until this has committed.  Nobody can see a state
- * between the two: clients get an error before, and answers afterwards.
+ * and there are no workers, until this has committed.  So no client can see a
+ * state in between: calls raise an error before the commit.
  *
  * The blocks below are in the order in which the tables were created.
  */
 
 /*
- * All tables and views at once, or none and another try: a session that has one
- * of them may be waiting for another.  The ALTER VIEW changes nothing; LOCK
- * TABLE with a view would lock all that the view reads.
+ * Locks all tables and views, or none and tries again: a session that has
+ * locked one of them may be waiting for another.  The ALTER VIEW changes
+ * nothing; LOCK TABLE on a view would also lock everything that the view
+ * reads.
  */
 DO $$
 DECLARE
@@ -71,11 +73,11 @@ BEGIN
 END
 $$;
 
-/* ---- the schema of what is internal ---- */
+/* ---- the internal schema ---- */
 
 /*
- * Sequences that belong to a column move with its table.  Whoever has a schema
- * of this name has to rename it.
+ * Sequences that belong to a column move with its table.  If a schema of this
+ * name exists, it has to be renamed first.
  */
 DO $$
 DECLARE
@@ -203,8 +205,8 @@ END
 $$;
 
 /*
- * What 0.2.0 has accepted: arrays of more dimensions, and then another first
- * wait than 0.  The functions get their bodies below.
+ * Rows that 0.2.0 accepted but 1.0.0 does not: arrays of several dimensions,
+ * and a first wait other than 0.  The functions get their bodies below.
  */
 DO $$
 BEGIN
@@ -261,10 +263,9 @@ ALTER TABLE idempotency_internal.outbox_delivery
 		AND pg_catalog.isfinite(due_at) IS NOT FALSE
 		AND pg_catalog.isfinite(last_at) IS NOT FALSE),
 	ADD CONSTRAINT outbox_delivery_event_check CHECK (CASE WHEN state <> 'dead' THEN
-		idempotency_internal.outbox_check_event(
-			topic, 'null', key, type, headers, NULL) ELSE true END);
--- Somebody may have added a primary key: logical replication of updates asks
--- for one.
+		idempotency_internal.outbox_check_event(topic, 'null', key, type, headers, NULL) ELSE true END);
+-- A primary key may have been added, as logical replication of updates needs
+-- one.
 DO $$
 DECLARE
 	added name;
@@ -299,13 +300,13 @@ ALTER TYPE stock_reservation ALTER ATTRIBUTE shortages TYPE jsonb;
 DROP TYPE stock_line, stock_shortage;
 
 /*
- * Nothing below may name the new label before this has committed, neither a
- * constraint nor the definition of a view or of a function in SQL.
+ * Nothing below may use the new label, neither a constraint nor the definition
+ * of a view or SQL function: that is possible only after this has committed.
  */
 ALTER TYPE stock_change ADD VALUE 'transfer';
 
 /*
- * No default: what is null is not known, and no row is written anew.
+ * No default: null means not known, and the table is not rewritten.
  */
 ALTER TABLE idempotency_internal.stock_log
 	ADD COLUMN lines smallint,
@@ -393,9 +394,8 @@ ALTER VIEW idempotency_internal.stock_books RENAME TO stock_ledger;
 DROP FUNCTION idempotency_internal.idempotency_grant_names(
 	regrole, text[], text[]);
 
-/* New functions for the server's monitors; the last gets its body below. */
-CREATE FUNCTION idempotency_internal.outbox_troubles(
-	OUT subscription bigint, OUT trouble text)
+/* New functions for pg_monitor; the last one gets its body below. */
+CREATE FUNCTION idempotency_internal.outbox_troubles(OUT subscription bigint, OUT trouble text)
 RETURNS SETOF record
 LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME';

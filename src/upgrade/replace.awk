@@ -1,5 +1,5 @@
-# replace.awk: the functions, views and comments of the install script's parts, as
-# an upgrade script needs them: CREATE OR REPLACE.
+# replace.awk: prints the functions, views and comments of the install script's
+# parts as an upgrade script needs them: CREATE OR REPLACE.
 #
 # A statement begins at the start of a line, and ends with a line that ends in a
 # semicolon outside of $$.

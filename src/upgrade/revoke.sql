@@ -1,8 +1,8 @@
 
 /*
- * Last part but two of an upgrade script: what it has created belongs to the
- * extension's owner, whoever runs it, and new functions are not for PUBLIC.
- * Those of the version before have initial privileges.
+ * The third-last part of an upgrade script: new objects get the extension's
+ * owner, whichever role runs the script, and new functions are not executable
+ * by PUBLIC.  Functions of the previous version have rows in pg_init_privs.
  */
 DO $$
 DECLARE
