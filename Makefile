@@ -10,6 +10,7 @@
 #   make coverage           the suites that run the server, and a table of the
 #                           lines and branches of src/ that they reach; fails
 #                           below 90 % of lines
+#   make indent             formats the C sources; needs pg_bsd_indent
 #   make demo               the demonstration, likewise
 #   make bench              measurements, also of other systems, likewise
 #

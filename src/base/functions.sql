@@ -149,9 +149,11 @@ BEGIN
 	END IF;
 	EXECUTE format('LOCK TABLE idempotency_internal.%I IN ACCESS EXCLUSIVE MODE NOWAIT', tables || '_' || unused);
 	-- Another session may have truncated it meanwhile and put it to use again.
-	EXECUTE format('UPDATE %s SET state = %L, segment = NULL, opened_at = NULL, closed_at = NULL,
-		quiet_xid = NULL, rest_until = NULL WHERE slot = $1 AND state = %L AND quiet_xid <= $2', ring, 'empty', 'retired')
-		USING unused, horizon;
+	EXECUTE format('UPDATE %s
+		SET state = %L, segment = NULL, opened_at = NULL, closed_at = NULL,
+			quiet_xid = NULL, rest_until = NULL
+		WHERE slot = $1 AND state = %L AND quiet_xid <= $2',
+		ring, 'empty', 'retired') USING unused, horizon;
 	GET DIAGNOSTICS emptied = ROW_COUNT;
 	IF emptied > 0 THEN
 		EXECUTE format('TRUNCATE idempotency_internal.%I', tables || '_' || unused);

@@ -190,8 +190,10 @@ extern void shared_wake_launcher(void);
 extern void shared_wake_relays(SharedDatabase *database, bool in_any_case);
 
 /* Takes a worker slot; false: another process has it. */
-extern bool shared_take_worker_slot(SharedDatabase *database, SharedWorkerSlot slot);
-extern void shared_leave_worker_slot(SharedDatabase *database, SharedWorkerSlot slot);
+extern bool shared_take_worker_slot(SharedDatabase *database,
+									SharedWorkerSlot slot);
+extern void shared_leave_worker_slot(SharedDatabase *database,
+									 SharedWorkerSlot slot);
 
 /* Records an error of the worker in a slot. */
 extern void shared_note_error(SharedDatabase *database, SharedWorkerSlot slot,

@@ -307,8 +307,11 @@ BEGIN
 			USING other.state;
 		EXECUTE format('SELECT pg_relation_size(%L)', other.name) INTO moved;
 		-- A table that had rows is truncated when no snapshot shows them.
-		UPDATE idempotency_internal.idem_ring r SET state = 'retired', quiet_xid = idempotency_internal.idempotency_next_xid(),
-			segment = coalesce(r.segment, (SELECT max(g.segment) + 1 FROM idempotency_internal.idem_ring g))
+		UPDATE idempotency_internal.idem_ring r
+		SET state = 'retired',
+			quiet_xid = idempotency_internal.idempotency_next_xid(),
+			segment = coalesce(r.segment, (
+				SELECT max(g.segment) + 1 FROM idempotency_internal.idem_ring g))
 		WHERE r.slot = other.slot AND r.state <> 'old' AND moved > 0;
 	END LOOP;
 	PERFORM idempotency_internal.idempotency_enable_triggers(tables);

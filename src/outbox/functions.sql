@@ -73,7 +73,8 @@ COMMENT ON FUNCTION outbox_topic_matches(text[], text) IS
 	'Does a topic match one of the patterns?  In a pattern * stands for any characters.';
 
 /* The cost makes the planner check the partition of an event first. */
-CREATE FUNCTION idempotency_internal.outbox_is_wanted(patterns text[], topic text)
+CREATE FUNCTION idempotency_internal.outbox_is_wanted(
+	patterns text[], topic text)
 RETURNS boolean
 LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE COST 20
 AS 'MODULE_PATHNAME', 'outbox_topic_matches';

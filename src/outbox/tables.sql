@@ -243,9 +243,12 @@ CREATE TABLE idempotency_internal.outbox_delivery (
 	CONSTRAINT outbox_delivery_number_check CHECK (
 		subscription > 0 AND lane BETWEEN 0 AND 63
 		AND position > 0 AND attempts >= 0),
-	CONSTRAINT outbox_delivery_key_check CHECK (key IS NOT NULL OR NOT blocks_key),
-	CONSTRAINT outbox_delivery_times_check CHECK (pg_catalog.isfinite(created_at)
-		AND pg_catalog.isfinite(due_at) IS NOT FALSE AND pg_catalog.isfinite(last_at) IS NOT FALSE),
+	CONSTRAINT outbox_delivery_key_check
+		CHECK (key IS NOT NULL OR NOT blocks_key),
+	CONSTRAINT outbox_delivery_times_check CHECK (
+		pg_catalog.isfinite(created_at)
+		AND pg_catalog.isfinite(due_at) IS NOT FALSE
+		AND pg_catalog.isfinite(last_at) IS NOT FALSE),
 	-- A dead letter may be an event that could never have been sent.
 	CONSTRAINT outbox_delivery_event_check CHECK (CASE WHEN state <> 'dead' THEN
 		idempotency_internal.outbox_check_event(

@@ -9,7 +9,7 @@
 typedef enum RetryVerdict
 {
 	RETRY_DONE,					/* 2xx: delivered */
-	RETRY_AGAIN,				/* failed; ask retry_delay_ms() when to repeat */
+	RETRY_AGAIN,				/* failed; retry_delay_ms() says when again */
 	RETRY_GONE					/* 410: the endpoint never wants more events */
 } RetryVerdict;
 

@@ -17,7 +17,8 @@ extern Datum row_value(TupleTableSlot *row, int column);
 extern text *row_name(TupleTableSlot *row, int column);
 
 /* Returns a quantity: positive, or not 0 if it may be negative. */
-extern int64 row_quantity(TupleTableSlot *row, int column, bool may_be_negative);
+extern int64 row_quantity(TupleTableSlot *row, int column,
+						  bool may_be_negative);
 
 /* Returns the number of a line in its reservation. */
 extern int	row_line(TupleTableSlot *row, int column);

@@ -115,8 +115,10 @@ CREATE TABLE idempotency_internal.stock_hold (
 );
 
 /* The first is for the sweeper, the second for reserving an item. */
-CREATE INDEX stock_hold_expires_at ON idempotency_internal.stock_hold (expires_at);
-CREATE INDEX stock_hold_sku_expires_at ON idempotency_internal.stock_hold (sku, expires_at);
+CREATE INDEX stock_hold_expires_at
+	ON idempotency_internal.stock_hold (expires_at);
+CREATE INDEX stock_hold_sku_expires_at
+	ON idempotency_internal.stock_hold (sku, expires_at);
 
 COMMENT ON TABLE idempotency_internal.stock_hold IS
 	'One row per line of an open reservation.';

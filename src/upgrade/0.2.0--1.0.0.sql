@@ -7,13 +7,14 @@
  *
  * Rules for this and later scripts:
  *
- * - Functions and views are moved, renamed and replaced, not dropped and created
- *   again.  Then users' objects that depend on them are no obstacle, and
- *   privileges that users granted on them remain.  A function with different
- *   parameters or another result has to be dropped, and loses its privileges:
- *   the next rule forbids granting them again, and users have to call
- *   idempotency_grant again for new functions anyway.  If a user's object depends
- *   on such a function, DROP FUNCTION names that object, and nothing is changed.
+ * - Functions and views are moved, renamed and replaced, not dropped and
+ *   created again.  Then users' objects that depend on them are no obstacle,
+ *   and privileges that users granted on them remain.  A function with
+ *   different parameters or another result has to be dropped, and loses its
+ *   privileges: the next rule forbids granting them again, and users have to
+ *   call idempotency_grant again for new functions anyway.  If a user's object
+ *   depends on such a function, DROP FUNCTION names that object, and nothing
+ *   is changed.
  * - GRANT and REVOKE are for new objects only.  The server takes what a script
  *   grants for the extension's initial privileges, and pg_dump would then leave
  *   out what a user has granted on that object before.
@@ -263,7 +264,8 @@ ALTER TABLE idempotency_internal.outbox_delivery
 		AND pg_catalog.isfinite(due_at) IS NOT FALSE
 		AND pg_catalog.isfinite(last_at) IS NOT FALSE),
 	ADD CONSTRAINT outbox_delivery_event_check CHECK (CASE WHEN state <> 'dead' THEN
-		idempotency_internal.outbox_check_event(topic, 'null', key, type, headers, NULL) ELSE true END);
+		idempotency_internal.outbox_check_event(
+			topic, 'null', key, type, headers, NULL) ELSE true END);
 -- A primary key may have been added, as logical replication of updates needs
 -- one.
 DO $$
@@ -395,7 +397,8 @@ DROP FUNCTION idempotency_internal.idempotency_grant_names(
 	regrole, text[], text[]);
 
 /* New functions for pg_monitor; the last one gets its body below. */
-CREATE FUNCTION idempotency_internal.outbox_troubles(OUT subscription bigint, OUT trouble text)
+CREATE FUNCTION idempotency_internal.outbox_troubles(
+	OUT subscription bigint, OUT trouble text)
 RETURNS SETOF record
 LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME';
