@@ -148,12 +148,8 @@ async function main() {
   await consumer.connect();
   await consumer.subscribe({ topics: Object.keys(topics), fromBeginning: true });
   await consumer.run({
-    autoCommit: false,
-    eachMessage: async ({ topic, partition, message }) => {
-      await handle(topic, message);
-      const next = { topic, partition, offset: String(BigInt(message.offset) + 1n) };
-      await consumer.commitOffsets([next]);
-    },
+    autoCommitThreshold: 1, // the offset of each message, as soon as it is handled
+    eachMessage: ({ topic, message }) => handle(topic, message),
   });
 }
 

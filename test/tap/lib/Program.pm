@@ -21,6 +21,7 @@ our @EXPORT = qw(as_shop prepare_recipe start_recipe wait_for_lock post_to);
 use constant { WAIT_S => 60, STOP_S => 15 };
 
 my $recipes = abs_path(dirname(__FILE__) . '/../../../docs/recipes');
+my $programs = abs_path(dirname(__FILE__) . '/../programs');
 my @started;
 
 # Starts a command, with variables added to its environment.
@@ -89,13 +90,6 @@ sub signal
 	my ($self, $signal) = @_;
 	$self->{run}->signal($signal);
 	return;
-}
-
-sub has_ended
-{
-	my ($self) = @_;
-	$self->{run}->pump_nb if $self->{run}->pumpable;
-	return !$self->{run}->pumpable;
 }
 
 # Waits until it ends by itself.
@@ -168,11 +162,14 @@ sub as_shop
 		PGDATABASE => $db // 'postgres');
 }
 
+# The options are NODE_ARGUMENTS and, if the program is started again whenever it
+# fails, RESTART; the others are variables of its environment.
 sub start_recipe
 {
 	my ($file, %env) = @_;
+	my @restart = delete $env{RESTART} ? "$programs/restart" : ();
 	my @options = @{ delete $env{NODE_ARGUMENTS} // [] };
-	return Program->start([ 'node', @options, "$recipes/$file" ], %env);
+	return Program->start([ @restart, 'node', @options, "$recipes/$file" ], %env);
 }
 
 # A test that passes as soon as one session of the application waits for a lock

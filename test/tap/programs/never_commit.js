@@ -12,10 +12,15 @@ const { consumer: makeConsumer } = Kafka.prototype;
 
 Kafka.prototype.consumer = function makeOneThatNeverCommits(options) {
   const consumer = makeConsumer.call(this, options);
+  const { run } = consumer;
 
-  consumer.commitOffsets = ([{ topic }]) => {
-    console.log(`not committed: ${topic}`);
-    return new Promise(() => {});
-  };
+  consumer.run = ({ eachMessage, ...others }) => run({
+    ...others,
+    eachMessage: async (payload) => {
+      await eachMessage(payload);
+      console.log(`not committed: ${payload.topic}`);
+      return new Promise(() => {});
+    },
+  });
   return consumer;
 };

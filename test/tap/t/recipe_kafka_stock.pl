@@ -16,7 +16,7 @@ use Receiver;
 use Server;
 use Test::More;
 
-use constant { ORDERS => 40, COPIES => 2, HATS => 100, STARTS => 5, WAIT_S => 180 };
+use constant { ORDERS => 40, COPIES => 2, HATS => 100 };
 
 my $broker = Broker->start;
 my $receiver = Receiver->start;
@@ -30,17 +30,11 @@ sql("SELECT stock_receive('hat', 10), stock_receive('cap', 5), stock_receive('mu
 subscribe($node, $receiver, '/ok/shop', topics => "'{order.*}'");
 my $producer = start_recipe('kafka_producer.js', %env);
 
-# A consumer is started again if it ends, as one may while the group that it
-# joins is rebalancing.
+# A consumer that joins the group while it rebalances may get an answer that ends
+# it: this broker gives some that Kafka does not.
 sub consumer
 {
-	my (%more) = @_;
-	for (1 .. STARTS)
-	{
-		my $consumer = start_recipe('kafka_stock.js', %env, %more);
-		return $consumer if $consumer->line('consuming');
-	}
-	die 'no consumer starts';
+	return start_recipe('kafka_stock.js', RESTART => 1, %env, @_)->wait_for_start('consuming');
 }
 
 # Publishes messages, and waits until the broker has them.
@@ -131,7 +125,7 @@ publish(lines_of('half', mug => 1));
 wait_until($node, q(SELECT count(*) = 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'
 	AND query LIKE 'INSERT INTO order_lines%'), 'a line is half done');
 $consumer->crash;
-$session->query_safe('COMMIT');
+finish($session, 'COMMIT');
 is(stock_level('mug'), '3 0', 'nothing of it stays');
 $consumer = consumer();
 is($consumer->line('half-0'), 'half-0 reserved', 'the next consumer does it');
@@ -166,14 +160,8 @@ my @consumers = map { consumer() } 1 .. 2;
 publish(map { (@$_) x COPIES } @orders);
 wait_until($node, "SELECT count(*) > 10 FROM orders WHERE name LIKE 'many-%' AND gathered = line_count", 'some are done');
 $consumers[0]->crash;
-my $all_done = "SELECT count(*) = " . ORDERS . " FROM orders WHERE name LIKE 'many-%' AND gathered = line_count";
-for (1 .. WAIT_S)
-{
-	last if sql($all_done) eq 't';
-	$consumers[1] = consumer() if $consumers[1]->has_ended;
-	sleep 1;
-}
-is(sql($all_done), 't', 'the other one does the rest');
+wait_until($node, 'SELECT count(*) = ' . ORDERS . " FROM orders WHERE name LIKE 'many-%' AND gathered = line_count",
+	'the other one does the rest');
 is(sql("SELECT count(*) FROM order_lines WHERE order_name LIKE 'many-%'"), 2 * ORDERS, 'each line is there once');
 is(sql("SELECT count(*) FROM orders WHERE name LIKE 'many-%' AND state NOT IN ('reserved', 'refused')"), '0',
 	'each order was reserved or refused');
@@ -189,7 +177,6 @@ is(join(' ', sort keys %told), sql(q(SELECT string_agg(format('order.%s %s', sta
 	ORDER BY format('order.%s %s', state, name) COLLATE "C") FROM orders WHERE name LIKE 'many-%')),
 	'and the shop has heard of each what became of it');
 
-$session->quit;
 $_->stop for $consumers[1], $producer;
 $broker->stop;
 done_testing();
