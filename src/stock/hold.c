@@ -66,9 +66,11 @@ holds_add(Holds *holds, int *room, TupleTableSlot *row)
 	}
 	expiry = DatumGetTimestampTz(row_value(row, HOLD_ATT_EXPIRES_AT));
 	line = &holds->lines.line[at];
-	line->number = row_line(row, HOLD_ATT_LINE);
-	line->sku = row_name(row, HOLD_ATT_SKU);
-	line->quantity = row_quantity(row, HOLD_ATT_QUANTITY, false);
+	*line = (StockLine) {
+		.number = row_line(row, HOLD_ATT_LINE),
+		.sku = row_name(row, HOLD_ATT_SKU),
+		.quantity = row_quantity(row, HOLD_ATT_QUANTITY, false)
+	};
 	pfree(row_name(row, HOLD_ATT_RESERVATION));
 	holds->lines.order = Max(holds->lines.order,
 							 row_order(row, HOLD_ATT_LINES, line->number));

@@ -16,6 +16,7 @@
 typedef struct StockLine
 {
 	int			number;			/* within its reservation, from 0 */
+	int			entry;			/* stock_xact_touch sets it; 0: it has not yet */
 	text	   *sku;
 	int64		quantity;
 } StockLine;

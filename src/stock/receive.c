@@ -35,22 +35,20 @@ receive_write(StockChange change, const StockLines *lines, const text *note,
 static Datum
 receive_available(const StockLines *lines)
 {
-	return Int64GetDatum(stock_xact_available(stock_xact_touch(lines->line->sku, true)));
+	return Int64GetDatum(stock_xact_available(lines->line));
 }
 
 /*
  * Creates the item if it is not there.
  */
 static void
-receive_create(const text *sku)
+receive_create(StockLine *line)
 {
-	int			entry;
-
-	if (stock_xact_touch(sku, false) >= 0)
+	if (stock_xact_touch(line, false))
 		return;
-	entry = stock_xact_touch(sku, true);
-	item_create(sku);
-	stock_xact_create(entry);
+	(void) stock_xact_touch(line, true);
+	item_create(line->sku);
+	stock_xact_create(line);
 }
 
 /*
@@ -66,19 +64,19 @@ stock_receive(PG_FUNCTION_ARGS)
 	PreventCommandDuringRecovery("stock_receive()");
 	PreventCommandIfReadOnly("stock_receive()");
 	(void) stock_xact_begin();
-	receive_create(lines.line->sku);
+	receive_create(lines.line);
 	change_add(&lines, true);
 	receive_write(STOCK_RECEIVE, &lines, reason, actor);
 	return receive_available(&lines);
 }
 
 static void
-receive_require(const text *sku)
+receive_require(StockLine *line)
 {
-	if (stock_xact_touch(sku, false) < 0)
+	if (!stock_xact_touch(line, false))
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_OBJECT),
-				 errmsg("item \"%s\" does not exist", text_to_cstring(sku)),
+				 errmsg("item \"%s\" does not exist", text_to_cstring(line->sku)),
 				 errhint("stock_receive() creates items.")));
 }
 
@@ -96,7 +94,7 @@ receive_take(const StockLines *lines)
 				 errdetail("It was to be lowered by %lld; %lld are available.",
 						   (long long) lines->line->quantity,
 						   (long long) shortages.line->available)));
-	stock_xact_remove(stock_xact_touch(lines->line->sku, false), lines->line->quantity);
+	stock_xact_remove(lines->line);
 }
 
 static StockLines
@@ -133,7 +131,7 @@ stock_adjust(PG_FUNCTION_ARGS)
 	PreventCommandDuringRecovery("stock_adjust()");
 	PreventCommandIfReadOnly("stock_adjust()");
 	(void) stock_xact_begin();
-	receive_require(lines.line->sku);
+	receive_require(lines.line);
 	if (delta < 0)
 		receive_take(&lines);
 	else
@@ -164,9 +162,9 @@ stock_transfer(PG_FUNCTION_ARGS)
 	PreventCommandDuringRecovery("stock_transfer()");
 	PreventCommandIfReadOnly("stock_transfer()");
 	(void) stock_xact_begin();
-	receive_require(from.line->sku);
+	receive_require(from.line);
 	receive_take(&from);
-	receive_create(to_sku);
+	receive_create(&line);
 	change_add(&to, true);
 	from.line->quantity = -from.line->quantity;
 	receive_write(STOCK_TRANSFER, &from, reason, actor);
