@@ -28,13 +28,20 @@ typedef struct SavedQuery
 extern uint64 query_run(SavedQuery *query, Datum *values, const char *nulls,
 						bool read_only);
 
-/* Opens a cursor on a query instead; SPI_cursor_close ends it. */
+/*
+ * Opens a cursor on a query instead, and fetches its next row; false: there is
+ * none.  SPI_cursor_close ends it.
+ */
 extern Portal query_open(SavedQuery *query, Datum *values, bool read_only);
+extern bool query_fetch(Portal cursor);
 
 /* An array of elements of eight bytes, of type xid8 or bigint. */
 extern Datum query_array8(Datum *elements, int count, Oid type);
 
-/* A column, 1-based, of a row, 0-based; text is copied, NULL for null. */
+/*
+ * A column, 1-based, of a row, 0-based; text is copied into the current memory
+ * context, NULL for null.
+ */
 extern int64 query_int64(uint64 row, int column);
 extern char *query_text(uint64 row, int column);
 extern Datum query_datum(uint64 row, int column, bool *isnull);

@@ -44,9 +44,9 @@ extern bool worker_begin(const char *activity);
 extern void worker_commit(void);
 
 /*
- * Takes a step in a transaction as above, in the current memory context, and
- * commits it.  If it fails the transaction is aborted; returns what it failed
- * with, or NULL.  Somebody who cancels this process is not kept from it.
+ * Takes a step in a transaction as above, in its memory context, and commits it.
+ * If it fails the transaction is aborted; returns what it failed with, or NULL.
+ * Somebody who cancels this process is not kept from it.
  */
 extern ErrorData *worker_try(const char *activity, void (*step) (void *arg),
 							 void *arg);

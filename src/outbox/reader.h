@@ -129,12 +129,12 @@ extern bool outbox_xid_is_open(FullTransactionId xid, Snapshot snapshot);
 
 /*
  * Reads the next events for a lane that has come so far: at most so many, and
- * none after the one that exceeds max_bytes.
+ * none after the one that exceeds max_bytes.  This and the next ones read into
+ * the current memory context.
  */
 extern OutboxBatch outbox_read_batch(const OutboxHorizon *horizon,
 									 OutboxLaneId id, const OutboxLane *lane,
-									 int max_events, Size max_bytes,
-									 MemoryContext context);
+									 int max_events, Size max_bytes);
 
 /* Makes a batch end after so many of its events, at least one. */
 extern void outbox_stop_batch(OutboxBatch *batch, int count);
@@ -144,11 +144,10 @@ extern void outbox_stop_batch(OutboxBatch *batch, int count);
  * array of bigint, which are on their way.
  */
 extern OutboxBatch outbox_read_due(OutboxLaneId id, Datum positions,
-								   Size max_bytes, MemoryContext context);
+								   Size max_bytes);
 
 /* Reads the exception that was tried, or became due, the longest time ago. */
-extern OutboxBatch outbox_read_longest_waiting(OutboxLaneId id,
-											   MemoryContext context);
+extern OutboxBatch outbox_read_longest_waiting(OutboxLaneId id);
 
 /* When the next exception of a lane is due, but for those; 0: never. */
 extern TimestampTz outbox_next_due_at(OutboxLaneId id, Datum positions);

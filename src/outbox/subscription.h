@@ -32,16 +32,15 @@ typedef struct OutboxSubscription
 
 /*
  * Reads the lanes of all active subscriptions, as the active snapshot shows
- * them, into context.  Returns how many.
+ * them, into the current memory context.  Returns how many.
  */
-extern int	outbox_read_subscriptions(OutboxSubscription **subscriptions,
-									  MemoryContext context);
+extern int	outbox_read_subscriptions(OutboxSubscription **subscriptions);
 
 /*
- * The identity that webhook ids begin with, in context; NULL if this database
- * is not the outbox's home and must not send: a copy, or one where nobody has
- * subscribed yet.
+ * The identity that webhook ids begin with; NULL if this database is not the
+ * outbox's home and must not send: a copy, or one where nobody has subscribed
+ * yet.
  */
-extern char *outbox_read_identity(bool *any_subscription, MemoryContext context);
+extern char *outbox_read_identity(bool *any_subscription);
 
 #endif							/* OUTBOX_SUBSCRIPTION_H */

@@ -475,13 +475,12 @@ endpoint_settled(Endpoint *endpoint)
 }
 
 /*
- * A run of its own memory: the batch and a copy of the subscription.
+ * A run in its memory, which is current: the batch and a copy of the subscription.
  */
 static Run *
 endpoint_start_run(Endpoint *endpoint, const OutboxSubscription *subscription,
-				   OutboxBatch batch, RunKind kind, MemoryContext context)
+				   OutboxBatch batch, RunKind kind)
 {
-	MemoryContext old = MemoryContextSwitchTo(context);
 	OutboxSubscription copy = *subscription;
 	size_t		schedule_size = copy.schedule_count * sizeof(int64);
 
@@ -493,9 +492,7 @@ endpoint_start_run(Endpoint *endpoint, const OutboxSubscription *subscription,
 	copy.schedule_ms = memcpy(palloc(schedule_size),
 							  subscription->schedule_ms, schedule_size);
 	copy.lane = (OutboxLane) {0};
-	MemoryContextSwitchTo(old);
-	return run_start(&copy, batch, kind, endpoint_last_run(endpoint), endpoint,
-					 context);
+	return run_start(&copy, batch, kind, endpoint_last_run(endpoint), endpoint);
 }
 
 static List *
@@ -531,18 +528,20 @@ endpoint_read_new(Endpoint *endpoint, const OutboxSubscription *subscription,
 				  MemoryContext parent)
 {
 	MemoryContext context = endpoint_run_context();
+	MemoryContext old = MemoryContextSwitchTo(context);
 	Run		   *last = endpoint_last_run(endpoint);
 	const OutboxLane *lane = last ? run_lane_after(last) : &subscription->lane;
 	OutboxBatch batch = outbox_read_batch(horizon, endpoint->id, lane,
-										  max_events, endpoint->max_bytes, context);
+										  max_events, endpoint->max_bytes);
+	Run		   *run = NULL;
 	int64		position;
 
 	endpoint->more = batch.cut;
 	if (batch.count > 0)
+		run = endpoint_start_run(endpoint, subscription, batch, kind);
+	MemoryContextSwitchTo(old);
+	if (run)
 	{
-		Run		   *run = endpoint_start_run(endpoint, subscription, batch, kind,
-											 context);
-
 		endpoint->new_runs = endpoint_append_run(endpoint->new_runs, run,
 												 context, parent);
 		return true;
@@ -580,22 +579,20 @@ static bool
 endpoint_read_waiting(Endpoint *endpoint, const OutboxSubscription *subscription,
 					  RunKind kind, MemoryContext parent)
 {
+	Datum		on_their_way = endpoint_due_positions(endpoint);
 	MemoryContext context = endpoint_run_context();
+	MemoryContext old = MemoryContextSwitchTo(context);
 	OutboxBatch batch = kind == RUN_DUE ?
-		outbox_read_due(endpoint->id, endpoint_due_positions(endpoint),
-						endpoint->max_bytes, context) :
-		outbox_read_longest_waiting(endpoint->id, context);
-	Run		   *run;
+		outbox_read_due(endpoint->id, on_their_way, endpoint->max_bytes) :
+		outbox_read_longest_waiting(endpoint->id);
+	Run		   *run = NULL;
 
-	if (batch.count == 0)
+	if (batch.count > 0)
+		run = endpoint_start_run(endpoint, subscription, batch, kind);
+	MemoryContextSwitchTo(old);
+	if (run == NULL || (run_is_finished(run) && !run_has_news(run)))
 	{
 		MemoryContextDelete(context);
-		return false;
-	}
-	run = endpoint_start_run(endpoint, subscription, batch, kind, context);
-	if (run_is_finished(run) && !run_has_news(run))
-	{
-		run_free(run);
 		return false;
 	}
 	endpoint->due_runs = endpoint_append_run(endpoint->due_runs, run, context,

@@ -33,13 +33,12 @@ typedef struct RunAnswer
 } RunAnswer;
 
 /*
- * Takes over a batch, and the memory context that it and the subscription are
- * in.  before is the last run of new events that is on its way, or NULL: events
+ * Takes over a batch, and the current memory context, which it and the
+ * subscription are in.  before is the last run of new events that is on its way, or NULL: events
  * of one key wait for those in there.
  */
 extern Run *run_start(const OutboxSubscription *subscription, OutboxBatch batch,
-					  RunKind kind, Run *before, void *owner,
-					  MemoryContext context);
+					  RunKind kind, Run *before, void *owner);
 
 /* Sends what may go now, at most room requests; returns how many went. */
 extern int	run_send(Run *run, int room, const char *identity);
