@@ -31,6 +31,7 @@
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
+#include "base/backoff.h"
 #include "base/compat.h"
 #include "base/report.h"
 #include "base/settings.h"
@@ -54,8 +55,7 @@ typedef struct LauncherWorker
 {
 	BackgroundWorkerHandle *handle; /* NULL: not started */
 	TimestampTz started_at;
-	int			pause_ms;		/* the last one */
-	TimestampTz not_before;		/* when it may be started again */
+	Backoff		pause;			/* before it may be started again */
 	bool		reported;		/* that there is no slot for it */
 } LauncherWorker;
 
@@ -65,9 +65,8 @@ typedef struct LauncherDatabase
 	Oid			database;
 	bool		stale;			/* something has happened there since */
 	bool		vacated;		/* a command needs it for itself */
-	TimestampTz discovery_not_before;	/* when discovery may run again */
 	bool		discovery_reported; /* that there is no worker slot for it */
-	int			discovery_pause_ms; /* after it could not be; 0: it could */
+	Backoff		discovery_pause;	/* after it could not be looked into */
 	LauncherWorker workers[SHARED_WORKER_SLOTS];
 } LauncherDatabase;
 
@@ -279,17 +278,18 @@ launcher_discover_all(List *rows)
 		entry = launcher_find_or_add(row->database);
 		if (!entry->stale || entry->vacated)
 			continue;
-		if (now < entry->discovery_not_before)
+		if (now < entry->discovery_pause.until)
 		{
 			sleep_ms = Min(sleep_ms,
-						   TimestampDifferenceMilliseconds(now, entry->discovery_not_before) + 1);
+						   TimestampDifferenceMilliseconds(now, entry->discovery_pause.until) + 1);
 			continue;
 		}
 		entry->stale = !launcher_discover(entry);
-		entry->discovery_pause_ms = !entry->stale ? 0 :
-			Min(Max(2 * entry->discovery_pause_ms, LAUNCHER_RETRY_MS), LAUNCHER_RECONCILE_MS);
-		entry->discovery_not_before =
-			TimestampTzPlusMilliseconds(GetCurrentTimestamp(), entry->discovery_pause_ms);
+		if (entry->stale)
+			backoff_fail(&entry->discovery_pause, LAUNCHER_RETRY_MS,
+						 LAUNCHER_RECONCILE_MS, GetCurrentTimestamp());
+		else
+			entry->discovery_pause = (Backoff) {0};
 		sleep_ms = 0;
 	}
 	return sleep_ms;
@@ -349,12 +349,9 @@ launcher_forget_stopped(LauncherDatabase *entry, SharedWorkerSlot slot)
 		return;
 	pfree(worker->handle);
 	worker->handle = NULL;
-	if (worker->pause_ms == 0 ||
-		TimestampDifferenceExceeds(worker->started_at, now, LAUNCHER_LIFE_MS))
-		worker->pause_ms = LAUNCHER_RESTART_MS;
-	else
-		worker->pause_ms = Min(2 * worker->pause_ms, LAUNCHER_RESTART_MAX_MS);
-	worker->not_before = TimestampTzPlusMilliseconds(now, worker->pause_ms);
+	if (TimestampDifferenceExceeds(worker->started_at, now, LAUNCHER_LIFE_MS))
+		worker->pause = (Backoff) {0};
+	backoff_fail(&worker->pause, LAUNCHER_RESTART_MS, LAUNCHER_RESTART_MAX_MS, now);
 	entry->stale = true;		/* has the owner changed, or gone? */
 }
 
@@ -376,22 +373,21 @@ launcher_tend_worker(LauncherDatabase *entry, SharedWorkerSlot slot, bool wanted
 	{
 		if (worker->handle != NULL)
 			TerminateBackgroundWorker(worker->handle);
-		worker->not_before = 0;
-		worker->pause_ms = 0;
+		worker->pause = (Backoff) {0};
 		return 0;
 	}
 	if (worker->handle != NULL)
 		return 0;
-	if (now < worker->not_before)
-		return worker->not_before;
+	if (now < worker->pause.until)
+		return worker->pause.until;
 	worker->handle = launcher_start_worker(is_relay ? "relay_main" : "sweeper_main",
 										   is_relay ? "idempotency relay" : "idempotency sweeper",
 										   target, &worker->reported);
 	worker->started_at = now;
 	if (worker->handle != NULL)
 		return 0;
-	worker->not_before = TimestampTzPlusMilliseconds(now, LAUNCHER_RETRY_MS);
-	return worker->not_before;
+	worker->pause.until = TimestampTzPlusMilliseconds(now, LAUNCHER_RETRY_MS);
+	return worker->pause.until;
 }
 
 /*
@@ -447,13 +443,9 @@ launcher_tend(const SharedDatabaseInfo *infos, int count, List *rows,
 static void
 launcher_end_pauses(LauncherDatabase *entry)
 {
-	entry->discovery_not_before = 0;
-	entry->discovery_pause_ms = 0;
+	entry->discovery_pause = (Backoff) {0};
 	for (int slot = 0; slot < SHARED_WORKER_SLOTS; slot++)
-	{
-		entry->workers[slot].not_before = 0;
-		entry->workers[slot].pause_ms = 0;
-	}
+		entry->workers[slot].pause = (Backoff) {0};
 }
 
 /*

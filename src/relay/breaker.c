@@ -51,7 +51,7 @@ breaker_failure(Breaker *breaker, bool first_attempt, bool overloaded,
 	if (overloaded)
 		breaker->window = Max(breaker->window / 2, BREAKER_WINDOW_MIN);
 	if (breaker->open)
-		breaker->probe_at = Max(breaker->probe_at, asked);
+		breaker->probe.until = Max(breaker->probe.until, asked);
 	else if (first_attempt)
 		breaker->failures++;
 	breaker->trip_wanted = !breaker->open && breaker->failures >= BREAKER_FAILURES;
@@ -73,15 +73,15 @@ breaker_set(Breaker *breaker, bool open, TimestampTz now)
 void
 breaker_hurry(Breaker *breaker, TimestampTz now)
 {
-	breaker->probe_wait_ms = BREAKER_PROBE_MIN_MS;
-	breaker->probe_at = TimestampTzPlusMilliseconds(now, BREAKER_PROBE_MIN_MS);
+	breaker->probe = (Backoff) {0};
+	backoff_fail(&breaker->probe, BREAKER_PROBE_MIN_MS, BREAKER_PROBE_MAX_MS, now);
 }
 
 void
 breaker_probe(Breaker *breaker, TimestampTz now, double jitter)
 {
 	breaker->probe_new = !breaker->probe_new;
-	breaker->probe_wait_ms = Min(2 * breaker->probe_wait_ms, BREAKER_PROBE_MAX_MS);
-	breaker->probe_at = TimestampTzPlusMilliseconds(now,
-													(int64) (breaker->probe_wait_ms * (1 + 0.1 * jitter)));
+	backoff_fail(&breaker->probe, BREAKER_PROBE_MIN_MS, BREAKER_PROBE_MAX_MS, now);
+	breaker->probe.until = TimestampTzPlusMilliseconds(breaker->probe.until,
+													   (int64) (0.1 * jitter * breaker->probe.pause_ms));
 }

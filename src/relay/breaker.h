@@ -5,7 +5,7 @@
 #ifndef RELAY_BREAKER_H
 #define RELAY_BREAKER_H
 
-#include "datatype/timestamp.h"
+#include "base/backoff.h"
 
 #define BREAKER_FAILURES 20		/* events in a row that make an endpoint fail */
 #define BREAKER_PROBE_MIN_MS 1000	/* before the first probe */
@@ -22,8 +22,7 @@ typedef struct Breaker
 	bool		reset_wanted;
 	bool		probe_new;		/* the next probe takes a new event */
 	bool		idle;			/* there was nothing to probe with */
-	int			probe_wait_ms;
-	TimestampTz probe_at;
+	Backoff		probe;			/* before the next one */
 } Breaker;
 
 extern void breaker_init(Breaker *breaker);

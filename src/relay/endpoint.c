@@ -201,7 +201,7 @@ endpoint_next_timer(const Endpoint *endpoint)
 		if (next != 0)
 			return next;
 		return endpoint->active || endpoint_can_settle(endpoint) ?
-			endpoint->trouble.retry_at : 0;
+			endpoint->trouble.wait.until : 0;
 	}
 	if (!endpoint->active || endpoint->draining)
 		return next;
@@ -210,7 +210,7 @@ endpoint_next_timer(const Endpoint *endpoint)
 	if (!endpoint_is_idle(endpoint))
 		return next;
 	return endpoint_earlier(next, endpoint->breaker.idle ? endpoint->next_due_at :
-							endpoint->breaker.probe_at);
+							endpoint->breaker.probe.until);
 }
 
 /*
@@ -648,7 +648,7 @@ endpoint_probe(Endpoint *endpoint, const OutboxSubscription *subscription,
 	TimestampTz now = GetCurrentTimestamp();
 	bool		found;
 
-	if (!endpoint_is_idle(endpoint) || now < breaker->probe_at)
+	if (!endpoint_is_idle(endpoint) || now < breaker->probe.until)
 		return;
 	found = breaker->probe_new &&
 		endpoint_probe_new(endpoint, subscription, horizon, context);
@@ -678,8 +678,8 @@ endpoint_put_off(Endpoint *endpoint)
 	endpoint->more = false;
 	endpoint->next_due_at = 0;
 	if (endpoint->breaker.open)
-		endpoint->breaker.probe_at =
-			Max(endpoint->breaker.probe_at,
+		endpoint->breaker.probe.until =
+			Max(endpoint->breaker.probe.until,
 				TimestampTzPlusMilliseconds(GetCurrentTimestamp(), ENDPOINT_BUSY_MS));
 }
 

@@ -19,6 +19,7 @@
 #include "utils/timestamp.h"
 
 #include "base/compat.h"
+#include "base/backoff.h"
 #include "base/catalog.h"
 #include "base/query.h"
 #include "base/settings.h"
@@ -36,8 +37,7 @@ typedef struct SweepModule
 	SavedQuery	sweep;
 	const CatalogTriggers *(*triggers) (void);	/* that it relies on, if any */
 	SavedQuery	repair;			/* what their absence has done */
-	int			rest_ms;		/* 0: it has not failed */
-	TimestampTz rest_until;
+	Backoff		rest;
 } SweepModule;
 
 static const CatalogTriggers *
@@ -114,21 +114,9 @@ sweep_module(SweepModule *module)
 }
 
 /*
- * What is broken is broken for long, as a rule, and each failure is a line or
- * more of the log.
- */
-static void
-sweep_rest(SweepModule *module)
-{
-	module->rest_ms = module->rest_ms == 0 ? SWEEP_REST_MS :
-		Min(2 * module->rest_ms, SWEEP_REST_MAX_MS);
-	module->rest_until = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
-												   module->rest_ms);
-}
-
-/*
  * As sweep_module.  What goes wrong in one module, such as a table that is locked
- * for long, must not keep the sweeper from the others.
+ * for long, must not keep the sweeper from the others.  What is broken is broken
+ * for long, as a rule, and each failure is a line or more of the log.
  */
 static bool
 sweep_module_or_report(SweepModule *module)
@@ -139,7 +127,7 @@ sweep_module_or_report(SweepModule *module)
 	PG_TRY();
 	{
 		more = sweep_module(module);
-		module->rest_ms = 0;
+		module->rest = (Backoff) {0};
 	}
 	PG_CATCH();
 	{
@@ -149,7 +137,8 @@ sweep_module_or_report(SweepModule *module)
 		AbortCurrentTransaction();
 		FlushErrorState();
 		RESUME_INTERRUPTS();
-		sweep_rest(module);
+		backoff_fail(&module->rest, SWEEP_REST_MS, SWEEP_REST_MAX_MS,
+					 GetCurrentTimestamp());
 	}
 	PG_END_TRY();
 	return more;
@@ -162,7 +151,7 @@ static void
 sweep_wake_all(void)
 {
 	for (int i = 0; i < (int) lengthof(modules); i++)
-		modules[i].rest_until = 0;
+		modules[i].rest.until = 0;
 }
 
 void
@@ -177,7 +166,7 @@ sweeper_main(Datum arg)
 		{
 			if (worker_obey_signals())
 				sweep_wake_all();
-			if (GetCurrentTimestamp() >= modules[i].rest_until)
+			if (GetCurrentTimestamp() >= modules[i].rest.until)
 				more |= sweep_module_or_report(&modules[i]);
 		}
 		if (more)
