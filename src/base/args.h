@@ -16,6 +16,9 @@ extern text *args_text(FunctionCallInfo fcinfo, int arg, const char *name);
 extern void args_check_not_empty(const text *value, const char *name);
 extern void args_check_length(const text *value, const char *name, int max);
 
+/* Compares two texts byte by byte, as collation C does. */
+extern int	args_compare_texts(const text *a, const text *b);
+
 /* Raises an error unless a text can go into an event, which is in UTF-8. */
 extern void args_check_encoding(const text *value);
 

@@ -18,6 +18,7 @@
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
+#include "base/args.h"
 #include "base/catalog.h"
 #include "base/relation.h"
 #include "stock/hold.h"
@@ -313,8 +314,8 @@ hold_begin_lapsed(RelationScan *scan, Relation hold, const text *sku,
 static void
 hold_add_name(text ***names, int *count, int *room, Datum name)
 {
-	if (*count > 0 && lines_compare_names((*names)[*count - 1],
-										  DatumGetTextPP(name)) == 0)
+	if (*count > 0 && args_compare_texts((*names)[*count - 1],
+										 DatumGetTextPP(name)) == 0)
 		return;
 	if (*count == *room)
 	{

@@ -9,10 +9,6 @@
 #include "datatype/timestamp.h"
 #include "fmgr.h"
 
-#define STOCK_NAME_MAX 255		/* bytes of a sku, a reservation, an actor */
-#define STOCK_NOTE_MAX 1000		/* bytes of a note */
-#define STOCK_LINES_MAX 10000	/* of a reservation */
-
 typedef struct StockLine
 {
 	int			number;			/* within its reservation, from 0 */
@@ -53,9 +49,6 @@ extern StockLines lines_skus_arg(FunctionCallInfo fcinfo, int arg);
 
 /* The line of a sku, or NULL. */
 extern const StockLine *lines_find(const StockLines *lines, const text *sku);
-
-/* Compares skus, or other names, byte by byte. */
-extern int	lines_compare_names(const text *a, const text *b);
 
 /* When a reservation made, or extended, at a time expires. */
 extern TimestampTz lines_expiry(FunctionCallInfo fcinfo, int ttl_arg,

@@ -155,7 +155,7 @@ stock_transfer(PG_FUNCTION_ARGS)
 	text	   *reason = lines_note_arg(fcinfo, 3);
 	text	   *actor = lines_actor_arg(fcinfo, 4);
 
-	if (lines_compare_names(from.line->sku, to_sku) == 0)
+	if (args_compare_texts(from.line->sku, to_sku) == 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("from_sku and to_sku must differ")));
