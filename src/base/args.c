@@ -54,6 +54,17 @@ args_check_length(const text *value, const char *name, int max)
 				 errdetail("It has %d bytes; the limit is %d.", length, max)));
 }
 
+int
+args_compare_texts(const text *a, const text *b)
+{
+	int			a_length = VARSIZE_ANY_EXHDR(a);
+	int			b_length = VARSIZE_ANY_EXHDR(b);
+	int			order = memcmp(VARDATA_ANY(a), VARDATA_ANY(b),
+							   Min(a_length, b_length));
+
+	return order != 0 ? order : a_length - b_length;
+}
+
 void
 args_check_encoding(const text *value)
 {

@@ -19,6 +19,9 @@ extern text *args_text(FunctionCallInfo fcinfo, int arg, const char *name);
 extern void args_check_not_empty(const text *value, const char *name);
 extern void args_check_length(const text *value, const char *name, int max);
 
+/* Compares two texts byte by byte, as collation C does. */
+extern int	args_compare_texts(const text *a, const text *b);
+
 /* Raises an error if a text cannot be converted to UTF-8, as events are. */
 extern void args_check_encoding(const text *value);
 

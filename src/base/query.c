@@ -4,6 +4,8 @@
  *
  * Names in queries are qualified and workers run with a fixed search_path, so
  * that no object that a user creates can be used instead of ours.
+ *
+ * SPI leaves its own memory context as the current one; nothing here does.
  */
 #include "postgres.h"
 
@@ -33,6 +35,7 @@ query_prepare(SavedQuery *query)
 uint64
 query_run(SavedQuery *query, Datum *values, const char *nulls, bool read_only)
 {
+	MemoryContext caller = CurrentMemoryContext;
 	int			result;
 
 	query_prepare(query);
@@ -40,14 +43,30 @@ query_run(SavedQuery *query, Datum *values, const char *nulls, bool read_only)
 	if (result < 0)
 		elog(ERROR, "could not run \"%s\": %s", query->sql,
 			 SPI_result_code_string(result));
+	MemoryContextSwitchTo(caller);
 	return SPI_processed;
 }
 
 Portal
 query_open(SavedQuery *query, Datum *values, bool read_only)
 {
+	MemoryContext caller = CurrentMemoryContext;
+	Portal		cursor;
+
 	query_prepare(query);
-	return SPI_cursor_open(NULL, query->plan, values, NULL, read_only);
+	cursor = SPI_cursor_open(NULL, query->plan, values, NULL, read_only);
+	MemoryContextSwitchTo(caller);
+	return cursor;
+}
+
+bool
+query_fetch(Portal cursor)
+{
+	MemoryContext caller = CurrentMemoryContext;
+
+	SPI_cursor_fetch(cursor, true, 1);
+	MemoryContextSwitchTo(caller);
+	return SPI_processed > 0;
 }
 
 Datum

@@ -30,15 +30,20 @@ typedef struct SavedQuery
 extern uint64 query_run(SavedQuery *query, Datum *values, const char *nulls,
 						bool read_only);
 
-/* Opens a cursor on a query; close it with SPI_cursor_close. */
+/*
+ * Opens a cursor on a query and fetches its next row; false: there is none.
+ * Close it with SPI_cursor_close.
+ */
 extern Portal query_open(SavedQuery *query, Datum *values, bool read_only);
+extern bool query_fetch(Portal cursor);
 
 /* Makes an array of 8-byte elements, of type xid8 or bigint. */
 extern Datum query_array8(Datum *elements, int count, Oid type);
 
 /*
  * Return a column of a row of SPI_tuptable; columns count from 1, rows from 0.
- * A null is 0 for query_int64 and NULL for query_text, which returns a copy.
+ * A null is 0 for query_int64 and NULL for query_text, which returns a copy in
+ * the current memory context.
  */
 extern int64 query_int64(uint64 row, int column);
 extern char *query_text(uint64 row, int column);

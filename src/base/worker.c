@@ -232,7 +232,6 @@ worker_try(const char *activity, void (*step) (void *arg), void *arg)
 	{
 		if (!worker_begin(activity))
 			worker_exit("the extension is not there any more");
-		MemoryContextSwitchTo(context);
 		step(arg);
 		worker_commit();
 	}

@@ -51,7 +51,7 @@ extern bool worker_begin(const char *activity);
 extern void worker_commit(void);
 
 /*
- * Runs step in such a transaction, in the current memory context, and commits.
+ * Runs step in such a transaction, in its memory context, and commits.
  * If it fails, aborts and returns the error; otherwise returns NULL.  The error
  * ERRCODE_QUERY_CANCELED is thrown to the caller instead.
  */

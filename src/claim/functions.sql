@@ -310,8 +310,8 @@ BEGIN
 		UPDATE idempotency_internal.idem_ring r
 		SET state = 'retired',
 			quiet_xid = idempotency_internal.idempotency_next_xid(),
-			segment = coalesce(r.segment, (
-				SELECT max(g.segment) + 1 FROM idempotency_internal.idem_ring g))
+			segment = coalesce(r.segment, (SELECT max(g.segment) + 1
+				FROM idempotency_internal.idem_ring g))
 		WHERE r.slot = other.slot AND r.state <> 'old' AND moved > 0;
 	END LOOP;
 	PERFORM idempotency_internal.idempotency_enable_triggers(tables);

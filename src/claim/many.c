@@ -78,22 +78,11 @@ many_items(FunctionCallInfo fcinfo, int *count)
  * Compares as the index does, by bytes.
  */
 static int
-many_compare_texts(const text *left, const text *right)
-{
-	int			left_length = VARSIZE_ANY_EXHDR(left);
-	int			right_length = VARSIZE_ANY_EXHDR(right);
-	int			order = memcmp(VARDATA_ANY(left), VARDATA_ANY(right),
-							   Min(left_length, right_length));
-
-	return order != 0 ? order : left_length - right_length;
-}
-
-static int
 many_compare_keys(const void *a, const void *b)
 {
 	const ManyItem *left = a;
 	const ManyItem *right = b;
-	int			order = many_compare_texts(left->key, right->key);
+	int			order = args_compare_texts(left->key, right->key);
 
 	return order != 0 ? order : left->position - right->position;
 }
@@ -130,7 +119,7 @@ static bool
 many_is_replay(const ManyItem *item, const ManyItem *before)
 {
 	return before->answer.response != (Datum) 0 &&
-		many_compare_texts(item->key, before->key) == 0;
+		args_compare_texts(item->key, before->key) == 0;
 }
 
 static void

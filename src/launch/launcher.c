@@ -32,6 +32,7 @@
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
+#include "base/backoff.h"
 #include "base/compat.h"
 #include "base/report.h"
 #include "base/settings.h"
@@ -55,8 +56,7 @@ typedef struct LauncherWorker
 {
 	BackgroundWorkerHandle *handle; /* NULL: not started */
 	TimestampTz started_at;
-	int			pause_ms;		/* the last pause */
-	TimestampTz not_before;		/* when it may be started again */
+	Backoff		pause;			/* before it may be started again */
 	bool		reported;		/* logged that no process slot is free */
 } LauncherWorker;
 
@@ -66,9 +66,8 @@ typedef struct LauncherDatabase
 	Oid			database;
 	bool		stale;			/* discovery has to run */
 	bool		vacated;		/* a command needs it without sessions */
-	TimestampTz discovery_not_before;	/* when discovery may run again */
 	bool		discovery_reported; /* logged that no process slot is free */
-	int			discovery_pause_ms; /* after a failure; 0: no failure */
+	Backoff		discovery_pause;	/* after a failure */
 	LauncherWorker workers[SHARED_WORKER_SLOTS];
 } LauncherDatabase;
 
@@ -286,19 +285,18 @@ launcher_discover_all(List *rows)
 		if (!entry->stale || entry->vacated)
 			continue;
 		rest_ms = TimestampDifferenceMilliseconds(now,
-												  entry->discovery_not_before);
-		if (now < entry->discovery_not_before)
+												  entry->discovery_pause.until);
+		if (now < entry->discovery_pause.until)
 		{
 			sleep_ms = Min(sleep_ms, rest_ms + 1);
 			continue;
 		}
 		entry->stale = !launcher_discover(entry);
-		entry->discovery_pause_ms = !entry->stale ? 0 :
-			Min(Max(2 * entry->discovery_pause_ms, LAUNCHER_RETRY_MS),
-				LAUNCHER_RECONCILE_MS);
-		entry->discovery_not_before =
-			TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
-										entry->discovery_pause_ms);
+		if (entry->stale)
+			backoff_fail(&entry->discovery_pause, LAUNCHER_RETRY_MS,
+						 LAUNCHER_RECONCILE_MS, GetCurrentTimestamp());
+		else
+			backoff_reset(&entry->discovery_pause);
 		sleep_ms = 0;
 	}
 	return sleep_ms;
@@ -358,12 +356,10 @@ launcher_forget_stopped(LauncherDatabase *entry, SharedWorkerSlot slot)
 		return;
 	pfree(worker->handle);
 	worker->handle = NULL;
-	if (worker->pause_ms == 0 ||
-		TimestampDifferenceExceeds(worker->started_at, now, LAUNCHER_LIFE_MS))
-		worker->pause_ms = LAUNCHER_RESTART_MS;
-	else
-		worker->pause_ms = Min(2 * worker->pause_ms, LAUNCHER_RESTART_MAX_MS);
-	worker->not_before = TimestampTzPlusMilliseconds(now, worker->pause_ms);
+	if (TimestampDifferenceExceeds(worker->started_at, now, LAUNCHER_LIFE_MS))
+		backoff_reset(&worker->pause);
+	backoff_fail(&worker->pause, LAUNCHER_RESTART_MS, LAUNCHER_RESTART_MAX_MS,
+				 now);
 	entry->stale = true;		/* the owner may have changed */
 }
 
@@ -389,22 +385,21 @@ launcher_tend_worker(LauncherDatabase *entry, SharedWorkerSlot slot,
 	{
 		if (worker->handle != NULL)
 			TerminateBackgroundWorker(worker->handle);
-		worker->not_before = 0;
-		worker->pause_ms = 0;
+		backoff_reset(&worker->pause);
 		return 0;
 	}
 	if (worker->handle != NULL)
 		return 0;
-	if (now < worker->not_before)
-		return worker->not_before;
+	if (now < worker->pause.until)
+		return worker->pause.until;
 	worker->handle = launcher_start_worker(is_relay ? "relay_main" : "sweeper_main",
 										   is_relay ? "idempotency relay" : "idempotency sweeper",
 										   target, &worker->reported);
 	worker->started_at = now;
 	if (worker->handle != NULL)
 		return 0;
-	worker->not_before = TimestampTzPlusMilliseconds(now, LAUNCHER_RETRY_MS);
-	return worker->not_before;
+	worker->pause.until = TimestampTzPlusMilliseconds(now, LAUNCHER_RETRY_MS);
+	return worker->pause.until;
 }
 
 /*
@@ -466,13 +461,9 @@ launcher_tend(const SharedDatabaseInfo *infos, int count, List *rows,
 static void
 launcher_end_pauses(LauncherDatabase *entry)
 {
-	entry->discovery_not_before = 0;
-	entry->discovery_pause_ms = 0;
+	backoff_reset(&entry->discovery_pause);
 	for (int slot = 0; slot < SHARED_WORKER_SLOTS; slot++)
-	{
-		entry->workers[slot].not_before = 0;
-		entry->workers[slot].pause_ms = 0;
-	}
+		backoff_reset(&entry->workers[slot].pause);
 }
 
 /*

@@ -263,22 +263,15 @@ reader_next_event(OutboxBatch *batch)
  */
 static void
 reader_fetch(OutboxBatch *batch, SavedQuery *query, Datum *values,
-			 int max_events, Size max_bytes, MemoryContext context)
+			 int max_events, Size max_bytes)
 {
 	Portal		portal = query_open(query, values, true);
 
-	while (!batch->cut)
+	while (!batch->cut && query_fetch(portal))
 	{
-		OutboxEvent *event;
-		MemoryContext old;
+		OutboxEvent *event = reader_next_event(batch);
 
-		SPI_cursor_fetch(portal, true, 1);
-		if (SPI_processed == 0)
-			break;
-		old = MemoryContextSwitchTo(context);
-		event = reader_next_event(batch);
 		*event = reader_event(0);
-		MemoryContextSwitchTo(old);
 		SPI_freetuptable(SPI_tuptable);
 		batch->count++;
 		batch->bytes += reader_event_bytes(event);
@@ -292,7 +285,7 @@ reader_fetch(OutboxBatch *batch, SavedQuery *query, Datum *values,
  */
 static void
 reader_fetch_left_behind(OutboxBatch *batch, OutboxLaneId id, int max_events,
-						 Size max_bytes, MemoryContext context)
+						 Size max_bytes)
 {
 	Datum	   *xids = palloc(batch->ended_count * sizeof(Datum));
 	Datum	   *froms = palloc(batch->ended_count * sizeof(Datum));
@@ -311,14 +304,13 @@ reader_fetch_left_behind(OutboxBatch *batch, OutboxLaneId id, int max_events,
 	values[3] = query_array8(froms, batch->ended_count, INT8OID);
 	values[4] = Int64GetDatum(lowest);
 	values[5] = Int64GetDatum(batch->before.position);
-	reader_fetch(batch, &read_stragglers, values, max_events, max_bytes,
-				 context);
+	reader_fetch(batch, &read_stragglers, values, max_events, max_bytes);
 	batch->left_behind = batch->count;
 }
 
 static void
 reader_fetch_range(OutboxBatch *batch, OutboxLaneId id, int64 limit,
-				   int max_events, Size max_bytes, MemoryContext context)
+				   int max_events, Size max_bytes)
 {
 	Datum		values[4];
 
@@ -326,7 +318,7 @@ reader_fetch_range(OutboxBatch *batch, OutboxLaneId id, int64 limit,
 	values[1] = Int32GetDatum(id.number);
 	values[2] = Int64GetDatum(batch->before.position);
 	values[3] = Int64GetDatum(limit);
-	reader_fetch(batch, &read_range, values, max_events, max_bytes, context);
+	reader_fetch(batch, &read_range, values, max_events, max_bytes);
 }
 
 static bool
@@ -404,10 +396,8 @@ reader_has_moved(const OutboxBatch *batch)
  * Returns an empty batch that starts at a lane's state.
  */
 static OutboxBatch
-reader_new_batch(const OutboxLane *lane, int more_stragglers,
-				 MemoryContext context)
+reader_new_batch(const OutboxLane *lane, int more_stragglers)
 {
-	MemoryContext old = MemoryContextSwitchTo(context);
 	int			stragglers = lane->straggler_count + more_stragglers + 1;
 	OutboxBatch batch = {0};
 
@@ -416,7 +406,6 @@ reader_new_batch(const OutboxLane *lane, int more_stragglers,
 	batch.before = outbox_copy_lane(lane);
 	batch.after.stragglers = palloc(stragglers * sizeof(OutboxStraggler));
 	batch.ended = palloc(stragglers * sizeof(OutboxStraggler));
-	MemoryContextSwitchTo(old);
 	return batch;
 }
 
@@ -445,11 +434,9 @@ reader_stop_lane(OutboxBatch *batch)
 
 OutboxBatch
 outbox_read_batch(const OutboxHorizon *horizon, OutboxLaneId id,
-				  const OutboxLane *lane, int max_events, Size max_bytes,
-				  MemoryContext context)
+				  const OutboxLane *lane, int max_events, Size max_bytes)
 {
-	OutboxBatch batch = reader_new_batch(lane, horizon->straggler_count,
-										 context);
+	OutboxBatch batch = reader_new_batch(lane, horizon->straggler_count);
 	int64		readable = Min(horizon->max_position, horizon->young_lo - 1);
 	int64		limit;
 
@@ -459,9 +446,9 @@ outbox_read_batch(const OutboxHorizon *horizon, OutboxLaneId id,
 	batch.still_open = batch.after.straggler_count;
 	batch.after.position = limit;
 	if (batch.ended_count > 0)
-		reader_fetch_left_behind(&batch, id, max_events, max_bytes, context);
+		reader_fetch_left_behind(&batch, id, max_events, max_bytes);
 	if (!batch.cut && limit > lane->position)
-		reader_fetch_range(&batch, id, limit, max_events, max_bytes, context);
+		reader_fetch_range(&batch, id, limit, max_events, max_bytes);
 	if (batch.cut)
 		reader_stop_lane(&batch);
 	batch.cut |= limit < readable;
@@ -480,31 +467,29 @@ outbox_stop_batch(OutboxBatch *batch, int count)
 
 static OutboxBatch
 reader_read_exceptions(SavedQuery *query, OutboxLaneId id, Datum positions,
-					   Size max_bytes, MemoryContext context)
+					   Size max_bytes)
 {
 	OutboxLane	none = {0};
-	OutboxBatch batch = reader_new_batch(&none, 0, context);
+	OutboxBatch batch = reader_new_batch(&none, 0);
 	Datum		values[3];
 
 	values[0] = Int64GetDatum(id.subscription);
 	values[1] = Int32GetDatum(id.number);
 	values[2] = positions;
-	reader_fetch(&batch, query, values, OUTBOX_BATCH_MAX, max_bytes, context);
+	reader_fetch(&batch, query, values, OUTBOX_BATCH_MAX, max_bytes);
 	return batch;
 }
 
 OutboxBatch
-outbox_read_due(OutboxLaneId id, Datum positions, Size max_bytes,
-				MemoryContext context)
+outbox_read_due(OutboxLaneId id, Datum positions, Size max_bytes)
 {
-	return reader_read_exceptions(&read_due, id, positions, max_bytes, context);
+	return reader_read_exceptions(&read_due, id, positions, max_bytes);
 }
 
 OutboxBatch
-outbox_read_longest_waiting(OutboxLaneId id, MemoryContext context)
+outbox_read_longest_waiting(OutboxLaneId id)
 {
-	return reader_read_exceptions(&read_longest_waiting, id, (Datum) 0, 0,
-								  context);
+	return reader_read_exceptions(&read_longest_waiting, id, (Datum) 0, 0);
 }
 
 TimestampTz

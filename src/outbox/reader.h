@@ -130,12 +130,12 @@ extern bool outbox_xid_is_open(FullTransactionId xid, Snapshot snapshot);
 
 /*
  * Reads the next events of a lane: at most max_events, and none after the one
- * with which the batch exceeds max_bytes.
+ * with which the batch exceeds max_bytes.  This and the next functions read
+ * into the current memory context.
  */
 extern OutboxBatch outbox_read_batch(const OutboxHorizon *horizon,
 									 OutboxLaneId id, const OutboxLane *lane,
-									 int max_events, Size max_bytes,
-									 MemoryContext context);
+									 int max_events, Size max_bytes);
 
 /* Shortens a batch to this number of events, at least one. */
 extern void outbox_stop_batch(OutboxBatch *batch, int count);
@@ -145,11 +145,10 @@ extern void outbox_stop_batch(OutboxBatch *batch, int count);
  * an array of bigint, which are in flight.
  */
 extern OutboxBatch outbox_read_due(OutboxLaneId id, Datum positions,
-								   Size max_bytes, MemoryContext context);
+								   Size max_bytes);
 
 /* Reads the deferred delivery that was tried or due the longest time ago. */
-extern OutboxBatch outbox_read_longest_waiting(OutboxLaneId id,
-											   MemoryContext context);
+extern OutboxBatch outbox_read_longest_waiting(OutboxLaneId id);
 
 /* When the next deferred delivery, except those, is due; 0: there is none. */
 extern TimestampTz outbox_next_due_at(OutboxLaneId id, Datum positions);

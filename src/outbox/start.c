@@ -53,8 +53,8 @@ outbox_start_position(PG_FUNCTION_ARGS)
 	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
 		elog(ERROR, "return type must be a row type");
 	SPI_connect();
+	MemoryContextSwitchTo(caller);	/* the result outlives SPI_finish */
 	horizon = outbox_horizon_begin();
-	MemoryContextSwitchTo(caller);
 	xids = palloc((horizon.straggler_count + 1) * sizeof(Datum));
 	froms = palloc((horizon.straggler_count + 1) * sizeof(Datum));
 	for (int i = 0; i < horizon.straggler_count; i++)

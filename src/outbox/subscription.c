@@ -155,12 +155,10 @@ subscription_count_lanes(OutboxSubscription *rows, int count)
 }
 
 int
-outbox_read_subscriptions(OutboxSubscription **subscriptions,
-						  MemoryContext context)
+outbox_read_subscriptions(OutboxSubscription **subscriptions)
 {
 	uint64		count = query_run(&read_subscriptions, NULL, NULL, true);
 	uint64		first = 0;		/* row of this subscription */
-	MemoryContext old = MemoryContextSwitchTo(context);
 
 	*subscriptions = palloc((count + 1) * sizeof(OutboxSubscription));
 	for (uint64 i = 0; i < count; i++)
@@ -175,15 +173,12 @@ outbox_read_subscriptions(OutboxSubscription **subscriptions,
 		}
 	}
 	subscription_count_lanes(&(*subscriptions)[first], count - first);
-	MemoryContextSwitchTo(old);
 	return (int) count;
 }
 
 char *
-outbox_read_identity(bool *any_subscription, MemoryContext context)
+outbox_read_identity(bool *any_subscription)
 {
-	MemoryContext old;
-	char	   *identity;
 	Datum		values[2];
 	bool		isnull;
 
@@ -191,8 +186,5 @@ outbox_read_identity(bool *any_subscription, MemoryContext context)
 	values[1] = ObjectIdGetDatum(MyDatabaseId);
 	query_run(&read_identity, values, NULL, true);
 	*any_subscription = DatumGetBool(query_datum(0, 2, &isnull));
-	old = MemoryContextSwitchTo(context);
-	identity = query_text(0, 1);
-	MemoryContextSwitchTo(old);
-	return identity;
+	return query_text(0, 1);
 }

@@ -31,18 +31,16 @@ typedef struct OutboxSubscription
 } OutboxSubscription;
 
 /*
- * Reads the lanes of all active subscriptions into context, as the active
- * snapshot shows them.  Returns how many.
+ * Reads the lanes of all active subscriptions, as the active snapshot shows
+ * them, into the current memory context.  Returns how many.
  */
-extern int	outbox_read_subscriptions(OutboxSubscription **subscriptions,
-									  MemoryContext context);
+extern int	outbox_read_subscriptions(OutboxSubscription **subscriptions);
 
 /*
- * Returns the identity that webhook ids begin with, in context.  Returns NULL
+ * Returns the identity that webhook ids begin with.  Returns NULL
  * if this database must not send because it is not the outbox's home: it is a
  * copy, or there was never a subscription.
  */
-extern char *outbox_read_identity(bool *any_subscription,
-								  MemoryContext context);
+extern char *outbox_read_identity(bool *any_subscription);
 
 #endif							/* OUTBOX_SUBSCRIPTION_H */

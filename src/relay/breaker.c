@@ -55,7 +55,7 @@ breaker_failure(Breaker *breaker, bool first_attempt, bool overloaded,
 	if (overloaded)
 		breaker->window = Max(breaker->window / 2, BREAKER_WINDOW_MIN);
 	if (breaker->open)
-		breaker->probe_at = Max(breaker->probe_at, asked);
+		breaker->probe.until = Max(breaker->probe.until, asked);
 	else if (first_attempt)
 		breaker->failures++;
 	breaker->trip_wanted = !breaker->open &&
@@ -78,18 +78,20 @@ breaker_set(Breaker *breaker, bool open, TimestampTz now)
 void
 breaker_hurry(Breaker *breaker, TimestampTz now)
 {
-	breaker->probe_wait_ms = BREAKER_PROBE_MIN_MS;
-	breaker->probe_at = TimestampTzPlusMilliseconds(now, BREAKER_PROBE_MIN_MS);
+	backoff_reset(&breaker->probe);
+	backoff_fail(&breaker->probe, BREAKER_PROBE_MIN_MS, BREAKER_PROBE_MAX_MS,
+				 now);
 }
 
 void
 breaker_probe(Breaker *breaker, TimestampTz now, double jitter)
 {
-	int64		wait_ms;
+	int64		jitter_ms;
 
 	breaker->probe_new = !breaker->probe_new;
-	breaker->probe_wait_ms =
-		Min(2 * breaker->probe_wait_ms, BREAKER_PROBE_MAX_MS);
-	wait_ms = (int64) (breaker->probe_wait_ms * (1 + 0.1 * jitter));
-	breaker->probe_at = TimestampTzPlusMilliseconds(now, wait_ms);
+	backoff_fail(&breaker->probe, BREAKER_PROBE_MIN_MS, BREAKER_PROBE_MAX_MS,
+				 now);
+	jitter_ms = (int64) (0.1 * jitter * breaker->probe.pause_ms);
+	breaker->probe.until =
+		TimestampTzPlusMilliseconds(breaker->probe.until, jitter_ms);
 }

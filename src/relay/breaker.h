@@ -6,7 +6,7 @@
 #ifndef RELAY_BREAKER_H
 #define RELAY_BREAKER_H
 
-#include "datatype/timestamp.h"
+#include "base/backoff.h"
 
 #define BREAKER_FAILURES 20		/* failed events in a row that open it */
 #define BREAKER_PROBE_MIN_MS 1000	/* wait before the first probe */
@@ -23,8 +23,7 @@ typedef struct Breaker
 	bool		reset_wanted;	/* its end has to be recorded */
 	bool		probe_new;		/* the next probe sends a new event */
 	bool		idle;			/* there was no event for a probe */
-	int			probe_wait_ms;
-	TimestampTz probe_at;
+	Backoff		probe;			/* before the next one */
 } Breaker;
 
 extern void breaker_init(Breaker *breaker);

@@ -205,7 +205,7 @@ endpoint_next_timer(const Endpoint *endpoint)
 		if (next != 0)
 			return next;
 		return endpoint->active || endpoint_can_settle(endpoint) ?
-			endpoint->trouble.retry_at : 0;
+			endpoint->trouble.wait.until : 0;
 	}
 	if (!endpoint->active || endpoint->draining)
 		return next;
@@ -214,7 +214,7 @@ endpoint_next_timer(const Endpoint *endpoint)
 	if (!endpoint_is_idle(endpoint))
 		return next;
 	if (!endpoint->breaker.idle)
-		return endpoint_earlier(next, endpoint->breaker.probe_at);
+		return endpoint_earlier(next, endpoint->breaker.probe.until);
 	return endpoint_earlier(next, endpoint->next_due_at);
 }
 
@@ -480,14 +480,13 @@ endpoint_settled(Endpoint *endpoint)
 }
 
 /*
- * Starts a run with memory of its own for the batch and a copy of the
+ * Starts a run in its memory, which is current: the batch and a copy of the
  * subscription.
  */
 static Run *
 endpoint_start_run(Endpoint *endpoint, const OutboxSubscription *subscription,
-				   OutboxBatch batch, RunKind kind, MemoryContext context)
+				   OutboxBatch batch, RunKind kind)
 {
-	MemoryContext old = MemoryContextSwitchTo(context);
 	OutboxSubscription copy = *subscription;
 	size_t		schedule_size = copy.schedule_count * sizeof(int64);
 
@@ -499,9 +498,7 @@ endpoint_start_run(Endpoint *endpoint, const OutboxSubscription *subscription,
 	copy.schedule_ms = memcpy(palloc(schedule_size),
 							  subscription->schedule_ms, schedule_size);
 	memset(&copy.lane, 0, sizeof(copy.lane));
-	MemoryContextSwitchTo(old);
-	return run_start(&copy, batch, kind, endpoint_last_run(endpoint), endpoint,
-					 context);
+	return run_start(&copy, batch, kind, endpoint_last_run(endpoint), endpoint);
 }
 
 static List *
@@ -538,19 +535,20 @@ endpoint_read_new(Endpoint *endpoint, const OutboxSubscription *subscription,
 				  MemoryContext parent)
 {
 	MemoryContext context = endpoint_run_context();
+	MemoryContext old = MemoryContextSwitchTo(context);
 	Run		   *last = endpoint_last_run(endpoint);
 	const OutboxLane *lane = last ? run_lane_after(last) : &subscription->lane;
 	OutboxBatch batch = outbox_read_batch(horizon, endpoint->id, lane,
-										  max_events, endpoint->max_bytes,
-										  context);
+										  max_events, endpoint->max_bytes);
+	Run		   *run = NULL;
 	int64		position;
 
 	endpoint->more = batch.cut;
 	if (batch.count > 0)
+		run = endpoint_start_run(endpoint, subscription, batch, kind);
+	MemoryContextSwitchTo(old);
+	if (run)
 	{
-		Run		   *run = endpoint_start_run(endpoint, subscription, batch,
-											 kind, context);
-
 		endpoint->new_runs = endpoint_append_run(endpoint->new_runs, run,
 												 context, parent);
 		return true;
@@ -592,24 +590,23 @@ endpoint_read_waiting(Endpoint *endpoint,
 					  const OutboxSubscription *subscription, RunKind kind,
 					  MemoryContext parent)
 {
+	Datum		on_their_way = endpoint_due_positions(endpoint);
 	MemoryContext context = endpoint_run_context();
+	MemoryContext old = MemoryContextSwitchTo(context);
 	OutboxBatch batch;
-	Run		   *run;
+	Run		   *run = NULL;
 
 	if (kind == RUN_DUE)
-		batch = outbox_read_due(endpoint->id, endpoint_due_positions(endpoint),
-								endpoint->max_bytes, context);
+		batch = outbox_read_due(endpoint->id, on_their_way,
+								endpoint->max_bytes);
 	else
-		batch = outbox_read_longest_waiting(endpoint->id, context);
-	if (batch.count == 0)
+		batch = outbox_read_longest_waiting(endpoint->id);
+	if (batch.count > 0)
+		run = endpoint_start_run(endpoint, subscription, batch, kind);
+	MemoryContextSwitchTo(old);
+	if (run == NULL || (run_is_finished(run) && !run_has_news(run)))
 	{
 		MemoryContextDelete(context);
-		return false;
-	}
-	run = endpoint_start_run(endpoint, subscription, batch, kind, context);
-	if (run_is_finished(run) && !run_has_news(run))
-	{
-		run_free(run);
 		return false;
 	}
 	endpoint->due_runs = endpoint_append_run(endpoint->due_runs, run, context,
@@ -667,7 +664,7 @@ endpoint_probe(Endpoint *endpoint, const OutboxSubscription *subscription,
 	TimestampTz now = GetCurrentTimestamp();
 	bool		found;
 
-	if (!endpoint_is_idle(endpoint) || now < breaker->probe_at)
+	if (!endpoint_is_idle(endpoint) || now < breaker->probe.until)
 		return;
 	found = breaker->probe_new &&
 		endpoint_probe_new(endpoint, subscription, horizon, context);
@@ -697,8 +694,8 @@ endpoint_put_off(Endpoint *endpoint)
 	endpoint->more = false;
 	endpoint->next_due_at = 0;
 	if (endpoint->breaker.open)
-		endpoint->breaker.probe_at =
-			Max(endpoint->breaker.probe_at,
+		endpoint->breaker.probe.until =
+			Max(endpoint->breaker.probe.until,
 				TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
 											ENDPOINT_BUSY_MS));
 }

@@ -289,8 +289,7 @@ static bool
 relay_is_at_home(Relay *relay)
 {
 	bool		any_subscription;
-	char	   *identity = outbox_read_identity(&any_subscription,
-												CurrentMemoryContext);
+	char	   *identity = outbox_read_identity(&any_subscription);
 
 	if (identity != NULL)
 	{
@@ -488,7 +487,7 @@ relay_read_step(void *arg)
 		((Endpoint *) lfirst(cell))->active = false;
 	relay->bytes = relay_bytes(relay);
 	if (relay_is_at_home(relay))
-		count = outbox_read_subscriptions(&subscriptions, CurrentMemoryContext);
+		count = outbox_read_subscriptions(&subscriptions);
 	for (int i = 0; i < count; i++)
 		relay_read_lane(relay, &subscriptions[i], &horizon);
 	relay->grace_ends_at = horizon.grace_ends_at;

@@ -214,13 +214,12 @@ run_create_keys(int count)
 
 Run *
 run_start(const OutboxSubscription *subscription, OutboxBatch batch,
-		  RunKind kind, Run *before, void *owner, MemoryContext context)
+		  RunKind kind, Run *before, void *owner)
 {
-	MemoryContext old = MemoryContextSwitchTo(context);
 	Run		   *run = palloc0(sizeof(Run));
 
-	run->context = context;
-	run->message_context = AllocSetContextCreate(context, "idempotency message",
+	run->context = CurrentMemoryContext;
+	run->message_context = AllocSetContextCreate(run->context, "idempotency message",
 												 ALLOCSET_DEFAULT_SIZES);
 	run->subscription = *subscription;
 	run->batch = batch;
@@ -241,7 +240,6 @@ run_start(const OutboxSubscription *subscription, OutboxBatch batch,
 	}
 	if (!run_is_new(run))
 		run->before = NULL;
-	MemoryContextSwitchTo(old);
 	return run;
 }
 

@@ -33,13 +33,12 @@ typedef struct RunAnswer
 } RunAnswer;
 
 /*
- * Starts a run.  Takes over the batch, and the memory context of the batch and
- * the subscription.  before is the last run of new events in flight, or NULL:
- * events of one key wait for those in it.
+ * Starts a run.  Takes over the batch, and the current memory context, which
+ * the batch and the subscription are in.  before is the last run of new events in
+ * flight, or NULL: events of one key wait for those in it.
  */
 extern Run *run_start(const OutboxSubscription *subscription, OutboxBatch batch,
-					  RunKind kind, Run *before, void *owner,
-					  MemoryContext context);
+					  RunKind kind, Run *before, void *owner);
 
 /* Sends what may be sent now, at most room requests; returns how many. */
 extern int	run_send(Run *run, int room, const char *identity);

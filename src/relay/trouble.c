@@ -12,8 +12,6 @@
 #include "postgres.h"
 
 #include "mb/pg_wchar.h"
-#include "utils/timestamp.h"
-
 #include "relay/trouble.h"
 
 bool
@@ -25,7 +23,7 @@ trouble_present(const Trouble *trouble)
 bool
 trouble_waits(const Trouble *trouble, TimestampTz now)
 {
-	return trouble_present(trouble) && now < trouble->retry_at;
+	return trouble_present(trouble) && now < trouble->wait.until;
 }
 
 bool
@@ -33,9 +31,7 @@ trouble_note(Trouble *trouble, const char *error, TimestampTz now)
 {
 	char		before[SHARED_TROUBLE_MAX];
 
-	trouble->wait_ms = trouble_present(trouble) ?
-		Min(2 * trouble->wait_ms, TROUBLE_WAIT_MAX_MS) : TROUBLE_WAIT_MIN_MS;
-	trouble->retry_at = TimestampTzPlusMilliseconds(now, trouble->wait_ms);
+	backoff_fail(&trouble->wait, TROUBLE_WAIT_MIN_MS, TROUBLE_WAIT_MAX_MS, now);
 	strlcpy(before, trouble->error, sizeof(before));
 	if (error == NULL || error[0] == '\0')
 		error = "missing error text";
@@ -47,8 +43,10 @@ trouble_note(Trouble *trouble, const char *error, TimestampTz now)
 void
 trouble_hurry(Trouble *trouble, TimestampTz now)
 {
-	trouble->wait_ms = TROUBLE_WAIT_MIN_MS / 2;
-	trouble->retry_at = now;
+	trouble->wait = (Backoff)
+	{
+		.until = now
+	};
 }
 
 bool
@@ -57,5 +55,6 @@ trouble_end(Trouble *trouble)
 	bool		present = trouble_present(trouble);
 
 	trouble->error[0] = '\0';
+	backoff_reset(&trouble->wait);
 	return present;
 }

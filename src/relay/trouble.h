@@ -7,6 +7,7 @@
 
 #include "datatype/timestamp.h"
 
+#include "base/backoff.h"
 #include "base/shared.h"
 
 #define TROUBLE_WAIT_MIN_MS 1000	/* wait before the first new try */
@@ -15,8 +16,7 @@
 typedef struct Trouble
 {
 	char		error[SHARED_TROUBLE_MAX];	/* empty: no trouble */
-	int			wait_ms;
-	TimestampTz retry_at;
+	Backoff		wait;			/* before another try */
 } Trouble;
 
 /* Is there trouble? */

@@ -33,15 +33,14 @@ change_add(const StockLines *lines, bool is_new)
 {
 	for (int i = 0; i < lines->count; i++)
 	{
-		const StockLine *line = &lines->line[i];
-		int			entry = stock_xact_touch(line->sku, true);
-		bool		back = false;
+		StockLine  *line = &lines->line[i];
+		bool		back;
 
-		if (!stock_xact_is_new(entry))
-			back = stock_xact_available(entry) <= 0;
-		stock_xact_add(entry, line->quantity, is_new);
+		(void) stock_xact_touch(line, true);
+		back = stock_xact_available(line) <= 0 && !stock_xact_is_new(line);
+		stock_xact_add(line, is_new);
 		if (back)
-			announce_available(line->sku, stock_xact_available(entry));
+			announce_available(line->sku, stock_xact_available(line));
 	}
 }
 
@@ -64,8 +63,7 @@ change_close(StockChange change, const text *reservation, const text *actor,
 		return false;
 	}
 	for (int i = 0; i < holds->lines.count && change == STOCK_CONFIRM; i++)
-		stock_xact_confirm(holds->lines.line[i].sku,
-						   holds->lines.line[i].quantity);
+		stock_xact_confirm(&holds->lines.line[i]);
 	if (change != STOCK_CONFIRM)
 		change_add(&holds->lines, false);
 	ledger_write(&entry, &holds->lines);
@@ -97,9 +95,9 @@ change_expire(const text *reservation)
  * most one batch.  Returns the number of lines that expired.
  */
 static int
-change_make_some_way(const StockLine *line, int entry)
+change_make_some_way(const StockLine *line)
 {
-	EscrowItem *item = stock_xact_item(entry);
+	EscrowItem *item = stock_xact_item(line);
 	int			expired = 0;
 	uint64		look;
 	TimestampTz next;
@@ -113,7 +111,7 @@ change_make_some_way(const StockLine *line, int entry)
 		escrow_none_lapses(item, next, look);
 	for (int i = 0; i < count; i++)
 	{
-		if (stock_xact_available(entry) >= line->quantity)
+		if (stock_xact_available(line) >= line->quantity)
 			break;
 		CHECK_FOR_INTERRUPTS();
 		expired += change_expire(lapsed[i]);
@@ -126,12 +124,12 @@ change_make_some_way(const StockLine *line, int entry)
  * is left that is not locked.  Returns whether any line expired.
  */
 static bool
-change_make_way(const StockLine *line, int entry)
+change_make_way(const StockLine *line)
 {
 	bool		any = false;
 
-	while (stock_xact_available(entry) < line->quantity &&
-		   change_make_some_way(line, entry) > 0)
+	while (stock_xact_available(line) < line->quantity &&
+		   change_make_some_way(line) > 0)
 		any = true;
 	return any;
 }
@@ -140,8 +138,7 @@ void
 change_note_expiry(const StockLines *lines, TimestampTz expires_at)
 {
 	for (int i = 0; i < lines->count; i++)
-		stock_xact_will_lapse(stock_xact_touch(lines->line[i].sku, true),
-							  expires_at);
+		stock_xact_will_lapse(&lines->line[i], expires_at);
 }
 
 bool
@@ -149,9 +146,10 @@ change_can_take(const StockLines *lines)
 {
 	for (int i = 0; i < lines->count; i++)
 	{
-		int			entry = stock_xact_touch(lines->line[i].sku, false);
+		StockLine  *line = &lines->line[i];
 
-		if (entry < 0 || stock_xact_available(entry) < lines->line[i].quantity)
+		if (!stock_xact_touch(line, false) ||
+			stock_xact_available(line) < line->quantity)
 			return false;
 	}
 	return true;
@@ -167,18 +165,18 @@ change_try(const StockLines *lines)
 
 	for (int i = 0; i < lines->count; i++)
 	{
-		const StockLine *line = &lines->line[i];
-		int			entry = stock_xact_touch(line->sku, false);
+		StockLine  *line = &lines->line[i];
 		Shortage   *shortage = &shortages.line[shortages.count];
+		bool		known = stock_xact_touch(line, false);
 
-		if (entry >= 0 && stock_xact_take(entry, line->quantity))
+		if (known && stock_xact_take(line))
 			continue;
 		shortage->line = line;
-		shortage->known = entry >= 0;
-		shortage->available = entry >= 0 ? stock_xact_available(entry) : 0;
+		shortage->known = known;
+		shortage->available = known ? stock_xact_available(line) : 0;
 		/* Another transaction may have given some back in between. */
 		shortage->available = Min(shortage->available, line->quantity - 1);
-		shortages.unknown |= entry < 0;
+		shortages.unknown |= !known;
 		shortages.count++;
 	}
 	return shortages;
@@ -191,10 +189,8 @@ change_all_make_way(const Shortages *shortages)
 
 	for (int i = 0; i < shortages->count; i++)
 	{
-		const StockLine *line = shortages->line[i].line;
-
 		if (shortages->line[i].known)
-			any |= change_make_way(line, stock_xact_touch(line->sku, false));
+			any |= change_make_way(shortages->line[i].line);
 	}
 	return any;
 }

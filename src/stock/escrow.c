@@ -46,9 +46,10 @@
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
+#include "base/args.h"
 #include "base/settings.h"
 #include "stock/escrow.h"
-#include "stock/lines.h"
+#include "stock/stock.h"
 
 #define ESCROW_PARTITIONS 128
 #define ESCROW_TRANCHE "idempotency stock"
@@ -725,7 +726,7 @@ escrow_level_of(Oid log, const text *sku, EscrowLevel *level)
 	item = escrow_find(&key);
 	LWLockRelease(escrow_partition(key.hash));
 	return item != NULL && escrow_copy_level(item, log, level) &&
-		lines_compare_names(level->sku, sku) == 0;
+		args_compare_texts(level->sku, sku) == 0;
 }
 
 /*

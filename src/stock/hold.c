@@ -18,6 +18,7 @@
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
+#include "base/args.h"
 #include "base/catalog.h"
 #include "base/relation.h"
 #include "stock/hold.h"
@@ -68,9 +69,12 @@ holds_add(Holds *holds, int *room, TupleTableSlot *row)
 	}
 	expiry = DatumGetTimestampTz(row_value(row, HOLD_ATT_EXPIRES_AT));
 	line = &holds->lines.line[at];
-	line->number = row_line(row, HOLD_ATT_LINE);
-	line->sku = row_name(row, HOLD_ATT_SKU);
-	line->quantity = row_quantity(row, HOLD_ATT_QUANTITY, false);
+	*line = (StockLine)
+	{
+		.number = row_line(row, HOLD_ATT_LINE),
+			.sku = row_name(row, HOLD_ATT_SKU),
+			.quantity = row_quantity(row, HOLD_ATT_QUANTITY, false)
+	};
 	pfree(row_name(row, HOLD_ATT_RESERVATION));
 	holds->lines.order = Max(holds->lines.order,
 							 row_order(row, HOLD_ATT_LINES, line->number));
@@ -319,8 +323,8 @@ hold_begin_lapsed(RelationScan *scan, Relation hold, const text *sku,
 static void
 hold_add_name(text ***names, int *count, int *room, Datum name)
 {
-	if (*count > 0 && lines_compare_names((*names)[*count - 1],
-										  DatumGetTextPP(name)) == 0)
+	if (*count > 0 && args_compare_texts((*names)[*count - 1],
+										 DatumGetTextPP(name)) == 0)
 		return;
 	if (*count == *room)
 	{

@@ -188,7 +188,7 @@ ledger_sum(const text *sku, Snapshot snapshot)
 static void
 ledger_collect(LedgerLines *lines, TupleTableSlot *row)
 {
-	LedgerLine	found;
+	LedgerLine	found = {0};
 	LedgerLine *place;
 
 	found.id = DatumGetInt64(row_value(row, LOG_ATT_ID));

@@ -21,6 +21,7 @@
 #include "base/compat.h"
 #include "base/settings.h"
 #include "stock/lines.h"
+#include "stock/stock.h"
 
 PG_FUNCTION_INFO_V1(stock_check_sku);
 PG_FUNCTION_INFO_V1(stock_check_reservation);
@@ -96,22 +97,11 @@ lines_single_arg(FunctionCallInfo fcinfo, int sku_arg, const char *sku_name,
 	return lines;
 }
 
-int
-lines_compare_names(const text *a, const text *b)
-{
-	int			a_length = VARSIZE_ANY_EXHDR(a);
-	int			b_length = VARSIZE_ANY_EXHDR(b);
-	int			order = memcmp(VARDATA_ANY(a), VARDATA_ANY(b),
-							   Min(a_length, b_length));
-
-	return order != 0 ? order : a_length - b_length;
-}
-
 static int
 lines_compare(const void *a, const void *b)
 {
-	return lines_compare_names(((const StockLine *) a)->sku,
-							   ((const StockLine *) b)->sku);
+	return args_compare_texts(((const StockLine *) a)->sku,
+							  ((const StockLine *) b)->sku);
 }
 
 /*

@@ -9,13 +9,10 @@
 #include "datatype/timestamp.h"
 #include "fmgr.h"
 
-#define STOCK_NAME_MAX 255		/* bytes of a sku, a reservation, an actor */
-#define STOCK_NOTE_MAX 1000		/* bytes of a note */
-#define STOCK_LINES_MAX 10000	/* lines of a reservation */
-
 typedef struct StockLine
 {
 	int			number;			/* within its reservation, from 0 */
+	int			entry;			/* set by stock_xact_touch; 0: not yet */
 	text	   *sku;
 	int64		quantity;
 } StockLine;
@@ -52,9 +49,6 @@ extern StockLines lines_skus_arg(FunctionCallInfo fcinfo, int arg);
 
 /* Finds the line of a sku, or NULL. */
 extern const StockLine *lines_find(const StockLines *lines, const text *sku);
-
-/* Compares two names by bytes. */
-extern int	lines_compare_names(const text *a, const text *b);
 
 /* Returns when a reservation expires that is made or extended at "from". */
 extern TimestampTz lines_expiry(FunctionCallInfo fcinfo, int ttl_arg,

@@ -36,24 +36,20 @@ receive_write(StockChange change, const StockLines *lines, const text *note,
 static Datum
 receive_available(const StockLines *lines)
 {
-	int			entry = stock_xact_touch(lines->line->sku, true);
-
-	return Int64GetDatum(stock_xact_available(entry));
+	return Int64GetDatum(stock_xact_available(lines->line));
 }
 
 /*
  * Creates the item if it does not exist.
  */
 static void
-receive_create(const text *sku)
+receive_create(StockLine *line)
 {
-	int			entry;
-
-	if (stock_xact_touch(sku, false) >= 0)
+	if (stock_xact_touch(line, false))
 		return;
-	entry = stock_xact_touch(sku, true);
-	item_create(sku);
-	stock_xact_create(entry);
+	(void) stock_xact_touch(line, true);
+	item_create(line->sku);
+	stock_xact_create(line);
 }
 
 /*
@@ -69,19 +65,19 @@ stock_receive(PG_FUNCTION_ARGS)
 	PreventCommandDuringRecovery("stock_receive()");
 	PreventCommandIfReadOnly("stock_receive()");
 	(void) stock_xact_begin();
-	receive_create(lines.line->sku);
+	receive_create(lines.line);
 	change_add(&lines, true);
 	receive_write(STOCK_RECEIVE, &lines, reason, actor);
 	return receive_available(&lines);
 }
 
 static void
-receive_require(const text *sku)
+receive_require(StockLine *line)
 {
-	if (stock_xact_touch(sku, false) < 0)
+	if (!stock_xact_touch(line, false))
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_OBJECT),
-				 errmsg("item \"%s\" does not exist", text_to_cstring(sku)),
+				 errmsg("item \"%s\" does not exist", text_to_cstring(line->sku)),
 				 errhint("stock_receive() creates items.")));
 }
 
@@ -99,8 +95,7 @@ receive_take(const StockLines *lines)
 				 errdetail("It was to be lowered by %lld; %lld are available.",
 						   (long long) lines->line->quantity,
 						   (long long) shortages.line->available)));
-	stock_xact_remove(stock_xact_touch(lines->line->sku, false),
-					  lines->line->quantity);
+	stock_xact_remove(lines->line);
 }
 
 static StockLines
@@ -137,7 +132,7 @@ stock_adjust(PG_FUNCTION_ARGS)
 	PreventCommandDuringRecovery("stock_adjust()");
 	PreventCommandIfReadOnly("stock_adjust()");
 	(void) stock_xact_begin();
-	receive_require(lines.line->sku);
+	receive_require(lines.line);
 	if (delta < 0)
 		receive_take(&lines);
 	else
@@ -162,16 +157,16 @@ stock_transfer(PG_FUNCTION_ARGS)
 	text	   *reason = lines_note_arg(fcinfo, 3);
 	text	   *actor = lines_actor_arg(fcinfo, 4);
 
-	if (lines_compare_names(from.line->sku, to_sku) == 0)
+	if (args_compare_texts(from.line->sku, to_sku) == 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("from_sku and to_sku must differ")));
 	PreventCommandDuringRecovery("stock_transfer()");
 	PreventCommandIfReadOnly("stock_transfer()");
 	(void) stock_xact_begin();
-	receive_require(from.line->sku);
+	receive_require(from.line);
 	receive_take(&from);
-	receive_create(to_sku);
+	receive_create(&line);
 	change_add(&to, true);
 	from.line->quantity = -from.line->quantity;
 	receive_write(STOCK_TRANSFER, &from, reason, actor);

@@ -29,6 +29,7 @@
 #include "stock/ledger.h"
 #include "stock/change.h"
 #include "stock/hold.h"
+#include "stock/stock.h"
 #include "stock/stock_xact.h"
 
 /* A step of the sweeper pins at most one of so many places. */
@@ -162,7 +163,7 @@ reservation_is_open(const Holds *holds, const text *sku)
 {
 	for (int i = 0; i < holds->lines.count; i++)
 	{
-		if (lines_compare_names(holds->lines.line[i].sku, sku) == 0)
+		if (args_compare_texts(holds->lines.line[i].sku, sku) == 0)
 			return true;
 	}
 	return false;
@@ -173,7 +174,7 @@ reservation_find_past(const LedgerLines *past, const text *sku)
 {
 	for (int i = 0; i < past->count; i++)
 	{
-		if (lines_compare_names(past->line[i].line.sku, sku) == 0)
+		if (args_compare_texts(past->line[i].line.sku, sku) == 0)
 			return &past->line[i];
 	}
 	return NULL;

@@ -71,7 +71,7 @@ reserve_same_lines(const StockLines *a, const StockLines *b)
 	for (int i = 0; i < a->count; i++)
 	{
 		if (a->line[i].quantity != b->line[i].quantity ||
-			lines_compare_names(a->line[i].sku, b->line[i].sku) != 0)
+			args_compare_texts(a->line[i].sku, b->line[i].sku) != 0)
 			return false;
 	}
 	return true;

@@ -13,8 +13,8 @@
 #include "utils/lsyscache.h"
 
 #include "base/compat.h"
-#include "stock/lines.h"
 #include "stock/row.h"
+#include "stock/stock.h"
 
 void
 row_raise(TupleTableSlot *row, int column, const char *problem)

@@ -58,7 +58,7 @@ typedef struct StockXactStep
 	StockXactEntry difference;
 } StockXactStep;
 
-/* Maps an item to its entry. */
+/* Maps an item to its entry, counted from 1. */
 typedef struct EntrySlot
 {
 	EscrowItem *item;
@@ -277,6 +277,13 @@ stock_xact_begin(void)
 	return locked_log;
 }
 
+static StockXactEntry *
+stock_xact_entry(const StockLine *line)
+{
+	Assert(line->entry > 0 && line->entry <= entry_count);
+	return &entries[line->entry - 1];
+}
+
 /*
  * Makes room for one more entry and step, so that recording them cannot fail.
  */
@@ -307,11 +314,11 @@ stock_xact_make_room(void)
 
 /*
  * Makes an entry for the counter that was just pinned.  If the transaction has
- * an entry for it already, unpins it once.  Returns the entry and whether it is
- * new.  The caller has made room.
+ * an entry for it already, unpins it once.  The line remembers the entry.
+ * Returns the entry, and whether it is new.  The caller has made room.
  */
-static int
-stock_xact_keep_pinned(bool *fresh)
+static StockXactEntry *
+stock_xact_keep_pinned(StockLine *line, bool *fresh)
 {
 	StockXactEntry entry = {
 		.item = pinned,
@@ -326,12 +333,13 @@ stock_xact_keep_pinned(bool *fresh)
 		escrow_unpin(pinned);
 	else
 	{
-		slot->entry = entry_count++;
-		entries[slot->entry] = entry;
+		entries[entry_count++] = entry;
+		slot->entry = entry_count;
 	}
 	pinned = NULL;
 	*fresh = !found;
-	return slot->entry;
+	line->entry = slot->entry;
+	return stock_xact_entry(line);
 }
 
 /*
@@ -352,42 +360,42 @@ stock_xact_load(EscrowItem *item, const text *sku)
 	loading = NULL;
 }
 
-int
-stock_xact_touch(const text *sku, bool create)
+bool
+stock_xact_touch(StockLine *line, bool create)
 {
+	StockXactEntry *entry;
 	bool		fresh;
-	int			entry;
-	EscrowItem *item;
 
+	if (line->entry != 0)
+		return true;
 	stock_xact_make_room();
-	pinned = escrow_pin(locked_log, sku);
-	entry = stock_xact_keep_pinned(&fresh);
-	item = entries[entry].item;
-	if (!escrow_is_loaded(item))
-		stock_xact_load(item, sku);
-	if (create || entries[entry].created || escrow_is_known(item))
-		return entry;
+	pinned = escrow_pin(locked_log, line->sku);
+	entry = stock_xact_keep_pinned(line, &fresh);
+	if (!escrow_is_loaded(entry->item))
+		stock_xact_load(entry->item, line->sku);
+	if (create || entry->created || escrow_is_known(entry->item))
+		return true;
+	line->entry = 0;
 	if (fresh)
 	{
-		(void) slots_delete(slots, item);
+		(void) slots_delete(slots, entry->item);
 		entry_count--;
-		escrow_unpin(item);
+		escrow_unpin(entry->item);
 	}
-	return -1;
+	return false;
 }
 
 /*
  * Records a step.  The caller has made room.
  */
 static void
-stock_xact_write(int entry, StockXactEntry difference)
+stock_xact_write(StockXactEntry *to, StockXactEntry difference)
 {
 	StockXactStep step = {
-		.entry = entry,
+		.entry = to - entries,
 		.level = GetCurrentTransactionNestLevel(),
 		.difference = difference
 	};
-	StockXactEntry *to = &entries[entry];
 
 	to->part.taken += difference.part.taken;
 	to->part.received += difference.part.received;
@@ -401,61 +409,65 @@ stock_xact_write(int entry, StockXactEntry difference)
  * rolling back its subtransaction removes the entry.
  */
 void
-stock_xact_create(int entry)
+stock_xact_create(const StockLine *line)
 {
-	entries[entry].created = true;
+	stock_xact_entry(line)->created = true;
 }
 
 bool
-stock_xact_is_new(int entry)
+stock_xact_is_new(const StockLine *line)
 {
-	return entries[entry].created;
+	return stock_xact_entry(line)->created;
 }
 
 bool
-stock_xact_take(int entry, int64 quantity)
+stock_xact_take(const StockLine *line)
 {
-	int64		own = Min(entries[entry].pending, quantity);
-	int64		common = quantity - own;
-	StockXactEntry difference = {
-		.part.taken = common,
-		.pending = -own
-	};
+	StockXactEntry difference = {0};
+	StockXactEntry *entry;
+	int64		own;
+	int64		common;
 
 	stock_xact_make_room();
-	if (!escrow_take(entries[entry].item, common))
+	entry = stock_xact_entry(line);
+	own = Min(entry->pending, line->quantity);
+	common = line->quantity - own;
+	if (!escrow_take(entry->item, common))
 		return false;
+	difference.part.taken = common;
+	difference.pending = -own;
 	stock_xact_write(entry, difference);
 	return true;
 }
 
 void
-stock_xact_add(int entry, int64 quantity, bool is_new)
+stock_xact_add(const StockLine *line, bool is_new)
 {
-	StockXactEntry difference = {
-		.part.received = is_new ? quantity : 0,
-		.pending = quantity
-	};
+	StockXactEntry difference = {0};
+	StockXactEntry *entry;
 	int64		pending;
 
 	stock_xact_make_room();
-	if (pg_add_s64_overflow(entries[entry].pending, quantity, &pending) ||
-		(is_new && !escrow_receive(entries[entry].item, quantity)))
+	entry = stock_xact_entry(line);
+	if (pg_add_s64_overflow(entry->pending, line->quantity, &pending) ||
+		(is_new && !escrow_receive(entry->item, line->quantity)))
 		ereport(ERROR,
 				(errcode(ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE),
 				 errmsg("stock would be out of range"),
 				 errdetail("What is available of an item and what is reserved must fit into a bigint together.")));
+	difference.part.received = is_new ? line->quantity : 0;
+	difference.pending = line->quantity;
 	stock_xact_write(entry, difference);
-	escrow_count_row(entries[entry].item);
+	escrow_count_row(entry->item);
 }
 
 void
-stock_xact_remove(int entry, int64 quantity)
+stock_xact_remove(const StockLine *line)
 {
-	StockXactEntry difference = {.part.left = quantity};
+	StockXactEntry difference = {.part.left = line->quantity};
 
 	stock_xact_make_room();
-	stock_xact_write(entry, difference);
+	stock_xact_write(stock_xact_entry(line), difference);
 }
 
 /*
@@ -464,18 +476,16 @@ stock_xact_remove(int entry, int64 quantity)
  * near the limit of bigint.
  */
 void
-stock_xact_confirm(const text *sku, int64 quantity)
+stock_xact_confirm(StockLine *line)
 {
 	bool		fresh;
-	int			entry;
 
 	stock_xact_make_room();
-	pinned = escrow_pin_loaded(locked_log, sku);
+	pinned = escrow_pin_loaded(locked_log, line->sku);
 	if (pinned == NULL)
 		return;
-	entry = stock_xact_keep_pinned(&fresh);
-	escrow_count_row(entries[entry].item);
-	stock_xact_remove(entry, quantity);
+	escrow_count_row(stock_xact_keep_pinned(line, &fresh)->item);
+	stock_xact_remove(line);
 }
 
 /*
@@ -484,27 +494,30 @@ stock_xact_confirm(const text *sku, int64 quantity)
  * ones.
  */
 void
-stock_xact_will_lapse(int entry, TimestampTz at)
+stock_xact_will_lapse(const StockLine *line, TimestampTz at)
 {
-	entries[entry].lapses_at = Min(entries[entry].lapses_at, at);
-	escrow_will_lapse(entries[entry].item, at);
+	StockXactEntry *entry = stock_xact_entry(line);
+
+	entry->lapses_at = Min(entry->lapses_at, at);
+	escrow_will_lapse(entry->item, at);
 }
 
 int64
-stock_xact_available(int entry)
+stock_xact_available(const StockLine *line)
 {
+	StockXactEntry *entry = stock_xact_entry(line);
 	int64		available;
 
-	if (pg_add_s64_overflow(escrow_available(entries[entry].item),
-							entries[entry].pending, &available))
+	if (pg_add_s64_overflow(escrow_available(entry->item), entry->pending,
+							&available))
 		return PG_INT64_MAX;
 	return available;
 }
 
 EscrowItem *
-stock_xact_item(int entry)
+stock_xact_item(const StockLine *line)
 {
-	return entries[entry].item;
+	return stock_xact_entry(line)->item;
 }
 
 int

@@ -7,6 +7,7 @@
 #define STOCK_STOCK_XACT_H
 
 #include "stock/escrow.h"
+#include "stock/lines.h"
 
 /*
  * Must be called first by every function that changes stock.  Locks the log
@@ -15,41 +16,43 @@
 extern Oid	stock_xact_begin(void);
 
 /*
- * Pins an item's counter until the end of the transaction, loads it if
- * necessary, and returns its entry.  Returns -1 if the item does not exist and
- * create is false.
+ * Pins the counter of a line's item until the end of the transaction, or of the
+ * savepoint, loads it if necessary, and notes it in the line.  Returns false if
+ * the item does not exist and create is false.
  */
-extern int	stock_xact_touch(const text *sku, bool create);
-
-/* Marks an item as created; others see it when this transaction commits. */
-extern void stock_xact_create(int entry);
-extern bool stock_xact_is_new(int entry);
-
-/* Takes a quantity, own additions first; false: not enough is available. */
-extern bool stock_xact_take(int entry, int64 quantity);
+extern bool stock_xact_touch(StockLine *line, bool create);
 
 /*
- * Adds a quantity, new on hand (is_new) or reserved until now: for this
+ * The following are for lines that were touched.
+ *
+ * Marks the item as created; others see it when this transaction commits.
+ */
+extern void stock_xact_create(const StockLine *line);
+extern bool stock_xact_is_new(const StockLine *line);
+
+/* Takes the quantity, own additions first; false: there is not so much. */
+extern bool stock_xact_take(const StockLine *line);
+
+/*
+ * Adds the quantity, new on hand (is_new) or reserved until now: for this
  * transaction at once, for others when it commits.
  */
-extern void stock_xact_add(int entry, int64 quantity, bool is_new);
+extern void stock_xact_add(const StockLine *line, bool is_new);
 
-/*
- * Remove a quantity from what is on hand when the transaction commits:
- * stock_xact_remove one that was taken, stock_xact_confirm one that was
- * reserved.
- */
-extern void stock_xact_remove(int entry, int64 quantity);
-extern void stock_xact_confirm(const text *sku, int64 quantity);
+/* Removes the quantity, which was taken, from what is on hand at the commit. */
+extern void stock_xact_remove(const StockLine *line);
 
 /* Records that new reservations of the item lapse at this time or later. */
-extern void stock_xact_will_lapse(int entry, TimestampTz at);
+extern void stock_xact_will_lapse(const StockLine *line, TimestampTz at);
 
 /* What this transaction could take. */
-extern int64 stock_xact_available(int entry);
+extern int64 stock_xact_available(const StockLine *line);
 
-/* The entry's counter. */
-extern EscrowItem *stock_xact_item(int entry);
+/* The line's counter. */
+extern EscrowItem *stock_xact_item(const StockLine *line);
+
+/* As stock_xact_remove, of a reserved quantity, for a line not touched yet. */
+extern void stock_xact_confirm(StockLine *line);
 
 /* stock_xact_undo undoes all steps since stock_xact_mark returned "mark". */
 extern int	stock_xact_mark(void);

@@ -20,6 +20,7 @@
 #include "utils/timestamp.h"
 
 #include "base/compat.h"
+#include "base/backoff.h"
 #include "base/catalog.h"
 #include "base/query.h"
 #include "base/settings.h"
@@ -37,8 +38,7 @@ typedef struct SweepModule
 	SavedQuery	sweep;
 	const CatalogTriggers *(*triggers) (void);	/* that it needs, or NULL */
 	SavedQuery	repair;			/* repairs what their absence caused */
-	int			rest_ms;		/* the last pause; 0: it has not failed */
-	TimestampTz rest_until;
+	Backoff		rest;
 } SweepModule;
 
 static const CatalogTriggers *
@@ -127,21 +127,9 @@ sweep_module(SweepModule *module)
 }
 
 /*
- * Sets the pause after a failure.  The cause usually lasts, and each failure
- * writes to the log.
- */
-static void
-sweep_rest(SweepModule *module)
-{
-	module->rest_ms = module->rest_ms == 0 ? SWEEP_REST_MS :
-		Min(2 * module->rest_ms, SWEEP_REST_MAX_MS);
-	module->rest_until = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
-													 module->rest_ms);
-}
-
-/*
  * As sweep_module, but logs errors.  A failure in one module, such as a lock
- * timeout, must not keep the sweeper from the other modules.
+ * timeout, must not keep the sweeper from the other modules.  The pause after
+ * it grows: the cause usually lasts, and each failure writes to the log.
  */
 static bool
 sweep_module_or_report(SweepModule *module)
@@ -152,7 +140,7 @@ sweep_module_or_report(SweepModule *module)
 	PG_TRY();
 	{
 		more = sweep_module(module);
-		module->rest_ms = 0;
+		backoff_reset(&module->rest);
 	}
 	PG_CATCH();
 	{
@@ -162,7 +150,8 @@ sweep_module_or_report(SweepModule *module)
 		AbortCurrentTransaction();
 		FlushErrorState();
 		RESUME_INTERRUPTS();
-		sweep_rest(module);
+		backoff_fail(&module->rest, SWEEP_REST_MS, SWEEP_REST_MAX_MS,
+					 GetCurrentTimestamp());
 	}
 	PG_END_TRY();
 	return more;
@@ -175,7 +164,7 @@ static void
 sweep_wake_all(void)
 {
 	for (int i = 0; i < (int) lengthof(modules); i++)
-		modules[i].rest_until = 0;
+		modules[i].rest.until = 0;
 }
 
 void
@@ -190,7 +179,7 @@ sweeper_main(Datum arg)
 		{
 			if (worker_obey_signals())
 				sweep_wake_all();
-			if (GetCurrentTimestamp() >= modules[i].rest_until)
+			if (GetCurrentTimestamp() >= modules[i].rest.until)
 				more |= sweep_module_or_report(&modules[i]);
 		}
 		if (more)

@@ -65,9 +65,9 @@ check_breaker(const Breaker *breaker, int max_in_flight, TimestampTz now)
 	fuzz_check(!(!breaker->open && breaker->reset_wanted));
 	if (breaker->open)
 	{
-		fuzz_check(breaker->probe_wait_ms >= BREAKER_PROBE_MIN_MS);
-		fuzz_check(breaker->probe_wait_ms <= BREAKER_PROBE_MAX_MS);
-		fuzz_check(breaker->probe_at <=
+		fuzz_check(breaker->probe.pause_ms >= BREAKER_PROBE_MIN_MS);
+		fuzz_check(breaker->probe.pause_ms <= BREAKER_PROBE_MAX_MS);
+		fuzz_check(breaker->probe.until <=
 				   TimestampTzPlusMilliseconds(now, (int64) BREAKER_PROBE_MAX_MS * 11 / 10));
 	}
 }
