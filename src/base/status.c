@@ -16,6 +16,7 @@
 
 PG_FUNCTION_INFO_V1(idempotency_preloaded_version);
 PG_FUNCTION_INFO_V1(idempotency_is_served);
+PG_FUNCTION_INFO_V1(idempotency_known_since);
 PG_FUNCTION_INFO_V1(idempotency_workers);
 
 /*
@@ -40,6 +41,20 @@ idempotency_is_served(PG_FUNCTION_ARGS)
 	char	   *name = get_database_name(MyDatabaseId);
 
 	PG_RETURN_BOOL(name != NULL && settings_database_wanted(name));
+}
+
+/*
+ * SQL: idempotency_known_since(), when this database got an entry in shared
+ * memory; null if it has none.
+ */
+Datum
+idempotency_known_since(PG_FUNCTION_ARGS)
+{
+	SharedDatabase *database = shared_find_my_database();
+
+	if (database == NULL)
+		PG_RETURN_NULL();
+	PG_RETURN_TIMESTAMPTZ(database->since);
 }
 
 /*

@@ -14,6 +14,13 @@ AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION idempotency_internal.idempotency_is_served() IS
 	'Internal: whether idempotency.databases names this database.';
 
+CREATE FUNCTION idempotency_internal.idempotency_known_since()
+RETURNS timestamptz
+LANGUAGE C VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME';
+COMMENT ON FUNCTION idempotency_internal.idempotency_known_since() IS
+	'Internal: when the launcher found the extension in this database; null: not yet.';
+
 CREATE FUNCTION idempotency_internal.idempotency_workers(
 	OUT kind text, OUT pid integer, OUT errors bigint,
 	OUT last_error_at timestamptz, OUT last_error text)
@@ -46,7 +53,12 @@ $$;
 COMMENT ON FUNCTION idempotency_internal.idempotency_library_status() IS
 	'Internal: what idempotency_status says of the library.';
 
+/*
+ * The time that workers may take to start, after CREATE EXTENSION or a restart
+ * of the server, is no error.
+ */
 CREATE FUNCTION idempotency_internal.idempotency_worker_status(
+	recent interval DEFAULT '10 min', starting interval DEFAULT '5 s',
 	OUT "check" text, OUT state text, OUT detail text, OUT hint text)
 RETURNS SETOF record
 LANGUAGE sql VOLATILE PARALLEL UNSAFE
@@ -63,34 +75,44 @@ AS $$
 		FROM worker w WHERE w.pid IS NOT NULL
 	)
 	SELECT 'workers',
-		CASE s.what WHEN 'ok' THEN 'ok' WHEN 'missing' THEN 'error'
-			ELSE 'warning' END,
+		CASE WHEN s.what IN ('ok', 'standby', 'template') THEN 'ok'
+			WHEN s.what = 'missing' THEN 'error' ELSE 'warning' END,
 		CASE s.what
 			WHEN 'standby' THEN 'a standby has none'
+			WHEN 'template' THEN 'a template database has none'
 			WHEN 'left out' THEN 'idempotency.databases leaves this database out: it has none'
+			WHEN 'starting' THEN 'they are starting'
 			ELSE format('%s launcher, %s sweeper, %s of %s relays', r.launchers, r.sweepers, r.relays, r.wanted) END,
 		CASE s.what
 			WHEN 'left out' THEN 'add it to idempotency.databases and reload'
+			WHEN 'starting' THEN 'look again in a few seconds; if this remains, the log of the server says why'
 			WHEN 'missing' THEN 'the log of the server says why; is max_worker_processes large enough?' END
 	FROM running r
 	CROSS JOIN LATERAL (SELECT CASE
 		WHEN pg_is_in_recovery() THEN 'standby'
+		WHEN d.datistemplate THEN 'template'
 		WHEN NOT idempotency_internal.idempotency_is_served() THEN 'left out'
-		WHEN r.launchers = 0 OR r.sweepers = 0 OR r.relays < r.wanted THEN 'missing'
-		ELSE 'ok' END AS what) s
+		WHEN r.launchers = 1 AND r.sweepers = 1 AND r.relays >= r.wanted THEN 'ok'
+		WHEN r.launchers = 1 AND coalesce(
+			idempotency_internal.idempotency_known_since()
+				> clock_timestamp() - starting, true) THEN 'starting'
+		ELSE 'missing' END AS what
+		FROM pg_database d WHERE d.datname = current_database()) s
 	UNION ALL
 	SELECT 'worker errors', 'warning',
 		format('%s: %s, the last %s ago: %s', w.kind, w.errors,
 			date_trunc('second', clock_timestamp() - w.last_error_at),
-			left(w.last_error, 60)),
+			CASE WHEN length(w.last_error) <= 60 THEN w.last_error
+				ELSE left(w.last_error, 57) || '...' END),
 		'see the log of the server'
-	FROM worker w WHERE w.last_error_at > clock_timestamp() - interval '10 min'
+	FROM worker w WHERE w.last_error_at > clock_timestamp() - recent
 	UNION ALL
-	SELECT 'worker errors', 'ok', 'none in the last 10 min', NULL
+	SELECT 'worker errors', 'ok', format('none in the last %s', recent), NULL
 	WHERE NOT EXISTS (SELECT FROM worker w
-		WHERE w.last_error_at > clock_timestamp() - interval '10 min')
+		WHERE w.last_error_at > clock_timestamp() - recent)
 $$;
-COMMENT ON FUNCTION idempotency_internal.idempotency_worker_status() IS
+COMMENT ON FUNCTION
+	idempotency_internal.idempotency_worker_status(interval, interval) IS
 	'Internal: what idempotency_status says of workers.';
 
 /*

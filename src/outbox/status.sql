@@ -49,6 +49,7 @@ COMMENT ON FUNCTION idempotency_internal.outbox_subscription_status() IS
 	'Internal: what idempotency_status says of subscriptions.';
 
 CREATE FUNCTION idempotency_internal.outbox_status(
+	patience interval DEFAULT '10 min',
 	OUT "check" text, OUT state text, OUT detail text, OUT hint text)
 RETURNS SETOF record
 LANGUAGE sql VOLATILE PARALLEL UNSAFE
@@ -67,9 +68,9 @@ AS $$
 				-1)::numeric AS keep) log
 	UNION ALL
 	SELECT 'open transactions',
-		CASE WHEN straggler.since > '10 min' THEN 'warning' ELSE 'ok' END,
+		CASE WHEN straggler.since > patience THEN 'warning' ELSE 'ok' END,
 		coalesce('one that has enqueued is open for ' || straggler.since, 'none is waited for'),
-		CASE WHEN straggler.since > '10 min' THEN format('pid %s; its events come when it commits', straggler.pid) END
+		CASE WHEN straggler.since > patience THEN format('pid %s; its events come when it commits', straggler.pid) END
 	FROM (SELECT 1) one
 	LEFT JOIN LATERAL (
 		SELECT date_trunc('second', clock_timestamp() - a.xact_start) AS since, a.pid
@@ -78,5 +79,5 @@ AS $$
 		JOIN pg_stat_activity a ON a.backend_xid = s.xid::xid
 		ORDER BY a.xact_start LIMIT 1) straggler ON true
 $$;
-COMMENT ON FUNCTION idempotency_internal.outbox_status() IS
+COMMENT ON FUNCTION idempotency_internal.outbox_status(interval) IS
 	'Internal: what idempotency_status says of the outbox.';

@@ -23,6 +23,9 @@
 #include "stock/lines.h"
 #include "stock/stock.h"
 
+/* How much of a number that is no quantity an error shows. */
+#define LINES_NUMBER_SHOWN_MAX 40
+
 PG_FUNCTION_INFO_V1(stock_check_sku);
 PG_FUNCTION_INFO_V1(stock_check_reservation);
 
@@ -104,6 +107,15 @@ lines_compare(const void *a, const void *b)
 							  ((const StockLine *) b)->sku);
 }
 
+static void
+lines_raise_range(const text *sku)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE),
+			 errmsg("quantity of \"%s\" is out of range",
+					text_to_cstring(sku))));
+}
+
 /*
  * Sorts the lines, merges those with the same sku, and numbers them.
  */
@@ -121,10 +133,7 @@ lines_sum(StockLines *lines)
 			lines->line[count++] = lines->line[i];
 		else if (pg_add_s64_overflow(last->quantity, lines->line[i].quantity,
 									 &last->quantity))
-			ereport(ERROR,
-					(errcode(ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE),
-					 errmsg("quantity of \"%s\" is out of range",
-							text_to_cstring(last->sku))));
+			lines_raise_range(last->sku);
 	}
 	lines->count = count;
 	for (int i = 0; i < count; i++)
@@ -146,6 +155,12 @@ lines_check_count(const char *name, int count)
 						   count, STOCK_LINES_MAX)));
 }
 
+static int
+lines_form_hint(void)
+{
+	return errhint("Write {\"sku\": quantity, ...} or [{\"sku\": \"...\", \"quantity\": quantity}, ...].");
+}
+
 static void
 lines_raise_form(const char *detail)
 {
@@ -153,7 +168,7 @@ lines_raise_form(const char *detail)
 			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 			 errmsg("lines must be an object of quantities or an array of lines"),
 			 errdetail("%s", detail),
-			 errhint("Write {\"sku\": quantity, ...} or [{\"sku\": \"...\", \"quantity\": quantity}, ...].")));
+			 lines_form_hint()));
 }
 
 static text *
@@ -168,13 +183,15 @@ lines_json_sku(const JsonbValue *value)
 static int64
 lines_json_quantity(const text *sku, JsonbValue *value)
 {
-	Datum		number;
-	Datum		whole;
-
 	if (value->type == jbvNumeric)
 	{
-		number = NumericGetDatum(value->val.numeric);
-		whole = DirectFunctionCall2(numeric_trunc, number, Int32GetDatum(0));
+		Datum		number = NumericGetDatum(value->val.numeric);
+		Datum		max = NumericGetDatum(int64_to_numeric(PG_INT64_MAX));
+		Datum		size = DirectFunctionCall1(numeric_abs, number);
+		Datum		whole = DirectFunctionCall1(numeric_floor, number);
+
+		if (DatumGetBool(DirectFunctionCall2(numeric_gt, size, max)))
+			lines_raise_range(sku);
 		if (DatumGetBool(DirectFunctionCall2(numeric_eq, number, whole)))
 			return DatumGetInt64(DirectFunctionCall1(numeric_int8, number));
 	}
@@ -182,10 +199,12 @@ lines_json_quantity(const text *sku, JsonbValue *value)
 			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 			 errmsg("quantity must be an integer"),
 			 value->type == jbvNumeric ?
-			 errdetail("The quantity of \"%s\" is %s.", text_to_cstring(sku),
+			 errdetail("The quantity of \"%s\" is %.*s.", text_to_cstring(sku),
+					   LINES_NUMBER_SHOWN_MAX,
 					   numeric_normalize(value->val.numeric)) :
 			 errdetail("The quantity of \"%s\" is of type %s.",
-					   text_to_cstring(sku), JsonbTypeName(value))));
+					   text_to_cstring(sku), JsonbTypeName(value)),
+			 value->type == jbvNumeric ? 0 : lines_form_hint()));
 }
 
 /*

@@ -77,7 +77,7 @@ reservation_answer(StockChange past)
  * of its lines.
  */
 static StockSettlement
-reservation_past(const LedgerLines *past)
+reservation_answer_past(const LedgerLines *past)
 {
 	const LedgerLine *last = NULL;
 
@@ -124,12 +124,13 @@ reservation_knows_all(const Holds *holds, const LedgerLines *past)
  * dropped, since that may have been the last line to change.
  */
 static StockSettlement
-reservation_closed(const text *reservation, const Holds *holds)
+reservation_answer_closed(const text *reservation, const Holds *holds)
 {
 	LedgerLines past = ledger_read(reservation);
 
-	return reservation_knows_all(holds, &past) ? reservation_past(&past) :
-		STOCK_UNKNOWN;
+	if (!reservation_knows_all(holds, &past))
+		return STOCK_UNKNOWN;
+	return reservation_answer_past(&past);
 }
 
 /*
@@ -187,8 +188,8 @@ reservation_find_past(const LedgerLines *past, const text *sku)
  * may have been.
  */
 static StockSettlement
-reservation_named_past(const text *reservation, const Holds *holds,
-					   const StockLines *skus, StockChange change)
+reservation_answer_named(const text *reservation, const Holds *holds,
+						 const StockLines *skus, StockChange change)
 {
 	LedgerLines past = ledger_read(reservation);
 	StockSettlement answer = STOCK_UNKNOWN;
@@ -224,20 +225,21 @@ reservation_named_past(const text *reservation, const Holds *holds,
  * another transaction was faster and the caller has to try again.
  */
 static bool
-reservation_try(StockChange change, const text *reservation, const text *actor,
-				const StockLines *skus, StockSettlement *answer)
+reservation_try_settle(StockChange change, const text *reservation,
+					   const text *actor, const StockLines *skus,
+					   StockSettlement *answer)
 {
 	Holds		holds = holds_read(reservation);
 	Holds		chosen = reservation_choose(&holds, skus);
 
 	if (holds.lines.count == 0 && skus->count == 0)
 	{
-		*answer = reservation_closed(reservation, &holds);
+		*answer = reservation_answer_closed(reservation, &holds);
 		return true;
 	}
 	if (chosen.lines.count < skus->count)
 	{
-		*answer = reservation_named_past(reservation, &holds, skus, change);
+		*answer = reservation_answer_named(reservation, &holds, skus, change);
 		if (chosen.lines.count == 0 || *answer != reservation_answer(change))
 			return true;
 	}
@@ -253,8 +255,8 @@ reservation_try(StockChange change, const text *reservation, const text *actor,
 }
 
 static Datum
-reservation_reservation(FunctionCallInfo fcinfo, StockChange change,
-						const char *function)
+reservation_settle(FunctionCallInfo fcinfo, StockChange change,
+				   const char *function)
 {
 	text	   *reservation = reservation_begin(fcinfo, function);
 	StockLines	skus = lines_skus_arg(fcinfo, 1);
@@ -262,7 +264,7 @@ reservation_reservation(FunctionCallInfo fcinfo, StockChange change,
 	StockSettlement answer;
 
 	(void) stock_xact_begin();
-	while (!reservation_try(change, reservation, actor, &skus, &answer))
+	while (!reservation_try_settle(change, reservation, actor, &skus, &answer))
 		CHECK_FOR_INTERRUPTS();
 	PG_RETURN_OID(catalog_get()->stock_settlement[answer]);
 }
@@ -273,7 +275,7 @@ reservation_reservation(FunctionCallInfo fcinfo, StockChange change,
 Datum
 stock_confirm(PG_FUNCTION_ARGS)
 {
-	return reservation_reservation(fcinfo, STOCK_CONFIRM, "stock_confirm()");
+	return reservation_settle(fcinfo, STOCK_CONFIRM, "stock_confirm()");
 }
 
 /*
@@ -282,7 +284,7 @@ stock_confirm(PG_FUNCTION_ARGS)
 Datum
 stock_cancel(PG_FUNCTION_ARGS)
 {
-	return reservation_reservation(fcinfo, STOCK_CANCEL, "stock_cancel()");
+	return reservation_settle(fcinfo, STOCK_CANCEL, "stock_cancel()");
 }
 
 static Datum
@@ -297,7 +299,7 @@ reservation_record(FunctionCallInfo fcinfo, Datum *values, bool *nulls)
 }
 
 /*
- * As reservation_try, for stock_extend.
+ * As reservation_try_settle, for stock_extend.
  */
 static bool
 reservation_try_extend(const text *reservation, TimestampTz wanted,
@@ -307,7 +309,7 @@ reservation_try_extend(const text *reservation, TimestampTz wanted,
 
 	if (holds.lines.count == 0)
 	{
-		*answer = reservation_closed(reservation, &holds);
+		*answer = reservation_answer_closed(reservation, &holds);
 		return true;
 	}
 	if (!holds_lock(&holds, true))
@@ -399,7 +401,7 @@ static StockSettlement
 reservation_nothing_to_reopen(const Holds *holds, const LedgerLines *past)
 {
 	return holds->lines.count > 0 ? STOCK_ALREADY_RESERVED :
-		reservation_past(past);
+		reservation_answer_past(past);
 }
 
 /*
@@ -444,8 +446,8 @@ reservation_is_forgotten(const text *reservation)
 }
 
 /*
- * As reservation_try, for stock_reinstate.  Open lines that have lapsed expire
- * first.
+ * As reservation_try_settle, for stock_reinstate.  Open lines that have lapsed
+ * expire first.
  */
 static bool
 reservation_try_reinstate(const text *reservation, const text *actor,

@@ -30,7 +30,7 @@ sub rows
 	{
 		my @row = split /\|/, $_, -1;
 		$too_wide{$_} = 1 if length() + 2 * $#row > WIDTH;
-		$too_wide{"a warning without a hint: $_"} = 1 if $row[1] ne 'ok' && $row[3] eq '' && $row[2] ne 'a standby has none';
+		$too_wide{"a warning without a hint: $_"} = 1 if $row[1] ne 'ok' && $row[3] eq '' ;
 	}
 	return join("\n", map { /^\Q$check\E\|(.*)/ ? $1 : () } split /\n/, $all);
 }
@@ -83,12 +83,18 @@ alter_system('idempotency.databases', "'other'");
 says('workers', qr/^warning\|idempotency\.databases leaves this database out.*\|add it to idempotency\.databases/, 'a database that is left out');
 alter_system('idempotency.databases', 'DEFAULT');
 is_ok('workers', 'one that is not');
+sql(q(CREATE DATABASE template; ALTER DATABASE template IS_TEMPLATE true));
+sql('CREATE EXTENSION idempotency', 'template');
+says('workers', qr/^ok\|a template database has none\|/, 'a template', $node, 'template');
+sql('ALTER DATABASE template IS_TEMPLATE false; DROP DATABASE template');
 for (0, 2)
 {
 	alter_system('max_worker_processes', $_);
 	$node->restart;
 	says('workers', $_ ? qr/^error\|1 launcher, .*\|.*max_worker_processes/ : qr/^error\|0 launcher, 0 sweeper, 0 of 1 relays\|.*max_worker_processes/,
 		"$_ slots are too few for workers");
+	is(sql(q(SELECT state, detail FROM idempotency_internal.idempotency_worker_status(starting => '1 day') WHERE "check" = 'workers')),
+		$_ ? 'warning|they are starting' : 'error|0 launcher, 0 sweeper, 0 of 1 relays', 'and were starting before');
 }
 alter_system('max_worker_processes', 'DEFAULT');
 $node->restart;
@@ -97,6 +103,8 @@ is_ok('workers', 'enough of them');
 sql(q(ALTER FUNCTION idempotency_internal.stock_forget(integer) RENAME TO stock_forget_not));
 says('worker errors', qr/^warning\|sweeper: \d+, the last \S+ ago: .*stock_forget.*\|see the log of the server/, 'the sweeper fails');
 sql(q(ALTER FUNCTION idempotency_internal.stock_forget_not(integer) RENAME TO stock_forget));
+is(sql("SELECT state, detail FROM idempotency_internal.idempotency_worker_status(recent => '1 us') WHERE \"check\" = 'worker errors'"),
+	'ok|none in the last 00:00:00.000001', 'errors count for a while');
 $node->restart;
 is_ok('worker errors', 'it does no more');
 
@@ -104,7 +112,7 @@ my $backup = $node->backup('base');
 my $standby = PostgreSQL::Test::Cluster->new('standby');
 $standby->init_from_backup($node, 'base', has_streaming => 1);
 $standby->start;
-says('workers', qr/^warning\|a standby has none\|/, 'a standby', $standby);
+says('workers', qr/^ok\|a standby has none\|/, 'a standby', $standby);
 is_ok($_, "which answers all the same: $_", $standby) for 'library', 'tables', 'triggers', 'keys', 'log', 'stock counters', 'reservations';
 $standby->stop;
 
@@ -228,6 +236,12 @@ $session = session($node);
 $session->query_safe(q(BEGIN; SELECT outbox_enqueue('slow', '{}')));
 says('open transactions', qr/^ok\|one that has enqueued is open for 00:00:\d\d\|/, 'a transaction that has enqueued stays open');
 finish($session, 'COMMIT');
+is(sql(q(SELECT state, hint LIKE 'pid %; its events come when it commits' FROM idempotency_internal.outbox_status('-1 s')
+	WHERE "check" = 'open transactions')), 'warning|t', 'for too long');
+is(sql(q(SELECT string_agg(pg_get_function_identity_arguments(oid) || ' ' || pg_get_expr(proargdefaults, 0), '; ' ORDER BY proname)
+	FROM pg_proc WHERE proname IN ('outbox_status', 'idempotency_worker_status'))) =~ s/, OUT[^']*/ /gr,
+	q(recent interval, starting interval '00:10:00'::interval, '00:00:05'::interval; patience interval '00:10:00'::interval),
+	'what is too long');
 says('open transactions', qr/^ok\|none is waited for\|/, 'it has ended');
 
 # --- stock
