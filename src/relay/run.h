@@ -34,8 +34,8 @@ typedef struct RunAnswer
 
 /*
  * Starts a run.  Takes over the batch, and the current memory context, which
- * the batch and the subscription are in.  before is the last run of new events in
- * flight, or NULL: events of one key wait for those in it.
+ * the batch and the subscription are in.  before is the last run of new events
+ * in flight, or NULL: events of one key wait for those in it.
  */
 extern Run *run_start(const OutboxSubscription *subscription, OutboxBatch batch,
 					  RunKind kind, Run *before, void *owner);
