@@ -2,9 +2,9 @@
 -- does not know how to read or write them are refused, and so is a renamed
 -- schema. If this fails, an owner's ALTER TABLE or CREATE INDEX leads to wrong
 -- rows or to an index without them.
-SET client_min_messages = warning;
-CREATE EXTENSION IF NOT EXISTS idempotency;
-RESET client_min_messages;
+\set db idempotency_altered
+\getenv dir PG_ABS_SRCDIR
+\i :dir/sql/include/ring.sql
 SELECT stock_receive('altered', 10);
 
 BEGIN;
@@ -111,5 +111,4 @@ SELECT available, reserved FROM stock_level('altered');
 SELECT ok FROM stock_verify('altered');
 SELECT outcome FROM idem_claim('altered');
 SELECT idem_forget('altered');
-DELETE FROM stock_log WHERE sku = 'altered';
-DELETE FROM stock_item WHERE sku = 'altered';
+\i :dir/sql/include/ring_end.sql
