@@ -102,14 +102,14 @@ endif
 
 # The server's headers are the system's, so that warnings are about our code.
 PG_CPPFLAGS = -DEXTVERSION='"$(EXTVERSION)"' -I$(srcdir)/src -isystem $(shell $(PG_CONFIG) --includedir-server)
-# Callbacks have the parameters that the server gives them, used or not. Exported
-# is what the server looks up and nothing else: another library may have a
-# function of the same name.
+# Callbacks have the parameters that the server passes, used or not. Only
+# symbols that the server looks up are exported, since another library may have
+# a function of the same name.
 PG_CFLAGS = -fvisibility=hidden -Wall -Wextra -Wno-unused-parameter $(if $(WERROR),-Werror) $(if $(COVERAGE),--coverage -O0)
 SHLIB_LINK = -lcurl $(if $(COVERAGE),--coverage)
 
-# Bitcode serves to inline functions into JIT-compiled expressions, which ours
-# would gain nothing from. Without it no clang is needed.
+# Bitcode lets JIT inline functions into expressions, which would not make ours
+# faster. Without bitcode, clang is not needed.
 ifneq ($(origin with_llvm),command line)
 override with_llvm = no
 endif

@@ -1,10 +1,10 @@
--- Bad arguments: a clear error with its SQLSTATE, and nothing is changed.
+-- Bad arguments raise a clear error with its SQLSTATE, and change nothing.
 SET client_min_messages = warning;
 CREATE EXTENSION IF NOT EXISTS idempotency;
 SELECT token FROM idem_claim('e1', lease => '1 h') \gset
 SELECT count(*) AS keys FROM idem_key \gset
 
--- What the messages look like.
+-- The messages.
 \set SHOW_CONTEXT never
 SELECT idem_claim(NULL);
 SELECT idem_claim('');
@@ -96,7 +96,7 @@ ROLLBACK;
 SELECT count(*) - :keys AS new_keys FROM idem_key;
 SELECT idem_complete('e1', :token);
 
--- The longest names, and text that is nothing but strange.
+-- The longest names, and unusual characters.
 SELECT outcome FROM idem_claim(repeat('x', 255), repeat('y', 255));
 SELECT outcome FROM idem_claim(repeat('x', 255), repeat('y', 255));
 SELECT outcome FROM idem_claim(E'\n\t''"\\ %', request => '');

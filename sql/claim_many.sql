@@ -1,17 +1,17 @@
--- A batch of keys is claimed at once, each as a claim of its own would be, and
--- answered in the order of the array.
+-- A batch of keys is claimed at once, each like a single claim, and answered
+-- in the order of the array.
 SET client_min_messages = warning;
 CREATE EXTENSION IF NOT EXISTS idempotency;
 
--- Claimed byte by byte in the order of the index, so that batches cannot
--- deadlock: the tokens tell.
+-- Keys are claimed in the order of the index, by bytes, so that batches cannot
+-- deadlock; the tokens show that.
 SELECT key, outcome, attempt, rank() OVER (ORDER BY token) AS claimed_as,
 	response, retry_after
 FROM idem_claim_many('{m-b,m-ä,m-a,m-B,m-ab}') WITH ORDINALITY ORDER BY ordinality;
 SELECT key, outcome, token IS NOT NULL AS token, attempt
 FROM idem_claim_many('{m-b,m-new,m-ä}') WITH ORDINALITY ORDER BY ordinality;
 
--- A duplicate within the batch is answered as a second call would be.
+-- A duplicate within the batch gets the answer of a second call.
 SELECT key, outcome, token IS NOT NULL AS token, attempt
 FROM idem_claim_many('{m-d2,m-d1,m-d2,m-d2}') WITH ORDINALITY ORDER BY ordinality;
 SELECT key, outcome, token IS NOT NULL AS token, attempt,
@@ -20,7 +20,7 @@ FROM idem_claim_many('{m-d4,m-d3,m-d4,m-d4}', lease => '1 h') WITH ORDINALITY OR
 SELECT key, outcome FROM idem_claim_many('{m-d3,m-d5}', 'elsewhere')
 WITH ORDINALITY ORDER BY ordinality;
 
--- Whatever state a key is in.
+-- Keys in every state.
 SELECT idem_complete('m-s1', token, '{"done": 1}') FROM idem_claim('m-s1', lease => '1 h');
 SELECT idem_complete('m-s2', token, to_jsonb(repeat('long ', 100000)))
 FROM idem_claim('m-s2', lease => '1 h', request => 'r');
@@ -36,13 +36,14 @@ SELECT key, outcome, token IS NOT NULL AS token, attempt,
 FROM idem_claim_many('{m-s7,m-s6,m-s5,m-s4,m-s3,m-s2,m-s1,m-s8}', lease => '1 min') WITH ORDINALITY
 ORDER BY ordinality;
 
--- Leases and ttl are those of the call.
+-- The lease and ttl of the call apply to all keys.
 SELECT outcome FROM idem_claim_many('{m-t1,m-t2}', lease => '1 h', ttl => '7 days');
 SELECT key, state, round(extract(epoch FROM lease_until - now()) / 60) AS lease,
 	round(extract(epoch FROM expires_at - lease_until) / 3600) AS ttl
 FROM idem_key WHERE key LIKE 'm-t_' ORDER BY key;
 
--- Thousands in one call, all of them, be only the first few asked for.
+-- Thousands in one call are all claimed, even if only the first rows are
+-- fetched.
 SELECT count(*), count(*) FILTER (WHERE outcome = 'claimed') AS claimed,
 	bool_and(key = 'm-n' || md5(ordinality::text)) AS in_order
 FROM idem_claim_many(
@@ -70,7 +71,7 @@ FROM idem_claim_many(array_fill('m-big'::text, ARRAY[20000])) GROUP BY 1;
 SELECT (peak_kb() - :before < 40000) IS NOT FALSE AS small;
 DROP FUNCTION peak_kb;
 
--- A rollback takes all of them with it, be it to a savepoint.
+-- A rollback undoes all claims of a batch, also one to a savepoint.
 BEGIN;
 SELECT outcome FROM idem_claim_many('{m-r1,m-r2}');
 SAVEPOINT s;
@@ -80,11 +81,11 @@ SELECT outcome FROM idem_claim_many('{m-r2,m-r3}') WITH ORDINALITY ORDER BY ordi
 ROLLBACK;
 SELECT key, outcome FROM idem_claim_many('{m-r3,m-r2,m-r1}') WITH ORDINALITY ORDER BY ordinality;
 
--- Nothing is claimed by an empty batch; subscripts are of no interest.
+-- An empty batch claims nothing; array subscripts do not matter.
 SELECT count(*) FROM idem_claim_many('{}');
 SELECT key, outcome FROM idem_claim_many('[7:8]={m-u2,m-u1}') WITH ORDINALITY ORDER BY ordinality;
 
--- Bad arguments: an error, and nothing is claimed.
+-- Bad arguments raise an error, and nothing is claimed.
 \set SHOW_CONTEXT never
 SELECT idem_claim_many(array_fill('m-e1'::text, ARRAY[100001]));
 SELECT idem_claim_many('{{m-e1,m-e2},{m-e3,m-e4}}');

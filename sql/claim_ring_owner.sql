@@ -1,6 +1,6 @@
--- The owner of a key that is in an old segment: nothing is written there,
--- what he changes moves to the current one.  If this fails, an answer is lost
--- or an owner is refused after a switch.
+-- The owner of a key in an old segment: nothing is written there; changed rows
+-- move to the current segment.  If this fails, an answer is lost or an owner
+-- is refused after a switch.
 \getenv dir PG_ABS_SRCDIR
 \set db regress_claim_ring_owner
 \i :dir/sql/include/ring.sql
@@ -33,7 +33,7 @@ SELECT key, round(extract(epoch FROM
 FROM idem_key WHERE key IN ('fail', 'renew') ORDER BY 1;
 SELECT * FROM places ORDER BY key, segment;
 
--- Who is refused, or has nothing to say, moves nothing.
+-- A call that is refused, or changes nothing, moves nothing.
 SELECT idem_complete('done', token, big('a')) FROM idem_key WHERE key = 'done';
 \set VERBOSITY sqlstate
 SELECT idem_complete('done', token, '1') FROM idem_key WHERE key = 'done';
@@ -45,7 +45,7 @@ SELECT idem_complete('nothing', :t5);
 SELECT idem_forget('nothing');
 SELECT * FROM places WHERE place = 'old' ORDER BY key;
 
--- What is rolled back is where it was.
+-- A change that is rolled back leaves the row where it was.
 BEGIN;
 SELECT idem_complete('kept', :t6, '6');
 ROLLBACK;
@@ -53,8 +53,8 @@ SELECT * FROM places WHERE key = 'kept';
 SELECT idem_complete('kept', :t6, '6');
 SELECT outcome, response FROM idem_claim('kept');
 
--- In the oldest of three, and in one that was current when the transaction
--- began.
+-- In the oldest of three segments, and in one that was current when the
+-- transaction began.
 SELECT token AS t7 FROM idem_claim('oldest', lease => '1 h') \gset
 SELECT until('idem_switch()');
 BEGIN;

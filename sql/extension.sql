@@ -1,5 +1,5 @@
--- The extension can be created, dropped and created again, in any schema; what
--- is internal is in idempotency_internal, and nowhere else.
+-- The extension can be created, dropped and created again, in any schema;
+-- internal objects are in idempotency_internal, and nowhere else.
 SET client_min_messages = warning;
 
 CREATE SCHEMA "Odd schema";
@@ -24,7 +24,7 @@ RESET ROLE;
 DROP OWNED BY regress_shop, regress_watch;
 DROP ROLE regress_shop, regress_watch;
 
--- It cannot be moved, and leaves nothing behind.
+-- It cannot be moved, and DROP EXTENSION leaves nothing behind.
 ALTER EXTENSION idempotency SET SCHEMA public;
 DROP EXTENSION idempotency;
 SELECT count(*) FROM pg_class WHERE relnamespace = '"Odd schema"'::regnamespace;
@@ -32,19 +32,20 @@ SELECT count(*) FROM pg_proc WHERE pronamespace = '"Odd schema"'::regnamespace;
 SELECT count(*) FROM pg_namespace WHERE nspname = 'idempotency_internal';
 DROP SCHEMA "Odd schema";
 
--- A schema that somebody else has made is not used for what is internal.
+-- An existing schema of another owner is not used for internal objects.
 CREATE SCHEMA idempotency_internal;
 CREATE EXTENSION idempotency;
 CREATE EXTENSION idempotency SCHEMA idempotency_internal;
 DROP SCHEMA idempotency_internal;
 
--- Its own cannot be dropped, nor with what is in it.
+-- The extension's own schema cannot be dropped, nor the objects in it.
 CREATE EXTENSION idempotency;
 DROP SCHEMA idempotency_internal;
 DROP SCHEMA idempotency_internal CASCADE;
 DROP EXTENSION idempotency;
 
--- In a schema where others may create objects, none of theirs is called.
+-- In a schema where others may create objects, none of their functions is
+-- called.
 CREATE ROLE regress_joe;
 CREATE SCHEMA hostile AUTHORIZATION regress_joe;
 SET ROLE regress_joe;
@@ -66,7 +67,8 @@ DROP EXTENSION idempotency;
 DROP SCHEMA hostile CASCADE;
 DROP ROLE regress_joe;
 
--- What was remembered is gone, and nothing of it is left in this session.
+-- Keys of the dropped extension are gone, and this session remembers nothing
+-- of them.
 CREATE EXTENSION idempotency;
 SELECT outcome, token FROM idem_claim('a');
 SELECT outbox_enqueue('t', '{}');
@@ -86,7 +88,7 @@ ALTER SYSTEM SET idempotency.stock_archive_topic = :'topic';
 
 CREATE EXTENSION idempotency;
 
--- Every object of the extension says what it is for.
+-- Every object of the extension has a comment.
 SELECT format('%s %s', i.type, i.identity) AS undocumented
 FROM pg_depend d
 JOIN pg_extension e ON e.oid = d.refobjid AND d.deptype = 'e',

@@ -1,5 +1,5 @@
--- Dead letters are sent again or dropped by hand, and dropped when they are
--- old.
+-- Dead letters are redriven or discarded by operators, and deleted when they
+-- are old.
 \set db idempotency_dead
 \getenv dir PG_ABS_SRCDIR
 \i :dir/sql/include/ring.sql
@@ -27,7 +27,7 @@ SELECT add(1, 'dead', 'a', 1), add(2, 'dead', 'a', 1), add(3, 'dead', NULL, 1),
 	add(5, 'dead', 'c', 31), add(6, 'dead', 'd', 1), add(7, 'dead', 'e', 29);
 SELECT * FROM letters ORDER BY 1;
 
--- Old ones go by themselves: at thirty days by default.
+-- Old ones are deleted by the sweeper, after 30 days by default.
 SELECT outbox_expire();
 SELECT * FROM letters ORDER BY 1;
 SELECT subscription, position, attempt, duration, status, error, answer

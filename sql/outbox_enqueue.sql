@@ -1,5 +1,5 @@
--- Events are appended in the transaction of their cause; bad ones are refused
--- and leave nothing.
+-- Events are appended in the caller's transaction; bad ones are refused and
+-- leave nothing behind.
 SET client_min_messages = warning;
 CREATE EXTENSION IF NOT EXISTS idempotency;
 SELECT coalesce(max(position), 0) AS before FROM outbox_log \gset
@@ -37,7 +37,7 @@ SELECT outbox_enqueue('', '{}');
 SELECT outbox_enqueue('t', '{}', headers => '{"webhook-id": "1"}');
 SELECT outbox_enqueue('t', '{}', deliver_at => 'infinity');
 SELECT outbox_enqueue('t', to_jsonb(repeat('y', 17000000)));
--- This would be more than 2 GB as text, more than can be made.
+-- As text this would have more than 2 GB, which cannot exist.
 SELECT outbox_enqueue('t', ('[' || repeat('1e131071,', 20000) || '1]')::jsonb);
 \set VERBOSITY sqlstate
 SELECT outbox_enqueue(repeat('x', 256), '{}');
@@ -67,7 +67,7 @@ SELECT count(*) FROM outbox_log WHERE position > :before AND topic IN ('t', '');
 SELECT outbox_enqueue(repeat('x', 255), to_jsonb(repeat('y', 1000000)),
 	key => repeat('k', 255), type => repeat('z', 255)) > 0 AS position;
 
--- Few bytes of jsonb can be many of text.
+-- Few bytes of jsonb can be many bytes of text.
 \set short '(''['' || repeat(''1e131071,'', 61) || ''1]'')::jsonb'
 SET idempotency.outbox_payload_max = '1MB';
 SELECT outbox_enqueue('t', :short);
@@ -79,8 +79,9 @@ BEGIN;
 SELECT outbox_enqueue('t', :short) > 0 AS position;
 ROLLBACK;
 
--- The limit counts the text, to the byte. A payload is padded to the limit, and
--- to one byte more, with line ends, which are longer as text than as jsonb.
+-- The limit applies to the text, to the byte.  A payload is padded to the
+-- limit, and to one byte more, with newlines, which are longer as text than as
+-- jsonb.
 SET idempotency.outbox_payload_max = '1MB';
 CREATE FUNCTION pg_temp.padded(value jsonb, bytes int) RETURNS jsonb AS $$
 	SELECT jsonb_build_array(value,
@@ -130,7 +131,7 @@ FROM (SELECT value, pg_temp.fits(pg_temp.padded(value, 1048576)) AS fits,
 	FROM (SELECT pg_temp.random_value(4) AS value
 		FROM generate_series(1, 300) OFFSET 0) v) m
 GROUP BY 1;
--- A value alone has no brackets.
+-- A scalar has no brackets.
 SELECT pg_temp.fits(to_jsonb(repeat(E'\n', 524287))) AS fits,
 	pg_temp.fits(to_jsonb(repeat(E'\n', 524287) || 'a')) AS one_more_fits;
 SELECT outbox_enqueue('t', pg_temp.padded('1', 1048576)) > 0 AS position;

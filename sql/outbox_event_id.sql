@@ -1,6 +1,6 @@
--- The id under which receivers get an event, before it goes out.  If this
--- fails, a producer notes an id that no receiver ever sees.  That it is the
--- webhook-id is in replay.pl.
+-- The id under which receivers get an event, before it is sent.  If this
+-- fails, a producer records an id that no receiver ever sees.  replay.pl tests
+-- that it is the webhook-id.
 \getenv dir PG_ABS_SRCDIR
 \set db regress_event_id
 \i :dir/sql/include/ring.sql
@@ -19,8 +19,8 @@ SELECT outbox_event_id(NULL);
 SELECT outbox_event_id(0), outbox_event_id(-1),
 	outbox_event_id(9223372036854775807), outbox_event_id(1);
 
--- In the statement that enqueues, in its transaction, and after it; in all of
--- them it is one id, although nobody has subscribed yet.
+-- The id is the same in the statement that enqueues, in its transaction, and
+-- after it, although there is no subscription yet.
 BEGIN;
 SELECT outbox_enqueue('t', '{"n": 1}') AS p \gset
 SELECT outbox_event_id(:p) AS told \gset
@@ -54,7 +54,7 @@ SELECT count(DISTINCT identity) AS identities,
 	count(DISTINCT p.position) AS positions, count(*)
 FROM outbox_log, parts(outbox_event_id(outbox_log.position)) p;
 
--- What was rolled back is no event.
+-- An event that was rolled back has no id.
 BEGIN;
 SAVEPOINT a;
 SELECT outbox_enqueue('t', '{}') AS gone \gset
@@ -64,7 +64,7 @@ SELECT outbox_event_id(:gone);
 COMMIT;
 SELECT outbox_event_id(:gone);
 
--- The first subscription makes this the home, under the identity that was told.
+-- The first subscription makes this database the home, with the same identity.
 BEGIN;
 SELECT outbox_subscribe('s', 'https://example.com/',
 	secret => 'whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw') IS NOT NULL AS subscribed;
@@ -75,7 +75,7 @@ SELECT outbox_event_id(:p) = :'told' AS same;
 SELECT outbox_unsubscribe('s');
 SELECT outbox_event_id(:p) = :'told' AS same;
 
--- A copy that is adopted goes on under another, or the same if that is wanted.
+-- A copy that is adopted gets another identity, or keeps it on request.
 BEGIN;
 SELECT outbox_adopt(keep_identity => true);
 SELECT outbox_event_id(:p) = :'told' AS same;
@@ -83,13 +83,13 @@ SELECT outbox_adopt();
 SELECT outbox_event_id(:p) = :'told' AS same;
 ROLLBACK;
 
--- Another creation of the extension is another outbox.
+-- After another CREATE EXTENSION it is another outbox.
 DROP EXTENSION idempotency CASCADE;
 CREATE EXTENSION idempotency;
 SELECT (parts(outbox_event_id(outbox_enqueue('t', '{}')))).identity =
 	(parts(:'told')).identity AS same;
 
--- An application may ask, others may not.
+-- An application may ask for ids, other roles may not.
 CREATE ROLE regress_producer;
 CREATE ROLE regress_stranger;
 SELECT idempotency_grant('regress_producer');

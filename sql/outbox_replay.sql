@@ -1,5 +1,5 @@
--- The log is read again from a position or a time on, as far back as it goes;
--- never forward.
+-- The log is read again from a position or time on, as far back as it goes;
+-- replay never moves forward.
 \set db idempotency_replay
 \getenv dir PG_ABS_SRCDIR
 \i :dir/sql/include/ring.sql
@@ -16,7 +16,7 @@ UPDATE outbox_lane
 SET position = CASE WHEN lane = 0 THEN 5 ELSE 2 END,
 	stragglers = '{3}', straggler_froms = '{2}';
 
--- What a lane has not read yet it does not skip.
+-- Events that a partition has not read yet are not skipped.
 SELECT outbox_replay('two', from_position => 4);
 SELECT * FROM lanes ORDER BY 1, 2;
 SELECT outbox_replay('two', from_position => 1);
@@ -34,7 +34,7 @@ CALL old_snapshots_end('outbox_ring');
 SELECT until('outbox_truncate()');
 SELECT outbox_replay('one', from_position => 1);
 SELECT * FROM lanes ORDER BY 1, 2;
--- What is open stays to be come back for.
+-- Open transactions remain stragglers.
 UPDATE outbox_lane SET position = 6, stragglers = '{3}', straggler_froms = '{6}';
 SELECT outbox_replay('one', from_position => 4);
 SELECT stragglers, straggler_froms FROM outbox_lane;

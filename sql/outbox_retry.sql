@@ -1,6 +1,6 @@
--- "The endpoint works again": what waits for a retry is due at once, and
--- nothing else.  If this fails, an operator waits for the schedule, or events
--- go out before their time.  The relay is in retry_now.pl.
+-- After an endpoint works again, deliveries that wait for a retry become due
+-- at once, and no others.  If this fails, an operator waits for the schedule,
+-- or events are sent too early.  retry_now.pl does the same with a relay.
 \getenv dir PG_ABS_SRCDIR
 \set db regress_outbox_retry
 \i :dir/sql/include/ring.sql
@@ -37,14 +37,13 @@ FROM outbox_subscriptions WHERE name = 's';
 SELECT name, version AS before FROM outbox_subscription WHERE name = 's' \gset
 SELECT outbox_retry('s');
 SELECT * FROM due ORDER BY name DESC, position;
--- The breaker is closed, and the relay looks at the subscription anew.
+-- The breaker is closed, and the relay reads the subscription again.
 SELECT name, failing_since IS NULL AS works, version > :before AS altered
 FROM outbox_subscription ORDER BY name DESC;
 SELECT name, state, waiting, next_attempt_at <= now() + interval '1 s' AS next
 FROM outbox_subscriptions ORDER BY name DESC;
 
--- Some of them: unknown positions, duplicates and those in another state do no
--- harm.
+-- Some deliveries: unknown positions, duplicates and other states are ignored.
 CALL fill();
 SELECT outbox_retry(name => 's', positions => '{3,3,2,4,7,99,-1}');
 SELECT topic, due FROM due WHERE name = 's' AND state = 'waiting' ORDER BY position;
@@ -53,7 +52,7 @@ SELECT outbox_retry('s', '[5:6]={1,5}');
 SELECT topic, due FROM due WHERE name = 's' AND state = 'waiting' ORDER BY position;
 SELECT failing_since IS NULL AS works FROM outbox_subscription WHERE name = 's';
 
--- A subscription that is paused, or disabled, stays so.
+-- A paused or disabled subscription does not change its state.
 CALL fill();
 SELECT outbox_pause('s', 'for repair');
 SELECT outbox_retry('s');
@@ -64,7 +63,7 @@ SELECT outbox_retry('s');
 SELECT state FROM outbox_subscriptions WHERE name = 's';
 SELECT outbox_resume('s');
 
--- A rollback, and one to a savepoint, take it back.
+-- A rollback undoes it, also one to a savepoint.
 CALL fill();
 BEGIN;
 SELECT outbox_retry('s', '{1}');
@@ -79,12 +78,12 @@ BEGIN ISOLATION LEVEL SERIALIZABLE;
 SELECT outbox_retry('s', '{1}');
 COMMIT;
 
--- Nothing waits.
+-- No delivery waits.
 DELETE FROM outbox_delivery;
 SELECT outbox_retry('s');
 SELECT next_attempt_at FROM outbox_subscriptions WHERE name = 's';
 
--- Bad arguments, here and of the other two that take positions.
+-- Bad arguments, also of the other two functions that take positions.
 BEGIN READ ONLY;
 SELECT outbox_retry('s');
 ROLLBACK;

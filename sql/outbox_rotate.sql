@@ -27,7 +27,7 @@ SELECT outbox_rotate_secret('nobody');
 SELECT outbox_rotate_secret(NULL);
 SELECT * FROM secrets;
 
--- A row that cannot be written keeps no other from losing its old secret.
+-- If one row cannot be written, the others still lose their old secret.
 SELECT outbox_subscribe('t', 'http://127.0.0.1:1/',
 	secret => 'whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD') IS NOT NULL AS subscribed;
 SELECT count(outbox_rotate_secret(name, '0')) FROM unnest('{s,t}'::text[]) AS n(name);

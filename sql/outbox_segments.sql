@@ -1,6 +1,6 @@
--- The log is a ring of segments: a segment is closed, and retired and truncated
--- when nobody is to read it any more.  Who falls behind too far loses what it
--- has not read, and nobody else does.
+-- The log is a ring of segments: a segment is closed, and retired and
+-- truncated when no subscription has to read it any more.  A subscription that
+-- falls too far behind loses what it has not read, and others lose nothing.
 \set db idempotency_segments
 \getenv dir PG_ABS_SRCDIR
 \i :dir/sql/include/ring.sql
@@ -37,11 +37,11 @@ SELECT count(outbox_enqueue('t', to_jsonb(n))) FROM generate_series(5, 6) n;
 SELECT * FROM segments ORDER BY segment;
 SELECT position, payload FROM outbox_log ORDER BY position;
 
--- No segment is left to go on with.
+-- No segment is empty.
 SELECT outbox_switch();
 
--- Nothing is truncated that a partition has yet to read, not even an event of
--- a straggler.
+-- A segment is not truncated while a partition has to read it, even one
+-- straggler's row.
 SELECT move('slow', 1), move('quick', 6);
 SELECT outbox_retire();
 SELECT move('slow', 3, straggler_from => 2);
@@ -51,7 +51,7 @@ SELECT outbox_truncate();
 SELECT until('outbox_retire()');
 SELECT outbox_retire();
 SELECT * FROM segments ORDER BY segment;
--- What is retired does not count against the limit of size, and is not
+-- A retired segment does not count towards the limit of size, and is not
 -- replayed.
 SELECT outbox_log_size() <
 	sum(pg_total_relation_size(('outbox_log_' || slot)::regclass)) AS less
@@ -66,7 +66,7 @@ SELECT until('outbox_switch()');
 SELECT outbox_enqueue('t', '7');
 SELECT * FROM segments ORDER BY segment;
 
--- Who is behind passes over the oldest segment.
+-- Subscriptions that are behind pass over the oldest segment.
 SELECT outbox_warn_behind();
 SELECT outbox_warn_behind();
 SELECT outbox_pass_over();

@@ -1,5 +1,5 @@
--- Subscriptions: made, paused, resumed and ended by name; every bad argument
--- is refused.
+-- Subscriptions are made, altered, paused, resumed and ended by name; every bad
+-- argument is refused.
 SET client_min_messages = warning;
 CREATE EXTENSION IF NOT EXISTS idempotency;
 \set url 'http://127.0.0.1:1/hook'
@@ -20,7 +20,7 @@ SELECT name, state, reason FROM outbox_subscriptions ORDER BY name;
 SELECT outbox_redrive('s1');
 SELECT outbox_redrive('s1', '{1,2}');
 
--- Changed without losing its place.
+-- A subscription can be altered without losing its position.
 SELECT outbox_alter('s2', url => 'http://127.0.0.1:2/', headers => '{}',
 	max_in_flight => 7, timeout => '2 s');
 SELECT outbox_alter('s2', topics => '{none}', format => 'standard',
@@ -31,7 +31,7 @@ SELECT url, topics, headers, format, ordered, max_in_flight, timeout,
 	retry_schedule, secret, state
 FROM outbox_subscription WHERE name = 's2';
 
--- Headers may be credentials: they stay where they were, unless they are given
+-- Headers may be credentials: for another host they are dropped unless given
 -- again.
 BEGIN;
 SELECT outbox_alter('s2', headers => '{"Authorization": "Bearer x"}');
@@ -123,7 +123,7 @@ SELECT outbox_unsubscribe('s1');
 SELECT outbox_unsubscribe('s2');
 SELECT count(*) FROM outbox_subscription;
 
--- What this transaction has enqueued before is still to come.
+-- An event that this transaction has enqueued before is still delivered.
 BEGIN;
 SELECT outbox_enqueue('nothing', '{}') AS position \gset
 SELECT outbox_subscribe('s3', :'url', topics => '{none}') IS NOT NULL AS subscribed;
@@ -144,14 +144,15 @@ SELECT outbox_topic_matches('{a,NULL,b*}', 'bc') AS second,
 	outbox_topic_matches('{}', 'a') AS none,
 	outbox_topic_matches(NULL, 'a') AS null;
 
--- In time that grows with the lengths, not with their product.
+-- Matching takes time that grows with the sum of the lengths, not with their
+-- product.
 SELECT clock_timestamp() AS began \gset
 SELECT outbox_topic_matches(ARRAY[
 	'*' || repeat('a', 100000) || 'b*', '*' || repeat('a', 100000) || 'b'],
 	repeat('a', 200000)) AS matches;
 SELECT clock_timestamp() - :'began' < '2 s' AS soon;
 
--- Whatever belongs to a subscription goes with it, by a TRUNCATE too.
+-- All rows of a subscription are deleted with it, also by TRUNCATE.
 BEGIN;
 SELECT count(outbox_subscribe('t' || i, :'url')) FROM generate_series(1, 2) i;
 INSERT INTO outbox_delivery (subscription, position, lane, state, blocks_key,

@@ -1,6 +1,6 @@
--- Who did it: every change of stock notes its actor, which is the session's
--- user unless the caller says otherwise.  If this fails, behind a pool all
--- rows of the ledger name one role, or the wrong one.
+-- Every change of stock records its actor, which is the session user unless
+-- the caller names another.  If this fails, all rows behind a connection pool
+-- name one role, or the wrong one.
 SET client_min_messages = warning;
 CREATE EXTENSION IF NOT EXISTS idempotency;
 RESET client_min_messages;
@@ -18,14 +18,14 @@ SELECT stock_cancel('order 2', '{cup}', actor => repeat('x', 255));
 SELECT change, sku, quantity, left(actor, 20) AS actor FROM stock_log
 ORDER BY id;
 
--- Nobody lets a reservation expire, whoever comes upon it.
+-- An expiry has no actor, whichever call detects it.
 SELECT outcome FROM stock_reserve('cup', 1, 'order 3', ttl => '1 us', actor => 'clerk');
 SELECT stock_confirm('order 3', actor => 'too late');
 SELECT outcome FROM stock_reinstate('order 3', actor => 'till');
 SELECT change, actor FROM stock_log WHERE reservation = 'order 3' ORDER BY id;
 
--- The session's user, also of somebody who acts as another role, and if the
--- actor is given as null.  An answer that was given before notes nobody anew.
+-- The default is the session user, also after SET ROLE and for a null
+-- argument.  A replayed answer records no actor.
 CREATE ROLE regress_stock_actor;
 SELECT idempotency_grant('regress_stock_actor'), idempotency_grant_operator('regress_stock_actor');
 SELECT coalesce(max(id), 0) AS before FROM stock_log \gset

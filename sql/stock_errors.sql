@@ -1,4 +1,4 @@
--- Bad arguments: every parameter of every function gets a clear error with
+-- Bad arguments: every parameter of every function raises a clear error with
 -- its SQLSTATE, and nothing is changed.
 SET client_min_messages = warning;
 CREATE EXTENSION IF NOT EXISTS idempotency;

@@ -5,7 +5,7 @@ SET client_min_messages = warning;
 CREATE EXTENSION IF NOT EXISTS idempotency;
 RESET client_min_messages;
 
--- Unless switched on, there are none.
+-- By default there are no events.
 SELECT stock_receive('cup', 10), stock_receive('pot', 10), stock_receive('tea', 10);
 SELECT count(*) FROM outbox_log WHERE topic LIKE 'stock.%';
 
@@ -20,7 +20,7 @@ SELECT outcome FROM stock_reinstate('order 1');
 SELECT key, topic, payload FROM outbox_log WHERE topic LIKE 'stock.%' ORDER BY position;
 ROLLBACK;
 
--- An expiry has all lines that were left, whoever came upon one of them.
+-- An expiry has all lines that were open, whichever line was used.
 BEGIN;
 SET LOCAL idempotency.stock_events = on;
 SELECT outcome FROM stock_reserve_many('{"cup": 1, "pot": 8, "tea": 8}', 'order 1');
@@ -32,7 +32,7 @@ SELECT stock_expire();
 SELECT key, payload FROM outbox_log WHERE topic = 'stock.expired' ORDER BY position;
 ROLLBACK;
 
--- Somebody may wait for an item of which nothing was left.
+-- A customer may wait for an item that was sold out.
 BEGIN;
 SET LOCAL idempotency.stock_events = on;
 SELECT outcome FROM stock_reserve('cup', 10, 'order 1');

@@ -1,15 +1,15 @@
 -- An order knows how many lines it had.  Rows of a hot item leave log and
--- history sooner than those of others: what is known of an order in part only
--- is unknown, and as long as one line is open all are remembered.  If this
--- fails, an order comes back in part, or one that is settled in part is taken
--- for a new one.
+-- history sooner than those of others: an order that is known only in part is
+-- unknown, and as long as one line is open all are remembered.  If this fails,
+-- an order comes back in part, or one that is settled in part counts as a new
+-- one.
 \getenv dir PG_ABS_SRCDIR
 \set db regress_stock_forgotten
 \i :dir/sql/include/ring.sql
 \set VERBOSITY sqlstate
 CREATE PROCEDURE forget_hot() LANGUAGE plpgsql AS $$
 BEGIN
-	PERFORM stock_receive('hot', 1);	-- something is in the table
+	PERFORM stock_receive('hot', 1);	-- so that the table has a row
 	PERFORM stock_compact_item('hot', 100000);
 	UPDATE stock_ring SET opened_at = opened_at - interval '4 days'
 	WHERE state = 'current';
@@ -32,7 +32,7 @@ CREATE VIEW known AS SELECT reservation, line, sku, change, lines
 	FROM stock_history WHERE line IS NOT NULL;
 SELECT stock_receive('hot', 100), stock_receive('cold', 100);
 
--- What is settled in part is another order, whatever is still open.
+-- An order that is settled in part is another order, whatever is still open.
 SELECT reserve('{"hot": 1, "cold": 1}', 'order 1');
 SELECT stock_confirm('order 1', '{hot}');
 SELECT reserve('{"cold": 1}', 'order 1');
@@ -47,7 +47,7 @@ SELECT reserve('{"hot": 1, "cold": 1}', 'order 2');
 SELECT reserve('{"cold": 1}', 'order 2');
 SELECT stock_cancel('order 2', '{hot}');
 
--- Orders of which all lines are settled.
+-- Orders whose lines are all settled.
 SELECT reserve('{"hot": 1, "cold": 1}', 'order 3'), stock_cancel('order 3');
 SELECT reserve('{"hot": 1, "cold": 1}', 'order 4'), stock_confirm('order 4');
 SELECT reserve('{"hot": 1, "cold": 1}', 'order 5'),
@@ -60,7 +60,7 @@ CALL forget_hot();
 SELECT * FROM known ORDER BY reservation, line;
 SELECT * FROM stock_verify();
 
--- One line is open: all are known.
+-- While one line is open, all lines are known.
 SELECT stock_confirm('order 1', '{hot}'), stock_cancel('order 1', '{hot}');
 SELECT reserve('{"cold": 1}', 'order 1');
 SELECT reserve('{"hot": 1, "cold": 1}', 'order 1');
@@ -68,7 +68,7 @@ SELECT stock_cancel('order 2', '{hot}'), (stock_extend('order 2')).outcome;
 SELECT outcome FROM stock_reinstate('order 2');
 SELECT reserve('{"hot": 1, "cold": 1}', 'order 2');
 
--- None is, and one is forgotten.
+-- No line is open, and one is forgotten.
 SELECT outcome FROM stock_reinstate('order 3');
 SELECT stock_cancel('order 3'), stock_confirm('order 3'),
 	(stock_extend('order 3')).outcome;
@@ -81,14 +81,14 @@ SELECT stock_confirm('order 4'), stock_confirm('order 4', '{hot}'),
 SELECT stock_cancel('order 5'), (stock_reinstate('order 5')).outcome;
 SELECT stock_confirm('order 6'), reserve('{"hot": 1}', 'order 6');
 
--- It is settled in the end, and forgotten with the rest.
+-- All lines are settled in the end, and forgotten together.
 SELECT stock_confirm('order 1'), stock_confirm('order 1');
 SELECT stock_confirm('order 1', '{jug}');
 CALL forget_hot();
 SELECT stock_confirm('order 1');
 SELECT reserve('{"hot": 1, "cold": 1}', 'order 1');
 
--- Rows of 0.2.0 do not say how many lines there were: a gap does.
+-- Rows of 0.2.0 lack the number of lines: a gap shows that one is missing.
 INSERT INTO stock_log (quantity, change, line, sku, reservation) VALUES
 	(1, 'cancel', 1, 'cold', 'order 7'), (1, 'cancel', 0, 'cold', 'order 8'),
 	(1, 'confirm', 0, 'hot', 'order 9');

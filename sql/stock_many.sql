@@ -1,6 +1,5 @@
--- Reserving many items: all or none, with every line that fell short.  If
--- this fails, an order is reserved in part or learns of its shortages one by
--- one.
+-- Reserving many items: all or none, with a list of all shortages.  If this
+-- fails, an order is reserved in part, or learns of its shortages one by one.
 SET client_min_messages = warning;
 CREATE EXTENSION IF NOT EXISTS idempotency;
 RESET client_min_messages;
@@ -9,29 +8,29 @@ SELECT stock_receive('cup', 5), stock_receive('pot', 2), stock_receive('tea', 10
 
 SELECT outcome, shortages FROM stock_reserve_many('{"tea": 3, "cup": 2.0}', 'order 1');
 
--- One sku on two lines is one quantity.
+-- One sku on two lines is added up.
 SELECT outcome, shortages
 FROM stock_reserve_many('[{"sku": "cup", "quantity": 2}, {"sku": "pot", "quantity": 1}, {"sku": "cup", "quantity": 2}]', 'order 2');
 SELECT outcome, shortages
 FROM stock_reserve_many('[{"sku": "cup", "quantity": 2}, {"sku": "pot", "quantity": 1}, {"sku": "cup", "quantity": 1}]', 'order 2');
 SELECT reservation, sku, quantity FROM stock_hold ORDER BY 1, 2;
 
--- An object is the same order as an array; what else a line has is ignored.
+-- An object is the same order as an array; other members of a line are ignored.
 SELECT outcome FROM stock_reserve_many('{"cup": 3, "pot": 1}', 'order 2');
 SELECT outcome FROM stock_reserve_many('[{"sku": "cup", "quantity": 3.0, "price": 7}, {"sku": "pot", "quantity": 1e0, "sku ": {}}]', 'order 2');
 \set VERBOSITY sqlstate
 SELECT outcome FROM stock_reserve_many('{"cup": 3}', 'order 2');
 SELECT outcome FROM stock_reserve('cup', 2, 'order 2');
 \set VERBOSITY default
--- A key that is there twice has its last value, as ever in jsonb.
+-- A duplicate key of an object has its last value, as always in jsonb.
 BEGIN;
 SELECT outcome FROM stock_reserve_many('{"tea": 5, "tea": 1}', 'order 7');
 SELECT sku, quantity FROM stock_hold WHERE reservation = 'order 7';
--- One line is one line, by either function.
+-- A single line is the same order by either function.
 SELECT outcome FROM stock_reserve('tea', 1, 'order 7');
 ROLLBACK;
 
--- Drivers that know no types: every parameter finds its own.
+-- For drivers that know no types, the server finds the type of every parameter.
 BEGIN;
 PREPARE one AS SELECT outcome FROM stock_reserve($1, $2, $3);
 EXECUTE one('tea', 1, 'order 7');
@@ -48,23 +47,23 @@ EXECUTE move('tea', 'jug', 1);
 ROLLBACK;
 DEALLOCATE ALL;
 
--- The order of the lines does not make another order of them.
+-- The order of the lines does not matter.
 SELECT outcome FROM stock_reserve_many('[{"sku": "pot", "quantity": 1}, {"sku": "cup", "quantity": 3}]', 'order 2');
 
--- Every short line is named, and only those.
+-- All lines that fall short are listed, and no others.
 SELECT outcome FROM stock_reserve_many('{"cup": 4, "pot": 9, "tea": 1}', 'order 3');
 SELECT s.* FROM stock_reserve_many('{"cup": 4, "pot": 9, "tea": 1}', 'order 3') r,
 	jsonb_to_recordset(r.shortages) s (sku text, wanted bigint,
 		available bigint, missing bigint);
 
--- An unknown sku is told from a short one, and does not hide it.
+-- An unknown sku is distinguished from a shortage, and does not hide it.
 SELECT outcome FROM stock_reserve_many('{"jug": 1, "pot": 9, "tea": 1}', 'order 3');
 SELECT s.* FROM stock_reserve_many('{"jug": 1, "pot": 9, "tea": 1}', 'order 3') r,
 	jsonb_to_recordset(r.shortages) s (sku text, wanted bigint,
 		available bigint, missing bigint);
 SELECT * FROM stock_levels ORDER BY sku;
 
--- A rollback to a savepoint takes all its lines back.
+-- A rollback to a savepoint undoes all lines.
 BEGIN;
 SAVEPOINT s;
 SELECT outcome FROM stock_reserve_many('{"pot": 1, "tea": 7}', 'order 4');
@@ -73,7 +72,7 @@ SELECT outcome FROM stock_reserve('tea', 7, 'order 5');
 COMMIT;
 SELECT * FROM stock_verify();
 
--- An order of many lines is settled whole, and by some of them.
+-- An order of many lines is settled as a whole, and in part.
 SELECT count(stock_receive('item ' || i, 9)) FROM generate_series(1, 50) i;
 SELECT outcome
 FROM stock_reserve_many((SELECT jsonb_object_agg('item ' || i, 2)
@@ -86,8 +85,8 @@ FROM stock_verify() WHERE sku LIKE 'item %' GROUP BY available, reserved
 ORDER BY available;
 
 
--- As many lines as there may be, in the one form and in the other; names that
--- JSON has to escape.
+-- The largest number of lines, in both forms, and names that JSON has to
+-- escape.
 BEGIN;
 SELECT outcome, jsonb_array_length(shortages)
 FROM stock_reserve_many((SELECT jsonb_object_agg(i, 1)

@@ -1,4 +1,4 @@
--- What a person reads when an argument is bad.  The codes are in stock_errors.
+-- Messages about bad arguments.  stock_errors has their SQLSTATEs.
 SET client_min_messages = warning;
 CREATE EXTENSION IF NOT EXISTS idempotency;
 RESET client_min_messages;
@@ -48,7 +48,7 @@ BEGIN;
 UPDATE stock_item SET adjusted = 1 WHERE sku = 'tea';
 SELECT outcome FROM stock_reserve('tea', 1, 'order 1');
 ROLLBACK;
--- Whoever says that a function of his can run in parallel is told that not.
+-- In a function that is wrongly marked as parallel safe, an error is raised.
 CREATE TABLE many AS SELECT i FROM generate_series(1, 1000) i;
 CREATE FUNCTION reserve(i integer)
 RETURNS text

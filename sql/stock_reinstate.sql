@@ -1,6 +1,6 @@
--- Taking a cancel back: all that was cancelled, if all of it is still free.
--- If this fails, a customer who changed his mind gets what another has, or
--- an order comes back in part.
+-- Undoing a cancellation: everything that was cancelled, if all of it is still
+-- available.  If this fails, a customer gets stock that another has reserved,
+-- or an order comes back in part.
 SET client_min_messages = warning;
 CREATE EXTENSION IF NOT EXISTS idempotency;
 RESET client_min_messages;
@@ -14,7 +14,7 @@ FROM stock_reinstate('order 1', ttl => '2 h');
 SELECT reservation, line, sku, quantity FROM stock_hold ORDER BY 1, 2;
 SELECT outcome FROM stock_reinstate('order 1');
 
--- Again and again; then somebody else has it.
+-- Several times; then another reservation has the stock.
 SELECT stock_cancel('order 1');
 SELECT outcome FROM stock_reinstate('order 1');
 SELECT stock_cancel('order 1');
@@ -24,7 +24,7 @@ SELECT * FROM stock_levels ORDER BY sku;
 SELECT stock_cancel('order 2');
 SELECT outcome FROM stock_reinstate('order 1');
 
--- Line by line: only what was cancelled comes back, and not what was confirmed.
+-- Line by line: only cancelled lines come back, not confirmed ones.
 SELECT stock_confirm('order 1', '{pot}'), stock_cancel('order 1', '{cup}');
 SELECT outcome FROM stock_reinstate('order 1');
 SELECT reservation, line, sku, quantity FROM stock_hold ORDER BY 1, 2;
@@ -32,11 +32,11 @@ SELECT stock_confirm('order 1');
 SELECT outcome FROM stock_reinstate('order 1');
 SELECT stock_confirm('order 1', '{cup,pot}');
 
--- What never was cannot be taken back; a reservation that came back can be
--- asked for as if it had never gone.  What has expired is in
--- stock_reinstate_expired.
+-- An unknown reservation cannot be reinstated; a reinstated one can be
+-- reserved again with the same answer.  stock_reinstate_expired tests expired
+-- ones.
 SELECT outcome FROM stock_reinstate('order 9');
--- All lines last as long, those that were open meanwhile, too.
+-- All lines have the same expiry, also those that stayed open.
 BEGIN;
 SELECT outcome FROM stock_reserve_many('{"cup": 1, "pot": 1}', 'order 3', ttl => '1 h');
 SELECT stock_cancel('order 3', '{cup}');

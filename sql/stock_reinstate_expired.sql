@@ -1,18 +1,17 @@
--- A reservation that has expired is opened again, if what it held is still
--- free.  If this fails, an order that was paid a second too late is lost, or
--- gets what another has, or what the customer had cancelled comes back with
--- it.
+-- An expired reservation is opened again, if what it held is still available.
+-- If this fails, an order that was paid a second too late is lost, or gets
+-- what another has, or cancelled lines come back with it.
 \getenv dir PG_ABS_SRCDIR
 \set db regress_stock_reinstate
 \i :dir/sql/include/ring.sql
 \set VERBOSITY terse
 \pset null -
 SELECT stock_receive('cup', 10), stock_receive('pot', 10);
--- As if its time were over.
+-- Makes a reservation lapse.
 CREATE PROCEDURE lapse(name text) LANGUAGE sql AS
 	'UPDATE stock_hold SET expires_at = clock_timestamp() - interval ''1 s'' WHERE reservation = name';
 
--- Whether or not somebody has come upon it: it lapses, or has expired.
+-- It has lapsed, or has expired already.
 SELECT outcome FROM stock_reserve_many('{"cup": 8, "pot": 1}', 'order 1');
 CALL lapse('order 1');
 SELECT outcome, shortages, expires_at > clock_timestamp() + interval '1 h' AS by_ttl
@@ -30,8 +29,8 @@ SELECT change, sku, quantity, line FROM stock_log WHERE reservation = 'order 1'
 ORDER BY id;
 SELECT * FROM stock_verify();
 
--- Somebody has got some of it; the lapsed reservation makes way for another,
--- and the expiry stays even if it cannot come back.
+-- Another reservation has some of it; the lapsed reservation expires for it,
+-- and stays expired even if it cannot be reinstated.
 SELECT outcome FROM stock_reserve_many('{"cup": 2, "pot": 9}', 'order 2', ttl => '1 us');
 SELECT outcome FROM stock_reserve('pot', 5, 'order 3');
 SELECT outcome, expires_at, shortages FROM stock_reinstate('order 2');
@@ -39,15 +38,15 @@ SELECT outcome, expires_at, shortages FROM stock_reinstate('order 2');
 SELECT reservation, sku, quantity FROM stock_hold ORDER BY 1, 2;
 SELECT stock_cancel('order 3');
 SELECT outcome, shortages FROM stock_reinstate('order 2');
--- It lapses itself, and the pieces are only enough without it.
+-- It lapses, and only its own expiry makes enough available.
 CALL lapse('order 2');
 SELECT outcome, shortages FROM stock_reinstate('order 2');
 SELECT outcome FROM stock_reserve('cup', 1, 'order 4');
 SELECT stock_cancel('order 2');
 SELECT * FROM stock_verify();
 
--- Of a reservation of which some lines were settled, those that have expired,
--- and only they, however often it is asked for.
+-- If some lines were settled, only those that have expired are opened, however
+-- often it is called.
 SELECT stock_receive('tea', 10);
 SELECT outcome FROM stock_reserve_many('{"cup": 1, "pot": 1, "tea": 1}', 'order 5');
 SELECT stock_cancel('order 5', '{cup}'), stock_confirm('order 5', '{pot}');
@@ -57,7 +56,7 @@ SELECT line, sku, quantity FROM stock_hold WHERE reservation = 'order 5';
 SELECT outcome FROM stock_reinstate('order 5');
 SELECT line, sku, quantity FROM stock_hold WHERE reservation = 'order 5';
 SELECT stock_cancel('order 5', '{cup}'), stock_cancel('order 5', '{pot}');
--- Once more, and then it is cancelled: it comes back as it was last.
+-- Once more, and then it is cancelled: the last state is opened again.
 CALL lapse('order 5');
 SELECT stock_cancel('order 5');
 SELECT outcome FROM stock_reinstate('order 5');
@@ -77,8 +76,8 @@ SELECT outcome FROM stock_reinstate('order 6');
 SELECT count(*) FROM stock_hold WHERE reservation = 'order 6';
 SELECT stock_cancel('order 6');
 
--- In one transaction with what comes before, under any isolation level, and
--- taken back with a savepoint.
+-- In one transaction with other calls, under any isolation level, and rolled
+-- back to a savepoint.
 BEGIN;
 SELECT outcome FROM stock_reserve('cup', 1, 'order 7', ttl => '1 us');
 SELECT outcome FROM stock_reinstate('order 7');
@@ -110,7 +109,7 @@ SELECT outcome FROM stock_reinstate('order 9');
 SELECT outcome FROM stock_reinstate('order 9');
 SELECT * FROM stock_verify();
 
--- The events say what happened.
+-- The events.
 BEGIN;
 SET LOCAL idempotency.stock_events = on;
 SELECT outcome FROM stock_reserve('pot', 1, 'order 10', ttl => '1 us');

@@ -1,5 +1,6 @@
--- An application looks at its own reservation.  If this fails, it is shown
--- another state than stock_confirm would answer, or has to read our tables.
+-- An application reads the status of its own reservation.  If this fails, it
+-- gets another state than stock_confirm would return, or has to read our
+-- tables.
 \getenv dir PG_ABS_SRCDIR
 \set db regress_stock_status
 \i :dir/sql/include/ring.sql
@@ -14,12 +15,12 @@ LANGUAGE sql AS
 SELECT stock_receive('cup', 100), stock_receive('pot', 100),
 	stock_receive('hot', 100);
 
--- Nothing is known of it: no row.
+-- An unknown reservation: no row.
 SELECT * FROM show('order 1');
 SELECT outcome FROM stock_reserve('cup', 1000, 'order 1');
 SELECT * FROM show('order 1');
 
--- Open, until then, line by line in the order of the skus.
+-- Open until its expiry, line by line in the order of the skus.
 SELECT outcome, expires_at AS expiry FROM stock_reserve_many('{"pot": 2, "cup": 1}', 'order 1') \gset
 SELECT state, expires_at = :'expiry' AS as_told, lines
 FROM stock_reservation_status('order 1');
@@ -35,7 +36,7 @@ FROM stock_reservation_status('order 1');
 SELECT stock_confirm('order 1');
 SELECT * FROM show('order 1');
 
--- The whole is as its last change, and stock_confirm says the same.
+-- The state of the whole is its last change, as stock_confirm returns it.
 SELECT outcome FROM stock_reserve_many('{"cup": 1, "pot": 2}', 'order 2');
 SELECT stock_cancel('order 2', '{cup}'), stock_confirm('order 2', '{pot}');
 SELECT *, stock_confirm('order 2') FROM show('order 2');
@@ -43,7 +44,7 @@ SELECT outcome FROM stock_reserve_many('{"cup": 1, "pot": 2}', 'order 3');
 SELECT stock_confirm('order 3', '{pot}'), stock_cancel('order 3', '{cup}');
 SELECT *, stock_confirm('order 3') FROM show('order 3');
 
--- A lapsed reservation has expired, before and after anybody has come upon it.
+-- A lapsed reservation has expired, before and after another call detects that.
 SELECT outcome FROM stock_reserve_many('{"cup": 1, "pot": 2}', 'order 4');
 SELECT stock_cancel('order 4', '{cup}');
 CALL lapse('order 4');
@@ -85,10 +86,10 @@ SELECT name, s.* FROM unnest('{order 1,order 2,order 3,order 4,order 5}'::text[]
 SELECT stock_confirm('order 4');
 SELECT * FROM show('order 4');
 
--- Rows that the history has forgotten: of one line, sooner than of the other.
+-- Rows that the history has dropped, of one line sooner than of the other.
 CREATE PROCEDURE forget_hot() LANGUAGE plpgsql AS $$
 BEGIN
-	PERFORM stock_receive('hot', 1);	-- something is in the table
+	PERFORM stock_receive('hot', 1);	-- so that the table has a row
 	PERFORM stock_compact_item('hot', 100000);
 	UPDATE stock_ring SET opened_at = opened_at - interval '4 days'
 	WHERE state = 'current';
@@ -118,13 +119,14 @@ SELECT * FROM show('order 8');
 SELECT *, stock_cancel('order 8') FROM show('order 8');
 SELECT * FROM show('order 8');
 SELECT * FROM show('order 9');
--- Rows of 0.2.0 do not say how many lines there were: a gap does.
+-- Rows of 0.2.0 lack the number of lines: a gap shows that one is missing.
 INSERT INTO stock_log (quantity, change, line, sku, reservation) VALUES
 	(1, 'cancel', 1, 'cup', 'order 10'), (1, 'cancel', 0, 'cup', 'order 11');
 SELECT * FROM show('order 10');
 SELECT * FROM show('order 11');
 
--- The application's role may, others may not; names are looked up by an index.
+-- The application's role may call it, others may not; names are found by an
+-- index.
 CREATE ROLE regress_stock_reader;
 CREATE ROLE regress_stock_stranger;
 SELECT idempotency_grant('regress_stock_reader');

@@ -1,5 +1,5 @@
 -- An application's role can do its work, and only that.  If this fails, it
--- needs rights on the tables, with which it could change the stock past the
+-- needs privileges on the tables, with which it could change stock without the
 -- functions.
 SET client_min_messages = warning;
 CREATE EXTENSION IF NOT EXISTS idempotency;
@@ -34,7 +34,7 @@ SELECT idempotency_internal.stock_forget();
 SELECT idempotency_internal.stock_announce('stock.expired', 'order 9', '{cup}', '{1}');
 SELECT * FROM stock_history;
 
--- Nor does a search_path of its own lead the functions astray.
+-- The caller's search_path does not affect the functions.
 CREATE TEMPORARY TABLE stock_item (sku text, received bigint);
 SET search_path = pg_temp, public, idempotency_internal;
 SELECT outcome FROM stock_reserve('cup', 1, 'order 3');

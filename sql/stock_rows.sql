@@ -1,7 +1,7 @@
--- Rows of the tables of stock are input: a restore, a replica or an owner may
--- write any, and the constraints may be gone.  Each gets a clear error, and
--- others go on.  If this fails, a row crashes the server, again and again, or
--- is sold by.
+-- Rows of the stock tables are input: a restore, a replica or an owner may
+-- write any, and constraints may be missing.  Each bad row raises a clear
+-- error, and others go on.  If this fails, a row crashes the server again and
+-- again, or stock is sold because of it.
 \getenv dir PG_ABS_SRCDIR
 \set db regress_stock_rows
 \i :dir/sql/include/ring.sql
@@ -60,7 +60,7 @@ FROM unnest(ARRAY[
 	$$'x', 0, 0, 0.1, 0$$,
 	$$'x', 0, 0, 0, 'NaN'$$]) row;
 
--- From here on nothing keeps them out.
+-- From here on no constraint excludes them.
 CREATE PROCEDURE drop_constraints() LANGUAGE plpgsql AS $$
 DECLARE
 	dropped record;
@@ -116,7 +116,7 @@ SELECT name, code(format(
 	'SELECT outcome FROM stock_reserve(''cup'', 1, %L)', name)) AS answer
 FROM names WHERE octet_length(name) < 255 ORDER BY 1;
 
--- The sweeper goes on with the others.
+-- The sweeper goes on with the others,
 \set VERBOSITY default
 SELECT stock_expire();
 SELECT count(*) FROM stock_hold WHERE reservation = 'order 1';
@@ -127,7 +127,7 @@ SELECT code($$SELECT stock_count_compacted(repeat('A', 4000), 1, true)$$);
 SELECT * FROM stock_verify('pot');
 DELETE FROM stock_hold;
 
--- However many are in front of them.
+-- however many bad rows come before them,
 SET client_min_messages = error;
 INSERT INTO stock_hold (quantity, expires_at, line, reservation, sku)
 SELECT 1, now() - i * interval '1 h', 0, 'long sku ' || i, repeat('A', 4000)
@@ -136,7 +136,7 @@ SELECT outcome FROM stock_reserve('cup', 1, 'order 4', ttl => '1 us');
 SELECT code('SELECT stock_expire(20)');
 SELECT code('SELECT stock_expire(20)');
 
--- Likewise if all of them lapse at one time.
+-- also if all of them lapse at the same time,
 DELETE FROM stock_hold;
 INSERT INTO stock_hold (quantity, expires_at, line, reservation, sku)
 SELECT 1, now() - interval '1 h', 0, 'long sku ' || i, repeat('A', 4000)
@@ -145,7 +145,7 @@ SELECT outcome FROM stock_reserve('cup', 1, 'order 5', ttl => '1 us');
 SELECT code('SELECT stock_expire(20)');
 SELECT code('SELECT stock_expire(20)');
 
--- And if they are more than there may be pins of at a time.
+-- and if they are more than can be pinned at a time.
 DELETE FROM stock_hold;
 INSERT INTO stock_hold (quantity, expires_at, line, reservation, sku)
 SELECT 1, now() - interval '1 h', 0, 'long sku ' || i, repeat('A', 4000)

@@ -1,6 +1,6 @@
 -- Moving stock from one item to another: both or none, and never more than is
--- free. If this fails, units are lost or made on the way between two places,
--- or are taken from somebody who has reserved them.
+-- available.  If this fails, units are lost or created between two places, or
+-- are taken from a reservation.
 SET client_min_messages = warning;
 CREATE EXTENSION IF NOT EXISTS idempotency;
 RESET client_min_messages;
@@ -8,7 +8,7 @@ RESET client_min_messages;
 SELECT stock_receive('hat@north', 10);
 SELECT outcome FROM stock_reserve('hat@north', 4, 'order 1');
 
--- The other item is created if need be.
+-- The other item is created if necessary.
 SELECT stock_transfer('hat@north', 'hat@south', 2, 'van 7', 'ann');
 SELECT stock_transfer(from_sku => 'hat@north', to_sku => 'hat@south', quantity => 1);
 SELECT sku, change, quantity, reservation, line, note,
@@ -22,7 +22,7 @@ GROUP BY 1 ORDER BY 1;
 SELECT * FROM stock_levels ORDER BY sku;
 SELECT * FROM stock_verify();
 
--- Never what is reserved; what lapses makes way.
+-- Reserved stock is never moved; lapsed reservations expire for it.
 \set VERBOSITY terse
 SELECT stock_transfer('hat@north', 'hat@south', 4);
 SELECT stock_transfer('hat@north', 'hat@west', 4);
@@ -35,8 +35,8 @@ SELECT available, reserved FROM stock_level('hat@north');
 SELECT stock_transfer('hat@north', 'hat@south', 1);
 SELECT * FROM stock_verify();
 
--- In one transaction with reserve, confirm and cancel: what has just come can
--- be reserved, and what was cancelled can be moved.
+-- In one transaction with reserve, confirm and cancel: units that have just
+-- arrived can be reserved, and cancelled ones can be moved.
 BEGIN;
 SELECT stock_transfer('hat@south', 'hat@east', 6);
 SELECT outcome FROM stock_reserve('hat@east', 6, 'order 3');
@@ -54,7 +54,7 @@ COMMIT;
 SELECT * FROM stock_levels ORDER BY sku;
 SELECT * FROM stock_verify();
 
--- There and back, and round in a circle.
+-- There and back, and around in a circle.
 BEGIN;
 SELECT stock_transfer('hat@east', 'hat@north', 5),
 	stock_transfer('hat@north', 'hat@south', 5),
@@ -63,7 +63,7 @@ COMMIT;
 SELECT available FROM stock_level('hat@east');
 SELECT * FROM stock_verify();
 
--- A rollback, and one to a savepoint, take both sides back.
+-- A rollback, also one to a savepoint, undoes both sides.
 BEGIN;
 SELECT stock_transfer('hat@east', 'hat@north', 1);
 SAVEPOINT a;
@@ -78,7 +78,7 @@ SELECT stock_transfer('hat@north', 'hat@east', 1);
 ROLLBACK;
 SELECT * FROM stock_verify();
 
--- One that fails is taken back as a whole.
+-- A failed transfer is undone as a whole.
 BEGIN;
 SELECT stock_receive('hat@full', 9223372036854775807);
 SAVEPOINT a;
@@ -108,7 +108,7 @@ SELECT * FROM stock_verify();
 SELECT sku, count(*), sum(quantity) FROM stock_history WHERE change = 'transfer'
 GROUP BY 1 ORDER BY 1;
 
--- An item of which nothing was left is announced.
+-- An item that was sold out is announced.
 BEGIN;
 SET LOCAL idempotency.stock_events = on;
 SELECT stock_transfer('hat@south', 'hat@east', 2),
@@ -119,7 +119,7 @@ ROLLBACK;
 BEGIN READ ONLY;
 SELECT stock_transfer('hat@south', 'hat@east', 1);
 ROLLBACK;
--- The log has no row that says otherwise.
+-- The log refuses a transfer with a reservation.
 \set VERBOSITY sqlstate
 INSERT INTO stock_log (sku, change, quantity, reservation)
 VALUES ('hat@south', 'transfer', 1, 'order 1');

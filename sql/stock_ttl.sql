@@ -1,5 +1,5 @@
--- How long stock can be kept from others is for a superuser to limit.  If this
--- fails, whoever may reserve can reserve all of it for good.
+-- A superuser limits how long stock can be held.  If this fails, a role that
+-- may reserve can hold all stock permanently.
 SET client_min_messages = warning;
 CREATE EXTENSION IF NOT EXISTS idempotency;
 RESET client_min_messages;
@@ -17,7 +17,8 @@ SELECT stock_extend('order 1', '200000 years');
 SELECT stock_cancel('order 1');
 SELECT stock_reinstate('order 1', '200000 years');
 
--- The other setting is no way around it, and this one is not for everybody.
+-- The other setting does not circumvent it, and not every role may change this
+-- one.
 SET idempotency.reservation_ttl = '32d';
 SELECT stock_reserve('cup', 1, 'order 2');
 SELECT stock_reinstate('order 1');

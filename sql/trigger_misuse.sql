@@ -1,7 +1,6 @@
--- Each trigger function of the extension as a trigger of each kind on a table
--- that is not its own, and called without one: an error, and nothing else.  If
--- this fails, a CREATE TRIGGER crashes the server, or deletes what it should
--- not.
+-- Each trigger function of the extension as a trigger of each kind on another
+-- table, and called without a trigger: an error, and nothing else.  If this
+-- fails, a CREATE TRIGGER crashes the server, or deletes rows.
 SET client_min_messages = warning;
 CREATE EXTENSION IF NOT EXISTS idempotency;
 

@@ -288,7 +288,7 @@ key_expiry_of_row(TupleTableSlot *row)
  * The ttl may pass before the claiming transaction ends.  That transaction
  * still knows its own claims.  A claimer that has waited for the transaction,
  * or whose snapshot shows it as in progress, gets its outcome even after the
- * ttl. idem_retire keeps the segment as long as there is such a snapshot.
+ * ttl.  idem_retire keeps the segment as long as there is such a snapshot.
  * Keys that idem_forget has dropped are unknown to all transactions.
  */
 bool

@@ -80,7 +80,7 @@ extern KeyName key_name_from_args(FunctionCallInfo fcinfo, int key_arg,
 extern TimestampTz key_deadline(const Interval *span, TimestampTz from,
 								int default_s, const char *name);
 
-/* Returns an interval argument; checks it as key_deadline would now. */
+/* Reads an interval argument; raises the errors that key_deadline would. */
 extern const Interval *key_span_arg(FunctionCallInfo fcinfo, int arg);
 extern void key_check_span(const Interval *span, const char *name);
 

@@ -216,7 +216,7 @@ launcher_waits_for_lock(pid_t pid)
 /*
  * Waits until discovery has ended.  Discovery is stopped soon if it waits for
  * a lock, such as one on the database, since other databases cannot wait for
- * that. If it is only slow, on a busy machine, it gets more time: another try
+ * that.  If it is only slow, on a busy machine, it gets more time: another try
  * would be just as slow.
  */
 static void

@@ -266,12 +266,9 @@ BEGIN
 		FROM idempotency_internal.outbox_start_position() p,
 			generate_series(0, partitions - 1) lane;
 	ELSE
-		-- No segment is being retired.
-		LOCK TABLE idempotency_internal.outbox_lane IN ROW EXCLUSIVE MODE;
-		INSERT INTO idempotency_internal.outbox_lane
-			(subscription, lane, position)
-		SELECT subscription_id, lane, idempotency_internal.outbox_retired_to()
-		FROM generate_series(0, partitions - 1) lane;
+		LOCK TABLE idempotency_internal.outbox_lane IN ROW EXCLUSIVE MODE;  -- no segment is retired now
+		INSERT INTO idempotency_internal.outbox_lane (subscription, lane, position)
+		SELECT subscription_id, lane, idempotency_internal.outbox_retired_to() FROM generate_series(0, partitions - 1) lane;
 	END IF;
 	PERFORM idempotency_internal.outbox_wake();
 	RETURN signing_secret;
@@ -329,7 +326,7 @@ BEGIN
 	ELSIF altered.headers <> '{}'
 		AND NOT idempotency_internal.outbox_same_origin(altered.url, url)
 	THEN
-		-- They may be credentials, which a receiver elsewhere is not to learn.
+		-- Headers may be credentials, which another host must not get.
 		altered.headers := NULL;
 		RAISE NOTICE 'the headers of subscription "%" are dropped', name
 			USING DETAIL = 'They were for another scheme, host or port.',
@@ -456,7 +453,7 @@ BEGIN
 	PERFORM FROM idempotency_internal.outbox_lane
 	WHERE subscription = subscription_id FOR UPDATE;
 
-	-- Of the events of a key one waits, and the others are parked behind it.
+	-- Of the events of a key one waits, and the others are parked.
 	WITH chosen AS (
 		SELECT d.position, s.ordered AND d.key IS NOT NULL AS in_order,
 			row_number() OVER (PARTITION BY d.key ORDER BY d.position) > 1
@@ -558,9 +555,8 @@ BEGIN
 	END IF;
 	-- The relay is not settling.
 	PERFORM FROM idempotency_internal.outbox_lane
-	WHERE subscription = subscription_id FOR UPDATE;
-	-- No segment is being retired.
-	LOCK TABLE idempotency_internal.outbox_lane IN ROW EXCLUSIVE MODE;
+	WHERE subscription = subscription_id FOR UPDATE;  -- wait for a relay that settles
+	LOCK TABLE idempotency_internal.outbox_lane IN ROW EXCLUSIVE MODE;  -- no segment is retired now
 	retired_to := idempotency_internal.outbox_retired_to();
 	SELECT e.position INTO first FROM idempotency_internal.outbox_event e
 	WHERE e.position >= coalesce(from_position, 0) AND e.position > retired_to
@@ -571,7 +567,7 @@ BEGIN
 	IF NOT FOUND THEN
 		RETURN NULL;
 	END IF;
-	-- What is read again is not dead any more.
+	-- Events that are read again are not dead letters any more.
 	DELETE FROM idempotency_internal.outbox_delivery
 	WHERE subscription = subscription_id AND state = 'dead' AND position >= first;
 	PERFORM idempotency_internal.outbox_wake();

@@ -2,7 +2,7 @@
  * payload.c
  *		The length of a payload as text.
  *
- * Numbers can make the text thousands of times as long as the jsonb.  To build
+ * Numbers can make the text thousands of times as long as the jsonb.  Building
  * such a text could take seconds and more memory than there is, so a payload is
  * measured before it is converted.  The rules are those of JsonbToCString() and
  * escape_json().

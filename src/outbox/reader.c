@@ -38,7 +38,7 @@
 
 /*
  * Headers of the event replace those of the subscription; case does not
- * matter. The payload stays jsonb, since its text has to be measured before it
+ * matter.  The payload stays jsonb, since its text has to be measured before it
  * is built.
  */
 #define EVENT_COLUMNS \

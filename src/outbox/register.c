@@ -6,7 +6,7 @@
  * higher one.  To skip nothing, the relay must know the open transactions.  So
  * each top-level transaction enters itself here, with a lower bound of its
  * first position, before it draws a position, and leaves after its end is
- * visible. The order of these steps keeps events from being lost:
+ * visible.  The order of these steps keeps events from being lost:
  *
  *   enter:  assign the top-level xid; write the slot; only then nextval
  *   leave:  the end of the transaction is visible (the callback runs after

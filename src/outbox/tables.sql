@@ -18,9 +18,9 @@ COMMENT ON FUNCTION idempotency_internal.outbox_check_event(
 /*
  * Which segments of the log are live (base/ring.c): the current one takes new
  * events, old ones are read.  last_position is the last position that had been
- * handed out when the segment was closed; it has none after that.  This table
- * is not dumped: a restored database begins with a new ring, and all segments
- * are read in any case.
+ * handed out when the segment was closed; no row in it has a higher position.
+ * This table is not dumped: a restored database begins with a new ring, and all
+ * segments are read in any case.
  */
 CREATE TABLE idempotency_internal.outbox_ring (
 	LIKE idempotency_internal.idem_ring INCLUDING ALL,

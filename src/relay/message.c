@@ -4,7 +4,7 @@
  *		JSON body, or CloudEvents 1.0.2 in binary mode with the same signature.
  *
  * The webhook id is the same for every attempt and every subscription, so that
- * a receiver can detect duplicates; the signature is made anew each time.  A
+ * a receiver can detect duplicates; each attempt has its own signature.  A
  * failover that loses commits hands their positions out again, so the id
  * contains the event's time.  The id is also sent as Idempotency-Key of the
  * IETF draft, as a quoted string.

@@ -12,7 +12,7 @@
 /*
  * Returns the value of the webhook-signature header, palloc'd: one signature
  * for each of the NULL-terminated secrets, in their order, separated by
- * spaces. NULL if one of them is malformed.  Needs no transaction.
+ * spaces.  NULL if one of them is malformed.  Needs no transaction.
  */
 extern char *signature_header(const char *const *secrets, const char *id,
 							  int64 timestamp_s,

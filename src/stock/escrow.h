@@ -73,7 +73,7 @@ extern void escrow_settle(EscrowItem *item, int64 more, int64 less,
 /*
  * When an item's reservations lapse, so that a refused caller need not search
  * for lapsed ones each time.  escrow_may_lapse returns whether there may be
- * any. A caller that searches and finds none calls escrow_none_lapses with the
+ * any.  A caller that searches and finds none calls escrow_none_lapses with the
  * same look and the time before which that holds.  A caller that makes a
  * reservation calls escrow_will_lapse.
  */

@@ -1,12 +1,12 @@
--- What callers may rely on beside the signatures, which public_api.sql has.  If
--- this fails, a key is claimed twice, or claims get slower.
+-- What callers rely on besides the signatures, which are in public_api.sql.  If
+-- this fails, a key is claimed twice, or claims become slower.
 BEGIN;
 SELECT plan(9);
 
--- A misspelt outcome is an error, not a branch never taken.
+-- A misspelt outcome is an error, not a branch that is never taken.
 SELECT throws_ok($$ SELECT outcome = 'claimd' FROM idem_claim('k') $$, '22P02');
 
--- Keys are compared byte by byte, whatever the database's collation is.
+-- Keys are compared by bytes, whatever the database's collation.
 SELECT col_is_pk(format('idem_key_%s', slot)::name, ARRAY['key', 'scope'])
 FROM idem_ring ORDER BY slot;
 SELECT is((SELECT count(*)::integer FROM pg_attribute
@@ -14,7 +14,7 @@ SELECT is((SELECT count(*)::integer FROM pg_attribute
 		'idem_key_2'::regclass)
 		AND attname IN ('scope', 'key') AND attcollation = '"C"'::regcollation), 6,
 	'scope and key have collation C');
--- Expiry costs nothing: no index but the one.
+-- Expiry needs no index: there is only the primary key.
 SELECT is((SELECT count(*)::integer FROM pg_index
 	WHERE indrelid = format('idem_key_%s', slot)::regclass), 1,
 	format('idem_key_%s has one index', slot)) FROM idem_ring ORDER BY slot;

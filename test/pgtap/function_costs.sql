@@ -1,5 +1,6 @@
--- What writes costs more than any condition beside it.  If this fails,
--- WHERE is_due(id) AND (idem_claim(id)).outcome = 'claimed' claims what is not due.
+-- Functions that write cost more than any condition.  If this fails, WHERE
+-- is_due(id) AND (idem_claim(id)).outcome = 'claimed' claims keys of other
+-- rows.
 BEGIN;
 SELECT plan(4);
 
@@ -39,7 +40,7 @@ SELECT is_empty($$ SELECT name, cost FROM function
 	WHERE cost > 100 AND cost <> 10000 $$,
 	'all others write, and have one cost');
 
--- PL/pgSQL has 100 by default.
+-- PL/pgSQL functions have a cost of 100 by default.
 CREATE FUNCTION is_due(id integer) RETURNS boolean LANGUAGE plpgsql AS 'BEGIN RETURN id = 3; END';
 SELECT results_eq($$ SELECT id FROM generate_series(1, 5) id
 	WHERE (idem_claim('due-' || id)).outcome = 'claimed'

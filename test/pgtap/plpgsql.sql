@@ -1,6 +1,6 @@
--- What plpgsql_check finds in our PL/pgSQL functions, at its strictest.  If
--- this fails, one may run an SQL text that a caller has a part in, or fail
--- only in the branch that nobody has tried.
+-- What plpgsql_check finds in our PL/pgSQL functions, at its strictest level.
+-- If this fails, a function may run SQL text that a caller controls, or fail
+-- only in a branch that no test runs.
 LOAD 'plpgsql_check';	-- it refuses to come when PL/pgSQL is at work already
 BEGIN;
 SELECT plan(3);
@@ -24,17 +24,12 @@ SELECT is_empty($$
 	FROM ours f, plpgsql_check_function_tb(f.oid,
 		coalesce(f.tgrelid, 0), oldtable => f.tgoldtable,
 		fatal_errors => false, other_warnings => true, extra_warnings => true,
-		performance_warnings => true, security_warnings => true,
-		compatibility_warnings => true) c
-	-- of no use in what a worker calls once a second
-	WHERE c.message NOT LIKE 'routine is marked as %'
-		-- as all steps of the sweeper
-		AND (f.oid, c.message) <> ('stock_forget'::regproc, 'unused parameter "max_rows"')
+		performance_warnings => true, security_warnings => true, compatibility_warnings => true) c
+	WHERE c.message NOT LIKE 'routine is marked as %'	-- of no use in what a worker calls once a second
+		AND (f.oid, c.message) <> ('stock_forget'::regproc, 'unused parameter "max_rows"')	-- every step of the sweeper has it
 		AND (f.oid, c.query) IS DISTINCT FROM ('idempotency_grant_names'::regproc::oid,
-			-- names as the catalog prints them, and a constant
-			$q$format('GRANT %s TO %s%s', wanted.privilege, role, option)$q$)
-		-- "check" is a column
-		AND (f.oid, c.message) <> ('idempotency_status'::regproc, 'name of parameter "check" is reserved keyword')
+			$q$format('GRANT %s TO %s%s', wanted.privilege, role, option)$q$)	-- names from the catalog, and a constant
+		AND (f.oid, c.message) <> ('idempotency_status'::regproc, 'name of parameter "check" is reserved keyword')	-- "check" is a column
 $$, 'plpgsql_check finds nothing');
 
 SELECT * FROM finish();

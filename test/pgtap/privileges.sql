@@ -1,7 +1,7 @@
--- Who may do what: what is internal is nobody's; application, operator and
--- monitoring can do their work.  If this fails, somebody can do what was not
--- given to him, or one of these cannot do his work.  public_api.sql says of
--- each public object whose it is.
+-- Privileges: internal objects are only for the owner; application, operator
+-- and monitoring can do their work.  If this fails, a role can do what was not
+-- granted to it, or one of these roles cannot do its work.  public_api.sql
+-- lists the roles of each public object.
 BEGIN;
 SELECT plan(79);
 
@@ -19,7 +19,7 @@ SELECT idempotency_grant('application');
 SELECT idempotency_grant_operator('operator');
 
 -- Each internal object, each role, and each privilege that the role has on it;
--- for those that are public see public_api.sql.
+-- public_api.sql has the public objects.
 CREATE VIEW privilege AS
 WITH role (role) AS (VALUES ('application'), ('operator'), ('stranger'), ('watcher')),
 relation_privilege (privilege) AS (VALUES ('SELECT'), ('INSERT'), ('UPDATE'),
@@ -90,7 +90,7 @@ SELECT is_empty($$
 	WHERE c.relowner <> (SELECT extowner FROM pg_extension WHERE extname = 'idempotency')
 $$, 'the owner of the extension owns all of it');
 
--- The application's work, and no other.
+-- The application can do its work, and nothing else.
 SET ROLE application;
 SELECT lives_ok(
 	$$ SELECT idem_complete('k', token, '1') FROM idem_claim('k') $$,
@@ -130,7 +130,7 @@ SELECT throws_ok(
 	NULL, 'an application does not read secrets');
 RESET ROLE;
 
--- The operator's.
+-- The operator likewise.
 SET ROLE operator;
 SELECT lives_ok(
 	$$ SELECT outbox_subscribe('s', 'http://example.com/',
@@ -181,8 +181,8 @@ SELECT throws_ok($$ SELECT * FROM idempotency_internal.outbox_subscription $$,
 SELECT throws_ok($$ SELECT * FROM idem_key $$, '42501', NULL, 'nor keys');
 RESET ROLE;
 
--- A condition that notes what it is asked about, and is so cheap that it is
--- asked before the view's own.
+-- A condition that records the rows that it is evaluated on, and is so cheap
+-- that it is evaluated before the view's own.
 SELECT outbox_subscribe('seen', 'http://example.com/', topics => '{none}');
 INSERT INTO outbox_delivery (subscription, position, lane, state, blocks_key,
 	attempts, due_at, created_at, topic, key, payload)
@@ -212,7 +212,7 @@ RESET ROLE;
 RESET enable_indexscan;
 RESET enable_bitmapscan;
 
--- What is asked for by name or position passes the barrier, down to an index.
+-- Conditions on name or position pass the barrier, down to an index.
 CREATE FUNCTION plan_of(query text) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
 	line text;
@@ -233,7 +233,7 @@ SELECT matches(plan_of($$ SELECT * FROM outbox_subscriptions WHERE name = 'seen'
 	'Index Cond: \(name = ', 'and a subscription by its name');
 RESET enable_seqscan;
 
--- Giving privileges.
+-- Granting privileges.
 SELECT throws_ok($$ SELECT idempotency_grant(NULL) $$, '22004', 'role must not be null', 'no role');
 SELECT throws_ok($$ SELECT idempotency_grant_operator(NULL) $$, '22004',
 	'role must not be null', 'no operator');
@@ -285,8 +285,8 @@ SELECT ok(
 	has_function_privilege('stranger',
 		'outbox_enqueue(text,jsonb,text,text,jsonb,timestamptz)', 'EXECUTE'), 'and that is what happens');
 
--- The admin: all that is public, and nothing else, whatever has the name of
--- something internal; and others may have it of him.
+-- The admin has everything public and nothing else, even if other objects have
+-- names of internal ones; and can grant it to others.
 CREATE TABLE public.outbox_subscription (secret text);
 CREATE FUNCTION public.stock_expire() RETURNS void LANGUAGE sql AS '';
 CREATE ROLE admin;
@@ -373,7 +373,8 @@ SELECT throws_ok($$ SELECT outbox_adopt() $$, '42501', NULL,
 	'from all who had it of him');
 RESET ROLE;
 
--- What runs with the owner's rights looks up nothing by the caller's path.
+-- Functions that run with the owner's privileges do not use the caller's
+-- search_path.
 SELECT is_empty($$
 	SELECT p.oid::regprocedure FROM member m
 	JOIN pg_proc p ON p.oid = m.objid AND m.classid = 'pg_proc'::regclass

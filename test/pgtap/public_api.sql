@@ -1,8 +1,8 @@
--- All that is public: every object of the extension that is not in
--- idempotency_internal, one a line, with what callers rely on and who may use
--- it beside the owner.  If this fails, their code breaks, or something has
--- become public that was not meant to.  Where a change was meant, the list
--- takes over the lines of the failure: those with + come in, those with - go.
+-- Everything public: every object of the extension that is not in
+-- idempotency_internal, one per line, with what callers rely on and which
+-- roles may use it besides the owner.  If this fails, callers' code breaks, or
+-- something has become public by mistake.  If the change was intended, take
+-- over the lines of the failure: add those with +, remove those with -.
 BEGIN;
 SELECT plan(5);
 
@@ -11,8 +11,7 @@ CREATE ROLE operator;
 SELECT idempotency_grant('application');
 SELECT idempotency_grant_operator('operator');
 
--- As users see it: a name of idempotency_internal would be printed with its
--- schema.
+-- As users see it: names in idempotency_internal are printed with their schema.
 SET LOCAL search_path = public;
 
 CREATE TEMPORARY VIEW member AS
@@ -22,7 +21,7 @@ JOIN pg_extension e ON d.refclassid = 'pg_extension'::regclass AND e.oid = d.ref
 LATERAL pg_identify_object(d.classid, d.objid, 0) i
 WHERE e.extname = 'idempotency' AND d.deptype = 'e';
 
--- Who else has been granted something, and what, if it is not the usual.
+-- Other roles with privileges, and these, if they are not the usual ones.
 CREATE FUNCTION pg_temp.others(privileges aclitem[], owner oid, usual text)
 RETURNS text
 LANGUAGE sql STABLE AS $$

@@ -1,7 +1,7 @@
 /*
- * What C takes for granted of a row is a constraint of its table.  If this
- * fails, a restore, a replica or an owner's UPDATE can put a row there that
- * stops a subscription, or makes one lose events.
+ * Everything that the C code relies on about rows is a constraint of their
+ * table.  If this fails, a restore, a replica or an owner's UPDATE can write a
+ * row that stops a subscription, or makes it lose events.
  */
 \set ON_ERROR_STOP on
 SET client_min_messages = warning;
@@ -20,8 +20,8 @@ FROM outbox_subscription;
 INSERT INTO outbox_attempt SELECT id, 1, 1, now(), 1 FROM outbox_subscription;
 SELECT outcome FROM idem_claim('k', lease => '1 min');
 
--- Each of these, as the assignment of an UPDATE.  Messages about a subscription
--- do not quote the row: they are of another class.
+-- Each of these is refused, as the assignment of an UPDATE.  Messages about a
+-- subscription have another SQLSTATE, since they do not show the row.
 CREATE TEMPORARY TABLE wrong (relation text, assignment text,
 	code text DEFAULT '23514');
 INSERT INTO wrong

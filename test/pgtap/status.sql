@@ -1,9 +1,9 @@
--- idempotency_status(): one place to look.  If this fails, an operator is not
--- told of what is wrong, or is sent after what is well.
+-- idempotency_status() is the one place to look.  If this fails, it does not
+-- report a problem to operators, or reports one that does not exist.
 BEGIN;
 SELECT plan(21);
 
--- What a check says; of several findings, all.
+-- What a check reports; all rows if there are several.
 CREATE FUNCTION says(name text)
 RETURNS TABLE (state text, detail text, hint text)
 LANGUAGE sql VOLATILE AS
@@ -103,7 +103,7 @@ SELECT results_eq($$ SELECT state, hint FROM says('triggers') $$,
 	$$ VALUES ('error', 'after the restore: SELECT idempotency_repair()') $$,
 	'disabled triggers');
 
--- It only looks, and does so wherever it is asked.
+-- It only reads, and works wherever it is called.
 SELECT lives_ok($$ DO 'BEGIN SET TRANSACTION READ ONLY; PERFORM * FROM idempotency_status(); END' $$,
 	'in a read-only transaction');
 SELECT is((SELECT count(*) > 10 FROM idempotency_status()), true, 'again and again');

@@ -1,7 +1,7 @@
 /*
  * What the stock module relies on in its tables and functions; public_api.sql
- * has the signatures and rights that callers rely on.  If this fails, somebody
- * can oversell, or a dump leaves stock out.
+ * has signatures and privileges.  If this fails, stock can be oversold, or a
+ * dump lacks stock.
  */
 \set ON_ERROR_STOP on
 SET client_min_messages = warning;
@@ -40,7 +40,7 @@ SELECT is_empty($$
 	  AND attname IN ('sku', 'reservation') AND attcollation <> 'pg_catalog."C"'::regcollation
 	$$, 'names are compared byte by byte');
 
-/* Those that are for callers: all others are marked as internal. */
+/* The public functions: all others are marked as internal. */
 CREATE TEMPORARY VIEW stock_function AS
 	SELECT p.oid, p.oid::regprocedure AS name, p.prosecdef, p.proconfig,
 		   p.prolang = (SELECT oid FROM pg_language WHERE lanname = 'c') AS in_c,
@@ -66,7 +66,7 @@ SELECT is_empty($$
 	WHERE proparallel <> 'u' AND name::text !~ '^stock_check_(sku|reservation)\('
 	$$, 'none that knows of the open transaction runs in a parallel worker');
 
-/* The tables themselves refuse what must never be. */
+/* The tables themselves refuse rows that must not exist. */
 INSERT INTO stock_item (sku) VALUES ('tap');
 SELECT throws_ok($$UPDATE stock_item SET received = -1 WHERE sku = 'tap'$$,
 	'23514');

@@ -1,6 +1,6 @@
-# Whoever may subscribe cannot make the server reach what only the server can
-# reach, however the address is spelt.  If this fails, webhooks are a way to
-# talk to the metadata service, to the database, to the private network.
+# A role that may subscribe cannot make the server reach what only the server
+# can reach, however an address is written.  If this fails, webhooks give
+# access to a metadata service, the database or the private network.
 
 use strict;
 use warnings FATAL => 'all';

@@ -1,6 +1,6 @@
-# What commits is delivered once, as Standard Webhooks or CloudEvents say, and
-# what does not commit is not.  If this fails, receivers see events that never
-# happened, or cannot trust those that did.
+# Events of committed transactions are delivered once, as Standard Webhooks or
+# CloudEvents specify; events of aborted ones are not.  If this fails, receivers
+# get events that never happened, or cannot verify those that did.
 
 use strict;
 use warnings FATAL => 'all';

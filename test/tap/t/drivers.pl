@@ -1,8 +1,7 @@
-# Every driver that we know of calls the functions by plain positional
-# parameters, without casts where its section of docs/drivers.md does not ask
-# for one, and the example there does what the page says.  README's first block
-# can be pasted into an empty database through each of them.  If this fails, an
-# application that is written so does not run.
+# Every driver in docs/drivers.md can call the functions with plain positional
+# parameters, with casts only where its section asks for them, and the example
+# there works as described.  If this fails, an application written like that
+# does not work.
 #
 # All drivers print the same lines.
 
@@ -45,7 +44,7 @@ checkout of another order: mismatch
 checkout of too much: insufficient
 END
 
-# --- a server, and a database for each driver; nobody sweeps there or relays
+# --- a server, and a database for each driver, without workers
 
 my $node = start_server('drivers', conf => <<'END');
 idempotency.databases = 'postgres'
@@ -116,8 +115,8 @@ sub check_database
 	return;
 }
 
-# try_driver(NAME, COMMAND): runs the program in a database of its own, and looks
-# at what it has printed and at what it has left there.
+# try_driver(NAME, COMMAND): runs the program in a database of its own, and
+# checks its output and what it has left in the database.
 sub try_driver
 {
 	my ($name, @command) = @_;
@@ -158,7 +157,7 @@ try_driver('pg', @node, 'pg', save_example('node-postgres', 'pg.js'));
 try_driver('postgres', @node, 'postgres', save_example('postgres.js', 'postgres.js'));
 try_readme($_, @node, $_) for qw(pg postgres);
 
-# --- Python, as Debian packages it: there may be another one in the path
+# --- Python, as packaged by Debian; PATH may have another one first
 
 my @python = ('/usr/bin/python3', '-B', "$programs/python.py");
 try_driver('psycopg', @python, 'psycopg', save_example('psycopg 3', 'example_psycopg.py'));
@@ -176,7 +175,8 @@ try_driver('jdbc', @java, 'jdbc');
 try_driver('jdbc_unspecified', @java, 'unspecified');
 try_readme('jdbc', @java, 'jdbc');
 
-# --- Go, with what Debian packages: nothing is fetched; one directory is a program
+# --- Go, with Debian's packages, since nothing may be downloaded; one directory
+# is one program
 
 my $go = save_example('Go', 'checkout.go',
 	qq(package main\n\nimport (\n\t"context"\n\t"database/sql"\n\t"errors"\n\t"fmt"\n)\n\n));

@@ -1,5 +1,5 @@
-# Keys and reservations lapse by themselves.  If this fails, keys pile up for
-# ever, and what customers have not paid for stays reserved.
+# Keys and reservations expire by themselves.  If this fails, keys accumulate,
+# and what customers have not paid for stays reserved.
 
 use strict;
 use warnings FATAL => 'all';
@@ -26,7 +26,7 @@ wait_until($node, "SELECT count(*) = 0 FROM idem_key WHERE key LIKE 'short-%'",
 	'keys vanish after their ttl');
 is(sql('SELECT string_agg(key, \' \' ORDER BY key) FROM idem_key'), 'leased long', 'others stay');
 
-# --- reservations; that keys are locked does not hold them up
+# --- reservations; a lock on keys does not delay them
 
 my $session = session($node);
 $session->query_safe('BEGIN; LOCK TABLE idem_key_0, idem_key_1, idem_key_2 IN ACCESS EXCLUSIVE MODE');

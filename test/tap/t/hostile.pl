@@ -1,6 +1,7 @@
-# Nobody gains rights by what he may do around our tables and functions, though
-# our workers are a superuser's.  If this fails, a role that may create objects
-# in a schema, or a trigger on a table, becomes the superuser of the server.
+# No role gains privileges by objects that it creates around our tables and
+# functions, although our workers run as a superuser.  If this fails, a role
+# that may create objects in a schema, or a trigger on a table, becomes
+# superuser.
 
 use strict;
 use warnings FATAL => 'all';
@@ -24,7 +25,8 @@ idempotency.stock_archive_topic = 'archive'
 EOF
 $node->start;
 
-# What mallory would have others run: it says as whom, and tries to gain by it.
+# The code that mallory wants others to run: it records the role, and tries to
+# gain privileges.
 my $strike = <<'EOF';
 	SET client_min_messages = warning;
 	CREATE SCHEMA mallory AUTHORIZATION mallory;
@@ -40,14 +42,14 @@ my $strike = <<'EOF';
 	GRANT USAGE ON SCHEMA mallory TO PUBLIC;
 EOF
 
-# As a role; the SQLSTATE, empty if it succeeds.
+# Runs a command as a role; returns the SQLSTATE, empty if it succeeds.
 sub code_as
 {
 	my ($role, $sql, $db) = @_;
 	return error_code($node, $db // 'postgres', "SET SESSION AUTHORIZATION $role; $sql");
 }
 
-# Whom hostile code has run as, but for her who wrote it.
+# The roles that hostile code has run as, except its author.
 sub victims
 {
 	my %victims = map { $_ => 1 } slurp_file($node->logfile) =~ /hostile code runs as (\w+)/g;
@@ -55,8 +57,8 @@ sub victims
 	return join(' ', sort keys %victims);
 }
 
-# Has every step of the workers been taken?  Calls name the types, so that what
-# mallory has made is not called by the test itself.
+# Has every step of the workers been taken?  Calls name the types of arguments,
+# so that the test itself calls nothing of mallory's.
 my $exercises = 0;
 sub exercise
 {
@@ -92,7 +94,8 @@ sub subscribe_all
 	return;
 }
 
-# --- a role that may create objects in the extension's schema, before it is there
+# --- a role that may create objects in the extension's schema before CREATE
+# EXTENSION
 
 sql('CREATE ROLE mallory LOGIN; CREATE DATABASE tried');
 my $may_create = 'GRANT CREATE ON SCHEMA public TO mallory; GRANT CREATE ON DATABASE tried TO mallory;';
@@ -115,9 +118,10 @@ for my $what (sort keys %early)
 	sql('SET client_min_messages = warning; DROP OWNED BY mallory', 'tried');
 }
 
-# --- and once it is there: she overloads each of our functions in several ways
+# --- and after it: mallory overloads each of our functions in several ways
 
-# One of them before, as a function that fits better where ours has a default.
+# One of them exists before: a function that fits better where ours has a
+# default.
 sql("$may_create $strike" . q(
 	CREATE FUNCTION public.outbox_rate(double precision, timestamptz) RETURNS double precision
 		LANGUAGE sql AS 'SELECT mallory.strike(); SELECT 1.0::double precision';
@@ -209,7 +213,7 @@ subscribe_all('granted', 'granted');
 ok(exercise('granted', 'granted'), 'the workers work');
 is(victims(), '', 'and run nothing of hers');
 
-# --- an application with names of its own in its way
+# --- an application with objects of its own of the same names
 
 sql(q(SELECT idempotency_grant('mallory')), 'granted');
 my $names = q(
@@ -263,7 +267,7 @@ is(code_as('landlord', 'ALTER SCHEMA public OWNER TO landlord', 'rented'), '', '
 is(code_as('landlord', 'ALTER SCHEMA public RENAME TO moved', 'rented'), '42501', 'and not rename even so');
 is(code_as('landlord', 'CREATE SCHEMA other; ALTER SCHEMA other RENAME TO another', 'rented'), '', 'other schemas he may rename');
 
-# --- an owner of the extension who is no superuser
+# --- an owner of the extension who is not a superuser
 
 sql('CREATE ROLE boss SUPERUSER; CREATE DATABASE sold');
 sql('SET SESSION AUTHORIZATION boss; CREATE EXTENSION idempotency', 'sold');
@@ -291,7 +295,8 @@ cmp_ok($more, '>', $own, 'and run it');
 is(victims(), '', 'as him who made it');
 is(sql('SELECT rolsuper FROM pg_roles WHERE rolname = \'mallory\''), 'f', 'nobody has become a superuser');
 
-# --- an owner who is a superuser no more: for one who may not log in, workers run as that of the cluster
+# --- an owner who is not a superuser any more: without LOGIN, workers run as
+# the bootstrap superuser
 
 sql('CREATE ROLE admin SUPERUSER NOLOGIN; CREATE DATABASE hardened');
 sql('SET SESSION AUTHORIZATION admin; CREATE EXTENSION idempotency', 'hardened');
@@ -301,7 +306,7 @@ sql('SELECT outbox_wake()', 'hardened');
 ok($node->poll_query_until('postgres', q(SELECT count(*) = 0 FROM pg_stat_activity
 	WHERE datname = 'hardened' AND backend_type ~ '^idempotency (relay|sweeper)' AND usesysid = 10)), 'they do not run for him');
 
-# --- a schema that has the name of ours and is none of ours: version 0.2.0 has no such schema
+# --- a schema with the name of ours that is not ours, as in version 0.2.0
 
 sql('CREATE DATABASE older; CREATE DATABASE younger');
 sql('BEGIN; CREATE EXTENSION idempotency; ALTER EXTENSION idempotency DROP SCHEMA idempotency_internal; COMMIT', 'older');

@@ -1,5 +1,5 @@
-# Without shared_preload_libraries claims work, and what cannot work says so
-# and hints how.  If this fails, events are accepted that nobody will send.
+# Without shared_preload_libraries claims work, and other functions raise an
+# error with a hint.  If this fails, events are accepted that are never sent.
 
 use strict;
 use warnings FATAL => 'all';

@@ -1,6 +1,6 @@
-# What docs/operations.md and SECURITY.md say can be typed: the SQL prints what
-# stands beside it, links lead somewhere, and the table of settings is the
-# server's.  If this fails, an operator is misled when it matters.
+# docs/operations.md and SECURITY.md are true: their SQL prints the output
+# shown, links lead somewhere, and the table of settings matches the server.
+# If this fails, an operator is misled when it matters.
 
 use strict;
 use warnings FATAL => 'all';
@@ -18,7 +18,7 @@ my $node = start_server('page', internal_path => 0);
 sql('CREATE DATABASE shop');
 sql('CREATE ROLE shop_app LOGIN');
 
-# What the page takes for granted: a subscription, and events that it has not got.
+# What the page assumes: a subscription, and events that were not delivered.
 sub prepare
 {
 	wait_for_workers($node, 'shop');
@@ -28,7 +28,7 @@ sub prepare
 		SELECT outbox_enqueue('order.placed', '{}') FROM generate_series(1, 2)));
 }
 
-# A query of the second half looks for what is wrong, and may find something.
+# Queries of the second half search for problems, and may find some.
 sub may_find
 {
 	my ($block) = @_;
@@ -36,7 +36,7 @@ sub may_find
 	  && index($page->{text}, $block) > index($page->{text}, "\n## What to do when\n");
 }
 
-# Does a block only look at what workers do, which need their time?
+# Does a block only read what workers do, which need time?
 sub only_looks
 {
 	my ($sql) = @_;

@@ -1,7 +1,6 @@
-# What docs/outbox.md shows is so: its SQL prints what stands beside it, with the
-# receiver that it names, its excerpts are those of the recipes, and functions
-# and views are what it says they are.  If this fails, the page teaches what does
-# not work.
+# docs/outbox.md is true: its SQL prints the output shown, with the receiver
+# that the page names, its excerpts are those of the recipes, and functions and
+# views are as described.  If this fails, the page shows what does not work.
 
 use strict;
 use warnings FATAL => 'all';
@@ -24,7 +23,7 @@ my $receiver;
 sql('CREATE DATABASE shop');
 sql('CREATE DATABASE shipping');
 
-# The page's own receiver is started as soon as there is a secret for it.
+# The page's own receiver is started as soon as it has a secret.
 sub start_receiver
 {
 	my ($secret) = @_;
@@ -34,7 +33,7 @@ sub start_receiver
 	return;
 }
 
-# Does a block only look at what the relay does, which needs its time?
+# Does a block only read what the relay does, which needs time?
 sub only_looks
 {
 	my ($sql) = @_;

@@ -1,7 +1,8 @@
-# A publication of all tables, or of all of a schema, stops nothing: whatever is
-# updated or deleted has a replica identity, and a subscriber gets all of it, also
-# what is written past the executor.  If this fails, the first event that is
-# retried with success ends the relay, which sends it again for ever.
+# A publication of all tables, or of all tables in a schema, breaks nothing:
+# every table with updates or deletes has a replica identity, and a subscriber
+# gets all changes, including those written without the executor.  If this
+# fails, the first successful retry ends the relay, which then sends the event
+# again and again.
 
 use strict;
 use warnings FATAL => 'all';
@@ -57,7 +58,7 @@ is(sql(qq(SELECT string_agg(relname, ' ' ORDER BY relname) FROM ($members) m
 	WHERE relreplident <> 'f' AND NOT EXISTS (SELECT FROM pg_index WHERE indrelid = m.oid AND indisprimary))),
 	'', 'all tables have a replica identity');
 
-# --- the life of an outbox
+# --- use of the outbox
 
 subscribe($node, $receiver, '/switch/shop', retry_schedule => "'{0 s" . ',200 ms' x 50 . "}'");
 my $relay = worker_pid($node, 'relay');
@@ -94,7 +95,7 @@ sql(q(SELECT outbox_unsubscribe('gone'), outbox_adopt(keep_identity => true)));
 sql(q(SELECT outbox_switch()));
 is(worker_pid($node, 'relay'), $relay, 'the relay has never failed');
 
-# --- of claims
+# --- use of claims
 
 is(sql(q(
 	SELECT outcome FROM idem_claim('transaction', request => 'r');
@@ -116,7 +117,7 @@ sql(q(SELECT idem_switch()));
 is(sql(q(SELECT outcome FROM idem_claim('short', lease => '1 min'); SELECT idem_migrate() > 0; SELECT idem_forget('lease'))),
 	"claimed\nt\nt", 'and move to another segment');
 
-# --- of stock
+# --- use of stock
 
 is(sql(q(
 	SELECT stock_receive('hat', 100), stock_adjust('hat', -1, 'lost'), stock_receive('cap', 10);
@@ -134,7 +135,7 @@ sql(q(SELECT stock_receive('hat', 1) FROM generate_series(1, 20)));
 wait_until($node, q(SELECT count(*) > 0 FROM stock_history_0), 'and history is compacted');
 is(sql('SELECT count(*) FROM stock_verify() WHERE NOT ok'), '0', 'all of it adds up');
 
-# --- what has arrived
+# --- the subscribers' tables
 
 sub contents
 {
@@ -143,7 +144,7 @@ sub contents
 				"SELECT count(*) || ' ' || coalesce(md5(string_agg(t::text, ' ' ORDER BY t::text)), '') FROM $_ t") } @tables);
 }
 
-# The sweeper goes on, so the two are compared until they are the same.
+# The sweeper goes on, so the two are compared until they are equal.
 for my $name (sort keys %publications)
 {
 	my ($here, $there) = ('', '-');

@@ -1,5 +1,5 @@
-# The receiver of CloudEvents: an event counts once, and one that is late does
-# not undo a newer one.  If this fails, its copy of the addresses is wrong.
+# The receiver of CloudEvents: an event counts once, and a late one does not
+# undo a newer one.  If this fails, its copy of the addresses is wrong.
 
 use strict;
 use warnings FATAL => 'all';
@@ -51,7 +51,7 @@ sub address
 	return sql("SELECT city FROM addresses WHERE customer = '$customer'", 'copy');
 }
 
-# --- the plain way
+# --- without faults
 
 my $id = move('Zoë %', 'Łódź');
 is($receiver->line($id), "$id customer.moved claimed", 'an event is taken');
@@ -61,7 +61,7 @@ $id = move('Zoë %', 'Brno');
 is($receiver->line($id), "$id customer.moved claimed", 'and so is another');
 is(address('Zoë %'), 'Brno', 'which is newer');
 
-# --- one that is late
+# --- a late event
 
 sql(q(ALTER TABLE moves ADD CONSTRAINT broken CHECK (city <> 'Ghent')), 'copy');
 my $late = move('bob', 'Ghent');
@@ -84,7 +84,7 @@ $receiver = receiver();
 is($receiver->line($id), "$id customer.moved completed", 'after a crash it comes again');
 is(moves('carl'), 'Oslo', 'and has no further effect');
 
-# --- what others send
+# --- events of other senders
 
 my %event = ('content-type' => 'application/json', 'ce-specversion' => '1.0', 'ce-id' => '1',
 	'ce-source' => '/other', 'ce-type' => 'customer.moved', 'ce-subject' => 'dora');

@@ -1,7 +1,7 @@
 # "Coming from Redis and Lua", with a real Redis: counters and reservations are
-# carried over, the answers are those of the script, and what Redis leaves to the
-# user is no problem any more: transactions that roll back, processes that crash,
-# counters that are lost, orders that nobody pays.  If this fails, stock drifts.
+# imported, the answers are those of the script, and problems that Redis leaves
+# to its users are solved: transactions that roll back, processes that crash,
+# lost counters, orders that are never paid.  If this fails, stock drifts.
 
 use strict;
 use warnings FATAL => 'all';
@@ -22,8 +22,8 @@ my $node = start_server('shop', conf => 'idempotency.sweep_interval = 50ms', int
 prepare_recipe($node, 'redis_stock.sql');
 sql("INSERT INTO customers VALUES ('ann')");
 
-# What is available and reserved of an item.
-# --- the old way
+# The available and reserved quantity of an item.
+# --- with Redis
 
 sub reserve_in_redis
 {
@@ -39,7 +39,7 @@ is(reserve_in_redis('cap', 4, 'old-2', 3600), 'not-enough 3', 'refuses');
 is(reserve_in_redis('mug', 1, 'old-2', 3600), 'key-missing', 'and does not know a product');
 is(reserve_in_redis('hat', 7, 'late', -60), 'enough 83', 'a reservation has lapsed, and nobody has released it');
 
-# --- carried over, by a program that is interrupted
+# --- imported, by a program that is interrupted
 
 sub import_redis
 {
@@ -143,7 +143,7 @@ wait_until($node, "SELECT available = 90 FROM stock_level('hat')", 'the service 
 is(sql("SELECT count(*) FROM bookings WHERE order_name = 'half'"), '0', 'without a booking');
 $another->stop;
 
-# --- an order that nobody pays
+# --- an order that is never paid
 
 $service = start_recipe('redis_stock.js', as_shop($node), TTL => '200 ms');
 is(request('book', 'unpaid', 'hat', 40), 'enough', 'an order is booked');
@@ -151,7 +151,7 @@ wait_until($node, "SELECT available = 90 FROM stock_level('hat')", 'nobody pays,
 is(request('finalise', 'unpaid'), 'expired', 'who pays now is told so');
 $service->stop;
 
-# --- counters that are lost: of Redis they would have to be rebuilt
+# --- counters are lost; in Redis they would have to be rebuilt
 
 sql("SELECT stock_receive('belt', 1000000), stock_receive('sock', 40)");
 $service = start_recipe('redis_stock.js', as_shop($node));

@@ -1,6 +1,6 @@
-# However a dump is made and restored, all of it is there, with everybody's
-# privileges, and the copy sends nothing of its own accord.  If this fails, a
-# backup restored in one of these ways forgets keys, or fires webhooks twice.
+# However a dump is made and restored, everything is restored, including
+# privileges, and the copy sends nothing by itself.  If this fails, a backup
+# restored in one of these ways forgets keys, or sends webhooks twice.
 
 use strict;
 use warnings FATAL => 'all';
@@ -19,7 +19,7 @@ my $dumps = PostgreSQL::Test::Utils::tempdir();
 
 $node->start;
 
-# All that a dump carries.  Keys change their table.
+# Everything that a dump contains.  Keys change their table.
 sub contents
 {
 	my ($server, $db, $names) = @_;
@@ -35,7 +35,7 @@ sub contents
 	return $server->safe_psql($db, "SELECT * FROM ($query) t (name, rows, sum)" . ($names ? " WHERE name ~ '^($names)'" : '') . ' ORDER BY name');
 }
 
-# Who may do what, and by whose hand.
+# The privileges, and who granted them.
 sub privileges
 {
 	my ($server, $db) = @_;
@@ -58,7 +58,7 @@ sub create
 	return $node->connstr($db);
 }
 
-# Nothing but what the original sends goes out, though relays have looked.
+# Only the original sends events, although relays have looked.
 sub is_silent
 {
 	my ($server, $db, $what) = @_;
@@ -71,7 +71,7 @@ sub is_silent
 		'1 held', "$what: the copy is silent");
 }
 
-# --- the original: an event is out, another waits behind it
+# --- the original: an event is in flight, another waits behind it
 
 sql(q(
 	CREATE DATABASE shop;
@@ -102,7 +102,7 @@ command_ok([ 'pg_dump', '-Fd', '-j', '2', '-f', "$dumps/d", $node->connstr('shop
 command_ok([ 'pg_dump', '-f', "$dumps/plain", $node->connstr('shop') ], 'pg_dump');
 command_ok([ 'pg_dumpall', '--no-sync', '-f', "$dumps/all", '-d', $node->connstr('postgres') ], 'pg_dumpall');
 
-# --- several at a time; what says that this is a copy comes last
+# --- parallel jobs; the row that tells that this is a copy comes last
 
 my $copy = create('parallel');
 command_ok([ 'pg_restore', '--exit-on-error', '-j', '3', '-d', $copy, "$dumps/d" ], 'pg_restore -j');
@@ -121,7 +121,7 @@ command_ok([ 'pg_restore', '--exit-on-error', '-L', "$dumps/home", '-d', $copy, 
 is_silent($node, 'late', 'at its end');
 is(contents($node, 'late'), $contents, 'and all of it is there');
 
-# --- where the extension is, in another schema, parts
+# --- where the extension exists, in another schema, in parts
 
 $copy = create('there', 'CREATE EXTENSION idempotency');
 wait_for_workers($node, 'there');
@@ -168,7 +168,7 @@ is($other->safe_psql('shop', q(SELECT outbox_pause('dead'); SELECT count(*) FROM
 is(error_code($other, 'shop', "SET ROLE $_->[0]; SELECT $_->[1]"), '42501', "$_->[0] may not do there what he might not here: $_->[1]")
   for ([ 'shop_app', "outbox_pause('dead')" ], [ '"Op er"', 'outbox_adopt()' ], [ 'nobody', "idem_claim('x')" ]);
 
-# --- over itself
+# --- over the original database
 
 my $privileges = privileges($node, 'shop');
 sql(q(SELECT idem_claim('forgotten'), outbox_enqueue('shop', '{"n": 3}')), 'shop');

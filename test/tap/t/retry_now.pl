@@ -1,7 +1,7 @@
-# An operator says that an endpoint works again; a producer asks under which id its
-# event goes out.  If this fails, what waits for a retry waits for the schedule all the
-# same, what is scheduled goes out too early, or the id is not the one that receivers
-# get.
+# An operator tells that an endpoint works again; a producer asks for the id
+# under which its event is sent.  If this fails, retries still wait for the
+# schedule, scheduled events are sent too early, or the id is not the one that
+# receivers get.
 
 use strict;
 use warnings FATAL => 'all';
@@ -20,7 +20,7 @@ sub ids
 	return join("\n", sort map { $_->{id} } $receiver->requests(shift));
 }
 
-# --- ids are told before anybody has subscribed
+# --- ids are returned before the first subscription
 
 sql('CREATE TABLE told (id text)');
 sql(q(INSERT INTO told SELECT outbox_event_id(outbox_enqueue('early', '{"n": 1}'))));
@@ -47,7 +47,7 @@ sql(q(INSERT INTO told SELECT outbox_event_id(outbox_enqueue('early', '{"n": 4}'
 $receiver->wait_for('early', events => 6);
 is(ids('early'), sql('SELECT id FROM told ORDER BY id COLLATE "C"'), 'also after a restart, and with a subscription');
 
-# --- what waits for a retry
+# --- deliveries that wait for a retry
 
 my $waits = "SELECT waiting = %d FROM outbox_subscriptions WHERE name = '%s'";
 $receiver->switch('shop', 'fail');
@@ -93,7 +93,7 @@ subscribe($node, $receiver, '/switch/all', topics => "'{all}'", retry_schedule =
 enqueue_numbers($node, 'all', 1 .. 100);
 wait_until($node, "SELECT state = 'failing' FROM outbox_subscriptions WHERE name = 'all'", 'it fails');
 my $requests = () = $receiver->requests('all');
-$receiver->wait_for('all', requests => $requests + 3);	# probes of what waits, and of what is new
+$receiver->wait_for('all', requests => $requests + 3);	# probes, old and new
 sql("SELECT outbox_pause('all')");
 wait_until($node, "SELECT in_flight = 0 FROM outbox_subscriptions WHERE name = 'all'", 'nothing is out');
 wait_for_pass($node);

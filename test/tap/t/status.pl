@@ -1,6 +1,6 @@
-# idempotency_status() finds what is wrong, says what to do about it in a line that
-# a terminal can show, and goes back to ok.  If this fails, the first place to look
-# is silent, or cries wolf.
+# idempotency_status() reports problems, with a hint in a line that fits into a
+# terminal, and returns to ok.  If this fails, the first place to look is
+# silent, or raises false alarms.
 
 use strict;
 use warnings FATAL => 'all';
@@ -35,7 +35,7 @@ sub rows
 	return join("\n", map { /^\Q$check\E\|(.*)/ ? $1 : () } split /\n/, $all);
 }
 
-# A test that passes as soon as a check says so.
+# A test that passes as soon as a check reports this.
 sub says
 {
 	my ($check, $pattern, $what, $on, $db) = @_;
@@ -162,7 +162,7 @@ is_ok('keys', 'the key is completed');
 
 # --- subscriptions
 
-# A test that passes as soon as nothing is said of it.
+# A test that passes as soon as a check reports nothing.
 sub is_gone
 {
 	my ($check, $what) = @_;

@@ -1,6 +1,6 @@
-# A database of the version before works again after ALTER EXTENSION UPDATE, with all
-# that it has kept, and has what a fresh install has.  Until then the new library
-# refuses to touch it.  If this fails, an upgrade of the package loses keys,
+# A database of the previous version works again after ALTER EXTENSION UPDATE,
+# with all its data, and equals a fresh install.  Until then the new library
+# refuses to use it.  If this fails, an upgrade of the package loses keys,
 # events or stock, or leaves a database that is neither old nor new.
 
 use strict;
@@ -17,15 +17,16 @@ use Server;
 use Test::More;
 
 use constant OLD => '0.2.0';
-use constant OLD_XID => 801;	# the last of data-0.2.0.sql
+use constant OLD_XID => 801;	# the last transaction in data-0.2.0.sql
 use constant HINT => "The part in src/upgrade/ lacks what the install script has, or has more:";
 use constant INTERNAL => 'idempotency_internal';
 
 my $upgrade = "$FindBin::RealBin/../../upgrade";
 
-# The old script as it was released, except that a function in C which the library
-# lacks by now is made as another one: the server would look for it.  Others share
-# the directory: the file must be whole as soon as it is there.
+# The old script as it was released.  Only a C function that the library does
+# not have any more is replaced by another one, since the server would look for
+# it.  Other tests use the same directory, so the file must be complete when it
+# appears.
 chomp(my ($extensions, $libraries) = map { `pg_config --$_` } qw(sharedir pkglibdir));
 $extensions .= '/extension';
 my %exported = map { $_ => 1 } `nm -D --defined-only $libraries/idempotency.so` =~ /(\w+)$/mg;
@@ -41,8 +42,8 @@ my $receiver = Receiver->start;
 my $node = new_server('upgrade', preload => 0,
 	conf => "idempotency.stock_compact_after = 20\nidempotency.sweep_interval = 50ms\nmax_worker_processes = 30");
 
-# A query for what must be the same before and after, of all that was there:
-# tables, public views, and what the rings are called in.
+# A query for everything that must be the same before and after: tables, public
+# views, and the rings.
 sub fingerprint
 {
 	my ($internal, $public, $segment) = @_;
@@ -68,7 +69,7 @@ sub fingerprint
 		  sort keys %part_of) . ' ORDER BY 1';
 }
 
-# All that an application and the workers do, once.
+# Runs once everything that an application and the workers do.
 my $round = 0;
 sub everything_works
 {
@@ -116,16 +117,16 @@ sub everything_works
 	return;
 }
 
-# The log since an offset: what complains there.
+# Errors in the log since an offset.
 sub complaints
 {
 	my ($offset) = @_;
 	return slurp_file($node->logfile, $offset) =~ /^.* ((?:WARNING|ERROR|FATAL|PANIC): .*)\n/mg;
 }
 
-# --- databases as the version before has left them
+# --- databases as the previous version has left them
 
-# Creates one with the data, as it was pasted in with triggers disabled.
+# Creates one with the data, which was inserted with triggers disabled.
 sub create_old
 {
 	my ($db, $schema, $afterwards) = @_;
@@ -147,7 +148,7 @@ $node->start;
 sql('CREATE ROLE keeper SUPERUSER LOGIN');
 sql('CREATE ROLE shop_app LOGIN');
 sql('CREATE ROLE auditor');
-# What the data knows as past transactions is past here, too.
+# Transactions that the data knows as past must be past here, too.
 sql('DO $$ BEGIN WHILE pg_current_xact_id()::text::bigint <= ' . OLD_XID . ' LOOP COMMIT; END LOOP; END $$');
 my %trigger_of = ((map { $_ => ['idem_key_redirect'] } qw(idem_key_0 idem_key_1 idem_key_2)),
 	map { $_ => [qw(stock_guard stock_guard_truncate)] } qw(stock_log stock_item));
@@ -158,7 +159,7 @@ sql(q(
 	GRANT SELECT ON outbox_subscriptions TO auditor;
 	GRANT EXECUTE ON FUNCTION idem_sample(smallint, integer) TO auditor;
 	CREATE VIEW lag AS SELECT name, lag FROM outbox_subscriptions));
-# As pg_restore --disable-triggers leaves them, and as it leaves them in the middle.
+# As pg_restore --disable-triggers leaves triggers, and as they are during it.
 create_old('elsewhere', '"Odd schema"', q(
 	ALTER TABLE stock_log ENABLE TRIGGER ALL;
 	ALTER TABLE stock_item ENABLE TRIGGER ALL;
@@ -171,7 +172,7 @@ my $before = sql(fingerprint('public', 'public', 'generation AS segment'));
 is(scalar(my @parts = $before =~ /^\w+: \d+ \w+$/mg), 17, 'the data is about all subjects');
 unlike($before, qr/: 0 /, 'and each has something to lose');
 my $before_elsewhere = $node->safe_psql('elsewhere', fingerprint('"Odd schema"', '"Odd schema"'));
-# A second row of a key, of an earlier state.
+# A second row of a key, in an earlier state.
 $node->safe_psql('elsewhere', q(INSERT INTO "Odd schema".idem_key_2 VALUES (6, now() + '1 day', 1, 'p', 'kept', 'old 1', now())));
 my $file = PostgreSQL::Test::Utils::tempdir() . '/dump';
 
@@ -212,7 +213,7 @@ my %refused = (
 	stock_extend => [q('in part')],
 	stock_reinstate => [q('kept 11')],
 	stock_verify => ['']);
-# These call nothing in the library, or nothing there that needs a table.
+# These functions call nothing in the library that needs a table.
 my %works = (
 	outbox_topic_matches => q('{a*}', 'abc'),
 	outbox_secret_generate => '',
@@ -251,9 +252,9 @@ is(sql($workers), 0, 'there are no workers');
 my $complaint = qr/WARNING: .*too old for the library/;
 is(scalar(grep { /$complaint/ } complaints($offset)), 4, 'and one line in the log for each database says why');
 
-# --- ALTER EXTENSION UPDATE, in the midst of it all
+# --- ALTER EXTENSION UPDATE under load
 
-# Clients that try again and again, and note what they are told.
+# Clients that call functions again and again, and record the answers.
 sql(q(
 	CREATE TABLE told (client int, try int, what text, code text, message text);
 	CREATE TABLE stop ();
@@ -312,7 +313,7 @@ everything_works('after the update');
 like($session->query($in_session), qr/^claimed\nt\nt\n*$/, 'a session that was there before goes on');
 $session->quit;
 
-# --- the data is of use
+# --- the data can be used
 
 is(sql(q(
 	SELECT outcome, response FROM idem_claim('answered', 'kept');
@@ -360,7 +361,7 @@ is(join("\n", grep { !/$complaint/ } complaints($offset)), '', 'nothing in the l
 
 # --- in another schema
 
-# Somebody who has one of the tables, and goes on to another.
+# A session that has locked one of the tables, and then another.
 my $reader = session($node, 'elsewhere');
 $reader->query_safe('BEGIN; SELECT count(*) FROM "Odd schema".outbox_home');
 my $update = IPC::Run::start([ 'psql', '-Xq', '-v', 'ON_ERROR_STOP=1', '-c', 'ALTER EXTENSION idempotency UPDATE',
@@ -377,7 +378,7 @@ wait_for_workers($node, 'elsewhere');
 is($node->safe_psql('elsewhere', 'SELECT count(*) FROM "Odd schema".stock_verify() WHERE NOT ok'), 0, 'stock is right');
 is($node->safe_psql('elsewhere', fingerprint(INTERNAL, '"Odd schema"')), $before_elsewhere, 'data is what it was');
 
-# --- where somebody has the schema
+# --- another schema with the internal name exists
 
 my $was = $node->safe_psql('taken', fingerprint('public', 'public', 'generation AS segment'));
 my $catalog = catalog($node, 'taken');
@@ -414,7 +415,7 @@ command_ok([ 'pg_restore', '--exit-on-error', '-U', 'keeper', '-d', $node->conns
 is($node->safe_psql('restored', fingerprint(INTERNAL, 'public')), $now, 'all of it is there');
 same_catalog(catalog($node, 'restored'), $upgraded, 'and its catalog is the same', HINT);
 
-# --- there is no way back
+# --- there is no downgrade
 
 for my $version (OLD, '9.9', 'none')
 {
@@ -424,7 +425,7 @@ for my $version (OLD, '9.9', 'none')
 }
 everything_works('nothing has changed by that');
 
-# --- the version stands in several places
+# --- the version is in several files
 
 my $version = sql("SELECT extversion FROM pg_extension WHERE extname = 'idempotency'");
 my %said = (

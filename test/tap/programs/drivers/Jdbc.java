@@ -1,8 +1,8 @@
 /*
  * Jdbc.java
- *		Calls the functions as an application does by JDBC, and prints a line for
- *		each step.  t/drivers.pl says what they have to be, and puts the example of
- *		docs/drivers.md into the class Checkout.
+ *		Calls the functions by JDBC as an application does, and prints a line
+ *		for each step.  t/drivers.pl has the expected lines, and puts the
+ *		example of docs/drivers.md into the class Checkout.
  *
  * Argument: "jdbc", or "unspecified" for a connection with
  * stringtype=unspecified and queries without casts; and maybe a file with SQL, a
@@ -73,7 +73,7 @@ class Jdbc {
         return db.createArrayOf("text", elements);
     }
 
-    // A field of a JSON object, which has nothing that would have to be escaped.
+    // A field of a JSON object whose values need no escapes.
     private static String field(String json, String name) {
         Matcher field = Pattern.compile("\"" + name + "\": (?:\"([^\"]*)\"|(\\w+))").matcher(json);
         if (!field.find())

@@ -1,6 +1,6 @@
 # dbd_pg.pl
-#		Calls the functions as an application does by DBI and DBD::Pg, and prints a
-#		line for each step.  t/drivers.pl says what they have to be.
+#		Calls the functions by DBI and DBD::Pg as an application does, and
+#		prints a line for each step.  t/drivers.pl has the expected lines.
 #
 # Arguments: the driver's name, and a file with the example of docs/drivers.md; or
 # a file with SQL, a statement a line, which is executed instead.

@@ -1,10 +1,8 @@
 /*
  * libpq.go
- *		Calls the functions as an application does by lib/pq, and prints a line for
- *		each step.  t/drivers.pl says what they have to be, and puts the example of
- *		docs/drivers.md beside this file.
- *
- * Argument: none, or a file with SQL, a statement a line, which is executed instead.
+ *		Calls the functions by lib/pq as an application does, and prints a line
+ *		for each step.  t/drivers.pl has the expected lines, and puts the
+ *		example of docs/drivers.md beside this file.
  */
 package main
 

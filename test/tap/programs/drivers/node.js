@@ -1,7 +1,8 @@
 /*
  * node.js
- *		Calls the functions as an application does by node-postgres or postgres.js,
- *		and prints a line for each step.  t/drivers.pl says what they have to be.
+ *		Calls the functions by node-postgres or postgres.js as an application
+ *		does, and prints a line for each step.  t/drivers.pl has the expected
+ *		lines.
  *
  * Arguments: the driver, and a file with the example of docs/drivers.md; or a
  * file with SQL, a statement a line, which is executed instead.
@@ -15,8 +16,8 @@ const SCOPE = 'drivers';
 const ANSWER = { order: 17, note: 'Grüße, 漢字' };
 const LATER = new Date('2040-01-02T03:04:05Z');
 
-// A driver is a function from plain positional parameters to rows, what makes
-// JSON of an array, transactions, and what its example is called with.
+// A driver has a function from a query and positional parameters to rows, one
+// that makes JSON of an array, transactions, and the arguments of its example.
 const drivers = {
   async pg() {
     const { Client } = require(require.resolve('pg', { paths: [`${__dirname}/../../../../docs/recipes`] }));

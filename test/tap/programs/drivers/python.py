@@ -1,5 +1,5 @@
-"""Calls the functions as an application does by a driver of Python, and prints a
-line for each step.  t/drivers.pl says what they have to be.
+"""Calls the functions by a Python driver as an application does, and prints a
+line for each step.  t/drivers.pl has the expected lines.
 
 Arguments: the driver, and a file with the example of docs/drivers.md; or a file
 with SQL, a statement a line, which is executed instead.
@@ -17,10 +17,10 @@ ANSWER = {"order": 17, "note": "Grüße, 漢字"}
 LATER = datetime.datetime(2040, 1, 2, 3, 4, 5, tzinfo=datetime.timezone.utc)
 
 
-# A driver has rows(), from plain positional parameters to a list of tuples, where
-# each parameter is written as a question mark; execute(), of a statement that
-# stands for itself, be it BEGIN; transaction(); and what its values
-# are: interval() of seconds, to_json() and from_json(), sqlstate() of an error.
+# A driver has rows(), which takes a query with question marks and positional
+# parameters and returns a list of tuples; transaction(); and conversions of
+# values: interval() of seconds, to_json() and from_json(), and sqlstate() of an
+# error.
 
 
 class Psycopg:
@@ -79,7 +79,7 @@ class SQLAlchemy(Psycopg):
         self.to_json = json.dumps
         self.open = None
 
-    # What is called in it is part of it; else each call is one of its own.
+    # Calls in it are one transaction; other calls are a transaction each.
     def transaction(self):
         driver = self
 

@@ -1,6 +1,6 @@
 # ruby.rb
-#		Calls the functions as an application does by the gem pg, and prints a line
-#		for each step.  t/drivers.pl says what they have to be.
+#		Calls the functions by the gem pg as an application does, and prints a
+#		line for each step.  t/drivers.pl has the expected lines.
 #
 # Arguments: the driver's name, and a file with the example of docs/drivers.md; or
 # a file with SQL, a statement a line, which is executed instead.
