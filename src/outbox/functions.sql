@@ -266,9 +266,13 @@ BEGIN
 		FROM idempotency_internal.outbox_start_position() p,
 			generate_series(0, partitions - 1) lane;
 	ELSE
-		LOCK TABLE idempotency_internal.outbox_lane IN ROW EXCLUSIVE MODE;  -- no segment is retired now
-		INSERT INTO idempotency_internal.outbox_lane (subscription, lane, position)
-		SELECT subscription_id, lane, idempotency_internal.outbox_retired_to() FROM generate_series(0, partitions - 1) lane;
+		-- No segment is retired now.
+		LOCK TABLE idempotency_internal.outbox_lane IN ROW EXCLUSIVE MODE;
+		INSERT INTO idempotency_internal.outbox_lane (
+			subscription, lane, position)
+		SELECT
+			subscription_id, lane, idempotency_internal.outbox_retired_to()
+		FROM generate_series(0, partitions - 1) lane;
 	END IF;
 	PERFORM idempotency_internal.outbox_wake();
 	RETURN signing_secret;
@@ -553,10 +557,11 @@ BEGIN
 		RAISE EXCEPTION 'one of from_position and since must be given'
 			USING ERRCODE = '22023';
 	END IF;
-	-- The relay is not settling.
+	-- Wait for a relay that settles.
 	PERFORM FROM idempotency_internal.outbox_lane
-	WHERE subscription = subscription_id FOR UPDATE;  -- wait for a relay that settles
-	LOCK TABLE idempotency_internal.outbox_lane IN ROW EXCLUSIVE MODE;  -- no segment is retired now
+	WHERE subscription = subscription_id FOR UPDATE;
+	-- No segment is retired now.
+	LOCK TABLE idempotency_internal.outbox_lane IN ROW EXCLUSIVE MODE;
 	retired_to := idempotency_internal.outbox_retired_to();
 	SELECT e.position INTO first FROM idempotency_internal.outbox_event e
 	WHERE e.position >= coalesce(from_position, 0) AND e.position > retired_to

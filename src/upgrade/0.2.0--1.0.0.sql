@@ -7,8 +7,8 @@
  *
  * Rules for this and later scripts:
  *
- * - Functions and views are moved, renamed and replaced, not dropped and created
- *   again.  Then users' objects that depend on them are no obstacle, and
+ * - Functions and views are moved, renamed and replaced, not dropped and
+ *   created again.  Then users' objects that depend on them are no obstacle, and
  *   privileges that users granted on them remain.  A function with different
  *   parameters or another result has to be dropped, and loses its privileges:
  *   the next rule forbids granting them again, and users have to call
