@@ -8,13 +8,13 @@
  * Rules for this and later scripts:
  *
  * - Functions and views are moved, renamed and replaced, not dropped and
- *   created again.  Then users' objects that depend on them are no obstacle, and
- *   privileges that users granted on them remain.  A function with different
- *   parameters or another result has to be dropped, and loses its privileges:
- *   the next rule forbids granting them again, and users have to call
- *   idempotency_grant again for new functions anyway.  If an object of a user
- *   depends on such a function, DROP FUNCTION names that object, and nothing is
- *   changed.
+ *   created again.  Then users' objects that depend on them are no obstacle,
+ *   and privileges that users granted on them remain.  A function with
+ *   different parameters or another result has to be dropped, and loses its
+ *   privileges: the next rule forbids granting them again, and users have to
+ *   call idempotency_grant again for new functions anyway.  If an object of a
+ *   user depends on such a function, DROP FUNCTION names that object, and
+ *   nothing is changed.
  * - GRANT and REVOKE are for new objects only.  The server takes what a script
  *   grants for the extension's initial privileges, and pg_dump would then leave
  *   out what a user has granted on that object before.

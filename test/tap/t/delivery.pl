@@ -139,7 +139,7 @@ $receiver->wait_for('later', events => 3);
 like($receiver->numbers('later'), qr/^0 (2 3|3 2)$/, 'no event waits for one with deliver_at');
 sql(q(SELECT outbox_enqueue('later', '{"n": 4}', deliver_at => clock_timestamp() + interval '1 s')));
 $receiver->wait_for('later', events => 4);
-is(sql(q(SELECT deliver_at <= clock_timestamp() FROM outbox_log WHERE payload = '{"n": 4}')), 't', 'which waits for its time');
+is(sql(q(SELECT deliver_at <= clock_timestamp() FROM outbox_log WHERE topic = 'later' AND payload = '{"n": 4}')), 't', 'which waits for its time');
 like($receiver->numbers('later'), qr/4$/, 'and no longer');
 
 # --- an encoding that is not UTF-8

@@ -235,13 +235,13 @@ sql(q(SELECT outbox_resume('slow')));
 $session = session($node);
 $session->query_safe(q(BEGIN; SELECT outbox_enqueue('slow', '{}')));
 says('open transactions', qr/^ok\|one that has enqueued is open for 00:00:\d\d\|/, 'a transaction that has enqueued stays open');
-finish($session, 'COMMIT');
 is(sql(q(SELECT state, hint LIKE 'pid %; its events come when it commits' FROM idempotency_internal.outbox_status('-1 s')
 	WHERE "check" = 'open transactions')), 'warning|t', 'for too long');
 is(sql(q(SELECT string_agg(pg_get_function_identity_arguments(oid) || ' ' || pg_get_expr(proargdefaults, 0), '; ' ORDER BY proname)
 	FROM pg_proc WHERE proname IN ('outbox_status', 'idempotency_worker_status'))) =~ s/, OUT[^']*/ /gr,
 	q(recent interval, starting interval '00:10:00'::interval, '00:00:05'::interval; patience interval '00:10:00'::interval),
 	'what is too long');
+finish($session, 'COMMIT');
 says('open transactions', qr/^ok\|none is waited for\|/, 'it has ended');
 
 # --- stock
