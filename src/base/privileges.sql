@@ -93,7 +93,9 @@ BEGIN
 			outbox_flights, outbox_troubles, outbox_rate,
 			stock_receive, stock_adjust, stock_transfer, stock_level,
 			stock_verify}',
-		'{idem_stats, outbox_subscriptions, outbox_dead, stock_levels}');
+		'{idem_stats, idem_keys,
+			outbox_subscriptions, outbox_deliveries, outbox_dead,
+			stock_levels, stock_holds, stock_history, idempotency_segments}');
 END
 $$;
 COMMENT ON FUNCTION idempotency_grant_operator(regrole) IS
@@ -152,7 +154,9 @@ $$;
  * condition could be evaluated on those rows.  stock_levels shows every item,
  * and a barrier would keep a join with it from using the index.
  */
-GRANT SELECT ON idem_stats, outbox_dead, outbox_subscriptions, stock_levels
+GRANT SELECT ON idem_stats, idem_keys,
+	outbox_subscriptions, outbox_deliveries, outbox_dead,
+	stock_levels, stock_holds, idempotency_segments
 TO pg_monitor;
 GRANT EXECUTE ON FUNCTION
 	idempotency_internal.idem_counters(),

@@ -661,6 +661,15 @@ WHERE d.state = 'dead';
 COMMENT ON VIEW outbox_dead IS
 	'Events that were given up: every attempt of the schedule failed.  outbox_redrive sends them again.';
 
+CREATE VIEW outbox_deliveries WITH (security_barrier) AS
+SELECT s.name AS subscription, d.position, d.state, d.topic, d.key, d.type,
+	d.attempts, d.due_at AS next_attempt_at,
+	d.last_at, d.last_status, d.last_error, d.created_at
+FROM idempotency_internal.outbox_delivery d
+JOIN idempotency_internal.outbox_subscription s ON s.id = d.subscription;
+COMMENT ON VIEW outbox_deliveries IS
+	'Deferred deliveries, without payloads: events that wait for an attempt, are parked behind one of the same key, or are dead.';
+
 CREATE VIEW outbox_attempts WITH (security_barrier) AS
 SELECT s.name AS subscription, a.position, a.attempt, a.at,
 	a.duration_ms::double precision * interval '1 ms' AS duration, a.status,
