@@ -16,10 +16,12 @@ DECLARE
 	wanted record;
 BEGIN
 	IF role IS NULL THEN
-		RAISE EXCEPTION 'role must not be null' USING ERRCODE = '22004';
+		PERFORM idempotency_internal.idempotency_raise('22004',
+			'role must not be null');
 	END IF;
 	IF NOT EXISTS (SELECT FROM pg_roles r WHERE r.oid = role) THEN
-		RAISE EXCEPTION 'role % does not exist', role USING ERRCODE = '42704';
+		PERFORM idempotency_internal.idempotency_raise('42704',
+			format('role %s does not exist', role));
 	END IF;
 	FOR wanted IN
 		WITH member AS (
@@ -50,8 +52,9 @@ BEGIN
 		IF wanted.grantable THEN
 			EXECUTE format('GRANT %s TO %s%s', wanted.privilege, role, option);
 		ELSIF NOT wanted.granted THEN
-			RAISE EXCEPTION 'permission denied to grant %', wanted.privilege
-				USING ERRCODE = '42501', HINT = 'Let the owner of the extension do it.';
+			PERFORM idempotency_internal.idempotency_raise('42501',
+				format('permission denied to grant %s', wanted.privilege),
+				'Let the owner of the extension do it.');
 		END IF;
 	END LOOP;
 END
@@ -66,6 +69,7 @@ LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE COST 10000
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
+	PERFORM idempotency_internal.idempotency_enter();
 	PERFORM idempotency_internal.idempotency_grant_names(role,
 		'{idem_claim, idem_claim_many, idem_complete, idem_fail, idem_renew,
 			outbox_enqueue, outbox_event_id,
@@ -84,6 +88,7 @@ LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE COST 10000
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
+	PERFORM idempotency_internal.idempotency_enter();
 	PERFORM idempotency_internal.idempotency_grant_names(role,
 		'{idempotency_status, idem_forget, idem_counters, idem_sample,
 			outbox_subscribe, outbox_unsubscribe, outbox_alter, outbox_pause,
@@ -118,8 +123,10 @@ DECLARE
 		JOIN pg_extension e ON d.refclassid = 'pg_extension'::regclass AND d.refobjid = e.oid
 		WHERE e.extname = 'idempotency' AND d.deptype = 'e');
 BEGIN
+	PERFORM idempotency_internal.idempotency_enter();
 	PERFORM idempotency_internal.idempotency_grant_names(role,
-		'{idem_counters, idem_sample, outbox_flights, outbox_troubles, outbox_rate, idempotency_grant_names}'
+		'{idem_counters, idem_sample, outbox_flights, outbox_troubles, outbox_rate,
+			idempotency_enter, idempotency_raise, idempotency_grant_names}'
 			|| ARRAY(SELECT p.proname::text FROM pg_proc p
 				WHERE p.pronamespace = '@extschema@'::regnamespace
 					AND p.oid = ANY (members)),

@@ -284,6 +284,7 @@ SELECT throws_ok($$ SELECT idempotency_grant('stranger') $$, '42501', NULL,
 	'but not give away');
 RESET ROLE;
 GRANT EXECUTE ON FUNCTION idempotency_grant(regrole),
+	idempotency_enter(), idempotency_raise(text, text, text),
 	idempotency_grant_names(regrole, text[], text[], text[], boolean) TO crew;
 GRANT USAGE ON SCHEMA idempotency_internal TO crew;
 SET ROLE hand;
@@ -336,7 +337,8 @@ SELECT set_eq($$
 	WHERE c.relnamespace = 'idempotency_internal'::regnamespace
 		AND (has_any_column_privilege('admin', c.oid, 'SELECT, INSERT, UPDATE')
 		OR has_table_privilege('admin', c.oid, 'DELETE, TRUNCATE, TRIGGER'))
-$$, '{idem_counters,idem_sample,idempotency_grant_names,outbox_flights,outbox_rate,outbox_troubles}'::text[],
+$$, '{idem_counters,idem_sample,idempotency_enter,idempotency_grant_names,
+	idempotency_raise,outbox_flights,outbox_rate,outbox_troubles}'::text[],
 	'and of what is internal only what that calls');
 DROP TABLE public.outbox_subscription;
 DROP FUNCTION public.stock_expire();
