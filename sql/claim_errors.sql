@@ -19,11 +19,23 @@ SELECT idem_complete('e0', :done);
 SELECT idem_complete('e0', :done, '{"too": "late"}');
 SELECT idem_fail('e0', :done);
 SELECT idem_complete('e0', :done + 1000000);
+-- A smaller token is that of another key; or the key was taken over, or forgotten.
 SELECT idem_complete('e0', :done - 1);
+SELECT token AS lapsed FROM idem_claim('e01', lease => '1 us') \gset
+SELECT token AS lost FROM idem_claim('e01', lease => '1 h') \gset
+SELECT idem_complete('e01', :lapsed);
+SELECT idem_forget('e01'), (idem_claim('e01', lease => '1 h')).attempt;
+SELECT idem_complete('e01', :lost);
+-- With a lease it was completed by its owner, who may have saved an answer.
+SELECT token AS answered FROM idem_claim('e02', lease => '1 h') \gset
+SELECT idem_complete('e02', :answered, '{"first": 1}');
+SELECT idem_complete('e02', :answered, '{"second": 2}');
+SELECT idem_fail('e02', :answered);
+SELECT idem_renew('e02', :answered);
 SELECT token AS failed FROM idem_claim('e00', lease => '1 h') \gset
 SELECT idem_fail('e00', :failed, '{"code": 7}', retry => false);
 SELECT idem_complete('e00', :failed);
-SELECT idem_forget('e0'), idem_forget('e00');
+SELECT idem_forget(key) FROM unnest('{e0,e00,e01,e02}'::text[]) key;
 
 \set VERBOSITY sqlstate
 \set long 'repeat(''x'', 256)'

@@ -1,7 +1,8 @@
 /*
  * errors.h
- *		The SQLSTATEs of our own class, ID.  README.md documents each code.
- *		Callers test these codes, never the text of a message.
+ *		The SQLSTATEs of our own class, ID, and errors without our own frames.
+ *		README.md documents each code.  Callers test these codes, never the
+ *		text of a message.
  *
  * Misuse for which PostgreSQL has a code (NULL, a bad value, a limit, a missing
  * object) is reported with PostgreSQL's code.
@@ -24,5 +25,12 @@
 #define ERRCODE_RESERVATION_CLOSED	MAKE_SQLSTATE('I', 'D', '0', '0', '5')
 /* A correction would take more than what is available. */
 #define ERRCODE_INSUFFICIENT_STOCK	MAKE_SQLSTATE('I', 'D', '0', '0', '6')
+
+/*
+ * For functions that public functions in PL/pgSQL perform to check arguments.
+ * The context of an error that they raise then leaves out what is within the
+ * public function.
+ */
+extern void errors_hide_frames(void);
 
 #endif							/* BASE_ERRORS_H */

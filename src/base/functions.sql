@@ -9,6 +9,26 @@ CREATE SCHEMA idempotency_internal;
 COMMENT ON SCHEMA idempotency_internal IS
 	'Internals of extension idempotency, which nobody else may rely on.';
 
+/*
+ * A public function in PL/pgSQL first calls idempotency_enter(), and it and what
+ * it calls raise errors by idempotency_raise(): so these come without the
+ * internal stack (base/errors.c).
+ */
+CREATE FUNCTION idempotency_internal.idempotency_enter()
+RETURNS void
+LANGUAGE C VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME';
+COMMENT ON FUNCTION idempotency_internal.idempotency_enter() IS
+	'Internal: the context of errors leaves out what is within the function that performs this.';
+
+CREATE FUNCTION idempotency_internal.idempotency_raise(
+	sqlstate text, message text, hint text DEFAULT NULL)
+RETURNS void
+LANGUAGE C VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME';
+COMMENT ON FUNCTION idempotency_internal.idempotency_raise(text, text, text) IS
+	'Internal: raises an error, on account of the caller of a public function.';
+
 CREATE FUNCTION idempotency_internal.idempotency_require_preload(what text)
 RETURNS void
 LANGUAGE C STABLE STRICT PARALLEL UNSAFE
@@ -239,7 +259,8 @@ BEGIN
 		RETURN false;
 	END IF;
 	IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
-		RAISE EXCEPTION 'repair must run in a transaction that is READ COMMITTED' USING ERRCODE = '25001';
+		PERFORM idempotency_internal.idempotency_raise('25001',
+			'repair must run in a transaction that is READ COMMITTED');
 	END IF;
 	RETURN true;
 END
@@ -346,6 +367,7 @@ AS $$
 DECLARE
 	until CONSTANT timestamptz := clock_timestamp() + interval '1 min';
 BEGIN
+	PERFORM idempotency_internal.idempotency_enter();
 	PERFORM idempotency_internal.idempotency_raise_sequences();
 	WHILE clock_timestamp() < until LOOP
 		BEGIN
@@ -356,8 +378,9 @@ BEGIN
 			PERFORM pg_sleep(0.1);
 		END;
 	END LOOP;
-	RAISE EXCEPTION 'could not lock the tables of extension idempotency' USING ERRCODE = '55P03',
-		HINT = 'Another session has used them in a transaction that goes on for long. Try again when it has ended.';
+	PERFORM idempotency_internal.idempotency_raise('55P03',
+		'could not lock the tables of extension idempotency',
+		'Another session has used them in a transaction that goes on for long. Try again when it has ended.');
 END
 $$;
 COMMENT ON FUNCTION idempotency_repair() IS

@@ -16,10 +16,12 @@ DECLARE
 	wanted record;
 BEGIN
 	IF role IS NULL THEN
-		RAISE EXCEPTION 'role must not be null' USING ERRCODE = '22004';
+		PERFORM idempotency_internal.idempotency_raise('22004',
+			'role must not be null');
 	END IF;
 	IF NOT EXISTS (SELECT FROM pg_roles r WHERE r.oid = role) THEN
-		RAISE EXCEPTION 'role % does not exist', role USING ERRCODE = '42704';
+		PERFORM idempotency_internal.idempotency_raise('42704',
+			format('role %s does not exist', role));
 	END IF;
 	FOR wanted IN
 		WITH member AS (
@@ -50,8 +52,9 @@ BEGIN
 		IF wanted.grantable THEN
 			EXECUTE format('GRANT %s TO %s%s', wanted.privilege, role, option);
 		ELSIF NOT wanted.granted THEN
-			RAISE EXCEPTION 'permission denied to grant %', wanted.privilege
-				USING ERRCODE = '42501', HINT = 'Let the owner of the extension do it.';
+			PERFORM idempotency_internal.idempotency_raise('42501',
+				format('permission denied to grant %s', wanted.privilege),
+				'Let the owner of the extension do it.');
 		END IF;
 	END LOOP;
 END
@@ -66,6 +69,7 @@ LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE COST 10000
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
+	PERFORM idempotency_internal.idempotency_enter();
 	PERFORM idempotency_internal.idempotency_grant_names(role,
 		'{idem_claim, idem_claim_many, idem_complete, idem_fail, idem_renew,
 			outbox_enqueue, outbox_event_id,
@@ -84,6 +88,7 @@ LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE COST 10000
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
+	PERFORM idempotency_internal.idempotency_enter();
 	PERFORM idempotency_internal.idempotency_grant_names(role,
 		'{idempotency_status, idem_forget, idem_counters, idem_sample,
 			outbox_subscribe, outbox_unsubscribe, outbox_alter, outbox_pause,
@@ -93,7 +98,9 @@ BEGIN
 			outbox_flights, outbox_troubles, outbox_rate,
 			stock_receive, stock_adjust, stock_transfer, stock_level,
 			stock_verify}',
-		'{idem_stats, outbox_subscriptions, outbox_dead, stock_levels}');
+		'{idem_stats, idem_keys,
+			outbox_subscriptions, outbox_deliveries, outbox_dead,
+			stock_levels, stock_holds, stock_history, idempotency_segments}');
 END
 $$;
 COMMENT ON FUNCTION idempotency_grant_operator(regrole) IS
@@ -116,8 +123,10 @@ DECLARE
 		JOIN pg_extension e ON d.refclassid = 'pg_extension'::regclass AND d.refobjid = e.oid
 		WHERE e.extname = 'idempotency' AND d.deptype = 'e');
 BEGIN
+	PERFORM idempotency_internal.idempotency_enter();
 	PERFORM idempotency_internal.idempotency_grant_names(role,
-		'{idem_counters, idem_sample, outbox_flights, outbox_troubles, outbox_rate, idempotency_grant_names}'
+		'{idem_counters, idem_sample, outbox_flights, outbox_troubles, outbox_rate,
+			idempotency_enter, idempotency_raise, idempotency_grant_names}'
 			|| ARRAY(SELECT p.proname::text FROM pg_proc p
 				WHERE p.pronamespace = '@extschema@'::regnamespace
 					AND p.oid = ANY (members)),
@@ -152,7 +161,9 @@ $$;
  * condition could be evaluated on those rows.  stock_levels shows every item,
  * and a barrier would keep a join with it from using the index.
  */
-GRANT SELECT ON idem_stats, outbox_dead, outbox_subscriptions, stock_levels
+GRANT SELECT ON idem_stats, idem_keys,
+	outbox_subscriptions, outbox_deliveries, outbox_dead,
+	stock_levels, stock_holds, idempotency_segments
 TO pg_monitor;
 GRANT EXECUTE ON FUNCTION
 	idempotency_internal.idem_counters(),

@@ -22,6 +22,7 @@
 #include "utils/builtins.h"
 
 #include "base/compat.h"
+#include "base/errors.h"
 #include "base/shared.h"
 
 typedef struct SharedState
@@ -103,6 +104,7 @@ shared_require(const char *what)
 Datum
 idempotency_require_preload(PG_FUNCTION_ARGS)
 {
+	errors_hide_frames();
 	if (!shared_ready())
 		shared_require(text_to_cstring(PG_GETARG_TEXT_PP(0)));
 	PG_RETURN_VOID();

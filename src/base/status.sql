@@ -115,6 +115,27 @@ COMMENT ON FUNCTION
 	idempotency_internal.idempotency_worker_status(interval, interval) IS
 	'Internal: what idempotency_status says of workers.';
 
+CREATE VIEW idempotency_segments AS
+SELECT r.name, r.state, r.opened_at, r.closed_at, r.quiet_xid, r.last_position,
+	pg_total_relation_size(c.oid) AS size
+FROM (
+	SELECT 'idem_key_' || i.slot AS name, i.state, i.opened_at, i.closed_at,
+		i.quiet_xid, NULL::bigint AS last_position
+	FROM idempotency_internal.idem_ring i
+	UNION ALL
+	SELECT 'outbox_log_' || o.slot, o.state, o.opened_at, o.closed_at,
+		o.quiet_xid, o.last_position
+	FROM idempotency_internal.outbox_ring o
+	UNION ALL
+	SELECT 'stock_history_' || s.slot, s.state, s.opened_at, s.closed_at,
+		s.quiet_xid, NULL
+	FROM idempotency_internal.stock_ring s) r
+LEFT JOIN pg_class c ON c.relname = r.name
+	AND c.relnamespace = (SELECT n.oid FROM pg_namespace n
+		WHERE n.nspname = 'idempotency_internal');
+COMMENT ON VIEW idempotency_segments IS
+	'The tables of keys, of the log and of the history of stock: which of them are in use, and how large they are.';
+
 /*
  * A retired table of a ring is truncated as soon as no snapshot is older than
  * its retirement.
@@ -125,23 +146,13 @@ RETURNS SETOF record
 LANGUAGE sql VOLATILE PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
 AS $$
-	WITH ring AS MATERIALIZED (
-		SELECT 'idem_key' AS name, r.slot, r.state, r.closed_at, r.quiet_xid
-		FROM idempotency_internal.idem_ring r
-		UNION ALL
-		SELECT 'outbox_log', r.slot, r.state, r.closed_at, r.quiet_xid
-		FROM idempotency_internal.outbox_ring r
-		UNION ALL
-		SELECT 'stock_history', r.slot, r.state, r.closed_at, r.quiet_xid
-		FROM idempotency_internal.stock_ring r
-	), kept AS MATERIALIZED (
-		SELECT string_agg(ring.name || '_' || ring.slot, ', '
-			ORDER BY ring.name, ring.slot) AS tables,
-			date_trunc('second', clock_timestamp() - min(ring.closed_at)) AS since
-		FROM ring
-		WHERE ring.state = 'retired'
-			AND ring.closed_at < clock_timestamp() - interval '10 min'
-			AND NOT idempotency_internal.idempotency_is_quiet(ring.quiet_xid)
+	WITH kept AS MATERIALIZED (
+		SELECT string_agg(s.name, ', ' ORDER BY s.name) AS tables,
+			date_trunc('second', clock_timestamp() - min(s.closed_at)) AS since
+		FROM @extschema@.idempotency_segments s
+		WHERE s.state = 'retired'
+			AND s.closed_at < clock_timestamp() - interval '10 min'
+			AND NOT idempotency_internal.idempotency_is_quiet(s.quiet_xid)
 	), disabled AS (
 		SELECT t.state
 		FROM (

@@ -64,6 +64,28 @@ finish_not_found(const KeyName *name)
 }
 
 /*
+ * A smaller token need not have been one of this key: all keys share a
+ * sequence.
+ */
+static void
+finish_not_owned(const KeyName *name, const KeyRow *row, int64 token)
+{
+	const char *reason;
+
+	if (row->token < token)
+		reason = "No claim of it with this token was committed; the key has an older one.";
+	else if (row->attempt > 1)
+		reason = "Another claimer has taken the key over with a newer token.";
+	else
+		reason = "The key has a newer token: it was claimed anew, or this token is another key's.";
+	ereport(ERROR,
+			(errcode(ERRCODE_LEASE_LOST),
+			 errmsg("the lease on key \"%s\" was lost",
+					text_to_cstring(name->key)),
+			 errdetail("%s", reason)));
+}
+
+/*
  * Returns the row that was claimed with this token, or raises the error that
  * says why there is none.
  */
@@ -78,13 +100,7 @@ finish_find_owned(KeyRing *keys, const KeyName *name, int64 token)
 	if (row.expired)
 		finish_not_found(name);
 	if (row.token != token)
-		ereport(ERROR,
-				(errcode(ERRCODE_LEASE_LOST),
-				 errmsg("the lease on key \"%s\" was lost",
-						text_to_cstring(name->key)),
-				 row.token > token ?
-				 errdetail("Another claimer has taken the key over with a newer token.") :
-				 errdetail("No claim of it with this token was committed; the key has an older one.")));
+		finish_not_owned(name, &row, token);
 	return row;
 }
 
@@ -103,20 +119,29 @@ finish_is_own(KeyRing *keys)
 	return TransactionIdIsCurrentTransactionId(DatumGetTransactionId(xmin));
 }
 
+/*
+ * What was completed by the commit of its claim has no answer.  Other keys can
+ * be completed without one, so the hint says which it is for.
+ */
 static void
-finish_require_open(const KeyName *name, const KeyRow *row, bool own)
+finish_require_open(KeyRing *keys, const KeyName *name, const KeyRow *row,
+					bool own)
 {
+	bool		completed = row->state == KEY_COMPLETED;
+	bool		by_commit;
+
 	if (row->state == KEY_IN_PROGRESS || own)
 		return;
+	by_commit = completed && keys_response(keys) == (Datum) 0;
 	ereport(ERROR,
 			(errcode(ERRCODE_KEY_NOT_IN_PROGRESS),
 			 errmsg("key \"%s\" is not in progress",
 					text_to_cstring(name->key)),
-			 row->state == KEY_COMPLETED ?
+			 completed ?
 			 errdetail("It was completed before.") :
 			 errdetail("It has failed before."),
-			 row->state == KEY_COMPLETED ?
-			 errhint("A claim without a lease is completed by the commit of its own transaction. To complete it yourself, do so in the same transaction block, or claim with a lease.") : 0));
+			 by_commit ?
+			 errhint("If it was claimed without a lease, the commit of its claim has completed it. To finish it yourself, do so in the same transaction block, or claim with a lease.") : 0));
 }
 
 /*
@@ -202,7 +227,7 @@ finish_complete(FunctionCallInfo fcinfo, const KeyName *name, KeyRing *keys,
 
 	if (!own && finish_is_repeat(keys, row, response))
 		return false;
-	finish_require_open(name, row, own);
+	finish_require_open(keys, name, row, own);
 	row->expires_at = finish_deadline(fcinfo, 4, row);
 	row->state = KEY_COMPLETED;
 	row->response = response;
@@ -226,7 +251,7 @@ static bool
 finish_fail(FunctionCallInfo fcinfo, const KeyName *name, KeyRing *keys,
 			KeyRow *row)
 {
-	finish_require_open(name, row, finish_is_own(keys));
+	finish_require_open(keys, name, row, finish_is_own(keys));
 	row->expires_at = finish_deadline(fcinfo, FINISH_NO_TTL, row);
 	row->state = PG_GETARG_BOOL(4) ? KEY_RETRYABLE : KEY_FAILED;
 	row->response = PG_ARGISNULL(2) ? (Datum) 0 : PG_GETARG_DATUM(2);

@@ -360,3 +360,12 @@ CREATE VIEW idem_stats WITH (security_barrier) AS
 			OR r.state OPERATOR(pg_catalog.=) 'old') s;
 COMMENT ON VIEW idem_stats IS
 	'Answers of idem_claim since the server started, and the keys that are remembered now, by a sample if there are many.';
+
+CREATE VIEW idem_keys WITH (security_barrier) AS
+SELECT k.scope, k.key,
+	CASE k.state WHEN 'p' THEN 'in_progress' WHEN 'c' THEN 'completed'
+		WHEN 'f' THEN 'failed' WHEN 'r' THEN 'retryable' END AS state,
+	k.attempt, k.lease_until, k.expires_at
+FROM @extschema@.idem_key k;
+COMMENT ON VIEW idem_keys IS
+	'Keys that have been claimed and have not expired, without requests and saved answers.';

@@ -147,9 +147,10 @@ DECLARE
 		WHEN partitions NOT BETWEEN 1 AND 64 THEN 'partitions must be from 1 to 64' END;
 BEGIN
 	IF missing IS NOT NULL THEN
-		RAISE EXCEPTION '% must not be null', missing USING ERRCODE = '22004';
+		PERFORM idempotency_internal.idempotency_raise('22004',
+			format('%s must not be null', missing));
 	ELSIF wrong IS NOT NULL THEN
-		RAISE EXCEPTION '%', wrong USING ERRCODE = '22023';
+		PERFORM idempotency_internal.idempotency_raise('22023', wrong);
 	END IF;
 END
 $$;
@@ -192,8 +193,10 @@ AS $$
 DECLARE
 	created timestamptz;
 BEGIN
+	PERFORM idempotency_internal.idempotency_enter();
 	IF position IS NULL THEN
-		RAISE EXCEPTION 'position must not be null' USING ERRCODE = '22004';
+		PERFORM idempotency_internal.idempotency_raise('22004',
+			'position must not be null');
 	END IF;
 	SELECT e.created_at INTO created FROM idempotency_internal.outbox_event e
 	WHERE e.position = outbox_event_id.position;
@@ -230,6 +233,7 @@ DECLARE
 	signing_secret  text :=
 		coalesce(secret, @extschema@.outbox_secret_generate());
 BEGIN
+	PERFORM idempotency_internal.idempotency_enter();
 	PERFORM idempotency_internal.idempotency_require_preload('the outbox'::text);
 	PERFORM idempotency_internal.outbox_check_subscription(name, topics, format,
 		max_in_flight, timeout, retry_schedule, start, ordered, partitions);
@@ -254,8 +258,8 @@ BEGIN
 	ON CONFLICT DO NOTHING
 	RETURNING id INTO subscription_id;
 	IF subscription_id IS NULL THEN
-		RAISE EXCEPTION 'subscription "%" already exists', name
-			USING ERRCODE = '42710';
+		PERFORM idempotency_internal.idempotency_raise('42710',
+			format('subscription "%s" already exists', name));
 	END IF;
 
 	IF start = 'latest' THEN
@@ -292,13 +296,14 @@ DECLARE
 	found_id bigint;
 BEGIN
 	IF name IS NULL THEN
-		RAISE EXCEPTION 'name must not be null' USING ERRCODE = '22004';
+		PERFORM idempotency_internal.idempotency_raise('22004',
+			'name must not be null');
 	END IF;
 	SELECT s.id INTO found_id FROM idempotency_internal.outbox_subscription s
 	WHERE s.name = outbox_subscription_id.name;
 	IF NOT FOUND THEN
-		RAISE EXCEPTION 'subscription "%" does not exist', name
-			USING ERRCODE = '42704';
+		PERFORM idempotency_internal.idempotency_raise('42704',
+			format('subscription "%s" does not exist', name));
 	END IF;
 	RETURN found_id;
 END
@@ -322,6 +327,7 @@ AS $$
 DECLARE
 	altered idempotency_internal.outbox_subscription;
 BEGIN
+	PERFORM idempotency_internal.idempotency_enter();
 	SELECT * INTO altered FROM idempotency_internal.outbox_subscription s
 	WHERE s.id = idempotency_internal.outbox_subscription_id(outbox_alter.name)
 	FOR NO KEY UPDATE;
@@ -367,6 +373,7 @@ LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
+	PERFORM idempotency_internal.idempotency_enter();
 	DELETE FROM idempotency_internal.outbox_subscription
 	WHERE id =
 		idempotency_internal.outbox_subscription_id(outbox_unsubscribe.name);
@@ -382,6 +389,7 @@ LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
+	PERFORM idempotency_internal.idempotency_enter();
 	UPDATE idempotency_internal.outbox_subscription s
 	SET state = 'paused', reason = outbox_pause.reason
 	WHERE id = idempotency_internal.outbox_subscription_id(outbox_pause.name);
@@ -397,6 +405,7 @@ LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
+	PERFORM idempotency_internal.idempotency_enter();
 	UPDATE idempotency_internal.outbox_subscription s
 	SET state = 'active', reason = NULL, version = version + 1
 	WHERE id = idempotency_internal.outbox_subscription_id(outbox_resume.name);
@@ -413,9 +422,11 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
 	IF array_ndims(positions) > 1 THEN
-		RAISE EXCEPTION 'positions must be a one-dimensional array' USING ERRCODE = '22023';
+		PERFORM idempotency_internal.idempotency_raise('22023',
+			'positions must be a one-dimensional array');
 	ELSIF array_position(positions, NULL) IS NOT NULL THEN
-		RAISE EXCEPTION 'none of positions must be null' USING ERRCODE = '22004';
+		PERFORM idempotency_internal.idempotency_raise('22004',
+			'none of positions must be null');
 	END IF;
 END
 $$;
@@ -449,9 +460,11 @@ LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-	subscription_id bigint := idempotency_internal.outbox_subscription_id(name);
+	subscription_id bigint;
 	redriven        bigint;
 BEGIN
+	PERFORM idempotency_internal.idempotency_enter();
+	subscription_id := idempotency_internal.outbox_subscription_id(name);
 	PERFORM idempotency_internal.outbox_check_positions(positions);
 	-- The relay is not settling.
 	PERFORM FROM idempotency_internal.outbox_lane
@@ -497,9 +510,11 @@ LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-	subscription_id bigint := idempotency_internal.outbox_subscription_id(name);
+	subscription_id bigint;
 	due             bigint;
 BEGIN
+	PERFORM idempotency_internal.idempotency_enter();
+	subscription_id := idempotency_internal.outbox_subscription_id(name);
 	PERFORM idempotency_internal.outbox_check_positions(positions);
 	UPDATE idempotency_internal.outbox_subscription s
 	SET failing_since = NULL, version = s.version + 1
@@ -528,6 +543,7 @@ AS $$
 DECLARE
 	discarded bigint;
 BEGIN
+	PERFORM idempotency_internal.idempotency_enter();
 	PERFORM idempotency_internal.outbox_check_positions(positions);
 	DELETE FROM idempotency_internal.outbox_delivery d
 	WHERE d.subscription =
@@ -549,13 +565,15 @@ LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-	subscription_id bigint := idempotency_internal.outbox_subscription_id(name);
+	subscription_id bigint;
 	retired_to      bigint;
 	first           bigint;
 BEGIN
+	PERFORM idempotency_internal.idempotency_enter();
+	subscription_id := idempotency_internal.outbox_subscription_id(name);
 	IF (from_position IS NULL) = (since IS NULL) THEN
-		RAISE EXCEPTION 'one of from_position and since must be given'
-			USING ERRCODE = '22023';
+		PERFORM idempotency_internal.idempotency_raise('22023',
+			'one of from_position and since must be given');
 	END IF;
 	-- Wait for a relay that settles.
 	PERFORM FROM idempotency_internal.outbox_lane
@@ -591,14 +609,18 @@ LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-	subscription_id bigint := idempotency_internal.outbox_subscription_id(name);
+	subscription_id bigint;
 	new_secret      text :=
 		coalesce(secret, @extschema@.outbox_secret_generate());
 BEGIN
+	PERFORM idempotency_internal.idempotency_enter();
+	subscription_id := idempotency_internal.outbox_subscription_id(name);
 	IF overlap IS NULL THEN
-		RAISE EXCEPTION 'overlap must not be null' USING ERRCODE = '22004';
+		PERFORM idempotency_internal.idempotency_raise('22004',
+			'overlap must not be null');
 	ELSIF NOT overlap BETWEEN '0' AND '366 days' THEN
-		RAISE EXCEPTION 'overlap must be from 0 to 366 days' USING ERRCODE = '22023';
+		PERFORM idempotency_internal.idempotency_raise('22023',
+			'overlap must be from 0 to 366 days');
 	END IF;
 	PERFORM idempotency_internal.outbox_check_secret(new_secret);
 	UPDATE idempotency_internal.outbox_subscription s
@@ -620,8 +642,10 @@ AS $$
 DECLARE
 	adopted uuid;
 BEGIN
+	PERFORM idempotency_internal.idempotency_enter();
 	IF keep_identity IS NULL THEN
-		RAISE EXCEPTION 'keep_identity must not be null' USING ERRCODE = '22004';
+		PERFORM idempotency_internal.idempotency_raise('22004',
+			'keep_identity must not be null');
 	END IF;
 	SELECT h.identity INTO adopted
 	FROM idempotency_internal.outbox_home h, pg_control_system() s
@@ -665,6 +689,15 @@ JOIN idempotency_internal.outbox_subscription s ON s.id = d.subscription
 WHERE d.state = 'dead';
 COMMENT ON VIEW outbox_dead IS
 	'Events that were given up: every attempt of the schedule failed.  outbox_redrive sends them again.';
+
+CREATE VIEW outbox_deliveries WITH (security_barrier) AS
+SELECT s.name AS subscription, d.position, d.state, d.topic, d.key, d.type,
+	d.attempts, d.due_at AS next_attempt_at,
+	d.last_at, d.last_status, d.last_error, d.created_at
+FROM idempotency_internal.outbox_delivery d
+JOIN idempotency_internal.outbox_subscription s ON s.id = d.subscription;
+COMMENT ON VIEW outbox_deliveries IS
+	'Deferred deliveries, without payloads: events that wait for an attempt, are parked behind one of the same key, or are dead.';
 
 CREATE VIEW outbox_attempts WITH (security_barrier) AS
 SELECT s.name AS subscription, a.position, a.attempt, a.at,

@@ -9,6 +9,7 @@
 
 #include "fmgr.h"
 #include "base/compat.h"
+#include "base/errors.h"
 #include "outbox/header.h"
 
 #define HEADERS_MAX 32
@@ -162,6 +163,7 @@ header_check(Jsonb *headers)
 Datum
 outbox_check_headers(PG_FUNCTION_ARGS)
 {
+	errors_hide_frames();
 	if (!PG_ARGISNULL(0))
 		header_check(PG_GETARG_JSONB_P(0));
 	PG_RETURN_VOID();

@@ -15,6 +15,7 @@
 
 #include "base/args.h"
 #include "base/compat.h"
+#include "base/errors.h"
 #include "outbox/header.h"
 #include "relay/http.h"
 #include "relay/signature.h"
@@ -26,21 +27,34 @@ PG_FUNCTION_INFO_V1(outbox_check_endpoint);
 PG_FUNCTION_INFO_V1(outbox_secret_generate);
 PG_FUNCTION_INFO_V1(outbox_signature);
 
-/* SQL: outbox_check_url(url), raises an error unless the URL is acceptable. */
-Datum
-outbox_check_url(PG_FUNCTION_ARGS)
+static void
+webhook_check_url(text *url)
 {
-	const char *reason;
+	const char *reason = http_check_url(text_to_cstring(url));
 
-	args_require(fcinfo, 0, "url");
-
-	reason = http_check_url(text_to_cstring(PG_GETARG_TEXT_PP(0)));
 	if (reason != NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("invalid webhook url"),
 				 errdetail("%s", reason)));
+}
 
+static void
+webhook_check_secret(text *secret)
+{
+	if (!signature_secret_valid(text_to_cstring(secret)))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("invalid webhook secret"),
+				 errdetail(SIGNATURE_SECRET_RULE)));
+}
+
+/* SQL: outbox_check_url(url), raises an error unless the URL is acceptable. */
+Datum
+outbox_check_url(PG_FUNCTION_ARGS)
+{
+	errors_hide_frames();
+	webhook_check_url(args_text(fcinfo, 0, "url"));
 	PG_RETURN_VOID();
 }
 
@@ -56,14 +70,8 @@ outbox_same_origin(PG_FUNCTION_ARGS)
 Datum
 outbox_check_secret(PG_FUNCTION_ARGS)
 {
-	args_require(fcinfo, 0, "secret");
-
-	if (!signature_secret_valid(text_to_cstring(PG_GETARG_TEXT_PP(0))))
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("invalid webhook secret"),
-				 errdetail(SIGNATURE_SECRET_RULE)));
-
+	errors_hide_frames();
+	webhook_check_secret(args_text(fcinfo, 0, "secret"));
 	PG_RETURN_VOID();
 }
 
@@ -75,12 +83,11 @@ Datum
 outbox_check_endpoint(PG_FUNCTION_ARGS)
 {
 	if (!PG_ARGISNULL(0))
-		(void) outbox_check_url(fcinfo);
+		webhook_check_url(PG_GETARG_TEXT_PP(0));
 	for (int arg = 1; arg <= 2; arg++)
 	{
 		if (!PG_ARGISNULL(arg))
-			(void) DirectFunctionCall1(outbox_check_secret,
-									   PG_GETARG_DATUM(arg));
+			webhook_check_secret(PG_GETARG_TEXT_PP(arg));
 	}
 	if (!PG_ARGISNULL(3))
 		header_check(PG_GETARG_JSONB_P(3));

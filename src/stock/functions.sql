@@ -257,6 +257,7 @@ SET search_path = pg_catalog, pg_temp SET enable_seqscan = off
 AS $$
 #variable_conflict use_column
 BEGIN
+	PERFORM idempotency_internal.idempotency_enter();
 	PERFORM idempotency_internal.stock_check_reservation(reservation);
 	RETURN QUERY
 	WITH held AS MATERIALIZED (
@@ -306,6 +307,7 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER ROWS 1
 SET search_path = pg_catalog, pg_temp SET enable_seqscan = off
 AS $$
 BEGIN
+	PERFORM idempotency_internal.idempotency_enter();
 	PERFORM idempotency_internal.stock_check_sku(sku);
 	RETURN QUERY
 		SELECT level.available, level.reserved
@@ -394,6 +396,7 @@ AS $$
 DECLARE
 	before jsonb := '{}'::jsonb;
 BEGIN
+	PERFORM idempotency_internal.idempotency_enter();
 	IF sku IS NOT NULL THEN
 		PERFORM idempotency_internal.stock_check_sku(sku);
 	END IF;

@@ -19,6 +19,7 @@
 #include "base/args.h"
 #include "base/catalog.h"
 #include "base/compat.h"
+#include "base/errors.h"
 #include "base/settings.h"
 #include "stock/lines.h"
 #include "stock/stock.h"
@@ -376,6 +377,7 @@ lines_expiry(FunctionCallInfo fcinfo, int ttl_arg, TimestampTz from)
 Datum
 stock_check_sku(PG_FUNCTION_ARGS)
 {
+	errors_hide_frames();
 	(void) lines_name_arg(fcinfo, 0, "sku");
 	PG_RETURN_VOID();
 }
@@ -386,6 +388,7 @@ stock_check_sku(PG_FUNCTION_ARGS)
 Datum
 stock_check_reservation(PG_FUNCTION_ARGS)
 {
+	errors_hide_frames();
 	(void) lines_name_arg(fcinfo, 0, "reservation");
 	PG_RETURN_VOID();
 }

@@ -272,6 +272,12 @@ CREATE VIEW stock_levels AS
 COMMENT ON VIEW stock_levels IS
 	'Every item: what is available, what is reserved, and the sums behind it.';
 
+CREATE VIEW stock_holds AS
+	SELECT hold.reservation, hold.line, hold.sku, hold.quantity, hold.expires_at
+	FROM idempotency_internal.stock_hold hold;
+COMMENT ON VIEW stock_holds IS
+	'The lines of open reservations; one whose time is over stays here until its expiry is recorded.';
+
 SELECT pg_catalog.pg_extension_config_dump('idempotency_internal.stock_item', '');
 SELECT pg_catalog.pg_extension_config_dump('idempotency_internal.stock_hold', '');
 SELECT pg_catalog.pg_extension_config_dump('idempotency_internal.stock_log', '');

@@ -396,7 +396,10 @@ ALTER VIEW idempotency_internal.stock_books RENAME TO stock_ledger;
 DROP FUNCTION idempotency_internal.idempotency_grant_names(
 	regrole, text[], text[]);
 
-/* New functions for pg_monitor; the last one gets its body below. */
+/*
+ * New functions and views for pg_monitor.  The last function gets its body
+ * below, and the views get their other columns.
+ */
 CREATE FUNCTION idempotency_internal.outbox_troubles(
 	OUT subscription bigint, OUT trouble text)
 RETURNS SETOF record
@@ -407,14 +410,23 @@ CREATE FUNCTION idempotency_status(
 RETURNS SETOF record
 LANGUAGE plpgsql
 AS 'BEGIN END';
+CREATE VIEW idem_keys AS SELECT ''::text COLLATE "C" AS scope;
+CREATE VIEW outbox_deliveries AS SELECT ''::text COLLATE "C" AS subscription;
+CREATE VIEW stock_holds AS SELECT ''::text COLLATE "C" AS reservation;
+CREATE VIEW idempotency_segments AS SELECT ''::text AS name;
 DO $$
 DECLARE
 	owner pg_catalog.regrole;
+	created text;
 BEGIN
 	SELECT extowner INTO STRICT owner FROM pg_catalog.pg_extension
 	WHERE extname = 'idempotency';
 	EXECUTE pg_catalog.format('ALTER FUNCTION idempotency_internal.outbox_troubles() OWNER TO %s', owner);
 	EXECUTE pg_catalog.format('ALTER FUNCTION idempotency_status() OWNER TO %s', owner);
+	FOREACH created IN ARRAY ARRAY['idem_keys', 'outbox_deliveries',
+		'stock_holds', 'idempotency_segments'] LOOP
+		EXECUTE pg_catalog.format('ALTER VIEW %I OWNER TO %s', created, owner);
+	END LOOP;
 END
 $$;
 REVOKE ALL
@@ -422,4 +434,6 @@ ON FUNCTION idempotency_internal.outbox_troubles(), idempotency_status()
 FROM PUBLIC;
 GRANT EXECUTE
 ON FUNCTION idempotency_internal.outbox_troubles(), idempotency_status()
+TO pg_monitor;
+GRANT SELECT ON idem_keys, outbox_deliveries, stock_holds, idempotency_segments
 TO pg_monitor;

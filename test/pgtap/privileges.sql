@@ -3,7 +3,7 @@
 -- granted to it, or one of these roles cannot do its work.  public_api.sql
 -- lists the roles of each public object.
 BEGIN;
-SELECT plan(79);
+SELECT plan(83);
 
 CREATE VIEW member AS
 SELECT d.classid, d.objid FROM pg_depend d
@@ -153,7 +153,9 @@ SELECT lives_ok($$ SELECT stock_receive('hat', 2),
 	stock_level('hat'), stock_verify() $$,
 	'an operator keeps the stock');
 SELECT lives_ok($$ SELECT *
-	FROM idem_stats, outbox_subscriptions, outbox_dead, stock_levels $$,
+	FROM idem_stats, idem_keys, outbox_subscriptions, outbox_deliveries,
+		outbox_dead, stock_levels, stock_holds, stock_history,
+		idempotency_segments $$,
 	'an operator reads the views');
 SELECT throws_ok(
 	$$ SELECT secret FROM idempotency_internal.outbox_subscription $$, '42501',
@@ -173,12 +175,15 @@ RESET ROLE;
 -- Monitoring.
 SET ROLE watcher;
 SELECT lives_ok($$ SELECT *
-	FROM idem_stats, outbox_subscriptions, outbox_dead, stock_levels $$,
+	FROM idem_stats, idem_keys, outbox_subscriptions, outbox_deliveries,
+		outbox_dead, stock_levels, stock_holds, idempotency_segments $$,
 	'pg_monitor reads the views');
 SELECT lives_ok($$ SELECT * FROM idempotency_status() $$, 'and the status');
 SELECT throws_ok($$ SELECT * FROM idempotency_internal.outbox_subscription $$,
 	'42501', NULL, 'pg_monitor does not read secrets');
-SELECT throws_ok($$ SELECT * FROM idem_key $$, '42501', NULL, 'nor keys');
+SELECT throws_ok($$ SELECT * FROM idem_key $$, '42501', NULL,
+	'nor saved answers');
+SELECT throws_ok($$ SELECT * FROM stock_history $$, '42501', NULL, 'nor notes');
 RESET ROLE;
 
 -- A condition that records the rows that it is evaluated on, and is so cheap
@@ -212,6 +217,18 @@ RESET ROLE;
 RESET enable_indexscan;
 RESET enable_bitmapscan;
 
+SELECT idem_claim('forgotten'), idem_claim('known');
+UPDATE idempotency_internal.idem_key_0
+SET expires_at = '-infinity' WHERE key = 'forgotten';
+SET leak.seen = '';
+SET ROLE watcher;
+SELECT is((SELECT count(*) FROM idem_keys WHERE leak(key)),
+	(SELECT count(*) FROM idem_keys), 'pg_monitor asks about keys');
+RESET ROLE;
+SELECT ok(current_setting('leak.seen') ~ ' known'
+	AND current_setting('leak.seen') !~ 'forgotten',
+	'and the condition sees no expired ones');
+
 -- Conditions on name or position pass the barrier, down to an index.
 CREATE FUNCTION plan_of(query text) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
@@ -229,6 +246,9 @@ SELECT matches(
 	plan_of($$ SELECT * FROM outbox_dead
 		WHERE subscription = 'seen' AND position = 1 $$),
 	'"position" = 1.*Index Cond: \(name = ', 'dead letters are looked up by subscription and position');
+SELECT matches(
+	plan_of($$ SELECT * FROM idem_keys WHERE key = 'k' AND scope = '' $$),
+	'(Index Cond: \(\(key = .*){3}', 'a key by its name');
 SELECT matches(plan_of($$ SELECT * FROM outbox_subscriptions WHERE name = 'seen' $$),
 	'Index Cond: \(name = ', 'and a subscription by its name');
 RESET enable_seqscan;
@@ -264,6 +284,7 @@ SELECT throws_ok($$ SELECT idempotency_grant('stranger') $$, '42501', NULL,
 	'but not give away');
 RESET ROLE;
 GRANT EXECUTE ON FUNCTION idempotency_grant(regrole),
+	idempotency_enter(), idempotency_raise(text, text, text),
 	idempotency_grant_names(regrole, text[], text[], text[], boolean) TO crew;
 GRANT USAGE ON SCHEMA idempotency_internal TO crew;
 SET ROLE hand;
@@ -316,7 +337,8 @@ SELECT set_eq($$
 	WHERE c.relnamespace = 'idempotency_internal'::regnamespace
 		AND (has_any_column_privilege('admin', c.oid, 'SELECT, INSERT, UPDATE')
 		OR has_table_privilege('admin', c.oid, 'DELETE, TRUNCATE, TRIGGER'))
-$$, '{idem_counters,idem_sample,idempotency_grant_names,outbox_flights,outbox_rate,outbox_troubles}'::text[],
+$$, '{idem_counters,idem_sample,idempotency_enter,idempotency_grant_names,
+	idempotency_raise,outbox_flights,outbox_rate,outbox_troubles}'::text[],
 	'and of what is internal only what that calls');
 DROP TABLE public.outbox_subscription;
 DROP FUNCTION public.stock_expire();
@@ -392,7 +414,8 @@ SELECT is_empty($$
 	JOIN pg_class c ON c.oid = m.objid AND m.classid = 'pg_class'::regclass
 	JOIN pg_attribute a ON a.attrelid = c.oid
 	WHERE c.relkind = 'v'
-		AND a.attname IN ('secret', 'old_secret', 'url', 'payload', 'headers', 'answer')
+		AND a.attname IN ('secret', 'old_secret', 'url', 'payload', 'headers', 'answer',
+			'request', 'response')
 		AND (has_table_privilege('pg_monitor', c.oid, 'SELECT')
 			OR has_table_privilege('operator', c.oid, 'SELECT'))
 $$, 'no view for pg_monitor or for operators shows secrets or payloads');

@@ -162,6 +162,13 @@ column idem_key.key text COLLATE "C"
 column idem_key.lease_until timestamp with time zone
 column idem_key.request bytea
 column idem_key.response jsonb
+view idem_keys WITH (security_barrier=true): operator, pg_monitor
+column idem_keys.scope text COLLATE "C"
+column idem_keys.key text COLLATE "C"
+column idem_keys.state text
+column idem_keys.attempt integer
+column idem_keys.lease_until timestamp with time zone
+column idem_keys.expires_at timestamp with time zone
 view idem_stats WITH (security_barrier=true): operator, pg_monitor
 column idem_stats.since timestamp with time zone
 column idem_stats.claimed bigint
@@ -175,6 +182,14 @@ column idem_stats.keys_completed double precision
 column idem_stats.keys_failed double precision
 column idem_stats.keys_retryable double precision
 column idem_stats.oldest_lease timestamp with time zone
+view idempotency_segments: operator, pg_monitor
+column idempotency_segments.name text
+column idempotency_segments.state text
+column idempotency_segments.opened_at timestamp with time zone
+column idempotency_segments.closed_at timestamp with time zone
+column idempotency_segments.quiet_xid xid8
+column idempotency_segments.last_position bigint
+column idempotency_segments.size bigint
 view outbox_attempts WITH (security_barrier=true): nobody
 column outbox_attempts.subscription text COLLATE "C"
 column outbox_attempts.position bigint
@@ -195,6 +210,19 @@ column outbox_dead.last_at timestamp with time zone
 column outbox_dead.last_status integer
 column outbox_dead.last_error text
 column outbox_dead.created_at timestamp with time zone
+view outbox_deliveries WITH (security_barrier=true): operator, pg_monitor
+column outbox_deliveries.subscription text COLLATE "C"
+column outbox_deliveries.position bigint
+column outbox_deliveries.state text
+column outbox_deliveries.topic text
+column outbox_deliveries.key text COLLATE "C"
+column outbox_deliveries.type text
+column outbox_deliveries.attempts integer
+column outbox_deliveries.next_attempt_at timestamp with time zone
+column outbox_deliveries.last_at timestamp with time zone
+column outbox_deliveries.last_status integer
+column outbox_deliveries.last_error text
+column outbox_deliveries.created_at timestamp with time zone
 view outbox_log: nobody
 column outbox_log.position bigint
 column outbox_log.xid xid8
@@ -225,7 +253,7 @@ column outbox_subscriptions.last_failed_at timestamp with time zone
 column outbox_subscriptions.last_status integer
 column outbox_subscriptions.last_error text
 column outbox_subscriptions.next_attempt_at timestamp with time zone
-view stock_history: nobody
+view stock_history: operator
 column stock_history.id bigint
 column stock_history.quantity bigint
 column stock_history.at timestamp with time zone
@@ -236,6 +264,12 @@ column stock_history.reservation text COLLATE "C"
 column stock_history.actor text
 column stock_history.note text
 column stock_history.lines smallint
+view stock_holds: operator, pg_monitor
+column stock_holds.reservation text COLLATE "C"
+column stock_holds.line smallint
+column stock_holds.sku text COLLATE "C"
+column stock_holds.quantity bigint
+column stock_holds.expires_at timestamp with time zone
 view stock_levels: application, operator, pg_monitor
 column stock_levels.sku text COLLATE "C"
 column stock_levels.available bigint

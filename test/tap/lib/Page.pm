@@ -29,6 +29,26 @@ sub blocks
 	return $self->{text} =~ /^```$language\n(.*?)^```$/gms;
 }
 
+# The page from a heading on.
+sub part
+{
+	my ($self, $heading) = @_;
+	my ($text) = $self->{text} =~ /^(#+ \Q$heading\E\n.*)/ms
+	  or die "no $heading in $self->{name}";
+	return bless { %$self, text => $text };
+}
+
+# Its queries, one by one: statements that only read, and call no function of
+# the extension but the two that only read.
+sub queries
+{
+	my ($self) = @_;
+	my $acts = qr/\b(?:idem|outbox|stock)_(?!verify\()\w+\(|\bidempotency_(?!status\()\w+\(/;
+	return grep { /^SELECT/ && !/$acts/ }
+	  map { s/^\s*--.*\n//mgr =~ s/\A\s+//r }
+	  map { split /;[^\n]*\n/ } $self->blocks('sql');
+}
+
 # The output of SQL as the page shows it: in the comment after a statement, or
 # far to the right in the lines below it.  There "..." stands for any text.
 sub expected
@@ -116,7 +136,7 @@ sub check_signatures
 sub _documented_columns
 {
 	my ($self, $view) = @_;
-	my ($table) = $self->{text} =~ /^\*\*`$view`\*\* \(view\)(.*?)\n\n[^|]/ms;
+	my ($table) = $self->{text} =~ /^\*\*`$view`\*\* \(view\b[^)]*\)(.*?)\n\n[^|]/ms;
 	my @columns;
 
 	for my $row ($table =~ /^(\| `.*)$/gm)

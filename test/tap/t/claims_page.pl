@@ -21,6 +21,7 @@ my ($printed, $error) = Page::run($node, 'page', $script);
 is($error, '', 'the SQL of the page runs');
 is($printed, join("\n", Page::expected($script)), 'and prints what stands beside it');
 
+$page->check_columns($node, 'page', $_) for qw(idem_key idem_keys idem_stats);
 $page->check_excerpts($page->blocks('js'), grep { /deposit/ } $page->blocks('sql'));
 Page->load($_)->check_links for qw(claims.md reference.md);
 

@@ -177,7 +177,7 @@ sql(q(
 	SELECT outbox_subscribe('new'::text, 'http://127.0.0.1:1/'::text, '{none}'::text[], NULL::text, NULL::jsonb, 'standard'::text, true,
 		8, '1 s'::interval, '{0 s}'::interval[], 'latest'::text, 1);
 	SELECT outbox_unsubscribe('new'::text);
-	SELECT count(*) FROM outbox_subscriptions, idem_stats, stock_levels), 'tried');
+	SELECT count(*) FROM outbox_subscriptions, outbox_deliveries, idem_stats, idem_keys, stock_levels, stock_holds, idempotency_segments), 'tried');
 is(victims(), '', 'and nothing of hers is run but by herself');
 
 # --- a role with all privileges on all tables
@@ -278,7 +278,7 @@ ok($node->poll_query_until('postgres', q(SELECT string_agg(DISTINCT usename, ' '
 	FROM pg_stat_activity WHERE datname = 'sold' AND backend_type ~ '^idempotency')), 'the workers run as the owner, by themselves');
 %refused = (
 	'a column less' => 'ALTER TABLE idem_ring DROP COLUMN rest_until',
-	'a column of another type' => 'ALTER TABLE idem_ring ALTER COLUMN quiet_xid TYPE text USING NULL',
+	'a column of another type' => 'ALTER TABLE idem_ring ALTER COLUMN rest_until TYPE text USING NULL',
 	'one more column' => 'ALTER TABLE outbox_lane ADD COLUMN more text',
 	'a column that may be null' => 'ALTER TABLE stock_hold ALTER COLUMN expires_at DROP NOT NULL',
 	'a field of a type' => 'ALTER TYPE idem_answer ADD ATTRIBUTE more text',

@@ -1,6 +1,7 @@
 # docs/operations.md and SECURITY.md are true: their SQL prints the output
-# shown, links lead somewhere, and the table of settings matches the server.
-# If this fails, an operator is misled when it matters.
+# shown, operators may run their queries, links lead somewhere, and the table of
+# settings matches the server.  If this fails, an operator is misled when it
+# matters.
 
 use strict;
 use warnings FATAL => 'all';
@@ -59,6 +60,21 @@ for my $block ($page->blocks('sql'))
 }
 cmp_ok($blocks, '>', 15, 'the page has queries');
 
+# --- queries for operators, of all pages
+
+sql('CREATE ROLE watcher LOGIN IN ROLE pg_monitor');
+sql('CREATE ROLE operator LOGIN IN ROLE pg_monitor');
+$node->safe_psql('shop', q(SELECT idempotency_grant_operator('operator')));
+my @queries = map { $_->queries } $page, map { Page->load($_)->part('For operators') } qw(claims.md outbox.md stock.md);
+cmp_ok(scalar(@queries), '>', 15, 'the pages have queries for operators');
+for my $query (@queries)
+{
+	my ($line) = $query =~ /^(.*)/;
+	my @roles = ('operator', $query =~ /\bstock_(?:history|verify)\b/ ? () : 'watcher');
+
+	is(error_code($node, 'shop', "SET ROLE $_; $query"), '', "$_: $line") for @roles;
+}
+
 # --- settings, as reference.md has them
 
 my %who = (
@@ -96,5 +112,6 @@ cmp_ok(scalar(@tests), '>', 10, 'SECURITY.md names tests');
 is(join(' ', grep { !-f "$FindBin::RealBin/../../$_" } @tests), '', 'which are all there');
 
 Page->load($_)->check_links for qw(operations.md ../SECURITY.md);
+Page->load('reference.md')->check_columns($node, 'shop', 'idempotency_segments');
 
 done_testing();

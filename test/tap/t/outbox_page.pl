@@ -37,7 +37,7 @@ sub start_receiver
 sub only_looks
 {
 	my ($sql) = @_;
-	return $sql =~ /\A(?:SELECT [^;(]*? FROM outbox_(?:subscriptions|dead|attempts)\b[^;]*;[^;]*)\z/s;
+	return $sql =~ /\A(?:SELECT [^;(]*? FROM outbox_(?:subscriptions|deliveries|dead|attempts)\b[^;]*;[^;]*)\z/s;
 }
 
 for my $block ($page->blocks('sql'))
@@ -60,7 +60,7 @@ is($node->safe_psql('shipping', 'SELECT order_id, item, quantity FROM parcels WH
 like($receiver->line(webhook_id($node, 2, 'shop')), qr/order.placed claimed$/, 'and said so');
 
 $page->check_signatures($node, 'shop', 'outbox');
-$page->check_columns($node, 'shop', $_) for qw(outbox_subscriptions outbox_dead outbox_attempts outbox_log);
+$page->check_columns($node, 'shop', $_) for qw(outbox_subscriptions outbox_dead outbox_deliveries outbox_attempts outbox_log);
 
 $page->check_excerpts($page->blocks('js'));
 $page->check_links;

@@ -55,7 +55,7 @@ for my $block (grep { !$page->is_of_recipe($_) } $page->blocks('sql'))
 }
 
 $page->check_signatures($node, 'shop', 'stock');
-$page->check_columns($node, 'shop', $_) for qw(stock_levels stock_history);
+$page->check_columns($node, 'shop', $_) for qw(stock_levels stock_holds stock_history);
 
 is(documented_settings(), $settings, 'settings and their defaults');
 
