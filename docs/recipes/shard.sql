@@ -6,9 +6,9 @@ CREATE TABLE accounts (
 	balance bigint NOT NULL
 );
 
--- Adds an amount, and answers with the new balance: once for each id. A
--- repeated call gets the answer that the first one was given, whatever has
--- happened to the account since.
+-- Adds an amount to an account and returns the new balance, once for each id.
+-- A repeated call returns the saved answer of the first call, even if the
+-- account has changed since.
 CREATE FUNCTION deposit(id text, account text, amount bigint)
 RETURNS jsonb
 LANGUAGE plpgsql

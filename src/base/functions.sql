@@ -7,7 +7,7 @@
 
 CREATE SCHEMA idempotency_internal;
 COMMENT ON SCHEMA idempotency_internal IS
-	'Internals of extension idempotency, which nobody else may rely on.';
+	'Internal objects of the extension idempotency. They can change with any version.';
 
 /*
  * A public function in PL/pgSQL first calls idempotency_enter(), and it and what
@@ -239,7 +239,7 @@ AS $$
 $$;
 COMMENT ON FUNCTION idempotency_internal.idempotency_trigger_state(
 	regclass[]) IS
-	'Internal: how our triggers on tables are: A as they were made, D some are disabled or missing, O otherwise.';
+	'Internal: state of our triggers on tables: A as they were made, D some are disabled or missing, O otherwise.';
 
 /*
  * While a trigger is still disabled the sweeper repairs nothing (by_hand is
@@ -302,7 +302,7 @@ END
 $$;
 COMMENT ON FUNCTION idempotency_internal.idempotency_enable_triggers(
 	regclass[]) IS
-	'Internal: makes our triggers on tables fire always, and anew those that are missing.';
+	'Internal: makes our triggers on tables fire always, and creates missing ones again.';
 
 /*
  * A data-only restore sets sequences to their values in the dump, even if they
@@ -384,4 +384,4 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION idempotency_repair() IS
-	'Puts keys, stock and sequences right after data was restored alone, as by pg_restore --data-only, and enables triggers.';
+	'Repairs keys, stock and sequences after pg_restore --data-only, and enables triggers that were disabled.';

@@ -80,7 +80,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION idempotency_grant(regrole) IS
-	'Lets an application role claim keys, enqueue events, reserve stock and see what is available, and no more.';
+	'Lets the role of an application claim keys, enqueue events, reserve stock and see what is available.';
 
 CREATE FUNCTION idempotency_grant_operator(role regrole)
 RETURNS void
@@ -104,7 +104,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION idempotency_grant_operator(regrole) IS
-	'Lets a role look after keys, subscriptions and stock, and see how they are, but neither secrets nor tables.';
+	'Lets a role manage and monitor keys, subscriptions and stock, without access to secrets or tables.';
 
 /*
  * Views and functions of the schema call some internal functions with the
@@ -136,7 +136,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION idempotency_grant_admin(regrole) IS
-	'Lets a role do everything that the public functions and views offer, and let others do so; where the owner of the extension is out of reach.';
+	'Lets a role use all public functions and views, and grant that to other roles, where the owner of the extension cannot log in.';
 
 DO $$
 DECLARE

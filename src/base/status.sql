@@ -241,4 +241,4 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION idempotency_status() IS
-	'Is all well?  A row for each check: ok, warning or error, what was found, and what to do about it.';
+	'Checks the extension in this database. One or more rows for each check: ok, warning or error, what was found, and what to do.';

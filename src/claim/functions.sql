@@ -14,7 +14,7 @@ RETURNS idem_answer
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION idem_claim(text, text, interval, text, interval, boolean) IS
-	'Claims a key for this transaction, or with a lease for work beyond it; says what became of it before otherwise.';
+	'Claims a key, for this transaction or with a lease for work outside the database, or returns the outcome of an earlier claim.';
 
 CREATE FUNCTION idem_claim_many(
 	keys  text[],
@@ -33,7 +33,7 @@ LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 100 COST 10000
 AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION idem_claim_many(
 	text[], text, interval, interval, boolean) IS
-	'Claims a batch of keys as idem_claim does each, in an order in which batches cannot deadlock; answers in the order of the array.';
+	'Claims a batch of keys, each as idem_claim does; batches cannot deadlock with each other. Returns a row for each key, in the order of the array.';
 
 CREATE FUNCTION idem_complete(
 	key      text,
@@ -45,7 +45,7 @@ RETURNS void
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION idem_complete(text, bigint, jsonb, text, interval) IS
-	'Completes a claimed key and saves the answer that later claims of it get.';
+	'Completes a claimed key and saves the answer for later claims of the key.';
 
 CREATE FUNCTION idem_fail(
 	key   text,
@@ -57,7 +57,7 @@ RETURNS void
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION idem_fail(text, bigint, jsonb, text, boolean) IS
-	'Ends a claim in failure: free for the next claimer, or for good with retry => false.';
+	'Ends a claim in failure: the key becomes free for the next claimer or, with retry => false, fails for good.';
 
 CREATE FUNCTION idem_renew(
 	key   text,
@@ -68,14 +68,14 @@ RETURNS timestamptz
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION idem_renew(text, bigint, interval, text) IS
-	'Extends the lease of a key in progress, counted from now; returns when it ends.';
+	'Extends the lease of a key in progress, counted from now; returns when the lease ends.';
 
 CREATE FUNCTION idem_forget(key text, scope text DEFAULT '')
 RETURNS boolean
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION idem_forget(text, text) IS
-	'For operators: drops what is remembered of a key; says whether there was anything.';
+	'Forgets a key, so that it is unknown and free again; returns whether it was known. For operators.';
 
 /*
  * The steps by which keys expire (base/ring.c).  The sweeper calls idem_expire,
@@ -206,7 +206,7 @@ AS $$
 	ORDER BY s.keys - s.expired, r.segment LIMIT 1
 $$;
 COMMENT ON FUNCTION idempotency_internal.idem_next_to_empty(double precision) IS
-	'Internal: the old segment of keys that is to be emptied next, if any, where so many expired keys can go on account of it.';
+	'Internal: the old segment of keys that should be emptied next, if it has no more live keys than expired keys and the given number together.';
 
 CREATE FUNCTION idempotency_internal.idem_expire(max_keys integer DEFAULT 1000)
 RETURNS boolean
@@ -325,7 +325,7 @@ EXCEPTION WHEN lock_not_available THEN
 END
 $$;
 COMMENT ON FUNCTION idempotency_internal.idem_repair(boolean) IS
-	'Internal: puts keys right that have come in while triggers were disabled, and enables these; false: there is nothing to do, or not yet.';
+	'Internal: repairs keys that were inserted while triggers were disabled, and enables the triggers; false: there is nothing to do, or not yet.';
 
 CREATE FUNCTION idempotency_internal.idem_counters(
 	OUT since       timestamptz,
@@ -359,7 +359,7 @@ CREATE VIEW idem_stats WITH (security_barrier) AS
 		WHERE r.state OPERATOR(pg_catalog.=) 'current'
 			OR r.state OPERATOR(pg_catalog.=) 'old') s;
 COMMENT ON VIEW idem_stats IS
-	'Answers of idem_claim since the server started, and the keys that are remembered now, by a sample if there are many.';
+	'Claim statistics: answers of idem_claim since the server started, and the current number of keys, estimated if there are many.';
 
 CREATE VIEW idem_keys WITH (security_barrier) AS
 SELECT k.scope, k.key,

@@ -3,7 +3,7 @@
 CREATE TYPE idem_outcome AS ENUM
 	('claimed', 'in_progress', 'completed', 'failed', 'mismatch');
 COMMENT ON TYPE idem_outcome IS
-	'Answer of idem_claim: claimed (do the work), in_progress (somebody else is at it), completed and failed (done before, see response), mismatch (the key was used for another request).';
+	'Outcome of idem_claim: claimed (do the work), in_progress (another caller does the work now), completed and failed (done before, see response), mismatch (the key was used for another request).';
 
 CREATE TYPE idem_answer AS (
 	outcome     idem_outcome,
@@ -12,7 +12,7 @@ CREATE TYPE idem_answer AS (
 	response    jsonb,
 	retry_after interval);
 COMMENT ON TYPE idem_answer IS
-	'What idem_claim returns.';
+	'Result of idem_claim.';
 
 /*
  * DROP EXTENSION locks relations in the order of their creation.  Our code uses
@@ -20,7 +20,7 @@ COMMENT ON TYPE idem_answer IS
  */
 CREATE SEQUENCE idempotency_internal.idem_token_seq AS bigint;
 COMMENT ON SEQUENCE idempotency_internal.idem_token_seq IS
-	'Fencing tokens of idem_claim, each larger than the ones before.';
+	'Fencing tokens of idem_claim, each larger than all earlier ones.';
 
 /*
  * Which of the tables of keys are live (base/ring.c).  This table is not
@@ -44,7 +44,7 @@ CREATE TABLE idempotency_internal.idem_ring (
 		AND pg_catalog.isfinite(rest_until) IS NOT FALSE)
 );
 COMMENT ON TABLE idempotency_internal.idem_ring IS
-	'The segments of keys: current takes new keys, old ones are looked into, retired ones wait to be truncated. Once every transaction before quiet_xid has ended, nobody writes into an old one any more.';
+	'The segments of keys: new keys are inserted into the current one, old ones are searched too, retired ones wait to be truncated. When every transaction before quiet_xid has ended, no transaction inserts into an old segment any more.';
 INSERT INTO idempotency_internal.idem_ring (slot, state, segment, opened_at)
 VALUES (0, 'current', 1, pg_catalog.clock_timestamp()),
 	(1, 'empty', NULL, NULL), (2, 'empty', NULL, NULL);

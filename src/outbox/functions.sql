@@ -12,7 +12,7 @@ LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION outbox_enqueue(
 	text, jsonb, text, text, jsonb, timestamptz) IS
-	'Announces an event if and only if this transaction commits; returns its position in the log.';
+	'Enqueues an event, which is sent if and only if this transaction commits; returns its position in the log.';
 
 CREATE FUNCTION idempotency_internal.outbox_log_insert()
 RETURNS trigger
@@ -70,7 +70,7 @@ RETURNS boolean
 LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE COST 20
 AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION outbox_topic_matches(text[], text) IS
-	'Does a topic match one of the patterns?  In a pattern * stands for any characters.';
+	'Whether a topic matches one of the patterns. In a pattern, * stands for any number of characters.';
 
 /* The cost makes the planner check the partition of an event first. */
 CREATE FUNCTION idempotency_internal.outbox_is_wanted(
@@ -92,7 +92,7 @@ AS $$
 $$;
 COMMENT ON FUNCTION idempotency_internal.outbox_lane_number(
 	text, bigint, integer) IS
-	'Internal: which of the partitions of a subscription an event belongs to; the same for all events of a key.';
+	'Internal: the partition of a subscription that an event belongs to; the same for all events of a key.';
 
 CREATE FUNCTION idempotency_internal.outbox_rate(
 	rate double precision, since timestamptz, delivered bigint DEFAULT 0)
@@ -183,7 +183,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION idempotency_internal.outbox_identity() IS
-	'Internal: what the ids of events of one database have in common, and those of no other.';
+	'Internal: the identity of this database in the ids of its events.';
 
 CREATE FUNCTION outbox_event_id("position" bigint)
 RETURNS text
@@ -209,7 +209,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION outbox_event_id(bigint) IS
-	'The id under which receivers get an event, as webhook-id, Idempotency-Key and ce-id; null if the log does not have the event any more.';
+	'The id that receivers get with an event, as webhook-id, Idempotency-Key and ce-id; null if the event is no longer in the log.';
 
 CREATE FUNCTION outbox_subscribe(
 	name           text,
@@ -285,7 +285,7 @@ $$;
 COMMENT ON FUNCTION outbox_subscribe(
 	text, text, text[], text, jsonb, text, boolean, integer, interval,
 	interval[], text, integer) IS
-	'Sends events of the topics to a URL from now on; returns the secret that signs them.';
+	'Subscribes a URL to the events of some topics; returns the secret that signs the requests.';
 
 CREATE FUNCTION idempotency_internal.outbox_subscription_id(name text)
 RETURNS bigint
@@ -365,7 +365,7 @@ END
 $$;
 COMMENT ON FUNCTION outbox_alter(
 	text, text, text[], jsonb, text, integer, interval, interval[]) IS
-	'Changes what is given of a subscription, for events that are read from now on; its position and what waits stay.';
+	'Changes those properties of a subscription whose parameters are not null; its position and its waiting events stay.';
 
 CREATE FUNCTION outbox_unsubscribe(name text)
 RETURNS void
@@ -381,7 +381,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION outbox_unsubscribe(text) IS
-	'Ends a subscription and drops what was not delivered to it, dead letters included.';
+	'Ends a subscription and drops its undelivered events, dead letters included.';
 
 CREATE FUNCTION outbox_pause(name text, reason text DEFAULT NULL)
 RETURNS void
@@ -397,7 +397,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION outbox_pause(text, text) IS
-	'Stops sending to a subscription until outbox_resume; what is in flight is finished.';
+	'Stops sending to a subscription until outbox_resume; requests in flight are finished.';
 
 CREATE FUNCTION outbox_resume(name text)
 RETURNS void
@@ -413,7 +413,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION outbox_resume(text) IS
-	'Goes on with a subscription that was paused, or disabled by an answer of 410; one that is stuck is tried at once.';
+	'Continues a subscription that was paused, or disabled by an answer 410; one that is stuck is tried again at once.';
 
 CREATE FUNCTION idempotency_internal.outbox_check_positions(positions bigint[])
 RETURNS void
@@ -496,7 +496,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION outbox_redrive(text, bigint[]) IS
-	'Sends dead letters again, all of them or those at the given positions, in order per key; returns how many.';
+	'Sends dead letters again, all of them or those at the given positions, in order per key; returns their number.';
 
 /*
  * A delivery that was not tried yet waits for its own time, not for a retry.
@@ -533,7 +533,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION outbox_retry(text, bigint[]) IS
-	'The endpoint works again: sends now what waits for a retry, all of it or the given positions; returns how many.';
+	'Sends events that wait for a retry now, all of them or those at the given positions; returns their number.';
 
 CREATE FUNCTION outbox_discard(name text, positions bigint[] DEFAULT NULL)
 RETURNS bigint
@@ -554,7 +554,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION outbox_discard(text, bigint[]) IS
-	'Drops dead letters, all of them or those at the given positions; returns how many.';
+	'Drops dead letters, all of them or those at the given positions; returns their number.';
 
 CREATE FUNCTION outbox_replay(
 	name          text,
@@ -598,7 +598,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION outbox_replay(text, bigint, timestamptz) IS
-	'Sends events of the log again, from a position or a time on; returns the first position, null if all that is yet to be sent for the first time.';
+	'Makes a subscription read the log again, from a position or a time on; returns the first position, or null if nothing is read again.';
 
 CREATE FUNCTION outbox_rotate_secret(
 	name    text,
@@ -632,7 +632,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION outbox_rotate_secret(text, interval, text) IS
-	'Signs with a new secret, and until the overlap is over with the present one as well; returns the new one.';
+	'Sets a new secret for a subscription, and signs with the old one too until the overlap is over; returns the new secret.';
 
 CREATE FUNCTION outbox_adopt(keep_identity boolean DEFAULT false)
 RETURNS void
@@ -663,7 +663,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION outbox_adopt(boolean) IS
-	'Makes this database, a restored copy, the home of the outbox: it sends from now on, under a new identity unless the one of the original is to be kept.';
+	'Lets this database, a restored copy, send its events, under a new identity or under that of the original.';
 
 CREATE FUNCTION idempotency_internal.outbox_flights(
 	OUT subscription bigint, OUT in_flight integer)
@@ -671,7 +671,7 @@ RETURNS SETOF record
 LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION idempotency_internal.outbox_flights() IS
-	'Internal: requests that are out, for each lane that a relay serves.';
+	'Internal: number of requests in flight, for each partition that a relay serves.';
 
 CREATE FUNCTION idempotency_internal.outbox_troubles(
 	OUT subscription bigint, OUT trouble text)
@@ -688,7 +688,7 @@ FROM idempotency_internal.outbox_delivery d
 JOIN idempotency_internal.outbox_subscription s ON s.id = d.subscription
 WHERE d.state = 'dead';
 COMMENT ON VIEW outbox_dead IS
-	'Events that were given up: every attempt of the schedule failed.  outbox_redrive sends them again.';
+	'Dead letters: events for which every attempt of the schedule has failed. outbox_redrive sends them again.';
 
 CREATE VIEW outbox_deliveries WITH (security_barrier) AS
 SELECT s.name AS subscription, d.position, d.state, d.topic, d.key, d.type,
@@ -706,7 +706,7 @@ SELECT s.name AS subscription, a.position, a.attempt, a.at,
 FROM idempotency_internal.outbox_attempt a
 JOIN idempotency_internal.outbox_subscription s ON s.id = a.subscription;
 COMMENT ON VIEW outbox_attempts IS
-	'Failed attempts at events that are not delivered yet, or dead.  For the owner only: answers may quote payloads.';
+	'Failed attempts at events that wait, are parked or are dead. For the owner only, since answers may quote payloads.';
 
 /* The oldest event that a lane has not read comes right after its position. */
 CREATE VIEW outbox_subscriptions WITH (security_barrier) AS
@@ -763,4 +763,4 @@ LEFT JOIN (SELECT subscription, min(trouble) AS trouble
 	FROM idempotency_internal.outbox_troubles() GROUP BY subscription) t
 	ON t.subscription = s.id;
 COMMENT ON VIEW outbox_subscriptions IS
-	'Each subscription: its state, how far behind it is, and what could not be delivered to it.';
+	'Each subscription: its state, how far behind it is, and the number of events that wait or are dead.';

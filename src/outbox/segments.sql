@@ -41,7 +41,7 @@ AS $$
 			WHERE f <= last_position)
 $$;
 COMMENT ON FUNCTION idempotency_internal.outbox_lanes_behind(bigint) IS
-	'Internal: who has yet to read something up to this position, as far as is written down.';
+	'Internal: the partitions that have not read everything up to this position, as far as is recorded.';
 
 /*
  * Until this transaction commits, lanes cannot be set back or added; after
@@ -76,7 +76,7 @@ EXCEPTION WHEN lock_not_available THEN
 END
 $$;
 COMMENT ON FUNCTION idempotency_internal.outbox_retire() IS
-	'Internal: takes the oldest segment of the log out of use; false: there is none, somebody has yet to read it, or it is locked.';
+	'Internal: retires the oldest segment of the log; false: there is none, a subscription has not read it, or it is locked.';
 
 CREATE FUNCTION idempotency_internal.outbox_truncate()
 RETURNS boolean
@@ -141,7 +141,7 @@ EXCEPTION WHEN lock_not_available THEN
 END
 $$;
 COMMENT ON FUNCTION idempotency_internal.outbox_pass_over() IS
-	'Internal: makes subscriptions pass over the oldest segment of the log, unread; false: nobody was behind, or the lanes are locked.';
+	'Internal: makes subscriptions skip the oldest segment of the log; false: no subscription was behind, or the partitions are locked.';
 
 CREATE FUNCTION idempotency_internal.outbox_warn_behind()
 RETURNS void
@@ -173,7 +173,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION idempotency_internal.outbox_warn_behind() IS
-	'Internal: says once for each segment who is behind, when the log has reached half of its limit.';
+	'Internal: warns once for each segment about subscriptions that are behind, when the log has reached half of its limit.';
 
 CREATE FUNCTION idempotency_internal.outbox_log_size()
 RETURNS numeric
@@ -184,7 +184,7 @@ AS $$
 	FROM idempotency_internal.outbox_ring WHERE state <> 'retired'
 $$;
 COMMENT ON FUNCTION idempotency_internal.outbox_log_size() IS
-	'Internal: bytes that the log takes, indexes included; without segments that nobody is to read any more.';
+	'Internal: size of the log in bytes, with indexes and without retired segments.';
 
 /*
  * The limit of size takes precedence over the retention: when the log exceeds

@@ -76,7 +76,7 @@ COMMENT ON VIEW idempotency_internal.outbox_event IS
 CREATE VIEW outbox_log AS
 	SELECT * FROM idempotency_internal.outbox_event;
 COMMENT ON VIEW outbox_log IS
-	'Events, in the order of their positions; only appended to.  An INSERT enqueues an event.';
+	'Events, in the order of their positions. Rows are never updated. An INSERT enqueues an event.';
 
 CREATE FUNCTION idempotency_internal.outbox_topics_valid(topics text[])
 RETURNS boolean
@@ -174,7 +174,7 @@ CREATE TABLE idempotency_internal.outbox_subscription (
 			max_in_flight, timeout, retry_schedule, partitions, state))
 );
 COMMENT ON TABLE idempotency_internal.outbox_subscription IS
-	'Who gets which events, where and how.  Holds secrets: for the owner only.';
+	'Subscriptions: URL, topics, format and limits. For the owner only, since it holds secrets.';
 
 /*
  * How far a subscription has read, in each of its partitions.  There are no
@@ -212,7 +212,7 @@ CREATE TABLE idempotency_internal.outbox_lane (
 		AND rate BETWEEN '0' AND '1e15' AND pg_catalog.isfinite(moved_at))
 ) WITH (fillfactor = 50);
 COMMENT ON TABLE idempotency_internal.outbox_lane IS
-	'The position of each subscription in the log.';
+	'The position of each partition of a subscription in the log.';
 
 /*
  * Deferred deliveries: copies of events that could not be delivered at once.
@@ -263,7 +263,7 @@ CREATE INDEX outbox_delivery_key_idx
 	ON idempotency_internal.outbox_delivery (subscription, key, position)
 	WHERE blocks_key;
 COMMENT ON TABLE idempotency_internal.outbox_delivery IS
-	'Events that wait for a retry or their time, are parked behind one of the same key, or are dead.';
+	'Deferred deliveries: events that wait for a retry or their time, are parked behind another event of their key, or are dead.';
 
 /*
  * The failed attempts of deferred deliveries.  They are numbered from 1 again
@@ -284,7 +284,7 @@ CREATE TABLE idempotency_internal.outbox_attempt (
 	CONSTRAINT outbox_attempt_at_check CHECK (pg_catalog.isfinite(at))
 );
 COMMENT ON TABLE idempotency_internal.outbox_attempt IS
-	'Failed attempts of the events in outbox_delivery.  Answers may quote payloads: for the owner only.';
+	'Failed attempts at the events in outbox_delivery. For the owner only, since answers may quote payloads.';
 
 CREATE FUNCTION idempotency_internal.outbox_subscription_deleted()
 RETURNS trigger

@@ -29,7 +29,7 @@ RETURNS text
 LANGUAGE C VOLATILE PARALLEL SAFE
 AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION outbox_secret_generate() IS
-	'A new random secret for signing events, as Standard Webhooks writes it.';
+	'A new random secret for signing events, in the format of Standard Webhooks.';
 
 CREATE FUNCTION outbox_signature(
 	secret text, id text, "timestamp" bigint, body text)
@@ -37,4 +37,4 @@ RETURNS text
 LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE
 AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION outbox_signature(text, text, bigint, text) IS
-	'The Standard Webhooks signature of a body, for a receiver to compare webhook-signature with.';
+	'The Standard Webhooks signature of a body. A receiver can compare the header webhook-signature with it.';

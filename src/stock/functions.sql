@@ -29,7 +29,7 @@ RETURNS bigint
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION stock_receive(text, bigint, text, text) IS
-	'Takes stock in; creates the item; returns what is available now.';
+	'Adds a quantity to the stock of an item, creates the item if it is new, and returns the quantity that is available now.';
 
 CREATE FUNCTION stock_adjust(
 	sku   text,
@@ -41,7 +41,7 @@ RETURNS bigint
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION stock_adjust(text, bigint, text, text) IS
-	'Corrects the stock of an item after a count, never below what is available; returns what is available now.';
+	'Corrects the stock of an item after a count, but takes no more than is available; returns the quantity that is available now.';
 
 CREATE FUNCTION stock_transfer(
 	from_sku text,
@@ -53,7 +53,7 @@ RETURNS void
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION stock_transfer(text, text, bigint, text, text) IS
-	'Moves a quantity from one item to another, such as from one place to another; never more than is available.';
+	'Moves a quantity from one item to another, for example from one place to another, but no more than is available.';
 
 /* ---- reservations ---- */
 
@@ -67,7 +67,7 @@ RETURNS stock_reservation
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION stock_reserve(text, bigint, text, interval, text) IS
-	'Reserves a quantity of one item until it is confirmed, cancelled or expires; the same call again reserves nothing.';
+	'Reserves a quantity of one item until the reservation is confirmed, cancelled or expires. If the call is repeated, nothing more is reserved.';
 
 CREATE FUNCTION stock_reserve_many(
 	lines       jsonb,
@@ -78,7 +78,7 @@ RETURNS stock_reservation
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION stock_reserve_many(jsonb, text, interval, text) IS
-	'Reserves all lines of an order, {"sku": quantity, ...}, or none, and lists every one that fell short; the same call again reserves nothing.';
+	'Reserves all lines of an order, {"sku": quantity, ...}, or none, and lists every line that falls short. If the call is repeated, nothing more is reserved.';
 
 CREATE FUNCTION stock_confirm(
 	reservation text,
@@ -89,7 +89,7 @@ RETURNS stock_settlement
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION stock_confirm(text, text[], text) IS
-	'Makes a reservation final, or some of its lines: the quantities have left the stock.';
+	'Confirms a reservation, or some of its lines: the quantities leave the stock.';
 
 CREATE FUNCTION stock_cancel(
 	reservation text,
@@ -100,7 +100,7 @@ RETURNS stock_settlement
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION stock_cancel(text, text[], text) IS
-	'Gives up a reservation, or some of its lines: the quantities are available again.';
+	'Cancels a reservation, or some of its lines: the quantities are available again.';
 
 CREATE FUNCTION stock_extend(
 	reservation text,
@@ -111,7 +111,7 @@ RETURNS record
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION stock_extend(text, interval) IS
-	'Lets an open reservation expire so long from now, and never sooner than it did.';
+	'Extends an open reservation, so that it expires after ttl from now, and never earlier than before.';
 
 CREATE FUNCTION stock_reinstate(
 	reservation text,
@@ -124,7 +124,7 @@ RETURNS record
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION stock_reinstate(text, interval, text) IS
-	'Opens a reservation again that has expired or was cancelled, if all that it held is still free.';
+	'Reserves the lines of an expired or cancelled reservation again, if all of them are still available.';
 
 CREATE FUNCTION idempotency_internal.stock_expire(
 	max_holds integer DEFAULT 1000)
@@ -178,7 +178,7 @@ RETURNS trigger
 LANGUAGE C
 AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION idempotency_internal.stock_guard() IS
-	'Internal: drops the counters of stock when somebody else has changed the tables.';
+	'Internal: drops the counters of stock after external DML.';
 
 DO $$
 DECLARE
@@ -202,7 +202,7 @@ RETURNS void
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION idempotency_internal.stock_drop_counters() IS
-	'Internal: drops the counters of stock with the commit; waits for those who have changed stock.';
+	'Internal: drops the counters of stock at the commit, after all transactions that have changed stock have ended.';
 
 CREATE FUNCTION idempotency_internal.stock_repair(by_hand boolean)
 RETURNS boolean
@@ -299,7 +299,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION stock_reservation_status(text) IS
-	'A reservation as it is: open, confirmed, cancelled or expired, and so each of its lines; no row if nothing is known of it.';
+	'The state of a reservation and of each of its lines: open, confirmed, cancelled or expired; no row if the reservation is not known.';
 
 CREATE FUNCTION stock_level(sku text)
 RETURNS TABLE (available bigint, reserved bigint)
@@ -316,7 +316,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION stock_level(text) IS
-	'What of an item is available and what is reserved; no row for an unknown sku.';
+	'The available and the reserved quantity of an item; no row for an unknown sku.';
 
 CREATE FUNCTION idempotency_internal.stock_counters(
 	OUT sku       text,
@@ -455,4 +455,4 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION stock_verify(text) IS
-	'Recomputes every item, or one, from its root record and log, and compares it with its holds and its counter; detail says what differs.';
+	'Recomputes one item, or every item, from its root record and log, and compares it with its holds and its counter; detail describes a difference.';

@@ -31,13 +31,13 @@ CREATE TYPE stock_reservation AS (
 );
 
 COMMENT ON TYPE stock_outcome IS
-	'Whether stock_reserve, or stock_reserve_many, has reserved.';
+	'Outcome of stock_reserve and stock_reserve_many.';
 COMMENT ON TYPE stock_settlement IS
-	'What stock_confirm, stock_cancel, stock_extend and stock_reinstate answer.';
+	'Outcome of stock_confirm, stock_cancel, stock_extend and stock_reinstate.';
 COMMENT ON TYPE stock_change IS
-	'What a row of stock_log did to the item.';
+	'The kind of a change of stock, in stock_log and stock_history.';
 COMMENT ON TYPE stock_reservation IS
-	'What stock_reserve and stock_reserve_many answer.  shortages: [{"sku", "wanted", "available", "missing"}, ...], one for each line that could not be reserved.';
+	'Result of stock_reserve and stock_reserve_many. shortages: [{"sku", "wanted", "available", "missing"}, ...], one for each line that falls short.';
 
 /*
  * DROP EXTENSION locks relations in the order of their creation.  Our code uses
@@ -92,9 +92,9 @@ CREATE INDEX stock_log_settled ON idempotency_internal.stock_log (reservation)
 	WHERE line IS NOT NULL;
 
 COMMENT ON TABLE idempotency_internal.stock_log IS
-	'Changes of items that are not in their root records yet; only appended to. See the view stock_history.';
+	'Changes of items that are not compacted into their root records yet. Rows are never updated. See the view stock_history.';
 COMMENT ON COLUMN idempotency_internal.stock_log.actor IS
-	'Who did it; null where nobody did, as when a reservation expires.';
+	'The user who made the change; null if a reservation has expired.';
 
 CREATE TABLE idempotency_internal.stock_hold (
 	quantity    bigint NOT NULL CHECK (quantity > 0),
@@ -155,7 +155,7 @@ COMMENT ON TABLE idempotency_internal.stock_item IS
 CREATE TABLE idempotency_internal.stock_ring (
 	LIKE idempotency_internal.idem_ring INCLUDING ALL);
 COMMENT ON TABLE idempotency_internal.stock_ring IS
-	'The tables of the history of stock: rows that are compacted go to the current one, old ones are truncated once idempotency.stock_history is over.';
+	'The tables of the history of stock: compacted rows are inserted into the current one, old ones are truncated when idempotency.stock_history is over.';
 INSERT INTO idempotency_internal.stock_ring (slot, state, segment, opened_at)
 VALUES (0, 'current', 1, pg_catalog.clock_timestamp()),
 	(1, 'empty', NULL, NULL), (2, 'empty', NULL, NULL);
@@ -218,7 +218,7 @@ CREATE VIEW stock_history AS
 	UNION ALL SELECT * FROM idempotency_internal.stock_history_1
 	UNION ALL SELECT * FROM idempotency_internal.stock_history_2;
 COMMENT ON VIEW stock_history IS
-	'Every change of every item that is still kept: who, when, why.';
+	'Every change of every item that is kept, with its actor, time and note.';
 
 /*
  * The levels as a caller would find them: a lapsed hold counts as available,
@@ -270,7 +270,7 @@ CREATE VIEW stock_levels AS
 	) level;
 
 COMMENT ON VIEW stock_levels IS
-	'Every item: what is available, what is reserved, and the sums behind it.';
+	'Every item: the available and the reserved quantity, and the sums of its changes.';
 
 CREATE VIEW stock_holds AS
 	SELECT hold.reservation, hold.line, hold.sku, hold.quantity, hold.expires_at
