@@ -73,13 +73,15 @@ extern text *key_scope_arg(FunctionCallInfo fcinfo, int arg);
 extern KeyName key_name_from_args(FunctionCallInfo fcinfo, int key_arg,
 								  int scope_arg);
 
-/* from + span, or + default_s if that is NULL; it has to lie in the future. */
-extern TimestampTz key_deadline(const Interval *span, TimestampTz from,
-								int default_s, const char *name);
+/*
+ * from + a lease or a ttl, or + the setting if that is NULL.  It has to be
+ * positive, and no longer than the setting may be.
+ */
+extern TimestampTz key_leased_until(const Interval *lease, TimestampTz from);
+extern TimestampTz key_expires_at(const Interval *ttl, TimestampTz from);
 
-/* An argument for key_deadline, and whether that would raise an error now. */
+/* An argument for these. */
 extern const Interval *key_span_arg(FunctionCallInfo fcinfo, int arg);
-extern void key_check_span(const Interval *span, const char *name);
 
 /* at + span_us; raises an error if there is no such time. */
 extern TimestampTz key_time_after(TimestampTz at, int64 span_us);
