@@ -496,6 +496,19 @@ $$;
 COMMENT ON FUNCTION outbox_discard(text, bigint[]) IS
 	'Drops dead letters, all of them or those at the given positions; returns how many.';
 
+CREATE FUNCTION outbox_acknowledge_lost(name text)
+RETURNS void
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+	UPDATE idempotency_internal.outbox_lane SET lost = 0
+	WHERE subscription = idempotency_internal.outbox_subscription_id(outbox_acknowledge_lost.name) AND lost > 0;
+END
+$$;
+COMMENT ON FUNCTION outbox_acknowledge_lost(text) IS
+	'Takes note of the events that a subscription has lost: idempotency_status says no more of them.';
+
 CREATE FUNCTION outbox_replay(
 	name          text,
 	from_position bigint DEFAULT NULL,

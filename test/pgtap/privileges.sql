@@ -97,7 +97,7 @@ RESET ROLE;
 SET ROLE operator;
 SELECT lives_ok($$ SELECT outbox_subscribe('s', 'http://example.com/', topics => '{none}') $$, 'an operator subscribes');
 SELECT lives_ok($$ SELECT outbox_alter('s', timeout => '1 s'), outbox_rotate_secret('s'), outbox_redrive('s'), outbox_retry('s'), outbox_discard('s'),
-	outbox_replay('s', 1), outbox_pause('s'), outbox_resume('s') $$, 'an operator looks after a subscription');
+	outbox_acknowledge_lost('s'), outbox_replay('s', 1), outbox_pause('s'), outbox_resume('s') $$, 'an operator looks after a subscription');
 SELECT lives_ok($$ SELECT outbox_adopt() $$, 'an operator adopts');
 SELECT lives_ok($$ SELECT outbox_unsubscribe('s') $$, 'an operator ends a subscription');
 SELECT lives_ok($$ SELECT outbox_signature(outbox_secret_generate(), 'm', 1, '{}'), outbox_topic_matches('{*}', 't') $$,

@@ -32,8 +32,8 @@ SELECT results_eq($$ SELECT state, detail ~ '^failing for .*, next attempt .*: 5
 	$$ VALUES ('warning', true, 'once it works: SELECT outbox_retry(''failing'')') $$, 'one fails');
 SELECT results_eq($$ SELECT state, hint FROM says('subscription dead') $$, $$ VALUES ('warning', 'see outbox_dead; SELECT outbox_redrive(''dead'')') $$,
 	'one has dead letters');
-SELECT results_eq($$ SELECT * FROM says('subscription lost') $$, $$ VALUES ('error', 'events lost: 7', 'idempotency.outbox_keep_size is too small') $$,
-	'one has lost events');
+SELECT results_eq($$ SELECT * FROM says('subscription lost') $$, $$ VALUES ('error', 'events lost: 7',
+	'idempotency.outbox_keep_size is too small; SELECT outbox_acknowledge_lost(''lost'')') $$, 'one has lost events');
 SELECT is_empty($$ SELECT * FROM says('subscription well') $$, 'nothing is said of one that is well');
 SELECT is((SELECT detail FROM says('subscriptions')), '3 active', 'but they are counted');
 UPDATE outbox_home SET system_identifier = 1;
