@@ -68,14 +68,16 @@ idempotency_raise(PG_FUNCTION_ARGS)
 {
 	char	   *code = text_to_cstring(PG_GETARG_TEXT_PP(0));
 	char	   *message = text_to_cstring(PG_GETARG_TEXT_PP(1));
-	char	   *hint = PG_ARGISNULL(2) ? NULL :
-		text_to_cstring(PG_GETARG_TEXT_PP(2));
+	char	   *hint = NULL;
 
+	if (!PG_ARGISNULL(2))
+		hint = text_to_cstring(PG_GETARG_TEXT_PP(2));
 	if (strlen(code) != SQLSTATE_LENGTH)
 		elog(ERROR, "invalid SQLSTATE \"%s\"", code);
 	errors_hide_frames();
 	ereport(ERROR,
-			(errcode(MAKE_SQLSTATE(code[0], code[1], code[2], code[3], code[4])),
+			(errcode(MAKE_SQLSTATE(code[0], code[1], code[2], code[3],
+								   code[4])),
 			 errmsg("%s", message),
 			 hint ? errhint("%s", hint) : 0));
 	PG_RETURN_VOID();

@@ -10,9 +10,9 @@ COMMENT ON SCHEMA idempotency_internal IS
 	'Internal objects of the extension idempotency. They can change with any version.';
 
 /*
- * A public function in PL/pgSQL first calls idempotency_enter(), and it and what
- * it calls raise errors by idempotency_raise(): so these come without the
- * internal stack (base/errors.c).
+ * A public function in PL/pgSQL first calls idempotency_enter().  It and the
+ * functions that it calls raise errors by idempotency_raise(), which leaves the
+ * internal stack out of them (base/errors.c).
  */
 CREATE FUNCTION idempotency_internal.idempotency_enter()
 RETURNS void

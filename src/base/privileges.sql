@@ -93,7 +93,8 @@ BEGIN
 		'{idempotency_status, idem_forget, idem_counters, idem_sample,
 			outbox_subscribe, outbox_unsubscribe, outbox_alter, outbox_pause,
 			outbox_resume, outbox_redrive, outbox_retry, outbox_discard,
-			outbox_replay, outbox_rotate_secret, outbox_adopt,
+			outbox_acknowledge_lost, outbox_replay, outbox_rotate_secret,
+			outbox_adopt,
 			outbox_topic_matches, outbox_secret_generate, outbox_signature,
 			outbox_flights, outbox_troubles, outbox_rate,
 			stock_receive, stock_adjust, stock_transfer, stock_level,
@@ -125,8 +126,9 @@ DECLARE
 BEGIN
 	PERFORM idempotency_internal.idempotency_enter();
 	PERFORM idempotency_internal.idempotency_grant_names(role,
-		'{idem_counters, idem_sample, outbox_flights, outbox_troubles, outbox_rate,
-			idempotency_enter, idempotency_raise, idempotency_grant_names}'
+		'{idem_counters, idem_sample, outbox_flights, outbox_troubles,
+			outbox_rate, idempotency_enter, idempotency_raise,
+			idempotency_grant_names}'
 			|| ARRAY(SELECT p.proname::text FROM pg_proc p
 				WHERE p.pronamespace = '@extschema@'::regnamespace
 					AND p.oid = ANY (members)),
