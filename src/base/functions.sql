@@ -357,7 +357,7 @@ BEGIN
 		END;
 	END LOOP;
 	RAISE EXCEPTION 'could not lock the tables of extension idempotency' USING ERRCODE = '55P03',
-		HINT = 'Another session has used them in a transaction that goes on for long. Try again when it has ended.';
+		HINT = 'Another session uses them in a long transaction. Try again when it has ended.';
 END
 $$;
 COMMENT ON FUNCTION idempotency_repair() IS

@@ -332,8 +332,8 @@ BEGIN
 		-- They may be credentials, which a receiver elsewhere is not to learn.
 		altered.headers := NULL;
 		RAISE NOTICE 'the headers of subscription "%" are dropped', name
-			USING DETAIL = 'They were for another scheme, host or port.',
-				HINT = 'Give headers together with the url.';
+			USING DETAIL = 'The new URL has another scheme, host or port.',
+				HINT = 'Pass the headers together with the url.';
 	END IF;
 	altered.url := coalesce(url, altered.url);
 	altered.topics := coalesce(topics, altered.topics);
@@ -553,7 +553,7 @@ DECLARE
 	first           bigint;
 BEGIN
 	IF (from_position IS NULL) = (since IS NULL) THEN
-		RAISE EXCEPTION 'one of from_position and since must be given'
+		RAISE EXCEPTION 'exactly one of from_position and since must be given'
 			USING ERRCODE = '22023';
 	END IF;
 	-- The relay is not settling.
