@@ -102,27 +102,27 @@ FROM calls, answers, ordered, lamp, events, seen, clock, LATERAL (VALUES
 	('checkouts sent', pg_temp.pretty(sent),
 		format('each request by four of %s clients at once', :clients)),
 	('  replayed', pg_temp.pretty(replayed),
-		'duplicates, told what the first was told'),
+		'duplicates, which got the saved answer'),
 	('  rolled back', pg_temp.pretty(died),
-		format('clients that died midway, %s with an order made', pg_temp.pretty(undone))),
-	('  refused', pg_temp.pretty(refused), 'short of stock'),
+		format('clients that died before the commit, %s with an order', pg_temp.pretty(undone))),
+	('  refused', pg_temp.pretty(refused), 'not enough stock'),
 	('  placed', pg_temp.pretty(placed), 'orders'),
 	('', '', ''),
 	('payments sent', pg_temp.pretty(payments),
 		format('%s of them repeated, %s too late', pg_temp.pretty(paid_before), pg_temp.pretty(paid_late))),
 	('  paid', pg_temp.pretty(ordered.paid), 'orders'),
 	('  expired', pg_temp.pretty((SELECT count(*) FROM expired)),
-		format('not paid in time; stock came back after %s', current_setting('idempotency.reservation_ttl'))),
+		format('not paid in time; available again after %s', current_setting('idempotency.reservation_ttl'))),
 	('', '', ''),
 	('lamps', pg_temp.pretty(stocked),
 		format('the hot one: %s wanted, %s sold, %s came back', pg_temp.pretty(wanted),
 			pg_temp.pretty(lamp.paid), pg_temp.pretty(returned))),
 	('', '', ''),
-	('events delivered', pg_temp.pretty(taken), 'those of one order in their order'),
+	('events delivered', pg_temp.pretty(taken), 'in order for each order'),
 	('  failed', pg_temp.pretty(failed + busy + cut),
 		format('sent again: %s answered 500, %s busy, %s cut off',
 			pg_temp.pretty(failed), pg_temp.pretty(busy), pg_temp.pretty(cut))),
-	('  seen twice', pg_temp.pretty(duplicates), 'duplicates, known by their webhook-id'),
+	('  seen twice', pg_temp.pretty(duplicates), 'duplicates, recognised by their webhook-id'),
 	('', '', ''),
 	('throughput', pg_temp.pretty(round(rate::numeric)) || '/s',
 		format('checkouts; p50 %s, p99 %s', pg_temp.milliseconds(0.5, clock.latency),
@@ -179,10 +179,10 @@ CREATE FUNCTION pg_temp.announced(event_type text) RETURNS text[] LANGUAGE sql
 
 /* wrong: how many are not as they should be; total: how many were looked at. */
 WITH checks (text, wrong, total, noun) AS (VALUES
-	('every request has one answer, whichever copy asked',
+	('all copies of a request got the same answer',
 		(SELECT count(*) FROM wrongly_answered), (SELECT count(*) FROM request),
 		'requests'),
-	('one order per request, and the client was told of it',
+	('each request made one order, and the client knows it',
 		pg_temp.difference(
 			ARRAY(SELECT request_id || ' ' || id FROM orders),
 			ARRAY(SELECT request_id || ' ' || (answer ->> 'order') FROM heard
@@ -190,7 +190,7 @@ WITH checks (text, wrong, total, noun) AS (VALUES
 				  WHERE original AND answer ->> 'status' = 'placed'))
 		+ (SELECT count(*) - count(DISTINCT request_id) FROM orders),
 		(SELECT count(*) FROM orders), 'orders'),
-	('what was rolled back left nothing behind',
+	('rolled back orders left no rows and no events',
 		(SELECT count(*) FROM undone WHERE "order" = ANY (pg_temp.orders())
 			OR "order" IN (SELECT "order" FROM received)
 			OR "order" IN (SELECT reservation FROM stock_history
@@ -198,29 +198,29 @@ WITH checks (text, wrong, total, noun) AS (VALUES
 		(SELECT count(*) FROM undone), 'orders undone'),
 	('no product was ever oversold',
 		(SELECT count(*) FROM oversold), (SELECT count(*) FROM product), 'products'),
-	('stock_verify is right, and agrees with the orders',
+	('stock_verify finds no error, and agrees with orders',
 		(SELECT count(*) FROM misbooked), (SELECT count(*) FROM stock_levels),
 		'products'),
-	('exactly the committed orders were announced',
+	('exactly the committed orders had an event',
 		pg_temp.difference(pg_temp.orders(), pg_temp.announced('order.placed')),
 		cardinality(pg_temp.announced('order.placed')), 'events'),
-	('each payment took effect once and was announced',
+	('each payment took effect once and had an event',
 		pg_temp.difference(pg_temp.orders('{paid}'), pg_temp.announced('order.paid'))
 		+ pg_temp.difference(pg_temp.orders('{paid}'),
 			ARRAY(SELECT 'order-' || (answer ->> 'order') FROM call
 				WHERE paid = 'done')),
 		cardinality(pg_temp.announced('order.paid')), 'events'),
-	('each unpaid order expired and was announced',
+	('each unpaid order expired and had an event',
 		pg_temp.difference(pg_temp.orders('{placed,expired}'), pg_temp.announced('stock.expired'))
 		+ pg_temp.difference(pg_temp.orders('{placed,expired}'),
 			ARRAY(SELECT reservation FROM expired)),
 		cardinality(pg_temp.announced('stock.expired')), 'events'),
 	('every signature is valid',
 		(SELECT badly_signed FROM seen), (SELECT requests FROM seen), 'requests'),
-	('the events of each order came in order',
+	('the events of each order arrived in order',
 		(SELECT out_of_order FROM seen),
 		(SELECT count(DISTINCT "order") FROM received), 'orders'),
-	('nothing waits or is dead',
+	('no event waits or is dead, and no stock is held',
 		(SELECT sum(lag_events + waiting + parked + dead)::bigint
 			FROM outbox_subscriptions)
 			+ (SELECT count(*) FROM idempotency_internal.stock_hold),

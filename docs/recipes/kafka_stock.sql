@@ -1,4 +1,4 @@
--- The tables of kafka_stock.js: orders whose lines come one by one, in any
+-- The tables of kafka_stock.js: orders whose lines arrive one by one, in any
 -- order, over several partitions.
 
 CREATE TABLE orders (
@@ -10,14 +10,15 @@ CREATE TABLE orders (
 			'cancelled', 'expired'))
 );
 
--- No constraint keeps a line from being there twice: that is the claim's doing.
+-- A line is not inserted twice because of the claim, not because of a
+-- constraint.
 CREATE TABLE order_lines (
 	order_name text NOT NULL REFERENCES orders,
 	sku        text NOT NULL,
 	quantity   bigint NOT NULL CHECK (quantity > 0)
 );
 
--- Messages that nobody can make anything of.
+-- Messages with invalid data.
 CREATE TABLE refused_messages (
 	id     text NOT NULL,
 	reason text NOT NULL

@@ -1,5 +1,5 @@
--- What each shard has: its part of the accounts, and the operations on them.
--- Ids are checked, inserted and forgotten by idem_claim.
+-- Each shard has a part of the accounts, and this function. idem_claim checks
+-- and inserts ids, and they expire without a DELETE.
 
 CREATE TABLE accounts (
 	name    text PRIMARY KEY,

@@ -380,7 +380,7 @@ BEGIN
 	END LOOP;
 	PERFORM idempotency_internal.idempotency_raise('55P03',
 		'could not lock the tables of extension idempotency',
-		'Another session has used them in a transaction that goes on for long. Try again when it has ended.');
+		'Another session uses them in a long transaction. Try again when it has ended.');
 END
 $$;
 COMMENT ON FUNCTION idempotency_repair() IS

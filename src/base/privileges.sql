@@ -209,7 +209,7 @@ BEGIN
 	LIMIT 1;
 	IF stranger IS NOT NULL THEN
 		RAISE EXCEPTION 'extension idempotency would use %', stranger
-			USING ERRCODE = '55000', HINT = 'Create it in a schema where nobody else may create objects.';
+			USING ERRCODE = '55000', HINT = 'Create the extension in a schema where no other role may create objects.';
 	END IF;
 	SET LOCAL search_path = @extschema@, pg_temp;
 END

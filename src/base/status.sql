@@ -78,15 +78,15 @@ AS $$
 		CASE WHEN s.what IN ('ok', 'standby', 'template') THEN 'ok'
 			WHEN s.what = 'missing' THEN 'error' ELSE 'warning' END,
 		CASE s.what
-			WHEN 'standby' THEN 'a standby has none'
-			WHEN 'template' THEN 'a template database has none'
-			WHEN 'left out' THEN 'idempotency.databases leaves this database out: it has none'
+			WHEN 'standby' THEN 'a standby runs no workers'
+			WHEN 'template' THEN 'a template database has no workers'
+			WHEN 'left out' THEN 'idempotency.databases leaves this database out'
 			WHEN 'starting' THEN 'they are starting'
 			ELSE format('%s launcher, %s sweeper, %s of %s relays', r.launchers, r.sweepers, r.relays, r.wanted) END,
 		CASE s.what
 			WHEN 'left out' THEN 'add it to idempotency.databases and reload'
-			WHEN 'starting' THEN 'look again in a few seconds; if this remains, the log of the server says why'
-			WHEN 'missing' THEN 'the log of the server says why; is max_worker_processes large enough?' END
+			WHEN 'starting' THEN 'look again in a few seconds; if this remains, see the server log'
+			WHEN 'missing' THEN 'see the server log; is max_worker_processes large enough?' END
 	FROM running r
 	CROSS JOIN LATERAL (SELECT CASE
 		WHEN pg_is_in_recovery() THEN 'standby'
@@ -104,7 +104,7 @@ AS $$
 			date_trunc('second', clock_timestamp() - w.last_error_at),
 			CASE WHEN length(w.last_error) <= 60 THEN w.last_error
 				ELSE left(w.last_error, 57) || '...' END),
-		'see the log of the server'
+		'see the server log'
 	FROM worker w WHERE w.last_error_at > clock_timestamp() - recent
 	UNION ALL
 	SELECT 'worker errors', 'ok', format('none in the last %s', recent), NULL
@@ -163,8 +163,8 @@ AS $$
 	)
 	SELECT 'tables',
 		CASE WHEN kept.tables IS NULL THEN 'ok' ELSE 'warning' END,
-		CASE WHEN kept.tables IS NULL THEN 'none waits for an old snapshot'
-			ELSE format('%s cannot be emptied for %s', kept.tables, kept.since) END,
+		CASE WHEN kept.tables IS NULL THEN 'no table waits for an old snapshot'
+			ELSE format('%s could not be emptied for %s', kept.tables, kept.since) END,
 		CASE WHEN kept.tables IS NOT NULL
 			THEN 'end the old snapshot: pg_stat_activity, pg_prepared_xacts or a slot' END
 	FROM kept
@@ -191,15 +191,15 @@ AS $$
 		FROM pg_settings s WHERE s.name LIKE 'idempotency.%' AND s.pending_restart
 		HAVING count(*) > 0
 		UNION ALL
-		SELECT format('idempotency.stock_archive_topic is %L, which no subscription gets', t.topic),
-			'outbox_subscribe() an archive to it'
+		SELECT format('idempotency.stock_archive_topic is %L, which no subscription takes', t.topic),
+			'subscribe an archive to it: outbox_subscribe()'
 		FROM (SELECT current_setting('idempotency.stock_archive_topic') AS topic) t
 		WHERE t.topic <> ''
 			AND NOT EXISTS (
 				SELECT FROM idempotency_internal.outbox_subscription s
 				WHERE idempotency_internal.outbox_is_wanted(s.topics, t.topic))
 		UNION ALL
-		SELECT format('idempotency.databases names %s, which is not there',
+		SELECT format('idempotency.databases names %s, which does not exist',
 			string_agg(quote_ident(d.name), ', ' ORDER BY d.name)), 'correct it and reload'
 		FROM regexp_matches(current_setting('idempotency.databases'), '"((?:[^"]|"")*)"|([^",[:space:]]+)', 'g') n,
 			LATERAL (
@@ -209,7 +209,7 @@ AS $$
 	)
 	SELECT 'settings', 'warning', f.detail, f.hint FROM finding f
 	UNION ALL
-	SELECT 'settings', 'ok', 'nothing to object to', NULL WHERE NOT EXISTS (SELECT FROM finding)
+	SELECT 'settings', 'ok', 'no problem found', NULL WHERE NOT EXISTS (SELECT FROM finding)
 $$;
 COMMENT ON FUNCTION idempotency_internal.idempotency_setting_status() IS
 	'Internal: what idempotency_status says of settings.';

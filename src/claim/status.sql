@@ -10,7 +10,7 @@ AS $$
 		CASE WHEN lapsed.since > '10 min' THEN 'warning' ELSE 'ok' END,
 		format('%s in progress, %s on disk', stats.keys_in_progress, pg_size_pretty(disk.size))
 			|| coalesce(', a lease ran out ' || lapsed.since || ' ago', ''),
-		CASE WHEN lapsed.since > '10 min' THEN 'its worker may have died, and its message be lost' END
+		CASE WHEN lapsed.since > '10 min' THEN 'its owner may have died; is its message lost?' END
 	FROM @extschema@.idem_stats stats
 	CROSS JOIN LATERAL (
 		SELECT CASE WHEN stats.oldest_lease < clock_timestamp()

@@ -339,8 +339,8 @@ BEGIN
 		-- Headers may be credentials, which another host must not get.
 		altered.headers := NULL;
 		RAISE NOTICE 'the headers of subscription "%" are dropped', name
-			USING DETAIL = 'They were for another scheme, host or port.',
-				HINT = 'Give headers together with the url.';
+			USING DETAIL = 'The new URL has another scheme, host or port.',
+				HINT = 'Pass the headers together with the url.';
 	END IF;
 	altered.url := coalesce(url, altered.url);
 	altered.topics := coalesce(topics, altered.topics);
@@ -588,7 +588,7 @@ BEGIN
 	subscription_id := idempotency_internal.outbox_subscription_id(name);
 	IF (from_position IS NULL) = (since IS NULL) THEN
 		PERFORM idempotency_internal.idempotency_raise('22023',
-			'one of from_position and since must be given');
+			'exactly one of from_position and since must be given');
 	END IF;
 	-- Wait for a relay that settles.
 	PERFORM FROM idempotency_internal.outbox_lane

@@ -167,7 +167,7 @@ BEGIN
 		ORDER BY s.name
 	LOOP
 		RAISE WARNING 'subscription "%" is about to lose events', held.name
-			USING DETAIL = format('It is %s and holds back the log, which has reached half of idempotency.outbox_keep_size.',
+			USING DETAIL = format('It is %s, and the log that it has not read has reached half of idempotency.outbox_keep_size.',
 				held.state);
 	END LOOP;
 END

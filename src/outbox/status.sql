@@ -19,9 +19,9 @@ AS $$
 					coalesce(s.last_status::text, left(s.last_error, 40)))
 				ELSE s.state || coalesce(': ' || left(s.reason, 60), '') END,
 			CASE s.state
-				WHEN 'failing' THEN format('once it works: SELECT outbox_retry(%L)', s.name)
+				WHEN 'failing' THEN format('when the endpoint works again: SELECT outbox_retry(%L)', s.name)
 				WHEN 'held' THEN 'see outbox_adopt()'
-				WHEN 'stuck' THEN format('remove the cause; SELECT outbox_resume(%L)', s.name)
+				WHEN 'stuck' THEN format('fix the cause; SELECT outbox_resume(%L)', s.name)
 				ELSE format('SELECT outbox_resume(%L)', s.name) END
 		FROM subscription s WHERE s.state <> 'active'
 		UNION ALL
@@ -36,7 +36,7 @@ AS $$
 		SELECT s.name, 4, 'warning',
 			format('events behind: %s, for %s',
 				s.lag_events, date_trunc('second', s.lag)),
-			'the endpoint is slower than the events come'
+			'the endpoint is too slow; see max_in_flight'
 		FROM subscription s WHERE s.state = 'active' AND s.lag > '5 min'
 	)
 	SELECT 'subscription ' || f.name, f.state, f.detail, f.hint
@@ -61,7 +61,7 @@ AS $$
 		CASE WHEN log.size > log.keep / 2 THEN 'warning' ELSE 'ok' END,
 		pg_size_pretty(log.size) || CASE WHEN log.keep IS NULL THEN ''
 			ELSE format(' of %s, idempotency.outbox_keep_size', pg_size_pretty(log.keep)) END,
-		CASE WHEN log.size > log.keep / 2 THEN 'above it, subscriptions that are behind lose events' END
+		CASE WHEN log.size > log.keep / 2 THEN 'beyond the limit, subscriptions that are behind lose events' END
 	FROM (SELECT idempotency_internal.outbox_log_size() AS size,
 			nullif(greatest(pg_size_bytes(
 				current_setting('idempotency.outbox_keep_size')), -1),
@@ -69,8 +69,8 @@ AS $$
 	UNION ALL
 	SELECT 'open transactions',
 		CASE WHEN straggler.since > patience THEN 'warning' ELSE 'ok' END,
-		coalesce('one that has enqueued is open for ' || straggler.since, 'none is waited for'),
-		CASE WHEN straggler.since > patience THEN format('pid %s; its events come when it commits', straggler.pid) END
+		coalesce('one with events has been open for ' || straggler.since, 'none with events stays open'),
+		CASE WHEN straggler.since > patience THEN format('pid %s; its events are sent when it commits', straggler.pid) END
 	FROM (SELECT 1) one
 	LEFT JOIN LATERAL (
 		SELECT date_trunc('second', clock_timestamp() - a.xact_start) AS since, a.pid

@@ -153,7 +153,7 @@ BEGIN
 		EXIT WHEN removed >= max_rows;
 	END LOOP;
 	IF failed > 1 THEN
-		RAISE WARNING 'nor could those of % other items', failed - 1;
+		RAISE WARNING 'the logs of % other items could not be compacted either', failed - 1;
 	END IF;
 	RETURN removed > 0;
 END

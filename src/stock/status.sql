@@ -16,7 +16,7 @@ AS $$
 	)
 	SELECT 'stock counters',
 		CASE WHEN counter.pinned > setting.items / 2 THEN 'warning' ELSE 'ok' END,
-		format('%s of %s places used, %s by open transactions', counter.used, setting.items, counter.pinned),
+		format('%s of %s counters in use, %s by open transactions', counter.used, setting.items, counter.pinned),
 		CASE WHEN counter.pinned > setting.items / 2 THEN 'increase idempotency.stock_items' END
 	FROM counter, setting
 	UNION ALL
@@ -24,14 +24,14 @@ AS $$
 		CASE WHEN counter.crowded > 0 THEN 'warning' ELSE 'ok' END,
 		CASE WHEN counter.crowded > 0 THEN format('items above 10 times idempotency.stock_compact_after: %s', counter.crowded)
 			ELSE 'compacted' END,
-		CASE WHEN counter.crowded > 0 THEN 'does the sweeper run, and is a transaction open for long?' END
+		CASE WHEN counter.crowded > 0 THEN 'does the sweeper run? does a transaction stay open?' END
 	FROM counter
 	UNION ALL
 	SELECT 'reservations',
 		CASE WHEN hold.overdue > 0 THEN 'warning' ELSE 'ok' END,
 		CASE WHEN hold.overdue > 0 THEN format('%s should have expired more than 1 min ago', hold.overdue)
 			ELSE 'none is overdue' END,
-		CASE WHEN hold.overdue > 0 THEN 'does the sweeper run? their stock is free all the same' END
+		CASE WHEN hold.overdue > 0 THEN 'does the sweeper run? their stock is available all the same' END
 	FROM (SELECT count(*) AS overdue FROM (
 			SELECT FROM idempotency_internal.stock_hold h
 			WHERE h.expires_at < clock_timestamp() - interval '1 min'

@@ -14,7 +14,7 @@ SELECT set_eq($$ SELECT DISTINCT state FROM idempotency_status()
 	WHERE "check" <> 'settings' $$, '{ok}'::text[], 'all is well');
 SELECT results_eq($$ SELECT * FROM says('settings') $$, $$ VALUES
 	('warning',
-		'idempotency.databases names contrib_regression, which is not there',
+		'idempotency.databases names contrib_regression, which does not exist',
 		'correct it and reload') $$,
 	'but a setting of the test servers');
 SELECT set_eq($$ SELECT "check" FROM idempotency_status() $$,
@@ -55,7 +55,7 @@ SELECT results_eq($$ SELECT * FROM says('subscription gone') $$,
 SELECT results_eq(
 	$$ SELECT state, detail ~ '^failing for .*, next attempt .*: 503$', hint
 	FROM says('subscription failing') $$,
-	$$ VALUES ('warning', true, 'once it works: SELECT outbox_retry(''failing'')') $$,
+	$$ VALUES ('warning', true, 'when the endpoint works again: SELECT outbox_retry(''failing'')') $$,
 	'one fails');
 SELECT results_eq($$ SELECT state, hint FROM says('subscription dead') $$,
 	$$ VALUES ('warning', 'see outbox_dead; SELECT outbox_redrive(''dead'')') $$,

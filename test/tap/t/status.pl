@@ -85,7 +85,7 @@ alter_system('idempotency.databases', 'DEFAULT');
 is_ok('workers', 'one that is not');
 sql(q(CREATE DATABASE template; ALTER DATABASE template IS_TEMPLATE true));
 sql('CREATE EXTENSION idempotency', 'template');
-says('workers', qr/^ok\|a template database has none\|/, 'a template', $node, 'template');
+says('workers', qr/^ok\|a template database has no workers\|/, 'a template', $node, 'template');
 sql('ALTER DATABASE template IS_TEMPLATE false; DROP DATABASE template');
 for (0, 2)
 {
@@ -101,7 +101,7 @@ $node->restart;
 is_ok('workers', 'enough of them');
 
 sql(q(ALTER FUNCTION idempotency_internal.stock_forget(integer) RENAME TO stock_forget_not));
-says('worker errors', qr/^warning\|sweeper: \d+, the last \S+ ago: .*stock_forget.*\|see the log of the server/, 'the sweeper fails');
+says('worker errors', qr/^warning\|sweeper: \d+, the last \S+ ago: .*stock_forget.*\|see the server log/, 'the sweeper fails');
 sql(q(ALTER FUNCTION idempotency_internal.stock_forget_not(integer) RENAME TO stock_forget));
 is(sql("SELECT state, detail FROM idempotency_internal.idempotency_worker_status(recent => '1 us') WHERE \"check\" = 'worker errors'"),
 	'ok|none in the last 00:00:00.000001', 'errors count for a while');
@@ -112,7 +112,7 @@ my $backup = $node->backup('base');
 my $standby = PostgreSQL::Test::Cluster->new('standby');
 $standby->init_from_backup($node, 'base', has_streaming => 1);
 $standby->start;
-says('workers', qr/^ok\|a standby has none\|/, 'a standby', $standby);
+says('workers', qr/^ok\|a standby runs no workers\|/, 'a standby', $standby);
 is_ok($_, "which answers all the same: $_", $standby) for 'library', 'tables', 'triggers', 'keys', 'log', 'stock counters', 'reservations';
 $standby->stop;
 
@@ -123,7 +123,7 @@ says('settings', qr/^warning\|idempotency\.stock_items was changed\|restart/, 'a
 alter_system('idempotency.stock_items', 'DEFAULT');
 is_ok('settings', 'it was taken back');
 alter_system('idempotency.stock_archive_topic', "'archive'");
-says('settings', qr/^warning\|idempotency\.stock_archive_topic is 'archive'.*\|outbox_subscribe/, 'an archive that nobody gets');
+says('settings', qr/^warning\|idempotency\.stock_archive_topic is 'archive'.*\|subscribe an archive to it: outbox_subscribe/, 'an archive that nobody gets');
 subscribe($node, $receiver, '/ok/archive', topics => "'{archive}'");
 is_ok('settings', 'somebody gets it');
 alter_system('idempotency.stock_archive_topic', 'DEFAULT');
@@ -140,7 +140,7 @@ $session->query_safe('BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FRO
 sql("SELECT idem_claim('k' || n) FROM generate_series(1, 5) n; SELECT idem_switch()");
 wait_until($node, q(SELECT idem_migrate() IS NOT NULL AND EXISTS (SELECT FROM idem_ring WHERE state = 'old')), 'a segment is old');
 sql(q(UPDATE idem_ring SET state = 'retired', closed_at = now() - interval '11 min', quiet_xid = pg_current_xact_id() WHERE state = 'old'));
-says('tables', qr/^warning\|idem_key_\d cannot be emptied.*00:11:\d\d.*\|end the old snapshot: pg_stat_activity/, 'a segment waits for an old snapshot');
+says('tables', qr/^warning\|idem_key_\d could not be emptied.*00:11:\d\d.*\|end the old snapshot: pg_stat_activity/, 'a segment waits for an old snapshot');
 finish($session, 'COMMIT');
 is_ok('tables', 'the snapshot is gone');
 
@@ -156,7 +156,7 @@ is_ok('keys', 'a lease that goes on');
 sql(q(UPDATE idem_key_0 SET lease_until = now() - interval '11 min' WHERE key = 'worker';
 	UPDATE idem_key_1 SET lease_until = now() - interval '11 min' WHERE key = 'worker';
 	UPDATE idem_key_2 SET lease_until = now() - interval '11 min' WHERE key = 'worker'));
-says('keys', qr/^warning\|1 in progress, .*a lease ran out 00:11:\d\d ago\|its worker may have died/, 'a lease that ran out long ago');
+says('keys', qr/^warning\|1 in progress, .*a lease ran out 00:11:\d\d ago\|its owner may have died/, 'a lease that ran out long ago');
 sql(q(SELECT idem_complete('worker', token, '{}') FROM idem_key WHERE key = 'worker'));
 is_ok('keys', 'the key is completed');
 
@@ -212,7 +212,7 @@ is_gone('subscription slow', 'it has caught up');
 my $slow = sql(q(SELECT id FROM outbox_subscription WHERE name = 'slow'));
 sql("ALTER TABLE outbox_lane ADD CONSTRAINT bad CHECK (subscription <> $slow) NOT VALID");
 enqueue_numbers($node, 'slow', 2);
-says('subscription slow', qr/^error\|stuck: new row .*\|remove the cause; SELECT outbox_resume\('slow'\)$/, 'what cannot be written down');
+says('subscription slow', qr/^error\|stuck: new row .*\|fix the cause; SELECT outbox_resume\('slow'\)$/, 'what cannot be written down');
 sql('ALTER TABLE outbox_lane DROP CONSTRAINT bad');
 sql(q(SELECT outbox_resume('slow')));
 is_gone('subscription slow', 'it can');
@@ -227,28 +227,28 @@ is_ok('subscriptions', 'all are well');
 
 alter_system('idempotency.outbox_keep_size', "'1MB'");
 sql(q(SELECT outbox_pause('slow'); SELECT outbox_enqueue('slow', to_jsonb((SELECT string_agg(md5(n::text), '') FROM generate_series(1, 25000) n)))));
-says('log', qr/^warning\|\d+ kB of 1024 kB, idempotency\.outbox_keep_size\|above it/, 'the log is above half of what is kept');
+says('log', qr/^warning\|\d+ kB of 1024 kB, idempotency\.outbox_keep_size\|beyond the limit/, 'the log is above half of what is kept');
 alter_system('idempotency.outbox_keep_size', 'DEFAULT');
 is_ok('log', 'more is kept');
 sql(q(SELECT outbox_resume('slow')));
 
 $session = session($node);
 $session->query_safe(q(BEGIN; SELECT outbox_enqueue('slow', '{}')));
-says('open transactions', qr/^ok\|one that has enqueued is open for 00:00:\d\d\|/, 'a transaction that has enqueued stays open');
-is(sql(q(SELECT state, hint LIKE 'pid %; its events come when it commits' FROM idempotency_internal.outbox_status('-1 s')
+says('open transactions', qr/^ok\|one with events has been open for 00:00:\d\d\|/, 'a transaction that has enqueued stays open');
+is(sql(q(SELECT state, hint LIKE 'pid %; its events are sent when it commits' FROM idempotency_internal.outbox_status('-1 s')
 	WHERE "check" = 'open transactions')), 'warning|t', 'for too long');
 is(sql(q(SELECT string_agg(pg_get_function_identity_arguments(oid) || ' ' || pg_get_expr(proargdefaults, 0), '; ' ORDER BY proname)
 	FROM pg_proc WHERE proname IN ('outbox_status', 'idempotency_worker_status'))) =~ s/, OUT[^']*/ /gr,
 	q(recent interval, starting interval '00:10:00'::interval, '00:00:05'::interval; patience interval '00:10:00'::interval),
 	'what is too long');
 finish($session, 'COMMIT');
-says('open transactions', qr/^ok\|none is waited for\|/, 'it has ended');
+says('open transactions', qr/^ok\|none with events stays open\|/, 'it has ended');
 
 # --- stock
 
 $session = session($node);
 $session->query_safe(q(BEGIN; SELECT stock_receive('item ' || n, 1) FROM generate_series(1, 9) n));
-says('stock counters', qr/^warning\|\d+ of 16 places used, 9 by open transactions\|increase idempotency\.stock_items/, 'most counters are held');
+says('stock counters', qr/^warning\|\d+ of 16 counters in use, 9 by open transactions\|increase idempotency\.stock_items/, 'most counters are held');
 finish($session, 'COMMIT');
 is_ok('stock counters', 'they are not');
 
