@@ -30,7 +30,7 @@ sub rows
 	{
 		my @row = split /\|/, $_, -1;
 		$too_wide{$_} = 1 if length() + 2 * $#row > WIDTH;
-		$too_wide{"a warning without a hint: $_"} = 1 if $row[1] ne 'ok' && $row[3] eq '' ;
+		$too_wide{"a warning without a hint: $_"} = 1 if $row[1] ne 'ok' && $row[3] eq '';
 	}
 	return join("\n", map { /^\Q$check\E\|(.*)/ ? $1 : () } split /\n/, $all);
 }
