@@ -41,8 +41,10 @@ SET idempotency.lease = '366d';
 SET idempotency.ttl = '3653d';
 SELECT idem_renew('s3', :t3) > now() + interval '365 days' AS renewed;
 SELECT outcome FROM idem_claim('s5');
+\set VERBOSITY sqlstate
 SET idempotency.lease = '8785h';
 SET idempotency.ttl = '87673h';
+\set VERBOSITY default
 RESET idempotency.lease;
 RESET idempotency.ttl;
 

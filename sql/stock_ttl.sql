@@ -24,6 +24,7 @@ SELECT stock_reserve('cup', 1, 'order 2');
 SELECT stock_reinstate('order 1');
 RESET idempotency.reservation_ttl;
 SET idempotency.reservation_ttl_max = -1;
+\set VERBOSITY default
 RESET ROLE;
 SELECT count(*) FROM stock_hold;
 
@@ -41,6 +42,7 @@ SELECT outcome FROM stock_reserve('cup', 1, 'order 2');
 SELECT outcome FROM stock_extend('order 2', '8784 h');
 SELECT stock_extend('order 2', '8784 h 1 us');
 SELECT stock_reserve('cup', 1, 'order 3', ttl => '900000000000');
+\set VERBOSITY sqlstate
 SET idempotency.reservation_ttl_max = '8785h';
 SET idempotency.reservation_ttl = '8785h';
 SET idempotency.reservation_ttl_max = -1;
