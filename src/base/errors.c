@@ -1,14 +1,15 @@
 /*
  * errors.c
- *		Errors that public functions in PL/pgSQL raise, without our own frames.
+ *		Errors of public functions in PL/pgSQL, without our own frames.
  *
- * The server adds to an error the stack of functions and statements that it
- * came out of, and psql prints that as CONTEXT.  Our part of the stack is of no
- * use to somebody who has given a public function a bad argument; the part of
- * their own functions is.  So each public function in PL/pgSQL first notes, by
- * idempotency_enter(), where its part begins.  What is then raised on account
- * of the caller, by idempotency_raise() or by a check in C, leaves that part
- * out.  All other errors have the whole stack, and so have those of workers.
+ * The server adds to an error the stack of functions and statements in which
+ * it was raised, and psql prints the stack as CONTEXT.  If a caller passes a
+ * wrong argument to a public function, our part of the stack is of no use to
+ * them; the part of their own functions is.  So each public function in
+ * PL/pgSQL first notes, with idempotency_enter(), where our part begins.  An
+ * error that is the caller's is raised with idempotency_raise(), or by a check
+ * in C that calls errors_hide_frames(), and leaves our part out.  All other
+ * errors have the whole stack, and so have those of workers.
  */
 #include "postgres.h"
 
@@ -21,8 +22,8 @@
 #define SQLSTATE_LENGTH 5
 
 /*
- * The frame of the public function that was called last.  It is never looked
- * into, since it may be gone.
+ * The frame of the public function that was called last.  It is compared but
+ * never read, since it may be gone.
  */
 static const ErrorContextCallback *entered = NULL;
 
@@ -30,8 +31,8 @@ PG_FUNCTION_INFO_V1(idempotency_enter);
 PG_FUNCTION_INFO_V1(idempotency_raise);
 
 /*
- * SQL: idempotency_enter(), by a PERFORM of a public function.  The innermost
- * frame is that of the PERFORM, the next one that of the function.
+ * SQL: idempotency_enter(), only for PERFORM in a public function: the
+ * innermost frame is that of the PERFORM, the next one that of the function.
  */
 Datum
 idempotency_enter(PG_FUNCTION_ARGS)
@@ -41,10 +42,9 @@ idempotency_enter(PG_FUNCTION_ARGS)
 }
 
 /*
- * The caller does nothing but check the arguments of a public function, which
- * performs it.  So the stack need not be restored where no error follows: the
- * frame of the PERFORM is popped next, and a frame is popped, as an error is
- * caught, by setting the stack to what was saved before.
+ * The stack need not be restored if no error follows.  The next frame that is
+ * popped is that of the PERFORM, and a frame is popped, as an error is caught,
+ * by setting the stack to a value that was saved before.
  */
 void
 errors_hide_frames(void)
@@ -61,23 +61,23 @@ errors_hide_frames(void)
 }
 
 /*
- * SQL: idempotency_raise(sqlstate, message, hint): as RAISE EXCEPTION.
+ * SQL: idempotency_raise(sqlstate, message, hint), as RAISE EXCEPTION.
  */
 Datum
 idempotency_raise(PG_FUNCTION_ARGS)
 {
-	char	   *code = text_to_cstring(PG_GETARG_TEXT_PP(0));
+	char	   *state = text_to_cstring(PG_GETARG_TEXT_PP(0));
 	char	   *message = text_to_cstring(PG_GETARG_TEXT_PP(1));
 	char	   *hint = NULL;
 
 	if (!PG_ARGISNULL(2))
 		hint = text_to_cstring(PG_GETARG_TEXT_PP(2));
-	if (strlen(code) != SQLSTATE_LENGTH)
-		elog(ERROR, "invalid SQLSTATE \"%s\"", code);
+	if (strlen(state) != SQLSTATE_LENGTH)
+		elog(ERROR, "invalid SQLSTATE \"%s\"", state);
 	errors_hide_frames();
 	ereport(ERROR,
-			(errcode(MAKE_SQLSTATE(code[0], code[1], code[2], code[3],
-								   code[4])),
+			(errcode(MAKE_SQLSTATE(state[0], state[1], state[2],
+								   state[3], state[4])),
 			 errmsg("%s", message),
 			 hint ? errhint("%s", hint) : 0));
 	PG_RETURN_VOID();
