@@ -24,7 +24,6 @@ SELECT stock_reserve('cup', 1, 'order 2');
 SELECT stock_reinstate('order 1');
 RESET idempotency.reservation_ttl;
 SET idempotency.reservation_ttl_max = -1;
-\set VERBOSITY default
 RESET ROLE;
 SELECT count(*) FROM stock_hold;
 
@@ -46,6 +45,7 @@ SELECT stock_reserve('cup', 1, 'order 3', ttl => '900000000000');
 SET idempotency.reservation_ttl_max = '8785h';
 SET idempotency.reservation_ttl = '8785h';
 SET idempotency.reservation_ttl_max = -1;
+\set VERBOSITY default
 
 DROP OWNED BY regress_shopper;
 DROP ROLE regress_shopper;
