@@ -33,8 +33,17 @@ SET LOCAL ROLE regress_shopper;
 SELECT outcome FROM stock_reserve('cup', 1, 'order 2', ttl => '1 h');
 SELECT stock_reserve('cup', 1, 'order 3', ttl => '1 h 1 us');
 ROLLBACK;
+
+-- Even a superuser cannot make it longer than 366 days.
+SET idempotency.reservation_ttl_max = '366d';
+SET idempotency.reservation_ttl = '366d';
+SELECT outcome FROM stock_reserve('cup', 1, 'order 2');
+SELECT outcome FROM stock_extend('order 2', '8784 h');
+SELECT stock_extend('order 2', '8784 h 1 us');
+SELECT stock_reserve('cup', 1, 'order 3', ttl => '900000000000');
+SET idempotency.reservation_ttl_max = '8785h';
+SET idempotency.reservation_ttl = '8785h';
 SET idempotency.reservation_ttl_max = -1;
-SELECT outcome FROM stock_reserve('cup', 1, 'order 2', ttl => '200000 years');
 
 DROP OWNED BY regress_shopper;
 DROP ROLE regress_shopper;

@@ -7,6 +7,8 @@
 #include "access/htup_details.h"
 #include "funcapi.h"
 #include "mb/pg_wchar.h"
+#include "utils/fmgrprotos.h"
+#include "utils/timestamp.h"
 #include "utils/typcache.h"
 
 #include "base/args.h"
@@ -52,6 +54,53 @@ args_check_length(const text *value, const char *name, int max)
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("%s is too long", name),
 				 errdetail("It has %d bytes; the limit is %d.", length, max)));
+}
+
+static bool
+args_is_longer(const Interval *a, const Interval *b)
+{
+	return DatumGetBool(DirectFunctionCall2(interval_gt, IntervalPGetDatum(a),
+											IntervalPGetDatum(b)));
+}
+
+/*
+ * The first comparison counts a month as 30 days.  It keeps the sum within the
+ * range of timestamps.  The second one measures the sum itself, since
+ * '1000000 months -29999999 days' is more than a thousand years.
+ */
+TimestampTz
+args_time_after(TimestampTz from, const Interval *span, int max_s,
+				const char *name, const char *setting)
+{
+	Interval	none = {0};
+	Interval	most = {.time = max_s * USECS_PER_SEC};
+	bool		positive = args_is_longer(span, &none);
+	bool		too_long = args_is_longer(span, &most);
+	TimestampTz after = from;
+
+	if (positive && !too_long)
+	{
+		Datum		sum = DirectFunctionCall2(timestamptz_pl_interval,
+											  TimestampTzGetDatum(from),
+											  IntervalPGetDatum(span));
+
+		after = DatumGetTimestampTz(sum);
+		positive = after > from;
+		too_long = after - from > most.time;
+	}
+	if (!positive)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("%s must be positive", name)));
+	if (too_long)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("%s is too long", name),
+				 setting ?
+				 errdetail("The limit is %d s, by %s.", max_s, setting) :
+				 errdetail("The limit is %d days.", max_s / SECS_PER_DAY),
+				 errhint("A number without a unit is in seconds.")));
+	return after;
 }
 
 int

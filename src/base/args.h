@@ -5,6 +5,7 @@
 #ifndef BASE_ARGS_H
 #define BASE_ARGS_H
 
+#include "datatype/timestamp.h"
 #include "fmgr.h"
 
 /*
@@ -18,6 +19,15 @@ extern text *args_text(FunctionCallInfo fcinfo, int arg, const char *name);
 /* Raise an error if a text is empty, or longer than max bytes. */
 extern void args_check_not_empty(const text *value, const char *name);
 extern void args_check_length(const text *value, const char *name, int max);
+
+/*
+ * Returns from + span.  Raises an error unless span is positive and not longer
+ * than max_s.  setting names the setting that limits it; NULL: the limit is
+ * fixed, and in whole days.
+ */
+extern TimestampTz args_time_after(TimestampTz from, const Interval *span,
+								   int max_s, const char *name,
+								   const char *setting);
 
 /* Compares two texts byte by byte, as collation C does. */
 extern int	args_compare_texts(const text *a, const text *b);

@@ -198,11 +198,4 @@ compat_create_wait_event_set(MemoryContext context, int event_count)
 #define COMPAT_WORKER_CONNECTION_FLAGS 0
 #endif
 
-/* 17: intervals can be infinite. */
-#if PG_VERSION_NUM >= 170000
-#define compat_interval_is_finite(interval) (!INTERVAL_NOT_FINITE(interval))
-#else
-#define compat_interval_is_finite(interval) true
-#endif
-
 #endif							/* BASE_COMPAT_H */

@@ -83,22 +83,22 @@ settings_define_durations(void)
 	DefineCustomIntVariable("idempotency.ttl",
 							"How long a finished key is remembered.",
 							NULL, &settings_ttl_s,
-							24 * 60 * 60, 1, INT_MAX,
+							24 * 60 * 60, 1, SETTINGS_TTL_MAX_S,
 							PGC_USERSET, GUC_UNIT_S, NULL, NULL, NULL);
 	DefineCustomIntVariable("idempotency.lease",
 							"What idem_renew extends a lease by when it is not told.",
 							NULL, &settings_lease_s,
-							40, 1, INT_MAX,
+							40, 1, SETTINGS_LEASE_MAX_S,
 							PGC_USERSET, GUC_UNIT_S, NULL, NULL, NULL);
 	DefineCustomIntVariable("idempotency.reservation_ttl",
 							"How long a reservation of stock waits to be confirmed.",
 							NULL, &settings_reservation_ttl_s,
-							15 * 60, 1, INT_MAX,
+							15 * 60, 1, SETTINGS_RESERVATION_TTL_MAX_S,
 							PGC_USERSET, GUC_UNIT_S, NULL, NULL, NULL);
 	DefineCustomIntVariable("idempotency.reservation_ttl_max",
 							"The longest that a reservation of stock may wait to be confirmed.",
-							"-1 means no limit.", &settings_reservation_ttl_max_s,
-							31 * 24 * 60 * 60, -1, INT_MAX,
+							NULL, &settings_reservation_ttl_max_s,
+							31 * 24 * 60 * 60, 1, SETTINGS_RESERVATION_TTL_MAX_S,
 							PGC_SUSET, GUC_UNIT_S, NULL, NULL, NULL);
 	DefineCustomIntVariable("idempotency.sweep_interval",
 							"How often the sweeper looks for what has expired.",

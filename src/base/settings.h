@@ -5,10 +5,20 @@
 #ifndef BASE_SETTINGS_H
 #define BASE_SETTINGS_H
 
+#include "datatype/timestamp.h"
 #include "utils/guc.h"
 
 /* A relay keeps several copies of a payload, each of less than 1 GB. */
 #define SETTINGS_OUTBOX_PAYLOAD_MAX_MB 256
+
+/*
+ * Limits of the settings, and of the parameters that override them.  A longer
+ * time is usually a mistake: a number of milliseconds or nanoseconds, which
+ * PostgreSQL reads as seconds.
+ */
+#define SETTINGS_TTL_MAX_S (3653 * SECS_PER_DAY)
+#define SETTINGS_LEASE_MAX_S (366 * SECS_PER_DAY)
+#define SETTINGS_RESERVATION_TTL_MAX_S (366 * SECS_PER_DAY)
 
 extern int	settings_ttl_s;
 extern int	settings_lease_s;

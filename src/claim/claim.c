@@ -36,7 +36,6 @@
 #include "base/catalog.h"
 #include "base/compat.h"
 #include "base/relation.h"
-#include "base/settings.h"
 #include "claim/claim.h"
 #include "claim/stats.h"
 
@@ -66,8 +65,9 @@ claim_read_args(Claim *claim, FunctionCallInfo fcinfo,
 	claim->leased = !PG_ARGISNULL(lease_arg);
 	claim->lease = key_span_arg(fcinfo, lease_arg);
 	claim->ttl = key_span_arg(fcinfo, ttl_arg);
-	key_check_span(claim->lease, "lease");
-	key_check_span(claim->ttl, "ttl");
+	/* Raise the errors of both, also if the answer needs neither. */
+	(void) key_leased_until(claim->lease, GetCurrentTransactionStartTimestamp());
+	(void) key_expires_at(claim->ttl, GetCurrentTransactionStartTimestamp());
 }
 
 /*
@@ -83,12 +83,11 @@ claim_new_row(const Claim *claim, int32 attempt)
 	row.token = key_next_token();
 	if (claim->leased)
 	{
-		start = row.lease_until = key_deadline(claim->lease, start,
-											   settings_lease_s, "lease");
+		start = row.lease_until = key_leased_until(claim->lease, start);
 		/* Its owner acts outside, and no token may be handed out twice. */
 		ForceSyncCommit();
 	}
-	row.expires_at = key_deadline(claim->ttl, start, settings_ttl_s, "ttl");
+	row.expires_at = key_expires_at(claim->ttl, start);
 	row.attempt = attempt;
 	row.state = claim->leased ? KEY_IN_PROGRESS : KEY_COMPLETED;
 	row.request = claim->request;

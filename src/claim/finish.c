@@ -22,7 +22,6 @@
 #include "base/compat.h"
 #include "base/errors.h"
 #include "base/relation.h"
-#include "base/settings.h"
 #include "claim/claim.h"
 
 #define FINISH_NO_TTL (-1)		/* the function has no ttl argument */
@@ -211,8 +210,7 @@ finish_deadline(FunctionCallInfo fcinfo, int arg, const KeyRow *row)
 	TimestampTz now = GetCurrentTimestamp();
 
 	if (arg != FINISH_NO_TTL && !PG_ARGISNULL(arg))
-		return key_deadline(key_span_arg(fcinfo, arg), now, settings_ttl_s,
-							"ttl");
+		return key_expires_at(key_span_arg(fcinfo, arg), now);
 	if (row->state == KEY_IN_PROGRESS)
 		return key_time_after(now, row->expires_at - row->lease_until);
 	return row->expires_at;
@@ -288,8 +286,7 @@ finish_renew(FunctionCallInfo fcinfo, const KeyName *name, KeyRing *keys,
 				 errmsg("key \"%s\" is not in progress",
 						text_to_cstring(name->key)),
 				 errdetail("Only a claim with a lease can be renewed, until it is completed or has failed.")));
-	lease_until = key_deadline(key_span_arg(fcinfo, 2), GetCurrentTimestamp(),
-							   settings_lease_s, "lease");
+	lease_until = key_leased_until(key_span_arg(fcinfo, 2), GetCurrentTimestamp());
 	row->expires_at = key_time_after(lease_until,
 									 row->expires_at - row->lease_until);
 	row->lease_until = lease_until;

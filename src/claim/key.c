@@ -20,7 +20,6 @@
 #include "miscadmin.h"
 #include "tcop/utility.h"
 #include "utils/fmgroids.h"
-#include "utils/fmgrprotos.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 
@@ -29,6 +28,7 @@
 #include "base/compat.h"
 #include "base/relation.h"
 #include "base/sequence.h"
+#include "base/settings.h"
 #include "base/trigger.h"
 #include "claim/key.h"
 
@@ -100,34 +100,19 @@ key_span_arg(FunctionCallInfo fcinfo, int arg)
 }
 
 TimestampTz
-key_deadline(const Interval *span, TimestampTz from, int default_s,
-			 const char *name)
+key_leased_until(const Interval *lease, TimestampTz from)
 {
-	Datum		sum;
-	TimestampTz deadline;
-
-	if (span == NULL)
-		return key_time_after(from, default_s * USECS_PER_SEC);
-	if (!compat_interval_is_finite(span))
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("%s must be finite", name)));
-	sum = DirectFunctionCall2(timestamptz_pl_interval,
-							  TimestampTzGetDatum(from),
-							  IntervalPGetDatum(span));
-	deadline = DatumGetTimestampTz(sum);
-	if (deadline <= from)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("%s must be positive", name)));
-	return deadline;
+	if (lease == NULL)
+		return from + settings_lease_s * USECS_PER_SEC;
+	return args_time_after(from, lease, SETTINGS_LEASE_MAX_S, "lease", NULL);
 }
 
-void
-key_check_span(const Interval *span, const char *name)
+TimestampTz
+key_expires_at(const Interval *ttl, TimestampTz from)
 {
-	if (span != NULL)
-		(void) key_deadline(span, GetCurrentTimestamp(), 0, name);
+	if (ttl == NULL)
+		return from + settings_ttl_s * USECS_PER_SEC;
+	return args_time_after(from, ttl, SETTINGS_TTL_MAX_S, "ttl", NULL);
 }
 
 TimestampTz

@@ -74,15 +74,14 @@ extern KeyName key_name_from_args(FunctionCallInfo fcinfo, int key_arg,
 								  int scope_arg);
 
 /*
- * Returns from + span, or from + default_s if span is NULL.  Raises an error
- * unless that is later than from; name is the parameter's name.
+ * Return from + lease or ttl, or from + the setting if that is NULL.  Raise an
+ * error unless it is positive and within the limit of the setting.
  */
-extern TimestampTz key_deadline(const Interval *span, TimestampTz from,
-								int default_s, const char *name);
+extern TimestampTz key_leased_until(const Interval *lease, TimestampTz from);
+extern TimestampTz key_expires_at(const Interval *ttl, TimestampTz from);
 
-/* Reads an interval argument; raises the errors that key_deadline would. */
+/* Reads an interval argument; NULL: it is null. */
 extern const Interval *key_span_arg(FunctionCallInfo fcinfo, int arg);
-extern void key_check_span(const Interval *span, const char *name);
 
 /* Returns at + span_us; raises an error if that is out of range. */
 extern TimestampTz key_time_after(TimestampTz at, int64 span_us);

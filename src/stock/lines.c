@@ -330,45 +330,18 @@ lines_find(const StockLines *lines, const text *sku)
 /*
  * idempotency.reservation_ttl_max limits how long callers can hold stock.
  */
-static void
-lines_check_expiry(TimestampTz from, TimestampTz expiry)
-{
-	int64		longest = settings_reservation_ttl_max_s * USECS_PER_SEC;
-
-	if (expiry <= from)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("ttl must be positive")));
-	if (settings_reservation_ttl_max_s >= 0 && expiry - from > longest)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("ttl is too long"),
-				 errdetail("The limit is %d s, by idempotency.reservation_ttl_max.",
-						   settings_reservation_ttl_max_s)));
-}
-
 TimestampTz
 lines_expiry(FunctionCallInfo fcinfo, int ttl_arg, TimestampTz from)
 {
-	Interval   *ttl = NULL;
 	Interval	by_setting = {
 		.time = settings_reservation_ttl_s * USECS_PER_SEC
 	};
-	TimestampTz expiry;
+	const Interval *ttl = &by_setting;
 
 	if (!PG_ARGISNULL(ttl_arg))
 		ttl = PG_GETARG_INTERVAL_P(ttl_arg);
-	if (ttl == NULL)
-		ttl = &by_setting;
-	if (!compat_interval_is_finite(ttl))
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("ttl must be finite")));
-	expiry = DatumGetTimestampTz(DirectFunctionCall2(timestamptz_pl_interval,
-													 TimestampTzGetDatum(from),
-													 IntervalPGetDatum(ttl)));
-	lines_check_expiry(from, expiry);
-	return expiry;
+	return args_time_after(from, ttl, settings_reservation_ttl_max_s, "ttl",
+						   "idempotency.reservation_ttl_max");
 }
 
 /*
