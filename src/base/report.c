@@ -106,7 +106,7 @@ report_limit(ErrorData *message)
 		message->output_to_server = false;
 	else if (kind->skipped > 0)
 	{
-		message->message = psprintf("%s (%d more like this were not logged)",
+		message->message = psprintf("%s (not logged: %d more like this)",
 									text, kind->skipped);
 		pfree(text);
 		kind->skipped = 0;

@@ -25,16 +25,16 @@ AS $$
 				ELSE format('SELECT outbox_resume(%L)', s.name) END
 		FROM subscription s WHERE s.state <> 'active'
 		UNION ALL
-		SELECT s.name, 2, 'warning', format('%s dead letters', s.dead),
+		SELECT s.name, 2, 'warning', format('dead letters: %s', s.dead),
 			format('see outbox_dead; SELECT outbox_redrive(%L)', s.name)
 		FROM subscription s WHERE s.dead > 0
 		UNION ALL
-		SELECT s.name, 3, 'error', format('%s events were lost', s.lost),
+		SELECT s.name, 3, 'error', format('events lost: %s', s.lost),
 			'idempotency.outbox_keep_size is too small'
 		FROM subscription s WHERE s.lost > 0
 		UNION ALL
 		SELECT s.name, 4, 'warning',
-			format('%s events behind, for %s',
+			format('events behind: %s, for %s',
 				s.lag_events, date_trunc('second', s.lag)),
 			'the endpoint is slower than the events come'
 		FROM subscription s WHERE s.state = 'active' AND s.lag > '5 min'

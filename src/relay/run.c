@@ -524,7 +524,7 @@ static void
 run_report_dead(const RunItem *item)
 {
 	ereport(LOG,
-			(errmsg("event %lld is dead for subscription \"%s\" after %d attempts: %s",
+			(errmsg("event %lld is dead for subscription \"%s\" after attempt %d: %s",
 					(long long) item->event->position,
 					item->run->subscription.name, item->result.attempts,
 					item->result.error)));

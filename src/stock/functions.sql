@@ -440,11 +440,11 @@ BEGIN
 		FROM (VALUES
 			(1, CASE WHEN NOT ledger.has_item THEN 'there is no row in stock_item' END),
 			(2, CASE WHEN ledger.available < 0 THEN
-				format('%s too many are promised', -ledger.available) END),
+				format('too many are promised: %s', -ledger.available) END),
 			(3, CASE WHEN ledger.reserved <> ledger.held THEN
-				format('%s are reserved by stock_log and %s by stock_hold', ledger.reserved, ledger.held) END),
+				format('reserved: %s by stock_log, %s by stock_hold', ledger.reserved, ledger.held) END),
 			(4, CASE WHEN ledger.available <> counter.available THEN
-				format('%s are available by stock_log and %s by the counter', ledger.available, counter.available) END),
+				format('available: %s by stock_log, %s by the counter', ledger.available, counter.available) END),
 			(5, CASE WHEN ledger.available + ledger.reserved BETWEEN
 					'-9223372036854775808' AND '9223372036854775807' THEN NULL
 				ELSE 'it is out of the range of bigint' END)

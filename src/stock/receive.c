@@ -92,7 +92,7 @@ receive_take(const StockLines *lines)
 				(errcode(ERRCODE_INSUFFICIENT_STOCK),
 				 errmsg("stock of \"%s\" cannot be lowered below what is available",
 						text_to_cstring(lines->line->sku)),
-				 errdetail("It was to be lowered by %lld; %lld are available.",
+				 errdetail("It was to be lowered by %lld; available: %lld.",
 						   (long long) lines->line->quantity,
 						   (long long) shortages.line->available)));
 	stock_xact_remove(lines->line);

@@ -22,7 +22,7 @@ AS $$
 	UNION ALL
 	SELECT 'stock log',
 		CASE WHEN counter.crowded > 0 THEN 'warning' ELSE 'ok' END,
-		CASE WHEN counter.crowded > 0 THEN format('%s items have more than 10 times idempotency.stock_compact_after rows', counter.crowded)
+		CASE WHEN counter.crowded > 0 THEN format('items above 10 times idempotency.stock_compact_after: %s', counter.crowded)
 			ELSE 'compacted' END,
 		CASE WHEN counter.crowded > 0 THEN 'does the sweeper run, and is a transaction open for long?' END
 	FROM counter

@@ -192,12 +192,12 @@ is_gone('subscription gone', 'so is the subscription');
 
 subscribe($node, $receiver, '/refuse/dead', topics => "'{dead}'", retry_schedule => "'{0 s}'");
 enqueue_numbers($node, 'dead', 1 .. 3);
-says('subscription dead', qr/^warning\|3 dead letters\|see outbox_dead; SELECT outbox_redrive\('dead'\)$/m, 'dead letters');
+says('subscription dead', qr/^warning\|dead letters: 3\|see outbox_dead; SELECT outbox_redrive\('dead'\)$/m, 'dead letters');
 sql(q(SELECT outbox_discard('dead')));
 is_gone('subscription dead', 'they are discarded');
 
 sql(q(UPDATE outbox_lane SET lost = 7 WHERE subscription = (SELECT id FROM outbox_subscription WHERE name = 'dead')));
-says('subscription dead', qr/^error\|7 events were lost\|.*idempotency\.outbox_keep_size/, 'events were lost');
+says('subscription dead', qr/^error\|events lost: 7\|.*idempotency\.outbox_keep_size/, 'events were lost');
 sql(q(SELECT outbox_unsubscribe('dead')));
 is_gone('subscription dead', 'with the subscription');
 
@@ -205,7 +205,7 @@ subscribe($node, $receiver, '/hold/slow', topics => "'{slow}'", timeout => "'2 m
 enqueue_numbers($node, 'slow', 1);
 $receiver->wait_for('slow', requests => 1);
 sql(join(';', map { "UPDATE outbox_log_$_ SET created_at = created_at - interval '6 min' WHERE topic = 'slow'" } 0 .. 2));
-says('subscription slow', qr/^warning\|1 events behind, for 00:06:\d\d\|/, 'a subscription is behind');
+says('subscription slow', qr/^warning\|events behind: 1, for 00:06:\d\d\|/, 'a subscription is behind');
 $receiver->release('slow');
 is_gone('subscription slow', 'it has caught up');
 
@@ -254,7 +254,7 @@ is_ok('stock counters', 'they are not');
 
 sql('ALTER FUNCTION idempotency_internal.stock_compact(integer) RENAME TO stock_compact_not');
 sql(q(SELECT stock_receive('hat', 1) FROM generate_series(1, 60)));
-says('stock log', qr/^warning\|1 items have more than 10 times idempotency\.stock_compact_after rows\|does the sweeper run/, 'nothing is compacted');
+says('stock log', qr/^warning\|items above 10 times idempotency\.stock_compact_after: 1\|does the sweeper run/, 'nothing is compacted');
 sql('ALTER FUNCTION idempotency_internal.stock_compact_not(integer) RENAME TO stock_compact');
 sql(q(SELECT stock_compact(1000), pg_reload_conf()));
 is_ok('stock log', 'it is');

@@ -71,7 +71,7 @@ ok($node->wait_for_log(qr/LOG:  outbox subscriptions are not held any more/), 'a
 subscribe($node, $receiver, '/refuse/strict', topics => "'{strict}'", retry_schedule => "'{0 s}'");
 sql("SELECT count(outbox_enqueue('strict', '{}')) FROM generate_series(1, @{[ DEATHS ]})");
 wait_until($node, "SELECT dead = @{[ DEATHS ]} FROM outbox_subscriptions WHERE name = 'strict'", 'many events die');
-my $deaths = lines(qr/LOG:  event \d+ is dead for subscription "strict" after 1 attempts: answered 422/);
+my $deaths = lines(qr/LOG:  event \d+ is dead for subscription "strict" after attempt 1: answered 422/);
 cmp_ok($deaths, '>=', BURST, 'the log tells of some of them');
 cmp_ok($deaths, '<=', BURST + MINUTES, 'and not of all');
 
