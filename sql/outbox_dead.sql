@@ -42,9 +42,20 @@ SELECT add(8, 'dead', 'f', 1), add(9, 'dead', 'g', 1);
 SELECT outbox_discard('s');
 SELECT * FROM letters ORDER BY 1;
 
+-- Lost events are acknowledged, in all partitions.
+SELECT outbox_subscribe('p', 'https://example.com/', topics => '{none}',
+	partitions => 2) IS NOT NULL AS subscribed;
+UPDATE outbox_lane SET lost = 1 + lane;
+SELECT name, lost FROM outbox_subscriptions ORDER BY name;
+SELECT outbox_acknowledge_lost('p');
+SELECT name, lost FROM outbox_subscriptions ORDER BY name;
+SELECT outbox_unsubscribe('p');
+
 \set VERBOSITY sqlstate
 SELECT outbox_discard('nobody');
 SELECT outbox_discard(NULL);
+SELECT outbox_acknowledge_lost('nobody');
+SELECT outbox_acknowledge_lost(NULL);
 SELECT outbox_unsubscribe('s');
 SELECT (SELECT count(*) FROM outbox_lane) AS lanes,
 	(SELECT count(*) FROM outbox_delivery) AS deliveries,

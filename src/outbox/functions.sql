@@ -556,6 +556,22 @@ $$;
 COMMENT ON FUNCTION outbox_discard(text, bigint[]) IS
 	'Drops dead letters, all of them or those at the given positions; returns their number.';
 
+CREATE FUNCTION outbox_acknowledge_lost(name text)
+RETURNS void
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+	PERFORM idempotency_internal.idempotency_enter();
+	UPDATE idempotency_internal.outbox_lane l SET lost = 0
+	WHERE l.subscription =
+			idempotency_internal.outbox_subscription_id(outbox_acknowledge_lost.name)
+		AND l.lost > 0;
+END
+$$;
+COMMENT ON FUNCTION outbox_acknowledge_lost(text) IS
+	'Confirms that the lost events of a subscription are known; idempotency_status does not report them any more.';
+
 CREATE FUNCTION outbox_replay(
 	name          text,
 	from_position bigint DEFAULT NULL,

@@ -30,7 +30,7 @@ AS $$
 		FROM subscription s WHERE s.dead > 0
 		UNION ALL
 		SELECT s.name, 3, 'error', format('events lost: %s', s.lost),
-			'idempotency.outbox_keep_size is too small'
+			format('idempotency.outbox_keep_size is too small; SELECT outbox_acknowledge_lost(%L)', s.name)
 		FROM subscription s WHERE s.lost > 0
 		UNION ALL
 		SELECT s.name, 4, 'warning',

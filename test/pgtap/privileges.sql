@@ -137,7 +137,7 @@ SELECT lives_ok(
 		topics => '{none}') $$, 'an operator subscribes');
 SELECT lives_ok($$ SELECT outbox_alter('s', timeout => '1 s'),
 	outbox_rotate_secret('s'), outbox_redrive('s'), outbox_retry('s'),
-	outbox_discard('s'),
+	outbox_discard('s'), outbox_acknowledge_lost('s'),
 	outbox_replay('s', 1), outbox_pause('s'), outbox_resume('s') $$,
 	'an operator looks after a subscription');
 SELECT lives_ok($$ SELECT outbox_adopt() $$, 'an operator adopts');

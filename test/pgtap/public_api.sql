@@ -117,6 +117,7 @@ function idempotency_grant_admin(role regrole) RETURNS void VOLATILE PARALLEL UN
 function idempotency_grant_operator(role regrole) RETURNS void VOLATILE PARALLEL UNSAFE COST 10000: nobody
 function idempotency_repair() RETURNS void VOLATILE PARALLEL UNSAFE COST 10000 SECURITY DEFINER: nobody
 function idempotency_status(OUT "check" text, OUT state text, OUT detail text, OUT hint text) RETURNS SETOF record VOLATILE PARALLEL UNSAFE COST 100 SECURITY DEFINER: operator, pg_monitor
+function outbox_acknowledge_lost(name text) RETURNS void VOLATILE PARALLEL UNSAFE COST 10000 SECURITY DEFINER: operator
 function outbox_adopt(keep_identity boolean DEFAULT false) RETURNS void VOLATILE PARALLEL UNSAFE COST 10000 SECURITY DEFINER: operator
 function outbox_alter(name text, url text DEFAULT NULL::text, topics text[] DEFAULT NULL::text[], headers jsonb DEFAULT NULL::jsonb, format text DEFAULT NULL::text, max_in_flight integer DEFAULT NULL::integer, timeout interval DEFAULT NULL::interval, retry_schedule interval[] DEFAULT NULL::interval[]) RETURNS void VOLATILE PARALLEL UNSAFE COST 10000 SECURITY DEFINER: operator
 function outbox_discard(name text, positions bigint[] DEFAULT NULL::bigint[]) RETURNS bigint VOLATILE PARALLEL UNSAFE COST 10000 SECURITY DEFINER: operator

@@ -204,7 +204,7 @@ my @calls = map { "SELECT $_;" } (
 	"idem_claim(key, scope, request => 'x') $keys", "idem_complete(key, token, '1', scope) $keys", "idem_renew(key, token, '1 s', scope) $keys",
 	"idem_fail(key, token, '1', scope) $keys", "idem_claim_many(ARRAY[key, key]) $keys", "idem_forget(key, scope) $keys",
 	(map { ("outbox_redrive($_)", "outbox_retry($_)", "outbox_replay($_, 1)", "outbox_alter($_, max_in_flight => 4)", "outbox_rotate_secret($_)",
-			"outbox_pause($_)", "outbox_resume($_)", "outbox_discard($_)") } "'victim'", $any_subscription),
+			"outbox_pause($_)", "outbox_resume($_)", "outbox_discard($_)", "outbox_acknowledge_lost($_)") } "'victim'", $any_subscription),
 	(map { "count(*) FROM (SELECT t.*::text FROM $_ t) t" } qw(idem_key idem_keys idem_stats outbox_subscriptions outbox_dead
 		outbox_deliveries outbox_attempts outbox_log stock_levels stock_holds stock_ledger stock_history stock_verify() idempotency_segments idempotency_status())),
 	'idem_migrate(1000)', 'idem_expire(1000)', 'outbox_expire(1000)', 'stock_expire(1000)', 'stock_compact(1000)', 'stock_forget(1000)',
