@@ -1,6 +1,6 @@
--- How long a lease and a ttl can be.  If this fails, a duration that a driver
--- sends as a number of nanoseconds makes a lease of a thousand years, and the key
--- of an owner that has died is not free again.
+-- Leases and ttls have upper limits.  If this fails, a duration that a driver
+-- sends in nanoseconds becomes a lease of a thousand years, and a key whose
+-- owner has died is never free again.
 SET client_min_messages = warning;
 CREATE EXTENSION IF NOT EXISTS idempotency;
 RESET client_min_messages;
@@ -13,16 +13,18 @@ SELECT idem_claim('s1', ttl => '3600000000000');
 SELECT idem_claim('s1', lease => '300000 years');
 
 -- Up to the limits.
-SELECT outcome, token AS t1 FROM idem_claim('s1', lease => '366 days', ttl => '3653 days') \gset
+SELECT outcome, token AS t1
+FROM idem_claim('s1', lease => '366 days', ttl => '3653 days') \gset
 \echo :outcome
 SELECT expires_at - lease_until AS ttl FROM idem_key WHERE key = 's1';
-SELECT idem_renew('s1', :t1, '366 days') > now() + interval '365 days' AS renewed;
+SELECT idem_renew('s1', :t1, '366 days') > now() + interval '365 days'
+	AS renewed;
 SELECT idem_complete('s1', :t1, ttl => '3653 days');
 SELECT outcome FROM idem_claim('s2', ttl => '10 years');
 SELECT outcome, token AS t3 FROM idem_claim('s3', lease => '1 year') \gset
 \echo :outcome
 
--- And beyond, whatever the answer would be, and however it is written.
+-- Beyond the limits, whatever the outcome of the claim would be, and in any unit.
 \set VERBOSITY sqlstate
 SELECT idem_claim('s1', lease => '366 days 1 us');
 SELECT idem_claim('s1', ttl => '3653 days 1 us');
@@ -48,10 +50,13 @@ SET idempotency.ttl = '87673h';
 RESET idempotency.lease;
 RESET idempotency.ttl;
 
--- A row that was written by hand is no way around the range of timestamps.
-UPDATE idem_key_0 SET expires_at = '294276-12-31 23:59:59.999999' WHERE key = 's3';
-UPDATE idem_key_1 SET expires_at = '294276-12-31 23:59:59.999999' WHERE key = 's3';
-UPDATE idem_key_2 SET expires_at = '294276-12-31 23:59:59.999999' WHERE key = 's3';
+-- A row that was written by hand does not lead beyond the range of timestamps.
+UPDATE idem_key_0 SET expires_at = '294276-12-31 23:59:59.999999'
+WHERE key = 's3';
+UPDATE idem_key_1 SET expires_at = '294276-12-31 23:59:59.999999'
+WHERE key = 's3';
+UPDATE idem_key_2 SET expires_at = '294276-12-31 23:59:59.999999'
+WHERE key = 's3';
 SELECT idem_renew('s3', :t3, '366 days');
 
 SELECT idem_forget('s' || i) FROM generate_series(1, 5) i;

@@ -42,8 +42,9 @@ SELECT add(8, 'dead', 'f', 1), add(9, 'dead', 'g', 1);
 SELECT outbox_discard('s');
 SELECT * FROM letters ORDER BY 1;
 
--- What was lost is taken note of, in all partitions.
-SELECT outbox_subscribe('p', 'https://example.com/', topics => '{none}', partitions => 2) IS NOT NULL AS subscribed;
+-- Lost events are acknowledged, in all partitions.
+SELECT outbox_subscribe('p', 'https://example.com/', topics => '{none}',
+	partitions => 2) IS NOT NULL AS subscribed;
 UPDATE outbox_lane SET lost = 1 + lane;
 SELECT name, lost FROM outbox_subscriptions ORDER BY name;
 SELECT outbox_acknowledge_lost('p');

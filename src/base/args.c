@@ -64,8 +64,9 @@ args_is_longer(const Interval *a, const Interval *b)
 }
 
 /*
- * Compared as intervals first, by which a month has 30 days, since the sum has
- * to be a timestamp; then as they are: '1000000 months -29000000 days' is long.
+ * The first comparison counts a month as 30 days.  It keeps the sum within the
+ * range of timestamps.  The second one measures the sum itself, since
+ * '1000000 months -29999999 days' is more than a thousand years.
  */
 TimestampTz
 args_time_after(TimestampTz from, const Interval *span, int max_s,
@@ -76,13 +77,13 @@ args_time_after(TimestampTz from, const Interval *span, int max_s,
 	bool		positive = args_is_longer(span, &none);
 	bool		too_long = args_is_longer(span, &most);
 	TimestampTz after = from;
-	Datum		sum;
 
 	if (positive && !too_long)
 	{
-		sum = DirectFunctionCall2(timestamptz_pl_interval,
-								  TimestampTzGetDatum(from),
-								  IntervalPGetDatum(span));
+		Datum		sum = DirectFunctionCall2(timestamptz_pl_interval,
+											  TimestampTzGetDatum(from),
+											  IntervalPGetDatum(span));
+
 		after = DatumGetTimestampTz(sum);
 		positive = after > from;
 		too_long = after - from > most.time;
@@ -95,7 +96,8 @@ args_time_after(TimestampTz from, const Interval *span, int max_s,
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("%s is too long", name),
-				 setting ? errdetail("The limit is %d s, by %s.", max_s, setting) :
+				 setting ?
+				 errdetail("The limit is %d s, by %s.", max_s, setting) :
 				 errdetail("The limit is %d days.", max_s / SECS_PER_DAY),
 				 errhint("A number without a unit is in seconds.")));
 	return after;

@@ -21,8 +21,9 @@ extern void args_check_not_empty(const text *value, const char *name);
 extern void args_check_length(const text *value, const char *name, int max);
 
 /*
- * from + span, which has to be positive, and max_s at the most.  setting: what
- * that limit is from; NULL: it is fixed.
+ * Returns from + span.  Raises an error unless span is positive and not longer
+ * than max_s.  setting names the setting that limits it; NULL: the limit is
+ * fixed, and in whole days.
  */
 extern TimestampTz args_time_after(TimestampTz from, const Interval *span,
 								   int max_s, const char *name,

@@ -12,9 +12,9 @@
 #define SETTINGS_OUTBOX_PAYLOAD_MAX_MB 256
 
 /*
- * The most that the settings may be, and so may what calls say.  Much more is a
- * mistake as a rule: a number of milliseconds or nanoseconds, which PostgreSQL
- * reads as seconds.
+ * Limits of the settings, and of the parameters that override them.  A longer
+ * time is usually a mistake: a number of milliseconds or nanoseconds, which
+ * PostgreSQL reads as seconds.
  */
 #define SETTINGS_TTL_MAX_S (3653 * SECS_PER_DAY)
 #define SETTINGS_LEASE_MAX_S (366 * SECS_PER_DAY)

@@ -67,7 +67,7 @@ claim_read_args(Claim *claim, FunctionCallInfo fcinfo,
 	claim->leased = !PG_ARGISNULL(lease_arg);
 	claim->lease = key_span_arg(fcinfo, lease_arg);
 	claim->ttl = key_span_arg(fcinfo, ttl_arg);
-	/* Bad ones are refused even where the answer does not need them. */
+	/* Raise the errors of both, also if the answer needs neither. */
 	(void) key_leased_until(claim->lease, now);
 	(void) key_expires_at(claim->ttl, now);
 }

@@ -74,13 +74,13 @@ extern KeyName key_name_from_args(FunctionCallInfo fcinfo, int key_arg,
 								  int scope_arg);
 
 /*
- * Return from + a lease or a ttl, or + the setting if that is NULL.  Raise an
- * error unless it is positive and no longer than the setting may be.
+ * Return from + lease or ttl, or from + the setting if that is NULL.  Raise an
+ * error unless it is positive and within the limit of the setting.
  */
 extern TimestampTz key_leased_until(const Interval *lease, TimestampTz from);
 extern TimestampTz key_expires_at(const Interval *ttl, TimestampTz from);
 
-/* Reads an interval argument; raises the errors that these functions would. */
+/* Reads an interval argument; NULL: it is null. */
 extern const Interval *key_span_arg(FunctionCallInfo fcinfo, int arg);
 
 /* Returns at + span_us; raises an error if that is out of range. */

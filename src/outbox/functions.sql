@@ -563,13 +563,14 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
 	PERFORM idempotency_internal.idempotency_enter();
-	UPDATE idempotency_internal.outbox_lane SET lost = 0
-	WHERE subscription = idempotency_internal.outbox_subscription_id(
-		outbox_acknowledge_lost.name) AND lost > 0;
+	UPDATE idempotency_internal.outbox_lane l SET lost = 0
+	WHERE l.subscription = idempotency_internal.outbox_subscription_id(
+			outbox_acknowledge_lost.name)
+		AND l.lost > 0;
 END
 $$;
 COMMENT ON FUNCTION outbox_acknowledge_lost(text) IS
-	'Sets the number of events that a subscription has lost to 0, so that idempotency_status does not report them any more.';
+	'Confirms that the lost events of a subscription are known; idempotency_status does not report them any more.';
 
 CREATE FUNCTION outbox_replay(
 	name          text,

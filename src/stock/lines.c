@@ -336,7 +336,7 @@ lines_expiry(FunctionCallInfo fcinfo, int ttl_arg, TimestampTz from)
 	Interval	by_setting = {
 		.time = settings_reservation_ttl_s * USECS_PER_SEC
 	};
-	Interval   *ttl = &by_setting;
+	const Interval *ttl = &by_setting;
 
 	if (!PG_ARGISNULL(ttl_arg))
 		ttl = PG_GETARG_INTERVAL_P(ttl_arg);

@@ -61,8 +61,7 @@ SELECT results_eq($$ SELECT state, hint FROM says('subscription dead') $$,
 	$$ VALUES ('warning', 'see outbox_dead; SELECT outbox_redrive(''dead'')') $$,
 	'one has dead letters');
 SELECT results_eq($$ SELECT * FROM says('subscription lost') $$,
-	$$ VALUES ('error', 'events lost: 7',
-		'idempotency.outbox_keep_size is too small; SELECT outbox_acknowledge_lost(''lost'')') $$,
+	$$ VALUES ('error', 'events lost: 7', 'idempotency.outbox_keep_size is too small; SELECT outbox_acknowledge_lost(''lost'')') $$,
 	'one has lost events');
 SELECT is_empty($$ SELECT * FROM says('subscription well') $$,
 	'nothing is said of one that is well');

@@ -171,8 +171,8 @@ sql(q(
 		stock_reservation_status('many'::text), stock_transfer('cap'::text, 'hood'::text, 1::bigint, NULL::text, NULL::text);
 	SELECT outbox_alter('tried'::text, NULL::text, NULL::text[], NULL::jsonb, NULL::text, 8, NULL::interval, NULL::interval[]);
 	SELECT outbox_pause('tried'::text, 'why'::text), outbox_resume('tried'::text), outbox_redrive('tried'::text, NULL::bigint[]),
-		outbox_retry('tried'::text, NULL::bigint[]), outbox_event_id(1::bigint), idempotency_status(), outbox_acknowledge_lost('tried'::text),
-		outbox_discard('tried'::text, NULL::bigint[]), outbox_replay('tried'::text, 1::bigint, NULL::timestamptz),
+		outbox_retry('tried'::text, NULL::bigint[]), outbox_event_id(1::bigint), idempotency_status(),
+		outbox_discard('tried'::text, NULL::bigint[]), outbox_acknowledge_lost('tried'::text), outbox_replay('tried'::text, 1::bigint, NULL::timestamptz),
 		outbox_rotate_secret('tried'::text, '1 h'::interval, NULL::text), outbox_adopt(true);
 	SELECT outbox_subscribe('new'::text, 'http://127.0.0.1:1/'::text, '{none}'::text[], NULL::text, NULL::jsonb, 'standard'::text, true,
 		8, '1 s'::interval, '{0 s}'::interval[], 'latest'::text, 1);

@@ -199,7 +199,7 @@ is_gone('subscription dead', 'they are discarded');
 sql(q(UPDATE outbox_lane SET lost = 7 WHERE subscription = (SELECT id FROM outbox_subscription WHERE name = 'dead')));
 says('subscription dead', qr/^error\|events lost: 7\|.*idempotency\.outbox_keep_size/, 'events were lost');
 sql(q(SELECT outbox_acknowledge_lost('dead')));
-is_gone('subscription dead', 'somebody has taken note of it');
+is_gone('subscription dead', 'the loss is acknowledged');
 
 subscribe($node, $receiver, '/hold/slow', topics => "'{slow}'", timeout => "'2 min'");
 enqueue_numbers($node, 'slow', 1);
