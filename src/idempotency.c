@@ -21,8 +21,9 @@
  *   upgrade/  SQL that takes a database from one version to the next
  *
  * Calls go one way: this file -> launch, sweep, relay -> claim, outbox, stock
- * -> base; src/README.md names the three exceptions.  The launcher runs once in a cluster; a sweeper and
- * idempotency.relays relays run for each database that has the extension.
+ * -> base; src/README.md names the three exceptions.  The launcher runs once
+ * in a cluster; a sweeper and idempotency.relays relays run for each database
+ * that has the extension.
  *
  * Without shared_preload_libraries there is no shared memory and there are no
  * workers.  Claims work all the same; other functions raise an error.

@@ -36,7 +36,6 @@
 #include "common/hashfn.h"
 #include "common/int.h"
 #include "miscadmin.h"
-#include "pgstat.h"
 #include "port/atomics.h"
 #include "storage/condition_variable.h"
 #include "storage/lwlock.h"
@@ -45,6 +44,7 @@
 #include "utils/builtins.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
+#include "utils/wait_event.h"
 
 #include "base/args.h"
 #include "base/settings.h"
