@@ -33,10 +33,12 @@ SELECT count(*) FROM pg_namespace WHERE nspname = 'idempotency_internal';
 DROP SCHEMA "Odd schema";
 
 -- An existing schema of another owner is not used for internal objects.
+\set SHOW_CONTEXT never
 CREATE SCHEMA idempotency_internal;
 CREATE EXTENSION idempotency;
 CREATE EXTENSION idempotency SCHEMA idempotency_internal;
 DROP SCHEMA idempotency_internal;
+\set SHOW_CONTEXT errors
 
 -- The extension's own schema cannot be dropped, nor the objects in it.
 CREATE EXTENSION idempotency;
