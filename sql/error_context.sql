@@ -104,5 +104,12 @@ ALTER TABLE idempotency_internal.outbox_subscription
 SELECT context_of($$ SELECT outbox_pause('known') $$) ~ 'outbox_pause.* at SQL statement';
 ROLLBACK;
 
+-- What raises them refuses what it cannot raise.
+SELECT idempotency_internal.idempotency_raise(NULL, 'no state');
+SELECT idempotency_internal.idempotency_raise('22023', NULL);
+SELECT idempotency_internal.idempotency_raise('2202', 'too short');
+SELECT idempotency_internal.idempotency_raise('2202x', 'no such character');
+SELECT idempotency_internal.idempotency_raise('22023', 'as is: %s', 'a hint');
+
 SELECT outbox_unsubscribe('known');
 DROP FUNCTION pause_all, context_of;

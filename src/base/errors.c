@@ -16,10 +16,12 @@
 #include "fmgr.h"
 #include "utils/builtins.h"
 
+#include "base/args.h"
 #include "base/compat.h"
 #include "base/errors.h"
 
 #define SQLSTATE_LENGTH 5
+#define SQLSTATE_CHARACTERS "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 /*
  * The frame of the public function that was called last.  It is compared but
@@ -66,14 +68,17 @@ errors_hide_frames(void)
 Datum
 idempotency_raise(PG_FUNCTION_ARGS)
 {
-	char	   *state = text_to_cstring(PG_GETARG_TEXT_PP(0));
-	char	   *message = text_to_cstring(PG_GETARG_TEXT_PP(1));
+	char	   *state = text_to_cstring(args_text(fcinfo, 0, "sqlstate"));
+	char	   *message = text_to_cstring(args_text(fcinfo, 1, "message"));
 	char	   *hint = NULL;
 
 	if (!PG_ARGISNULL(2))
 		hint = text_to_cstring(PG_GETARG_TEXT_PP(2));
-	if (strlen(state) != SQLSTATE_LENGTH)
-		elog(ERROR, "invalid SQLSTATE \"%s\"", state);
+	if (strlen(state) != SQLSTATE_LENGTH ||
+		strspn(state, SQLSTATE_CHARACTERS) != SQLSTATE_LENGTH)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("invalid SQLSTATE \"%s\"", state)));
 	errors_hide_frames();
 	ereport(ERROR,
 			(errcode(MAKE_SQLSTATE(state[0], state[1], state[2],
