@@ -55,7 +55,7 @@ is(sql('SELECT subscription, position, topic, key, attempts, last_status, last_e
 is(sql("SELECT attempt, status, error, answer, duration >= '0', at > now() - interval '1 min'"
 		  . " FROM outbox_attempts WHERE subscription = 'dead' ORDER BY at"),
 	join("\n", map { "$_|500|answered 500|status 500|t|t" } 1 .. 3), 'so does outbox_attempts of each attempt');
-ok($node->log_contains(qr/LOG:  event $position is dead for subscription "dead" after 3 attempts/),
+ok($node->log_contains(qr/LOG:  event $position is dead for subscription "dead" after attempt 3:/),
 	'the log has a line about it');
 
 enqueue_numbers($node, 'dead', 2);
