@@ -3,26 +3,28 @@
 #   make                    build against the pg_config on PATH, or PG_CONFIG=...
 #   make install            into that server
 #   make installcheck       pg_regress and isolation tests on a running server
-#   make check              every test, on private clusters; needs nothing but make
-#   make models             the protocols, searched by spin in larger models, likewise
-#   make valgrind           pg_regress and some more under valgrind, likewise
+#   make check              every test, on private clusters; needs only make
+#   make models             spin searches the protocols, in larger models
+#   make valgrind           pg_regress and more under valgrind, likewise
 #   make soak               the crash test for SOAK_SECONDS (600), likewise
-#   make coverage           those that run the server, and a table of the lines and
-#                           branches of src/ that they reach; fails below 90 % of lines
+#   make coverage           the suites that run the server, and a table of the
+#                           lines and branches of src/ that they reach; fails
+#                           below 90 % of lines
+#   make indent             formats the C sources; needs pg_bsd_indent
 #   make demo               the demonstration, likewise
-#   make bench              the measurements, against their peers, likewise
+#   make bench              measurements, also of other systems, likewise
 #
 # "make WERROR=1" turns warnings into errors.
 
-# Where this file is; the objects and scripts go to the current directory, which
-# may be another one. What the caller says of either is not needed and may be
-# wrong. Only sources are looked for there (vpath below): VPATH would find the
-# objects of a build in the sources' directory, perhaps for another server.
+# The directory of this file. Objects and scripts go to the current directory,
+# which may be another one. Values from the command line are overridden. Only
+# sources are searched here (vpath below): VPATH would also find objects that a
+# build in the source directory has left, perhaps for another server.
 override srcdir := $(patsubst %/,%,$(dir $(lastword $(MAKEFILE_LIST))))
 override VPATH :=
 
-# These install what they need, a compiler and a server included, so they have
-# to run where neither is there yet: nothing below may be read for them.
+# These targets install what they need, including a compiler and a server, so
+# they must work where neither exists: nothing below may be read for them.
 ifneq ($(filter check coverage models valgrind soak demo bench,$(MAKECMDGOALS)),)
 
 .PHONY: check coverage models valgrind soak demo bench
@@ -52,23 +54,30 @@ ifeq ($(OBJS),)
 $(error there are no sources in $(srcdir)/src)
 endif
 
-# The order is that of creation: functions need the tables of their own module
-# and of the modules before it.
+# In the order of creation: functions need the tables of their own module and of
+# the modules before it.
 SQL_PARTS := $(addprefix $(srcdir)/src/, \
 	base/functions.sql \
 	claim/tables.sql \
 	claim/functions.sql \
+	claim/status.sql \
 	outbox/tables.sql \
 	outbox/functions.sql \
 	outbox/segments.sql \
+	outbox/status.sql \
 	relay/functions.sql \
 	stock/tables.sql \
 	stock/functions.sql \
 	stock/compaction.sql \
+	stock/status.sql \
+	base/status.sql \
 	base/privileges.sql)
+ANNOUNCE_SQL := $(srcdir)/src/base/announce.sql
 INSTALL_SCRIPT_SQL = $(EXTENSION)--$(EXTVERSION).sql
 
-# An upgrade script: what is written by hand, then every function and view anew.
+# An upgrade script: the part written by hand, then every function, view and
+# comment again, and the parts in UPGRADE_END.
+UPGRADE_END := $(addprefix $(srcdir)/src/upgrade/, revoke.sql repair.sql) $(ANNOUNCE_SQL)
 UPGRADE_SCRIPTS_SQL := $(patsubst $(srcdir)/src/upgrade/%,$(EXTENSION)--%,$(wildcard $(srcdir)/src/upgrade/*--*.sql))
 DATA_built = $(INSTALL_SCRIPT_SQL) $(UPGRADE_SCRIPTS_SQL)
 
@@ -76,9 +85,9 @@ REGRESS_ALL := $(sort $(patsubst $(srcdir)/sql/%.sql,%,$(wildcard $(srcdir)/sql/
 REGRESS := $(filter extension,$(REGRESS_ALL)) $(filter-out extension,$(REGRESS_ALL))
 REGRESS_OPTS = --no-locale --encoding=UTF8
 
-# Left out on a running server: what prepares transactions, which a server does
-# not allow by default, and what takes steps of the sweeper by hand, which runs
-# there. "make check" has all of them.
+# Left out on a running server: tests that prepare transactions, which a server
+# does not allow by default, and tests that take steps of the sweeper by hand,
+# since a sweeper runs there. "make check" runs all of them.
 ISOLATION_PRIVATE = PREPARE TRANSACTION|(idem|outbox|stock)_(expire|migrate|switch|retire|truncate|pass_over|compact|forget)\(|idempotency_ring_
 ISOLATION := $(sort $(patsubst $(srcdir)/test/isolation/specs/%.spec,%,\
 	$(shell grep -LE '$(ISOLATION_PRIVATE)' $(srcdir)/test/isolation/specs/*.spec)))
@@ -93,19 +102,26 @@ endif
 
 # The server's headers are the system's, so that warnings are about our code.
 PG_CPPFLAGS = -DEXTVERSION='"$(EXTVERSION)"' -I$(srcdir)/src -isystem $(shell $(PG_CONFIG) --includedir-server)
-# Callbacks have the parameters that the server gives them, used or not. Exported
-# is what the server looks up and nothing else: another library may have a
-# function of the same name.
+# Callbacks have the parameters that the server passes, used or not. Only
+# symbols that the server looks up are exported, since another library may have
+# a function of the same name.
 PG_CFLAGS = -fvisibility=hidden -Wall -Wextra -Wno-unused-parameter $(if $(WERROR),-Werror) $(if $(COVERAGE),--coverage -O0)
 SHLIB_LINK = -lcurl $(if $(COVERAGE),--coverage)
 
-# Bitcode serves to inline functions into JIT-compiled expressions, which ours
-# would gain nothing from. Without it no clang is needed.
+# Bitcode lets JIT inline functions into expressions, which would not make ours
+# faster. Without bitcode, clang is not needed.
 ifneq ($(origin with_llvm),command line)
 override with_llvm = no
 endif
 
 include $(PGXS)
+
+# Tests name internal objects without their schema; see test/postgresql.conf.
+installcheck: export PGOPTIONS += -c search_path="$$user",public,idempotency_internal
+
+.PHONY: indent
+indent: $(shlib)
+	$(srcdir)/test/lib/indent $< $(OBJS:%.o=$(srcdir)/%.c) $(OUR_HEADERS)
 
 vpath %.c $(srcdir)
 vpath %.control $(srcdir)
@@ -116,16 +132,16 @@ $(OBJECT_DIRS):
 
 $(OBJS): $(OUR_HEADERS) $(srcdir)/idempotency.control | $(OBJECT_DIRS)
 
-$(INSTALL_SCRIPT_SQL): $(SQL_PARTS) $(srcdir)/Makefile
+$(INSTALL_SCRIPT_SQL): $(SQL_PARTS) $(ANNOUNCE_SQL) $(srcdir)/Makefile
 	printf '%s\n\n' '\echo Use "CREATE EXTENSION $(EXTENSION)" to load this file. \quit' > $@.tmp
-	cat $(SQL_PARTS) /dev/null >> $@.tmp
+	cat $(SQL_PARTS) $(ANNOUNCE_SQL) >> $@.tmp
 	mv $@.tmp $@
 
-$(UPGRADE_SCRIPTS_SQL): $(EXTENSION)--%: $(srcdir)/src/upgrade/% $(srcdir)/src/upgrade/replace.awk $(srcdir)/src/upgrade/revoke.sql $(srcdir)/src/upgrade/repair.sql $(SQL_PARTS) $(srcdir)/Makefile
+$(UPGRADE_SCRIPTS_SQL): $(EXTENSION)--%: $(srcdir)/src/upgrade/% $(srcdir)/src/upgrade/replace.awk $(UPGRADE_END) $(SQL_PARTS) $(srcdir)/Makefile
 	printf '%s\n\n' '\echo Use "ALTER EXTENSION $(EXTENSION) UPDATE" to load this file. \quit' > $@.tmp
 	cat $< >> $@.tmp
 	awk -f $(srcdir)/src/upgrade/replace.awk $(SQL_PARTS) >> $@.tmp
-	cat $(srcdir)/src/upgrade/revoke.sql $(srcdir)/src/upgrade/repair.sql >> $@.tmp
+	cat $(UPGRADE_END) >> $@.tmp
 	mv $@.tmp $@
 
 endif

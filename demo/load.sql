@@ -36,7 +36,8 @@ INSERT INTO load.request
 	CROSS JOIN LATERAL (
 		SELECT jsonb_object_agg(line.sku, line.quantity) AS lines
 		FROM (
-			SELECT format('product-%s', lpad((1 + (n * k * 7 + k) % 50)::text, 2, '0')) AS sku,
+			SELECT format('product-%s',
+				lpad((1 + (n * k * 7 + k) % 50)::text, 2, '0')) AS sku,
 				   1 + (n + k) % 3 AS quantity
 			FROM generate_series(1, 1 + n % 3) k
 			UNION ALL

@@ -1,6 +1,6 @@
 /*
- * The report of the demonstration, one row for each line: its kind, and what the
- * kind has.
+ * The report of the demonstration, one row for each line: its kind, and what
+ * the kind has.
  *
  *     headline  text
  *     figure    label, value, note     (no label: an empty line)
@@ -28,9 +28,11 @@ CREATE TEMP TABLE received AS
 CREATE TEMP VIEW sold AS
 	SELECT product.sku, product.stocked, product.hot,
 		   coalesce(sum(line.quantity::bigint), 0)::bigint AS placed,
-		   coalesce(sum(line.quantity::bigint) FILTER (WHERE orders.status = 'paid'), 0)::bigint AS paid
+		   coalesce(sum(line.quantity::bigint) FILTER (
+			   WHERE orders.status = 'paid'), 0)::bigint AS paid
 	FROM product
-	LEFT JOIN (orders CROSS JOIN LATERAL jsonb_each_text(orders.lines) line (sku, quantity))
+	LEFT JOIN (orders
+		CROSS JOIN LATERAL jsonb_each_text(orders.lines) line (sku, quantity))
 		ON line.sku = product.sku
 	GROUP BY product.sku;
 
@@ -40,14 +42,16 @@ CREATE TEMP VIEW heard AS
 	FROM call WHERE NOT died;
 
 CREATE TEMP VIEW expired AS
-	SELECT DISTINCT reservation FROM stock_log WHERE change = 'expire';
+	SELECT DISTINCT reservation FROM stock_history WHERE change = 'expire';
 
 CREATE FUNCTION pg_temp.pretty(n numeric) RETURNS text LANGUAGE sql
 	AS $$ SELECT to_char(n, 'FM999,999,999,990') $$;
 
-CREATE FUNCTION pg_temp.milliseconds(share double precision, spread double precision[])
+CREATE FUNCTION pg_temp.milliseconds(
+	share double precision, spread double precision[])
 RETURNS text LANGUAGE sql
-	AS $$ SELECT to_char(percentile_cont(share) WITHIN GROUP (ORDER BY ms), 'FM999,990.0') || ' ms'
+	AS $$ SELECT to_char(percentile_cont(share) WITHIN GROUP (ORDER BY ms),
+		'FM999,990.0') || ' ms'
 		  FROM unnest(spread) ms $$;
 
 /* ---- figures ---- */
@@ -61,29 +65,36 @@ WITH
 calls AS (
 	SELECT count(*) AS sent,
 		   count(*) FILTER (WHERE died) AS died,
-		   count(*) FILTER (WHERE died AND NOT answer ? 'replayed' AND answer ? 'order') AS undone,
+		   count(*) FILTER (WHERE died AND NOT answer ? 'replayed'
+			   AND answer ? 'order') AS undone,
 		   count(paid) AS payments,
 		   count(*) FILTER (WHERE paid = 'already_confirmed') AS paid_before,
 		   count(*) FILTER (WHERE paid = 'expired') AS paid_late
 	FROM call
 ), answers AS (
 	SELECT count(*) FILTER (WHERE NOT original) AS replayed,
-		   count(*) FILTER (WHERE original AND answer ->> 'status' = 'insufficient') AS refused
+		   count(*) FILTER (WHERE original
+			   AND answer ->> 'status' = 'insufficient') AS refused
 	FROM heard
 ), ordered AS (
-	SELECT count(*) AS placed, count(*) FILTER (WHERE status = 'paid') AS paid FROM orders
+	SELECT count(*) AS placed, count(*) FILTER (WHERE status = 'paid') AS paid
+	FROM orders
 ), lamp AS (
-	SELECT sold.stocked, sold.paid, wanted.quantity AS wanted, returned.quantity AS returned
+	SELECT sold.stocked, sold.paid, wanted.quantity AS wanted,
+		returned.quantity AS returned
 	FROM sold
-	CROSS JOIN LATERAL (SELECT sum((lines ->> sku)::bigint) AS quantity FROM request) wanted
-	CROSS JOIN LATERAL (SELECT coalesce(sum(quantity), 0) AS quantity FROM stock_log log
+	CROSS JOIN LATERAL (
+		SELECT sum((lines ->> sku)::bigint) AS quantity FROM request) wanted
+	CROSS JOIN LATERAL (
+		SELECT coalesce(sum(quantity), 0) AS quantity FROM stock_history log
 		WHERE log.sku = sold.sku AND log.change = 'expire') returned
 	WHERE hot
 ), events AS (
 	SELECT count(*) AS taken, array_agg(latency_ms) AS latency FROM received
 ), clock AS (
 	SELECT array_agg(duration_us / 1000.0::double precision) AS latency,
-		   count(*) / (max(end_s + end_us / 1e6) - min(end_s + end_us / 1e6 - duration_us / 1e6)) AS rate
+		   count(*) / (max(end_s + end_us / 1e6)
+			   - min(end_s + end_us / 1e6 - duration_us / 1e6)) AS rate
 	FROM timing WHERE transaction_no % 2 = 1
 )
 SELECT 'figure', line.*
@@ -91,27 +102,27 @@ FROM calls, answers, ordered, lamp, events, seen, clock, LATERAL (VALUES
 	('checkouts sent', pg_temp.pretty(sent),
 		format('each request by four of %s clients at once', :clients)),
 	('  replayed', pg_temp.pretty(replayed),
-		'duplicates, told what the first was told'),
+		'duplicates, which got the saved answer'),
 	('  rolled back', pg_temp.pretty(died),
-		format('clients that died midway, %s with an order made', pg_temp.pretty(undone))),
-	('  refused', pg_temp.pretty(refused), 'short of stock'),
+		format('clients that died before the commit, %s with an order', pg_temp.pretty(undone))),
+	('  refused', pg_temp.pretty(refused), 'not enough stock'),
 	('  placed', pg_temp.pretty(placed), 'orders'),
 	('', '', ''),
 	('payments sent', pg_temp.pretty(payments),
 		format('%s of them repeated, %s too late', pg_temp.pretty(paid_before), pg_temp.pretty(paid_late))),
 	('  paid', pg_temp.pretty(ordered.paid), 'orders'),
 	('  expired', pg_temp.pretty((SELECT count(*) FROM expired)),
-		format('not paid in time; stock came back after %s', current_setting('idempotency.reservation_ttl'))),
+		format('not paid in time; available again after %s', current_setting('idempotency.reservation_ttl'))),
 	('', '', ''),
 	('lamps', pg_temp.pretty(stocked),
 		format('the hot one: %s wanted, %s sold, %s came back', pg_temp.pretty(wanted),
 			pg_temp.pretty(lamp.paid), pg_temp.pretty(returned))),
 	('', '', ''),
-	('events delivered', pg_temp.pretty(taken), 'those of one order in their order'),
+	('events delivered', pg_temp.pretty(taken), 'in order for each order'),
 	('  failed', pg_temp.pretty(failed + busy + cut),
 		format('sent again: %s answered 500, %s busy, %s cut off',
 			pg_temp.pretty(failed), pg_temp.pretty(busy), pg_temp.pretty(cut))),
-	('  seen twice', pg_temp.pretty(duplicates), 'duplicates, known by their webhook-id'),
+	('  seen twice', pg_temp.pretty(duplicates), 'duplicates, recognised by their webhook-id'),
 	('', '', ''),
 	('throughput', pg_temp.pretty(round(rate::numeric)) || '/s',
 		format('checkouts; p50 %s, p99 %s', pg_temp.milliseconds(0.5, clock.latency),
@@ -122,8 +133,9 @@ FROM calls, answers, ordered, lamp, events, seen, clock, LATERAL (VALUES
 
 /* ---- checks ---- */
 
-/* How many elements stand in one list and not in the other, repetitions counted. */
-CREATE FUNCTION pg_temp.difference(a text[], b text[]) RETURNS bigint LANGUAGE sql
+/* How many elements are in one list and not in the other, with repetitions. */
+CREATE FUNCTION pg_temp.difference(a text[], b text[])
+RETURNS bigint LANGUAGE sql
 	AS $$ SELECT count(*) FROM (
 			(SELECT unnest(a) EXCEPT ALL SELECT unnest(b))
 			UNION ALL
@@ -145,7 +157,7 @@ CREATE TEMP VIEW oversold AS
 		SELECT sku, sum(CASE WHEN change IN ('receive', 'cancel', 'expire') THEN quantity
 							 WHEN change = 'reserve' THEN -quantity ELSE 0 END)
 					OVER (PARTITION BY sku ORDER BY id) AS available
-		FROM stock_log) running
+		FROM stock_history) running
 	WHERE available < 0
 	UNION
 	SELECT sku FROM sold WHERE paid > stocked;
@@ -153,53 +165,65 @@ CREATE TEMP VIEW oversold AS
 CREATE TEMP VIEW misbooked AS
 	SELECT sku FROM stock_verify() books FULL JOIN sold USING (sku)
 	WHERE books.ok IS NOT TRUE OR sold.sku IS NULL
-		OR (books.available, books.reserved) IS DISTINCT FROM (sold.stocked - sold.paid, 0);
+		OR (books.available, books.reserved)
+			IS DISTINCT FROM (sold.stocked - sold.paid, 0);
 
-CREATE FUNCTION pg_temp.orders(statuses text[] DEFAULT '{placed,paid,expired}') RETURNS text[] LANGUAGE sql
-	AS $$ SELECT coalesce(array_agg('order-' || id), '{}') FROM shop.orders WHERE status = ANY (statuses) $$;
+CREATE FUNCTION pg_temp.orders(statuses text[] DEFAULT '{placed,paid,expired}')
+RETURNS text[] LANGUAGE sql
+	AS $$ SELECT coalesce(array_agg('order-' || id), '{}') FROM shop.orders
+		WHERE status = ANY (statuses) $$;
 
 CREATE FUNCTION pg_temp.announced(event_type text) RETURNS text[] LANGUAGE sql
-	AS $$ SELECT coalesce(array_agg("order"), '{}') FROM received WHERE type = event_type $$;
+	AS $$ SELECT coalesce(array_agg("order"), '{}') FROM received
+		WHERE type = event_type $$;
 
 /* wrong: how many are not as they should be; total: how many were looked at. */
 WITH checks (text, wrong, total, noun) AS (VALUES
-	('every request has one answer, whichever copy asked',
-		(SELECT count(*) FROM wrongly_answered), (SELECT count(*) FROM request), 'requests'),
-	('one order per request, and the client was told of it',
+	('all copies of a request got the same answer',
+		(SELECT count(*) FROM wrongly_answered), (SELECT count(*) FROM request),
+		'requests'),
+	('each request made one order, and the client knows it',
 		pg_temp.difference(
 			ARRAY(SELECT request_id || ' ' || id FROM orders),
-			ARRAY(SELECT request_id || ' ' || (answer ->> 'order') FROM heard JOIN request USING (number)
+			ARRAY(SELECT request_id || ' ' || (answer ->> 'order') FROM heard
+				JOIN request USING (number)
 				  WHERE original AND answer ->> 'status' = 'placed'))
 		+ (SELECT count(*) - count(DISTINCT request_id) FROM orders),
 		(SELECT count(*) FROM orders), 'orders'),
-	('what was rolled back left nothing behind',
+	('rolled back orders left no rows and no events',
 		(SELECT count(*) FROM undone WHERE "order" = ANY (pg_temp.orders())
 			OR "order" IN (SELECT "order" FROM received)
-			OR "order" IN (SELECT reservation FROM stock_log WHERE reservation IS NOT NULL)),
+			OR "order" IN (SELECT reservation FROM stock_history
+				WHERE reservation IS NOT NULL)),
 		(SELECT count(*) FROM undone), 'orders undone'),
 	('no product was ever oversold',
 		(SELECT count(*) FROM oversold), (SELECT count(*) FROM product), 'products'),
-	('stock_verify is right, and agrees with the orders',
-		(SELECT count(*) FROM misbooked), (SELECT count(*) FROM stock_levels), 'products'),
-	('exactly the committed orders were announced',
+	('stock_verify finds no error, and agrees with orders',
+		(SELECT count(*) FROM misbooked), (SELECT count(*) FROM stock_levels),
+		'products'),
+	('exactly the committed orders had an event',
 		pg_temp.difference(pg_temp.orders(), pg_temp.announced('order.placed')),
 		cardinality(pg_temp.announced('order.placed')), 'events'),
-	('each payment took effect once and was announced',
+	('each payment took effect once and had an event',
 		pg_temp.difference(pg_temp.orders('{paid}'), pg_temp.announced('order.paid'))
 		+ pg_temp.difference(pg_temp.orders('{paid}'),
-			ARRAY(SELECT 'order-' || (answer ->> 'order') FROM call WHERE paid = 'done')),
+			ARRAY(SELECT 'order-' || (answer ->> 'order') FROM call
+				WHERE paid = 'done')),
 		cardinality(pg_temp.announced('order.paid')), 'events'),
-	('each unpaid order expired and was announced',
+	('each unpaid order expired and had an event',
 		pg_temp.difference(pg_temp.orders('{placed,expired}'), pg_temp.announced('stock.expired'))
-		+ pg_temp.difference(pg_temp.orders('{placed,expired}'), ARRAY(SELECT reservation FROM expired)),
+		+ pg_temp.difference(pg_temp.orders('{placed,expired}'),
+			ARRAY(SELECT reservation FROM expired)),
 		cardinality(pg_temp.announced('stock.expired')), 'events'),
 	('every signature is valid',
 		(SELECT badly_signed FROM seen), (SELECT requests FROM seen), 'requests'),
-	('the events of each order came in order',
-		(SELECT out_of_order FROM seen), (SELECT count(DISTINCT "order") FROM received), 'orders'),
-	('nothing waits or is dead',
-		(SELECT sum(lag_events + waiting + parked + dead)::bigint FROM outbox_subscriptions)
-			+ (SELECT count(*) FROM stock_hold),
+	('the events of each order arrived in order',
+		(SELECT out_of_order FROM seen),
+		(SELECT count(DISTINCT "order") FROM received), 'orders'),
+	('no event waits or is dead, and no stock is held',
+		(SELECT sum(lag_events + waiting + parked + dead)::bigint
+			FROM outbox_subscriptions)
+			+ (SELECT count(*) FROM idempotency_internal.stock_hold),
 		(SELECT count(*) FROM outbox_log), 'events')
 )
 SELECT 'check', wrong = 0 AND total > 0, text,

@@ -1,10 +1,10 @@
 /*
  * A shop that takes each order once.
  *
- * Clients lose connections, time out and try again; some give up halfway, and
- * some never pay.  The shop does not care: an order, the stock it needs, the
- * event that announces it and the memory of the request are one transaction.
- * They are all there after its commit, and none of them before or without it.
+ * Clients lose connections, time out and try again. Some die halfway, and some
+ * never pay. The shop needs no code for that: an order, its stock, its event and
+ * the claim of its request are in one transaction. Either all of them are
+ * committed, or none.
  */
 
 /* ---- by the administrator, once ---- */
@@ -21,7 +21,7 @@ SET ROLE shop;
 
 CREATE SEQUENCE order_number;
 
-/* request_id needs no unique constraint: the claim in checkout sees to that. */
+/* request_id needs no unique constraint, because checkout claims it. */
 CREATE TABLE orders (
 	id         bigint PRIMARY KEY,
 	request_id text NOT NULL,
@@ -35,10 +35,9 @@ CREATE TABLE orders (
 /*
  * Places an order, once for each request_id, however often it is called.
  *
- * The answer that is saved is the answer that was given, a refusal too: who
- * has been told "sold out" and hears it again must not find out later that a
- * copy of the request has bought something after all.  A customer who wants to
- * try again makes a new request.
+ * A refusal is saved as the answer too. Otherwise a customer could be told
+ * "sold out", and a later copy of the same request could still buy something. A
+ * customer who wants to try again makes a new request.
  */
 CREATE FUNCTION checkout(request_id text, customer text, lines jsonb)
 RETURNS jsonb
@@ -56,7 +55,7 @@ BEGIN
 
 	CASE claim.outcome
 		WHEN 'claimed' THEN
-			NULL;			/* nobody has done it: the work is ours */
+			NULL;			/* this call does the work */
 		WHEN 'completed' THEN
 			RETURN claim.response || '{"replayed": true}';
 		WHEN 'mismatch' THEN
@@ -65,7 +64,7 @@ BEGIN
 
 	order_id := nextval('order_number');
 	SELECT * INTO stock
-	FROM stock_reserve(stock_lines(lines),
+	FROM stock_reserve_many(lines,
 		reservation => 'order-' || order_id);
 
 	IF stock.outcome = 'reserved' THEN
@@ -89,11 +88,11 @@ END
 $$;
 
 /*
- * Takes the payment of an order.  It needs no claim: a reservation can be
- * confirmed once, and each later call is told how it went.
+ * Takes the payment of an order. It needs no claim: a reservation can be
+ * confirmed once, and each later call returns how it ended.
  *
- * An order that is never paid needs nothing done: its stock comes back by
- * itself, and the event stock.expired says so.
+ * An order that is never paid needs no call: its reservation expires, its stock
+ * is available again, and the event stock.expired is sent.
  */
 CREATE FUNCTION pay(order_id bigint)
 RETURNS stock_settlement

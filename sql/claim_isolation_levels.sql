@@ -1,5 +1,5 @@
--- A claim answers by what is committed now, whatever the snapshot is.
--- (Two sessions: see the isolation tests.)
+-- A claim is answered by what is committed now, whatever the snapshot.  The
+-- isolation tests do the same with two sessions.
 SET client_min_messages = warning;
 CREATE EXTENSION IF NOT EXISTS idempotency;
 
@@ -20,7 +20,7 @@ COMMIT;
 SELECT outcome FROM idem_claim('i2');
 SELECT outcome FROM idem_claim('i3');
 
--- A cursor gives each key to one of its rows.
+-- With a cursor, each key is claimed for one of its rows.
 BEGIN;
 DECLARE c CURSOR FOR
 	SELECT i, outcome FROM generate_series(1, 4) i, idem_claim('i4-' || i % 2);

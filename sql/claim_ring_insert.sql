@@ -1,6 +1,6 @@
--- Keys that are inserted by hand, as pg_restore does it: whatever table is
--- named, a key goes into the current segment, and is there once.  If this
--- fails, a restored database has two owners of a key.
+-- Keys that are inserted by SQL, as pg_restore does: a key goes into the
+-- current segment, whatever table is named, and exists once.  If this fails, a
+-- key has two owners in a restored database.
 \getenv dir PG_ABS_SRCDIR
 \set db regress_claim_ring_insert
 \i :dir/sql/include/ring.sql
@@ -11,7 +11,8 @@ SELECT until('idem_switch()');
 SELECT outcome FROM idem_claim('new');
 SELECT outcome FROM idem_claim('new-gone', ttl => '1 us');
 INSERT INTO idem_key_0 VALUES (1, now() + '1 h', 1, 'c', '', 'h0', NULL, NULL, '0');
-INSERT INTO idem_key_1 VALUES (2, now() + '1 h', 1, 'c', '', 'h1', NULL, NULL, big('h'));
+INSERT INTO idem_key_1
+VALUES (2, now() + '1 h', 1, 'c', '', 'h1', NULL, NULL, big('h'));
 COPY idem_key_2 FROM STDIN;
 3	2999-01-01	3	p		h2	2998-01-01	\N	\N
 4	2999-01-01	4	f	scope	h2	\N	\\x00	{"n": 4}
@@ -23,7 +24,7 @@ SELECT outcome, attempt, response FROM idem_claim('h2', 'scope');
 SELECT idem_complete('h2', 3, '"h2"');
 SELECT outcome, attempt, response FROM idem_claim('h2');
 
--- A key that is there already, in whichever segment.
+-- A key that exists already, in any segment.
 INSERT INTO idem_key_0 VALUES (5, now() + '1 h', 1, 'c', '', 'h0');
 \set VERBOSITY sqlstate
 INSERT INTO idem_key_0 VALUES (5, now() + '1 h', 1, 'c', '', 'new');
@@ -33,16 +34,18 @@ COPY idem_key_0 FROM STDIN;
 5	2999-01-01	4	c		h5	\N	\N	\N
 \.
 
--- Expired keys are in nobody's way, nor do they come back.
+-- Expired keys are not in the way, and do not come back.
 INSERT INTO idem_key_0 VALUES (7, now() + '1 h', 1, 'c', '', 'old-gone', NULL, NULL, '7');
 INSERT INTO idem_key_0 VALUES (7, now() + '1 h', 1, 'c', '', 'new-gone', NULL, NULL, '7');
-INSERT INTO idem_key_1 VALUES (8, now() - interval '1 h', 1, 'c', '', 'gone', NULL, NULL, '8');
-INSERT INTO idem_key_1 VALUES (8, now() - interval '1 h', 1, 'c', '', 'old', NULL, NULL, '8');
+INSERT INTO idem_key_1
+VALUES (8, now() - interval '1 h', 1, 'c', '', 'gone', NULL, NULL, '8');
+INSERT INTO idem_key_1
+VALUES (8, now() - interval '1 h', 1, 'c', '', 'old', NULL, NULL, '8');
 SELECT * FROM places WHERE key LIKE '%gone' OR key = 'old' ORDER BY key, segment;
 SELECT outcome, response FROM idem_claim('old-gone');
 SELECT outcome, response FROM idem_claim('old');
 
--- What the tables do not allow.
+-- Rows that the tables refuse.
 INSERT INTO idem_key_0 VALUES (5, now() + '1 h', 1, 'x', '', 'h6');
 INSERT INTO idem_key_0 VALUES (5, now() + '1 h', 1, 'p', '', 'h6');
 INSERT INTO idem_key_0 VALUES (5, now() + '1 h', 1, 'c', '', 'h6', now());
@@ -55,7 +58,7 @@ INSERT INTO idem_key_2 VALUES (5, NULL, 1, 'c', '', 'h6');
 INSERT INTO idem_key VALUES (5, now() + '1 h', 1, 'c', '', 'h6');
 SELECT count(*) FROM places WHERE key IN ('', 'h5', 'h6');
 
--- Be it as a subscriber of logical replication would.
+-- The same as a subscriber of logical replication.
 SET session_replication_role = replica;
 INSERT INTO idem_key_0 VALUES (6, now() + '1 h', 1, 'c', '', 'h7');
 INSERT INTO idem_key_0 VALUES (6, now() + '1 h', 1, 'c', '', 'old');

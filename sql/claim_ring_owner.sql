@@ -1,13 +1,15 @@
--- The owner of a key that is in an old segment: nothing is written there,
--- what he changes moves to the current one.  If this fails, an answer is lost
--- or an owner is refused after a switch.
+-- The owner of a key in an old segment: nothing is written there; changed rows
+-- move to the current segment.  If this fails, an answer is lost or an owner
+-- is refused after a switch.
 \getenv dir PG_ABS_SRCDIR
 \set db regress_claim_ring_owner
 \i :dir/sql/include/ring.sql
 
 SELECT token AS t1 FROM idem_claim('complete', lease => '1 h', request => 'r') \gset
-SELECT token AS t2 FROM idem_claim('fail', lease => '1 h', ttl => '7 days', request => 'r') \gset
-SELECT token AS t3 FROM idem_claim('renew', lease => '1 us', ttl => '7 days', request => 'r') \gset
+SELECT token AS t2
+FROM idem_claim('fail', lease => '1 h', ttl => '7 days', request => 'r') \gset
+SELECT token AS t3
+FROM idem_claim('renew', lease => '1 us', ttl => '7 days', request => 'r') \gset
 SELECT token AS t4 FROM idem_claim('forget', lease => '1 h') \gset
 SELECT token AS t5 FROM idem_claim('late', lease => '1 us') \gset
 SELECT token AS t6 FROM idem_claim('kept', lease => '1 h') \gset
@@ -15,19 +17,23 @@ SELECT idem_complete('done', token, big('a')) FROM idem_claim('done', lease => '
 SELECT until('idem_switch()');
 
 SELECT idem_complete('complete', :t1, big('b'));
-SELECT outcome, response = big('b') AS response FROM idem_claim('complete', request => 'r');
+SELECT outcome, response = big('b') AS response
+FROM idem_claim('complete', request => 'r');
 SELECT idem_fail('fail', :t2, '"no"', retry => false);
 SELECT outcome, response FROM idem_claim('fail', request => 'r');
 SELECT idem_renew('renew', :t3, '1 h') > now() AS renewed;
 SELECT outcome, attempt FROM idem_claim('renew', lease => '1 h', request => 'r');
-SELECT key, outcome FROM unnest('{complete,fail,renew}'::text[]) key, idem_claim(key, request => 'other');
+SELECT key, outcome
+FROM unnest('{complete,fail,renew}'::text[]) key,
+	idem_claim(key, request => 'other');
 SELECT idem_forget('forget'), idem_forget('forget');
 SELECT outcome, attempt FROM idem_claim('late', lease => '1 h');
-SELECT key, round(extract(epoch FROM expires_at - coalesce(lease_until, now())) / 86400) AS days
+SELECT key, round(extract(epoch FROM
+	expires_at - coalesce(lease_until, now())) / 86400) AS days
 FROM idem_key WHERE key IN ('fail', 'renew') ORDER BY 1;
 SELECT * FROM places ORDER BY key, segment;
 
--- Who is refused, or has nothing to say, moves nothing.
+-- A call that is refused, or changes nothing, moves nothing.
 SELECT idem_complete('done', token, big('a')) FROM idem_key WHERE key = 'done';
 \set VERBOSITY sqlstate
 SELECT idem_complete('done', token, '1') FROM idem_key WHERE key = 'done';
@@ -39,7 +45,7 @@ SELECT idem_complete('nothing', :t5);
 SELECT idem_forget('nothing');
 SELECT * FROM places WHERE place = 'old' ORDER BY key;
 
--- What is rolled back is where it was.
+-- A change that is rolled back leaves the row where it was.
 BEGIN;
 SELECT idem_complete('kept', :t6, '6');
 ROLLBACK;
@@ -47,8 +53,8 @@ SELECT * FROM places WHERE key = 'kept';
 SELECT idem_complete('kept', :t6, '6');
 SELECT outcome, response FROM idem_claim('kept');
 
--- In the oldest of three, and in one that was current when the transaction
--- began.
+-- In the oldest of three segments, and in one that was current when the
+-- transaction began.
 SELECT token AS t7 FROM idem_claim('oldest', lease => '1 h') \gset
 SELECT until('idem_switch()');
 BEGIN;

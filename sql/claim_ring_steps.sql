@@ -1,17 +1,21 @@
--- The steps by which keys are forgotten, each by hand: switch, migrate, retire,
--- truncate; and how idem_expire, which the sweeper calls, decides on them.  If
--- this fails, keys are forgotten too early, or pile up for ever.
+-- The steps by which keys expire, each by hand: switch, migrate, retire,
+-- truncate; and how idem_expire, which the sweeper calls, chooses them.  If
+-- this fails, keys are forgotten too early, or accumulate.
 \getenv dir PG_ABS_SRCDIR
 \set db regress_claim_ring_steps
 \i :dir/sql/include/ring.sql
-CREATE VIEW ring AS SELECT r.state, r.segment, r.closed_at IS NOT NULL AS closed,
-	r.quiet_xid IS NOT NULL AS quiet, count(p.key) AS keys, count(p.key) FILTER (WHERE p.live) AS live
-FROM idem_ring r LEFT JOIN places p USING (segment) GROUP BY r.slot ORDER BY r.segment;
+CREATE VIEW ring AS SELECT r.state, r.segment,
+	r.closed_at IS NOT NULL AS closed,
+	r.quiet_xid IS NOT NULL AS quiet, count(p.key) AS keys,
+	count(p.key) FILTER (WHERE p.live) AS live
+FROM idem_ring r LEFT JOIN places p USING (segment) GROUP BY r.slot
+ORDER BY r.segment;
 
--- Until the ring is full; then the current segment just grows.
+-- Segments are opened until the ring is full; then the current one only grows.
 SELECT count(*) FROM idem_claim_many('{a1,a2,a3,a4,a5}');
 SELECT outcome FROM idem_claim('gone', ttl => '1 us');
-SELECT idem_complete('big', token, big('a')) FROM idem_claim('big', lease => '1 h', request => 'r');
+SELECT idem_complete('big', token, big('a'))
+FROM idem_claim('big', lease => '1 h', request => 'r');
 SELECT until('idem_switch()');
 SELECT count(*) FROM idem_claim_many('{b1,b2}');
 SELECT until('idem_switch()');
@@ -21,7 +25,7 @@ SELECT outcome FROM idem_claim('c1');
 SELECT key, outcome FROM idem_claim_many('{a1,b1,c1}') WITH ORDINALITY ORDER BY ordinality;
 SELECT * FROM ring;
 
--- What has not expired stays in use until it is migrated, from the
+-- Keys that have not expired stay in use until they are migrated, from the
 -- oldest segment, at most so many at a time.
 SELECT until(format('idempotency_is_quiet(%L)', quiet_xid)) FROM idem_ring
 WHERE state = 'old' ORDER BY segment DESC LIMIT 1;
@@ -32,7 +36,8 @@ SELECT idem_retire();
 SELECT idem_migrate(4);
 SELECT idem_migrate(4);
 SELECT * FROM ring;
-SELECT outcome, response = big('a') AS response FROM idem_claim('big', request => 'r');
+SELECT outcome, response = big('a') AS response
+FROM idem_claim('big', request => 'r');
 SELECT outcome FROM idem_claim('big', request => 'other');
 SELECT until('idem_retire()');
 SELECT * FROM ring;
@@ -42,10 +47,11 @@ CALL old_snapshots_end('idem_ring');
 SELECT until('idem_truncate()');
 SELECT idem_truncate();
 SELECT * FROM ring;
-SELECT sum(pg_relation_size(format('idem_key_%s', slot))) AS bytes FROM idem_ring WHERE state = 'empty';
+SELECT sum(pg_relation_size(format('idem_key_%s', slot))) AS bytes
+FROM idem_ring WHERE state = 'empty';
 SELECT key, outcome FROM idem_claim_many('{a1,b1,c1,gone}') WITH ORDINALITY ORDER BY ordinality;
 
--- A segment out of use is not looked into any more.
+-- A retired segment is not searched any more.
 SELECT idem_migrate() > 0 AS migrated, until('idem_retire()');
 CALL old_snapshots_end('idem_ring');
 SELECT until('idem_truncate()');
@@ -60,12 +66,13 @@ SELECT key FROM idem_key WHERE key LIKE 'x%' ORDER BY key;
 CALL old_snapshots_end('idem_ring');
 SELECT until('idem_truncate()');
 
--- The switch notes a transaction id that is later than that of every writer into
--- the segment that it closes, its own transaction included.
+-- The switch records a transaction id that is later than that of every writer
+-- into the segment that it closes, including its own.
 BEGIN;
 SELECT outcome FROM idem_claim('first');
 SELECT until('idem_switch()');
-SELECT quiet_xid > pg_current_xact_id() AS later, idempotency_is_quiet(quiet_xid) FROM idem_ring
+SELECT quiet_xid > pg_current_xact_id() AS later,
+	idempotency_is_quiet(quiet_xid) FROM idem_ring
 WHERE state = 'old' ORDER BY segment DESC LIMIT 1;
 ROLLBACK;
 BEGIN;
@@ -95,7 +102,7 @@ SELECT idem_migrate(1, 3::smallint);
 SELECT idem_sample(0::smallint, 0);
 SELECT idem_expire(NULL);
 
--- idem_expire opens the next segment once more than a tenth has expired,
+-- idem_expire opens the next segment when more than a tenth has expired,
 CREATE FUNCTION let_expire(keys text) RETURNS void LANGUAGE sql AS $$
 	UPDATE idem_key_0 SET expires_at = now() WHERE key ~ keys;
 	UPDATE idem_key_1 SET expires_at = now() WHERE key ~ keys;
@@ -107,13 +114,14 @@ SELECT until('idem_expire()');
 CALL old_snapshots_end('idem_ring');
 SELECT until('idem_expire()');
 SELECT idem_expire();
-SELECT count(*) FROM idem_claim_many(ARRAY(SELECT 'k' || i FROM generate_series(1, 20) i));
+SELECT count(*)
+FROM idem_claim_many(ARRAY(SELECT 'k' || i FROM generate_series(1, 20) i));
 SELECT let_expire('^k[12]$');
 SELECT idem_expire();
 SELECT let_expire('^k3$');
 SELECT until('idem_expire()');
 SELECT * FROM ring;
--- and empties the old one when all in it has, a step at a time.
+-- and empties the old one, step by step, when all its keys have expired.
 SELECT idem_expire();
 SELECT let_expire('^k[1-9]$|^k1[0-9]$');
 SELECT idem_expire();
@@ -126,8 +134,8 @@ SELECT * FROM ring;
 SELECT idem_expire();
 SELECT outcome FROM idem_claim('k20');
 
--- Where no table is left to go on with, keys that are kept for longer are
--- migrated, if that frees as many as have to be moved,
+-- If no table is empty, keys with a longer ttl are migrated, provided that
+-- this frees at least as many as have to be moved,
 SELECT count(*) FROM idem_claim_many('{p1,p2,p3,p4,p5,p6,p7,p8,p9}');
 SELECT let_expire('^p[1-4]$');
 SELECT until('idem_expire()');

@@ -1,5 +1,5 @@
 -- What idem_stats counts and estimates, and who may read it.  If this fails,
--- monitoring shows what is not so.
+-- monitoring shows wrong numbers.
 \getenv dir PG_ABS_SRCDIR
 \set db regress_claim_stats
 \i :dir/sql/include/ring.sql
@@ -10,8 +10,8 @@ SELECT since BETWEEN now() - interval '1 min' AND now() AS since FROM idem_stats
 :counters
 :keys
 
--- A claim counts as it is given, be its transaction rolled back; a key only
--- while it is there.
+-- A claim is counted when it is answered, even if its transaction is rolled
+-- back; a key only while it exists.
 SELECT outcome FROM idem_claim('c1', request => 'a');
 :counters
 :keys
@@ -29,13 +29,14 @@ SELECT outcome FROM idem_claim('c1');
 SELECT outcome FROM idem_claim('c1', request => 'b');
 :counters
 
--- A lease; the oldest is the one that ends first.
+-- A lease; oldest_lease is the one that ends first.
 SELECT token AS l1 FROM idem_claim('l1', lease => '2 h') \gset
 SELECT token AS l2 FROM idem_claim('l2', lease => '1 h') \gset
 SELECT outcome FROM idem_claim('l1');
 :counters
 SELECT keys_in_progress, keys_completed, keys_failed, keys_retryable,
-	oldest_lease = (SELECT lease_until FROM idem_key WHERE key = 'l2') AS oldest_lease
+	oldest_lease =
+		(SELECT lease_until FROM idem_key WHERE key = 'l2') AS oldest_lease
 FROM idem_stats;
 SELECT idem_complete('l2', :l2);
 SELECT idem_fail('l1', :l1);
@@ -45,8 +46,8 @@ SELECT outcome FROM idem_claim('f1');
 :counters
 :keys
 
--- Whoever takes a key over from an owner whose lease ran out; not who tries
--- again after a failure.
+-- A claim that takes a key over from an owner whose lease has ended counts; a
+-- retry after a failure does not.
 SELECT outcome, attempt FROM idem_claim('l1');
 SELECT outcome, attempt FROM idem_claim('l3', lease => '1 us');
 SELECT outcome, attempt FROM idem_claim('l3');
@@ -56,7 +57,7 @@ SELECT outcome FROM idem_claim('g1', ttl => '1 us');
 SELECT outcome, attempt FROM idem_claim('g1', ttl => '1 us');
 :counters
 
--- A batch counts each of its keys; what is refused counts as nothing.
+-- In a batch each key counts; a refused call does not.
 SELECT outcome FROM idem_claim_many('{c1,m1,m2,m1,f1}') WITH ORDINALITY ORDER BY ordinality;
 \set VERBOSITY sqlstate
 SELECT idem_claim('');
@@ -64,27 +65,36 @@ SELECT idem_complete('c1', 1000);
 SELECT idem_claim_many('{m3,NULL}');
 :counters
 
--- What has expired is no key any more, and is counted when its segment is
--- taken out of use; keys of all segments count, and once.
+-- An expired key does not count as a key any more, and counts as expired when
+-- its segment is retired.  Keys of all segments count, each once.
 :keys
-SELECT count(*) FROM idem_claim_many(ARRAY(SELECT 'x' || i FROM generate_series(1, 100) i), ttl => '1 us');
-SELECT count(*) FROM idem_claim_many(ARRAY(SELECT 'y' || i FROM generate_series(1, 2000) i), lease => '1 h');
+SELECT count(*)
+FROM idem_claim_many(ARRAY(SELECT 'x' || i FROM generate_series(1, 100) i),
+	ttl => '1 us');
+SELECT count(*)
+FROM idem_claim_many(ARRAY(SELECT 'y' || i FROM generate_series(1, 2000) i),
+	lease => '1 h');
 SELECT until('idem_switch()');
-SELECT count(*) FROM idem_claim_many(ARRAY(SELECT 'z' || i FROM generate_series(1, 1000) i), lease => '30 min');
+SELECT count(*)
+FROM idem_claim_many(ARRAY(SELECT 'z' || i FROM generate_series(1, 1000) i),
+	lease => '30 min');
 SELECT keys_in_progress, keys_completed, keys_failed, keys_retryable,
 	oldest_lease = (SELECT min(lease_until) FROM idem_key) AS oldest_lease
 FROM idem_stats;
--- A table of more pages than are looked at is estimated by some of them.
-SELECT keys BETWEEN 1500 AND 3000 AS keys, in_progress BETWEEN 1500 AND 3000 AS in_progress
+-- A table with more pages than are read is estimated from a sample.
+SELECT keys BETWEEN 1500 AND 3000 AS keys,
+	in_progress BETWEEN 1500 AND 3000 AS in_progress
 FROM idem_sample(0::smallint, 4);
 SELECT idem_migrate(1000), idem_migrate(1000), idem_migrate(1000);
 SELECT until('idem_retire()');
-SELECT expired, keys_in_progress, keys_completed, keys_failed, keys_retryable FROM idem_stats;
+SELECT expired, keys_in_progress, keys_completed, keys_failed, keys_retryable
+FROM idem_stats;
 CALL old_snapshots_end('idem_ring');
 SELECT until('idem_truncate()');
-SELECT expired, keys_in_progress, keys_completed, keys_failed, keys_retryable FROM idem_stats;
+SELECT expired, keys_in_progress, keys_completed, keys_failed, keys_retryable
+FROM idem_stats;
 
--- For pg_monitor, and for nobody else.
+-- For pg_monitor, and for no other role.
 CREATE ROLE regress_watcher;
 CREATE ROLE regress_stranger;
 GRANT pg_monitor TO regress_watcher;
@@ -92,13 +102,13 @@ SELECT idempotency_grant('regress_stranger');
 SET ROLE regress_watcher;
 SELECT claimed, keys_in_progress FROM idem_stats;
 SELECT * FROM idem_key;
-SELECT * FROM idem_ring;
-SELECT idem_expire();
-SELECT idem_count_expired(1);
+SELECT * FROM idempotency_internal.idem_ring;
+SELECT idempotency_internal.idem_expire();
+SELECT idempotency_internal.idem_count_expired(1);
 SET ROLE regress_stranger;
 SELECT * FROM idem_stats;
-SELECT idem_counters();
-SELECT idem_sample(0::smallint, 1);
+SELECT idempotency_internal.idem_counters();
+SELECT idempotency_internal.idem_sample(0::smallint, 1);
 RESET ROLE;
 DROP OWNED BY regress_stranger;
 DROP ROLE regress_watcher, regress_stranger;

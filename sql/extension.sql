@@ -1,4 +1,5 @@
--- The extension can be created, dropped and created again, in any schema.
+-- The extension can be created, dropped and created again, in any schema;
+-- internal objects are in idempotency_internal, and nowhere else.
 SET client_min_messages = warning;
 
 CREATE SCHEMA "Odd schema";
@@ -6,7 +7,7 @@ CREATE EXTENSION idempotency SCHEMA "Odd schema";
 SELECT outcome, attempt FROM "Odd schema".idem_claim('a');
 SELECT outcome, attempt FROM "Odd schema".idem_claim('a');
 SELECT "Odd schema".outbox_enqueue('t', '{}');
-SELECT "Odd schema".stock_compact();
+SELECT idempotency_internal.stock_compact();
 
 SELECT "Odd schema".stock_receive('hat', 3);
 SELECT outcome, shortages FROM "Odd schema".stock_reserve('hat', 2, 'r1');
@@ -23,14 +24,30 @@ RESET ROLE;
 DROP OWNED BY regress_shop, regress_watch;
 DROP ROLE regress_shop, regress_watch;
 
--- It cannot be moved, and leaves nothing behind.
+-- It cannot be moved, and DROP EXTENSION leaves nothing behind.
 ALTER EXTENSION idempotency SET SCHEMA public;
 DROP EXTENSION idempotency;
 SELECT count(*) FROM pg_class WHERE relnamespace = '"Odd schema"'::regnamespace;
 SELECT count(*) FROM pg_proc WHERE pronamespace = '"Odd schema"'::regnamespace;
+SELECT count(*) FROM pg_namespace WHERE nspname = 'idempotency_internal';
 DROP SCHEMA "Odd schema";
 
--- In a schema where others may create objects, none of theirs is called.
+-- An existing schema of another owner is not used for internal objects.
+\set SHOW_CONTEXT never
+CREATE SCHEMA idempotency_internal;
+CREATE EXTENSION idempotency;
+CREATE EXTENSION idempotency SCHEMA idempotency_internal;
+DROP SCHEMA idempotency_internal;
+\set SHOW_CONTEXT errors
+
+-- The extension's own schema cannot be dropped, nor the objects in it.
+CREATE EXTENSION idempotency;
+DROP SCHEMA idempotency_internal;
+DROP SCHEMA idempotency_internal CASCADE;
+DROP EXTENSION idempotency;
+
+-- In a schema where others may create objects, none of their functions is
+-- called.
 CREATE ROLE regress_joe;
 CREATE SCHEMA hostile AUTHORIZATION regress_joe;
 SET ROLE regress_joe;
@@ -42,7 +59,8 @@ CREATE FUNCTION hostile.cardinality(xid8[]) RETURNS integer
 	LANGUAGE sql IMMUTABLE AS $$ SELECT nextval('hostile.calls')::integer $$;
 CREATE FUNCTION hostile.equals(oid, regclass) RETURNS boolean
 	LANGUAGE sql AS $$ SELECT nextval('hostile.calls') > 0 $$;
-CREATE OPERATOR hostile.= (LEFTARG = oid, RIGHTARG = regclass, FUNCTION = hostile.equals);
+CREATE OPERATOR hostile.= (LEFTARG = oid, RIGHTARG = regclass,
+	FUNCTION = hostile.equals);
 RESET ROLE;
 CREATE EXTENSION idempotency SCHEMA hostile;
 SELECT hostile.outbox_subscribe('s', 'http://127.0.0.1:1/') IS NOT NULL AS subscribed;
@@ -51,7 +69,8 @@ DROP EXTENSION idempotency;
 DROP SCHEMA hostile CASCADE;
 DROP ROLE regress_joe;
 
--- What was remembered is gone, and nothing of it is left in this session.
+-- Keys of the dropped extension are gone, and this session remembers nothing
+-- of them.
 CREATE EXTENSION idempotency;
 SELECT outcome, token FROM idem_claim('a');
 SELECT outbox_enqueue('t', '{}');
@@ -71,16 +90,17 @@ ALTER SYSTEM SET idempotency.stock_archive_topic = :'topic';
 
 CREATE EXTENSION idempotency;
 
--- Every object of the extension says what it is for.
+-- Every object of the extension has a comment.
 SELECT format('%s %s', i.type, i.identity) AS undocumented
 FROM pg_depend d
 JOIN pg_extension e ON e.oid = d.refobjid AND d.deptype = 'e',
 LATERAL pg_identify_object(d.classid, d.objid, 0) i
 WHERE e.extname = 'idempotency'
-	AND i.type IN ('function', 'table', 'view', 'sequence', 'type')
+	AND i.type IN ('schema', 'function', 'table', 'view', 'sequence', 'type')
 	AND obj_description(d.objid, d.classid::regclass::name) IS NULL
 	AND NOT EXISTS (SELECT FROM pg_type t JOIN pg_class c ON c.oid = t.typrelid
 		WHERE t.oid = d.objid AND c.relkind <> 'c')
-	AND NOT EXISTS (SELECT FROM pg_type t WHERE t.oid = d.objid AND t.typelem <> 0)
+	AND NOT EXISTS (SELECT FROM pg_type t
+		WHERE t.oid = d.objid AND t.typelem <> 0)
 	AND i.identity NOT LIKE '%id_seq'
 ORDER BY 1;

@@ -1,9 +1,10 @@
--- Tables, indexes and types of ours that somebody has altered so that our code
--- does not know how to read or write them are refused.  If this fails, an owner's
--- ALTER TABLE or CREATE INDEX leads to wrong rows or to an index without them.
-SET client_min_messages = warning;
-CREATE EXTENSION IF NOT EXISTS idempotency;
-RESET client_min_messages;
+-- If tables, indexes or types of ours were altered so that our code cannot
+-- read or write them, they are refused, and so is a renamed schema.  If this
+-- fails, an owner's ALTER TABLE or CREATE INDEX leads to wrong rows, or to an
+-- index without them.
+\set db idempotency_altered
+\getenv dir PG_ABS_SRCDIR
+\i :dir/sql/include/ring.sql
 SELECT stock_receive('altered', 10);
 
 BEGIN;
@@ -11,7 +12,7 @@ ALTER TABLE stock_log ADD COLUMN shelf text;
 SELECT stock_receive('altered', 1);
 ROLLBACK;
 
--- An index is served if it is of columns, and is a B-tree.
+-- Additional indexes are maintained if they are B-trees on columns.
 \set VERBOSITY sqlstate
 BEGIN;
 CREATE INDEX ON stock_log (actor);
@@ -41,7 +42,7 @@ ALTER TABLE stock_item DROP CONSTRAINT stock_item_pkey;
 SELECT stock_receive('a new one', 1);
 ROLLBACK;
 
--- The indexes that our code looks into.
+-- The indexes that our code searches.
 \set VERBOSITY terse
 BEGIN;
 ALTER TABLE idem_key_0 DROP CONSTRAINT idem_key_0_pkey;
@@ -84,29 +85,30 @@ SELECT stock_reserve('altered', 1000, 'altered');
 ROLLBACK;
 \set VERBOSITY sqlstate
 
--- The types of arguments and of answers.
-BEGIN;
-ALTER TYPE stock_line ADD ATTRIBUTE shelf text;
-SELECT stock_reserve(stock_lines('{"altered": 1}'), 'altered');
-ROLLBACK;
-BEGIN;
-ALTER TYPE stock_shortage ADD ATTRIBUTE shelf text;
-SELECT stock_reserve('altered', 100, 'altered');
-ROLLBACK;
+-- The result types.
 BEGIN;
 ALTER TYPE stock_reservation ADD ATTRIBUTE shelf text;
 SELECT stock_reserve('altered', 1, 'altered');
+ROLLBACK;
+BEGIN;
+ALTER TYPE stock_reservation ADD ATTRIBUTE shelf text;
+SELECT stock_reserve_many('{"altered": 100}', 'altered');
 ROLLBACK;
 BEGIN;
 ALTER TYPE idem_answer ADD ATTRIBUTE shelf text;
 SELECT idem_claim('altered');
 ROLLBACK;
 
--- Nothing of it has stayed.
+-- The internal schema was renamed.
+BEGIN;
+ALTER SCHEMA idempotency_internal RENAME TO renamed;
+SELECT idem_claim('altered');
+ROLLBACK;
+
+-- The rollbacks have restored everything.
 \set VERBOSITY default
 SELECT available, reserved FROM stock_level('altered');
 SELECT ok FROM stock_verify('altered');
 SELECT outcome FROM idem_claim('altered');
 SELECT idem_forget('altered');
-DELETE FROM stock_log WHERE sku = 'altered';
-DELETE FROM stock_item WHERE sku = 'altered';
+\i :dir/sql/include/ring_end.sql

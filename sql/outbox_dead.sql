@@ -1,27 +1,37 @@
--- Dead letters are sent again or dropped by hand, and dropped when they are old.
+-- Dead letters are redriven or discarded by operators, and deleted when they
+-- are old.
 \set db idempotency_dead
 \getenv dir PG_ABS_SRCDIR
 \i :dir/sql/include/ring.sql
 CREATE VIEW letters AS
-SELECT d.position, d.state, d.blocks_key, d.attempts, count(a.at) AS attempts_known
+SELECT d.position, d.state, d.blocks_key, d.attempts,
+	count(a.at) AS attempts_known
 FROM outbox_delivery d LEFT JOIN outbox_attempt a USING (subscription, position)
 GROUP BY d.subscription, d.position;
-CREATE FUNCTION add(n integer, state text, key text, days integer) RETURNS void LANGUAGE sql AS $$
-	INSERT INTO outbox_delivery (subscription, lane, position, state, blocks_key, attempts, last_at, created_at, topic, key, payload)
-	SELECT id, 0, n, add.state, add.state = 'parked', 1, now() - days * interval '1 day', now(), 't', add.key, '{}' FROM outbox_subscription;
-	INSERT INTO outbox_attempt (subscription, position, attempt, at, duration_ms, status, error)
+CREATE FUNCTION add(n integer, state text, key text, days integer)
+RETURNS void
+LANGUAGE sql AS $$
+	INSERT INTO outbox_delivery (subscription, lane, position, state,
+		blocks_key, attempts, last_at, created_at, topic, key, payload)
+	SELECT id, 0, n, add.state, add.state = 'parked', 1,
+		now() - days * interval '1 day', now(), 't', add.key, '{}'
+	FROM outbox_subscription;
+	INSERT INTO outbox_attempt (subscription, position, attempt, at,
+		duration_ms, status, error)
 	SELECT id, n, 1, now(), 1, 500, 'answered 500' FROM outbox_subscription;
 $$;
 
 SELECT outbox_subscribe('s', 'http://127.0.0.1:1/') > '' AS subscribed;
-SELECT add(1, 'dead', 'a', 1), add(2, 'dead', 'a', 1), add(3, 'dead', NULL, 1), add(4, 'parked', 'b', 90),
+SELECT add(1, 'dead', 'a', 1), add(2, 'dead', 'a', 1), add(3, 'dead', NULL, 1),
+	add(4, 'parked', 'b', 90),
 	add(5, 'dead', 'c', 31), add(6, 'dead', 'd', 1), add(7, 'dead', 'e', 29);
 SELECT * FROM letters ORDER BY 1;
 
--- Old ones go by themselves: at thirty days by default.
+-- Old ones are deleted by the sweeper, after 30 days by default.
 SELECT outbox_expire();
 SELECT * FROM letters ORDER BY 1;
-SELECT subscription, position, attempt, duration, status, error, answer FROM outbox_attempts ORDER BY position;
+SELECT subscription, position, attempt, duration, status, error, answer
+FROM outbox_attempts ORDER BY position;
 
 SELECT outbox_discard('s', '{6,4,100}');
 SELECT outbox_redrive('s', '{1,2,6}');
@@ -32,10 +42,22 @@ SELECT add(8, 'dead', 'f', 1), add(9, 'dead', 'g', 1);
 SELECT outbox_discard('s');
 SELECT * FROM letters ORDER BY 1;
 
+-- Lost events are acknowledged, in all partitions.
+SELECT outbox_subscribe('p', 'https://example.com/', topics => '{none}',
+	partitions => 2) IS NOT NULL AS subscribed;
+UPDATE outbox_lane SET lost = 1 + lane;
+SELECT name, lost FROM outbox_subscriptions ORDER BY name;
+SELECT outbox_acknowledge_lost('p');
+SELECT name, lost FROM outbox_subscriptions ORDER BY name;
+SELECT outbox_unsubscribe('p');
+
 \set VERBOSITY sqlstate
 SELECT outbox_discard('nobody');
 SELECT outbox_discard(NULL);
+SELECT outbox_acknowledge_lost('nobody');
+SELECT outbox_acknowledge_lost(NULL);
 SELECT outbox_unsubscribe('s');
-SELECT (SELECT count(*) FROM outbox_lane) AS lanes, (SELECT count(*) FROM outbox_delivery) AS deliveries,
+SELECT (SELECT count(*) FROM outbox_lane) AS lanes,
+	(SELECT count(*) FROM outbox_delivery) AS deliveries,
 	(SELECT count(*) FROM outbox_attempt) AS attempts;
 \i :dir/sql/include/ring_end.sql

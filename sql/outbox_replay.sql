@@ -1,5 +1,5 @@
--- The log is read again from a position or a time on, as far back as it goes;
--- never forward.
+-- The log is read again from a position or time on, as far back as it goes;
+-- replay never moves forward.
 \set db idempotency_replay
 \getenv dir PG_ABS_SRCDIR
 \i :dir/sql/include/ring.sql
@@ -7,19 +7,23 @@ CREATE VIEW lanes AS
 SELECT s.name, l.lane, l.position
 FROM outbox_lane l JOIN outbox_subscription s ON s.id = l.subscription;
 
-SELECT outbox_subscribe('one', 'http://127.0.0.1:1/') > '' AS one, outbox_subscribe('two', 'http://127.0.0.1:1/', partitions => 2) > '' AS two;
+SELECT outbox_subscribe('one', 'http://127.0.0.1:1/') > '' AS one,
+	outbox_subscribe('two', 'http://127.0.0.1:1/', partitions => 2) > '' AS two;
 SELECT count(outbox_enqueue('t', to_jsonb(n))) FROM generate_series(1, 3) n;
 SELECT until('outbox_switch()');
 SELECT count(outbox_enqueue('t', to_jsonb(n))) FROM generate_series(4, 6) n;
-UPDATE outbox_lane SET position = CASE WHEN lane = 0 THEN 5 ELSE 2 END, stragglers = '{3}', straggler_froms = '{2}';
+UPDATE outbox_lane
+SET position = CASE WHEN lane = 0 THEN 5 ELSE 2 END,
+	stragglers = '{3}', straggler_froms = '{2}';
 
--- What a lane has not read yet it does not skip.
+-- Events that a partition has not read yet are not skipped.
 SELECT outbox_replay('two', from_position => 4);
 SELECT * FROM lanes ORDER BY 1, 2;
 SELECT outbox_replay('two', from_position => 1);
 SELECT outbox_replay('one', since => created_at) FROM outbox_log WHERE position = 3;
 SELECT * FROM lanes ORDER BY 1, 2;
-SELECT outbox_replay('one', from_position => 100), outbox_replay('one', since => 'infinity'),
+SELECT outbox_replay('one', from_position => 100),
+	outbox_replay('one', since => 'infinity'),
 	outbox_replay('one', from_position => 3);
 SELECT outbox_replay('one', since => '-infinity');
 UPDATE outbox_lane SET position = 6;
@@ -30,7 +34,7 @@ CALL old_snapshots_end('outbox_ring');
 SELECT until('outbox_truncate()');
 SELECT outbox_replay('one', from_position => 1);
 SELECT * FROM lanes ORDER BY 1, 2;
--- What is open stays to be come back for.
+-- Open transactions remain stragglers.
 UPDATE outbox_lane SET position = 6, stragglers = '{3}', straggler_froms = '{6}';
 SELECT outbox_replay('one', from_position => 4);
 SELECT stragglers, straggler_froms FROM outbox_lane;

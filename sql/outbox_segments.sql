@@ -1,26 +1,34 @@
--- The log is a ring of segments: a segment is closed, and retired and truncated
--- when nobody is to read it any more.  Who falls behind too far loses what it has not read,
--- and nobody else does.
+-- The log is a ring of segments: a segment is closed, and retired and
+-- truncated when no subscription has to read it any more.  A subscription that
+-- falls too far behind loses what it has not read, and others lose nothing.
 \set db idempotency_segments
 \getenv dir PG_ABS_SRCDIR
 \i :dir/sql/include/ring.sql
 CREATE VIEW segments AS
-SELECT r.segment, r.state, r.last_position, array_agg(e.position ORDER BY e.position) AS events
+SELECT r.segment, r.state, r.last_position,
+	array_agg(e.position ORDER BY e.position) AS events
 FROM outbox_ring r LEFT JOIN (SELECT 0 AS slot, position FROM outbox_log_0
 	UNION ALL SELECT 1, position FROM outbox_log_1
-	UNION ALL SELECT 2, position FROM outbox_log_2) e USING (slot) GROUP BY r.slot;
+	UNION ALL SELECT 2, position FROM outbox_log_2) e USING (slot)
+	GROUP BY r.slot;
 CREATE VIEW lanes AS
 SELECT s.name, l.position, l.straggler_froms, l.lost
 FROM outbox_lane l JOIN outbox_subscription s ON s.id = l.subscription;
-CREATE FUNCTION move(name text, "position" bigint, straggler_from bigint DEFAULT NULL) RETURNS void LANGUAGE sql AS $$
+CREATE FUNCTION move(
+	name text, "position" bigint, straggler_from bigint DEFAULT NULL)
+RETURNS void
+LANGUAGE sql AS $$
 	UPDATE outbox_lane l SET position = move.position,
-		stragglers = CASE WHEN straggler_from IS NULL THEN '{}' ELSE '{3}'::xid8[] END,
+		stragglers = CASE WHEN straggler_from IS NULL
+			THEN '{}' ELSE '{3}'::xid8[] END,
 		straggler_froms = array_remove(ARRAY[straggler_from], NULL)
-	FROM outbox_subscription s WHERE s.id = l.subscription AND s.name = move.name
+	FROM outbox_subscription s
+	WHERE s.id = l.subscription AND s.name = move.name
 $$;
 
 SELECT outbox_retire(), outbox_truncate();
-SELECT outbox_subscribe('slow', 'http://127.0.0.1:1/') > '' AS slow, outbox_subscribe('quick', 'http://127.0.0.1:1/') > '' AS quick;
+SELECT outbox_subscribe('slow', 'http://127.0.0.1:1/') > '' AS slow,
+	outbox_subscribe('quick', 'http://127.0.0.1:1/') > '' AS quick;
 SELECT count(outbox_enqueue('t', to_jsonb(n))) FROM generate_series(1, 2) n;
 SELECT until('outbox_switch()');
 SELECT count(outbox_enqueue('t', to_jsonb(n))) FROM generate_series(3, 4) n;
@@ -29,10 +37,11 @@ SELECT count(outbox_enqueue('t', to_jsonb(n))) FROM generate_series(5, 6) n;
 SELECT * FROM segments ORDER BY segment;
 SELECT position, payload FROM outbox_log ORDER BY position;
 
--- No segment is left to go on with.
+-- No segment is empty.
 SELECT outbox_switch();
 
--- Nothing is truncated that a partition has yet to read, not even an event of a straggler.
+-- A segment is not truncated while a partition has to read it, even one
+-- straggler's row.
 SELECT move('slow', 1), move('quick', 6);
 SELECT outbox_retire();
 SELECT move('slow', 3, straggler_from => 2);
@@ -42,8 +51,11 @@ SELECT outbox_truncate();
 SELECT until('outbox_retire()');
 SELECT outbox_retire();
 SELECT * FROM segments ORDER BY segment;
--- What is retired does not count against the limit of size, and is not replayed.
-SELECT outbox_log_size() < sum(pg_total_relation_size(('outbox_log_' || slot)::regclass)) AS less FROM outbox_ring;
+-- A retired segment does not count towards the limit of size, and is not
+-- replayed.
+SELECT outbox_log_size() <
+	sum(pg_total_relation_size(('outbox_log_' || slot)::regclass)) AS less
+FROM outbox_ring;
 SELECT outbox_retired_to(), outbox_replay('quick', from_position => 1);
 SELECT move('quick', 6);
 CALL old_snapshots_end('outbox_ring');
@@ -54,7 +66,7 @@ SELECT until('outbox_switch()');
 SELECT outbox_enqueue('t', '7');
 SELECT * FROM segments ORDER BY segment;
 
--- Who is behind passes over the oldest segment.
+-- Subscriptions that are behind pass over the oldest segment.
 SELECT outbox_warn_behind();
 SELECT outbox_warn_behind();
 SELECT outbox_pass_over();

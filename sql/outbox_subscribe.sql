@@ -1,5 +1,5 @@
--- Subscriptions: made, paused, resumed and ended by name; every bad argument
--- is refused.
+-- Subscriptions are made, altered, paused, resumed and ended by name; every bad
+-- argument is refused.
 SET client_min_messages = warning;
 CREATE EXTENSION IF NOT EXISTS idempotency;
 \set url 'http://127.0.0.1:1/hook'
@@ -7,8 +7,10 @@ CREATE EXTENSION IF NOT EXISTS idempotency;
 SELECT outbox_subscribe('s1', :'url', topics => '{nothing.*}') ~ '^whsec_[A-Za-z0-9+/]{43}=$' AS secret;
 SELECT outbox_subscribe('s2', :'url', '{nothing.*,none}', 'whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw',
 	headers => '{"Authorization": "Bearer x"}', format => 'cloudevents', ordered => false,
-	max_in_flight => 1, timeout => '1 s', retry_schedule => '{0 s,1 s}', start => 'earliest');
-SELECT name, topics, format, ordered, max_in_flight, timeout, retry_schedule, state, reason
+	max_in_flight => 1, timeout => '1 s', retry_schedule => '{0 s,1 s}',
+	start => 'earliest');
+SELECT name, topics, format, ordered, max_in_flight, timeout, retry_schedule,
+	state, reason
 FROM outbox_subscription ORDER BY name;
 
 SELECT outbox_pause('s1', 'their maintenance');
@@ -18,15 +20,19 @@ SELECT name, state, reason FROM outbox_subscriptions ORDER BY name;
 SELECT outbox_redrive('s1');
 SELECT outbox_redrive('s1', '{1,2}');
 
--- Changed without losing its place.
-SELECT outbox_alter('s2', url => 'http://127.0.0.1:2/', headers => '{}', max_in_flight => 7, timeout => '2 s');
-SELECT outbox_alter('s2', topics => '{none}', format => 'standard', retry_schedule => '{0 s,2 s}');
+-- A subscription can be altered without losing its position.
+SELECT outbox_alter('s2', url => 'http://127.0.0.1:2/', headers => '{}',
+	max_in_flight => 7, timeout => '2 s');
+SELECT outbox_alter('s2', topics => '{none}', format => 'standard',
+	retry_schedule => '{0 s,2 s}');
 SELECT outbox_alter('s2');
 SELECT outbox_alter('s2', topics => '[0:0]={none}', retry_schedule => '[0:1]={0 s,2 s}');
-SELECT url, topics, headers, format, ordered, max_in_flight, timeout, retry_schedule, secret, state
+SELECT url, topics, headers, format, ordered, max_in_flight, timeout,
+	retry_schedule, secret, state
 FROM outbox_subscription WHERE name = 's2';
 
--- Headers may be credentials: they stay where they were, unless they are given again.
+-- Headers may be credentials: for another host they are dropped unless given
+-- again.
 BEGIN;
 SELECT outbox_alter('s2', headers => '{"Authorization": "Bearer x"}');
 SELECT outbox_alter('s2', url => 'http://127.0.0.1:2/other?path', topics => '{none}');
@@ -78,7 +84,8 @@ SELECT outbox_subscribe('s3', :'url', retry_schedule => '{1 s}');
 SELECT outbox_subscribe('s3', :'url', retry_schedule => '{{5 s,1 s}}');
 SELECT outbox_subscribe('s3', :'url', retry_schedule => '{{0 s,1 s}}');
 SELECT outbox_subscribe('s3', :'url', retry_schedule => '[0:1]={1 s,0 s}');
-SELECT outbox_subscribe('s3', :'url', retry_schedule => array_fill('0'::interval, '{101}'));
+SELECT outbox_subscribe('s3', :'url',
+	retry_schedule => array_fill('0'::interval, '{101}'));
 SELECT outbox_subscribe('s3', :'url', topics => '{{a,b}}');
 SELECT outbox_subscribe('s3', :'url', topics => ARRAY['']);
 SELECT outbox_subscribe('s3', :'url', topics => ARRAY[repeat('x', 256)]);
@@ -97,7 +104,8 @@ SELECT outbox_alter('s2', max_in_flight => 0);
 SELECT outbox_alter('s2', timeout => '-1 s');
 SELECT outbox_alter('s2', retry_schedule => '{1 s}');
 SELECT outbox_alter('s2', retry_schedule => '{{5 s,1 s}}');
-SELECT url, topics, format, max_in_flight FROM outbox_subscription WHERE name = 's2';
+SELECT url, topics, format, max_in_flight FROM outbox_subscription
+WHERE name = 's2';
 SELECT outbox_unsubscribe(NULL);
 SELECT outbox_unsubscribe('nobody');
 SELECT outbox_pause(NULL);
@@ -115,11 +123,12 @@ SELECT outbox_unsubscribe('s1');
 SELECT outbox_unsubscribe('s2');
 SELECT count(*) FROM outbox_subscription;
 
--- What this transaction has enqueued before is still to come.
+-- An event that this transaction has enqueued before is still delivered.
 BEGIN;
 SELECT outbox_enqueue('nothing', '{}') AS position \gset
 SELECT outbox_subscribe('s3', :'url', topics => '{none}') IS NOT NULL AS subscribed;
-SELECT stragglers = ARRAY[pg_current_xact_id()] AS own, straggler_froms[1] <= :position AS before
+SELECT stragglers = ARRAY[pg_current_xact_id()] AS own,
+	straggler_froms[1] <= :position AS before
 FROM outbox_lane;
 ROLLBACK;
 
@@ -128,20 +137,28 @@ SELECT pattern, topic, outbox_topic_matches(ARRAY[pattern], topic) AS matches
 FROM (VALUES ('*', 'order.placed'), ('order.*', 'order.placed'), ('order.*', 'orders'),
 	('*.placed', 'order.placed'), ('o*d', 'order.placed'), ('order', 'order.placed'),
 	('a_c', 'abc'), ('a%', 'abc'), ('a\b', 'a\b'), ('A', 'a'),
-	('*ab*ab', 'aabab'), ('a**b', 'ab'), ('ab*ba', 'aba'), ('a*aba*a', 'aaba'), ('a*aba*a', 'aababa'), ('*', ''), ('', ''), ('', 'a'), ('é*', 'éa'), ('*b', 'abc')) AS v (pattern, topic);
-SELECT outbox_topic_matches('{a,NULL,b*}', 'bc') AS second, outbox_topic_matches('{}', 'a') AS none,
+	('*ab*ab', 'aabab'), ('a**b', 'ab'), ('ab*ba', 'aba'), ('a*aba*a', 'aaba'),
+	('a*aba*a', 'aababa'), ('*', ''), ('', ''), ('', 'a'), ('é*', 'éa'),
+	('*b', 'abc')) AS v (pattern, topic);
+SELECT outbox_topic_matches('{a,NULL,b*}', 'bc') AS second,
+	outbox_topic_matches('{}', 'a') AS none,
 	outbox_topic_matches(NULL, 'a') AS null;
 
--- In time that grows with the lengths, not with their product.
+-- Matching takes time that grows with the sum of the lengths, not with their
+-- product.
 SELECT clock_timestamp() AS began \gset
-SELECT outbox_topic_matches(ARRAY['*' || repeat('a', 100000) || 'b*', '*' || repeat('a', 100000) || 'b'], repeat('a', 200000)) AS matches;
+SELECT outbox_topic_matches(ARRAY[
+	'*' || repeat('a', 100000) || 'b*', '*' || repeat('a', 100000) || 'b'],
+	repeat('a', 200000)) AS matches;
 SELECT clock_timestamp() - :'began' < '2 s' AS soon;
 
--- Whatever belongs to a subscription goes with it, by a TRUNCATE too.
+-- All rows of a subscription are deleted with it, also by TRUNCATE.
 BEGIN;
 SELECT count(outbox_subscribe('t' || i, :'url')) FROM generate_series(1, 2) i;
-INSERT INTO outbox_delivery (subscription, position, lane, state, blocks_key, attempts, created_at, topic, payload)
+INSERT INTO outbox_delivery (subscription, position, lane, state, blocks_key,
+	attempts, created_at, topic, payload)
 SELECT id, 1, 0, 'dead', false, 1, now(), 't', '{}' FROM outbox_subscription;
 TRUNCATE outbox_subscription;
-SELECT (SELECT count(*) FROM outbox_lane), (SELECT count(*) FROM outbox_delivery);
+SELECT (SELECT count(*) FROM outbox_lane),
+	(SELECT count(*) FROM outbox_delivery);
 ROLLBACK;

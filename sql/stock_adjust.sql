@@ -1,5 +1,5 @@
 -- Corrections after a count: up and down, never below what is available.  If
--- this fails, a correction takes what was promised to somebody.
+-- this fails, a correction takes stock that is reserved.
 SET client_min_messages = warning;
 CREATE EXTENSION IF NOT EXISTS idempotency;
 RESET client_min_messages;
@@ -13,9 +13,10 @@ SELECT stock_adjust('cup', -2, 'two more');
 SELECT stock_adjust(sku => 'cup', delta => -1, note => 'and one');
 SELECT stock_adjust('cup', 5, NULL);
 SELECT * FROM stock_levels;
-SELECT change, quantity, actor = session_user AS by_us, note FROM stock_log ORDER BY id;
+SELECT change, quantity, actor = session_user AS by_us, note FROM stock_log
+ORDER BY id;
 
--- What has lapsed makes way.
+-- Lapsed reservations expire for it.
 BEGIN;
 SELECT outcome FROM stock_reserve('cup', 5, 'order 2', ttl => '1 us');
 SELECT stock_adjust('cup', -4, 'lost');

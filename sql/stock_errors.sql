@@ -1,4 +1,4 @@
--- Bad arguments: every parameter of every function gets a clear error with
+-- Bad arguments: every parameter of every function raises a clear error with
 -- its SQLSTATE, and nothing is changed.
 SET client_min_messages = warning;
 CREATE EXTENSION IF NOT EXISTS idempotency;
@@ -18,6 +18,8 @@ SELECT stock_receive('tea', 0);
 SELECT stock_receive('tea', -1);
 SELECT stock_receive('tea', 9223372036854775807);
 SELECT stock_receive('tea', 1, repeat('x', 1001));
+SELECT stock_receive('tea', 1, actor => '');
+SELECT stock_receive('tea', 1, actor => :long);
 
 -- stock_reserve, one sku
 SELECT stock_reserve(NULL, 1, 'order 2');
@@ -33,37 +35,58 @@ SELECT stock_reserve('tea', 1, 'order 2', ttl => '0');
 SELECT stock_reserve('tea', 1, 'order 2', ttl => '-1 s');
 SELECT stock_reserve('tea', 1, 'order 2', ttl => '1 month -31 days');
 SELECT stock_reserve('tea', 1, 'order 2', ttl => '300000 years');
-SELECT stock_reserve('tea', 1, 'order 2', actor => NULL);
 SELECT stock_reserve('tea', 1, 'order 2', actor => '');
 SELECT stock_reserve('tea', 1, 'order 2', actor => :long);
 
--- stock_reserve, many
-SELECT stock_reserve(NULL::stock_line[], 'order 2');
-SELECT stock_reserve('{}'::stock_line[], 'order 2');
-SELECT stock_reserve(ARRAY[NULL::stock_line], 'order 2');
-SELECT stock_reserve(ARRAY[ARRAY[('tea', 1)::stock_line]], 'order 2');
-SELECT stock_reserve(ARRAY[('tea', 1), NULL]::stock_line[], 'order 2');
-SELECT stock_reserve(ARRAY[('tea', 1), (NULL, 1)]::stock_line[], 'order 2');
-SELECT stock_reserve(ARRAY[('tea', 1), ('cup', NULL)]::stock_line[], 'order 2');
-SELECT stock_reserve(ARRAY[('tea', 1), ('tea', 0)]::stock_line[], 'order 2');
-SELECT stock_reserve(ARRAY[('tea', 9223372036854775807), ('tea', 1)]::stock_line[], 'order 2');
-SELECT stock_reserve(array_fill(('tea', 1)::stock_line, ARRAY[10001]), 'order 2');
-SELECT stock_reserve(stock_lines('{"tea": 1}'), NULL);
-SELECT stock_reserve(stock_lines('{"tea": 1}'), 'order 2', ttl => '0');
-SELECT stock_reserve(stock_lines('{"tea": 1}'), 'order 2', actor => '');
-
--- stock_lines
-SELECT stock_lines(NULL);
-SELECT stock_lines('[["tea", 1]]');
-SELECT stock_lines('"tea"');
-SELECT stock_lines('{"tea": "1"}');
-SELECT stock_lines('{"tea": null}');
-SELECT stock_lines('{"tea": 0.5}');
-SELECT stock_lines('{"tea": 0}');
-SELECT stock_lines('{"tea": -1}');
-SELECT stock_lines('{"tea": 1e99}');
-SELECT stock_lines('{"": 1}');
-SELECT stock_reserve(stock_lines('{}'), 'order 2');
+-- stock_reserve_many
+SELECT stock_reserve_many(NULL, 'order 2');
+SELECT stock_reserve_many('{}', 'order 2');
+SELECT stock_reserve_many('[]', 'order 2');
+SELECT stock_reserve_many('null', 'order 2');
+SELECT stock_reserve_many('"tea"', 'order 2');
+SELECT stock_reserve_many('1', 'order 2');
+SELECT stock_reserve_many('{"tea": "1"}', 'order 2');
+SELECT stock_reserve_many('{"tea": null}', 'order 2');
+SELECT stock_reserve_many('{"tea": true}', 'order 2');
+SELECT stock_reserve_many('{"tea": [1]}', 'order 2');
+SELECT stock_reserve_many('{"tea": {"quantity": 1}}', 'order 2');
+SELECT stock_reserve_many('{"tea": 0.5}', 'order 2');
+SELECT stock_reserve_many('{"tea": 1e-9999}', 'order 2');
+SELECT stock_reserve_many('{"tea": 0}', 'order 2');
+SELECT stock_reserve_many('{"tea": -1}', 'order 2');
+SELECT stock_reserve_many('{"tea": 9223372036854775808}', 'order 2');
+SELECT stock_reserve_many('{"tea": 1e99}', 'order 2');
+SELECT stock_reserve_many('{"": 1}', 'order 2');
+SELECT stock_reserve_many(jsonb_build_object(:long, 1), 'order 2');
+SELECT stock_reserve_many('[["tea", 1]]', 'order 2');
+SELECT stock_reserve_many('["tea"]', 'order 2');
+SELECT stock_reserve_many('[null]', 'order 2');
+SELECT stock_reserve_many('[{}]', 'order 2');
+SELECT stock_reserve_many('[{"sku": "tea"}]', 'order 2');
+SELECT stock_reserve_many('[{"quantity": 1}]', 'order 2');
+SELECT stock_reserve_many('[{"sku": null, "quantity": 1}]', 'order 2');
+SELECT stock_reserve_many('[{"sku": 7, "quantity": 1}]', 'order 2');
+SELECT stock_reserve_many('[{"sku": "", "quantity": 1}]', 'order 2');
+SELECT stock_reserve_many(
+	jsonb_build_array(jsonb_build_object('sku', :long, 'quantity', 1)), 'order 2');
+SELECT stock_reserve_many('[{"sku": "tea", "quantity": null}]', 'order 2');
+SELECT stock_reserve_many('[{"sku": "tea", "quantity": "1"}]', 'order 2');
+SELECT stock_reserve_many('[{"sku": "tea", "quantity": 0.5}]', 'order 2');
+SELECT stock_reserve_many('[{"sku": "tea", "quantity": 1}, {"sku": "tea", "quantity": 0}]', 'order 2');
+SELECT stock_reserve_many('[{"sku": "tea", "quantity": 1}, {"sku": "tea", "quantity": -1}]', 'order 2');
+SELECT stock_reserve_many('[{"sku": "tea", "quantity": 9223372036854775807}, {"sku": "tea", "quantity": 1}]', 'order 2');
+SELECT stock_reserve_many('[{"sku": "tea", "quantity": 1}, ["cup"]]', 'order 2');
+SELECT stock_reserve_many((SELECT jsonb_object_agg(i, 1)
+	FROM generate_series(1, 10001) i), 'order 2');
+SELECT stock_reserve_many((
+	SELECT jsonb_agg('{"sku": "tea", "quantity": 1}'::jsonb)
+	FROM generate_series(1, 10001)), 'order 2');
+SELECT stock_reserve_many('{"tea": 1}', NULL);
+SELECT stock_reserve_many('{"tea": 1}', '');
+SELECT stock_reserve_many('{"tea": 1}', :long);
+SELECT stock_reserve_many('{"tea": 1}', 'order 2', ttl => '0');
+SELECT stock_reserve_many('{"tea": 1}', 'order 2', actor => '');
+SELECT stock_reserve_many('{"tea": 1}', 'order 2', actor => :long);
 
 -- stock_confirm, stock_cancel
 SELECT stock_confirm(NULL);
@@ -75,6 +98,8 @@ SELECT stock_confirm('order 1', '{{tea}}');
 SELECT stock_confirm('order 1', '{""}');
 SELECT stock_confirm('order 1', array_fill('tea'::text, ARRAY[10001]));
 SELECT stock_confirm('order 1', '{tea,cup}');
+SELECT stock_confirm('order 1', actor => '');
+SELECT stock_confirm('order 1', actor => :long);
 SELECT stock_cancel(NULL);
 SELECT stock_cancel('');
 SELECT stock_cancel(:long);
@@ -82,6 +107,8 @@ SELECT stock_cancel('order 1', '{}');
 SELECT stock_cancel('order 1', '{tea,NULL}');
 SELECT stock_cancel('order 1', '{{tea}}');
 SELECT stock_cancel('order 1', '{tea,cup}');
+SELECT stock_cancel('order 1', actor => '');
+SELECT stock_cancel('order 1', actor => :long);
 
 -- stock_adjust
 SELECT stock_adjust(NULL, 1, 'count');
@@ -93,6 +120,9 @@ SELECT stock_adjust('tea', 9223372036854775807, 'count');
 SELECT stock_adjust('tea', -10, 'count');
 SELECT stock_adjust('tea', 1, repeat('x', 1001));
 SELECT stock_adjust('jug', 1, 'count');
+SELECT stock_adjust('tea', 1, 'count', actor => '');
+SELECT stock_adjust('tea', 1, 'count', actor => :long);
+
 -- stock_extend, stock_reinstate
 SELECT stock_extend(NULL);
 SELECT stock_extend('');
@@ -102,10 +132,34 @@ SELECT stock_extend('order 1', '300000 years');
 SELECT stock_reinstate(NULL);
 SELECT stock_reinstate('');
 SELECT stock_reinstate('order 1', '0');
--- stock_level, stock_verify, stock_expire
+SELECT stock_reinstate('order 1', actor => '');
+SELECT stock_reinstate('order 1', actor => :long);
+
+-- stock_transfer
+SELECT stock_transfer(NULL, 'cup', 1);
+SELECT stock_transfer('', 'cup', 1);
+SELECT stock_transfer(:long, 'cup', 1);
+SELECT stock_transfer('tea', NULL, 1);
+SELECT stock_transfer('tea', '', 1);
+SELECT stock_transfer('tea', :long, 1);
+SELECT stock_transfer('tea', 'tea', 1);
+SELECT stock_transfer('tea', 'cup', NULL);
+SELECT stock_transfer('tea', 'cup', 0);
+SELECT stock_transfer('tea', 'cup', -1);
+SELECT stock_transfer('tea', 'cup', 10);
+SELECT stock_transfer('tea', 'cup', 9223372036854775807);
+SELECT stock_transfer('jug', 'tea', 1);
+SELECT stock_transfer('tea', 'cup', 1, repeat('x', 1001));
+SELECT stock_transfer('tea', 'cup', 1, actor => '');
+SELECT stock_transfer('tea', 'cup', 1, actor => :long);
+
+-- stock_level, stock_reservation_status, stock_verify, stock_expire
 SELECT stock_level(NULL);
 SELECT stock_level('');
 SELECT stock_level(:long);
+SELECT stock_reservation_status(NULL);
+SELECT stock_reservation_status('');
+SELECT stock_reservation_status(:long);
 SELECT stock_verify('');
 SELECT stock_verify(:long);
 SELECT stock_expire(NULL);

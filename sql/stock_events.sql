@@ -5,14 +5,14 @@ SET client_min_messages = warning;
 CREATE EXTENSION IF NOT EXISTS idempotency;
 RESET client_min_messages;
 
--- Unless switched on, there are none.
+-- By default there are no events.
 SELECT stock_receive('cup', 10), stock_receive('pot', 10), stock_receive('tea', 10);
 SELECT count(*) FROM outbox_log WHERE topic LIKE 'stock.%';
 
 BEGIN;
 SET LOCAL idempotency.stock_events = on;
-SELECT outcome FROM stock_reserve(stock_lines('{"pot": 8, "cup": 8}'), 'order 1');
-SELECT outcome FROM stock_reserve(stock_lines('{"pot": 8, "cup": 8}'), 'order 1');
+SELECT outcome FROM stock_reserve_many('{"pot": 8, "cup": 8}', 'order 1');
+SELECT outcome FROM stock_reserve_many('{"pot": 8, "cup": 8}', 'order 1');
 SELECT outcome FROM stock_reserve('cup', 3, 'order 2');
 SELECT stock_confirm('order 1', '{cup}'), stock_confirm('order 1', '{cup}');
 SELECT stock_cancel('order 1');
@@ -20,10 +20,10 @@ SELECT outcome FROM stock_reinstate('order 1');
 SELECT key, topic, payload FROM outbox_log WHERE topic LIKE 'stock.%' ORDER BY position;
 ROLLBACK;
 
--- An expiry has all lines that were left, whoever came upon one of them.
+-- An expiry has all lines that were open, whichever line was used.
 BEGIN;
 SET LOCAL idempotency.stock_events = on;
-SELECT outcome FROM stock_reserve(stock_lines('{"cup": 1, "pot": 8, "tea": 8}'), 'order 1');
+SELECT outcome FROM stock_reserve_many('{"cup": 1, "pot": 8, "tea": 8}', 'order 1');
 SELECT stock_confirm('order 1', '{cup}');
 UPDATE stock_hold SET expires_at = now() - interval '1 s';
 SELECT outcome FROM stock_reserve('pot', 1, 'order 2', ttl => '1 us');
@@ -32,11 +32,12 @@ SELECT stock_expire();
 SELECT key, payload FROM outbox_log WHERE topic = 'stock.expired' ORDER BY position;
 ROLLBACK;
 
--- Somebody may wait for an item of which nothing was left.
+-- A customer may wait for an item that was sold out.
 BEGIN;
 SET LOCAL idempotency.stock_events = on;
 SELECT outcome FROM stock_reserve('cup', 10, 'order 1');
-SELECT stock_receive('cup', 2), stock_receive('cup', 3), stock_adjust('tea', 1, 'found');
+SELECT stock_receive('cup', 2), stock_receive('cup', 3),
+	stock_adjust('tea', 1, 'found');
 SELECT outcome FROM stock_reserve('cup', 5, 'order 2');
 SELECT stock_cancel('order 1');
 SELECT key, payload FROM outbox_log WHERE topic = 'stock.available' ORDER BY position;

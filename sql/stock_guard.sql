@@ -1,23 +1,24 @@
--- The tables changed by other means than the functions: the counters follow.  If
--- this fails, a shop goes on to sell what a restore has brought or taken away.
+-- The counters follow when the tables are changed by external DML.  If this
+-- fails, a shop sells stock that a restore has changed.
 SET client_min_messages = warning;
 CREATE EXTENSION IF NOT EXISTS idempotency;
 RESET client_min_messages;
 \set SHOW_CONTEXT never
 
 SELECT stock_receive('cup', 10);
--- As long as all is right, the counter says what could be reserved.
+-- What the counter has, as the shortage of a reserve shows it.
 CREATE FUNCTION free(sku text) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
 	answer stock_reservation;
 BEGIN
 	answer := stock_reserve(sku, 1000, 'too many');
-	RETURN answer.outcome || ' ' || (answer.shortages[1]).available;
+	RETURN answer.outcome || ' ' || (answer.shortages -> 0 ->> 'available');
 END
 $$;
 SELECT free('cup');
 
-INSERT INTO stock_log (sku, change, quantity, actor) VALUES ('cup', 'receive', 5, 'somebody');
+INSERT INTO stock_log (sku, change, quantity, actor)
+VALUES ('cup', 'receive', 5, 'somebody');
 SELECT free('cup');
 UPDATE stock_log SET quantity = 7 WHERE actor = 'somebody';
 SELECT free('cup');
@@ -37,7 +38,8 @@ SELECT free('jug');
 DELETE FROM stock_item WHERE sku = 'jug';
 SELECT free('jug');
 
--- A statement that finds nothing is no change; one that is rolled back is none.
+-- A statement that changes no row has no effect, nor has one that is rolled
+-- back.
 UPDATE stock_item SET received = 30 WHERE sku = 'none';
 BEGIN;
 UPDATE stock_item SET received = 30 WHERE sku = 'cup';
@@ -52,7 +54,7 @@ SELECT outcome FROM stock_reserve('cup', 1, 'order 2');
 COMMIT;
 SELECT free('cup');
 
--- First by the functions, then by hand; not the other way round.
+-- First the functions, then external DML; not the other way round.
 BEGIN;
 SELECT outcome FROM stock_reserve('cup', 1, 'order 3');
 UPDATE stock_item SET received = 30 WHERE sku = 'cup';
@@ -72,7 +74,7 @@ BEGIN;
 UPDATE stock_item SET received = 40 WHERE sku = 'cup';
 PREPARE TRANSACTION 'stock';
 
--- As replication applies changes.
+-- As logical replication applies changes.
 BEGIN;
 SET LOCAL session_replication_role = replica;
 UPDATE stock_item SET received = 20 WHERE sku = 'cup';
@@ -80,7 +82,7 @@ COMMIT;
 SELECT free('cup');
 SELECT * FROM stock_verify();
 
--- Indexes of the owner's do not come in the way of ours.
+-- Additional indexes of the owner do no harm.
 CREATE INDEX stock_log_extra ON stock_log (sku) WHERE reservation IS NOT NULL;
 CREATE INDEX stock_hold_extra ON stock_hold (expires_at, sku COLLATE "C");
 REINDEX INDEX CONCURRENTLY stock_log_pkey;
@@ -90,8 +92,8 @@ SELECT outcome FROM stock_reserve('cup', 1, 'order 4');
 SELECT * FROM stock_verify();
 DROP INDEX stock_log_extra, stock_hold_extra;
 
--- Under another name a table's triggers cannot be disabled, nor with another table
--- in its place.
+-- While a table has another name or schema its triggers cannot be disabled,
+-- even with another table in its place.
 SELECT free('cup');
 \set VERBOSITY terse
 BEGIN;
@@ -99,8 +101,12 @@ ALTER TABLE stock_log RENAME TO foo;
 SAVEPOINT s;
 ALTER TABLE foo DISABLE TRIGGER ALL;
 ROLLBACK TO s;
-CREATE TABLE stock_log (LIKE foo);
+CREATE TABLE idempotency_internal.stock_log (LIKE foo);
 ALTER TABLE foo DISABLE TRIGGER ALL;
+ROLLBACK;
+BEGIN;
+ALTER TABLE stock_log SET SCHEMA public;
+ALTER TABLE stock_log DISABLE TRIGGER ALL;
 ROLLBACK;
 ALTER TABLE stock_item RENAME TO foo;
 ALTER TABLE foo DISABLE TRIGGER stock_guard;
@@ -114,7 +120,7 @@ SELECT ok FROM stock_verify('cup');
 DROP FUNCTION free;
 TRUNCATE stock_log, stock_hold, stock_item;
 
--- Triggers are no functions to be called.
+-- Trigger functions cannot be called directly.
 \set VERBOSITY sqlstate
 SELECT stock_guard();
 SELECT idem_key_redirect();

@@ -1,6 +1,6 @@
--- Near the range of bigint: what comes in is refused if it is too many for what is
--- on hand, reserved or not.  If this fails, what was reserved can neither be
--- confirmed nor cancelled, nor expire, and nobody can read the levels.
+-- Near the limit of bigint: a receipt is refused if it is too much for what is
+-- on hand, reserved or not.  If this fails, a reservation can neither be
+-- confirmed nor cancelled, nor expire, and the levels cannot be read.
 SET client_min_messages = warning;
 CREATE EXTENSION IF NOT EXISTS idempotency;
 RESET client_min_messages;
@@ -18,7 +18,7 @@ SELECT stock_receive('cup', 1);
 SELECT * FROM stock_levels;
 SELECT * FROM stock_verify();
 
--- What has left makes room, once that is committed.
+-- What has left makes room after the commit.
 BEGIN;
 SELECT stock_confirm('order 1');
 SELECT stock_receive('cup', 1);
@@ -32,7 +32,7 @@ SELECT stock_adjust('cup', -3, 'torn');
 SELECT stock_adjust('cup', 4, 'found');
 SELECT stock_adjust('cup', 3, 'found');
 
--- What was taken back has not.
+-- A removal that is rolled back makes no room.
 BEGIN;
 SELECT stock_adjust('cup', -3, 'torn');
 SAVEPOINT a;
@@ -60,7 +60,7 @@ SELECT stock_expire(), outcome FROM stock_reserve('cup', :max, 'order 3');
 ROLLBACK;
 SELECT * FROM stock_verify();
 
--- A counter that was loaded amid a confirm that is rolled back.
+-- A counter that was loaded during a confirm that is rolled back.
 SELECT outcome FROM stock_reserve('cup', 7, 'order 4');
 UPDATE stock_item SET received = received;
 BEGIN;
@@ -79,7 +79,8 @@ SELECT stock_receive('pot', 1);
 ROLLBACK;
 SELECT stock_receive('pot', :max - 1);
 
--- Levels that no bigint can be, written by hand, keep no others from being read.
+-- Levels out of range, after external DML, do not keep other items from being
+-- read.
 INSERT INTO stock_log (sku, change, quantity) VALUES ('pot', 'receive', 1);
 SELECT sku, available, reserved FROM stock_levels ORDER BY sku;
 SELECT sku, available, ok, detail FROM stock_verify() ORDER BY sku;
@@ -88,10 +89,13 @@ SELECT stock_receive('pot', 1);
 SELECT outcome FROM stock_reserve('pot', 1, 'order 6');
 SELECT outcome FROM stock_reserve('cup', 1, 'order 6');
 
--- More on hand than a bigint: what leaves makes no room until it fits.
-INSERT INTO stock_item (sku, received, reserved) VALUES ('tub', :max + 10::numeric, :max);
-INSERT INTO stock_hold (quantity, expires_at, line, reservation, sku, lines) VALUES
-	(5, now() + interval '1 h', 0, 'order 7', 'tub', 1), (10, now() + interval '1 h', 0, 'order 8', 'tub', 1);
+-- On hand is out of range: nothing can be received until it is in range.
+INSERT INTO stock_item (sku, received, reserved)
+VALUES ('tub', :max + 10::numeric, :max);
+INSERT INTO stock_hold (quantity, expires_at, line, reservation, sku, lines)
+VALUES
+	(5, now() + interval '1 h', 0, 'order 7', 'tub', 1),
+	(10, now() + interval '1 h', 0, 'order 8', 'tub', 1);
 SELECT outcome FROM stock_reserve('tub', 1, 'order 9');
 SELECT stock_receive('tub', 1);
 SELECT stock_confirm('order 7');

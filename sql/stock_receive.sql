@@ -1,5 +1,6 @@
--- Stock in: the item is created, quantities add up, and the log says who and
--- why.  If this fails, what is there to reserve is wrong from the start.
+-- Receiving stock: the item is created, quantities add up, and the log has
+-- actor and note.  If this fails, the available quantity is wrong from the
+-- start.
 SET client_min_messages = warning;
 CREATE EXTENSION IF NOT EXISTS idempotency;
 RESET client_min_messages;
@@ -12,10 +13,11 @@ SELECT * FROM stock_levels ORDER BY sku;
 SELECT sku, change, quantity, reservation, actor = session_user AS by_us, note
 FROM stock_log ORDER BY id;
 
--- An item that nobody has received has no level, which is not a level of zero.
+-- An item that was never received has no level, which differs from a level of
+-- zero.
 SELECT * FROM stock_level('coffee');
 
--- What is reserved is not available to the caller either.
+-- Reserved stock is not available to the caller either.
 SELECT outcome FROM stock_reserve('tea', 4, 'order 1');
 SELECT stock_receive('tea', 1);
 SELECT * FROM stock_level('tea');
@@ -26,7 +28,7 @@ SELECT stock_receive('coffee', 7);
 ROLLBACK;
 SELECT * FROM stock_level('coffee');
 
--- The counters hold a bigint and no more.
+-- The counters hold a bigint.
 SELECT stock_receive('sand', 9223372036854775807);
 \set VERBOSITY sqlstate
 SELECT stock_receive('sand', 1);

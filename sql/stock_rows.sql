@@ -1,7 +1,7 @@
--- Rows of the tables of stock are input: a restore, a replica or an owner may
--- write any, and the constraints may be gone.  Each gets a clear error, and
--- others go on.  If this fails, a row crashes the server, again and again, or is
--- sold by.
+-- Rows of the stock tables are input: a restore, a replica or an owner may
+-- write any, and constraints may be missing.  Each bad row raises a clear
+-- error, and others go on.  If this fails, a row crashes the server again and
+-- again, or stock is sold because of it.
 \getenv dir PG_ABS_SRCDIR
 \set db regress_stock_rows
 \i :dir/sql/include/ring.sql
@@ -60,7 +60,7 @@ FROM unnest(ARRAY[
 	$$'x', 0, 0, 0.1, 0$$,
 	$$'x', 0, 0, 0, 'NaN'$$]) row;
 
--- From here on nothing keeps them out.
+-- From here on no constraint excludes them.
 CREATE PROCEDURE drop_constraints() LANGUAGE plpgsql AS $$
 DECLARE
 	dropped record;
@@ -71,13 +71,17 @@ BEGIN
 	END LOOP;
 	FOR dropped IN SELECT attrelid::regclass AS name, attname FROM pg_attribute
 		WHERE attnotnull AND attnum > 0 AND attrelid::regclass::text ~ '^stock_(log|hold|item|history_.)$'
-		AND attidentity = '' AND NOT EXISTS (SELECT FROM pg_constraint WHERE conrelid = attrelid AND contype = 'p' AND attnum = ANY (conkey)) LOOP
+		AND attidentity = ''
+		AND NOT EXISTS (SELECT FROM pg_constraint
+			WHERE conrelid = attrelid AND contype = 'p'
+				AND attnum = ANY (conkey)) LOOP
 		EXECUTE format('ALTER TABLE %s ALTER %I DROP NOT NULL', dropped.name, dropped.attname);
 	END LOOP;
 END
 $$;
 CALL drop_constraints();
-INSERT INTO stock_hold (quantity, expires_at, line, reservation, sku, lines) VALUES
+INSERT INTO stock_hold (quantity, expires_at, line, reservation, sku, lines)
+VALUES
 	(1, now() - interval '1 h', 0, 'long sku', repeat('A', 4000), NULL),
 	(1, now() - interval '1 h', 0, 'longer sku', repeat('A', 100000), NULL),
 	(1, now() - interval '1 h', 0, 'empty sku', '', NULL),
@@ -103,12 +107,16 @@ EXCEPTION WHEN OTHERS THEN
 	RETURN concat_ws(' ', SQLSTATE, SQLERRM, detail);
 END
 $$;
-CREATE TABLE names AS SELECT DISTINCT reservation AS name FROM stock_hold WHERE reservation <> 'order 1';
-SELECT left(name, 20) AS name, code(format('SELECT stock_%s(%L)', function, name)) AS answer
-FROM names, unnest('{confirm,cancel,extend,reinstate}'::text[]) function WHERE octet_length(name) < 255 ORDER BY 1, function;
-SELECT name, code(format('SELECT outcome FROM stock_reserve(''cup'', 1, %L)', name)) AS answer FROM names WHERE octet_length(name) < 255 ORDER BY 1;
+CREATE TABLE names AS SELECT DISTINCT reservation AS name FROM stock_hold
+	WHERE reservation <> 'order 1';
+SELECT left(name, 20) AS name, code(format('SELECT outcome FROM stock_%s(%L)', function, name)) AS answer
+FROM names, unnest('{confirm,cancel,extend,reinstate}'::text[]) function
+WHERE octet_length(name) < 255 ORDER BY 1, function;
+SELECT name, code(format(
+	'SELECT outcome FROM stock_reserve(''cup'', 1, %L)', name)) AS answer
+FROM names WHERE octet_length(name) < 255 ORDER BY 1;
 
--- The sweeper goes on with the others.
+-- The sweeper goes on with the others,
 \set VERBOSITY default
 SELECT stock_expire();
 SELECT count(*) FROM stock_hold WHERE reservation = 'order 1';
@@ -119,23 +127,25 @@ SELECT code($$SELECT stock_count_compacted(repeat('A', 4000), 1, true)$$);
 SELECT * FROM stock_verify('pot');
 DELETE FROM stock_hold;
 
--- However many are in front of them.
+-- however many bad rows come before them,
 SET client_min_messages = error;
 INSERT INTO stock_hold (quantity, expires_at, line, reservation, sku)
-SELECT 1, now() - i * interval '1 h', 0, 'long sku ' || i, repeat('A', 4000) FROM generate_series(1, 25) i;
+SELECT 1, now() - i * interval '1 h', 0, 'long sku ' || i, repeat('A', 4000)
+FROM generate_series(1, 25) i;
 SELECT outcome FROM stock_reserve('cup', 1, 'order 4', ttl => '1 us');
 SELECT code('SELECT stock_expire(20)');
 SELECT code('SELECT stock_expire(20)');
 
--- Likewise if all of them lapse at one time.
+-- also if all of them lapse at the same time,
 DELETE FROM stock_hold;
 INSERT INTO stock_hold (quantity, expires_at, line, reservation, sku)
-SELECT 1, now() - interval '1 h', 0, 'long sku ' || i, repeat('A', 4000) FROM generate_series(1, 25) i;
+SELECT 1, now() - interval '1 h', 0, 'long sku ' || i, repeat('A', 4000)
+FROM generate_series(1, 25) i;
 SELECT outcome FROM stock_reserve('cup', 1, 'order 5', ttl => '1 us');
 SELECT code('SELECT stock_expire(20)');
 SELECT code('SELECT stock_expire(20)');
 
--- And if they are more than there may be pins of at a time.
+-- and if they are more than can be pinned at a time.
 DELETE FROM stock_hold;
 INSERT INTO stock_hold (quantity, expires_at, line, reservation, sku)
 SELECT 1, now() - interval '1 h', 0, 'long sku ' || i, repeat('A', 4000)
@@ -146,7 +156,9 @@ RESET client_min_messages;
 DELETE FROM stock_hold;
 
 -- The log and the history.
-INSERT INTO stock_log (id, quantity, change, line, sku, reservation, lines) OVERRIDING SYSTEM VALUE VALUES
+INSERT INTO stock_log
+	(id, quantity, change, line, sku, reservation, lines)
+OVERRIDING SYSTEM VALUE VALUES
 	(1001, NULL, 'receive', NULL, 'null quantity', NULL, NULL),
 	(1002, 0, 'receive', NULL, 'zero', NULL, NULL),
 	(1003, '-9223372036854775808', 'adjust', NULL, 'smallest', NULL, NULL),
@@ -164,16 +176,21 @@ INSERT INTO stock_log (id, quantity, change, line, sku, reservation, lines) OVER
 	(1013, 1, 'cancel', 1, 'pot', 'line 1 of 1', 1),
 	(1014, 1, 'cancel', 1, 'pot', 'too many lines', 10001),
 	(1015, NULL, 'cancel', 1, 'pot', 'quantity', 2);
-INSERT INTO stock_history_2 (id, quantity, change, line, sku, reservation, lines) VALUES
+INSERT INTO stock_history_2
+	(id, quantity, change, line, sku, reservation, lines)
+VALUES
 	(2001, 1, 'cancel', 0, repeat('A', 4000), 'long sku, history', 1),
 	(NULL, 1, 'cancel', 0, 'pot', 'null id, history', 1),
 	(2002, 1, NULL, 0, 'pot', 'null change, history', 1),
 	(2003, 1, 'cancel', 0, NULL, 'null sku, history', 1);
-INSERT INTO stock_item (sku) SELECT DISTINCT sku FROM stock_log WHERE sku NOT IN ('cup', 'pot');
+INSERT INTO stock_item (sku) SELECT DISTINCT sku FROM stock_log
+WHERE sku NOT IN ('cup', 'pot');
 SELECT left(sku, 20) AS sku, code(format('SELECT outcome FROM stock_reserve(%L, 1, ''order 2'')', sku)) AS answer
-FROM stock_item WHERE octet_length(sku) < 255 AND sku NOT IN ('cup', 'pot') ORDER BY 1;
-SELECT name, code(format('SELECT stock_%s(%L)', function, name)) AS answer
-FROM (SELECT DISTINCT reservation AS name FROM stock_history WHERE line IS NOT NULL AND reservation <> 'order 1') names,
+FROM stock_item WHERE octet_length(sku) < 255 AND sku NOT IN ('cup', 'pot')
+ORDER BY 1;
+SELECT name, code(format('SELECT outcome FROM stock_%s(%L)', function, name)) AS answer
+FROM (SELECT DISTINCT reservation AS name FROM stock_history
+	WHERE line IS NOT NULL AND reservation <> 'order 1') names,
 	unnest('{confirm,reinstate}'::text[]) function ORDER BY 1, function;
 SELECT outcome FROM stock_reserve('cup', 1, 'order 3');
 SELECT left(sku, 20) AS sku, code(format('SELECT stock_compact_item(%L, 1000)', sku)) FROM stock_item ORDER BY 1;
@@ -181,12 +198,16 @@ SELECT left(sku, 20) AS sku, code(format('SELECT stock_compact_item(%L, 1000)', 
 -- Root records.
 INSERT INTO stock_item (sku, received, adjusted) VALUES
 	('NaN', 'NaN', 0), ('infinite', 'infinity', 0), ('half', 0.5, 0), ('null', NULL, 0),
-	('huge', 1e100, 0), ('max', 9223372036854775807, 1), ('minus', 'infinity', '-infinity');
+	('huge', 1e100, 0), ('max', 9223372036854775807, 1),
+	('minus', 'infinity', '-infinity');
 SELECT sku, code(format('SELECT outcome FROM stock_reserve(%L, 1, ''order 3'')', sku)) AS answer
-FROM stock_item WHERE sku IN ('NaN', 'infinite', 'half', 'null', 'huge', 'max', 'minus') ORDER BY 1;
+FROM stock_item
+WHERE sku IN ('NaN', 'infinite', 'half', 'null', 'huge', 'max', 'minus') ORDER BY 1;
 SELECT sku, available, reserved, received FROM stock_levels
-WHERE sku IN ('NaN', 'infinite', 'half', 'null', 'huge', 'max', 'minus', 'pot') ORDER BY 1;
+WHERE sku IN ('NaN', 'infinite', 'half', 'null', 'huge', 'max', 'minus', 'pot')
+ORDER BY 1;
 SELECT sku, available, ok, detail FROM stock_verify()
-WHERE sku IN ('NaN', 'infinite', 'half', 'null', 'huge', 'max', 'minus', 'pot') ORDER BY 1;
+WHERE sku IN ('NaN', 'infinite', 'half', 'null', 'huge', 'max', 'minus', 'pot')
+ORDER BY 1;
 SELECT available FROM stock_level('max');
 \i :dir/sql/include/ring_end.sql

@@ -1,18 +1,18 @@
--- Savepoints: what one has taken or added goes with its rollback, and stays with
--- its release, however they are nested.  If this fails, units are lost or
--- promised twice.
+-- Savepoints: what was taken or added since is undone by a rollback to the
+-- savepoint, and kept by its release, also in nested ones.  If this fails,
+-- units are lost or promised twice.
 SET client_min_messages = warning;
 CREATE EXTENSION IF NOT EXISTS idempotency;
 RESET client_min_messages;
 
 SELECT stock_receive('cup', 10);
--- What a transaction could still take.
+-- What a transaction can still take.
 CREATE FUNCTION free(sku text) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
-	short stock_shortage[];
+	short jsonb;
 BEGIN
 	SELECT shortages INTO short FROM stock_reserve(sku, 1000, 'too many');
-	RETURN (short[1]).available;
+	RETURN (short -> 0 ->> 'available')::bigint;
 END
 $$;
 
@@ -51,7 +51,8 @@ SELECT free('cup');
 SELECT outcome FROM stock_reserve('cup', 10, 'order 6');
 COMMIT;
 
--- An item that is only known inside, and one that is first touched there.
+-- An item that is created after the savepoint, and one that is first touched
+-- then.
 BEGIN;
 SAVEPOINT a;
 SELECT stock_receive('jug', 5);
@@ -66,7 +67,7 @@ SELECT free('jug');
 COMMIT;
 SELECT free('jug');
 
--- Exception blocks; a cancel and a confirm that are taken back.
+-- Exception blocks; a cancel and a confirm that are rolled back.
 DO $$
 BEGIN
 	FOR i IN 1..100 LOOP

@@ -1,10 +1,11 @@
--- Each trigger function of the extension as a trigger of each kind on a table that
--- is not its own, and called without one: an error, and nothing else.  If this
--- fails, a CREATE TRIGGER crashes the server, or deletes what it should not.
+-- Each trigger function of the extension as a trigger of each kind on another
+-- table, and called without a trigger: an error, and nothing else.  If this
+-- fails, a CREATE TRIGGER crashes the server, or deletes rows.
 SET client_min_messages = warning;
 CREATE EXTENSION IF NOT EXISTS idempotency;
 
-CREATE TABLE foreign_table (id bigint, key text, topic text, payload jsonb, n integer);
+CREATE TABLE foreign_table (id bigint, key text, topic text, payload jsonb,
+	n integer);
 CREATE VIEW foreign_view AS SELECT * FROM foreign_table;
 
 -- The SQLSTATE that a statement ends with, and undoes it.
@@ -17,7 +18,9 @@ EXCEPTION WHEN OTHERS THEN
 END
 $$;
 
-CREATE FUNCTION outcome_of_trigger(function regprocedure, timing text, event text, level text) RETURNS text
+CREATE FUNCTION outcome_of_trigger(
+	function regprocedure, timing text, event text, level text)
+RETURNS text
 LANGUAGE plpgsql AS $$
 DECLARE
 	target text := CASE timing WHEN 'INSTEAD OF' THEN 'foreign_view' ELSE 'foreign_table' END;
@@ -42,7 +45,8 @@ $$;
 CREATE VIEW trigger_function AS
 	SELECT p.oid::regprocedure AS function
 	FROM pg_proc p
-	JOIN pg_depend d ON d.classid = 'pg_proc'::regclass AND d.objid = p.oid AND d.deptype = 'e'
+	JOIN pg_depend d ON d.classid = 'pg_proc'::regclass AND d.objid = p.oid
+		AND d.deptype = 'e'
 	JOIN pg_extension e ON d.refclassid = 'pg_extension'::regclass AND d.refobjid = e.oid
 	WHERE e.extname = 'idempotency' AND p.prorettype = 'trigger'::regtype;
 
@@ -53,12 +57,14 @@ FROM (
 		(VALUES ('INSERT'), ('UPDATE'), ('DELETE'), ('TRUNCATE')) e (event),
 		(VALUES ('ROW'), ('STATEMENT')) l (level),
 		outcome_of_trigger(function, timing, event, level) outcome
-	WHERE (timing = 'INSTEAD OF') <= (level = 'ROW') AND (event = 'TRUNCATE') <= (level = 'STATEMENT' AND timing <> 'INSTEAD OF')
+	WHERE (timing = 'INSTEAD OF') <= (level = 'ROW')
+		AND (event = 'TRUNCATE') <= (level = 'STATEMENT' AND timing <> 'INSTEAD OF')
 	GROUP BY 1, 2) o
 GROUP BY function ORDER BY function::text;
 
 -- PL/pgSQL has an error of its own.
-SELECT function, outcome_of(format('SELECT %s', function)) FROM trigger_function ORDER BY function::text;
+SELECT function, outcome_of(format('SELECT %s', function)) FROM trigger_function
+ORDER BY function::text;
 
 DROP VIEW trigger_function, foreign_view;
 DROP TABLE foreign_table;

@@ -1,29 +1,32 @@
 /*
  * idempotency.c
- *		Entry point of the extension, and the map of it.
+ *		Entry point of the extension, and a map of its modules.
  *
  * Modules, each with its SQL beside its C:
  *
  *   base/     settings, shared memory, our relations and queries on them, the
- *             ring of tables by which rows expire, what workers have in common,
+ *             ring of tables by which rows expire, code that all workers share,
  *             differences between server versions
- *   claim/    idem_claim and what its owner does next; writes idem_key_*
+ *   claim/    idem_claim, and the functions by which owners of claims finish
+ *             them; writes idem_key_*
  *   outbox/   enqueuing, the register of open transactions, reading the log,
- *             positions and exceptions: rows, no network; writes outbox_*
- *   relay/    the worker that delivers: its loop, runs of events, HTTP,
+ *             positions and deferred deliveries; no network; writes outbox_*
+ *   relay/    the worker that delivers: its loop, batches of events, HTTP,
  *             signatures, retries; reads and writes rows through outbox/ only
- *   stock/    what is available of each item, in shared memory, and reservations
- *             of it; writes stock_*
- *   sweep/    the worker that asks each module to drop what has lapsed
- *   launch/   the worker that starts the others wherever the extension is
+ *   stock/    available quantities in shared memory, reservations; writes
+ *             stock_*
+ *   sweep/    the worker that lets rows of all modules expire
+ *   launch/   the launcher, which starts the other workers in each database
+ *             that has the extension
  *   upgrade/  SQL that takes a database from one version to the next
  *
  * Calls go one way: this file -> launch, sweep, relay -> claim, outbox, stock
- * -> base.  The launcher runs once in a cluster; a sweeper and a relay run for
- * each database that has the extension.
+ * -> base; src/README.md names the three exceptions.  The launcher runs once
+ * in a cluster; a sweeper and idempotency.relays relays run for each database
+ * that has the extension.
  *
  * Without shared_preload_libraries there is no shared memory and there are no
- * workers.  Claims need neither; all else says so.
+ * workers.  Claims work all the same; other functions raise an error.
  */
 #include "postgres.h"
 
@@ -38,6 +41,7 @@
 #include "launch/ddl_guard.h"
 #include "launch/ddl_hooks.h"
 #include "outbox/register.h"
+#include "relay/address.h"
 #include "stock/escrow.h"
 #include "stock/guard.h"
 
@@ -71,7 +75,7 @@ idempotency_shmem_startup(void)
 void
 _PG_init(void)
 {
-	settings_define();
+	settings_define(address_check_setting);
 	if (!process_shared_preload_libraries_in_progress || IsBinaryUpgrade)
 		return;
 	previous_shmem_request = shmem_request_hook;

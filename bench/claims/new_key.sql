@@ -7,6 +7,7 @@ CREATE PROCEDURE make_new_keys(keys integer, suffix text)
 LANGUAGE sql AS $$
 	TRUNCATE new_key;
 	INSERT INTO new_key
-		SELECT 1000000000000000000 + (random() * 8223372036854775807)::bigint || suffix
+		SELECT 1000000000000000000 + (random() * 8223372036854775807)::bigint
+			|| suffix
 		FROM generate_series(1, keys);
 $$;

@@ -30,7 +30,8 @@ BEGIN
 	INSERT INTO peer_insert_first AS p (scope, key, expires_at)
 	VALUES ('', the_key, now() + interval '1 day')
 	ON CONFLICT (scope, key) DO UPDATE
-	SET created_at = excluded.created_at, expires_at = excluded.expires_at, response = NULL
+	SET created_at = excluded.created_at, expires_at = excluded.expires_at,
+		response = NULL
 	WHERE p.expires_at <= now();
 	IF FOUND THEN
 		outcome := 'claimed';
@@ -55,7 +56,8 @@ BEGIN
 	INSERT INTO peer_select_first AS p (scope, key, expires_at)
 	VALUES ('', the_key, now() + interval '1 day')
 	ON CONFLICT (scope, key) DO UPDATE
-	SET created_at = excluded.created_at, expires_at = excluded.expires_at, response = NULL
+	SET created_at = excluded.created_at, expires_at = excluded.expires_at,
+		response = NULL
 	WHERE p.expires_at <= now();
 	IF FOUND THEN
 		outcome := 'claimed';
@@ -81,7 +83,8 @@ BEGIN
 	LOOP
 		DELETE FROM peer_expiring
 		WHERE ctid = ANY (ARRAY(
-			SELECT ctid FROM peer_expiring WHERE expires_at < now() LIMIT batch));
+			SELECT ctid FROM peer_expiring WHERE expires_at < now()
+			LIMIT batch));
 		GET DIAGNOSTICS deleted = ROW_COUNT;
 		COMMIT;
 		EXIT WHEN deleted < batch;

@@ -10,7 +10,8 @@ DECLARE
 	step constant integer := 100000;
 BEGIN
 	FOR lowest IN 1 .. events BY step LOOP
-		PERFORM outbox_enqueue(CASE WHEN n % 100 = 0 THEN 'slow' ELSE 'order' END, payload,
+		PERFORM outbox_enqueue(
+			CASE WHEN n % 100 = 0 THEN 'slow' ELSE 'order' END, payload,
 			key => 'customer-' || floor(random() * 1000), type => 'placed')
 		FROM generate_series(lowest, least(lowest + step - 1, events)) n;
 		COMMIT;
@@ -57,10 +58,11 @@ BEGIN
 END
 $$;
 
-/* Memory of the relays that is theirs alone, in kB: shared buffers do not count. */
+/* Memory of the relays alone, in kB: shared buffers do not count. */
 CREATE FUNCTION relay_memory_kb() RETURNS bigint
 LANGUAGE sql AS $$
-	SELECT sum(substring(pg_read_file(format('/proc/%s/status', pid)) FROM 'RssAnon:\s*(\d+)')::bigint)
+	SELECT sum(substring(pg_read_file(format('/proc/%s/status', pid))
+		FROM 'RssAnon:\s*(\d+)')::bigint)
 	FROM pg_stat_activity
 	WHERE datname = current_database() AND backend_type LIKE 'idempotency relay%';
 $$;

@@ -39,14 +39,16 @@ CREATE PROCEDURE fill_update(events integer, payload jsonb)
 LANGUAGE sql AS $$
 	TRUNCATE peer_update;
 	INSERT INTO peer_update (topic, key, type, payload)
-		SELECT 'order', 'customer-' || n % 1000, 'placed', payload FROM generate_series(1, events) n;
+		SELECT 'order', 'customer-' || n % 1000, 'placed', payload
+		FROM generate_series(1, events) n;
 $$;
 
 CREATE PROCEDURE fill_delete(events integer, payload jsonb)
 LANGUAGE sql AS $$
 	TRUNCATE peer_delete;
 	INSERT INTO peer_delete (topic, key, type, payload)
-		SELECT 'order', 'customer-' || n % 1000, 'placed', payload FROM generate_series(1, events) n;
+		SELECT 'order', 'customer-' || n % 1000, 'placed', payload
+		FROM generate_series(1, events) n;
 $$;
 
 /*
@@ -56,7 +58,8 @@ CREATE PROCEDURE fill_pgq(events integer, payload jsonb, batch integer)
 LANGUAGE plpgsql AS $$
 BEGIN
 	FOR i IN 1 .. events / batch LOOP
-		PERFORM pgq.insert_event('bench', 'placed', payload::text, 'customer-' || n % 1000, 'order', NULL, NULL)
+		PERFORM pgq.insert_event('bench', 'placed', payload::text,
+			'customer-' || n % 1000, 'order', NULL, NULL)
 		FROM generate_series(1, batch) n;
 		COMMIT;
 		IF pgq.ticker('bench') IS NULL THEN

@@ -28,9 +28,11 @@ LANGUAGE sql AS $$
 	SELECT stock_receive('apart-' || n, 1000), stock_receive('mixed-' || n, 1000)
 	FROM generate_series(1, items) n;
 	SELECT stock_reserve('apart-' || n, 1, format('apart-%s-%s', n, row))
-	FROM generate_series(1, items) n, generate_series(1, 999) row ORDER BY n, row;
+	FROM generate_series(1, items) n, generate_series(1, 999) row
+	ORDER BY n, row;
 	SELECT stock_reserve('mixed-' || n, 1, format('mixed-%s-%s', n, row))
-	FROM generate_series(1, items) n, generate_series(1, 999) row ORDER BY row, n;
+	FROM generate_series(1, items) n, generate_series(1, 999) row
+	ORDER BY row, n;
 $$;
 
 /*
@@ -54,9 +56,12 @@ $$;
 CREATE FUNCTION first_touch_ms(skus text[]) RETURNS double precision
 LANGUAGE plpgsql AS $$
 BEGIN
-	IF EXISTS (SELECT FROM stock_counters() WHERE sku = ANY (skus)) THEN
+	IF EXISTS (SELECT FROM idempotency_internal.stock_counters()
+		WHERE sku = ANY (skus))
+	THEN
 		RAISE EXCEPTION 'this is not the first touch';
 	END IF;
-	RETURN percentile_cont(0.5) WITHIN GROUP (ORDER BY touch_ms(sku)) FROM unnest(skus) sku;
+	RETURN percentile_cont(0.5) WITHIN GROUP (ORDER BY touch_ms(sku))
+		FROM unnest(skus) sku;
 END
 $$;

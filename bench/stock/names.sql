@@ -11,7 +11,9 @@ CREATE PROCEDURE make_new_names(names integer, items integer, suffix text)
 LANGUAGE sql AS $$
 	TRUNCATE new_name;
 	INSERT INTO new_name
-		SELECT 'item-' || 1 + n % items, 1000000000000000000 + (random() * 8223372036854775807)::bigint || suffix
+		SELECT 'item-' || 1 + n % items,
+			1000000000000000000 + (random() * 8223372036854775807)::bigint
+			|| suffix
 		FROM generate_series(1, names) n;
 $$;
 

@@ -21,13 +21,14 @@ BEGIN
 	IF claim.outcome <> 'claimed' THEN
 		RETURN claim.response;
 	END IF;
-	reserved := stock_reserve(ARRAY[(skus[1], 1), (skus[2], 1), (skus[3], 1)]::stock_line[], request);
+	reserved := stock_reserve_many(
+		jsonb_build_object(skus[1], 1, skus[2], 1, skus[3], 1), request);
 	IF reserved.outcome = 'reserved' THEN
 		INSERT INTO shop_order (request, skus) VALUES (request, skus)
 		RETURNING jsonb_build_object('order', id) INTO answer;
 		PERFORM outbox_enqueue('order', answer, key => request, type => 'placed');
 	ELSE
-		answer := jsonb_build_object('shortages', to_jsonb(reserved.shortages));
+		answer := jsonb_build_object('shortages', reserved.shortages);
 	END IF;
 	PERFORM idem_complete(request, claim.token, answer);
 	RETURN answer;
@@ -76,12 +77,14 @@ BEGIN
 	END IF;
 	INSERT INTO shop_order (request, skus) VALUES (request, skus)
 	RETURNING jsonb_build_object('order', id) INTO answer;
-	INSERT INTO peer_outbox (topic, key, type, payload) VALUES ('order', request, 'placed', answer);
+	INSERT INTO peer_outbox (topic, key, type, payload)
+	VALUES ('order', request, 'placed', answer);
 	UPDATE peer_key SET response = answer WHERE key = request;
 	INSERT INTO peer_order_log (sku, quantity, reservation)
 		SELECT sku, count(*), request FROM unnest(skus) sku GROUP BY sku;
 	FOR line IN SELECT sku FROM unnest(skus) sku ORDER BY sku COLLATE "C" LOOP
-		UPDATE peer_item SET available = available - 1 WHERE sku = line AND available >= 1;
+		UPDATE peer_item SET available = available - 1
+		WHERE sku = line AND available >= 1;
 		IF NOT FOUND THEN
 			RAISE EXCEPTION 'there is not enough' USING ERRCODE = 'check_violation';
 		END IF;

@@ -35,7 +35,8 @@ CREATE TABLE peer_slot (
 
 /* A look at the name first, so that a retry waits for nobody. */
 CREATE FUNCTION reserve_row(
-	the_sku text, wanted bigint, name text, OUT outcome text, OUT remaining bigint)
+	the_sku text, wanted bigint, name text,
+	OUT outcome text, OUT remaining bigint)
 LANGUAGE plpgsql AS $$
 BEGIN
 	PERFORM FROM peer_log WHERE reservation = name;
@@ -47,7 +48,8 @@ BEGIN
 	WHERE sku = the_sku AND available >= wanted
 	RETURNING available INTO remaining;
 	IF FOUND THEN
-		INSERT INTO peer_log (sku, quantity, reservation) VALUES (the_sku, wanted, name);
+		INSERT INTO peer_log (sku, quantity, reservation)
+		VALUES (the_sku, wanted, name);
 		outcome := 'reserved';
 		RETURN;
 	END IF;
@@ -61,7 +63,8 @@ $$;
  * does not look further when no single row has enough, and says nothing of what
  * remains in all.
  */
-CREATE FUNCTION reserve_slot(the_sku text, wanted bigint, name text, OUT outcome text)
+CREATE FUNCTION reserve_slot(
+	the_sku text, wanted bigint, name text, OUT outcome text)
 LANGUAGE plpgsql AS $$
 DECLARE
 	free integer;
@@ -73,8 +76,10 @@ BEGIN
 		WHERE sku = the_sku AND available >= wanted LIMIT 1 FOR UPDATE;
 	END IF;
 	IF FOUND THEN
-		UPDATE peer_slot SET available = available - wanted WHERE sku = the_sku AND slot = free;
-		INSERT INTO peer_log (sku, quantity, reservation) VALUES (the_sku, wanted, name);
+		UPDATE peer_slot SET available = available - wanted
+		WHERE sku = the_sku AND slot = free;
+		INSERT INTO peer_log (sku, quantity, reservation)
+		VALUES (the_sku, wanted, name);
 		outcome := 'reserved';
 	ELSE
 		outcome := 'insufficient';

@@ -1,10 +1,10 @@
 // cloudevents.js
 //
 // A receiver of CloudEvents (HTTP, binary mode) that keeps a copy of addresses
-// which change elsewhere. Each event counts once, and a change that comes late
-// does not undo a newer one: so the subscription needs no order.
+// of another service. Each event counts once, and a change that arrives late
+// does not undo a newer one. So the subscription needs no order.
 //
-// Environment: WEBHOOK_SECRET as outbox_subscribe has returned it, and that of
+// Environment: WEBHOOK_SECRET as returned by outbox_subscribe, and that of
 // endpoint.js, once.js and database.js. The tables are in cloudevents.sql.
 
 'use strict';
@@ -18,8 +18,8 @@ const { once } = require('./once');
 const pool = connectPool();
 const webhook = new Webhook(process.env.WEBHOOK_SECRET);
 
-// CloudEvents says nothing about who has sent an event; the signature of
-// Standard Webhooks does, and comes in this format too.
+// CloudEvents does not define a signature. The requests also have the signature
+// of Standard Webhooks.
 function parse(headers, body) {
   try {
     webhook.verify(body, headers, { jsonParse: false });
@@ -30,8 +30,9 @@ function parse(headers, body) {
   }
 }
 
-// In headers, what is not ASCII is percent-encoded (section 3.1.3.2 of the HTTP
-// binding), and the package leaves it so. The sequence sorts as text.
+// Characters in headers that are not ASCII are percent-encoded (section 3.1.3.2
+// of the HTTP binding). The package does not decode them. The sequence sorts as
+// text.
 async function move(client, { subject, sequence, data }) {
   const customer = decodeURIComponent(subject);
   await client.query('INSERT INTO moves (customer, city) VALUES ($1, $2)', [customer, data.city]);
@@ -43,7 +44,8 @@ async function move(client, { subject, sequence, data }) {
   );
 }
 
-// The source and the id together name an event (section 3.1.1 of CloudEvents).
+// The source and the id together identify an event (section 3.1.1 of
+// CloudEvents).
 async function receive(headers, body) {
   const event = parse(headers, body);
   if (!event) {

@@ -1,5 +1,5 @@
--- The tables of cloudevents.js: what is so now, and all that has happened, in
--- the order in which it has arrived.
+-- The tables of cloudevents.js: the current addresses, and all moves in the
+-- order in which they have arrived.
 
 CREATE TABLE addresses (
 	customer text PRIMARY KEY,

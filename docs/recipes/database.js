@@ -1,14 +1,15 @@
 // database.js
 //
-// What all recipes do with the database. Where it is, the environment says, as
-// for psql: PGHOST, PGPORT, PGUSER, PGDATABASE.
+// Database access for all recipes. The environment says where the database is,
+// as for psql: PGHOST, PGPORT, PGUSER, PGDATABASE.
 
 'use strict';
 
 const { Pool } = require('pg');
 
-// A connection that breaks fails the next query on it, and that is where it is
-// dealt with; the event that node-postgres emits as well would end the process.
+// If a connection breaks, the next query on it fails, and its caller handles
+// the error. Without this handler, the error event of node-postgres would also
+// end the process.
 function connectPool(options) {
   const pool = new Pool({ allowExitOnIdle: true, ...options });
   pool.on('connect', (client) => client.on('error', () => {}));
@@ -16,9 +17,9 @@ function connectPool(options) {
   return pool;
 }
 
-// Runs work in a transaction, and returns what it returns once that has been
-// committed. After any error nothing is changed, or, if the connection broke
-// during COMMIT, it is not known: claim the key again to learn it.
+// Runs work in a transaction, and returns its result after the commit. After an
+// error nothing is changed. If the connection broke during COMMIT, the outcome
+// is unknown: claim the key again to get it.
 async function transaction(pool, work) {
   const client = await pool.connect();
   let broken;

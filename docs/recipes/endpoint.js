@@ -1,8 +1,8 @@
 // endpoint.js
 //
-// The HTTP side of the receivers of webhooks: hands the headers and the body of
-// each POST to a function, and answers with the status that it returns. What
-// is not 2xx is sent again.
+// The HTTP server of the webhook receivers. It passes the headers and the body
+// of each POST to a function, and answers with the status that the function
+// returns. If the status is not 2xx, the sender sends the event again.
 //
 // Environment: PORT to listen on (0: any).
 
@@ -10,12 +10,12 @@
 
 const http = require('http');
 
-// A payload has at most 16 MiB as outbox_enqueue takes it, unless
-// idempotency.outbox_payload_max says otherwise.
+// outbox_enqueue accepts payloads of at most 16 MiB, unless
+// idempotency.outbox_payload_max was changed.
 const BODY_BYTES_MAX = 17 * 1024 * 1024;
 
-// Longer than the sender keeps a connection that is not in use, so that none
-// is closed just as the next request comes.
+// Longer than the sender keeps an idle connection, so that the receiver does
+// not close a connection just when the next request arrives.
 const KEEP_ALIVE_MS = 65 * 1000;
 
 async function readBody(message) {

@@ -1,15 +1,15 @@
 // event_outbox.js
 //
-// A service of two parts, orders and warehouse, that talk by events, as it is
-// written with event-outbox on MongoDB and Kafka. A request changes an order
-// and announces that in one transaction. A handler takes an event once, changes
-// something, and announces that in turn, all in one transaction. The relay of
-// the database takes the place of publishers, Kafka and consumers; events come
-// to this process as HTTP requests.
+// A service of two parts, orders and warehouse, that communicate by events. The
+// original uses event-outbox on MongoDB and Kafka. A request changes an order
+// and enqueues an event in one transaction. A handler processes each event
+// once: in one transaction it changes data and enqueues another event. The
+// relay of the database replaces publishers, Kafka and consumers. Events arrive
+// in this process as HTTP requests.
 //
 // Each line of the input is a request, {"order", "customer", "quantity"}.
 //
-// Environment: WEBHOOK_SECRET as outbox_subscribe has returned it, and that of
+// Environment: WEBHOOK_SECRET as returned by outbox_subscribe, and that of
 // endpoint.js, once.js and database.js. The tables are in event_outbox.sql.
 
 'use strict';

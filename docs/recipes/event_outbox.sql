@@ -1,12 +1,11 @@
--- The tables of event_outbox.js. What an event does is not idempotent: applied
--- twice, or in another order, it shows.
+-- The tables of event_outbox.js. The effect of an event is not idempotent: the
+-- rows would be wrong if it was applied twice, or in another order.
 
 CREATE TABLE customers (
 	name text PRIMARY KEY
 );
 
--- That the customer exists is checked at the commit, when the event has been
--- announced already.
+-- The customer is checked only at the commit, after the event was enqueued.
 CREATE TABLE orders (
 	name     text PRIMARY KEY,
 	customer text NOT NULL REFERENCES customers DEFERRABLE INITIALLY DEFERRED,

@@ -1,12 +1,12 @@
 // http.js
 //
-// An HTTP API whose POSTs take effect once, however often a client sends them,
-// by the header Idempotency-Key as draft-ietf-httpapi-idempotency-key-header
-// describes it.
+// An HTTP API whose POST requests take effect once, however often a client
+// sends them. It uses the header Idempotency-Key as described by
+// draft-ietf-httpapi-idempotency-key-header.
 //
-//   POST /orders     {"item", "quantity"}: all of it happens in the database,
-//                    so the claim is part of its transaction
-//   POST /payments   {"amount"}: calls a payment provider, so the claim is a
+//   POST /orders     {"item", "quantity"}: all work is in the database, so the
+//                    claim is part of its transaction
+//   POST /payments   {"amount"}: calls a payment provider, so the claim has a
 //                    lease
 //
 // Environment: PORT to listen on (0: any), PROVIDER_URL of the provider, and
@@ -23,9 +23,9 @@ const ACCOUNT_BYTES_MAX = 255; // it is the scope of the keys
 const BODY_BYTES_MAX = 64 * 1024;
 const PROVIDER_TIMEOUT_MS = 20 * 1000; // so that a lease of 40 s outlives it
 
-// What the columns hold. A number that is too large for its column has to be
-// refused before anything is done: else each try calls the provider, and fails
-// when it is written down.
+// Limits of the columns. A number that is too large for its column must be
+// refused before any work is done. Otherwise each try would call the provider,
+// and then fail to insert the row.
 const QUANTITY_MAX = 2 ** 31 - 1;
 const AMOUNT_MAX = Number.MAX_SAFE_INTEGER;
 
@@ -51,7 +51,7 @@ function addHeader(answer, name, value) {
   return { ...answer, headers: { ...answer.headers, [name]: value } };
 }
 
-// What all but the first one to come with a key are told.
+// The answer to requests whose key was claimed before.
 function answerFor(claim) {
   switch (claim.outcome) {
     case 'completed':
@@ -76,9 +76,9 @@ function answerFor(claim) {
 // The claim
 // ---------------------------------------------------------------------------
 
-// Where a key is looked up: each account has its own keys, so that nobody can
-// read another's answers. What it must not be used for again is the whole
-// request, its path included.
+// The scope of a key is the account, so that no client can read the answers of
+// another account. The request of a key is the whole request, with its path:
+// the same key with another request is refused.
 async function claim(client, { key, account, fingerprint }, lease = null) {
   const { rows } = await client.query(
     `SELECT outcome, token, response,
@@ -117,7 +117,7 @@ function isText(value) {
 }
 
 // Claim, order and saved answer are one transaction. If it fails, the key is
-// as free as it was.
+// free again.
 async function placeOrder(request) {
   const { item, quantity } = request.body;
   if (!isText(item) || !isCount(quantity, QUANTITY_MAX)) {
@@ -139,8 +139,8 @@ async function placeOrder(request) {
   });
 }
 
-// The provider gets the same key each time: after a crash the next owner asks
-// it again, and may find that it has been paid.
+// The provider gets the same key each time. After a crash the next owner calls
+// it again, and may get the answer that the payment was made.
 async function askProvider({ key, account, body }) {
   const response = await fetch(process.env.PROVIDER_URL, {
     method: 'POST',
@@ -174,8 +174,8 @@ async function settlePayment(request, token) {
 }
 
 // The lease is committed before the provider is called, and no transaction is
-// open meanwhile. Payment and saved answer are one transaction again: an owner
-// that is too late gets ID001, and books nothing.
+// open during the call. The row of the payment and the saved answer are one
+// transaction again: an owner that is too late gets ID001, and inserts nothing.
 async function pay(request) {
   if (!isCount(request.body.amount, AMOUNT_MAX)) {
     return problem(400, 'Not a payment',
@@ -191,7 +191,7 @@ async function pay(request) {
     if (error.code === 'ID001') {
       return answerFor({ outcome: 'in_progress' });
     }
-    // Free for the next try at once. If this fails too, the lease runs out.
+    // Free the key for the next try. If this fails too, the lease runs out.
     await fail(request, claimed.token, true).catch(() => {});
     throw error;
   }
@@ -203,8 +203,8 @@ const routes = { '/orders': placeOrder, '/payments': pay };
 // HTTP
 // ---------------------------------------------------------------------------
 
-// The header is a string of structured fields: in quotes, with \" and \\ in it.
-// Two such headers arrive joined by a comma, and are none.
+// The header is a string of structured fields: in quotes, with \" and \\ as
+// escapes. Two such headers arrive joined by a comma, and are refused.
 function parseKey(header) {
   const match = /^ *"((?:[ !#-[\]-~]|\\["\\])+)" *$/.exec(header);
   const key = match?.[1].replace(/\\(.)/g, '$1');
@@ -276,7 +276,7 @@ async function serve(message, response) {
   response.writeHead(answer.status, {
     'Content-Type': 'application/json',
     ...answer.headers,
-    // The rest of a body that was too large is not read.
+    // The rest of a body that is too large is not read.
     ...(message.complete ? {} : { Connection: 'close' }),
   });
   response.end(JSON.stringify(answer.body));

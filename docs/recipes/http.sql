@@ -1,5 +1,5 @@
--- The tables of http.js. Not one of them has a column or a constraint for
--- request keys.
+-- The tables of http.js. They need no column and no constraint for request
+-- keys.
 
 CREATE TABLE orders (
 	id       bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,

@@ -1,9 +1,9 @@
 // kafka_producer.js
 //
 // Publishes each line of its input, {"topic", "key", "id", ...}, as a message
-// with that key and, in a header, that id; says so once Kafka has it. Who has
-// not read that line publishes again under the same id: that is what the id is
-// for.
+// with that key and, in a header, that id. Prints a line when Kafka has it. A
+// caller that does not get this line publishes the message again with the same
+// id, and consumers recognise the copy by the id.
 //
 // Environment: KAFKA_BROKERS.
 

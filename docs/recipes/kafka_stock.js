@@ -1,19 +1,21 @@
 // kafka_stock.js
 //
-// A stock service that consumes two topics of Kafka. "order-lines" has a message
-// for each line of an order, keyed by the sku, so that the lines of one order are
-// spread over partitions and consumers. "payments" says what becomes of it. When
-// the last line has come, all of them are reserved, or none; what came of it is
-// announced by the outbox: order.reserved, order.refused with every line that
-// falls short, order.confirmed, order.cancelled, order.expired.
+// A stock service that consumes two topics of Kafka. "order-lines" has a
+// message for each line of an order, keyed by the sku, so that the lines of one
+// order are spread over partitions and consumers. "payments" has the payments
+// and cancellations. When the last line of an order has arrived, all lines are
+// reserved, or none. The outbox sends the result: order.reserved, order.refused
+// with every line that falls short, order.confirmed, order.cancelled,
+// order.expired.
 //
-// A message, its effect and what it announces are one transaction. Its offset is
-// committed after that: what comes again is recognised by its id.
+// A message, its effect and the event about it are one transaction. The offset
+// is committed after that. A message that is delivered again is recognised by
+// its id.
 //
-// Environment: KAFKA_BROKERS, TTL, how long an order waits for its payment,
-// FETCH_MS, how long a request to the broker waits for messages, SESSION_MS, after
-// what silence others take over what a consumer had, and that of database.js.
-// The tables are in kafka_stock.sql.
+// Environment: KAFKA_BROKERS; TTL, how long an order waits for its payment;
+// FETCH_MS, how long a request to the broker waits for messages; SESSION_MS,
+// after which time without a heartbeat other consumers take over the partitions
+// of a consumer; and that of database.js. The tables are in kafka_stock.sql.
 
 'use strict';
 
@@ -22,7 +24,7 @@ const { connectPool, transaction } = require('./database');
 
 const GROUP = 'stock';
 const TTL = process.env.TTL ?? '15 min';
-const IDS_TTL = '7 days'; // longer than a message can come again
+const IDS_TTL = '7 days'; // a message cannot be delivered again after that
 const FETCH_MS = Number(process.env.FETCH_MS ?? 5000);
 const SESSION_MS = Number(process.env.SESSION_MS ?? 30000);
 
@@ -45,8 +47,8 @@ async function setState(client, order, state, data) {
   return state;
 }
 
-// The lines that are there count under the lock of the order's row: of two that
-// come at once, one is the last.
+// The lines are counted while the row of the order is locked. So if two lines
+// arrive at the same time, exactly one of them is the last.
 async function gather(client, {
   order, of: count, sku, quantity,
 }) {
@@ -62,9 +64,10 @@ async function gather(client, {
 
 async function reserve(client, { order }) {
   const { rows: [{ outcome, shortages }] } = await client.query(
-    `SELECT outcome, to_jsonb(shortages) AS shortages
-     FROM stock_reserve(ARRAY(
-         SELECT (sku, quantity)::stock_line FROM order_lines WHERE order_name = $1
+    `SELECT outcome, shortages
+     FROM stock_reserve_many((
+         SELECT jsonb_agg(jsonb_build_object('sku', sku, 'quantity', quantity))
+         FROM order_lines WHERE order_name = $1
        ), $1, $2)`,
     [order, TTL],
   );
@@ -77,7 +80,8 @@ async function takeLine(client, line) {
   return await gather(client, line) ? reserve(client, line) : 'gathering';
 }
 
-// An order that was refused has no reservation: unknown, and nothing to do.
+// A refused order has no reservation: the outcome is unknown, and nothing is
+// done.
 async function takePayment(client, { order, paid }) {
   const { rows: [{ outcome }] } = await client.query(
     `SELECT ${paid ? 'stock_confirm' : 'stock_cancel'}($1) AS outcome`,
@@ -105,8 +109,8 @@ async function once(id, work) {
   });
 }
 
-// Bad data stays bad: classes 22 and 23 of SQLSTATE. Kafka would deliver such a
-// message for ever, and nothing behind it.
+// Invalid data (classes 22 and 23 of SQLSTATE) fail each time. Kafka would
+// deliver such a message again and again, and no message after it.
 async function refuse(client, id, error) {
   await client.query('INSERT INTO refused_messages VALUES ($1, $2)', [id, error.message]);
   return `refused (${error.code ?? error.name})`;
@@ -119,7 +123,7 @@ async function handle(topic, message) {
     outcome = await once(id, (client) => topics[topic](client, JSON.parse(message.value)));
   } catch (error) {
     if (!(error instanceof SyntaxError || /^2[23]/.test(error.code))) {
-      throw error; // it comes again
+      throw error; // the message is delivered again
     }
     outcome = await once(id, (client) => refuse(client, id, error));
   }
@@ -140,10 +144,10 @@ async function main() {
   consumer.on(consumer.events.GROUP_JOIN, () => console.log('consuming'));
   consumer.on(consumer.events.CRASH, ({ payload }) => {
     if (!payload.restart) {
-      process.exit(1); // whatever watches over the process starts it again
+      process.exit(1); // the supervisor of the process starts it again
     }
   });
-  process.once('SIGTERM', () => consumer.disconnect()); // the others take over at once
+  process.once('SIGTERM', () => consumer.disconnect()); // others take over at once
   await consumer.connect();
   await consumer.subscribe({ topics: Object.keys(topics), fromBeginning: true });
   await consumer.run({

@@ -1,6 +1,6 @@
 // once.js
 //
-// The receiver's half of "at least once": what comes again has no effect again.
+// Processes each event once, although events are sent at least once.
 //
 // Environment: TTL, how long ids are remembered.
 
@@ -8,13 +8,13 @@
 
 const { transaction } = require('./database');
 
-// As long as an event can come again: the attempts of the sender's schedule go
-// on for some three days, and a dead letter can be sent again for 30 more.
+// As long as an event can arrive again: the schedule of the sender has attempts
+// for three days, and a dead letter can be sent again for 30 more days.
 const TTL = process.env.TTL ?? '40 days';
 
 // Does the work of an event once, in the transaction that claims its id, and
-// returns what idem_claim has said. A copy that comes while the first one is
-// being worked on waits until that transaction has ended.
+// returns the outcome of idem_claim. If a copy arrives while the first one is
+// being processed, it waits until that transaction has ended.
 async function once(pool, { scope, id, body }, work) {
   return transaction(pool, async (client) => {
     const { rows: [{ outcome }] } = await client.query(

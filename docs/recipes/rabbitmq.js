@@ -1,7 +1,7 @@
 // rabbitmq.js
 //
-// What the programs of the RabbitMQ recipe share: the queue, and the effect of
-// a message.
+// The common part of the RabbitMQ programs: the queue, and the effect of a
+// message.
 //
 // Environment: AMQP_URL, QUEUE.
 
@@ -13,7 +13,7 @@ const amqp = require('amqplib');
 const QUEUE = process.env.QUEUE ?? 'deposits';
 const PAUSE_MS = 500;
 
-// Messages that are rejected go to the queue of the dead.
+// Rejected messages go to the dead letter queue.
 async function declareQueues(channel) {
   await channel.assertQueue(`${QUEUE}.dead`, { durable: true });
   await channel.assertQueue(QUEUE, {
@@ -23,8 +23,8 @@ async function declareQueues(channel) {
   });
 }
 
-// A lost connection ends the process: RabbitMQ delivers again what it has not
-// acknowledged, and whatever watches over the process starts it again.
+// A lost connection ends the process, and its supervisor starts it again.
+// RabbitMQ then delivers the messages again that were not acknowledged.
 async function connect() {
   const connection = await amqp.connect(process.env.AMQP_URL ?? 'amqp://127.0.0.1');
   const end = (error) => {
@@ -36,8 +36,8 @@ async function connect() {
   return connection;
 }
 
-// The work: what a message does in the database, in the transaction that has
-// claimed it.
+// The effect of a message in the database, in the transaction that has claimed
+// it.
 async function deposit(client, message) {
   const { account, amount } = JSON.parse(message.content);
   await client.query(
@@ -50,14 +50,15 @@ async function deposit(client, message) {
   );
 }
 
-// Bad data stays bad: classes 22 (data) and 23 (constraints) of SQLSTATE.
-// Anything else, such as a deadlock or a lost connection, may go well next time.
+// Invalid data (classes 22, data, and 23, constraints, of SQLSTATE) fail each
+// time. After other errors, such as a deadlock or a lost connection, the next
+// try may succeed.
 function isFinal(error) {
   return error instanceof SyntaxError || /^2[23]/.test(error.code);
 }
 
-// Gives a message back, after a pause: an outage must not make it go round and
-// round.
+// Gives a message back after a pause, so that during an outage it is not
+// delivered again and again without a pause.
 async function giveBack(channel, message) {
   await setTimeout(PAUSE_MS);
   channel.nack(message);

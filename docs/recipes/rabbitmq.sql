@@ -1,5 +1,5 @@
 -- The tables of the RabbitMQ recipe. The effect of a message is not idempotent:
--- applied twice, it shows in the balance.
+-- if it was applied twice, the balance would be wrong.
 
 CREATE TABLE accounts (
 	name    text PRIMARY KEY,

@@ -1,9 +1,9 @@
 // rabbitmq_batch.js
 //
-// The consumer of rabbitmq_consumer.js for many small messages: all that have
-// arrived meanwhile are claimed by one call and committed by one transaction,
-// and then acknowledged together. A batch that fails is done one by one, so
-// that a bad message does not keep the others.
+// Like rabbitmq_consumer.js, for many small messages: all messages that have
+// arrived meanwhile are claimed by one call, committed in one transaction, and
+// then acknowledged together. If a batch fails, its messages are processed one
+// by one, so that a bad message does not block the others.
 //
 // Environment: as in rabbitmq_consumer.js; PREFETCH, the size of a batch.
 
@@ -20,9 +20,9 @@ const TTL = process.env.TTL ?? '7 days';
 
 const pool = connectPool({ max: 1 });
 
-// One row for each message, in their order. The ids are claimed in sorted
-// order, so that two consumers cannot deadlock; of two copies in one batch
-// the second is told that it is completed.
+// Returns one row for each message, in their order. The ids are claimed in
+// sorted order, so that two consumers cannot deadlock. If a batch has two
+// copies of a message, the outcome of the second is completed.
 async function handle(messages) {
   return transaction(pool, async (client) => {
     const { rows } = await client.query(
@@ -57,7 +57,7 @@ async function handleOneByOne(channel, messages) {
 async function consumeBatch(channel, messages) {
   try {
     const claimed = await handle(messages);
-    channel.ack(messages.at(-1), true); // and all before it
+    channel.ack(messages.at(-1), true); // and all earlier messages
     console.log(`batch of ${messages.length}: ${claimed} claimed`);
   } catch (error) {
     await handleOneByOne(channel, messages);
@@ -78,7 +78,7 @@ async function main() {
     }
     busy = true;
     do {
-      await setImmediate(); // for what has come with it
+      await setImmediate(); // lets messages arrive that were sent together
       await consumeBatch(channel, waiting.splice(0));
     } while (waiting.length > 0);
     busy = false;

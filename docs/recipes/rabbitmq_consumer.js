@@ -1,9 +1,9 @@
 // rabbitmq_consumer.js
 //
 // A consumer with exactly one effect per message: claim the message id, do the
-// work and commit, then acknowledge. A message that comes again, because the
-// producer repeated it or because its acknowledgement was lost, finds its id
-// and is acknowledged.
+// work and commit, then acknowledge. If a message arrives again, because the
+// producer repeated it or because its acknowledgement was lost, its id is
+// known, and it is only acknowledged.
 //
 // Environment: as in rabbitmq.js and database.js; TTL, how long ids are kept.
 // The tables are in rabbitmq.sql.
@@ -16,13 +16,13 @@ const {
 } = require('./rabbitmq');
 
 const PREFETCH = 10;
-const TTL = process.env.TTL ?? '7 days'; // longer than a message can lie in a queue
+const TTL = process.env.TTL ?? '7 days'; // longer than a message can stay in a queue
 
 const pool = connectPool({ max: PREFETCH });
 
-// A duplicate of what another consumer is about waits in idem_claim until that
-// transaction has ended, and is then told what came of it. (in_progress is for
-// leases, and nobody takes any here.)
+// If another consumer processes a copy of the message, idem_claim waits until
+// that transaction has ended, and returns its outcome. (in_progress is for
+// leases, which are not used here.)
 async function claim(client, id) {
   const { rows } = await client.query(
     'SELECT outcome, token FROM idem_claim($1, scope => $2, ttl => $3)',
@@ -41,9 +41,9 @@ async function handle(message) {
   });
 }
 
-// The error has undone the claim with the work. Now it is made for good: other
-// copies of the message are acknowledged without being tried. What it returns
-// is claimed, unless another copy was faster.
+// The error has rolled back the claim with the work. Claim the key again, and
+// let it fail for good: other copies of the message are then acknowledged
+// without being tried. Returns claimed, unless another copy was faster.
 async function giveUp(message, error) {
   const id = message.properties.messageId;
   return transaction(pool, async (client) => {
@@ -78,7 +78,7 @@ async function consume(channel, message) {
       return `dead (${reason})`;
     }
   }
-  // Who gave it up may have died before rejecting it.
+  // The consumer that let it fail may have died before rejecting it.
   if (outcome === 'failed' && message.fields.redelivered) {
     channel.nack(message, false, false);
     return 'dead';

@@ -1,8 +1,9 @@
 // rabbitmq_producer.js
 //
 // Publishes each line of its input, {"id", "account", "amount"}, as a message
-// with that id, and says so once RabbitMQ has confirmed it. Who has not read
-// that line publishes again under the same id: that is what the id is for.
+// with that id, and prints a line when RabbitMQ has confirmed it. A caller that
+// does not get this line publishes the message again with the same id, and
+// consumers recognise the copy by the id.
 
 'use strict';
 

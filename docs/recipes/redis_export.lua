@@ -1,6 +1,6 @@
 -- redis_export.lua
 --
--- All counters and reservations of redis_stock.lua as they are at one moment, in
+-- Returns all counters and reservations of redis_stock.lua at one moment, as
 -- JSON: {"stock": {sku: left}, "reservations": {order: {"expires", "lines"}}}.
 -- Numbers are strings, and lines a list of sku, quantity, sku, quantity ...
 

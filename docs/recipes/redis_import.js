@@ -1,11 +1,12 @@
 // redis_import.js
 //
-// Carries the counters and reservations of redis_stock.lua over, once, while
-// nobody writes to Redis. It can be run again: an item that has been carried
-// over is remembered by its claim, and a reservation by its name.
+// Imports the counters and reservations of redis_stock.lua once, while no
+// program writes to Redis. It can be run again: a claim makes sure that each
+// item is imported once, and its name that each reservation is.
 //
-// What has come in is what is left and what is reserved together. A reservation
-// that has lapsed already is not carried over, so its quantity is available.
+// The received quantity of an item is the sum of its available and its reserved
+// quantity. A reservation that has lapsed is not imported, so its quantity is
+// available.
 //
 // Environment: REDIS_URL, and that of database.js, with a user who may call
 // stock_receive.
@@ -18,7 +19,7 @@ const { createClient } = require('@redis/client');
 const { connectPool, transaction } = require('./database');
 
 const SCOPE = 'redis import';
-const TTL = '1 year'; // nobody will run it after that
+const TTL = '1 year'; // the import is not run again after that
 const NOTE = 'carried over from Redis';
 
 const pool = connectPool();
@@ -64,7 +65,7 @@ async function carryItem(sku, total) {
 
 async function carryReservation(order, held) {
   const { rows: [{ outcome }] } = await pool.query(
-    `SELECT outcome FROM stock_reserve(stock_lines($1), $2, actor => 'redis',
+    `SELECT outcome FROM stock_reserve_many($1, $2, actor => 'redis',
        ttl => greatest(to_timestamp($3) - clock_timestamp(), '1 us'))`,
     [linesOf(held), order, held.expires],
   );

@@ -1,8 +1,9 @@
 // redis_stock.js
 //
-// A booking service as it is written with counters in Redis: book, cancel, undo
-// of a cancel, finalise. Here a booking and its stock are one transaction, so
-// there is nothing to compensate when it rolls back, and no log to write beside.
+// A booking service that would otherwise use counters in Redis: book, cancel,
+// undo a cancel, finalise. Here a booking and its stock change in one
+// transaction. So the service needs no code that compensates after a rollback,
+// and writes no log.
 //
 // Each line of the input is a request, {"do", "order"} and for book also
 // {"customer", "sku", "quantity"}; each line of the output is its answer.
@@ -50,10 +51,10 @@ async function cancel(client, { order }) {
   return setState(client, order, outcome, 'cancelled');
 }
 
-// The undo of a cancel takes the quantity again, if that is still there.
+// The undo of a cancel reserves the quantity again, if it is still available.
 async function undo(client, { order }) {
   const { rows: [{ outcome, remaining }] } = await client.query(
-    `SELECT outcome, (shortages[1]).available AS remaining
+    `SELECT outcome, shortages -> 0 -> 'available' AS remaining
      FROM stock_reinstate($1, $2)`,
     [order, TTL],
   );
@@ -61,7 +62,7 @@ async function undo(client, { order }) {
   return outcome === 'insufficient' ? `not-enough ${remaining}` : outcome;
 }
 
-// Lowers "reserved" alone: what was reserved has left.
+// Decrements only "reserved": the quantity has left the stock.
 async function finalise(client, { order }) {
   const { rows: [{ outcome }] } = await client.query(
     'SELECT stock_confirm($1) AS outcome',

@@ -1,12 +1,12 @@
 -- redis_stock.lua
 --
--- What is replaced: counters in Redis, and a script that reserves. The product
--- has a counter of what is left, the order a hash of what it holds, and a
--- sorted set says until when.
+-- The script that redis_stock.js replaces: it reserves with counters in Redis.
+-- A product has a counter with its available quantity, an order has a hash with
+-- its quantities, and a sorted set has the times of expiry.
 --
 -- KEYS: stock:SKU reservation:ORDER reservations
 -- ARGV: sku, order, quantity, time of expiry in seconds
--- Answers key-missing, enough or not-enough, and what is left.
+-- Returns key-missing, enough or not-enough, and the quantity that is left.
 
 local left = redis.call('GET', KEYS[1])
 

@@ -1,5 +1,5 @@
--- The tables of redis_stock.js. That the customer exists is checked at the
--- commit, when the stock has been reserved already.
+-- The tables of redis_stock.js. The customer is checked only at the commit,
+-- after the stock was reserved.
 
 CREATE TABLE customers (
 	name text PRIMARY KEY
@@ -14,8 +14,9 @@ CREATE TABLE bookings (
 		CHECK (state IN ('booked', 'cancelled', 'final'))
 );
 
--- The answers of the Lua script, for callers who know those.
-CREATE FUNCTION reserve_stock(sku text, quantity bigint, order_name text, ttl interval,
+-- Returns the answers of the Lua script, for callers that expect them.
+CREATE FUNCTION reserve_stock(
+	sku text, quantity bigint, order_name text, ttl interval,
 	OUT answer text, OUT remaining bigint)
 LANGUAGE plpgsql
 AS $$
@@ -27,6 +28,6 @@ BEGIN
 		WHEN 'insufficient' THEN 'not-enough'
 		WHEN 'unknown_sku' THEN 'key-missing'
 	END;
-	remaining := (stock.shortages[1]).available;
+	remaining := (stock.shortages -> 0 -> 'available')::bigint;
 END
 $$;

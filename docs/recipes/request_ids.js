@@ -1,13 +1,13 @@
 // request_ids.js
 //
-// A consumer that handles each request id once, as with request ids in Redis
-// (IN_PROGRESS with a ttl of 40 s, COMPLETED with one of hours, FAILED may be
-// processed again), but with the effect and the state in one transaction, and
-// a token that keeps an owner who is too late from writing.
+// A consumer that processes each request id once, as with request ids in Redis
+// (IN_PROGRESS with a ttl of 40 s, COMPLETED with a ttl of hours, FAILED may be
+// processed again). Here the effect and the state are in one transaction, and a
+// token prevents an owner that is too late from writing.
 //
-// What carries the messages does not matter. Here each line of the input is
-// one, {"id", "amount"}, and each line of the output says what to tell the
-// carrier: ack, or nack for a message that shall come again.
+// The transport of the messages does not matter. Here each line of the input is
+// a message, {"id", "amount"}, and each line of the output is the answer to the
+// transport: ack, or nack for a message that must be delivered again.
 //
 // Environment: PAYMENT_URL to charge at, LEASE and TTL (intervals), and PG* as
 // in database.js. The table is in request_ids.sql.
@@ -37,8 +37,8 @@ async function claim(id) {
   return rows[0];
 }
 
-// The heartbeat of an owner that is alive and needs longer. That it fails does
-// not matter here: the token decides when the work is committed.
+// The heartbeat of an owner that is alive and needs more time. Its errors are
+// ignored: the token is checked when the work is committed.
 function keepRenewing(id, { token, lease_ms: leaseMs }) {
   return setInterval(() => {
     pool.query('SELECT idem_renew($1, $2, lease => $3, scope => $4)', [id, token, LEASE, SCOPE])
@@ -46,8 +46,8 @@ function keepRenewing(id, { token, lease_ms: leaseMs }) {
   }, leaseMs / RENEWALS_PER_LEASE);
 }
 
-// The part outside the database. It gets the id as its own idempotency key,
-// since it is called again when an owner has died.
+// The work outside the database. The provider gets the id as idempotency key,
+// since it is called again if an owner has died.
 async function charge({ id, amount }) {
   const response = await fetch(process.env.PAYMENT_URL, {
     method: 'POST',
@@ -61,8 +61,9 @@ async function charge({ id, amount }) {
   }
 }
 
-// Effect and state: both or none. With a token that is not the owner's,
-// idem_complete raises ID001, and the booking is rolled back.
+// Either the effect and the state are committed, or none of them. If the token
+// is not that of the owner, idem_complete raises ID001, and the booking is
+// rolled back.
 async function book({ id, amount }, { token, attempt }) {
   await transaction(pool, async (client) => {
     await client.query('INSERT INTO bookings VALUES ($1, $2, $3)', [id, amount, attempt]);
@@ -70,8 +71,8 @@ async function book({ id, amount }, { token, attempt }) {
   });
 }
 
-// FAILED: for another to try at once, or for good. If this cannot be written
-// either, the lease runs out.
+// FAILED: the key is free for another try at once, or fails for good. If this
+// call fails too, the lease runs out.
 async function fail(id, { token }, error) {
   await pool.query(
     'SELECT idem_fail($1, $2, error => $3, scope => $4, retry => $5)',
@@ -79,8 +80,8 @@ async function fail(id, { token }, error) {
   ).catch(() => {});
 }
 
-// The three answers that need no work are those of the Redis recipe: COMPLETED
-// is acknowledged, IN_PROGRESS is not.
+// If the key is not claimed, no work is done. As with Redis, COMPLETED is
+// acknowledged, and IN_PROGRESS is not.
 async function handle(message) {
   const claimed = await claim(message.id);
   if (claimed.outcome === 'completed' || claimed.outcome === 'failed') {

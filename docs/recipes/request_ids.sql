@@ -1,5 +1,5 @@
--- The effect of request_ids.js. It has no constraint on the request: that each
--- is booked once is the claim's doing.
+-- The effect of request_ids.js. Each request is booked once because of the
+-- claim, not because of a constraint.
 
 CREATE TABLE bookings (
 	request text NOT NULL,

@@ -1,8 +1,8 @@
 // router.js
 //
-// A router before shards, each a database of its own, that repeats a write
-// which is not idempotent until it knows the answer: under one id, so that the
-// shard applies it once.
+// A router for shards, each of which is a separate database. It repeats a write
+// that is not idempotent until it has the answer, always with the same id, so
+// that the shard applies the write once.
 //
 // Each line of the input is a call, {"id", "account", "amount"}, and each line
 // of the output its answer. Environment: SHARDS, a JSON array of connections as
@@ -26,25 +26,24 @@ const shards = JSON.parse(process.env.SHARDS).map((shard) => connectPool({
   connectionTimeoutMillis: TRY_TIMEOUT_MS,
 }));
 
-// The data decide on the shard, and the id goes where the data are: claim and
-// change are one transaction there.
+// The data determine the shard, and the id is claimed there too: claim and
+// change are one transaction.
 function shardOf(account) {
   const hash = createHash('sha256').update(account).digest();
   return shards[hash.readUInt32BE() % shards.length];
 }
 
-// Whether the call has failed for a reason that is not its own: no answer, a
-// server that is going or coming (class 08, 53, 57), a deadlock (class 40), or a
-// replica that answers while the primary moves (25006; what only reads could go
-// to another replica, but a claim asks the primary).
+// Whether another try can succeed: there was no answer, the server stops or
+// starts (class 08, 53, 57), there was a deadlock (class 40), or a replica has
+// answered during a failover (25006; a claim needs the primary).
 function isWorthRepeating(error) {
   return !(error instanceof DatabaseError) || /^(08|40|53|57|25006)/.test(error.code);
 }
 
-// One try. A connection that has not answered in time is closed, and what was
-// sent over it may still be going on: then the next try waits for its end in
-// idem_claim, and gets its answer. One that is not to be used for the next try
-// is closed too: that try may have to go to another server.
+// One try. A connection that has not answered in time is closed, although its
+// call may still run: then the next try waits in idem_claim for the end of that
+// call, and gets its answer. After other errors the connection is closed too,
+// since the next try may have to use another server.
 async function callOnce({ id, account, amount }) {
   const client = await shardOf(account).connect();
   let broken;

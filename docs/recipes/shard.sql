@@ -1,14 +1,14 @@
--- What each shard has: its part of the accounts, and the operations on them.
--- Ids are checked, inserted and forgotten by idem_claim.
+-- Each shard has a part of the accounts, and this function. idem_claim checks
+-- and inserts ids, and they expire without a DELETE.
 
 CREATE TABLE accounts (
 	name    text PRIMARY KEY,
 	balance bigint NOT NULL
 );
 
--- Adds an amount, and answers with the new balance: once for each id. A repeated
--- call gets the answer that the first one was given, whatever has happened to
--- the account since.
+-- Adds an amount to an account and returns the new balance, once for each id.
+-- A repeated call returns the saved answer of the first call, even if the
+-- account has changed since.
 CREATE FUNCTION deposit(id text, account text, amount bigint)
 RETURNS jsonb
 LANGUAGE plpgsql

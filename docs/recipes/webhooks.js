@@ -1,11 +1,11 @@
 // webhooks.js
 //
-// A receiver of webhooks, here the shipping department of a shop, that takes
+// A webhook receiver, here the shipping department of a shop, that processes
 // each event once: verify the signature, claim the webhook-id, do the work and
-// commit, then answer. An event that comes again, because the answer was lost
-// or too late, finds its id and is answered at once.
+// commit, then answer. If an event arrives again, because the answer was lost
+// or too late, its id is known, and it is answered at once.
 //
-// Environment: WEBHOOK_SECRET as outbox_subscribe has returned it, and that of
+// Environment: WEBHOOK_SECRET as returned by outbox_subscribe, and that of
 // endpoint.js, once.js and database.js. The table is in webhooks.sql.
 
 'use strict';
@@ -29,7 +29,8 @@ function verify(headers, body) {
   }
 }
 
-// What an event does here. Applied twice, or in another order, it would show.
+// The effect of an event. It would be wrong if it was applied twice, or in
+// another order.
 async function ship(client, { type, data }) {
   switch (type) {
     case 'order.placed':
@@ -41,7 +42,7 @@ async function ship(client, { type, data }) {
     case 'order.cancelled':
       await client.query('DELETE FROM parcels WHERE order_id = $1', [data.order]);
       break;
-    default: // not of interest, and no reason to be sent again
+    default: // not used here, and accepted, so that it is not sent again
   }
 }
 

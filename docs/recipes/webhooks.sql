@@ -1,6 +1,5 @@
--- The table of webhooks.js, in the receiver's own database. It has no
--- constraint on orders or events: that each event counts once is the claim's
--- doing.
+-- The table of webhooks.js, in the database of the receiver. Each event counts
+-- once because of the claim, not because of a constraint.
 
 CREATE TABLE parcels (
 	id       bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,

@@ -1,20 +1,26 @@
 /*
  * catalog.c
- *		Finds our own relations by OID, in whatever schema they are, and never
- *		through search_path.
+ *		Finds the extension's own objects by OID, never through search_path.
  *
- * What was found is kept for the session and dropped by any invalidation that
- * may concern it: DROP EXTENSION, a restore, a renamed schema.  Our relations
- * come and go together, so a few of them stand for all; and those with triggers
- * of ours, which pg_restore --disable-triggers leaves in another state.
+ * Tables, sequences and internal functions are in the schema
+ * idempotency_internal; types are in the schema of CREATE EXTENSION.
+ *
+ * The OIDs are cached for the session.  An invalidation of one of our relations
+ * or of any schema drops the cache: that covers DROP EXTENSION, a restore and a
+ * renamed schema.  Our relations are created and dropped together, so it is
+ * enough to watch a few of them.  Tables with our triggers are watched too,
+ * since pg_restore --disable-triggers changes the state of these triggers.
  */
 #include "postgres.h"
 
 #include "access/genam.h"
 #include "access/htup_details.h"
 #include "access/table.h"
+#include "catalog/dependency.h"
+#include "catalog/namespace.h"
 #include "catalog/pg_enum.h"
 #include "catalog/pg_extension.h"
+#include "catalog/pg_namespace.h"
 #include "catalog/pg_proc.h"
 #include "catalog/pg_type.h"
 #include "commands/extension.h"
@@ -30,11 +36,11 @@
 
 static Catalog cached;
 static bool cached_valid = false;
-static bool loading_disturbed = false;	/* an invalidation came in meanwhile */
+static bool loading_disturbed = false;	/* invalidated while loading */
 static bool callbacks_registered = false;
 
 /*
- * Can a change of this relation disable one of our triggers?
+ * Does this table have triggers of ours?
  */
 static bool
 catalog_is_watched(Oid relation)
@@ -78,7 +84,7 @@ catalog_register_callbacks(void)
 }
 
 /*
- * The schema that an extension's objects are in, and who owns it.
+ * Sets the extension's schema and owner.
  */
 static void
 catalog_load_extension(Catalog *catalog, Oid extension)
@@ -115,7 +121,7 @@ catalog_relation(Oid schema, const char *name)
 }
 
 /*
- * The tables of a ring are called after what they hold, with a number.
+ * The tables of a ring are named after their content, with a number appended.
  */
 static void
 catalog_load_ring(CatalogRing *ring, Oid schema, const char *state,
@@ -127,19 +133,21 @@ catalog_load_ring(CatalogRing *ring, Oid schema, const char *state,
 }
 
 /*
- * '\0': it is not there.
+ * Returns '\0' if the trigger does not exist.
  */
 static char
 catalog_trigger_state(Oid table, const char *name)
 {
 	Relation	rel = RelationIdGetRelation(table);
 	char		state = '\0';
+	int			count;
 
 	if (rel == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_TABLE),
 				 errmsg("a table of extension idempotency is missing")));
-	for (int i = 0; rel->trigdesc != NULL && i < rel->trigdesc->numtriggers; i++)
+	count = rel->trigdesc != NULL ? rel->trigdesc->numtriggers : 0;
+	for (int i = 0; i < count; i++)
 	{
 		if (strcmp(rel->trigdesc->triggers[i].tgname, name) == 0)
 			state = rel->trigdesc->triggers[i].tgenabled;
@@ -149,7 +157,9 @@ catalog_trigger_state(Oid table, const char *name)
 }
 
 /*
- * A trigger that was dropped is as good as disabled.
+ * Records a trigger that is not ENABLE ALWAYS.  A missing trigger counts as
+ * disabled and takes precedence over a disabled one, which takes precedence
+ * over one that is enabled in another way.
  */
 static void
 catalog_load_trigger(CatalogTriggers *triggers, Oid table, const char *name)
@@ -190,7 +200,7 @@ catalog_function(Oid schema, const char *name, const Oid *types, int count)
 }
 
 /*
- * The OIDs of an enum's labels.
+ * Looks up the OIDs of an enum's labels.
  */
 static void
 catalog_load_enum(Oid schema, const char *name, const char *const *labels,
@@ -215,8 +225,8 @@ catalog_load_claim(Catalog *catalog)
 		[IDEM_MISMATCH] = "mismatch",
 	};
 
-	catalog->idem_token_seq = catalog_relation(catalog->schema, "idem_token_seq");
-	catalog_load_ring(&catalog->rings[RING_KEYS], catalog->schema,
+	catalog->idem_token_seq = catalog_relation(catalog->internal, "idem_token_seq");
+	catalog_load_ring(&catalog->rings[RING_KEYS], catalog->internal,
 					  "idem_ring", "idem_key");
 	catalog_load_enum(catalog->schema, "idem_outcome", outcomes, IDEM_OUTCOMES,
 					  catalog->idem_outcome);
@@ -226,9 +236,9 @@ catalog_load_claim(Catalog *catalog)
 static void
 catalog_load_outbox(Catalog *catalog)
 {
-	catalog_load_ring(&catalog->rings[RING_LOG], catalog->schema,
+	catalog_load_ring(&catalog->rings[RING_LOG], catalog->internal,
 					  "outbox_ring", "outbox_log");
-	catalog->outbox_position_seq = catalog_relation(catalog->schema,
+	catalog->outbox_position_seq = catalog_relation(catalog->internal,
 													"outbox_position_seq");
 }
 
@@ -257,6 +267,7 @@ catalog_load_stock_enums(Catalog *catalog)
 		[STOCK_EXPIRE] = "expire",
 		[STOCK_CONFIRM] = "confirm",
 		[STOCK_REINSTATE] = "reinstate",
+		[STOCK_TRANSFER] = "transfer",
 	};
 
 	catalog_load_enum(catalog->schema, "stock_outcome", outcomes,
@@ -270,50 +281,38 @@ catalog_load_stock_enums(Catalog *catalog)
 static void
 catalog_load_stock_functions(Catalog *catalog)
 {
-	static const Oid announce[] = {TEXTOID, TEXTOID, TEXTARRAYOID, INT8ARRAYOID};
+	static const Oid announce[] = {
+		TEXTOID, TEXTOID, TEXTARRAYOID, INT8ARRAYOID
+	};
 	static const Oid available[] = {TEXTOID, INT8OID};
 
-	catalog->stock_announce = catalog_function(catalog->schema, "stock_announce",
+	catalog->stock_announce = catalog_function(catalog->internal, "stock_announce",
 											   announce, lengthof(announce));
 	catalog->stock_announce_available =
-		catalog_function(catalog->schema, "stock_announce_available",
+		catalog_function(catalog->internal, "stock_announce_available",
 						 available, lengthof(available));
 }
 
 static void
 catalog_load_stock(Catalog *catalog)
 {
-	catalog->stock_log = catalog_relation(catalog->schema, "stock_log");
-	catalog->stock_log_id_seq = catalog_relation(catalog->schema,
+	catalog->stock_log = catalog_relation(catalog->internal, "stock_log");
+	catalog->stock_log_id_seq = catalog_relation(catalog->internal,
 												 "stock_log_id_seq");
-	catalog->stock_hold = catalog_relation(catalog->schema, "stock_hold");
-	catalog->stock_item = catalog_relation(catalog->schema, "stock_item");
-	catalog_load_ring(&catalog->rings[RING_HISTORY], catalog->schema,
+	catalog->stock_hold = catalog_relation(catalog->internal, "stock_hold");
+	catalog->stock_item = catalog_relation(catalog->internal, "stock_item");
+	catalog_load_ring(&catalog->rings[RING_HISTORY], catalog->internal,
 					  "stock_ring", "stock_history");
 	catalog_load_stock_enums(catalog);
 	catalog->stock_reservation = catalog_type(catalog->schema, "stock_reservation");
-	catalog->stock_line = catalog_type(catalog->schema, "stock_line");
-	catalog->stock_shortage = catalog_type(catalog->schema, "stock_shortage");
 	catalog_load_stock_functions(catalog);
 }
 
-/*
- * Where nobody can repair what their absence has done, all is taken for right:
- * the SQL objects are of version 0.2.0, whose upgrade ends with the repair.
- */
 static void
 catalog_load_triggers(Catalog *catalog)
 {
 	const Oid	guarded[] = {catalog->stock_log, catalog->stock_item};
-	oidvector  *none = buildoidvector(NULL, 0);
-	bool		repairable = SearchSysCacheExists3(PROCNAMEARGSNSP,
-												   CStringGetDatum("idempotency_repair"),
-												   PointerGetDatum(none),
-												   ObjectIdGetDatum(catalog->schema));
 
-	pfree(none);
-	if (!repairable)
-		return;
 	for (int i = 0; i < CATALOG_RING_SIZE; i++)
 		catalog_load_trigger(&catalog->key_triggers,
 							 catalog->rings[RING_KEYS].tables[i],
@@ -327,17 +326,31 @@ catalog_load_triggers(Catalog *catalog)
 	}
 }
 
+/*
+ * Before version 1.0.0 all objects were in the schema of the extension.  So a
+ * schema of this name need not belong to the extension.
+ */
+static void
+catalog_load_internal(Catalog *catalog)
+{
+	catalog->internal = get_namespace_oid(CATALOG_INTERNAL_SCHEMA, true);
+	if (!OidIsValid(catalog->internal) ||
+		getExtensionOfObject(NamespaceRelationId,
+							 catalog->internal) != catalog->extension)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("schema \"%s\" of extension idempotency is missing",
+						CATALOG_INTERNAL_SCHEMA),
+				 errhint("If the extension is older than version 1.0.0 in this database, run ALTER EXTENSION idempotency UPDATE.")));
+}
+
 static void
 catalog_load(Catalog *catalog, Oid extension)
 {
-	char	   *name;
-
 	catalog_load_extension(catalog, extension);
-	name = get_namespace_name(catalog->schema);
-	if (name == NULL)
+	if (!OidIsValid(catalog->schema))
 		elog(ERROR, "extension idempotency is being dropped");
-	strlcpy(catalog->schema_name, quote_identifier(name),
-			sizeof(catalog->schema_name));
+	catalog_load_internal(catalog);
 	catalog_load_claim(catalog);
 	catalog_load_outbox(catalog);
 	catalog_load_stock(catalog);

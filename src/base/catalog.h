@@ -1,11 +1,11 @@
 /*
  * catalog.h
- *		Where our own relations are.
+ *		The OIDs of the extension's own objects.
  */
 #ifndef BASE_CATALOG_H
 #define BASE_CATALOG_H
 
-/* In the order in which idem_outcome declares its labels. */
+/* In the order of the enum idem_outcome. */
 typedef enum IdemOutcome
 {
 	IDEM_CLAIMED,
@@ -16,7 +16,7 @@ typedef enum IdemOutcome
 	IDEM_OUTCOMES
 } IdemOutcome;
 
-/* In the order in which stock_outcome declares its labels. */
+/* In the order of the enum stock_outcome. */
 typedef enum StockOutcome
 {
 	STOCK_RESERVED,
@@ -25,7 +25,7 @@ typedef enum StockOutcome
 	STOCK_OUTCOMES
 } StockOutcome;
 
-/* In the order in which stock_settlement declares its labels. */
+/* In the order of the enum stock_settlement. */
 typedef enum StockSettlement
 {
 	STOCK_DONE,
@@ -38,7 +38,7 @@ typedef enum StockSettlement
 	STOCK_SETTLEMENTS
 } StockSettlement;
 
-/* In the order in which stock_change declares its labels. */
+/* In the order of the enum stock_change. */
 typedef enum StockChange
 {
 	STOCK_RECEIVE,
@@ -48,10 +48,14 @@ typedef enum StockChange
 	STOCK_EXPIRE,
 	STOCK_CONFIRM,
 	STOCK_REINSTATE,
+	STOCK_TRANSFER,
 	STOCK_CHANGES
 } StockChange;
 
-/* The tables of a ring (ring.h), and the one that says which of them are live. */
+/* The schema of everything that is not public. */
+#define CATALOG_INTERNAL_SCHEMA "idempotency_internal"
+
+/* The number of tables in a ring (ring.h). */
 #define CATALOG_RING_SIZE 3
 
 typedef enum RingId
@@ -62,6 +66,7 @@ typedef enum RingId
 	RINGS
 } RingId;
 
+/* A ring's state table, which says which tables are live, and its tables. */
 typedef struct CatalogRing
 {
 	Oid			state;
@@ -69,22 +74,22 @@ typedef struct CatalogRing
 } CatalogRing;
 
 /*
- * Of tables that triggers watch over, whatever the session_replication_role: one
- * where these are not as they were made (ENABLE ALWAYS), and how they are there.
+ * Whether the triggers of a group of tables are as we created them: present
+ * and ENABLE ALWAYS, so that they fire in every session_replication_role.
  */
 typedef struct CatalogTriggers
 {
-	Oid			table;			/* InvalidOid: all are as they were made */
-	char		state;			/* TRIGGER_DISABLED, if that is so of any */
-	const char *missing;		/* name of one that is not there, or NULL */
+	Oid			table;			/* one with a wrong trigger, or InvalidOid */
+	char		state;			/* TRIGGER_DISABLED if any is disabled */
+	const char *missing;		/* name of a missing trigger, or NULL */
 } CatalogTriggers;
 
 typedef struct Catalog
 {
 	Oid			extension;
-	Oid			schema;
+	Oid			schema;			/* of public objects */
+	Oid			internal;		/* of all other objects */
 	Oid			owner;			/* of the extension */
-	char		schema_name[NAMEDATALEN * 2 + 3];	/* quoted if need be */
 	Oid			idem_token_seq;
 	CatalogRing rings[RINGS];
 	Oid			idem_outcome[IDEM_OUTCOMES];
@@ -100,20 +105,22 @@ typedef struct Catalog
 	Oid			stock_settlement[STOCK_SETTLEMENTS];
 	Oid			stock_change[STOCK_CHANGES];
 	Oid			stock_reservation;
-	Oid			stock_line;
-	Oid			stock_shortage;
 	Oid			stock_announce; /* functions */
 	Oid			stock_announce_available;
 } Catalog;
 
 /*
- * The OIDs, looked up once per session and again after DDL.  Raises an error
- * if this database does not have the extension.  Take what is needed before
- * anything that could process an invalidation.
+ * Returns the OIDs, which are looked up once per session and again after DDL.
+ * Raises an error if this database does not have the extension.  Any
+ * invalidation message may change the result: copy the fields you need before
+ * you open or lock a relation.
  */
 extern const Catalog *catalog_get(void);
 
-/* The schema that the extension is in, whatever state that is in, or none. */
+/*
+ * The schema of the extension's public objects, or InvalidOid if the extension
+ * is not installed.  Works even if objects of the extension are missing.
+ */
 extern Oid	catalog_schema(void);
 
 /* As catalog_get, but NULL if this database does not have the extension. */

@@ -1,7 +1,8 @@
 /*
  * compat.h
- *		What differs between PostgreSQL 15 and 19; the only file that asks for
- *		the version.
+ *		Differences between PostgreSQL 15 and 19.  No other file tests
+ *		PG_VERSION_NUM.  The number in a comment is the major version that
+ *		introduced the difference.
  */
 #ifndef BASE_COMPAT_H
 #define BASE_COMPAT_H
@@ -16,9 +17,9 @@
 #include "storage/proc.h"
 #include "storage/shmem.h"
 #include "utils/acl.h"
-#include "utils/lsyscache.h"	/* 19: get_database_name() */
+#include "utils/lsyscache.h"	/* 19: get_database_name() moved here */
 #include "utils/timestamp.h"
-#include "utils/tuplestore.h"	/* 19: no longer part of others */
+#include "utils/tuplestore.h"	/* 19: other headers no longer include it */
 #if PG_VERSION_NUM >= 160000
 #include "varatt.h"
 #endif
@@ -28,9 +29,10 @@
 #endif
 
 /*
- * 16: what a library exports is marked, and so is every function for SQL.  A
- * file that has such functions includes this one, or the server of 15 does not
- * find them.
+ * 16: symbols that a library exports have to be marked, and
+ * PG_FUNCTION_INFO_V1 does that.  We compile with -fvisibility=hidden, so the
+ * macros of 15 would hide our SQL functions.  Every file that defines SQL
+ * functions must therefore include this header.
  */
 #if PG_VERSION_NUM < 160000
 #undef PGDLLEXPORT
@@ -48,7 +50,7 @@ CppConcat(pg_finfo_, name) (void) \
 extern int	no_such_variable
 #endif
 
-/* 16: an update says which kinds of indexes have to follow. */
+/* 16: an update reports which kinds of indexes need new entries. */
 #if PG_VERSION_NUM >= 160000
 typedef TU_UpdateIndexes CompatUpdateIndexes;
 #define compat_needs_index_update(update) ((update) != TU_None)
@@ -70,7 +72,7 @@ compat_index_beginscan(Relation table, Relation index, Snapshot snapshot,
 #endif
 }
 
-/* 19: scans, updates and deletes have options. */
+/* 19: table scans, updates and deletes take an options argument. */
 static inline TableScanDesc
 compat_table_beginscan(Relation table, Snapshot snapshot)
 {
@@ -118,7 +120,7 @@ compat_table_delete(Relation table, ItemPointer tid, Snapshot snapshot,
 #endif
 }
 
-/* 19: a table in shared memory has one size, not two. */
+/* 19: a hash table in shared memory has one size instead of two. */
 static inline HTAB *
 compat_shmem_init_hash(const char *name, int64 size, HASHCTL *info, int flags)
 {
@@ -129,7 +131,7 @@ compat_shmem_init_hash(const char *name, int64 size, HASHCTL *info, int flags)
 #endif
 }
 
-/* 16: one function asks for the owner of anything. */
+/* 16: one function checks the ownership of any object. */
 static inline bool
 compat_owns_database(Oid database, Oid role)
 {
@@ -150,10 +152,13 @@ compat_owns_relation(Oid relation, Oid role)
 #endif
 }
 
-/* The connection limit of a database whose DROP was interrupted; since 15.4. */
+/*
+ * The connection limit of a database whose DROP DATABASE was interrupted
+ * (since 15.4).
+ */
 #define COMPAT_INVALID_DATABASE (-2)
 
-/* 18: a deferrable key counts if asked to; ours is not. */
+/* 18: a deferrable key is returned only on request; ours are not deferrable. */
 static inline Oid
 compat_primary_key_index(Relation table)
 {
@@ -164,7 +169,7 @@ compat_primary_key_index(Relation table)
 #endif
 }
 
-/* This backend's place among MaxBackends. */
+/* This backend's index among MaxBackends. */
 static inline int
 compat_my_proc_number(void)
 {
@@ -175,7 +180,7 @@ compat_my_proc_number(void)
 #endif
 }
 
-/* 17: a wait set belongs to a resource owner; ours lives with the process. */
+/* 17: a wait event set belongs to a resource owner; ours is never freed. */
 static inline WaitEventSet *
 compat_create_wait_event_set(MemoryContext context, int event_count)
 {
@@ -186,18 +191,11 @@ compat_create_wait_event_set(MemoryContext context, int event_count)
 #endif
 }
 
-/* 17: an owner that may not log in can still own workers. */
+/* 17: workers can run as a role without LOGIN. */
 #if PG_VERSION_NUM >= 170000
 #define COMPAT_WORKER_CONNECTION_FLAGS BGWORKER_BYPASS_ROLELOGINCHECK
 #else
 #define COMPAT_WORKER_CONNECTION_FLAGS 0
-#endif
-
-/* 17: intervals can be infinite. */
-#if PG_VERSION_NUM >= 170000
-#define compat_interval_is_finite(interval) (!INTERVAL_NOT_FINITE(interval))
-#else
-#define compat_interval_is_finite(interval) true
 #endif
 
 #endif							/* BASE_COMPAT_H */

@@ -1,56 +1,66 @@
 /*
- * Last part of the install script: who may do what, and a word to the launcher.
- * Nothing is for PUBLIC.  The names of functions are granted with all their
- * variants; EXECUTE is the gate, and no privilege on tables is needed.
+ * The part of the install script before the last: privileges.  Nothing is
+ * granted to PUBLIC.  Callers need EXECUTE on a function and no privilege on
+ * tables.  A grant of a function's name covers all functions of that name.
  */
 
-CREATE FUNCTION idempotency_grant_names(role regrole, functions text[], views text[] DEFAULT '{}')
+CREATE FUNCTION idempotency_internal.idempotency_grant_names(
+	role regrole, functions text[], views text[],
+	schemas text[] DEFAULT '{@extschema@}', may_grant boolean DEFAULT false)
 RETURNS void
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE COST 10000
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
+	option CONSTANT text := CASE WHEN may_grant THEN ' WITH GRANT OPTION' ELSE '' END;
 	wanted record;
 BEGIN
 	IF role IS NULL THEN
-		RAISE EXCEPTION 'role must not be null' USING ERRCODE = '22004';
+		PERFORM idempotency_internal.idempotency_raise('22004',
+			'role must not be null');
 	END IF;
 	IF NOT EXISTS (SELECT FROM pg_roles r WHERE r.oid = role) THEN
-		RAISE EXCEPTION 'role % does not exist', role USING ERRCODE = '42704';
+		PERFORM idempotency_internal.idempotency_raise('42704',
+			format('role %s does not exist', role));
 	END IF;
 	FOR wanted IN
 		WITH member AS (
 			SELECT d.classid, d.objid FROM pg_depend d
-			JOIN pg_extension e ON d.refclassid = 'pg_extension'::regclass AND e.oid = d.refobjid
+			JOIN pg_extension e ON d.refclassid = 'pg_extension'::regclass
+				AND e.oid = d.refobjid
 			WHERE e.extname = 'idempotency' AND d.deptype = 'e')
 		SELECT format('USAGE ON SCHEMA %s', n.oid::regnamespace) AS privilege,
 			has_schema_privilege(n.oid, 'USAGE WITH GRANT OPTION') AS grantable,
-			has_schema_privilege(role::oid, n.oid, 'USAGE') AS granted
-		FROM pg_namespace n WHERE n.oid = '@extschema@'::regnamespace
+			has_schema_privilege(role::oid, n.oid, 'USAGE' || option) AS granted
+		FROM pg_namespace n WHERE n.nspname = ANY (schemas)
 		UNION ALL
 		SELECT format('EXECUTE ON FUNCTION %s', p.oid::regprocedure),
 			has_function_privilege(p.oid, 'EXECUTE WITH GRANT OPTION'),
-			has_function_privilege(role::oid, p.oid, 'EXECUTE')
-		FROM pg_proc p JOIN member m ON m.classid = 'pg_proc'::regclass AND m.objid = p.oid
+			has_function_privilege(role::oid, p.oid, 'EXECUTE' || option)
+		FROM pg_proc p
+		JOIN member m ON m.classid = 'pg_proc'::regclass AND m.objid = p.oid
 		WHERE p.proname = ANY (functions)
 		UNION ALL
 		SELECT format('SELECT ON %s', c.oid::regclass),
 			has_table_privilege(c.oid, 'SELECT WITH GRANT OPTION'),
-			has_table_privilege(role::oid, c.oid, 'SELECT')
-		FROM pg_class c JOIN member m ON m.classid = 'pg_class'::regclass AND m.objid = c.oid
+			has_table_privilege(role::oid, c.oid, 'SELECT' || option)
+		FROM pg_class c
+		JOIN member m ON m.classid = 'pg_class'::regclass AND m.objid = c.oid
 		WHERE c.relname = ANY (views)
 	LOOP
-		-- GRANT itself would only warn of some of these.
+		-- GRANT itself would only warn about some of these.
 		IF wanted.grantable THEN
-			EXECUTE format('GRANT %s TO %s', wanted.privilege, role);
+			EXECUTE format('GRANT %s TO %s%s', wanted.privilege, role, option);
 		ELSIF NOT wanted.granted THEN
-			RAISE EXCEPTION 'permission denied to grant %', wanted.privilege
-				USING ERRCODE = '42501', HINT = 'Let the owner of the extension do it.';
+			PERFORM idempotency_internal.idempotency_raise('42501',
+				format('permission denied to grant %s', wanted.privilege),
+				'Let the owner of the extension do it.');
 		END IF;
 	END LOOP;
 END
 $$;
-COMMENT ON FUNCTION idempotency_grant_names(regrole, text[], text[]) IS
+COMMENT ON FUNCTION idempotency_internal.idempotency_grant_names(
+	regrole, text[], text[], text[], boolean) IS
 	'Internal: grants a role the use of functions and views of the extension, and of its schema.';
 
 CREATE FUNCTION idempotency_grant(role regrole)
@@ -59,15 +69,18 @@ LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE COST 10000
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-	PERFORM @extschema@.idempotency_grant_names(role,
+	PERFORM idempotency_internal.idempotency_enter();
+	PERFORM idempotency_internal.idempotency_grant_names(role,
 		'{idem_claim, idem_claim_many, idem_complete, idem_fail, idem_renew,
-			outbox_enqueue,
-			stock_lines, stock_reserve, stock_confirm, stock_cancel, stock_extend,
-			stock_reinstate, stock_level}');
+			outbox_enqueue, outbox_event_id,
+			stock_reserve, stock_reserve_many, stock_confirm, stock_cancel,
+			stock_extend, stock_reinstate, stock_reservation_status,
+			stock_level}',
+		'{stock_levels}');
 END
 $$;
 COMMENT ON FUNCTION idempotency_grant(regrole) IS
-	'Lets an application role claim keys, enqueue events and reserve stock, and no more.';
+	'Lets the role of an application claim keys, enqueue events, reserve stock and see what is available.';
 
 CREATE FUNCTION idempotency_grant_operator(role regrole)
 RETURNS void
@@ -75,18 +88,57 @@ LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE COST 10000
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-	PERFORM @extschema@.idempotency_grant_names(role,
-		'{idem_forget, idem_counters, idem_sample,
-			outbox_subscribe, outbox_unsubscribe, outbox_alter, outbox_pause, outbox_resume,
-			outbox_redrive, outbox_discard, outbox_replay, outbox_rotate_secret, outbox_adopt,
+	PERFORM idempotency_internal.idempotency_enter();
+	PERFORM idempotency_internal.idempotency_grant_names(role,
+		'{idempotency_status, idem_forget, idem_counters, idem_sample,
+			outbox_subscribe, outbox_unsubscribe, outbox_alter, outbox_pause,
+			outbox_resume, outbox_redrive, outbox_retry, outbox_discard,
+			outbox_acknowledge_lost, outbox_replay, outbox_rotate_secret,
+			outbox_adopt,
 			outbox_topic_matches, outbox_secret_generate, outbox_signature,
 			outbox_flights, outbox_troubles, outbox_rate,
-			stock_receive, stock_adjust, stock_level, stock_verify}',
-		'{idem_stats, outbox_subscriptions, outbox_dead, stock_levels}');
+			stock_receive, stock_adjust, stock_transfer, stock_level,
+			stock_verify}',
+		'{idem_stats, idem_keys,
+			outbox_subscriptions, outbox_deliveries, outbox_dead,
+			stock_levels, stock_holds, stock_history, idempotency_segments}');
 END
 $$;
 COMMENT ON FUNCTION idempotency_grant_operator(regrole) IS
-	'Lets a role look after keys, subscriptions and stock, and see how they are, but neither secrets nor tables.';
+	'Lets a role manage and monitor keys, subscriptions and stock, without access to secrets or tables.';
+
+/*
+ * Views and functions of the schema call some internal functions with the
+ * privileges of their caller, so these are granted too.  Only members of the
+ * extension are granted: another object in the schema may have the same name as
+ * an internal one.
+ */
+CREATE FUNCTION idempotency_grant_admin(role regrole)
+RETURNS void
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE COST 10000
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	members CONSTANT oid[] := ARRAY(
+		SELECT d.objid FROM pg_depend d
+		JOIN pg_extension e ON d.refclassid = 'pg_extension'::regclass AND d.refobjid = e.oid
+		WHERE e.extname = 'idempotency' AND d.deptype = 'e');
+BEGIN
+	PERFORM idempotency_internal.idempotency_enter();
+	PERFORM idempotency_internal.idempotency_grant_names(role,
+		'{idem_counters, idem_sample, outbox_flights, outbox_troubles,
+			outbox_rate, idempotency_enter, idempotency_raise,
+			idempotency_grant_names}'
+			|| ARRAY(SELECT p.proname::text FROM pg_proc p
+				WHERE p.pronamespace = '@extschema@'::regnamespace
+					AND p.oid = ANY (members)),
+		ARRAY(SELECT c.relname::text FROM pg_class c
+			WHERE c.relnamespace = '@extschema@'::regnamespace AND c.oid = ANY (members)),
+		'{@extschema@, idempotency_internal}', true);
+END
+$$;
+COMMENT ON FUNCTION idempotency_grant_admin(regrole) IS
+	'Lets a role use all public functions and views, and grant that to other roles, where the owner of the extension cannot log in.';
 
 DO $$
 DECLARE
@@ -107,19 +159,29 @@ END
 $$;
 
 /*
- * Views that leave out rows are security barriers, or a condition of the
- * caller's would be asked about those, too.  stock_levels has every item, and a
- * barrier would keep a join with it from the index.
+ * Views that leave out rows are security barriers; otherwise a caller's
+ * condition could be evaluated on those rows.  stock_levels shows every item,
+ * and a barrier would keep a join with it from using the index.
  */
-GRANT SELECT ON idem_stats, outbox_dead, outbox_subscriptions, stock_levels TO pg_monitor;
-GRANT EXECUTE ON FUNCTION idem_counters(), idem_sample(smallint, integer),
-	outbox_flights(), outbox_troubles(), outbox_rate(double precision, timestamptz, bigint) TO pg_monitor;
+GRANT SELECT ON idem_stats, idem_keys,
+	outbox_subscriptions, outbox_deliveries, outbox_dead,
+	stock_levels, stock_holds, idempotency_segments
+TO pg_monitor;
+GRANT EXECUTE ON FUNCTION
+	idempotency_internal.idem_counters(),
+	idempotency_internal.idem_sample(smallint, integer),
+	idempotency_internal.outbox_flights(),
+	idempotency_internal.outbox_troubles(),
+	idempotency_internal.outbox_rate(double precision, timestamptz, bigint),
+	idempotency_status()
+TO pg_monitor;
 GRANT USAGE ON SCHEMA @extschema@ TO pg_monitor;
 
 /*
- * What is parsed while the extension is created, such as a view, could come to
- * use an operator or function of somebody who may create objects in its schema.
- * On what the server itself has no dependency is written down.
+ * Whatever is parsed while the extension is created, such as a view, might use
+ * an operator or function of a role that can create objects in the schema.
+ * pg_depend has no rows for built-in objects, so any other dependency is
+ * refused.
  */
 DO $$
 DECLARE
@@ -129,27 +191,26 @@ BEGIN
 	WITH RECURSIVE ours (class, object) AS (
 		SELECT d.classid, d.objid FROM pg_depend d
 		JOIN pg_extension e ON e.oid = d.refobjid
-		WHERE e.extname = 'idempotency' AND d.deptype = 'e' AND d.refclassid = 'pg_extension'::regclass
+		WHERE e.extname = 'idempotency' AND d.deptype = 'e'
+			AND d.refclassid = 'pg_extension'::regclass
 		UNION
 		SELECT d.classid, d.objid FROM ours
-		JOIN pg_depend d ON d.refclassid = ours.class AND d.refobjid = ours.object AND d.deptype IN ('a', 'i')
+		JOIN pg_depend d ON d.refclassid = ours.class
+			AND d.refobjid = ours.object AND d.deptype IN ('a', 'i')
 	)
 	SELECT pg_describe_object(d.refclassid, d.refobjid, 0) INTO stranger
-	FROM pg_depend d JOIN ours ON d.classid = ours.class AND d.objid = ours.object
-	WHERE d.refclassid NOT IN ('pg_extension'::regclass, 'pg_namespace'::regclass, 'pg_language'::regclass)
-		AND NOT EXISTS (SELECT FROM ours o WHERE o.class = d.refclassid AND o.object = d.refobjid)
+	FROM pg_depend d
+	JOIN ours ON d.classid = ours.class AND d.objid = ours.object
+	WHERE d.refclassid NOT IN (
+			'pg_extension'::regclass, 'pg_namespace'::regclass,
+			'pg_language'::regclass)
+		AND NOT EXISTS (SELECT FROM ours o
+			WHERE o.class = d.refclassid AND o.object = d.refobjid)
 	LIMIT 1;
 	IF stranger IS NOT NULL THEN
 		RAISE EXCEPTION 'extension idempotency would use %', stranger
-			USING ERRCODE = '55000', HINT = 'Create it in a schema where nobody else may create objects.';
+			USING ERRCODE = '55000', HINT = 'Create the extension in a schema where no other role may create objects.';
 	END IF;
 	SET LOCAL search_path = @extschema@, pg_temp;
 END
 $$;
-
-CREATE FUNCTION idempotency_announce()
-RETURNS void
-LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000
-AS 'MODULE_PATHNAME';
-SELECT idempotency_announce();
-DROP FUNCTION idempotency_announce();

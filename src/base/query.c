@@ -1,9 +1,11 @@
 /*
  * query.c
- *		Saved queries on our own tables.
+ *		Saved SPI queries on our own tables.
  *
- * Every name in a query is qualified, and workers run with a fixed
- * search_path, so that nothing a user creates can come in between.
+ * Names in queries are qualified and workers run with a fixed search_path, so
+ * that no object that a user creates can be used instead of ours.
+ *
+ * SPI leaves its own memory context as the current one; nothing here does.
  */
 #include "postgres.h"
 
@@ -14,44 +16,17 @@
 #include "base/catalog.h"
 #include "base/query.h"
 
-#define SCHEMA_MARK "@extschema@"
-
-static char *
-query_with_schema(const char *sql, const char *schema)
-{
-	StringInfoData buffer;
-	const char *mark;
-
-	initStringInfo(&buffer);
-	while ((mark = strstr(sql, SCHEMA_MARK)) != NULL)
-	{
-		appendBinaryStringInfo(&buffer, sql, mark - sql);
-		appendStringInfoString(&buffer, schema);
-		sql = mark + strlen(SCHEMA_MARK);
-	}
-	appendStringInfoString(&buffer, sql);
-	return buffer.data;
-}
-
-/*
- * Plans the query, anew if the extension has moved to another schema.
- */
 static void
 query_prepare(SavedQuery *query)
 {
-	const Catalog *catalog = catalog_get();
 	int			nargs = 0;
 
-	if (query->plan != NULL && strcmp(query->schema, catalog->schema_name) == 0)
-		return;
 	if (query->plan != NULL)
-		SPI_freeplan(query->plan);
-	query->plan = NULL;
-	strlcpy(query->schema, catalog->schema_name, sizeof(query->schema));
+		return;
+	(void) catalog_get();		/* raises an error if objects are too old */
 	while (nargs < QUERY_ARGS_MAX && OidIsValid(query->types[nargs]))
 		nargs++;
-	query->plan = SPI_prepare(query_with_schema(query->sql, query->schema),
-							  nargs, query->types);
+	query->plan = SPI_prepare(query->sql, nargs, query->types);
 	if (query->plan == NULL || SPI_keepplan(query->plan) != 0)
 		elog(ERROR, "could not prepare \"%s\": %s", query->sql,
 			 SPI_result_code_string(SPI_result));
@@ -60,6 +35,7 @@ query_prepare(SavedQuery *query)
 uint64
 query_run(SavedQuery *query, Datum *values, const char *nulls, bool read_only)
 {
+	MemoryContext caller = CurrentMemoryContext;
 	int			result;
 
 	query_prepare(query);
@@ -67,14 +43,30 @@ query_run(SavedQuery *query, Datum *values, const char *nulls, bool read_only)
 	if (result < 0)
 		elog(ERROR, "could not run \"%s\": %s", query->sql,
 			 SPI_result_code_string(result));
+	MemoryContextSwitchTo(caller);
 	return SPI_processed;
 }
 
 Portal
 query_open(SavedQuery *query, Datum *values, bool read_only)
 {
+	MemoryContext caller = CurrentMemoryContext;
+	Portal		cursor;
+
 	query_prepare(query);
-	return SPI_cursor_open(NULL, query->plan, values, NULL, read_only);
+	cursor = SPI_cursor_open(NULL, query->plan, values, NULL, read_only);
+	MemoryContextSwitchTo(caller);
+	return cursor;
+}
+
+bool
+query_fetch(Portal cursor)
+{
+	MemoryContext caller = CurrentMemoryContext;
+
+	SPI_cursor_fetch(cursor, true, 1);
+	MemoryContextSwitchTo(caller);
+	return SPI_processed > 0;
 }
 
 Datum

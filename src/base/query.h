@@ -1,6 +1,7 @@
 /*
  * query.h
- *		Saved queries on our own tables, for workers and other cold paths.
+ *		Saved SPI queries on our own tables, for workers and other code that
+ *		is not performance-critical.
  */
 #ifndef BASE_QUERY_H
 #define BASE_QUERY_H
@@ -10,32 +11,40 @@
 #define QUERY_ARGS_MAX 12
 
 /*
- * A query that is planned once per session.  In its text @extschema@ stands
- * for the extension's schema.  Initialize the first two fields only.
+ * A query that is planned once per session.  It must qualify the name of each
+ * of our objects with idempotency_internal.  Initialize sql and types only.
  */
 typedef struct SavedQuery
 {
 	const char *sql;
 	Oid			types[QUERY_ARGS_MAX];	/* up to the first InvalidOid */
 	SPIPlanPtr	plan;
-	char		schema[NAMEDATALEN * 2 + 3];
 } SavedQuery;
 
 /*
- * Runs a query inside SPI_connect; nulls as SPI_execute_plan has it, NULL for
- * none.  With read_only it sees the active snapshot and nothing newer.
- * Returns the number of rows, which are in SPI_tuptable.
+ * Runs a query; the caller has called SPI_connect.  nulls is as for
+ * SPI_execute_plan; NULL means that no value is null.  With read_only the query
+ * uses the active snapshot.  Returns the number of rows, which are in
+ * SPI_tuptable.
  */
 extern uint64 query_run(SavedQuery *query, Datum *values, const char *nulls,
 						bool read_only);
 
-/* Opens a cursor on a query instead; SPI_cursor_close ends it. */
+/*
+ * Opens a cursor on a query and fetches its next row; false: there is none.
+ * Close it with SPI_cursor_close.
+ */
 extern Portal query_open(SavedQuery *query, Datum *values, bool read_only);
+extern bool query_fetch(Portal cursor);
 
-/* An array of elements of eight bytes, of type xid8 or bigint. */
+/* Makes an array of 8-byte elements, of type xid8 or bigint. */
 extern Datum query_array8(Datum *elements, int count, Oid type);
 
-/* A column, 1-based, of a row, 0-based; text is copied, NULL for null. */
+/*
+ * Return a column of a row of SPI_tuptable; columns count from 1, rows from 0.
+ * A null is 0 for query_int64 and NULL for query_text, which returns a copy in
+ * the current memory context.
+ */
 extern int64 query_int64(uint64 row, int column);
 extern char *query_text(uint64 row, int column);
 extern Datum query_datum(uint64 row, int column, bool *isnull);

@@ -1,12 +1,12 @@
 /*
  * relation.c
- *		Reads and writes rows of our own tables straight through the access
- *		methods: what the executor does, less the query.
+ *		Reads and writes rows of our own tables through the table and index
+ *		access methods, without a query and without the executor.
  *
- * Nothing here checks privileges (the caller's EXECUTE privilege is the gate),
- * constraints (the caller builds valid rows), or fires triggers.  A write is
- * visible to the session's later commands; each ends with a
- * CommandCounterIncrement so that several can happen within one command.
+ * Nothing here checks privileges (EXECUTE on our functions is what callers
+ * need), checks constraints (callers build valid rows), or fires triggers.
+ * Each write ends with CommandCounterIncrement, so that the session's later
+ * commands see it and one command can make several writes.
  */
 #include "postgres.h"
 
@@ -25,11 +25,13 @@
 #include "base/compat.h"
 #include "base/relation.h"
 
-#define RELATION_SPECULATIVE_TOKEN 1	/* any but 0: nobody waits for it */
+#define RELATION_SPECULATION_US 100 /* sleep per speculative insertion met */
+
+#define RELATION_SPECULATIVE_TOKEN 1	/* not 0; no backend waits for it */
 
 /*
- * An error between here and the return restores the owner as it ends the
- * transaction, or the savepoint.
+ * If LockRelationOid raises an error, the abort of the transaction or
+ * subtransaction sets CurrentResourceOwner again.
  */
 void
 relation_hold(Oid relation, LOCKMODE mode)
@@ -62,8 +64,8 @@ relation_was_altered(Relation table, const char *how)
 }
 
 /*
- * The column that is not null in the rows of a partial index; 0: the index is
- * not partial.
+ * Returns the column that a partial index requires to be not null, or 0 if the
+ * index is not partial.
  */
 static AttrNumber
 relation_index_filter(Relation table, List *predicate)
@@ -80,8 +82,8 @@ relation_index_filter(Relation table, List *predicate)
 }
 
 /*
- * Adds the slot's row to one index.  Returns false if another row may have the
- * same unique key; with UNIQUE_CHECK_PARTIAL that is found out without waiting.
+ * Inserts the slot's row into one index.  Returns false if another row may have
+ * the same unique key; UNIQUE_CHECK_PARTIAL checks that without waiting.
  */
 static bool
 relation_insert_into_index(Relation table, Relation index, TupleTableSlot *slot,
@@ -97,7 +99,8 @@ relation_insert_into_index(Relation table, Relation index, TupleTableSlot *slot,
 		relation_was_altered(table, "It has an index that is not a plain B-tree.");
 	if (!info->ii_Unique)
 		check = UNIQUE_CHECK_NO;
-	if (info->ii_ReadyForInserts && (filter == 0 || !slot_attisnull(slot, filter)))
+	if (info->ii_ReadyForInserts &&
+		(filter == 0 || !slot_attisnull(slot, filter)))
 	{
 		FormIndexDatum(info, slot, NULL, values, nulls);
 		unique = index_insert(index, values, nulls, &slot->tts_tid, table,
@@ -108,7 +111,8 @@ relation_insert_into_index(Relation table, Relation index, TupleTableSlot *slot,
 }
 
 /*
- * Where a conflict is no error, a unique index has to be there to find it.
+ * With UNIQUE_CHECK_PARTIAL the table must have a unique index, or no conflict
+ * would ever be found.
  */
 static bool
 relation_insert_into_indexes(Relation table, TupleTableSlot *slot,
@@ -158,7 +162,8 @@ relation_probe(Relation table, Relation index, ScanKey keys, int key_count,
 }
 
 /*
- * Is it the one we want, or as good?  Ours are in the collations of their columns.
+ * Can this index be used instead of the one that we created?  Our indexes use
+ * the collations of their columns.
  */
 static bool
 relation_index_serves(Relation table, Oid oid, AttrNumber column, int columns,
@@ -167,22 +172,27 @@ relation_index_serves(Relation table, Oid oid, AttrNumber column, int columns,
 	TupleDesc	desc = RelationGetDescr(table);
 	Relation	index = RelationIdGetRelation(oid);
 	Form_pg_index form = index->rd_index;
-	bool		serves = form->indkey.values[0] == column &&
+	bool		serves;
+
+	serves = form->indkey.values[0] == column &&
 		form->indnkeyatts >= columns && form->indisvalid &&
 		index->rd_rel->relam == BTREE_AM_OID;
-
 	for (int i = 0; i < columns && serves; i++)
 		serves = form->indkey.values[i] > 0 && index->rd_indcollation[i] ==
 			TupleDescAttr(desc, form->indkey.values[i] - 1)->attcollation;
 	if (serves)
-		serves = relation_index_filter(table, RelationGetIndexPredicate(index)) == filter;
+	{
+		List	   *predicate = RelationGetIndexPredicate(index);
+
+		serves = relation_index_filter(table, predicate) == filter;
+	}
 	RelationClose(index);
 	return serves;
 }
 
 /*
- * One that REINDEX CONCURRENTLY has not finished is passed over.  While the
- * table is locked no index of it goes away.
+ * Ignores an index that REINDEX CONCURRENTLY has not finished.  The lock on the
+ * table keeps its indexes from being dropped.
  */
 Relation
 relation_open_index(Relation table, AttrNumber column, int columns,
@@ -195,7 +205,8 @@ relation_open_index(Relation table, AttrNumber column, int columns,
 	foreach(cell, indexes)
 	{
 		if (!OidIsValid(found) &&
-			relation_index_serves(table, lfirst_oid(cell), column, columns, filter))
+			relation_index_serves(table, lfirst_oid(cell), column, columns,
+								  filter))
 			found = lfirst_oid(cell);
 	}
 	list_free(indexes);
@@ -228,7 +239,8 @@ relation_scan_begin(RelationScan *scan, Relation table, AttrNumber column,
 {
 	scan->index = relation_open_index(table, column, key_count, filter,
 									  RowExclusiveLock);
-	scan->scan = compat_index_beginscan(table, scan->index, snapshot, key_count);
+	scan->scan = compat_index_beginscan(table, scan->index, snapshot,
+										key_count);
 	index_rescan(scan->scan, keys, key_count, NULL, 0);
 }
 
@@ -265,10 +277,10 @@ relation_check_constraints(Relation table, TupleTableSlot *slot)
 }
 
 /*
- * The insertion is speculative: on a conflict the row is gone at once and not
- * only with our transaction.  The executor holds a lock meanwhile, for others
- * to wait for; we save that on every insertion, and who meets the row in these
- * microseconds looks again a little later.
+ * The insertion is speculative: on a conflict the row is removed at once, not
+ * when the transaction ends.  The executor also takes a lock for others to
+ * wait on.  We save that cost on every insertion; a backend that finds the row
+ * within these microseconds sleeps for a moment and looks again.
  */
 bool
 relation_insert_or_conflict(Relation table, TupleTableSlot *slot)
@@ -286,7 +298,7 @@ relation_insert_or_conflict(Relation table, TupleTableSlot *slot)
 }
 
 /*
- * Locks a row; the row itself is of no interest.
+ * Locks a row and ignores its content.
  */
 static TM_Result
 relation_lock_row(Relation table, ItemPointer tid, LockWaitPolicy policy)
@@ -303,10 +315,10 @@ relation_lock_row(Relation table, ItemPointer tid, LockWaitPolicy policy)
 }
 
 /*
- * Replaces a row that no other transaction has hold of.  Unique keys do not
- * change in our tables.  The check only serves to lock the index's page, which
- * keeps others who check from missing the row while it moves; what it says is
- * of no interest.
+ * Replaces a row that this transaction has locked.  Unique keys do not change
+ * in our tables.  UNIQUE_CHECK_PARTIAL is used only because it locks the
+ * index's leaf page, so that a concurrent uniqueness check cannot miss the row
+ * while it moves.  Its result is ignored.
  */
 static TM_Result
 relation_update_locked(Relation table, ItemPointer tid, TupleTableSlot *slot)
@@ -349,7 +361,7 @@ relation_lock(Relation table, ItemPointer tid)
 }
 
 /*
- * To update without waiting is not foreseen: so the row is locked first.
+ * heap_update() cannot return instead of waiting, so the row is locked first.
  */
 TM_Result
 relation_update(Relation table, ItemPointer tid, TupleTableSlot *slot)
@@ -362,8 +374,9 @@ relation_update(Relation table, ItemPointer tid, TupleTableSlot *slot)
 }
 
 /*
- * Without waiting, a row that this transaction has locked itself looks as busy
- * as one that another has.  To lock it once more tells the two apart.
+ * Without waiting, a row that this transaction itself has locked is reported as
+ * busy, like a row that another transaction has locked.  Locking it again tells
+ * the two apart.
  */
 TM_Result
 relation_delete(Relation table, ItemPointer tid)
@@ -374,6 +387,30 @@ relation_delete(Relation table, ItemPointer tid)
 		relation_lock(table, tid) == TM_Ok)
 		result = relation_try_delete(table, tid, true);
 	return result;
+}
+
+RelationWriter
+relation_writer(const SnapshotData *dirty)
+{
+	RelationWriter writer;
+
+	writer.xid = TransactionIdIsValid(dirty->xmin) ? dirty->xmin : dirty->xmax;
+	writer.speculative = dirty->speculativeToken != 0;
+	return writer;
+}
+
+/*
+ * Waits as a unique index does, so that lock_timeout and the deadlock detector
+ * apply.
+ */
+void
+relation_wait_for_writer(Relation table, ItemPointer tid,
+						 const RelationWriter *writer)
+{
+	if (writer->speculative)
+		pg_usleep(RELATION_SPECULATION_US);
+	else
+		XactLockTableWait(writer->xid, table, tid, XLTW_InsertIndex);
 }
 
 void

@@ -1,6 +1,6 @@
 /*
  * relation.h
- *		Reads and writes rows of our own tables without going through a query.
+ *		Reads and writes rows of our own tables without the executor.
  */
 #ifndef BASE_RELATION_H
 #define BASE_RELATION_H
@@ -14,42 +14,48 @@
 #include "utils/snapshot.h"
 
 /*
- * Locks a relation until relation_release, or to the end of the transaction or
- * savepoint that is open, as long as the rows that it writes there may live.  A
- * lock that is taken in the ordinary way goes with the cursor that runs, which
- * can fail in a savepoint that is younger than it and than its earlier rows.
+ * Locks a relation until relation_release, or until the end of the current
+ * transaction or subtransaction: as long as rows that are written under the
+ * lock may survive.
+ *
+ * An ordinary lock belongs to the portal that takes it.  If a cursor fails in a
+ * savepoint that is younger than the cursor, its locks are released, but rows
+ * that it wrote before the savepoint remain.
  */
 extern void relation_hold(Oid relation, LOCKMODE mode);
 extern void relation_release(Oid relation, LOCKMODE mode);
 
-/* A slot for rows of one of our tables, which has to have so many columns. */
+/*
+ * Makes a slot for rows of one of our tables.  Raises an error if the table
+ * does not have the expected number of columns.
+ */
 extern TupleTableSlot *relation_slot(Relation table, int columns);
 
 /*
- * Finds a row by an index and stores it in the slot.  With a dirty snapshot
- * the transactions that are writing it are in the snapshot afterwards.
+ * Finds a row by an index and stores it in the slot.  With a dirty snapshot,
+ * relation_writer then tells which transaction is writing the row.
  */
 extern bool relation_probe(Relation table, Relation index, ScanKey keys,
 						   int key_count, Snapshot snapshot,
 						   TupleTableSlot *slot);
 
 /*
- * Opens the index of a table, which is locked, that is on the column first and
- * on so many columns at least.  It leaves out rows where filter, if that is not
- * 0, is null, and no others.
+ * Opens an index of a table that the caller has locked.  The index starts with
+ * the column and has at least this number of columns.  If filter is not 0, it
+ * is a partial index with exactly the rows where that column is not null.
  */
 extern Relation relation_open_index(Relation table, AttrNumber column,
 									int columns, AttrNumber filter,
 									LOCKMODE mode);
 
 /*
- * Opens the primary key of a table, which has to be on these columns, and locks
- * it as relation_hold does, in RowExclusiveLock.
+ * Opens a table's primary key, which must have exactly these columns, and locks
+ * it with RowExclusiveLock as relation_hold does.
  */
 extern Relation relation_hold_primary_key(Relation table,
 										  const AttrNumber *columns, int count);
 
-/* Rows of a table in the order of an index. */
+/* A scan of a table in the order of an index. */
 typedef struct RelationScan
 {
 	Relation	index;
@@ -57,9 +63,9 @@ typedef struct RelationScan
 } RelationScan;
 
 /*
- * Walks over the rows that the keys, on columns of the index, let through.  The
- * index stays locked to the end of the transaction, or only to the end of the
- * walk if release is its mode and not NoLock.
+ * Scans the rows that match the keys, which are on columns of the index.
+ * relation_scan_end releases the lock on the index if release is
+ * RowExclusiveLock; with NoLock it is kept until the end of the transaction.
  */
 extern void relation_scan_begin(RelationScan *scan, Relation table,
 								AttrNumber column, AttrNumber filter,
@@ -70,27 +76,47 @@ extern void relation_scan_end(RelationScan *scan, LOCKMODE release);
 /* Raises an error unless the slot's row satisfies the table's constraints. */
 extern void relation_check_constraints(Relation table, TupleTableSlot *slot);
 
-/* Inserts the slot's row; raises an error on a duplicate. */
+/* The transaction that is writing a row, as found with a dirty snapshot. */
+typedef struct RelationWriter
+{
+	TransactionId xid;			/* InvalidTransactionId: none */
+	bool		speculative;	/* the insertion may be undone immediately */
+} RelationWriter;
+
+/*
+ * Returns the transaction that is writing the row that relation_probe found.
+ * relation_wait_for_writer waits until that transaction has ended, or until the
+ * speculative insertion has been decided.
+ */
+extern RelationWriter relation_writer(const SnapshotData *dirty);
+extern void relation_wait_for_writer(Relation table, ItemPointer tid,
+									 const RelationWriter *writer);
+
+/* Inserts the slot's row; raises an error on a duplicate key. */
 extern void relation_insert(Relation table, TupleTableSlot *slot);
 
 /*
- * Inserts the slot's row unless a unique index has it, in progress or not; never
- * waits.  Returns whether the row was inserted.
+ * Inserts the slot's row, unless a committed or uncommitted row has the same
+ * unique key.  Never waits.  Returns whether the row was inserted.
  */
 extern bool relation_insert_or_conflict(Relation table, TupleTableSlot *slot);
 
 /*
- * Replaces or deletes a row, without waiting.  TM_Ok: done; TM_BeingModified:
- * another open transaction has it; TM_Updated, TM_Deleted: it is no more.
+ * Update or delete a row without waiting.  TM_Ok: done; TM_BeingModified:
+ * another open transaction has locked or changed the row; TM_Updated,
+ * TM_Deleted: this version of the row is obsolete.
  */
 extern TM_Result relation_update(Relation table, ItemPointer tid,
 								 TupleTableSlot *slot);
 extern TM_Result relation_delete(Relation table, ItemPointer tid);
 
-/* As those, but locks the row only, to the end of the transaction. */
+/*
+ * Locks a row until the end of the transaction, without waiting, and returns
+ * the same results.
+ */
 extern TM_Result relation_lock(Relation table, ItemPointer tid);
 
-/* Waits until no other open transaction has the row. */
+/* Waits until no other open transaction has locked or changed the row. */
 extern void relation_wait(Relation table, ItemPointer tid);
 
 #endif							/* BASE_RELATION_H */

@@ -1,16 +1,18 @@
 /*
  * report.c
- *		What a worker of ours says in the server's log.
+ *		Limits and completes what our workers write to the server log.
  *
- * Every message has a line of context that says which worker of which database
- * it is from, since a prefix of log lines may not.
+ * Every message gets a line of context that names the worker and its database,
+ * since log_line_prefix may show neither.
  *
- * A broken endpoint, or a broken state that is met again and again, must not
- * fill the log.  Of messages that differ in numbers only, a few are logged, and
- * then one a minute, which says how many were not.
+ * A broken endpoint, or an error that recurs, must not fill the log.  Messages
+ * that differ only in digits are of one kind.  Of each kind REPORT_BURST
+ * messages are logged, and then one per REPORT_CREDIT_MS, which tells how many
+ * were left out.
  *
- * Who reads the log need not be allowed to read events: where a constraint is
- * violated the server's own message shows the row, and here it does not.
+ * Readers of the log need not have the right to read events.  The server's
+ * message for a violated constraint shows the row in its detail, so that detail
+ * is removed.
  */
 #include "postgres.h"
 
@@ -21,31 +23,33 @@
 
 #include "base/report.h"
 
-#define REPORT_BURST 10			/* messages of a kind at once, */
-#define REPORT_CREDIT_MS 60000	/* and another one after so long */
+#define REPORT_BURST 10			/* messages of a kind logged at once */
+#define REPORT_CREDIT_MS 60000	/* time after which one more may be logged */
 #define REPORT_KINDS 256
-#define REPORT_TEXT_MAX 512		/* of a message, by which kinds differ */
+#define REPORT_TEXT_MAX 512		/* bytes that make up the kind of a message */
 
 /*
- * Messages that differ in numbers only.  Two kinds of one place take turns in it,
- * so a name that changes each time gets around the limit.
+ * A kind of message.  Two kinds with the same place in the table replace each
+ * other and then start with full credit.  A message with a name that changes
+ * each time is always a new kind and is not limited.
  */
 typedef struct ReportKind
 {
 	uint64		hash;
-	int			credit;			/* so many may be logged */
+	int			credit;			/* number of messages that may be logged */
 	TimestampTz credited_at;
-	int			skipped;		/* since the last one that was */
+	int			skipped;		/* not logged since the last one that was */
 } ReportKind;
 
 static ReportKind kinds[REPORT_KINDS];
 static emit_log_hook_type previous_emit_log = NULL;
 static const char *reporter = NULL;
+static void (*note_error) (const char *message) = NULL;
 
 static ReportKind *
 report_kind(const char *message)
 {
-	char		text[REPORT_TEXT_MAX];
+	char		kept[REPORT_TEXT_MAX];
 	int			length = 0;
 	uint64		hash;
 	ReportKind *kind;
@@ -53,9 +57,9 @@ report_kind(const char *message)
 	for (const char *c = message; *c && length < REPORT_TEXT_MAX; c++)
 	{
 		if (!isdigit((unsigned char) *c))
-			text[length++] = *c;
+			kept[length++] = *c;
 	}
-	hash = hash_bytes_extended((const unsigned char *) text, length, 0);
+	hash = hash_bytes_extended((const unsigned char *) kept, length, 0);
 	kind = &kinds[hash % REPORT_KINDS];
 	if (kind->hash != hash || kind->credited_at == 0)
 	{
@@ -74,8 +78,9 @@ static bool
 report_take_credit(ReportKind *kind)
 {
 	TimestampTz now = GetCurrentTimestamp();
-	long		credits = TimestampDifferenceMilliseconds(kind->credited_at, now) /
-		REPORT_CREDIT_MS;
+	long		elapsed_ms = TimestampDifferenceMilliseconds(kind->credited_at,
+															 now);
+	long		credits = elapsed_ms / REPORT_CREDIT_MS;
 
 	if (credits > 0)
 	{
@@ -101,7 +106,7 @@ report_limit(ErrorData *message)
 		message->output_to_server = false;
 	else if (kind->skipped > 0)
 	{
-		message->message = psprintf("%s (%d more like this were not logged)",
+		message->message = psprintf("%s (not logged: %d more like this)",
 									text, kind->skipped);
 		pfree(text);
 		kind->skipped = 0;
@@ -111,6 +116,9 @@ report_limit(ErrorData *message)
 static void
 report_emit_log(ErrorData *message)
 {
+	if (note_error != NULL && message->elevel >= WARNING &&
+		message->elevel <= ERROR && message->message)
+		note_error(message->message);
 	if (message->elevel >= LOG && message->elevel <= ERROR && message->message)
 		report_limit(message);
 	if (ERRCODE_TO_CATEGORY(message->sqlerrcode) ==
@@ -139,4 +147,10 @@ report_begin(const char *who)
 	error_context_stack = &context;
 	previous_emit_log = emit_log_hook;
 	emit_log_hook = report_emit_log;
+}
+
+void
+report_errors_to(void (*note) (const char *message))
+{
+	note_error = note;
 }

@@ -1,33 +1,34 @@
 /*
  * ring.c
- *		Which tables of a ring are live: that of keys, or that of the log.
+ *		Which tables of a ring are live.
  *
- * A ring is three tables of the same layout, its segments.  New rows go
- * into the current one.  The sweeper opens the next from time to time.  Once
- * nothing in an old one is needed any more it is retired, and later truncated:
- * rows go without a DELETE, a dead tuple or an index on the time.
+ * A ring is three tables of the same layout, its segments.  New rows go into
+ * the current segment.  The sweeper opens the next segment from time to time.
+ * When nothing in an old segment is needed any more, it is retired, and later
+ * truncated.  So expired rows cost no DELETE, no dead tuples and no index on
+ * the time.
  *
  * TRUNCATE is not MVCC-safe: rows also disappear for older snapshots.  A
- * snapshot that is older than a row's move into the current segment would
- * see it in neither.  So the next transaction id is noted with the retirement,
- * which comes after the last move, and the table is truncated when every
- * snapshot in the database is newer.
+ * snapshot that is older than a row's move into the current segment would see
+ * the row in neither segment.  So the retirement, which comes after the last
+ * move, records the next transaction id, and the table is truncated when every
+ * snapshot in the database is newer than that.
  *
- * The map is the state table, which each session caches.  Its lock guards it:
+ * The state table is the map; each session caches it.  Its lock guards the map:
  *
- * - Who writes holds RowExclusiveLock from the first look for a row until the
- *   row is physically inserted, and no longer: not to the end of the
- *   transaction.  Nobody waits while holding it for what another transaction
- *   has written; only for a table that somebody has locked as a whole.
- * - Who changes the map holds ShareRowExclusiveLock until the change is
- *   committed.  The invalidation that goes with the commit reaches every
- *   writer no later than it gets the lock.
+ * - Writers hold RowExclusiveLock from the first look for a row until the row
+ *   is physically inserted, and not until the end of the transaction.  While
+ *   they hold it they wait for no row that another transaction has written;
+ *   they may wait for a lock on a whole table.
+ * - Whatever changes the map holds ShareRowExclusiveLock until the change is
+ *   committed.  The commit's invalidation message reaches each writer no later
+ *   than the lock is granted to it.
  *
- * Rows are inserted and updated in the current segment only, where one
- * unique index decides.  An older one is delete-only: what has to change there
- * is deleted and inserted into the current one, in one transaction.  When the
- * next segment is due, and which rows are needed, is the business of the
- * modules: claim/functions.sql, outbox/segments.sql.
+ * Rows are inserted and updated only in the current segment, where one unique
+ * index decides.  An old segment is delete-only: to change a row there, delete
+ * it and insert it into the current segment, in one transaction.  The modules
+ * decide when the next segment is due and which rows are needed:
+ * claim/functions.sql, outbox/segments.sql, stock/compaction.sql.
  */
 #include "postgres.h"
 
@@ -48,7 +49,7 @@
 #include "base/compat.h"
 #include "base/ring.h"
 
-/* The columns of a state table that the map is made of. */
+/* The columns of a state table that make up the map. */
 enum
 {
 	RING_ATT_SLOT = 1,
@@ -56,11 +57,11 @@ enum
 	RING_ATT_SEGMENT
 };
 
-/* What this session knows of a ring. */
+/* A session's cached map of a ring. */
 typedef struct RingCache
 {
 	RingMap		map;
-	Oid			state;			/* whose map it is; or invalid */
+	Oid			state;			/* the map's state table, or InvalidOid */
 	Oid			locked;			/* the state table that was locked last */
 } RingCache;
 
@@ -82,8 +83,8 @@ ring_state_changed(Datum arg, Oid relation)
 }
 
 /*
- * A state table is written by our functions alone, but its constraints can be
- * dropped.
+ * Only our functions write a state table, but its constraints can be dropped
+ * and its rows changed by its owner.
  */
 static void
 ring_raise(const CatalogRing *ring, const char *problem)
@@ -96,7 +97,7 @@ ring_raise(const CatalogRing *ring, const char *problem)
 }
 
 /*
- * Adds a table to the map, which is kept in the order of segments.
+ * Adds a table to the map, which is sorted by segment, newest first.
  */
 static void
 ring_add(RingMap *map, int64 segments[RING_SIZE], Oid table, int64 segment)
@@ -136,7 +137,7 @@ ring_add_row(RingMap *map, int64 segments[RING_SIZE], const CatalogRing *ring,
 }
 
 /*
- * Reads the map as it is now, whatever snapshot the transaction has.
+ * Reads the map as it is now, independent of the transaction's snapshot.
  */
 static RingMap
 ring_load(const CatalogRing *ring)
@@ -160,8 +161,8 @@ ring_load(const CatalogRing *ring)
 }
 
 /*
- * Looks the state table up anew if it is another once the lock is there: the
- * extension may have been dropped and created until then.
+ * The extension may be dropped and created again while we wait for the lock, so
+ * the state table is looked up again when the lock is granted.
  */
 RingMap
 ring_lock(RingId id)
@@ -196,8 +197,8 @@ ring_unlock(RingId id)
 }
 
 /*
- * SQL: idempotency_ring_changed(ring).  With the commit, everybody reads the
- * map again.
+ * SQL: idempotency_ring_changed(ring).  Makes every session read the map again
+ * when this transaction has committed.
  */
 Datum
 idempotency_ring_changed(PG_FUNCTION_ARGS)
@@ -207,8 +208,8 @@ idempotency_ring_changed(PG_FUNCTION_ARGS)
 }
 
 /*
- * SQL: idempotency_next_xid(), later than every transaction that has written
- * so far.
+ * SQL: idempotency_next_xid(), a transaction id later than that of every
+ * transaction that has written so far.
  */
 Datum
 idempotency_next_xid(PG_FUNCTION_ARGS)
@@ -233,5 +234,6 @@ idempotency_horizon(PG_FUNCTION_ARGS)
 		PG_RETURN_FULLTRANSACTIONID(FirstNormalFullTransactionId);
 	if (horizon > XidFromFullTransactionId(next))
 		epoch--;
-	PG_RETURN_FULLTRANSACTIONID(FullTransactionIdFromEpochAndXid(epoch, horizon));
+	PG_RETURN_FULLTRANSACTIONID(FullTransactionIdFromEpochAndXid(epoch,
+																 horizon));
 }

@@ -1,6 +1,6 @@
 /*
  * ring.h
- *		A ring of tables, so that old rows go by truncating a table.
+ *		A ring of tables whose rows expire by truncating a table.
  */
 #ifndef BASE_RING_H
 #define BASE_RING_H
@@ -19,8 +19,8 @@ typedef struct RingMap
 } RingMap;
 
 /*
- * Keeps the map from changing and returns it.  Nobody may wait for a
- * transaction that has written a row until ring_unlock.
+ * ring_lock returns the map and keeps it from changing until ring_unlock.
+ * Callers must not wait for another transaction in between.
  */
 extern RingMap ring_lock(RingId id);
 extern void ring_unlock(RingId id);

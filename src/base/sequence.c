@@ -1,14 +1,14 @@
 /*
  * sequence.c
- *		Numbers that do not repeat: tokens, positions, ids of the log of stock.
+ *		Numbers that do not repeat: tokens, positions, ids of stock_log.
  *
  * pg_restore --data-only sets each sequence as it was in the dump, after all
- * rows are there.  If the database has been in use since the dump, the sequence
- * is then behind.  So the highest number that was handed out also stands in
- * shared memory, and a session skips numbers up to that.  It must never return
- * a number that does not raise the highest one: another session may have the
- * same.  A restart forgets the highest number: then idempotency_repair() sets
- * the sequences.
+ * rows have been loaded.  If the database has been in use since the dump, the
+ * sequence is then behind.  So shared memory also holds the highest number that
+ * was handed out, and sessions skip numbers up to that.  A session must never
+ * return a number that does not raise the highest one: another session may have
+ * the same number.  A restart forgets the highest number; idempotency_repair()
+ * then sets the sequences.
  */
 #include "postgres.h"
 
@@ -18,12 +18,13 @@
 
 #include "base/sequence.h"
 
-/* How many numbers one call skips at most; that takes seconds. */
+/* The most numbers that one call skips, which takes seconds. */
 #define SEQUENCE_SKIP_MAX 10000000
 
 /*
- * Where the highest number stands; NULL: there is no place for it.  It belongs
- * to one sequence: after DROP and CREATE EXTENSION it starts over.
+ * Returns where the highest number is kept, or NULL if there is no shared
+ * memory or no free entry.  The number belongs to one sequence: after DROP and
+ * CREATE EXTENSION it starts at 0 again.
  */
 static pg_atomic_uint64 *
 sequence_place(SharedSequence id, Oid sequence)
@@ -51,7 +52,8 @@ sequence_highest(SharedSequence id, Oid sequence)
 }
 
 /*
- * Notes a number that was handed out; false: one as high is known already.
+ * Records a number that was handed out.  Returns false if the highest number is
+ * not less already.
  */
 static bool
 sequence_raise(SharedSequence id, Oid sequence, int64 number)
@@ -71,8 +73,8 @@ sequence_raise(SharedSequence id, Oid sequence, int64 number)
 }
 
 /*
- * A number is ours if it raises the highest one: then no other session has got
- * the same, even if the sequence was set back in between.
+ * A number that raises the highest one is ours: no other session has got the
+ * same number, even if the sequence was set back in between.
  */
 int64
 sequence_next(SharedSequence id, Oid sequence, int64 floor)

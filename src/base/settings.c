@@ -2,9 +2,9 @@
  * settings.c
  *		Defines every idempotency.* setting; no other file does.
  *
- * Durations that a call may override (ttl, lease, reservation_ttl) can be set
- * by anyone.  What steers the workers or the network belongs to the
- * configuration file and takes effect on reload.
+ * Durations that a call can override (ttl, lease, reservation_ttl) can be set
+ * by any user.  Settings of the workers and the network can only be set in the
+ * configuration file and take effect on reload.
  */
 #include "postgres.h"
 
@@ -17,7 +17,7 @@
 #include "base/settings.h"
 #include "base/shared.h"
 
-#define SETTINGS_TOPIC_MAX 255	/* bytes, as outbox_enqueue has it */
+#define SETTINGS_TOPIC_MAX 255	/* bytes; the limit of outbox_enqueue */
 
 int			settings_ttl_s = 24 * 60 * 60;
 int			settings_lease_s = 40;
@@ -34,7 +34,7 @@ int			settings_stock_items = 16384;
 int			settings_stock_compact_after = 1000;
 bool		settings_stock_events = false;
 
-/* Read by name from SQL. */
+/* SQL functions read these by current_setting. */
 static int	stock_history_s = 7 * 24 * 60 * 60;
 static char *stock_archive_topic = NULL;
 static int	outbox_retention_s = 24 * 60 * 60;
@@ -42,8 +42,9 @@ static int	outbox_keep_size_mb = -1;
 static int	outbox_dead_retention_s = 30 * 24 * 60 * 60;
 
 /*
- * At the start of the server a value that is refused would become the default:
- * all databases.  A clone that shall not send must rather not start.
+ * When the server starts, a refused value would be replaced by the default,
+ * which is all databases.  A clone that must not send events should not start
+ * then.
  */
 static bool
 settings_check_databases(char **newval, void **extra, GucSource source)
@@ -82,22 +83,23 @@ settings_define_durations(void)
 	DefineCustomIntVariable("idempotency.ttl",
 							"How long a finished key is remembered.",
 							NULL, &settings_ttl_s,
-							24 * 60 * 60, 1, INT_MAX,
+							24 * 60 * 60, 1, SETTINGS_TTL_MAX_S,
 							PGC_USERSET, GUC_UNIT_S, NULL, NULL, NULL);
 	DefineCustomIntVariable("idempotency.lease",
 							"What idem_renew extends a lease by when it is not told.",
 							NULL, &settings_lease_s,
-							40, 1, INT_MAX,
+							40, 1, SETTINGS_LEASE_MAX_S,
 							PGC_USERSET, GUC_UNIT_S, NULL, NULL, NULL);
 	DefineCustomIntVariable("idempotency.reservation_ttl",
 							"How long a reservation of stock waits to be confirmed.",
 							NULL, &settings_reservation_ttl_s,
-							15 * 60, 1, INT_MAX,
+							15 * 60, 1, SETTINGS_RESERVATION_TTL_MAX_S,
 							PGC_USERSET, GUC_UNIT_S, NULL, NULL, NULL);
 	DefineCustomIntVariable("idempotency.reservation_ttl_max",
 							"The longest that a reservation of stock may wait to be confirmed.",
-							"-1 means no limit.", &settings_reservation_ttl_max_s,
-							31 * 24 * 60 * 60, -1, INT_MAX,
+							NULL, &settings_reservation_ttl_max_s,
+							31 * 24 * 60 * 60, 1,
+							SETTINGS_RESERVATION_TTL_MAX_S,
 							PGC_SUSET, GUC_UNIT_S, NULL, NULL, NULL);
 	DefineCustomIntVariable("idempotency.sweep_interval",
 							"How often the sweeper looks for what has expired.",
@@ -138,8 +140,9 @@ settings_define_outbox(void)
 }
 
 /*
- * The size of shared memory can only be set before there is any; where there is
- * none, because the library is not preloaded, the setting is of no effect.
+ * idempotency.stock_items sets the size of shared memory, so it cannot change
+ * after the start.  Without preloading there is no shared memory, and the
+ * setting has no effect.
  */
 static void
 settings_define_stock(void)
@@ -175,7 +178,7 @@ settings_define_stock(void)
 }
 
 void
-settings_define(void)
+settings_define(GucStringCheckHook check_networks)
 {
 	settings_define_durations();
 	settings_define_outbox();
@@ -191,7 +194,7 @@ settings_define(void)
 							   "A list such as '10.0.0.0/8, 127.0.0.1'; public addresses are always allowed.",
 							   &settings_webhook_allowed_networks,
 							   "", PGC_SIGHUP, 0,
-							   NULL, NULL, NULL);
+							   check_networks, NULL, NULL);
 	MarkGUCPrefixReserved("idempotency");
 }
 

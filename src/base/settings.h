@@ -1,12 +1,24 @@
 /*
  * settings.h
- *		The idempotency.* settings; docs and units are in settings.c.
+ *		The idempotency.* settings; settings.c has their units and limits.
  */
 #ifndef BASE_SETTINGS_H
 #define BASE_SETTINGS_H
 
-/* A relay needs several copies of a payload, each of less than 1 GB. */
+#include "datatype/timestamp.h"
+#include "utils/guc.h"
+
+/* A relay keeps several copies of a payload, each of less than 1 GB. */
 #define SETTINGS_OUTBOX_PAYLOAD_MAX_MB 256
+
+/*
+ * Limits of the settings, and of the parameters that override them.  A longer
+ * time is usually a mistake: a number of milliseconds or nanoseconds, which
+ * PostgreSQL reads as seconds.
+ */
+#define SETTINGS_TTL_MAX_S (3653 * SECS_PER_DAY)
+#define SETTINGS_LEASE_MAX_S (366 * SECS_PER_DAY)
+#define SETTINGS_RESERVATION_TTL_MAX_S (366 * SECS_PER_DAY)
 
 extern int	settings_ttl_s;
 extern int	settings_lease_s;
@@ -21,10 +33,13 @@ extern bool settings_stock_events;
 extern char *settings_databases;
 extern char *settings_webhook_allowed_networks;
 
-/* Defines all settings; called once by _PG_init. */
-extern void settings_define(void);
+/*
+ * Defines all settings; called once by _PG_init.  check_networks is the check
+ * hook of idempotency.webhook_allowed_networks.
+ */
+extern void settings_define(GucStringCheckHook check_networks);
 
-/* Is this database one that idempotency.databases names? */
+/* Does idempotency.databases include this database? */
 extern bool settings_database_wanted(const char *name);
 
 #endif							/* BASE_SETTINGS_H */

@@ -2,17 +2,19 @@
  * shared.c
  *		The table of databases that have the extension, in shared memory.
  *
- * The launcher reads it to know which workers to run.  Backends reach their
- * own database's entry to wake its relay.  It holds plain data and locks only
- * and is made anew after a crash: all of it is found again by looking into
- * the databases.
+ * The launcher reads the table to know which workers to run.  Backends use
+ * their database's entry to wake its relays.  The table holds plain data and
+ * locks only.  After a crash it is empty, and discovery fills it again.
  *
- * The lock guards which entry belongs to whom; a backend's commit never takes
- * it.  A spinlock in each entry guards what its workers say of themselves.
+ * The LWLock guards which entry belongs to which database; the commit of an
+ * enqueuing transaction does not take it.  A spinlock in each entry guards what
+ * the workers of that database publish.  Nothing that can fail is called under
+ * a spinlock.
  */
 #include "postgres.h"
 
 #include "fmgr.h"
+#include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "storage/ipc.h"
 #include "storage/lwlock.h"
@@ -20,6 +22,7 @@
 #include "utils/builtins.h"
 
 #include "base/compat.h"
+#include "base/errors.h"
 #include "base/shared.h"
 
 typedef struct SharedState
@@ -27,7 +30,7 @@ typedef struct SharedState
 	LWLock	   *lock;
 	Oid			last_looked;	/* guarded by lock */
 	slock_t		launcher_mutex;
-	Latch	   *launcher_latch;	/* guarded by launcher_mutex */
+	Latch	   *launcher_latch; /* guarded by launcher_mutex */
 	SharedDatabase databases[SHARED_DATABASES_MAX];
 } SharedState;
 
@@ -95,18 +98,21 @@ shared_require(const char *what)
 }
 
 /*
- * SQL: idempotency_require_preload(what text).
+ * SQL: idempotency_require_preload(what text), raises an error unless the
+ * library is preloaded.
  */
 Datum
 idempotency_require_preload(PG_FUNCTION_ARGS)
 {
+	errors_hide_frames();
 	if (!shared_ready())
 		shared_require(text_to_cstring(PG_GETARG_TEXT_PP(0)));
 	PG_RETURN_VOID();
 }
 
 /*
- * The entry of a database, or NULL.  The caller holds the lock.
+ * Returns a database's entry, or NULL.  InvalidOid finds a free entry.  The
+ * caller holds the lock.
  */
 static SharedDatabase *
 shared_find(Oid database)
@@ -120,7 +126,7 @@ shared_find(Oid database)
 }
 
 /*
- * As shared_find, but takes a free entry if there is none.
+ * As shared_find, but takes a free entry if the database has none.
  */
 static SharedDatabase *
 shared_find_or_add(Oid database)
@@ -177,7 +183,7 @@ shared_my_database(void)
 SharedDatabase *
 shared_known_database(void)
 {
-	static bool asked = false;	/* to ask again each time would cost too much */
+	static bool asked = false;	/* asking each time would be too slow */
 
 	if (!asked)
 		(void) shared_find_my_database();
@@ -207,8 +213,9 @@ shared_forget_database(Oid database, uint64 looks)
 }
 
 /*
- * CREATE DATABASE can give the OID to another one, whose positions and counts
- * begin anew.  The entry stays until the launcher has seen what became of it.
+ * CREATE DATABASE can reuse the OID for another database, whose positions and
+ * counts start anew.  The entry stays until the launcher has seen that the
+ * database does not exist.
  */
 void
 shared_drop_database(Oid database)
@@ -238,7 +245,8 @@ shared_set_owner(Oid database, Oid owner)
 	SharedDatabase *entry;
 
 	LWLockAcquire(shared->lock, LW_EXCLUSIVE);
-	entry = OidIsValid(owner) ? shared_find_or_add(database) : shared_find(database);
+	entry = OidIsValid(owner) ? shared_find_or_add(database) :
+		shared_find(database);
 	if (entry != NULL)
 	{
 		entry->owner = owner;
@@ -282,8 +290,8 @@ shared_check_database(Oid database)
 }
 
 /*
- * Any database may be vacated, also one that has not got the extension.  It is
- * in the table for so long only.
+ * Any database may be vacated, also one without the extension.  The entry of
+ * such a database is freed when it is no longer vacated.
  */
 void
 shared_vacate_database(Oid database, bool vacate)
@@ -301,7 +309,7 @@ shared_vacate_database(Oid database, bool vacate)
 }
 
 int
-shared_take_databases(SharedDatabaseInfo infos[SHARED_DATABASES_MAX])
+shared_take_databases(SharedDatabaseInfo *infos)
 {
 	int			count = 0;
 
@@ -350,9 +358,9 @@ shared_take_worker_slot(SharedDatabase *database, SharedWorkerSlot slot)
 	bool		taken;
 
 	SpinLockAcquire(&database->mutex);
-	taken = database->worker_slots[slot] == 0;
+	taken = database->workers[slot].pid == 0;
 	if (taken)
-		database->worker_slots[slot] = MyProcPid;
+		database->workers[slot].pid = MyProcPid;
 	SpinLockRelease(&database->mutex);
 	return taken;
 }
@@ -361,13 +369,42 @@ void
 shared_leave_worker_slot(SharedDatabase *database, SharedWorkerSlot slot)
 {
 	SpinLockAcquire(&database->mutex);
-	database->worker_slots[slot] = 0;
+	database->workers[slot].pid = 0;
 	SpinLockRelease(&database->mutex);
 }
 
+void
+shared_note_error(SharedDatabase *database, SharedWorkerSlot slot,
+				  const char *message)
+{
+	SharedWorker *worker = &database->workers[slot];
+	TimestampTz now = GetCurrentTimestamp();
+	int			length = strlen(message);
+
+	length = pg_mbcliplen(message, length, SHARED_ERROR_MAX - 1);
+	SpinLockAcquire(&database->mutex);
+	worker->errors++;
+	worker->last_error_at = now;
+	memcpy(worker->last_error, message, length);
+	worker->last_error[length] = '\0';
+	SpinLockRelease(&database->mutex);
+}
+
+SharedWorker
+shared_copy_worker(SharedDatabase *database, SharedWorkerSlot slot)
+{
+	SharedWorker worker;
+
+	SpinLockAcquire(&database->mutex);
+	worker = database->workers[slot];
+	SpinLockRelease(&database->mutex);
+	return worker;
+}
+
 /*
- * The relays look at the count once more after they have armed themselves,
- * hence the barrier between the two here.
+ * A relay arms itself and then reads "ends" once more before it sleeps.  Here
+ * the order is the reverse, with a barrier in between, so one of the two always
+ * sees the other.
  */
 void
 shared_wake_relays(SharedDatabase *database, bool in_any_case)

@@ -1,6 +1,6 @@
 /*
  * shared.h
- *		The databases that have the extension, in shared memory.
+ *		The table of databases that have the extension, in shared memory.
  */
 #ifndef BASE_SHARED_H
 #define BASE_SHARED_H
@@ -13,42 +13,52 @@
 #define SHARED_DATABASES_MAX 128
 
 #define SHARED_RELAYS_MAX 8		/* of one database */
-#define SHARED_FLIGHTS_MAX 64	/* lanes of one relay that can be watched */
-#define SHARED_TROUBLES_MAX 32	/* stuck subscriptions of a database, likewise */
-#define SHARED_TROUBLE_MAX 160	/* bytes of what is said of one */
+#define SHARED_FLIGHTS_MAX 64	/* partitions of one relay that views show */
+#define SHARED_TROUBLES_MAX 32	/* stuck subscriptions that views show */
+#define SHARED_TROUBLE_MAX 160	/* bytes of the text about one of these */
+#define SHARED_ERROR_MAX 160	/* bytes of a worker's last error */
 
-/* The workers of a database: one in each slot. */
+/* The worker slots of a database, each for one worker. */
 typedef enum SharedWorkerSlot
 {
 	SHARED_SWEEPER,
-	SHARED_RELAY,				/* the first of them */
+	SHARED_RELAY,				/* the first relay */
 	SHARED_WORKER_SLOTS = SHARED_RELAY + SHARED_RELAYS_MAX
 } SharedWorkerSlot;
 
-/* What a relay has on its way for a lane. */
+/* A worker slot: its worker, and the errors of all its workers so far. */
+typedef struct SharedWorker
+{
+	pid_t		pid;			/* of the running worker; 0: none */
+	int64		errors;			/* number of errors and warnings */
+	TimestampTz last_error_at;
+	char		last_error[SHARED_ERROR_MAX];
+} SharedWorker;
+
+/* How many requests a relay has in flight for a partition. */
 typedef struct SharedFlight
 {
 	int64		subscription;
 	int			in_flight;
 } SharedFlight;
 
-/* Why a relay cannot serve a subscription, or some of its lanes. */
+/* Why a relay cannot serve a subscription, or some of its partitions. */
 typedef struct SharedTrouble
 {
 	int			relay;
 	int64		subscription;
-	char		text[SHARED_TROUBLE_MAX];
+	char		error[SHARED_TROUBLE_MAX];
 } SharedTrouble;
 
 /* A relay of a database. */
 typedef struct SharedRelay
 {
-	Latch	   *latch;			/* NULL: it does not run */
+	Latch	   *latch;			/* NULL: not running */
 	int			flight_count;
 	SharedFlight flights[SHARED_FLIGHTS_MAX];
 } SharedRelay;
 
-/* Whose numbers must not repeat. */
+/* The sequences whose numbers must not repeat (sequence.c). */
 typedef enum SharedSequence
 {
 	SHARED_TOKENS,
@@ -57,7 +67,7 @@ typedef enum SharedSequence
 	SHARED_SEQUENCES
 } SharedSequence;
 
-/* What is counted of claims. */
+/* Claim statistics. */
 typedef enum SharedCounter
 {
 	SHARED_CLAIMED,
@@ -70,42 +80,42 @@ typedef enum SharedCounter
 } SharedCounter;
 
 /*
- * One database.  An entry keeps its place for as long as the database exists,
- * so a session may hold on to the pointer to its own.
+ * One database.  Its entry stays at the same place for as long as the database
+ * exists, so a session may keep the pointer to its own entry.
  */
 typedef struct SharedDatabase
 {
-	/* Guarded by the lock of the table. */
+	/* Guarded by SharedState.lock. */
 	Oid			database;		/* InvalidOid: the entry is free */
-	Oid			owner;			/* of the extension; InvalidOid: it has none */
+	Oid			owner;			/* of the extension; InvalidOid: none */
 	bool		check;			/* the launcher has to look again */
-	int			vacaters;		/* commands that need it without workers */
-	bool		used;			/* by others, who may point here for good */
-	uint64		looks;			/* how often somebody has looked it up */
+	int			vacaters;		/* commands that keep workers out */
+	bool		used;			/* sessions may keep a pointer to it */
+	uint64		looks;			/* number of look-ups */
 
 	/* Guarded by mutex. */
 	slock_t		mutex;
-	pid_t		worker_slots[SHARED_WORKER_SLOTS];	/* who works here; 0: nobody */
+	SharedWorker workers[SHARED_WORKER_SLOTS];
 	SharedRelay relays[SHARED_RELAYS_MAX];
 	int			trouble_count;
 	SharedTrouble troubles[SHARED_TROUBLES_MAX];
-	Oid			sequences[SHARED_SEQUENCES];	/* that highest is about */
+	Oid			sequences[SHARED_SEQUENCES];	/* that highest belongs to */
 
-	/* What sequences have handed out; never above that. */
+	/* The highest number recorded for each sequence; 0: none. */
 	pg_atomic_uint64 highest[SHARED_SEQUENCES];
-	/* How many enqueuing transactions have ended, and other news. */
+	/* Number of ended enqueuing transactions, and of other wake-ups. */
 	pg_atomic_uint64 ends;
-	/* Of them, those that commit without waiting for the disk. */
+	/* Enqueuing transactions with an asynchronous commit. */
 	pg_atomic_uint64 async_begun;
 	pg_atomic_uint64 async_ended;
-	/* Since the time below, which is set once. */
+	/* Claim statistics, counted from the time "since", which never changes. */
 	pg_atomic_uint64 counters[SHARED_COUNTERS];
 	TimestampTz since;
-	/* A bit for each relay, set just before it sleeps, if it could take events. */
+	/* One bit per relay, set before it sleeps if an event could be sent. */
 	pg_atomic_uint32 relays_armed;
 } SharedDatabase;
 
-/* What the launcher copies out. */
+/* An entry as the launcher copies it. */
 typedef struct SharedDatabaseInfo
 {
 	Oid			database;
@@ -115,98 +125,111 @@ typedef struct SharedDatabaseInfo
 	uint64		looks;
 } SharedDatabaseInfo;
 
-/* Asks for the memory and its lock; called at shmem_request time. */
+/* Requests the memory and its lock; called by shmem_request_hook. */
 extern void shared_request(void);
 
-/* Creates or attaches; called at shmem_startup time. */
+/* Creates or attaches to the table; called by shmem_startup_hook. */
 extern void shared_startup(void);
 
 /* Is the library preloaded? */
 extern bool shared_ready(void);
 
-/* Raises an error with a hint unless the library is preloaded. */
+/* Raises an error unless the library is preloaded, which "what" needs. */
 extern void shared_require(const char *what);
 
-/* The entry of a database, made if it is not there; NULL: the table is full. */
+/* Finds or adds a database's entry; NULL: the table is full. */
 extern SharedDatabase *shared_database(Oid database);
 
 /*
- * The entry of this session's database.  The first raises an error if there is
- * no room, the second returns NULL, also if the library is not preloaded.
+ * Find or add the entry of this session's database.  If the table is full,
+ * shared_my_database raises an error and shared_find_my_database returns NULL.
+ * The latter also returns NULL if the library is not preloaded, which callers
+ * of shared_my_database must have checked.
  */
 extern SharedDatabase *shared_my_database(void);
 extern SharedDatabase *shared_find_my_database(void);
 
-/* As the second, but looks once in a session's life. */
+/* As shared_find_my_database, but looks only once per session. */
 extern SharedDatabase *shared_known_database(void);
 
-/* Adds to a counter of this session's database, if there is a place for it. */
+/* Adds to a counter of this session's database, if it has an entry. */
 extern void shared_count(SharedCounter counter, uint64 count);
 
 /*
- * Lets go of the entry of a database that did not exist, unless somebody has
- * looked it up since: another database may have the OID by now.
+ * Frees the entry of a database that did not exist, unless it was looked up
+ * since: another database may have the OID by now.
  */
 extern void shared_forget_database(Oid database, uint64 looks);
 
-/* Forgets what is known of a database that is being dropped: nobody is in it. */
+/* Resets the entry of a database that is being dropped and has no sessions. */
 extern void shared_drop_database(Oid database);
 
-/* Notes what a look into a database found; InvalidOid: no extension. */
+/* Records what discovery found; InvalidOid: no extension. */
 extern void shared_set_owner(Oid database, Oid owner);
 
-/* The database that was looked into since the last call; InvalidOid: none. */
+/* Returns and clears the database that discovery finished; InvalidOid: none. */
 extern Oid	shared_last_looked(void);
 
-/* The launcher shall look into the database again; false: the table is full. */
+/* Makes the launcher look into a database again; false: the table is full. */
 extern bool shared_check_database(Oid database);
 
-/* Keeps workers out of a database, or ends that; calls nest. */
+/* Keeps workers out of a database, or lets them in again; calls nest. */
 extern void shared_vacate_database(Oid database, bool vacate);
 
-/* Copies all entries in use, clearing their check marks; returns how many. */
-extern int	shared_take_databases(SharedDatabaseInfo infos[SHARED_DATABASES_MAX]);
+/*
+ * Copies all entries in use, at most SHARED_DATABASES_MAX, and clears their
+ * check flags; returns how many.
+ */
+extern int	shared_take_databases(SharedDatabaseInfo *infos);
 
-/* Where a change for the launcher is announced; NULL to sign off. */
+/* Registers the latch of the launcher, NULL when it exits; wakes it. */
 extern void shared_set_launcher_latch(Latch *latch);
 extern void shared_wake_launcher(void);
 
-/* Counts an end; wakes the relays that are armed, or all in any case. */
+/* Adds to ends; wakes the armed relays, or all relays if in_any_case. */
 extern void shared_wake_relays(SharedDatabase *database, bool in_any_case);
 
-/* Takes a slot in a database; false: somebody else has it. */
-extern bool shared_take_worker_slot(SharedDatabase *database, SharedWorkerSlot slot);
-extern void shared_leave_worker_slot(SharedDatabase *database, SharedWorkerSlot slot);
+/* Takes a worker slot; false: another process has it. */
+extern bool shared_take_worker_slot(SharedDatabase *database,
+									SharedWorkerSlot slot);
+extern void shared_leave_worker_slot(SharedDatabase *database,
+									 SharedWorkerSlot slot);
+
+/* Records an error of the worker in a slot. */
+extern void shared_note_error(SharedDatabase *database, SharedWorkerSlot slot,
+							  const char *message);
+extern SharedWorker shared_copy_worker(SharedDatabase *database,
+									   SharedWorkerSlot slot);
 
 /*
- * A relay is there, and can be reached by the latch; NULL to sign off.  Either
- * wakes the others, which share out their work anew.
+ * Sets the latch of a relay that has started, NULL when it exits.  Wakes the
+ * other relays, which divide the partitions anew.
  */
 extern void shared_set_relay_latch(SharedDatabase *database, int relay,
 								   Latch *latch);
 
-/* Which of the relays that are there this one is, and of how many. */
+/* Returns this relay's rank among the running relays, and their number. */
 extern int	shared_relay_rank(SharedDatabase *database, int relay, int *count);
 
-/* Says, or no longer, that the end of a transaction is to wake a relay. */
+/* Sets whether the end of an enqueuing transaction wakes this relay. */
 extern void shared_arm_relay(SharedDatabase *database, int relay, bool arm);
 
-/* What a relay has on its way; as much of it as there is room for is shown. */
+/* Publishes a relay's requests in flight, at most SHARED_FLIGHTS_MAX. */
 extern void shared_show_flights(SharedDatabase *database, int relay,
 								const SharedFlight *flights, int count);
 
-/* What the relays have on their way; palloc'd.  Returns how many. */
+/* Copies what the relays have in flight; palloc'd.  Returns how many. */
 extern int	shared_copy_flights(SharedDatabase *database,
 								SharedFlight **flights);
 
 /*
- * What a relay cannot serve, instead of what it has said before; as much of it
- * as there is room for is shown.
+ * Publishes what a relay cannot serve; replaces what the relay has published
+ * before.  Whatever exceeds SHARED_TROUBLES_MAX in total is left out.
  */
 extern void shared_show_troubles(SharedDatabase *database, int relay,
 								 const SharedTrouble *troubles, int count);
 
-/* What the relays cannot serve; palloc'd.  Returns how many. */
+/* Copies what the relays cannot serve; palloc'd.  Returns how many. */
 extern int	shared_copy_troubles(SharedDatabase *database,
 								 SharedTrouble **troubles);
 

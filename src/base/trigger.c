@@ -1,17 +1,19 @@
 /*
  * trigger.c
- *		Checks that our trigger functions are called correctly and that our
- *		triggers are enabled.
+ *		Checks how our trigger functions are called, and whether our triggers
+ *		are enabled.
  *
- * They rely on the columns of their table and on what a kind of trigger is given.
- * Those in PL/pgSQL compare the same, and call idempotency_refuse_trigger.
+ * Trigger functions rely on the columns of their table and on the data that
+ * their kind of trigger gets.  Those in PL/pgSQL make the same checks and call
+ * idempotency_refuse_trigger.
  *
- * Where our triggers were disabled, rows may have come in that nobody has
- * redirected or counted.  ENABLE TRIGGER ALL, with which pg_restore
- * --disable-triggers ends, leaves the ones that were ENABLE ALWAYS as ordinary
- * ones: that is how we know.  Then nothing goes on before idem_repair, or
- * stock_repair, has put the rows right and the triggers back.  The sweeper calls
- * them, but not while triggers are still disabled: more rows may be to come.
+ * While our triggers are disabled, rows can come in that are neither redirected
+ * (keys) nor counted (stock).  pg_restore --disable-triggers ends with ENABLE
+ * TRIGGER ALL, which makes ENABLE ALWAYS triggers ordinary ones; that is how we
+ * detect it.  Claims and stock are then refused until idem_repair or
+ * stock_repair has put the rows right and the triggers are ENABLE ALWAYS again.
+ * The sweeper calls these functions, but not while triggers are still disabled,
+ * since more rows may come.
  */
 #include "postgres.h"
 

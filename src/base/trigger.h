@@ -1,7 +1,7 @@
 /*
  * trigger.h
- *		What a trigger function of ours makes sure of first, and so does whoever
- *		relies on it.
+ *		Checks how our trigger functions are called, and whether our triggers
+ *		are enabled.
  */
 #ifndef BASE_TRIGGER_H
 #define BASE_TRIGGER_H
@@ -14,13 +14,13 @@
 /*
  * Raises an error unless the function was called as a trigger of one of these
  * kinds (timing, level and event, as TRIGGER_EVENT_*) on one of these tables.
- * Anybody who may execute it can make it a trigger of any kind on any table.
+ * Any role that may execute the function can create other triggers with it.
  */
 extern TriggerData *trigger_called(FunctionCallInfo fcinfo,
 								   const TriggerEvent *kinds, int kind_count,
 								   const Oid *tables, int table_count);
 
-/* Raises an error unless the triggers are in force. */
+/* Raises an error unless the triggers are ENABLE ALWAYS, as created. */
 extern void trigger_require(const CatalogTriggers *triggers);
 
 #endif							/* BASE_TRIGGER_H */

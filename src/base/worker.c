@@ -1,12 +1,13 @@
 /*
  * worker.c
  *		What our background workers have in common: how they start, how they
- *		obey signals, and the short transactions that they work in.
+ *		handle signals, and the short transactions that they work in.
  *
- * A worker is stopped by the server's own handler, which also interrupts a wait
- * for a lock.  It exits with 1: with 0 the postmaster would think that it is
- * not needed any more.  A worker runs as the extension's owner and not
- * as the bootstrap superuser, so that a trigger of the owner's gains nothing.
+ * SIGTERM is handled by the server's die(), which also interrupts a wait for a
+ * lock.  Workers exit with 1, since the postmaster takes 0 to mean that the
+ * worker is not needed any more.  A worker runs as the extension's owner, not
+ * as the bootstrap superuser, so that a trigger that the owner creates gains
+ * no privileges.
  */
 #include "postgres.h"
 
@@ -29,6 +30,8 @@
 #include "base/worker.h"
 
 static char worker_name[BGW_MAXLEN + NAMEDATALEN + 32]; /* for the log */
+static SharedDatabase *worker_database = NULL;
+static SharedWorkerSlot worker_slot;
 
 void
 worker_define(BackgroundWorker *worker, const char *main, const char *name)
@@ -45,9 +48,10 @@ worker_define(BackgroundWorker *worker, const char *main, const char *name)
 }
 
 /*
- * Settings that an administrator makes for clients must not reach into a
- * worker's short transactions.  And a worker keeps its plans for months: one
- * made while a table was empty must not read all of it when it has grown.
+ * Settings that an administrator makes for clients must not affect a worker's
+ * short transactions.  Workers keep query plans for months: a sequential scan
+ * that was planned while a table was empty must not be used when the table has
+ * grown.
  */
 static void
 worker_fix_settings(void)
@@ -57,7 +61,7 @@ worker_fix_settings(void)
 		{"search_path", "pg_catalog, pg_temp"},
 		{"default_transaction_isolation", "read committed"},
 		{"default_transaction_read_only", "off"},
-		{"synchronous_commit", "local"},	/* no standby may hold it up */
+		{"synchronous_commit", "local"},	/* do not wait for standbys */
 		{"lock_timeout", "0"},
 		{"transaction_timeout", "0"},
 		{"enable_seqscan", "off"},
@@ -69,7 +73,8 @@ worker_fix_settings(void)
 	for (int i = 0; i < (int) lengthof(fixed); i++)
 	{
 		if (GetConfigOption(fixed[i][0], true, false) != NULL)
-			SetConfigOption(fixed[i][0], fixed[i][1], PGC_SUSET, PGC_S_OVERRIDE);
+			SetConfigOption(fixed[i][0], fixed[i][1], PGC_SUSET,
+							PGC_S_OVERRIDE);
 	}
 }
 
@@ -113,12 +118,22 @@ worker_start_in_database(void)
 static void
 worker_leave_slot(int code, Datum slot)
 {
-	shared_leave_worker_slot(shared_my_database(), DatumGetInt32(slot));
+	shared_leave_worker_slot(worker_database, DatumGetInt32(slot));
 }
 
 /*
- * Two of a kind would be there if the launcher were started anew while the
- * workers of the one before are still leaving.
+ * Must take no lock but a spinlock: the error may have been raised anywhere,
+ * with any other lock held.
+ */
+static void
+worker_note_error(const char *message)
+{
+	shared_note_error(worker_database, worker_slot, message);
+}
+
+/*
+ * Without the slot there could be two workers of a kind: if the launcher is
+ * restarted, it starts workers while the earlier ones are still exiting.
  */
 SharedWorkerSlot
 worker_start_in_slot(void)
@@ -127,9 +142,12 @@ worker_start_in_slot(void)
 
 	memcpy(&target, MyBgworkerEntry->bgw_extra, sizeof(target));
 	worker_start_in_database();
-	if (!shared_take_worker_slot(shared_my_database(), target.slot))
+	worker_database = shared_my_database();
+	worker_slot = target.slot;
+	if (!shared_take_worker_slot(worker_database, worker_slot))
 		worker_exit("the one before it is still there");
 	before_shmem_exit(worker_leave_slot, Int32GetDatum(target.slot));
+	report_errors_to(worker_note_error);
 	ereport(LOG,
 			(errmsg("%s has started", worker_name), errhidecontext(true)));
 	return target.slot;
@@ -147,9 +165,10 @@ worker_obey_signals(void)
 }
 
 /*
- * An owner may have rules and defaults of his own on the tables: they must not
- * run as the owner before, nor as the bootstrap superuser (discovery.c) when he is
- * no superuser any more.  A change of owner waits for the lock on the sequence.
+ * An owner may have created rules and defaults on the tables.  They must not
+ * run as a former owner, nor as the bootstrap superuser (discovery.c) when the
+ * owner is no longer a superuser.  A change of owner waits for our lock on the
+ * sequence.
  */
 static bool
 worker_may_act_for(Oid owner)
@@ -159,9 +178,9 @@ worker_may_act_for(Oid owner)
 }
 
 /*
- * Waits for a DROP EXTENSION that is under way, before anything of ours is
- * locked: it locks idem_token_seq before all our other relations, and so a
- * deadlock with it cannot be.  Returns whether the extension is there.
+ * Waits for a concurrent DROP EXTENSION before anything of ours is locked.
+ * DROP EXTENSION locks idem_token_seq before our other relations, and so do we,
+ * so the two cannot deadlock.  Returns whether the extension exists.
  */
 static bool
 worker_lock_extension(void)
@@ -213,7 +232,6 @@ worker_try(const char *activity, void (*step) (void *arg), void *arg)
 	{
 		if (!worker_begin(activity))
 			worker_exit("the extension is not there any more");
-		MemoryContextSwitchTo(context);
 		step(arg);
 		worker_commit();
 	}

@@ -1,6 +1,7 @@
 /*
  * worker.h
- *		What our background workers have in common.
+ *		What our background workers have in common.  Called by workers only,
+ *		except worker_define.
  */
 #ifndef BASE_WORKER_H
 #define BASE_WORKER_H
@@ -9,44 +10,50 @@
 
 #include "base/shared.h"
 
-/* What a worker of a database is started with, in bgw_extra. */
+/* What a worker of a database is started with; stored in bgw_extra. */
 typedef struct WorkerTarget
 {
 	Oid			database;
 	Oid			owner;			/* of the extension; InvalidOid: superuser */
-	SharedWorkerSlot slot;			/* whose is it */
+	SharedWorkerSlot slot;		/* not used by discovery */
 } WorkerTarget;
 
-/* Fills in what all our workers share; main is the function's name. */
+/* Fills in what all our workers share; main is the name of the function. */
 extern void worker_define(BackgroundWorker *worker, const char *main,
 						  const char *name);
 
-/* Signals, connection and settings; the first thing a worker's main does. */
+/*
+ * Sets signal handlers, connects and fixes settings.  Must be the first call of
+ * a worker's main function.
+ */
 extern void worker_start_in_database(void);
 
-/* As that, and takes the worker's slot, which it returns, or exits. */
+/*
+ * As worker_start_in_database, and takes the worker's slot, which it returns.
+ * Exits if another process has the slot.
+ */
 extern SharedWorkerSlot worker_start_in_slot(void);
 
 /*
- * Ends the process, and says why in the log; what follows "because".  To be
- * used where nothing has failed.
+ * Ends the process and logs the reason, as in "... ends because <why>".  For
+ * cases that are not errors.
  */
 extern _Noreturn void worker_exit(const char *why);
 
-/* Obeys shutdown and reload; true if the configuration was read again. */
+/* Handles shutdown and reload; true if the configuration was reloaded. */
 extern bool worker_obey_signals(void);
 
 /*
- * A transaction with SPI in it.  worker_begin returns false, with nothing
- * begun, if the database does not have the extension any more.
+ * Begin and commit a transaction with SPI.  worker_begin returns false, and
+ * begins nothing, if the database no longer has the extension.
  */
 extern bool worker_begin(const char *activity);
 extern void worker_commit(void);
 
 /*
- * Takes a step in a transaction as above, in the current memory context, and
- * commits it.  If it fails the transaction is aborted; returns what it failed
- * with, or NULL.  Somebody who cancels this process is not kept from it.
+ * Runs step in such a transaction, in its memory context, and commits.
+ * If it fails, aborts and returns the error; otherwise returns NULL.  The error
+ * ERRCODE_QUERY_CANCELED is thrown to the caller instead.
  */
 extern ErrorData *worker_try(const char *activity, void (*step) (void *arg),
 							 void *arg);

@@ -1,23 +1,22 @@
 /*
  * claim.c
- *		idem_claim: a key is claimed once, and every other comer is told what
- *		became of it.
+ *		idem_claim: a key is claimed once, and later claimers get the outcome.
  *
- * A claimer first looks into the live segments, newest first and with a
- * dirty snapshot, and inserts only if nothing is there: a replay writes
- * nothing, takes no transaction id and waits for nobody.  "Not found" proves
- * nothing, the unique index of the current segment decides: an insertion
- * that meets another's starts over, and then finds it.
+ * A claimer first looks into the live segments, newest first and with a dirty
+ * snapshot, and inserts only if it finds no row.  So a replay writes nothing,
+ * takes no transaction id and waits for no other transaction.  Finding no row
+ * proves nothing; the unique index of the current segment decides.  If another
+ * claimer has inserted the key first, the search starts over and finds its row.
  *
- * A row whose writing transaction is still in progress is
- * waited for, as a unique index would (lock_timeout and the deadlock detector
- * see an ordinary wait), or answered in_progress if the caller will not wait.
- * The ring is locked during a look, and never during a wait.
+ * If the transaction that is writing a row is still in progress, the claimer
+ * waits for it as a unique index would, so that lock_timeout and the deadlock
+ * detector apply, or returns in_progress if the caller does not want to wait.
+ * The ring is locked during a search and never during a wait.
  *
- * The ttl counts from the claim: nothing of ours is written at the commit.  So it
- * may be over when a transaction ends that others wait for.  They are told how it
- * ended all the same: a row does not expire for a caller whose snapshot shows the
- * row's transaction as open, nor for that transaction itself (key.c).
+ * The ttl counts from the claim, since we write nothing at commit.  So it may
+ * have passed when a transaction ends that others wait for.  They get its
+ * outcome all the same: a row does not expire for a caller whose snapshot shows
+ * the row's transaction as open, nor for that transaction itself (key.c).
  */
 #include "postgres.h"
 
@@ -33,29 +32,26 @@
 #include "utils/snapmgr.h"
 #include "utils/typcache.h"
 
+#include "base/args.h"
 #include "base/catalog.h"
 #include "base/compat.h"
 #include "base/relation.h"
-#include "base/settings.h"
 #include "claim/claim.h"
 #include "claim/stats.h"
-
-#define CLAIM_SPECULATION_US 100	/* of waiting for an insertion to be decided */
 
 typedef enum ClaimStep
 {
 	CLAIM_ANSWERED,
-	CLAIM_AGAIN,				/* somebody was faster: look again */
-	CLAIM_IN_PROGRESS				/* wait for the obstacle, then look again */
+	CLAIM_AGAIN,				/* another claimer was faster: search again */
+	CLAIM_IN_PROGRESS			/* wait for the obstacle, then search again */
 } ClaimStep;
 
-/* A row whose writing transaction is in progress. */
+/* A row whose writing transaction is still in progress. */
 typedef struct ClaimObstacle
 {
 	int			segment;
 	ItemPointerData tid;
-	TransactionId xid;			/* whose end decides; invalid: whoever has it */
-	bool		speculative;	/* it may be gone in a moment */
+	RelationWriter writer;		/* no xid: the transaction with the row lock */
 } ClaimObstacle;
 
 PG_FUNCTION_INFO_V1(idem_claim);
@@ -64,21 +60,21 @@ void
 claim_read_args(Claim *claim, FunctionCallInfo fcinfo,
 				int lease_arg, int ttl_arg, int wait_arg)
 {
-	if (PG_ARGISNULL(wait_arg))
-		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("wait must not be null")));
+	TimestampTz now = GetCurrentTransactionStartTimestamp();
+
+	args_require(fcinfo, wait_arg, "wait");
 	claim->wait = PG_GETARG_BOOL(wait_arg);
 	claim->leased = !PG_ARGISNULL(lease_arg);
 	claim->lease = key_span_arg(fcinfo, lease_arg);
 	claim->ttl = key_span_arg(fcinfo, ttl_arg);
-	key_check_span(claim->lease, "lease");
-	key_check_span(claim->ttl, "ttl");
+	/* Raise the errors of both, also if the answer needs neither. */
+	(void) key_leased_until(claim->lease, now);
+	(void) key_expires_at(claim->ttl, now);
 }
 
 /*
- * The row of a claim that begins now.  In the transactional mode it is complete
- * from the start: nobody sees it before this transaction commits.
+ * Returns the row of a new claim.  Without a lease it is complete from the
+ * start, since no other session sees it before this transaction commits.
  */
 static KeyRow
 claim_new_row(const Claim *claim, int32 attempt)
@@ -89,12 +85,11 @@ claim_new_row(const Claim *claim, int32 attempt)
 	row.token = key_next_token();
 	if (claim->leased)
 	{
-		start = row.lease_until = key_deadline(claim->lease, start,
-											   settings_lease_s, "lease");
-		/* Its owner will act outside, and no token may be given out twice. */
+		start = row.lease_until = key_leased_until(claim->lease, start);
+		/* Its owner acts outside, and no token may be handed out twice. */
 		ForceSyncCommit();
 	}
-	row.expires_at = key_deadline(claim->ttl, start, settings_ttl_s, "ttl");
+	row.expires_at = key_expires_at(claim->ttl, start);
 	row.attempt = attempt;
 	row.state = claim->leased ? KEY_IN_PROGRESS : KEY_COMPLETED;
 	row.request = claim->request;
@@ -104,9 +99,13 @@ claim_new_row(const Claim *claim, int32 attempt)
 static ClaimAnswer
 claim_won(const KeyRow *row)
 {
-	return (ClaimAnswer) {
-		.outcome = IDEM_CLAIMED,.token = row->token,.attempt = row->attempt
+	ClaimAnswer answer = {
+		.outcome = IDEM_CLAIMED,
+		.token = row->token,
+		.attempt = row->attempt
 	};
+
+	return answer;
 }
 
 static ClaimStep
@@ -121,21 +120,23 @@ claim_insert(const Claim *claim, KeyRing *keys, ClaimAnswer *answer)
 }
 
 /*
- * Takes over the row in the slot, which nobody owns any more.  A faster
- * session may still be writing it: then it is in progress, as the caller has noted.
+ * Takes over the row in the slot, whose claim has ended or expired.  Another
+ * session may be writing the row at the same time: then it is in progress, with
+ * the obstacle that the caller has set.
  */
 static ClaimStep
 claim_take_over(const Claim *claim, KeyRing *keys, const KeyRow *lapsed,
 				ClaimAnswer *answer)
 {
-	int32		before = lapsed->expired ? 0 : Min(lapsed->attempt, PG_INT32_MAX - 1);
-	KeyRow		row = claim_new_row(claim, before + 1);
+	int32		before = Min(lapsed->attempt, PG_INT32_MAX - 1);
+	KeyRow		row = claim_new_row(claim, lapsed->expired ? 1 : before + 1);
 
 	switch (keys_replace(keys, &claim->name, &row))
 	{
 		case TM_Ok:
 			*answer = claim_won(&row);
-			answer->taken_over = !lapsed->expired && lapsed->state == KEY_IN_PROGRESS;
+			answer->taken_over = !lapsed->expired &&
+				lapsed->state == KEY_IN_PROGRESS;
 			return CLAIM_ANSWERED;
 		case TM_BeingModified:
 			return CLAIM_IN_PROGRESS;
@@ -155,22 +156,24 @@ claim_mismatches(const Claim *claim, const KeyRow *row)
 }
 
 /*
- * What a row that is not in progress says to a new claimer.  Returns false if the
- * key is free for the taking.
+ * Determines the answer to a new claimer from a row that is not being written.
+ * Returns false if the key can be claimed.
  */
 static bool
 claim_classify(const Claim *claim, const KeyRow *row, ClaimAnswer *answer)
 {
+	static const ClaimAnswer mismatch = {.outcome = IDEM_MISMATCH};
+	const ClaimAnswer none = {.attempt = row->attempt};
 	TimestampTz now = GetCurrentTimestamp();
 
-	*answer = (ClaimAnswer) {.attempt = row->attempt};
+	*answer = none;
 	if (row->expired || row->state == KEY_RETRYABLE)
 		return false;
 	if (row->state == KEY_IN_PROGRESS && row->lease_until <= now)
 		return false;
 	if (claim_mismatches(claim, row))
 	{
-		*answer = (ClaimAnswer) {.outcome = IDEM_MISMATCH};
+		*answer = mismatch;
 		return true;
 	}
 	if (row->state == KEY_IN_PROGRESS)
@@ -179,31 +182,28 @@ claim_classify(const Claim *claim, const KeyRow *row, ClaimAnswer *answer)
 		answer->retry_after_us = row->lease_until - now;
 		return true;
 	}
-	answer->outcome = row->state == KEY_COMPLETED ? IDEM_COMPLETED : IDEM_FAILED;
+	answer->outcome = row->state == KEY_COMPLETED ? IDEM_COMPLETED :
+		IDEM_FAILED;
 	return true;
 }
 
 /*
- * Waits for the transaction that is writing a row.  This transaction holds
- * nothing that the other could be waiting for in turn, except what the
- * deadlock detector knows about.
+ * Waits for the transaction that is writing a row.  That transaction can wait
+ * for us only through locks that the deadlock detector knows.
  */
 static void
 claim_wait(KeyRing *keys, ClaimObstacle *obstacle)
 {
 	Relation	table = keys_table(keys, obstacle->segment);
 
-	if (obstacle->speculative)
-		pg_usleep(CLAIM_SPECULATION_US);
-	else if (TransactionIdIsValid(obstacle->xid))
-		XactLockTableWait(obstacle->xid, table, &obstacle->tid,
-						  XLTW_InsertIndex);
+	if (TransactionIdIsValid(obstacle->writer.xid))
+		relation_wait_for_writer(table, &obstacle->tid, &obstacle->writer);
 	else
 		relation_wait(table, &obstacle->tid);
 }
 
 /*
- * The answer is to be given; it takes its response along.
+ * Completes an answer with the saved response.
  */
 static ClaimStep
 claim_answer(KeyRing *keys, ClaimAnswer *answer)
@@ -214,9 +214,9 @@ claim_answer(KeyRing *keys, ClaimAnswer *answer)
 }
 
 /*
- * One look at the key.  A replay waits neither for one who is deleting the row
- * nor, where an older segment still has it, for one who is inserting it
- * anew: the sweeper does both when it migrates a key.
+ * Searches for the key once.  A replay does not wait for a transaction that is
+ * deleting the row.  Nor does it wait for one that is inserting the row anew if
+ * an older segment still has it.  The sweeper does both when it migrates a key.
  */
 static ClaimStep
 claim_try(const Claim *claim, KeyRing *keys, ClaimAnswer *answer,
@@ -242,9 +242,8 @@ claim_try(const Claim *claim, KeyRing *keys, ClaimAnswer *answer,
 			continue;
 		obstacle->segment = i;
 		obstacle->tid = keys->found_at;
-		obstacle->xid = TransactionIdIsValid(dirty.xmin) ? dirty.xmin : dirty.xmax;
-		obstacle->speculative = dirty.speculativeToken != 0;
-		in_progress = TransactionIdIsValid(obstacle->xid);
+		obstacle->writer = relation_writer(&dirty);
+		in_progress = TransactionIdIsValid(obstacle->writer.xid);
 		if (!in_progress && answered)
 			return claim_answer(keys, answer);
 		if (!in_progress)
@@ -256,6 +255,7 @@ claim_try(const Claim *claim, KeyRing *keys, ClaimAnswer *answer,
 ClaimAnswer
 claim_key(const Claim *claim)
 {
+	static const ClaimAnswer in_progress = {.outcome = IDEM_IN_PROGRESS};
 	ClaimStep	step;
 	ClaimAnswer answer;
 
@@ -274,7 +274,7 @@ claim_key(const Claim *claim)
 	} while (step == CLAIM_AGAIN || (step == CLAIM_IN_PROGRESS && claim->wait));
 
 	if (step == CLAIM_IN_PROGRESS)
-		answer = (ClaimAnswer) {.outcome = IDEM_IN_PROGRESS};
+		answer = in_progress;
 	stats_count_claim(answer.outcome, answer.taken_over);
 	return answer;
 }
@@ -300,19 +300,12 @@ claim_answer_columns(const ClaimAnswer *answer, Datum *values, bool *nulls)
 static Datum
 claim_result(const ClaimAnswer *answer)
 {
-	TupleDesc	desc = lookup_rowtype_tupdesc(catalog_get()->idem_answer, -1);
 	Datum		values[CLAIM_ANSWER_COLUMNS];
 	bool		nulls[CLAIM_ANSWER_COLUMNS];
-	HeapTuple	tuple;
 
-	if (desc->natts != CLAIM_ANSWER_COLUMNS)
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("type idem_answer of extension idempotency was altered")));
 	claim_answer_columns(answer, values, nulls);
-	tuple = heap_form_tuple(desc, values, nulls);
-	ReleaseTupleDesc(desc);
-	return HeapTupleGetDatum(tuple);
+	return args_form_row(catalog_get()->idem_answer, "idem_answer",
+						 lengthof(values), values, nulls);
 }
 
 /*
@@ -327,8 +320,12 @@ idem_claim(PG_FUNCTION_ARGS)
 	key_prevent_if_readonly("idem_claim()");
 	claim_read_args(&claim, fcinfo, 2, 4, 5);
 	if (!PG_ARGISNULL(3))
-		claim.request = DatumGetByteaPP(DirectFunctionCall1(sha256_bytea,
-															PG_GETARG_DATUM(3)));
+	{
+		Datum		digest = DirectFunctionCall1(sha256_bytea,
+												 PG_GETARG_DATUM(3));
+
+		claim.request = DatumGetByteaPP(digest);
+	}
 	answer = claim_key(&claim);
 	return claim_result(&answer);
 }

@@ -1,6 +1,7 @@
 /*
  * claim.h
- *		Claiming one key, however it is asked for.  Within the claim module.
+ *		Claiming one key; shared by idem_claim and idem_claim_many.  For the
+ *		claim module only.
  */
 #ifndef CLAIM_CLAIM_H
 #define CLAIM_CLAIM_H
@@ -10,18 +11,18 @@
 
 #define CLAIM_ANSWER_COLUMNS 5
 
-/* What is asked. */
+/* The arguments of a claim. */
 typedef struct Claim
 {
 	KeyName		name;
 	bool		leased;
 	bool		wait;
 	const Interval *lease;		/* meaningful if leased */
-	const Interval *ttl;		/* NULL: as configured */
-	bytea	   *request;		/* SHA-256; NULL: none */
+	const Interval *ttl;		/* NULL: idempotency.ttl */
+	bytea	   *request;		/* SHA-256, or NULL */
 } Claim;
 
-/* What became of it. */
+/* The answer to a claim. */
 typedef struct ClaimAnswer
 {
 	IdemOutcome outcome;
@@ -29,16 +30,17 @@ typedef struct ClaimAnswer
 	int32		attempt;		/* 0: none */
 	Datum		response;		/* 0: none */
 	TimeOffset	retry_after_us; /* 0: unknown */
-	bool		taken_over;		/* from an owner whose lease ran out */
+	bool		taken_over;		/* from an owner whose lease has ended */
 } ClaimAnswer;
 
 /* Reads and checks the arguments lease, ttl and wait. */
 extern void claim_read_args(Claim *claim, FunctionCallInfo fcinfo,
 							int lease_arg, int ttl_arg, int wait_arg);
 
+/* Claims a key, or returns the outcome of an earlier claim. */
 extern ClaimAnswer claim_key(const Claim *claim);
 
-/* The columns outcome, token, attempt, response and retry_after. */
+/* Sets the columns outcome, token, attempt, response and retry_after. */
 extern void claim_answer_columns(const ClaimAnswer *answer, Datum *values,
 								 bool *nulls);
 

@@ -1,13 +1,13 @@
 /*
  * finish.c
- *		What the owner of a claim does with it: idem_complete, idem_fail,
- *		idem_renew; and the operator's idem_forget.
+ *		What the owner of a claim calls: idem_complete, idem_fail, idem_renew;
+ *		and idem_forget, for operators.
  *
- * The owner proves itself by its fencing token.  An owner that comes late,
- * after its lease was taken over, is refused and changes nothing.  The row is
- * read with a snapshot newer than any, whatever the isolation level, judged,
- * and written only if it still is the one that was read; otherwise all is done
- * anew.  The ring is locked meanwhile, and never during a wait.
+ * The owner identifies itself by its fencing token.  If its lease was taken
+ * over, it gets an error and changes nothing.  The row is read with a latest
+ * snapshot, whatever the isolation level.  It is written only if it has not
+ * changed since; otherwise it is read again.  The ring is locked from reading
+ * to writing, and never during a wait.
  */
 #include "postgres.h"
 
@@ -18,17 +18,18 @@
 #include "utils/fmgrprotos.h"
 #include "utils/snapmgr.h"
 
+#include "base/args.h"
 #include "base/compat.h"
 #include "base/errors.h"
 #include "base/relation.h"
-#include "base/settings.h"
 #include "claim/claim.h"
 
-#define FINISH_NO_TTL (-1)		/* the function has no such argument */
+#define FINISH_NO_TTL (-1)		/* the function has no ttl argument */
 
 /*
- * What a function makes of the row of the owner; false: nothing to write.
- * Raises an error if the row does not allow it.
+ * Changes the owner's row as a function requires.  Returns false if nothing has
+ * to be written.  Raises an error if the state of the row does not allow the
+ * change.
  */
 typedef bool (*FinishChange) (FunctionCallInfo fcinfo, const KeyName *name,
 							  KeyRing *keys, KeyRow *row);
@@ -43,10 +44,7 @@ finish_token_arg(FunctionCallInfo fcinfo)
 {
 	int64		token;
 
-	if (PG_ARGISNULL(1))
-		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("token must not be null")));
+	args_require(fcinfo, 1, "token");
 	token = PG_GETARG_INT64(1);
 	if (token <= 0)
 		ereport(ERROR,
@@ -65,8 +63,30 @@ finish_not_found(const KeyName *name)
 }
 
 /*
- * The row of the owner with this token; or the error that says why there is
- * none.
+ * A smaller token need not have been one of this key: all keys share a
+ * sequence.
+ */
+static void
+finish_not_owned(const KeyName *name, const KeyRow *row, int64 token)
+{
+	const char *reason;
+
+	if (row->token < token)
+		reason = "No claim of it with this token was committed; the key has an older one.";
+	else if (row->attempt > 1)
+		reason = "Another claimer has taken the key over with a newer token.";
+	else
+		reason = "The key has a newer token: it was claimed anew, or this token is another key's.";
+	ereport(ERROR,
+			(errcode(ERRCODE_LEASE_LOST),
+			 errmsg("the lease on key \"%s\" was lost",
+					text_to_cstring(name->key)),
+			 errdetail("%s", reason)));
+}
+
+/*
+ * Returns the row that was claimed with this token, or raises the error that
+ * says why there is none.
  */
 static KeyRow
 finish_find_owned(KeyRing *keys, const KeyName *name, int64 token)
@@ -79,44 +99,53 @@ finish_find_owned(KeyRing *keys, const KeyName *name, int64 token)
 	if (row.expired)
 		finish_not_found(name);
 	if (row.token != token)
-		ereport(ERROR,
-				(errcode(ERRCODE_LEASE_LOST),
-				 errmsg("the lease on key \"%s\" was lost",
-						text_to_cstring(name->key)),
-				 errdetail("Another claimer has taken the key over with a newer token.")));
+		finish_not_owned(name, &row, token);
 	return row;
 }
 
 /*
- * Was the row in the slot written by this transaction?  Then nobody else has
- * seen it, and its outcome may still be changed.
+ * Was the row in the slot written by this transaction?  Then no other session
+ * has seen it, and its outcome can still be changed.
  */
 static bool
 finish_is_own(KeyRing *keys)
 {
 	bool		isnull;
 	Datum		xmin = slot_getsysattr(keys->slot,
-									   MinTransactionIdAttributeNumber, &isnull);
+									   MinTransactionIdAttributeNumber,
+									   &isnull);
 
 	return TransactionIdIsCurrentTransactionId(DatumGetTransactionId(xmin));
 }
 
+/*
+ * What was completed by the commit of its claim has no answer.  Other keys can
+ * be completed without one, so the hint says which it is for.
+ */
 static void
-finish_require_open(const KeyName *name, const KeyRow *row, bool own)
+finish_require_open(KeyRing *keys, const KeyName *name, const KeyRow *row,
+					bool own)
 {
+	bool		completed = row->state == KEY_COMPLETED;
+	bool		by_commit;
+
 	if (row->state == KEY_IN_PROGRESS || own)
 		return;
+	by_commit = completed && keys_response(keys) == (Datum) 0;
 	ereport(ERROR,
 			(errcode(ERRCODE_KEY_NOT_IN_PROGRESS),
 			 errmsg("key \"%s\" is not in progress",
 					text_to_cstring(name->key)),
-			 row->state == KEY_COMPLETED ?
+			 completed ?
 			 errdetail("It was completed before.") :
-			 errdetail("It has failed before.")));
+			 errdetail("It has failed before."),
+			 by_commit ?
+			 errhint("If it was claimed without a lease, the commit of its claim has completed it. To finish it yourself, do so in the same transaction block, or claim with a lease.") : 0));
 }
 
 /*
- * If another transaction has just locked the row, waits for its end.
+ * Closes the ring.  If another transaction has just locked the row, waits for
+ * the end of that transaction.
  */
 static void
 finish_end_look(KeyRing *keys, TM_Result result)
@@ -128,8 +157,8 @@ finish_end_look(KeyRing *keys, TM_Result result)
 }
 
 /*
- * What idem_complete, idem_fail and idem_renew have in common: the first two
- * arguments, and the way to the row and back.  Returns the row as written.
+ * The part that idem_complete, idem_fail and idem_renew share: finds the row,
+ * changes it and writes it.  Returns the row as written.
  */
 static KeyRow
 finish_change(FunctionCallInfo fcinfo, const KeyName *name, FinishChange change)
@@ -155,8 +184,8 @@ finish_change(FunctionCallInfo fcinfo, const KeyName *name, FinishChange change)
 }
 
 /*
- * A repeated complete with the same answer, from an owner that never heard
- * back, is as good as the first.
+ * Does the row already have this answer?  An owner that did not receive our
+ * reply may complete the key again.
  */
 static bool
 finish_is_repeat(KeyRing *keys, const KeyRow *row, Datum response)
@@ -172,7 +201,7 @@ finish_is_repeat(KeyRing *keys, const KeyRow *row, Datum response)
 }
 
 /*
- * When a key that is finished now is forgotten: after the ttl argument, or
+ * Returns when a key that is finished now expires: after the ttl argument, or
  * after the ttl that it was claimed with.
  */
 static TimestampTz
@@ -181,8 +210,7 @@ finish_deadline(FunctionCallInfo fcinfo, int arg, const KeyRow *row)
 	TimestampTz now = GetCurrentTimestamp();
 
 	if (arg != FINISH_NO_TTL && !PG_ARGISNULL(arg))
-		return key_deadline(key_span_arg(fcinfo, arg), now, settings_ttl_s,
-							"ttl");
+		return key_expires_at(key_span_arg(fcinfo, arg), now);
 	if (row->state == KEY_IN_PROGRESS)
 		return key_time_after(now, row->expires_at - row->lease_until);
 	return row->expires_at;
@@ -197,7 +225,7 @@ finish_complete(FunctionCallInfo fcinfo, const KeyName *name, KeyRing *keys,
 
 	if (!own && finish_is_repeat(keys, row, response))
 		return false;
-	finish_require_open(name, row, own);
+	finish_require_open(keys, name, row, own);
 	row->expires_at = finish_deadline(fcinfo, 4, row);
 	row->state = KEY_COMPLETED;
 	row->response = response;
@@ -221,7 +249,7 @@ static bool
 finish_fail(FunctionCallInfo fcinfo, const KeyName *name, KeyRing *keys,
 			KeyRow *row)
 {
-	finish_require_open(name, row, finish_is_own(keys));
+	finish_require_open(keys, name, row, finish_is_own(keys));
 	row->expires_at = finish_deadline(fcinfo, FINISH_NO_TTL, row);
 	row->state = PG_GETARG_BOOL(4) ? KEY_RETRYABLE : KEY_FAILED;
 	row->response = PG_ARGISNULL(2) ? (Datum) 0 : PG_GETARG_DATUM(2);
@@ -236,18 +264,15 @@ idem_fail(PG_FUNCTION_ARGS)
 {
 	KeyName		name = key_name_from_args(fcinfo, 0, 3);
 
-	if (PG_ARGISNULL(4))
-		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("retry must not be null")));
+	args_require(fcinfo, 4, "retry");
 	key_prevent_if_readonly("idem_fail()");
 	finish_change(fcinfo, &name, finish_fail);
 	PG_RETURN_VOID();
 }
 
 /*
- * A lease that has run out but was not taken over may be renewed: the token
- * says that nobody came between.
+ * A lease that has ended can be renewed if it was not taken over; the token
+ * shows that.
  */
 static bool
 finish_renew(FunctionCallInfo fcinfo, const KeyName *name, KeyRing *keys,
@@ -261,8 +286,8 @@ finish_renew(FunctionCallInfo fcinfo, const KeyName *name, KeyRing *keys,
 				 errmsg("key \"%s\" is not in progress",
 						text_to_cstring(name->key)),
 				 errdetail("Only a claim with a lease can be renewed, until it is completed or has failed.")));
-	lease_until = key_deadline(key_span_arg(fcinfo, 2), GetCurrentTimestamp(),
-							   settings_lease_s, "lease");
+	lease_until = key_leased_until(key_span_arg(fcinfo, 2),
+								   GetCurrentTimestamp());
 	row->expires_at = key_time_after(lease_until,
 									 row->expires_at - row->lease_until);
 	row->lease_until = lease_until;
@@ -278,12 +303,14 @@ idem_renew(PG_FUNCTION_ARGS)
 	KeyName		name = key_name_from_args(fcinfo, 0, 3);
 
 	key_prevent_if_readonly("idem_renew()");
-	PG_RETURN_TIMESTAMPTZ(finish_change(fcinfo, &name, finish_renew).lease_until);
+	PG_RETURN_TIMESTAMPTZ(finish_change(fcinfo, &name,
+										finish_renew).lease_until);
 }
 
 /*
- * Returns whether the key is still known to this transaction; to others it may be
- * when it is not.
+ * Makes the key unknown to every transaction.  Returns whether it was known to
+ * this one.  A key that has expired for this transaction may still be known to
+ * others, so its row is written in that case too.
  */
 static bool
 finish_forget(KeyRing *keys, const KeyName *name, TM_Result *result)
@@ -301,9 +328,10 @@ finish_forget(KeyRing *keys, const KeyName *name, TM_Result *result)
 }
 
 /*
- * SQL: idem_forget(key, scope).  The row stays, as one that has expired: were it
- * deleted, a claimer that has taken its token and not yet inserted it would come
- * after a claim with a larger one.  As it is, he finds the row and takes another.
+ * SQL: idem_forget(key, scope).  The row is kept and marked as expired.  If it
+ * were deleted, a claimer that has drawn its token but not yet inserted its
+ * row could succeed after a later claim with a larger token.  Since the row is
+ * kept, that claimer finds it and draws another token.
  */
 Datum
 idem_forget(PG_FUNCTION_ARGS)

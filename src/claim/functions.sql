@@ -1,4 +1,7 @@
-/* claim: the public functions.  EXECUTE is the gate; the C code checks no other privilege. */
+/*
+ * claim: the public functions.  Callers need EXECUTE; the C code checks no
+ * other privilege.
+ */
 
 CREATE FUNCTION idem_claim(
 	key     text,
@@ -11,7 +14,7 @@ RETURNS idem_answer
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION idem_claim(text, text, interval, text, interval, boolean) IS
-	'Claims a key for this transaction, or with a lease for work beyond it; says what became of it before otherwise.';
+	'Claims a key, for this transaction or with a lease for work outside the database, or returns the outcome of an earlier claim.';
 
 CREATE FUNCTION idem_claim_many(
 	keys  text[],
@@ -28,8 +31,9 @@ CREATE FUNCTION idem_claim_many(
 RETURNS SETOF record
 LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 100 COST 10000
 AS 'MODULE_PATHNAME';
-COMMENT ON FUNCTION idem_claim_many(text[], text, interval, interval, boolean) IS
-	'Claims a batch of keys as idem_claim does each, in an order in which batches cannot deadlock; answers in the order of the array.';
+COMMENT ON FUNCTION idem_claim_many(
+	text[], text, interval, interval, boolean) IS
+	'Claims a batch of keys, each as idem_claim does; batches cannot deadlock with each other. Returns a row for each key, in the order of the array.';
 
 CREATE FUNCTION idem_complete(
 	key      text,
@@ -41,7 +45,7 @@ RETURNS void
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION idem_complete(text, bigint, jsonb, text, interval) IS
-	'Completes a claimed key and saves the answer that later claims of it get.';
+	'Completes a claimed key and saves the answer for later claims of the key.';
 
 CREATE FUNCTION idem_fail(
 	key   text,
@@ -53,7 +57,7 @@ RETURNS void
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION idem_fail(text, bigint, jsonb, text, boolean) IS
-	'Ends a claim in failure: free for the next claimer, or for good with retry => false.';
+	'Ends a claim in failure: the key becomes free for the next claimer or, with retry => false, fails for good.';
 
 CREATE FUNCTION idem_renew(
 	key   text,
@@ -64,49 +68,51 @@ RETURNS timestamptz
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION idem_renew(text, bigint, interval, text) IS
-	'Extends the lease of a key in progress, counted from now; returns when it ends.';
+	'Extends the lease of a key in progress, counted from now; returns when the lease ends.';
 
 CREATE FUNCTION idem_forget(key text, scope text DEFAULT '')
 RETURNS boolean
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION idem_forget(text, text) IS
-	'For operators: drops what is remembered of a key; says whether there was anything.';
+	'Forgets a key, so that it is unknown and free again; returns whether it was known. For operators.';
 
 /*
- * The steps by which keys expire. Each is one short transaction of the
- * sweeper's, which calls idem_expire; base/ring.c has the idea. They wait for a
- * lock for 0.1 s at most and then give up until the next time.
+ * The steps by which keys expire (base/ring.c).  The sweeper calls idem_expire,
+ * each time in a short transaction.  The steps wait for a lock for at most
+ * 0.1 s; then they return false and are tried again later.
  */
 
-CREATE FUNCTION idem_count_expired(keys bigint)
+CREATE FUNCTION idempotency_internal.idem_count_expired(keys bigint)
 RETURNS void
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME';
-COMMENT ON FUNCTION idem_count_expired(bigint) IS
+COMMENT ON FUNCTION idempotency_internal.idem_count_expired(bigint) IS
 	'Internal: adds to the counter that idem_stats shows.';
 
-CREATE FUNCTION idem_switch()
+CREATE FUNCTION idempotency_internal.idem_switch()
 RETURNS boolean
 LANGUAGE sql VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp
-AS 'SELECT @extschema@.idempotency_ring_switch(''@extschema@.idem_ring''::regclass)';
-COMMENT ON FUNCTION idem_switch() IS
+AS 'SELECT idempotency_internal.idempotency_ring_switch(''idempotency_internal.idem_ring''::regclass)';
+COMMENT ON FUNCTION idempotency_internal.idem_switch() IS
 	'Internal: opens an empty segment of keys as the current one; false: there is none, or the ring is busy.';
 
-CREATE FUNCTION idem_migrate(max_keys integer DEFAULT 1000, slot smallint DEFAULT NULL)
+CREATE FUNCTION idempotency_internal.idem_migrate(
+	max_keys integer DEFAULT 1000, slot smallint DEFAULT NULL)
 RETURNS bigint
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME';
-COMMENT ON FUNCTION idem_migrate(integer, smallint) IS
+COMMENT ON FUNCTION idempotency_internal.idem_migrate(integer, smallint) IS
 	'Internal: moves keys that have not expired from an old segment, the oldest by default, into the current one; returns how many.';
 
 /*
- * The two looks have a snapshot each, the later one for the rows: once it is
- * quiet nothing is added, so a scan that finds nothing is true for good.  Nor is
- * there a snapshot then for which a row there has not expired (key.c).
+ * The segment is scanned with a later snapshot than that of the check before.
+ * Once the segment is quiet no rows are added, so a scan that finds only
+ * expired rows stays true.  Then there is also no snapshot left for which one
+ * of these rows has not expired (key.c).
  */
-CREATE FUNCTION idem_retire(slot smallint DEFAULT NULL)
+CREATE FUNCTION idempotency_internal.idem_retire(slot smallint DEFAULT NULL)
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp
@@ -114,48 +120,54 @@ SET lock_timeout = '100ms'
 SET enable_seqscan = on
 AS $$
 DECLARE
-	oldest  @extschema@.idem_ring;
+	oldest  idempotency_internal.idem_ring;
 	started timestamptz := clock_timestamp();
 	expired bigint;
 	others  bigint;
 BEGIN
-	SELECT * INTO oldest FROM @extschema@.idem_ring r
+	SELECT * INTO oldest FROM idempotency_internal.idem_ring r
 		WHERE r.state = 'old' AND r.slot = coalesce(idem_retire.slot, r.slot)
 		ORDER BY r.segment LIMIT 1;
-	IF NOT FOUND OR NOT @extschema@.idempotency_is_quiet(oldest.quiet_xid) THEN
+	IF NOT FOUND
+		OR NOT idempotency_internal.idempotency_is_quiet(oldest.quiet_xid) THEN
 		RETURN false;
 	END IF;
-	EXECUTE 'SELECT count(*) FILTER (WHERE expires_at <= $1), count(*) FILTER (WHERE expires_at > $1)
-		FROM @extschema@.idem_key_' || oldest.slot
+	EXECUTE 'SELECT count(*) FILTER (WHERE expires_at <= $1),
+			count(*) FILTER (WHERE expires_at > $1)
+		FROM idempotency_internal.idem_key_' || oldest.slot
 		INTO expired, others USING started;
 	IF others > 0 THEN
-		-- Somebody has been about them: looking again must not be all we do.
-		UPDATE @extschema@.idem_ring
-			SET rest_until = clock_timestamp() + 20 * (clock_timestamp() - started)
+		-- Other transactions hold rows that idem_migrate could not move.
+		-- Pause for 20 times as long as the scan took.
+		UPDATE idempotency_internal.idem_ring
+			SET rest_until =
+				clock_timestamp() + 20 * (clock_timestamp() - started)
 			WHERE segment = oldest.segment AND state = 'old';
 		RETURN false;
 	END IF;
-	IF NOT @extschema@.idempotency_ring_retire('@extschema@.idem_ring'::regclass, oldest.segment) THEN
+	IF NOT idempotency_internal.idempotency_ring_retire(
+		'idempotency_internal.idem_ring'::regclass, oldest.segment)
+	THEN
 		RETURN false;
 	END IF;
-	PERFORM @extschema@.idem_count_expired(expired);
+	PERFORM idempotency_internal.idem_count_expired(expired);
 	RETURN true;
 EXCEPTION WHEN lock_not_available THEN
 	RETURN false;
 END
 $$;
-COMMENT ON FUNCTION idem_retire(smallint) IS
+COMMENT ON FUNCTION idempotency_internal.idem_retire(smallint) IS
 	'Internal: takes an old segment of keys, the oldest by default, out of use once all in it has expired; false: not yet.';
 
-CREATE FUNCTION idem_truncate()
+CREATE FUNCTION idempotency_internal.idem_truncate()
 RETURNS boolean
 LANGUAGE sql VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp
-AS 'SELECT @extschema@.idempotency_ring_truncate(''@extschema@.idem_ring''::regclass, ''idem_key''::text)';
-COMMENT ON FUNCTION idem_truncate() IS
+AS 'SELECT idempotency_internal.idempotency_ring_truncate(''idempotency_internal.idem_ring''::regclass, ''idem_key''::text)';
+COMMENT ON FUNCTION idempotency_internal.idem_truncate() IS
 	'Internal: truncates a retired segment of keys; false: there is none, a snapshot is older, or it is locked.';
 
-CREATE FUNCTION idem_sample(
+CREATE FUNCTION idempotency_internal.idem_sample(
 	slot             smallint,
 	pages            integer,
 	OUT keys         double precision,
@@ -168,33 +180,35 @@ CREATE FUNCTION idem_sample(
 RETURNS record
 LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME';
-COMMENT ON FUNCTION idem_sample(smallint, integer) IS
+COMMENT ON FUNCTION idempotency_internal.idem_sample(smallint, integer) IS
 	'Internal: what is in a segment of keys, by a sample of so many pages: exact as long as it has no more.';
 
 /*
- * The next segment is opened when a tenth of the current one has expired:
- * it has then lived for a little more than one ttl. An old one is emptied when
- * nothing in it is needed any more. Keys that are kept for longer than the
- * others are only migrated where no table is left to go on with: out of
- * the segment with the fewest of them, and not before that frees as many as
- * have to be moved. So each key that expires costs one move at most, and what
- * has expired never takes much more space than what has not.
+ * The next segment is opened when a tenth of the keys in the current one have
+ * expired: it has then lived for a little more than one ttl.  An old segment
+ * is emptied when all its keys have expired.  Keys that are kept for longer
+ * than the others are only migrated when no table is empty, out of the segment
+ * with the fewest of them, and only if that frees at least as many keys as
+ * have to be moved.  So each key that expires costs at most one move, and
+ * expired keys never take much more space than live ones.
  */
-CREATE FUNCTION idem_next_to_empty(freed double precision)
+CREATE FUNCTION idempotency_internal.idem_next_to_empty(freed double precision)
 RETURNS smallint
 LANGUAGE sql VOLATILE PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
 AS $$
-	SELECT r.slot FROM @extschema@.idem_ring r, @extschema@.idem_sample(r.slot, 64) s
+	SELECT r.slot
+	FROM idempotency_internal.idem_ring r,
+		idempotency_internal.idem_sample(r.slot, 64) s
 	WHERE r.state = 'old' AND (r.rest_until < clock_timestamp()) IS NOT FALSE
-		AND @extschema@.idempotency_is_quiet(r.quiet_xid)
+		AND idempotency_internal.idempotency_is_quiet(r.quiet_xid)
 		AND (s.expired = s.keys OR s.keys - s.expired <= s.expired + freed)
 	ORDER BY s.keys - s.expired, r.segment LIMIT 1
 $$;
-COMMENT ON FUNCTION idem_next_to_empty(double precision) IS
-	'Internal: the old segment of keys that is to be emptied next, if any, where so many expired keys can go on account of it.';
+COMMENT ON FUNCTION idempotency_internal.idem_next_to_empty(double precision) IS
+	'Internal: the old segment of keys that should be emptied next, if it has no more live keys than expired keys and the given number together.';
 
-CREATE FUNCTION idem_expire(max_keys integer DEFAULT 1000)
+CREATE FUNCTION idempotency_internal.idem_expire(max_keys integer DEFAULT 1000)
 RETURNS boolean
 LANGUAGE plpgsql STRICT VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp
@@ -205,82 +219,103 @@ DECLARE
 	due      boolean;
 	unused   smallint;
 BEGIN
-	IF @extschema@.idem_truncate() THEN
+	IF idempotency_internal.idem_truncate() THEN
 		RETURN true;
 	END IF;
-	SELECT s.* INTO now_used FROM @extschema@.idem_ring r, @extschema@.idem_sample(r.slot, 64) s
-		WHERE r.state = 'current';
+	SELECT s.* INTO now_used
+	FROM idempotency_internal.idem_ring r,
+		idempotency_internal.idem_sample(r.slot, 64) s
+	WHERE r.state = 'current';
 	due := now_used.expired > 0.1 * now_used.keys;
-	IF due AND @extschema@.idem_switch() THEN
+	IF due AND idempotency_internal.idem_switch() THEN
 		RETURN true;
 	END IF;
-	unused := @extschema@.idem_next_to_empty(CASE WHEN due THEN now_used.expired ELSE '-infinity' END);
-	RETURN unused IS NOT NULL AND (@extschema@.idem_migrate(max_keys, unused) > 0 OR @extschema@.idem_retire(unused));
+	unused := idempotency_internal.idem_next_to_empty(
+		CASE WHEN due THEN now_used.expired ELSE '-infinity' END);
+	RETURN unused IS NOT NULL
+		AND (idempotency_internal.idem_migrate(max_keys, unused) > 0
+			OR idempotency_internal.idem_retire(unused));
 EXCEPTION WHEN lock_not_available THEN
 	RETURN false;
 END
 $$;
-COMMENT ON FUNCTION idem_expire(integer) IS
+COMMENT ON FUNCTION idempotency_internal.idem_expire(integer) IS
 	'Internal: the next step of forgetting keys past their ttl, if one is due; true: call it again.';
 
 /*
- * Rows that have come in while triggers were disabled may be in tables that
- * nobody looks into, or beside another row of their key. All that are in use stay,
- * the others go into the current segment. Of two rows of a key, wherever they
- * lie, one that has not expired wins; then the larger token; then the state that
- * comes later in the life of a key: p, r, and then what is final. No other transaction
- * is writing rows, since the tables are locked.
+ * Rows that came in while triggers were disabled may be in tables that are not
+ * in use, or beside another row of their key.  Rows in old segments stay where
+ * they are if their key is in no other table; the others move into the current
+ * segment.  Of two rows of a key, one that has not expired wins; then the one
+ * with the larger token; then the one in the later state: p, r, f, c.  No other
+ * transaction is writing rows, since the tables are locked.
  */
-CREATE FUNCTION idem_repair(by_hand boolean)
+CREATE FUNCTION idempotency_internal.idem_repair(by_hand boolean)
 RETURNS boolean
 LANGUAGE plpgsql STRICT VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp
 SET lock_timeout = '100ms'
 AS $$
 DECLARE
-	tables CONSTANT regclass[] := ARRAY['@extschema@.idem_key_0', '@extschema@.idem_key_1', '@extschema@.idem_key_2']::regclass[];
+	tables CONSTANT regclass[] := ARRAY[
+		'idempotency_internal.idem_key_0', 'idempotency_internal.idem_key_1',
+		'idempotency_internal.idem_key_2']::regclass[];
 	current regclass;
 	moved   bigint;
 	other   record;
 BEGIN
-	IF NOT @extschema@.idempotency_may_repair(tables, by_hand) THEN
+	IF NOT idempotency_internal.idempotency_may_repair(tables, by_hand) THEN
 		RETURN false;
 	END IF;
-	LOCK TABLE @extschema@.idem_ring IN SHARE ROW EXCLUSIVE MODE;
-	LOCK TABLE @extschema@.idem_key_0, @extschema@.idem_key_1, @extschema@.idem_key_2 IN SHARE ROW EXCLUSIVE MODE;
-	IF NOT @extschema@.idempotency_may_repair(tables, by_hand) THEN
+	LOCK TABLE idempotency_internal.idem_ring IN SHARE ROW EXCLUSIVE MODE;
+	LOCK TABLE idempotency_internal.idem_key_0, idempotency_internal.idem_key_1,
+		idempotency_internal.idem_key_2 IN SHARE ROW EXCLUSIVE MODE;
+	IF NOT idempotency_internal.idempotency_may_repair(tables, by_hand) THEN
 		RETURN false;
 	END IF;
 	PERFORM pg_current_xact_id();
-	SELECT tables[r.slot + 1] INTO STRICT current FROM @extschema@.idem_ring r WHERE r.state = 'current';
-	PERFORM @extschema@.idempotency_enable_triggers(tables);
+	SELECT tables[r.slot + 1] INTO STRICT current
+	FROM idempotency_internal.idem_ring r WHERE r.state = 'current';
+	PERFORM idempotency_internal.idempotency_enable_triggers(tables);
 	EXECUTE format('ALTER TABLE %s DISABLE TRIGGER idem_key_redirect', current);
 	FOR other IN
-		SELECT r.slot, r.state, tables[r.slot + 1] AS name FROM @extschema@.idem_ring r
-		WHERE r.state <> 'current' ORDER BY array_position('{old,retired,empty}', r.state), r.segment DESC
+		SELECT r.slot, r.state, tables[r.slot + 1] AS name
+		FROM idempotency_internal.idem_ring r
+		WHERE r.state <> 'current'
+		ORDER BY array_position('{old,retired,empty}', r.state), r.segment DESC
 	LOOP
 		EXECUTE format($query$
 			WITH moved AS (
 				DELETE FROM %1$s k
 				WHERE $1 <> 'old' OR EXISTS (
-					SELECT FROM (SELECT * FROM %2$s UNION ALL SELECT * FROM %3$s) o WHERE o.key = k.key AND o.scope = k.scope)
+					SELECT FROM (
+						SELECT * FROM %2$s UNION ALL SELECT * FROM %3$s) o
+					WHERE o.key = k.key AND o.scope = k.scope)
 				RETURNING *)
-			INSERT INTO %4$s AS c SELECT * FROM moved WHERE expires_at > clock_timestamp()
-			ON CONFLICT (key, scope) DO UPDATE SET token = excluded.token, expires_at = excluded.expires_at,
-				attempt = excluded.attempt, state = excluded.state, lease_until = excluded.lease_until,
+			INSERT INTO %4$s AS c SELECT * FROM moved
+			WHERE expires_at > clock_timestamp()
+			ON CONFLICT (key, scope) DO UPDATE SET
+				token = excluded.token, expires_at = excluded.expires_at,
+				attempt = excluded.attempt, state = excluded.state,
+				lease_until = excluded.lease_until,
 				request = excluded.request, response = excluded.response
 			WHERE c.expires_at <= clock_timestamp()
-				OR (excluded.token, strpos('prfc', excluded.state::text)) > (c.token, strpos('prfc', c.state::text))
-			$query$, other.name, tables[(other.slot + 1) % 3 + 1], tables[(other.slot + 2) % 3 + 1], current)
+				OR (excluded.token, strpos('prfc', excluded.state::text))
+					> (c.token, strpos('prfc', c.state::text))
+			$query$, other.name, tables[(other.slot + 1) % 3 + 1],
+				tables[(other.slot + 2) % 3 + 1], current)
 			USING other.state;
 		EXECUTE format('SELECT pg_relation_size(%L)', other.name) INTO moved;
-		-- What had rows is emptied when no snapshot shows them any more.
-		UPDATE @extschema@.idem_ring r SET state = 'retired', quiet_xid = @extschema@.idempotency_next_xid(),
-			segment = coalesce(r.segment, (SELECT max(g.segment) + 1 FROM @extschema@.idem_ring g))
+		-- A table that had rows is truncated when no snapshot shows them.
+		UPDATE idempotency_internal.idem_ring r
+		SET state = 'retired',
+			quiet_xid = idempotency_internal.idempotency_next_xid(),
+			segment = coalesce(r.segment, (SELECT max(g.segment) + 1
+				FROM idempotency_internal.idem_ring g))
 		WHERE r.slot = other.slot AND r.state <> 'old' AND moved > 0;
 	END LOOP;
-	PERFORM @extschema@.idempotency_enable_triggers(tables);
-	PERFORM @extschema@.idempotency_ring_changed('@extschema@.idem_ring'::regclass);
+	PERFORM idempotency_internal.idempotency_enable_triggers(tables);
+	PERFORM idempotency_internal.idempotency_ring_changed('idempotency_internal.idem_ring'::regclass);
 	RETURN true;
 EXCEPTION WHEN lock_not_available THEN
 	IF by_hand THEN
@@ -289,10 +324,10 @@ EXCEPTION WHEN lock_not_available THEN
 	RETURN false;
 END
 $$;
-COMMENT ON FUNCTION idem_repair(boolean) IS
-	'Internal: puts keys right that have come in while triggers were disabled, and enables these; false: there is nothing to do, or not yet.';
+COMMENT ON FUNCTION idempotency_internal.idem_repair(boolean) IS
+	'Internal: repairs keys that were inserted while triggers were disabled, and enables the triggers; false: there is nothing to do, or not yet.';
 
-CREATE FUNCTION idem_counters(
+CREATE FUNCTION idempotency_internal.idem_counters(
 	OUT since       timestamptz,
 	OUT claimed     bigint,
 	OUT replayed    bigint,
@@ -303,18 +338,34 @@ CREATE FUNCTION idem_counters(
 RETURNS record
 LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME';
-COMMENT ON FUNCTION idem_counters() IS
+COMMENT ON FUNCTION idempotency_internal.idem_counters() IS
 	'Internal: the counters that idem_stats shows.';
 
 CREATE VIEW idem_stats WITH (security_barrier) AS
 	SELECT c.*, s.*
-	FROM idem_counters() c,
-		(SELECT pg_catalog.round(coalesce(pg_catalog.sum(s.in_progress), 0)) AS keys_in_progress,
-			pg_catalog.round(coalesce(pg_catalog.sum(s.completed), 0)) AS keys_completed,
-			pg_catalog.round(coalesce(pg_catalog.sum(s.failed), 0)) AS keys_failed,
-			pg_catalog.round(coalesce(pg_catalog.sum(s.retryable), 0)) AS keys_retryable,
+	FROM idempotency_internal.idem_counters() c,
+		(SELECT
+			pg_catalog.round(coalesce(pg_catalog.sum(s.in_progress), 0))
+				AS keys_in_progress,
+			pg_catalog.round(coalesce(pg_catalog.sum(s.completed), 0))
+				AS keys_completed,
+			pg_catalog.round(coalesce(pg_catalog.sum(s.failed), 0))
+				AS keys_failed,
+			pg_catalog.round(coalesce(pg_catalog.sum(s.retryable), 0))
+				AS keys_retryable,
 			pg_catalog.min(s.oldest_lease) AS oldest_lease
-		FROM idem_ring r, idem_sample(r.slot, 1000) s
-		WHERE r.state OPERATOR(pg_catalog.=) 'current' OR r.state OPERATOR(pg_catalog.=) 'old') s;
+		FROM idempotency_internal.idem_ring r,
+			idempotency_internal.idem_sample(r.slot, 1000) s
+		WHERE r.state OPERATOR(pg_catalog.=) 'current'
+			OR r.state OPERATOR(pg_catalog.=) 'old') s;
 COMMENT ON VIEW idem_stats IS
-	'Answers of idem_claim since the server started, and the keys that are remembered now, by a sample if there are many.';
+	'Claim statistics: answers of idem_claim since the server started, and the current number of keys, estimated if there are many.';
+
+CREATE VIEW idem_keys WITH (security_barrier) AS
+SELECT k.scope, k.key,
+	CASE k.state WHEN 'p' THEN 'in_progress' WHEN 'c' THEN 'completed'
+		WHEN 'f' THEN 'failed' WHEN 'r' THEN 'retryable' END AS state,
+	k.attempt, k.lease_until, k.expires_at
+FROM @extschema@.idem_key k;
+COMMENT ON VIEW idem_keys IS
+	'Keys that have been claimed and have not expired, without requests and saved answers.';

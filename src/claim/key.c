@@ -2,11 +2,11 @@
  * key.c
  *		Names, rows and states of keys: what claiming and finishing share.
  *
- * The tables are idem_key_0 to idem_key_2, a ring (base/ring.c; tables.sql has
- * the columns); only this module writes them.  Their one promise rests on the
- * primary key of the current segment and on the others being delete-only:
- * one row for each scope and key, whatever the isolation level of those who
- * come for it.
+ * The tables idem_key_0 to idem_key_2 are a ring (base/ring.c); tables.sql has
+ * the columns.  Only this module writes them.  Its promise is one live row for
+ * each scope and key, at every isolation level of the callers.  That rests on
+ * the primary key of the current segment and on the other segments being
+ * delete-only.
  */
 #include "postgres.h"
 
@@ -20,18 +20,19 @@
 #include "miscadmin.h"
 #include "tcop/utility.h"
 #include "utils/fmgroids.h"
-#include "utils/fmgrprotos.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 
+#include "base/args.h"
 #include "base/catalog.h"
 #include "base/compat.h"
 #include "base/relation.h"
 #include "base/sequence.h"
+#include "base/settings.h"
 #include "base/trigger.h"
 #include "claim/key.h"
 
-/* The columns of idem_key, in order. */
+/* The columns of idem_key_*, counted from 0. */
 enum
 {
 	KEY_ATT_TOKEN,
@@ -65,45 +66,19 @@ key_segment_arg(FunctionCallInfo fcinfo, int arg)
 	return catalog_get()->rings[RING_KEYS].tables[slot];
 }
 
-static void
-key_check_length(text *value, const char *name)
-{
-	int			length = VARSIZE_ANY_EXHDR(value);
-
-	if (length > KEY_NAME_MAX)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("%s is too long", name),
-				 errdetail("It has %d bytes; the limit is %d.",
-						   length, KEY_NAME_MAX)));
-}
-
 void
 key_check_key(text *key)
 {
-	if (VARSIZE_ANY_EXHDR(key) == 0)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("key must not be empty")));
-	key_check_length(key, "key");
-}
-
-static text *
-key_text_arg(FunctionCallInfo fcinfo, int arg, const char *name)
-{
-	if (PG_ARGISNULL(arg))
-		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("%s must not be null", name)));
-	return PG_GETARG_TEXT_PP(arg);
+	args_check_not_empty(key, "key");
+	args_check_length(key, "key", KEY_NAME_MAX);
 }
 
 text *
 key_scope_arg(FunctionCallInfo fcinfo, int arg)
 {
-	text	   *scope = key_text_arg(fcinfo, arg, "scope");
+	text	   *scope = args_text(fcinfo, arg, "scope");
 
-	key_check_length(scope, "scope");
+	args_check_length(scope, "scope", KEY_NAME_MAX);
 	return scope;
 }
 
@@ -112,7 +87,7 @@ key_name_from_args(FunctionCallInfo fcinfo, int key_arg, int scope_arg)
 {
 	KeyName		name;
 
-	name.key = key_text_arg(fcinfo, key_arg, "key");
+	name.key = args_text(fcinfo, key_arg, "key");
 	key_check_key(name.key);
 	name.scope = key_scope_arg(fcinfo, scope_arg);
 	return name;
@@ -125,32 +100,19 @@ key_span_arg(FunctionCallInfo fcinfo, int arg)
 }
 
 TimestampTz
-key_deadline(const Interval *span, TimestampTz from, int default_s,
-			 const char *name)
+key_leased_until(const Interval *lease, TimestampTz from)
 {
-	TimestampTz deadline;
-
-	if (span == NULL)
-		return key_time_after(from, default_s * USECS_PER_SEC);
-	if (!compat_interval_is_finite(span))
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("%s must be finite", name)));
-	deadline = DatumGetTimestampTz(DirectFunctionCall2(timestamptz_pl_interval,
-													   TimestampTzGetDatum(from),
-													   IntervalPGetDatum(span)));
-	if (deadline <= from)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("%s must be positive", name)));
-	return deadline;
+	if (lease == NULL)
+		return from + settings_lease_s * USECS_PER_SEC;
+	return args_time_after(from, lease, SETTINGS_LEASE_MAX_S, "lease", NULL);
 }
 
-void
-key_check_span(const Interval *span, const char *name)
+TimestampTz
+key_expires_at(const Interval *ttl, TimestampTz from)
 {
-	if (span != NULL)
-		(void) key_deadline(span, GetCurrentTimestamp(), 0, name);
+	if (ttl == NULL)
+		return from + settings_ttl_s * USECS_PER_SEC;
+	return args_time_after(from, ttl, SETTINGS_TTL_MAX_S, "ttl", NULL);
 }
 
 TimestampTz
@@ -166,8 +128,8 @@ key_time_after(TimestampTz at, int64 span_us)
 }
 
 /*
- * DROP EXTENSION locks the sequence before all else; so do we, and are never
- * in a deadlock with it.
+ * DROP EXTENSION locks the sequence before all our other relations.  We do the
+ * same, so the two cannot deadlock.
  */
 void
 keys_open(KeyRing *keys)
@@ -221,8 +183,8 @@ keys_close(KeyRing *keys)
 }
 
 /*
- * The index is asked for once the table is locked: REINDEX may have replaced
- * it until then.
+ * The index is looked up after the table is locked, since REINDEX may replace
+ * it before.
  */
 Relation
 keys_table(KeyRing *keys, int segment)
@@ -238,7 +200,7 @@ keys_table(KeyRing *keys, int segment)
 		table = table_open(keys->map.tables[segment], NoLock);
 		keys->tables[segment] = table;
 		keys->indexes[segment] = relation_hold_primary_key(table, columns,
-															  lengthof(columns));
+														   lengthof(columns));
 		if (keys->slot == NULL)
 			keys->slot = relation_slot(table, KEY_ATTS);
 	}
@@ -265,8 +227,8 @@ keys_find_in(KeyRing *keys, int segment, const KeyName *name,
 }
 
 /*
- * One snapshot for all segments shows exactly one version of a row,
- * wherever it has been moved.
+ * One snapshot for all segments shows exactly one version of a row, even if it
+ * has been moved.
  */
 bool
 keys_find(KeyRing *keys, const KeyName *name)
@@ -285,6 +247,7 @@ key_name_of_row(TupleTableSlot *row)
 {
 	bool		no_scope;
 	bool		no_key;
+	KeyName		name;
 	Datum		scope = slot_getattr(row, KEY_ATT_SCOPE + 1, &no_scope);
 	Datum		key = slot_getattr(row, KEY_ATT_KEY + 1, &no_key);
 
@@ -292,7 +255,9 @@ key_name_of_row(TupleTableSlot *row)
 		ereport(ERROR,
 				(errcode(ERRCODE_NOT_NULL_VIOLATION),
 				 errmsg("a key and its scope must not be null")));
-	return (KeyName) {.scope = DatumGetTextPP(scope),.key = DatumGetTextPP(key)};
+	name.scope = DatumGetTextPP(scope);
+	name.key = DatumGetTextPP(key);
+	return name;
 }
 
 TimestampTz
@@ -305,23 +270,25 @@ key_expiry_of_row(TupleTableSlot *row)
 }
 
 /*
- * A ttl may be over before the transaction of its claim is.  That transaction
- * knows its claims all the same.  A claimer that waited for the transaction, or
- * whose snapshot shows it as in progress, gets its outcome even after the ttl.
- * idem_retire keeps the row for as long as there is such a snapshot.  What
- * idem_forget has dropped is unknown to everybody.
+ * The ttl may pass before the claiming transaction ends.  That transaction
+ * still knows its own claims.  A claimer that has waited for the transaction,
+ * or whose snapshot shows it as in progress, gets its outcome even after the
+ * ttl.  idem_retire keeps the segment as long as there is such a snapshot.
+ * Keys that idem_forget has dropped are unknown to all transactions.
  */
 bool
 key_row_has_expired(TupleTableSlot *row)
 {
 	TimestampTz expires_at = key_expiry_of_row(row);
+	HeapTuple	tuple;
 	TransactionId xmin;
 
 	if (expires_at > GetCurrentTimestamp())
 		return false;
 	if (TIMESTAMP_IS_NOBEGIN(expires_at))
 		return true;
-	xmin = HeapTupleHeaderGetXmin(ExecFetchSlotHeapTuple(row, false, NULL)->t_data);
+	tuple = ExecFetchSlotHeapTuple(row, false, NULL);
+	xmin = HeapTupleHeaderGetXmin(tuple->t_data);
 	return !TransactionIdIsCurrentTransactionId(xmin) &&
 		!XidInMVCCSnapshot(xmin, GetActiveSnapshot());
 }
@@ -349,9 +316,11 @@ Datum
 keys_response(KeyRing *keys)
 {
 	bool		isnull;
-	Datum		response = slot_getattr(keys->slot, KEY_ATT_RESPONSE + 1, &isnull);
+	Datum		response = slot_getattr(keys->slot, KEY_ATT_RESPONSE + 1,
+										&isnull);
 
-	return isnull ? (Datum) 0 : PointerGetDatum(PG_DETOAST_DATUM_COPY(response));
+	return isnull ? (Datum) 0 :
+		PointerGetDatum(PG_DETOAST_DATUM_COPY(response));
 }
 
 static void
@@ -365,7 +334,8 @@ key_store(TupleTableSlot *slot, const KeyName *name, const KeyRow *row)
 	slot->tts_values[KEY_ATT_STATE] = CharGetDatum(row->state);
 	slot->tts_values[KEY_ATT_SCOPE] = PointerGetDatum(name->scope);
 	slot->tts_values[KEY_ATT_KEY] = PointerGetDatum(name->key);
-	slot->tts_values[KEY_ATT_LEASE_UNTIL] = TimestampTzGetDatum(row->lease_until);
+	slot->tts_values[KEY_ATT_LEASE_UNTIL] =
+		TimestampTzGetDatum(row->lease_until);
 	slot->tts_isnull[KEY_ATT_LEASE_UNTIL] = row->state != KEY_IN_PROGRESS;
 	slot->tts_values[KEY_ATT_REQUEST] = PointerGetDatum(row->request);
 	slot->tts_isnull[KEY_ATT_REQUEST] = row->request == NULL;
@@ -386,14 +356,14 @@ keys_insert_row(KeyRing *keys, TupleTableSlot *row)
 bool
 keys_insert(KeyRing *keys, const KeyName *name, const KeyRow *row)
 {
-	keys_table(keys, 0);		/* for the slot */
+	keys_table(keys, 0);		/* makes the slot */
 	key_store(keys->slot, name, row);
 	return keys_insert_row(keys, keys->slot);
 }
 
 /*
- * A conflict cannot be, and nothing to wait for: whoever inserts the key finds
- * the row in the old segment before.
+ * There can be no conflict, and nothing to wait for: a claimer that wanted to
+ * insert the key would first find the row in the old segment.
  */
 void
 keys_insert_moved(KeyRing *keys, TupleTableSlot *row)

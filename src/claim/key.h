@@ -1,6 +1,6 @@
 /*
  * key.h
- *		A remembered key: its name, its row, its state.  Within the claim module.
+ *		A key: its name, its row, its state.  For the claim module only.
  */
 #ifndef CLAIM_KEY_H
 #define CLAIM_KEY_H
@@ -20,8 +20,8 @@ typedef enum KeyState
 {
 	KEY_IN_PROGRESS = 'p',
 	KEY_COMPLETED = 'c',
-	KEY_FAILED = 'f',			/* for good: the error is replayed */
-	KEY_RETRYABLE = 'r'			/* failed, and free for the next claimer */
+	KEY_FAILED = 'f',			/* permanently: the error is replayed */
+	KEY_RETRYABLE = 'r'			/* failed; the next claimer may try again */
 } KeyState;
 
 typedef struct KeyName
@@ -33,18 +33,18 @@ typedef struct KeyName
 typedef struct KeyRow
 {
 	int64		token;
-	TimestampTz expires_at;		/* when it is forgotten; -infinity: it was */
-	TimestampTz lease_until;	/* meaningful while in progress */
+	TimestampTz expires_at;		/* -infinity: dropped by idem_forget */
+	TimestampTz lease_until;	/* set while in progress */
 	int32		attempt;
 	KeyState	state;
-	bool		expired;		/* key_row_has_expired, when it was read */
-	bytea	   *request;		/* SHA-256 of it; NULL: not given */
-	Datum		response;		/* jsonb to be written; 0: none */
+	bool		expired;		/* key_row_has_expired when it was read */
+	bytea	   *request;		/* SHA-256, or NULL */
+	Datum		response;		/* jsonb to write; 0: none */
 } KeyRow;
 
 /*
- * The live segments of keys, newest first, with a slot for a row.  A table
- * is opened when it is first needed.
+ * The live segments of keys, newest first, and a slot for a row.  Tables are
+ * opened when they are first needed.
  */
 typedef struct KeyRing
 {
@@ -54,7 +54,7 @@ typedef struct KeyRing
 	Relation	indexes[RING_SIZE];
 	bool		written[RING_SIZE];
 	TupleTableSlot *slot;
-	int			found_in;		/* the segment of the row last found */
+	int			found_in;		/* the segment of the last row found */
 	ItemPointerData found_at;
 	bool		locked;
 } KeyRing;
@@ -62,10 +62,10 @@ typedef struct KeyRing
 /* Raises an error unless the transaction may write. */
 extern void key_prevent_if_readonly(const char *function);
 
-/* The table of keys that an argument names by its number. */
+/* Returns the table of keys whose number is an argument. */
 extern Oid	key_segment_arg(FunctionCallInfo fcinfo, int arg);
 
-/* Raises an error unless text can be a key. */
+/* Raises an error unless the text is a valid key. */
 extern void key_check_key(text *key);
 
 /* Reads and checks the arguments that name a key. */
@@ -73,72 +73,72 @@ extern text *key_scope_arg(FunctionCallInfo fcinfo, int arg);
 extern KeyName key_name_from_args(FunctionCallInfo fcinfo, int key_arg,
 								  int scope_arg);
 
-/* from + span, or + default_s if that is NULL; it has to lie in the future. */
-extern TimestampTz key_deadline(const Interval *span, TimestampTz from,
-								int default_s, const char *name);
+/*
+ * Return from + lease or ttl, or from + the setting if that is NULL.  Raise an
+ * error unless it is positive and within the limit of the setting.
+ */
+extern TimestampTz key_leased_until(const Interval *lease, TimestampTz from);
+extern TimestampTz key_expires_at(const Interval *ttl, TimestampTz from);
 
-/* An argument for key_deadline, and whether that would raise an error now. */
+/* Reads an interval argument; NULL: it is null. */
 extern const Interval *key_span_arg(FunctionCallInfo fcinfo, int arg);
-extern void key_check_span(const Interval *span, const char *name);
 
-/* at + span_us; raises an error if there is no such time. */
+/* Returns at + span_us; raises an error if that is out of range. */
 extern TimestampTz key_time_after(TimestampTz at, int64 span_us);
 
-/*
- * Begins a look at the keys: the ring stays as it is until keys_unlock.
- */
+/* Begins a search; the map of the ring cannot change until keys_unlock. */
 extern void keys_open(KeyRing *keys);
 
-/* Lets go of the ring; to be called before anything that waits. */
+/* Unlocks the ring; must be called before anything that waits. */
 extern void keys_unlock(KeyRing *keys);
 
-/* Ends a look; keeps the locks of what it has written. */
+/* Ends a search; keeps the locks on tables that it has written to. */
 extern void keys_close(KeyRing *keys);
 
-/* The table of a segment. */
+/* Opens the table of a segment. */
 extern Relation keys_table(KeyRing *keys, int segment);
 
-/* Reads the row that the snapshot shows in a segment into the slot. */
+/* Reads a segment's row of this key into the slot; false: there is none. */
 extern bool keys_find_in(KeyRing *keys, int segment, const KeyName *name,
 						 Snapshot snapshot);
 
-/* Reads the newest committed row, or this transaction's own, into the slot. */
+/* Reads the latest row, committed or our own, into the slot. */
 extern bool keys_find(KeyRing *keys, const KeyName *name);
 
-/* Parts of a row of any segment. */
+/* Return parts of a row of any segment. */
 extern KeyName key_name_of_row(TupleTableSlot *row);
 extern TimestampTz key_expiry_of_row(TupleTableSlot *row);
 
 /*
- * Is a row that was read from a segment unknown again?  Not for the
- * transaction that wrote it, nor for a statement that began before that ended.
+ * Has this row of a segment expired?  It has not for the transaction that wrote
+ * it, nor for a snapshot in which that transaction is open.
  */
 extern bool key_row_has_expired(TupleTableSlot *row);
 
-/* A copy of a row of any segment, but for the response. */
+/* Copies a row of any segment, except its response. */
 extern KeyRow key_row(TupleTableSlot *slot);
 
-/* A copy of the response in the slot; 0: none. */
+/* Copies the response of the row in the slot; 0: none. */
 extern Datum keys_response(KeyRing *keys);
 
-/* Inserts a key that is not there; false: there is one, perhaps in progress. */
+/* Insert a key; false: a row with this key exists, perhaps in progress. */
 extern bool keys_insert(KeyRing *keys, const KeyName *name, const KeyRow *row);
 extern bool keys_insert_row(KeyRing *keys, TupleTableSlot *row);
 
-/* Inserts a row of another segment that was deleted there. */
+/* Inserts a row that was deleted from another segment. */
 extern void keys_insert_moved(KeyRing *keys, TupleTableSlot *row);
 
 /*
- * Puts a row in the place of the one last found, in the current segment.
- * Does not wait: see relation_update.
+ * Replaces the last row found by a row in the current segment.  Does not wait;
+ * the result is as for relation_update.
  */
 extern TM_Result keys_replace(KeyRing *keys, const KeyName *name,
 							  const KeyRow *row);
 
-/* Deletes the row last found.  Does not wait: see relation_delete. */
+/* Deletes the last row found.  Does not wait; result: relation_delete. */
 extern TM_Result keys_delete(KeyRing *keys);
 
-/* A token larger than every one before it. */
+/* Returns a token that is larger than every earlier one. */
 extern int64 key_next_token(void);
 
 #endif							/* CLAIM_KEY_H */

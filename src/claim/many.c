@@ -1,9 +1,9 @@
 /*
  * many.c
- *		idem_claim_many: a batch of keys, each claimed as by idem_claim.
+ *		idem_claim_many: claims a batch of keys, each as idem_claim does.
  *
- * The keys are claimed in sorted order, so that two batches never wait for
- * each other in a circle, and answered in the order in which they came.
+ * The keys are claimed in sorted order, so that two batches cannot deadlock,
+ * and returned in the order of the array.
  */
 #include "postgres.h"
 
@@ -14,6 +14,7 @@
 #include "utils/datum.h"
 #include "utils/memutils.h"
 
+#include "base/args.h"
 #include "base/compat.h"
 #include "claim/claim.h"
 #include "claim/stats.h"
@@ -36,10 +37,7 @@ many_array_arg(FunctionCallInfo fcinfo, int *count)
 	Datum	   *keys;
 	bool	   *nulls;
 
-	if (PG_ARGISNULL(0))
-		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("keys must not be null")));
+	args_require(fcinfo, 0, "keys");
 	array = PG_GETARG_ARRAYTYPE_P(0);
 	if (ARR_NDIM(array) > 1)
 		ereport(ERROR,
@@ -56,9 +54,7 @@ many_array_arg(FunctionCallInfo fcinfo, int *count)
 	for (int i = 0; i < *count; i++)
 	{
 		if (nulls[i])
-			ereport(ERROR,
-					(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-					 errmsg("key must not be null")));
+			args_raise_null("key");
 	}
 	return keys;
 }
@@ -79,25 +75,14 @@ many_items(FunctionCallInfo fcinfo, int *count)
 }
 
 /*
- * The order of the index.
+ * Compares as the index does, by bytes.
  */
-static int
-many_compare_texts(const text *left, const text *right)
-{
-	int			left_length = VARSIZE_ANY_EXHDR(left);
-	int			right_length = VARSIZE_ANY_EXHDR(right);
-	int			order = memcmp(VARDATA_ANY(left), VARDATA_ANY(right),
-							   Min(left_length, right_length));
-
-	return order != 0 ? order : left_length - right_length;
-}
-
 static int
 many_compare_keys(const void *a, const void *b)
 {
 	const ManyItem *left = a;
 	const ManyItem *right = b;
-	int			order = many_compare_texts(left->key, right->key);
+	int			order = args_compare_texts(left->key, right->key);
 
 	return order != 0 ? order : left->position - right->position;
 }
@@ -109,7 +94,7 @@ many_compare_positions(const void *a, const void *b)
 }
 
 /*
- * Claims a key.  Of what that allocates only the answer is kept.
+ * Claims a key.  Keeps only the response of the memory that this allocates.
  */
 static ClaimAnswer
 many_claim_key(Claim *claim, text *key, MemoryContext each)
@@ -127,14 +112,14 @@ many_claim_key(Claim *claim, text *key, MemoryContext each)
 }
 
 /*
- * Would a second claim of the key be told the same?  Then the rows share a saved
- * answer, of which a batch could have as many copies as keys.
+ * Does this key repeat the one before, which had a saved response?  Then its
+ * answer is the same, and the two rows share one copy of the response.
  */
 static bool
 many_is_replay(const ManyItem *item, const ManyItem *before)
 {
 	return before->answer.response != (Datum) 0 &&
-		many_compare_texts(item->key, before->key) == 0;
+		args_compare_texts(item->key, before->key) == 0;
 }
 
 static void

@@ -1,10 +1,10 @@
 /*
  * migrate.c
- *		Moves keys into the current segment: those that outlive the oldest
- *		one, and those that come by INSERT or COPY.
+ *		Moves keys into the current segment: those that outlive an old segment,
+ *		and those that are inserted by INSERT or COPY.
  *
- * The sweeper calls idem_migrate in small transactions, until nothing is left
- * in the oldest segment that has not expired.
+ * The sweeper calls idem_migrate in short transactions until all rows that are
+ * left in an old segment have expired.
  */
 #include "postgres.h"
 
@@ -20,20 +20,24 @@
 #include "base/trigger.h"
 #include "claim/claim.h"
 
+/* How idem_key_redirect is called. */
+#define MIGRATE_REDIRECT \
+	(TRIGGER_EVENT_BEFORE | TRIGGER_EVENT_ROW | TRIGGER_EVENT_INSERT)
+
 PG_FUNCTION_INFO_V1(idem_migrate);
-PG_FUNCTION_INFO_V1(idem_carry);
 PG_FUNCTION_INFO_V1(idem_key_redirect);
 
 /*
- * Where the last call in this session stopped.  It only saves looking at the
- * same pages again: what is left behind is found by the next round.
+ * Where the last call in this session stopped.  This only saves reading the
+ * same pages again: rows that were skipped are found when the scan starts
+ * over.
  */
 static Oid	migrated_table = InvalidOid;
 static BlockNumber migrated_to = 0;
 
 /*
- * Moves one row, unless another transaction is about to, or the table is not an
- * old segment any more.
+ * Moves one row, unless another transaction has locked it or the table is no
+ * longer an old segment.
  */
 static bool
 migrate_row(Oid table, TupleTableSlot *row)
@@ -57,7 +61,7 @@ migrate_row(Oid table, TupleTableSlot *row)
 }
 
 /*
- * Moves up to so many rows of a table.
+ * Moves at most max_keys rows of a table.
  */
 static int64
 migrate_rows(Relation table, int max_keys)
@@ -94,7 +98,7 @@ migrate_rows(Relation table, int max_keys)
 }
 
 /*
- * The table that is to be emptied; InvalidOid: there is only one segment.
+ * Returns the oldest segment's table; InvalidOid: there is only one segment.
  */
 static Oid
 migrate_oldest(void)
@@ -121,7 +125,7 @@ idem_migrate(PG_FUNCTION_ARGS)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("max_keys must be positive")));
-	/* In the order of keys_open, and of DROP EXTENSION. */
+	/* Lock in the order of keys_open and of DROP EXTENSION. */
 	relation_hold(catalog_get()->idem_token_seq, RowExclusiveLock);
 	from = PG_ARGISNULL(1) ? migrate_oldest() : key_segment_arg(fcinfo, 1);
 	if (!OidIsValid(from))
@@ -131,15 +135,6 @@ idem_migrate(PG_FUNCTION_ARGS)
 	moved = migrate_rows(table, PG_GETARG_INT32(0));
 	table_close(table, NoLock);
 	PG_RETURN_INT64(moved);
-}
-
-/*
- * SQL: the same, by the name that it has before ALTER EXTENSION UPDATE.
- */
-Datum
-idem_carry(PG_FUNCTION_ARGS)
-{
-	return idem_migrate(fcinfo);
 }
 
 static void
@@ -152,7 +147,7 @@ migrate_key_exists(const KeyName *name)
 }
 
 /*
- * Makes room for a row: an expired one of the same key goes.
+ * Deletes an expired row of the same key.  Raises an error if the key exists.
  */
 static void
 migrate_require_absent(KeyRing *keys, const KeyName *name)
@@ -171,17 +166,17 @@ migrate_require_absent(KeyRing *keys, const KeyName *name)
 }
 
 /*
- * SQL: idem_key_redirect(), a trigger before each row that is inserted by other
- * means than our functions, such as pg_restore's COPY: whatever segment it
- * names, the row goes into the current one, unless it has expired.
+ * SQL: idem_key_redirect(), a BEFORE INSERT trigger for rows that are not
+ * inserted by our functions, such as those of pg_restore's COPY.  It inserts
+ * the row into the current segment, or drops it if it has expired; the table
+ * that the statement names gets no row.
  */
 Datum
 idem_key_redirect(PG_FUNCTION_ARGS)
 {
-	static const TriggerEvent kind =
-		TRIGGER_EVENT_BEFORE | TRIGGER_EVENT_ROW | TRIGGER_EVENT_INSERT;
-	TriggerData *trigger = trigger_called(fcinfo, &kind, 1,
-										  catalog_get()->rings[RING_KEYS].tables,
+	static const TriggerEvent kind = MIGRATE_REDIRECT;
+	const Oid  *tables = catalog_get()->rings[RING_KEYS].tables;
+	TriggerData *trigger = trigger_called(fcinfo, &kind, 1, tables,
 										  CATALOG_RING_SIZE);
 	TupleTableSlot *row = trigger->tg_trigslot;
 	KeyName		name;

@@ -1,14 +1,12 @@
 /*
  * stats.c
- *		What claims were answered, counted since the server started, and what
- *		keys there are.
+ *		Claim statistics: answers since the server started, and keys by state.
  *
- * How many keys there are, by state, is estimated from a sample of the pages.
+ * The number of keys in each state is estimated from a sample of pages.
  *
- * The counters are in shared memory, one atomic addition an answer: an answer
- * counts as it is given, whatever becomes of its transaction.  Nothing is
- * counted without the library being preloaded, or in more databases than there
- * are places for.
+ * The counters are in shared memory and cost one atomic addition per answer.
+ * An answer counts even if its transaction aborts.  Nothing is counted if the
+ * library is not preloaded, or if the table of databases is full.
  */
 #include "postgres.h"
 
@@ -64,7 +62,7 @@ stats_count_claim(IdemOutcome outcome, bool taken_over)
 }
 
 /*
- * SQL: idem_count_expired(keys bigint).
+ * SQL: idem_count_expired(keys bigint), adds to the counter of expired keys.
  */
 Datum
 idem_count_expired(PG_FUNCTION_ARGS)
@@ -86,7 +84,8 @@ sample_add_row(Sample *sample, const KeyRow *row)
 	{
 		case KEY_IN_PROGRESS:
 			sample->counts[SAMPLE_IN_PROGRESS]++;
-			if (sample->oldest_lease == 0 || row->lease_until < sample->oldest_lease)
+			if (sample->oldest_lease == 0 ||
+				row->lease_until < sample->oldest_lease)
 				sample->oldest_lease = row->lease_until;
 			break;
 		case KEY_COMPLETED:
@@ -112,7 +111,8 @@ sample_add_pages(Sample *sample, Relation table, BlockNumber first,
 
 	ItemPointerSet(&from, first, FirstOffsetNumber);
 	ItemPointerSet(&to, last, MaxOffsetNumber);
-	scan = compat_table_beginscan_tidrange(table, GetActiveSnapshot(), &from, &to);
+	scan = compat_table_beginscan_tidrange(table, GetActiveSnapshot(),
+										   &from, &to);
 	while (table_scan_getnextslot_tidrange(scan, ForwardScanDirection, slot))
 	{
 		KeyRow		row = key_row(slot);
@@ -125,7 +125,7 @@ sample_add_pages(Sample *sample, Relation table, BlockNumber first,
 }
 
 /*
- * Looks at so many pages, evenly over the table, and counts for all.
+ * Reads at most this number of pages, evenly spread, and extrapolates.
  */
 static Sample
 sample_table(Relation table, int pages)
@@ -152,7 +152,8 @@ sample_table(Relation table, int pages)
 }
 
 /*
- * SQL: idem_sample(slot smallint, pages integer).
+ * SQL: idem_sample(slot smallint, pages integer), the estimated number of keys
+ * by state in one segment.
  */
 Datum
 idem_sample(PG_FUNCTION_ARGS)
@@ -177,11 +178,12 @@ idem_sample(PG_FUNCTION_ARGS)
 		values[i] = Float8GetDatum(sample.counts[i]);
 	values[SAMPLE_OLDEST_LEASE] = TimestampTzGetDatum(sample.oldest_lease);
 	nulls[SAMPLE_OLDEST_LEASE] = sample.oldest_lease == 0;
-	return HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values, nulls));
+	return HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values,
+											 nulls));
 }
 
 /*
- * SQL: idem_counters().  All null where nothing is counted.
+ * SQL: idem_counters().  All columns are null if nothing is counted.
  */
 Datum
 idem_counters(PG_FUNCTION_ARGS)
@@ -198,8 +200,12 @@ idem_counters(PG_FUNCTION_ARGS)
 	{
 		values[0] = TimestampTzGetDatum(database->since);
 		for (int i = 0; i < SHARED_COUNTERS; i++)
-			values[1 + i] =
-				Int64GetDatum((int64) pg_atomic_read_u64(&database->counters[i]));
+		{
+			uint64		count = pg_atomic_read_u64(&database->counters[i]);
+
+			values[1 + i] = Int64GetDatum((int64) count);
+		}
 	}
-	return HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values, nulls));
+	return HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values,
+											 nulls));
 }

@@ -1,22 +1,22 @@
 /*
  * ddl_guard.c
- *		Keeps code of others out of the way of our workers, and triggers off our
- *		tables.
+ *		Refuses DDL on our objects that would let other roles run code in our
+ *		workers, and triggers on our tables.
  *
- * Workers change our tables as the extension's owner, who is a superuser as a
- * rule.  A trigger there would run as that owner, and whoever was granted all
+ * Workers change our tables as the extension's owner, who is usually a
+ * superuser.  A trigger there would run as that owner, and a role with all
  * privileges on all tables may create one.  Our SQL functions name the schema,
- * so who may rename it could put functions of his own in their place.  And our
- * C code relies on the columns of our tables and types.  So these things are
- * for superusers, who need nobody's rights, to do.
+ * so a role that may rename it could put its own functions in their place.  And
+ * our C code relies on the columns of our tables and types.  So only superusers
+ * may do these things.
  *
- * Superusers may not create triggers on our tables either, since they would be
- * misled: our C code writes past the executor and fires none.  A tool that
- * collects changes by triggers, such as pg_repack, would miss ours, and lose
- * them.  Foreign keys remain possible; they are internal triggers.
+ * Superusers may not create triggers on our tables either, since these would
+ * not fire: our C code writes without the executor.  A tool that collects
+ * changes by triggers, such as pg_repack, would miss our changes and lose them.
+ * Foreign keys remain possible; their triggers are internal.
  *
- * This holds where the library is preloaded.  It must never stand in the way of
- * other people's objects.
+ * This works only if the library is preloaded.  It must never refuse anything
+ * on objects that are not ours.
  */
 #include "postgres.h"
 
@@ -54,7 +54,8 @@ ddl_guard_is_member(Oid class, Oid object)
 }
 
 /*
- * A composite type is a member as a type, and has columns as a relation.
+ * A composite type is a member of the extension as a type, but its columns
+ * belong to a relation.
  */
 static bool
 ddl_guard_is_ours(Oid relation)
@@ -64,7 +65,7 @@ ddl_guard_is_ours(Oid relation)
 }
 
 /*
- * A row as this command has just written it; NULL: there is none.
+ * Returns a row of a catalog as this command has just written it, or NULL.
  */
 static HeapTuple
 ddl_guard_new_row(Oid class, Oid index, AttrNumber oid_column, Oid object)
@@ -86,18 +87,23 @@ ddl_guard_new_row(Oid class, Oid index, AttrNumber oid_column, Oid object)
 }
 
 /*
- * The cache still has the old name.
+ * Compares the new row with the system cache, which still has the old name.
  */
 static bool
 ddl_guard_schema_is_renamed(Oid schema)
 {
-	HeapTuple	row = ddl_guard_new_row(NamespaceRelationId, NamespaceOidIndexId,
-									  Anum_pg_namespace_oid, schema);
+	HeapTuple	row = ddl_guard_new_row(NamespaceRelationId,
+										NamespaceOidIndexId,
+										Anum_pg_namespace_oid, schema);
 	char	   *name = get_namespace_name(schema);
+	Form_pg_namespace form;
 
-	return HeapTupleIsValid(row) && name != NULL &&
-		strcmp(name, NameStr(((Form_pg_namespace) GETSTRUCT(row))->nspname)) != 0 &&
-		catalog_schema() == schema;
+	if (!HeapTupleIsValid(row) || name == NULL)
+		return false;
+	form = (Form_pg_namespace) GETSTRUCT(row);
+	return strcmp(name, NameStr(form->nspname)) != 0 &&
+		(catalog_schema() == schema ||
+		 ddl_guard_is_member(NamespaceRelationId, schema));
 }
 
 static void
@@ -121,13 +127,13 @@ ddl_guard_refuse_trigger(Oid table)
 }
 
 /*
- * Our own triggers call our own functions.
+ * A trigger is ours if its function is.
  */
 static void
 ddl_guard_check_trigger(Oid trigger)
 {
 	HeapTuple	row = ddl_guard_new_row(TriggerRelationId, TriggerOidIndexId,
-									  Anum_pg_trigger_oid, trigger);
+										Anum_pg_trigger_oid, trigger);
 	Form_pg_trigger form;
 
 	if (!HeapTupleIsValid(row))
@@ -145,7 +151,7 @@ ddl_guard_check_trigger(Oid trigger)
 
 static void
 ddl_guard_object_access(ObjectAccessType access, Oid class, Oid object,
-					  int sub_object, void *arg)
+						int sub_object, void *arg)
 {
 	if (previous_object_access)
 		previous_object_access(access, class, object, sub_object, arg);
@@ -156,7 +162,8 @@ ddl_guard_object_access(ObjectAccessType access, Oid class, Oid object,
 		ddl_guard_check_trigger(object);
 	if (superuser())
 		return;
-	if (class == RelationRelationId && sub_object != 0 && ddl_guard_is_ours(object))
+	if (class == RelationRelationId && sub_object != 0 &&
+		ddl_guard_is_ours(object))
 		ddl_guard_refuse("change a column of a table or type");
 	if (class == NamespaceRelationId && access == OAT_POST_ALTER &&
 		ddl_guard_schema_is_renamed(object))

@@ -1,7 +1,7 @@
 /*
  * ddl_guard.h
- *		Keeps code of others out of the way of our workers, and triggers off our
- *		tables.
+ *		Refuses DDL on our objects that would let other roles run code in our
+ *		workers, and triggers on our tables.
  */
 #ifndef LAUNCH_DDL_GUARD_H
 #define LAUNCH_DDL_GUARD_H

@@ -1,17 +1,18 @@
 /*
  * ddl_hooks.c
- *		Notices what happens to databases and to the extension in them, and
- *		lets the launcher know.
+ *		Tells the launcher what happens to databases and to the extension in
+ *		them.
  *
- * CREATE and DROP EXTENSION make the launcher look into the database at the end
- * of their transaction.  Commands that need a database without sessions (DROP
- * DATABASE, CREATE DATABASE with it as the template, and so on) keep our
- * workers out of it until theirs ends: the server's own short wait for others
- * to leave is enough for the workers to go.
+ * CREATE and DROP EXTENSION make the launcher look into the database when
+ * their transaction ends.  Commands that need a database without sessions
+ * (DROP DATABASE, CREATE DATABASE with it as the template, and so on) keep our
+ * workers out of it until their transaction ends: the server waits for a few
+ * seconds for other sessions to leave, which is enough for our workers to
+ * exit.
  *
- * What shared memory has of a database goes when it is dropped: another may be
- * created with its OID.  That is at the end of the command, when nobody is in it
- * any more, nor can get in, and before its commit.
+ * DROP DATABASE resets what shared memory holds of the database, since another
+ * database may get its OID.  This happens at the end of the command, before its
+ * commit: then the database has no sessions and cannot get any.
  */
 #include "postgres.h"
 
@@ -36,18 +37,18 @@
 static object_access_hook_type previous_object_access = NULL;
 static ProcessUtility_hook_type previous_utility = NULL;
 
-/* This transaction's part. */
+/* State of the current transaction. */
 static bool check_at_end = false;
 static bool wake_at_end = false;
-static List *vacated = NIL;		/* of OIDs, in TopTransactionContext */
-static Oid	dropping = InvalidOid;	/* by the command that runs */
+static List *vacated = NIL;		/* list of OIDs, in TopTransactionContext */
+static Oid	dropping = InvalidOid;	/* database that this command drops */
 static bool callback_registered = false;
 
 PG_FUNCTION_INFO_V1(idempotency_announce);
 
 /*
- * Only now can the launcher see whether the extension, or the database, is
- * there or gone.
+ * The launcher can see what the transaction did to the extension or database
+ * only after its end.
  */
 static void
 ddl_hooks_transaction_ended(XactEvent event, void *arg)
@@ -91,7 +92,8 @@ ddl_hooks_wake_at_end(void)
 }
 
 /*
- * Called by the install script.
+ * SQL: idempotency_announce(), called at the end of install and upgrade
+ * scripts.
  */
 Datum
 idempotency_announce(PG_FUNCTION_ARGS)
@@ -113,7 +115,7 @@ idempotency_announce(PG_FUNCTION_ARGS)
 
 static void
 ddl_hooks_object_access(ObjectAccessType access, Oid class, Oid object,
-					int sub_object, void *arg)
+						int sub_object, void *arg)
 {
 	if (previous_object_access)
 		previous_object_access(access, class, object, sub_object, arg);
@@ -144,7 +146,7 @@ ddl_hooks_option(List *options, const char *name)
 }
 
 /*
- * The database that a command needs for itself, or InvalidOid.
+ * Returns the database that a command needs without sessions, or InvalidOid.
  */
 static Oid
 ddl_hooks_database_to_vacate(Node *statement)
@@ -159,13 +161,14 @@ ddl_hooks_database_to_vacate(Node *statement)
 			 castNode(RenameStmt, statement)->renameType == OBJECT_DATABASE)
 		name = castNode(RenameStmt, statement)->subname;
 	else if (IsA(statement, AlterDatabaseStmt) &&
-			 ddl_hooks_option(castNode(AlterDatabaseStmt, statement)->options, "tablespace"))
+			 ddl_hooks_option(castNode(AlterDatabaseStmt, statement)->options,
+							  "tablespace"))
 		name = castNode(AlterDatabaseStmt, statement)->dbname;
 	return name ? get_database_oid(name, true) : InvalidOid;
 }
 
 /*
- * A command that will be refused must not disturb anybody.
+ * A command that will be refused must not stop workers.
  */
 static bool
 ddl_hooks_may_vacate(Oid database)
@@ -185,8 +188,9 @@ ddl_hooks_vacate(Oid database)
 }
 
 /*
- * Which database the command has dropped is known by what the server said while
- * it did: its name may have gone to another just before.
+ * The object access hook has recorded the OID of the dropped database.  Its
+ * name could be looked up only before the command, when it might still be the
+ * name of another database.
  */
 static void
 ddl_hooks_forget_dropped(Node *statement)
@@ -199,17 +203,18 @@ ddl_hooks_forget_dropped(Node *statement)
 }
 
 static void
-ddl_hooks_utility(PlannedStmt *statement, const char *query, bool read_only_tree,
-			  ProcessUtilityContext context, ParamListInfo params,
-			  QueryEnvironment *environment, DestReceiver *dest,
-			  QueryCompletion *completion)
+ddl_hooks_utility(PlannedStmt *statement, const char *query,
+				  bool read_only_tree, ProcessUtilityContext context,
+				  ParamListInfo params, QueryEnvironment *environment,
+				  DestReceiver *dest, QueryCompletion *completion)
 {
 	Oid			database = ddl_hooks_database_to_vacate(statement->utilityStmt);
 
 	if (ddl_hooks_may_vacate(database))
 		ddl_hooks_vacate(database);
-	if (IsA(statement->utilityStmt, CreatedbStmt) ||	/* of a template that has the extension? */
-		IsA(statement->utilityStmt, AlterDatabaseStmt)) /* may it have workers? */
+	/* The template may have the extension; ALLOW_CONNECTIONS may change. */
+	if (IsA(statement->utilityStmt, CreatedbStmt) ||
+		IsA(statement->utilityStmt, AlterDatabaseStmt))
 		ddl_hooks_wake_at_end();
 	dropping = InvalidOid;
 	if (previous_utility)

@@ -1,6 +1,7 @@
 /*
  * ddl_hooks.h
- *		Notices what happens to databases and to the extension in them.
+ *		Tells the launcher what happens to databases and to the extension in
+ *		them.
  */
 #ifndef LAUNCH_DDL_HOOKS_H
 #define LAUNCH_DDL_HOOKS_H

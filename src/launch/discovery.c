@@ -1,29 +1,55 @@
 /*
  * discovery.c
- *		A short-lived worker that looks whether a database has the extension,
+ *		A short-lived worker that reads whether a database has the extension,
  *		and who owns it.
  *
- * A superuser who may not log in cannot have workers before PostgreSQL 17; one
- * superuser being as good as another, his run as the bootstrap superuser.
+ * The launcher cannot read that, since it is connected to no database.  It
+ * starts this worker, which stores the result in shared memory.
  *
- * The launcher cannot look itself: it is connected to no database.  This worker
- * connects as the bootstrap superuser, since it does not know the owner yet,
- * and therefore reads nothing but a system catalog.
+ * Discovery connects as the bootstrap superuser, since it does not know the
+ * owner yet.  So it must not read or run anything but system catalogs.
+ *
+ * Before PostgreSQL 17 a worker cannot run as a role without LOGIN.  If the
+ * owner is a superuser without LOGIN, workers run as the bootstrap superuser
+ * instead, which has the same privileges.
  */
 #include "postgres.h"
 
 #include "access/xact.h"
 #include "catalog/pg_authid.h"
+#include "commands/dbcommands.h"
 #include "executor/spi.h"
 #include "miscadmin.h"
 #include "utils/snapmgr.h"
 
+#include "base/catalog.h"
 #include "base/compat.h"
 #include "base/shared.h"
 #include "base/worker.h"
 
 PGDLLEXPORT void discovery_main(Datum arg);
 
+/*
+ * This warning is all that an operator sees, since no worker is started that
+ * could fail.
+ */
+static void
+discovery_report_old(const char *version)
+{
+	ereport(WARNING,
+			(errmsg("database \"%s\" has version %s of extension idempotency, which is too old for the library",
+					get_database_name(MyDatabaseId), version),
+			 errdetail("No events are delivered and nothing is cleaned up there."),
+			 errhint("Run ALTER EXTENSION idempotency UPDATE in that database."),
+			 errhidecontext(true)));
+}
+
+/*
+ * Returns the role that workers run as.  InvalidOid: the extension does not
+ * exist, or is older than the library and must be updated before workers can
+ * run.  A schema of the internal name that is not a member of the extension
+ * does not count: workers must not touch the tables in it.
+ */
 static Oid
 discovery_extension_owner(void)
 {
@@ -31,7 +57,14 @@ discovery_extension_owner(void)
 
 	SPI_connect();
 	PushActiveSnapshot(GetTransactionSnapshot());
-	if (SPI_execute("SELECT e.extowner, r.rolsuper AND NOT r.rolcanlogin"
+	if (SPI_execute("SELECT e.extowner, r.rolsuper AND NOT r.rolcanlogin, e.extversion,"
+					" EXISTS (SELECT FROM pg_catalog.pg_depend d"
+					"  JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) d.objid"
+					"  WHERE d.classid OPERATOR(pg_catalog.=) 'pg_catalog.pg_namespace'::pg_catalog.regclass"
+					"  AND d.refclassid OPERATOR(pg_catalog.=) 'pg_catalog.pg_extension'::pg_catalog.regclass"
+					"  AND d.refobjid OPERATOR(pg_catalog.=) e.oid"
+					"  AND d.deptype OPERATOR(pg_catalog.=) 'e'"
+					"  AND n.nspname OPERATOR(pg_catalog.=) '" CATALOG_INTERNAL_SCHEMA "')"
 					" FROM pg_catalog.pg_extension e"
 					" JOIN pg_catalog.pg_authid r"
 					"  ON r.oid OPERATOR(pg_catalog.=) e.extowner"
@@ -44,9 +77,12 @@ discovery_extension_owner(void)
 		TupleDesc	desc = SPI_tuptable->tupdesc;
 		bool		isnull;
 
-		owner = DatumGetObjectId(SPI_getbinval(row, desc, 1, &isnull));
-		if (DatumGetBool(SPI_getbinval(row, desc, 2, &isnull)))
+		if (!DatumGetBool(SPI_getbinval(row, desc, 4, &isnull)))
+			discovery_report_old(SPI_getvalue(row, desc, 3));
+		else if (DatumGetBool(SPI_getbinval(row, desc, 2, &isnull)))
 			owner = BOOTSTRAP_SUPERUSERID;
+		else
+			owner = DatumGetObjectId(SPI_getbinval(row, desc, 1, &isnull));
 	}
 	PopActiveSnapshot();
 	SPI_finish();

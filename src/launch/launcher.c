@@ -1,16 +1,17 @@
 /*
  * launcher.c
- *		The one worker of the cluster that starts all others.
+ *		The one worker of the cluster that starts all other workers.
  *
- * It reads pg_database, sends a discovery worker into each database that it
- * does not know yet, and keeps a sweeper and a relay running wherever the
- * extension is.  It is woken by CREATE and DROP EXTENSION (ddl_hooks.c), by the
- * end of a worker and by reload, and looks at everything once a minute in case
- * a wake was lost.
+ * It reads pg_database, starts a discovery worker in each database that it has
+ * not looked into yet, and keeps a sweeper and idempotency.relays relays
+ * running in each database that has the extension.  It is woken by DDL
+ * (ddl_hooks.c), by the end of a worker and by reload.  Once a minute it
+ * checks everything, in case a wake-up was lost.
  *
- * It is connected to no database, so that it is in nobody's way.  A worker
- * that ends is started again after a pause, which doubles while it does not
- * live for long: one that cannot work must neither spin nor fill the log.
+ * It is connected to no database, so that it blocks no DROP DATABASE.  A worker
+ * that ends is started again after a pause.  The pause doubles as long as the
+ * worker ends soon, so that a worker that cannot work neither uses the CPU all
+ * the time nor fills the log.
  */
 #include "postgres.h"
 
@@ -31,6 +32,7 @@
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
+#include "base/backoff.h"
 #include "base/compat.h"
 #include "base/report.h"
 #include "base/settings.h"
@@ -38,36 +40,34 @@
 #include "base/worker.h"
 #include "launch/launcher.h"
 
-#define LAUNCHER_RESTART_MS 1000	/* pause before a worker is started again, */
-#define LAUNCHER_RESTART_MAX_MS 60000	/* doubled up to this */
-#define LAUNCHER_LIFE_MS 10000	/* while it lives shorter than this */
-#define LAUNCHER_STUCK_MS 1000	/* how long discovery may wait for a lock */
-#define LAUNCHER_DISCOVERY_MS 30000 /* how long it may take in any case */
-#define LAUNCHER_LOOK_MS 100	/* how often that is looked at */
+#define LAUNCHER_RESTART_MS 1000	/* first pause before a worker restarts */
+#define LAUNCHER_RESTART_MAX_MS 60000	/* the longest pause */
+#define LAUNCHER_LIFE_MS 10000	/* a shorter life doubles the pause */
+#define LAUNCHER_STUCK_MS 1000	/* limit for discovery if it waits for a lock */
+#define LAUNCHER_DISCOVERY_MS 30000 /* limit for discovery in any case */
+#define LAUNCHER_LOOK_MS 100	/* how often these limits are checked */
 #define LAUNCHER_RETRY_MS 10000 /* pause after a worker could not be started */
-#define LAUNCHER_RECONCILE_MS 60000
+#define LAUNCHER_RECONCILE_MS 60000 /* the longest sleep */
 
 PGDLLEXPORT void launcher_main(Datum arg);
 
-/* A worker of a database, as far as the launcher knows. */
+/* A worker slot of a database, as the launcher knows it. */
 typedef struct LauncherWorker
 {
 	BackgroundWorkerHandle *handle; /* NULL: not started */
 	TimestampTz started_at;
-	int			pause_ms;		/* the last one */
-	TimestampTz not_before;		/* when it may be started again */
-	bool		reported;		/* that there is no slot for it */
+	Backoff		pause;			/* before it may be started again */
+	bool		reported;		/* logged that no process slot is free */
 } LauncherWorker;
 
-/* A database that was looked into, or is to be. */
+/* A database that may have workers. */
 typedef struct LauncherDatabase
 {
 	Oid			database;
-	bool		stale;			/* something has happened there since */
-	bool		vacated;		/* a command needs it for itself */
-	TimestampTz discovery_not_before;	/* when discovery may run again */
-	bool		discovery_reported; /* that there is no worker slot for it */
-	int			discovery_pause_ms; /* after it could not be; 0: it could */
+	bool		stale;			/* discovery has to run */
+	bool		vacated;		/* a command needs it without sessions */
+	bool		discovery_reported; /* logged that no process slot is free */
+	Backoff		discovery_pause;	/* after a failure */
 	LauncherWorker workers[SHARED_WORKER_SLOTS];
 } LauncherDatabase;
 
@@ -173,7 +173,8 @@ launcher_find_or_add(Oid database)
 }
 
 /*
- * Returns NULL if there is no slot, which is said once for each worker.
+ * Starts a worker.  Returns NULL if max_worker_processes is reached; that is
+ * logged once.
  */
 static BackgroundWorkerHandle *
 launcher_start_worker(const char *main, const char *name, WorkerTarget target,
@@ -202,7 +203,7 @@ launcher_start_worker(const char *main, const char *name, WorkerTarget target,
 }
 
 /*
- * Does the process with this pid wait for a lock?
+ * Is the process with this pid waiting for a lock?
  */
 static bool
 launcher_waits_for_lock(pid_t pid)
@@ -213,23 +214,26 @@ launcher_waits_for_lock(pid_t pid)
 }
 
 /*
- * A discovery worker gets stuck if somebody has locked the database.  The others
- * cannot wait for that.  One that is only slow, on a machine that is busy, must get
- * its time: tried again, it would be as slow.
+ * Waits until discovery has ended.  Discovery is stopped soon if it waits for
+ * a lock, such as one on the database, since other databases cannot wait for
+ * that.  If it is only slow, on a busy machine, it gets more time: another try
+ * would be just as slow.
  */
 static void
 launcher_wait_for_discovery(BackgroundWorkerHandle *handle)
 {
 	TimestampTz now = GetCurrentTimestamp();
 	TimestampTz stuck_at = TimestampTzPlusMilliseconds(now, LAUNCHER_STUCK_MS);
-	TimestampTz give_up_at = TimestampTzPlusMilliseconds(now, LAUNCHER_DISCOVERY_MS);
+	TimestampTz give_up_at = TimestampTzPlusMilliseconds(now,
+														 LAUNCHER_DISCOVERY_MS);
 	pid_t		pid = 0;
 
 	while (GetBackgroundWorkerPid(handle, &pid) != BGWH_STOPPED)
 	{
 		CHECK_FOR_INTERRUPTS();
 		now = GetCurrentTimestamp();
-		if (now >= give_up_at || (now >= stuck_at && launcher_waits_for_lock(pid)))
+		if (now >= give_up_at ||
+			(now >= stuck_at && launcher_waits_for_lock(pid)))
 			TerminateBackgroundWorker(handle);
 		WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
 				  LAUNCHER_LOOK_MS, PG_WAIT_EXTENSION);
@@ -238,13 +242,13 @@ launcher_wait_for_discovery(BackgroundWorkerHandle *handle)
 }
 
 /*
- * Looks into a database.  Returns false if that could not be done, and has to
- * be tried again.
+ * Runs discovery in a database.  Returns false if that failed and has to be
+ * tried again.
  */
 static bool
 launcher_discover(LauncherDatabase *entry)
 {
-	WorkerTarget target = {.database = entry->database,.owner = InvalidOid};
+	WorkerTarget target = {.database = entry->database, .owner = InvalidOid};
 	BackgroundWorkerHandle *handle;
 
 	handle = launcher_start_worker("discovery_main", "idempotency discovery", target,
@@ -257,10 +261,10 @@ launcher_discover(LauncherDatabase *entry)
 }
 
 /*
- * Looks into the databases that may have workers and that nobody has looked into
- * since something happened there.  Returns how many milliseconds the launcher
- * may sleep: not at all if a worker went, since waiting for it swallows wakes,
- * and what it has found is acted on in the next round.
+ * Runs discovery in each database that may have workers and where something has
+ * changed since the last time.  Returns how many milliseconds the launcher may
+ * sleep.  That is 0 if discovery ran: its result is used in the next round, and
+ * the wait for it has reset the latch.
  */
 static long
 launcher_discover_all(List *rows)
@@ -273,30 +277,33 @@ launcher_discover_all(List *rows)
 	{
 		LauncherRow *row = lfirst(cell);
 		LauncherDatabase *entry;
+		long		rest_ms;
 
 		if (!row->wanted)
 			continue;
 		entry = launcher_find_or_add(row->database);
 		if (!entry->stale || entry->vacated)
 			continue;
-		if (now < entry->discovery_not_before)
+		rest_ms = TimestampDifferenceMilliseconds(now,
+												  entry->discovery_pause.until);
+		if (now < entry->discovery_pause.until)
 		{
-			sleep_ms = Min(sleep_ms,
-						   TimestampDifferenceMilliseconds(now, entry->discovery_not_before) + 1);
+			sleep_ms = Min(sleep_ms, rest_ms + 1);
 			continue;
 		}
 		entry->stale = !launcher_discover(entry);
-		entry->discovery_pause_ms = !entry->stale ? 0 :
-			Min(Max(2 * entry->discovery_pause_ms, LAUNCHER_RETRY_MS), LAUNCHER_RECONCILE_MS);
-		entry->discovery_not_before =
-			TimestampTzPlusMilliseconds(GetCurrentTimestamp(), entry->discovery_pause_ms);
+		if (entry->stale)
+			backoff_fail(&entry->discovery_pause, LAUNCHER_RETRY_MS,
+						 LAUNCHER_RECONCILE_MS, GetCurrentTimestamp());
+		else
+			backoff_reset(&entry->discovery_pause);
 		sleep_ms = 0;
 	}
 	return sleep_ms;
 }
 
 /*
- * Frees what is known of a database, whose workers may have ended with it.
+ * Frees an entry of the list of known databases.
  */
 static void
 launcher_free(LauncherDatabase *entry)
@@ -310,8 +317,8 @@ launcher_free(LauncherDatabase *entry)
 }
 
 /*
- * Drops what is known of databases that are gone.  The rows have been read
- * after the infos, so a database that is not among them was dropped.
+ * Removes databases that do not exist any more.  The rows were read after the
+ * infos, so a database without a row was dropped.
  */
 static void
 launcher_forget_dropped(const SharedDatabaseInfo *infos, int count, List *rows)
@@ -335,7 +342,7 @@ launcher_forget_dropped(const SharedDatabaseInfo *infos, int count, List *rows)
 }
 
 /*
- * Takes note of a worker's end, so that it can be started again after a pause.
+ * If the worker has ended, sets when it may be started again.
  */
 static void
 launcher_forget_stopped(LauncherDatabase *entry, SharedWorkerSlot slot)
@@ -349,25 +356,27 @@ launcher_forget_stopped(LauncherDatabase *entry, SharedWorkerSlot slot)
 		return;
 	pfree(worker->handle);
 	worker->handle = NULL;
-	if (worker->pause_ms == 0 ||
-		TimestampDifferenceExceeds(worker->started_at, now, LAUNCHER_LIFE_MS))
-		worker->pause_ms = LAUNCHER_RESTART_MS;
-	else
-		worker->pause_ms = Min(2 * worker->pause_ms, LAUNCHER_RESTART_MAX_MS);
-	worker->not_before = TimestampTzPlusMilliseconds(now, worker->pause_ms);
-	entry->stale = true;		/* has the owner changed, or gone? */
+	if (TimestampDifferenceExceeds(worker->started_at, now, LAUNCHER_LIFE_MS))
+		backoff_reset(&worker->pause);
+	backoff_fail(&worker->pause, LAUNCHER_RESTART_MS, LAUNCHER_RESTART_MAX_MS,
+				 now);
+	entry->stale = true;		/* the owner may have changed */
 }
 
 /*
- * Starts or stops one worker, as wanted.  Returns when it is to be looked at
- * again; 0: when something happens.
+ * Starts or stops one worker as wanted.  Returns when it has to be checked
+ * again; 0: not before the next event.
  */
 static TimestampTz
-launcher_tend_worker(LauncherDatabase *entry, SharedWorkerSlot slot, bool wanted,
-					 Oid owner)
+launcher_tend_worker(LauncherDatabase *entry, SharedWorkerSlot slot,
+					 bool wanted, Oid owner)
 {
 	LauncherWorker *worker = &entry->workers[slot];
-	WorkerTarget target = {.database = entry->database,.owner = owner,.slot = slot};
+	WorkerTarget target = {
+		.database = entry->database,
+		.owner = owner,
+		.slot = slot
+	};
 	bool		is_relay = slot >= SHARED_RELAY;
 	TimestampTz now = GetCurrentTimestamp();
 
@@ -376,27 +385,26 @@ launcher_tend_worker(LauncherDatabase *entry, SharedWorkerSlot slot, bool wanted
 	{
 		if (worker->handle != NULL)
 			TerminateBackgroundWorker(worker->handle);
-		worker->not_before = 0;
-		worker->pause_ms = 0;
+		backoff_reset(&worker->pause);
 		return 0;
 	}
 	if (worker->handle != NULL)
 		return 0;
-	if (now < worker->not_before)
-		return worker->not_before;
+	if (now < worker->pause.until)
+		return worker->pause.until;
 	worker->handle = launcher_start_worker(is_relay ? "relay_main" : "sweeper_main",
 										   is_relay ? "idempotency relay" : "idempotency sweeper",
 										   target, &worker->reported);
 	worker->started_at = now;
 	if (worker->handle != NULL)
 		return 0;
-	worker->not_before = TimestampTzPlusMilliseconds(now, LAUNCHER_RETRY_MS);
-	return worker->not_before;
+	worker->pause.until = TimestampTzPlusMilliseconds(now, LAUNCHER_RETRY_MS);
+	return worker->pause.until;
 }
 
 /*
- * Brings the workers of some slots of all databases to what they should be.
- * Returns how many milliseconds the launcher may sleep.
+ * Starts or stops the workers of a range of slots, in all databases.  Returns
+ * how many milliseconds the launcher may sleep.
  */
 static long
 launcher_tend(const SharedDatabaseInfo *infos, int count, List *rows,
@@ -409,20 +417,21 @@ launcher_tend(const SharedDatabaseInfo *infos, int count, List *rows,
 	{
 		LauncherDatabase *entry = launcher_find_known(infos[i].database);
 		LauncherRow *row = launcher_find_row(rows, infos[i].database);
-		bool		wanted = row && row->wanted && !infos[i].vacated &&
-			OidIsValid(infos[i].owner);
+		bool		wanted;
 		bool		was_stale;
 
 		if (entry == NULL)
 			continue;
+		wanted = row && row->wanted && !infos[i].vacated &&
+			OidIsValid(infos[i].owner);
 		was_stale = entry->stale;
 		if (wanted && (entry->stale || infos[i].check))
-			continue;			/* its owner may not be what it was */
+			continue;			/* the owner may have changed */
 		for (int slot = first_slot; slot < end_slot; slot++)
 		{
 			TimestampTz again_at;
 
-			/* A relay that is one too many leaves by itself. */
+			/* A relay whose number is too high exits by itself. */
 			if (wanted && slot >= SHARED_RELAY + settings_relays)
 			{
 				launcher_forget_stopped(entry, slot);
@@ -432,34 +441,37 @@ launcher_tend(const SharedDatabaseInfo *infos, int count, List *rows,
 											infos[i].owner);
 
 			if (again_at != 0)
-				sleep_ms = Min(sleep_ms,
-							   TimestampDifferenceMilliseconds(now, again_at) + 1);
+			{
+				long		rest_ms;
+
+				rest_ms = TimestampDifferenceMilliseconds(now, again_at);
+				sleep_ms = Min(sleep_ms, rest_ms + 1);
+			}
 		}
 		if (entry->stale && !was_stale)
-			sleep_ms = 0;		/* one has ended just now: look again */
+			sleep_ms = 0;		/* a worker has just ended: next round */
 	}
 	return sleep_ms;
 }
 
 /*
- * What was wrong may have been mended: all is tried at once.
+ * Ends the pauses of a database where something changed: the cause of a failure
+ * may be gone.
  */
 static void
 launcher_end_pauses(LauncherDatabase *entry)
 {
-	entry->discovery_not_before = 0;
-	entry->discovery_pause_ms = 0;
+	backoff_reset(&entry->discovery_pause);
 	for (int slot = 0; slot < SHARED_WORKER_SLOTS; slot++)
-	{
-		entry->workers[slot].not_before = 0;
-		entry->workers[slot].pause_ms = 0;
-	}
+		backoff_reset(&entry->workers[slot].pause);
 }
 
 /*
- * One look at everything.  Returns how many milliseconds the launcher may
- * sleep.  There may not be slots for all: each database has a sweeper and one
- * relay before any has a second, so that comes once there is no other to look at.
+ * Checks everything once.  Returns how many milliseconds the launcher may
+ * sleep.  max_worker_processes may not suffice for all workers, so each
+ * database gets a sweeper and one relay before any database gets a second
+ * relay.  Second relays are therefore started in a round in which nothing else
+ * is to be done.
  */
 static long
 launcher_round(void)
@@ -490,12 +502,13 @@ launcher_round(void)
 	sleep_ms = Min(sleep_ms, tend_ms);
 	if (sleep_ms == 0)
 		return 0;
-	tend_ms = launcher_tend(infos, count, rows, SHARED_RELAY + 1, SHARED_WORKER_SLOTS);
+	tend_ms = launcher_tend(infos, count, rows, SHARED_RELAY + 1,
+							SHARED_WORKER_SLOTS);
 	return Min(sleep_ms, tend_ms);
 }
 
 /*
- * After a reload what has failed may work.
+ * Ends all pauses after a reload: the cause of a failure may be gone.
  */
 static void
 launcher_end_all_pauses(void)
@@ -507,7 +520,8 @@ launcher_end_all_pauses(void)
 }
 
 /*
- * The workers end with the launcher: the next one would not know of them.
+ * Stops all workers when the launcher exits: the next launcher would not know
+ * them.
  */
 static void
 launcher_sign_off(int code, Datum arg)

@@ -3,13 +3,14 @@
  *		outbox_enqueue: appends an event to the log, in the caller's
  *		transaction.
  *
- * The row goes straight to the current segment: no query, no trigger, no
- * privilege but EXECUTE on the function.  An INSERT into the view outbox_log
- * comes here as well.  The commit wakes the relay (register.c).
+ * The row goes directly into the current segment: no query, no trigger, no
+ * privilege except EXECUTE on the function.  An INSERT into the view outbox_log
+ * calls this function as well.  The commit wakes the relays (register.c).
  *
- * The map of segments is locked until the row is there: a segment gets no more
- * rows once it is closed.  The segment itself is locked to the end of the
- * transaction: it cannot go while a row in it may still commit.
+ * The map of segments is locked until the row is inserted, so that a segment
+ * gets no more rows once it is closed.  The segment is locked until the end of
+ * the transaction, so that it is not retired while a row in it may still
+ * commit.
  */
 #include "postgres.h"
 
@@ -20,10 +21,12 @@
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "tcop/utility.h"
+#include "utils/builtins.h"
 #include "utils/rel.h"
 #include "utils/timestamp.h"
 #include "utils/xid8.h"
 
+#include "base/args.h"
 #include "base/catalog.h"
 #include "base/compat.h"
 #include "base/relation.h"
@@ -35,12 +38,12 @@
 
 #define OUTBOX_NAME_MAX 255		/* bytes of a topic, key or type */
 /*
- * Bytes of text that a byte of jsonb can become, at most: 16 bytes are a number
- * of 131072 digits and 16383 decimals.
+ * The most bytes of text that a byte of jsonb can become: 16 bytes can be a
+ * number with 131072 digits before the decimal point and 16383 after it.
  */
 #define OUTBOX_PAYLOAD_GROWTH_MAX 10000
 
-/* The columns of outbox_log, in order. */
+/* The columns of outbox_log, counted from 0. */
 enum
 {
 	LOG_ATT_POSITION,
@@ -60,60 +63,34 @@ PG_FUNCTION_INFO_V1(outbox_check_event);
 PG_FUNCTION_INFO_V1(outbox_wake);
 
 /*
- * SQL: outbox_wake().
+ * SQL: outbox_wake(), wakes the relays when this transaction commits.  SQL
+ * functions that change what the relays read call it.  If the SQL objects are
+ * too old for the library, those functions fail here.
  */
 Datum
 outbox_wake(PG_FUNCTION_ARGS)
 {
+	(void) catalog_get();
 	register_wake_at_commit();
 	PG_RETURN_VOID();
-}
-
-static void
-enqueue_require_not_null(FunctionCallInfo fcinfo, int arg, const char *name)
-{
-	if (PG_ARGISNULL(arg))
-		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("%s must not be null", name)));
-}
-
-/*
- * Events go out in UTF-8; raises an error unless the text can.
- */
-static void
-enqueue_check_encoding(const char *text, int length)
-{
-	if (GetDatabaseEncoding() != PG_UTF8)
-		(void) pg_server_to_any(text, length, PG_UTF8);
 }
 
 static void
 enqueue_check_name(FunctionCallInfo fcinfo, int arg, const char *name)
 {
 	text	   *value;
-	int			length;
 
 	if (PG_ARGISNULL(arg))
 		return;
 	value = PG_GETARG_TEXT_PP(arg);
-	length = VARSIZE_ANY_EXHDR(value);
-	if (length == 0)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("%s must not be empty", name)));
-	if (length > OUTBOX_NAME_MAX)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("%s is too long", name),
-				 errdetail("It has %d bytes; the limit is %d.",
-						   length, OUTBOX_NAME_MAX)));
-	enqueue_check_encoding(VARDATA_ANY(value), length);
+	args_check_not_empty(value, name);
+	args_check_length(value, name, OUTBOX_NAME_MAX);
+	args_check_encoding(value);
 }
 
 /*
- * A relay sends the text, which numbers can make much larger than the payload
- * itself.  One that is so small that this cannot matter is not measured.
+ * A relay sends the text, which numbers can make much larger than the jsonb.
+ * The text is measured only if it could exceed the limit.
  */
 static void
 enqueue_check_payload_size(FunctionCallInfo fcinfo, int arg)
@@ -140,26 +117,26 @@ static void
 enqueue_check_payload(FunctionCallInfo fcinfo, int arg)
 {
 	Jsonb	   *payload;
-	char	   *text;
+	char	   *string;
 
 	enqueue_check_payload_size(fcinfo, arg);
 	if (GetDatabaseEncoding() == PG_UTF8)
 		return;
 	payload = PG_GETARG_JSONB_P(arg);
-	text = JsonbToCString(NULL, &payload->root, VARSIZE(payload));
-	enqueue_check_encoding(text, strlen(text));
-	pfree(text);
+	string = JsonbToCString(NULL, &payload->root, VARSIZE(payload));
+	args_check_encoding(cstring_to_text(string));
+	pfree(string);
 }
 
 /*
- * Raises an error unless the event can be delivered: what got into the log and
- * could not would stop the relay.  The arguments are those of outbox_enqueue.
+ * Raises an error unless the event can be delivered: an event in the log that
+ * cannot would stop the relay.  The arguments are those of outbox_enqueue.
  */
 static void
 enqueue_check_args(FunctionCallInfo fcinfo)
 {
-	enqueue_require_not_null(fcinfo, 0, "topic");
-	enqueue_require_not_null(fcinfo, 1, "payload");
+	args_require(fcinfo, 0, "topic");
+	args_require(fcinfo, 1, "payload");
 	enqueue_check_name(fcinfo, 0, "topic");
 	enqueue_check_payload(fcinfo, 1);
 	enqueue_check_name(fcinfo, 2, "key");
@@ -173,8 +150,8 @@ enqueue_check_args(FunctionCallInfo fcinfo)
 }
 
 /*
- * SQL: outbox_check_event(topic, payload, key, type, headers, deliver_at), the
- * constraint that plain INSERTs meet.
+ * SQL: outbox_check_event(topic, payload, key, type, headers, deliver_at), used
+ * by the constraint of outbox_log for plain INSERTs.
  */
 Datum
 outbox_check_event(PG_FUNCTION_ARGS)
@@ -241,7 +218,7 @@ outbox_enqueue(PG_FUNCTION_ARGS)
 	PreventCommandIfReadOnly("outbox_enqueue()");
 
 	enqueue_check_args(fcinfo);
-	/* Sequence, ring, segment: in this order DROP EXTENSION locks them, too. */
+	/* DROP EXTENSION locks sequence, ring and segment in this order, too. */
 	position = register_next_position();
 	map = ring_lock(RING_LOG);
 	enqueue_insert(fcinfo, map.tables[0], position);

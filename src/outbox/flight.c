@@ -1,7 +1,7 @@
 /*
  * flight.c
  *		outbox_flights and outbox_troubles: what the relays of this database
- *		have on their way, and what they cannot serve.
+ *		have in flight, and what they cannot serve.
  */
 #include "postgres.h"
 
@@ -15,7 +15,7 @@ PG_FUNCTION_INFO_V1(outbox_flights);
 PG_FUNCTION_INFO_V1(outbox_troubles);
 
 /*
- * SQL: outbox_flights(), a row for each lane that a relay serves.
+ * SQL: outbox_flights(), a row for each partition that a relay serves.
  */
 Datum
 outbox_flights(PG_FUNCTION_ARGS)
@@ -42,7 +42,8 @@ outbox_flights(PG_FUNCTION_ARGS)
 }
 
 /*
- * SQL: outbox_troubles(), a row for each subscription that a relay cannot serve.
+ * SQL: outbox_troubles(), a row for each subscription that a relay cannot
+ * serve.
  */
 Datum
 outbox_troubles(PG_FUNCTION_ARGS)
@@ -62,7 +63,7 @@ outbox_troubles(PG_FUNCTION_ARGS)
 		bool		nulls[2] = {false, false};
 
 		values[0] = Int64GetDatum(troubles[i].subscription);
-		values[1] = CStringGetTextDatum(troubles[i].text);
+		values[1] = CStringGetTextDatum(troubles[i].error);
 		tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
 	}
 	return (Datum) 0;

@@ -10,10 +10,11 @@ CREATE FUNCTION outbox_enqueue(
 RETURNS bigint
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME';
-COMMENT ON FUNCTION outbox_enqueue(text, jsonb, text, text, jsonb, timestamptz) IS
-	'Announces an event if and only if this transaction commits; returns its position in the log.';
+COMMENT ON FUNCTION outbox_enqueue(
+	text, jsonb, text, text, jsonb, timestamptz) IS
+	'Enqueues an event, which is sent if and only if this transaction commits; returns its position in the log.';
 
-CREATE FUNCTION outbox_log_insert()
+CREATE FUNCTION idempotency_internal.outbox_log_insert()
 RETURNS trigger
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
@@ -21,7 +22,7 @@ AS $$
 BEGIN
 	IF (TG_WHEN, TG_LEVEL, TG_OP, TG_RELID)
 		IS DISTINCT FROM ('INSTEAD OF', 'ROW', 'INSERT', '@extschema@.outbox_log'::regclass) THEN
-		PERFORM @extschema@.idempotency_refuse_trigger('outbox_log_insert');
+		PERFORM idempotency_internal.idempotency_refuse_trigger('outbox_log_insert');
 	END IF;
 	NEW.position := @extschema@.outbox_enqueue(NEW.topic, NEW.payload, NEW.key,
 		NEW.type, NEW.headers, NEW.deliver_at);
@@ -30,79 +31,93 @@ BEGIN
 	RETURN NEW;
 END
 $$;
-COMMENT ON FUNCTION outbox_log_insert() IS
+COMMENT ON FUNCTION idempotency_internal.outbox_log_insert() IS
 	'Internal: an INSERT into outbox_log, or a COPY, enqueues an event; position, xid and time are not the caller''s to choose.';
 CREATE TRIGGER outbox_log_insert INSTEAD OF INSERT ON outbox_log
-	FOR EACH ROW EXECUTE FUNCTION outbox_log_insert();
+	FOR EACH ROW EXECUTE FUNCTION idempotency_internal.outbox_log_insert();
 
-CREATE FUNCTION outbox_wake()
+CREATE FUNCTION idempotency_internal.outbox_wake()
 RETURNS void
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME';
-COMMENT ON FUNCTION outbox_wake() IS
+COMMENT ON FUNCTION idempotency_internal.outbox_wake() IS
 	'Internal: the commit of this transaction wakes the relay.';
 
-CREATE FUNCTION outbox_check_headers(headers jsonb)
+CREATE FUNCTION idempotency_internal.outbox_check_headers(headers jsonb)
 RETURNS void
 LANGUAGE C IMMUTABLE PARALLEL SAFE
 AS 'MODULE_PATHNAME';
-COMMENT ON FUNCTION outbox_check_headers(jsonb) IS
+COMMENT ON FUNCTION idempotency_internal.outbox_check_headers(jsonb) IS
 	'Internal: raises an error unless these HTTP headers can be sent with an event.';
 
-CREATE FUNCTION outbox_start_position(
+CREATE FUNCTION idempotency_internal.outbox_start_position(
 	OUT "position" bigint, OUT stragglers xid8[], OUT straggler_froms bigint[])
 RETURNS record
 LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME';
-COMMENT ON FUNCTION outbox_start_position() IS
+COMMENT ON FUNCTION idempotency_internal.outbox_start_position() IS
 	'Internal: where a subscription that starts with the latest events begins to read.';
 
-CREATE FUNCTION outbox_retired_to()
+CREATE FUNCTION idempotency_internal.outbox_retired_to()
 RETURNS bigint
 LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME';
-COMMENT ON FUNCTION outbox_retired_to() IS
+COMMENT ON FUNCTION idempotency_internal.outbox_retired_to() IS
 	'Internal: no event up to this position can be read again; 0: all can.';
 
-/* Its cost has the relay look first whether an event is of the partition at all. */
 CREATE FUNCTION outbox_topic_matches(patterns text[], topic text)
 RETURNS boolean
 LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE COST 20
 AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION outbox_topic_matches(text[], text) IS
-	'Does a topic match one of the patterns?  In a pattern * stands for any characters.';
+	'Whether a topic matches one of the patterns. In a pattern, * stands for any number of characters.';
 
-CREATE FUNCTION outbox_lane_number(key text, "position" bigint, partitions integer)
+/* The cost makes the planner check the partition of an event first. */
+CREATE FUNCTION idempotency_internal.outbox_is_wanted(
+	patterns text[], topic text)
+RETURNS boolean
+LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE COST 20
+AS 'MODULE_PATHNAME', 'outbox_topic_matches';
+COMMENT ON FUNCTION idempotency_internal.outbox_is_wanted(text[], text) IS
+	'Internal: outbox_topic_matches, for the relay.';
+
+CREATE FUNCTION idempotency_internal.outbox_lane_number(
+	key text, "position" bigint, partitions integer)
 RETURNS integer
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 AS $$
 	SELECT (coalesce(pg_catalog.hashtextextended(key, 0), position)
-		OPERATOR(pg_catalog.&) 65535)::pg_catalog.int4 OPERATOR(pg_catalog.%) partitions
+			OPERATOR(pg_catalog.&) 65535)::pg_catalog.int4
+		OPERATOR(pg_catalog.%) partitions
 $$;
-COMMENT ON FUNCTION outbox_lane_number(text, bigint, integer) IS
-	'Internal: which of the partitions of a subscription an event belongs to; the same for all events of a key.';
+COMMENT ON FUNCTION idempotency_internal.outbox_lane_number(
+	text, bigint, integer) IS
+	'Internal: the partition of a subscription that an event belongs to; the same for all events of a key.';
 
-CREATE FUNCTION outbox_rate(rate double precision, since timestamptz, delivered bigint DEFAULT 0)
+CREATE FUNCTION idempotency_internal.outbox_rate(
+	rate double precision, since timestamptz, delivered bigint DEFAULT 0)
 RETURNS double precision
 LANGUAGE sql VOLATILE PARALLEL SAFE
 SET search_path = pg_catalog, pg_temp
 AS $$
 	SELECT delivered / 10.0 + CASE
 		WHEN rate < 0.01 OR clock_timestamp() - since > '1 min' THEN 0
-		ELSE rate * exp(- greatest(0, extract(epoch FROM clock_timestamp() - since)) / 10) END
+		ELSE rate * exp(-
+			greatest(0, extract(epoch FROM clock_timestamp() - since)) / 10) END
 $$;
-COMMENT ON FUNCTION outbox_rate(double precision, timestamptz, bigint) IS
+COMMENT ON FUNCTION idempotency_internal.outbox_rate(
+	double precision, timestamptz, bigint) IS
 	'Internal: events a second, averaged over the last ten seconds or so, now that so many more were delivered.';
 
-CREATE FUNCTION outbox_milliseconds(span interval)
+CREATE FUNCTION idempotency_internal.outbox_milliseconds(span interval)
 RETURNS bigint
 LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
 AS 'SELECT (pg_catalog.extract(''epoch'', span) OPERATOR(pg_catalog.*) 1000)::pg_catalog.int8';
-COMMENT ON FUNCTION outbox_milliseconds(interval) IS
+COMMENT ON FUNCTION idempotency_internal.outbox_milliseconds(interval) IS
 	'Internal: an interval in milliseconds.';
 
-/* Raises an error for the first argument of outbox_subscribe that is not acceptable. */
-CREATE FUNCTION outbox_check_subscription(
+/* Raises an error for the first invalid argument of outbox_subscribe. */
+CREATE FUNCTION idempotency_internal.outbox_check_subscription(
 	name text, topics text[], format text, max_in_flight integer,
 	timeout interval, retry_schedule interval[], start text, ordered boolean,
 	partitions integer)
@@ -121,25 +136,80 @@ DECLARE
 	wrong text := CASE
 		WHEN name = '' THEN 'name must not be empty'
 		WHEN octet_length(name) > 255 THEN 'name is too long'
-		WHEN NOT @extschema@.outbox_topics_valid(topics)
+		WHEN NOT idempotency_internal.outbox_topics_valid(topics)
 			THEN 'topics must be a one-dimensional array of 1 to 100 patterns, each of 1 to 255 bytes'
 		WHEN format NOT IN ('standard', 'cloudevents') THEN 'format must be standard or cloudevents'
 		WHEN max_in_flight NOT BETWEEN 1 AND 256 THEN 'max_in_flight must be from 1 to 256'
 		WHEN NOT timeout BETWEEN '1 ms' AND '1 h' THEN 'timeout must be from 1 ms to 1 h'
-		WHEN NOT @extschema@.outbox_schedule_valid(retry_schedule)
+		WHEN NOT idempotency_internal.outbox_schedule_valid(retry_schedule)
 			THEN 'retry_schedule must be a one-dimensional array of 1 to 100 waits, each from 0 to 366 days, and the first 0'
 		WHEN start NOT IN ('latest', 'earliest') THEN 'start must be latest or earliest'
 		WHEN partitions NOT BETWEEN 1 AND 64 THEN 'partitions must be from 1 to 64' END;
 BEGIN
 	IF missing IS NOT NULL THEN
-		RAISE EXCEPTION '% must not be null', missing USING ERRCODE = '22004';
+		PERFORM idempotency_internal.idempotency_raise('22004',
+			format('%s must not be null', missing));
 	ELSIF wrong IS NOT NULL THEN
-		RAISE EXCEPTION '%', wrong USING ERRCODE = '22023';
+		PERFORM idempotency_internal.idempotency_raise('22023', wrong);
 	END IF;
 END
 $$;
-COMMENT ON FUNCTION outbox_check_subscription(text, text[], text, integer, interval, interval[], text, boolean, integer) IS
+COMMENT ON FUNCTION idempotency_internal.outbox_check_subscription(
+	text, text[], text, integer, interval, interval[], text, boolean,
+	integer) IS
 	'Internal: checks arguments of outbox_subscribe.';
+
+/*
+ * Before the first subscription, no database is the home of the outbox.  An
+ * event id that is returned before must stay valid, even if the transaction
+ * that asked for it rolls back or is read-only.  So the first identity is not
+ * random: it is made of values that identify this database.  If there are rows
+ * of several homes, one is ours or will be; the relay sends nothing before.
+ */
+CREATE FUNCTION idempotency_internal.outbox_identity()
+RETURNS uuid
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+	RETURN coalesce(
+		(SELECT min(h.identity::text) FROM idempotency_internal.outbox_home h),
+		(SELECT encode(substr(sha256(convert_to(
+				format('%s %s %s', s.system_identifier, d.oid,
+					'idempotency_internal.outbox_home'::regclass::oid),
+				'UTF8')), 1, 16), 'hex')
+			FROM pg_control_system() s, pg_database d
+			WHERE d.datname = current_database()))::uuid;
+END
+$$;
+COMMENT ON FUNCTION idempotency_internal.outbox_identity() IS
+	'Internal: the identity of this database in the ids of its events.';
+
+CREATE FUNCTION outbox_event_id("position" bigint)
+RETURNS text
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	created timestamptz;
+BEGIN
+	PERFORM idempotency_internal.idempotency_enter();
+	IF position IS NULL THEN
+		PERFORM idempotency_internal.idempotency_raise('22004',
+			'position must not be null');
+	END IF;
+	SELECT e.created_at INTO created FROM idempotency_internal.outbox_event e
+	WHERE e.position = outbox_event_id.position;
+	IF created IS NULL THEN
+		RETURN NULL;
+	END IF;
+	RETURN format('msg_%s_%s_%s',
+		replace(idempotency_internal.outbox_identity()::text, '-', ''), position,
+		(extract(epoch FROM created) * 1000000)::bigint);
+END
+$$;
+COMMENT ON FUNCTION outbox_event_id(bigint) IS
+	'The id that receivers get with an event, as webhook-id, Idempotency-Key and ce-id; null if the event is no longer in the log.';
 
 CREATE FUNCTION outbox_subscribe(
 	name           text,
@@ -160,22 +230,27 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
 	subscription_id bigint;
-	signing_secret  text := coalesce(secret, @extschema@.outbox_secret_generate());
+	signing_secret  text :=
+		coalesce(secret, @extschema@.outbox_secret_generate());
 BEGIN
-	PERFORM @extschema@.idempotency_require_preload('the outbox'::text);
-	PERFORM @extschema@.outbox_check_subscription(name, topics, format,
+	PERFORM idempotency_internal.idempotency_enter();
+	PERFORM idempotency_internal.idempotency_require_preload('the outbox'::text);
+	PERFORM idempotency_internal.outbox_check_subscription(name, topics, format,
 		max_in_flight, timeout, retry_schedule, start, ordered, partitions);
-	PERFORM @extschema@.outbox_check_url(url);
-	PERFORM @extschema@.outbox_check_secret(signing_secret);
-	PERFORM @extschema@.outbox_check_headers(headers);
+	PERFORM idempotency_internal.outbox_check_url(url);
+	PERFORM idempotency_internal.outbox_check_secret(signing_secret);
+	PERFORM idempotency_internal.outbox_check_headers(headers);
 
-	-- Nobody else's home is here: then it is ours.
-	INSERT INTO @extschema@.outbox_home (identity, system_identifier, database, relation)
-	SELECT gen_random_uuid(), s.system_identifier, d.oid, '@extschema@.outbox_home'::regclass
+	-- If no database is the home of the outbox yet, this one becomes it.
+	INSERT INTO idempotency_internal.outbox_home
+		(identity, system_identifier, database, relation)
+	SELECT idempotency_internal.outbox_identity(), s.system_identifier, d.oid,
+		'idempotency_internal.outbox_home'::regclass
 	FROM pg_control_system() s, pg_database d
-	WHERE d.datname = current_database() AND NOT EXISTS (SELECT FROM @extschema@.outbox_home)
+	WHERE d.datname = current_database()
+		AND NOT EXISTS (SELECT FROM idempotency_internal.outbox_home)
 	ON CONFLICT DO NOTHING;
-	INSERT INTO @extschema@.outbox_subscription
+	INSERT INTO idempotency_internal.outbox_subscription
 		(name, url, topics, secret, headers, format, ordered,
 		 max_in_flight, timeout, retry_schedule, partitions)
 	VALUES (name, url, topics, signing_secret, headers, format, ordered,
@@ -183,27 +258,36 @@ BEGIN
 	ON CONFLICT DO NOTHING
 	RETURNING id INTO subscription_id;
 	IF subscription_id IS NULL THEN
-		RAISE EXCEPTION 'subscription "%" already exists', name
-			USING ERRCODE = '42710';
+		PERFORM idempotency_internal.idempotency_raise('42710',
+			format('subscription "%s" already exists', name));
 	END IF;
 
 	IF start = 'latest' THEN
-		INSERT INTO @extschema@.outbox_lane (subscription, lane, position, stragglers, straggler_froms)
-		SELECT subscription_id, lane, p.position, p.stragglers, p.straggler_froms
-		FROM @extschema@.outbox_start_position() p, generate_series(0, partitions - 1) lane;
+		INSERT INTO idempotency_internal.outbox_lane
+			(subscription, lane, position, stragglers, straggler_froms)
+		SELECT
+			subscription_id, lane, p.position, p.stragglers, p.straggler_froms
+		FROM idempotency_internal.outbox_start_position() p,
+			generate_series(0, partitions - 1) lane;
 	ELSE
-		LOCK TABLE @extschema@.outbox_lane IN ROW EXCLUSIVE MODE;  -- no segment is being retired
-		INSERT INTO @extschema@.outbox_lane (subscription, lane, position)
-		SELECT subscription_id, lane, @extschema@.outbox_retired_to() FROM generate_series(0, partitions - 1) lane;
+		-- No segment is retired now.
+		LOCK TABLE idempotency_internal.outbox_lane IN ROW EXCLUSIVE MODE;
+		INSERT INTO idempotency_internal.outbox_lane (
+			subscription, lane, position)
+		SELECT
+			subscription_id, lane, idempotency_internal.outbox_retired_to()
+		FROM generate_series(0, partitions - 1) lane;
 	END IF;
-	PERFORM @extschema@.outbox_wake();
+	PERFORM idempotency_internal.outbox_wake();
 	RETURN signing_secret;
 END
 $$;
-COMMENT ON FUNCTION outbox_subscribe(text, text, text[], text, jsonb, text, boolean, integer, interval, interval[], text, integer) IS
-	'Sends events of the topics to a URL from now on; returns the secret that signs them.';
+COMMENT ON FUNCTION outbox_subscribe(
+	text, text, text[], text, jsonb, text, boolean, integer, interval,
+	interval[], text, integer) IS
+	'Subscribes a URL to the events of some topics; returns the secret that signs the requests.';
 
-CREATE FUNCTION outbox_subscription_id(name text)
+CREATE FUNCTION idempotency_internal.outbox_subscription_id(name text)
 RETURNS bigint
 LANGUAGE plpgsql STABLE PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
@@ -212,18 +296,19 @@ DECLARE
 	found_id bigint;
 BEGIN
 	IF name IS NULL THEN
-		RAISE EXCEPTION 'name must not be null' USING ERRCODE = '22004';
+		PERFORM idempotency_internal.idempotency_raise('22004',
+			'name must not be null');
 	END IF;
-	SELECT s.id INTO found_id FROM @extschema@.outbox_subscription s
+	SELECT s.id INTO found_id FROM idempotency_internal.outbox_subscription s
 	WHERE s.name = outbox_subscription_id.name;
 	IF NOT FOUND THEN
-		RAISE EXCEPTION 'subscription "%" does not exist', name
-			USING ERRCODE = '42704';
+		PERFORM idempotency_internal.idempotency_raise('42704',
+			format('subscription "%s" does not exist', name));
 	END IF;
 	RETURN found_id;
 END
 $$;
-COMMENT ON FUNCTION outbox_subscription_id(text) IS
+COMMENT ON FUNCTION idempotency_internal.outbox_subscription_id(text) IS
 	'Internal: finds a subscription by name, or raises an error.';
 
 CREATE FUNCTION outbox_alter(
@@ -240,18 +325,22 @@ LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-	altered @extschema@.outbox_subscription;
+	altered idempotency_internal.outbox_subscription;
 BEGIN
-	SELECT * INTO altered FROM @extschema@.outbox_subscription s
-	WHERE s.id = @extschema@.outbox_subscription_id(outbox_alter.name) FOR NO KEY UPDATE;
+	PERFORM idempotency_internal.idempotency_enter();
+	SELECT * INTO altered FROM idempotency_internal.outbox_subscription s
+	WHERE s.id = idempotency_internal.outbox_subscription_id(outbox_alter.name)
+	FOR NO KEY UPDATE;
 	IF headers IS NOT NULL THEN
 		altered.headers := headers;
-	ELSIF altered.headers <> '{}' AND NOT @extschema@.outbox_same_origin(altered.url, url) THEN
-		-- They may be credentials, which a receiver elsewhere is not to learn.
+	ELSIF altered.headers <> '{}'
+		AND NOT idempotency_internal.outbox_same_origin(altered.url, url)
+	THEN
+		-- Headers may be credentials, which another host must not get.
 		altered.headers := NULL;
 		RAISE NOTICE 'the headers of subscription "%" are dropped', name
-			USING DETAIL = 'They were for another scheme, host or port.',
-				HINT = 'Give headers together with the url.';
+			USING DETAIL = 'The new URL has another scheme, host or port.',
+				HINT = 'Pass the headers together with the url.';
 	END IF;
 	altered.url := coalesce(url, altered.url);
 	altered.topics := coalesce(topics, altered.topics);
@@ -259,21 +348,24 @@ BEGIN
 	altered.max_in_flight := coalesce(max_in_flight, altered.max_in_flight);
 	altered.timeout := coalesce(timeout, altered.timeout);
 	altered.retry_schedule := coalesce(retry_schedule, altered.retry_schedule);
-	PERFORM @extschema@.outbox_check_subscription(altered.name, altered.topics, altered.format,
-		altered.max_in_flight, altered.timeout, altered.retry_schedule, 'latest'::text, altered.ordered,
-		altered.partitions);
-	PERFORM @extschema@.outbox_check_url(altered.url);
-	PERFORM @extschema@.outbox_check_headers(altered.headers);
-	UPDATE @extschema@.outbox_subscription s
-	SET url = altered.url, topics = altered.topics, headers = altered.headers, format = altered.format,
-		max_in_flight = altered.max_in_flight, timeout = altered.timeout,
+	PERFORM idempotency_internal.outbox_check_subscription(
+		altered.name, altered.topics, altered.format, altered.max_in_flight,
+		altered.timeout, altered.retry_schedule, 'latest'::text,
+		altered.ordered, altered.partitions);
+	PERFORM idempotency_internal.outbox_check_url(altered.url);
+	PERFORM idempotency_internal.outbox_check_headers(altered.headers);
+	UPDATE idempotency_internal.outbox_subscription s
+	SET url = altered.url, topics = altered.topics, headers = altered.headers,
+		format = altered.format, max_in_flight = altered.max_in_flight,
+		timeout = altered.timeout,
 		retry_schedule = altered.retry_schedule, version = s.version + 1
 	WHERE s.id = altered.id;
-	PERFORM @extschema@.outbox_wake();
+	PERFORM idempotency_internal.outbox_wake();
 END
 $$;
-COMMENT ON FUNCTION outbox_alter(text, text, text[], jsonb, text, integer, interval, interval[]) IS
-	'Changes what is given of a subscription, for events that are read from now on; its position and what waits stay.';
+COMMENT ON FUNCTION outbox_alter(
+	text, text, text[], jsonb, text, integer, interval, interval[]) IS
+	'Changes those properties of a subscription whose parameters are not null; its position and its waiting events stay.';
 
 CREATE FUNCTION outbox_unsubscribe(name text)
 RETURNS void
@@ -281,13 +373,15 @@ LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-	DELETE FROM @extschema@.outbox_subscription
-	WHERE id = @extschema@.outbox_subscription_id(outbox_unsubscribe.name);
-	PERFORM @extschema@.outbox_wake();
+	PERFORM idempotency_internal.idempotency_enter();
+	DELETE FROM idempotency_internal.outbox_subscription
+	WHERE id =
+		idempotency_internal.outbox_subscription_id(outbox_unsubscribe.name);
+	PERFORM idempotency_internal.outbox_wake();
 END
 $$;
 COMMENT ON FUNCTION outbox_unsubscribe(text) IS
-	'Ends a subscription and drops what was not delivered to it, dead letters included.';
+	'Ends a subscription and drops its undelivered events, dead letters included.';
 
 CREATE FUNCTION outbox_pause(name text, reason text DEFAULT NULL)
 RETURNS void
@@ -295,14 +389,15 @@ LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-	UPDATE @extschema@.outbox_subscription s
+	PERFORM idempotency_internal.idempotency_enter();
+	UPDATE idempotency_internal.outbox_subscription s
 	SET state = 'paused', reason = outbox_pause.reason
-	WHERE id = @extschema@.outbox_subscription_id(outbox_pause.name);
-	PERFORM @extschema@.outbox_wake();
+	WHERE id = idempotency_internal.outbox_subscription_id(outbox_pause.name);
+	PERFORM idempotency_internal.outbox_wake();
 END
 $$;
 COMMENT ON FUNCTION outbox_pause(text, text) IS
-	'Stops sending to a subscription until outbox_resume; what is in flight is finished.';
+	'Stops sending to a subscription until outbox_resume; requests in flight are finished.';
 
 CREATE FUNCTION outbox_resume(name text)
 RETURNS void
@@ -310,88 +405,137 @@ LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-	UPDATE @extschema@.outbox_subscription s
+	PERFORM idempotency_internal.idempotency_enter();
+	UPDATE idempotency_internal.outbox_subscription s
 	SET state = 'active', reason = NULL, version = version + 1
-	WHERE id = @extschema@.outbox_subscription_id(outbox_resume.name);
-	PERFORM @extschema@.outbox_wake();
+	WHERE id = idempotency_internal.outbox_subscription_id(outbox_resume.name);
+	PERFORM idempotency_internal.outbox_wake();
 END
 $$;
 COMMENT ON FUNCTION outbox_resume(text) IS
-	'Goes on with a subscription that was paused, or disabled by an answer of 410; one that is stuck is tried at once.';
+	'Continues a subscription that was paused, or disabled by an answer 410; one that is stuck is tried again at once.';
 
-CREATE FUNCTION outbox_check_ids(ids bigint[])
+CREATE FUNCTION idempotency_internal.outbox_check_positions(positions bigint[])
 RETURNS void
 LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-	IF array_ndims(ids) > 1 THEN
-		RAISE EXCEPTION 'ids must be a one-dimensional array' USING ERRCODE = '22023';
-	ELSIF array_position(ids, NULL) IS NOT NULL THEN
-		RAISE EXCEPTION 'none of ids must be null' USING ERRCODE = '22004';
+	IF array_ndims(positions) > 1 THEN
+		PERFORM idempotency_internal.idempotency_raise('22023',
+			'positions must be a one-dimensional array');
+	ELSIF array_position(positions, NULL) IS NOT NULL THEN
+		PERFORM idempotency_internal.idempotency_raise('22004',
+			'none of positions must be null');
 	END IF;
 END
 $$;
-COMMENT ON FUNCTION outbox_check_ids(bigint[]) IS
+COMMENT ON FUNCTION idempotency_internal.outbox_check_positions(bigint[]) IS
 	'Internal: raises an error unless this is a list of positions.';
 
 /*
- * A dead letter can be one that no constraint has kept out of the log.
+ * A dead letter may be an event that no constraint has kept out of the log.
  */
-CREATE FUNCTION outbox_is_sendable(event outbox_delivery)
+CREATE FUNCTION idempotency_internal.outbox_is_sendable(
+	event idempotency_internal.outbox_delivery)
 RETURNS boolean
 LANGUAGE plpgsql STABLE PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
 	RETURN isfinite(event.created_at)
-		AND @extschema@.outbox_check_event(event.topic, 'null', event.key, event.type, event.headers, NULL);
+		AND idempotency_internal.outbox_check_event(
+			event.topic, 'null', event.key, event.type, event.headers, NULL);
 EXCEPTION WHEN OTHERS THEN
 	RETURN false;
 END
 $$;
-COMMENT ON FUNCTION outbox_is_sendable(outbox_delivery) IS
+COMMENT ON FUNCTION idempotency_internal.outbox_is_sendable(
+	idempotency_internal.outbox_delivery) IS
 	'Internal: could an event be delivered?';
 
-CREATE FUNCTION outbox_redrive(name text, ids bigint[] DEFAULT NULL)
+CREATE FUNCTION outbox_redrive(name text, positions bigint[] DEFAULT NULL)
 RETURNS bigint
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-	subscription_id bigint := @extschema@.outbox_subscription_id(name);
+	subscription_id bigint;
 	redriven        bigint;
 BEGIN
-	PERFORM @extschema@.outbox_check_ids(ids);
-	PERFORM FROM @extschema@.outbox_lane
-	WHERE subscription = subscription_id FOR UPDATE;  -- the relay is not settling
+	PERFORM idempotency_internal.idempotency_enter();
+	subscription_id := idempotency_internal.outbox_subscription_id(name);
+	PERFORM idempotency_internal.outbox_check_positions(positions);
+	-- The relay is not settling.
+	PERFORM FROM idempotency_internal.outbox_lane
+	WHERE subscription = subscription_id FOR UPDATE;
 
-	-- Of the events of a key one waits, and the others are parked behind it.
+	-- Of the events of a key one waits, and the others are parked.
 	WITH chosen AS (
 		SELECT d.position, s.ordered AND d.key IS NOT NULL AS in_order,
 			row_number() OVER (PARTITION BY d.key ORDER BY d.position) > 1
-			OR EXISTS (SELECT FROM @extschema@.outbox_delivery b
-				WHERE b.subscription = s.id AND b.key = d.key AND b.blocks_key) AS behind
-		FROM @extschema@.outbox_delivery d
-		JOIN @extschema@.outbox_subscription s ON s.id = d.subscription
+			OR EXISTS (SELECT FROM idempotency_internal.outbox_delivery b
+				WHERE b.subscription = s.id AND b.key = d.key AND b.blocks_key)
+				AS behind
+		FROM idempotency_internal.outbox_delivery d
+		JOIN idempotency_internal.outbox_subscription s ON s.id = d.subscription
 		WHERE s.id = subscription_id AND d.state = 'dead'
-			AND (ids IS NULL OR d.position = ANY (ids)) AND @extschema@.outbox_is_sendable(d))
-	UPDATE @extschema@.outbox_delivery d
+			AND (positions IS NULL OR d.position = ANY (positions))
+			AND idempotency_internal.outbox_is_sendable(d))
+	UPDATE idempotency_internal.outbox_delivery d
 	SET state = CASE WHEN c.in_order AND c.behind THEN 'parked' ELSE 'waiting' END,
 		blocks_key = c.in_order,
 		attempts = 0,
-		due_at = CASE WHEN NOT (c.in_order AND c.behind) THEN clock_timestamp() END
+		due_at = CASE WHEN NOT (c.in_order AND c.behind)
+			THEN clock_timestamp() END
 	FROM chosen c
 	WHERE d.subscription = subscription_id AND d.position = c.position;
 	GET DIAGNOSTICS redriven = ROW_COUNT;
-	PERFORM @extschema@.outbox_wake();
+	PERFORM idempotency_internal.outbox_wake();
 	RETURN redriven;
 END
 $$;
 COMMENT ON FUNCTION outbox_redrive(text, bigint[]) IS
-	'Sends dead letters again, all of them or those at the given positions, in order per key; returns how many.';
+	'Sends dead letters again, all of them or those at the given positions, in order per key; returns their number.';
 
-CREATE FUNCTION outbox_discard(name text, ids bigint[] DEFAULT NULL)
+/*
+ * A delivery that was not tried yet waits for its own time, not for a retry.
+ * The column attempts does not tell whether it was tried, since probes of a
+ * failing endpoint do not count.  The subscription is locked before its lanes,
+ * as in outbox_unsubscribe.
+ */
+CREATE FUNCTION outbox_retry(name text, positions bigint[] DEFAULT NULL)
+RETURNS bigint
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	subscription_id bigint;
+	due             bigint;
+BEGIN
+	PERFORM idempotency_internal.idempotency_enter();
+	subscription_id := idempotency_internal.outbox_subscription_id(name);
+	PERFORM idempotency_internal.outbox_check_positions(positions);
+	UPDATE idempotency_internal.outbox_subscription s
+	SET failing_since = NULL, version = s.version + 1
+	WHERE s.id = subscription_id;
+	-- The relay is not settling.
+	PERFORM FROM idempotency_internal.outbox_lane
+	WHERE subscription = subscription_id FOR UPDATE;
+	UPDATE idempotency_internal.outbox_delivery d
+	SET due_at = least(d.due_at, clock_timestamp())
+	WHERE d.subscription = subscription_id AND d.state = 'waiting'
+		AND d.last_at IS NOT NULL
+		AND (positions IS NULL OR d.position = ANY (positions));
+	GET DIAGNOSTICS due = ROW_COUNT;
+	PERFORM idempotency_internal.outbox_wake();
+	RETURN due;
+END
+$$;
+COMMENT ON FUNCTION outbox_retry(text, bigint[]) IS
+	'Sends events that wait for a retry now, all of them or those at the given positions; returns their number.';
+
+CREATE FUNCTION outbox_discard(name text, positions bigint[] DEFAULT NULL)
 RETURNS bigint
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp
@@ -399,16 +543,34 @@ AS $$
 DECLARE
 	discarded bigint;
 BEGIN
-	PERFORM @extschema@.outbox_check_ids(ids);
-	DELETE FROM @extschema@.outbox_delivery d
-	WHERE d.subscription = @extschema@.outbox_subscription_id(outbox_discard.name)
-		AND d.state = 'dead' AND (ids IS NULL OR d.position = ANY (ids));
+	PERFORM idempotency_internal.idempotency_enter();
+	PERFORM idempotency_internal.outbox_check_positions(positions);
+	DELETE FROM idempotency_internal.outbox_delivery d
+	WHERE d.subscription =
+			idempotency_internal.outbox_subscription_id(outbox_discard.name)
+		AND d.state = 'dead' AND (positions IS NULL OR d.position = ANY (positions));
 	GET DIAGNOSTICS discarded = ROW_COUNT;
 	RETURN discarded;
 END
 $$;
 COMMENT ON FUNCTION outbox_discard(text, bigint[]) IS
-	'Drops dead letters, all of them or those at the given positions; returns how many.';
+	'Drops dead letters, all of them or those at the given positions; returns their number.';
+
+CREATE FUNCTION outbox_acknowledge_lost(name text)
+RETURNS void
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+	PERFORM idempotency_internal.idempotency_enter();
+	UPDATE idempotency_internal.outbox_lane l SET lost = 0
+	WHERE l.subscription = idempotency_internal.outbox_subscription_id(
+			outbox_acknowledge_lost.name)
+		AND l.lost > 0;
+END
+$$;
+COMMENT ON FUNCTION outbox_acknowledge_lost(text) IS
+	'Confirms that the lost events of a subscription are known; idempotency_status does not report them any more.';
 
 CREATE FUNCTION outbox_replay(
 	name          text,
@@ -419,36 +581,40 @@ LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-	subscription_id bigint := @extschema@.outbox_subscription_id(name);
+	subscription_id bigint;
 	retired_to      bigint;
 	first           bigint;
 BEGIN
+	PERFORM idempotency_internal.idempotency_enter();
+	subscription_id := idempotency_internal.outbox_subscription_id(name);
 	IF (from_position IS NULL) = (since IS NULL) THEN
-		RAISE EXCEPTION 'one of from_position and since must be given'
-			USING ERRCODE = '22023';
+		PERFORM idempotency_internal.idempotency_raise('22023',
+			'exactly one of from_position and since must be given');
 	END IF;
-	PERFORM FROM @extschema@.outbox_lane
-	WHERE subscription = subscription_id FOR UPDATE;  -- the relay is not settling
-	LOCK TABLE @extschema@.outbox_lane IN ROW EXCLUSIVE MODE;  -- no segment is being retired
-	retired_to := @extschema@.outbox_retired_to();
-	SELECT e.position INTO first FROM @extschema@.outbox_log e
+	-- Wait for a relay that settles.
+	PERFORM FROM idempotency_internal.outbox_lane
+	WHERE subscription = subscription_id FOR UPDATE;
+	-- No segment is retired now.
+	LOCK TABLE idempotency_internal.outbox_lane IN ROW EXCLUSIVE MODE;
+	retired_to := idempotency_internal.outbox_retired_to();
+	SELECT e.position INTO first FROM idempotency_internal.outbox_event e
 	WHERE e.position >= coalesce(from_position, 0) AND e.position > retired_to
 		AND e.created_at >= coalesce(since, '-infinity')
 	ORDER BY e.position LIMIT 1;
-	UPDATE @extschema@.outbox_lane SET position = first - 1
+	UPDATE idempotency_internal.outbox_lane SET position = first - 1
 	WHERE subscription = subscription_id AND position >= first;
 	IF NOT FOUND THEN
 		RETURN NULL;
 	END IF;
-	-- What is read again is not dead any more.
-	DELETE FROM @extschema@.outbox_delivery
+	-- Events that are read again are not dead letters any more.
+	DELETE FROM idempotency_internal.outbox_delivery
 	WHERE subscription = subscription_id AND state = 'dead' AND position >= first;
-	PERFORM @extschema@.outbox_wake();
+	PERFORM idempotency_internal.outbox_wake();
 	RETURN first;
 END
 $$;
 COMMENT ON FUNCTION outbox_replay(text, bigint, timestamptz) IS
-	'Sends events of the log again, from a position or a time on; returns the first position, null if all that is yet to be sent for the first time.';
+	'Makes a subscription read the log again, from a position or a time on; returns the first position, or null if nothing is read again.';
 
 CREATE FUNCTION outbox_rotate_secret(
 	name    text,
@@ -459,25 +625,30 @@ LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-	subscription_id bigint := @extschema@.outbox_subscription_id(name);
-	new_secret      text := coalesce(secret, @extschema@.outbox_secret_generate());
+	subscription_id bigint;
+	new_secret      text :=
+		coalesce(secret, @extschema@.outbox_secret_generate());
 BEGIN
+	PERFORM idempotency_internal.idempotency_enter();
+	subscription_id := idempotency_internal.outbox_subscription_id(name);
 	IF overlap IS NULL THEN
-		RAISE EXCEPTION 'overlap must not be null' USING ERRCODE = '22004';
+		PERFORM idempotency_internal.idempotency_raise('22004',
+			'overlap must not be null');
 	ELSIF NOT overlap BETWEEN '0' AND '366 days' THEN
-		RAISE EXCEPTION 'overlap must be from 0 to 366 days' USING ERRCODE = '22023';
+		PERFORM idempotency_internal.idempotency_raise('22023',
+			'overlap must be from 0 to 366 days');
 	END IF;
-	PERFORM @extschema@.outbox_check_secret(new_secret);
-	UPDATE @extschema@.outbox_subscription s
-	SET old_secret = s.secret, old_until = clock_timestamp() + overlap, secret = new_secret,
-		version = s.version + 1
+	PERFORM idempotency_internal.outbox_check_secret(new_secret);
+	UPDATE idempotency_internal.outbox_subscription s
+	SET old_secret = s.secret, old_until = clock_timestamp() + overlap,
+		secret = new_secret, version = s.version + 1
 	WHERE id = subscription_id;
-	PERFORM @extschema@.outbox_wake();
+	PERFORM idempotency_internal.outbox_wake();
 	RETURN new_secret;
 END
 $$;
 COMMENT ON FUNCTION outbox_rotate_secret(text, interval, text) IS
-	'Signs with a new secret, and until the overlap is over with the present one as well; returns the new one.';
+	'Sets a new secret for a subscription, and signs with the old one too until the overlap is over; returns the new secret.';
 
 CREATE FUNCTION outbox_adopt(keep_identity boolean DEFAULT false)
 RETURNS void
@@ -487,92 +658,125 @@ AS $$
 DECLARE
 	adopted uuid;
 BEGIN
+	PERFORM idempotency_internal.idempotency_enter();
 	IF keep_identity IS NULL THEN
-		RAISE EXCEPTION 'keep_identity must not be null' USING ERRCODE = '22004';
+		PERFORM idempotency_internal.idempotency_raise('22004',
+			'keep_identity must not be null');
 	END IF;
-	SELECT h.identity INTO adopted FROM @extschema@.outbox_home h, pg_control_system() s
+	SELECT h.identity INTO adopted
+	FROM idempotency_internal.outbox_home h, pg_control_system() s
 	ORDER BY h.system_identifier = s.system_identifier, h.created_at LIMIT 1;
-	DELETE FROM @extschema@.outbox_home;
-	INSERT INTO @extschema@.outbox_home (identity, system_identifier, database, relation)
-	SELECT coalesce(CASE WHEN keep_identity THEN adopted END, gen_random_uuid()),
-		s.system_identifier, d.oid, '@extschema@.outbox_home'::regclass
+	DELETE FROM idempotency_internal.outbox_home;
+	INSERT INTO idempotency_internal.outbox_home
+		(identity, system_identifier, database, relation)
+	SELECT
+		coalesce(CASE WHEN keep_identity THEN adopted END, gen_random_uuid()),
+		s.system_identifier, d.oid, 'idempotency_internal.outbox_home'::regclass
 	FROM pg_control_system() s, pg_database d
 	WHERE d.datname = current_database()
 	ON CONFLICT DO NOTHING;
-	PERFORM @extschema@.outbox_wake();
+	PERFORM idempotency_internal.outbox_wake();
 END
 $$;
 COMMENT ON FUNCTION outbox_adopt(boolean) IS
-	'Makes this database, a restored copy, the home of the outbox: it sends from now on, under a new identity unless the one of the original is to be kept.';
+	'Lets this database, a restored copy, send its events, under a new identity or under that of the original.';
 
-CREATE FUNCTION outbox_flights(OUT subscription bigint, OUT in_flight integer)
+CREATE FUNCTION idempotency_internal.outbox_flights(
+	OUT subscription bigint, OUT in_flight integer)
 RETURNS SETOF record
 LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME';
-COMMENT ON FUNCTION outbox_flights() IS
-	'Internal: requests that are out, for each lane that a relay serves.';
+COMMENT ON FUNCTION idempotency_internal.outbox_flights() IS
+	'Internal: number of requests in flight, for each partition that a relay serves.';
 
-CREATE FUNCTION outbox_troubles(OUT subscription bigint, OUT trouble text)
+CREATE FUNCTION idempotency_internal.outbox_troubles(
+	OUT subscription bigint, OUT trouble text)
 RETURNS SETOF record
 LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME';
-COMMENT ON FUNCTION outbox_troubles() IS
+COMMENT ON FUNCTION idempotency_internal.outbox_troubles() IS
 	'Internal: what keeps a relay from serving a subscription, or some of its partitions.';
 
 CREATE VIEW outbox_dead WITH (security_barrier) AS
 SELECT s.name AS subscription, d.position, d.topic, d.key, d.type,
 	d.attempts, d.last_at, d.last_status, d.last_error, d.created_at
-FROM outbox_delivery d JOIN outbox_subscription s ON s.id = d.subscription
+FROM idempotency_internal.outbox_delivery d
+JOIN idempotency_internal.outbox_subscription s ON s.id = d.subscription
 WHERE d.state = 'dead';
 COMMENT ON VIEW outbox_dead IS
-	'Events that were given up: every attempt of the schedule failed.  outbox_redrive sends them again.';
+	'Dead letters: events for which every attempt of the schedule has failed. outbox_redrive sends them again.';
+
+CREATE VIEW outbox_deliveries WITH (security_barrier) AS
+SELECT s.name AS subscription, d.position, d.state, d.topic, d.key, d.type,
+	d.attempts, d.due_at AS next_attempt_at,
+	d.last_at, d.last_status, d.last_error, d.created_at
+FROM idempotency_internal.outbox_delivery d
+JOIN idempotency_internal.outbox_subscription s ON s.id = d.subscription;
+COMMENT ON VIEW outbox_deliveries IS
+	'Deferred deliveries, without payloads: events that wait for an attempt, are parked behind one of the same key, or are dead.';
 
 CREATE VIEW outbox_attempts WITH (security_barrier) AS
 SELECT s.name AS subscription, a.position, a.attempt, a.at,
-	a.duration_ms::double precision * interval '1 ms' AS duration, a.status, a.error, a.answer
-FROM outbox_attempt a JOIN outbox_subscription s ON s.id = a.subscription;
+	a.duration_ms::double precision * interval '1 ms' AS duration, a.status,
+	a.error, a.answer
+FROM idempotency_internal.outbox_attempt a
+JOIN idempotency_internal.outbox_subscription s ON s.id = a.subscription;
 COMMENT ON VIEW outbox_attempts IS
-	'Failed attempts at events that are not delivered yet, or dead.  For the owner only: answers may quote payloads.';
+	'Failed attempts at events that wait, are parked or are dead. For the owner only, since answers may quote payloads.';
 
-/* The oldest event that a lane has not read stands right behind its position. */
+/* The oldest event that a lane has not read comes right after its position. */
 CREATE VIEW outbox_subscriptions WITH (security_barrier) AS
 SELECT s.name,
 	CASE WHEN NOT h.at_home THEN 'held'
 		WHEN s.state = 'active' AND t.trouble IS NOT NULL THEN 'stuck'
 		WHEN s.state = 'active' AND s.failing_since IS NOT NULL THEN 'failing'
 		ELSE s.state END AS state,
-	CASE WHEN h.at_home THEN coalesce(s.reason, CASE WHEN s.state = 'active' THEN t.trouble END)
+	CASE WHEN h.at_home THEN
+			coalesce(s.reason, CASE WHEN s.state = 'active' THEN t.trouble END)
 		ELSE 'a copy of another database: see outbox_adopt()' END AS reason,
 	s.partitions, l.position, q.last_value - l.position AS lag_events,
-	coalesce(CASE WHEN isfinite(e.created_at) THEN clock_timestamp() - e.created_at END, '0') AS lag,
-	coalesce(w.in_flight, 0) AS in_flight, d.waiting, d.parked, d.dead, l.lost, l.delivered,
+	coalesce(CASE WHEN isfinite(e.created_at)
+		THEN clock_timestamp() - e.created_at END, '0') AS lag,
+	coalesce(w.in_flight, 0) AS in_flight,
+	d.waiting, d.parked, d.dead, l.lost, l.delivered,
 	round(l.rate::numeric, 1) AS rate, s.failing_since,
-	f.last_at AS last_failed_at, f.last_status, f.last_error
-FROM outbox_subscription s
+	f.last_at AS last_failed_at, f.last_status, f.last_error, d.next_attempt_at
+FROM idempotency_internal.outbox_subscription s
 CROSS JOIN LATERAL (
-	SELECT min(position) AS position, max(lost) AS lost, sum(delivered)::bigint AS delivered,
-		sum(outbox_rate(rate, moved_at)) AS rate
-	FROM outbox_lane WHERE subscription = s.id) l
+	SELECT min(position) AS position, max(lost) AS lost,
+		sum(delivered)::bigint AS delivered,
+		sum(idempotency_internal.outbox_rate(rate, moved_at)) AS rate
+	FROM idempotency_internal.outbox_lane WHERE subscription = s.id) l
 CROSS JOIN (SELECT CASE WHEN is_called THEN last_value ELSE 0 END AS last_value
-	FROM outbox_position_seq) q
-CROSS JOIN (SELECT coalesce(bool_and(h.relation = h.tableoid AND h.system_identifier = s.system_identifier
-		AND h.database = (SELECT oid FROM pg_database WHERE datname = current_database())), false) AS at_home
-	FROM outbox_home h, pg_control_system() s) h
+	FROM idempotency_internal.outbox_position_seq) q
+CROSS JOIN (
+	SELECT coalesce(bool_and(
+		h.relation = h.tableoid
+		AND h.system_identifier = s.system_identifier
+		AND h.database =
+			(SELECT oid FROM pg_database WHERE datname = current_database())),
+		false) AS at_home
+	FROM idempotency_internal.outbox_home h, pg_control_system() s) h
 CROSS JOIN LATERAL (
 	SELECT count(*) FILTER (WHERE state = 'waiting') AS waiting,
 		count(*) FILTER (WHERE state = 'parked') AS parked,
-		count(*) FILTER (WHERE state = 'dead') AS dead
-	FROM outbox_delivery WHERE subscription = s.id) d
+		count(*) FILTER (WHERE state = 'dead') AS dead,
+		min(due_at) FILTER (WHERE state = 'waiting') AS next_attempt_at
+	FROM idempotency_internal.outbox_delivery WHERE subscription = s.id) d
 LEFT JOIN LATERAL (
-	SELECT created_at FROM outbox_log WHERE position > l.position
+	SELECT created_at FROM idempotency_internal.outbox_event
+	WHERE position > l.position
 	ORDER BY position LIMIT 1) e ON true
 LEFT JOIN LATERAL (
-	SELECT last_at, last_status, last_error FROM outbox_delivery
+	SELECT last_at, last_status, last_error
+	FROM idempotency_internal.outbox_delivery
 	WHERE subscription = s.id AND last_at IS NOT NULL
 	ORDER BY last_at DESC LIMIT 1) f ON true
 LEFT JOIN (SELECT subscription, sum(in_flight)::integer AS in_flight
-	FROM outbox_flights() GROUP BY subscription) w ON w.subscription = s.id
+	FROM idempotency_internal.outbox_flights() GROUP BY subscription) w
+	ON w.subscription = s.id
 LEFT JOIN (SELECT subscription, min(trouble) AS trouble
-	FROM outbox_troubles() GROUP BY subscription) t ON t.subscription = s.id;
+	FROM idempotency_internal.outbox_troubles() GROUP BY subscription) t
+	ON t.subscription = s.id;
 COMMENT ON VIEW outbox_subscriptions IS
-	'Each subscription: its state, how far behind it is, and what could not be delivered to it.';
+	'Each subscription: its state, how far behind it is, and the number of events that wait or are dead.';

@@ -1,28 +1,29 @@
 /*
  * header.c
- *		Which HTTP headers of their own events and subscriptions may have.
+ *		Which HTTP headers events and subscriptions may add to a request.
  *
- * What could never be delivered, or could be used to forge a request, is
- * refused while the caller can still act on it.
+ * Headers that could not be delivered, or could be used to forge a request, are
+ * refused while the caller can still react.
  */
 #include "postgres.h"
 
 #include "fmgr.h"
 #include "base/compat.h"
+#include "base/errors.h"
 #include "outbox/header.h"
 
 #define HEADERS_MAX 32
 #define HEADER_NAME_MAX 127
 #define HEADER_VALUE_MAX 1024
 
-/* What RFC 9110 allows in a header's name besides letters and digits. */
+/* What RFC 9110 allows in the name of a header besides letters and digits. */
 #define HEADER_NAME_PUNCTUATION "!#$%&'*+-.^_`|~"
 
 PG_FUNCTION_INFO_V1(outbox_check_headers);
 
 /*
- * Headers that describe the body or the connection, which are the relay's own
- * business, or by which a receiver recognises an event.
+ * Headers that describe the body or the connection, which the relay sets, and
+ * headers by which a receiver recognises an event.
  */
 static const char *const header_reserved_names[] = {
 	"connection", "expect", "host", "idempotency-key", "keep-alive",
@@ -32,7 +33,7 @@ static const char *const header_reserved_prefixes[] = {
 	"ce-", "content-", "webhook-"
 };
 
-/* Does the name belong to the relay, in whatever case it is written? */
+/* Is the name reserved for the relay, in any case of letters? */
 static bool
 header_name_reserved(const char *name)
 {
@@ -65,7 +66,7 @@ header_name_valid(const char *name)
 	return name[0] != '\0';
 }
 
-/* Does the text have none but printable ASCII characters? */
+/* Does the text consist of printable ASCII characters? */
 static bool
 header_value_valid(const char *value)
 {
@@ -77,7 +78,7 @@ header_value_valid(const char *value)
 	return true;
 }
 
-/* Raise an error unless a header may have this name. */
+/* Raises an error unless a header may have this name. */
 static void
 header_check_name(const char *name)
 {
@@ -99,11 +100,11 @@ header_check_name(const char *name)
 				 errdetail("Headers that describe the connection, the body or the event are set by the relay.")));
 }
 
-/* Raise an error unless the header of this name may have this value. */
+/* Raises an error unless the header of this name may have this value. */
 static void
 header_check_value(const char *name, const JsonbValue *value)
 {
-	char	   *text;
+	char	   *string;
 
 	if (value->type != jbvString)
 		ereport(ERROR,
@@ -116,8 +117,8 @@ header_check_value(const char *name, const JsonbValue *value)
 				 errdetail("It has %d bytes; the limit is %d.",
 						   value->val.string.len, HEADER_VALUE_MAX)));
 
-	text = pnstrdup(value->val.string.val, value->val.string.len);
-	if (!header_value_valid(text))
+	string = pnstrdup(value->val.string.val, value->val.string.len);
+	if (!header_value_valid(string))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("invalid value of header \"%s\"", name),
@@ -157,11 +158,12 @@ header_check(Jsonb *headers)
 }
 
 /*
- * SQL: outbox_check_headers(headers).
+ * SQL: outbox_check_headers(headers), raises an error as header_check does.
  */
 Datum
 outbox_check_headers(PG_FUNCTION_ARGS)
 {
+	errors_hide_frames();
 	if (!PG_ARGISNULL(0))
 		header_check(PG_GETARG_JSONB_P(0));
 	PG_RETURN_VOID();

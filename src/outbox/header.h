@@ -1,6 +1,6 @@
 /*
  * header.h
- *		Which HTTP headers of their own events and subscriptions may have.
+ *		Which HTTP headers events and subscriptions may add to a request.
  */
 #ifndef OUTBOX_HEADER_H
 #define OUTBOX_HEADER_H

@@ -2,15 +2,16 @@
  * horizon.c
  *		How far the log can be read so that nothing committed is skipped.
  *
- * A transaction that is open now may commit rows at positions below those that
- * are visible already.  The relay waits for it during a short grace, and then
- * passes it, but writes it down as a straggler and comes back for its rows
- * when it has ended.
+ * A transaction that is open now may commit rows at positions below rows that
+ * are already visible.  The relay waits for it for OUTBOX_GRACE_MS and then
+ * goes past it, but records it as a straggler and reads its rows when it has
+ * ended.
  *
- * The order of the steps is the whole point: the highest position, then the
- * register, then one snapshot that everything else is judged by.  A position
- * up to the highest was taken by a transaction that is in the register, or
- * had ended before the register was read, and so before the snapshot.
+ * The order of the steps matters: first the highest position is read, then the
+ * register, then one snapshot is taken by which everything else is decided.  A
+ * position up to the highest one was drawn by a transaction that is either in
+ * the register, or had ended before the register was read, and therefore before
+ * the snapshot.
  */
 #include "postgres.h"
 
@@ -24,19 +25,19 @@
 #include "base/query.h"
 #include "outbox/reader.h"
 
-/* Were all asynchronous commits durable when so many had begun? */
+/* Were all asynchronous commits durable when durable_begun had begun? */
 static bool durable_known = false;
 static uint64 durable_begun;
 
 static SavedQuery read_max_position = {
 	.sql = "SELECT CASE WHEN is_called THEN last_value ELSE 0 END"
-	" FROM @extschema@.outbox_position_seq"
+	" FROM idempotency_internal.outbox_position_seq"
 };
 
 /*
- * Makes everything durable that can be visible now.  At the very start of a
- * page the insert position stands behind the page's header, where nothing has
- * been written yet.
+ * Makes everything durable that can be visible now.  At the start of a WAL page
+ * the insert position is after the page header, where nothing has been written
+ * yet, so the page header is left out.
  */
 static void
 horizon_flush(void)
@@ -52,11 +53,11 @@ horizon_flush(void)
 }
 
 /*
- * With synchronous_commit off a crash can undo what is visible already, and
- * such an event must not go out.  Enqueuing transactions that commit so are
- * counted, before they commit and after it has become visible.  If all that
- * had begun when the snapshot was taken had ended before, nothing has to be
- * done until another begins.
+ * With synchronous_commit = off a crash can undo a visible commit, and an
+ * event of such a transaction must not be sent.  So enqueuing transactions
+ * that commit asynchronously are counted, before they commit and after their
+ * commit is visible.  If all that had begun when the snapshot was taken had
+ * ended before, no flush is necessary until another one begins.
  */
 static void
 horizon_make_durable(uint64 async_ended)
@@ -71,8 +72,8 @@ horizon_make_durable(uint64 async_ended)
 }
 
 /*
- * Is a transaction open in the snapshot?  One that this cluster has yet to
- * start came with a restored dump, and has ended elsewhere.
+ * A transaction id that this cluster has not assigned yet comes from a restored
+ * dump; that transaction has ended in another cluster.
  */
 bool
 outbox_xid_is_open(FullTransactionId xid, Snapshot snapshot)
@@ -80,10 +81,11 @@ outbox_xid_is_open(FullTransactionId xid, Snapshot snapshot)
 	FullTransactionId next = ReadNextFullTransactionId();
 	uint64		age;
 
-	if (!FullTransactionIdIsNormal(xid) || !FullTransactionIdPrecedes(xid, next))
+	if (!FullTransactionIdIsNormal(xid) ||
+		!FullTransactionIdPrecedes(xid, next))
 		return false;
 	if (FullTransactionIdEquals(xid, GetTopFullTransactionIdIfAny()))
-		return true;			/* though the snapshot does not say so */
+		return true;			/* the snapshot does not show it as open */
 	age = U64FromFullTransactionId(next) - U64FromFullTransactionId(xid);
 	if (age > PG_INT32_MAX)
 		return false;
@@ -91,8 +93,8 @@ outbox_xid_is_open(FullTransactionId xid, Snapshot snapshot)
 }
 
 /*
- * Keeps of the register what is open in the snapshot and may hold positions
- * up to the highest.
+ * Keeps those entries of the register that are open in the snapshot and may
+ * hold positions up to the highest one.
  */
 static void
 horizon_find_stragglers(OutboxHorizon *horizon, int open_count)

@@ -1,10 +1,11 @@
 /*
  * lane.c
- *		Which relay serves a lane: the one that has its lock.
+ *		Which relay serves a lane (a partition of a subscription): the one that
+ *		has its lock.
  *
- * A lock of the session, so that it is held between transactions and goes with
- * the process however that ends.  It is an advisory lock of a kind that SQL
- * cannot ask for.
+ * The lock belongs to the session, so it is held between transactions and is
+ * released whenever the process ends.  It is an advisory lock of a kind that
+ * SQL cannot use.
  */
 #include "postgres.h"
 
@@ -13,17 +14,17 @@
 
 #include "outbox/reader.h"
 
-#define LANE_LOCK_KIND 3		/* SQL's advisory locks are 1 and 2 */
+#define LANE_LOCK_KIND 3		/* advisory locks of SQL are 1 and 2 */
 
 static LOCKTAG
 lane_lock_tag(OutboxLaneId id)
 {
 	LOCKTAG		tag;
+	uint32		high = (uint32) (id.subscription >> 32);
 
-	/* Of a number of partitions 6 bits are used. */
+	/* Partition numbers need 6 bits. */
 	SET_LOCKTAG_ADVISORY(tag, MyDatabaseId, (uint32) id.subscription,
-						 (uint32) id.number ^ ((uint32) (id.subscription >> 32) << 6),
-						 LANE_LOCK_KIND);
+						 (uint32) id.number ^ (high << 6), LANE_LOCK_KIND);
 	return tag;
 }
 
@@ -32,7 +33,8 @@ outbox_own_lane(OutboxLaneId id)
 {
 	LOCKTAG		tag = lane_lock_tag(id);
 
-	return LockAcquire(&tag, ExclusiveLock, true, true) != LOCKACQUIRE_NOT_AVAIL;
+	return LockAcquire(&tag, ExclusiveLock, true, true) !=
+		LOCKACQUIRE_NOT_AVAIL;
 }
 
 void

@@ -1,11 +1,11 @@
 /*
  * payload.c
- *		How long the text of a payload is.
+ *		The length of a payload as text.
  *
- * Numbers can make the text thousands of times as long as the jsonb: it can
- * take seconds to make, and more memory than there is.  So what must have a
- * limit is measured before it is made text.  The rules are those of
- * JsonbToCString() and escape_json().
+ * Numbers can make the text thousands of times as long as the jsonb.  Building
+ * such a text could take seconds and more memory than there is, so a payload is
+ * measured before it is converted.  The rules are those of JsonbToCString() and
+ * escape_json().
  */
 #include "postgres.h"
 
@@ -43,11 +43,12 @@ payload_string_length(const char *string, int bytes)
 static Size
 payload_number_length(Numeric number)
 {
-	char	   *text = DatumGetCString(DirectFunctionCall1(numeric_out,
-														   NumericGetDatum(number)));
-	Size		length = strlen(text);
+	Datum		result = DirectFunctionCall1(numeric_out,
+											 NumericGetDatum(number));
+	char	   *digits = DatumGetCString(result);
+	Size		length = strlen(digits);
 
-	pfree(text);
+	pfree(digits);
 	return length;
 }
 
@@ -72,9 +73,9 @@ payload_scalar_length(const JsonbValue *scalar)
 }
 
 /*
- * An array or object has two brackets and a separator before each but its first
- * element or key; a key has one behind it.  A scalar alone is an array without
- * brackets.
+ * An array or object has two brackets, and a separator before each element or
+ * key except the first; a key is followed by another separator.  A scalar alone
+ * is represented as an array without brackets.
  */
 static Size
 payload_token_length(JsonbIteratorToken token, const JsonbValue *value)

@@ -1,6 +1,6 @@
 /*
  * payload.h
- *		How long the text of a payload is.
+ *		The length of a payload as text.
  */
 #ifndef OUTBOX_PAYLOAD_H
 #define OUTBOX_PAYLOAD_H
@@ -8,8 +8,8 @@
 #include "utils/jsonb.h"
 
 /*
- * Has the text of a payload, in the encoding of the database, at most so many
- * bytes?  The text is not made, and not measured beyond the limit.
+ * Does the text of a payload, in the encoding of the database, have at most
+ * limit bytes?  Neither builds the text nor measures beyond the limit.
  */
 extern bool payload_text_fits(Jsonb *payload, Size limit);
 

@@ -2,11 +2,11 @@
  * reader.c
  *		Reads the next events of a subscription from the log.
  *
- * First come the rows of stragglers that have ended meanwhile, then the rows
- * between the lane's position and the horizon's limit, both in the order of
- * their positions.  What the lane will be afterwards is computed here and
- * written down only when all that was read has been settled (settle.c): a
- * relay that dies in between reads it all again.
+ * The rows of stragglers that have ended come first, then the rows between the
+ * lane's position and the limit, both in the order of positions.  The new state
+ * of the lane is computed here, but recorded only when everything that was read
+ * has been settled (settle.c): if the relay dies before, all of it is read
+ * again.
  */
 #include "postgres.h"
 
@@ -24,7 +24,7 @@
 #include "outbox/reader.h"
 
 /*
- * Constraints keep such events out, but they can be dropped.
+ * Constraints refuse such events, but constraints can be dropped.
  */
 #define WRONG_COLUMN \
 	" CASE" \
@@ -37,8 +37,9 @@
 	" END,"
 
 /*
- * Headers of the event replace those of the subscription, in whatever case.  The
- * payload stays jsonb: its text has to be measured before it is made.
+ * Headers of the event replace those of the subscription; case does not
+ * matter.  The payload stays jsonb, since its text has to be measured before it
+ * is built.
  */
 #define EVENT_COLUMNS \
 	"SELECT e.position, e.key, coalesce(e.type, e.topic), e.payload," \
@@ -55,14 +56,14 @@
 #define NEW_EVENT_COLUMNS EVENT_COLUMNS \
 	" coalesce(e.deliver_at > clock_timestamp(), false)," \
 	" s.ordered AND e.key IS NOT NULL," \
-	" s.ordered AND EXISTS (SELECT FROM @extschema@.outbox_delivery d" \
+	" s.ordered AND EXISTS (SELECT FROM idempotency_internal.outbox_delivery d" \
 	"  WHERE d.subscription = s.id AND d.key = e.key AND d.blocks_key)," \
-	" 0 FROM @extschema@.outbox_subscription s, @extschema@.outbox_log e"
+	" 0 FROM idempotency_internal.outbox_subscription s, idempotency_internal.outbox_event e"
 
 #define NEW_EVENT_FILTER \
-	" AND @extschema@.outbox_topic_matches(s.topics, e.topic)" \
+	" AND idempotency_internal.outbox_is_wanted(s.topics, e.topic)" \
 	" AND (s.partitions = 1 OR $2 =" \
-	"  @extschema@.outbox_lane_number(e.key, e.position, s.partitions))" \
+	"  idempotency_internal.outbox_lane_number(e.key, e.position, s.partitions))" \
 	" ORDER BY e.position"
 
 static SavedQuery read_stragglers = {
@@ -83,7 +84,7 @@ static SavedQuery read_range = {
 
 #define EXCEPTION_COLUMNS EVENT_COLUMNS \
 	" false, e.blocks_key, false, e.attempts" \
-	" FROM @extschema@.outbox_delivery e, @extschema@.outbox_subscription s" \
+	" FROM idempotency_internal.outbox_delivery e, idempotency_internal.outbox_subscription s" \
 	" WHERE e.subscription = $1 AND e.lane = $2 AND s.id = $1" \
 	" AND e.state = 'waiting'"
 
@@ -96,7 +97,7 @@ static SavedQuery read_due = {
 
 static SavedQuery read_longest_waiting = {
 	.sql = EXCEPTION_COLUMNS
-	" AND e.position = (SELECT d.position FROM @extschema@.outbox_delivery d"
+	" AND e.position = (SELECT d.position FROM idempotency_internal.outbox_delivery d"
 	"  WHERE d.subscription = $1 AND d.lane = $2 AND d.state = 'waiting'"
 	"  AND (d.last_at IS NOT NULL OR d.due_at <= clock_timestamp())"
 	"  ORDER BY d.last_at NULLS FIRST, d.position LIMIT 1)",
@@ -104,14 +105,14 @@ static SavedQuery read_longest_waiting = {
 };
 
 static SavedQuery next_due_at = {
-	.sql = "SELECT due_at FROM @extschema@.outbox_delivery"
+	.sql = "SELECT due_at FROM idempotency_internal.outbox_delivery"
 	" WHERE subscription = $1 AND lane = $2 AND state = 'waiting'"
 	" AND position <> ALL ($3) ORDER BY due_at LIMIT 1",
 	.types = {INT8OID, INT4OID, INT8ARRAYOID}
 };
 
 /*
- * A column of type text[] as a NULL-terminated list.
+ * Returns a column of type text[] as a NULL-terminated list.
  */
 static char **
 reader_text_list(uint64 row, int column)
@@ -133,25 +134,26 @@ reader_text_list(uint64 row, int column)
 }
 
 /*
- * A conversion needs a transaction, hence here and not when it is sent.
+ * Converts to UTF-8.  That needs a transaction, so it is done here and not when
+ * the event is sent.
  */
 static char *
 reader_utf8_text(uint64 row, int column)
 {
-	char	   *text = query_text(row, column);
+	char	   *string = query_text(row, column);
 	char	   *converted;
 
-	if (text == NULL)
+	if (string == NULL)
 		return NULL;
-	converted = pg_server_to_any(text, strlen(text), PG_UTF8);
-	if (converted != text)
-		pfree(text);
+	converted = pg_server_to_any(string, strlen(string), PG_UTF8);
+	if (converted != string)
+		pfree(string);
 	return converted;
 }
 
 /*
- * A column of type timestamptz in microseconds since 1970; infinity too has some
- * number.
+ * Returns a column of type timestamptz in microseconds since 1970.  For
+ * infinity the number has no meaning.
  */
 static uint64
 reader_microseconds(uint64 row, int column)
@@ -164,8 +166,8 @@ reader_microseconds(uint64 row, int column)
 }
 
 /*
- * The text of a payload in UTF-8, or NULL if there is none or it is too large.
- * What making it takes is freed.
+ * Returns the text of a payload in UTF-8, or NULL if it is null or too large.
+ * Frees all other memory that the conversion takes.
  */
 static char *
 reader_payload(uint64 row, int column, bool *too_large)
@@ -176,7 +178,7 @@ reader_payload(uint64 row, int column, bool *too_large)
 	MemoryContext scratch;
 	MemoryContext old;
 	Jsonb	   *payload;
-	char	   *text = NULL;
+	char	   *string = NULL;
 
 	*too_large = false;
 	if (isnull)
@@ -187,14 +189,14 @@ reader_payload(uint64 row, int column, bool *too_large)
 	payload = DatumGetJsonbP(value);
 	if (payload_text_fits(payload, limit))
 	{
-		text = JsonbToCString(NULL, &payload->root, VARSIZE(payload));
-		text = pg_server_to_any(text, strlen(text), PG_UTF8);
+		string = JsonbToCString(NULL, &payload->root, VARSIZE(payload));
+		string = pg_server_to_any(string, strlen(string), PG_UTF8);
 	}
 	MemoryContextSwitchTo(old);
-	*too_large = text == NULL || strlen(text) > limit;
-	text = *too_large ? NULL : pstrdup(text);
+	*too_large = string == NULL || strlen(string) > limit;
+	string = *too_large ? NULL : pstrdup(string);
 	MemoryContextDelete(scratch);
-	return text;
+	return string;
 }
 
 static OutboxEvent
@@ -216,7 +218,8 @@ reader_event(uint64 row)
 	event.scheduled = DatumGetBool(query_datum(row, 9, &isnull));
 	event.in_order = DatumGetBool(query_datum(row, 10, &isnull)) &&
 		event.key != NULL && !event.scheduled;
-	event.blocked = DatumGetBool(query_datum(row, 11, &isnull)) && event.in_order;
+	event.blocked = DatumGetBool(query_datum(row, 11, &isnull)) &&
+		event.in_order;
 	event.attempts = DatumGetInt32(query_datum(row, 12, &isnull));
 	event.attempts = Min(Max(event.attempts, 0), OUTBOX_ATTEMPTS_MAX);
 	if (too_large)
@@ -225,7 +228,7 @@ reader_event(uint64 row)
 }
 
 /*
- * Payload and headers are what can be large.
+ * Payload and headers are the only large parts.
  */
 static Size
 reader_event_bytes(const OutboxEvent *event)
@@ -240,7 +243,7 @@ reader_event_bytes(const OutboxEvent *event)
 }
 
 /*
- * The place of one more event; the array doubles when it is full.
+ * Returns the place of the next event; the array doubles when it is full.
  */
 static OutboxEvent *
 reader_next_event(OutboxBatch *batch)
@@ -255,27 +258,20 @@ reader_next_event(OutboxBatch *batch)
 }
 
 /*
- * Appends the rows of a query to the batch, until that is full.  Rows come one
- * by one, since each can be large.
+ * Appends the rows of a query to the batch until it is full.  Rows are fetched
+ * one by one, since each can be large.
  */
 static void
 reader_fetch(OutboxBatch *batch, SavedQuery *query, Datum *values,
-			 int max_events, Size max_bytes, MemoryContext context)
+			 int max_events, Size max_bytes)
 {
 	Portal		portal = query_open(query, values, true);
 
-	while (!batch->cut)
+	while (!batch->cut && query_fetch(portal))
 	{
-		OutboxEvent *event;
-		MemoryContext old;
+		OutboxEvent *event = reader_next_event(batch);
 
-		SPI_cursor_fetch(portal, true, 1);
-		if (SPI_processed == 0)
-			break;
-		old = MemoryContextSwitchTo(context);
-		event = reader_next_event(batch);
 		*event = reader_event(0);
-		MemoryContextSwitchTo(old);
 		SPI_freetuptable(SPI_tuptable);
 		batch->count++;
 		batch->bytes += reader_event_bytes(event);
@@ -285,11 +281,11 @@ reader_fetch(OutboxBatch *batch, SavedQuery *query, Datum *values,
 }
 
 /*
- * Reads the rows that ended stragglers have left behind the lane's position.
+ * Reads the rows of ended stragglers up to the lane's position.
  */
 static void
 reader_fetch_left_behind(OutboxBatch *batch, OutboxLaneId id, int max_events,
-						 Size max_bytes, MemoryContext context)
+						 Size max_bytes)
 {
 	Datum	   *xids = palloc(batch->ended_count * sizeof(Datum));
 	Datum	   *froms = palloc(batch->ended_count * sizeof(Datum));
@@ -308,13 +304,13 @@ reader_fetch_left_behind(OutboxBatch *batch, OutboxLaneId id, int max_events,
 	values[3] = query_array8(froms, batch->ended_count, INT8OID);
 	values[4] = Int64GetDatum(lowest);
 	values[5] = Int64GetDatum(batch->before.position);
-	reader_fetch(batch, &read_stragglers, values, max_events, max_bytes, context);
+	reader_fetch(batch, &read_stragglers, values, max_events, max_bytes);
 	batch->left_behind = batch->count;
 }
 
 static void
 reader_fetch_range(OutboxBatch *batch, OutboxLaneId id, int64 limit,
-				   int max_events, Size max_bytes, MemoryContext context)
+				   int max_events, Size max_bytes)
 {
 	Datum		values[4];
 
@@ -322,7 +318,7 @@ reader_fetch_range(OutboxBatch *batch, OutboxLaneId id, int64 limit,
 	values[1] = Int32GetDatum(id.number);
 	values[2] = Int64GetDatum(batch->before.position);
 	values[3] = Int64GetDatum(limit);
-	reader_fetch(batch, &read_range, values, max_events, max_bytes, context);
+	reader_fetch(batch, &read_range, values, max_events, max_bytes);
 }
 
 static bool
@@ -348,7 +344,8 @@ outbox_copy_lane(const OutboxLane *lane)
 {
 	OutboxLane	copy = *lane;
 
-	copy.stragglers = palloc(lane->straggler_count * sizeof(OutboxStraggler) + 1);
+	copy.stragglers =
+		palloc(lane->straggler_count * sizeof(OutboxStraggler) + 1);
 	for (int i = 0; i < lane->straggler_count; i++)
 		copy.stragglers[i] = lane->stragglers[i];
 	return copy;
@@ -356,8 +353,8 @@ outbox_copy_lane(const OutboxLane *lane)
 
 /*
  * Divides the lane's stragglers into those that are still open, which stay in
- * batch->after, and those that have ended.  Adds the transactions that are
- * passed now.
+ * batch->after, and those that have ended.  Adds the open transactions that the
+ * lane passes now.
  */
 static void
 reader_sort_stragglers(OutboxBatch *batch, const OutboxHorizon *horizon,
@@ -396,13 +393,11 @@ reader_has_moved(const OutboxBatch *batch)
 }
 
 /*
- * An empty batch that starts from lane.
+ * Returns an empty batch that starts at a lane's state.
  */
 static OutboxBatch
-reader_new_batch(const OutboxLane *lane, int more_stragglers,
-				 MemoryContext context)
+reader_new_batch(const OutboxLane *lane, int more_stragglers)
 {
-	MemoryContext old = MemoryContextSwitchTo(context);
 	int			stragglers = lane->straggler_count + more_stragglers + 1;
 	OutboxBatch batch = {0};
 
@@ -411,14 +406,14 @@ reader_new_batch(const OutboxLane *lane, int more_stragglers,
 	batch.before = outbox_copy_lane(lane);
 	batch.after.stragglers = palloc(stragglers * sizeof(OutboxStraggler));
 	batch.ended = palloc(stragglers * sizeof(OutboxStraggler));
-	MemoryContextSwitchTo(old);
 	return batch;
 }
 
 /*
- * Stopped among the events that were left behind, the lane keeps stragglers
- * that have ended, and its position.  Otherwise it gets as far as the last
- * event; that a transaction may then be a straggler without need is harmless.
+ * Computes the lane's new state if the batch ends before all rows were read.
+ * If it ends among the rows of stragglers, the lane keeps ended stragglers and
+ * its position.  Otherwise it moves to the last event; a transaction may then
+ * be recorded as a straggler without need, which is harmless.
  */
 static void
 reader_stop_lane(OutboxBatch *batch)
@@ -439,21 +434,21 @@ reader_stop_lane(OutboxBatch *batch)
 
 OutboxBatch
 outbox_read_batch(const OutboxHorizon *horizon, OutboxLaneId id,
-				  const OutboxLane *lane, int max_events, Size max_bytes,
-				  MemoryContext context)
+				  const OutboxLane *lane, int max_events, Size max_bytes)
 {
-	OutboxBatch batch = reader_new_batch(lane, horizon->straggler_count, context);
-	int64		readable = Max(lane->position,
-							   Min(horizon->max_position, horizon->young_lo - 1));
-	int64		limit = lane->position + Min(readable - lane->position, OUTBOX_RANGE_MAX);
+	OutboxBatch batch = reader_new_batch(lane, horizon->straggler_count);
+	int64		readable = Min(horizon->max_position, horizon->young_lo - 1);
+	int64		limit;
 
+	readable = Max(readable, lane->position);
+	limit = lane->position + Min(readable - lane->position, OUTBOX_RANGE_MAX);
 	reader_sort_stragglers(&batch, horizon, limit);
 	batch.still_open = batch.after.straggler_count;
 	batch.after.position = limit;
 	if (batch.ended_count > 0)
-		reader_fetch_left_behind(&batch, id, max_events, max_bytes, context);
+		reader_fetch_left_behind(&batch, id, max_events, max_bytes);
 	if (!batch.cut && limit > lane->position)
-		reader_fetch_range(&batch, id, limit, max_events, max_bytes, context);
+		reader_fetch_range(&batch, id, limit, max_events, max_bytes);
 	if (batch.cut)
 		reader_stop_lane(&batch);
 	batch.cut |= limit < readable;
@@ -472,30 +467,29 @@ outbox_stop_batch(OutboxBatch *batch, int count)
 
 static OutboxBatch
 reader_read_exceptions(SavedQuery *query, OutboxLaneId id, Datum positions,
-					   Size max_bytes, MemoryContext context)
+					   Size max_bytes)
 {
 	OutboxLane	none = {0};
-	OutboxBatch batch = reader_new_batch(&none, 0, context);
+	OutboxBatch batch = reader_new_batch(&none, 0);
 	Datum		values[3];
 
 	values[0] = Int64GetDatum(id.subscription);
 	values[1] = Int32GetDatum(id.number);
 	values[2] = positions;
-	reader_fetch(&batch, query, values, OUTBOX_BATCH_MAX, max_bytes, context);
+	reader_fetch(&batch, query, values, OUTBOX_BATCH_MAX, max_bytes);
 	return batch;
 }
 
 OutboxBatch
-outbox_read_due(OutboxLaneId id, Datum positions, Size max_bytes,
-				MemoryContext context)
+outbox_read_due(OutboxLaneId id, Datum positions, Size max_bytes)
 {
-	return reader_read_exceptions(&read_due, id, positions, max_bytes, context);
+	return reader_read_exceptions(&read_due, id, positions, max_bytes);
 }
 
 OutboxBatch
-outbox_read_longest_waiting(OutboxLaneId id, MemoryContext context)
+outbox_read_longest_waiting(OutboxLaneId id)
 {
-	return reader_read_exceptions(&read_longest_waiting, id, (Datum) 0, 0, context);
+	return reader_read_exceptions(&read_longest_waiting, id, (Datum) 0, 0);
 }
 
 TimestampTz
@@ -508,5 +502,5 @@ outbox_next_due_at(OutboxLaneId id, Datum positions)
 	values[2] = positions;
 	if (query_run(&next_due_at, values, NULL, true) == 0)
 		return 0;
-	return Max(query_int64(0, 1), 1);	/* the time 0 is none */
+	return Max(query_int64(0, 1), 1);	/* 0 would mean none */
 }

@@ -1,7 +1,8 @@
 /*
  * reader.h
- *		How a relay reads the log: passes, lanes, events, and what became of
- *		them.  Every function here runs inside a transaction and SPI_connect.
+ *		How a relay reads the log and records outcomes.  A lane is one partition
+ *		of a subscription.  Every function here must be called in a transaction
+ *		with SPI.
  */
 #ifndef OUTBOX_READER_H
 #define OUTBOX_READER_H
@@ -12,44 +13,44 @@
 
 #include "outbox/register.h"
 
-#define OUTBOX_BATCH_MIN 8		/* events that there is room for at first */
-#define OUTBOX_BATCH_MAX 500	/* events that are read at once for one lane */
+#define OUTBOX_BATCH_MIN 8		/* room for events at first */
+#define OUTBOX_BATCH_MAX 500	/* events that are read at once for a lane */
 #define OUTBOX_BATCH_BYTES_MAX (8 * 1024 * 1024)	/* of memory for them */
-#define OUTBOX_RANGE_MAX 5000	/* positions that are looked through at once */
-#define OUTBOX_ATTEMPTS_MAX (PG_INT32_MAX - 1)	/* that are counted */
-#define OUTBOX_GRACE_MS 100		/* how long an open transaction is waited for */
-#define OUTBOX_ROW_LOCK_MS "100"	/* and one that has locked a row */
+#define OUTBOX_RANGE_MAX 5000	/* positions that are scanned at once */
+#define OUTBOX_ATTEMPTS_MAX (PG_INT32_MAX - 1)	/* the highest count */
+#define OUTBOX_GRACE_MS 100		/* wait for an open transaction */
+#define OUTBOX_ROW_LOCK_MS "100"	/* wait for a row lock */
 
-/* A branch of CASE that says which column of a row is not as it should be. */
+/* A branch of a CASE that names a column whose value is not valid. */
 #define UNLESS(condition, column) \
 	" WHEN (" condition ") IS NOT TRUE THEN 'column \"" column "\" has no valid value'"
 
-/* What one look at log, register and transactions found, in that order. */
+/* What a pass read from the sequence, the register and a snapshot, in order. */
 typedef struct OutboxHorizon
 {
 	int64		max_position;
 	Snapshot	snapshot;		/* active until outbox_horizon_end */
-	OutboxOpen *stragglers;		/* open in snapshot */
+	OutboxOpen *stragglers;		/* those that are open in snapshot */
 	int			straggler_count;
-	int64		young_lo;		/* lowest of those within the grace */
-	TimestampTz grace_ends_at;	/* when the first of them is past it; 0: none */
+	int64		young_lo;		/* lowest position of those within the grace */
+	TimestampTz grace_ends_at;	/* for the first of those; 0: none */
 } OutboxHorizon;
 
-/* An open transaction that was passed; rows before from were delivered. */
+/* An open transaction that was passed; its rows from "from" are unread. */
 typedef struct OutboxStraggler
 {
 	FullTransactionId xid;
 	int64		from;
 } OutboxStraggler;
 
-/* A subscription, and which of its partitions. */
+/* Names a lane: a subscription and the number of a partition. */
 typedef struct OutboxLaneId
 {
 	int64		subscription;
 	int32		number;
 } OutboxLaneId;
 
-/* How far a lane has come. */
+/* How far a lane has read. */
 typedef struct OutboxLane
 {
 	int64		position;
@@ -67,26 +68,26 @@ typedef struct OutboxEvent
 	char	   *payload;		/* JSON */
 	char	  **headers;		/* "Name: value", NULL-terminated */
 	char	   *created_at;		/* ISO 8601, UTC */
-	uint64		created_us;		/* likewise, in microseconds since 1970 */
-	bool		scheduled;		/* its deliver_at is yet to come */
-	bool		in_order;		/* it goes one by one with others of its key */
-	bool		blocked;		/* an earlier one of its key is waiting */
-	int			attempts;		/* made before */
-	const char *wrong;			/* why it cannot be sent, if so: type, payload
-								 * and created_at may be NULL then */
+	uint64		created_us;		/* the same in microseconds since 1970 */
+	bool		scheduled;		/* its deliver_at is in the future */
+	bool		in_order;		/* ordered with other events of its key */
+	bool		blocked;		/* an earlier event of its key is waiting */
+	int			attempts;		/* number of earlier attempts */
+	const char *wrong;			/* why it cannot be sent, or NULL; if set,
+								 * type, payload and created_at may be NULL */
 } OutboxEvent;
 
 typedef struct OutboxBatch
 {
 	OutboxEvent *events;
-	int			room;			/* for events; it grows */
+	int			room;			/* allocated events; it grows */
 	int			count;
-	int			left_behind;	/* how many of them are of stragglers */
-	Size		bytes;			/* of memory that they take */
-	OutboxLane	before;			/* what the lane was when this was read */
-	OutboxLane	after;			/* what it is once all of this is settled */
-	int			still_open;		/* how many of its stragglers are not in ended */
-	OutboxStraggler *ended;		/* stragglers whose events come first here */
+	int			left_behind;	/* number of events of stragglers */
+	Size		bytes;			/* memory for the events */
+	OutboxLane	before;			/* the lane when this was read */
+	OutboxLane	after;			/* the lane when all of this is settled */
+	int			still_open;		/* stragglers in after that are not in ended */
+	OutboxStraggler *ended;		/* stragglers whose events come first */
 	int			ended_count;
 	bool		moved;			/* after differs from before */
 	bool		cut;			/* there is more to read */
@@ -95,31 +96,31 @@ typedef struct OutboxBatch
 typedef enum OutboxFate
 {
 	OUTBOX_DELIVERED,
-	OUTBOX_RETRY,				/* failed; again after delay_ms */
+	OUTBOX_RETRY,				/* failed; the next attempt is after delay_ms */
 	OUTBOX_DEAD,				/* failed, and the schedule is exhausted */
-	OUTBOX_PARKED,				/* not sent, be it for an earlier one of its key */
-	OUTBOX_SCHEDULED			/* not sent: its time is yet to come */
+	OUTBOX_PARKED,				/* not sent, perhaps behind one of its key */
+	OUTBOX_SCHEDULED			/* not sent: deliver_at is in the future */
 } OutboxFate;
 
 typedef struct OutboxResult
 {
 	OutboxFate	fate;
-	int			attempts;		/* that count */
-	bool		uncounted;		/* the last one does not */
+	int			attempts;		/* number of attempts that count */
+	bool		uncounted;		/* the last one does not count */
 	int64		delay_ms;
 	/* The last attempt, if it failed. */
 	int			status;			/* 0: no answer */
 	int			duration_ms;
 	const char *error;			/* NULL: none */
-	const char *answer;			/* its start; NULL: none */
+	const char *answer;			/* start of the answer's body; NULL: none */
 } OutboxResult;
 
-/* A copy in the current memory context. */
+/* Copies a lane into the current memory context. */
 extern OutboxLane outbox_copy_lane(const OutboxLane *lane);
 
 /*
- * Takes a look; leaves its snapshot active, and makes durable what others have
- * enqueued and committed as far as it shows them.
+ * Begins a pass: finds out how far the log can be read, leaves a snapshot
+ * active, and makes the commits durable that the snapshot shows.
  */
 extern OutboxHorizon outbox_horizon_begin(void);
 extern void outbox_horizon_end(OutboxHorizon *horizon);
@@ -128,81 +129,81 @@ extern void outbox_horizon_end(OutboxHorizon *horizon);
 extern bool outbox_xid_is_open(FullTransactionId xid, Snapshot snapshot);
 
 /*
- * Reads the next events for a lane that has come so far: at most so many, and
- * none after the one that exceeds max_bytes.
+ * Reads the next events of a lane: at most max_events, and none after the one
+ * with which the batch exceeds max_bytes.  This and the next functions read
+ * into the current memory context.
  */
 extern OutboxBatch outbox_read_batch(const OutboxHorizon *horizon,
 									 OutboxLaneId id, const OutboxLane *lane,
-									 int max_events, Size max_bytes,
-									 MemoryContext context);
+									 int max_events, Size max_bytes);
 
-/* Makes a batch end after so many of its events, at least one. */
+/* Shortens a batch to this number of events, at least one. */
 extern void outbox_stop_batch(OutboxBatch *batch, int count);
 
 /*
- * Reads the exceptions of a lane that are due, but not those at positions, an
- * array of bigint, which are on their way.
+ * Reads deferred deliveries of a lane that are due, except those in positions,
+ * an array of bigint, which are in flight.
  */
 extern OutboxBatch outbox_read_due(OutboxLaneId id, Datum positions,
-								   Size max_bytes, MemoryContext context);
+								   Size max_bytes);
 
-/* Reads the exception that was tried, or became due, the longest time ago. */
-extern OutboxBatch outbox_read_longest_waiting(OutboxLaneId id,
-											   MemoryContext context);
+/* Reads the deferred delivery that was tried or due the longest time ago. */
+extern OutboxBatch outbox_read_longest_waiting(OutboxLaneId id);
 
-/* When the next exception of a lane is due, but for those; 0: never. */
+/* When the next deferred delivery, except those, is due; 0: there is none. */
 extern TimestampTz outbox_next_due_at(OutboxLaneId id, Datum positions);
 
 /*
- * Takes a lane for this process until outbox_disown_lane; false: another has
- * it.
+ * Takes a lane for this process until outbox_disown_lane; false: another
+ * process has it.
  */
 extern bool outbox_own_lane(OutboxLaneId id);
 extern void outbox_disown_lane(OutboxLaneId id);
 
 /*
- * Begins to settle: until the end of the transaction, rows that another one has
- * locked are waited for only shortly, or hardly.
+ * Begins to settle: until the end of the transaction, waits for locked rows are
+ * limited to OUTBOX_ROW_LOCK_MS if patient, and to 1 ms otherwise.
  */
 extern void outbox_settle_begin(bool patient);
 
 typedef enum OutboxLock
 {
 	OUTBOX_LOCKED,
-	OUTBOX_BUSY,				/* another transaction has it; try again */
-	OUTBOX_GONE					/* there is no such subscription any more */
+	OUTBOX_BUSY,				/* another transaction has locked it */
+	OUTBOX_GONE					/* the subscription does not exist any more */
 } OutboxLock;
 
 /*
- * Locks a lane without waiting, and says where it is; required before anything
- * below is called for it.
+ * Locks a lane without waiting and returns its position.  Must be called before
+ * the functions below are called for the lane.
  */
 extern OutboxLock outbox_lock_lane(OutboxLaneId id, int64 *position);
 
-/* Writes down what became of an event read by outbox_read_batch. */
+/* Records the outcome of an event that outbox_read_batch has read. */
 extern void outbox_settle_new(OutboxLaneId id, const OutboxEvent *event,
 							  const OutboxResult *result);
 
-/* Writes down what became of an event that was an exception already. */
+/* Records the outcome of a deferred delivery. */
 extern void outbox_settle_due(OutboxLaneId id, const OutboxEvent *event,
 							  const OutboxResult *result);
 
-/* Moves a lane, and counts events that were delivered. */
+/* Sets the position of a lane, and counts delivered events. */
 extern void outbox_move_lane(OutboxLaneId id, const OutboxLane *after,
 							 int64 delivered);
 
-/* Counts exceptions that were delivered. */
+/* Counts deferred deliveries that were delivered. */
 extern void outbox_count_delivered(OutboxLaneId id, int64 delivered);
 
 /*
- * Switches a subscription off for a reason, and says whether that was done; not
- * if it is off already, or locked: the endpoint will say so again.
+ * Disables a subscription and returns true.  Does nothing and returns false if
+ * it is not active, or locked; the endpoint will give the same answer again.
  */
 extern bool outbox_disable(int64 subscription, const char *reason);
 
 /*
- * Notes that a subscription's endpoint fails as a whole, or does no longer;
- * what has failed meanwhile is due then.  False: it is locked; try again.
+ * Records that the endpoint of a subscription fails as a whole, or works again;
+ * then deliveries that failed in between become due.  Returns false if the
+ * subscription is locked and the caller has to try again.
  */
 extern bool outbox_set_failing(int64 subscription, bool failing);
 

@@ -2,21 +2,21 @@
  * register.c
  *		The register of open enqueuing transactions, and positions.
  *
- * Positions come from a sequence, and a lower one may commit later.  So that
- * the relay skips nothing, each top-level transaction enters itself here, with
- * a lower bound of its first position, before it takes one, and leaves after
- * its end has become visible.  The order of the steps is what keeps events
- * from being lost:
+ * Positions come from a sequence, so a lower position may commit later than a
+ * higher one.  To skip nothing, the relay must know the open transactions.  So
+ * each top-level transaction enters itself here, with a lower bound of its
+ * first position, before it draws a position, and leaves after its end is
+ * visible.  The order of these steps keeps events from being lost:
  *
  *   enter:  assign the top-level xid; write the slot; only then nextval
- *   leave:  the transaction's end is visible (its callback runs after that);
- *           clear the slot; count the end; wake the relay if it sleeps
+ *   leave:  the end of the transaction is visible (the callback runs after
+ *           that); clear the slot; count the end; wake the armed relays
  *
- * Subtransactions neither enter nor leave.  PREPARE TRANSACTION is refused:
- * no callback would run at COMMIT PREPARED.
+ * Subtransactions neither enter nor leave.  PREPARE TRANSACTION is refused,
+ * since no callback would run at COMMIT PREPARED.
  *
- * One slot for each backend, written by its owner alone; a spinlock in it
- * keeps readers from seeing half an entry.
+ * Each backend has one slot, which only that backend writes; a spinlock in the
+ * slot keeps readers from seeing half an entry.
  */
 #include "postgres.h"
 
@@ -43,10 +43,10 @@ typedef struct RegisterSlot
 
 static RegisterSlot *slots = NULL;
 
-/* This transaction's part. */
+/* State of the current transaction. */
 static bool entered = false;
 static bool wake_at_commit = false;
-static bool async = false;		/* counted as begun, and not yet as ended */
+static bool async = false;		/* counted as begun, but not yet as ended */
 static int64 lower_bound;
 static bool callback_registered = false;
 
@@ -91,7 +91,7 @@ register_leave(void)
 }
 
 /*
- * The transaction is about to commit.  Whether it waits for the disk is decided.
+ * Called before the commit, when synchronous_commit cannot change any more.
  */
 static void
 register_note_async(void)
@@ -114,8 +114,8 @@ register_async_ended(void)
 }
 
 /*
- * Its ends run after the end of the transaction has become visible to new
- * snapshots.
+ * XACT_EVENT_COMMIT and XACT_EVENT_ABORT come after the end of the transaction
+ * is visible to new snapshots.
  */
 static void
 register_transaction_ended(XactEvent event, void *arg)
@@ -155,7 +155,7 @@ register_transaction_ended(XactEvent event, void *arg)
 }
 
 /*
- * What the callback will need, made ready while an error is still possible.
+ * Prepares what the callback needs, while an error is still possible.
  */
 static void
 register_prepare_callback(void)
@@ -184,24 +184,28 @@ register_write_slot(FullTransactionId xid, int64 lo)
 }
 
 /*
- * Puts this transaction into the register, if it is not there yet.
+ * Enters this transaction into the register, unless it is there already.
  */
 static void
 register_enter(void)
 {
 	FullTransactionId xid;
+	int64		highest;
 
 	if (entered)
 		return;
 	register_prepare_callback();
 	xid = GetTopFullTransactionId();
-	register_write_slot(xid, 1 + sequence_highest(SHARED_POSITIONS,
-												  catalog_get()->outbox_position_seq));
-	pg_memory_barrier();		/* the slot stands before the position is taken */
+	highest = sequence_highest(SHARED_POSITIONS,
+							   catalog_get()->outbox_position_seq);
+	register_write_slot(xid, 1 + highest);
+	/* Write the slot before drawing a position. */
+	pg_memory_barrier();
 }
 
 /*
- * A position below the bound could be skipped by the relay.
+ * The position must not be below the bound in the register: the relay could
+ * skip it.
  */
 int64
 register_next_position(void)

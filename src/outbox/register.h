@@ -8,34 +8,34 @@
 #include "access/transam.h"
 #include "datatype/timestamp.h"
 
-/* A transaction that may hold positions that nobody can see yet. */
+/* A transaction that may hold positions that are not visible yet. */
 typedef struct OutboxOpen
 {
 	FullTransactionId xid;
-	int64		lo;				/* not above its first position */
+	int64		lo;				/* lower bound of its first position */
 	TimestampTz registered_at;
 } OutboxOpen;
 
-/* Asks for the memory; called at shmem_request time. */
+/* Requests the memory; called by shmem_request_hook. */
 extern void register_request(void);
 
-/* Creates or attaches; called at shmem_startup time. */
+/* Creates or attaches to the memory; called by shmem_startup_hook. */
 extern void register_startup(void);
 
-/* Hands out the next position to this transaction. */
+/* Returns the next position for this transaction. */
 extern int64 register_next_position(void);
 
-/* The commit of this transaction shall wake the relay in any case. */
+/* Makes the commit of this transaction wake the relays in any case. */
 extern void register_wake_at_commit(void);
 
 /*
- * How many enqueuing transactions of this database have been about to commit
- * without waiting for the disk, and how many of them have ended since.
+ * Return how many enqueuing transactions of this database have begun to commit
+ * asynchronously, and how many of them have ended.
  */
 extern uint64 register_async_begun(void);
 extern uint64 register_async_ended(void);
 
-/* Copies the register's entries of this database; palloc'd. */
+/* Copies this database's entries; palloc'd.  Returns how many. */
 extern int	register_copy(OutboxOpen **open);
 
 #endif							/* OUTBOX_REGISTER_H */

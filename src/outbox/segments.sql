@@ -1,90 +1,98 @@
 /*
- * outbox: how space of the log comes back.  The log is a ring of three segments
- * (base/ring.c).  A segment is closed when it has taken events for half of the
- * retention, and retired once it has been closed for as long as the retention
- * and nobody is to read it any more.  Each step is a short transaction of the sweeper's.
+ * outbox: how space of the log is freed.  The log is a ring of three segments
+ * (base/ring.c).  A segment is closed when it has taken events for half of
+ * idempotency.outbox_retention.  It is retired when it has been closed for
+ * that retention and no subscription has to read it any more.  The sweeper
+ * takes each step in a short transaction.
  */
 
-CREATE FUNCTION outbox_switch()
+CREATE FUNCTION idempotency_internal.outbox_switch()
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-	IF NOT @extschema@.idempotency_ring_switch('@extschema@.outbox_ring'::regclass) THEN
+	IF NOT idempotency_internal.idempotency_ring_switch('idempotency_internal.outbox_ring'::regclass) THEN
 		RETURN false;
 	END IF;
-	-- Still under the lock of the ring: whoever comes later writes elsewhere.
-	UPDATE @extschema@.outbox_ring
-		SET last_position = CASE WHEN state = 'old' THEN
-				(SELECT last_value FROM @extschema@.outbox_position_seq) END,
+	-- The ring is still locked: later transactions write to the new segment.
+	UPDATE idempotency_internal.outbox_ring
+		SET last_position = CASE WHEN state = 'old' THEN (
+				SELECT last_value FROM idempotency_internal.outbox_position_seq)
+				END,
 			warned = false
 		WHERE state = 'current' OR segment =
-			(SELECT max(o.segment) FROM @extschema@.outbox_ring o WHERE o.state = 'old');
+			(SELECT max(o.segment) FROM idempotency_internal.outbox_ring o
+			WHERE o.state = 'old');
 	RETURN true;
 END
 $$;
-COMMENT ON FUNCTION outbox_switch() IS
+COMMENT ON FUNCTION idempotency_internal.outbox_switch() IS
 	'Internal: opens the next segment of the log; false: there is none, or the ring is busy.';
 
-CREATE FUNCTION outbox_lanes_behind(last_position bigint)
-RETURNS SETOF outbox_lane
+CREATE FUNCTION idempotency_internal.outbox_lanes_behind(last_position bigint)
+RETURNS SETOF idempotency_internal.outbox_lane
 LANGUAGE sql VOLATILE PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
 AS $$
-	SELECT l.* FROM @extschema@.outbox_lane l
+	SELECT l.* FROM idempotency_internal.outbox_lane l
 	WHERE l.position < last_position
-		OR EXISTS (SELECT FROM unnest(l.straggler_froms) f WHERE f <= last_position)
+		OR EXISTS (SELECT FROM unnest(l.straggler_froms) f
+			WHERE f <= last_position)
 $$;
-COMMENT ON FUNCTION outbox_lanes_behind(bigint) IS
-	'Internal: who has yet to read something up to this position, as far as is written down.';
+COMMENT ON FUNCTION idempotency_internal.outbox_lanes_behind(bigint) IS
+	'Internal: the partitions that have not read everything up to this position, as far as is recorded.';
 
 /*
- * Lanes cannot move back, and none can be added, until this is committed; after
- * that, not to before the segment's end. A transaction that has
- * rows in the segment keeps it locked until it ends.
+ * Until this transaction commits, lanes cannot be set back or added; after
+ * that, not to a position in this segment.  A transaction that has rows in the
+ * segment keeps it locked until it ends.
  */
-CREATE FUNCTION outbox_retire()
+CREATE FUNCTION idempotency_internal.outbox_retire()
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp
 SET lock_timeout = '100ms'
 AS $$
 DECLARE
-	oldest @extschema@.outbox_ring;
+	oldest idempotency_internal.outbox_ring;
 BEGIN
-	SELECT * INTO oldest FROM @extschema@.outbox_ring
+	SELECT * INTO oldest FROM idempotency_internal.outbox_ring
 		WHERE state = 'old' ORDER BY segment LIMIT 1;
-	IF NOT FOUND OR EXISTS (SELECT FROM @extschema@.outbox_lanes_behind(oldest.last_position)) THEN
+	IF NOT FOUND OR EXISTS (SELECT
+		FROM idempotency_internal.outbox_lanes_behind(oldest.last_position))
+	THEN
 		RETURN false;
 	END IF;
-	LOCK TABLE @extschema@.outbox_lane IN SHARE ROW EXCLUSIVE MODE;
-	LOCK TABLE @extschema@.outbox_ring IN SHARE ROW EXCLUSIVE MODE;
-	EXECUTE 'LOCK TABLE @extschema@.outbox_log_' || oldest.slot || ' IN ACCESS EXCLUSIVE MODE NOWAIT';
-	RETURN NOT EXISTS (SELECT FROM @extschema@.outbox_lanes_behind(oldest.last_position))
-		AND @extschema@.idempotency_ring_retire('@extschema@.outbox_ring'::regclass, oldest.segment);
+	LOCK TABLE idempotency_internal.outbox_lane IN SHARE ROW EXCLUSIVE MODE;
+	LOCK TABLE idempotency_internal.outbox_ring IN SHARE ROW EXCLUSIVE MODE;
+	EXECUTE 'LOCK TABLE idempotency_internal.outbox_log_' || oldest.slot || ' IN ACCESS EXCLUSIVE MODE NOWAIT';
+	RETURN NOT EXISTS (SELECT
+			FROM idempotency_internal.outbox_lanes_behind(oldest.last_position))
+		AND idempotency_internal.idempotency_ring_retire(
+			'idempotency_internal.outbox_ring'::regclass, oldest.segment);
 EXCEPTION WHEN lock_not_available THEN
 	RETURN false;
 END
 $$;
-COMMENT ON FUNCTION outbox_retire() IS
-	'Internal: takes the oldest segment of the log out of use; false: there is none, somebody has yet to read it, or it is locked.';
+COMMENT ON FUNCTION idempotency_internal.outbox_retire() IS
+	'Internal: retires the oldest segment of the log; false: there is none, a subscription has not read it, or it is locked.';
 
-CREATE FUNCTION outbox_truncate()
+CREATE FUNCTION idempotency_internal.outbox_truncate()
 RETURNS boolean
 LANGUAGE sql VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp
-AS 'SELECT @extschema@.idempotency_ring_truncate(''@extschema@.outbox_ring''::regclass, ''outbox_log''::text)';
-COMMENT ON FUNCTION outbox_truncate() IS
+AS 'SELECT idempotency_internal.idempotency_ring_truncate(''idempotency_internal.outbox_ring''::regclass, ''outbox_log''::text)';
+COMMENT ON FUNCTION idempotency_internal.outbox_truncate() IS
 	'Internal: truncates a retired segment of the log; false: there is none, a snapshot is older, or it is locked.';
 
 /*
- * A subscription that holds back more of the log than it may loses what it has
- * not read.  Its relay notices that the lane was moved, and reads on from there.
- * Nothing is given up that could not be truncated anyway, since an open
- * transaction has rows there, or a snapshot from before the segment was closed.
+ * A subscription that holds back more of the log than allowed loses what it has
+ * not read.  Its relay notices that the lane was moved, and reads from there.
+ * Nothing is given up if the segment could not be truncated anyway, because an
+ * open transaction has rows in it or a snapshot is older than its closing.
  */
-CREATE FUNCTION outbox_pass_over()
+CREATE FUNCTION idempotency_internal.outbox_pass_over()
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp
@@ -97,22 +105,29 @@ DECLARE
 	passed     record;
 	any_passed boolean := false;
 BEGIN
-	SELECT slot, last_position, quiet_xid INTO old_slot, upto, closed FROM @extschema@.outbox_ring
-		WHERE state = 'old' ORDER BY segment LIMIT 1;
-	IF old_slot IS NULL OR @extschema@.idempotency_horizon('@extschema@.outbox_ring'::regclass) < closed THEN
+	SELECT slot, last_position, quiet_xid INTO old_slot, upto, closed
+	FROM idempotency_internal.outbox_ring
+	WHERE state = 'old' ORDER BY segment LIMIT 1;
+	IF old_slot IS NULL
+		OR idempotency_internal.idempotency_horizon(
+			'idempotency_internal.outbox_ring'::regclass) < closed
+	THEN
 		RETURN false;
 	END IF;
-	EXECUTE 'LOCK TABLE @extschema@.outbox_log_' || old_slot || ' IN ACCESS EXCLUSIVE MODE NOWAIT';
+	EXECUTE 'LOCK TABLE idempotency_internal.outbox_log_' || old_slot || ' IN ACCESS EXCLUSIVE MODE NOWAIT';
 	FOR passed IN
 		WITH behind AS (
-			SELECT l.subscription, l.lane, l.position FROM @extschema@.outbox_lanes_behind(upto) l)
-		UPDATE @extschema@.outbox_lane l
+			SELECT l.subscription, l.lane, l.position
+			FROM idempotency_internal.outbox_lanes_behind(upto) l)
+		UPDATE idempotency_internal.outbox_lane l
 		SET position = greatest(l.position, upto),
 			lost = l.lost + greatest(upto - b.position, 0),
 			straggler_froms = ARRAY(SELECT greatest(k.f, upto + 1)
-				FROM unnest(l.straggler_froms) WITH ORDINALITY AS k(f, number) ORDER BY k.number)
-		FROM behind b, @extschema@.outbox_subscription s
-		WHERE b.subscription = l.subscription AND b.lane = l.lane AND s.id = l.subscription
+				FROM unnest(l.straggler_froms) WITH ORDINALITY AS k(f, number)
+				ORDER BY k.number)
+		FROM behind b, idempotency_internal.outbox_subscription s
+		WHERE b.subscription = l.subscription AND b.lane = l.lane
+			AND s.id = l.subscription
 		RETURNING s.name, b.position
 	LOOP
 		RAISE WARNING 'subscription "%" loses events up to position %', passed.name, upto
@@ -125,10 +140,10 @@ EXCEPTION WHEN lock_not_available THEN
 	RETURN false;
 END
 $$;
-COMMENT ON FUNCTION outbox_pass_over() IS
-	'Internal: makes subscriptions pass over the oldest segment of the log, unread; false: nobody was behind, or the lanes are locked.';
+COMMENT ON FUNCTION idempotency_internal.outbox_pass_over() IS
+	'Internal: makes subscriptions skip the oldest segment of the log; false: no subscription was behind, or the partitions are locked.';
 
-CREATE FUNCTION outbox_warn_behind()
+CREATE FUNCTION idempotency_internal.outbox_warn_behind()
 RETURNS void
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp
@@ -137,42 +152,46 @@ DECLARE
 	upto bigint;
 	held record;
 BEGIN
-	UPDATE @extschema@.outbox_ring r SET warned = true
-		WHERE r.segment = (SELECT min(o.segment) FROM @extschema@.outbox_ring o WHERE o.state = 'old')
+	UPDATE idempotency_internal.outbox_ring r SET warned = true
+		WHERE r.segment =
+				(SELECT min(o.segment) FROM idempotency_internal.outbox_ring o
+				WHERE o.state = 'old')
 			AND NOT r.warned
-			AND EXISTS (SELECT FROM @extschema@.outbox_lanes_behind(r.last_position))
+			AND EXISTS (SELECT
+				FROM idempotency_internal.outbox_lanes_behind(r.last_position))
 		RETURNING r.last_position INTO upto;
 	FOR held IN
-		SELECT s.name, s.state FROM @extschema@.outbox_subscription s
-		WHERE s.id IN (SELECT l.subscription FROM @extschema@.outbox_lanes_behind(upto) l)
+		SELECT s.name, s.state FROM idempotency_internal.outbox_subscription s
+		WHERE s.id IN (SELECT l.subscription
+			FROM idempotency_internal.outbox_lanes_behind(upto) l)
 		ORDER BY s.name
 	LOOP
 		RAISE WARNING 'subscription "%" is about to lose events', held.name
-			USING DETAIL = format('It is %s and holds back the log, which has reached half of idempotency.outbox_keep_size.',
+			USING DETAIL = format('It is %s, and the log that it has not read has reached half of idempotency.outbox_keep_size.',
 				held.state);
 	END LOOP;
 END
 $$;
-COMMENT ON FUNCTION outbox_warn_behind() IS
-	'Internal: says once for each segment who is behind, when the log has reached half of its limit.';
+COMMENT ON FUNCTION idempotency_internal.outbox_warn_behind() IS
+	'Internal: warns once for each segment about subscriptions that are behind, when the log has reached half of its limit.';
 
-CREATE FUNCTION outbox_log_size()
+CREATE FUNCTION idempotency_internal.outbox_log_size()
 RETURNS numeric
 LANGUAGE sql VOLATILE PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
 AS $$
-	SELECT sum(pg_total_relation_size(('@extschema@.outbox_log_' || slot)::regclass))
-	FROM @extschema@.outbox_ring WHERE state <> 'retired'
+	SELECT sum(pg_total_relation_size(('idempotency_internal.outbox_log_' || slot)::regclass))
+	FROM idempotency_internal.outbox_ring WHERE state <> 'retired'
 $$;
-COMMENT ON FUNCTION outbox_log_size() IS
-	'Internal: bytes that the log takes, indexes included; without segments that nobody is to read any more.';
+COMMENT ON FUNCTION idempotency_internal.outbox_log_size() IS
+	'Internal: size of the log in bytes, with indexes and without retired segments.';
 
 /*
- * The limit of size goes before the retention: beyond it the oldest segment
- * is given up at once.  So that one is there to be given up, segments are then
- * closed at a quarter of it.
+ * The limit of size takes precedence over the retention: when the log exceeds
+ * it, the oldest segment is given up at once.  To have such a segment, segments
+ * are then closed when they reach a quarter of the limit.
  */
-CREATE FUNCTION outbox_expire_log()
+CREATE FUNCTION idempotency_internal.outbox_expire_log()
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp
@@ -180,38 +199,45 @@ AS $$
 DECLARE
 	retention interval := current_setting('idempotency.outbox_retention')::interval;
 	keep      bigint := pg_size_bytes(current_setting('idempotency.outbox_keep_size'));
-	size      numeric := @extschema@.outbox_log_size();
-	oldest    @extschema@.outbox_ring;
-	now_used  @extschema@.outbox_ring;
+	size      numeric := idempotency_internal.outbox_log_size();
+	oldest    idempotency_internal.outbox_ring;
+	now_used  idempotency_internal.outbox_ring;
 	is_used   boolean;
 BEGIN
-	IF @extschema@.outbox_truncate() THEN
+	IF idempotency_internal.outbox_truncate() THEN
 		RETURN true;
 	END IF;
 	IF keep >= 0 AND size > keep / 2 THEN
-		PERFORM @extschema@.outbox_warn_behind();
+		PERFORM idempotency_internal.outbox_warn_behind();
 	END IF;
-	SELECT * INTO oldest FROM @extschema@.outbox_ring
+	SELECT * INTO oldest FROM idempotency_internal.outbox_ring
 		WHERE state = 'old' ORDER BY segment LIMIT 1;
-	IF oldest.closed_at <= clock_timestamp() - retention OR keep >= 0 AND size > keep THEN
-		IF @extschema@.outbox_retire() OR keep >= 0 AND size > keep AND @extschema@.outbox_pass_over() THEN
+	IF oldest.closed_at <= clock_timestamp() - retention
+		OR keep >= 0 AND size > keep
+	THEN
+		IF idempotency_internal.outbox_retire()
+			OR keep >= 0 AND size > keep
+				AND idempotency_internal.outbox_pass_over()
+		THEN
 			RETURN true;
 		END IF;
 	END IF;
-	SELECT * INTO now_used FROM @extschema@.outbox_ring WHERE state = 'current';
-	EXECUTE 'SELECT EXISTS (SELECT FROM @extschema@.outbox_log_' || now_used.slot || ')' INTO is_used;
+	SELECT * INTO now_used FROM idempotency_internal.outbox_ring WHERE state = 'current';
+	EXECUTE 'SELECT EXISTS (SELECT FROM idempotency_internal.outbox_log_' || now_used.slot || ')' INTO is_used;
 	IF is_used AND (now_used.opened_at <= clock_timestamp() - retention / 2
-		OR keep >= 0 AND pg_total_relation_size(('@extschema@.outbox_log_' || now_used.slot)::regclass) > keep / 4)
+		OR keep >= 0 AND keep / 4 < pg_total_relation_size(
+			('idempotency_internal.outbox_log_' || now_used.slot)::regclass))
 	THEN
-		PERFORM @extschema@.outbox_switch();
+		PERFORM idempotency_internal.outbox_switch();
 	END IF;
 	RETURN false;
 END
 $$;
-COMMENT ON FUNCTION outbox_expire_log() IS
+COMMENT ON FUNCTION idempotency_internal.outbox_expire_log() IS
 	'Internal: the next step of returning space of the log, if one is due; true: call it again.';
 
-CREATE FUNCTION outbox_expire(max_events integer DEFAULT 1000)
+CREATE FUNCTION idempotency_internal.outbox_expire(
+	max_events integer DEFAULT 1000)
 RETURNS boolean
 LANGUAGE plpgsql STRICT VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp
@@ -222,27 +248,31 @@ DECLARE
 	deleted        integer := 0;
 BEGIN
 	FOR rotated IN
-		SELECT s.id, s.name FROM @extschema@.outbox_subscription s
+		SELECT s.id, s.name FROM idempotency_internal.outbox_subscription s
 		WHERE s.old_until <= clock_timestamp() FOR NO KEY UPDATE SKIP LOCKED
 	LOOP
 		BEGIN
-			UPDATE @extschema@.outbox_subscription SET old_secret = NULL, old_until = NULL
-				WHERE id = rotated.id;
-		EXCEPTION WHEN OTHERS THEN	-- a row that cannot be written stops no other, nor what follows
+			UPDATE idempotency_internal.outbox_subscription
+			SET old_secret = NULL, old_until = NULL
+			WHERE id = rotated.id;
+		EXCEPTION WHEN OTHERS THEN
+			-- One row must not stop the others.
 			RAISE WARNING 'the old secret of subscription "%" could not be deleted', rotated.name
 				USING ERRCODE = SQLSTATE, DETAIL = SQLERRM;
 		END;
 	END LOOP;
 	IF dead_retention <> '-1' THEN
-		DELETE FROM @extschema@.outbox_delivery d
-		USING (SELECT o.subscription, o.position FROM @extschema@.outbox_delivery o
-			WHERE o.state = 'dead' AND o.last_at <= clock_timestamp() - dead_retention::interval
+		DELETE FROM idempotency_internal.outbox_delivery d
+		USING (SELECT o.subscription, o.position
+			FROM idempotency_internal.outbox_delivery o
+			WHERE o.state = 'dead'
+				AND o.last_at <= clock_timestamp() - dead_retention::interval
 			ORDER BY o.last_at LIMIT max_events FOR UPDATE SKIP LOCKED) o
 		WHERE d.subscription = o.subscription AND d.position = o.position;
 		GET DIAGNOSTICS deleted = ROW_COUNT;
 	END IF;
-	RETURN @extschema@.outbox_expire_log() OR deleted >= max_events;
+	RETURN idempotency_internal.outbox_expire_log() OR deleted >= max_events;
 END
 $$;
-COMMENT ON FUNCTION outbox_expire(integer) IS
+COMMENT ON FUNCTION idempotency_internal.outbox_expire(integer) IS
 	'Internal: the next step of forgetting events, dead letters and secrets past their time; true: call it again.';

@@ -1,15 +1,15 @@
 /*
  * settle.c
- *		Writes down what became of the events that a relay has read.
+ *		Records the outcome of the events that a relay has read.
  *
- * Success writes nothing but the lane's new position.  An event that could not
- * be delivered gets a row of its own in outbox_delivery, in the transaction
- * that moves the lane past it; so the log is never needed again for what lies
- * behind the lane.
+ * A success writes only the lane's new position.  An event that could not be
+ * delivered gets a row in outbox_delivery, in the same transaction that moves
+ * the lane past it.  So the log up to the lane's position is not needed any
+ * more.
  *
  * Order per key: a waiting or parked row with blocks_key makes later events of
- * the key park behind it.  When it goes, delivered or dead, the next parked
- * one becomes due.
+ * its key park.  When that row is delivered or dead, the next parked one
+ * becomes due.
  */
 #include "postgres.h"
 
@@ -22,11 +22,12 @@
 #include "outbox/reader.h"
 
 /*
- * $4 to $9: state, blocks_key, attempts, delay or null, status, error.  An event
- * that is dead because one of its values is not valid gets one that can be stored.
+ * $4 to $9: state, blocks_key, attempts, delay or null, status, error.  If an
+ * event is dead because one of its values is not valid, a valid value is stored
+ * instead.
  */
 static SavedQuery insert_delivery = {
-	.sql = "INSERT INTO @extschema@.outbox_delivery"
+	.sql = "INSERT INTO idempotency_internal.outbox_delivery"
 	" (subscription, lane, position, state, blocks_key, attempts, due_at, last_at,"
 	"  last_status, last_error, created_at, topic, key, type, payload, headers)"
 	" SELECT $1, $2, e.position, $4, $5, $6,"
@@ -35,68 +36,74 @@ static SavedQuery insert_delivery = {
 	"  CASE WHEN $9 IS NOT NULL THEN clock_timestamp() END,"
 	"  $8, $9, CASE WHEN isfinite(e.created_at) THEN e.created_at ELSE clock_timestamp() END,"
 	"  coalesce(e.topic, ''), e.key, e.type, coalesce(e.payload, 'null'), e.headers"
-	" FROM @extschema@.outbox_log e WHERE e.position = $3"
+	" FROM idempotency_internal.outbox_event e WHERE e.position = $3"
 	" ON CONFLICT DO NOTHING",
-	.types = {INT8OID, INT4OID, INT8OID, TEXTOID, BOOLOID, INT4OID, INT8OID, INT4OID, TEXTOID}
+	.types = {
+		INT8OID, INT4OID, INT8OID, TEXTOID, BOOLOID, INT4OID, INT8OID, INT4OID,
+		TEXTOID
+	}
 };
 
 static SavedQuery insert_attempt = {
-	.sql = "INSERT INTO @extschema@.outbox_attempt"
+	.sql = "INSERT INTO idempotency_internal.outbox_attempt"
 	" (subscription, position, attempt, at, duration_ms, status, error, answer)"
 	" VALUES ($1, $2, $3, clock_timestamp(), $4, $5, $6, $7)",
 	.types = {INT8OID, INT8OID, INT4OID, INT4OID, INT4OID, TEXTOID, TEXTOID}
 };
 
-/* What an INSERT, UPDATE or SELECT below would lock. */
+/* Takes the table locks of the statements below. */
 static SavedQuery lock_tables = {
-	.sql = "LOCK TABLE @extschema@.outbox_subscription, @extschema@.outbox_lane,"
-	" @extschema@.outbox_delivery, @extschema@.outbox_attempt IN ROW EXCLUSIVE MODE"
+	.sql = "LOCK TABLE idempotency_internal.outbox_subscription, idempotency_internal.outbox_lane,"
+	" idempotency_internal.outbox_delivery, idempotency_internal.outbox_attempt IN ROW EXCLUSIVE MODE"
 };
 
 static SavedQuery lock_log = {
-	.sql = "LOCK TABLE @extschema@.outbox_log IN ACCESS SHARE MODE"
+	.sql = "LOCK TABLE idempotency_internal.outbox_event IN ACCESS SHARE MODE"
 };
 
 static SavedQuery lock_lane = {
-	.sql = "SELECT l.position FROM @extschema@.outbox_subscription s"
-	" JOIN @extschema@.outbox_lane l ON l.subscription = s.id"
+	.sql = "SELECT l.position FROM idempotency_internal.outbox_subscription s"
+	" JOIN idempotency_internal.outbox_lane l ON l.subscription = s.id"
 	" WHERE s.id = $1 AND l.lane = $2"
 	" FOR KEY SHARE OF s SKIP LOCKED FOR NO KEY UPDATE OF l SKIP LOCKED",
 	.types = {INT8OID, INT4OID}
 };
 
 static SavedQuery find_subscription = {
-	.sql = "SELECT FROM @extschema@.outbox_subscription WHERE id = $1",
+	.sql = "SELECT FROM idempotency_internal.outbox_subscription WHERE id = $1",
 	.types = {INT8OID}
 };
 
 static SavedQuery find_blocker = {
-	.sql = "SELECT FROM @extschema@.outbox_delivery"
+	.sql = "SELECT FROM idempotency_internal.outbox_delivery"
 	" WHERE subscription = $1 AND key = $2 AND blocks_key LIMIT 1",
 	.types = {INT8OID, TEXTOID}
 };
 
 static SavedQuery delete_delivery = {
-	.sql = "DELETE FROM @extschema@.outbox_delivery"
+	.sql = "DELETE FROM idempotency_internal.outbox_delivery"
 	" WHERE subscription = $1 AND position = $2",
 	.types = {INT8OID, INT8OID}
 };
 
 static SavedQuery update_delivery = {
-	.sql = "UPDATE @extschema@.outbox_delivery SET state = $4, blocks_key = $5,"
+	.sql = "UPDATE idempotency_internal.outbox_delivery SET state = $4, blocks_key = $5,"
 	" attempts = $6,"
 	" due_at = CASE WHEN $4 = 'waiting' THEN"
 	"  clock_timestamp() + $7 * interval '1 ms' END,"
 	" last_at = clock_timestamp(), last_status = $8, last_error = $9"
 	" WHERE subscription = $1 AND lane = $2 AND position = $3",
-	.types = {INT8OID, INT4OID, INT8OID, TEXTOID, BOOLOID, INT4OID, INT8OID, INT4OID, TEXTOID}
+	.types = {
+		INT8OID, INT4OID, INT8OID, TEXTOID, BOOLOID, INT4OID, INT8OID, INT4OID,
+		TEXTOID
+	}
 };
 
 static SavedQuery release_parked = {
-	.sql = "UPDATE @extschema@.outbox_delivery"
+	.sql = "UPDATE idempotency_internal.outbox_delivery"
 	" SET state = 'waiting', due_at = clock_timestamp()"
 	" WHERE subscription = $1 AND position ="
-	"  (SELECT position FROM @extschema@.outbox_delivery"
+	"  (SELECT position FROM idempotency_internal.outbox_delivery"
 	"   WHERE subscription = $1 AND key = $2 AND blocks_key"
 	"   ORDER BY position LIMIT 1)"
 	" AND state = 'parked'",
@@ -104,55 +111,55 @@ static SavedQuery release_parked = {
 };
 
 static SavedQuery move_lane = {
-	.sql = "UPDATE @extschema@.outbox_lane"
+	.sql = "UPDATE idempotency_internal.outbox_lane"
 	" SET position = $3, stragglers = $4, straggler_froms = $5,"
 	"  delivered = delivered + $6,"
-	"  rate = @extschema@.outbox_rate(rate, moved_at, $6),"
+	"  rate = idempotency_internal.outbox_rate(rate, moved_at, $6),"
 	"  moved_at = clock_timestamp()"
 	" WHERE subscription = $1 AND lane = $2",
 	.types = {INT8OID, INT4OID, INT8OID, XID8ARRAYOID, INT8ARRAYOID, INT8OID}
 };
 
 static SavedQuery count_delivered = {
-	.sql = "UPDATE @extschema@.outbox_lane"
+	.sql = "UPDATE idempotency_internal.outbox_lane"
 	" SET delivered = delivered + $3,"
-	"  rate = @extschema@.outbox_rate(rate, moved_at, $3),"
+	"  rate = idempotency_internal.outbox_rate(rate, moved_at, $3),"
 	"  moved_at = clock_timestamp()"
 	" WHERE subscription = $1 AND lane = $2",
 	.types = {INT8OID, INT4OID, INT8OID}
 };
 
 static SavedQuery disable = {
-	.sql = "UPDATE @extschema@.outbox_subscription"
+	.sql = "UPDATE idempotency_internal.outbox_subscription"
 	" SET state = 'disabled', reason = $2 WHERE id = $1 AND state = 'active'",
 	.types = {INT8OID, TEXTOID}
 };
 
 static SavedQuery lock_subscription = {
-	.sql = "SELECT FROM @extschema@.outbox_subscription WHERE id = $1"
+	.sql = "SELECT FROM idempotency_internal.outbox_subscription WHERE id = $1"
 	" FOR NO KEY UPDATE SKIP LOCKED",
 	.types = {INT8OID}
 };
 
 static SavedQuery set_failing = {
-	.sql = "UPDATE @extschema@.outbox_subscription"
+	.sql = "UPDATE idempotency_internal.outbox_subscription"
 	" SET failing_since = clock_timestamp()"
 	" WHERE id = $1 AND failing_since IS NULL",
 	.types = {INT8OID}
 };
 
 /*
- * Those that failed first were written down shortly before the outage was.  One
- * whose row is locked comes when it would have come.
+ * Deliveries that failed first were recorded shortly before the outage was.  A
+ * row that is locked keeps its time.
  */
 static SavedQuery set_working = {
 	.sql = "WITH outage AS ("
-	"  UPDATE @extschema@.outbox_subscription s SET failing_since = NULL"
-	"  FROM @extschema@.outbox_subscription b"
+	"  UPDATE idempotency_internal.outbox_subscription s SET failing_since = NULL"
+	"  FROM idempotency_internal.outbox_subscription b"
 	"  WHERE s.id = $1 AND b.id = s.id AND b.failing_since IS NOT NULL"
 	"  RETURNING b.failing_since)"
-	" UPDATE @extschema@.outbox_delivery d SET due_at = clock_timestamp()"
-	" FROM (SELECT w.position FROM @extschema@.outbox_delivery w, outage o"
+	" UPDATE idempotency_internal.outbox_delivery d SET due_at = clock_timestamp()"
+	" FROM (SELECT w.position FROM idempotency_internal.outbox_delivery w, outage o"
 	"  WHERE w.subscription = $1 AND w.state = 'waiting'"
 	"  AND w.last_at >= o.failing_since - interval '1 min'"
 	"  AND w.due_at > clock_timestamp() FOR NO KEY UPDATE OF w SKIP LOCKED) w"
@@ -161,9 +168,9 @@ static SavedQuery set_working = {
 };
 
 /*
- * A command that locks a whole table is waited for by every lane alike.  A row
- * that somebody else has locked is its lane's business alone: after a short
- * while that is an error, and others go on.
+ * Locks on whole tables concern all lanes alike, so they are waited for here.
+ * A locked row concerns one lane: the wait for it is limited, and ends in an
+ * error of that lane, so that the others go on.
  */
 void
 outbox_settle_begin(bool patient)
@@ -171,7 +178,8 @@ outbox_settle_begin(bool patient)
 	query_run(&lock_tables, NULL, NULL, false);
 	query_run(&lock_log, NULL, NULL, false);
 	(void) set_config_option("lock_timeout", patient ? OUTBOX_ROW_LOCK_MS : "1",
-							 PGC_SUSET, PGC_S_SESSION, GUC_ACTION_LOCAL, true, 0, false);
+							 PGC_SUSET, PGC_S_SESSION, GUC_ACTION_LOCAL, true,
+							 0, false);
 }
 
 OutboxLock
@@ -219,7 +227,7 @@ settle_text(const char *text, char *null)
 }
 
 /*
- * Runs one of the two queries that write a row.
+ * Runs insert_delivery or update_delivery.
  */
 static void
 settle_write(SavedQuery *query, OutboxLaneId id, const OutboxEvent *event,
@@ -243,8 +251,8 @@ settle_write(SavedQuery *query, OutboxLaneId id, const OutboxEvent *event,
 }
 
 /*
- * Writes down the attempt that has failed.  One that does not count has no
- * row, so that there are no more of them than the schedule has.
+ * Records a failed attempt.  An attempt that does not count gets no row, so
+ * there are no more rows than the schedule has entries.
  */
 static void
 settle_attempt(OutboxLaneId id, const OutboxEvent *event,
@@ -267,9 +275,10 @@ settle_attempt(OutboxLaneId id, const OutboxEvent *event,
 }
 
 /*
- * Of the events of a key one waits and the others are parked.  What this one
- * was to be parked behind may be gone by now, or the other way round.  It may
- * be an exception already, if the log is read again.
+ * Of the events of a key one waits and the others are parked.  Whether this
+ * one is blocked is read again here, since that may have changed since the
+ * event was read.  If the log is read again, the event may have a row in
+ * outbox_delivery already.
  */
 void
 outbox_settle_new(OutboxLaneId id, const OutboxEvent *event,
@@ -295,7 +304,7 @@ outbox_settle_due(OutboxLaneId id, const OutboxEvent *event,
 	Datum		values[2];
 
 	if (result->fate == OUTBOX_PARKED)
-		return;					/* not sent: it stays as it is */
+		return;					/* not sent: its row does not change */
 	values[0] = Int64GetDatum(id.subscription);
 	values[1] = Int64GetDatum(event->position);
 	if (result->fate == OUTBOX_DELIVERED)

@@ -1,7 +1,7 @@
 /*
  * start.c
- *		Where a new subscription starts to read, and where an old one can be set
- *		back to.
+ *		Where a new subscription starts to read, and how far back an existing
+ *		one can be set.
  */
 #include "postgres.h"
 
@@ -21,7 +21,7 @@
 #include "base/shared.h"
 #include "outbox/reader.h"
 
-/* The columns of outbox_ring that matter here, and how many there are. */
+/* The columns of outbox_ring that are read here, and the number of columns. */
 enum
 {
 	RING_ATT_STATE = 2,
@@ -33,9 +33,9 @@ PG_FUNCTION_INFO_V1(outbox_start_position);
 PG_FUNCTION_INFO_V1(outbox_retired_to);
 
 /*
- * SQL: outbox_start_position(), for start => 'latest'.  The events of
- * transactions that are open now are still to come, so those transactions are
- * stragglers from their first position on.
+ * SQL: outbox_start_position(), for start => 'latest'.  Events of transactions
+ * that are open now will commit later, so those transactions are stragglers,
+ * from their first position on.
  */
 Datum
 outbox_start_position(PG_FUNCTION_ARGS)
@@ -53,8 +53,8 @@ outbox_start_position(PG_FUNCTION_ARGS)
 	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
 		elog(ERROR, "return type must be a row type");
 	SPI_connect();
+	MemoryContextSwitchTo(caller);	/* the result outlives SPI_finish */
 	horizon = outbox_horizon_begin();
-	MemoryContextSwitchTo(caller);
 	xids = palloc((horizon.straggler_count + 1) * sizeof(Datum));
 	froms = palloc((horizon.straggler_count + 1) * sizeof(Datum));
 	for (int i = 0; i < horizon.straggler_count; i++)
@@ -84,9 +84,10 @@ start_retired_to(TupleTableSlot *row)
 }
 
 /*
- * SQL: outbox_retired_to().  A retired segment can be truncated at any moment.
- * The ring is read as it is now, whatever snapshot the transaction has.  While a
- * caller has locked outbox_lane no segment is retired.
+ * SQL: outbox_retired_to(), the last position of retired segments, which can be
+ * truncated at any time.  Reads the ring as it is now, independent of the
+ * transaction's snapshot.  No segment is retired while a caller has a lock on
+ * outbox_lane.
  */
 Datum
 outbox_retired_to(PG_FUNCTION_ARGS)

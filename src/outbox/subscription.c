@@ -1,8 +1,8 @@
 /*
  * subscription.c
- *		Reads subscriptions, their lanes, and where the outbox is at home.
+ *		Reads subscriptions, their lanes, and the home of the outbox.
  *
- * functions.sql has what users call to change them.
+ * The functions that change them are in functions.sql.
  */
 #include "postgres.h"
 
@@ -15,8 +15,8 @@
 #include "outbox/subscription.h"
 
 /*
- * Constraints keep such rows out, but they can be dropped.  What is wrong in one
- * row must not be an error, which would be one for all.
+ * Constraints refuse such rows, but constraints can be dropped.  A wrong value
+ * in one row must not raise an error, which would stop all subscriptions.
  */
 #define WRONG_COLUMN \
 	" CASE" \
@@ -35,7 +35,7 @@
 	UNLESS("l.lane BETWEEN 0 AND s.partitions - 1", "lane") \
 	UNLESS("l.position >= 0", "position") \
 	" WHEN l.position > (SELECT CASE WHEN is_called THEN last_value ELSE 0 END" \
-	"  FROM @extschema@.outbox_position_seq)" \
+	"  FROM idempotency_internal.outbox_position_seq)" \
 	"  THEN 'its position is beyond the end of the log'" \
 	" END"
 
@@ -43,14 +43,14 @@ static SavedQuery read_subscriptions = {
 	.sql = "SELECT s.id, coalesce(l.lane, 0), s.name, s.url, s.secret,"
 	" CASE WHEN s.old_until > clock_timestamp() THEN s.old_secret END,"
 	" s.failing_since IS NOT NULL, s.format = 'cloudevents', s.ordered, s.max_in_flight,"
-	" CASE WHEN s.timeout BETWEEN '1 ms' AND '1 h' THEN @extschema@.outbox_milliseconds(s.timeout) END,"
+	" CASE WHEN s.timeout BETWEEN '1 ms' AND '1 h' THEN idempotency_internal.outbox_milliseconds(s.timeout) END,"
 	" CASE WHEN cardinality(s.retry_schedule) <= 100 THEN"
-	"  ARRAY(SELECT CASE WHEN r.wait BETWEEN '0' AND '366 days' THEN @extschema@.outbox_milliseconds(r.wait) END"
+	"  ARRAY(SELECT CASE WHEN r.wait BETWEEN '0' AND '366 days' THEN idempotency_internal.outbox_milliseconds(r.wait) END"
 	"   FROM unnest(s.retry_schedule) WITH ORDINALITY AS r(wait, number)"
 	"   ORDER BY r.number) END,"
 	" l.position, l.stragglers, l.straggler_froms, s.version, s.partitions," WRONG_COLUMN
-	" FROM @extschema@.outbox_subscription s"
-	" LEFT JOIN @extschema@.outbox_lane l ON l.subscription = s.id"
+	" FROM idempotency_internal.outbox_subscription s"
+	" LEFT JOIN idempotency_internal.outbox_lane l ON l.subscription = s.id"
 	" WHERE s.state = 'active' ORDER BY s.id, l.lane"
 };
 
@@ -58,14 +58,14 @@ static SavedQuery read_identity = {
 	.sql = "SELECT CASE WHEN bool_and(h.system_identifier = $1 AND h.database = $2"
 	"  AND h.relation = h.tableoid)"
 	"  THEN replace(min(h.identity::text), '-', '') END,"
-	" EXISTS (SELECT FROM @extschema@.outbox_subscription)"
-	" FROM @extschema@.outbox_home h",
+	" EXISTS (SELECT FROM idempotency_internal.outbox_subscription)"
+	" FROM idempotency_internal.outbox_home h",
 	.types = {INT8OID, OIDOID}
 };
 
 /*
- * The elements of a bigint[] or xid8[]: eight bytes each.  NULL: it is null, or
- * one of them is.
+ * Returns the elements of a bigint[] or xid8[], of eight bytes each; NULL if
+ * the array or one of its elements is null.
  */
 static int64 *
 subscription_array(uint64 row, int column, int *count)
@@ -137,8 +137,8 @@ subscription_row(uint64 row)
 }
 
 /*
- * Checks that a subscription has one row for each partition.  Nobody
- * would read the events of a partition that has none.
+ * Checks that a subscription has one row for each partition.  Events of a
+ * partition without a row would never be read.
  */
 static void
 subscription_count_lanes(OutboxSubscription *rows, int count)
@@ -155,12 +155,10 @@ subscription_count_lanes(OutboxSubscription *rows, int count)
 }
 
 int
-outbox_read_subscriptions(OutboxSubscription **subscriptions,
-						  MemoryContext context)
+outbox_read_subscriptions(OutboxSubscription **subscriptions)
 {
 	uint64		count = query_run(&read_subscriptions, NULL, NULL, true);
 	uint64		first = 0;		/* row of this subscription */
-	MemoryContext old = MemoryContextSwitchTo(context);
 
 	*subscriptions = palloc((count + 1) * sizeof(OutboxSubscription));
 	for (uint64 i = 0; i < count; i++)
@@ -175,15 +173,12 @@ outbox_read_subscriptions(OutboxSubscription **subscriptions,
 		}
 	}
 	subscription_count_lanes(&(*subscriptions)[first], count - first);
-	MemoryContextSwitchTo(old);
 	return (int) count;
 }
 
 char *
-outbox_read_identity(bool *any_subscription, MemoryContext context)
+outbox_read_identity(bool *any_subscription)
 {
-	MemoryContext old;
-	char	   *identity;
 	Datum		values[2];
 	bool		isnull;
 
@@ -191,8 +186,5 @@ outbox_read_identity(bool *any_subscription, MemoryContext context)
 	values[1] = ObjectIdGetDatum(MyDatabaseId);
 	query_run(&read_identity, values, NULL, true);
 	*any_subscription = DatumGetBool(query_datum(0, 2, &isnull));
-	old = MemoryContextSwitchTo(context);
-	identity = query_text(0, 1);
-	MemoryContextSwitchTo(old);
-	return identity;
+	return query_text(0, 1);
 }

@@ -1,41 +1,45 @@
-/* outbox: the log, who reads it, and how far.  Written by src/outbox/ alone. */
+/* outbox: log, subscriptions and their positions.  Only src/outbox/ writes. */
 
-CREATE SEQUENCE outbox_position_seq AS bigint NO CYCLE CACHE 1;
-COMMENT ON SEQUENCE outbox_position_seq IS
+CREATE SEQUENCE idempotency_internal.outbox_position_seq
+	AS bigint NO CYCLE CACHE 1;
+COMMENT ON SEQUENCE idempotency_internal.outbox_position_seq IS
 	'Positions in outbox_log.  CACHE must stay 1: the relay relies on it.';
 
-CREATE FUNCTION outbox_check_event(
+CREATE FUNCTION idempotency_internal.outbox_check_event(
 	topic text, payload jsonb, key text, type text, headers jsonb,
 	deliver_at timestamptz)
 RETURNS boolean
 LANGUAGE C IMMUTABLE PARALLEL SAFE
 AS 'MODULE_PATHNAME';
-COMMENT ON FUNCTION outbox_check_event(text, jsonb, text, text, jsonb, timestamptz) IS
+COMMENT ON FUNCTION idempotency_internal.outbox_check_event(
+	text, jsonb, text, text, jsonb, timestamptz) IS
 	'Internal: raises an error unless the event can be delivered.';
 
 /*
- * Which segments of the log are live (base/ring.c): current takes new events,
- * old ones are read. last_position is the last that had been handed out when a
- * segment was closed: nothing in it lies beyond. It is not dumped: a restored
- * database begins with a new ring, where each segment is read all the same.
+ * Which segments of the log are live (base/ring.c): the current one takes new
+ * events, old ones are read.  last_position is the last position that had been
+ * handed out when the segment was closed; no row in it has a higher position.
+ * This table is not dumped: a restored database begins with a new ring, and all
+ * segments are read in any case.
  */
-CREATE TABLE outbox_ring (
-	LIKE idem_ring INCLUDING ALL,
+CREATE TABLE idempotency_internal.outbox_ring (
+	LIKE idempotency_internal.idem_ring INCLUDING ALL,
 	last_position bigint,
 	warned        boolean NOT NULL DEFAULT false,
 	CONSTRAINT outbox_ring_last_position_check CHECK (last_position >= 0)
 );
-COMMENT ON TABLE outbox_ring IS
+COMMENT ON TABLE idempotency_internal.outbox_ring IS
 	'The segments of the log: current takes new events, old ones are truncated once every subscription has read them and the retention is over.';
-INSERT INTO outbox_ring (slot, state, segment, opened_at)
-VALUES (0, 'current', 1, pg_catalog.clock_timestamp()), (1, 'empty', NULL, NULL), (2, 'empty', NULL, NULL);
+INSERT INTO idempotency_internal.outbox_ring (slot, state, segment, opened_at)
+VALUES (0, 'current', 1, pg_catalog.clock_timestamp()),
+	(1, 'empty', NULL, NULL), (2, 'empty', NULL, NULL);
 
 /*
  * Rows are only appended.  xid is the top-level transaction of the row: the
- * relay comes back for the rows of transactions that it had to pass.  Vacuum
- * has nothing to gain from them.
+ * relay reads rows of transactions that it has passed when they have ended.
+ * Vacuum gains nothing from these tables.
  */
-CREATE TABLE outbox_log_0 (
+CREATE TABLE idempotency_internal.outbox_log_0 (
 	position   bigint PRIMARY KEY,
 	xid        xid8 NOT NULL,
 	created_at timestamptz NOT NULL,
@@ -45,59 +49,81 @@ CREATE TABLE outbox_log_0 (
 	type       text,
 	payload    jsonb NOT NULL,
 	headers    jsonb,
-	CHECK (outbox_check_event(topic, payload, key, type, headers, deliver_at)),
+	CHECK (idempotency_internal.outbox_check_event(
+		topic, payload, key, type, headers, deliver_at)),
 	CONSTRAINT outbox_log_position_check CHECK (position > 0),
-	CONSTRAINT outbox_log_created_at_check CHECK (pg_catalog.isfinite(created_at))
+	CONSTRAINT outbox_log_created_at_check
+		CHECK (pg_catalog.isfinite(created_at))
 ) WITH (autovacuum_vacuum_insert_threshold = -1);
-CREATE TABLE outbox_log_1 (LIKE outbox_log_0 INCLUDING ALL) WITH (autovacuum_vacuum_insert_threshold = -1);
-CREATE TABLE outbox_log_2 (LIKE outbox_log_0 INCLUDING ALL) WITH (autovacuum_vacuum_insert_threshold = -1);
+CREATE TABLE idempotency_internal.outbox_log_1 (
+	LIKE idempotency_internal.outbox_log_0 INCLUDING ALL
+) WITH (autovacuum_vacuum_insert_threshold = -1);
+CREATE TABLE idempotency_internal.outbox_log_2 (
+	LIKE idempotency_internal.outbox_log_0 INCLUDING ALL
+) WITH (autovacuum_vacuum_insert_threshold = -1);
 
-COMMENT ON TABLE outbox_log_0 IS 'A segment of the log.  See the view outbox_log.';
-COMMENT ON TABLE outbox_log_1 IS 'A segment of the log.  See the view outbox_log.';
-COMMENT ON TABLE outbox_log_2 IS 'A segment of the log.  See the view outbox_log.';
+COMMENT ON TABLE idempotency_internal.outbox_log_0 IS 'A segment of the log.  See the view outbox_log.';
+COMMENT ON TABLE idempotency_internal.outbox_log_1 IS 'A segment of the log.  See the view outbox_log.';
+COMMENT ON TABLE idempotency_internal.outbox_log_2 IS 'A segment of the log.  See the view outbox_log.';
+
+CREATE VIEW idempotency_internal.outbox_event AS
+	SELECT * FROM idempotency_internal.outbox_log_0
+	UNION ALL SELECT * FROM idempotency_internal.outbox_log_1
+	UNION ALL SELECT * FROM idempotency_internal.outbox_log_2;
+COMMENT ON VIEW idempotency_internal.outbox_event IS
+	'Internal: the log, for the relay.';
 
 CREATE VIEW outbox_log AS
-	SELECT * FROM outbox_log_0 UNION ALL SELECT * FROM outbox_log_1 UNION ALL SELECT * FROM outbox_log_2;
+	SELECT * FROM idempotency_internal.outbox_event;
 COMMENT ON VIEW outbox_log IS
-	'Events, in the order of their positions; only appended to.  An INSERT enqueues an event.';
+	'Events, in the order of their positions. Rows are never updated. An INSERT enqueues an event.';
 
-CREATE FUNCTION outbox_topics_valid(topics text[])
+CREATE FUNCTION idempotency_internal.outbox_topics_valid(topics text[])
 RETURNS boolean
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 SET search_path = pg_catalog, pg_temp
 AS $$
 	SELECT coalesce(array_ndims(topics) = 1 AND cardinality(topics) <= 100
-		AND NOT EXISTS (SELECT FROM unnest(topics) t WHERE (octet_length(t) BETWEEN 1 AND 255) IS NOT TRUE), false)
+		AND NOT EXISTS (SELECT FROM unnest(topics) t
+			WHERE (octet_length(t) BETWEEN 1 AND 255) IS NOT TRUE), false)
 $$;
-COMMENT ON FUNCTION outbox_topics_valid(text[]) IS
+COMMENT ON FUNCTION idempotency_internal.outbox_topics_valid(text[]) IS
 	'Internal: can these be the topics of a subscription?';
 
-CREATE FUNCTION outbox_schedule_valid(retry_schedule interval[])
+CREATE FUNCTION idempotency_internal.outbox_schedule_valid(
+	retry_schedule interval[])
 RETURNS boolean
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 SET search_path = pg_catalog, pg_temp
 AS $$
-	SELECT coalesce(array_ndims(retry_schedule) = 1 AND cardinality(retry_schedule) <= 100
+	SELECT coalesce(array_ndims(retry_schedule) = 1
+		AND cardinality(retry_schedule) <= 100
 		AND retry_schedule[array_lower(retry_schedule, 1)] = '0'
-		AND NOT EXISTS (SELECT FROM unnest(retry_schedule) r WHERE (r BETWEEN '0' AND '366 days') IS NOT TRUE), false)
+		AND NOT EXISTS (SELECT FROM unnest(retry_schedule) r
+			WHERE (r BETWEEN '0' AND '366 days') IS NOT TRUE), false)
 $$;
-COMMENT ON FUNCTION outbox_schedule_valid(interval[]) IS
+COMMENT ON FUNCTION idempotency_internal.outbox_schedule_valid(interval[]) IS
 	'Internal: can these be the waits before each attempt of a subscription?';
 
-CREATE FUNCTION outbox_check_endpoint(url text, secret text, old_secret text, headers jsonb)
+CREATE FUNCTION idempotency_internal.outbox_check_endpoint(
+	url text, secret text, old_secret text, headers jsonb)
 RETURNS boolean
 LANGUAGE C IMMUTABLE PARALLEL SAFE
 AS 'MODULE_PATHNAME';
-COMMENT ON FUNCTION outbox_check_endpoint(text, text, text, jsonb) IS
+COMMENT ON FUNCTION idempotency_internal.outbox_check_endpoint(
+	text, text, text, jsonb) IS
 	'Internal: raises an error unless events can be sent there, and be signed.';
 
 /*
- * A function, and the only CHECK of the table, so that the message about a row that
- * is not acceptable does not quote it, with its secrets. That of NOT NULL does.
+ * This function is the only CHECK constraint of the table, so that the message
+ * about a row that is refused does not show the row with its secrets.  The
+ * message of a NOT NULL constraint does show it.
  */
-CREATE FUNCTION outbox_check_subscription_row(
-	name text, url text, topics text[], secret text, old_secret text, headers jsonb, format text,
-	ordered boolean, max_in_flight integer, timeout interval, retry_schedule interval[], partitions integer, state text)
+CREATE FUNCTION idempotency_internal.outbox_check_subscription_row(
+	name text, url text, topics text[], secret text, old_secret text,
+	headers jsonb, format text, ordered boolean, max_in_flight integer,
+	timeout interval, retry_schedule interval[], partitions integer,
+	state text)
 RETURNS boolean
 LANGUAGE plpgsql STABLE PARALLEL SAFE
 SET search_path = pg_catalog, pg_temp
@@ -106,20 +132,23 @@ BEGIN
 	IF state NOT IN ('active', 'paused', 'disabled') THEN
 		RAISE EXCEPTION 'state must be active, paused or disabled' USING ERRCODE = '22023';
 	END IF;
-	PERFORM @extschema@.outbox_check_subscription(name, topics, format,
+	PERFORM idempotency_internal.outbox_check_subscription(name, topics, format,
 		max_in_flight, timeout, retry_schedule, 'latest', ordered, partitions);
-	RETURN @extschema@.outbox_check_endpoint(url, secret, old_secret, headers);
+	RETURN idempotency_internal.outbox_check_endpoint(
+		url, secret, old_secret, headers);
 END
 $$;
-COMMENT ON FUNCTION outbox_check_subscription_row(text, text, text[], text, text, jsonb, text, boolean, integer, interval, interval[], integer, text) IS
+COMMENT ON FUNCTION idempotency_internal.outbox_check_subscription_row(
+	text, text, text[], text, text, jsonb, text, boolean, integer, interval,
+	interval[], integer, text) IS
 	'Internal: raises an error unless the relay can serve such a subscription.';
 
 /*
- * The constraints of this table, and of those below, are what the relay takes
- * for granted.  It looks at rows as they come all the same (subscription.c,
- * reader.c): constraints can be dropped.
+ * The constraints of this table and of those below state what the relay relies
+ * on.  It checks the rows all the same (subscription.c, reader.c), since
+ * constraints can be dropped.
  */
-CREATE TABLE outbox_subscription (
+CREATE TABLE idempotency_internal.outbox_subscription (
 	id             bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
 	name           text COLLATE "C" NOT NULL UNIQUE,
 	url            text NOT NULL,
@@ -139,22 +168,25 @@ CREATE TABLE outbox_subscription (
 	failing_since  timestamptz,
 	version        bigint NOT NULL DEFAULT 1,
 	created_at     timestamptz NOT NULL DEFAULT clock_timestamp(),
-	CONSTRAINT outbox_subscription_row_check CHECK (outbox_check_subscription_row(name, url, topics, secret, old_secret,
-		headers, format, ordered, max_in_flight, timeout, retry_schedule, partitions, state))
+	CONSTRAINT outbox_subscription_row_check CHECK (
+		idempotency_internal.outbox_check_subscription_row(
+			name, url, topics, secret, old_secret, headers, format, ordered,
+			max_in_flight, timeout, retry_schedule, partitions, state))
 );
-COMMENT ON TABLE outbox_subscription IS
-	'Who gets which events, where and how.  Holds secrets: for the owner only.';
+COMMENT ON TABLE idempotency_internal.outbox_subscription IS
+	'Subscriptions: URL, topics, format and limits. For the owner only, since it holds secrets.';
 
 /*
  * How far a subscription has read, in each of its partitions.  There are no
  * foreign keys between these tables, since pg_restore -j loads them in any
- * order.  Whoever writes rows of a subscription has locked it, or its lanes.
+ * order.  Sessions that write rows of a subscription have locked it or its
+ * lanes.
  *
- * Every row up to position was delivered or is in outbox_delivery, or belongs to one of the
- * stragglers: transactions that were still open when the relay passed them.
- * Of a straggler, rows from straggler_froms on are yet to be read.
+ * Every row up to position was delivered, or is in outbox_delivery, or belongs
+ * to one of the stragglers: transactions that were open when the relay passed
+ * them.  Rows of a straggler from straggler_froms on have not been read yet.
  */
-CREATE TABLE outbox_lane (
+CREATE TABLE idempotency_internal.outbox_lane (
 	subscription    bigint NOT NULL,
 	lane            integer NOT NULL,
 	position        bigint NOT NULL,
@@ -167,26 +199,29 @@ CREATE TABLE outbox_lane (
 	PRIMARY KEY (subscription, lane),
 	CHECK (pg_catalog.cardinality(stragglers) OPERATOR(pg_catalog.=)
 		pg_catalog.cardinality(straggler_froms)),
-	CONSTRAINT outbox_lane_number_check CHECK (subscription > 0 AND lane BETWEEN 0 AND 63),
+	CONSTRAINT outbox_lane_number_check
+		CHECK (subscription > 0 AND lane BETWEEN 0 AND 63),
 	CONSTRAINT outbox_lane_position_check CHECK (position >= 0),
 	CONSTRAINT outbox_lane_stragglers_check CHECK (
-		CASE WHEN pg_catalog.array_ndims(stragglers) > 1 OR pg_catalog.array_ndims(straggler_froms) > 1 THEN false
+		CASE WHEN pg_catalog.array_ndims(stragglers) > 1
+			OR pg_catalog.array_ndims(straggler_froms) > 1 THEN false
 			ELSE pg_catalog.array_position(stragglers, NULL) IS NULL
-				AND pg_catalog.array_position(straggler_froms, NULL) IS NULL END),
+				AND pg_catalog.array_position(straggler_froms, NULL) IS NULL
+			END),
 	CONSTRAINT outbox_lane_counts_check CHECK (lost >= 0 AND delivered >= 0
 		AND rate BETWEEN '0' AND '1e15' AND pg_catalog.isfinite(moved_at))
 ) WITH (fillfactor = 50);
-COMMENT ON TABLE outbox_lane IS
-	'The position of each subscription in the log.';
+COMMENT ON TABLE idempotency_internal.outbox_lane IS
+	'The position of each partition of a subscription in the log.';
 
 /*
- * The exceptions: events that a subscription could not be given at once, each
- * a copy.  waiting for its time (a retry, or deliver_at), parked behind a
- * waiting one of the same key, or dead.  Of those with blocks_key one for each
- * key is waiting and the others are parked, and all later events of the key
- * park behind them.
+ * Deferred deliveries: copies of events that could not be delivered at once.
+ * Each is waiting for its time (a retry, or deliver_at), parked behind a
+ * waiting one of the same key, or dead.  Of those with blocks_key, one per key
+ * is waiting and the others are parked, and all later events of the key park
+ * behind them.
  */
-CREATE TABLE outbox_delivery (
+CREATE TABLE idempotency_internal.outbox_delivery (
 	subscription bigint NOT NULL,
 	position     bigint NOT NULL,
 	lane         integer NOT NULL,
@@ -205,29 +240,36 @@ CREATE TABLE outbox_delivery (
 	headers      jsonb,
 	PRIMARY KEY (subscription, position),
 	CHECK ((state = 'waiting') = (due_at IS NOT NULL)),
-	CONSTRAINT outbox_delivery_number_check CHECK (subscription > 0 AND lane BETWEEN 0 AND 63
+	CONSTRAINT outbox_delivery_number_check CHECK (
+		subscription > 0 AND lane BETWEEN 0 AND 63
 		AND position > 0 AND attempts >= 0),
-	CONSTRAINT outbox_delivery_key_check CHECK (key IS NOT NULL OR NOT blocks_key),
-	CONSTRAINT outbox_delivery_times_check CHECK (pg_catalog.isfinite(created_at)
-		AND pg_catalog.isfinite(due_at) IS NOT FALSE AND pg_catalog.isfinite(last_at) IS NOT FALSE),
-	-- Dead letters may be what could never be sent.
+	CONSTRAINT outbox_delivery_key_check
+		CHECK (key IS NOT NULL OR NOT blocks_key),
+	CONSTRAINT outbox_delivery_times_check CHECK (
+		pg_catalog.isfinite(created_at)
+		AND pg_catalog.isfinite(due_at) IS NOT FALSE
+		AND pg_catalog.isfinite(last_at) IS NOT FALSE),
+	-- A dead letter may be an event that could never have been sent.
 	CONSTRAINT outbox_delivery_event_check CHECK (CASE WHEN state <> 'dead' THEN
-		outbox_check_event(topic, 'null', key, type, headers, NULL) ELSE true END)
+		idempotency_internal.outbox_check_event(
+			topic, 'null', key, type, headers, NULL) ELSE true END)
 );
 CREATE INDEX outbox_delivery_due_at_idx
-	ON outbox_delivery (subscription, lane, due_at) WHERE state = 'waiting';
+	ON idempotency_internal.outbox_delivery (subscription, lane, due_at)
+	WHERE state = 'waiting';
 CREATE INDEX outbox_delivery_dead_idx
-	ON outbox_delivery (last_at) WHERE state = 'dead';
+	ON idempotency_internal.outbox_delivery (last_at) WHERE state = 'dead';
 CREATE INDEX outbox_delivery_key_idx
-	ON outbox_delivery (subscription, key, position) WHERE blocks_key;
-COMMENT ON TABLE outbox_delivery IS
-	'Events that wait for a retry or their time, are parked behind one of the same key, or are dead.';
+	ON idempotency_internal.outbox_delivery (subscription, key, position)
+	WHERE blocks_key;
+COMMENT ON TABLE idempotency_internal.outbox_delivery IS
+	'Deferred deliveries: events that wait for a retry or their time, are parked behind another event of their key, or are dead.';
 
 /*
- * The attempts that failed, for as long as their event is an exception.  They
- * are numbered from 1 again when the event is redriven.
+ * The failed attempts of deferred deliveries.  They are numbered from 1 again
+ * when the event is redriven.
  */
-CREATE TABLE outbox_attempt (
+CREATE TABLE idempotency_internal.outbox_attempt (
 	subscription bigint NOT NULL,
 	position     bigint NOT NULL,
 	attempt      integer NOT NULL,
@@ -237,68 +279,79 @@ CREATE TABLE outbox_attempt (
 	error        text,
 	answer       text,
 	PRIMARY KEY (subscription, position, attempt, at),
-	CONSTRAINT outbox_attempt_number_check CHECK (attempt > 0 AND duration_ms >= 0),
+	CONSTRAINT outbox_attempt_number_check
+		CHECK (attempt > 0 AND duration_ms >= 0),
 	CONSTRAINT outbox_attempt_at_check CHECK (pg_catalog.isfinite(at))
 );
-COMMENT ON TABLE outbox_attempt IS
-	'Failed attempts of the events in outbox_delivery.  Answers may quote payloads: for the owner only.';
+COMMENT ON TABLE idempotency_internal.outbox_attempt IS
+	'Failed attempts at the events in outbox_delivery. For the owner only, since answers may quote payloads.';
 
-CREATE FUNCTION outbox_subscription_deleted()
+CREATE FUNCTION idempotency_internal.outbox_subscription_deleted()
 RETURNS trigger
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
 	IF (TG_WHEN, TG_LEVEL, TG_RELID)
-		IS DISTINCT FROM ('AFTER', 'STATEMENT', '@extschema@.outbox_subscription'::regclass)
+		IS DISTINCT FROM ('AFTER', 'STATEMENT', 'idempotency_internal.outbox_subscription'::regclass)
 		OR TG_OP NOT IN ('DELETE', 'TRUNCATE') THEN
-		PERFORM @extschema@.idempotency_refuse_trigger('outbox_subscription_deleted');
+		PERFORM idempotency_internal.idempotency_refuse_trigger('outbox_subscription_deleted');
 	END IF;
 	IF TG_OP = 'TRUNCATE' THEN
-		DELETE FROM @extschema@.outbox_lane;
-		DELETE FROM @extschema@.outbox_delivery;
+		DELETE FROM idempotency_internal.outbox_lane;
+		DELETE FROM idempotency_internal.outbox_delivery;
 	ELSE
-		DELETE FROM @extschema@.outbox_lane l USING deleted WHERE l.subscription = deleted.id;
-		DELETE FROM @extschema@.outbox_delivery d USING deleted WHERE d.subscription = deleted.id;
+		DELETE FROM idempotency_internal.outbox_lane l USING deleted
+		WHERE l.subscription = deleted.id;
+		DELETE FROM idempotency_internal.outbox_delivery d USING deleted
+		WHERE d.subscription = deleted.id;
 	END IF;
 	RETURN NULL;
 END
 $$;
-COMMENT ON FUNCTION outbox_subscription_deleted() IS
+COMMENT ON FUNCTION idempotency_internal.outbox_subscription_deleted() IS
 	'Internal: what belongs to a subscription goes with it.';
-CREATE TRIGGER outbox_subscription_deleted AFTER DELETE ON outbox_subscription
-	REFERENCING OLD TABLE AS deleted FOR EACH STATEMENT EXECUTE FUNCTION outbox_subscription_deleted();
-CREATE TRIGGER outbox_subscription_truncated AFTER TRUNCATE ON outbox_subscription
-	FOR EACH STATEMENT EXECUTE FUNCTION outbox_subscription_deleted();
+CREATE TRIGGER outbox_subscription_deleted
+	AFTER DELETE ON idempotency_internal.outbox_subscription
+	REFERENCING OLD TABLE AS deleted FOR EACH STATEMENT
+	EXECUTE FUNCTION idempotency_internal.outbox_subscription_deleted();
+CREATE TRIGGER outbox_subscription_truncated
+	AFTER TRUNCATE ON idempotency_internal.outbox_subscription
+	FOR EACH STATEMENT
+	EXECUTE FUNCTION idempotency_internal.outbox_subscription_deleted();
 
-CREATE FUNCTION outbox_delivery_deleted()
+CREATE FUNCTION idempotency_internal.outbox_delivery_deleted()
 RETURNS trigger
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
 	IF (TG_WHEN, TG_LEVEL, TG_OP, TG_RELID)
-		IS DISTINCT FROM ('AFTER', 'STATEMENT', 'DELETE', '@extschema@.outbox_delivery'::regclass) THEN
-		PERFORM @extschema@.idempotency_refuse_trigger('outbox_delivery_deleted');
+		IS DISTINCT FROM ('AFTER', 'STATEMENT', 'DELETE', 'idempotency_internal.outbox_delivery'::regclass) THEN
+		PERFORM idempotency_internal.idempotency_refuse_trigger('outbox_delivery_deleted');
 	END IF;
-	DELETE FROM @extschema@.outbox_attempt a USING deleted
-		WHERE a.subscription = deleted.subscription AND a.position = deleted.position;
+	DELETE FROM idempotency_internal.outbox_attempt a USING deleted
+		WHERE a.subscription = deleted.subscription
+			AND a.position = deleted.position;
 	RETURN NULL;
 END
 $$;
-COMMENT ON FUNCTION outbox_delivery_deleted() IS
+COMMENT ON FUNCTION idempotency_internal.outbox_delivery_deleted() IS
 	'Internal: the attempts at an event go with it.';
-CREATE TRIGGER outbox_delivery_deleted AFTER DELETE ON outbox_delivery
-	REFERENCING OLD TABLE AS deleted FOR EACH STATEMENT EXECUTE FUNCTION outbox_delivery_deleted();
+CREATE TRIGGER outbox_delivery_deleted
+	AFTER DELETE ON idempotency_internal.outbox_delivery
+	REFERENCING OLD TABLE AS deleted FOR EACH STATEMENT
+	EXECUTE FUNCTION idempotency_internal.outbox_delivery_deleted();
 
 /*
- * Where this outbox is at home: in this cluster, this database, and this very
- * table.  The first subscription makes a row.  A dump carries it along, so a
- * restored outbox has the row of another home, and sends nothing until it is
- * adopted.  Nor does one where that row is still to come: tables are restored
- * in any order, and before all are there events would be skipped.
+ * The home of this outbox: this cluster, this database, and this very table.
+ * The first subscription inserts a row.  A dump contains the row, so a
+ * restored outbox has the row of another home and sends nothing until it is
+ * adopted.  An outbox without the row sends nothing either: tables are
+ * restored in any order, and events would be skipped before all of them are
+ * restored.
  */
-CREATE TABLE outbox_home (
+CREATE TABLE idempotency_internal.outbox_home (
 	identity          uuid PRIMARY KEY,
 	system_identifier bigint NOT NULL,
 	database          oid NOT NULL,
@@ -306,16 +359,16 @@ CREATE TABLE outbox_home (
 	relation          oid NOT NULL DEFAULT 0,
 	UNIQUE (system_identifier, database)
 );
-COMMENT ON TABLE outbox_home IS
-	'The cluster and database that may send, and the random identity in webhook ids.';
+COMMENT ON TABLE idempotency_internal.outbox_home IS
+	'The cluster and database that may send, and the identity in webhook ids.';
 
-SELECT pg_catalog.pg_extension_config_dump('outbox_position_seq', '');
-SELECT pg_catalog.pg_extension_config_dump('outbox_log_0', '');
-SELECT pg_catalog.pg_extension_config_dump('outbox_log_1', '');
-SELECT pg_catalog.pg_extension_config_dump('outbox_log_2', '');
-SELECT pg_catalog.pg_extension_config_dump('outbox_subscription', '');
-SELECT pg_catalog.pg_extension_config_dump('outbox_subscription_id_seq', '');
-SELECT pg_catalog.pg_extension_config_dump('outbox_lane', '');
-SELECT pg_catalog.pg_extension_config_dump('outbox_delivery', '');
-SELECT pg_catalog.pg_extension_config_dump('outbox_attempt', '');
-SELECT pg_catalog.pg_extension_config_dump('outbox_home', '');
+SELECT pg_catalog.pg_extension_config_dump('idempotency_internal.outbox_position_seq', '');
+SELECT pg_catalog.pg_extension_config_dump('idempotency_internal.outbox_log_0', '');
+SELECT pg_catalog.pg_extension_config_dump('idempotency_internal.outbox_log_1', '');
+SELECT pg_catalog.pg_extension_config_dump('idempotency_internal.outbox_log_2', '');
+SELECT pg_catalog.pg_extension_config_dump('idempotency_internal.outbox_subscription', '');
+SELECT pg_catalog.pg_extension_config_dump('idempotency_internal.outbox_subscription_id_seq', '');
+SELECT pg_catalog.pg_extension_config_dump('idempotency_internal.outbox_lane', '');
+SELECT pg_catalog.pg_extension_config_dump('idempotency_internal.outbox_delivery', '');
+SELECT pg_catalog.pg_extension_config_dump('idempotency_internal.outbox_attempt', '');
+SELECT pg_catalog.pg_extension_config_dump('idempotency_internal.outbox_home', '');

@@ -1,7 +1,8 @@
 /*
  * topic.c
- *		outbox_topic_matches: is a topic one of those that a subscription asks
- *		for?  Every subscription asks that of every event of the log.
+ *		outbox_topic_matches: does a topic match one of a subscription's
+ *		patterns?  It is called for every event of the log and every
+ *		subscription, so it must be fast.
  */
 #include "postgres.h"
 
@@ -14,13 +15,14 @@
 PG_FUNCTION_INFO_V1(outbox_topic_matches);
 
 /*
- * In a pattern * stands for any characters, and all else for itself.  So the
- * topic begins with what stands before the first *, ends with what stands
- * behind the last, and has the other pieces in between, one after another:
- * each is looked for where the piece before it first ends, which leaves the
- * most for those that follow.  No byte is looked at again for an earlier
- * piece, and memmem() takes linear time.  Bytes will do: * is no part of a
- * longer character in any encoding that a database can have.
+ * In a pattern, * stands for any characters, and every other character for
+ * itself.  So the topic must begin with the part before the first *, end with
+ * the part after the last *, and contain the parts between them one after
+ * another.  Each of these is searched from where the preceding part first
+ * ends, which leaves the most for the parts that follow.  So no byte is
+ * searched twice for different parts, and memmem() takes linear time.
+ * Comparing bytes is enough: * is not part of a multibyte character in any
+ * server encoding.
  */
 static bool
 topic_matches_pattern(const char *topic, const char *topic_end,
@@ -55,7 +57,8 @@ topic_matches_pattern(const char *topic, const char *topic_end,
 Datum
 outbox_topic_matches(PG_FUNCTION_ARGS)
 {
-	ArrayIterator patterns = array_create_iterator(PG_GETARG_ARRAYTYPE_P(0), 0, NULL);
+	ArrayIterator patterns = array_create_iterator(PG_GETARG_ARRAYTYPE_P(0),
+												   0, NULL);
 	text	   *topic = PG_GETARG_TEXT_PP(1);
 	char	   *topic_start = VARDATA_ANY(topic);
 	bool		matches = false;
@@ -71,7 +74,8 @@ outbox_topic_matches(PG_FUNCTION_ARGS)
 			topic_matches_pattern(topic_start,
 								  topic_start + VARSIZE_ANY_EXHDR(topic),
 								  VARDATA_ANY(pattern),
-								  VARDATA_ANY(pattern) + VARSIZE_ANY_EXHDR(pattern));
+								  VARDATA_ANY(pattern) +
+								  VARSIZE_ANY_EXHDR(pattern));
 	}
 	array_free_iterator(patterns);
 	PG_RETURN_BOOL(matches);

@@ -2,15 +2,15 @@
  * address.c
  *		Which network addresses a webhook may be sent to.
  *
- * Whoever may subscribe chooses a URL that the database server then connects
- * to.  So that this cannot be used to reach what only the server can reach
- * (itself, its private network, the metadata service of a cloud), http.c asks
- * here for each address that it is about to connect to, after the name was
- * resolved: spelling tricks and names that resolve to something else later
- * make no difference.
+ * A role that may subscribe chooses a URL to which the database server then
+ * connects.  This must not give access to what only the server can reach: the
+ * server itself, its private network, the metadata service of a cloud.  So
+ * http.c asks here about each address before it connects to it, after the name
+ * was resolved.  Unusual spellings, and names that later resolve to another
+ * address, make no difference.
  *
- * address_allowed() and address_text_allowed() are called from inside libcurl
- * and must neither throw nor allocate.
+ * address_allowed() and address_text_allowed() are called from libcurl's
+ * callbacks and must neither raise an error nor allocate memory.
  */
 #include "postgres.h"
 
@@ -21,13 +21,13 @@
 
 #define ADDRESS_BLANKS " \t\r\n"
 
-/* Longest text of a network: the longest IPv6 address and a prefix length. */
+/* The longest text of a network: an IPv6 address and a prefix length. */
 #define ADDRESS_TEXT_MAX (INET6_ADDRSTRLEN + 4)
 
 /*
- * What is not public, by the registries of special-purpose addresses.  Of
- * IPv6 only 2000::/3 is public at all, which leaves out loopback, unique
- * local, link-local and multicast addresses, and also those that carry an
+ * Addresses that are not public, by the registries of special-purpose
+ * addresses.  Of IPv6 only 2000::/3 is public.  This leaves out loopback,
+ * unique local, link-local and multicast addresses, and those that contain an
  * IPv4 address (::/96, ::ffff:0:0/96, 64:ff9b::/96).
  */
 static const char *const address_denied[] = {
@@ -55,7 +55,7 @@ static const char *const address_denied[] = {
 	"3fff::/20",				/* documentation */
 };
 
-/* Read a decimal number of 1 to 3 digits that is no larger than max. */
+/* Reads a decimal number of 1 to 3 digits that is at most max. */
 static bool
 address_parse_bits(const char *text, int max, int *bits)
 {
@@ -67,7 +67,7 @@ address_parse_bits(const char *text, int max, int *bits)
 	return *bits <= max;
 }
 
-/* Read 'address' or 'address/bits'; false if it is neither. */
+/* Reads 'address' or 'address/bits'; false if it is neither. */
 static bool
 address_network_parse(const char *text, AddressNetwork *network)
 {
@@ -90,34 +90,37 @@ address_network_parse(const char *text, AddressNetwork *network)
 						   &network->prefix_bits);
 }
 
-/* Cut off the blanks on both sides, in place. */
+/* Removes blanks on both sides, in place. */
 static char *
-address_trim(char *text)
+address_trim(char *string)
 {
 	size_t		length;
 
-	text += strspn(text, ADDRESS_BLANKS);
-	length = strlen(text);
-	while (length > 0 && strchr(ADDRESS_BLANKS, text[length - 1]) != NULL)
+	string += strspn(string, ADDRESS_BLANKS);
+	length = strlen(string);
+	while (length > 0 && strchr(ADDRESS_BLANKS, string[length - 1]) != NULL)
 		length--;
-	text[length] = '\0';
-	return text;
+	string[length] = '\0';
+	return string;
 }
 
-/* Is the address, given like a network of one, inside the network? */
+/* Is the address, given as a network with all bits, inside the network? */
 static bool
 address_in_network(const AddressNetwork *address, const AddressNetwork *network)
 {
 	int			whole_bytes = network->prefix_bits / 8;
 	int			rest_bits = network->prefix_bits % 8;
 	uint8		mask = (uint8) (0xff << (8 - rest_bits));
+	uint8		difference;
 
 	if (address->family != network->family ||
 		memcmp(address->bytes, network->bytes, whole_bytes) != 0)
 		return false;
 
-	return rest_bits == 0 ||
-		((address->bytes[whole_bytes] ^ network->bytes[whole_bytes]) & mask) == 0;
+	if (rest_bits == 0)
+		return true;
+	difference = address->bytes[whole_bytes] ^ network->bytes[whole_bytes];
+	return (difference & mask) == 0;
 }
 
 /* Is the address inside one of the networks, or else not denied? */
@@ -142,44 +145,42 @@ address_judge(const AddressNetwork *address, const AddressNetworks *networks)
 	return true;
 }
 
-/*
- * Read a comma-separated list of addresses and networks.
- *
- * A bad entry is reported and ignored rather than refused, because the list
- * comes from the configuration file and is read by a worker: nobody is there
- * to take an error, and leaving an entry out can only forbid more.
- */
-void
-address_networks_parse(const char *list, AddressNetworks *networks)
+bool
+address_networks_parse(const char *list, AddressNetworks *networks, char **bad)
 {
-	char	   *copy = pstrdup(list);
-	char	   *rest = copy;
+	char	   *rest = pstrdup(list);
 	char	   *entry;
 
 	networks->count = 0;
 	while ((entry = strsep(&rest, ",")) != NULL)
 	{
-		AddressNetwork network;
-
 		entry = address_trim(entry);
 		if (entry[0] == '\0')
 			continue;
-
-		if (networks->count == ADDRESS_NETWORKS_MAX)
-			ereport(WARNING,
-					(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
-					 errmsg("ignoring network \"%s\" of \"idempotency.webhook_allowed_networks\"", entry),
-					 errdetail("At most %d networks can be allowed.",
-							   ADDRESS_NETWORKS_MAX)));
-		else if (!address_network_parse(entry, &network))
-			ereport(WARNING,
-					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-					 errmsg("ignoring network \"%s\" of \"idempotency.webhook_allowed_networks\"", entry),
-					 errdetail("It is not an IP address or a network in CIDR notation.")));
-		else
-			networks->items[networks->count++] = network;
+		*bad = entry;
+		if (networks->count == ADDRESS_NETWORKS_MAX ||
+			!address_network_parse(entry, &networks->items[networks->count]))
+			return false;
+		networks->count++;
 	}
-	pfree(copy);
+	return true;
+}
+
+bool
+address_check_setting(char **newval, void **extra, GucSource source)
+{
+	AddressNetworks networks;
+	char	   *bad;
+
+	if (address_networks_parse(*newval, &networks, &bad))
+		return true;
+	if (networks.count == ADDRESS_NETWORKS_MAX)
+		GUC_check_errdetail("At most %d networks can be allowed.",
+							ADDRESS_NETWORKS_MAX);
+	else
+		GUC_check_errdetail("\"%s\" is not an IP address or a network in CIDR notation.",
+							bad);
+	return false;
 }
 
 /* Is the address public, or inside one of the networks? */
@@ -209,7 +210,7 @@ address_allowed(const struct sockaddr *address, const AddressNetworks *networks)
 	return address_judge(&one, networks);
 }
 
-/* The same for an address in text form; false if it is not an address. */
+/* As address_allowed, for an address as text; false if it is not one. */
 bool
 address_text_allowed(const char *text, const AddressNetworks *networks)
 {

@@ -7,7 +7,9 @@
 
 #include <sys/socket.h>
 
-/* Most networks of idempotency.webhook_allowed_networks that count. */
+#include "utils/guc.h"
+
+/* The most networks that idempotency.webhook_allowed_networks may have. */
 #define ADDRESS_NETWORKS_MAX 64
 
 typedef struct AddressNetwork
@@ -23,10 +25,18 @@ typedef struct AddressNetworks
 	AddressNetwork items[ADDRESS_NETWORKS_MAX];
 } AddressNetworks;
 
-/* Reads a list such as '10.0.0.0/8, ::1'; bad entries: WARNING and ignored. */
-extern void address_networks_parse(const char *list, AddressNetworks *networks);
+/*
+ * Reads a list such as '10.0.0.0/8, ::1'.  Returns false if an entry, *bad, is
+ * not a network or exceeds the limit.
+ */
+extern bool address_networks_parse(const char *list, AddressNetworks *networks,
+								   char **bad);
 
-/* Is the address public, or inside one of the networks?  Never throws. */
+/* Check hook of idempotency.webhook_allowed_networks. */
+extern bool address_check_setting(char **newval, void **extra,
+								  GucSource source);
+
+/* Is the address public, or inside one of the networks?  Cannot fail. */
 extern bool address_allowed(const struct sockaddr *address,
 							const AddressNetworks *networks);
 

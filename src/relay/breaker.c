@@ -1,17 +1,20 @@
 /*
  * breaker.c
- *		When an endpoint counts as failing, and how it is tried then.
+ *		When an endpoint counts as failing, and how it is probed then.
  *
- * An endpoint fails as a whole when events fail one after another with no
- * success in between.  One that answers that it cannot take an event, by 422
- * for example, works.  Only first attempts count, so that a few events that it
- * will never take, and that come again and again, do not add up to that.
- * Then nothing is read for it, which would only turn the log into rows that
- * wait; a probe goes out from time to time, and the first success ends it.
+ * An endpoint fails as a whole when the first attempts of several events fail
+ * one after another with no success in between.  An endpoint that refuses an
+ * event, by 422 for example, works.  Only first attempts count: a few events
+ * that the endpoint never accepts, and that are retried again and again, must
+ * not open the breaker.
  *
- * Apart from that, the number of requests in flight follows what the endpoint
- * can do: one more with each success, half as many when it does not answer or
- * asks for less.  So one that hangs does not take all the places there are.
+ * While the breaker is open no batches are read, which would only turn the log
+ * into rows that wait.  A probe is sent from time to time, and the first
+ * success closes the breaker.
+ *
+ * Apart from that, the number of requests in flight follows the endpoint: one
+ * more after each success, half as many after no answer, 429 or 503.  So an
+ * endpoint that hangs does not take all free transfers.
  */
 #include "postgres.h"
 
@@ -45,16 +48,18 @@ void
 breaker_failure(Breaker *breaker, bool first_attempt, bool overloaded,
 				int retry_after_s, TimestampTz now)
 {
-	TimestampTz asked = TimestampTzPlusMilliseconds(now,
-													(int64) Min(retry_after_s, BREAKER_PROBE_MAX_MS / 1000) * 1000);
+	int64		retry_after_ms = Min((int64) retry_after_s * 1000,
+									 BREAKER_PROBE_MAX_MS);
+	TimestampTz asked = TimestampTzPlusMilliseconds(now, retry_after_ms);
 
 	if (overloaded)
 		breaker->window = Max(breaker->window / 2, BREAKER_WINDOW_MIN);
 	if (breaker->open)
-		breaker->probe_at = Max(breaker->probe_at, asked);
+		breaker->probe.until = Max(breaker->probe.until, asked);
 	else if (first_attempt)
 		breaker->failures++;
-	breaker->trip_wanted = !breaker->open && breaker->failures >= BREAKER_FAILURES;
+	breaker->trip_wanted = !breaker->open &&
+		breaker->failures >= BREAKER_FAILURES;
 }
 
 void
@@ -73,15 +78,20 @@ breaker_set(Breaker *breaker, bool open, TimestampTz now)
 void
 breaker_hurry(Breaker *breaker, TimestampTz now)
 {
-	breaker->probe_wait_ms = BREAKER_PROBE_MIN_MS;
-	breaker->probe_at = TimestampTzPlusMilliseconds(now, BREAKER_PROBE_MIN_MS);
+	backoff_reset(&breaker->probe);
+	backoff_fail(&breaker->probe, BREAKER_PROBE_MIN_MS, BREAKER_PROBE_MAX_MS,
+				 now);
 }
 
 void
 breaker_probe(Breaker *breaker, TimestampTz now, double jitter)
 {
+	int64		jitter_ms;
+
 	breaker->probe_new = !breaker->probe_new;
-	breaker->probe_wait_ms = Min(2 * breaker->probe_wait_ms, BREAKER_PROBE_MAX_MS);
-	breaker->probe_at = TimestampTzPlusMilliseconds(now,
-													(int64) (breaker->probe_wait_ms * (1 + 0.1 * jitter)));
+	backoff_fail(&breaker->probe, BREAKER_PROBE_MIN_MS, BREAKER_PROBE_MAX_MS,
+				 now);
+	jitter_ms = (int64) (0.1 * jitter * breaker->probe.pause_ms);
+	breaker->probe.until =
+		TimestampTzPlusMilliseconds(breaker->probe.until, jitter_ms);
 }

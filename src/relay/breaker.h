@@ -1,51 +1,51 @@
 /*
  * breaker.h
- *		When an endpoint counts as failing, and how it is tried then.  Pure.
+ *		When an endpoint counts as failing, and how it is probed then.  Pure
+ *		functions, without I/O.
  */
 #ifndef RELAY_BREAKER_H
 #define RELAY_BREAKER_H
 
-#include "datatype/timestamp.h"
+#include "base/backoff.h"
 
-#define BREAKER_FAILURES 20		/* events in a row that make an endpoint fail */
-#define BREAKER_PROBE_MIN_MS 1000	/* before the first probe */
-#define BREAKER_PROBE_MAX_MS (5 * 60 * 1000)	/* between two, at most */
-#define BREAKER_WINDOW_START 8	/* requests in flight, before any success */
-#define BREAKER_WINDOW_MIN 4	/* however much the endpoint is at pains */
+#define BREAKER_FAILURES 20		/* failed events in a row that open it */
+#define BREAKER_PROBE_MIN_MS 1000	/* wait before the first probe */
+#define BREAKER_PROBE_MAX_MS (5 * 60 * 1000)	/* longest wait for a probe */
+#define BREAKER_WINDOW_START 8	/* requests in flight before any success */
+#define BREAKER_WINDOW_MIN 4	/* floor under overload */
 
 typedef struct Breaker
 {
 	int			window;			/* requests that may be in flight */
 	int			failures;		/* events in a row whose first attempt failed */
-	bool		open;			/* the endpoint fails: only probes go out */
-	bool		trip_wanted;	/* that is yet to be written down, or its end */
-	bool		reset_wanted;
-	bool		probe_new;		/* the next probe takes a new event */
-	bool		idle;			/* there was nothing to probe with */
-	int			probe_wait_ms;
-	TimestampTz probe_at;
+	bool		open;			/* the endpoint fails: only probes are sent */
+	bool		trip_wanted;	/* open has to be recorded in the database */
+	bool		reset_wanted;	/* its end has to be recorded */
+	bool		probe_new;		/* the next probe sends a new event */
+	bool		idle;			/* there was no event for a probe */
+	Backoff		probe;			/* before the next one */
 } Breaker;
 
 extern void breaker_init(Breaker *breaker);
 
-/* The endpoint has answered well. */
+/* The endpoint has accepted an event. */
 extern void breaker_success(Breaker *breaker, int max_in_flight);
 
-/* It has answered that it cannot take this one event. */
+/* The endpoint has refused an event, but works. */
 extern void breaker_works(Breaker *breaker);
 
-/* It fails. */
+/* The endpoint has failed. */
 extern void breaker_failure(Breaker *breaker, bool first_attempt,
 							bool overloaded, int retry_after_s,
 							TimestampTz now);
 
-/* What is written down says that the endpoint fails, or that it works. */
+/* Sets the state that is recorded in the database. */
 extern void breaker_set(Breaker *breaker, bool open, TimestampTz now);
 
-/* The endpoint may be another now: it is probed soon. */
+/* The subscription was altered: the next probe is sent soon. */
 extern void breaker_hurry(Breaker *breaker, TimestampTz now);
 
-/* A probe goes out; says when the next one may. */
+/* A probe is being sent; sets when the next one may be sent. */
 extern void breaker_probe(Breaker *breaker, TimestampTz now, double jitter);
 
 #endif							/* RELAY_BREAKER_H */

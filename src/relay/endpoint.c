@@ -1,18 +1,20 @@
 /*
  * endpoint.c
- *		A lane of a subscription, as this relay serves it: what is on its way,
+ *		A lane of a subscription, as this relay serves it: what is in flight,
  *		what is read next, and when nothing may be sent.
  *
  * Batches of new events are read ahead, so that a slow request does not hold
- * up those behind it.  Their runs form a queue: each begins where the one
- * before it ends, and they are written down in this order, several at once if
- * need be, as one move of the lane.  Runs of due exceptions go on beside them.
+ * up those behind it.  A run is a batch in flight (run.c).  The runs of new
+ * events form a queue: each begins where the one before it ends.  They are
+ * recorded in this order, several at once if possible, as one move of the
+ * lane.  Runs of due deferred deliveries are independent of the queue.
  *
- * When the endpoint is to get no more, because it was paused or altered, fails
- * as a whole or goes to another relay, what has not been sent is given back:
- * runs from the end of the queue on are dropped or cut, and read again one day.
- * When somebody else has moved the lane, all that was read is discarded.  In
- * both cases nothing is read until the last request has come back.
+ * When sending has to stop (the subscription was paused or altered, the
+ * endpoint fails as a whole, or the lane goes to another relay), events that
+ * have not been sent are given back: runs are dropped or cut from the end of
+ * the queue on, and read again later.  If the lane was moved by another
+ * session, everything that was read is discarded.  In both cases nothing is
+ * read until all requests in flight have ended.
  */
 #include "postgres.h"
 
@@ -24,13 +26,13 @@
 #include "base/query.h"
 #include "relay/endpoint.h"
 
-/* Events that are read and not yet written down, for one lane. */
+/* The most events of a lane that are read but not recorded yet. */
 #define ENDPOINT_AHEAD_MAX 2000
-/* Batches that these can be in. */
+/* The most runs that these can be in. */
 #define ENDPOINT_RUNS_MAX 64
-/* Batches of exceptions on their way, for one lane. */
+/* The most runs of deferred deliveries of a lane. */
 #define ENDPOINT_DUE_RUNS_MAX 8
-/* When to try again what somebody else has locked. */
+/* When to try locked rows again. */
 #define ENDPOINT_BUSY_MS 100
 
 Endpoint *
@@ -118,12 +120,14 @@ endpoint_undecided(List *runs)
 }
 
 /*
- * Are there so few events yet to be sent that more can be read?
+ * Are there few enough undecided events to read more?
  */
 static bool
 endpoint_has_room(const Endpoint *endpoint, List *runs)
 {
-	return endpoint_undecided(runs) < endpoint->max_in_flight + OUTBOX_BATCH_MAX / 2;
+	int			enough = endpoint->max_in_flight + OUTBOX_BATCH_MAX / 2;
+
+	return endpoint_undecided(runs) < enough;
 }
 
 static bool
@@ -201,7 +205,7 @@ endpoint_next_timer(const Endpoint *endpoint)
 		if (next != 0)
 			return next;
 		return endpoint->active || endpoint_can_settle(endpoint) ?
-			endpoint->trouble.retry_at : 0;
+			endpoint->trouble.wait.until : 0;
 	}
 	if (!endpoint->active || endpoint->draining)
 		return next;
@@ -209,13 +213,14 @@ endpoint_next_timer(const Endpoint *endpoint)
 		return endpoint_earlier(next, endpoint->next_due_at);
 	if (!endpoint_is_idle(endpoint))
 		return next;
-	return endpoint_earlier(next, endpoint->breaker.idle ? endpoint->next_due_at :
-							endpoint->breaker.probe_at);
+	if (!endpoint->breaker.idle)
+		return endpoint_earlier(next, endpoint->breaker.probe.until);
+	return endpoint_earlier(next, endpoint->next_due_at);
 }
 
 /*
- * From the end of the queue on, what has not been sent is dropped; what comes
- * before the last event that was sent, or written down, is parked.
+ * From the end of the queue on, events that have not been sent are dropped.
+ * Those before the last event that was sent or recorded are parked.
  */
 void
 endpoint_stop(Endpoint *endpoint)
@@ -254,19 +259,18 @@ endpoint_take_response(const HttpResponse *response)
 }
 
 /*
- * Exceptions go first: they are older.
+ * Deferred deliveries go first, since they are older.
  */
 void
 endpoint_send(Endpoint *endpoint, int limit, const char *identity)
 {
-	int			room = Min(endpoint->max_in_flight, endpoint->breaker.window) -
-		endpoint_in_flight(endpoint);
+	int			room = Min(endpoint->max_in_flight, endpoint->breaker.window);
 	int			sent = 0;
 	ListCell   *cell;
 
 	if (trouble_present(&endpoint->trouble))
 		return;
-	room = Min(room, limit);
+	room = Min(room - endpoint_in_flight(endpoint), limit);
 	foreach(cell, endpoint->due_runs)
 		sent += run_send(lfirst(cell), room - sent, identity);
 	foreach(cell, endpoint->new_runs)
@@ -274,8 +278,8 @@ endpoint_send(Endpoint *endpoint, int limit, const char *identity)
 }
 
 /*
- * Locks an endpoint's rows without waiting.  One transaction that has changed
- * a subscription, and is not over, must not hold up the others.
+ * Locks a lane without waiting.  An open transaction that has changed one
+ * subscription must not delay the others.
  */
 static OutboxLock
 endpoint_lock(Endpoint *endpoint, int64 *position)
@@ -283,8 +287,9 @@ endpoint_lock(Endpoint *endpoint, int64 *position)
 	OutboxLock	lock = outbox_lock_lane(endpoint->id, position);
 
 	if (lock == OUTBOX_BUSY)
-		endpoint->busy_until = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
-														   ENDPOINT_BUSY_MS);
+		endpoint->busy_until =
+			TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
+										ENDPOINT_BUSY_MS);
 	return lock;
 }
 
@@ -296,7 +301,7 @@ endpoint_discard(Endpoint *endpoint)
 }
 
 /*
- * Moves the lane behind the runs at the head of the queue that have finished.
+ * Moves the lane past the finished runs at the head of the queue.
  */
 static void
 endpoint_move(Endpoint *endpoint)
@@ -317,7 +322,7 @@ endpoint_move(Endpoint *endpoint)
 }
 
 /*
- * Frees the runs that have been written down as a whole.
+ * Frees the runs that were recorded as a whole.
  */
 static void
 endpoint_free_finished(Endpoint *endpoint)
@@ -344,10 +349,10 @@ endpoint_free_finished(Endpoint *endpoint)
 }
 
 /*
- * Writes down what can be of all runs, and the whole of those that have finished
- * and have none but such ahead of them.  A lane that does not move is written
- * all the same: who ends the subscription by an older snapshot, in which the new
- * rows are not, then fails, and leaves none behind.
+ * Records what can be recorded of all runs, and the whole of the finished runs
+ * at the head of the queue.  The lane's row is written even if the lane does
+ * not move: a session that deletes the subscription with an older snapshot,
+ * which does not show the new rows, then fails and leaves none of them behind.
  */
 static void
 endpoint_settle_runs(Endpoint *endpoint)
@@ -375,7 +380,7 @@ endpoint_settle_runs(Endpoint *endpoint)
 }
 
 /*
- * What that has written is committed.
+ * Called after the commit of what endpoint_settle_runs has written.
  */
 static void
 endpoint_settled_runs(Endpoint *endpoint)
@@ -398,8 +403,8 @@ endpoint_settled_runs(Endpoint *endpoint)
 }
 
 /*
- * Writes down that the endpoint fails as a whole, or does no longer.  What is
- * written down then comes back with the subscription, to all its lanes.
+ * Records that the endpoint fails as a whole, or works again.  All lanes of the
+ * subscription get the new state when they read the subscription.
  */
 static bool
 endpoint_settle_breaker(Endpoint *endpoint)
@@ -475,13 +480,13 @@ endpoint_settled(Endpoint *endpoint)
 }
 
 /*
- * A run of its own memory: the batch and a copy of the subscription.
+ * Starts a run in its memory, which is current: the batch and a copy of the
+ * subscription.
  */
 static Run *
 endpoint_start_run(Endpoint *endpoint, const OutboxSubscription *subscription,
-				   OutboxBatch batch, RunKind kind, MemoryContext context)
+				   OutboxBatch batch, RunKind kind)
 {
-	MemoryContext old = MemoryContextSwitchTo(context);
 	OutboxSubscription copy = *subscription;
 	size_t		schedule_size = copy.schedule_count * sizeof(int64);
 
@@ -492,10 +497,8 @@ endpoint_start_run(Endpoint *endpoint, const OutboxSubscription *subscription,
 		copy.old_secret = pstrdup(subscription->old_secret);
 	copy.schedule_ms = memcpy(palloc(schedule_size),
 							  subscription->schedule_ms, schedule_size);
-	copy.lane = (OutboxLane) {0};
-	MemoryContextSwitchTo(old);
-	return run_start(&copy, batch, kind, endpoint_last_run(endpoint), endpoint,
-					 context);
+	memset(&copy.lane, 0, sizeof(copy.lane));
+	return run_start(&copy, batch, kind, endpoint_last_run(endpoint), endpoint);
 }
 
 static List *
@@ -511,8 +514,8 @@ endpoint_append_run(List *runs, Run *run, MemoryContext context,
 }
 
 /*
- * The memory of a run, which goes with the current context until
- * endpoint_append_run has kept it: reading may fail.
+ * Creates the memory context of a run.  It is freed with the current context
+ * unless endpoint_append_run keeps it, since reading may fail.
  */
 static MemoryContext
 endpoint_run_context(void)
@@ -522,8 +525,9 @@ endpoint_run_context(void)
 }
 
 /*
- * Reads new events, at most max_events.  A lane that moves without any is
- * written down at once, or by the run ahead.  Returns whether there are any.
+ * Reads at most max_events new events.  If the lane moves without events, that
+ * is recorded at once, or together with the last run.  Returns whether there
+ * are events.
  */
 static bool
 endpoint_read_new(Endpoint *endpoint, const OutboxSubscription *subscription,
@@ -531,18 +535,20 @@ endpoint_read_new(Endpoint *endpoint, const OutboxSubscription *subscription,
 				  MemoryContext parent)
 {
 	MemoryContext context = endpoint_run_context();
+	MemoryContext old = MemoryContextSwitchTo(context);
 	Run		   *last = endpoint_last_run(endpoint);
 	const OutboxLane *lane = last ? run_lane_after(last) : &subscription->lane;
 	OutboxBatch batch = outbox_read_batch(horizon, endpoint->id, lane,
-										  max_events, endpoint->max_bytes, context);
+										  max_events, endpoint->max_bytes);
+	Run		   *run = NULL;
 	int64		position;
 
 	endpoint->more = batch.cut;
 	if (batch.count > 0)
+		run = endpoint_start_run(endpoint, subscription, batch, kind);
+	MemoryContextSwitchTo(old);
+	if (run)
 	{
-		Run		   *run = endpoint_start_run(endpoint, subscription, batch, kind,
-											 context);
-
 		endpoint->new_runs = endpoint_append_run(endpoint->new_runs, run,
 												 context, parent);
 		return true;
@@ -558,7 +564,7 @@ endpoint_read_new(Endpoint *endpoint, const OutboxSubscription *subscription,
 }
 
 /*
- * The exceptions that are on their way, as an array.
+ * Returns the positions of deferred deliveries in flight, as an array.
  */
 static Datum
 endpoint_due_positions(Endpoint *endpoint)
@@ -571,31 +577,36 @@ endpoint_due_positions(Endpoint *endpoint)
 		events = run_positions(lfirst(cell), events);
 	positions = palloc((list_length(events) + 1) * sizeof(Datum));
 	foreach(cell, events)
-		positions[foreach_current_index(cell)] =
-			Int64GetDatum(((OutboxEvent *) lfirst(cell))->position);
+	{
+		const OutboxEvent *event = lfirst(cell);
+
+		positions[foreach_current_index(cell)] = Int64GetDatum(event->position);
+	}
 	return query_array8(positions, list_length(events), INT8OID);
 }
 
 static bool
-endpoint_read_waiting(Endpoint *endpoint, const OutboxSubscription *subscription,
-					  RunKind kind, MemoryContext parent)
+endpoint_read_waiting(Endpoint *endpoint,
+					  const OutboxSubscription *subscription, RunKind kind,
+					  MemoryContext parent)
 {
+	Datum		on_their_way = endpoint_due_positions(endpoint);
 	MemoryContext context = endpoint_run_context();
-	OutboxBatch batch = kind == RUN_DUE ?
-		outbox_read_due(endpoint->id, endpoint_due_positions(endpoint),
-						endpoint->max_bytes, context) :
-		outbox_read_longest_waiting(endpoint->id, context);
-	Run		   *run;
+	MemoryContext old = MemoryContextSwitchTo(context);
+	OutboxBatch batch;
+	Run		   *run = NULL;
 
-	if (batch.count == 0)
+	if (kind == RUN_DUE)
+		batch = outbox_read_due(endpoint->id, on_their_way,
+								endpoint->max_bytes);
+	else
+		batch = outbox_read_longest_waiting(endpoint->id);
+	if (batch.count > 0)
+		run = endpoint_start_run(endpoint, subscription, batch, kind);
+	MemoryContextSwitchTo(old);
+	if (run == NULL || (run_is_finished(run) && !run_has_news(run)))
 	{
 		MemoryContextDelete(context);
-		return false;
-	}
-	run = endpoint_start_run(endpoint, subscription, batch, kind, context);
-	if (run_is_finished(run) && !run_has_news(run))
-	{
-		run_free(run);
 		return false;
 	}
 	endpoint->due_runs = endpoint_append_run(endpoint->due_runs, run, context,
@@ -606,8 +617,9 @@ endpoint_read_waiting(Endpoint *endpoint, const OutboxSubscription *subscription
 static void
 endpoint_note_next_due(Endpoint *endpoint)
 {
-	endpoint->next_due_at = outbox_next_due_at(endpoint->id,
-											   endpoint_due_positions(endpoint));
+	Datum		taken = endpoint_due_positions(endpoint);
+
+	endpoint->next_due_at = outbox_next_due_at(endpoint->id, taken);
 }
 
 static void
@@ -625,8 +637,9 @@ endpoint_read_due(Endpoint *endpoint, const OutboxSubscription *subscription,
 	if (endpoint_read_waiting(endpoint, subscription, RUN_DUE, context))
 		endpoint_note_next_due(endpoint);
 	else
-		endpoint->next_due_at = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
-															ENDPOINT_BUSY_MS);
+		endpoint->next_due_at =
+			TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
+										ENDPOINT_BUSY_MS);
 }
 
 static bool
@@ -639,9 +652,9 @@ endpoint_probe_new(Endpoint *endpoint, const OutboxSubscription *subscription,
 }
 
 /*
- * Sends one event to an endpoint that fails: one that waits or, in turn, a new
- * one.  A new one may be parked, and does not count then.  Where there is
- * nothing to send, the next event that comes is a probe.
+ * Sends one event to an endpoint that fails: a waiting one and a new one in
+ * turn.  A new event that is parked does not count.  If there is no event, the
+ * next one that comes is the probe.
  */
 static void
 endpoint_probe(Endpoint *endpoint, const OutboxSubscription *subscription,
@@ -651,7 +664,7 @@ endpoint_probe(Endpoint *endpoint, const OutboxSubscription *subscription,
 	TimestampTz now = GetCurrentTimestamp();
 	bool		found;
 
-	if (!endpoint_is_idle(endpoint) || now < breaker->probe_at)
+	if (!endpoint_is_idle(endpoint) || now < breaker->probe.until)
 		return;
 	found = breaker->probe_new &&
 		endpoint_probe_new(endpoint, subscription, horizon, context);
@@ -673,7 +686,7 @@ endpoint_probe(Endpoint *endpoint, const OutboxSubscription *subscription,
 }
 
 /*
- * Until another lane lets go of memory, which takes a pass.
+ * Waits until another lane frees memory, which takes a pass.
  */
 static void
 endpoint_put_off(Endpoint *endpoint)
@@ -681,9 +694,10 @@ endpoint_put_off(Endpoint *endpoint)
 	endpoint->more = false;
 	endpoint->next_due_at = 0;
 	if (endpoint->breaker.open)
-		endpoint->breaker.probe_at =
-			Max(endpoint->breaker.probe_at,
-				TimestampTzPlusMilliseconds(GetCurrentTimestamp(), ENDPOINT_BUSY_MS));
+		endpoint->breaker.probe.until =
+			Max(endpoint->breaker.probe.until,
+				TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
+											ENDPOINT_BUSY_MS));
 }
 
 bool

@@ -1,6 +1,6 @@
 /*
  * endpoint.h
- *		A lane of a subscription, as this relay serves it.
+ *		A lane (a partition of a subscription), as this relay serves it.
  */
 #ifndef RELAY_ENDPOINT_H
 #define RELAY_ENDPOINT_H
@@ -16,79 +16,80 @@ typedef struct Endpoint
 {
 	OutboxLaneId id;
 	char		name[NAMEDATALEN * 4];	/* of the subscription, for the log */
-	bool		active;			/* to be served by this relay, as of the last pass */
-	bool		owned;			/* locked by this relay */
+	bool		active;			/* this relay has to serve it */
+	bool		owned;			/* this relay has its lock */
 	int64		version;		/* of the subscription, as of the last pass */
 	int			max_in_flight;
-	Size		max_bytes;		/* of what is read next; 0: nothing can be */
+	Size		max_bytes;		/* limit of the next batch; 0: read nothing */
 	List	   *new_runs;		/* of Run *, oldest first */
-	List	   *due_runs;		/* likewise */
+	List	   *due_runs;		/* the same, of deferred deliveries */
 	bool		more;			/* the log has more than was read */
-	bool		draining;		/* nothing is read until all runs are gone */
-	bool		discarding;		/* likewise, and they are not written down */
-	bool		gone;			/* there is no such subscription any more */
+	bool		draining;		/* read nothing until all runs are gone */
+	bool		discarding;		/* the same, and do not record them */
+	bool		gone;			/* the subscription does not exist any more */
 	Breaker		breaker;
-	TimestampTz next_due_at;	/* 0: nothing waits, or a due run is on */
-	TimestampTz busy_until;		/* its rows were locked; 0: they were not */
-	OutboxLock	lock;			/* what endpoint_settle found */
-	bool		breaker_settled;	/* and did */
+	TimestampTz next_due_at;	/* 0: nothing waits, or a due run is active */
+	TimestampTz busy_until;		/* when to try locked rows again; 0: none */
+	OutboxLock	lock;			/* the result of endpoint_settle */
+	bool		breaker_settled;	/* it has recorded the breaker's state */
 	Trouble		trouble;
-	int64		tried_version;	/* of the subscription, when it was tried last */
+	int64		tried_version;	/* of the subscription, at the last try */
 	uint64		read_in_pass;
 } Endpoint;
 
-/* Makes one, in the current memory context. */
+/* Creates an endpoint in the current memory context. */
 extern Endpoint *endpoint_create(OutboxLaneId id);
 
-/* Notes the name of the subscription, or something like it if it has none. */
+/* Sets the subscription's name for the log, or its id if it has no name. */
 extern void endpoint_set_name(Endpoint *endpoint,
 							  const OutboxSubscription *subscription);
 
-/* Lets go of its lane; it has no runs any more. */
+/* Releases the lane and frees the endpoint, which must have no runs. */
 extern void endpoint_free(Endpoint *endpoint);
 
-/* Takes an answer to a request; its tag says whose. */
+/* Handles an answer; the tag tells to which request. */
 extern void endpoint_take_response(const HttpResponse *response);
 
-/* Sends what there is room for, at most limit. */
+/* Sends as many requests as allowed, at most limit. */
 extern void endpoint_send(Endpoint *endpoint, int limit, const char *identity);
 
-/* Is there something to be settled, or room for more events known to be there? */
+/* Is there something to settle, or room for events that are known to exist? */
 extern bool endpoint_wants_pass(const Endpoint *endpoint);
 
 /* Could it take new events? */
 extern bool endpoint_wants_events(const Endpoint *endpoint);
 
-/* When it is to be looked at again; 0: when something happens. */
+/* When it has to be looked at again; 0: not before the next event. */
 extern TimestampTz endpoint_next_timer(const Endpoint *endpoint);
 
-/* Sends nothing more of what was read, and gives back what it can. */
+/* Stops sending what was read, and gives back what was not sent. */
 extern void endpoint_stop(Endpoint *endpoint);
 
-/* Has it nothing on its way? */
+/* Has it no runs? */
 extern bool endpoint_is_idle(const Endpoint *endpoint);
 
-/* Requests out, and bytes of events that it holds. */
+/* Number of requests in flight, and bytes of events in memory. */
 extern int	endpoint_in_flight(const Endpoint *endpoint);
 extern Size endpoint_bytes(const Endpoint *endpoint);
 
-/* Is there something that can be written down? */
+/* Is there something that can be recorded? */
 extern bool endpoint_can_settle(const Endpoint *endpoint);
 
-/* And is it time for that? */
+/* Is there something to record now?  Also ends a wait for locked rows. */
 extern bool endpoint_is_to_settle(Endpoint *endpoint, TimestampTz now);
 
 /*
- * Inside a transaction: writes down what can be.  endpoint_settled is for when
- * that has been committed; if it is not, nothing is forgotten of it.
+ * endpoint_settle records in a transaction what can be recorded.  After its
+ * commit endpoint_settled must be called; if the transaction fails, nothing is
+ * forgotten.
  */
 extern void endpoint_settle(Endpoint *endpoint);
 extern void endpoint_settled(Endpoint *endpoint);
 
 /*
- * Inside a transaction: reads what is next, with the subscription as it is
- * now; context is the parent of what it keeps.  Returns whether to read again
- * at once.
+ * Reads in a transaction what is next, with the subscription as it is now.
+ * context is the parent of the memory that is kept.  Returns whether to read
+ * again at once.
  */
 extern bool endpoint_read(Endpoint *endpoint,
 						  const OutboxSubscription *subscription,

@@ -1,27 +1,27 @@
 /*
- * The relay's SQL functions: what a webhook is made of is checked and signed
- * here.  The checks are called by outbox_subscribe().
+ * relay: SQL functions that check and sign what a webhook consists of.  The
+ * checks are called by outbox_subscribe().
  */
 
-CREATE FUNCTION outbox_check_url(url text)
+CREATE FUNCTION idempotency_internal.outbox_check_url(url text)
 RETURNS void
 LANGUAGE C IMMUTABLE PARALLEL SAFE
 AS 'MODULE_PATHNAME';
-COMMENT ON FUNCTION outbox_check_url(text) IS
+COMMENT ON FUNCTION idempotency_internal.outbox_check_url(text) IS
 	'Internal: raise an error unless events can be sent to this URL.';
 
-CREATE FUNCTION outbox_same_origin(one text, other text)
+CREATE FUNCTION idempotency_internal.outbox_same_origin(one text, other text)
 RETURNS boolean
 LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE
 AS 'MODULE_PATHNAME';
-COMMENT ON FUNCTION outbox_same_origin(text, text) IS
+COMMENT ON FUNCTION idempotency_internal.outbox_same_origin(text, text) IS
 	'Internal: do two URLs have the same scheme, host and port?';
 
-CREATE FUNCTION outbox_check_secret(secret text)
+CREATE FUNCTION idempotency_internal.outbox_check_secret(secret text)
 RETURNS void
 LANGUAGE C IMMUTABLE PARALLEL SAFE
 AS 'MODULE_PATHNAME';
-COMMENT ON FUNCTION outbox_check_secret(text) IS
+COMMENT ON FUNCTION idempotency_internal.outbox_check_secret(text) IS
 	'Internal: raise an error unless this is a secret that can sign events.';
 
 CREATE FUNCTION outbox_secret_generate()
@@ -29,11 +29,12 @@ RETURNS text
 LANGUAGE C VOLATILE PARALLEL SAFE
 AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION outbox_secret_generate() IS
-	'A new random secret for signing events, as Standard Webhooks writes it.';
+	'A new random secret for signing events, in the format of Standard Webhooks.';
 
-CREATE FUNCTION outbox_signature(secret text, id text, "timestamp" bigint, body text)
+CREATE FUNCTION outbox_signature(
+	secret text, id text, "timestamp" bigint, body text)
 RETURNS text
 LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE
 AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION outbox_signature(text, text, bigint, text) IS
-	'The Standard Webhooks signature of a body, for a receiver to compare webhook-signature with.';
+	'The Standard Webhooks signature of a body. A receiver can compare the header webhook-signature with it.';

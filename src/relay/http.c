@@ -2,13 +2,14 @@
  * http.c
  *		Many HTTP requests in flight from one worker process.
  *
- * Called by the relay's loop only, except for http_check_url(), which any
- * backend may call.  This is the only file that knows libcurl.
+ * Only the relay's loop calls these functions, except http_check_url() and
+ * http_same_origin(), which any backend may call.  This is the only file that
+ * uses libcurl.
  *
  * libcurl's multi interface tells us by callbacks which sockets it waits for
  * and when its next timer is due.  The sockets go into one epoll descriptor,
- * which the relay nests in its own wait set beside its latch; the timer bounds
- * how long the relay sleeps.  http_work() hands libcurl what became ready.
+ * which the relay nests in its own wait set beside its latch; the timer limits
+ * how long the relay sleeps.  http_work() passes ready sockets to libcurl.
  *
  * A request passes through a transfer, a slot of a fixed array:
  *
@@ -17,37 +18,37 @@
  *		 +------------ http_next_response -----------+
  *
  * libcurl keeps connections open between requests, so a request to a known
- * endpoint costs no new connection.  An easy handle serves for one request,
- * since it is not clean of that afterwards: it goes on counting how often
- * libcurl has sent something again, which has a limit, and before 8.1.0 an
- * answer whose headers begin with a continuation continues one of the answer
- * before, which is freed by then (curl's issue 11101).
+ * endpoint needs no new connection.  An easy handle serves for one request
+ * only, since it keeps state: it counts how often libcurl has sent something
+ * again, which is limited; and before 8.1.0, if the headers of an answer begin
+ * with a continuation line, it continues a header of the preceding answer,
+ * which was freed (curl's issue 11101).
  *
- * Over TLS a server may choose HTTP/2.  Requests to one host and port share a
- * connection then, up to as many as the server allows; the next one goes over
- * another connection.  While none is open yet each request opens one, and does
- * not wait to see whether it could share another's (CURLOPT_PIPEWAIT): what
- * waits in libcurl does not heed its own timeout.
+ * Over TLS a server may choose HTTP/2.  Requests to one host and port then
+ * share a connection, up to as many as the server allows; the next one uses
+ * another connection.  While no connection is open, each request opens one and
+ * does not wait to see whether it could share another's (CURLOPT_PIPEWAIT),
+ * since a request that waits in libcurl ignores its own timeout.
  *
- * A request may arrive more than once, always under the same webhook-id, and
- * is answered here once.  libcurl sends it again if the server has said that
- * it did not process it (GOAWAY, REFUSED_STREAM), as servers do that end a
- * connection after a number of requests; also if a connection that was in use
- * before ends without a byte of an answer, in which case it may have been
- * processed.  So it may when http_repeat() sends it again over HTTP/1.1, after
- * HTTP/2 itself has failed.
+ * A request may arrive more than once, always with the same webhook-id; here it
+ * is answered once.  libcurl sends it again if the server has said that it did
+ * not process it (GOAWAY, REFUSED_STREAM), as servers do that end a connection
+ * after a number of requests.  libcurl also does so if a connection that was
+ * used before ends without a byte of an answer; then the request may have been
+ * processed.  The same holds when http_repeat() sends it again over HTTP/1.1
+ * because HTTP/2 itself has failed.
  *
- * What must hold:
- *	- No callback throws: an error would longjmp through libcurl.  So no
- *	  callback allocates by palloc() or reports; it notes what happened in its
+ * Rules:
+ *	- No callback raises an error, which would longjmp through libcurl.  So no
+ *	  callback calls palloc() or ereport(); it records what happened in its
  *	  transfer.
  *	- libcurl resolves names in threads of its own, which inherit our signal
- *	  mask.  All signals are blocked while it can start one; PostgreSQL's signal
- *	  handlers must run in the main thread only.
+ *	  mask.  All signals are blocked while libcurl can start a thread, since
+ *	  PostgreSQL's signal handlers must run in the main thread only.
  *	- No address is connected to, and no connection is reused, unless
- *	  address_allowed() says so.
- *	- An answer is bounded in bytes and in time, whatever the endpoint does.
- *	- No transaction, no snapshot and no lock is needed or held here.
+ *	  address_allowed() permits it.
+ *	- An answer is limited in bytes and in time, whatever the endpoint does.
+ *	- No transaction, snapshot or lock is needed or held here.
  */
 #include "postgres.h"
 
@@ -77,44 +78,44 @@
 #define HTTP_CONNECT_TIMEOUT_MS 10000L
 
 /*
- * How long at least what was sent may stay without an acknowledgement.  Over
- * HTTP/2 a request's timeout does not end its connection, and one whose other
- * side has vanished would be used for a quarter of an hour.
+ * The least time that sent data may stay without an acknowledgement.  Over
+ * HTTP/2 the timeout of a request does not end its connection, and a connection
+ * whose peer has vanished would be used for a quarter of an hour.
  */
 #define HTTP_UNACKNOWLEDGED_MIN_MS 30000
 
 #define HTTP_STATUS_MIN 100
 #define HTTP_STATUS_MAX 999
 
-/* Where an answer is cut off: all of its headers, and its body. */
+/* Limits of an answer: all of its headers, and its body. */
 #define HTTP_HEADER_BYTES_MAX (64 * 1024)
 #define HTTP_BODY_BYTES_MAX (64 * 1024)
 
-/* What libcurl may keep of a request's body, apart from our copy of it. */
+/* What libcurl may keep of a request's body besides our copy. */
 #define HTTP_UPLOAD_BUFFER_BYTES (16 * 1024L)
 
-/* Connections kept, how long unused, and how long at all. */
+/* Connections that are kept, how long if unused, and how long in any case. */
 #define HTTP_CONNECTIONS_MAX ((long) HTTP_IN_FLIGHT_MAX)
 #define HTTP_CONNECTION_IDLE_MAX_S 60L
 #define HTTP_CONNECTION_AGE_MAX_S 300L
 
 /*
- * Descriptors that this process may need: a request has a socket and, while a
- * name is resolved, a few more; the server's own files come on top.
+ * Descriptors that this process may need.  A request has a socket and, while a
+ * name is resolved, a few more; the server's own files come in addition.
  */
 #define HTTP_DESCRIPTORS_MAX (4 * HTTP_IN_FLIGHT_MAX)
 
 /*
- * How long an answer may be complete before it is taken though libcurl has not
- * finished with it.  Some versions overlook the end of an HTTP/2 stream whose
+ * How long an answer may be complete before it is taken although libcurl has
+ * not finished with it.  Some versions miss the end of an HTTP/2 stream if the
  * answer came before all of the request was sent.
  */
 #define HTTP_COMPLETE_WAIT_MS 500
 
-/* Ready sockets that are looked at in one http_work(). */
+/* Ready sockets that one http_work() handles. */
 #define HTTP_EVENTS_MAX 256
 
-/* Marks, for libcurl's socket callback, a socket that epoll knows already. */
+/* Marks, for the socket callback, a socket that was added to epoll. */
 #define HTTP_SOCKET_KNOWN ((void *) &http)
 
 typedef struct HttpTransfer
@@ -122,23 +123,23 @@ typedef struct HttpTransfer
 	dlist_node	node;			/* in http.idle or http.done, unless active */
 	bool		active;			/* libcurl has it */
 	dlist_node	answering_node; /* in http.answering, if answering_ms */
-	int64		answering_ms;	/* when headers or body came last; 0: not yet */
-	bool		repeated;		/* over HTTP/1.1 now */
+	int64		answering_ms;	/* when headers or body last came; 0: not yet */
+	bool		repeated;		/* sent again over HTTP/1.1 */
 	int64		submitted_ms;	/* by http_now_ms() */
-	int			timeout_ms;		/* since then */
+	int			timeout_ms;		/* since submitted_ms */
 	CURL	   *easy;			/* NULL while idle */
-	struct curl_slist *headers; /* of the request under way */
+	struct curl_slist *headers; /* of the current request */
 	size_t		header_bytes;	/* received so far */
 	size_t		body_bytes;		/* received so far */
 	size_t		excerpt_length;
 	bool		connecting;		/* some address was allowed */
 	bool		connected;		/* the request may have been sent */
-	char		refused[INET6_ADDRSTRLEN];	/* one that was not, or empty */
+	char		refused[INET6_ADDRSTRLEN];	/* an address not allowed */
 	char		curl_error[CURL_ERROR_SIZE];
 	HttpResponse response;
 } HttpTransfer;
 
-static struct
+typedef struct HttpState
 {
 	CURLM	   *multi;
 	int			epoll_fd;
@@ -150,9 +151,14 @@ static struct
 	dlist_head	done;
 	dlist_head	answering;		/* the active ones, by answering_ms */
 	AddressNetworks allowed;
-}			http = {.epoll_fd = -1, .timer_due_ms = -1};
+} HttpState;
 
-/* Milliseconds of a clock that is never set back. */
+static HttpState http = {
+	.epoll_fd = -1,
+	.timer_due_ms = -1
+};
+
+/* Returns milliseconds of a clock that is never set back. */
 static int64
 http_now_ms(void)
 {
@@ -162,14 +168,14 @@ http_now_ms(void)
 	return (int64) now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
-/* How long ago the request was submitted. */
+/* Returns how long ago the request was submitted. */
 static int64
 http_elapsed_ms(const HttpTransfer *transfer)
 {
 	return http_now_ms() - transfer->submitted_ms;
 }
 
-/* Copy text, with whatever is not printable ASCII made harmless. */
+/* Copies text; replaces everything that is not printable ASCII. */
 static void
 http_copy_printable(char *target, const char *source, size_t length)
 {
@@ -185,7 +191,7 @@ http_copy_printable(char *target, const char *source, size_t length)
 	target[length] = '\0';
 }
 
-/* Say in the response why there was no answer. */
+/* Sets the reason why there was no answer. */
 static void
 http_set_error(HttpResponse *response, const char *text)
 {
@@ -194,11 +200,11 @@ http_set_error(HttpResponse *response, const char *text)
 }
 
 /*----------
- * Callbacks.  They run inside libcurl: they must not throw.
+ * Callbacks.  They run inside libcurl and must not raise errors.
  *----------
  */
 
-/* Tell epoll which socket libcurl wants to hear of, and for what. */
+/* Tells epoll which socket libcurl waits for, and for which events. */
 static int
 http_on_socket(pg_attribute_unused() CURL *easy, curl_socket_t fd, int what,
 			   pg_attribute_unused() void *context, void *known)
@@ -208,7 +214,7 @@ http_on_socket(pg_attribute_unused() CURL *easy, curl_socket_t fd, int what,
 	event.data.fd = fd;
 	if (what == CURL_POLL_REMOVE)
 	{
-		/* Fails if the socket was closed already, which is just as good. */
+		/* This fails if the socket was closed already, which does no harm. */
 		(void) epoll_ctl(http.epoll_fd, EPOLL_CTL_DEL, fd, &event);
 		return 0;
 	}
@@ -219,8 +225,8 @@ http_on_socket(pg_attribute_unused() CURL *easy, curl_socket_t fd, int what,
 		event.events |= EPOLLOUT;
 
 	/*
-	 * The mark may be wrong in both directions: a socket that was closed
-	 * vanishes from epoll by itself, and its number may be in use again.
+	 * The mark may be wrong in both directions: a closed socket disappears
+	 * from epoll by itself, and its number may be in use again.
 	 */
 	if (known == HTTP_SOCKET_KNOWN &&
 		epoll_ctl(http.epoll_fd, EPOLL_CTL_MOD, fd, &event) == 0)
@@ -233,7 +239,7 @@ http_on_socket(pg_attribute_unused() CURL *easy, curl_socket_t fd, int what,
 	return 0;
 }
 
-/* Note when libcurl wants to be called though no socket is ready. */
+/* Records when libcurl has to be called even if no socket is ready. */
 static int
 http_on_timer(pg_attribute_unused() CURLM *multi, long wait_ms,
 			  pg_attribute_unused() void *context)
@@ -243,8 +249,8 @@ http_on_timer(pg_attribute_unused() CURLM *multi, long wait_ms,
 }
 
 /*
- * Bound how long a connection outlives its other side.  An endpoint that does
- * not read has as much time as its request has.
+ * Limits how long a connection outlives its peer.  An endpoint that does not
+ * read gets at least the timeout of its request.
  */
 static void
 http_limit_silence(int fd, int timeout_ms)
@@ -257,7 +263,7 @@ http_limit_silence(int fd, int timeout_ms)
 #endif
 }
 
-/* Open a socket to an address, if it may be connected to. */
+/* Opens a socket to an address, if connecting to it is allowed. */
 static curl_socket_t
 http_on_open_socket(void *context, pg_attribute_unused() curlsocktype purpose,
 					struct curl_sockaddr *address)
@@ -289,8 +295,8 @@ http_on_open_socket(void *context, pg_attribute_unused() curlsocktype purpose,
 }
 
 /*
- * Check a connection again before a request goes over it: it may have been
- * made for an earlier request, when another list of networks was in force.
+ * Checks a connection again before a request uses it: it may have been opened
+ * for an earlier request, when another list of networks was set.
  */
 static int
 http_on_connected(void *context, char *address,
@@ -309,7 +315,7 @@ http_on_connected(void *context, char *address,
 	return CURL_PREREQFUNC_ABORT;
 }
 
-/* Note that all headers, or some of the body, have come now. */
+/* Records that all headers, or a part of the body, have arrived now. */
 static void
 http_note_answering(HttpTransfer *transfer)
 {
@@ -319,7 +325,7 @@ http_note_answering(HttpTransfer *transfer)
 	dlist_push_tail(&http.answering, &transfer->answering_node);
 }
 
-/* Count the bytes of the answer's headers, and end it if they are too many. */
+/* Counts the bytes of headers, and ends the answer if there are too many. */
 static size_t
 http_on_header(char *data, size_t size, size_t count, void *context)
 {
@@ -333,7 +339,7 @@ http_on_header(char *data, size_t size, size_t count, void *context)
 	return size * count;
 }
 
-/* Keep the start of the answer's body, and end it if it is too long. */
+/* Keeps the start of the body, and ends the answer if it is too long. */
 static size_t
 http_on_body(char *data, size_t size, size_t count, void *context)
 {
@@ -357,7 +363,7 @@ http_on_body(char *data, size_t size, size_t count, void *context)
  *----------
  */
 
-/* Raise an error unless libcurl took an option of an easy handle. */
+/* Raises an error unless libcurl has accepted an option of an easy handle. */
 static void
 http_check_easy(CURLcode code)
 {
@@ -370,7 +376,7 @@ http_check_easy(CURLcode code)
 			 curl_easy_strerror(code));
 }
 
-/* Raise an error unless the multi handle did what it was told to. */
+/* Raises an error unless the multi handle reports success. */
 static void
 http_check_multi(CURLMcode code)
 {
@@ -388,7 +394,7 @@ http_check_multi(CURLMcode code)
 #define http_set_multi(option, value) \
 	http_check_multi(curl_multi_setopt(http.multi, option, value))
 
-/* Set what is the same for all requests of a transfer. */
+/* Sets the options that are the same for all requests. */
 static void
 http_set_up_easy(HttpTransfer *transfer, CURL *easy)
 {
@@ -399,7 +405,7 @@ http_set_up_easy(HttpTransfer *transfer, CURL *easy)
 	/* HTTP/2 where TLS agrees on it, else HTTP/1.1. */
 	http_set(easy, CURLOPT_HTTP_VERSION, (long) CURL_HTTP_VERSION_2TLS);
 
-	/* Where a request may go.  A proxy would hide the address from us. */
+	/* Where a request may go.  With a proxy we would not see the address. */
 	http_set(easy, CURLOPT_PROTOCOLS_STR, "http,https");
 	http_set(easy, CURLOPT_DISALLOW_USERNAME_IN_URL, 1L);
 	http_set(easy, CURLOPT_FOLLOWLOCATION, 0L);
@@ -415,7 +421,7 @@ http_set_up_easy(HttpTransfer *transfer, CURL *easy)
 	if (http.ca_file != NULL)
 		http_set(easy, CURLOPT_CAINFO, http.ca_file);
 
-	/* How much and how long. */
+	/* Limits of size and time. */
 	http_set(easy, CURLOPT_HEADERFUNCTION, http_on_header);
 	http_set(easy, CURLOPT_HEADERDATA, transfer);
 	http_set(easy, CURLOPT_WRITEFUNCTION, http_on_body);
@@ -425,14 +431,14 @@ http_set_up_easy(HttpTransfer *transfer, CURL *easy)
 	http_set(easy, CURLOPT_MAXAGE_CONN, HTTP_CONNECTION_IDLE_MAX_S);
 	http_set(easy, CURLOPT_MAXLIFETIME_CONN, HTTP_CONNECTION_AGE_MAX_S);
 
-	/* No signals of libcurl's, and no waiting for its threads at the end. */
+	/* No signals from libcurl, and no wait for its threads at the end. */
 	http_set(easy, CURLOPT_NOSIGNAL, 1L);
 	http_set(easy, CURLOPT_QUICK_EXIT, 1L);
 }
 
 /*
- * Raise the soft limit on descriptors, as far as the hard one lets us.  It is
- * often 1,024 for the sake of select(), which nothing here uses.
+ * Raises the soft limit on descriptors, as far as the hard limit permits.  It
+ * is often 1,024 because of select(), which is not used here.
  */
 static void
 http_raise_descriptor_limit(void)
@@ -447,8 +453,8 @@ http_raise_descriptor_limit(void)
 }
 
 /*
- * Whether a variable of the environment tells libcurl or its TLS to write the
- * keys of connections to a file, or to go another way than we say.
+ * Does this environment variable make libcurl or its TLS library write the keys
+ * of connections to a file, or use a proxy?
  */
 static bool
 http_variable_is_harmful(const char *variable, size_t name_length)
@@ -490,10 +496,8 @@ http_clear_environment(void)
 }
 
 /*
- * Start HTTP in this process.
- *
- * The file of trusted certificates is the one that OpenSSL's programs would
- * take: libcurl by itself knows only the one that it was built with.
+ * The file of trusted certificates is the one that OpenSSL's programs use;
+ * libcurl itself only knows the one that it was built with.
  */
 void
 http_start(void)
@@ -501,7 +505,8 @@ http_start(void)
 	Assert(http.multi == NULL);
 
 	http.transfers = MemoryContextAllocZero(TopMemoryContext,
-											HTTP_IN_FLIGHT_MAX * sizeof(HttpTransfer));
+											HTTP_IN_FLIGHT_MAX *
+											sizeof(HttpTransfer));
 	dlist_init(&http.idle);
 	dlist_init(&http.done);
 	dlist_init(&http.answering);
@@ -530,10 +535,8 @@ http_start(void)
 }
 
 /*
- * Drop all requests unanswered and close everything, without waiting.
- *
- * curl_global_cleanup() is not called, because a thread that still resolves a
- * name may outlive this function; it ends with the process.
+ * curl_global_cleanup() is not called, because a thread that is still resolving
+ * a name may outlive this function; it ends with the process.
  */
 void
 http_stop(void)
@@ -562,13 +565,16 @@ http_stop(void)
 }
 
 /*
- * Set the networks that may be reached though they are not public.  Kept
- * connections are checked against the new list before they are used again.
+ * Connections that are open are checked against the new list before they are
+ * used again.
  */
 void
 http_allow_networks(const char *list)
 {
-	address_networks_parse(list, &http.allowed);
+	char	   *bad;
+
+	if (!address_networks_parse(list, &http.allowed, &bad))
+		elog(ERROR, "\"%s\" is not a network", bad);
 }
 
 /*----------
@@ -576,29 +582,30 @@ http_allow_networks(const char *list)
  *----------
  */
 
-/* A descriptor that is readable while sockets wait for http_work(). */
 int
 http_wait_fd(void)
 {
 	return http.epoll_fd;
 }
 
-/* When the oldest of those that are being answered is looked at. */
+/* Returns when the transfer that has waited longest has to be checked. */
 static int64
 http_complete_due_ms(void)
 {
-	const HttpTransfer *oldest = dlist_head_element(HttpTransfer, answering_node,
+	const HttpTransfer *oldest = dlist_head_element(HttpTransfer,
+													answering_node,
 													&http.answering);
 
 	return oldest->answering_ms + HTTP_COMPLETE_WAIT_MS;
 }
 
-/* How long the caller may sleep at most before http_work(); -1: no limit. */
 long
 http_wait_ms(void)
 {
-	int64		due_ms = http.timer_due_ms < 0 ? PG_INT64_MAX : http.timer_due_ms;
+	int64		due_ms = PG_INT64_MAX;
 
+	if (http.timer_due_ms >= 0)
+		due_ms = http.timer_due_ms;
 	if (!dlist_is_empty(&http.done))
 		return 0;
 	if (!dlist_is_empty(&http.answering))
@@ -608,14 +615,13 @@ http_wait_ms(void)
 	return (long) Max(due_ms - http_now_ms(), 0);
 }
 
-/* Requests submitted whose answers have not been taken yet. */
 int
 http_in_flight(void)
 {
 	return http.in_flight;
 }
 
-/* Add a header to those of the request. */
+/* Adds a header to the request. */
 static void
 http_add_header(HttpTransfer *transfer, const char *header)
 {
@@ -629,13 +635,13 @@ http_add_header(HttpTransfer *transfer, const char *header)
 }
 
 /*
- * Add the request's headers.  Returns false if one of them has a control
- * character, which could smuggle in another header or another request.
+ * Adds the request's headers.  Returns false if one of them has a control
+ * character, which could inject another header or another request.
  */
 static bool
 http_add_headers(HttpTransfer *transfer, const char *const *headers)
 {
-	/* Without this, large bodies wait for an interim answer first. */
+	/* With "Expect: 100-continue" a large body would wait for an answer. */
 	http_add_header(transfer, "Expect:");
 
 	for (; *headers != NULL; headers++)
@@ -649,7 +655,7 @@ http_add_headers(HttpTransfer *transfer, const char *const *headers)
 				return false;
 		}
 
-		/* To libcurl "Name:" means no such header, "Name;" an empty one. */
+		/* To libcurl "Name:" means to remove it, "Name;" an empty value. */
 		if (colon != NULL && colon[1 + strspn(colon + 1, " ")] == '\0')
 			header = psprintf("%.*s;", (int) (colon - header), header);
 		http_add_header(transfer, header);
@@ -657,7 +663,7 @@ http_add_headers(HttpTransfer *transfer, const char *const *headers)
 	return true;
 }
 
-/* Give the request to the transfer's easy handle. */
+/* Sets up the transfer's easy handle for a request. */
 static bool
 http_prepare(HttpTransfer *transfer, const HttpRequest *request)
 {
@@ -668,12 +674,13 @@ http_prepare(HttpTransfer *transfer, const HttpRequest *request)
 
 	http_set(easy, CURLOPT_URL, request->url);
 	http_set(easy, CURLOPT_HTTPHEADER, transfer->headers);
-	http_set(easy, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t) request->body_length);
+	http_set(easy, CURLOPT_POSTFIELDSIZE_LARGE,
+			 (curl_off_t) request->body_length);
 	http_set(easy, CURLOPT_COPYPOSTFIELDS, request->body);
 	return true;
 }
 
-/* The transfer is not being answered any more. */
+/* Removes a transfer from http.answering. */
 static void
 http_forget_answering(HttpTransfer *transfer)
 {
@@ -682,7 +689,7 @@ http_forget_answering(HttpTransfer *transfer)
 	transfer->answering_ms = 0;
 }
 
-/* Hand the transfer to libcurl, with nothing received yet. */
+/* Passes the transfer to libcurl, with nothing received yet. */
 static void
 http_begin(HttpTransfer *transfer, int timeout_ms)
 {
@@ -700,7 +707,6 @@ http_begin(HttpTransfer *transfer, int timeout_ms)
 	transfer->active = true;
 }
 
-/* Start a POST.  A failure to start it becomes its answer. */
 void
 http_submit(const HttpRequest *request)
 {
@@ -740,9 +746,9 @@ http_submit(const HttpRequest *request)
 }
 
 /*
- * Has all of the answer arrived, whatever libcurl objects to?  Over HTTP/2 a
- * server may answer before it has read all of the request, and then refuse the
- * rest of it.
+ * Has the whole answer arrived, even if libcurl reports an error?  Over HTTP/2
+ * a server may answer before it has read all of the request, and then refuse
+ * the rest.
  */
 static bool
 http_is_complete(const HttpTransfer *transfer)
@@ -753,7 +759,8 @@ http_is_complete(const HttpTransfer *transfer)
 
 	curl_easy_getinfo(transfer->easy, CURLINFO_RESPONSE_CODE, &status);
 	curl_easy_getinfo(transfer->easy, CURLINFO_HTTP_VERSION, &version);
-	curl_easy_getinfo(transfer->easy, CURLINFO_CONTENT_LENGTH_DOWNLOAD_T, &length);
+	curl_easy_getinfo(transfer->easy, CURLINFO_CONTENT_LENGTH_DOWNLOAD_T,
+					  &length);
 	if (status == 204)
 		length = 0;
 	return version == CURL_HTTP_VERSION_2_0 && status >= 200 &&
@@ -761,10 +768,10 @@ http_is_complete(const HttpTransfer *transfer)
 }
 
 /*
- * Was the transfer answered?  An answer that we cut off because its body is
- * too long counts, since its status had arrived; one that broke off or timed
- * out does not, since nobody knows what the rest would have been.  Nor does
- * what libcurl makes of a status that does not consist of digits.
+ * Was the request answered?  An answer that we ended because its body is too
+ * long counts, since its status had arrived.  One that broke off or timed out
+ * does not, since the rest is not known.  A status that libcurl has parsed from
+ * something else than digits does not count either.
  */
 static bool
 http_was_answered(const HttpTransfer *transfer, CURLcode code, long status)
@@ -777,9 +784,9 @@ http_was_answered(const HttpTransfer *transfer, CURLcode code, long status)
 }
 
 /*
- * Send a request again, once, in what is left of its time, if it was HTTP/2
- * that failed.  Servers and versions of libcurl differ in how well they get
- * along over it, and nobody could tell a subscription to do without.
+ * Sends a request again, once, in the time that is left, if HTTP/2 itself has
+ * failed.  Some servers do not work with some versions of libcurl over HTTP/2,
+ * and subscriptions have no option to avoid it.
  */
 static bool
 http_repeat(HttpTransfer *transfer, CURLcode code)
@@ -791,7 +798,7 @@ http_repeat(HttpTransfer *transfer, CURLcode code)
 		transfer->repeated || left_ms <= 0)
 		return false;
 
-	/* The old one is not clean any more: see the head of this file. */
+	/* The old handle keeps state; see the head of this file. */
 	fresh = curl_easy_duphandle(transfer->easy);
 	if (fresh == NULL)
 		return false;
@@ -799,15 +806,16 @@ http_repeat(HttpTransfer *transfer, CURLcode code)
 	transfer->easy = fresh;
 
 	transfer->repeated = true;
-	http_set(transfer->easy, CURLOPT_HTTP_VERSION, (long) CURL_HTTP_VERSION_1_1);
+	http_set(transfer->easy, CURLOPT_HTTP_VERSION,
+			 (long) CURL_HTTP_VERSION_1_1);
 	http_begin(transfer, (int) left_ms);
 	return true;
 }
 
 /*
- * Why a request that was on its way failed.  libcurl's own words are of no use:
- * they may quote the answer, even that to another request over the same
- * connection, and an endpoint may have put there what it was sent.
+ * Returns why a request failed after it was connected.  libcurl's own message
+ * is not used: it may quote the answer, even one to another request over the
+ * same connection, and the answer may contain the event.
  */
 static const char *
 http_failure(CURLcode code)
@@ -819,14 +827,14 @@ http_failure(CURLcode code)
 		case CURLE_UNSUPPORTED_PROTOCOL:
 			return "the answer is not HTTP";
 		case CURLE_OUT_OF_MEMORY:
-			/* libcurl says so of a header of more than 100 kB, too. */
+			/* libcurl also reports this for a header of more than 100 kB. */
 			return "a header of the answer is too long, or memory is short";
 		default:
 			return curl_easy_strerror(code);
 	}
 }
 
-/* Say in the response why the transfer was not answered. */
+/* Sets the reason why the request was not answered. */
 static void
 http_explain(HttpTransfer *transfer, CURLcode code)
 {
@@ -846,7 +854,7 @@ http_explain(HttpTransfer *transfer, CURLcode code)
 		http_set_error(response, transfer->curl_error);
 }
 
-/* Turn a transfer that libcurl has finished into an answer. */
+/* Turns a transfer that libcurl has finished into an answer. */
 static void
 http_finish(HttpTransfer *transfer, CURLcode code)
 {
@@ -877,14 +885,15 @@ http_finish(HttpTransfer *transfer, CURLcode code)
 	dlist_push_tail(&http.done, &transfer->node);
 }
 
-/* Finish what is answered though libcurl has not noticed. */
+/* Finishes complete answers that libcurl has not noticed. */
 static void
 http_finish_complete(void)
 {
 	while (!dlist_is_empty(&http.answering) &&
 		   http_complete_due_ms() <= http_now_ms())
 	{
-		HttpTransfer *transfer = dlist_head_element(HttpTransfer, answering_node,
+		HttpTransfer *transfer = dlist_head_element(HttpTransfer,
+													answering_node,
 													&http.answering);
 
 		if (http_is_complete(transfer))
@@ -894,7 +903,7 @@ http_finish_complete(void)
 	}
 }
 
-/* Let libcurl act on the sockets that are ready and on its timer. */
+/* Lets libcurl handle the ready sockets and its timer. */
 static CURLMcode
 http_drive(void)
 {
@@ -928,7 +937,6 @@ http_drive(void)
 	return code;
 }
 
-/* Move all requests on as far as possible without waiting. */
 void
 http_work(void)
 {
@@ -955,7 +963,6 @@ http_work(void)
 	http_finish_complete();
 }
 
-/* Take the next answer; false if there is none at the moment. */
 bool
 http_next_response(HttpResponse *response)
 {
@@ -978,12 +985,10 @@ http_next_response(HttpResponse *response)
 }
 
 /*
- * NULL if url is acceptable, else a sentence that says why it is not.
- *
- * libcurl itself is lenient: it takes one or three slashes, and backslashes.
- * Only the plain form is accepted, so that whatever else reads the URL, a
- * person included, sees the same host as libcurl does.  Whether the host's
- * address is allowed is found out when it is connected to.
+ * libcurl itself is lenient: it accepts one or three slashes, and backslashes.
+ * Only the plain form is accepted here, so that everything that reads the URL,
+ * people included, sees the same host as libcurl.  Whether the host's address
+ * is allowed is checked when it is connected to.
  */
 const char *
 http_check_url(const char *url)
@@ -1027,8 +1032,8 @@ http_check_url(const char *url)
 }
 
 /*
- * The scheme, host and port of a URL as libcurl sees them, one to a line; NULL
- * if it is none.
+ * Returns scheme, host and port of a URL as libcurl sees them, one per line;
+ * NULL if it is not a URL.
  */
 static char *
 http_origin(const char *url)

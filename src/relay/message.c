@@ -1,13 +1,13 @@
 /*
  * message.c
- *		An event as it goes over the wire: Standard Webhooks 1.0, with a body of
- *		its own, or CloudEvents 1.0.2 in binary mode, signed in the same way.
+ *		The HTTP request that carries an event: Standard Webhooks 1.0, with its
+ *		JSON body, or CloudEvents 1.0.2 in binary mode with the same signature.
  *
  * The webhook id is the same for every attempt and every subscription, so that
- * a receiver can tell repetitions; the signature is made anew each time.  A
- * failover that loses commits hands their positions out again, hence the time
- * in the id.  It also goes as the Idempotency-Key of the IETF's draft: a quoted
- * string there.
+ * a receiver can detect duplicates; each attempt has its own signature.  A
+ * failover that loses commits hands their positions out again, so the id
+ * contains the event's time.  The id is also sent as Idempotency-Key of the
+ * IETF draft, as a quoted string.
  */
 #include "postgres.h"
 
@@ -21,7 +21,7 @@
 #include "relay/signature.h"
 
 /*
- * Standard Webhooks' own body.
+ * Returns the body for Standard Webhooks.
  */
 static char *
 message_body(const OutboxEvent *event)
@@ -37,8 +37,9 @@ message_body(const OutboxEvent *event)
 }
 
 /*
- * A header of a CloudEvents attribute.  Its value is percent-encoded as the
- * HTTP binding asks (section 3.1.3.2), which also keeps line ends out.
+ * Returns a header for a CloudEvents attribute.  Its value is percent-encoded
+ * as the HTTP binding requires (section 3.1.3.2), which also excludes line
+ * ends.
  */
 static char *
 message_attribute(const char *name, const char *value)
@@ -61,16 +62,16 @@ static List *
 message_cloudevents_headers(const OutboxEvent *event, const char *id,
 							const char *identity)
 {
+	char	   *source = psprintf("/idempotency/%s", identity);
+	char	   *sequence = psprintf("%019lld", (long long) event->position);
 	List	   *headers = NIL;
 
 	headers = lappend(headers, message_attribute("specversion", "1.0"));
 	headers = lappend(headers, message_attribute("id", id));
-	headers = lappend(headers, message_attribute("source",
-												 psprintf("/idempotency/%s", identity)));
+	headers = lappend(headers, message_attribute("source", source));
 	headers = lappend(headers, message_attribute("type", event->type));
 	headers = lappend(headers, message_attribute("time", event->created_at));
-	headers = lappend(headers, message_attribute("sequence",
-												 psprintf("%019lld", (long long) event->position)));
+	headers = lappend(headers, message_attribute("sequence", sequence));
 	if (event->wire_key != NULL)
 	{
 		headers = lappend(headers, message_attribute("subject", event->wire_key));
@@ -101,14 +102,19 @@ bool
 message_build(const OutboxSubscription *subscription, const OutboxEvent *event,
 			  const char *identity, HttpRequest *request)
 {
-	const char *const secrets[] = {subscription->secret, subscription->old_secret, NULL};
-	const char *body = subscription->cloudevents ? event->payload : message_body(event);
-	size_t		body_length = strlen(body);
+	const char *const secrets[] = {
+		subscription->secret, subscription->old_secret, NULL
+	};
+	const char *body;
+	size_t		body_length;
 	char	   *id = message_id(event, identity);
 	int64		now_s = (int64) time(NULL);
-	char	   *signature = signature_header(secrets, id, now_s, body, body_length);
+	char	   *signature;
 	List	   *headers = NIL;
 
+	body = subscription->cloudevents ? event->payload : message_body(event);
+	body_length = strlen(body);
+	signature = signature_header(secrets, id, now_s, body, body_length);
 	if (signature == NULL)
 		return false;
 

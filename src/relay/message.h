@@ -1,6 +1,6 @@
 /*
  * message.h
- *		An event as it goes over the wire.
+ *		The HTTP request that carries an event.
  */
 #ifndef RELAY_MESSAGE_H
 #define RELAY_MESSAGE_H
@@ -9,9 +9,9 @@
 #include "relay/http.h"
 
 /*
- * Builds the request for an event in the current memory context, signed as of
- * now; all but its tag.  identity is the outbox's.  Returns false if the
- * subscription's secret cannot sign.
+ * Builds the request for an event in the current memory context, except its
+ * tag, and signs it with the current time.  identity is that of the outbox.
+ * Returns false if the subscription's secret cannot sign.
  */
 extern bool message_build(const OutboxSubscription *subscription,
 						  const OutboxEvent *event, const char *identity,

@@ -2,20 +2,21 @@
  * relay.c
  *		The worker that delivers the events of one database's outbox.
  *
- * It lives in a loop of two kinds of steps.  A pass is two short transactions:
- * one settles the runs that have finished, the other reads what is next for
- * each lane, and runs are started with it.  Between passes, with no transaction
- * and no snapshot open, it moves requests on and sleeps until a latch, a socket
- * or a due time.  Lanes do not wait for each other (endpoint.c), and one whose
- * rows cannot be read or written stops none of the others (trouble.c).
+ * Its loop has two kinds of steps.  A pass is two short transactions: one
+ * settles the runs (batches in flight) that have finished, the other reads
+ * what is next for each lane and starts runs with it.  Between passes, with no
+ * transaction and no snapshot open, the relay advances requests and sleeps
+ * until a latch, a socket or a due time.  Lanes do not wait for each other
+ * (endpoint.c).  A lane whose rows cannot be read or written does not stop the
+ * others (trouble.c).
  *
- * A database can have several relays.  Which of them a lane is meant for
- * follows from its number and from the relays that are there; who has its lock
- * serves it.  So one that has to give a lane up keeps it until its last request
- * is back, and one that dies has let go of it.
+ * A database can have several relays.  Which relay has to serve a lane follows
+ * from the lane's number and the relays that run; the relay that has the lane's
+ * lock does serve it.  A relay that has to give up a lane keeps the lock until
+ * its last request has ended.  If a relay dies, its locks are released.
  *
- * The latch is set by the commits of enqueuing transactions, but only while
- * the relay is armed: asleep, with a lane that could take more.
+ * The commits of enqueuing transactions set the latch, but only while the relay
+ * is armed: asleep, with a lane that could take more events.
  */
 #include "postgres.h"
 
@@ -37,22 +38,22 @@
 #include "relay/endpoint.h"
 #include "relay/http.h"
 
-/* A lost wake costs no more than this. */
+/* The longest sleep, in case a wake-up is lost. */
 #define RELAY_RECONCILE_MS 5000
 /*
- * Where nothing more is known to be there, the next pass waits for so many
- * times as long as the last one took, within these bounds.
+ * If no more events are known, the next pass waits for this multiple of the
+ * duration of the last one, within these bounds.
  */
 #define RELAY_REST_FACTOR 4
 #define RELAY_REST_MIN_MS 1
 #define RELAY_REST_MAX_MS 10
-/* Positions are durable after this time at the latest. */
+/* Positions are made durable after this time at the latest. */
 #define RELAY_FLUSH_MS 20
-/* When to try again to get a lane that another relay still has. */
+/* When to try again to lock a lane that another relay still has. */
 #define RELAY_OWN_MS 100
-/* Events held in memory, above which nothing is read. */
+/* The most bytes of events in memory before reading stops. */
 #define RELAY_BYTES_MAX (64 * 1024 * 1024)
-/* A batch of less is not worth it for a subscription that has some already. */
+/* The smallest batch for a subscription that has events in memory. */
 #define RELAY_SHARE_MIN (1024 * 1024)
 
 PGDLLEXPORT void relay_main(Datum arg);
@@ -61,33 +62,33 @@ typedef struct Relay
 {
 	SharedDatabase *database;
 	int			number;			/* among the relays of the database */
-	int			rank;			/* among those that are there, */
-	int			relays;			/* of so many */
+	int			rank;			/* among the relays that run; -1: none */
+	int			relays;			/* the number of relays that run */
 	MemoryContext context;		/* lives as long as the process */
-	MemoryContext turn_context; /* reset every turn */
+	MemoryContext turn_context; /* reset in each turn of the loop */
 	WaitEventSet *wait_set;
 	List	   *endpoints;		/* of Endpoint * */
-	Size		bytes;			/* of events that they hold, while they read */
+	Size		bytes;			/* of events in memory, during a pass */
 	char		identity[NAMEDATALEN];
-	bool		held;			/* this is a copy, and has something to send */
+	bool		held;			/* this is a copy with subscriptions */
 	uint64		seen_ends;
-	TimestampTz grace_ends_at;	/* 0: nobody is waited for */
-	TimestampTz next_pass_at;	/* the reconciling timer */
-	XLogRecPtr	flush_upto;		/* commits of ours that may not be durable */
-	TimestampTz flush_at;		/* when to see to that; 0: they are */
-	TimestampTz rest_until;		/* no pass without need */
+	TimestampTz grace_ends_at;	/* 0: no open transaction is waited for */
+	TimestampTz next_pass_at;	/* after RELAY_RECONCILE_MS */
+	XLogRecPtr	flush_upto;		/* our commits up to here may not be durable */
+	TimestampTz flush_at;		/* when to flush them; 0: they are durable */
+	TimestampTz rest_until;		/* no pass before, unless it is urgent */
 	bool		pass_wanted;
 	bool		pass_urgent;	/* there is more to send at once */
-	uint64		pass;			/* its number */
-	Endpoint   *reading;		/* which lane an error is about; or NULL */
+	uint64		pass;			/* number of the pass */
+	Endpoint   *reading;		/* the lane that is being read, or NULL */
 	bool		troubles_changed;
 } Relay;
 
-/* What one transaction settles. */
+/* The lanes that one transaction settles. */
 typedef struct RelaySettlement
 {
 	List	   *endpoints;
-	bool		patient;		/* about locked rows */
+	bool		patient;		/* wait longer for locked rows */
 } RelaySettlement;
 
 static Endpoint *
@@ -112,10 +113,10 @@ relay_endpoint(Relay *relay, OutboxLaneId id)
 }
 
 /*
- * Has a subscription this trouble in another lane, too?
+ * Has another lane of the subscription the same trouble?
  */
 static bool
-relay_knows_trouble(Relay *relay, const Endpoint *endpoint, const char *text)
+relay_knows_trouble(Relay *relay, const Endpoint *endpoint, const char *error)
 {
 	ListCell   *cell;
 
@@ -125,28 +126,28 @@ relay_knows_trouble(Relay *relay, const Endpoint *endpoint, const char *text)
 
 		if (other != endpoint &&
 			other->id.subscription == endpoint->id.subscription &&
-			strcmp(other->trouble.text, text) == 0)
+			strcmp(other->trouble.error, error) == 0)
 			return true;
 	}
 	return false;
 }
 
 /*
- * Sets a lane apart until another try succeeds.  Where the error comes from is
- * for the log only.
+ * Excludes a lane until another try succeeds.  where, the context of the error,
+ * is for the log only.
  */
 static void
-relay_note_trouble(Relay *relay, Endpoint *endpoint, const char *text,
+relay_note_trouble(Relay *relay, Endpoint *endpoint, const char *error,
 				   const char *where)
 {
-	if (!trouble_note(&endpoint->trouble, text, GetCurrentTimestamp()))
+	if (!trouble_note(&endpoint->trouble, error, GetCurrentTimestamp()))
 		return;
 	relay->troubles_changed = true;
-	if (relay_knows_trouble(relay, endpoint, endpoint->trouble.text))
+	if (relay_knows_trouble(relay, endpoint, endpoint->trouble.error))
 		return;
 	ereport(WARNING,
 			(errmsg("subscription \"%s\" is stuck: %s",
-					endpoint->name, endpoint->trouble.text),
+					endpoint->name, endpoint->trouble.error),
 			 where ? errdetail_log("%s", where) : 0,
 			 errhint("It is tried again now and then, and at once after outbox_alter() or outbox_resume().")));
 }
@@ -154,22 +155,22 @@ relay_note_trouble(Relay *relay, Endpoint *endpoint, const char *text,
 static void
 relay_end_trouble(Relay *relay, Endpoint *endpoint)
 {
-	char		text[SHARED_TROUBLE_MAX];
+	char		error[SHARED_TROUBLE_MAX];
 
-	strlcpy(text, endpoint->trouble.text, sizeof(text));
+	strlcpy(error, endpoint->trouble.error, sizeof(error));
 	if (!trouble_end(&endpoint->trouble))
 		return;
 	relay->troubles_changed = true;
-	if (relay_knows_trouble(relay, endpoint, text))
+	if (relay_knows_trouble(relay, endpoint, error))
 		return;
 	ereport(LOG,
 			(errmsg("subscription \"%s\" is not stuck any more: %s",
-					endpoint->name, text)));
+					endpoint->name, error)));
 }
 
 /*
- * Shows in outbox_subscriptions what is stuck: each subscription once, with one
- * of its troubles.
+ * Shows stuck subscriptions in outbox_subscriptions: each one once, with the
+ * trouble of one of its lanes.
  */
 static void
 relay_show_troubles(Relay *relay)
@@ -192,7 +193,8 @@ relay_show_troubles(Relay *relay)
 			continue;
 		troubles[count].relay = relay->number;
 		troubles[count].subscription = endpoint->id.subscription;
-		strlcpy(troubles[count++].text, endpoint->trouble.text, SHARED_TROUBLE_MAX);
+		strlcpy(troubles[count++].error, endpoint->trouble.error,
+				SHARED_TROUBLE_MAX);
 	}
 	shared_show_troubles(relay->database, relay->number, troubles, count);
 	relay->troubles_changed = false;
@@ -218,8 +220,8 @@ relay_settle_step(void *arg)
 
 /*
  * Settles some lanes in one transaction.  If that fails, each half of them is
- * tried by itself, until the one that it is about is alone.  Meanwhile no answer
- * is taken, so locked rows are waited for once.
+ * tried by itself, until the lane that causes the error is alone.  No answers
+ * are taken meanwhile, so after one lock timeout the next waits are short.
  */
 static void
 relay_settle_together(Relay *relay, List *endpoints, bool patient)
@@ -236,7 +238,8 @@ relay_settle_together(Relay *relay, List *endpoints, bool patient)
 		ListCell   *cell;
 
 		groups = list_delete_last(groups);
-		patient &= error == NULL || error->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE;
+		patient &= error == NULL ||
+			error->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE;
 		if (error == NULL)
 		{
 			foreach(cell, group)
@@ -254,8 +257,8 @@ relay_settle_together(Relay *relay, List *endpoints, bool patient)
 }
 
 /*
- * Settles what can be.  What has failed before is tried apart, so that it does
- * not fail for the others again.
+ * Settles what can be settled.  Lanes that have failed before are tried one by
+ * one, so that they do not make the others fail again.
  */
 static void
 relay_settle(Relay *relay)
@@ -279,15 +282,14 @@ relay_settle(Relay *relay)
 }
 
 /*
- * Is this database the outbox's home?  Says it, once, if it is a copy, and if
- * it is none any more.
+ * Is this database the outbox's home?  Logs once when it is found to be a copy,
+ * and once when it is none any more.
  */
 static bool
 relay_is_at_home(Relay *relay)
 {
 	bool		any_subscription;
-	char	   *identity = outbox_read_identity(&any_subscription,
-												CurrentMemoryContext);
+	char	   *identity = outbox_read_identity(&any_subscription);
 
 	if (identity != NULL)
 	{
@@ -306,8 +308,8 @@ relay_is_at_home(Relay *relay)
 }
 
 /*
- * Stops what runs for lanes that are not active any more, or not this relay's
- * business, and lets go of them when they are done.
+ * Stops the runs of lanes that this relay does not have to serve any more, and
+ * frees these lanes when their runs have ended.
  */
 static void
 relay_drop_inactive(Relay *relay)
@@ -330,8 +332,10 @@ relay_drop_inactive(Relay *relay)
 }
 
 /*
- * Is a lane this relay's to serve?  Takes it, if it is free already; then it is
- * read in the next pass, which sees all that the one before has written down.
+ * Returns the lane if this relay has to serve it and owns it already.  If it
+ * has to serve the lane but does not own it, tries to lock it and returns
+ * NULL: the lane is read in the next pass, whose snapshot shows all that the
+ * relay before has recorded.
  */
 static Endpoint *
 relay_take_lane(Relay *relay, OutboxLaneId id)
@@ -350,8 +354,9 @@ relay_take_lane(Relay *relay, OutboxLaneId id)
 	if (endpoint->owned)
 		relay->pass_urgent = true;
 	else
-		endpoint->busy_until = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
-														   RELAY_OWN_MS);
+		endpoint->busy_until =
+			TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
+										RELAY_OWN_MS);
 	return NULL;
 }
 
@@ -367,9 +372,10 @@ relay_bytes(const Relay *relay)
 }
 
 /*
- * How much can be read for a lane now: half of what is free beyond as much as
- * its subscription has already.  So one subscription gets half of all at most,
- * the next one half of the rest, and so on: many that hang leave something for
+ * Returns how much can be read for a lane now: half of what is left when the
+ * bytes in use, and once more those of the same subscription, are subtracted
+ * from the limit.  So one subscription gets at most half of all memory, the
+ * next one half of the rest, and so on: endpoints that hang leave memory for
  * those that work.  Only the last event of a batch can exceed the limit.
  */
 static Size
@@ -381,7 +387,7 @@ relay_share(const Relay *relay, int64 subscription)
 	ListCell   *cell;
 
 	if (2 * (taken + OUTBOX_BATCH_BYTES_MAX) <= RELAY_BYTES_MAX)
-		return OUTBOX_BATCH_BYTES_MAX;	/* for any subscription */
+		return OUTBOX_BATCH_BYTES_MAX;	/* enough for any subscription */
 	foreach(cell, relay->endpoints)
 	{
 		const Endpoint *endpoint = lfirst(cell);
@@ -397,9 +403,9 @@ relay_share(const Relay *relay, int64 subscription)
 }
 
 /*
- * Whether to try a stuck lane now: after its pause, or at once if somebody
- * altered its subscription.  What has to be settled comes first; a pass that did
- * not, or could not, reads nothing.
+ * May a lane be read now?  A stuck lane is tried after its pause, or at once
+ * if its subscription was altered.  Finished runs must be settled first, so a
+ * stuck lane that still has any is not read.
  */
 static bool
 relay_may_try(Relay *relay, Endpoint *endpoint,
@@ -421,8 +427,9 @@ relay_may_try(Relay *relay, Endpoint *endpoint,
 }
 
 /*
- * Reads what is next for a lane, unless the transaction is the second one of
- * this pass, since another lane has failed, and it was read in the first.
+ * Reads what is next for a lane.  If an error in another lane has made this
+ * pass start a second transaction, lanes that were read in the first are
+ * skipped.
  */
 static void
 relay_read_lane(Relay *relay, const OutboxSubscription *subscription,
@@ -454,7 +461,7 @@ relay_read_lane(Relay *relay, const OutboxSubscription *subscription,
 }
 
 /*
- * Reads what is next for every lane of this relay's.
+ * Reads what is next for every lane of this relay.
  */
 static void
 relay_read_step(void *arg)
@@ -475,12 +482,12 @@ relay_read_step(void *arg)
 	relay->rank = shared_relay_rank(relay->database, relay->number,
 									&relay->relays);
 	if (relay->number >= settings_relays)
-		relay->rank = -1;		/* nothing is its own any more */
+		relay->rank = -1;		/* it has to serve no lane any more */
 	foreach(cell, relay->endpoints)
 		((Endpoint *) lfirst(cell))->active = false;
 	relay->bytes = relay_bytes(relay);
 	if (relay_is_at_home(relay))
-		count = outbox_read_subscriptions(&subscriptions, CurrentMemoryContext);
+		count = outbox_read_subscriptions(&subscriptions);
 	for (int i = 0; i < count; i++)
 		relay_read_lane(relay, &subscriptions[i], &horizon);
 	relay->grace_ends_at = horizon.grace_ends_at;
@@ -488,8 +495,8 @@ relay_read_step(void *arg)
 }
 
 /*
- * Tries until all lanes that fail are set apart.  An error that is about none
- * of them ends the process.
+ * Repeats the step until all lanes that fail are excluded.  An error that no
+ * lane has caused ends the process.
  */
 static void
 relay_read(Relay *relay)
@@ -502,16 +509,17 @@ relay_read(Relay *relay)
 	{
 		if (relay->reading == NULL)
 			ReThrowError(error);
-		relay_note_trouble(relay, relay->reading, error->message, error->context);
+		relay_note_trouble(relay, relay->reading, error->message,
+						   error->context);
 		relay->pass_wanted = true;
 		relay->reading = NULL;
 	}
 }
 
 /*
- * A pass commits without waiting for the disk: producers would wait behind it
- * for theirs.  Most often one of them makes our commit durable along with its
- * own, and otherwise we do so a little later.
+ * A pass commits asynchronously, since producers would otherwise have to wait
+ * for its flush before their own.  Usually the commit of a producer makes ours
+ * durable too; otherwise the relay flushes a little later.
  */
 static void
 relay_note_commit(Relay *relay)
@@ -534,23 +542,23 @@ relay_flush(Relay *relay)
 }
 
 /*
- * With each event that is enqueued alone a pass would cost the producers more
- * than the event is worth.  Under load several of them share one.
+ * A pass for each single event would cost the producers more than the event is
+ * worth.  Under load several events share one pass.
  */
 static void
 relay_rest(Relay *relay, TimestampTz started_at)
 {
 	TimestampTz now = GetCurrentTimestamp();
-	long		rest_ms = RELAY_REST_FACTOR *
-		TimestampDifferenceMilliseconds(started_at, now);
+	long		rest_ms = TimestampDifferenceMilliseconds(started_at, now);
 
+	rest_ms *= RELAY_REST_FACTOR;
 	rest_ms = Min(Max(rest_ms, RELAY_REST_MIN_MS), RELAY_REST_MAX_MS);
 	relay->rest_until = TimestampTzPlusMilliseconds(now, rest_ms);
 }
 
 /*
- * One pass.  The count of ends is read before anything else: what ends later
- * is seen by the next pass.
+ * Makes one pass.  The count of ends is read before anything else, so that
+ * transactions that end later cause another pass.
  */
 static void
 relay_pass(Relay *relay)
@@ -573,8 +581,8 @@ relay_pass(Relay *relay)
 }
 
 /*
- * Moves the requests on, takes their answers and sends more.  An endpoint gets
- * half of the places that are free at most, so that some always are.
+ * Advances the requests, takes their answers and sends more.  An endpoint gets
+ * at most half of the free transfers, so that some are always free.
  */
 static void
 relay_work(Relay *relay)
@@ -600,7 +608,8 @@ relay_work(Relay *relay)
 }
 
 /*
- * Could a lane take new events?  A copy looks for its adoption only.
+ * Could a lane take new events?  A copy has no lanes; it only waits for its
+ * adoption.
  */
 static bool
 relay_wants_events(Relay *relay)
@@ -648,21 +657,21 @@ relay_pass_is_due(Relay *relay)
 }
 
 /*
- * Sleeps until there is something to do.  Once armed, the relay looks at the
- * count of ends again: whoever ended before that was not asked to wake it.
+ * Sleeps until there is something to do.  When armed, the relay reads the count
+ * of ends again: transactions that ended before were not asked to wake it.
  */
 static void
 relay_sleep(Relay *relay)
 {
 	bool		armed = !relay->pass_wanted && relay_wants_events(relay);
-	TimestampTz until = relay->pass_wanted ? relay->rest_until :
-		relay_next_timer(relay);
-	long		timeout = TimestampDifferenceMilliseconds(GetCurrentTimestamp(),
-														  until);
+	TimestampTz until;
+	long		timeout;
 	long		http_timeout = http_wait_ms();
 	WaitEvent	events[3];
 	int			count;
 
+	until = relay->pass_wanted ? relay->rest_until : relay_next_timer(relay);
+	timeout = TimestampDifferenceMilliseconds(GetCurrentTimestamp(), until);
 	if (http_timeout >= 0)
 		timeout = Min(timeout, http_timeout);
 	if (armed)
@@ -690,7 +699,7 @@ relay_sleep(Relay *relay)
 }
 
 /*
- * Shows in outbox_subscriptions what is on its way.
+ * Shows in outbox_subscriptions what is in flight.
  */
 static void
 relay_show_flights(Relay *relay)
@@ -735,9 +744,12 @@ relay_start(Relay *relay, SharedWorkerSlot slot)
 	http_start();
 	http_allow_networks(settings_webhook_allowed_networks);
 	relay->wait_set = compat_create_wait_event_set(TopMemoryContext, 3);
-	AddWaitEventToSet(relay->wait_set, WL_LATCH_SET, PGINVALID_SOCKET, MyLatch, NULL);
-	AddWaitEventToSet(relay->wait_set, WL_EXIT_ON_PM_DEATH, PGINVALID_SOCKET, NULL, NULL);
-	AddWaitEventToSet(relay->wait_set, WL_SOCKET_READABLE, http_wait_fd(), NULL, NULL);
+	AddWaitEventToSet(relay->wait_set, WL_LATCH_SET, PGINVALID_SOCKET, MyLatch,
+					  NULL);
+	AddWaitEventToSet(relay->wait_set, WL_EXIT_ON_PM_DEATH, PGINVALID_SOCKET,
+					  NULL, NULL);
+	AddWaitEventToSet(relay->wait_set, WL_SOCKET_READABLE, http_wait_fd(), NULL,
+					  NULL);
 	shared_set_relay_latch(relay->database, relay->number, MyLatch);
 	before_shmem_exit(relay_sign_off, PointerGetDatum(relay));
 	SetConfigOption("synchronous_commit", "off", PGC_SUSET, PGC_S_OVERRIDE);
@@ -745,7 +757,7 @@ relay_start(Relay *relay, SharedWorkerSlot slot)
 }
 
 /*
- * A relay that is one too many finishes what it has sent, and leaves.
+ * A relay whose number is too high finishes what it has sent, and exits.
  */
 static void
 relay_obey_settings(Relay *relay)
@@ -761,7 +773,7 @@ relay_obey_settings(Relay *relay)
 void
 relay_main(Datum arg)
 {
-	static Relay relay;			/* needed until the process has exited */
+	static Relay relay;			/* used until the process has exited */
 
 	relay_start(&relay, worker_start_in_slot());
 	for (;;)

@@ -2,24 +2,22 @@
  * retry.c
  *		What to do after an attempt at a delivery, and when.
  *
- * Called by the relay's loop.  Pure arithmetic: no clock, no random numbers,
- * no database, so that each rule can be checked by itself.
+ * Called by the relay's loop.  Pure arithmetic: no clock, no random numbers and
+ * no database, so that each rule can be tested by itself.
  */
 #include "postgres.h"
 
 #include "relay/retry.h"
 
-/* An endpoint cannot put a delivery off for longer than this at a time. */
+/* The longest delay that an endpoint can ask for. */
 #define RETRY_AFTER_MAX_S (24 * 60 * 60)
 
-/* Up to this share of a wait is added to it at random. */
+/* The largest share of a wait that is added to it at random. */
 #define RETRY_JITTER_SHARE 0.1
 
 /*
- * Judge an answer by its status; 0 stands for no answer.
- *
- * Everything but 2xx is a failure, redirects included, because following one
- * would send a signed event to an address that nobody subscribed.  410 is how
+ * Everything but 2xx is a failure.  That includes redirects: following one
+ * would send a signed event to an address that was never subscribed.  By 410,
  * Standard Webhooks lets an endpoint unsubscribe.
  */
 RetryVerdict
@@ -33,9 +31,9 @@ retry_judge(int status)
 }
 
 /*
- * Is a failure about this one event?  An endpoint that answers these has looked
- * at it.  Others of 4xx, such as 401 and 404, say that something is wrong with
- * the endpoint or the way to it.
+ * An endpoint that answers with one of these has examined the event.  Other 4xx
+ * codes, such as 401 and 404, mean that something is wrong with the endpoint or
+ * the way to it.
  */
 bool
 retry_blames_event(int status)
@@ -63,13 +61,10 @@ retry_tells_overload(int status)
 }
 
 /*
- * How long to wait before the next attempt, or -1 if the schedule is
- * exhausted.
- *
- * What the endpoint asked for is a minimum.  Jitter only ever adds, so it
- * cannot break that promise, and it is added to both kinds of wait, since an
- * endpoint tells all its callers the same time.  The number of attempts comes
- * from a row, and may be anything.
+ * What the endpoint asked for is a minimum.  Jitter is only added, so it keeps
+ * that minimum, and it is added in both cases, since an endpoint may ask all
+ * callers for the same time.  The number of attempts comes from a row and may
+ * have any value.
  */
 int64
 retry_delay_ms(const int64 *schedule_ms, int count, int attempts,

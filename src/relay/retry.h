@@ -1,6 +1,7 @@
 /*
  * retry.h
- *		What to do after an attempt at a delivery, and when.  Pure.
+ *		What to do after an attempt at a delivery, and when.  Pure functions,
+ *		without I/O.
  */
 #ifndef RELAY_RETRY_H
 #define RELAY_RETRY_H
@@ -8,24 +9,24 @@
 typedef enum RetryVerdict
 {
 	RETRY_DONE,					/* 2xx: delivered */
-	RETRY_AGAIN,				/* failed; ask retry_delay_ms() when to repeat */
-	RETRY_GONE					/* 410: the endpoint wants no more, ever */
+	RETRY_AGAIN,				/* failed; retry_delay_ms() says when again */
+	RETRY_GONE					/* 410: the endpoint never wants more events */
 } RetryVerdict;
 
-/* What an answer means; status 0 stands for no answer. */
+/* Classifies an answer; status 0 means no answer. */
 extern RetryVerdict retry_judge(int status);
 
-/* Is a failure about this one event, while the endpoint as such works? */
+/* Does a failure concern this event only, while the endpoint works? */
 extern bool retry_blames_event(int status);
 
-/* Does a failure say that the endpoint cannot take so much at a time? */
+/* Does a failure mean that the endpoint is overloaded? */
 extern bool retry_tells_overload(int status);
 
 /*
- * How long to wait before the next attempt; -1 if the schedule is exhausted.
- * schedule_ms[i] is the wait before attempt i + 1, attempts is the number made
- * so far, retry_after_s what the endpoint asked for (0: nothing), and jitter
- * a random number from 0 to 1.
+ * Returns how long to wait before the next attempt; -1 if the schedule is
+ * exhausted.  schedule_ms[i] is the wait before attempt i + 1, attempts is the
+ * number of attempts so far, retry_after_s what the endpoint asked for (0:
+ * nothing), and jitter a random number from 0 to 1.
  */
 extern int64 retry_delay_ms(const int64 *schedule_ms, int count, int attempts,
 							int retry_after_s, double jitter);

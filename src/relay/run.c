@@ -1,14 +1,14 @@
 /*
  * run.c
- *		A batch of events on its way to one subscription.
+ *		A run: a batch of events in flight to one subscription.
  *
- * Events of one key go one after another: each is chained to the one before
- * it, in this run or in one ahead of it, and becomes ready when that is
- * delivered or dead.  When it has failed, and will be retried, the rest of its
- * chain is parked with it.  What is to be sent at a later time is written down
- * as soon as may be.  That a new event was delivered is not written down but by
- * the lane's move, when the whole run is finished; if this process dies before,
- * the run is read and sent again.
+ * Events of one key are sent one after another: each is chained to the
+ * preceding one, in this run or in a run ahead of it, and becomes ready when
+ * that one is delivered or dead.  If that one has failed and will be retried,
+ * the rest of its chain is parked.  Events that are scheduled for later are
+ * recorded as soon as possible.  The delivery of a new event is recorded only
+ * by the lane's move, when the whole run is finished; if this process dies
+ * before, the run is read and sent again.
  */
 #include "postgres.h"
 
@@ -27,9 +27,9 @@ typedef struct RunItem
 	OutboxResult result;
 	bool		sent;
 	bool		decided;
-	bool		settled;		/* written down */
-	struct RunItem *next_of_key;	/* chained to this one, maybe of a later run */
-	struct RunItem *next_ready; /* behind it in the queue */
+	bool		settled;		/* recorded */
+	struct RunItem *next_of_key;	/* waits for this one */
+	struct RunItem *next_ready; /* in the queue of ready items */
 } RunItem;
 
 /* The last event of a key in a run.  Keys with one hash count as one key. */
@@ -45,7 +45,7 @@ struct Run
 	MemoryContext message_context;	/* reset for each request */
 	OutboxSubscription subscription;
 	OutboxBatch batch;
-	OutboxLane *extended;		/* where the lane has come since; or NULL */
+	OutboxLane *extended;		/* where the lane has moved to since, or NULL */
 	RunKind		kind;
 	Run		   *before;
 	void	   *owner;
@@ -55,11 +55,11 @@ struct Run
 	RunItem    *first_ready;
 	RunItem    *last_ready;
 	int			undecided;
-	int			news;			/* decided, and to be written down soon */
+	int			news;			/* decided, and to be recorded soon */
 	int			in_flight;
 	int64		delivered;
-	char	   *gone_reason;	/* the endpoint wants no more */
-	bool		disabled;		/* and that is what was just written down */
+	char	   *gone_reason;	/* why the endpoint wants no more, or NULL */
+	bool		disabled;		/* the subscription was disabled for that */
 };
 
 static bool
@@ -88,8 +88,8 @@ run_queue(RunItem *item)
 }
 
 /*
- * Is there something to be written down of an item soon?  What is parked can
- * wait: should the endpoint fail as a whole, it is given back instead.
+ * Has the outcome of an item to be recorded soon?  Parked items can wait: if
+ * the endpoint fails as a whole, they are given back instead.
  */
 static bool
 run_is_news(const RunItem *item)
@@ -112,17 +112,18 @@ run_decide(RunItem *item, OutboxFate fate)
 }
 
 /*
- * Must later events of its key be parked, since it was not got rid of?
+ * Must later events of its key be parked because this one is not finished?
  */
 static bool
 run_holds_key(const RunItem *item)
 {
 	return item->decided &&
-		(item->result.fate == OUTBOX_RETRY || item->result.fate == OUTBOX_PARKED);
+		(item->result.fate == OUTBOX_RETRY ||
+		 item->result.fate == OUTBOX_PARKED);
 }
 
 /*
- * The last event of a key in this run or the nearest one before it.
+ * Returns the last event of a key in this run or the nearest one before it.
  */
 static RunItem *
 run_last_of_key(const Run *run, uint64 hash)
@@ -138,8 +139,8 @@ run_last_of_key(const Run *run, uint64 hash)
 }
 
 /*
- * Decides about a new event of a key whether it goes at once, after the last
- * one of the key, or not.
+ * Decides whether a new event of a key is sent at once, sent after the last one
+ * of its key, or parked.
  */
 static void
 run_arrange_new(RunItem *item, uint64 hash)
@@ -157,8 +158,9 @@ run_arrange_new(RunItem *item, uint64 hash)
 }
 
 /*
- * An exception is older than the new events of its key, and does not wait for
- * one, unless that is on its way already: it was dead, and is redriven.
+ * A deferred delivery is older than the new events of its key and does not
+ * wait for them.  The exception is a dead letter that was redriven: it waits
+ * if a new event of its key is in flight.
  */
 static void
 run_arrange_due(RunItem *item, uint64 hash)
@@ -212,13 +214,12 @@ run_create_keys(int count)
 
 Run *
 run_start(const OutboxSubscription *subscription, OutboxBatch batch,
-		  RunKind kind, Run *before, void *owner, MemoryContext context)
+		  RunKind kind, Run *before, void *owner)
 {
-	MemoryContext old = MemoryContextSwitchTo(context);
 	Run		   *run = palloc0(sizeof(Run));
 
-	run->context = context;
-	run->message_context = AllocSetContextCreate(context, "idempotency message",
+	run->context = CurrentMemoryContext;
+	run->message_context = AllocSetContextCreate(run->context, "idempotency message",
 												 ALLOCSET_DEFAULT_SIZES);
 	run->subscription = *subscription;
 	run->batch = batch;
@@ -239,12 +240,11 @@ run_start(const OutboxSubscription *subscription, OutboxBatch batch,
 	}
 	if (!run_is_new(run))
 		run->before = NULL;
-	MemoryContextSwitchTo(old);
 	return run;
 }
 
 /*
- * Lets the rest of a chain go on, or parks it.
+ * Makes the next item of a chain ready, or parks the rest of the chain.
  */
 static void
 run_follow_chain(RunItem *item)
@@ -265,8 +265,8 @@ run_follow_chain(RunItem *item)
 }
 
 /*
- * What is said of a failure must not quote the answer, which may quote the
- * event; the answer's start is kept apart, for the owner's eyes.
+ * The error text must not quote the answer, which may quote the event.  The
+ * start of the answer is stored separately, for the owner only.
  */
 static void
 run_note_failure(RunItem *item, const HttpResponse *response)
@@ -292,8 +292,8 @@ run_note_failure(RunItem *item, const HttpResponse *response)
 }
 
 /*
- * An endpoint that is gone keeps its event, should it be resumed one day, and
- * a probe fails with no consequence for its event.
+ * After 410 the event is kept, since the subscription may be resumed.  A failed
+ * probe has no consequence for its event.
  */
 static void
 run_fail(RunItem *item, const HttpResponse *response, RetryVerdict verdict)
@@ -339,7 +339,7 @@ run_take_response(const HttpResponse *response)
 }
 
 /*
- * Sends one item, or has it fail as if it had been answered.
+ * Sends one item, or makes it fail as if it had been answered.
  */
 static void
 run_send_item(RunItem *item, const char *identity)
@@ -381,7 +381,7 @@ run_send(Run *run, int room, const char *identity)
 }
 
 /*
- * Makes this run and those before it forget its items from a number on.
+ * Makes this run and those before it forget items of this run from a number on.
  */
 static void
 run_forget_items(Run *run, int from)
@@ -405,7 +405,8 @@ run_cut(Run *run)
 	int			kept = run->batch.count;
 
 	Assert(run_is_new(run));
-	while (kept > 0 && !run->items[kept - 1].sent && !run->items[kept - 1].settled)
+	while (kept > 0 && !run->items[kept - 1].sent &&
+		   !run->items[kept - 1].settled)
 		kept--;
 	run_forget_items(run, kept);
 	if (kept == 0)
@@ -516,14 +517,14 @@ run_has_news(const Run *run)
 }
 
 /*
- * Only what is for monitors to see as well: nothing of the event, of the answer
- * or of the secret.
+ * Logs only what monitors may see: nothing of the event, the answer or the
+ * secret.
  */
 static void
 run_report_dead(const RunItem *item)
 {
 	ereport(LOG,
-			(errmsg("event %lld is dead for subscription \"%s\" after %d attempts: %s",
+			(errmsg("event %lld is dead for subscription \"%s\" after attempt %d: %s",
 					(long long) item->event->position,
 					item->run->subscription.name, item->result.attempts,
 					item->result.error)));

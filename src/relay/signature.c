@@ -2,10 +2,10 @@
  * signature.c
  *		Secrets and signatures of Standard Webhooks 1.0.
  *
- * Called by the relay for each attempt and by the SQL functions of webhook.c.
- * A signature is the base64 of HMAC-SHA256 over "id.timestamp.body", so that a
- * receiver can tell that neither the body, nor the id that it removes
- * duplicates by, nor the time of sending was changed on the way.
+ * Called by the relay for each attempt and by the SQL functions in webhook.c.
+ * A signature is the base64 of HMAC-SHA256 over "id.timestamp.body".  With it a
+ * receiver can verify that the body, the id by which it removes duplicates, and
+ * the time of sending were not changed on the way.
  *
  * No function here puts a secret into a message.
  */
@@ -28,52 +28,53 @@
 #define BASE64_LENGTH(n) (((n) + 2) / 3 * 4)
 
 /*
- * Base64 as a C string.  The buffers go by void pointer because they are char
- * in some versions of PostgreSQL and uint8 in others.
+ * Encodes bytes as base64.  The buffers are passed as void pointers because
+ * they are char in some versions of PostgreSQL and uint8 in others.
  */
 static void
-signature_encode(const uint8 *bytes, int length, char *text, int text_size)
+signature_encode(const uint8 *bytes, int length, char *base64, int size)
 {
-	int			text_length;
+	int			base64_length;
 
-	text_length = pg_b64_encode((const void *) bytes, length,
-								text, text_size - 1);
-	if (text_length < 0)
+	base64_length = pg_b64_encode((const void *) bytes, length,
+								  base64, size - 1);
+	if (base64_length < 0)
 		elog(ERROR, "could not encode %d bytes as base64", length);
-	text[text_length] = '\0';
+	base64[base64_length] = '\0';
 }
 
 /*
- * Decode a secret into key, which has room for SIGNATURE_KEY_BYTES_MAX.
+ * Decodes a secret into key, which has room for SIGNATURE_KEY_BYTES_MAX.
  * Returns its length, or -1 if the secret is malformed.
  *
- * The result is encoded again and compared, because the decoder is lenient
- * about what follows the padding and receivers' decoders may not be.
+ * The result is encoded again and compared: the decoder accepts characters
+ * after the padding, and the decoders of receivers may not.
  */
 static int
 signature_decode_secret(const char *secret, uint8 *key)
 {
 	char		again[BASE64_LENGTH(SIGNATURE_KEY_BYTES_MAX) + 1];
-	const char *text = secret + strlen(SIGNATURE_SECRET_PREFIX);
+	const char *base64 = secret + strlen(SIGNATURE_SECRET_PREFIX);
 	int			length;
 
 	if (strncmp(secret, SIGNATURE_SECRET_PREFIX,
 				strlen(SIGNATURE_SECRET_PREFIX)) != 0 ||
-		strlen(text) >= sizeof(again))
+		strlen(base64) >= sizeof(again))
 		return -1;
 
-	length = pg_b64_decode(text, strlen(text),
+	length = pg_b64_decode(base64, strlen(base64),
 						   (void *) key, SIGNATURE_KEY_BYTES_MAX);
 	if (length < SIGNATURE_KEY_BYTES_MIN)
 		return -1;
 
 	signature_encode(key, length, again, sizeof(again));
-	return strcmp(text, again) == 0 ? length : -1;
+	return strcmp(base64, again) == 0 ? length : -1;
 }
 
 /*
- * PostgreSQL notes each HMAC context in the current resource owner.  There is
- * none outside a transaction, where the relay signs, so it gets this one.
+ * PostgreSQL registers each HMAC context with the current resource owner.
+ * Outside of a transaction, where the relay signs, there is none, so this one
+ * is used.
  */
 static ResourceOwner
 signature_resource_owner(void)
@@ -87,7 +88,7 @@ signature_resource_owner(void)
 	return owner;
 }
 
-/* Compute the HMAC-SHA256 of head and body; false if that fails. */
+/* Computes the HMAC-SHA256 of head and body; false if that fails. */
 static bool
 signature_compute(uint8 *digest, const uint8 *key, int key_length,
 				  const char *head, const char *body, size_t body_length)
@@ -105,13 +106,13 @@ signature_compute(uint8 *digest, const uint8 *key, int key_length,
 	return is_done;
 }
 
-/* Append "v1,<base64 HMAC-SHA256>" of head and body to out. */
+/* Appends "v1,<base64 HMAC-SHA256>" of head and body to out. */
 static void
 signature_append(StringInfo out, const uint8 *key, int key_length,
 				 const char *head, const char *body, size_t body_length)
 {
 	uint8		digest[PG_SHA256_DIGEST_LENGTH];
-	char		text[BASE64_LENGTH(PG_SHA256_DIGEST_LENGTH) + 1];
+	char		base64[BASE64_LENGTH(PG_SHA256_DIGEST_LENGTH) + 1];
 	ResourceOwner before = CurrentResourceOwner;
 	bool		is_done;
 
@@ -124,14 +125,13 @@ signature_append(StringInfo out, const uint8 *key, int key_length,
 				(errcode(ERRCODE_INTERNAL_ERROR),
 				 errmsg("could not compute a signature")));
 
-	signature_encode(digest, sizeof(digest), text, sizeof(text));
-	appendStringInfo(out, "v1,%s", text);
+	signature_encode(digest, sizeof(digest), base64, sizeof(base64));
+	appendStringInfo(out, "v1,%s", base64);
 }
 
 /*
- * The value of the webhook-signature header for all the secrets, or NULL if
- * one of them is malformed.  While a secret is being rotated there are two,
- * and a receiver accepts the event if either signature is right.
+ * While a secret is being rotated there are two, and a receiver accepts the
+ * event if either signature is right.
  */
 char *
 signature_header(const char *const *secrets, const char *id,
@@ -160,7 +160,6 @@ signature_header(const char *const *secrets, const char *id,
 	return out.data;
 }
 
-/* Is this a secret that can sign? */
 bool
 signature_secret_valid(const char *secret)
 {
@@ -169,18 +168,17 @@ signature_secret_valid(const char *secret)
 	return signature_decode_secret(secret, key) >= 0;
 }
 
-/* Make a new random secret. */
 char *
 signature_secret_generate(void)
 {
 	uint8		key[SIGNATURE_KEY_BYTES_NEW];
-	char		text[BASE64_LENGTH(SIGNATURE_KEY_BYTES_NEW) + 1];
+	char		base64[BASE64_LENGTH(SIGNATURE_KEY_BYTES_NEW) + 1];
 
 	if (!pg_strong_random(key, sizeof(key)))
 		ereport(ERROR,
 				(errcode(ERRCODE_INTERNAL_ERROR),
 				 errmsg("could not generate a random secret")));
 
-	signature_encode(key, sizeof(key), text, sizeof(text));
-	return psprintf("%s%s", SIGNATURE_SECRET_PREFIX, text);
+	signature_encode(key, sizeof(key), base64, sizeof(base64));
+	return psprintf("%s%s", SIGNATURE_SECRET_PREFIX, base64);
 }

@@ -5,14 +5,14 @@
 #ifndef RELAY_SIGNATURE_H
 #define RELAY_SIGNATURE_H
 
-/* What a secret has to be, as an error detail. */
+/* What is required of a secret, as an error detail. */
 #define SIGNATURE_SECRET_RULE \
 	"It must be \"whsec_\" followed by the base64 of 24 to 64 bytes."
 
 /*
- * Value of the webhook-signature header, palloc'd: one signature for each of
- * the NULL-terminated secrets, in their order, separated by spaces.  NULL if
- * one of them is malformed.  Needs no transaction.
+ * Returns the value of the webhook-signature header, palloc'd: one signature
+ * for each of the NULL-terminated secrets, in their order, separated by
+ * spaces.  NULL if one of them is malformed.  Needs no transaction.
  */
 extern char *signature_header(const char *const *secrets, const char *id,
 							  int64 timestamp_s,

@@ -1,54 +1,52 @@
 /*
  * trouble.c
- *		What keeps a partition from being served, and when it is tried again.
+ *		Why a partition cannot be served, and when it is tried again.
  *
- * An error that comes from the rows of one subscription, from a constraint or
- * a trigger on them, is no reason to stop the others.  The relay aborts the
- * transaction, notes here what went wrong, and goes on with the others; nothing
- * is sent for the partition until another try succeeds.  What it had sent and
- * could not write down stays in memory meanwhile, so that it is written down
- * then and not sent again.
+ * An error caused by the rows of one subscription, by a constraint or a trigger
+ * on them, must not stop the others.  The relay aborts the transaction, records
+ * the error here, and goes on with the other partitions.  Nothing is sent for
+ * this partition until another try succeeds.  Outcomes of events that it has
+ * sent but could not record stay in memory until then, so that these events are
+ * not sent again.
  */
 #include "postgres.h"
 
 #include "mb/pg_wchar.h"
-#include "utils/timestamp.h"
-
 #include "relay/trouble.h"
 
 bool
 trouble_present(const Trouble *trouble)
 {
-	return trouble->text[0] != '\0';
+	return trouble->error[0] != '\0';
 }
 
 bool
 trouble_waits(const Trouble *trouble, TimestampTz now)
 {
-	return trouble_present(trouble) && now < trouble->retry_at;
+	return trouble_present(trouble) && now < trouble->wait.until;
 }
 
 bool
-trouble_note(Trouble *trouble, const char *text, TimestampTz now)
+trouble_note(Trouble *trouble, const char *error, TimestampTz now)
 {
 	char		before[SHARED_TROUBLE_MAX];
 
-	trouble->wait_ms = trouble_present(trouble) ?
-		Min(2 * trouble->wait_ms, TROUBLE_WAIT_MAX_MS) : TROUBLE_WAIT_MIN_MS;
-	trouble->retry_at = TimestampTzPlusMilliseconds(now, trouble->wait_ms);
-	strlcpy(before, trouble->text, sizeof(before));
-	if (text == NULL || text[0] == '\0')
-		text = "missing error text";
-	strlcpy(trouble->text, text,
-			pg_mbcliplen(text, strlen(text), SHARED_TROUBLE_MAX - 1) + 1);
-	return strcmp(before, trouble->text) != 0;
+	backoff_fail(&trouble->wait, TROUBLE_WAIT_MIN_MS, TROUBLE_WAIT_MAX_MS, now);
+	strlcpy(before, trouble->error, sizeof(before));
+	if (error == NULL || error[0] == '\0')
+		error = "missing error text";
+	strlcpy(trouble->error, error,
+			pg_mbcliplen(error, strlen(error), SHARED_TROUBLE_MAX - 1) + 1);
+	return strcmp(before, trouble->error) != 0;
 }
 
 void
 trouble_hurry(Trouble *trouble, TimestampTz now)
 {
-	trouble->wait_ms = TROUBLE_WAIT_MIN_MS / 2;
-	trouble->retry_at = now;
+	trouble->wait = (Backoff)
+	{
+		.until = now
+	};
 }
 
 bool
@@ -56,6 +54,7 @@ trouble_end(Trouble *trouble)
 {
 	bool		present = trouble_present(trouble);
 
-	trouble->text[0] = '\0';
+	trouble->error[0] = '\0';
+	backoff_reset(&trouble->wait);
 	return present;
 }

@@ -1,11 +1,11 @@
 /*
  * webhook.c
- *		The SQL functions that check and sign what a webhook is made of.
+ *		SQL functions that check and sign what a webhook consists of.
  *
- * outbox_subscribe() calls the checks, so that what could never be delivered
- * is refused while the caller can still act on it.  Nothing here touches a table.
+ * outbox_subscribe() calls the checks, so that what could not be delivered is
+ * refused while the caller can still react.  Nothing here reads a table.
  *
- * URLs and secrets are never repeated in a message: both may be credentials.
+ * URLs and secrets are never quoted in a message: both may be credentials.
  */
 #include "postgres.h"
 
@@ -13,7 +13,9 @@
 #include "mb/pg_wchar.h"
 #include "utils/builtins.h"
 
+#include "base/args.h"
 #include "base/compat.h"
+#include "base/errors.h"
 #include "outbox/header.h"
 #include "relay/http.h"
 #include "relay/signature.h"
@@ -25,28 +27,38 @@ PG_FUNCTION_INFO_V1(outbox_check_endpoint);
 PG_FUNCTION_INFO_V1(outbox_secret_generate);
 PG_FUNCTION_INFO_V1(outbox_signature);
 
-/* outbox_check_url(url text): raise an error unless events can go there. */
-Datum
-outbox_check_url(PG_FUNCTION_ARGS)
+static void
+webhook_check_url(text *url)
 {
-	const char *reason;
+	const char *reason = http_check_url(text_to_cstring(url));
 
-	if (PG_ARGISNULL(0))
-		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("url must not be null")));
-
-	reason = http_check_url(text_to_cstring(PG_GETARG_TEXT_PP(0)));
 	if (reason != NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("invalid webhook url"),
 				 errdetail("%s", reason)));
+}
 
+static void
+webhook_check_secret(text *secret)
+{
+	if (!signature_secret_valid(text_to_cstring(secret)))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("invalid webhook secret"),
+				 errdetail(SIGNATURE_SECRET_RULE)));
+}
+
+/* SQL: outbox_check_url(url), raises an error unless the URL is acceptable. */
+Datum
+outbox_check_url(PG_FUNCTION_ARGS)
+{
+	errors_hide_frames();
+	webhook_check_url(args_text(fcinfo, 0, "url"));
 	PG_RETURN_VOID();
 }
 
-/* outbox_same_origin(one text, other text): may what is for one go to the other? */
+/* SQL: outbox_same_origin(one, other), compares scheme, host and port. */
 Datum
 outbox_same_origin(PG_FUNCTION_ARGS)
 {
@@ -54,44 +66,35 @@ outbox_same_origin(PG_FUNCTION_ARGS)
 									text_to_cstring(PG_GETARG_TEXT_PP(1))));
 }
 
-/* outbox_check_secret(secret text): raise an error unless it can sign. */
+/* SQL: outbox_check_secret(secret), raises an error unless it can sign. */
 Datum
 outbox_check_secret(PG_FUNCTION_ARGS)
 {
-	if (PG_ARGISNULL(0))
-		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("secret must not be null")));
-
-	if (!signature_secret_valid(text_to_cstring(PG_GETARG_TEXT_PP(0))))
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("invalid webhook secret"),
-				 errdetail(SIGNATURE_SECRET_RULE)));
-
+	errors_hide_frames();
+	webhook_check_secret(args_text(fcinfo, 0, "secret"));
 	PG_RETURN_VOID();
 }
 
 /*
- * outbox_check_endpoint(url, secret, old_secret, headers): the constraint on
- * the row of a subscription.  What must not be null is so by other constraints.
+ * SQL: outbox_check_endpoint(url, secret, old_secret, headers), the constraint
+ * on rows of outbox_subscription.  Other constraints exclude null.
  */
 Datum
 outbox_check_endpoint(PG_FUNCTION_ARGS)
 {
 	if (!PG_ARGISNULL(0))
-		(void) outbox_check_url(fcinfo);
+		webhook_check_url(PG_GETARG_TEXT_PP(0));
 	for (int arg = 1; arg <= 2; arg++)
 	{
 		if (!PG_ARGISNULL(arg))
-			(void) DirectFunctionCall1(outbox_check_secret, PG_GETARG_DATUM(arg));
+			webhook_check_secret(PG_GETARG_TEXT_PP(arg));
 	}
 	if (!PG_ARGISNULL(3))
 		header_check(PG_GETARG_JSONB_P(3));
 	PG_RETURN_BOOL(true);
 }
 
-/* outbox_secret_generate(): a new random secret. */
+/* SQL: outbox_secret_generate(), a new random secret. */
 Datum
 outbox_secret_generate(pg_attribute_unused() PG_FUNCTION_ARGS)
 {
@@ -99,11 +102,11 @@ outbox_secret_generate(pg_attribute_unused() PG_FUNCTION_ARGS)
 }
 
 /*
- * outbox_signature(secret, id, timestamp, body): what the webhook-signature
- * header of such an event would say.
+ * SQL: outbox_signature(secret, id, timestamp, body), the value of the
+ * webhook-signature header of such an event.
  *
- * Events are sent as UTF-8 whatever the database's encoding is, so it is the
- * UTF-8 form that is signed.
+ * Events are sent as UTF-8, whatever the database's encoding, so the UTF-8 form
+ * is signed.
  */
 Datum
 outbox_signature(PG_FUNCTION_ARGS)

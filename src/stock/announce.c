@@ -1,9 +1,10 @@
 /*
  * announce.c
- *		Enqueues events of stock, in the transaction that makes the change.
+ *		Enqueues events about stock, in the transaction that makes the change.
  *
- * The payload is put together by an SQL function.  It is called past its
- * privileges, as no caller has any on it: that he may make the change is enough.
+ * SQL functions build the payloads.  They are called without a check of
+ * privileges, since callers have none on them: the privilege to make the change
+ * is enough.
  */
 #include "postgres.h"
 
@@ -43,7 +44,8 @@ announce_change(StockChange change, const text *reservation,
 	OidFunctionCall4(catalog_get()->stock_announce,
 					 CStringGetTextDatum(announce_topics[change]),
 					 PointerGetDatum(reservation),
-					 PointerGetDatum(construct_array(skus, lines->count, TEXTOID,
+					 PointerGetDatum(construct_array(skus, lines->count,
+													 TEXTOID,
 													 -1, false, TYPALIGN_INT)),
 					 PointerGetDatum(construct_array(quantities, lines->count,
 													 INT8OID, sizeof(int64),

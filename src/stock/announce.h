@@ -1,7 +1,7 @@
 /*
  * announce.h
- *		Events of stock in the outbox, if they are switched on.  Within the
- *		stock module.
+ *		Enqueues events about stock, if idempotency.stock_events is on.  For
+ *		the stock module only.
  */
 #ifndef STOCK_ANNOUNCE_H
 #define STOCK_ANNOUNCE_H
@@ -9,11 +9,11 @@
 #include "base/catalog.h"
 #include "stock/lines.h"
 
-/* What happened to lines of a reservation. */
+/* Enqueues an event about a change of lines of a reservation. */
 extern void announce_change(StockChange change, const text *reservation,
 							const StockLines *lines);
 
-/* An item of which nothing was available has come back. */
+/* Enqueues an event about an item that was sold out and is available again. */
 extern void announce_available(const text *sku, int64 available);
 
 #endif							/* STOCK_ANNOUNCE_H */

@@ -1,20 +1,20 @@
 /*
  * change.c
  *		Takes quantities from items and gives them back: what reserving,
- *		settling and correcting have in common.
+ *		settling and correcting share.
  *
- * Lines are taken in the order of their skus.  Nobody waits for anybody here,
- * neither for an item nor for the lapsed reservation of somebody else: what
- * another transaction has at the moment counts as taken.
+ * Lines are taken in the order of their skus.  Taking never waits for another
+ * transaction, neither for an item nor for a lapsed reservation: quantities
+ * that another transaction holds count as taken.  Only change_close waits, if
+ * its caller asks for that.
  */
 #include "postgres.h"
 
-#include "access/htup_details.h"
-#include "funcapi.h"
 #include "miscadmin.h"
-#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/fmgrprotos.h"
+#include "utils/json.h"
 #include "utils/timestamp.h"
-#include "utils/typcache.h"
 
 #include "base/catalog.h"
 #include "stock/announce.h"
@@ -22,34 +22,36 @@
 #include "stock/change.h"
 #include "stock/stock_xact.h"
 
-#define CHANGE_LAPSED_BATCH 10000	/* reservations looked at in one go */
+#define CHANGE_LAPSED_BATCH 10000	/* lapsed reservations read at a time */
 
 /*
- * If nothing was there, and the item is not a new one, somebody may be waiting.
+ * If nothing was available of an item that is not new, a customer may be
+ * waiting for it, so an event is enqueued.
  */
 void
 change_add(const StockLines *lines, bool is_new)
 {
 	for (int i = 0; i < lines->count; i++)
 	{
-		const StockLine *line = &lines->line[i];
-		int			entry = stock_xact_touch(line->sku, true);
-		bool		back = stock_xact_available(entry) <= 0 && !stock_xact_is_new(entry);
+		StockLine  *line = &lines->line[i];
+		bool		back;
 
-		stock_xact_add(entry, line->quantity, is_new);
+		(void) stock_xact_touch(line, true);
+		back = stock_xact_available(line) <= 0 && !stock_xact_is_new(line);
+		stock_xact_add(line, is_new);
 		if (back)
-			announce_available(line->sku, stock_xact_available(entry));
+			announce_available(line->sku, stock_xact_available(line));
 	}
 }
 
 bool
-change_close(StockChange change, const text *reservation, const Holds *holds,
-			 bool wait)
+change_close(StockChange change, const text *reservation, const text *actor,
+			 const Holds *holds, bool wait)
 {
-	LedgerEntry	entry = {
+	LedgerEntry entry = {
 		.change = change,
 		.reservation = reservation,
-		.actor = change == STOCK_EXPIRE ? NULL : ledger_session_user()
+		.actor = actor
 	};
 
 	for (int i = 0; i < holds->lines.count; i++)
@@ -61,7 +63,7 @@ change_close(StockChange change, const text *reservation, const Holds *holds,
 		return false;
 	}
 	for (int i = 0; i < holds->lines.count && change == STOCK_CONFIRM; i++)
-		stock_xact_confirm(holds->lines.line[i].sku, holds->lines.line[i].quantity);
+		stock_xact_confirm(&holds->lines.line[i]);
 	if (change != STOCK_CONFIRM)
 		change_add(&holds->lines, false);
 	ledger_write(&entry, &holds->lines);
@@ -70,8 +72,9 @@ change_close(StockChange change, const text *reservation, const Holds *holds,
 }
 
 /*
- * The expiry is that of the rows as they are closed: one that was extended
- * meanwhile is another row.
+ * The time of expiry that counts is that of the rows as they are closed: if the
+ * reservation was extended in between, its rows have other tids, and closing
+ * fails.
  */
 int
 change_expire(const text *reservation)
@@ -82,19 +85,19 @@ change_expire(const text *reservation)
 		return 0;
 	if (holds.lines.count > 1 && !holds_lock(&holds, false))
 		return 0;
-	if (!change_close(STOCK_EXPIRE, reservation, &holds, false))
+	if (!change_close(STOCK_EXPIRE, reservation, NULL, &holds, false))
 		return 0;
 	return holds.lines.count;
 }
 
 /*
- * Lets lapsed reservations of an item expire until there is enough, a batch of
- * them at the most.  Returns how many lines did.
+ * Lets lapsed reservations of an item expire until enough is available, but at
+ * most one batch.  Returns the number of lines that expired.
  */
 static int
-change_make_some_way(const StockLine *line, int entry)
+change_make_some_way(const StockLine *line)
 {
-	EscrowItem *item = stock_xact_item(entry);
+	EscrowItem *item = stock_xact_item(line);
 	int			expired = 0;
 	uint64		look;
 	TimestampTz next;
@@ -106,8 +109,10 @@ change_make_some_way(const StockLine *line, int entry)
 	count = holds_lapsed(line->sku, CHANGE_LAPSED_BATCH, &lapsed, &next);
 	if (count == 0)
 		escrow_none_lapses(item, next, look);
-	for (int i = 0; i < count && stock_xact_available(entry) < line->quantity; i++)
+	for (int i = 0; i < count; i++)
 	{
+		if (stock_xact_available(line) >= line->quantity)
+			break;
 		CHECK_FOR_INTERRUPTS();
 		expired += change_expire(lapsed[i]);
 	}
@@ -115,15 +120,16 @@ change_make_some_way(const StockLine *line, int entry)
 }
 
 /*
- * As that, until none is left which nobody else has.  Returns whether any did.
+ * As change_make_some_way, until enough is available or no lapsed reservation
+ * is left that is not locked.  Returns whether any line expired.
  */
 static bool
-change_make_way(const StockLine *line, int entry)
+change_make_way(const StockLine *line)
 {
 	bool		any = false;
 
-	while (stock_xact_available(entry) < line->quantity &&
-		   change_make_some_way(line, entry) > 0)
+	while (stock_xact_available(line) < line->quantity &&
+		   change_make_some_way(line) > 0)
 		any = true;
 	return any;
 }
@@ -132,7 +138,7 @@ void
 change_note_expiry(const StockLines *lines, TimestampTz expires_at)
 {
 	for (int i = 0; i < lines->count; i++)
-		stock_xact_will_lapse(stock_xact_touch(lines->line[i].sku, true), expires_at);
+		stock_xact_will_lapse(&lines->line[i], expires_at);
 }
 
 bool
@@ -140,16 +146,17 @@ change_can_take(const StockLines *lines)
 {
 	for (int i = 0; i < lines->count; i++)
 	{
-		int			entry = stock_xact_touch(lines->line[i].sku, false);
+		StockLine  *line = &lines->line[i];
 
-		if (entry < 0 || stock_xact_available(entry) < lines->line[i].quantity)
+		if (!stock_xact_touch(line, false) ||
+			stock_xact_available(line) < line->quantity)
 			return false;
 	}
 	return true;
 }
 
 /*
- * Takes what can be had of the lines and lists what cannot.
+ * Takes the lines that are available and lists the others.
  */
 static Shortages
 change_try(const StockLines *lines)
@@ -158,18 +165,18 @@ change_try(const StockLines *lines)
 
 	for (int i = 0; i < lines->count; i++)
 	{
-		const StockLine *line = &lines->line[i];
-		int			entry = stock_xact_touch(line->sku, false);
+		StockLine  *line = &lines->line[i];
 		Shortage   *shortage = &shortages.line[shortages.count];
+		bool		known = stock_xact_touch(line, false);
 
-		if (entry >= 0 && stock_xact_take(entry, line->quantity))
+		if (known && stock_xact_take(line))
 			continue;
 		shortage->line = line;
-		shortage->known = entry >= 0;
-		shortage->available = entry >= 0 ? stock_xact_available(entry) : 0;
-		/* Somebody may have given some back just now. */
+		shortage->known = known;
+		shortage->available = known ? stock_xact_available(line) : 0;
+		/* Another transaction may have given some back in between. */
 		shortage->available = Min(shortage->available, line->quantity - 1);
-		shortages.unknown |= entry < 0;
+		shortages.unknown |= !known;
 		shortages.count++;
 	}
 	return shortages;
@@ -182,17 +189,15 @@ change_all_make_way(const Shortages *shortages)
 
 	for (int i = 0; i < shortages->count; i++)
 	{
-		const StockLine *line = shortages->line[i].line;
-
 		if (shortages->line[i].known)
-			any |= change_make_way(line, stock_xact_touch(line->sku, false));
+			any |= change_make_way(shortages->line[i].line);
 	}
 	return any;
 }
 
 /*
- * Between two tries all is given back, so that lapsed reservations are not let
- * expire for what the other lines of this one hold.
+ * Between two tries all lines are given back, so that no lapsed reservation
+ * expires to replace a quantity that another line of this order holds.
  */
 Shortages
 change_take(const StockLines *lines, int *mark)
@@ -215,31 +220,21 @@ change_take(const StockLines *lines, int *mark)
 Datum
 change_shortages_datum(const Shortages *shortages)
 {
-	Oid			type = catalog_get()->stock_shortage;
-	TupleDesc	desc = lookup_rowtype_tupdesc(type, -1);
-	Datum	   *elements = palloc(Max(shortages->count, 1) * sizeof(Datum));
-	ArrayType  *array;
+	StringInfoData json;
 
-	if (desc->natts != 4)
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("type stock_shortage of extension idempotency was altered")));
+	initStringInfo(&json);
+	appendStringInfoChar(&json, '[');
 	for (int i = 0; i < shortages->count; i++)
 	{
 		const Shortage *shortage = &shortages->line[i];
 		int64		wanted = shortage->line->quantity;
-		Datum		values[4] = {
-			PointerGetDatum(shortage->line->sku),
-			Int64GetDatum(wanted),
-			Int64GetDatum(shortage->available),
-			Int64GetDatum(wanted - shortage->available)
-		};
-		bool		nulls[4] = {false};
 
-		elements[i] = HeapTupleGetDatum(heap_form_tuple(desc, values, nulls));
+		appendStringInfoString(&json, i == 0 ? "{\"sku\": " : ", {\"sku\": ");
+		escape_json(&json, text_to_cstring(shortage->line->sku));
+		appendStringInfo(&json, ", \"wanted\": %lld, \"available\": %lld, \"missing\": %lld}",
+						 (long long) wanted, (long long) shortage->available,
+						 (long long) (wanted - shortage->available));
 	}
-	ReleaseTupleDesc(desc);
-	array = construct_array(elements, shortages->count, type, -1, false,
-							TYPALIGN_DOUBLE);
-	return PointerGetDatum(array);
+	appendStringInfoChar(&json, ']');
+	return DirectFunctionCall1(jsonb_in, CStringGetDatum(json.data));
 }

@@ -1,6 +1,7 @@
 /*
  * change.h
- *		Takes quantities from items and gives them back.  Within the stock module.
+ *		Takes quantities from items and gives them back.  For the stock module
+ *		only.
  */
 #ifndef STOCK_CHANGE_H
 #define STOCK_CHANGE_H
@@ -9,7 +10,7 @@
 #include "stock/hold.h"
 #include "stock/lines.h"
 
-/* A line that cannot be had. */
+/* A line that cannot be taken. */
 typedef struct Shortage
 {
 	const StockLine *line;
@@ -25,31 +26,36 @@ typedef struct Shortages
 } Shortages;
 
 /*
- * Takes all lines or none, after lapsed reservations have made way for them.
- * Without shortages they are taken; stock_xact_undo(*mark) gives them back.
+ * Takes all lines or none.  If an item falls short, lapsed reservations of it
+ * expire first.  If shortages.count is 0 the lines are taken, and
+ * stock_xact_undo(*mark) gives them back.
  */
 extern Shortages change_take(const StockLines *lines, int *mark);
 
-/* Does it look as if all lines could be taken? */
+/* Do the counters have enough for all lines at the moment? */
 extern bool change_can_take(const StockLines *lines);
 
-/* Lines that were taken are going to be held until a time. */
+/* Records that the lines are about to be held until this time. */
 extern void change_note_expiry(const StockLines *lines, TimestampTz expires_at);
 
-/* Adds quantities to items, which are new on hand or were reserved. */
+/* Adds quantities to items: new on hand (is_new), or reserved until now. */
 extern void change_add(const StockLines *lines, bool is_new);
 
-/* The shortages as a stock_shortage[]. */
+/* The shortages as jsonb: [{"sku", "wanted", "available", "missing"}, ...]. */
 extern Datum change_shortages_datum(const Shortages *shortages);
 
 /*
- * Closes lines that are locked, or the only one, by this change, and writes
- * that down.  false: the only one was not free; see holds_close.
+ * Closes lines by this change and writes the log.  The caller has locked the
+ * lines, or there is only one.  Returns false if that one was not free; see
+ * holds_close.
  */
 extern bool change_close(StockChange change, const text *reservation,
-						 const Holds *holds, bool wait);
+						 const text *actor, const Holds *holds, bool wait);
 
-/* Lets a lapsed reservation expire, unless somebody has it; how many lines. */
+/*
+ * Lets a lapsed reservation expire, unless another transaction has locked it.
+ * Returns the number of lines.
+ */
 extern int	change_expire(const text *reservation);
 
 #endif							/* STOCK_CHANGE_H */

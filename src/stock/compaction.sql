@@ -1,28 +1,30 @@
 /*
- * stock: how the log is kept short.  Once an item has more rows in the log than
- * idempotency.stock_compact_after, they are added to its root record and move to
- * the history, in one transaction.  Nobody who reserves waits for that, and no
- * sum changes: whoever adds an item up sees each row in one of the two.
+ * stock: compaction of the log.  When an item has more rows in the log than
+ * idempotency.stock_compact_after, they are added to its root record and moved
+ * to the history, in one transaction.  Reservations do not wait for that, and
+ * no sum changes: every snapshot sees each row in exactly one of the two.
  *
- * The history serves to look back, and to remember how a reservation ended.  It
- * is a ring of tables (base/ring.c), and only the compaction writes to it.
+ * The history is kept for reference, and to remember how a reservation ended.
+ * It is a ring of tables (base/ring.c); only the compaction writes to it.
  */
 
-CREATE FUNCTION stock_crowded(rows integer)
+CREATE FUNCTION idempotency_internal.stock_crowded(rows integer)
 RETURNS SETOF text
 LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME';
-COMMENT ON FUNCTION stock_crowded(integer) IS
+COMMENT ON FUNCTION idempotency_internal.stock_crowded(integer) IS
 	'Internal: the items in use whose log has more rows, about.';
 
-CREATE FUNCTION stock_count_compacted(sku text, rows integer, complete boolean)
+CREATE FUNCTION idempotency_internal.stock_count_compacted(
+	sku text, rows integer, complete boolean)
 RETURNS void
 LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME';
-COMMENT ON FUNCTION stock_count_compacted(text, integer, boolean) IS
+COMMENT ON FUNCTION idempotency_internal.stock_count_compacted(
+	text, integer, boolean) IS
 	'Internal: so many rows of an item have left the log, or all of them.';
 
-CREATE FUNCTION stock_archive(sku text, rows jsonb)
+CREATE FUNCTION idempotency_internal.stock_archive(sku text, rows jsonb)
 RETURNS bigint
 LANGUAGE sql VOLATILE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp
@@ -32,16 +34,18 @@ AS $$
 		jsonb_build_object('sku', stock_archive.sku, 'rows', stock_archive.rows),
 		stock_archive.sku, NULL::text, NULL::jsonb, NULL::timestamptz)
 $$;
-COMMENT ON FUNCTION stock_archive(text, jsonb) IS
+COMMENT ON FUNCTION idempotency_internal.stock_archive(text, jsonb) IS
 	'Internal: an event with some compacted rows of an item.';
 
 /*
- * The rows that are seen are those of transactions that have ended, up to a
- * number, oldest first: a smaller id that turns up later is left for the next
- * time.  Who has the root record compacts; a second one goes on to another item.
- * The smallest id spares the second walk over what earlier ones have removed.
+ * Compacts at most max_rows rows of transactions that have ended, oldest first.
+ * If a row with a smaller id is committed later, the next call takes it.  The
+ * lock on the root record makes a second session skip the item.  The condition
+ * on the smallest id keeps the DELETE from scanning index entries of rows that
+ * were removed earlier.
  */
-CREATE FUNCTION stock_compact_item(sku text, max_rows integer)
+CREATE FUNCTION idempotency_internal.stock_compact_item(
+	sku text, max_rows integer)
 RETURNS integer
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp SET enable_seqscan = off
@@ -51,39 +55,46 @@ DECLARE
 	since    bigint;
 	upto     bigint;
 	slot     smallint;
-	event_rows CONSTANT integer := 100;	-- small enough for any limit of payloads
+	-- Small enough for any limit of payloads.
+	event_rows CONSTANT integer := 100;
 	removed  integer;
 	archives jsonb[];
 	archive  jsonb;
 BEGIN
-	PERFORM FROM @extschema@.stock_item item
+	PERFORM FROM idempotency_internal.stock_item item
 		WHERE item.sku = stock_compact_item.sku FOR NO KEY UPDATE SKIP LOCKED;
 	IF NOT FOUND THEN
 		RETURN 0;
 	END IF;
 	SELECT min(entry.id), max(entry.id) INTO since, upto FROM (
-		SELECT oldest.id FROM @extschema@.stock_log oldest
-		WHERE oldest.sku = stock_compact_item.sku ORDER BY oldest.id LIMIT max_rows) entry;
-	LOCK TABLE @extschema@.stock_ring IN ROW EXCLUSIVE MODE;
-	SELECT ring.slot INTO slot FROM @extschema@.stock_ring ring WHERE ring.state = 'current';
+		SELECT oldest.id FROM idempotency_internal.stock_log oldest
+		WHERE oldest.sku = stock_compact_item.sku
+		ORDER BY oldest.id LIMIT max_rows) entry;
+	LOCK TABLE idempotency_internal.stock_ring IN ROW EXCLUSIVE MODE;
+	SELECT ring.slot INTO slot FROM idempotency_internal.stock_ring ring
+	WHERE ring.state = 'current';
 	EXECUTE format($query$
 		WITH removed AS (
-			DELETE FROM @extschema@.stock_log
+			DELETE FROM idempotency_internal.stock_log
 			WHERE sku = $1 AND id BETWEEN $5 AND $2
 			RETURNING *
 		), kept AS (
 			INSERT INTO %s SELECT * FROM removed
 		), total AS (
-			SELECT coalesce(sum(quantity) FILTER (WHERE change = 'receive'), 0) AS received,
-				   coalesce(sum(quantity) FILTER (WHERE change = 'adjust'), 0) AS adjusted,
-				   coalesce(sum(quantity) FILTER (WHERE change = 'confirm'), 0) AS confirmed,
-				   coalesce(sum(CASE
-						WHEN change IN ('reserve', 'reinstate') THEN quantity
-						WHEN change IN ('confirm', 'cancel', 'expire') THEN -quantity
-					   END), 0) AS reserved
+			SELECT
+				coalesce(sum(quantity) FILTER (
+					WHERE change = 'receive'), 0) AS received,
+				coalesce(sum(quantity) FILTER (
+					WHERE change IN ('adjust', 'transfer')), 0) AS adjusted,
+				coalesce(sum(quantity) FILTER (
+					WHERE change = 'confirm'), 0) AS confirmed,
+				coalesce(sum(CASE
+					WHEN change IN ('reserve', 'reinstate') THEN quantity
+					WHEN change IN ('confirm', 'cancel', 'expire') THEN -quantity
+				END), 0) AS reserved
 			FROM removed
 		), root AS (
-			UPDATE @extschema@.stock_item item
+			UPDATE idempotency_internal.stock_item item
 			SET received = item.received + total.received,
 				adjusted = item.adjusted + total.adjusted,
 				confirmed = item.confirmed + total.confirmed,
@@ -97,22 +108,25 @@ BEGIN
 					(row_number() OVER (ORDER BY id) - 1) / $4 AS number
 				FROM removed WHERE $3) part
 			GROUP BY part.number ORDER BY part.number)
-		$query$, '@extschema@.stock_history_' || slot)
-		INTO removed, archives USING stock_compact_item.sku, upto, archived, event_rows, since;
+		$query$, 'idempotency_internal.stock_history_' || slot)
+		INTO removed, archives
+		USING stock_compact_item.sku, upto, archived, event_rows, since;
 	FOREACH archive IN ARRAY archives LOOP
-		PERFORM @extschema@.stock_archive(stock_compact_item.sku, archive);
+		PERFORM idempotency_internal.stock_archive(stock_compact_item.sku,
+			archive);
 	END LOOP;
-	PERFORM @extschema@.stock_count_compacted(stock_compact_item.sku, removed, removed < max_rows);
+	PERFORM idempotency_internal.stock_count_compacted(stock_compact_item.sku,
+		removed, removed < max_rows);
 	RETURN removed;
 END
 $$;
-COMMENT ON FUNCTION stock_compact_item(text, integer) IS
+COMMENT ON FUNCTION idempotency_internal.stock_compact_item(text, integer) IS
 	'Internal: adds the oldest rows of an item''s log to its root record; returns how many.';
 
 /*
- * An item whose rows cannot be archived, or added up, does not keep the others.
+ * An item whose rows cannot be archived or added up does not block the others.
  */
-CREATE FUNCTION stock_compact_next(max_rows integer)
+CREATE FUNCTION idempotency_internal.stock_compact_next(max_rows integer)
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp
@@ -123,13 +137,15 @@ DECLARE
 	failed  integer := 0;
 BEGIN
 	FOR crowded IN
-		SELECT * FROM @extschema@.stock_crowded(current_setting('idempotency.stock_compact_after')::integer)
+		SELECT * FROM idempotency_internal.stock_crowded(
+			current_setting('idempotency.stock_compact_after')::integer)
 	LOOP
 		BEGIN
-			removed := removed + @extschema@.stock_compact_item(crowded, max_rows - removed);
+			removed := removed + idempotency_internal.stock_compact_item(
+				crowded, max_rows - removed);
 		EXCEPTION WHEN OTHERS THEN
 			failed := failed + 1;
-			IF failed = 1 THEN	-- what is wrong may be so with all of them
+			IF failed = 1 THEN	-- the cause may be the same for all
 				RAISE WARNING 'log of "%" could not be compacted', crowded
 					USING ERRCODE = SQLSTATE, DETAIL = SQLERRM;
 			END IF;
@@ -137,27 +153,29 @@ BEGIN
 		EXIT WHEN removed >= max_rows;
 	END LOOP;
 	IF failed > 1 THEN
-		RAISE WARNING 'nor could those of % other items', failed - 1;
+		RAISE WARNING 'the logs of % other items could not be compacted either', failed - 1;
 	END IF;
 	RETURN removed > 0;
 END
 $$;
-COMMENT ON FUNCTION stock_compact_next(integer) IS
+COMMENT ON FUNCTION idempotency_internal.stock_compact_next(integer) IS
 	'Internal: the next step of compaction, for stock_compact.';
 
-CREATE FUNCTION stock_compact(max_rows integer DEFAULT 1000)
+CREATE FUNCTION idempotency_internal.stock_compact(
+	max_rows integer DEFAULT 1000)
 RETURNS boolean
 LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME';
-COMMENT ON FUNCTION stock_compact(integer) IS
+COMMENT ON FUNCTION idempotency_internal.stock_compact(integer) IS
 	'Internal: the sweeper compacts the logs of items that have become long; true: call it again.';
 
 /*
- * A reservation that has an open line remembers all of its lines: what the
- * history has of the others moves on to the current table before theirs goes.
- * Few reservations are settled in part, and only those are looked for.
+ * All lines of a reservation must be remembered as long as one of them is open.
+ * So rows of such reservations are moved to the current table before an old
+ * table is retired.  Few reservations are settled in part, and only those are
+ * searched for.
  */
-CREATE FUNCTION stock_migrate(old_slot smallint)
+CREATE FUNCTION idempotency_internal.stock_migrate(old_slot smallint)
 RETURNS bigint
 LANGUAGE plpgsql STRICT VOLATILE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp SET enable_seqscan = off
@@ -166,70 +184,76 @@ DECLARE
 	slot  smallint;
 	moved bigint;
 BEGIN
-	LOCK TABLE @extschema@.stock_ring IN ROW EXCLUSIVE MODE;
-	SELECT ring.slot INTO slot FROM @extschema@.stock_ring ring WHERE ring.state = 'current';
+	LOCK TABLE idempotency_internal.stock_ring IN ROW EXCLUSIVE MODE;
+	SELECT ring.slot INTO slot FROM idempotency_internal.stock_ring ring
+	WHERE ring.state = 'current';
 	EXECUTE format($query$
 		WITH open AS MATERIALIZED (
 			SELECT hold.reservation
-			FROM @extschema@.stock_hold hold
+			FROM idempotency_internal.stock_hold hold
 			GROUP BY hold.reservation
 			HAVING count(*) < max(hold.lines) OR max(hold.lines) IS NULL
 		), moved AS (
-			DELETE FROM @extschema@.stock_history_%s
+			DELETE FROM idempotency_internal.stock_history_%s
 			WHERE ctid = ANY (ARRAY(
 				SELECT past.row FROM open CROSS JOIN LATERAL (
 					SELECT entry.ctid AS row
-					FROM @extschema@.stock_history_%1$s entry
-					WHERE entry.reservation = open.reservation AND entry.line IS NOT NULL
+					FROM idempotency_internal.stock_history_%1$s entry
+					WHERE entry.reservation = open.reservation
+						AND entry.line IS NOT NULL
 					OFFSET 0) past))
 			RETURNING *
 		), kept AS (
-			INSERT INTO @extschema@.stock_history_%s SELECT * FROM moved
+			INSERT INTO idempotency_internal.stock_history_%s
+			SELECT * FROM moved
 		)
 		SELECT count(*) FROM moved
 		$query$, old_slot, slot) INTO moved;
 	RETURN moved;
 END
 $$;
-COMMENT ON FUNCTION stock_migrate(smallint) IS
+COMMENT ON FUNCTION idempotency_internal.stock_migrate(smallint) IS
 	'Internal: moves rows of reservations that have open lines from an old table of the history to the current one; returns how many.';
 
 /*
- * A table of the history takes rows for half of the time that they are kept.
+ * A table of the history takes rows for half of idempotency.stock_history.
  */
-CREATE FUNCTION stock_forget(max_rows integer DEFAULT 1000)
+CREATE FUNCTION idempotency_internal.stock_forget(max_rows integer DEFAULT 1000)
 RETURNS boolean
 LANGUAGE plpgsql STRICT VOLATILE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
 	kept     interval := current_setting('idempotency.stock_history')::interval;
-	now_used @extschema@.stock_ring;
-	outdated @extschema@.stock_ring;
+	now_used idempotency_internal.stock_ring;
+	outdated idempotency_internal.stock_ring;
 	is_used  boolean;
 BEGIN
-	IF @extschema@.idempotency_ring_truncate('@extschema@.stock_ring'::regclass, 'stock_history'::text) THEN
-		RETURN true;
-	END IF;
-	SELECT * INTO outdated FROM @extschema@.stock_ring ring
-		WHERE ring.state = 'old' AND ring.closed_at <= clock_timestamp() - kept
-			AND @extschema@.idempotency_is_quiet(ring.quiet_xid)
-		ORDER BY ring.segment LIMIT 1;
-	IF @extschema@.stock_migrate(outdated.slot) > 0 THEN
-		RETURN true;
-	END IF;
-	IF outdated.slot IS NOT NULL
-		AND @extschema@.idempotency_ring_retire('@extschema@.stock_ring'::regclass, outdated.segment)
+	IF idempotency_internal.idempotency_ring_truncate(
+		'idempotency_internal.stock_ring'::regclass, 'stock_history'::text)
 	THEN
 		RETURN true;
 	END IF;
-	SELECT * INTO now_used FROM @extschema@.stock_ring WHERE state = 'current';
-	EXECUTE 'SELECT EXISTS (SELECT FROM @extschema@.stock_history_' || now_used.slot || ')' INTO is_used;
+	SELECT * INTO outdated FROM idempotency_internal.stock_ring ring
+		WHERE ring.state = 'old' AND ring.closed_at <= clock_timestamp() - kept
+			AND idempotency_internal.idempotency_is_quiet(ring.quiet_xid)
+		ORDER BY ring.segment LIMIT 1;
+	IF idempotency_internal.stock_migrate(outdated.slot) > 0 THEN
+		RETURN true;
+	END IF;
+	IF outdated.slot IS NOT NULL
+		AND idempotency_internal.idempotency_ring_retire(
+			'idempotency_internal.stock_ring'::regclass, outdated.segment)
+	THEN
+		RETURN true;
+	END IF;
+	SELECT * INTO now_used FROM idempotency_internal.stock_ring WHERE state = 'current';
+	EXECUTE 'SELECT EXISTS (SELECT FROM idempotency_internal.stock_history_' || now_used.slot || ')' INTO is_used;
 	IF is_used AND now_used.opened_at <= clock_timestamp() - kept / 2 THEN
-		PERFORM @extschema@.idempotency_ring_switch('@extschema@.stock_ring'::regclass);
+		PERFORM idempotency_internal.idempotency_ring_switch('idempotency_internal.stock_ring'::regclass);
 	END IF;
 	RETURN false;
 END
 $$;
-COMMENT ON FUNCTION stock_forget(integer) IS
+COMMENT ON FUNCTION idempotency_internal.stock_forget(integer) IS
 	'Internal: the next step of dropping what the history has kept for long enough; true: call it again.';

@@ -1,40 +1,41 @@
 /*
  * escrow.c
- *		The counters of what is available, in shared memory.
+ *		The counters of available quantities, in shared memory.
  *
- * A row that everybody updates is as slow as one commit after another.  So
- * the available quantity of an item that is in use stands here: a reservation
- * takes from the counter at once and writes only rows of its own.  Commit keeps
- * what was taken, abort puts it back; what a transaction adds is there for
- * others once it has committed.  stock_xact.c keeps each transaction's part.
+ * A row that every reservation updates is locked from the update to the commit,
+ * so such reservations commit one after another.  Therefore the available
+ * quantity of an item in use is in shared memory: a reservation takes from the
+ * counter at once and writes only rows of its own.  A commit keeps what was
+ * taken, an abort gives it back.  What a transaction adds becomes available to
+ * others when it commits.  stock_xact.c keeps the part of each transaction.
  *
- * The counter is a cache of the log and never the truth.  What makes it equal
- * to the log:
+ * The counter is a cache of the log and never the truth.  It equals the log
+ * because of these rules:
  *
- * - A counter is pinned before a transaction has any effect on its item, and
- *   unpinned when its end is visible and settled here.  So nobody has unsettled
- *   changes while a counter is loaded, which happens only where there is none.
- * - Whoever pins holds RowExclusiveLock on stock_log from before until after.
- *   Other changes of the tables exclude that by a lock (guard.c); so there are
- *   no pins then, and the counters are dropped.
+ * - A transaction pins a counter before it has any effect on the item, and
+ *   unpins it after its end is visible and settled here.  A counter is loaded
+ *   only if it is missing, and before any transaction that has pinned it has
+ *   effects.
+ * - A transaction holds RowExclusiveLock on stock_log from before it pins until
+ *   after it unpins.  External DML takes a lock that conflicts with it
+ *   (guard.c), so there are no pins then, and drops the counters.
  * - Pinned counters are not evicted.
  *
- * Locks.  Items have places in an array, and are found by chains of those with
- * the same hash.  The lock of a chain's partition guards which items are in it; a
- * spinlock in each place guards the figures.  No code that can fail runs under
- * either lock or in the end-of-transaction callbacks.  Scans over many items
- * visit one place at a time and hold no partition lock in between.  The key has
- * the OID of the log, so that counters from before a DROP EXTENSION match
- * nothing.  Those of a database go when it is dropped, since OIDs can be used
- * again.
+ * Locks.  Items are in an array of places, and in chains by hash value.  The
+ * LWLock of a chain's partition guards which items are in the chain; a spinlock
+ * in each place guards the numbers.  No code that can fail runs under either
+ * lock or in the callbacks at the end of a transaction.  Scans over many items
+ * visit one place at a time and hold no partition lock in between.
+ *
+ * The key contains the OID of the log, so that counters from before a DROP
+ * EXTENSION match nothing.  The counters of a database are dropped with the
+ * database, since its OIDs can be reused.
  */
 #include "postgres.h"
 
 #include "common/hashfn.h"
 #include "common/int.h"
-#include "funcapi.h"
 #include "miscadmin.h"
-#include "pgstat.h"
 #include "port/atomics.h"
 #include "storage/condition_variable.h"
 #include "storage/lwlock.h"
@@ -43,28 +44,24 @@
 #include "utils/builtins.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
+#include "utils/wait_event.h"
 
-#include "base/catalog.h"
-#include "base/compat.h"
-#include "base/relation.h"
+#include "base/args.h"
 #include "base/settings.h"
-#include "base/shared.h"
 #include "stock/escrow.h"
-#include "stock/stock_xact.h"
-#include "stock/lines.h"
+#include "stock/stock.h"
 
 #define ESCROW_PARTITIONS 128
 #define ESCROW_TRANCHE "idempotency stock"
-#define ESCROW_ROUNDS 3			/* over all items in search of a place */
+#define ESCROW_ROUNDS 3			/* passes over all places to find one */
 #define ESCROW_NONE (-1)		/* no item: the end of a chain */
-#define ESCROW_CROWDED_BITS 32	/* in a word */
-#define ESCROW_CROWDED_MAX 100	/* crowded items that are named at a time */
+#define ESCROW_CROWDED_BITS 32	/* bits per word */
 
 typedef struct EscrowKey
 {
 	Oid			database;
 	Oid			log;
-	uint32		hash;			/* of the others */
+	uint32		hash;			/* of the other fields */
 	int			length;
 	char		sku[STOCK_NAME_MAX];
 } EscrowKey;
@@ -76,56 +73,52 @@ typedef enum EscrowState
 	ESCROW_READY
 } EscrowState;
 
-/* What is in a place for an item. */
+/* The state of a place in the array. */
 typedef enum EscrowPlace
 {
 	ESCROW_FREE,
-	ESCROW_TAKEN,				/* by a session that is about to fill it */
-	ESCROW_IN_USE				/* by the item, which is in its chain */
+	ESCROW_TAKEN,				/* a session is about to put an item in it */
+	ESCROW_IN_USE				/* it has an item, which is in its chain */
 } EscrowPlace;
 
 struct EscrowItem
 {
 	int			next;			/* in its chain; guarded by the partition */
-	EscrowKey	key;			/* stays as long as the place is in use */
-	slock_t		mutex;			/* guards all that follows */
+	EscrowKey	key;			/* does not change while the place is in use */
+	slock_t		mutex;			/* guards the fields below */
 	EscrowPlace place;
 	EscrowState state;
 	bool		known;			/* the item exists */
-	bool		used;			/* since somebody last looked for room */
-	int			pins;			/* transactions that may have effects on it */
-	int			rows;			/* in its log, about */
-	uint64		touches;		/* how often it was pinned */
+	bool		used;			/* since the last search for a place */
+	int			pins;			/* number of pins by transactions */
+	int			rows;			/* approximate number in its log */
+	uint64		touches;		/* number of pins so far */
 	int64		available;
-	int64		on_hand;		/* available and reserved, at the most */
-	bool		too_many;		/* were on hand when it was loaded */
-	TimestampTz lapses_at;		/* none of its holds lapses before */
-	uint64		lapses_sooner;	/* how often that was found to be too late */
+	int64		on_hand;		/* upper bound of available plus reserved */
+	bool		too_many;		/* on hand was out of range when loaded */
+	TimestampTz lapses_at;		/* none of its holds lapses before this */
+	uint64		lapses_sooner;	/* changes by escrow_will_lapse */
 	ConditionVariable loaded;
 };
 
 /*
- * What is there beside the items.
+ * State that does not belong to one item.
  */
 typedef struct EscrowShared
 {
-	pg_atomic_uint32 hand;		/* where the search for a place goes on */
-	pg_atomic_uint32 crowd;		/* an item with more rows is crowded */
+	pg_atomic_uint32 hand;		/* where the search for a place continues */
+	pg_atomic_uint32 crowd;		/* a log with more rows is crowded */
 } EscrowShared;
 
 static EscrowShared *shared = NULL;
 static EscrowItem *items = NULL;	/* settings_stock_items places */
-static int *chains = NULL;		/* the first item of each; guarded as next */
-static pg_atomic_uint32 *crowded = NULL;	/* a bit for each item; see escrow_note_crowded */
+static int *chains = NULL;		/* first item of each; guarded like "next" */
+static pg_atomic_uint32 *crowded = NULL;	/* one bit per place */
 static LWLockPadded *partitions = NULL;
 
-PG_FUNCTION_INFO_V1(stock_counters);
-PG_FUNCTION_INFO_V1(stock_counter);
-PG_FUNCTION_INFO_V1(stock_crowded);
-PG_FUNCTION_INFO_V1(stock_count_compacted);
-
 /*
- * A multiple of the partitions, so that each chain is in one of them.
+ * Returns the number of chains: a multiple of the number of partitions, so that
+ * each chain belongs to one partition.
  */
 static int
 escrow_chains(void)
@@ -145,7 +138,8 @@ escrow_request(void)
 	RequestAddinShmemSpace(MAXALIGN(sizeof(EscrowShared)));
 	RequestAddinShmemSpace(mul_size(settings_stock_items, sizeof(EscrowItem)));
 	RequestAddinShmemSpace(mul_size(escrow_chains(), sizeof(int)));
-	RequestAddinShmemSpace(mul_size(escrow_crowded_words(), sizeof(pg_atomic_uint32)));
+	RequestAddinShmemSpace(mul_size(escrow_crowded_words(),
+									sizeof(pg_atomic_uint32)));
 	RequestNamedLWLockTranche(ESCROW_TRANCHE, ESCROW_PARTITIONS);
 }
 
@@ -178,7 +172,8 @@ escrow_startup(void)
 	chains = ShmemInitStruct("idempotency stock chains",
 							 mul_size(escrow_chains(), sizeof(int)), &found);
 	crowded = ShmemInitStruct("idempotency stock crowded",
-							  mul_size(escrow_crowded_words(), sizeof(pg_atomic_uint32)),
+							  mul_size(escrow_crowded_words(),
+									   sizeof(pg_atomic_uint32)),
 							  &found);
 	partitions = GetNamedLWLockTranche(ESCROW_TRANCHE);
 	if (!found)
@@ -187,12 +182,12 @@ escrow_startup(void)
 }
 
 /*
- * Whatever the sku was read from, it has to fit.
+ * The sku may come from a row, so its length is checked here.
  */
 static EscrowKey
 escrow_key(Oid log, const text *sku)
 {
-	EscrowKey	key = {.database = MyDatabaseId,.log = log};
+	EscrowKey	key = {.database = MyDatabaseId, .log = log};
 
 	key.length = VARSIZE_ANY_EXHDR(sku);
 	if (key.length > STOCK_NAME_MAX)
@@ -202,8 +197,8 @@ escrow_key(Oid log, const text *sku)
 				 errdetail("It has %d bytes; the limit is %d.",
 						   key.length, STOCK_NAME_MAX)));
 	memcpy(key.sku, VARDATA_ANY(sku), key.length);
-	key.hash = hash_combine(hash_bytes((const unsigned char *) key.sku, key.length),
-							key.database ^ key.log);
+	key.hash = hash_bytes((const unsigned char *) key.sku, key.length);
+	key.hash = hash_combine(key.hash, key.database ^ key.log);
 	return key;
 }
 
@@ -228,15 +223,18 @@ escrow_partition(uint32 hash)
 }
 
 /*
- * Finds an item in its chain.  The caller holds the lock of its partition.
+ * Finds an item in its chain.  The caller holds the lock of the partition.
  */
 static EscrowItem *
 escrow_find(const EscrowKey *key)
 {
-	for (int at = *escrow_chain(key->hash); at != ESCROW_NONE; at = items[at].next)
+	int			at = *escrow_chain(key->hash);
+
+	while (at != ESCROW_NONE)
 	{
 		if (escrow_same_key(&items[at].key, key))
 			return &items[at];
+		at = items[at].next;
 	}
 	return NULL;
 }
@@ -273,8 +271,8 @@ escrow_set_place(EscrowItem *item, EscrowPlace place)
 }
 
 /*
- * Takes an item that had this hash out of its chain, if nobody has pinned it
- * since.  Its place is the caller's then.
+ * Removes an item with this hash from its chain unless it is pinned.  The place
+ * then belongs to the caller.
  */
 static bool
 escrow_remove(EscrowItem *item, uint32 hash)
@@ -302,8 +300,8 @@ escrow_remove(EscrowItem *item, uint32 hash)
 }
 
 /*
- * Takes the place of an item if it is free, or nobody has pinned the item, nor
- * used it since the last look.
+ * Takes a place if it is free, or if its item is not pinned and was not used
+ * since the last search (or used_too).
  */
 static bool
 escrow_try_place(EscrowItem *item, bool used_too)
@@ -325,8 +323,8 @@ escrow_try_place(EscrowItem *item, bool used_too)
 }
 
 /*
- * Looks for a place, from where the last look has ended: first one that is free
- * or has not been used since, in the last round any that nobody has pinned.
+ * Searches for a place, from where the last search ended: a free one or one
+ * that was not used since; in the last round any that is not pinned.
  */
 static EscrowItem *
 escrow_take_place(void)
@@ -338,7 +336,8 @@ escrow_take_place(void)
 		uint32		at = pg_atomic_fetch_add_u32(&shared->hand, 1) % room;
 
 		CHECK_FOR_INTERRUPTS();
-		if (escrow_try_place(&items[at], looks >= (ESCROW_ROUNDS - 1) * (uint64) room))
+		if (escrow_try_place(&items[at],
+							 looks >= (ESCROW_ROUNDS - 1) * (uint64) room))
 			return &items[at];
 	}
 	ereport(ERROR,
@@ -350,7 +349,7 @@ escrow_take_place(void)
 }
 
 /*
- * Nobody looks at what is in a place that is taken.
+ * No other session reads a place that is taken.
  */
 static void
 escrow_init(EscrowItem *item, const EscrowKey *key)
@@ -361,7 +360,7 @@ escrow_init(EscrowItem *item, const EscrowKey *key)
 	item->used = true;
 	item->pins = 1;
 	item->rows = 0;
-	/* One that was evicted meanwhile must not look as if nobody had touched it. */
+	/* A counter that was evicted and loaded again must differ in touches. */
 	item->touches = (uint64) GetCurrentTimestamp();
 	item->available = 0;
 	item->on_hand = 0;
@@ -371,8 +370,8 @@ escrow_init(EscrowItem *item, const EscrowKey *key)
 }
 
 /*
- * Adds an item in a place that the caller has taken, and pins it; or the one
- * that somebody else has added since.
+ * Adds an item, pinned, in a place that the caller has taken.  If another
+ * session has added the item in between, pins that one and frees the place.
  */
 static EscrowItem *
 escrow_add_item(EscrowItem *place, const EscrowKey *key)
@@ -407,8 +406,8 @@ escrow_pin(Oid log, const text *sku)
 }
 
 /*
- * One that is being loaded is passed over: what its load has seen of what the
- * caller does cannot be told.
+ * Ignores a counter that is being loaded: whether the load includes the
+ * caller's changes is not known.
  */
 EscrowItem *
 escrow_pin_loaded(Oid log, const text *sku)
@@ -423,8 +422,8 @@ escrow_pin_loaded(Oid log, const text *sku)
 }
 
 /*
- * Sets an item's bit once it has many rows, for the sweeper, which looks at the
- * bits instead of at all items.
+ * Sets the bit of an item with many rows.  The sweeper reads the bits instead
+ * of all items.
  */
 static void
 escrow_note_crowded(const EscrowItem *item, int rows)
@@ -545,9 +544,10 @@ escrow_take(EscrowItem *item, int64 quantity)
 }
 
 /*
- * However the open transactions end, and whatever becomes of reservations, the
- * counter must not overflow.  What is available is a part of what is on hand.
- * Where that was more than a bigint, what leaves may not be enough.
+ * The counter must not overflow, however open transactions and reservations
+ * end.  It cannot, since the available quantity is never more than what is on
+ * hand, which is checked here.  If on_hand was out of range when the counter
+ * was loaded, its true value is not known, so nothing can be received.
  */
 bool
 escrow_receive(EscrowItem *item, int64 quantity)
@@ -566,7 +566,7 @@ escrow_receive(EscrowItem *item, int64 quantity)
 }
 
 /*
- * More than a bigint can only be where somebody has written holds by hand.
+ * The sum can be out of range only if holds were written by external DML.
  */
 static int64
 escrow_add(int64 available, int64 quantity)
@@ -611,7 +611,7 @@ escrow_may_lapse(EscrowItem *item, TimestampTz now, uint64 *look)
 }
 
 /*
- * A reservation that was made during the look may not have been seen.
+ * The search may have missed a reservation that was made meanwhile.
  */
 void
 escrow_none_lapses(EscrowItem *item, TimestampTz before, uint64 look)
@@ -635,7 +635,7 @@ escrow_will_lapse(EscrowItem *item, TimestampTz at)
 }
 
 /*
- * Forgets the counters of a log; of all of a database, if that is InvalidOid.
+ * Drops the counters of a log; if log is InvalidOid, of all logs of a database.
  */
 static void
 escrow_forget(Oid database, Oid log)
@@ -647,7 +647,8 @@ escrow_forget(Oid database, Oid log)
 		bool		forget;
 
 		SpinLockAcquire(&item->mutex);
-		forget = item->place == ESCROW_IN_USE && item->key.database == database &&
+		forget = item->place == ESCROW_IN_USE &&
+			item->key.database == database &&
 			(!OidIsValid(log) || item->key.log == log);
 		Assert(!forget || item->pins == 0);
 		hash = item->key.hash;
@@ -681,98 +682,58 @@ escrow_count_row(EscrowItem *item)
 }
 
 /*
- * Copies an item, if it is loaded and belongs to a log of this database.
+ * Copies a counter if it is loaded and belongs to this log.
  */
 static bool
-escrow_copy(EscrowItem *item, Oid log, EscrowItem *copy)
+escrow_copy_level(EscrowItem *item, Oid log, EscrowLevel *level)
 {
+	EscrowItem	copy;
 	bool		copied;
 
 	SpinLockAcquire(&item->mutex);
 	copied = item->place == ESCROW_IN_USE && item->state == ESCROW_READY &&
 		item->key.database == MyDatabaseId && item->key.log == log;
 	if (copied)
-		*copy = *item;
+		copy = *item;
 	SpinLockRelease(&item->mutex);
-	return copied;
+	if (!copied)
+		return false;
+	level->sku = cstring_to_text_with_len(copy.key.sku, copy.key.length);
+	level->available = copy.available;
+	level->touches = copy.touches;
+	level->pinned = copy.pins > 0;
+	level->rows = copy.rows;
+	return true;
 }
 
-static Datum
-escrow_sku(const EscrowItem *item)
+bool
+escrow_level_at(int place, Oid log, EscrowLevel *level)
 {
-	return PointerGetDatum(cstring_to_text_with_len(item->key.sku,
-													item->key.length));
-}
-
-static void
-escrow_put_counter(ReturnSetInfo *result, const EscrowItem *item)
-{
-	Datum		values[4] = {
-		escrow_sku(item),
-		Int64GetDatum(item->available),
-		Int64GetDatum((int64) item->touches),
-		BoolGetDatum(item->pins > 0)
-	};
-	bool		nulls[4] = {false};
-
-	tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
+	return escrow_copy_level(&items[place], log, level);
 }
 
 /*
- * SQL: stock_counters(), what stock_verify compares with the log.  In a
- * transaction that changes the tables by other means they are worth nothing.
+ * The partition lock is released before the copy, which allocates memory.  The
+ * place may have another item by then, so the name is compared.
  */
-Datum
-stock_counters(PG_FUNCTION_ARGS)
+bool
+escrow_level_of(Oid log, const text *sku, EscrowLevel *level)
 {
-	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
-	EscrowItem	copy;
-	Oid			log;
-
-	InitMaterializedSRF(fcinfo, 0);
-	if (!shared_ready() || stock_xact_is_external())
-		return (Datum) 0;
-	log = catalog_get()->stock_log;
-	for (int i = 0; i < settings_stock_items; i++)
-	{
-		CHECK_FOR_INTERRUPTS();
-		if (escrow_copy(&items[i], log, &copy))
-			escrow_put_counter(result, &copy);
-	}
-	return (Datum) 0;
-}
-
-/*
- * SQL: stock_counter(sku), likewise of one item.
- */
-Datum
-stock_counter(PG_FUNCTION_ARGS)
-{
-	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
-	EscrowItem	copy;
+	EscrowKey	key = escrow_key(log, sku);
 	EscrowItem *item;
-	EscrowKey	key;
-	bool		found;
 
-	InitMaterializedSRF(fcinfo, 0);
-	if (!shared_ready() || stock_xact_is_external())
-		return (Datum) 0;
-	key = escrow_key(catalog_get()->stock_log, PG_GETARG_TEXT_PP(0));
 	LWLockAcquire(escrow_partition(key.hash), LW_SHARED);
 	item = escrow_find(&key);
-	found = item != NULL && escrow_copy(item, key.log, &copy);
 	LWLockRelease(escrow_partition(key.hash));
-	if (found)
-		escrow_put_counter(result, &copy);
-	return (Datum) 0;
+	return item != NULL && escrow_copy_level(item, log, level) &&
+		args_compare_texts(level->sku, sku) == 0;
 }
 
 /*
- * An item is crowded that has more rows than this.  It is the same for all
- * databases, and the sweepers say so each time.  When it becomes less there are
- * items that no bit was set for.
+ * The value is the same for all databases, and every sweeper sets it each time.
+ * When it becomes smaller, the bits of some items have to be set.
  */
-static void
+void
 escrow_set_crowd(int rows)
 {
 	if (pg_atomic_exchange_u32(&shared->crowd, rows) <= (uint32) rows)
@@ -790,11 +751,11 @@ escrow_set_crowd(int rows)
 
 /*
  * Clears the bit of an item, if it is set, and sets it again if the item is
- * crowded still: rows that others add meanwhile set it, too.  Returns whether
- * the item is one of this log.
+ * still crowded; rows that others add meanwhile set it as well.  Returns
+ * whether it is a crowded item of this log.
  */
 static bool
-escrow_is_crowded(int at, Oid log, int rows, EscrowItem *copy)
+escrow_is_crowded(int at, Oid log, int rows, EscrowLevel *level)
 {
 	pg_atomic_uint32 *word = &crowded[at / ESCROW_CROWDED_BITS];
 	uint32		bit = (uint32) 1 << (at % ESCROW_CROWDED_BITS);
@@ -806,69 +767,38 @@ escrow_is_crowded(int at, Oid log, int rows, EscrowItem *copy)
 	has = items[at].place == ESCROW_IN_USE ? items[at].rows : 0;
 	SpinLockRelease(&items[at].mutex);
 	escrow_note_crowded(&items[at], has);
-	return escrow_copy(&items[at], log, copy) && copy->rows > rows;
+	return escrow_copy_level(&items[at], log, level) && level->rows > rows;
 }
 
-/*
- * SQL: stock_crowded(rows), items whose log has more rows: some of them, and
- * next time others.
- */
-Datum
-stock_crowded(PG_FUNCTION_ARGS)
+bool
+escrow_next_crowded(int *looks, Oid log, int rows, EscrowLevel *level)
 {
-	static int	next = 0;		/* where the look goes on */
-	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
-	int			rows = PG_GETARG_INT32(0);
-	EscrowItem	copy;
-	int			count = 0;
-	Oid			log;
+	static int	next = 0;		/* where the search continues */
 
-	shared_require("stock");
-	InitMaterializedSRF(fcinfo, MAT_SRF_USE_EXPECTED_DESC);
-	log = catalog_get()->stock_log;
-	escrow_set_crowd(Max(rows, 0));
-	for (int looks = 0; looks < settings_stock_items && count < ESCROW_CROWDED_MAX;)
+	while (*looks < settings_stock_items)
 	{
 		int			at = next;
-		bool		isnull = false;
-		Datum		value;
 
 		if (at % ESCROW_CROWDED_BITS == 0 &&
 			pg_atomic_read_u32(&crowded[at / ESCROW_CROWDED_BITS]) == 0)
 		{
-			looks += ESCROW_CROWDED_BITS;
+			*looks += ESCROW_CROWDED_BITS;
 			next = at + ESCROW_CROWDED_BITS < settings_stock_items ?
 				at + ESCROW_CROWDED_BITS : 0;
 			continue;
 		}
-		looks++;
+		(*looks)++;
 		next = (at + 1) % settings_stock_items;
-		if (!escrow_is_crowded(at, log, rows, &copy))
-			continue;
-		count++;
-		value = escrow_sku(&copy);
-		tuplestore_putvalues(result->setResult, result->setDesc, &value, &isnull);
+		if (escrow_is_crowded(at, log, rows, level))
+			return true;
 	}
-	return (Datum) 0;
+	return false;
 }
 
-/*
- * SQL: stock_count_compacted(sku, rows, complete).  Those of transactions that
- * were rolled back are forgotten where nothing else is left.
- */
-Datum
-stock_count_compacted(PG_FUNCTION_ARGS)
+void
+escrow_count_compacted(EscrowItem *item, int rows, bool complete)
 {
-	EscrowItem *item;
-
-	shared_require("stock");
-	relation_hold(catalog_get()->stock_log, RowExclusiveLock);
-	item = escrow_pin_loaded(catalog_get()->stock_log, PG_GETARG_TEXT_PP(0));
-	if (item == NULL)
-		PG_RETURN_VOID();
 	SpinLockAcquire(&item->mutex);
-	item->rows = PG_GETARG_BOOL(2) ? 0 : Max(item->rows - PG_GETARG_INT32(1), 0);
-	item->pins--;
+	item->rows = complete ? 0 : Max(item->rows - rows, 0);
 	SpinLockRelease(&item->mutex);
-	PG_RETURN_VOID();
 }

@@ -1,8 +1,9 @@
 /*
  * escrow.h
- *		What is available of each item, in shared memory.  Within the stock module,
- *		but for the first two, which the server's start calls, and
- *		escrow_forget_database, which DROP DATABASE calls.
+ *		The available quantity of each item, in shared memory.  For the stock
+ *		module only, except escrow_request and escrow_startup, which
+ *		idempotency.c calls, and escrow_forget_database, which DROP DATABASE
+ *		calls.
  */
 #ifndef STOCK_ESCROW_H
 #define STOCK_ESCROW_H
@@ -11,80 +12,114 @@
 
 #include "stock/item.h"
 
-/* An item's counter.  It stays where it is for as long as it is pinned. */
+/* An item's counter.  It is neither moved nor freed while it is pinned. */
 typedef struct EscrowItem EscrowItem;
 
-/* What an open transaction has done with an item. */
+/* What an open transaction has done to an item. */
 typedef struct EscrowPart
 {
-	int64		taken;			/* from what is available */
+	int64		taken;			/* from the available quantity */
 	int64		received;		/* new on hand */
-	int64		left;			/* on hand no more: confirmed, or corrected */
+	int64		left;			/* no longer on hand at commit */
 } EscrowPart;
 
-/* Asks for the memory, creates or attaches it. */
+/* Request the memory; create it or attach to it. */
 extern void escrow_request(void);
 extern void escrow_startup(void);
 
 /*
- * Pins the item's counter, which may have to be loaded.  log is the table
- * stock_log that the item is in.  Raises an error if there is no room.
+ * Pins the item's counter, which may not be loaded yet.  log is the OID of the
+ * stock_log that has the item.  Raises an error if every place is pinned.
  */
 extern EscrowItem *escrow_pin(Oid log, const text *sku);
 
-/* Likewise, but only a counter that is loaded; NULL: it is not. */
+/* As escrow_pin, but returns NULL unless the counter is loaded. */
 extern EscrowItem *escrow_pin_loaded(Oid log, const text *sku);
 
 extern void escrow_unpin(EscrowItem *item);
 
 /*
- * Loading.  The first says whether it is there; the second, whether the caller
- * is to load it (else somebody has, which it waits for).  A load ends with one
- * of the other two.
+ * Loading.  escrow_begin_load returns whether the caller must load the counter;
+ * if another session is loading it, it first waits for that.  The caller ends
+ * the load with escrow_publish or escrow_fail_load.
  */
 extern bool escrow_is_loaded(EscrowItem *item);
 extern bool escrow_begin_load(EscrowItem *item);
 extern void escrow_publish(EscrowItem *item, const ItemLevel *level);
 extern void escrow_fail_load(EscrowItem *item);
 
-/* Does the item exist, for all?  And what is available of it, to all? */
+/* Does the item exist, and what is available of it, by committed changes? */
 extern bool escrow_is_known(EscrowItem *item);
 extern int64 escrow_available(EscrowItem *item);
 
-/* Takes a quantity if it is there. */
+/* Takes a quantity if it is available. */
 extern bool escrow_take(EscrowItem *item, int64 quantity);
 
-/* A quantity is going to be new on hand; false: that would be too many. */
+/* Adds to what is on hand; false: out of range. */
 extern bool escrow_receive(EscrowItem *item, int64 quantity);
 
-/* Takes back what a savepoint did. */
+/* Gives back what a step has taken or received. */
 extern void escrow_undo(EscrowItem *item, const EscrowPart *part);
 
 /*
- * The end of a transaction: the item then has so much more available and so
- * much less on hand (and exists, if it was created, and has reservations that
- * lapse), and is unpinned.
+ * Settles an item at the end of a transaction, and unpins it: adds "more" to
+ * the available quantity, subtracts "less" from what is on hand, marks the
+ * item as existing if it was created, and notes when its new reservations
+ * lapse.
  */
-extern void escrow_settle(EscrowItem *item, int64 more, int64 less, bool created,
-						  TimestampTz lapses_at);
+extern void escrow_settle(EscrowItem *item, int64 more, int64 less,
+						  bool created, TimestampTz lapses_at);
 
 /*
- * When the item's reservations lapse, so that not everyone who is refused has to
- * look for lapsed ones.  The first says whether there may be any.  A caller that
- * looks and finds none says so by the second, with the same look, and until when
- * that holds.  A caller that makes a reservation says by the third when it lapses.
+ * When an item's reservations lapse, so that a refused caller need not search
+ * for lapsed ones each time.  escrow_may_lapse returns whether there may be
+ * any.  A caller that searches and finds none calls escrow_none_lapses with the
+ * same look and the time before which that holds.  A caller that makes a
+ * reservation calls escrow_will_lapse.
  */
 extern bool escrow_may_lapse(EscrowItem *item, TimestampTz now, uint64 *look);
-extern void escrow_none_lapses(EscrowItem *item, TimestampTz before, uint64 look);
+extern void escrow_none_lapses(EscrowItem *item, TimestampTz before,
+							   uint64 look);
 extern void escrow_will_lapse(EscrowItem *item, TimestampTz at);
 
-/* Forgets every counter of a log; none of them may be pinned. */
+/* Drops every counter of a log; none of them may be pinned. */
 extern void escrow_forget_all(Oid log);
 
-/* Likewise, of a database that is being dropped. */
+/* Drops every counter of a database that is being dropped. */
 extern void escrow_forget_database(Oid database);
 
-/* Counts a row that was added to an item's log; a hint. */
+/*
+ * Count a row that was added to an item's log, and rows that have left it
+ * (complete: all rows).  The count is a hint: rows that were rolled back are
+ * counted until all rows have left.
+ */
 extern void escrow_count_row(EscrowItem *item);
+extern void escrow_count_compacted(EscrowItem *item, int rows, bool complete);
+
+/* A copy of a counter. */
+typedef struct EscrowLevel
+{
+	text	   *sku;			/* palloc'd */
+	int64		available;
+	uint64		touches;		/* number of pins so far */
+	bool		pinned;
+	int			rows;			/* approximate number in the item's log */
+} EscrowLevel;
+
+/*
+ * Copy the counter in one of settings_stock_items places, or that of an item.
+ * false: there is no loaded counter of this log.
+ */
+extern bool escrow_level_at(int place, Oid log, EscrowLevel *level);
+extern bool escrow_level_of(Oid log, const text *sku, EscrowLevel *level);
+
+/*
+ * escrow_set_crowd sets the number of rows above which an item's log is
+ * crowded.  escrow_next_crowded returns the next crowded item of a log; false
+ * after all places were looked at.  Start with *looks = 0.
+ */
+extern void escrow_set_crowd(int rows);
+extern bool escrow_next_crowded(int *looks, Oid log, int rows,
+								EscrowLevel *level);
 
 #endif							/* STOCK_ESCROW_H */

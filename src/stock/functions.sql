@@ -1,21 +1,21 @@
 /*
- * stock: the public functions, and what workers call.  EXECUTE is the gate; the C
- * code checks no other privilege.
+ * stock: the public functions, and those that workers call.  Callers need
+ * EXECUTE; the C code checks no other privilege.
  */
 
-CREATE FUNCTION stock_check_sku(sku text)
+CREATE FUNCTION idempotency_internal.stock_check_sku(sku text)
 RETURNS void
 LANGUAGE C IMMUTABLE PARALLEL SAFE
 AS 'MODULE_PATHNAME';
-COMMENT ON FUNCTION stock_check_sku(text) IS
+COMMENT ON FUNCTION idempotency_internal.stock_check_sku(text) IS
 	'Internal: raises an error unless this can be a sku.';
 
-CREATE FUNCTION stock_lines(lines jsonb)
-RETURNS stock_line[]
-LANGUAGE C STABLE PARALLEL SAFE
+CREATE FUNCTION idempotency_internal.stock_check_reservation(reservation text)
+RETURNS void
+LANGUAGE C IMMUTABLE PARALLEL SAFE
 AS 'MODULE_PATHNAME';
-COMMENT ON FUNCTION stock_lines(jsonb) IS
-	'The lines of an order, written as {"sku": quantity, ...}, for stock_reserve.';
+COMMENT ON FUNCTION idempotency_internal.stock_check_reservation(text) IS
+	'Internal: raises an error unless this can be the name of a reservation.';
 
 /* ---- stock in and corrections ---- */
 
@@ -23,68 +23,84 @@ CREATE FUNCTION stock_receive(
 	sku      text,
 	quantity bigint,
 	note     text DEFAULT NULL,
+	actor    text DEFAULT NULL,
 	OUT available bigint)
 RETURNS bigint
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME';
-COMMENT ON FUNCTION stock_receive(text, bigint, text) IS
-	'Takes stock in; creates the item; returns what is available now.';
+COMMENT ON FUNCTION stock_receive(text, bigint, text, text) IS
+	'Adds a quantity to the stock of an item, creates the item if it is new, and returns the quantity that is available now.';
 
 CREATE FUNCTION stock_adjust(
 	sku   text,
 	delta bigint,
 	note  text,
+	actor text DEFAULT NULL,
 	OUT available bigint)
 RETURNS bigint
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME';
-COMMENT ON FUNCTION stock_adjust(text, bigint, text) IS
-	'Corrects the stock of an item after a count, never below what is available; returns what is available now.';
+COMMENT ON FUNCTION stock_adjust(text, bigint, text, text) IS
+	'Corrects the stock of an item after a count, but takes no more than is available; returns the quantity that is available now.';
+
+CREATE FUNCTION stock_transfer(
+	from_sku text,
+	to_sku   text,
+	quantity bigint,
+	note     text DEFAULT NULL,
+	actor    text DEFAULT NULL)
+RETURNS void
+LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000
+AS 'MODULE_PATHNAME';
+COMMENT ON FUNCTION stock_transfer(text, text, bigint, text, text) IS
+	'Moves a quantity from one item to another, for example from one place to another, but no more than is available.';
 
 /* ---- reservations ---- */
-
-CREATE FUNCTION stock_reserve(
-	lines       stock_line[],
-	reservation text,
-	ttl         interval DEFAULT NULL,
-	actor       text DEFAULT session_user)
-RETURNS stock_reservation
-LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000
-AS 'MODULE_PATHNAME', 'stock_reserve_lines';
-COMMENT ON FUNCTION stock_reserve(stock_line[], text, interval, text) IS
-	'Reserves all these lines or none, and lists every one that fell short; the same call again reserves nothing.';
 
 CREATE FUNCTION stock_reserve(
 	sku         text,
 	quantity    bigint,
 	reservation text,
 	ttl         interval DEFAULT NULL,
-	actor       text DEFAULT session_user)
+	actor       text DEFAULT NULL)
 RETURNS stock_reservation
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION stock_reserve(text, bigint, text, interval, text) IS
-	'Reserves a quantity of one item until it is confirmed, cancelled or expires; the same call again reserves nothing.';
+	'Reserves a quantity of one item until the reservation is confirmed, cancelled or expires. If the call is repeated, nothing more is reserved.';
+
+CREATE FUNCTION stock_reserve_many(
+	lines       jsonb,
+	reservation text,
+	ttl         interval DEFAULT NULL,
+	actor       text DEFAULT NULL)
+RETURNS stock_reservation
+LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000
+AS 'MODULE_PATHNAME';
+COMMENT ON FUNCTION stock_reserve_many(jsonb, text, interval, text) IS
+	'Reserves all lines of an order, {"sku": quantity, ...}, or none, and lists every line that falls short. If the call is repeated, nothing more is reserved.';
 
 CREATE FUNCTION stock_confirm(
 	reservation text,
 	skus        text[] DEFAULT NULL,
+	actor       text DEFAULT NULL,
 	OUT outcome stock_settlement)
 RETURNS stock_settlement
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME';
-COMMENT ON FUNCTION stock_confirm(text, text[]) IS
-	'Makes a reservation final, or some of its lines: the quantities have left the stock.';
+COMMENT ON FUNCTION stock_confirm(text, text[], text) IS
+	'Confirms a reservation, or some of its lines: the quantities leave the stock.';
 
 CREATE FUNCTION stock_cancel(
 	reservation text,
 	skus        text[] DEFAULT NULL,
+	actor       text DEFAULT NULL,
 	OUT outcome stock_settlement)
 RETURNS stock_settlement
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME';
-COMMENT ON FUNCTION stock_cancel(text, text[]) IS
-	'Gives up a reservation, or some of its lines: the quantities are available again.';
+COMMENT ON FUNCTION stock_cancel(text, text[], text) IS
+	'Cancels a reservation, or some of its lines: the quantities are available again.';
 
 CREATE FUNCTION stock_extend(
 	reservation text,
@@ -95,30 +111,33 @@ RETURNS record
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION stock_extend(text, interval) IS
-	'Lets an open reservation expire so long from now, and never sooner than it did.';
+	'Extends an open reservation, so that it expires after ttl from now, and never earlier than before.';
 
 CREATE FUNCTION stock_reinstate(
 	reservation text,
 	ttl         interval DEFAULT NULL,
+	actor       text DEFAULT NULL,
 	OUT outcome    stock_settlement,
 	OUT expires_at timestamptz,
-	OUT shortages  stock_shortage[])
+	OUT shortages  jsonb)
 RETURNS record
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME';
-COMMENT ON FUNCTION stock_reinstate(text, interval) IS
-	'Takes the cancelling of a reservation back, if all it held is still free.';
+COMMENT ON FUNCTION stock_reinstate(text, interval, text) IS
+	'Reserves the lines of an expired or cancelled reservation again, if all of them are still available.';
 
-CREATE FUNCTION stock_expire(max_holds integer DEFAULT 1000)
+CREATE FUNCTION idempotency_internal.stock_expire(
+	max_holds integer DEFAULT 1000)
 RETURNS bigint
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME';
-COMMENT ON FUNCTION stock_expire(integer) IS
+COMMENT ON FUNCTION idempotency_internal.stock_expire(integer) IS
 	'Internal: the sweeper frees the quantities of lapsed reservations, oldest first; returns how many holds.';
 
 /* ---- events ---- */
 
-CREATE FUNCTION stock_announce(topic text, reservation text, skus text[], quantities bigint[])
+CREATE FUNCTION idempotency_internal.stock_announce(
+	topic text, reservation text, skus text[], quantities bigint[])
 RETURNS bigint
 LANGUAGE sql VOLATILE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp
@@ -126,14 +145,17 @@ AS $$
 	SELECT @extschema@.outbox_enqueue(
 		stock_announce.topic,
 		jsonb_build_object('reservation', stock_announce.reservation, 'lines',
-			(SELECT jsonb_agg(jsonb_build_object('sku', line.sku, 'quantity', line.quantity) ORDER BY line.sku)
+			(SELECT jsonb_agg(jsonb_build_object(
+				'sku', line.sku, 'quantity', line.quantity) ORDER BY line.sku)
 			FROM unnest(skus, quantities) line (sku, quantity))),
 		stock_announce.reservation, NULL::text, NULL::jsonb, NULL::timestamptz)
 $$;
-COMMENT ON FUNCTION stock_announce(text, text, text[], bigint[]) IS
+COMMENT ON FUNCTION idempotency_internal.stock_announce(
+	text, text, text[], bigint[]) IS
 	'Internal: an event about lines of a reservation.';
 
-CREATE FUNCTION stock_announce_available(sku text, available bigint)
+CREATE FUNCTION idempotency_internal.stock_announce_available(
+	sku text, available bigint)
 RETURNS bigint
 LANGUAGE sql VOLATILE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp
@@ -142,60 +164,67 @@ AS $$
 		'stock.available'::text,
 		jsonb_build_object('sku', stock_announce_available.sku,
 			'available', stock_announce_available.available),
-		stock_announce_available.sku, NULL::text, NULL::jsonb, NULL::timestamptz)
+		stock_announce_available.sku, NULL::text, NULL::jsonb,
+		NULL::timestamptz)
 $$;
-COMMENT ON FUNCTION stock_announce_available(text, bigint) IS
+COMMENT ON FUNCTION idempotency_internal.stock_announce_available(
+	text, bigint) IS
 	'Internal: an event about an item that is available again.';
 
-/* ---- external DML on the tables: guard.c ---- */
+/* ---- external DML: guard.c ---- */
 
-CREATE FUNCTION stock_guard()
+CREATE FUNCTION idempotency_internal.stock_guard()
 RETURNS trigger
 LANGUAGE C
 AS 'MODULE_PATHNAME';
-COMMENT ON FUNCTION stock_guard() IS
-	'Internal: drops the counters of stock when somebody else has changed the tables.';
+COMMENT ON FUNCTION idempotency_internal.stock_guard() IS
+	'Internal: drops the counters of stock after external DML.';
 
 DO $$
 DECLARE
 	guarded text;
 BEGIN
-	FOREACH guarded IN ARRAY '{stock_log,stock_item}'::pg_catalog.text[] LOOP
-		EXECUTE pg_catalog.format('CREATE TRIGGER stock_guard BEFORE INSERT OR UPDATE OR DELETE ON %s
-			FOR EACH ROW EXECUTE FUNCTION stock_guard()', guarded);
-		EXECUTE pg_catalog.format('CREATE TRIGGER stock_guard_truncate BEFORE TRUNCATE ON %s
-			FOR EACH STATEMENT EXECUTE FUNCTION stock_guard()', guarded);
+	FOREACH guarded IN ARRAY '{idempotency_internal.stock_log, idempotency_internal.stock_item}'::pg_catalog.text[] LOOP
+		EXECUTE pg_catalog.format('CREATE TRIGGER stock_guard
+			BEFORE INSERT OR UPDATE OR DELETE ON %s FOR EACH ROW
+			EXECUTE FUNCTION idempotency_internal.stock_guard()', guarded);
+		EXECUTE pg_catalog.format('CREATE TRIGGER stock_guard_truncate
+			BEFORE TRUNCATE ON %s FOR EACH STATEMENT
+			EXECUTE FUNCTION idempotency_internal.stock_guard()', guarded);
 		EXECUTE pg_catalog.format('ALTER TABLE %s ENABLE ALWAYS TRIGGER stock_guard', guarded);
 		EXECUTE pg_catalog.format('ALTER TABLE %s ENABLE ALWAYS TRIGGER stock_guard_truncate', guarded);
 	END LOOP;
 END
 $$;
 
-CREATE FUNCTION stock_drop_counters()
+CREATE FUNCTION idempotency_internal.stock_drop_counters()
 RETURNS void
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME';
-COMMENT ON FUNCTION stock_drop_counters() IS
-	'Internal: drops the counters of stock with the commit; waits for those who have changed stock.';
+COMMENT ON FUNCTION idempotency_internal.stock_drop_counters() IS
+	'Internal: drops the counters of stock at the commit, after all transactions that have changed stock have ended.';
 
-CREATE FUNCTION stock_repair(by_hand boolean)
+CREATE FUNCTION idempotency_internal.stock_repair(by_hand boolean)
 RETURNS boolean
 LANGUAGE plpgsql STRICT VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp
 SET lock_timeout = '100ms'
 AS $$
 DECLARE
-	tables CONSTANT regclass[] := ARRAY['@extschema@.stock_log', '@extschema@.stock_item']::regclass[];
+	tables CONSTANT regclass[] := ARRAY[
+		'idempotency_internal.stock_log',
+		'idempotency_internal.stock_item']::regclass[];
 BEGIN
-	IF NOT @extschema@.idempotency_may_repair(tables, by_hand) THEN
+	IF NOT idempotency_internal.idempotency_may_repair(tables, by_hand) THEN
 		RETURN false;
 	END IF;
-	PERFORM @extschema@.stock_drop_counters();
-	LOCK TABLE @extschema@.stock_log, @extschema@.stock_item IN SHARE ROW EXCLUSIVE MODE;
-	IF NOT @extschema@.idempotency_may_repair(tables, by_hand) THEN
+	PERFORM idempotency_internal.stock_drop_counters();
+	LOCK TABLE idempotency_internal.stock_log, idempotency_internal.stock_item
+		IN SHARE ROW EXCLUSIVE MODE;
+	IF NOT idempotency_internal.idempotency_may_repair(tables, by_hand) THEN
 		RETURN false;
 	END IF;
-	PERFORM @extschema@.idempotency_enable_triggers(tables);
+	PERFORM idempotency_internal.idempotency_enable_triggers(tables);
 	RETURN true;
 EXCEPTION WHEN lock_not_available THEN
 	IF by_hand THEN
@@ -204,10 +233,73 @@ EXCEPTION WHEN lock_not_available THEN
 	RETURN false;
 END
 $$;
-COMMENT ON FUNCTION stock_repair(boolean) IS
+COMMENT ON FUNCTION idempotency_internal.stock_repair(boolean) IS
 	'Internal: drops the counters of stock after triggers were disabled, and enables these; false: there is nothing to do, or not yet.';
 
 /* ---- levels and verification ---- */
+
+/*
+ * The state of a line is that of its hold; without a hold, its last change
+ * tells how it was closed.  The reservation is open if a line is open.  It is
+ * expired if a hold has lapsed, since that will be its last change.  Otherwise
+ * its state is that of its last change, or unknown if the history has dropped
+ * rows of a line.  Rows of 0.2.0 lack the number of lines, but a gap in the
+ * numbers shows that one is missing.
+ */
+CREATE FUNCTION stock_reservation_status(
+	reservation text,
+	OUT state      text,
+	OUT expires_at timestamptz,
+	OUT lines      jsonb)
+RETURNS SETOF record
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER ROWS 1
+SET search_path = pg_catalog, pg_temp SET enable_seqscan = off
+AS $$
+#variable_conflict use_column
+BEGIN
+	PERFORM idempotency_internal.idempotency_enter();
+	PERFORM idempotency_internal.stock_check_reservation(reservation);
+	RETURN QUERY
+	WITH held AS MATERIALIZED (
+		SELECT hold.line, hold.sku, hold.quantity, hold.lines AS count,
+			9223372036854775807 AS id,
+			CASE WHEN hold.expires_at > clock_timestamp() THEN 'open'
+				ELSE 'expired' END AS state,
+			hold.expires_at AS at
+		FROM idempotency_internal.stock_hold hold
+		WHERE hold.reservation = stock_reservation_status.reservation
+	), closed AS MATERIALIZED (
+		SELECT DISTINCT ON (past.line)
+			past.line, past.sku, past.quantity, past.lines AS count, past.id,
+			CASE past.change WHEN 'confirm' THEN 'confirmed' WHEN 'cancel' THEN 'cancelled'
+				WHEN 'expire' THEN 'expired' END AS state,
+			past.at
+		FROM @extschema@.stock_history past
+		WHERE past.reservation = stock_reservation_status.reservation
+			AND past.line IS NOT NULL
+		ORDER BY past.line, past.id DESC
+	), line AS (
+		SELECT * FROM held
+		UNION ALL
+		SELECT * FROM closed
+		WHERE NOT EXISTS (SELECT FROM held WHERE held.line = closed.line)
+	)
+	SELECT CASE
+			WHEN bool_or(line.state = 'open') THEN 'open'
+			WHEN bool_or(line.id = 9223372036854775807) THEN 'expired'
+			WHEN count(*) < greatest(max(line.count), max(line.line) + 1) THEN 'unknown'
+			ELSE (array_agg(line.state ORDER BY line.id DESC))[1]
+		END,
+		min(line.at) FILTER (WHERE line.state = 'open'),
+		jsonb_agg(jsonb_build_object(
+				'sku', line.sku, 'quantity', line.quantity, 'state', line.state)
+			ORDER BY line.line)
+	FROM line
+	HAVING count(*) > 0;
+END
+$$;
+COMMENT ON FUNCTION stock_reservation_status(text) IS
+	'The state of a reservation and of each of its lines: open, confirmed, cancelled or expired; no row if the reservation is not known.';
 
 CREATE FUNCTION stock_level(sku text)
 RETURNS TABLE (available bigint, reserved bigint)
@@ -215,7 +307,8 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER ROWS 1
 SET search_path = pg_catalog, pg_temp SET enable_seqscan = off
 AS $$
 BEGIN
-	PERFORM @extschema@.stock_check_sku(sku);
+	PERFORM idempotency_internal.idempotency_enter();
+	PERFORM idempotency_internal.stock_check_sku(sku);
 	RETURN QUERY
 		SELECT level.available, level.reserved
 		FROM @extschema@.stock_levels level
@@ -223,65 +316,72 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION stock_level(text) IS
-	'What of an item is available and what is reserved; no row for an unknown sku.';
+	'The available and the reserved quantity of an item; no row for an unknown sku.';
 
-CREATE FUNCTION stock_counters(
+CREATE FUNCTION idempotency_internal.stock_counters(
 	OUT sku       text,
 	OUT available bigint,
 	OUT touches   bigint,
-	OUT in_use    boolean)
+	OUT in_use    boolean,
+	OUT rows      integer)
 RETURNS SETOF record
 LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME';
-COMMENT ON FUNCTION stock_counters() IS
+COMMENT ON FUNCTION idempotency_internal.stock_counters() IS
 	'Internal: what is available of items, by the counters in shared memory.';
 
-CREATE FUNCTION stock_counter(
+CREATE FUNCTION idempotency_internal.stock_counter(
 	INOUT sku     text,
 	OUT available bigint,
 	OUT touches   bigint,
-	OUT in_use    boolean)
+	OUT in_use    boolean,
+	OUT rows      integer)
 RETURNS SETOF record
 LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME';
-COMMENT ON FUNCTION stock_counter(text) IS
+COMMENT ON FUNCTION idempotency_internal.stock_counter(text) IS
 	'Internal: what is available of one item, by its counter in shared memory.';
 
 /*
- * What root records and log say, and the holds beside them.  Here a lapsed
- * hold counts as reserved until it is settled, since the ledger is compared as
- * they are written.  To look at one item takes its rows alone.
+ * The sums of root records and log, and of holds beside them.  A lapsed hold
+ * counts as reserved here until it is settled, since the rows are compared as
+ * they were written.  A query for one item reads only rows of that item.
  */
-CREATE VIEW stock_ledger AS
-	SELECT entry.sku, bool_or(entry.is_item) AS has_item, coalesce(sum(entry.available), 0) AS available,
-		   coalesce(sum(entry.reserved), 0) AS reserved, coalesce(sum(entry.held), 0) AS held
+CREATE VIEW idempotency_internal.stock_ledger AS
+	SELECT entry.sku, bool_or(entry.is_item) AS has_item,
+		coalesce(sum(entry.available), 0) AS available,
+		coalesce(sum(entry.reserved), 0) AS reserved,
+		coalesce(sum(entry.held), 0) AS held
 	FROM (
-		SELECT item.sku, true AS is_item, item.received + item.adjusted - item.confirmed - item.reserved AS available,
-			   item.reserved, NULL::numeric AS held
-		FROM stock_item item
+		SELECT item.sku, true AS is_item,
+			item.received + item.adjusted - item.confirmed - item.reserved
+				AS available,
+			item.reserved, NULL::numeric AS held
+		FROM idempotency_internal.stock_item item
 		UNION ALL
 		SELECT logged.sku, false,
 			   CASE
-				WHEN logged.change IN ('receive', 'adjust', 'cancel', 'expire') THEN logged.quantity
 				WHEN logged.change IN ('reserve', 'reinstate') THEN -logged.quantity
+				WHEN logged.change <> 'confirm' THEN logged.quantity
 			   END,
 			   CASE
 				WHEN logged.change IN ('reserve', 'reinstate') THEN logged.quantity
-				WHEN logged.change IN ('confirm', 'cancel', 'expire') THEN -logged.quantity
+				WHEN logged.change IN ('confirm', 'cancel', 'expire')
+					THEN -logged.quantity
 			   END, NULL
-		FROM stock_log logged
+		FROM idempotency_internal.stock_log logged
 		UNION ALL
 		SELECT hold.sku, false, NULL, NULL, hold.quantity
-		FROM stock_hold hold
+		FROM idempotency_internal.stock_hold hold
 	) entry
 	GROUP BY entry.sku;
-COMMENT ON VIEW stock_ledger IS
+COMMENT ON VIEW idempotency_internal.stock_ledger IS
 	'Internal: every item as its root record and log have it, and as its holds do.';
 
 /*
- * The counters are read before and after the snapshot is taken: one that nobody
- * has touched in between must be what the log says.  A snapshot that is kept for
- * several statements is no use for that.
+ * The counters are read before and after the snapshot is taken.  A counter that
+ * was not touched in between must equal the log.  That is not possible with a
+ * snapshot that is kept for several statements.
  */
 CREATE FUNCTION stock_verify(
 	INOUT sku     text DEFAULT NULL,
@@ -296,30 +396,43 @@ AS $$
 DECLARE
 	before jsonb := '{}'::jsonb;
 BEGIN
+	PERFORM idempotency_internal.idempotency_enter();
 	IF sku IS NOT NULL THEN
-		PERFORM @extschema@.stock_check_sku(sku);
+		PERFORM idempotency_internal.stock_check_sku(sku);
 	END IF;
 	IF current_setting('transaction_isolation') IN ('read committed', 'read uncommitted') THEN
-		SELECT coalesce(jsonb_object_agg(counter.sku, counter.touches), '{}') INTO before
-		FROM (SELECT * FROM @extschema@.stock_counters() WHERE stock_verify.sku IS NULL
-			UNION ALL SELECT * FROM @extschema@.stock_counter(stock_verify.sku)) counter
+		SELECT coalesce(jsonb_object_agg(counter.sku, counter.touches), '{}')
+		INTO before
+		FROM (SELECT * FROM idempotency_internal.stock_counters()
+			WHERE stock_verify.sku IS NULL
+			UNION ALL
+			SELECT * FROM idempotency_internal.stock_counter(stock_verify.sku)
+		) counter
 		WHERE NOT counter.in_use;
 	END IF;
 	RETURN QUERY
 	WITH ledger AS MATERIALIZED (
 		SELECT *
-		FROM @extschema@.stock_ledger entry
+		FROM idempotency_internal.stock_ledger entry
 		WHERE stock_verify.sku IS NULL OR entry.sku = stock_verify.sku
 	), counter AS MATERIALIZED (
 		SELECT counted.*
-		FROM (SELECT * FROM @extschema@.stock_counters() WHERE stock_verify.sku IS NULL
-			UNION ALL SELECT * FROM @extschema@.stock_counter(stock_verify.sku)) counted
-		WHERE NOT counted.in_use AND counted.touches = (before ->> counted.sku)::bigint
+		FROM (SELECT * FROM idempotency_internal.stock_counters()
+			WHERE stock_verify.sku IS NULL
+			UNION ALL
+			SELECT * FROM idempotency_internal.stock_counter(stock_verify.sku)
+		) counted
+		WHERE NOT counted.in_use
+			AND counted.touches = (before ->> counted.sku)::bigint
 	)
 	SELECT ledger.sku,
-		   CASE WHEN ledger.available BETWEEN '-9223372036854775808' AND '9223372036854775807' THEN ledger.available::bigint END,
-		   CASE WHEN ledger.reserved BETWEEN '-9223372036854775808' AND '9223372036854775807' THEN ledger.reserved::bigint END,
-		   difference.detail IS NULL, difference.detail
+		CASE WHEN ledger.available BETWEEN
+				'-9223372036854775808' AND '9223372036854775807'
+			THEN ledger.available::bigint END,
+		CASE WHEN ledger.reserved BETWEEN
+				'-9223372036854775808' AND '9223372036854775807'
+			THEN ledger.reserved::bigint END,
+		difference.detail IS NULL, difference.detail
 	FROM ledger
 	LEFT JOIN counter ON counter.sku = ledger.sku
 	CROSS JOIN LATERAL (
@@ -327,12 +440,13 @@ BEGIN
 		FROM (VALUES
 			(1, CASE WHEN NOT ledger.has_item THEN 'there is no row in stock_item' END),
 			(2, CASE WHEN ledger.available < 0 THEN
-				format('%s too many are promised', -ledger.available) END),
+				format('too many are promised: %s', -ledger.available) END),
 			(3, CASE WHEN ledger.reserved <> ledger.held THEN
-				format('%s are reserved by stock_log and %s by stock_hold', ledger.reserved, ledger.held) END),
+				format('reserved: %s by stock_log, %s by stock_hold', ledger.reserved, ledger.held) END),
 			(4, CASE WHEN ledger.available <> counter.available THEN
-				format('%s are available by stock_log and %s by the counter', ledger.available, counter.available) END),
-			(5, CASE WHEN ledger.available + ledger.reserved BETWEEN '-9223372036854775808' AND '9223372036854775807' THEN NULL
+				format('available: %s by stock_log, %s by the counter', ledger.available, counter.available) END),
+			(5, CASE WHEN ledger.available + ledger.reserved BETWEEN
+					'-9223372036854775808' AND '9223372036854775807' THEN NULL
 				ELSE 'it is out of the range of bigint' END)
 		) problem (number, what)
 		WHERE problem.what IS NOT NULL
@@ -341,4 +455,4 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION stock_verify(text) IS
-	'Recomputes every item, or one, from its root record and log, and compares it with its holds and its counter; detail says what differs.';
+	'Recomputes one item, or every item, from its root record and log, and compares it with its holds and its counter; detail describes a difference.';

@@ -1,18 +1,21 @@
 /*
  * guard.c
- *		Keeps the counters right when somebody else changes the tables.
+ *		Keeps the counters right when the tables are changed by other means than
+ *		the functions of stock (external DML).
  *
- * A restore, logical replication, an owner's UPDATE or TRUNCATE: the counters
- * know nothing of it.  The triggers on stock_log and stock_item come here before
- * the first change.  From then until its end that transaction is alone: it waits
- * for every transaction that has changed stock, keeps new ones out, and
- * drops the counters when it commits.
+ * Examples are a restore, logical replication, an owner's UPDATE or TRUNCATE.
+ * The counters do not see these changes.  Triggers on stock_log and stock_item
+ * call stock_guard before the first change.  From then until its end the
+ * transaction is alone: it waits for every transaction that has changed stock,
+ * keeps new ones out, and drops the counters when it commits.
  *
- * The compaction changes these tables too, though no sum: it says so.
+ * The compaction changes these tables too, but no sum, and switches the guard
+ * off.
  *
- * A command that disables or enables the triggers is as alone, by a hook: later
- * transactions are refused (base/trigger.c), or find no counters.  While a table has
- * another name, its triggers cannot be changed: the hook would not find it.
+ * A command that disables or enables these triggers is made alone in the same
+ * way, by a hook: later transactions are refused (base/trigger.c), or find no
+ * counters.  While a table is renamed, its triggers cannot be changed, since
+ * the catalog cache would not find the table.
  */
 #include "postgres.h"
 
@@ -21,7 +24,6 @@
 #include "catalog/pg_proc.h"
 #include "catalog/pg_type.h"
 #include "commands/extension.h"
-#include "executor/spi.h"
 #include "fmgr.h"
 #include "miscadmin.h"
 #include "tcop/utility.h"
@@ -30,22 +32,20 @@
 
 #include "base/compat.h"
 #include "base/catalog.h"
-#include "base/query.h"
 #include "base/shared.h"
 #include "base/trigger.h"
 #include "stock/guard.h"
 #include "stock/stock_xact.h"
 
-static bool compacting = false;
+static bool let_pass = false;	/* the compaction is changing the tables */
 static ProcessUtility_hook_type previous_utility = NULL;
 
 PG_FUNCTION_INFO_V1(stock_guard);
-PG_FUNCTION_INFO_V1(stock_compact);
 PG_FUNCTION_INFO_V1(stock_drop_counters);
 
 /*
- * SQL: the trigger of stock_log and stock_item.  Where the library is not
- * preloaded there are no counters.
+ * SQL: stock_guard(), the trigger of stock_log and stock_item.  Without
+ * preloading there are no counters, and the trigger does nothing.
  */
 Datum
 stock_guard(PG_FUNCTION_ARGS)
@@ -61,7 +61,7 @@ stock_guard(PG_FUNCTION_ARGS)
 	TriggerData *trigger = trigger_called(fcinfo, kinds, lengthof(kinds),
 										  tables, lengthof(tables));
 
-	if (shared_ready() && !compacting)
+	if (shared_ready() && !let_pass)
 		stock_xact_note_external();
 	if (TRIGGER_FIRED_FOR_STATEMENT(trigger->tg_event))
 		return PointerGetDatum(NULL);
@@ -69,50 +69,15 @@ stock_guard(PG_FUNCTION_ARGS)
 						   trigger->tg_newtuple : trigger->tg_trigtuple);
 }
 
-static bool
-guard_compact(int max_rows)
+void
+guard_let_pass(bool let)
 {
-	static SavedQuery step = {
-		.sql = "SELECT @extschema@.stock_compact_next($1)",.types = {INT4OID}
-	};
-	Datum		values[1] = {Int32GetDatum(max_rows)};
-	bool		isnull;
-	bool		more;
-
-	SPI_connect();
-	query_run(&step, values, NULL, false);
-	more = DatumGetBool(query_datum(0, 1, &isnull));
-	SPI_finish();
-	return more;
+	let_pass = let;
 }
 
 /*
- * SQL: stock_compact(max_rows), one step of the sweeper's.
- */
-Datum
-stock_compact(PG_FUNCTION_ARGS)
-{
-	bool		more = false;
-
-	PreventCommandDuringRecovery("stock_compact()");
-	PreventCommandIfReadOnly("stock_compact()");
-	(void) stock_xact_begin();
-	compacting = true;
-	PG_TRY();
-	{
-		more = guard_compact(PG_GETARG_INT32(0));
-	}
-	PG_FINALLY();
-	{
-		compacting = false;
-	}
-	PG_END_TRY();
-	PG_RETURN_BOOL(more);
-}
-
-/*
- * SQL: stock_drop_counters(), with the commit; until then this transaction is
- * alone, as one that has changed the tables.
+ * SQL: stock_drop_counters(), drops the counters when this transaction commits.
+ * Until then it is alone, like a transaction with external DML.
  */
 Datum
 stock_drop_counters(PG_FUNCTION_ARGS)
@@ -138,18 +103,22 @@ guard_changes_triggers(const AlterTableStmt *statement)
 }
 
 /*
- * Does a table have triggers that call stock_guard, whatever it is called?
+ * Does a table have triggers that call our stock_guard, whatever their names?
  */
 static bool
 guard_is_on(Oid table)
 {
 	Oid			extension = get_extension_oid("idempotency", true);
-	Relation	rel = OidIsValid(extension) ? RelationIdGetRelation(table) : NULL;
+	Relation	rel = NULL;
 	bool		found = false;
+	int			count;
 
+	if (OidIsValid(extension))
+		rel = RelationIdGetRelation(table);
 	if (rel == NULL)
 		return false;
-	for (int i = 0; rel->trigdesc != NULL && i < rel->trigdesc->numtriggers; i++)
+	count = rel->trigdesc != NULL ? rel->trigdesc->numtriggers : 0;
+	for (int i = 0; i < count; i++)
 	{
 		Oid			function = rel->trigdesc->triggers[i].tgfoid;
 		char	   *name = get_func_name(function);
@@ -163,8 +132,9 @@ guard_is_on(Oid table)
 }
 
 /*
- * A table with the guard that the catalog does not know was renamed: to find no
- * stock_log is an error there, another one in its place is here.
+ * A table that has the guard and is neither stock_log nor stock_item was
+ * renamed.  If no table has the name stock_log, catalog_get raises an error; if
+ * another table has it, the error is raised here.
  */
 static void
 guard_before_utility(Node *statement)

@@ -2,8 +2,8 @@
  * hold.c
  *		Rows of stock_hold: the lines of open reservations, and nothing else.
  *
- * The primary key (reservation, line) decides who opens a reservation first:
- * every one has a line 0 at the start, whatever its items are.
+ * The primary key (reservation, line) decides which of two transactions opens a
+ * reservation first: every reservation has a line 0 when it is made.
  */
 #include "postgres.h"
 
@@ -18,17 +18,16 @@
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
+#include "base/args.h"
 #include "base/catalog.h"
 #include "base/relation.h"
 #include "stock/hold.h"
 #include "stock/row.h"
 
-#define HOLD_SPECULATION_US 100 /* of waiting for an insertion to be decided */
+#define HOLD_LAPSED_LINES_MAX 100000	/* lapsed lines read at a time */
+#define HOLD_HORIZON_US USECS_PER_SEC	/* how far ahead a search looks */
 
-#define HOLD_LAPSED_LINES_MAX 100000 /* read at a time */
-#define HOLD_HORIZON_US USECS_PER_SEC	/* how far ahead a look for lapsed ones goes */
-
-/* The columns of stock_hold, in order. */
+/* The columns of stock_hold, counted from 0. */
 enum
 {
 	HOLD_ATT_QUANTITY,
@@ -36,7 +35,7 @@ enum
 	HOLD_ATT_LINE,
 	HOLD_ATT_RESERVATION,
 	HOLD_ATT_SKU,
-	HOLD_ATT_LINES,				/* since 1.0.0 */
+	HOLD_ATT_LINES,
 	HOLD_ATTS
 };
 
@@ -46,15 +45,10 @@ hold_open(void)
 	return table_open(catalog_get()->stock_hold, RowExclusiveLock);
 }
 
-/*
- * Before ALTER EXTENSION UPDATE the table has no column lines.
- */
 static TupleTableSlot *
 hold_slot(Relation hold)
 {
-	bool		old = RelationGetNumberOfAttributes(hold) == HOLD_ATT_LINES;
-
-	return relation_slot(hold, old ? HOLD_ATT_LINES : HOLD_ATTS);
+	return relation_slot(hold, HOLD_ATTS);
 }
 
 static void
@@ -67,15 +61,20 @@ holds_add(Holds *holds, int *room, TupleTableSlot *row)
 	if (at == *room)
 	{
 		*room *= 2;
-		holds->lines.line = repalloc(holds->lines.line, *room * sizeof(StockLine));
+		holds->lines.line = repalloc(holds->lines.line,
+									 *room * sizeof(StockLine));
 		holds->tids = repalloc(holds->tids, *room * sizeof(ItemPointerData));
-		holds->expiries = repalloc(holds->expiries, *room * sizeof(TimestampTz));
+		holds->expiries = repalloc(holds->expiries,
+								   *room * sizeof(TimestampTz));
 	}
 	expiry = DatumGetTimestampTz(row_value(row, HOLD_ATT_EXPIRES_AT));
 	line = &holds->lines.line[at];
-	line->number = row_line(row, HOLD_ATT_LINE);
-	line->sku = row_name(row, HOLD_ATT_SKU);
-	line->quantity = row_quantity(row, HOLD_ATT_QUANTITY, false);
+	*line = (StockLine)
+	{
+		.number = row_line(row, HOLD_ATT_LINE),
+			.sku = row_name(row, HOLD_ATT_SKU),
+			.quantity = row_quantity(row, HOLD_ATT_QUANTITY, false)
+	};
 	pfree(row_name(row, HOLD_ATT_RESERVATION));
 	holds->lines.order = Max(holds->lines.order,
 							 row_order(row, HOLD_ATT_LINES, line->number));
@@ -86,15 +85,16 @@ holds_add(Holds *holds, int *room, TupleTableSlot *row)
 }
 
 /*
- * Reads what a snapshot shows.  With a dirty one, whose end a row depends on is
- * returned.
+ * Reads the lines that a snapshot shows.  With a dirty snapshot, stops at the
+ * first line that a transaction in progress is writing, and returns that
+ * transaction.
  */
-static TransactionId
+static RelationWriter
 holds_scan(Holds *holds, Relation hold, const text *reservation,
-		   Snapshot snapshot, bool *speculative)
+		   Snapshot snapshot)
 {
 	TupleTableSlot *row = hold_slot(hold);
-	TransactionId writer = InvalidTransactionId;
+	RelationWriter writer = {.xid = InvalidTransactionId};
 	int			room = 4;
 	RelationScan scan;
 	ScanKeyData key;
@@ -105,15 +105,13 @@ holds_scan(Holds *holds, Relation hold, const text *reservation,
 	holds->expiries = palloc(room * sizeof(TimestampTz));
 	ScanKeyInit(&key, 1, BTEqualStrategyNumber, F_TEXTEQ,
 				PointerGetDatum(reservation));
-	relation_scan_begin(&scan, hold, HOLD_ATT_RESERVATION + 1, 0, &key, 1, snapshot);
-	while (!TransactionIdIsValid(writer) && relation_scan_next(&scan, row))
+	relation_scan_begin(&scan, hold, HOLD_ATT_RESERVATION + 1, 0, &key, 1,
+						snapshot);
+	while (!TransactionIdIsValid(writer.xid) && relation_scan_next(&scan, row))
 	{
 		holds_add(holds, &room, row);
-		if (snapshot->snapshot_type != SNAPSHOT_DIRTY)
-			continue;
-		writer = TransactionIdIsValid(snapshot->xmin) ? snapshot->xmin :
-			snapshot->xmax;
-		*speculative = snapshot->speculativeToken != 0;
+		if (snapshot->snapshot_type == SNAPSHOT_DIRTY)
+			writer = relation_writer(snapshot);
 	}
 	ExecDropSingleTupleTableSlot(row);
 	relation_scan_end(&scan, NoLock);
@@ -125,10 +123,9 @@ holds_read(const text *reservation)
 {
 	Relation	hold = hold_open();
 	Snapshot	latest = RegisterSnapshot(GetLatestSnapshot());
-	bool		speculative;
 	Holds		holds;
 
-	(void) holds_scan(&holds, hold, reservation, latest, &speculative);
+	(void) holds_scan(&holds, hold, reservation, latest);
 	UnregisterSnapshot(latest);
 	table_close(hold, NoLock);
 	return holds;
@@ -147,7 +144,8 @@ holds_are_there(const text *reservation)
 	InitDirtySnapshot(dirty);
 	ScanKeyInit(&key, 1, BTEqualStrategyNumber, F_TEXTEQ,
 				PointerGetDatum(reservation));
-	relation_scan_begin(&scan, hold, HOLD_ATT_RESERVATION + 1, 0, &key, 1, &dirty);
+	relation_scan_begin(&scan, hold, HOLD_ATT_RESERVATION + 1, 0, &key, 1,
+						&dirty);
 	found = relation_scan_next(&scan, row);
 	ExecDropSingleTupleTableSlot(row);
 	relation_scan_end(&scan, NoLock);
@@ -156,32 +154,28 @@ holds_are_there(const text *reservation)
 }
 
 /*
- * A dirty scan can miss a row that is being moved by an update.  So that there
- * are none proves nothing; the primary key decides.
+ * A dirty scan can miss a row that an update is moving.  So finding no lines
+ * proves nothing; the primary key decides.
  */
 Holds
 holds_read_settled(const text *reservation)
 {
 	Relation	hold = hold_open();
-	TransactionId writer;
 	Holds		holds;
 
-	do
+	for (;;)
 	{
 		SnapshotData dirty;
-		bool		speculative;
+		RelationWriter writer;
 
 		CHECK_FOR_INTERRUPTS();
 		InitDirtySnapshot(dirty);
-		writer = holds_scan(&holds, hold, reservation, &dirty, &speculative);
-		if (!TransactionIdIsValid(writer))
+		writer = holds_scan(&holds, hold, reservation, &dirty);
+		if (!TransactionIdIsValid(writer.xid))
 			break;
-		if (speculative)
-			pg_usleep(HOLD_SPECULATION_US);
-		else
-			XactLockTableWait(writer, hold, &holds.tids[holds.lines.count - 1],
-							  XLTW_InsertIndex);
-	} while (true);
+		relation_wait_for_writer(hold, &holds.tids[holds.lines.count - 1],
+								 &writer);
+	}
 	table_close(hold, NoLock);
 	return holds;
 }
@@ -220,29 +214,26 @@ holds_close(const Holds *holds, int line, bool wait)
 }
 
 static void
-hold_store(TupleTableSlot *row, const text *reservation, const StockLines *lines,
-		   int at, TimestampTz expires_at)
+hold_store(TupleTableSlot *row, const text *reservation,
+		   const StockLines *lines, int at, TimestampTz expires_at)
 {
 	const StockLine *line = &lines->line[at];
-	int			columns = row->tts_tupleDescriptor->natts;
 
 	ExecClearTuple(row);
-	memset(row->tts_isnull, false, columns * sizeof(bool));
+	memset(row->tts_isnull, false, HOLD_ATTS * sizeof(bool));
 	row->tts_values[HOLD_ATT_QUANTITY] = Int64GetDatum(line->quantity);
 	row->tts_values[HOLD_ATT_EXPIRES_AT] = TimestampTzGetDatum(expires_at);
 	row->tts_values[HOLD_ATT_LINE] = Int16GetDatum(line->number);
 	row->tts_values[HOLD_ATT_RESERVATION] = PointerGetDatum(reservation);
 	row->tts_values[HOLD_ATT_SKU] = PointerGetDatum(line->sku);
-	if (columns > HOLD_ATT_LINES)
-	{
-		row->tts_values[HOLD_ATT_LINES] = Int16GetDatum(lines->order);
-		row->tts_isnull[HOLD_ATT_LINES] = lines->order == 0;
-	}
+	row->tts_values[HOLD_ATT_LINES] = Int16GetDatum(lines->order);
+	row->tts_isnull[HOLD_ATT_LINES] = lines->order == 0;
 	ExecStoreVirtualTuple(row);
 }
 
 void
-holds_extend(const Holds *holds, const text *reservation, TimestampTz expires_at)
+holds_extend(const Holds *holds, const text *reservation,
+			 TimestampTz expires_at)
 {
 	Relation	hold = hold_open();
 	TupleTableSlot *row = hold_slot(hold);
@@ -300,8 +291,9 @@ holds_withdraw(const ItemPointerData *tids, int count)
 }
 
 /*
- * What of an item lapses until a time, by the index on sku and time; or all that
- * lapses since a time, by the index on the time alone.
+ * Begins a scan of the lines of an item that lapse until a time, by the index
+ * on sku and time; or, if sku is NULL, of all lines that lapse since a time,
+ * by the index on the time.
  */
 static void
 hold_begin_lapsed(RelationScan *scan, Relation hold, const text *sku,
@@ -326,13 +318,13 @@ hold_begin_lapsed(RelationScan *scan, Relation hold, const text *sku,
 }
 
 /*
- * Adds a name, unless it was the last one.
+ * Adds a name unless it equals the last one.
  */
 static void
 hold_add_name(text ***names, int *count, int *room, Datum name)
 {
-	if (*count > 0 && lines_compare_names((*names)[*count - 1],
-										  DatumGetTextPP(name)) == 0)
+	if (*count > 0 && args_compare_texts((*names)[*count - 1],
+										 DatumGetTextPP(name)) == 0)
 		return;
 	if (*count == *room)
 	{
@@ -343,10 +335,12 @@ hold_add_name(text ***names, int *count, int *room, Datum name)
 }
 
 /*
- * Lines that lapse at one time are in the order of their places in the table.
+ * Was this line read before?  Lines with the same expiry are in the order of
+ * their tids.
  */
 static bool
-hold_is_passed(const HoldsPosition *from, TimestampTz expires_at, ItemPointer tid)
+hold_is_passed(const HoldsPosition *from, TimestampTz expires_at,
+			   ItemPointer tid)
 {
 	ItemPointerData passed = from->tid;
 
@@ -355,13 +349,14 @@ hold_is_passed(const HoldsPosition *from, TimestampTz expires_at, ItemPointer ti
 }
 
 /*
- * *last: the last line that was read, as long as there may be more; *next: no
- * other lapses before.
+ * Reads lapsed lines from a position on.  *last is the last line that was read,
+ * or HOLDS_START if there are no more.  No other line lapses before *next.
  */
 static int
 hold_read_lapsed(const text *sku, const HoldsPosition *from, int max,
 				 text ***reservations, HoldsPosition *last, TimestampTz *next)
 {
+	static const HoldsPosition start = HOLDS_START;
 	Relation	hold = hold_open();
 	Snapshot	latest = RegisterSnapshot(GetLatestSnapshot());
 	TupleTableSlot *row = hold_slot(hold);
@@ -389,13 +384,14 @@ hold_read_lapsed(const text *sku, const HoldsPosition *from, int max,
 			break;
 		if (hold_is_passed(from, *next, &row->tts_tid))
 			continue;
-		*last = (HoldsPosition) {.expires_at = *next,.tid = row->tts_tid};
+		last->expires_at = *next;
+		last->tid = row->tts_tid;
 		lines++;
 		hold_add_name(reservations, &count, &room,
 					  row_value(row, HOLD_ATT_RESERVATION));
 	}
 	if (*next > now)
-		*last = HOLDS_START;
+		*last = start;
 	ExecDropSingleTupleTableSlot(row);
 	relation_scan_end(&scan, NoLock);
 	UnregisterSnapshot(latest);

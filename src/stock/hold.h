@@ -1,6 +1,6 @@
 /*
  * hold.h
- *		Rows of open reservations.  Within the stock module.
+ *		Rows of open reservations.  For the stock module only.
  */
 #ifndef STOCK_HOLD_H
 #define STOCK_HOLD_H
@@ -14,63 +14,65 @@
 typedef struct Holds
 {
 	StockLines	lines;
-	ItemPointerData *tids;		/* one for each line */
+	ItemPointerData *tids;		/* of the rows */
 	TimestampTz *expiries;
-	TimestampTz expires_at;		/* the earliest of these */
+	TimestampTz expires_at;		/* the earliest of expiries */
 } Holds;
 
-/* Where a look for lapsed lines goes on: behind a line. */
+/* Where a search for lapsed lines continues: after this line. */
 typedef struct HoldsPosition
 {
 	TimestampTz expires_at;
-	ItemPointerData tid;		/* of those that lapse at one time */
+	ItemPointerData tid;		/* orders lines with the same expiry */
 } HoldsPosition;
 
-#define HOLDS_START ((HoldsPosition) {.expires_at = DT_NOBEGIN})
+#define HOLDS_START {.expires_at = DT_NOBEGIN}
 
-/* The open lines of a reservation as they are now. */
+/* Reads the open lines of a reservation as they are now. */
 extern Holds holds_read(const text *reservation);
 
 /*
- * As holds_read, but waits for transactions that are opening or closing the
- * reservation.
+ * As holds_read, but first waits for transactions that are opening or closing
+ * the reservation.
  */
 extern Holds holds_read_settled(const text *reservation);
 
 /*
- * Locks the lines to the end of the transaction.  false: somebody else has
- * changed or locked one; with wait, not until that one has ended.
+ * Locks the lines until the end of the transaction.  Returns false if another
+ * transaction has changed or locked one of them; with wait, only after that
+ * transaction has ended.
  */
 extern bool holds_lock(const Holds *holds, bool wait);
 
-/* Closes one line, which is locked or the only one.  false: as holds_lock. */
+/* Closes a line that is locked, or is the only one; result: holds_lock. */
 extern bool holds_close(const Holds *holds, int line, bool wait);
 
-/* Lets locked lines expire at a time, or later if they do so already. */
+/* Sets the expiry of locked lines, unless it is later already. */
 extern void holds_extend(const Holds *holds, const text *reservation,
 						 TimestampTz expires_at);
 
 /*
- * Opens lines, or none of them: false, if one is open.  Afterwards they can be
- * withdrawn, which leaves no trace of them.
+ * holds_open opens all lines; if one of them is open already, it opens none and
+ * returns false.  holds_withdraw deletes the rows again.
  */
 extern bool holds_open(const text *reservation, const StockLines *lines,
 					   TimestampTz expires_at, ItemPointerData *tids);
 extern void holds_withdraw(const ItemPointerData *tids, int count);
 
-/* Has a reservation open lines, in progress ones included? */
+/* Has a reservation open lines, committed or not? */
 extern bool holds_are_there(const text *reservation);
 
 /*
- * Names of reservations of an item that have lapsed, oldest first, up to a
- * number.  *next: no other lapses before.
+ * Returns the names of lapsed reservations of an item, oldest first, at most
+ * max.  No other reservation of the item lapses before *next.
  */
 extern int	holds_lapsed(const text *sku, int max, text ***reservations,
 						 TimestampTz *next);
 
 /*
- * Likewise of all items, from a position on, which moves behind the last one that
- * was read.  Where there are no more it is back at the start, HOLDS_START.
+ * Returns the names of lapsed reservations of all items, from a position on,
+ * which moves to the last line that was read.  When there are no more, it is
+ * set to HOLDS_START.
  */
 extern int	holds_lapsed_from(HoldsPosition *position, int max,
 							  text ***reservations);

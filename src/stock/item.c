@@ -1,10 +1,10 @@
 /*
  * item.c
- *		Items: their root records, and what root record and log add up to.
+ *		The root records of items, and the sums of root record and log.
  *
- * A root record has the sums of those rows of the log that were compacted.  It
- * is created with the item and changed by the compaction alone: nobody who
- * reserves or receives waits for it.
+ * A root record has the sums of the rows of the log that were compacted.  It is
+ * created with the item and changed only by the compaction, so reserving and
+ * receiving never wait for it.
  */
 #include "postgres.h"
 
@@ -26,9 +26,7 @@
 #include "stock/item.h"
 #include "stock/row.h"
 
-#define ITEM_SPECULATION_US 100 /* of waiting for an insertion to be decided */
-
-/* The columns of stock_item, in order. */
+/* The columns of stock_item, counted from 0. */
 enum
 {
 	ITEM_ATT_SKU,
@@ -44,15 +42,19 @@ item_lock_for_load(void)
 {
 	Relation	item = table_open(catalog_get()->stock_item, RowExclusiveLock);
 	Relation	log = table_open(catalog_get()->stock_log, NoLock);
+	Relation	index;
 
-	index_close(relation_open_index(item, ITEM_ATT_SKU + 1, 1, 0, RowExclusiveLock), NoLock);
-	index_close(relation_open_index(log, LOG_ATT_SKU + 1, 1, 0, RowExclusiveLock), NoLock);
+	index = relation_open_index(item, ITEM_ATT_SKU + 1, 1, 0, RowExclusiveLock);
+	index_close(index, NoLock);
+	index = relation_open_index(log, LOG_ATT_SKU + 1, 1, 0, RowExclusiveLock);
+	index_close(index, NoLock);
 	table_close(log, NoLock);
 	table_close(item, NoLock);
 }
 
 static bool
-item_find(Relation item, const text *sku, Snapshot snapshot, TupleTableSlot *row)
+item_find(Relation item, const text *sku, Snapshot snapshot,
+		  TupleTableSlot *row)
 {
 	RelationScan scan;
 	ScanKeyData key;
@@ -68,7 +70,8 @@ item_find(Relation item, const text *sku, Snapshot snapshot, TupleTableSlot *row
 }
 
 /*
- * A sum of the root record: a whole number, however large.
+ * Returns a sum of the root record.  Raises an error unless it is a finite
+ * whole number.
  */
 static Datum
 item_sum(TupleTableSlot *row, int column)
@@ -76,7 +79,8 @@ item_sum(TupleTableSlot *row, int column)
 	Datum		sum = row_value(row, column);
 	Datum		whole;
 
-	if (numeric_is_nan(DatumGetNumeric(sum)) || numeric_is_inf(DatumGetNumeric(sum)))
+	if (numeric_is_nan(DatumGetNumeric(sum)) ||
+		numeric_is_inf(DatumGetNumeric(sum)))
 		row_raise(row, column, "is not a number");
 	whole = DirectFunctionCall2(numeric_trunc, sum, Int32GetDatum(0));
 	if (!DatumGetBool(DirectFunctionCall2(numeric_eq, sum, whole)))
@@ -97,12 +101,13 @@ item_int64(const text *sku, Datum number)
 }
 
 /*
- * on_hand = received + adjusted - confirmed, which reserved is a part of.  One
- * that is too large for a bigint can be in a database of 0.2.0: nothing more can
- * come in until a load finds that it fits.
+ * on_hand = received + adjusted - confirmed; reserved is a part of it.  A
+ * database that was upgraded from 0.2.0 can have an on_hand that is out of
+ * range: then nothing can be received until a load finds it in range.
  */
 static void
-item_add_up(ItemLevel *level, const text *sku, TupleTableSlot *row, LedgerSum log)
+item_add_up(ItemLevel *level, const text *sku, TupleTableSlot *row,
+			LedgerSum log)
 {
 	Datum		on_hand;
 	Datum		reserved = item_sum(row, ITEM_ATT_RESERVED);
@@ -112,9 +117,12 @@ item_add_up(ItemLevel *level, const text *sku, TupleTableSlot *row, LedgerSum lo
 								  item_sum(row, ITEM_ATT_ADJUSTED));
 	on_hand = DirectFunctionCall2(numeric_sub, on_hand,
 								  item_sum(row, ITEM_ATT_CONFIRMED));
-	level->available = item_int64(sku, DirectFunctionCall2(numeric_sub, on_hand, reserved));
-	if (pg_add_s64_overflow(level->available, log.available, &level->available) ||
-		pg_add_s64_overflow(item_int64(sku, reserved), log.reserved, &all_reserved))
+	level->available =
+		item_int64(sku, DirectFunctionCall2(numeric_sub, on_hand, reserved));
+	if (pg_add_s64_overflow(level->available, log.available,
+							&level->available) ||
+		pg_add_s64_overflow(item_int64(sku, reserved), log.reserved,
+							&all_reserved))
 		row_raise_range(sku);
 	level->too_many = pg_add_s64_overflow(level->available, all_reserved,
 										  &level->on_hand);
@@ -123,8 +131,8 @@ item_add_up(ItemLevel *level, const text *sku, TupleTableSlot *row, LedgerSum lo
 }
 
 /*
- * Root record and log are read with one snapshot, which sees the rows that
- * are compacted meanwhile in one of the two.
+ * Root record and log are read with one snapshot.  It sees rows that are being
+ * compacted in exactly one of the two.
  */
 ItemLevel
 item_load(const text *sku)
@@ -136,7 +144,7 @@ item_load(const text *sku)
 
 	if (level.known)
 	{
-		LedgerSum		log = ledger_sum(sku, latest);
+		LedgerSum	log = ledger_sum(sku, latest);
 
 		level.rows = log.rows;
 		item_add_up(&level, sku, row, log);
@@ -148,25 +156,22 @@ item_load(const text *sku)
 }
 
 /*
- * Waits for the transaction that is writing an item's row.  Returns
- * whether the item is there for good.
+ * Waits for a transaction that is writing an item's row.  Returns whether the
+ * item exists and is committed.
  */
 static bool
 item_wait(Relation item, const text *sku, TupleTableSlot *row)
 {
 	SnapshotData dirty;
+	RelationWriter writer;
 
 	InitDirtySnapshot(dirty);
 	if (!item_find(item, sku, &dirty, row))
 		return false;
-	if (dirty.speculativeToken != 0)
-		pg_usleep(ITEM_SPECULATION_US);
-	else if (TransactionIdIsValid(dirty.xmin))
-		XactLockTableWait(dirty.xmin, item, &row->tts_tid, XLTW_InsertIndex);
-	else if (TransactionIdIsValid(dirty.xmax))
-		XactLockTableWait(dirty.xmax, item, &row->tts_tid, XLTW_InsertIndex);
-	else
+	writer = relation_writer(&dirty);
+	if (!TransactionIdIsValid(writer.xid))
 		return true;
+	relation_wait_for_writer(item, &row->tts_tid, &writer);
 	return false;
 }
 

@@ -1,10 +1,10 @@
 /*
  * ledger.c
- *		The log of stock: appended to, added up, looked up by reservation.
+ *		The log of stock: appended to, added up, searched by reservation.
  *
- * stock_log has the rows that are not in an item's root record yet.  Those that
- * are have moved to stock_history_0 to _2 (compaction.sql), where they serve to
- * remember how a reservation ended, until the history drops them.
+ * stock_log has the rows that are not in an item's root record yet.  The others
+ * have moved to stock_history_0 to _2 (compaction.sql).  There they tell how a
+ * reservation ended, until the history drops them.
  */
 #include "postgres.h"
 
@@ -29,7 +29,7 @@
 
 #define LEDGER_TABLES (1 + CATALOG_RING_SIZE)
 
-/* How a change moves what is available, and what is reserved. */
+/* How a change affects the available and the reserved quantity. */
 typedef struct LedgerSigns
 {
 	int			available;
@@ -43,24 +43,14 @@ static const LedgerSigns ledger_signs[STOCK_CHANGES] = {
 	[STOCK_CANCEL] = {1, -1},
 	[STOCK_EXPIRE] = {1, -1},
 	[STOCK_CONFIRM] = {0, -1},
-	[STOCK_REINSTATE] = {-1, 1}
+	[STOCK_REINSTATE] = {-1, 1},
+	[STOCK_TRANSFER] = {1, 0}
 };
 
-/*
- * Before ALTER EXTENSION UPDATE the tables have no column lines.
- */
 static TupleTableSlot *
 ledger_slot(Relation table)
 {
-	bool		old = RelationGetNumberOfAttributes(table) == LOG_ATT_LINES;
-
-	return relation_slot(table, old ? LOG_ATT_LINES : LOG_ATTS);
-}
-
-text *
-ledger_session_user(void)
-{
-	return cstring_to_text(GetUserNameFromId(GetSessionUserId(), false));
+	return relation_slot(table, LOG_ATTS);
 }
 
 static void
@@ -71,16 +61,17 @@ ledger_store_text(TupleTableSlot *row, int attribute, const text *value)
 }
 
 static void
-ledger_store(TupleTableSlot *row, const LedgerEntry *entry, const StockLine *line,
-		   int order)
+ledger_store(TupleTableSlot *row, const LedgerEntry *entry,
+			 const StockLine *line, int order)
 {
 	const Catalog *catalog = catalog_get();
-	int64		id = sequence_next(SHARED_STOCK_LOG, catalog->stock_log_id_seq, 0);
-	bool		settled = entry->reservation != NULL && entry->change != STOCK_RESERVE;
-	int			columns = row->tts_tupleDescriptor->natts;
+	int64		id = sequence_next(SHARED_STOCK_LOG,
+								   catalog->stock_log_id_seq, 0);
+	bool		settled;
 
+	settled = entry->reservation != NULL && entry->change != STOCK_RESERVE;
 	ExecClearTuple(row);
-	memset(row->tts_isnull, false, columns * sizeof(bool));
+	memset(row->tts_isnull, false, LOG_ATTS * sizeof(bool));
 	row->tts_values[LOG_ATT_ID] = Int64GetDatum(id);
 	row->tts_values[LOG_ATT_QUANTITY] = Int64GetDatum(line->quantity);
 	row->tts_values[LOG_ATT_AT] = TimestampTzGetDatum(GetCurrentTimestamp());
@@ -92,11 +83,8 @@ ledger_store(TupleTableSlot *row, const LedgerEntry *entry, const StockLine *lin
 	ledger_store_text(row, LOG_ATT_RESERVATION, entry->reservation);
 	ledger_store_text(row, LOG_ATT_ACTOR, entry->actor);
 	ledger_store_text(row, LOG_ATT_NOTE, entry->note);
-	if (columns > LOG_ATT_LINES)
-	{
-		row->tts_values[LOG_ATT_LINES] = Int16GetDatum(order);
-		row->tts_isnull[LOG_ATT_LINES] = !settled || order == 0;
-	}
+	row->tts_values[LOG_ATT_LINES] = Int16GetDatum(order);
+	row->tts_isnull[LOG_ATT_LINES] = !settled || order == 0;
 	ExecStoreVirtualTuple(row);
 }
 
@@ -131,27 +119,30 @@ ledger_change(TupleTableSlot *row)
 }
 
 /*
- * Did this transaction write the row?
+ * Was the row written by this transaction?
  */
 static bool
 ledger_is_own(TupleTableSlot *row)
 {
 	bool		isnull;
-	Datum		xmin = slot_getsysattr(row, MinTransactionIdAttributeNumber, &isnull);
+	Datum		xmin = slot_getsysattr(row, MinTransactionIdAttributeNumber,
+									   &isnull);
 
-	return !isnull && TransactionIdIsCurrentTransactionId(DatumGetTransactionId(xmin));
+	return !isnull &&
+		TransactionIdIsCurrentTransactionId(DatumGetTransactionId(xmin));
 }
 
 /*
- * What this transaction confirms is on hand until it has committed.
+ * What this transaction confirms stays on hand until it has committed.
  */
 static void
 ledger_add(LedgerSum *sum, const text *sku, TupleTableSlot *row)
 {
 	StockChange change = ledger_change(row);
 	int64		quantity = row_quantity(row, LOG_ATT_QUANTITY,
-										change == STOCK_ADJUST);
-	LedgerSigns	signs = ledger_signs[change];
+										change == STOCK_ADJUST ||
+										change == STOCK_TRANSFER);
+	LedgerSigns signs = ledger_signs[change];
 
 	if (change == STOCK_CONFIRM && ledger_is_own(row))
 		signs.reserved = 0;
@@ -164,15 +155,16 @@ ledger_add(LedgerSum *sum, const text *sku, TupleTableSlot *row)
 }
 
 /*
- * In the order of their ids no partial sum can overflow which the whole does
- * not: each was what is available, or reserved, at some time.
+ * The rows are added in the order of their ids.  Then no partial sum can
+ * overflow unless the whole does: each was the available or reserved quantity
+ * at some time.
  */
 LedgerSum
 ledger_sum(const text *sku, Snapshot snapshot)
 {
 	Relation	log = table_open(catalog_get()->stock_log, NoLock);
 	TupleTableSlot *row = ledger_slot(log);
-	LedgerSum		sum = {0};
+	LedgerSum	sum = {0};
 	RelationScan scan;
 	ScanKeyData key;
 
@@ -190,13 +182,14 @@ ledger_sum(const text *sku, Snapshot snapshot)
 }
 
 /*
- * Notes a row down in the place of its line, if it is later than what is there.
+ * Records a row as the last change of its line, if it is later than the one
+ * recorded before.
  */
 static void
 ledger_collect(LedgerLines *lines, TupleTableSlot *row)
 {
-	LedgerLine	found;
-	LedgerLine   *place;
+	LedgerLine	found = {0};
+	LedgerLine *place;
 
 	found.id = DatumGetInt64(row_value(row, LOG_ATT_ID));
 	if (found.id <= 0)
@@ -207,6 +200,8 @@ ledger_collect(LedgerLines *lines, TupleTableSlot *row)
 	found.line.sku = row_name(row, LOG_ATT_SKU);
 	lines->order = Max(lines->order,
 					   row_order(row, LOG_ATT_LINES, found.line.number));
+	if (found.last == STOCK_REINSTATE)
+		lines->reopened = Max(lines->reopened, found.id);
 	if (found.line.number >= lines->count)
 	{
 		int			count = found.line.number + 1;
@@ -222,7 +217,7 @@ ledger_collect(LedgerLines *lines, TupleTableSlot *row)
 }
 
 /*
- * Drops the places of lines of which nothing is known any more.
+ * Removes the entries of lines for which no row was found.
  */
 static void
 ledger_close_ranks(LedgerLines *lines)
@@ -238,9 +233,9 @@ ledger_close_ranks(LedgerLines *lines)
 }
 
 /*
- * What may have rows of a reservation: the log, which is the first, and the
- * history.  All tables of the history are looked at: one that is not in use may
- * have rows that a restore has brought.
+ * Returns a table that may have rows of a reservation: 0 is the log, the others
+ * are the history.  All tables of the history are searched: one that is not in
+ * use may have rows that a restore has loaded.
  */
 static Oid
 ledger_table(int number)
@@ -252,14 +247,17 @@ ledger_table(int number)
 }
 
 /*
- * Looks through a table's rows of a reservation.  Returns how many there are; they
- * are noted down in lines, if that is not NULL.  The log is locked anyway; a
- * table of the history is let go of, so that it can be truncated.
+ * Scans a table's rows of a reservation and returns their number.  Adds them to
+ * lines unless that is NULL.  The log is locked by the transaction anyway; the
+ * lock on a table of the history is released, so that the table can be
+ * truncated.
  */
 static int
-ledger_scan(Oid oid, const text *reservation, Snapshot snapshot, LedgerLines *lines)
+ledger_scan(Oid oid, const text *reservation, Snapshot snapshot,
+			LedgerLines *lines)
 {
-	LOCKMODE	release = oid == catalog_get()->stock_log ? NoLock : RowExclusiveLock;
+	bool		is_log = oid == catalog_get()->stock_log;
+	LOCKMODE	release = is_log ? NoLock : RowExclusiveLock;
 	Relation	table = table_open(oid, release);
 	TupleTableSlot *row = ledger_slot(table);
 	RelationScan scan;
@@ -283,8 +281,8 @@ ledger_scan(Oid oid, const text *reservation, Snapshot snapshot, LedgerLines *li
 }
 
 /*
- * Looks through all tables from one on.  A single snapshot shows a row that is
- * being moved in one of them.
+ * Scans all tables from a number on.  With one snapshot a row that is being
+ * moved is seen in exactly one table.
  */
 static int
 ledger_scan_from(int first, const text *reservation, LedgerLines *lines)
@@ -299,8 +297,9 @@ ledger_scan_from(int first, const text *reservation, LedgerLines *lines)
 }
 
 /*
- * What is not committed counts, too; it can be in the log only.  A row that has
- * left the log before we look is in the history for the snapshot taken then.
+ * Uncommitted rows count too; they can be in the log only.  The log is scanned
+ * first: a row that has left it by then is in the history for the snapshot that
+ * is taken afterwards.
  */
 bool
 ledger_is_settled(const text *reservation)
@@ -315,7 +314,7 @@ ledger_is_settled(const text *reservation)
 LedgerLines
 ledger_read(const text *reservation)
 {
-	LedgerLines	lines = {.line = palloc(sizeof(LedgerLine))};
+	LedgerLines lines = {.line = palloc(sizeof(LedgerLine))};
 
 	(void) ledger_scan_from(0, reservation, &lines);
 	ledger_close_ranks(&lines);

@@ -1,6 +1,6 @@
 /*
  * ledger.h
- *		Rows of the log.  Within the stock module.
+ *		Rows of the log.  For the stock module only.
  */
 #ifndef STOCK_LEDGER_H
 #define STOCK_LEDGER_H
@@ -12,7 +12,7 @@
 #include "base/catalog.h"
 #include "stock/lines.h"
 
-/* The columns of stock_log and of its history, in order. */
+/* The columns of stock_log and stock_history_*, counted from 0. */
 enum
 {
 	LOG_ATT_ID,
@@ -24,41 +24,39 @@ enum
 	LOG_ATT_RESERVATION,
 	LOG_ATT_ACTOR,
 	LOG_ATT_NOTE,
-	LOG_ATT_LINES,				/* since 1.0.0 */
+	LOG_ATT_LINES,
 	LOG_ATTS
 };
 
-/* What is written of each of the lines that change together. */
+/* What the rows of lines that change together have in common. */
 typedef struct LedgerEntry
 {
 	StockChange change;
 	const text *reservation;	/* NULL: none */
-	const text *actor;			/* NULL: nobody */
+	const text *actor;			/* NULL: none, as for an expiry */
 	const text *note;
 } LedgerEntry;
 
-/* How a line of a reservation went on. */
+/* A line of a reservation and its last change. */
 typedef struct LedgerLine
 {
 	StockLine	line;
 	StockChange last;
-	int64		id;				/* of that row */
+	int64		id;				/* of the row with that change */
 } LedgerLine;
 
 typedef struct LedgerLines
 {
 	int			count;
 	LedgerLine *line;			/* in the order of their numbers */
-	int			order;			/* how many the reservation had; 0: not known */
+	int			order;			/* lines at the start; 0: not known */
+	int64		reopened;		/* id of the last reinstatement; 0: none */
 } LedgerLines;
 
 /* Appends a row for each line. */
 extern void ledger_write(const LedgerEntry *entry, const StockLines *lines);
 
-/* The name of the session's user, as an actor. */
-extern text *ledger_session_user(void);
-
-/* What the rows of an item add up to, and how many there are. */
+/* The sums of an item's rows, and their number. */
 typedef struct LedgerSum
 {
 	int64		available;
@@ -68,10 +66,10 @@ typedef struct LedgerSum
 
 extern LedgerSum ledger_sum(const text *sku, Snapshot snapshot);
 
-/* Was a line of a reservation ever settled, be it by an open transaction? */
+/* Was a line ever settled, also by an open transaction? */
 extern bool ledger_is_settled(const text *reservation);
 
-/* How the lines of a reservation that were settled went on; palloc'd. */
+/* Reads the last change of each line that was ever settled; palloc'd. */
 extern LedgerLines ledger_read(const text *reservation);
 
 #endif							/* STOCK_LEDGER_H */

@@ -1,86 +1,61 @@
 /*
  * lines.c
- *		Reads and checks what callers of the stock functions name.
+ *		Reads and checks the arguments of the stock functions.
  *
- * Nothing here touches a table: a bad argument is refused before anything
- * else happens.
+ * Nothing here reads a table: a bad argument is refused before anything else
+ * happens.
  */
 #include "postgres.h"
 
-#include "access/htup_details.h"
-#include "funcapi.h"
 #include "catalog/pg_type.h"
 #include "common/int.h"
-#include "mb/pg_wchar.h"
+#include "miscadmin.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/fmgrprotos.h"
 #include "utils/jsonb.h"
-#include "utils/lsyscache.h"
 #include "utils/numeric.h"
-#include "utils/typcache.h"
 
+#include "base/args.h"
 #include "base/catalog.h"
 #include "base/compat.h"
+#include "base/errors.h"
 #include "base/settings.h"
 #include "stock/lines.h"
+#include "stock/stock.h"
 
-PG_FUNCTION_INFO_V1(stock_lines);
+/* How much of a number that is no quantity an error shows. */
+#define LINES_NUMBER_SHOWN_MAX 40
+
 PG_FUNCTION_INFO_V1(stock_check_sku);
-
-static void
-lines_raise_null(const char *name)
-{
-	ereport(ERROR,
-			(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-			 errmsg("%s must not be null", name)));
-}
-
-static void
-lines_check_length(text *value, const char *name, int max)
-{
-	int			length = VARSIZE_ANY_EXHDR(value);
-
-	if (length > max)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("%s is too long", name),
-				 errdetail("It has %d bytes; the limit is %d.", length, max)));
-}
-
-/*
- * Events go out in UTF-8: what cannot be converted is refused here.
- */
-static void
-lines_check_encoding(text *value)
-{
-	char	   *string;
-
-	if (GetDatabaseEncoding() == PG_UTF8)
-		return;
-	string = text_to_cstring(value);
-	(void) pg_server_to_any(string, strlen(string), PG_UTF8);
-	pfree(string);
-}
+PG_FUNCTION_INFO_V1(stock_check_reservation);
 
 static text *
 lines_check_name(text *value, const char *name)
 {
-	if (VARSIZE_ANY_EXHDR(value) == 0)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("%s must not be empty", name)));
-	lines_check_length(value, name, STOCK_NAME_MAX);
-	lines_check_encoding(value);
+	args_check_not_empty(value, name);
+	args_check_length(value, name, STOCK_NAME_MAX);
+	args_check_encoding(value);
 	return value;
 }
 
 text *
 lines_name_arg(FunctionCallInfo fcinfo, int arg, const char *name)
 {
+	return lines_check_name(args_text(fcinfo, arg, name), name);
+}
+
+/*
+ * The SQL functions may be older than the library and lack this argument.
+ * catalog_get raises an error in that case, before the argument is read.
+ */
+text *
+lines_actor_arg(FunctionCallInfo fcinfo, int arg)
+{
+	(void) catalog_get();
 	if (PG_ARGISNULL(arg))
-		lines_raise_null(name);
-	return lines_check_name(PG_GETARG_TEXT_PP(arg), name);
+		return cstring_to_text(GetUserNameFromId(GetSessionUserId(), false));
+	return lines_name_arg(fcinfo, arg, "actor");
 }
 
 text *
@@ -91,8 +66,8 @@ lines_note_arg(FunctionCallInfo fcinfo, int arg)
 	if (PG_ARGISNULL(arg))
 		return NULL;
 	note = PG_GETARG_TEXT_PP(arg);
-	lines_check_length(note, "note", STOCK_NOTE_MAX);
-	lines_check_encoding(note);
+	args_check_length(note, "note", STOCK_NOTE_MAX);
+	args_check_encoding(note);
 	return note;
 }
 
@@ -113,11 +88,12 @@ lines_check_quantity(const text *sku, bool isnull, int64 quantity)
 }
 
 StockLines
-lines_single_arg(FunctionCallInfo fcinfo, int sku_arg, int quantity_arg)
+lines_single_arg(FunctionCallInfo fcinfo, int sku_arg, const char *sku_name,
+				 int quantity_arg)
 {
-	StockLines	lines = {.count = 1,.line = palloc0(sizeof(StockLine))};
+	StockLines	lines = {.count = 1, .line = palloc0(sizeof(StockLine))};
 
-	lines.line->sku = lines_name_arg(fcinfo, sku_arg, "sku");
+	lines.line->sku = lines_name_arg(fcinfo, sku_arg, sku_name);
 	if (!PG_ARGISNULL(quantity_arg))
 		lines.line->quantity = PG_GETARG_INT64(quantity_arg);
 	lines_check_quantity(lines.line->sku, PG_ARGISNULL(quantity_arg),
@@ -125,26 +101,24 @@ lines_single_arg(FunctionCallInfo fcinfo, int sku_arg, int quantity_arg)
 	return lines;
 }
 
-int
-lines_compare_names(const text *a, const text *b)
-{
-	int			a_length = VARSIZE_ANY_EXHDR(a);
-	int			b_length = VARSIZE_ANY_EXHDR(b);
-	int			order = memcmp(VARDATA_ANY(a), VARDATA_ANY(b),
-							   Min(a_length, b_length));
-
-	return order != 0 ? order : a_length - b_length;
-}
-
 static int
 lines_compare(const void *a, const void *b)
 {
-	return lines_compare_names(((const StockLine *) a)->sku,
-							   ((const StockLine *) b)->sku);
+	return args_compare_texts(((const StockLine *) a)->sku,
+							  ((const StockLine *) b)->sku);
+}
+
+static void
+lines_raise_range(const text *sku)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE),
+			 errmsg("quantity of \"%s\" is out of range",
+					text_to_cstring(sku))));
 }
 
 /*
- * Sorts the lines, makes one of those with the same sku, and numbers them.
+ * Sorts the lines, merges those with the same sku, and numbers them.
  */
 static void
 lines_sum(StockLines *lines)
@@ -160,33 +134,16 @@ lines_sum(StockLines *lines)
 			lines->line[count++] = lines->line[i];
 		else if (pg_add_s64_overflow(last->quantity, lines->line[i].quantity,
 									 &last->quantity))
-			ereport(ERROR,
-					(errcode(ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE),
-					 errmsg("quantity of \"%s\" is out of range",
-							text_to_cstring(last->sku))));
+			lines_raise_range(last->sku);
 	}
 	lines->count = count;
 	for (int i = 0; i < count; i++)
 		lines->line[i].number = i;
 }
 
-/*
- * The elements of an array, of which there are some and not too many.
- */
-static int
-lines_elements(FunctionCallInfo fcinfo, int arg, const char *name, Oid type,
-			   Datum **elements, bool **nulls)
+static void
+lines_check_count(const char *name, int count)
 {
-	ArrayType  *array = PG_GETARG_ARRAYTYPE_P(arg);
-	int			count = ArrayGetNItems(ARR_NDIM(array), ARR_DIMS(array));
-	int16		length;
-	bool		by_value;
-	char		align;
-
-	if (ARR_NDIM(array) > 1)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("%s must be a one-dimensional array", name)));
 	if (count == 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
@@ -197,88 +154,163 @@ lines_elements(FunctionCallInfo fcinfo, int arg, const char *name, Oid type,
 				 errmsg("too many %s", name),
 				 errdetail("There are %d; the limit is %d.",
 						   count, STOCK_LINES_MAX)));
-	get_typlenbyvalalign(type, &length, &by_value, &align);
-	deconstruct_array(array, type, length, by_value, align,
-					  elements, nulls, &count);
-	return count;
 }
 
-static TupleDesc
-lines_desc(void)
+static int
+lines_form_hint(void)
 {
-	TupleDesc	desc = lookup_rowtype_tupdesc(catalog_get()->stock_line, -1);
-
-	if (desc->natts != 2)
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("type stock_line of extension idempotency was altered")));
-	return desc;
+	return errhint("Write {\"sku\": quantity, ...} or [{\"sku\": \"...\", \"quantity\": quantity}, ...].");
 }
 
+static void
+lines_raise_form(const char *detail)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+			 errmsg("lines must be an object of quantities or an array of lines"),
+			 errdetail("%s", detail),
+			 lines_form_hint()));
+}
+
+static text *
+lines_json_sku(const JsonbValue *value)
+{
+	text	   *sku = cstring_to_text_with_len(value->val.string.val,
+											   value->val.string.len);
+
+	return lines_check_name(sku, "sku");
+}
+
+static int64
+lines_json_quantity(const text *sku, JsonbValue *value)
+{
+	if (value->type == jbvNumeric)
+	{
+		Datum		number = NumericGetDatum(value->val.numeric);
+		Datum		max = NumericGetDatum(int64_to_numeric(PG_INT64_MAX));
+		Datum		size = DirectFunctionCall1(numeric_abs, number);
+		Datum		whole = DirectFunctionCall1(numeric_floor, number);
+
+		if (DatumGetBool(DirectFunctionCall2(numeric_gt, size, max)))
+			lines_raise_range(sku);
+		if (DatumGetBool(DirectFunctionCall2(numeric_eq, number, whole)))
+			return DatumGetInt64(DirectFunctionCall1(numeric_int8, number));
+	}
+	ereport(ERROR,
+			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+			 errmsg("quantity must be an integer"),
+			 value->type == jbvNumeric ?
+			 errdetail("The quantity of \"%s\" is %.*s.", text_to_cstring(sku),
+					   LINES_NUMBER_SHOWN_MAX,
+					   numeric_normalize(value->val.numeric)) :
+			 errdetail("The quantity of \"%s\" is of type %s.",
+					   text_to_cstring(sku), JsonbTypeName(value)),
+			 value->type == jbvNumeric ? 0 : lines_form_hint()));
+}
+
+/*
+ * Makes a line from the jsonb values of its sku and its quantity.
+ */
 static StockLine
-lines_read(TupleDesc desc, Datum element)
+lines_json_line(const JsonbValue *sku, JsonbValue *quantity)
 {
-	HeapTupleHeader header = DatumGetHeapTupleHeader(element);
-	HeapTupleData tuple = {
-		.t_len = HeapTupleHeaderGetDatumLength(header),.t_data = header
-	};
-	Datum		values[2];
-	bool		nulls[2];
-	StockLine	line = {0};
+	StockLine	line = {.sku = lines_json_sku(sku)};
 
-	heap_deform_tuple(&tuple, desc, values, nulls);
-	if (nulls[0])
-		lines_raise_null("sku");
-	line.sku = lines_check_name(DatumGetTextPP(values[0]), "sku");
-	if (!nulls[1])
-		line.quantity = DatumGetInt64(values[1]);
-	lines_check_quantity(line.sku, nulls[1], line.quantity);
+	Assert(quantity != NULL);
+	line.quantity = lines_json_quantity(line.sku, quantity);
+	lines_check_quantity(line.sku, false, line.quantity);
 	return line;
+}
+
+static void
+lines_read_object(StockLines *lines, JsonbContainer *object)
+{
+	JsonbIterator *members = JsonbIteratorInit(object);
+	JsonbValue	sku;
+	JsonbValue	quantity;
+
+	(void) JsonbIteratorNext(&members, &sku, false);
+	while (JsonbIteratorNext(&members, &sku, true) == WJB_KEY)
+	{
+		(void) JsonbIteratorNext(&members, &quantity, true);
+		lines->line[lines->count++] = lines_json_line(&sku, &quantity);
+	}
+}
+
+/*
+ * Other members of a line, such as its price, are ignored.
+ */
+static void
+lines_read_array(StockLines *lines, JsonbContainer *array)
+{
+	for (uint32 i = 0; i < JsonContainerSize(array); i++)
+	{
+		JsonbValue *element = getIthJsonbValueFromContainer(array, i);
+		JsonbValue *sku;
+		JsonbValue *quantity;
+
+		if (element->type != jbvBinary ||
+			!JsonContainerIsObject(element->val.binary.data))
+			lines_raise_form(psprintf("Element %u of the array is of type %s.",
+									  i, JsonbTypeName(element)));
+		sku = getKeyJsonValueFromContainer(element->val.binary.data,
+										   "sku", 3, NULL);
+		quantity = getKeyJsonValueFromContainer(element->val.binary.data,
+												"quantity", 8, NULL);
+		if (sku == NULL || sku->type != jbvString || quantity == NULL)
+			lines_raise_form(psprintf("Element %u of the array has no %s.", i,
+									  sku == NULL || sku->type != jbvString ?
+									  "sku that is a string" : "quantity"));
+		lines->line[lines->count++] = lines_json_line(sku, quantity);
+	}
 }
 
 StockLines
 lines_arg(FunctionCallInfo fcinfo, int arg)
 {
-	StockLines	lines;
-	TupleDesc	desc;
-	Datum	   *elements;
-	bool	   *nulls;
+	StockLines	lines = {0};
+	Jsonb	   *order;
 
-	if (PG_ARGISNULL(arg))
-		lines_raise_null("lines");
-	lines.count = lines_elements(fcinfo, arg, "lines",
-								 catalog_get()->stock_line, &elements, &nulls);
-	lines.line = palloc(lines.count * sizeof(StockLine));
-	desc = lines_desc();
-	for (int i = 0; i < lines.count; i++)
-	{
-		if (nulls[i])
-			lines_raise_null("sku");
-		lines.line[i] = lines_read(desc, elements[i]);
-	}
-	ReleaseTupleDesc(desc);
+	args_require(fcinfo, arg, "lines");
+	order = PG_GETARG_JSONB_P(arg);
+	if (JB_ROOT_IS_SCALAR(order))
+		lines_raise_form("It is neither of them.");
+	lines_check_count("lines", JB_ROOT_COUNT(order));
+	lines.line = palloc0(JB_ROOT_COUNT(order) * sizeof(StockLine));
+	if (JB_ROOT_IS_OBJECT(order))
+		lines_read_object(&lines, &order->root);
+	else
+		lines_read_array(&lines, &order->root);
 	lines_sum(&lines);
 	return lines;
 }
 
 /*
- * Quantities stay 0, so nothing can overflow where a sku is named twice.
+ * Quantities stay 0, so a sku that occurs twice cannot cause an overflow.
  */
 StockLines
 lines_skus_arg(FunctionCallInfo fcinfo, int arg)
 {
 	StockLines	lines = {0};
+	ArrayType  *array;
 	Datum	   *elements;
 	bool	   *nulls;
 
 	if (PG_ARGISNULL(arg))
 		return lines;
-	lines.count = lines_elements(fcinfo, arg, "skus", TEXTOID, &elements, &nulls);
+	array = PG_GETARG_ARRAYTYPE_P(arg);
+	if (ARR_NDIM(array) > 1)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("skus must be a one-dimensional array")));
+	lines_check_count("skus", ArrayGetNItems(ARR_NDIM(array), ARR_DIMS(array)));
+	deconstruct_array(array, TEXTOID, -1, false, TYPALIGN_INT,
+					  &elements, &nulls, &lines.count);
 	lines.line = palloc0(lines.count * sizeof(StockLine));
 	for (int i = 0; i < lines.count; i++)
 	{
 		if (nulls[i])
-			lines_raise_null("sku");
+			args_raise_null("sku");
 		lines.line[i].sku = lines_check_name(DatumGetTextPP(elements[i]), "sku");
 	}
 	lines_sum(&lines);
@@ -296,135 +328,40 @@ lines_find(const StockLines *lines, const text *sku)
 }
 
 /*
- * For how long a caller can keep stock from others is limited by a setting.
+ * idempotency.reservation_ttl_max limits how long callers can hold stock.
  */
-static void
-lines_check_expiry(TimestampTz from, TimestampTz expiry)
-{
-	int64		longest = settings_reservation_ttl_max_s * USECS_PER_SEC;
-
-	if (expiry <= from)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("ttl must be positive")));
-	if (settings_reservation_ttl_max_s >= 0 && expiry - from > longest)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("ttl is too long"),
-				 errdetail("The limit is %d s, by idempotency.reservation_ttl_max.",
-						   settings_reservation_ttl_max_s)));
-}
-
 TimestampTz
 lines_expiry(FunctionCallInfo fcinfo, int ttl_arg, TimestampTz from)
 {
-	Interval   *ttl = PG_ARGISNULL(ttl_arg) ? NULL : PG_GETARG_INTERVAL_P(ttl_arg);
-	Interval	by_setting = {.time = settings_reservation_ttl_s * USECS_PER_SEC};
-	TimestampTz expiry;
+	Interval	by_setting = {
+		.time = settings_reservation_ttl_s * USECS_PER_SEC
+	};
+	const Interval *ttl = &by_setting;
 
-	if (ttl == NULL)
-		ttl = &by_setting;
-	if (!compat_interval_is_finite(ttl))
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("ttl must be finite")));
-	expiry = DatumGetTimestampTz(DirectFunctionCall2(timestamptz_pl_interval,
-													 TimestampTzGetDatum(from),
-													 IntervalPGetDatum(ttl)));
-	lines_check_expiry(from, expiry);
-	return expiry;
+	if (!PG_ARGISNULL(ttl_arg))
+		ttl = PG_GETARG_INTERVAL_P(ttl_arg);
+	return args_time_after(from, ttl, settings_reservation_ttl_max_s, "ttl",
+						   "idempotency.reservation_ttl_max");
 }
 
 /*
- * SQL: stock_check_sku(sku), for functions in SQL.
+ * SQL: stock_check_sku(sku), raises an error unless the sku is valid.
  */
 Datum
 stock_check_sku(PG_FUNCTION_ARGS)
 {
+	errors_hide_frames();
 	(void) lines_name_arg(fcinfo, 0, "sku");
 	PG_RETURN_VOID();
 }
 
-static int64
-lines_json_quantity(const text *sku, JsonbValue *value)
-{
-	Datum		number;
-	Datum		whole;
-
-	if (value->type == jbvNumeric)
-	{
-		number = NumericGetDatum(value->val.numeric);
-		whole = DirectFunctionCall2(numeric_trunc, number, Int32GetDatum(0));
-		if (DatumGetBool(DirectFunctionCall2(numeric_eq, number, whole)))
-			return DatumGetInt64(DirectFunctionCall1(numeric_int8, number));
-	}
-	ereport(ERROR,
-			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-			 errmsg("quantity must be an integer"),
-			 value->type == jbvNumeric ?
-			 errdetail("The quantity of \"%s\" is %s.", text_to_cstring(sku),
-					   numeric_normalize(value->val.numeric)) :
-			 errdetail("The quantity of \"%s\" is of type %s.",
-					   text_to_cstring(sku), JsonbTypeName(value))));
-}
-
 /*
- * The next member of the object, as a stock_line.
- */
-static bool
-lines_next_member(JsonbIterator **members, TupleDesc desc, Datum *line)
-{
-	JsonbValue	value;
-	Datum		values[2];
-	bool		nulls[2] = {false, false};
-	text	   *sku;
-	int64		quantity;
-
-	if (JsonbIteratorNext(members, &value, true) != WJB_KEY)
-		return false;
-	sku = lines_check_name(cstring_to_text_with_len(value.val.string.val,
-													value.val.string.len), "sku");
-	(void) JsonbIteratorNext(members, &value, true);
-	quantity = lines_json_quantity(sku, &value);
-	lines_check_quantity(sku, false, quantity);
-	values[0] = PointerGetDatum(sku);
-	values[1] = Int64GetDatum(quantity);
-	*line = HeapTupleGetDatum(heap_form_tuple(desc, values, nulls));
-	return true;
-}
-
-/*
- * SQL: stock_lines(jsonb).
+ * SQL: stock_check_reservation(reservation), the same for a reservation.
  */
 Datum
-stock_lines(PG_FUNCTION_ARGS)
+stock_check_reservation(PG_FUNCTION_ARGS)
 {
-	JsonbIterator *members;
-	JsonbValue	object;
-	TupleDesc	desc;
-	Jsonb	   *order;
-	Datum	   *lines;
-	int			count = 0;
-
-	if (PG_ARGISNULL(0))
-		lines_raise_null("lines");
-	order = PG_GETARG_JSONB_P(0);
-	if (!JB_ROOT_IS_OBJECT(order))
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("lines must be a JSON object"),
-				 errdetail("It is of type %s.",
-						   TextDatumGetCString(DirectFunctionCall1(jsonb_typeof,
-																   PG_GETARG_DATUM(0)))),
-				 errhint("Write {\"sku\": quantity, ...}.")));
-	desc = lines_desc();
-	lines = palloc(sizeof(Datum) * Max(JB_ROOT_COUNT(order), 1));
-	members = JsonbIteratorInit(&order->root);
-	(void) JsonbIteratorNext(&members, &object, false);
-	while (lines_next_member(&members, desc, &lines[count]))
-		count++;
-	ReleaseTupleDesc(desc);
-	PG_RETURN_ARRAYTYPE_P(construct_array(lines, count,
-										  catalog_get()->stock_line,
-										  -1, false, TYPALIGN_DOUBLE));
+	errors_hide_frames();
+	(void) lines_name_arg(fcinfo, 0, "reservation");
+	PG_RETURN_VOID();
 }

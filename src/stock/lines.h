@@ -1,7 +1,7 @@
 /*
  * lines.h
- *		What callers name: items, lines of an order, reservations.  Within the
- *		stock module.
+ *		Arguments of the stock functions: items, lines of an order,
+ *		reservations.  For the stock module only.
  */
 #ifndef STOCK_LINES_H
 #define STOCK_LINES_H
@@ -9,13 +9,10 @@
 #include "datatype/timestamp.h"
 #include "fmgr.h"
 
-#define STOCK_NAME_MAX 255		/* bytes of a sku, a reservation, an actor */
-#define STOCK_NOTE_MAX 1000		/* bytes of a note */
-#define STOCK_LINES_MAX 10000	/* of a reservation */
-
 typedef struct StockLine
 {
 	int			number;			/* within its reservation, from 0 */
+	int			entry;			/* set by stock_xact_touch; 0: not yet */
 	text	   *sku;
 	int64		quantity;
 } StockLine;
@@ -24,32 +21,36 @@ typedef struct StockLines
 {
 	int			count;
 	StockLine  *line;
-	int			order;			/* how many the reservation had at first; 0: not known */
+	int			order;			/* lines at the start; 0: not known */
 } StockLines;
 
-/* A name: there, not empty, not too long, and fit for an event. */
+/* Reads a name: not null, not empty, not too long, convertible to UTF-8. */
 extern text *lines_name_arg(FunctionCallInfo fcinfo, int arg, const char *name);
 
-/* A note: may be null or empty, but is not too long. */
+/* Reads an actor; null means the session user. */
+extern text *lines_actor_arg(FunctionCallInfo fcinfo, int arg);
+
+/* Reads a note, which may be null or empty but not too long. */
 extern text *lines_note_arg(FunctionCallInfo fcinfo, int arg);
 
-/* A sku with a quantity, which is positive. */
+/* Reads a sku and a quantity, which must be positive. */
 extern StockLines lines_single_arg(FunctionCallInfo fcinfo, int sku_arg,
+								   const char *sku_name,
 								   int quantity_arg);
 
-/* A stock_line[]: each sku once with the sum of its quantities, in order. */
+/*
+ * Reads a jsonb, {"sku": quantity, ...} or [{"sku": ..., "quantity": ...},
+ * ...].  The result has each sku once, with the sum of its quantities, sorted.
+ */
 extern StockLines lines_arg(FunctionCallInfo fcinfo, int arg);
 
-/* A text[] of skus; count 0: it is null, which means all. */
+/* Reads a text[] of skus; count 0: it is null, which means all. */
 extern StockLines lines_skus_arg(FunctionCallInfo fcinfo, int arg);
 
-/* The line of a sku, or NULL. */
+/* Finds the line of a sku, or NULL. */
 extern const StockLine *lines_find(const StockLines *lines, const text *sku);
 
-/* Compares skus, or other names, byte by byte. */
-extern int	lines_compare_names(const text *a, const text *b);
-
-/* When a reservation made, or extended, at a time expires. */
+/* Returns when a reservation expires that is made or extended at "from". */
 extern TimestampTz lines_expiry(FunctionCallInfo fcinfo, int ttl_arg,
 								TimestampTz from);
 

@@ -1,6 +1,7 @@
 /*
  * receive.c
- *		Stock that comes in, and corrections after a count.
+ *		stock_receive, stock_adjust and stock_transfer: stock that comes in, is
+ *		corrected after a count, or moves to another item.
  */
 #include "postgres.h"
 
@@ -8,6 +9,7 @@
 #include "miscadmin.h"
 #include "utils/builtins.h"
 
+#include "base/args.h"
 #include "base/catalog.h"
 #include "base/compat.h"
 #include "base/errors.h"
@@ -18,12 +20,14 @@
 
 PG_FUNCTION_INFO_V1(stock_receive);
 PG_FUNCTION_INFO_V1(stock_adjust);
+PG_FUNCTION_INFO_V1(stock_transfer);
 
 static void
-receive_write(StockChange change, const StockLines *lines, const text *note)
+receive_write(StockChange change, const StockLines *lines, const text *note,
+			  const text *actor)
 {
-	LedgerEntry	entry = {
-		.change = change,.actor = ledger_session_user(),.note = note
+	LedgerEntry entry = {
+		.change = change, .actor = actor, .note = note
 	};
 
 	ledger_write(&entry, lines);
@@ -32,31 +36,49 @@ receive_write(StockChange change, const StockLines *lines, const text *note)
 static Datum
 receive_available(const StockLines *lines)
 {
-	return Int64GetDatum(stock_xact_available(stock_xact_touch(lines->line->sku, true)));
+	return Int64GetDatum(stock_xact_available(lines->line));
 }
 
 /*
- * SQL: stock_receive(sku, quantity, note).
+ * Creates the item if it does not exist.
+ */
+static void
+receive_create(StockLine *line)
+{
+	if (stock_xact_touch(line, false))
+		return;
+	(void) stock_xact_touch(line, true);
+	item_create(line->sku);
+	stock_xact_create(line);
+}
+
+/*
+ * SQL: stock_receive(sku, quantity, note, actor).
  */
 Datum
 stock_receive(PG_FUNCTION_ARGS)
 {
-	StockLines	lines = lines_single_arg(fcinfo, 0, 1);
+	StockLines	lines = lines_single_arg(fcinfo, 0, "sku", 1);
 	text	   *reason = lines_note_arg(fcinfo, 2);
+	text	   *actor = lines_actor_arg(fcinfo, 3);
 
 	PreventCommandDuringRecovery("stock_receive()");
 	PreventCommandIfReadOnly("stock_receive()");
 	(void) stock_xact_begin();
-	if (stock_xact_touch(lines.line->sku, false) < 0)
-	{
-		int			entry = stock_xact_touch(lines.line->sku, true);
-
-		item_create(lines.line->sku);
-		stock_xact_create(entry);
-	}
+	receive_create(lines.line);
 	change_add(&lines, true);
-	receive_write(STOCK_RECEIVE, &lines, reason);
+	receive_write(STOCK_RECEIVE, &lines, reason, actor);
 	return receive_available(&lines);
+}
+
+static void
+receive_require(StockLine *line)
+{
+	if (!stock_xact_touch(line, false))
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_OBJECT),
+				 errmsg("item \"%s\" does not exist", text_to_cstring(line->sku)),
+				 errhint("stock_receive() creates items.")));
 }
 
 static void
@@ -70,22 +92,19 @@ receive_take(const StockLines *lines)
 				(errcode(ERRCODE_INSUFFICIENT_STOCK),
 				 errmsg("stock of \"%s\" cannot be lowered below what is available",
 						text_to_cstring(lines->line->sku)),
-				 errdetail("It was to be lowered by %lld; %lld are available.",
+				 errdetail("It was to be lowered by %lld; available: %lld.",
 						   (long long) lines->line->quantity,
 						   (long long) shortages.line->available)));
-	stock_xact_remove(stock_xact_touch(lines->line->sku, false), lines->line->quantity);
+	stock_xact_remove(lines->line);
 }
 
 static StockLines
 receive_delta_arg(FunctionCallInfo fcinfo, int64 *delta)
 {
-	StockLines	lines = {.count = 1,.line = palloc0(sizeof(StockLine))};
+	StockLines	lines = {.count = 1, .line = palloc0(sizeof(StockLine))};
 
 	lines.line->sku = lines_name_arg(fcinfo, 0, "sku");
-	if (PG_ARGISNULL(1))
-		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("delta must not be null")));
+	args_require(fcinfo, 1, "delta");
 	*delta = PG_GETARG_INT64(1);
 	if (*delta == 0)
 		ereport(ERROR,
@@ -100,7 +119,7 @@ receive_delta_arg(FunctionCallInfo fcinfo, int64 *delta)
 }
 
 /*
- * SQL: stock_adjust(sku, delta, note).
+ * SQL: stock_adjust(sku, delta, note, actor).
  */
 Datum
 stock_adjust(PG_FUNCTION_ARGS)
@@ -108,21 +127,49 @@ stock_adjust(PG_FUNCTION_ARGS)
 	int64		delta;
 	StockLines	lines = receive_delta_arg(fcinfo, &delta);
 	text	   *reason = lines_note_arg(fcinfo, 2);
+	text	   *actor = lines_actor_arg(fcinfo, 3);
 
 	PreventCommandDuringRecovery("stock_adjust()");
 	PreventCommandIfReadOnly("stock_adjust()");
 	(void) stock_xact_begin();
-	if (stock_xact_touch(lines.line->sku, false) < 0)
-		ereport(ERROR,
-				(errcode(ERRCODE_UNDEFINED_OBJECT),
-				 errmsg("item \"%s\" does not exist",
-						text_to_cstring(lines.line->sku)),
-				 errhint("stock_receive() creates items.")));
+	receive_require(lines.line);
 	if (delta < 0)
 		receive_take(&lines);
 	else
 		change_add(&lines, true);
 	lines.line->quantity = delta;
-	receive_write(STOCK_ADJUST, &lines, reason);
+	receive_write(STOCK_ADJUST, &lines, reason, actor);
 	return receive_available(&lines);
+}
+
+/*
+ * SQL: stock_transfer(from_sku, to_sku, quantity, note, actor).  Writes two
+ * rows of the log, the first with a negative quantity.  Creates the other item
+ * if it does not exist.
+ */
+Datum
+stock_transfer(PG_FUNCTION_ARGS)
+{
+	text	   *to_sku = lines_name_arg(fcinfo, 1, "to_sku");
+	StockLines	from = lines_single_arg(fcinfo, 0, "from_sku", 2);
+	StockLine	line = {.sku = to_sku, .quantity = from.line->quantity};
+	StockLines	to = {.count = 1, .line = &line};
+	text	   *reason = lines_note_arg(fcinfo, 3);
+	text	   *actor = lines_actor_arg(fcinfo, 4);
+
+	if (args_compare_texts(from.line->sku, to_sku) == 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("from_sku and to_sku must differ")));
+	PreventCommandDuringRecovery("stock_transfer()");
+	PreventCommandIfReadOnly("stock_transfer()");
+	(void) stock_xact_begin();
+	receive_require(from.line);
+	receive_take(&from);
+	receive_create(&line);
+	change_add(&to, true);
+	from.line->quantity = -from.line->quantity;
+	receive_write(STOCK_TRANSFER, &from, reason, actor);
+	receive_write(STOCK_TRANSFER, &to, reason, actor);
+	PG_RETURN_VOID();
 }

@@ -1,25 +1,23 @@
 /*
  * reserve.c
- *		stock_reserve: all lines of a reservation or none of them, once however
- *		often it is asked for.
+ *		stock_reserve and stock_reserve_many: all lines of a reservation or none
+ *		of them, and only once however often they are called.
  *
  * The counters decide about the quantities, and the primary key of stock_hold
- * about the name.  Nearly always both are free, so that is tried first: the
- * rows of the hold are written, the quantities taken, and the log written.  If
- * anything is in the way, all of that is undone and looked into: an open
- * reservation with the same lines is answered as it was, a closed one is
- * refused; who is slower with a new name waits for the other to end.
+ * about the name.  Usually enough is available and the name is free, so that is
+ * tried first: the rows of the hold are written, the quantities taken, and the
+ * log written.  If that fails, it is undone and the cause is determined.  An
+ * open reservation with the same lines gets the same answer again; a closed one
+ * is an error; if another transaction is using the same new name, the caller
+ * waits for it.
  */
 #include "postgres.h"
 
-#include "access/htup_details.h"
-#include "funcapi.h"
 #include "miscadmin.h"
-#include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/timestamp.h"
-#include "utils/typcache.h"
 
+#include "base/args.h"
 #include "base/catalog.h"
 #include "base/compat.h"
 #include "base/errors.h"
@@ -29,7 +27,7 @@
 #include "stock/hold.h"
 #include "stock/stock_xact.h"
 
-#define RESERVE_LOOKS_MAX 1000	/* at a name whose rows come and go */
+#define RESERVE_LOOKS_MAX 1000	/* tries while the rows of a name change */
 
 typedef struct Order
 {
@@ -38,7 +36,7 @@ typedef struct Order
 	StockLines	lines;
 	FunctionCallInfo fcinfo;
 	int			ttl_arg;
-	ItemPointerData *tids;		/* of the rows of the hold, as they are written */
+	ItemPointerData *tids;		/* of the rows of the hold */
 } Order;
 
 typedef struct OrderAnswer
@@ -49,7 +47,7 @@ typedef struct OrderAnswer
 } OrderAnswer;
 
 PG_FUNCTION_INFO_V1(stock_reserve);
-PG_FUNCTION_INFO_V1(stock_reserve_lines);
+PG_FUNCTION_INFO_V1(stock_reserve_many);
 
 static void
 reserve_raise_closed(const Order *order, StockChange change, const char *what)
@@ -73,14 +71,14 @@ reserve_same_lines(const StockLines *a, const StockLines *b)
 	for (int i = 0; i < a->count; i++)
 	{
 		if (a->line[i].quantity != b->line[i].quantity ||
-			lines_compare_names(a->line[i].sku, b->line[i].sku) != 0)
+			args_compare_texts(a->line[i].sku, b->line[i].sku) != 0)
 			return false;
 	}
 	return true;
 }
 
 /*
- * The last change that closed a line of the reservation, if any did.
+ * Returns the last change that closed a line of the reservation, or NULL.
  */
 static const LedgerLine *
 reserve_last_closed(const LedgerLines *past)
@@ -99,8 +97,8 @@ reserve_last_closed(const LedgerLines *past)
 }
 
 /*
- * Of the order that the holds are of, is none but these lines known to have been?
- * Where it was not written down how many there were, a settled one tells.
+ * Are the open lines all lines that the reservation ever had?  If their number
+ * was not recorded, any settled line shows that they are not.
  */
 static bool
 reserve_is_whole(const text *reservation, const Holds *holds)
@@ -111,23 +109,25 @@ reserve_is_whole(const text *reservation, const Holds *holds)
 }
 
 /*
- * Looks the name up.  Returns whether the reservation is there as it is wanted;
- * raises an error if it is another or is closed, be it in part.  *again: it
- * comes or goes just now.
+ * Looks the name up.  Returns true, and the answer, if the reservation is open
+ * with these lines.  Raises an error if it has other lines or is closed, even
+ * in part.  Sets *again if the reservation is being changed at the moment.
  */
 static bool
 reserve_replay(const Order *order, OrderAnswer *answer, bool *again)
 {
 	Holds		holds = holds_read_settled(order->reservation);
+	OrderAnswer present = {
+		.outcome = STOCK_RESERVED,
+		.expires_at = holds.expires_at
+	};
 	const LedgerLine *closed;
-	LedgerLines	past;
+	LedgerLines past;
 
 	*again = false;
 	if (holds.lines.count > 0 && holds.expires_at <= GetCurrentTimestamp())
 		reserve_raise_closed(order, STOCK_EXPIRE, "It");
-	*answer = (OrderAnswer) {
-		.outcome = STOCK_RESERVED,.expires_at = holds.expires_at
-	};
+	*answer = present;
 	if (reserve_same_lines(&holds.lines, &order->lines) &&
 		reserve_is_whole(order->reservation, &holds))
 		return true;
@@ -139,7 +139,7 @@ reserve_replay(const Order *order, OrderAnswer *answer, bool *again)
 	if (closed != NULL)
 		reserve_raise_closed(order, closed->last,
 							 holds.lines.count == 0 ? "It" : "A line of it");
-	/* The dirty look may have missed a line that is being extended. */
+	/* The dirty scan may have missed a line that is being extended. */
 	holds = holds_read(order->reservation);
 	if (holds.lines.count < holds.lines.order)
 		reserve_raise_closed(order, STOCK_CHANGES, "A line of it");
@@ -147,9 +147,10 @@ reserve_replay(const Order *order, OrderAnswer *answer, bool *again)
 		reserve_same_lines(&holds.lines, &order->lines))
 	{
 		answer->expires_at = holds.expires_at;
-		return true;			/* settled lines of it were reinstated */
+		return true;			/* its settled lines were reinstated */
 	}
-	if (holds.lines.count > 0 && !reserve_same_lines(&holds.lines, &order->lines))
+	if (holds.lines.count > 0 &&
+		!reserve_same_lines(&holds.lines, &order->lines))
 		ereport(ERROR,
 				(errcode(ERRCODE_RESERVATION_REUSED),
 				 errmsg("reservation \"%s\" exists with other lines",
@@ -160,12 +161,12 @@ reserve_replay(const Order *order, OrderAnswer *answer, bool *again)
 }
 
 /*
- * Writes down what was taken and is held.
+ * Writes the log of a reservation whose quantities were taken.
  */
 static void
 reserve_write(const Order *order, OrderAnswer *answer)
 {
-	LedgerEntry	entry = {
+	LedgerEntry entry = {
 		.change = STOCK_RESERVE,
 		.reservation = order->reservation,
 		.actor = order->actor
@@ -177,12 +178,14 @@ reserve_write(const Order *order, OrderAnswer *answer)
 }
 
 /*
- * Makes the name this reservation's.  Returns whether it was free: no line is
- * open under it, and none was ever settled.  If not, nothing is changed, and
- * nothing was written for a name that is plainly taken.
+ * Writes the rows of the hold.  Returns whether the name was free: no line with
+ * this name is open, and none was ever settled.  If it was not, nothing is
+ * changed, and usually nothing was written.
  *
- * The look comes first, and the insert decides between two who both find
- * nothing: line 0 of the other is open, and in the way, or settled by then.
+ * The names are searched before the insert, and the insert decides between two
+ * transactions that both find nothing.  A line 0 of the other transaction is
+ * then either open, so that the insert fails, or settled, which the second
+ * search finds.
  */
 static bool
 reserve_take_name(const Order *order, OrderAnswer *answer)
@@ -200,7 +203,8 @@ reserve_take_name(const Order *order, OrderAnswer *answer)
 }
 
 /*
- * The usual case.  Returns whether it was one; if not, nothing is changed.
+ * Handles the usual case.  Returns false, with nothing changed, if it is
+ * another.
  */
 static bool
 reserve_at_once(const Order *order, OrderAnswer *answer)
@@ -220,7 +224,7 @@ reserve_at_once(const Order *order, OrderAnswer *answer)
 }
 
 /*
- * Any other case, looked at once.  Returns whether it is answered.
+ * Handles any other case once.  Returns false if the caller has to try again.
  */
 static bool
 reserve_try(const Order *order, OrderAnswer *answer)
@@ -254,26 +258,19 @@ static Datum
 reserve_result(const OrderAnswer *answer)
 {
 	const Catalog *catalog = catalog_get();
-	TupleDesc	desc = lookup_rowtype_tupdesc(catalog->stock_reservation, -1);
 	Datum		values[3];
 	bool		nulls[3] = {false};
-	HeapTuple	tuple;
 
-	if (desc->natts != 3)
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("type stock_reservation of extension idempotency was altered")));
 	values[0] = ObjectIdGetDatum(catalog->stock_outcome[answer->outcome]);
 	values[1] = TimestampTzGetDatum(answer->expires_at);
 	nulls[1] = answer->outcome != STOCK_RESERVED;
 	values[2] = change_shortages_datum(&answer->shortages);
-	tuple = heap_form_tuple(desc, values, nulls);
-	ReleaseTupleDesc(desc);
-	return HeapTupleGetDatum(tuple);
+	return args_form_row(catalog->stock_reservation, "stock_reservation",
+						 lengthof(values), values, nulls);
 }
 
 static Datum
-reserve_order(Order *order)
+reserve_order(Order *order, const char *function)
 {
 	OrderAnswer answer = {
 		.expires_at = lines_expiry(order->fcinfo, order->ttl_arg,
@@ -282,8 +279,8 @@ reserve_order(Order *order)
 	bool		answered;
 	int			looks = 0;
 
-	PreventCommandDuringRecovery("stock_reserve()");
-	PreventCommandIfReadOnly("stock_reserve()");
+	PreventCommandDuringRecovery(function);
+	PreventCommandIfReadOnly(function);
 	order->tids = palloc(order->lines.count * sizeof(ItemPointerData));
 	order->lines.order = order->lines.count;
 	(void) stock_xact_begin();
@@ -308,29 +305,29 @@ Datum
 stock_reserve(PG_FUNCTION_ARGS)
 {
 	Order		order = {
-		.lines = lines_single_arg(fcinfo, 0, 1),
+		.lines = lines_single_arg(fcinfo, 0, "sku", 1),
 		.reservation = lines_name_arg(fcinfo, 2, "reservation"),
-		.actor = lines_name_arg(fcinfo, 4, "actor"),
+		.actor = lines_actor_arg(fcinfo, 4),
 		.fcinfo = fcinfo,
 		.ttl_arg = 3
 	};
 
-	return reserve_order(&order);
+	return reserve_order(&order, "stock_reserve()");
 }
 
 /*
- * SQL: stock_reserve(lines, reservation, ttl, actor).
+ * SQL: stock_reserve_many(lines, reservation, ttl, actor).
  */
 Datum
-stock_reserve_lines(PG_FUNCTION_ARGS)
+stock_reserve_many(PG_FUNCTION_ARGS)
 {
 	Order		order = {
 		.lines = lines_arg(fcinfo, 0),
 		.reservation = lines_name_arg(fcinfo, 1, "reservation"),
-		.actor = lines_name_arg(fcinfo, 3, "actor"),
+		.actor = lines_actor_arg(fcinfo, 3),
 		.fcinfo = fcinfo,
 		.ttl_arg = 2
 	};
 
-	return reserve_order(&order);
+	return reserve_order(&order, "stock_reserve_many()");
 }

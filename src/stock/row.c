@@ -1,11 +1,11 @@
 /*
  * row.c
- *		Reads values out of rows of the tables of stock, and checks them.
+ *		Reads values from rows of the stock tables, and checks them.
  *
- * A row is input: a restore, a replica or an owner can write what the functions
- * of stock never would, and constraints may be gone or not validated.  So
- * nothing that comes from a row is relied on before it has gone through here.
- * An error is about one reservation or item; workers go on with the others.
+ * A row is input: a restore, a replica or an owner can write rows that the
+ * functions of stock never write, and constraints may have been dropped or not
+ * validated.  So no value of a row is used before it was checked here.  An
+ * error concerns one reservation or item; workers continue with the others.
  */
 #include "postgres.h"
 
@@ -13,13 +13,14 @@
 #include "utils/lsyscache.h"
 
 #include "base/compat.h"
-#include "stock/lines.h"
 #include "stock/row.h"
+#include "stock/stock.h"
 
 void
 row_raise(TupleTableSlot *row, int column, const char *problem)
 {
-	Form_pg_attribute attribute = TupleDescAttr(row->tts_tupleDescriptor, column);
+	TupleDesc	desc = row->tts_tupleDescriptor;
+	Form_pg_attribute attribute = TupleDescAttr(desc, column);
 	char	   *table = get_rel_name(row->tts_tableOid);
 
 	ereport(ERROR,
@@ -63,7 +64,7 @@ row_name(TupleTableSlot *row, int column)
 }
 
 /*
- * The smallest bigint has no opposite.
+ * The smallest bigint is refused because it cannot be negated.
  */
 int64
 row_quantity(TupleTableSlot *row, int column, bool may_be_negative)
@@ -87,17 +88,14 @@ row_line(TupleTableSlot *row, int column)
 }
 
 /*
- * The tables have the column since 1.0.0.
+ * Rows from before version 1.0.0 do not have the number.
  */
 int
 row_order(TupleTableSlot *row, int column, int line)
 {
 	bool		isnull;
-	int			lines;
+	int			lines = DatumGetInt16(slot_getattr(row, column + 1, &isnull));
 
-	if (column >= row->tts_tupleDescriptor->natts)
-		return 0;
-	lines = DatumGetInt16(slot_getattr(row, column + 1, &isnull));
 	if (isnull)
 		return 0;
 	if (lines <= line || lines > STOCK_LINES_MAX)

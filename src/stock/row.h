@@ -1,6 +1,6 @@
 /*
  * row.h
- *		Values of rows of the tables of stock.  Within the stock module.
+ *		Values of rows of the stock tables.  For the stock module only.
  */
 #ifndef STOCK_ROW_H
 #define STOCK_ROW_H
@@ -8,30 +8,31 @@
 #include "datatype/timestamp.h"
 #include "executor/tuptable.h"
 
-/* Columns are counted from 0.  Each raises an error if the value cannot be. */
+/* Columns count from 0.  Each function raises an error on an invalid value. */
 
-/* Any value but null. */
+/* Returns any value but null. */
 extern Datum row_value(TupleTableSlot *row, int column);
 
-/* A name: not empty and not too long; palloc'd. */
+/* Returns a name: not empty and not too long; palloc'd. */
 extern text *row_name(TupleTableSlot *row, int column);
 
-/* A quantity: positive, or if it may be negative, any but 0. */
-extern int64 row_quantity(TupleTableSlot *row, int column, bool may_be_negative);
+/* Returns a quantity: positive, or not 0 if it may be negative. */
+extern int64 row_quantity(TupleTableSlot *row, int column,
+						  bool may_be_negative);
 
-/* The number of a line in its reservation. */
+/* Returns the number of a line in its reservation. */
 extern int	row_line(TupleTableSlot *row, int column);
 
 /*
- * How many lines the reservation had that has a line of this number; 0: that
- * was not written down.
+ * Returns how many lines the reservation had at the start, which must be more
+ * than the number of this line; 0: not recorded.
  */
 extern int	row_order(TupleTableSlot *row, int column, int line);
 
-/* Says that the value cannot be: "is null", say. */
+/* Raises the error for an invalid value; problem: "is null", for example. */
 extern void row_raise(TupleTableSlot *row, int column, const char *problem);
 
-/* Says that the rows of an item add up to more than a bigint. */
+/* Raises the error for an item whose sums are out of range of bigint. */
 extern void row_raise_range(const text *sku);
 
 #endif							/* STOCK_ROW_H */

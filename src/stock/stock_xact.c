@@ -1,24 +1,25 @@
 /*
  * stock_xact.c
  *		The open transaction's state: what it has taken from the counters of
- *		items and added to them, and what its end makes of that.
+ *		items and added to them, and what its end does with that.
  *
- * Each item has an entry: what was taken from the common counter, which an
- * abort gives back; and what was added and is left, which a commit gives to
- * all.  Own additions are used up first and never touch the common counter
- * before the commit.  Each step is recorded, so that a savepoint, or a call
- * that falls short halfway, can be undone.
+ * Each item that the transaction uses has an entry: what was taken from the
+ * shared counter, which an abort gives back; and what was added and not taken
+ * again, which a commit adds to the shared counter.  Own additions are used up
+ * first and do not touch the shared counter before the commit.  Each step is
+ * recorded, so that a savepoint, or a call that fails halfway, can be undone.
  *
- * The order that keeps counter and log equal:
+ * The order of steps that keeps counter and log equal:
  *
- *   first   lock stock_log, to the end of the transaction;
- *   then    make room for the entry, pin the counter, load it if need be;
+ *   first   lock stock_log until the end of the transaction;
+ *   then    make room for the entry, pin the counter, load it if necessary;
  *   then    take: subtract and record the step, with nothing in between that
- *           can fail; only then the row of the log
- *   end     the commit is visible: settle and unpin without a pause; after
- *           that the server releases the lock
+ *           can fail; only then write the row of the log;
+ *   at end  when the commit is visible: settle and unpin; after that the
+ *           server releases the lock.
  *
- * PREPARE TRANSACTION is refused: no callback would run at COMMIT PREPARED.
+ * PREPARE TRANSACTION is refused, since no callback would run at COMMIT
+ * PREPARED.
  */
 #include "postgres.h"
 
@@ -36,8 +37,8 @@
 #include "stock/item.h"
 #include "stock/stock_xact.h"
 
-#define STOCK_XACT_INITIAL 16		/* entries, steps: doubled as needed */
-#define STOCK_XACT_KEEP 1024		/* larger ones are freed after the transaction */
+#define STOCK_XACT_INITIAL 16	/* entries and steps at first; they double */
+#define STOCK_XACT_KEEP 1024	/* larger arrays are freed at the end */
 
 typedef struct StockXactEntry
 {
@@ -45,19 +46,19 @@ typedef struct StockXactEntry
 	EscrowPart	part;
 	int64		pending;		/* added, and not taken again */
 	bool		created;
-	TimestampTz lapses_at;		/* the first of its reservations to do so */
-	int			level;			/* of the nested transaction that first touched it */
+	TimestampTz lapses_at;		/* when the first of its reservations lapses */
+	int			level;			/* nesting level that first touched it */
 } StockXactEntry;
 
-/* The difference that a step made to an entry. */
+/* The change that a step made to an entry. */
 typedef struct StockXactStep
 {
 	int			entry;
-	int			level;			/* of the nested transaction that made it */
+	int			level;			/* nesting level that made it */
 	StockXactEntry difference;
 } StockXactStep;
 
-/* Which entry an item has. */
+/* Maps an item to its entry, counted from 1. */
 typedef struct EntrySlot
 {
 	EscrowItem *item;
@@ -85,9 +86,9 @@ static int	step_capacity = 0;
 static slots_hash *slots = NULL;
 
 static Oid	locked_log = InvalidOid;	/* by this transaction */
-static EscrowItem *pinned = NULL;	/* and without an entry yet */
+static EscrowItem *pinned = NULL;	/* pinned, but has no entry yet */
 static EscrowItem *loading = NULL;
-static int	external_level = 0;	/* of the external DML; 0: there was none */
+static int	external_level = 0; /* nesting level of external DML; 0: none */
 static bool callbacks_registered = false;
 
 /*
@@ -101,7 +102,7 @@ stock_xact_reset(void)
 	locked_log = InvalidOid;
 	external_level = 0;
 	if (slots == NULL)
-		return;					/* no room was made yet */
+		return;					/* nothing was allocated yet */
 	slots_reset(slots);
 	if (Max(entry_capacity, step_capacity) <= STOCK_XACT_KEEP)
 		return;
@@ -115,7 +116,7 @@ stock_xact_reset(void)
 }
 
 /*
- * Undoes what an error has interrupted: a pin without an entry, a load.
+ * Undoes what an error has interrupted: a pin without an entry, or a load.
  */
 static void
 stock_xact_let_go(void)
@@ -155,8 +156,8 @@ stock_xact_refuse_prepare(void)
 }
 
 /*
- * Runs after the end of the transaction has become visible to new snapshots,
- * and before its locks go.
+ * Called after the end of the transaction is visible to new snapshots and
+ * before its locks are released.
  */
 static void
 stock_xact_transaction_ended(XactEvent event, void *arg)
@@ -178,7 +179,7 @@ stock_xact_transaction_ended(XactEvent event, void *arg)
 }
 
 /*
- * The end of a savepoint: its steps pass to the level above, or are undone.
+ * At the end of a subtransaction its steps pass to its parent, or are undone.
  */
 static void
 stock_xact_end_steps(int level, bool committed)
@@ -192,8 +193,9 @@ stock_xact_end_steps(int level, bool committed)
 }
 
 /*
- * A savepoint that is rolled back loses its lock of the log, and so the pins of
- * the items that it was the first to touch.  Those of the levels above stay.
+ * A subtransaction that is rolled back loses its lock on the log, so it must
+ * unpin the items that it was the first to touch.  Items that its parents have
+ * touched stay pinned.
  */
 static void
 stock_xact_end_entries(int level, bool committed)
@@ -214,7 +216,7 @@ stock_xact_end_entries(int level, bool committed)
 
 static void
 stock_xact_subtransaction_ended(SubXactEvent event, SubTransactionId mine,
-							 SubTransactionId parent, void *arg)
+								SubTransactionId parent, void *arg)
 {
 	int			level = GetCurrentTransactionNestLevel();
 	bool		committed = event == SUBXACT_EVENT_COMMIT_SUB;
@@ -241,9 +243,9 @@ stock_xact_register_callbacks(void)
 }
 
 /*
- * Looks the log up anew if it is another once the lock is there: the extension
- * may have been dropped and created until then.  The lock belongs to the
- * transaction, or to the savepoint, as the entries do.
+ * The extension may be dropped and created again while we wait for the lock, so
+ * the log is looked up again when the lock is granted.  The lock belongs to the
+ * transaction or subtransaction, as the entries do.
  */
 static Oid
 stock_xact_lock(LOCKMODE mode)
@@ -275,8 +277,15 @@ stock_xact_begin(void)
 	return locked_log;
 }
 
+static StockXactEntry *
+stock_xact_entry(const StockLine *line)
+{
+	Assert(line->entry > 0 && line->entry <= entry_count);
+	return &entries[line->entry - 1];
+}
+
 /*
- * Room for one more entry and step, so that they can be written without fail.
+ * Makes room for one more entry and step, so that recording them cannot fail.
  */
 static void
 stock_xact_make_room(void)
@@ -304,12 +313,18 @@ stock_xact_make_room(void)
 }
 
 /*
- * Keeps the counter that was just pinned, unless this transaction has it pinned,
- * for which there is room.  Returns its entry and whether that is new.
+ * Makes an entry for the counter that was just pinned.  If the transaction has
+ * an entry for it already, unpins it once.  The line remembers the entry.
+ * Returns the entry, and whether it is new.  The caller has made room.
  */
-static int
-stock_xact_keep_pinned(bool *fresh)
+static StockXactEntry *
+stock_xact_keep_pinned(StockLine *line, bool *fresh)
 {
+	StockXactEntry entry = {
+		.item = pinned,
+		.lapses_at = DT_NOEND,
+		.level = GetCurrentTransactionNestLevel()
+	};
 	EntrySlot  *slot;
 	bool		found;
 
@@ -318,21 +333,18 @@ stock_xact_keep_pinned(bool *fresh)
 		escrow_unpin(pinned);
 	else
 	{
-		slot->entry = entry_count++;
-		entries[slot->entry] = (StockXactEntry) {
-			.item = pinned,
-			.lapses_at = DT_NOEND,
-			.level = GetCurrentTransactionNestLevel()
-		};
+		entries[entry_count++] = entry;
+		slot->entry = entry_count;
 	}
 	pinned = NULL;
 	*fresh = !found;
-	return slot->entry;
+	line->entry = slot->entry;
+	return stock_xact_entry(line);
 }
 
 /*
- * The locks come first: while a load is under way, others sleep until it is
- * done, which the deadlock detector does not see.
+ * The locks are taken before the load begins: during a load other sessions
+ * sleep on a condition variable, which the deadlock detector does not see.
  */
 static void
 stock_xact_load(EscrowItem *item, const text *sku)
@@ -348,148 +360,164 @@ stock_xact_load(EscrowItem *item, const text *sku)
 	loading = NULL;
 }
 
-int
-stock_xact_touch(const text *sku, bool create)
+bool
+stock_xact_touch(StockLine *line, bool create)
 {
+	StockXactEntry *entry;
 	bool		fresh;
-	int			entry;
-	EscrowItem *item;
 
+	if (line->entry != 0)
+		return true;
 	stock_xact_make_room();
-	pinned = escrow_pin(locked_log, sku);
-	entry = stock_xact_keep_pinned(&fresh);
-	item = entries[entry].item;
-	if (!escrow_is_loaded(item))
-		stock_xact_load(item, sku);
-	if (create || entries[entry].created || escrow_is_known(item))
-		return entry;
+	pinned = escrow_pin(locked_log, line->sku);
+	entry = stock_xact_keep_pinned(line, &fresh);
+	if (!escrow_is_loaded(entry->item))
+		stock_xact_load(entry->item, line->sku);
+	if (create || entry->created || escrow_is_known(entry->item))
+		return true;
+	line->entry = 0;
 	if (fresh)
 	{
-		(void) slots_delete(slots, item);
+		(void) slots_delete(slots, entry->item);
 		entry_count--;
-		escrow_unpin(item);
+		escrow_unpin(entry->item);
 	}
-	return -1;
+	return false;
 }
 
 /*
- * Records a step, for which there is room.
+ * Records a step.  The caller has made room.
  */
 static void
-stock_xact_write(int entry, StockXactEntry difference)
+stock_xact_write(StockXactEntry *to, StockXactEntry difference)
 {
-	StockXactEntry *to = &entries[entry];
+	StockXactStep step = {
+		.entry = to - entries,
+		.level = GetCurrentTransactionNestLevel(),
+		.difference = difference
+	};
 
 	to->part.taken += difference.part.taken;
 	to->part.received += difference.part.received;
 	to->part.left += difference.part.left;
 	to->pending += difference.pending;
-	steps[step_count++] = (StockXactStep) {
-		.entry = entry,
-		.level = GetCurrentTransactionNestLevel(),
-		.difference = difference
-	};
+	steps[step_count++] = step;
 }
 
 /*
- * The item's creator is the first to touch it, so a savepoint that is rolled
- * back removes the entry.
+ * Not recorded as a step: the creator is the first to touch the item, so
+ * rolling back its subtransaction removes the entry.
  */
 void
-stock_xact_create(int entry)
+stock_xact_create(const StockLine *line)
 {
-	entries[entry].created = true;
+	stock_xact_entry(line)->created = true;
 }
 
 bool
-stock_xact_is_new(int entry)
+stock_xact_is_new(const StockLine *line)
 {
-	return entries[entry].created;
+	return stock_xact_entry(line)->created;
 }
 
 bool
-stock_xact_take(int entry, int64 quantity)
+stock_xact_take(const StockLine *line)
 {
-	int64		own = Min(entries[entry].pending, quantity);
-	int64		common = quantity - own;
+	StockXactEntry difference = {0};
+	StockXactEntry *entry;
+	int64		own;
+	int64		common;
 
 	stock_xact_make_room();
-	if (!escrow_take(entries[entry].item, common))
+	entry = stock_xact_entry(line);
+	own = Min(entry->pending, line->quantity);
+	common = line->quantity - own;
+	if (!escrow_take(entry->item, common))
 		return false;
-	stock_xact_write(entry, (StockXactEntry) {.part.taken = common,.pending = -own});
+	difference.part.taken = common;
+	difference.pending = -own;
+	stock_xact_write(entry, difference);
 	return true;
 }
 
 void
-stock_xact_add(int entry, int64 quantity, bool is_new)
+stock_xact_add(const StockLine *line, bool is_new)
 {
+	StockXactEntry difference = {0};
+	StockXactEntry *entry;
 	int64		pending;
 
 	stock_xact_make_room();
-	if (pg_add_s64_overflow(entries[entry].pending, quantity, &pending) ||
-		(is_new && !escrow_receive(entries[entry].item, quantity)))
+	entry = stock_xact_entry(line);
+	if (pg_add_s64_overflow(entry->pending, line->quantity, &pending) ||
+		(is_new && !escrow_receive(entry->item, line->quantity)))
 		ereport(ERROR,
 				(errcode(ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE),
 				 errmsg("stock would be out of range"),
 				 errdetail("What is available of an item and what is reserved must fit into a bigint together.")));
-	stock_xact_write(entry, (StockXactEntry) {
-		.part.received = is_new ? quantity : 0,.pending = quantity
-	});
-	escrow_count_row(entries[entry].item);
+	difference.part.received = is_new ? line->quantity : 0;
+	difference.pending = line->quantity;
+	stock_xact_write(entry, difference);
+	escrow_count_row(entry->item);
 }
 
 void
-stock_xact_remove(int entry, int64 quantity)
+stock_xact_remove(const StockLine *line)
 {
+	StockXactEntry difference = {.part.left = line->quantity};
+
 	stock_xact_make_room();
-	stock_xact_write(entry, (StockXactEntry) {.part.left = quantity});
+	stock_xact_write(stock_xact_entry(line), difference);
 }
 
 /*
- * Where there is no counter, the next load sees it, or sees too much on hand for
- * a while: that only refuses what comes near the range of bigint.
+ * If there is no counter, nothing is recorded.  The next load either sees this
+ * change, or has too much on hand for a while, which only refuses quantities
+ * near the limit of bigint.
  */
 void
-stock_xact_confirm(const text *sku, int64 quantity)
+stock_xact_confirm(StockLine *line)
 {
 	bool		fresh;
-	int			entry;
 
 	stock_xact_make_room();
-	pinned = escrow_pin_loaded(locked_log, sku);
+	pinned = escrow_pin_loaded(locked_log, line->sku);
 	if (pinned == NULL)
 		return;
-	entry = stock_xact_keep_pinned(&fresh);
-	escrow_count_row(entries[entry].item);
-	stock_xact_remove(entry, quantity);
+	escrow_count_row(stock_xact_keep_pinned(line, &fresh)->item);
+	stock_xact_remove(line);
 }
 
 /*
- * Announced at once, and again at the end: a session that looks for lapsed
- * reservations in between does not see these yet.
+ * The time is announced at once and again at the end of the transaction: a
+ * session that searches for lapsed reservations in between does not see the new
+ * ones.
  */
 void
-stock_xact_will_lapse(int entry, TimestampTz at)
+stock_xact_will_lapse(const StockLine *line, TimestampTz at)
 {
-	entries[entry].lapses_at = Min(entries[entry].lapses_at, at);
-	escrow_will_lapse(entries[entry].item, at);
+	StockXactEntry *entry = stock_xact_entry(line);
+
+	entry->lapses_at = Min(entry->lapses_at, at);
+	escrow_will_lapse(entry->item, at);
 }
 
 int64
-stock_xact_available(int entry)
+stock_xact_available(const StockLine *line)
 {
+	StockXactEntry *entry = stock_xact_entry(line);
 	int64		available;
 
-	if (pg_add_s64_overflow(escrow_available(entries[entry].item),
-							entries[entry].pending, &available))
+	if (pg_add_s64_overflow(escrow_available(entry->item), entry->pending,
+							&available))
 		return PG_INT64_MAX;
 	return available;
 }
 
 EscrowItem *
-stock_xact_item(int entry)
+stock_xact_item(const StockLine *line)
 {
-	return entries[entry].item;
+	return stock_xact_entry(line)->item;
 }
 
 int
@@ -516,7 +544,8 @@ stock_xact_undo(int mark)
 }
 
 /*
- * With this lock no other transaction can have pins until this one ends.
+ * Takes the lock with which no other transaction can have pins until this one
+ * ends.
  */
 void
 stock_xact_note_external(void)

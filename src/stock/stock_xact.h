@@ -1,59 +1,64 @@
 /*
  * stock_xact.h
- *		What the open transaction has done with the counters of items.  Within
- *		the stock module.
+ *		What the open transaction has done to the counters of items.  For the
+ *		stock module only.
  */
 #ifndef STOCK_STOCK_XACT_H
 #define STOCK_STOCK_XACT_H
 
 #include "stock/escrow.h"
+#include "stock/lines.h"
 
 /*
- * To be called first by whatever changes stock: locks the log to the end of the
- * transaction.  Returns its OID.
+ * Must be called first by every function that changes stock.  Locks the log
+ * until the end of the transaction and returns its OID.
  */
 extern Oid	stock_xact_begin(void);
 
 /*
- * Gets hold of an item's counter to the end of the transaction; what is
- * returned names it.  -1: there is no such item, and it is not to be created.
+ * Pins the counter of a line's item until the end of the transaction, or of the
+ * savepoint, loads it if necessary, and notes it in the line.  Returns false if
+ * the item does not exist and create is false.
  */
-extern int	stock_xact_touch(const text *sku, bool create);
-
-/* The item was created; others know it once this transaction has committed. */
-extern void stock_xact_create(int entry);
-extern bool stock_xact_is_new(int entry);
-
-/* Takes a quantity, own additions first; false: there is not so much. */
-extern bool stock_xact_take(int entry, int64 quantity);
+extern bool stock_xact_touch(StockLine *line, bool create);
 
 /*
- * Adds a quantity, for this transaction at once, for others at its commit: what
- * is new on hand, or was reserved.
+ * The following are for lines that were touched.
+ *
+ * Marks the item as created; others see it when this transaction commits.
  */
-extern void stock_xact_add(int entry, int64 quantity, bool is_new);
+extern void stock_xact_create(const StockLine *line);
+extern bool stock_xact_is_new(const StockLine *line);
+
+/* Takes the quantity, own additions first; false: there is not so much. */
+extern bool stock_xact_take(const StockLine *line);
 
 /*
- * With the commit a quantity will not be on hand any more.  The first is for one
- * that was taken, the second for one that was reserved.
+ * Adds the quantity, new on hand (is_new) or reserved until now: for this
+ * transaction at once, for others when it commits.
  */
-extern void stock_xact_remove(int entry, int64 quantity);
-extern void stock_xact_confirm(const text *sku, int64 quantity);
+extern void stock_xact_add(const StockLine *line, bool is_new);
 
-/* Reservations of the item that are being made lapse at a time, or later. */
-extern void stock_xact_will_lapse(int entry, TimestampTz at);
+/* Removes the quantity, which was taken, from what is on hand at the commit. */
+extern void stock_xact_remove(const StockLine *line);
+
+/* Records that new reservations of the item lapse at this time or later. */
+extern void stock_xact_will_lapse(const StockLine *line, TimestampTz at);
 
 /* What this transaction could take. */
-extern int64 stock_xact_available(int entry);
+extern int64 stock_xact_available(const StockLine *line);
 
-/* The counter itself. */
-extern EscrowItem *stock_xact_item(int entry);
+/* The line's counter. */
+extern EscrowItem *stock_xact_item(const StockLine *line);
 
-/* How many steps there are, and back to that. */
+/* As stock_xact_remove, of a reserved quantity, for a line not touched yet. */
+extern void stock_xact_confirm(StockLine *line);
+
+/* stock_xact_undo undoes all steps since stock_xact_mark returned "mark". */
 extern int	stock_xact_mark(void);
 extern void stock_xact_undo(int mark);
 
-/* External DML changes the tables: see guard.c. */
+/* Records external DML (guard.c); and whether there was any. */
 extern void stock_xact_note_external(void);
 extern bool stock_xact_is_external(void);
 

@@ -2,16 +2,16 @@
  * stock: types and tables
  *
  * stock_log is the truth: every change of a quantity appends one row per item,
- * and no row is ever changed.  stock_item has an item's root record: the sums of
- * those rows that were compacted and have moved to the history.  stock_hold has
- * the lines of open reservations and nothing else.  For every item, always, the
- * root record and the log together make
+ * and rows are never updated.  stock_item has an item's root record: the sums
+ * of the rows that were compacted and moved to the history.  stock_hold has
+ * the lines of open reservations and nothing else.  For every item, root
+ * record and log together give
  *
  *     available = received + adjusted - confirmed - reserved >= 0
  *     reserved  = sum of the quantities of its holds
  *
- * Only the functions of this module write here; who does it by other means has the
- * counters in shared memory dropped (guard.c).  stock_verify compares it all.
+ * Only the functions of this module write to these tables.  Other changes drop
+ * the counters in shared memory (guard.c).  stock_verify compares everything.
  */
 
 CREATE TYPE stock_outcome AS ENUM ('reserved', 'insufficient', 'unknown_sku');
@@ -21,52 +21,42 @@ CREATE TYPE stock_settlement AS ENUM
 	 'insufficient', 'unknown');
 
 CREATE TYPE stock_change AS ENUM
-	('receive', 'adjust', 'reserve', 'cancel', 'expire', 'confirm', 'reinstate');
-
-CREATE TYPE stock_line AS (
-	sku         text COLLATE "C",
-	quantity    bigint
-);
-
-CREATE TYPE stock_shortage AS (
-	sku         text COLLATE "C",
-	wanted      bigint,
-	available   bigint,
-	missing     bigint
-);
+	('receive', 'adjust', 'reserve', 'cancel', 'expire', 'confirm', 'reinstate',
+		'transfer');
 
 CREATE TYPE stock_reservation AS (
 	outcome     stock_outcome,
 	expires_at  timestamptz,
-	shortages   stock_shortage[]
+	shortages   jsonb
 );
 
 COMMENT ON TYPE stock_outcome IS
-	'Whether stock_reserve has reserved.';
+	'Outcome of stock_reserve and stock_reserve_many.';
 COMMENT ON TYPE stock_settlement IS
-	'What stock_confirm, stock_cancel, stock_extend and stock_reinstate answer.';
+	'Outcome of stock_confirm, stock_cancel, stock_extend and stock_reinstate.';
 COMMENT ON TYPE stock_change IS
-	'What a row of stock_log did to the item.';
-COMMENT ON TYPE stock_line IS
-	'One line of an order: so many pieces of one item.';
-COMMENT ON TYPE stock_shortage IS
-	'A line that could not be reserved: missing = wanted - available.';
+	'The kind of a change of stock, in stock_log and stock_history.';
 COMMENT ON TYPE stock_reservation IS
-	'What stock_reserve answers.';
+	'Result of stock_reserve and stock_reserve_many. shortages: [{"sku", "wanted", "available", "missing"}, ...], one for each line that falls short.';
 
 /*
- * DROP EXTENSION locks relations in the order of their creation, and our code
- * in the same: the log before the others.  The columns of fixed width come
- * first.  line is the number of a line in its reservation, once it is settled:
- * only how a reservation went on is ever looked up by its name, and the
- * row that made it, which costs the most time, is in one index only.  lines is
- * how many the reservation had at first: rows of one of them may be dropped by
- * the history sooner than those of another.  It is null in rows of 0.2.0.
+ * DROP EXTENSION locks relations in the order of their creation.  Our code uses
+ * the same order: the log before the other tables.  The columns of fixed width
+ * come first.
  *
- * The constraints say what the code assumes of a row.  It writes no other, and
- * checks what it reads all the same (row.c).
+ * line is the number of a line in its reservation, once the line was settled.
+ * Only settled lines are searched by the name of the reservation, so the row
+ * that makes a reservation, which is the most frequent, is in one index only.
+ * lines is how many lines the reservation had at the start, since the history
+ * may drop the rows of one line sooner than those of another.  It is null in
+ * rows of 0.2.0.
+ *
+ * The constraints state what the code assumes about rows.  The code checks the
+ * rows that it reads all the same (row.c).  Neither a constraint nor a view may
+ * name the change 'transfer': the upgrade script adds this label to the type,
+ * and a new label cannot be used in the transaction that adds it.
  */
-CREATE TABLE stock_log (
+CREATE TABLE idempotency_internal.stock_log (
 	id          bigint GENERATED ALWAYS AS IDENTITY,
 	quantity    bigint NOT NULL,
 	at          timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp(),
@@ -78,25 +68,35 @@ CREATE TABLE stock_log (
 	note        text,
 	lines       smallint,
 	PRIMARY KEY (sku, id),
-	CHECK (quantity > 0 OR (change = 'adjust' AND quantity < 0)),
-	CHECK ((reservation IS NULL) = (change IN ('receive', 'adjust'))),
-	CHECK ((line IS NULL) = (change IN ('receive', 'adjust', 'reserve'))),
+	CHECK (quantity > 0 OR (change NOT IN
+		('receive', 'reserve', 'cancel', 'expire', 'confirm', 'reinstate')
+		AND quantity < 0)),
+	CHECK ((reservation IS NOT NULL) =
+		(change IN ('reserve', 'cancel', 'expire', 'confirm', 'reinstate'))),
+	CHECK ((line IS NOT NULL) =
+		(change IN ('cancel', 'expire', 'confirm', 'reinstate'))),
 	CONSTRAINT stock_log_id_check CHECK (id > 0),
 	CONSTRAINT stock_log_line_check CHECK (line BETWEEN 0 AND 9999),
-	CONSTRAINT stock_log_lines_check CHECK (lines IS NULL OR (line IS NOT NULL AND line < lines AND lines <= 10000)),
-	CONSTRAINT stock_log_sku_check CHECK (pg_catalog.octet_length(sku) BETWEEN 1 AND 255),
-	CONSTRAINT stock_log_reservation_check CHECK (pg_catalog.octet_length(reservation) BETWEEN 1 AND 255),
-	CONSTRAINT stock_log_actor_check CHECK (pg_catalog.octet_length(actor) BETWEEN 1 AND 255),
-	CONSTRAINT stock_log_note_check CHECK (pg_catalog.octet_length(note) <= 1000)
+	CONSTRAINT stock_log_lines_check CHECK (lines IS NULL
+		OR (line IS NOT NULL AND line < lines AND lines <= 10000)),
+	CONSTRAINT stock_log_sku_check
+		CHECK (pg_catalog.octet_length(sku) BETWEEN 1 AND 255),
+	CONSTRAINT stock_log_reservation_check
+		CHECK (pg_catalog.octet_length(reservation) BETWEEN 1 AND 255),
+	CONSTRAINT stock_log_actor_check
+		CHECK (pg_catalog.octet_length(actor) BETWEEN 1 AND 255),
+	CONSTRAINT stock_log_note_check
+		CHECK (pg_catalog.octet_length(note) <= 1000)
 );
-CREATE INDEX stock_log_settled ON stock_log (reservation) WHERE line IS NOT NULL;
+CREATE INDEX stock_log_settled ON idempotency_internal.stock_log (reservation)
+	WHERE line IS NOT NULL;
 
-COMMENT ON TABLE stock_log IS
-	'Changes of items that are not in their root records yet; only appended to. See the view stock_history.';
-COMMENT ON COLUMN stock_log.actor IS
-	'Who did it; null where nobody did, as when a reservation expires.';
+COMMENT ON TABLE idempotency_internal.stock_log IS
+	'Changes of items that are not compacted into their root records yet. Rows are never updated. See the view stock_history.';
+COMMENT ON COLUMN idempotency_internal.stock_log.actor IS
+	'The user who made the change; null if a reservation has expired.';
 
-CREATE TABLE stock_hold (
+CREATE TABLE idempotency_internal.stock_hold (
 	quantity    bigint NOT NULL CHECK (quantity > 0),
 	expires_at  timestamptz NOT NULL,
 	line        smallint CHECK (line >= 0),
@@ -104,51 +104,63 @@ CREATE TABLE stock_hold (
 	sku         text COLLATE "C" NOT NULL,
 	lines       smallint,
 	PRIMARY KEY (reservation, line),
-	CONSTRAINT stock_hold_expires_at_check CHECK (pg_catalog.isfinite(expires_at)),
+	CONSTRAINT stock_hold_expires_at_check
+		CHECK (pg_catalog.isfinite(expires_at)),
 	CONSTRAINT stock_hold_lines_check CHECK (line < lines AND lines <= 10000),
 	CONSTRAINT stock_hold_line_max_check CHECK (line < 10000),
-	CONSTRAINT stock_hold_reservation_check CHECK (pg_catalog.octet_length(reservation) BETWEEN 1 AND 255),
-	CONSTRAINT stock_hold_sku_check CHECK (pg_catalog.octet_length(sku) BETWEEN 1 AND 255)
+	CONSTRAINT stock_hold_reservation_check
+		CHECK (pg_catalog.octet_length(reservation) BETWEEN 1 AND 255),
+	CONSTRAINT stock_hold_sku_check
+		CHECK (pg_catalog.octet_length(sku) BETWEEN 1 AND 255)
 );
 
-/* The sweeper asks for the oldest lapsed holds, a reserve for an item's. */
-CREATE INDEX stock_hold_expires_at ON stock_hold (expires_at);
-CREATE INDEX stock_hold_sku_expires_at ON stock_hold (sku, expires_at);
+/* The first is for the sweeper, the second for reserving an item. */
+CREATE INDEX stock_hold_expires_at
+	ON idempotency_internal.stock_hold (expires_at);
+CREATE INDEX stock_hold_sku_expires_at
+	ON idempotency_internal.stock_hold (sku, expires_at);
 
-COMMENT ON TABLE stock_hold IS
+COMMENT ON TABLE idempotency_internal.stock_hold IS
 	'One row per line of an open reservation.';
 
 /*
- * Sums of many bigints may be larger than one: what was ever received, say.
+ * Sums of bigints may be out of the range of bigint, for example of all that
+ * was ever received.
  */
-CREATE TABLE stock_item (
+CREATE TABLE idempotency_internal.stock_item (
 	sku         text COLLATE "C" CONSTRAINT stock_item_pkey PRIMARY KEY,
 	received    numeric NOT NULL DEFAULT 0 CHECK (received >= 0),
 	adjusted    numeric NOT NULL DEFAULT 0,
 	confirmed   numeric NOT NULL DEFAULT 0 CHECK (confirmed >= 0),
 	reserved    numeric NOT NULL DEFAULT 0,
-	CONSTRAINT stock_item_sku_check CHECK (pg_catalog.octet_length(sku) BETWEEN 1 AND 255),
+	CONSTRAINT stock_item_sku_check
+		CHECK (pg_catalog.octet_length(sku) BETWEEN 1 AND 255),
 	CONSTRAINT stock_item_sums_check CHECK (
 		received < 'Infinity' AND received = pg_catalog.trunc(received)
-		AND adjusted > '-Infinity' AND adjusted < 'Infinity' AND adjusted = pg_catalog.trunc(adjusted)
+		AND adjusted > '-Infinity' AND adjusted < 'Infinity'
+		AND adjusted = pg_catalog.trunc(adjusted)
 		AND confirmed < 'Infinity' AND confirmed = pg_catalog.trunc(confirmed)
-		AND reserved > '-Infinity' AND reserved < 'Infinity' AND reserved = pg_catalog.trunc(reserved))
+		AND reserved > '-Infinity' AND reserved < 'Infinity'
+		AND reserved = pg_catalog.trunc(reserved))
 ) WITH (fillfactor = 50);
 
-COMMENT ON TABLE stock_item IS
+COMMENT ON TABLE idempotency_internal.stock_item IS
 	'One row per item, its root record: the sums of its compacted rows.';
 
 /*
- * Which table of the history is in use (base/ring.c).  It is not dumped: a
- * restored database begins with a new ring, and each table is read all the same.
+ * Which table of the history is in use (base/ring.c).  This table is not
+ * dumped: a restored database begins with a new ring, and all tables of the
+ * history are read in any case.
  */
-CREATE TABLE stock_ring (LIKE idem_ring INCLUDING ALL);
-COMMENT ON TABLE stock_ring IS
-	'The tables of the history of stock: rows that are compacted go to the current one, old ones are truncated once idempotency.stock_history is over.';
-INSERT INTO stock_ring (slot, state, segment, opened_at)
-VALUES (0, 'current', 1, pg_catalog.clock_timestamp()), (1, 'empty', NULL, NULL), (2, 'empty', NULL, NULL);
+CREATE TABLE idempotency_internal.stock_ring (
+	LIKE idempotency_internal.idem_ring INCLUDING ALL);
+COMMENT ON TABLE idempotency_internal.stock_ring IS
+	'The tables of the history of stock: compacted rows are inserted into the current one, old ones are truncated when idempotency.stock_history is over.';
+INSERT INTO idempotency_internal.stock_ring (slot, state, segment, opened_at)
+VALUES (0, 'current', 1, pg_catalog.clock_timestamp()),
+	(1, 'empty', NULL, NULL), (2, 'empty', NULL, NULL);
 
-CREATE TABLE stock_history_0 (
+CREATE TABLE idempotency_internal.stock_history_0 (
 	id          bigint NOT NULL,
 	quantity    bigint NOT NULL,
 	at          timestamptz NOT NULL,
@@ -159,42 +171,61 @@ CREATE TABLE stock_history_0 (
 	actor       text,
 	note        text,
 	lines       smallint,
-	CONSTRAINT stock_history_quantity_check CHECK (quantity > 0 OR (change = 'adjust' AND quantity < 0)),
-	CONSTRAINT stock_history_change_check CHECK ((reservation IS NULL) = (change IN ('receive', 'adjust'))
-		AND (line IS NULL) = (change IN ('receive', 'adjust', 'reserve'))),
+	CONSTRAINT stock_history_quantity_check CHECK (
+		quantity > 0 OR (change NOT IN
+		('receive', 'reserve', 'cancel', 'expire', 'confirm', 'reinstate')
+		AND quantity < 0)),
+	CONSTRAINT stock_history_change_check CHECK (
+		(reservation IS NOT NULL) =
+			(change IN ('reserve', 'cancel', 'expire', 'confirm', 'reinstate'))
+		AND (line IS NOT NULL) =
+			(change IN ('cancel', 'expire', 'confirm', 'reinstate'))),
 	CONSTRAINT stock_history_id_check CHECK (id > 0),
 	CONSTRAINT stock_history_line_check CHECK (line BETWEEN 0 AND 9999),
-	CONSTRAINT stock_history_lines_check CHECK (lines IS NULL OR (line IS NOT NULL AND line < lines AND lines <= 10000)),
-	CONSTRAINT stock_history_sku_check CHECK (pg_catalog.octet_length(sku) BETWEEN 1 AND 255),
-	CONSTRAINT stock_history_reservation_check CHECK (pg_catalog.octet_length(reservation) BETWEEN 1 AND 255),
-	CONSTRAINT stock_history_actor_check CHECK (pg_catalog.octet_length(actor) BETWEEN 1 AND 255),
-	CONSTRAINT stock_history_note_check CHECK (pg_catalog.octet_length(note) <= 1000)
+	CONSTRAINT stock_history_lines_check CHECK (lines IS NULL
+		OR (line IS NOT NULL AND line < lines AND lines <= 10000)),
+	CONSTRAINT stock_history_sku_check
+		CHECK (pg_catalog.octet_length(sku) BETWEEN 1 AND 255),
+	CONSTRAINT stock_history_reservation_check
+		CHECK (pg_catalog.octet_length(reservation) BETWEEN 1 AND 255),
+	CONSTRAINT stock_history_actor_check
+		CHECK (pg_catalog.octet_length(actor) BETWEEN 1 AND 255),
+	CONSTRAINT stock_history_note_check
+		CHECK (pg_catalog.octet_length(note) <= 1000)
 ) WITH (autovacuum_vacuum_insert_threshold = -1);
-CREATE INDEX stock_history_0_settled ON stock_history_0 (reservation) WHERE line IS NOT NULL;
-CREATE TABLE stock_history_1 (LIKE stock_history_0 INCLUDING ALL) WITH (autovacuum_vacuum_insert_threshold = -1);
-CREATE TABLE stock_history_2 (LIKE stock_history_0 INCLUDING ALL) WITH (autovacuum_vacuum_insert_threshold = -1);
+CREATE INDEX stock_history_0_settled
+	ON idempotency_internal.stock_history_0 (reservation)
+	WHERE line IS NOT NULL;
+CREATE TABLE idempotency_internal.stock_history_1 (
+	LIKE idempotency_internal.stock_history_0 INCLUDING ALL
+) WITH (autovacuum_vacuum_insert_threshold = -1);
+CREATE TABLE idempotency_internal.stock_history_2 (
+	LIKE idempotency_internal.stock_history_0 INCLUDING ALL
+) WITH (autovacuum_vacuum_insert_threshold = -1);
 
-/* Few rows are ever deleted (stock_migrate), so a key would cost more than it serves. */
-ALTER TABLE stock_history_0 REPLICA IDENTITY FULL;
-ALTER TABLE stock_history_1 REPLICA IDENTITY FULL;
-ALTER TABLE stock_history_2 REPLICA IDENTITY FULL;
+/* Rows are rarely deleted (stock_migrate), so a key would cost too much. */
+ALTER TABLE idempotency_internal.stock_history_0 REPLICA IDENTITY FULL;
+ALTER TABLE idempotency_internal.stock_history_1 REPLICA IDENTITY FULL;
+ALTER TABLE idempotency_internal.stock_history_2 REPLICA IDENTITY FULL;
 
-COMMENT ON TABLE stock_history_0 IS 'Compacted changes of items.  See the view stock_history.';
-COMMENT ON TABLE stock_history_1 IS 'Compacted changes of items.  See the view stock_history.';
-COMMENT ON TABLE stock_history_2 IS 'Compacted changes of items.  See the view stock_history.';
+COMMENT ON TABLE idempotency_internal.stock_history_0 IS 'Compacted changes of items.  See the view stock_history.';
+COMMENT ON TABLE idempotency_internal.stock_history_1 IS 'Compacted changes of items.  See the view stock_history.';
+COMMENT ON TABLE idempotency_internal.stock_history_2 IS 'Compacted changes of items.  See the view stock_history.';
 
 CREATE VIEW stock_history AS
-	SELECT * FROM stock_log UNION ALL SELECT * FROM stock_history_0
-	UNION ALL SELECT * FROM stock_history_1 UNION ALL SELECT * FROM stock_history_2;
+	SELECT * FROM idempotency_internal.stock_log
+	UNION ALL SELECT * FROM idempotency_internal.stock_history_0
+	UNION ALL SELECT * FROM idempotency_internal.stock_history_1
+	UNION ALL SELECT * FROM idempotency_internal.stock_history_2;
 COMMENT ON VIEW stock_history IS
-	'Every change of every item that is still kept: who, when, why.';
+	'Every change of every item that is kept, with its actor, time and note.';
 
 /*
- * The levels as a caller finds them: what a lapsed hold kept is free, whether
- * it has been settled or not.  The subselect makes the time one value for the
- * whole query, which an index can be searched with.  What no bigint can be, since
- * somebody has written it by hand, is null: one such item must not keep the
- * others from being read.
+ * The levels as a caller would find them: a lapsed hold counts as available,
+ * whether it was settled or not.  The subselect makes the time one value for
+ * the whole query, so that an index can be searched with it.  A number that is
+ * out of range, after external DML, is shown as null: one such item must not
+ * keep the others from being read.
  */
 CREATE VIEW stock_levels AS
 	SELECT item.sku,
@@ -205,38 +236,52 @@ CREATE VIEW stock_levels AS
 		   item.received + logged.received AS received,
 		   item.adjusted + logged.adjusted AS adjusted,
 		   item.confirmed + logged.confirmed AS confirmed
-	FROM stock_item item
+	FROM idempotency_internal.stock_item item
 	CROSS JOIN LATERAL (
-		SELECT coalesce(sum(entry.quantity) FILTER (WHERE entry.change = 'receive'), 0) AS received,
-			   coalesce(sum(entry.quantity) FILTER (WHERE entry.change = 'adjust'), 0) AS adjusted,
-			   coalesce(sum(entry.quantity) FILTER (WHERE entry.change = 'confirm'), 0) AS confirmed,
-			   coalesce(sum(CASE
-					WHEN entry.change IN ('reserve', 'reinstate') THEN entry.quantity
-					WHEN entry.change IN ('confirm', 'cancel', 'expire') THEN -entry.quantity
-				   END), 0) AS reserved
-		FROM stock_log entry
+		SELECT
+			coalesce(sum(entry.quantity) FILTER (
+				WHERE entry.change = 'receive'), 0) AS received,
+			coalesce(sum(entry.quantity) FILTER (WHERE entry.change NOT IN (
+				'receive', 'reserve', 'cancel', 'expire', 'confirm',
+				'reinstate')), 0) AS adjusted,
+			coalesce(sum(entry.quantity) FILTER (
+				WHERE entry.change = 'confirm'), 0) AS confirmed,
+			coalesce(sum(CASE
+				WHEN entry.change IN ('reserve', 'reinstate')
+					THEN entry.quantity
+				WHEN entry.change IN ('confirm', 'cancel', 'expire')
+					THEN -entry.quantity
+			END), 0) AS reserved
+		FROM idempotency_internal.stock_log entry
 		WHERE entry.sku = item.sku
 	) logged
 	CROSS JOIN LATERAL (
 		SELECT coalesce(sum(hold.quantity), 0) AS quantity
-		FROM stock_hold hold
+		FROM idempotency_internal.stock_hold hold
 		WHERE hold.sku = item.sku
 		  AND hold.expires_at <= (SELECT clock_timestamp())
 	) lapsed
 	CROSS JOIN LATERAL (
 		SELECT item.received + item.adjusted - item.confirmed - item.reserved
-			   + logged.received + logged.adjusted - logged.confirmed - logged.reserved
+			   + logged.received + logged.adjusted
+			   - logged.confirmed - logged.reserved
 			   + lapsed.quantity AS available,
 			   item.reserved + logged.reserved - lapsed.quantity AS reserved
 	) level;
 
 COMMENT ON VIEW stock_levels IS
-	'Every item: what is available, what is reserved, and the sums behind it.';
+	'Every item: the available and the reserved quantity, and the sums of its changes.';
 
-SELECT pg_catalog.pg_extension_config_dump('stock_item', '');
-SELECT pg_catalog.pg_extension_config_dump('stock_hold', '');
-SELECT pg_catalog.pg_extension_config_dump('stock_log', '');
-SELECT pg_catalog.pg_extension_config_dump('stock_log_id_seq', '');
-SELECT pg_catalog.pg_extension_config_dump('stock_history_0', '');
-SELECT pg_catalog.pg_extension_config_dump('stock_history_1', '');
-SELECT pg_catalog.pg_extension_config_dump('stock_history_2', '');
+CREATE VIEW stock_holds AS
+	SELECT hold.reservation, hold.line, hold.sku, hold.quantity, hold.expires_at
+	FROM idempotency_internal.stock_hold hold;
+COMMENT ON VIEW stock_holds IS
+	'The lines of open reservations; one whose time is over stays here until its expiry is recorded.';
+
+SELECT pg_catalog.pg_extension_config_dump('idempotency_internal.stock_item', '');
+SELECT pg_catalog.pg_extension_config_dump('idempotency_internal.stock_hold', '');
+SELECT pg_catalog.pg_extension_config_dump('idempotency_internal.stock_log', '');
+SELECT pg_catalog.pg_extension_config_dump('idempotency_internal.stock_log_id_seq', '');
+SELECT pg_catalog.pg_extension_config_dump('idempotency_internal.stock_history_0', '');
+SELECT pg_catalog.pg_extension_config_dump('idempotency_internal.stock_history_1', '');
+SELECT pg_catalog.pg_extension_config_dump('idempotency_internal.stock_history_2', '');

@@ -1,11 +1,12 @@
 /*
  * sweeper.c
- *		The worker that lets things expire: one for each database.
+ *		The worker that lets rows expire: one for each database.
  *
- * It knows nothing of the rows: each module has an SQL function that takes a
- * bounded step, skipping what is locked, and says whether there is more to do.
- * A step is one short transaction, and the sweeper goes on without a pause
- * while there is more.  A module that fails rests for a while, longer each time.
+ * It knows nothing of the rows.  Each module has an SQL function that takes a
+ * bounded step, skips what is locked, and returns whether there is more to do.
+ * Each step is one short transaction.  The sweeper sleeps for
+ * idempotency.sweep_interval when no module has more to do.  A module that
+ * fails pauses, each time for longer.
  */
 #include "postgres.h"
 
@@ -19,14 +20,15 @@
 #include "utils/timestamp.h"
 
 #include "base/compat.h"
+#include "base/backoff.h"
 #include "base/catalog.h"
 #include "base/query.h"
 #include "base/settings.h"
 #include "base/worker.h"
 
-#define SWEEP_BATCH 1000
-#define SWEEP_REST_MS 1000
-#define SWEEP_REST_MAX_MS 60000
+#define SWEEP_BATCH 1000		/* rows that a step may handle */
+#define SWEEP_REST_MS 1000		/* first pause of a module that fails */
+#define SWEEP_REST_MAX_MS 60000 /* the longest pause */
 
 PGDLLEXPORT void sweeper_main(Datum arg);
 
@@ -34,10 +36,9 @@ typedef struct SweepModule
 {
 	const char *activity;
 	SavedQuery	sweep;
-	const CatalogTriggers *(*triggers) (void);	/* that it relies on, if any */
-	SavedQuery	repair;			/* what their absence has done */
-	int			rest_ms;		/* 0: it has not failed */
-	TimestampTz rest_until;
+	const CatalogTriggers *(*triggers) (void);	/* that it needs, or NULL */
+	SavedQuery	repair;			/* repairs what their absence caused */
+	Backoff		rest;
 } SweepModule;
 
 static const CatalogTriggers *
@@ -54,36 +55,48 @@ sweep_stock_triggers(void)
 
 #define REPAIR_KEYS \
 	.triggers = sweep_key_triggers, \
-	.repair = {.sql = "SELECT @extschema@.idem_repair(false)"}
+	.repair = {.sql = "SELECT idempotency_internal.idem_repair(false)"}
 #define REPAIR_STOCK \
 	.triggers = sweep_stock_triggers, \
-	.repair = {.sql = "SELECT @extschema@.stock_repair(false)"}
+	.repair = {.sql = "SELECT idempotency_internal.stock_repair(false)"}
 
 static SweepModule modules[] = {
-	{.activity = "sweeping keys",
-		.sweep = {.sql = "SELECT @extschema@.idem_expire($1)",.types = {INT4OID}},
-	REPAIR_KEYS},
-	{.activity = "sweeping events",
-		.sweep = {.sql = "SELECT @extschema@.outbox_expire($1)",.types = {INT4OID}}},
-	{.activity = "sweeping reservations",
-		.sweep = {.sql = "SELECT @extschema@.stock_expire($1) > 0",.types = {INT4OID}},
-	REPAIR_STOCK},
-	{.activity = "compacting stock",
-		.sweep = {.sql = "SELECT @extschema@.stock_compact($1)",.types = {INT4OID}},
-	REPAIR_STOCK},
-	{.activity = "forgetting stock",
-		.sweep = {.sql = "SELECT @extschema@.stock_forget($1)",.types = {INT4OID}}},
+	{
+		.activity = "sweeping keys",
+		.sweep = {.sql = "SELECT idempotency_internal.idem_expire($1)", .types = {INT4OID}},
+		REPAIR_KEYS
+	},
+	{
+		.activity = "sweeping events",
+		.sweep = {.sql = "SELECT idempotency_internal.outbox_expire($1)", .types = {INT4OID}}
+	},
+	{
+		.activity = "sweeping reservations",
+		.sweep = {.sql = "SELECT idempotency_internal.stock_expire($1) > 0", .types = {INT4OID}},
+		REPAIR_STOCK
+	},
+	{
+		.activity = "compacting stock",
+		.sweep = {.sql = "SELECT idempotency_internal.stock_compact($1)", .types = {INT4OID}},
+		REPAIR_STOCK
+	},
+	{
+		.activity = "forgetting stock",
+		.sweep = {.sql = "SELECT idempotency_internal.stock_forget($1)", .types = {INT4OID}}
+	}
 };
 
 /*
- * What is to be done in a module.  While triggers that it relies on are disabled
- * there is nothing: a restore may be going on.
+ * Returns the next step of a module.  While triggers that the module needs are
+ * disabled there is none: a restore may be running.
  */
 static SavedQuery *
 sweep_next_step(SweepModule *module)
 {
-	const CatalogTriggers *triggers = module->triggers ? module->triggers() : NULL;
+	const CatalogTriggers *triggers = NULL;
 
+	if (module->triggers)
+		triggers = module->triggers();
 	if (triggers == NULL || !OidIsValid(triggers->table))
 		return &module->sweep;
 	return triggers->state == TRIGGER_DISABLED ? NULL : &module->repair;
@@ -114,21 +127,9 @@ sweep_module(SweepModule *module)
 }
 
 /*
- * What is broken is broken for long, as a rule, and each failure is a line or
- * more of the log.
- */
-static void
-sweep_rest(SweepModule *module)
-{
-	module->rest_ms = module->rest_ms == 0 ? SWEEP_REST_MS :
-		Min(2 * module->rest_ms, SWEEP_REST_MAX_MS);
-	module->rest_until = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
-												   module->rest_ms);
-}
-
-/*
- * As sweep_module.  What goes wrong in one module, such as a table that is locked
- * for long, must not keep the sweeper from the others.
+ * As sweep_module, but logs errors.  A failure in one module, such as a lock
+ * timeout, must not keep the sweeper from the other modules.  The pause after
+ * it grows: the cause usually lasts, and each failure writes to the log.
  */
 static bool
 sweep_module_or_report(SweepModule *module)
@@ -139,7 +140,7 @@ sweep_module_or_report(SweepModule *module)
 	PG_TRY();
 	{
 		more = sweep_module(module);
-		module->rest_ms = 0;
+		backoff_reset(&module->rest);
 	}
 	PG_CATCH();
 	{
@@ -149,20 +150,21 @@ sweep_module_or_report(SweepModule *module)
 		AbortCurrentTransaction();
 		FlushErrorState();
 		RESUME_INTERRUPTS();
-		sweep_rest(module);
+		backoff_fail(&module->rest, SWEEP_REST_MS, SWEEP_REST_MAX_MS,
+					 GetCurrentTimestamp());
 	}
 	PG_END_TRY();
 	return more;
 }
 
 /*
- * After a reload what has failed may work.
+ * Ends all pauses after a reload: the cause of a failure may be gone.
  */
 static void
 sweep_wake_all(void)
 {
 	for (int i = 0; i < (int) lengthof(modules); i++)
-		modules[i].rest_until = 0;
+		modules[i].rest.until = 0;
 }
 
 void
@@ -177,7 +179,7 @@ sweeper_main(Datum arg)
 		{
 			if (worker_obey_signals())
 				sweep_wake_all();
-			if (GetCurrentTimestamp() >= modules[i].rest_until)
+			if (GetCurrentTimestamp() >= modules[i].rest.until)
 				more |= sweep_module_or_report(&modules[i]);
 		}
 		if (more)

@@ -1,28 +1,39 @@
 /*
  * From 0.2.0 to 1.0.0: the part that is written by hand.  The Makefile appends
- * every function and view of the install script (replace.awk), revoke.sql and
- * repair.sql.
- * Together they make a database with 0.2.0 the same as one where 1.0.0 was
- * created (test/tap/t/upgrade.pl compares the two), while clients and workers
- * go on.  So, here and in scripts to come:
+ * every function, view and comment of the install script (replace.awk), and
+ * revoke.sql, repair.sql and announce.sql.  The result must be the same
+ * database as after CREATE EXTENSION with 1.0.0; test/tap/t/upgrade.pl
+ * compares the two.
  *
- * - Functions and views are replaced, not dropped and created again: objects
- *   that use them are then not in the way, and privileges that users granted
- *   on them stay.
+ * Rules for this and later scripts:
+ *
+ * - Functions and views are moved, renamed and replaced, not dropped and
+ *   created again.  Then users' objects that depend on them are no obstacle,
+ *   and privileges that users granted on them remain.  A function with
+ *   different parameters or another result has to be dropped, and loses its
+ *   privileges: the next rule forbids granting them again, and users have to
+ *   call idempotency_grant again for new functions anyway.  If an object of a
+ *   user depends on such a function, DROP FUNCTION names that object, and
+ *   nothing is changed.
  * - GRANT and REVOKE are for new objects only.  The server takes what a script
- *   grants for the extension's own, and pg_dump would leave out what a user has
- *   granted on that object before.
+ *   grants for the extension's initial privileges, and pg_dump would then leave
+ *   out what a user has granted on that object before.
+ * - New objects belong to the extension's owner, who may not be the role that
+ *   runs the script.
  * - All locks are taken first, and together.
- * - The new library works with the old objects until here, and workers run
- *   meanwhile.
+ *
+ * The library of 1.0.0 refuses to work with objects of 0.2.0 (base/catalog.c),
+ * and there are no workers, until this has committed.  So no client can see a
+ * state in between: calls raise an error before the commit.
  *
  * The blocks below are in the order in which the tables were created.
  */
 
 /*
- * All tables and views at once, or none and another try: a session that has one
- * of them may be waiting for another.  The ALTER VIEW changes nothing; LOCK
- * TABLE with a view would lock all that the view reads.
+ * Locks all tables and views, or none and tries again: a session that has
+ * locked one of them may be waiting for another.  The ALTER VIEW changes
+ * nothing; LOCK TABLE on a view would also lock everything that the view
+ * reads.
  */
 DO $$
 DECLARE
@@ -34,7 +45,8 @@ BEGIN
 		BEGIN
 			PERFORM set_config('lock_timeout', '100ms', true);
 			FOR member IN
-				SELECT c.oid::regclass AS name, c.relkind, a.attname AS first_column
+				SELECT c.oid::regclass AS name, c.relkind,
+					a.attname AS first_column
 				FROM pg_class c
 				JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = 1
 				JOIN pg_depend d ON d.classid = 'pg_class'::regclass AND d.objid = c.oid
@@ -49,7 +61,7 @@ BEGIN
 					EXECUTE format('ALTER VIEW %s ALTER %I DROP DEFAULT', member.name, member.first_column);
 				END IF;
 			END LOOP;
-			-- What follows in the same transaction waits as long as it would have.
+			-- What follows in this transaction waits as long as before.
 			PERFORM set_config('lock_timeout', lock_timeout, true);
 			SET LOCAL search_path = @extschema@, pg_temp;
 			RETURN;
@@ -62,179 +74,366 @@ BEGIN
 END
 $$;
 
+/* ---- the internal schema ---- */
+
+/*
+ * Sequences that belong to a column move with its table.  If a schema of this
+ * name exists, it has to be renamed first.
+ */
+DO $$
+DECLARE
+	tables    CONSTANT text[] := '{
+		idem_ring, idem_key_0, idem_key_1, idem_key_2,
+		outbox_ring, outbox_log_0, outbox_log_1, outbox_log_2,
+		outbox_subscription, outbox_lane, outbox_delivery, outbox_attempt,
+		outbox_home,
+		stock_log, stock_hold, stock_item, stock_ring, stock_history_0,
+		stock_history_1, stock_history_2}';
+	sequences CONSTANT text[] := '{idem_token_seq, outbox_position_seq}';
+	views     CONSTANT text[] := '{stock_books}';
+	functions CONSTANT text[] := '{
+		idempotency_require_preload, idempotency_ring_changed,
+		idempotency_next_xid, idempotency_ring_switch,
+		idempotency_ring_truncate, idempotency_is_quiet,
+		idempotency_grant_names,
+		idem_key_redirect, idem_count_expired, idem_switch, idem_carry,
+		idem_retire, idem_truncate, idem_sample, idem_next_to_empty,
+		idem_expire, idem_counters,
+		outbox_check_event, outbox_subscription_deleted,
+		outbox_delivery_deleted, outbox_log_insert, outbox_wake,
+		outbox_check_headers, outbox_start_position, outbox_lane_number,
+		outbox_rate, outbox_milliseconds, outbox_check_subscription,
+		outbox_subscription_id, outbox_flights, outbox_switch,
+		outbox_lanes_behind, outbox_truncate, outbox_pass_over,
+		outbox_warn_behind, outbox_log_size, outbox_expire_log, outbox_expire,
+		outbox_check_url, outbox_check_secret,
+		stock_check_sku, stock_expire, stock_announce, stock_announce_available,
+		stock_guard, stock_counters, stock_crowded, stock_count_compacted,
+		stock_archive, stock_compact_item, stock_compact_next, stock_compact,
+		stock_forget}';
+	owner     regrole;
+	member    record;
+BEGIN
+	SET LOCAL search_path = pg_catalog, pg_temp;
+	SELECT extowner INTO STRICT owner FROM pg_extension WHERE extname = 'idempotency';
+	EXECUTE format('CREATE SCHEMA idempotency_internal AUTHORIZATION %s', owner);
+	FOR member IN
+		SELECT format('%s %s', k.kind, c.oid::regclass) AS name
+		FROM pg_class c
+		JOIN (SELECT 'TABLE', unnest(tables)
+			UNION ALL SELECT 'SEQUENCE', unnest(sequences)
+			UNION ALL SELECT 'VIEW', unnest(views)) k(kind, name)
+			ON k.name = c.relname
+		WHERE c.relnamespace = '@extschema@'::regnamespace
+		UNION ALL
+		SELECT format('FUNCTION %s', p.oid::regprocedure)
+		FROM pg_proc p
+		WHERE p.pronamespace = '@extschema@'::regnamespace AND p.proname = ANY (functions)
+			AND EXISTS (SELECT FROM pg_depend d
+				JOIN pg_extension e ON e.oid = d.refobjid
+				WHERE e.extname = 'idempotency' AND d.refclassid = 'pg_extension'::regclass
+					AND d.classid = 'pg_proc'::regclass AND d.objid = p.oid
+					AND d.deptype = 'e')
+	LOOP
+		EXECUTE format('ALTER %s SET SCHEMA idempotency_internal', member.name);
+	END LOOP;
+	SET LOCAL search_path = @extschema@, pg_temp;
+END
+$$;
+
 /* ---- rings ---- */
 
-DROP FUNCTION idempotency_ring_truncate(regclass, text, text);
-DROP FUNCTION idempotency_is_quiet(xid8);
-ALTER FUNCTION idem_carry(integer, smallint) RENAME TO idem_migrate;
-ALTER VIEW stock_books RENAME TO stock_ledger;
+DROP FUNCTION idempotency_internal.idempotency_ring_truncate(
+	regclass, text, text);
+DROP FUNCTION idempotency_internal.idempotency_is_quiet(xid8);
 
 /* ---- claims ---- */
 
 /* A retired segment waits for snapshots that are older than this. */
-UPDATE idem_ring SET quiet_xid = idempotency_next_xid() WHERE state = 'retired';
+UPDATE idempotency_internal.idem_ring
+SET quiet_xid = idempotency_internal.idempotency_next_xid()
+WHERE state = 'retired';
 
 DO $$
 DECLARE
 	ring text;
 BEGIN
 	FOREACH ring IN ARRAY ARRAY['idem_ring', 'outbox_ring', 'stock_ring'] LOOP
-		EXECUTE pg_catalog.format('ALTER TABLE %I RENAME COLUMN generation TO segment', ring);
-		EXECUTE pg_catalog.format('ALTER TABLE %I RENAME CONSTRAINT %I TO %I', ring,
+		EXECUTE pg_catalog.format('ALTER TABLE idempotency_internal.%I RENAME COLUMN generation TO segment', ring);
+		EXECUTE pg_catalog.format('ALTER TABLE idempotency_internal.%I RENAME CONSTRAINT %I TO %I', ring,
 			ring || '_generation_key', ring || '_segment_key');
 		EXECUTE pg_catalog.format($alter$
-			ALTER TABLE %I
+			ALTER TABLE idempotency_internal.%I
 				ADD CONSTRAINT idem_ring_segment_check CHECK (segment > 0),
-				ADD CONSTRAINT idem_ring_times_check CHECK (pg_catalog.isfinite(opened_at) IS NOT FALSE
-					AND pg_catalog.isfinite(closed_at) IS NOT FALSE AND pg_catalog.isfinite(rest_until) IS NOT FALSE)
+				ADD CONSTRAINT idem_ring_times_check CHECK (
+					pg_catalog.isfinite(opened_at) IS NOT FALSE
+					AND pg_catalog.isfinite(closed_at) IS NOT FALSE
+					AND pg_catalog.isfinite(rest_until) IS NOT FALSE)
 			$alter$, ring);
 	END LOOP;
 	FOR slot IN 0..2 LOOP
 		EXECUTE pg_catalog.format($alter$
-			ALTER TABLE idem_key_%s
-				ADD CONSTRAINT idem_key_numbers_check CHECK (token > 0 AND attempt > 0),
+			ALTER TABLE idempotency_internal.idem_key_%s
+				ADD CONSTRAINT idem_key_numbers_check
+					CHECK (token > 0 AND attempt > 0),
 				ADD CONSTRAINT idem_key_times_check CHECK (expires_at < 'infinity'
 					AND pg_catalog.isfinite(lease_until) IS NOT FALSE)
 			$alter$, slot);
-		EXECUTE pg_catalog.format('COMMENT ON TABLE idem_key_%s IS %L', slot,
+		EXECUTE pg_catalog.format('COMMENT ON TABLE idempotency_internal.idem_key_%s IS %L', slot,
 			'A segment of keys. Written by the functions idem_* alone; see the view idem_key.');
 	END LOOP;
 END
 $$;
 
+ALTER FUNCTION idempotency_internal.idem_carry(integer, smallint)
+	RENAME TO idem_migrate;
+
 /* ---- outbox ---- */
 
-ALTER TABLE outbox_ring
+ALTER TABLE idempotency_internal.outbox_ring
 	ADD CONSTRAINT outbox_ring_last_position_check CHECK (last_position >= 0);
 DO $$
 BEGIN
 	FOR slot IN 0..2 LOOP
 		EXECUTE pg_catalog.format($alter$
-			ALTER TABLE outbox_log_%s
+			ALTER TABLE idempotency_internal.outbox_log_%s
 				ADD CONSTRAINT outbox_log_position_check CHECK (position > 0),
-				ADD CONSTRAINT outbox_log_created_at_check CHECK (pg_catalog.isfinite(created_at))
+				ADD CONSTRAINT outbox_log_created_at_check
+					CHECK (pg_catalog.isfinite(created_at))
 			$alter$, slot);
 	END LOOP;
 END
 $$;
 
 /*
- * What 0.2.0 has accepted: arrays of more dimensions, and then another first
- * wait than 0.  The functions get their bodies below.
+ * Rows that 0.2.0 accepted but 1.0.0 does not: arrays of several dimensions,
+ * and a first wait other than 0.  The functions get their bodies below.
  */
 DO $$
 BEGIN
 	SET LOCAL search_path = pg_catalog, pg_temp;
-	UPDATE @extschema@.outbox_subscription s
+	UPDATE idempotency_internal.outbox_subscription s
 	SET topics = ARRAY(SELECT t FROM unnest(s.topics) t),
-		retry_schedule = CASE WHEN r.schedule[1] <> '0' THEN interval '0' || r.schedule[:99] ELSE r.schedule END
-	FROM @extschema@.outbox_subscription o
-	CROSS JOIN LATERAL (SELECT ARRAY(SELECT w FROM unnest(o.retry_schedule) w) AS schedule) r
-	WHERE o.id = s.id AND (array_ndims(s.topics) > 1 OR array_ndims(s.retry_schedule) > 1);
+		retry_schedule = CASE WHEN r.schedule[1] <> '0'
+			THEN interval '0' || r.schedule[:99] ELSE r.schedule END
+	FROM idempotency_internal.outbox_subscription o
+	CROSS JOIN LATERAL (
+		SELECT ARRAY(SELECT w FROM unnest(o.retry_schedule) w) AS schedule) r
+	WHERE o.id = s.id
+		AND (array_ndims(s.topics) > 1 OR array_ndims(s.retry_schedule) > 1);
 	SET LOCAL search_path = @extschema@, pg_temp;
 END
 $$;
-CREATE FUNCTION outbox_check_subscription_row(
-	name text, url text, topics text[], secret text, old_secret text, headers jsonb, format text,
-	ordered boolean, max_in_flight integer, timeout interval, retry_schedule interval[], partitions integer, state text)
+CREATE FUNCTION idempotency_internal.outbox_check_subscription_row(
+	name text, url text, topics text[], secret text, old_secret text,
+	headers jsonb, format text, ordered boolean, max_in_flight integer,
+	timeout interval, retry_schedule interval[], partitions integer,
+	state text)
 RETURNS boolean
 LANGUAGE sql STABLE PARALLEL SAFE
 AS 'SELECT true';
-ALTER TABLE outbox_subscription
+ALTER TABLE idempotency_internal.outbox_subscription
 	DROP CONSTRAINT IF EXISTS outbox_subscription_format_check,
 	DROP CONSTRAINT IF EXISTS outbox_subscription_max_in_flight_check,
 	DROP CONSTRAINT IF EXISTS outbox_subscription_partitions_check,
 	DROP CONSTRAINT IF EXISTS outbox_subscription_state_check,
-	ADD CONSTRAINT outbox_subscription_row_check CHECK (outbox_check_subscription_row(name, url, topics, secret, old_secret,
-		headers, format, ordered, max_in_flight, timeout, retry_schedule, partitions, state));
-ALTER TABLE outbox_lane
-	ADD CONSTRAINT outbox_lane_number_check CHECK (subscription > 0 AND lane BETWEEN 0 AND 63),
+	ADD CONSTRAINT outbox_subscription_row_check CHECK (
+		idempotency_internal.outbox_check_subscription_row(
+			name, url, topics, secret, old_secret, headers, format, ordered,
+			max_in_flight, timeout, retry_schedule, partitions, state));
+ALTER TABLE idempotency_internal.outbox_lane
+	ADD CONSTRAINT outbox_lane_number_check
+		CHECK (subscription > 0 AND lane BETWEEN 0 AND 63),
 	ADD CONSTRAINT outbox_lane_position_check CHECK (position >= 0),
 	ADD CONSTRAINT outbox_lane_stragglers_check CHECK (
-		CASE WHEN pg_catalog.array_ndims(stragglers) > 1 OR pg_catalog.array_ndims(straggler_froms) > 1 THEN false
+		CASE WHEN pg_catalog.array_ndims(stragglers) > 1
+			OR pg_catalog.array_ndims(straggler_froms) > 1 THEN false
 			ELSE pg_catalog.array_position(stragglers, NULL) IS NULL
-				AND pg_catalog.array_position(straggler_froms, NULL) IS NULL END),
+				AND pg_catalog.array_position(straggler_froms, NULL) IS NULL
+			END),
 	ADD CONSTRAINT outbox_lane_counts_check CHECK (lost >= 0 AND delivered >= 0
 		AND rate BETWEEN '0' AND '1e15' AND pg_catalog.isfinite(moved_at));
-ALTER TABLE outbox_delivery
-	ADD CONSTRAINT outbox_delivery_number_check CHECK (subscription > 0 AND lane BETWEEN 0 AND 63
+ALTER TABLE idempotency_internal.outbox_delivery
+	ADD CONSTRAINT outbox_delivery_number_check CHECK (
+		subscription > 0 AND lane BETWEEN 0 AND 63
 		AND position > 0 AND attempts >= 0),
-	ADD CONSTRAINT outbox_delivery_key_check CHECK (key IS NOT NULL OR NOT blocks_key),
-	ADD CONSTRAINT outbox_delivery_times_check CHECK (pg_catalog.isfinite(created_at)
-		AND pg_catalog.isfinite(due_at) IS NOT FALSE AND pg_catalog.isfinite(last_at) IS NOT FALSE),
+	ADD CONSTRAINT outbox_delivery_key_check
+		CHECK (key IS NOT NULL OR NOT blocks_key),
+	ADD CONSTRAINT outbox_delivery_times_check CHECK (
+		pg_catalog.isfinite(created_at)
+		AND pg_catalog.isfinite(due_at) IS NOT FALSE
+		AND pg_catalog.isfinite(last_at) IS NOT FALSE),
 	ADD CONSTRAINT outbox_delivery_event_check CHECK (CASE WHEN state <> 'dead' THEN
-		outbox_check_event(topic, 'null', key, type, headers, NULL) ELSE true END);
--- Somebody may have added a primary key: logical replication of updates asks for one.
+		idempotency_internal.outbox_check_event(
+			topic, 'null', key, type, headers, NULL) ELSE true END);
+-- A primary key may have been added, as logical replication of updates needs
+-- one.
 DO $$
 DECLARE
 	added name;
 BEGIN
 	SELECT conname INTO added FROM pg_catalog.pg_constraint
-	WHERE conrelid = 'outbox_attempt'::pg_catalog.regclass AND contype = 'p';
+	WHERE conrelid = 'idempotency_internal.outbox_attempt'::pg_catalog.regclass AND contype = 'p';
 	IF FOUND THEN
-		EXECUTE pg_catalog.format('ALTER TABLE outbox_attempt DROP CONSTRAINT %I', added);
+		EXECUTE pg_catalog.format('ALTER TABLE idempotency_internal.outbox_attempt DROP CONSTRAINT %I', added);
 	END IF;
 END
 $$;
-ALTER TABLE outbox_attempt
+ALTER TABLE idempotency_internal.outbox_attempt
 	ADD PRIMARY KEY (subscription, position, attempt, at),
-	ADD CONSTRAINT outbox_attempt_number_check CHECK (attempt > 0 AND duration_ms >= 0),
+	ADD CONSTRAINT outbox_attempt_number_check
+		CHECK (attempt > 0 AND duration_ms >= 0),
 	ADD CONSTRAINT outbox_attempt_at_check CHECK (pg_catalog.isfinite(at));
-DROP INDEX outbox_attempt_event_idx;
-
-CREATE FUNCTION outbox_troubles(OUT subscription bigint, OUT trouble text)
-RETURNS SETOF record
-LANGUAGE C VOLATILE PARALLEL UNSAFE
-AS 'MODULE_PATHNAME';
-REVOKE ALL ON FUNCTION outbox_troubles() FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION outbox_troubles() TO pg_monitor;
+DROP INDEX idempotency_internal.outbox_attempt_event_idx;
+DROP FUNCTION outbox_redrive(text, bigint[]);
+DROP FUNCTION outbox_discard(text, bigint[]);
 
 /* ---- stock ---- */
 
+DROP FUNCTION stock_lines(jsonb);
+DROP FUNCTION stock_receive(text, bigint, text);
+DROP FUNCTION stock_adjust(text, bigint, text);
+DROP FUNCTION stock_reserve(stock_line[], text, interval, text);
+DROP FUNCTION stock_confirm(text, text[]);
+DROP FUNCTION stock_cancel(text, text[]);
+DROP FUNCTION stock_reinstate(text, interval);
+DROP FUNCTION idempotency_internal.stock_counters();
+ALTER TYPE stock_reservation ALTER ATTRIBUTE shortages TYPE jsonb;
+DROP TYPE stock_line, stock_shortage;
+
 /*
- * No default: what is null is not known, and no row is written anew.
+ * Nothing below may use the new label, neither a constraint nor the definition
+ * of a view or SQL function: that is possible only after this has committed.
  */
-ALTER TABLE stock_log
+ALTER TYPE stock_change ADD VALUE 'transfer';
+
+/*
+ * No default: null means not known, and the table is not rewritten.
+ */
+ALTER TABLE idempotency_internal.stock_log
 	ADD COLUMN lines smallint,
+	DROP CONSTRAINT IF EXISTS stock_log_check,
+	DROP CONSTRAINT IF EXISTS stock_log_check1,
+	DROP CONSTRAINT IF EXISTS stock_log_check2,
+	ADD CONSTRAINT stock_log_check CHECK (quantity > 0 OR (change NOT IN
+		('receive', 'reserve', 'cancel', 'expire', 'confirm', 'reinstate')
+		AND quantity < 0)),
+	ADD CONSTRAINT stock_log_check1 CHECK ((reservation IS NOT NULL) =
+		(change IN ('reserve', 'cancel', 'expire', 'confirm', 'reinstate'))),
+	ADD CONSTRAINT stock_log_check2 CHECK ((line IS NOT NULL) =
+		(change IN ('cancel', 'expire', 'confirm', 'reinstate'))),
 	ADD CONSTRAINT stock_log_id_check CHECK (id > 0),
 	ADD CONSTRAINT stock_log_line_check CHECK (line BETWEEN 0 AND 9999),
-	ADD CONSTRAINT stock_log_lines_check CHECK (lines IS NULL OR (line IS NOT NULL AND line < lines AND lines <= 10000)),
-	ADD CONSTRAINT stock_log_sku_check CHECK (pg_catalog.octet_length(sku) BETWEEN 1 AND 255),
-	ADD CONSTRAINT stock_log_reservation_check CHECK (pg_catalog.octet_length(reservation) BETWEEN 1 AND 255),
-	ADD CONSTRAINT stock_log_actor_check CHECK (pg_catalog.octet_length(actor) BETWEEN 1 AND 255),
-	ADD CONSTRAINT stock_log_note_check CHECK (pg_catalog.octet_length(note) <= 1000);
-ALTER TABLE stock_hold
+	ADD CONSTRAINT stock_log_lines_check CHECK (lines IS NULL
+		OR (line IS NOT NULL AND line < lines AND lines <= 10000)),
+	ADD CONSTRAINT stock_log_sku_check
+		CHECK (pg_catalog.octet_length(sku) BETWEEN 1 AND 255),
+	ADD CONSTRAINT stock_log_reservation_check
+		CHECK (pg_catalog.octet_length(reservation) BETWEEN 1 AND 255),
+	ADD CONSTRAINT stock_log_actor_check
+		CHECK (pg_catalog.octet_length(actor) BETWEEN 1 AND 255),
+	ADD CONSTRAINT stock_log_note_check
+		CHECK (pg_catalog.octet_length(note) <= 1000);
+ALTER TABLE idempotency_internal.stock_hold
 	ADD COLUMN lines smallint,
-	ADD CONSTRAINT stock_hold_expires_at_check CHECK (pg_catalog.isfinite(expires_at)),
-	ADD CONSTRAINT stock_hold_lines_check CHECK (line < lines AND lines <= 10000),
+	ADD CONSTRAINT stock_hold_expires_at_check
+		CHECK (pg_catalog.isfinite(expires_at)),
+	ADD CONSTRAINT stock_hold_lines_check
+		CHECK (line < lines AND lines <= 10000),
 	ADD CONSTRAINT stock_hold_line_max_check CHECK (line < 10000),
-	ADD CONSTRAINT stock_hold_reservation_check CHECK (pg_catalog.octet_length(reservation) BETWEEN 1 AND 255),
-	ADD CONSTRAINT stock_hold_sku_check CHECK (pg_catalog.octet_length(sku) BETWEEN 1 AND 255);
-ALTER TABLE stock_item
-	ADD CONSTRAINT stock_item_sku_check CHECK (pg_catalog.octet_length(sku) BETWEEN 1 AND 255),
+	ADD CONSTRAINT stock_hold_reservation_check
+		CHECK (pg_catalog.octet_length(reservation) BETWEEN 1 AND 255),
+	ADD CONSTRAINT stock_hold_sku_check
+		CHECK (pg_catalog.octet_length(sku) BETWEEN 1 AND 255);
+ALTER TABLE idempotency_internal.stock_item
+	ADD CONSTRAINT stock_item_sku_check
+		CHECK (pg_catalog.octet_length(sku) BETWEEN 1 AND 255),
 	ADD CONSTRAINT stock_item_sums_check CHECK (
 		received < 'Infinity' AND received = pg_catalog.trunc(received)
-		AND adjusted > '-Infinity' AND adjusted < 'Infinity' AND adjusted = pg_catalog.trunc(adjusted)
+		AND adjusted > '-Infinity' AND adjusted < 'Infinity'
+		AND adjusted = pg_catalog.trunc(adjusted)
 		AND confirmed < 'Infinity' AND confirmed = pg_catalog.trunc(confirmed)
-		AND reserved > '-Infinity' AND reserved < 'Infinity' AND reserved = pg_catalog.trunc(reserved));
+		AND reserved > '-Infinity' AND reserved < 'Infinity'
+		AND reserved = pg_catalog.trunc(reserved));
 DO $$
 BEGIN
 	FOR slot IN 0..2 LOOP
 		EXECUTE pg_catalog.format($alter$
-			ALTER TABLE stock_history_%s
+			ALTER TABLE idempotency_internal.stock_history_%s
 				ADD COLUMN lines smallint,
-				ADD CONSTRAINT stock_history_quantity_check CHECK (quantity > 0 OR (change = 'adjust' AND quantity < 0)),
-				ADD CONSTRAINT stock_history_change_check CHECK ((reservation IS NULL) = (change IN ('receive', 'adjust'))
-					AND (line IS NULL) = (change IN ('receive', 'adjust', 'reserve'))),
+				ADD CONSTRAINT stock_history_quantity_check CHECK (
+					quantity > 0 OR (change NOT IN ('receive', 'reserve',
+						'cancel', 'expire', 'confirm', 'reinstate')
+					AND quantity < 0)),
+				ADD CONSTRAINT stock_history_change_check CHECK (
+					(reservation IS NOT NULL) = (change IN ('reserve',
+						'cancel', 'expire', 'confirm', 'reinstate'))
+					AND (line IS NOT NULL) = (change IN (
+						'cancel', 'expire', 'confirm', 'reinstate'))),
 				ADD CONSTRAINT stock_history_id_check CHECK (id > 0),
-				ADD CONSTRAINT stock_history_line_check CHECK (line BETWEEN 0 AND 9999),
-				ADD CONSTRAINT stock_history_lines_check CHECK (lines IS NULL OR (line IS NOT NULL AND line < lines AND lines <= 10000)),
-				ADD CONSTRAINT stock_history_sku_check CHECK (pg_catalog.octet_length(sku) BETWEEN 1 AND 255),
-				ADD CONSTRAINT stock_history_reservation_check CHECK (pg_catalog.octet_length(reservation) BETWEEN 1 AND 255),
-				ADD CONSTRAINT stock_history_actor_check CHECK (pg_catalog.octet_length(actor) BETWEEN 1 AND 255),
-				ADD CONSTRAINT stock_history_note_check CHECK (pg_catalog.octet_length(note) <= 1000)
+				ADD CONSTRAINT stock_history_line_check
+					CHECK (line BETWEEN 0 AND 9999),
+				ADD CONSTRAINT stock_history_lines_check CHECK (lines IS NULL
+					OR (line IS NOT NULL AND line < lines AND lines <= 10000)),
+				ADD CONSTRAINT stock_history_sku_check
+					CHECK (pg_catalog.octet_length(sku) BETWEEN 1 AND 255),
+				ADD CONSTRAINT stock_history_reservation_check CHECK (
+					pg_catalog.octet_length(reservation) BETWEEN 1 AND 255),
+				ADD CONSTRAINT stock_history_actor_check
+					CHECK (pg_catalog.octet_length(actor) BETWEEN 1 AND 255),
+				ADD CONSTRAINT stock_history_note_check
+					CHECK (pg_catalog.octet_length(note) <= 1000)
 			$alter$, slot);
-		EXECUTE pg_catalog.format('ALTER TABLE stock_history_%s REPLICA IDENTITY FULL', slot);
+		EXECUTE pg_catalog.format('ALTER TABLE idempotency_internal.stock_history_%s REPLICA IDENTITY FULL', slot);
 	END LOOP;
 END
 $$;
+
+ALTER VIEW idempotency_internal.stock_books RENAME TO stock_ledger;
+
+/* ---- privileges ---- */
+
+DROP FUNCTION idempotency_internal.idempotency_grant_names(
+	regrole, text[], text[]);
+
+/*
+ * New functions and views for pg_monitor.  The last function gets its body
+ * below, and the views get their other columns.
+ */
+CREATE FUNCTION idempotency_internal.outbox_troubles(
+	OUT subscription bigint, OUT trouble text)
+RETURNS SETOF record
+LANGUAGE C VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME';
+CREATE FUNCTION idempotency_status(
+	OUT "check" text, OUT state text, OUT detail text, OUT hint text)
+RETURNS SETOF record
+LANGUAGE plpgsql
+AS 'BEGIN END';
+CREATE VIEW idem_keys AS SELECT ''::text COLLATE "C" AS scope;
+CREATE VIEW outbox_deliveries AS SELECT ''::text COLLATE "C" AS subscription;
+CREATE VIEW stock_holds AS SELECT ''::text COLLATE "C" AS reservation;
+CREATE VIEW idempotency_segments AS SELECT ''::text AS name;
+DO $$
+DECLARE
+	owner pg_catalog.regrole;
+	created text;
+BEGIN
+	SELECT extowner INTO STRICT owner FROM pg_catalog.pg_extension
+	WHERE extname = 'idempotency';
+	EXECUTE pg_catalog.format('ALTER FUNCTION idempotency_internal.outbox_troubles() OWNER TO %s', owner);
+	EXECUTE pg_catalog.format('ALTER FUNCTION idempotency_status() OWNER TO %s', owner);
+	FOREACH created IN ARRAY ARRAY['idem_keys', 'outbox_deliveries',
+		'stock_holds', 'idempotency_segments'] LOOP
+		EXECUTE pg_catalog.format('ALTER VIEW %I OWNER TO %s', created, owner);
+	END LOOP;
+END
+$$;
+REVOKE ALL
+ON FUNCTION idempotency_internal.outbox_troubles(), idempotency_status()
+FROM PUBLIC;
+GRANT EXECUTE
+ON FUNCTION idempotency_internal.outbox_troubles(), idempotency_status()
+TO pg_monitor;
+GRANT SELECT ON idem_keys, outbox_deliveries, stock_holds, idempotency_segments
+TO pg_monitor;

@@ -1,6 +1,6 @@
 
 /*
- * Very last part of an upgrade script: triggers that were disabled under the
- * version before, and what has come in meanwhile.
+ * The part of an upgrade script before the last: repairs the effects of
+ * triggers that were disabled under the previous version.
  */
 SELECT @extschema@.idempotency_repair();

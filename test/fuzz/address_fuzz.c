@@ -1,8 +1,8 @@
 /*
  * address_fuzz.c
- *		No address that is not public is allowed unless a network of the list
- *		has it, and a list allows no more than it says.  If this fails, whoever
- *		may subscribe can reach what only the server should reach.
+ *		An address that is not public is allowed only if a network of the list
+ *		contains it.  If this fails, a role that may subscribe can reach what
+ *		only the server should reach.
  *
  * Input: list of networks, the 16 or 4 bytes of an address.
  */
@@ -36,7 +36,7 @@ is_private_ipv6(const struct in6_addr *ip)
 		(ip->s6_addr[0] == 0x20 && ip->s6_addr[1] == 0x02);
 }
 
-/* Some of those that always are. */
+/* Some addresses that are always public. */
 static bool
 is_known_public(const struct sockaddr *address, const uint8 *bytes)
 {
@@ -44,7 +44,7 @@ is_known_public(const struct sockaddr *address, const uint8 *bytes)
 		bytes[0] == 0x26 && bytes[1] == 0x00;
 }
 
-/* Has a network of the list the address?  Bit by bit. */
+/* Does a network of the list contain the address?  Compares bit by bit. */
 static bool
 is_listed(const AddressNetworks *networks, int family, const uint8 *bytes)
 {
@@ -61,7 +61,7 @@ is_listed(const AddressNetworks *networks, int family, const uint8 *bytes)
 	return false;
 }
 
-/* What was read, written down and read again, is the same. */
+/* Networks that are read, written and read again must be the same. */
 static void
 check_reread(const AddressNetworks *networks)
 {
@@ -71,12 +71,13 @@ check_reread(const AddressNetworks *networks)
 		int			size = network->family == AF_INET ? 4 : 16;
 		char		text[INET6_ADDRSTRLEN];
 		AddressNetworks again;
+		char	   *bad;
 
 		fuzz_check(network->family == AF_INET || network->family == AF_INET6);
 		fuzz_check(network->prefix_bits >= 0 && network->prefix_bits <= 8 * size);
 		inet_ntop(network->family, network->bytes, text, sizeof(text));
-		address_networks_parse(psprintf(" %s/%d ,", text, network->prefix_bits),
-							   &again);
+		fuzz_check(address_networks_parse(psprintf(" %s/%d ,", text, network->prefix_bits),
+										  &again, &bad));
 		fuzz_check(again.count == 1);
 		fuzz_check(again.items[0].prefix_bits == network->prefix_bits);
 		fuzz_check(memcmp(again.items[0].bytes, network->bytes, size) == 0);
@@ -109,8 +110,10 @@ fuzz_one(void)
 	struct sockaddr_in in = {.sin_family = AF_INET};
 	struct sockaddr_in6 in6 = {.sin6_family = AF_INET6};
 	struct sockaddr other = {.sa_family = AF_UNIX};
+	char	   *bad = NULL;
 
-	address_networks_parse(list, &networks);
+	fuzz_check(address_networks_parse(list, &networks, &bad) ||
+			   strstr(list, bad) != NULL);
 	fuzz_check(networks.count >= 0 && networks.count <= ADDRESS_NETWORKS_MAX);
 	check_reread(&networks);
 	(void) address_text_allowed(list, &networks);

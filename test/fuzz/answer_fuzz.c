@@ -1,10 +1,10 @@
 /*
  * answer_fuzz.c
- *		Whatever an endpoint answers is one response, within its bounds and of
+ *		Any answer of an endpoint becomes one response, within its limits and of
  *		printable characters.  If this fails, an endpoint can crash the relay,
- *		hold it up, or write into logs what it should not.
+ *		block it, or write unwanted text into logs.
  *
- * It answers twice, since what one answer leaves behind may harm the next.
+ * The endpoint answers twice, since one answer may affect the next.
  *
  * Input: how often the body is repeated, the answer's status and headers, body.
  */
@@ -25,7 +25,7 @@ check_text(const char *text, size_t max)
 		fuzz_check(text[i] >= ' ' && text[i] <= '~');
 }
 
-/* The head, and the body so often. */
+/* The head, and the body repeated count times. */
 static FuzzField
 make_answer(int count, FuzzField head, FuzzField body)
 {

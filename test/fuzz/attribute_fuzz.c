@@ -1,8 +1,8 @@
 /*
  * attribute_fuzz.c
- *		An attribute of a CloudEvent is a header of printable characters that
- *		decodes to what it was.  If this fails, a key or a type can forge a
- *		header, or arrives as another one.
+ *		An attribute of a CloudEvent becomes a header of printable characters
+ *		that decodes to the same value.  If this fails, a key or a type can
+ *		forge a header, or arrives changed.
  *
  * Input: value of the attribute.
  */

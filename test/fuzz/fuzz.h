@@ -1,6 +1,6 @@
 /*
  * fuzz.h
- *		What the targets of the fuzzing share.
+ *		What the fuzz targets share.
  *
  * A target is a file *_fuzz.c with a function fuzz_one(), which libFuzzer calls
  * with one input after another.  An input consists of fields that are ended by
@@ -13,20 +13,20 @@
 
 #define FUZZ_FIELD_END 0x1f
 
-/* A byte string that a null byte follows, so that it may be read as text. */
+/* A byte string with a null byte after it, so that it can be read as text. */
 typedef struct FuzzField
 {
 	char	   *text;
 	size_t		length;
 } FuzzField;
 
-/* To be defined by the target.  All that it allocates by palloc is freed. */
+/* Defined by the target.  Everything that it allocates by palloc is freed. */
 extern void fuzz_one(void);
 
-/* The next field of the input; beyond the last one they are empty. */
+/* The next field of the input; after the last one fields are empty. */
 extern FuzzField fuzz_field(void);
 
-/* Whatever is left of the input, be it text or not. */
+/* The rest of the input, text or not. */
 extern FuzzField fuzz_rest(void);
 
 /* The next 8 bytes of the input, or as many as there are. */
@@ -41,8 +41,8 @@ extern int64 fuzz_number(void);
 extern _Noreturn void fuzz_fail(const char *condition, const char *file, int line);
 
 /*
- * Does the call pass without an error?  An error has to have an SQLSTATE of
- * those for bad arguments.
+ * Does the call pass without an error?  An error must have one of the SQLSTATEs
+ * for bad arguments.
  */
 #define fuzz_passes(call) \
 	(sigsetjmp(fuzz_error, 0) == 0 ? ((void) (call), true) : false)

@@ -1,6 +1,6 @@
 /*
  * loopback.c
- *		A server in this process, for what http.c sends and what it is answered.
+ *		A server in this process that receives what http.c sends, and answers.
  *
  * It takes one request from each connection, sends the answer and closes.
  */
@@ -57,7 +57,7 @@ loopback_close(void)
 	connection = -1;
 }
 
-/* Has all of the request arrived? */
+/* Has the whole request arrived? */
 static bool
 loopback_is_complete(const HttpRequest *request)
 {
@@ -92,7 +92,7 @@ loopback_send(FuzzField answer)
 		loopback_close();
 }
 
-/* Do what can be done without waiting. */
+/* Does what can be done without waiting. */
 static void
 loopback_work(const HttpRequest *request, FuzzField answer)
 {

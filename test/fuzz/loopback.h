@@ -1,6 +1,6 @@
 /*
  * loopback.h
- *		A server in this process, for what http.c sends and what it is answered.
+ *		A server in this process that receives what http.c sends, and answers.
  */
 #ifndef FUZZ_LOOPBACK_H
 #define FUZZ_LOOPBACK_H
@@ -13,8 +13,8 @@
 extern const char *loopback_url(void);
 
 /*
- * Posts the request, gets it answered with these bytes and hands out how http.c
- * understood them.  What arrived is in received.
+ * Posts the request, answers it with these bytes and returns how http.c has
+ * understood them.  received is set to what arrived.
  */
 extern HttpResponse loopback_post(const HttpRequest *request, FuzzField answer,
 								  FuzzField *received);

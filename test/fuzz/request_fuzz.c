@@ -1,8 +1,8 @@
 /*
  * request_fuzz.c
- *		A URL and a header that are accepted make one request with that one
- *		header and the whole body.  If this fails, a header can forge another
- *		header or another request, or an event is never delivered.
+ *		If a URL and a header are accepted, they make one request with exactly
+ *		this header and the whole body.  If this fails, a header can forge
+ *		another header or another request, or an event is never delivered.
  *
  * Input: path, name and value of a header, body.
  */
@@ -22,7 +22,7 @@ static FuzzField header_value;
 static int	jsonb_step;
 
 /*----------
- * An object with the one header, instead of a real jsonb.
+ * A replacement for jsonb: an object with one header.
  *----------
  */
 
@@ -70,7 +70,7 @@ is_header_accepted(void)
 }
 
 /*----------
- * What arrives.
+ * The request that arrives.
  *----------
  */
 
@@ -85,7 +85,7 @@ has_control_character(const char *text)
 	return false;
 }
 
-/* The text without the blanks on both sides; it is cut in place. */
+/* Removes blanks on both sides of a text, in place. */
 static char *
 trim(char *text)
 {
@@ -98,7 +98,7 @@ trim(char *text)
 	return text;
 }
 
-/* One of the lines that follow the first; is it the header of the input? */
+/* Is this line, one after the first, the header of the input? */
 static bool
 check_line(char *line, const HttpRequest *request)
 {

@@ -1,8 +1,8 @@
 /*
  * retry_after_fuzz.c
- *		Retry-After is understood in seconds and in the three forms of a date
- *		that RFC 9110 has.  If this fails, an endpoint that asks for a pause is
- *		not given it, or is not tried again.
+ *		Retry-After is understood in seconds and in the three date formats of
+ *		RFC 9110.  If this fails, an endpoint that asks for a pause does not get
+ *		it, or is never tried again.
  *
  * Input: 8 bytes: form, seconds; any text.
  */
@@ -15,11 +15,11 @@
 #define TIMEOUT_MS 20000
 #define SECONDS_MAX (10 * 366 * 24 * 60 * 60)
 
-/* Some versions of libcurl cap it, and take eight digits for a date. */
+/* Some versions of libcurl limit it, and take eight digits for a date. */
 #define LIBCURL_CAP_S (6 * 60 * 60)
 #define LIBCURL_DATE_MIN_S 10000000
 
-/* As strftime() has them. */
+/* The formats, for strftime(). */
 static const char *const date_forms[] = {
 	"%a, %d %b %Y %H:%M:%S GMT",
 	"%A, %d-%b-%y %H:%M:%S GMT",
@@ -47,7 +47,7 @@ ask(const char *retry_after)
 	return response.retry_after_s;
 }
 
-/* Did the answer say so many seconds, or less by the time that it took? */
+/* Is it this number of seconds, less at most the time that has passed? */
 static void
 check_seconds(int64 understood_s, int64 seconds, time_t passed_s)
 {

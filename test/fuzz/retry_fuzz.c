@@ -1,8 +1,8 @@
 /*
  * retry_fuzz.c
- *		A delay keeps what the schedule and the endpoint ask for and no more
- *		than a tenth beyond it, and the breaker stays within its bounds.  If
- *		this fails, an endpoint is hammered, or not tried for ages.
+ *		A delay is at least what the schedule and the endpoint ask for, and at
+ *		most a tenth longer, and the breaker stays within its limits.  If this
+ *		fails, an endpoint is flooded, or not tried for a long time.
  *
  * Input: numbers of 8 bytes: max_in_flight, the schedule's length, its delays,
  * then one for each answer of the endpoint.
@@ -25,7 +25,7 @@
 #define IN_FLIGHT_MAX 1000
 #define NOW 800000000000000
 
-/* The first so many of the numbers that the bits choose. */
+/* A number below count, chosen by the bits. */
 static uint64
 choose(uint64 *bits, uint64 count)
 {
@@ -65,9 +65,9 @@ check_breaker(const Breaker *breaker, int max_in_flight, TimestampTz now)
 	fuzz_check(!(!breaker->open && breaker->reset_wanted));
 	if (breaker->open)
 	{
-		fuzz_check(breaker->probe_wait_ms >= BREAKER_PROBE_MIN_MS);
-		fuzz_check(breaker->probe_wait_ms <= BREAKER_PROBE_MAX_MS);
-		fuzz_check(breaker->probe_at <=
+		fuzz_check(breaker->probe.pause_ms >= BREAKER_PROBE_MIN_MS);
+		fuzz_check(breaker->probe.pause_ms <= BREAKER_PROBE_MAX_MS);
+		fuzz_check(breaker->probe.until <=
 				   TimestampTzPlusMilliseconds(now, (int64) BREAKER_PROBE_MAX_MS * 11 / 10));
 	}
 }

@@ -1,8 +1,8 @@
 /*
  * signature_fuzz.c
- *		A secret is valid exactly if it is the base64 of 24 to 64 bytes, and
- *		signs as OpenSSL does.  If this fails, receivers reject what is sent,
- *		or a secret is accepted that cannot sign.
+ *		A secret is valid if and only if it is the base64 of 24 to 64 bytes, and
+ *		signs as OpenSSL does.  If this fails, receivers reject events, or a
+ *		secret is accepted that cannot sign.
  *
  * Input: secret, id, body, which is the bytes of a key as well.
  */
@@ -45,7 +45,7 @@ sign(const void *key, size_t key_length, const char *id, FuzzField body)
 	return psprintf("v1,%s", encode_base64(digest, digest_length));
 }
 
-/* A secret that is made of a key signs as that key does. */
+/* A secret made of a key must sign as that key does. */
 static void
 check_key(FuzzField key, const char *id, FuzzField body)
 {
@@ -60,7 +60,7 @@ check_key(FuzzField key, const char *id, FuzzField body)
 						  sign(key.text, key.length, id, body)) == 0);
 }
 
-/* Any text is a secret only if it is the one way to write its key. */
+/* A text is a secret only if it is the canonical encoding of its key. */
 static void
 check_secret(const char *secret, const char *id, FuzzField body)
 {

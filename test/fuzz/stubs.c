@@ -3,8 +3,8 @@
  *		What the pure parts of the extension need of a server: memory that is
  *		freed after each input, and errors.
  *
- * Of the server itself only its libraries are linked, those that its programs
- * use too.  What no target reaches stays unresolved; to reach it is a crash.
+ * Only the server's libraries for client programs are linked.  Symbols that no
+ * target reaches stay unresolved; calling one is a crash.
  */
 #include "postgres.h"
 
@@ -157,7 +157,7 @@ pstrdup(const char *in)
 	return pnstrdup(in, strlen(in));
 }
 
-/* Only what stays for good is allocated in a context of its own. */
+/* Only memory that is never freed is allocated in a context of its own. */
 void *
 MemoryContextAllocZero(MemoryContext context, Size size)
 {
@@ -196,7 +196,7 @@ errcode(int sqlerrcode)
 	return 0;
 }
 
-/* A message is made, so that all that goes into it is read. */
+/* Formats the message, so that all its arguments are read. */
 static void
 error_format(const char *format, va_list arguments)
 {
@@ -227,7 +227,7 @@ errdetail(const char *fmt,...)
 	return 0;
 }
 
-/* Of elog(), which is for what cannot happen. */
+/* elog() is for cases that cannot happen. */
 int
 errmsg_internal(const char *fmt,...)
 {

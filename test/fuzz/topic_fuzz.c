@@ -12,8 +12,8 @@
 #define BYTES_MAX 255			/* of a topic and of a pattern */
 
 /*
- * The same by its definition: reach[i] says whether the pattern, as far as it
- * was read, matches the first i bytes of the topic.
+ * Matches by definition: reach[i] is whether the part of the pattern that was
+ * read so far matches the first i bytes of the topic.
  */
 static bool
 matches_by_definition(FuzzField topic, FuzzField pattern)

@@ -1,9 +1,9 @@
 /*
  * url_fuzz.c
- *		A URL that is accepted is plain: libcurl finds the host and the port in
- *		it that stand between "//" and the path, and there is nothing else.  If
- *		this fails, a URL reaches another host than the one that people read, or
- *		the headers of a subscription go along to another host.
+ *		A URL that is accepted is plain: libcurl finds the same host and port
+ *		in it that are between "//" and the path, and nothing else.  If this
+ *		fails, a URL reaches another host than people read, or headers of a
+ *		subscription are sent to another host.
  *
  * Input: URL.
  */
@@ -15,7 +15,7 @@
 
 #include "fuzz.h"
 
-/* A part of the URL as libcurl reads it; empty if there is none. */
+/* A part of the URL as libcurl reads it; empty if it is missing. */
 static char *
 url_part(const char *url, CURLUPart part)
 {

@@ -1,7 +1,7 @@
 /*
  * cppcheck.h
- *		What cppcheck has to know of the server's headers, which it does not
- *		read: macros that stand for what C's grammar does not tell.
+ *		Macros for cppcheck, which does not read the server's headers: those
+ *		that C's grammar alone cannot explain.
  */
 #define PG_VERSION_NUM 150000
 #define LIBCURL_VERSION_NUM 0x080000

@@ -1,8 +1,9 @@
--- Who may do what: every object of the extension, by name.  If this fails,
--- somebody can do what was not given to him, or an application or an operator
--- cannot do his work.  A new object has to be added here, with a decision.
+-- Privileges: internal objects are only for the owner; application, operator
+-- and monitoring can do their work.  If this fails, a role can do what was not
+-- granted to it, or one of these roles cannot do its work.  public_api.sql
+-- lists the roles of each public object.
 BEGIN;
-SELECT plan(44);
+SELECT plan(83);
 
 CREATE VIEW member AS
 SELECT d.classid, d.objid FROM pg_depend d
@@ -17,194 +18,68 @@ GRANT pg_monitor TO watcher;
 SELECT idempotency_grant('application');
 SELECT idempotency_grant_operator('operator');
 
--- Each object, each role, and each privilege that the role has on it.
+-- Each internal object, each role, and each privilege that the role has on it;
+-- public_api.sql has the public objects.
 CREATE VIEW privilege AS
 WITH role (role) AS (VALUES ('application'), ('operator'), ('stranger'), ('watcher')),
-relation_privilege (privilege) AS (VALUES ('SELECT'), ('INSERT'), ('UPDATE'), ('DELETE'), ('TRUNCATE'), ('REFERENCES'), ('TRIGGER')),
+relation_privilege (privilege) AS (VALUES ('SELECT'), ('INSERT'), ('UPDATE'),
+	('DELETE'), ('TRUNCATE'), ('REFERENCES'), ('TRIGGER')),
 column_privilege (privilege) AS (VALUES ('SELECT'), ('INSERT'), ('UPDATE'), ('REFERENCES')),
 sequence_privilege (privilege) AS (VALUES ('SELECT'), ('UPDATE'), ('USAGE'))
 SELECT 'function ' || p.oid::regprocedure AS object, role,
-	CASE WHEN has_function_privilege(role, p.oid, 'EXECUTE WITH GRANT OPTION') THEN 'EXECUTE WITH GRANT OPTION'
-		WHEN has_function_privilege(role, p.oid, 'EXECUTE') THEN 'EXECUTE' END AS privilege
+	CASE
+		WHEN has_function_privilege(role, p.oid, 'EXECUTE WITH GRANT OPTION')
+			THEN 'EXECUTE WITH GRANT OPTION'
+		WHEN has_function_privilege(role, p.oid, 'EXECUTE') THEN 'EXECUTE'
+	END AS privilege
 FROM member m JOIN pg_proc p ON p.oid = m.objid AND m.classid = 'pg_proc'::regclass, role
+WHERE p.pronamespace = 'idempotency_internal'::regnamespace
 UNION ALL
-SELECT CASE c.relkind WHEN 'r' THEN 'table ' WHEN 'v' THEN 'view ' ELSE c.relkind::text || ' ' END || c.relname, role,
-	CASE WHEN has_table_privilege(role, c.oid, privilege || ' WITH GRANT OPTION') THEN privilege || ' WITH GRANT OPTION'
+SELECT CASE c.relkind WHEN 'r' THEN 'table ' WHEN 'v' THEN 'view '
+	ELSE c.relkind::text || ' ' END || c.relname, role,
+	CASE
+		WHEN has_table_privilege(role, c.oid, privilege || ' WITH GRANT OPTION')
+			THEN privilege || ' WITH GRANT OPTION'
 		WHEN has_table_privilege(role, c.oid, privilege) THEN privilege
-		WHEN privilege IN (TABLE column_privilege) AND has_any_column_privilege(role, c.oid, privilege)
+		WHEN privilege IN (TABLE column_privilege)
+			AND has_any_column_privilege(role, c.oid, privilege)
 			THEN privilege || ' of columns' END
-FROM member m JOIN pg_class c ON c.oid = m.objid AND m.classid = 'pg_class'::regclass AND c.relkind NOT IN ('S', 'c'),
+FROM member m
+JOIN pg_class c ON c.oid = m.objid AND m.classid = 'pg_class'::regclass
+	AND c.relkind <> 'S',
 	role, relation_privilege
+WHERE c.relnamespace = 'idempotency_internal'::regnamespace
 UNION ALL
-SELECT 'sequence ' || c.relname, role, CASE WHEN has_sequence_privilege(role, c.oid, privilege) THEN privilege END
-FROM member m JOIN pg_class c ON c.oid = m.objid AND m.classid = 'pg_class'::regclass AND c.relkind = 'S',
+SELECT 'sequence ' || c.relname, role,
+	CASE WHEN has_sequence_privilege(role, c.oid, privilege) THEN privilege END
+FROM member m
+JOIN pg_class c ON c.oid = m.objid AND m.classid = 'pg_class'::regclass
+	AND c.relkind = 'S',
 	role, sequence_privilege
+WHERE c.relnamespace = 'idempotency_internal'::regnamespace
 UNION ALL
-SELECT 'type ' || t.typname, role, CASE WHEN has_type_privilege(role, t.oid, 'USAGE') THEN 'USAGE' END
-FROM member m JOIN pg_type t ON t.oid = m.objid AND m.classid = 'pg_type'::regclass AND t.typelem = 0
-	LEFT JOIN pg_class c ON c.oid = t.typrelid, role
-WHERE c.relkind IS NULL OR c.relkind = 'c'
-UNION ALL
-SELECT format('%s (class %s)', m.objid, m.classid::regclass), role, 'to be decided' FROM member m, role
-WHERE m.classid NOT IN ('pg_proc'::regclass, 'pg_class'::regclass, 'pg_type'::regclass);
+SELECT format('%s (class %s)', m.objid, m.classid::regclass), role,
+	'to be decided' FROM member m, role
+WHERE m.classid NOT IN ('pg_proc'::regclass, 'pg_class'::regclass,
+	'pg_type'::regclass, 'pg_namespace'::regclass);
 
 SELECT set_eq($$
-	SELECT format('%s: %s', object, coalesce(string_agg(
-		CASE WHEN privilege = CASE substr(object, 1, 4) WHEN 'func' THEN 'EXECUTE' WHEN 'type' THEN 'USAGE' ELSE 'SELECT' END
-			THEN role ELSE role || ' ' || privilege END, ', ' ORDER BY role, privilege)
-		FILTER (WHERE privilege IS NOT NULL), 'owner'))
-	FROM privilege GROUP BY object
-$$, string_to_array($$function idem_migrate(integer,smallint): owner
-function idem_claim(text,text,interval,text,interval,boolean): application
-function idem_claim_many(text[],text,interval,interval,boolean): application
-function idem_complete(text,bigint,jsonb,text,interval): application
-function idem_count_expired(bigint): owner
-function idem_counters(): operator, watcher
-function idem_expire(integer): owner
-function idem_fail(text,bigint,jsonb,text,boolean): application
-function idem_forget(text,text): operator
-function idem_key_redirect(): owner
-function idem_next_to_empty(double precision): owner
-function idem_renew(text,bigint,interval,text): application
-function idem_repair(boolean): owner
-function idem_retire(smallint): owner
-function idem_sample(smallint,integer): operator, watcher
-function idem_switch(): owner
-function idem_truncate(): owner
-function idempotency_enable_triggers(regclass[]): owner
-function idempotency_grant(regrole): owner
-function idempotency_grant_names(regrole,text[],text[]): owner
-function idempotency_grant_operator(regrole): owner
-function idempotency_horizon(regclass): owner
-function idempotency_is_quiet(xid8): owner
-function idempotency_may_repair(regclass[],boolean): owner
-function idempotency_next_xid(): owner
-function idempotency_raise_sequences(): owner
-function idempotency_refuse_trigger(text): owner
-function idempotency_repair(): owner
-function idempotency_require_preload(text): owner
-function idempotency_ring_changed(regclass): owner
-function idempotency_ring_retire(regclass,bigint): owner
-function idempotency_ring_switch(regclass): owner
-function idempotency_ring_truncate(regclass,text): owner
-function idempotency_trigger_state(regclass[]): owner
-function idempotency_triggers(regclass[]): owner
-function outbox_adopt(boolean): operator
-function outbox_alter(text,text,text[],jsonb,text,integer,interval,interval[]): operator
-function outbox_check_endpoint(text,text,text,jsonb): owner
-function outbox_check_event(text,jsonb,text,text,jsonb,timestamp with time zone): owner
-function outbox_check_headers(jsonb): owner
-function outbox_check_ids(bigint[]): owner
-function outbox_check_secret(text): owner
-function outbox_check_subscription(text,text[],text,integer,interval,interval[],text,boolean,integer): owner
-function outbox_check_subscription_row(text,text,text[],text,text,jsonb,text,boolean,integer,interval,interval[],integer,text): owner
-function outbox_check_url(text): owner
-function outbox_delivery_deleted(): owner
-function outbox_discard(text,bigint[]): operator
-function outbox_enqueue(text,jsonb,text,text,jsonb,timestamp with time zone): application
-function outbox_expire(integer): owner
-function outbox_expire_log(): owner
-function outbox_flights(): operator, watcher
-function outbox_is_sendable(outbox_delivery): owner
-function outbox_lane_number(text,bigint,integer): owner
-function outbox_lanes_behind(bigint): owner
-function outbox_log_insert(): owner
-function outbox_log_size(): owner
-function outbox_milliseconds(interval): owner
-function outbox_pass_over(): owner
-function outbox_pause(text,text): operator
-function outbox_rate(double precision,timestamp with time zone,bigint): operator, watcher
-function outbox_redrive(text,bigint[]): operator
-function outbox_replay(text,bigint,timestamp with time zone): operator
-function outbox_resume(text): operator
-function outbox_retire(): owner
-function outbox_retired_to(): owner
-function outbox_rotate_secret(text,interval,text): operator
-function outbox_same_origin(text,text): owner
-function outbox_schedule_valid(interval[]): owner
-function outbox_secret_generate(): operator
-function outbox_signature(text,text,bigint,text): operator
-function outbox_start_position(): owner
-function outbox_subscribe(text,text,text[],text,jsonb,text,boolean,integer,interval,interval[],text,integer): operator
-function outbox_subscription_deleted(): owner
-function outbox_subscription_id(text): owner
-function outbox_switch(): owner
-function outbox_topic_matches(text[],text): operator
-function outbox_topics_valid(text[]): owner
-function outbox_troubles(): operator, watcher
-function outbox_truncate(): owner
-function outbox_unsubscribe(text): operator
-function outbox_wake(): owner
-function outbox_warn_behind(): owner
-function stock_adjust(text,bigint,text): operator
-function stock_announce(text,text,text[],bigint[]): owner
-function stock_announce_available(text,bigint): owner
-function stock_archive(text,jsonb): owner
-function stock_cancel(text,text[]): application
-function stock_migrate(smallint): owner
-function stock_check_sku(text): owner
-function stock_compact(integer): owner
-function stock_compact_item(text,integer): owner
-function stock_compact_next(integer): owner
-function stock_confirm(text,text[]): application
-function stock_count_compacted(text,integer,boolean): owner
-function stock_counter(text): owner
-function stock_counters(): owner
-function stock_crowded(integer): owner
-function stock_drop_counters(): owner
-function stock_expire(integer): owner
-function stock_extend(text,interval): application
-function stock_forget(integer): owner
-function stock_guard(): owner
-function stock_level(text): application, operator
-function stock_lines(jsonb): application
-function stock_receive(text,bigint,text): operator
-function stock_reinstate(text,interval): application
-function stock_repair(boolean): owner
-function stock_reserve(stock_line[],text,interval,text): application
-function stock_reserve(text,bigint,text,interval,text): application
-function stock_verify(text): operator
-sequence idem_token_seq: owner
-sequence outbox_position_seq: owner
-sequence outbox_subscription_id_seq: owner
-sequence stock_log_id_seq: owner
-table idem_key_0: owner
-table idem_key_1: owner
-table idem_key_2: owner
-table idem_ring: owner
-table outbox_attempt: owner
-table outbox_delivery: owner
-table outbox_home: owner
-table outbox_lane: owner
-table outbox_log_0: owner
-table outbox_log_1: owner
-table outbox_log_2: owner
-table outbox_ring: owner
-table outbox_subscription: owner
-table stock_history_0: owner
-table stock_history_1: owner
-table stock_history_2: owner
-table stock_hold: owner
-table stock_item: owner
-table stock_log: owner
-table stock_ring: owner
-type idem_answer: application, operator, stranger, watcher
-type idem_outcome: application, operator, stranger, watcher
-type stock_change: application, operator, stranger, watcher
-type stock_line: application, operator, stranger, watcher
-type stock_outcome: application, operator, stranger, watcher
-type stock_reservation: application, operator, stranger, watcher
-type stock_settlement: application, operator, stranger, watcher
-type stock_shortage: application, operator, stranger, watcher
-view idem_key: owner
-view idem_stats: operator, watcher
-view outbox_attempts: owner
-view outbox_dead: operator, watcher
-view outbox_log: owner
-view outbox_subscriptions: operator, watcher
-view stock_ledger: owner
-view stock_history: owner
-view stock_levels: operator, watcher$$, E'\n'), 'everybody has what the list says: EXECUTE, SELECT and USAGE, and nothing else');
+	SELECT format('%s: %s', object,
+		string_agg(role || ' ' || privilege, ', ' ORDER BY role, privilege))
+	FROM privilege WHERE privilege IS NOT NULL GROUP BY object
+$$, string_to_array($list$function idem_counters(): operator EXECUTE, watcher EXECUTE
+function idem_sample(smallint,integer): operator EXECUTE, watcher EXECUTE
+function outbox_flights(): operator EXECUTE, watcher EXECUTE
+function outbox_rate(double precision,timestamp with time zone,bigint): operator EXECUTE, watcher EXECUTE
+function outbox_troubles(): operator EXECUTE, watcher EXECUTE$list$, E'\n'),
+	'of what is internal, nobody has anything but what views call');
+SELECT cmp_ok((SELECT count(DISTINCT object) FROM privilege), '>', 100::bigint,
+	'and all of it was asked about');
+SELECT is_empty($$
+	SELECT role, privilege
+	FROM unnest('{public,application,operator,pg_monitor}'::text[]) role, unnest('{USAGE,CREATE}'::text[]) privilege
+	WHERE has_schema_privilege(role, 'idempotency_internal', privilege)
+$$, 'and nobody may name it, or put anything beside it');
 SELECT is_empty($$
 	SELECT p.oid::regprocedure::text FROM member m
 	JOIN pg_proc p ON p.oid = m.objid AND m.classid = 'pg_proc'::regclass
@@ -215,51 +90,112 @@ SELECT is_empty($$
 	WHERE c.relowner <> (SELECT extowner FROM pg_extension WHERE extname = 'idempotency')
 $$, 'the owner of the extension owns all of it');
 
--- The application's work, and no other.
+-- The application can do its work, and nothing else.
 SET ROLE application;
-SELECT lives_ok($$ SELECT idem_complete('k', token, '1') FROM idem_claim('k') $$, 'an application claims');
-SELECT lives_ok($$ SELECT * FROM idem_claim_many('{k1,k2}') $$, 'an application claims a batch');
-SELECT lives_ok($$ SELECT idem_fail('l', token) FROM idem_claim('l', lease => '1 min') $$, 'an application gives a claim up');
-SELECT lives_ok($$ SELECT outbox_enqueue('t', '{}') $$, 'an application enqueues');
-SELECT lives_ok($$ SELECT stock_reserve(stock_lines('{"none": 1}'), 'r') $$, 'an application reserves');
-SELECT throws_ok($$ SELECT * FROM idem_stats $$, '42501', NULL, 'an application does not read the statistics');
-SELECT throws_ok($$ SELECT outbox_subscribe('x', 'http://example.com/') $$, '42501', NULL, 'an application does not subscribe');
-SELECT throws_ok($$ SELECT secret FROM outbox_subscription $$, '42501', NULL, 'an application does not read secrets');
+SELECT lives_ok(
+	$$ SELECT idem_complete('k', token, '1') FROM idem_claim('k') $$,
+	'an application claims');
+SELECT lives_ok($$ SELECT * FROM idem_claim_many('{k1,k2}') $$,
+	'an application claims a batch');
+SELECT lives_ok($$ SELECT idem_fail('l', token)
+	FROM idem_claim('l', lease => '1 min') $$,
+	'an application gives a claim up');
+SELECT lives_ok($$ SELECT outbox_enqueue('t', '{}') $$,
+	'an application enqueues');
+SELECT lives_ok($$ SELECT stock_reserve('none', 1, 'r'),
+	stock_reserve_many('{"none": 1}', 'r'), stock_reservation_status('r'),
+	stock_confirm('r'), stock_cancel('r'), stock_extend('r'),
+	stock_reinstate('r'), stock_level('none') $$, 'an application reserves');
+SELECT lives_ok($$ SELECT outbox_event_id(1) $$,
+	'an application asks for the id of an event');
+SELECT lives_ok($$ SELECT * FROM stock_levels $$,
+	'an application sees what is available');
+SELECT throws_ok($$ SELECT * FROM idem_stats $$, '42501', NULL,
+	'an application does not read the statistics');
+SELECT throws_ok($$ SELECT outbox_subscribe('x', 'http://example.com/') $$,
+	'42501', NULL, 'an application does not subscribe');
+SELECT throws_ok($$ SELECT outbox_retry('x') $$, '42501', NULL, 'or hurry');
+SELECT throws_ok($$ SELECT stock_transfer('a', 'b', 1) $$, '42501', NULL,
+	'an application moves no stock');
+SELECT throws_ok($$ SELECT * FROM idempotency_status() $$, '42501', NULL,
+	'an application does not read the status');
+SELECT throws_ok($$ SELECT idempotency_repair() $$, '42501', NULL,
+	'an application repairs nothing');
+SELECT throws_ok($$ SELECT idempotency_grant('stranger') $$, '42501', NULL,
+	'an application gives nothing away');
+SELECT throws_ok($$ SELECT idempotency_grant_admin('application') $$, '42501',
+	NULL, 'and does not raise itself');
+SELECT throws_ok(
+	$$ SELECT secret FROM idempotency_internal.outbox_subscription $$, '42501',
+	NULL, 'an application does not read secrets');
 RESET ROLE;
 
--- The operator's.
+-- The operator likewise.
 SET ROLE operator;
-SELECT lives_ok($$ SELECT outbox_subscribe('s', 'http://example.com/', topics => '{none}') $$, 'an operator subscribes');
-SELECT lives_ok($$ SELECT outbox_alter('s', timeout => '1 s'), outbox_rotate_secret('s'), outbox_redrive('s'), outbox_discard('s'),
-	outbox_replay('s', 1), outbox_pause('s'), outbox_resume('s') $$, 'an operator looks after a subscription');
+SELECT lives_ok(
+	$$ SELECT outbox_subscribe('s', 'http://example.com/',
+		topics => '{none}') $$, 'an operator subscribes');
+SELECT lives_ok($$ SELECT outbox_alter('s', timeout => '1 s'),
+	outbox_rotate_secret('s'), outbox_redrive('s'), outbox_retry('s'),
+	outbox_discard('s'), outbox_acknowledge_lost('s'),
+	outbox_replay('s', 1), outbox_pause('s'), outbox_resume('s') $$,
+	'an operator looks after a subscription');
 SELECT lives_ok($$ SELECT outbox_adopt() $$, 'an operator adopts');
-SELECT lives_ok($$ SELECT outbox_unsubscribe('s') $$, 'an operator ends a subscription');
-SELECT lives_ok($$ SELECT outbox_signature(outbox_secret_generate(), 'm', 1, '{}'), outbox_topic_matches('{*}', 't') $$,
+SELECT lives_ok($$ SELECT outbox_unsubscribe('s') $$,
+	'an operator ends a subscription');
+SELECT lives_ok(
+	$$ SELECT outbox_signature(outbox_secret_generate(), 'm', 1, '{}'),
+	outbox_topic_matches('{*}', 't') $$,
 	'an operator tries signatures and topics');
 SELECT lives_ok($$ SELECT idem_forget('k') $$, 'an operator forgets a key');
-SELECT lives_ok($$ SELECT stock_receive('hat', 2), stock_adjust('hat', -1, 'lost'), stock_level('hat'), stock_verify() $$,
+SELECT lives_ok($$ SELECT stock_receive('hat', 2),
+	stock_adjust('hat', -1, 'lost'), stock_transfer('hat', 'cap', 1),
+	stock_level('hat'), stock_verify() $$,
 	'an operator keeps the stock');
-SELECT lives_ok($$ SELECT * FROM idem_stats, outbox_subscriptions, outbox_dead, stock_levels $$, 'an operator reads the views');
-SELECT throws_ok($$ SELECT secret FROM outbox_subscription $$, '42501', NULL, 'an operator does not read secrets');
-SELECT throws_ok($$ SELECT payload FROM outbox_log $$, '42501', NULL, 'nor payloads');
-SELECT throws_ok($$ SELECT idem_claim('k') $$, '42501', NULL, 'and does not do the work of applications');
+SELECT lives_ok($$ SELECT *
+	FROM idem_stats, idem_keys, outbox_subscriptions, outbox_deliveries,
+		outbox_dead, stock_levels, stock_holds, stock_history,
+		idempotency_segments $$,
+	'an operator reads the views');
+SELECT throws_ok(
+	$$ SELECT secret FROM idempotency_internal.outbox_subscription $$, '42501',
+	NULL, 'an operator does not read secrets');
+SELECT throws_ok($$ SELECT payload FROM outbox_log $$, '42501', NULL,
+	'nor payloads');
+SELECT throws_ok($$ SELECT idem_claim('k') $$, '42501', NULL,
+	'and does not do the work of applications');
+SELECT lives_ok($$ SELECT * FROM idempotency_status() $$,
+	'an operator reads the status');
+SELECT throws_ok($$ SELECT idempotency_repair() $$, '42501', NULL,
+	'an operator repairs nothing');
+SELECT throws_ok($$ SELECT idempotency_grant_admin('operator') $$, '42501',
+	NULL, 'and does not raise itself');
 RESET ROLE;
 
 -- Monitoring.
 SET ROLE watcher;
-SELECT lives_ok($$ SELECT * FROM idem_stats, outbox_subscriptions, outbox_dead, stock_levels $$,
+SELECT lives_ok($$ SELECT *
+	FROM idem_stats, idem_keys, outbox_subscriptions, outbox_deliveries,
+		outbox_dead, stock_levels, stock_holds, idempotency_segments $$,
 	'pg_monitor reads the views');
-SELECT throws_ok($$ SELECT * FROM outbox_subscription $$, '42501', NULL, 'pg_monitor does not read secrets');
-SELECT throws_ok($$ SELECT * FROM idem_key $$, '42501', NULL, 'nor keys');
+SELECT lives_ok($$ SELECT * FROM idempotency_status() $$, 'and the status');
+SELECT throws_ok($$ SELECT * FROM idempotency_internal.outbox_subscription $$,
+	'42501', NULL, 'pg_monitor does not read secrets');
+SELECT throws_ok($$ SELECT * FROM idem_key $$, '42501', NULL,
+	'nor saved answers');
+SELECT throws_ok($$ SELECT * FROM stock_history $$, '42501', NULL, 'nor notes');
 RESET ROLE;
 
--- A condition that notes what it is asked about, and is so cheap that it is
--- asked before the view's own.
+-- A condition that records the rows that it is evaluated on, and is so cheap
+-- that it is evaluated before the view's own.
 SELECT outbox_subscribe('seen', 'http://example.com/', topics => '{none}');
-INSERT INTO outbox_delivery (subscription, position, lane, state, blocks_key, attempts, due_at, created_at, topic, key, payload)
-SELECT s.id, v.position, 0, v.state, false, 1, CASE v.state WHEN 'waiting' THEN now() END, now(), v.topic, v.topic, '{}'
+INSERT INTO outbox_delivery (subscription, position, lane, state, blocks_key,
+	attempts, due_at, created_at, topic, key, payload)
+SELECT s.id, v.position, 0, v.state, false, 1,
+	CASE v.state WHEN 'waiting' THEN now() END, now(), v.topic, v.topic, '{}'
 FROM outbox_subscription s,
-	(VALUES (1, 'dead', 'dead'), (2, 'waiting', 'hidden'), (3, 'parked', 'hidden')) v (position, state, topic)
+	(VALUES (1, 'dead', 'dead'), (2, 'waiting', 'hidden'),
+		(3, 'parked', 'hidden')) v (position, state, topic)
 WHERE s.name = 'seen';
 CREATE FUNCTION leak(value anyelement) RETURNS boolean
 LANGUAGE plpgsql IMMUTABLE COST 0.0001
@@ -274,18 +210,26 @@ SET leak.seen = '';
 SET LOCAL enable_indexscan = off;
 SET LOCAL enable_bitmapscan = off;
 SET ROLE watcher;
-SELECT is((SELECT count(*) FROM outbox_dead WHERE leak(topic) AND leak(position)), 1::bigint, 'pg_monitor asks about dead letters');
+SELECT is((SELECT count(*) FROM outbox_dead
+	WHERE leak(topic) AND leak(position)), 1::bigint, 'pg_monitor asks about dead letters');
 SELECT is(current_setting('leak.seen'), ' dead 1', 'and what it asks with sees no others');
 RESET ROLE;
 RESET enable_indexscan;
 RESET enable_bitmapscan;
-SELECT set_eq($$
-	SELECT c.relname::text FROM member m
-	JOIN pg_class c ON c.oid = m.objid AND m.classid = 'pg_class'::regclass
-	WHERE c.relkind = 'v' AND 'security_barrier=true' = ANY (c.reloptions)
-$$, '{idem_stats,outbox_attempts,outbox_dead,outbox_subscriptions}'::text[], 'views that show a part of their tables are barriers');
 
--- What is asked for by name or position passes the barrier, down to an index.
+SELECT idem_claim('forgotten'), idem_claim('known');
+UPDATE idempotency_internal.idem_key_0
+SET expires_at = '-infinity' WHERE key = 'forgotten';
+SET leak.seen = '';
+SET ROLE watcher;
+SELECT is((SELECT count(*) FROM idem_keys WHERE leak(key)),
+	(SELECT count(*) FROM idem_keys), 'pg_monitor asks about keys');
+RESET ROLE;
+SELECT ok(current_setting('leak.seen') ~ ' known'
+	AND current_setting('leak.seen') !~ 'forgotten',
+	'and the condition sees no expired ones');
+
+-- Conditions on name or position pass the barrier, down to an index.
 CREATE FUNCTION plan_of(query text) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
 	line text;
@@ -298,32 +242,51 @@ BEGIN
 END
 $$;
 SET LOCAL enable_seqscan = off;
-SELECT matches(plan_of($$ SELECT * FROM outbox_dead WHERE subscription = 'seen' AND position = 1 $$),
+SELECT matches(
+	plan_of($$ SELECT * FROM outbox_dead
+		WHERE subscription = 'seen' AND position = 1 $$),
 	'"position" = 1.*Index Cond: \(name = ', 'dead letters are looked up by subscription and position');
+SELECT matches(
+	plan_of($$ SELECT * FROM idem_keys WHERE key = 'k' AND scope = '' $$),
+	'(Index Cond: \(\(key = .*){3}', 'a key by its name');
 SELECT matches(plan_of($$ SELECT * FROM outbox_subscriptions WHERE name = 'seen' $$),
 	'Index Cond: \(name = ', 'and a subscription by its name');
 RESET enable_seqscan;
 
--- Giving privileges.
+-- Granting privileges.
 SELECT throws_ok($$ SELECT idempotency_grant(NULL) $$, '22004', 'role must not be null', 'no role');
-SELECT throws_ok($$ SELECT idempotency_grant_operator(NULL) $$, '22004', 'role must not be null', 'no operator');
-SELECT throws_ok($$ SELECT idempotency_grant('nobody') $$, '42704', 'role "nobody" does not exist', 'an unknown role');
-SELECT throws_ok($$ SELECT idempotency_grant(0) $$, '42704', 'role - does not exist', 'what is no role');
-SELECT throws_ok($$ SELECT idempotency_grant('public') $$, '42704', 'role "public" does not exist', 'nothing is given to all at once');
+SELECT throws_ok($$ SELECT idempotency_grant_operator(NULL) $$, '22004',
+	'role must not be null', 'no operator');
+SELECT throws_ok($$ SELECT idempotency_grant_admin(NULL) $$, '22004',
+	'role must not be null', 'no admin');
+SELECT throws_ok($$ SELECT idempotency_grant('nobody') $$, '42704',
+	'role "nobody" does not exist', 'an unknown role');
+SELECT throws_ok($$ SELECT idempotency_grant(0) $$, '42704',
+	'role - does not exist', 'what is no role');
+SELECT throws_ok($$ SELECT idempotency_grant('public') $$, '42704',
+	'role "public" does not exist', 'nothing is given to all at once');
 CREATE ROLE "Ro'le "" x";
 CREATE ROLE "current_user";
 CREATE ROLE crew;
 CREATE ROLE hand IN ROLE crew;
-SELECT idempotency_grant('"Ro''le "" x"'), idempotency_grant('"current_user"'), idempotency_grant('crew'), idempotency_grant('crew');
-SELECT ok(has_function_privilege('Ro''le " x', 'idem_claim(text,text,interval,text,interval,boolean)', 'EXECUTE'), 'a role with an odd name');
+SELECT idempotency_grant('"Ro''le "" x"'), idempotency_grant('"current_user"'),
+	idempotency_grant('crew'), idempotency_grant('crew');
+SELECT ok(
+	has_function_privilege('Ro''le " x',
+		'idem_claim(text,text,interval,text,interval,boolean)', 'EXECUTE'), 'a role with an odd name');
 SELECT ok(has_function_privilege('"current_user"'::regrole, 'idem_claim(text,text,interval,text,interval,boolean)', 'EXECUTE')
 	AND NOT has_function_privilege('stranger', 'idem_claim(text,text,interval,text,interval,boolean)', 'EXECUTE'),
 	'one that is called like a keyword');
 SET ROLE hand;
-SELECT lives_ok($$ SELECT idem_claim('of a hand') $$, 'what a group was given, a member can do');
-SELECT throws_ok($$ SELECT idempotency_grant('stranger') $$, '42501', NULL, 'but not give away');
+SELECT lives_ok($$ SELECT idem_claim('of a hand') $$,
+	'what a group was given, a member can do');
+SELECT throws_ok($$ SELECT idempotency_grant('stranger') $$, '42501', NULL,
+	'but not give away');
 RESET ROLE;
-GRANT EXECUTE ON FUNCTION idempotency_grant(regrole), idempotency_grant_names(regrole, text[], text[]) TO crew;
+GRANT EXECUTE ON FUNCTION idempotency_grant(regrole),
+	idempotency_enter(), idempotency_raise(text, text, text),
+	idempotency_grant_names(regrole, text[], text[], text[], boolean) TO crew;
+GRANT USAGE ON SCHEMA idempotency_internal TO crew;
 SET ROLE hand;
 SELECT throws_ok($$ SELECT idempotency_grant('stranger') $$, '42501',
 	'permission denied to grant EXECUTE ON FUNCTION public.idem_claim(text,text,interval,text,interval,boolean)',
@@ -331,11 +294,109 @@ SELECT throws_ok($$ SELECT idempotency_grant('stranger') $$, '42501',
 RESET ROLE;
 GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA public TO crew WITH GRANT OPTION;
 SET ROLE crew;
-SELECT lives_ok($$ SELECT idempotency_grant('stranger') $$, 'who may give what he was given, may do it by the function');
+SELECT throws_ok($$ SELECT idempotency_grant('stranger') $$, '42501', 'permission denied to grant SELECT ON public.stock_levels',
+	'nor if a view is all that is missing');
 RESET ROLE;
-SELECT ok(has_function_privilege('stranger', 'outbox_enqueue(text,jsonb,text,text,jsonb,timestamptz)', 'EXECUTE'), 'and that is what happens');
+GRANT SELECT ON stock_levels TO crew WITH GRANT OPTION;
+SET ROLE crew;
+SELECT lives_ok($$ SELECT idempotency_grant('stranger') $$,
+	'who may give what he was given, may do it by the function');
+RESET ROLE;
+SELECT ok(
+	has_function_privilege('stranger',
+		'outbox_enqueue(text,jsonb,text,text,jsonb,timestamptz)', 'EXECUTE'), 'and that is what happens');
 
--- What runs with the owner's rights looks up nothing by the caller's path.
+-- The admin has everything public and nothing else, even if other objects have
+-- names of internal ones; and can grant it to others.
+CREATE TABLE public.outbox_subscription (secret text);
+CREATE FUNCTION public.stock_expire() RETURNS void LANGUAGE sql AS '';
+CREATE ROLE admin;
+CREATE ROLE admin_2;
+CREATE ROLE application_2;
+CREATE ROLE operator_2;
+SELECT idempotency_grant_admin('admin');
+SELECT is_empty($$
+	SELECT m.objid::regprocedure::text FROM member m
+	JOIN pg_proc p ON p.oid = m.objid AND m.classid = 'pg_proc'::regclass
+	WHERE p.pronamespace = 'public'::regnamespace
+		AND NOT has_function_privilege('admin', p.oid, 'EXECUTE WITH GRANT OPTION')
+	UNION ALL
+	SELECT c.relname FROM member m
+	JOIN pg_class c ON c.oid = m.objid AND m.classid = 'pg_class'::regclass
+	WHERE c.relnamespace = 'public'::regnamespace
+		AND NOT has_table_privilege('admin', c.oid, 'SELECT WITH GRANT OPTION')
+$$, 'an admin has all that is public');
+SELECT set_eq($$
+	SELECT p.proname::text FROM member m
+	JOIN pg_proc p ON p.oid = m.objid AND m.classid = 'pg_proc'::regclass
+	WHERE p.pronamespace = 'idempotency_internal'::regnamespace
+		AND has_function_privilege('admin', p.oid, 'EXECUTE')
+	UNION ALL
+	SELECT c.relname FROM member m
+	JOIN pg_class c ON c.oid = m.objid AND m.classid = 'pg_class'::regclass
+	WHERE c.relnamespace = 'idempotency_internal'::regnamespace
+		AND (has_any_column_privilege('admin', c.oid, 'SELECT, INSERT, UPDATE')
+		OR has_table_privilege('admin', c.oid, 'DELETE, TRUNCATE, TRIGGER'))
+$$, '{idem_counters,idem_sample,idempotency_enter,idempotency_grant_names,
+	idempotency_raise,outbox_flights,outbox_rate,outbox_troubles}'::text[],
+	'and of what is internal only what that calls');
+DROP TABLE public.outbox_subscription;
+DROP FUNCTION public.stock_expire();
+SET ROLE admin;
+SELECT lives_ok(
+	$$ SELECT idem_complete('a', token, '1') FROM idem_claim('a') $$,
+	'an admin claims');
+SELECT lives_ok($$ SELECT idem_forget('a'), outbox_enqueue('t', '{}'),
+	outbox_subscribe('a', 'https://example.com/', topics => '{none}') $$,
+	'subscribes');
+SELECT lives_ok($$ SELECT outbox_alter('a', timeout => '1 s'),
+	outbox_retry('a'), outbox_unsubscribe('a') $$, 'looks after subscriptions');
+SELECT lives_ok($$ SELECT stock_receive('hat', 2),
+	stock_transfer('hat', 'cap', 1), stock_reserve('cap', 1, 'a'),
+	stock_confirm('a') $$, 'keeps the stock');
+SELECT lives_ok($$ SELECT (SELECT count(*) FROM idem_key),
+	(SELECT count(*) FROM idem_stats), (SELECT count(*) FROM outbox_log),
+	(SELECT count(*) FROM outbox_dead), (SELECT count(*) FROM outbox_attempts),
+	(SELECT count(*) FROM outbox_subscriptions),
+	(SELECT count(*) FROM stock_levels), (SELECT count(*) FROM stock_history),
+	(SELECT count(*) FROM idempotency_status()) $$, 'reads all views');
+SELECT lives_ok($$ SELECT idempotency_repair() $$, 'repairs');
+SELECT throws_ok(
+	$$ SELECT secret FROM idempotency_internal.outbox_subscription $$, '42501',
+	NULL, 'but does not read secrets');
+SELECT throws_ok($$ UPDATE idempotency_internal.stock_item SET received = 9 $$,
+	'42501', NULL, 'or write tables');
+SELECT throws_ok($$ SELECT idempotency_internal.stock_expire() $$, '42501',
+	NULL, 'or do the work of workers');
+SELECT lives_ok($$ SELECT idempotency_grant('application_2'),
+	idempotency_grant_operator('operator_2'),
+	idempotency_grant_admin('admin_2') $$, 'he gives it to others');
+SET ROLE application_2;
+SELECT lives_ok($$ SELECT idem_claim('b'), stock_reserve('cap', 1, 'b')
+	FROM stock_levels $$, 'who can do their work');
+SELECT throws_ok($$ SELECT idem_forget('b') $$, '42501', NULL, 'and no other');
+SELECT throws_ok($$ SELECT idempotency_grant('stranger') $$, '42501', NULL,
+	'nor give it away');
+SET ROLE operator_2;
+SELECT lives_ok($$ SELECT idem_forget('b'), stock_adjust('hat', 1, 'found')
+	FROM outbox_subscriptions, idempotency_status() $$, 'likewise');
+SET ROLE admin_2;
+SELECT lives_ok($$ SELECT idempotency_grant_admin('stranger'),
+	idempotency_grant('stranger'), idempotency_grant_operator('stranger') $$,
+	'as an admin made by an admin does');
+SET ROLE stranger;
+SELECT lives_ok($$ SELECT idem_claim('c'), outbox_adopt() FROM idem_key $$,
+	'and one made by that one');
+RESET ROLE;
+SELECT lives_ok($$ REVOKE ALL ON ALL FUNCTIONS IN SCHEMA public
+	FROM admin CASCADE $$, 'what was given can be taken back');
+SET ROLE stranger;
+SELECT throws_ok($$ SELECT outbox_adopt() $$, '42501', NULL,
+	'from all who had it of him');
+RESET ROLE;
+
+-- Functions that run with the owner's privileges do not use the caller's
+-- search_path.
 SELECT is_empty($$
 	SELECT p.oid::regprocedure FROM member m
 	JOIN pg_proc p ON p.oid = m.objid AND m.classid = 'pg_proc'::regclass
@@ -352,8 +413,11 @@ SELECT is_empty($$
 	SELECT a.attname FROM member m
 	JOIN pg_class c ON c.oid = m.objid AND m.classid = 'pg_class'::regclass
 	JOIN pg_attribute a ON a.attrelid = c.oid
-	WHERE c.relkind = 'v' AND a.attname IN ('secret', 'old_secret', 'url', 'payload', 'headers', 'answer')
-		AND (has_table_privilege('pg_monitor', c.oid, 'SELECT') OR has_table_privilege('operator', c.oid, 'SELECT'))
+	WHERE c.relkind = 'v'
+		AND a.attname IN ('secret', 'old_secret', 'url', 'payload', 'headers', 'answer',
+			'request', 'response')
+		AND (has_table_privilege('pg_monitor', c.oid, 'SELECT')
+			OR has_table_privilege('operator', c.oid, 'SELECT'))
 $$, 'no view for pg_monitor or for operators shows secrets or payloads');
 
 SELECT * FROM finish();

@@ -1,7 +1,7 @@
 /*
- * What a URL and headers of a webhook may be.  If this fails, a subscription
- * can be made that never delivers, leaks credentials into messages, or forges
- * a request.
+ * Which URLs and headers a webhook may have.  If this fails, a subscription
+ * can be made that never delivers, shows credentials in messages, or forges a
+ * request.
  */
 \set ON_ERROR_STOP on
 SET client_min_messages = warning;
@@ -21,7 +21,8 @@ BEGIN
 	EXECUTE statement;
 	RETURN 'none';
 EXCEPTION WHEN OTHERS THEN
-	GET STACKED DIAGNOSTICS message = MESSAGE_TEXT, detail = PG_EXCEPTION_DETAIL;
+	GET STACKED DIAGNOSTICS message = MESSAGE_TEXT,
+		detail = PG_EXCEPTION_DETAIL;
 	RETURN concat_ws(' | ', SQLSTATE, message, nullif(detail, ''));
 END
 $$;
@@ -93,7 +94,7 @@ SELECT is(pg_temp.url_complaint('https://example.com/' || repeat('a', 2049 - 20)
 SELECT is(pg_temp.url_complaint(NULL), '22004 | url must not be null',
 		  'a URL is needed');
 
-/* Whom credentials are for. */
+/* Where headers with credentials may be sent. */
 SELECT ok(outbox_same_origin(one, other), format('"%s" and "%s" are the same place', one, other))
 FROM (VALUES ('https://example.com/a', 'https://example.com/b?c'),
 			 ('https://example.com', 'HTTPS://EXAMPLE.COM:443/'),

@@ -11,7 +11,7 @@ CREATE EXTENSION IF NOT EXISTS pgtap;
 BEGIN;
 SELECT plan(21);
 
-/* The example that the standard itself publishes. */
+/* The example in the standard. */
 SELECT is(
 	outbox_signature('whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw',
 					 'msg_p5jXN8AQM9LWM0D4loKWxJek', 1614265330,
@@ -19,7 +19,7 @@ SELECT is(
 	'v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=',
 	'the published example has the published signature');
 
-/* Computed with the standard's own library for JavaScript, version 1.1.1. */
+/* Computed with the standard's JavaScript library, version 1.1.1. */
 SELECT is(
 	outbox_signature('whsec_p6enp6enp6enp6enp6enp6enp6enp6en',
 					 'evt_1', 0,

@@ -1,6 +1,6 @@
-# Broker: what speaks the protocol of Kafka, with topics, partitions, consumer
-# groups and their offsets, on loopback and in memory.  It is the one that
-# librdkafka has for tests; Debian has no package of Kafka.
+# Broker: a server of Kafka's protocol, with topics, partitions, consumer groups
+# and their offsets, on loopback and in memory.  It is the mock broker that
+# librdkafka has for tests, since Debian has no package of Kafka.
 
 package Broker;
 
@@ -17,7 +17,7 @@ sub start
 {
 	my ($class) = @_;
 
-	# A producer that has a broker of its own, and never produces anything.
+	# A producer with a broker of its own, which never produces a message.
 	my $server = Program->start([qw(kcat -P -b test -X test.mock.num.brokers=1 -t none)]);
 	for (1 .. START_S / PAUSE_S)
 	{
@@ -28,14 +28,14 @@ sub start
 	die 'the broker does not start';
 }
 
-# Where it is, as host and port.
+# The address of the broker, as host and port.
 sub brokers
 {
 	my ($self) = @_;
 	return $self->{brokers};
 }
 
-# It has nothing to lose, and would not end before its input does.
+# The broker stores nothing, and would not end before its input does.
 sub stop
 {
 	my ($self) = @_;

@@ -1,10 +1,10 @@
-# Catalog: what a database has of the extension, to be compared with another.
+# Catalog: everything that a database has of the extension, for comparison.
 #
-# pg_dump --binary-upgrade writes every member out, with all that an upgrade of
-# the server must keep: definitions, columns in their order, dropped ones too,
-# constraints, indexes, triggers and whether they are enabled, storage,
-# comments, privileges, and which of them are the extension's own.  What it does
-# not write are dependencies and which tables it dumps: those are queried.
+# pg_dump --binary-upgrade prints every member with everything that an upgrade
+# of the server must keep: definitions, columns in their order, also dropped
+# ones, constraints, indexes, triggers and whether they are enabled, storage,
+# comments, privileges, and which of them are the extension's own.  It prints
+# neither dependencies nor which tables are dumped, so these are queried.
 
 package Catalog;
 
@@ -18,6 +18,7 @@ use Test::More;
 our @EXPORT = qw(catalog same_catalog);
 
 my $query = q(
+	SET search_path = pg_catalog;	-- so that names have their schemas
 	WITH ext AS (SELECT * FROM pg_extension WHERE extname = 'idempotency'),
 	member AS (
 		SELECT d.classid, d.objid FROM pg_depend d, ext
@@ -33,7 +34,7 @@ my $query = q(
 	WHERE (d.classid, d.objid) IN (TABLE member)
 		OR (d.refclassid, d.refobjid) IN (TABLE member) AND d.deptype IN ('a', 'i', 'P', 'S'));
 
-# By name of the object, its definition.
+# Returns the definitions of objects, by name.
 sub catalog
 {
 	my ($node, $db) = @_;
@@ -46,7 +47,7 @@ sub catalog
 	{
 		my ($name, $definition) = $entry =~ /^Name: (.*?)\n--\n+(.*?)\n*\z/s or next;
 		next if $name =~ /; Type: SEQUENCE SET;/;
-		# Numbers of this cluster, and how rows of before a column are stored.
+		# Numbers of this cluster, and values for columns added to old rows.
 		$definition =~ s/^SELECT pg_catalog\.binary_upgrade_set_(?:next|missing)_.*\n|^UPDATE pg_catalog\.pg_class\nSET relfrozenxid.*\n.*\n|^\\unrestrict .*\n?|^--.*\n|^\n//mg;
 		$definition =~ s/'\{[\d,]+\}'/N/;
 		$catalog{$name} = $definition;
@@ -59,7 +60,7 @@ sub catalog
 	return \%catalog;
 }
 
-# The lines that one has and the other lacks.
+# The lines that only the first of two definitions has.
 sub _lines
 {
 	my ($sign, $one, $other) = @_;
@@ -70,7 +71,7 @@ sub _lines
 	return join('', map { "$sign $_\n" } grep { !$known{$_} } split(/\n/, $one));
 }
 
-# A test that passes if nothing is in one alone, or defined in another way.
+# A test that passes if both catalogs have the same objects and definitions.
 sub same_catalog
 {
 	my ($have, $want, $what, $hint) = @_;

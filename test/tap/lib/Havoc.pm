@@ -1,5 +1,5 @@
-# Havoc: has a server and its processes die, one way after another, and waits
-# after each until the clients of crowd.js have got on.
+# Havoc: kills a server or its processes, in one way after another, and after
+# each waits until the clients of crowd.js make progress again.
 
 package Havoc;
 
@@ -15,7 +15,8 @@ use Time::HiRes qw(usleep);
 
 use constant { DEADLINE_S => 60 };
 
-# For $node and the clients; the seed is told to who has to repeat it.
+# For $node and the clients.  The seed is printed, so that a run can be
+# repeated.
 sub new
 {
 	my ($class, $node, $clients, $seed) = @_;
@@ -24,7 +25,7 @@ sub new
 
 # --- the clients
 
-# Another server can be named, such as a promoted standby.
+# Connects the clients to another server if given, such as a promoted standby.
 sub start_clients
 {
 	my ($self, $node) = @_;
@@ -33,7 +34,7 @@ sub start_clients
 	return;
 }
 
-# How often what has happened.
+# How often each kind of event has happened.
 sub counts
 {
 	my ($self) = @_;
@@ -41,7 +42,7 @@ sub counts
 	return decode_json($self->{clients}->line('counts') =~ s/^counts //r);
 }
 
-# Waits until the clients have got on, which they cannot if nobody answers them.
+# Waits until the clients make progress, for which they need answers.
 sub get_on
 {
 	my ($self, $what, $steps) = @_;
@@ -65,7 +66,7 @@ sub stop_clients
 	return is($self->{clients}->line('stopped'), 'stopped', "$what: the clients come to an end");
 }
 
-# Has the database compared with the ledger.
+# Compares the database with the clients' ledger.
 sub check
 {
 	my ($self, $what) = @_;
@@ -77,9 +78,9 @@ sub check
 	return ok(!@wrong, "$what: the database is as the ledger says") || diag(join("\n", @wrong));
 }
 
-# --- deaths; true if there was somebody to kill
+# --- deaths; true if there was a process to kill
 
-# The pids of sessions; none if the server is just not there.
+# The pids of sessions; none if the server does not run at the moment.
 sub _pids
 {
 	my ($self, $where) = @_;
@@ -104,7 +105,7 @@ sub kill_type
 	return $self->kill_one("backend_type = '$type'");
 }
 
-# As pg_terminate_backend does, to so many at most.
+# Terminates at most so many sessions, as pg_terminate_backend does.
 sub terminate
 {
 	my ($self, $where, $most) = @_;
@@ -113,7 +114,7 @@ sub terminate
 	return kill('TERM', @pids) > 0;
 }
 
-# The postmaster alone, which its children have to notice.
+# Kills only the postmaster; its children have to notice that.
 sub kill_postmaster
 {
 	my ($self) = @_;
@@ -122,7 +123,7 @@ sub kill_postmaster
 	return 1;
 }
 
-# The postmaster and all its children, at once.
+# Kills the postmaster and all its children at once.
 sub kill_server
 {
 	my ($self) = @_;
@@ -133,7 +134,7 @@ sub kill_server
 	return 1;
 }
 
-# Its shared memory may be in use for a moment by those that are dying.
+# Processes that are still exiting may use the shared memory for a moment.
 sub start_again
 {
 	my ($self) = @_;
@@ -157,9 +158,9 @@ sub stop_and_start
 
 # --- all of them
 
-# Each of the killings, by name, in a random order, and then all of them again,
-# until the time is over.  Between two the clients do so many steps, and up to
-# as many again.
+# Runs each kind of death once, in a random order, and then again until the time
+# is over.  Between two deaths the clients take a number of steps, plus up to as
+# many again.
 sub wreak
 {
 	my ($self, $seconds, $steps, %killings) = @_;
@@ -176,7 +177,7 @@ sub wreak
 	return;
 }
 
-# Whom it is about may not be there just now.
+# The target may not exist at the moment.
 sub _kill
 {
 	my ($self, $what, $killing) = @_;

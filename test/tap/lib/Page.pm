@@ -1,5 +1,5 @@
-# Page: a page of docs, as a reader would use it: its SQL is typed, its excerpts
-# are looked up in the recipes, its links are followed.
+# Page: a page of docs, used as a reader would use it: its SQL is run, its
+# excerpts are searched in the recipes, its links are followed.
 
 package Page;
 
@@ -22,22 +22,42 @@ sub load
 	return bless { name => $name, text => slurp_file("$docs/$name") }, $class;
 }
 
-# All blocks of a language, in their order.
+# All blocks in a language, in their order.
 sub blocks
 {
 	my ($self, $language) = @_;
 	return $self->{text} =~ /^```$language\n(.*?)^```$/gms;
 }
 
-# What SQL prints, by the page: in the comment behind a statement, or far to the
-# right in the lines below it.  There "..." stands for anything.
+# The page from a heading on.
+sub part
+{
+	my ($self, $heading) = @_;
+	my ($text) = $self->{text} =~ /^(#+ \Q$heading\E\n.*)/ms
+	  or die "no $heading in $self->{name}";
+	return bless { %$self, text => $text };
+}
+
+# Its queries, one by one: statements that only read, and call no function of
+# the extension but the two that only read.
+sub queries
+{
+	my ($self) = @_;
+	my $acts = qr/\b(?:idem|outbox|stock)_(?!verify\()\w+\(|\bidempotency_(?!status\()\w+\(/;
+	return grep { /^SELECT/ && !/$acts/ }
+	  map { s/^\s*--.*\n//mgr =~ s/\A\s+//r }
+	  map { split /;[^\n]*\n/ } $self->blocks('sql');
+}
+
+# The output of SQL as the page shows it: in the comment after a statement, or
+# far to the right in the lines below it.  There "..." stands for any text.
 sub expected
 {
 	my ($sql) = @_;
 	return $sql =~ /(?:;|^ {40,}) *-- (.+)$/gm;
 }
 
-# Runs SQL as one session, and returns what it prints, and its errors.
+# Runs SQL as one session; returns its output and its errors.
 sub run
 {
 	my ($node, $db, $sql) = @_;
@@ -54,8 +74,8 @@ sub prints_as_expected
 	return $printed =~ /\A$expected\z/;
 }
 
-# Runs SQL that only looks again and again, until it prints what it should:
-# workers need their time.
+# Repeats SQL that only reads until it prints the expected output, since workers
+# need time.
 sub run_until_expected
 {
 	my ($node, $db, $sql) = @_;
@@ -70,15 +90,15 @@ sub run_until_expected
 	return ($printed, $error);
 }
 
-# Is this block an excerpt of a recipe?
+# Is this block an excerpt from a recipe?
 sub is_of_recipe
 {
 	my ($self, $block) = @_;
 	return scalar grep { index(slurp_file($_), $block) >= 0 } glob("$docs/recipes/*.{js,sql,lua}");
 }
 
-# Are these blocks, all but those that are not of a recipe by intent, excerpts of
-# the recipes?
+# Tests that the blocks, except those that are not from a recipe, are excerpts
+# of the recipes.
 sub check_excerpts
 {
 	my ($self, @blocks) = @_;
@@ -92,7 +112,7 @@ sub check_excerpts
 	return;
 }
 
-# The server is told what the page says of the functions of a module, and compares.
+# Tests that the server has the function signatures that the page documents.
 sub check_signatures
 {
 	my ($self, $node, $db, $module) = @_;
@@ -112,11 +132,11 @@ sub check_signatures
 		"signatures of all functions of $module");
 }
 
-# The columns of a view and their types, as "name type" in the order of names.
+# The columns of a view with their types, as "name type", sorted by name.
 sub _documented_columns
 {
 	my ($self, $view) = @_;
-	my ($table) = $self->{text} =~ /^\*\*`$view`\*\* \(view\)(.*?)\n\n[^|]/ms;
+	my ($table) = $self->{text} =~ /^\*\*`$view`\*\* \(view\b[^)]*\)(.*?)\n\n[^|]/ms;
 	my @columns;
 
 	for my $row ($table =~ /^(\| `.*)$/gm)
@@ -143,7 +163,7 @@ sub check_columns
 	return is($self->_documented_columns($view), _view_columns($node, $db, $view), "columns of $view");
 }
 
-# The anchors of a page, as they are made of its headings.
+# The anchors of a page, derived from its headings.
 sub _anchors
 {
 	my ($text) = @_;

@@ -1,7 +1,7 @@
-# Program: programs that a test starts, talks to by lines, and ends.
+# Program: programs that a test starts, communicates with by lines, and ends.
 #
-# They are ended whatever becomes of the test, be it killed.  What they print on
-# their standard error is in the log directory of the test.
+# They are ended in any case, even if the test is killed.  Their standard error
+# goes to the log directory of the test.
 
 package Program;
 
@@ -24,7 +24,7 @@ my $recipes = abs_path(dirname(__FILE__) . '/../../../docs/recipes');
 my $programs = abs_path(dirname(__FILE__) . '/../programs');
 my @started;
 
-# Starts a command, with variables added to its environment.
+# Starts a command with additional environment variables.
 sub start
 {
 	my ($class, $command, %env) = @_;
@@ -45,7 +45,7 @@ sub start
 	return $self;
 }
 
-# Writes lines to its input.
+# Writes lines to its standard input.
 sub say
 {
 	my ($self, @lines) = @_;
@@ -54,8 +54,8 @@ sub say
 	return;
 }
 
-# Waits for a line of its output that begins with these words, and takes it out.
-# If none comes, the test goes on with an empty one, and why is in the notes.
+# Waits for a line of its output that begins with these words, and removes it.
+# If none comes, returns an empty line and notes the reason.
 sub line
 {
 	my ($self, $begin) = @_;
@@ -67,7 +67,7 @@ sub line
 	return $1;
 }
 
-# Waits until it says by such a line that it has started.
+# Waits for such a line, which tells that the program has started.
 sub wait_for_start
 {
 	my ($self, $begin) = @_;
@@ -75,7 +75,7 @@ sub wait_for_start
 	return $self;
 }
 
-# All lines that it has printed and that nobody has taken out; takes them out.
+# Returns and removes all lines of its output that were not removed yet.
 sub lines
 {
 	my ($self) = @_;
@@ -92,7 +92,7 @@ sub signal
 	return;
 }
 
-# Waits until it ends by itself.
+# Waits until the program ends by itself.
 sub wait_for_end
 {
 	my ($self) = @_;
@@ -103,7 +103,7 @@ sub wait_for_end
 	return $ended;
 }
 
-# Ends it, with SIGTERM at first.
+# Ends the program, first by SIGTERM.
 sub stop
 {
 	my ($self) = @_;
@@ -112,7 +112,7 @@ sub stop
 	return;
 }
 
-# As a crash does.
+# Ends the program as a crash does.
 sub crash
 {
 	my ($self) = @_;
@@ -132,8 +132,8 @@ END
 
 # --- the programs of docs/recipes
 
-# Sets up a database for a recipe as its administrator would: the extension, a
-# role for the application with what idempotency_grant gives it, and the tables.
+# Sets up a database for a recipe as its administrator would: the extension, an
+# application role with idempotency_grant, and the tables.
 sub prepare_recipe
 {
 	my ($node, $file, $db) = @_;
@@ -162,8 +162,8 @@ sub as_shop
 		PGDATABASE => $db // 'postgres');
 }
 
-# The options are NODE_ARGUMENTS and, if the program is started again whenever it
-# fails, RESTART; the others are variables of its environment.
+# Options are NODE_ARGUMENTS and RESTART, with which a program that fails is
+# started again; all others are environment variables.
 sub start_recipe
 {
 	my ($file, %env) = @_;
@@ -172,8 +172,8 @@ sub start_recipe
 	return Program->start([ @restart, 'node', @options, "$recipes/$file" ], %env);
 }
 
-# A test that passes as soon as one session of the application waits for a lock
-# at such a query.
+# A test that passes as soon as a session of the application waits for a lock in
+# such a query.
 sub wait_for_lock
 {
 	my ($node, $query, $what) = @_;
@@ -182,7 +182,7 @@ sub wait_for_lock
 			  . " AND wait_event_type = 'Lock' AND query LIKE '%$query%'"), $what);
 }
 
-# POSTs as anybody can, and returns the status of the answer.
+# Sends a POST request and returns the status of the answer.
 sub post_to
 {
 	my ($url, $body, %headers) = @_;

@@ -1,5 +1,6 @@
-# Rabbit: a private RabbitMQ, on loopback alone, with all it writes below the
-# test's own directory.  Nothing of a system's RabbitMQ is used but its programs.
+# Rabbit: a private RabbitMQ that listens on loopback only and writes only below
+# the directory of the test.  It uses the programs of the system's RabbitMQ, but
+# none of its files.
 
 package Rabbit;
 
@@ -15,7 +16,7 @@ use Time::HiRes qw(sleep);
 
 use constant { START_S => 60, EMPTY_S => 60, PAUSE_S => 0.05 };
 
-# Debian's own scripts in /usr/sbin insist on the user rabbitmq; these do not.
+# Debian's scripts in /usr/sbin require the user rabbitmq; these do not.
 my ($programs) = grep { -x "$_/rabbitmq-server" } sort glob('/usr/lib/rabbitmq/lib/*/sbin');
 
 sub start
@@ -30,7 +31,8 @@ sub start
 	append_to_file("$dir/rabbitmq.conf", "listeners.tcp.1 = 127.0.0.1:$port\nlog.console = false\n");
 	append_to_file("$dir/plugins", "[].\n");
 
-	# It and its tools find each other by Erlang's port mapper, in the foreground.
+	# Server and tools find each other by Erlang's port mapper, in the
+	# foreground.
 	my %erlang = (
 		HOME => $dir, ERL_EPMD_PORT => $epmd, ERL_EPMD_ADDRESS => '127.0.0.1',
 		RABBITMQ_NODENAME => 'test@localhost', RABBITMQ_CONF_ENV_FILE => '/dev/null');
@@ -41,7 +43,8 @@ sub start
 	$self->{mapper} = Program->start([qw(epmd -address 127.0.0.1 -port), $epmd], %erlang);
 	_wait_for_port($epmd) or die 'epmd does not start';
 
-	# As under systemd, the script becomes the server, which ends with SIGTERM.
+	# As under systemd, the script is replaced by the server, which obeys
+	# SIGTERM.
 	$self->{server} = Program->start(["$programs/rabbitmq-server"], %erlang,
 		RUNNING_UNDER_SYSTEMD => 1,
 		RABBITMQ_CONFIG_FILE => "$dir/rabbitmq.conf",
@@ -84,8 +87,8 @@ sub control
 	return $stdout;
 }
 
-# Waits until a queue has no message left, neither waiting nor out with a
-# consumer that has not acknowledged it.
+# Waits until a queue is empty, without messages that wait or that a consumer
+# has not acknowledged.
 sub wait_until_empty
 {
 	my ($self, $queue, $what) = @_;
@@ -100,7 +103,7 @@ sub wait_until_empty
 	return is($left, '0 0', $what);
 }
 
-# How many messages of a queue wait, and how many are out with a consumer.
+# How many messages of a queue wait, and how many are not acknowledged yet.
 sub messages
 {
 	my ($self, $queue) = @_;

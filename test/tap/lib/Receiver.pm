@@ -1,7 +1,7 @@
 # Receiver: starts receiver.js and asks it what has arrived.
 #
-# All waiting is done by the receiver, which answers as soon as there is what
-# was asked for, or when the time is over.
+# The receiver does all waiting: it answers as soon as the condition holds, or
+# when the time is over.
 
 package Receiver;
 
@@ -22,8 +22,8 @@ our @EXPORT = qw(PLANTED planted_secret);
 
 use constant WAIT_S => 60;
 
-# What no log of a server may have.  It is in every secret of a test, and is
-# base64 as well; test/run looks for it.
+# Text that must be in no log of a server.  It is in every secret of a test and
+# is also valid base64; test/run searches for it.
 use constant PLANTED => 'PlantedSecret';
 
 my $program = abs_path(dirname(__FILE__) . '/../programs/receiver.js');
@@ -43,7 +43,7 @@ sub start
 	return $self;
 }
 
-# Where a subscription sends to, as in url('/ok/shop').
+# The URL that a subscription sends to, as in url('/ok/shop').
 sub url
 {
 	my ($self, $path) = @_;
@@ -61,13 +61,13 @@ sub _ask
 	return JSON::PP->new->utf8->allow_nonref->decode($answer->{content});
 }
 
-# A secret that is like no other, but for what is planted in it.
+# Returns a new unique secret with the planted text.
 sub planted_secret
 {
 	return 'whsec_' . PLANTED . 'Abc' . encode_base64(join('', map { chr(rand(256)) } 1 .. 24), '');
 }
 
-# Makes a secret; requests of that name are verified with it from now on.
+# Makes a secret; the receiver verifies requests of that name with it.
 sub new_secret
 {
 	my ($self, $name) = @_;
@@ -81,29 +81,29 @@ sub set_secret
 	return $secret;
 }
 
-# What /switch/NAME does from now on.
+# Sets the behaviour of /switch/NAME.
 sub switch
 {
 	my ($self, $name, $behaviour) = @_;
 	return $self->_ask('PUT', "/switch/$name", $behaviour);
 }
 
-# Answers what /hold/NAME holds.
+# Answers the requests that /hold/NAME holds.
 sub release
 {
 	my ($self, $name) = @_;
 	return $self->_ask('POST', "/release/$name");
 }
 
-# All requests of that name, in the order of their arrival.
+# All requests of that name, in the order of arrival.
 sub requests
 {
 	my ($self, $name) = @_;
 	return @{ $self->_ask('GET', "/log/$name") };
 }
 
-# Waits for so many requests of that name, or so many different events; a
-# failed test if they do not come.
+# Waits for a number of requests of that name, or of different events.  The test
+# fails if they do not come.
 sub wait_for
 {
 	my ($self, $name, $what, $count, $seconds) = @_;
@@ -117,21 +117,21 @@ sub wait_for
 	return 0;
 }
 
-# The data's field "n" of all requests of that name, as one string.
+# The field "n" of the data of all requests of that name, as one string.
 sub numbers
 {
 	my ($self, $name) = @_;
 	return join(' ', map { $_->{data}{n} // '-' } $self->requests($name));
 }
 
-# Likewise, sorted, for events whose order is free.
+# The same, sorted, for events in any order.
 sub sorted_numbers
 {
 	my ($self, $name) = @_;
 	return join(' ', sort { $a <=> $b } split(/ /, $self->numbers($name)));
 }
 
-# Likewise, sorted, each event once, however often it was sent.
+# The same, sorted and without duplicates.
 sub distinct_numbers
 {
 	my ($self, $name) = @_;
@@ -140,7 +140,8 @@ sub distinct_numbers
 }
 
 # How often an event was sent before all earlier ones of its key had been
-# accepted.  Events have data {"key": ..., "n": ...}, n counted from 1 in each.
+# accepted.  The data of events is {"key": ..., "n": ...}, n counted from 1 in
+# each.
 sub overtakings
 {
 	my ($self, $name) = @_;

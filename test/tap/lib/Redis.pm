@@ -1,4 +1,5 @@
-# Redis: a private Redis, on loopback alone, which keeps nothing on disk.
+# Redis: a private Redis that listens on loopback only and stores nothing on
+# disk.
 
 package Redis;
 
@@ -34,7 +35,7 @@ sub url
 	return "redis://127.0.0.1:$self->{port}";
 }
 
-# Runs redis-cli, and returns what it prints, in one line.
+# Runs redis-cli; returns its output in one line.
 sub command
 {
 	my ($self, @command) = @_;

@@ -1,4 +1,5 @@
-# Server: private clusters with the extension, and what tests do to them.
+# Server: private clusters with the extension, and functions that tests use on
+# them.
 
 package Server;
 
@@ -16,31 +17,37 @@ our @EXPORT = qw(
   wait_for_no_workers worker_pid terminate_worker wait_for_pass wait_until
 );
 
-# What sql() speaks to: the first server that was made, or that of use_server().
+# The server that sql() uses: the first one made, or that of use_server().
 my $server;
 
-# An immediate stop would lose what the processes have counted.
+# With an immediate stop the processes would not write their counters.
 if ($ENV{COVERAGE})
 {
 	no warnings 'redefine';
 	*PostgreSQL::Test::Cluster::teardown_node = sub { $_[0]->stop('fast', fail_ok => 1) };
 }
 
-# A server that is configured but not running.  Parameters of
+# Makes a server that is configured but not running.  Parameters are those of
 # PostgreSQL::Test::Cluster's init, and:
 #   conf => lines of configuration
-#   preload => 0 to go without the library
+#   preload => 0: without preloading the library
+#   internal_path => 0: with the search_path of users, who must write the schema
+#     of internal tables; by default tests need not
 sub new_server
 {
 	my ($name, %params) = @_;
 	my $conf = delete $params{conf} // '';
 	my $preload = delete $params{preload} // 1;
+	my $internal_path = delete $params{internal_path} // 1;
 	my $node = PostgreSQL::Test::Cluster->new($name);
 
 	$node->init(%params);
 	$node->append_conf('postgresql.conf',
 		"shared_preload_libraries = 'idempotency'")
 	  if $preload;
+	$node->append_conf('postgresql.conf',
+		q(search_path = '"$user", public, idempotency_internal'))
+	  if $internal_path;
 	$node->append_conf('postgresql.conf', <<EOF);
 idempotency.webhook_allowed_networks = '127.0.0.0/8'
 restart_after_crash = on
@@ -51,7 +58,7 @@ EOF
 	return $node;
 }
 
-# Likewise, running, with the extension in the database postgres.
+# The same, but running, with the extension in the database postgres.
 sub start_server
 {
 	my $node = new_server(@_);
@@ -61,21 +68,21 @@ sub start_server
 	return $node;
 }
 
-# What the statements print; the test ends if one fails.
+# Returns the output of statements; the test ends if one fails.
 sub sql
 {
 	my ($sql, $db) = @_;
 	return $server->safe_psql($db // 'postgres', $sql);
 }
 
-# Another server for sql(), such as a promoted standby.
+# Sets the server that sql() uses, such as a promoted standby.
 sub use_server
 {
 	($server) = @_;
 	return;
 }
 
-# Sets a parameter, for all sessions; the value is SQL.
+# Sets a parameter for all sessions; the value is SQL.
 sub alter_system
 {
 	my ($parameter, $value) = @_;
@@ -84,8 +91,9 @@ sub alter_system
 	return;
 }
 
-# Subscribes a path of the receiver; the path's last part is the subscription's
-# name.  Parameters are those of outbox_subscribe, as SQL; db: the database.
+# Subscribes a path of the receiver; the last part of the path is the name of
+# the subscription.  Parameters are those of outbox_subscribe, as SQL; db: the
+# database.
 sub subscribe
 {
 	my ($node, $receiver, $path, %params) = @_;
@@ -101,8 +109,8 @@ sub subscribe
 	return $secret;
 }
 
-# Enqueues an event {"n": number} for each of the numbers, each in a
-# transaction of its own.
+# Enqueues an event {"n": number} for each of the numbers, each in its own
+# transaction.
 sub enqueue_numbers
 {
 	my ($node, $topic, @numbers) = @_;
@@ -111,24 +119,24 @@ sub enqueue_numbers
 	return;
 }
 
-# What the webhook-id of an event in the log has to be; db: the database.
+# The webhook-id that an event in the log must have; db: the database.
 sub webhook_id
 {
 	my ($node, $position, $db) = @_;
 	return $node->safe_psql($db // 'postgres', qq(
 		SELECT format('msg_%s_%s_%s', replace(h.identity::text, '-', ''), e.position,
 			(extract(epoch FROM e.created_at) * 1000000)::bigint)
-		FROM outbox_log e, outbox_home h WHERE e.position = $position));
+		FROM outbox_log e, idempotency_internal.outbox_home h WHERE e.position = $position));
 }
 
-# What is available of an item and what is reserved, in the database of sql().
+# The available and reserved quantity of an item, in the database of sql().
 sub stock_level
 {
 	my ($sku) = @_;
 	return sql("SELECT available || ' ' || reserved FROM stock_level('$sku')");
 }
 
-# The SQLSTATE that a command ends with; empty if it succeeds.
+# The SQLSTATE of a command's error; empty if it succeeds.
 sub error_code
 {
 	my ($node, $db, $sql) = @_;
@@ -137,7 +145,7 @@ sub error_code
 	return $stderr =~ /(?:ERROR|FATAL): +(\w{5})/ ? $1 : '';
 }
 
-# A session that stays open, and goes on after an error.
+# Opens a session, which continues after errors.
 sub session
 {
 	my ($node, $db) = @_;
@@ -156,7 +164,7 @@ sub finish
 	return;
 }
 
-# A test that passes as soon as the query says yes.
+# A test that passes as soon as the query returns true.
 sub wait_until
 {
 	my ($node, $query, $what) = @_;
@@ -201,7 +209,7 @@ sub _of_kind
 	return $where;
 }
 
-# Waits for the worker if it is not there at the moment.
+# Returns a worker's pid; waits for the worker if necessary.
 sub worker_pid
 {
 	my ($node, $kind, $db) = @_;
@@ -213,7 +221,7 @@ sub worker_pid
 		'SELECT pid FROM pg_stat_activity WHERE ' . _of_kind($kind, $db));
 }
 
-# Ends a worker, and waits until another one is there.
+# Terminates a worker and waits until another one runs.
 sub terminate_worker
 {
 	my ($node, $kind, $db) = @_;
@@ -225,13 +233,13 @@ sub terminate_worker
 		  . ' FROM pg_stat_activity WHERE ' . _of_kind($kind, $db));
 }
 
-# Waits until each relay has looked at all there is now and has gone to sleep.
+# Waits until each relay has read everything that exists now and is asleep.
 sub wait_for_pass
 {
 	my ($node, $db) = @_;
 	$db //= 'postgres';
 	my ($now) = split(/\n/,
-		$node->safe_psql($db, 'SELECT clock_timestamp(); SELECT outbox_wake()'));
+		$node->safe_psql($db, 'SELECT clock_timestamp(); SELECT idempotency_internal.outbox_wake()'));
 	return $node->poll_query_until('postgres',
 		"SELECT coalesce(bool_and(state = 'idle' AND query_start >= '$now'), false)"
 		  . " FROM pg_stat_activity WHERE datname = '$db' AND backend_type = 'idempotency relay'");

@@ -1,13 +1,14 @@
 /*
  * archive.js
- *		An archive of stock in a database of its own: takes the rows that have
- *		left stock_log from the webhook that brings them, each event once.
+ *		An archive of stock in a database of its own: receives the rows that
+ *		have left stock_log by webhooks, each event once.
  *
- * It is built from the parts of docs/recipes, and fails in all the ways that a
- * receiver can, as often as FAULTS says: before the work, amid it, and after it,
- * with an answer that says so or without one.
+ * It uses the parts of docs/recipes, and fails in all ways in which a receiver
+ * can, as often as FAULTS says: before, during and after the work, with an
+ * answer that says so or without one.
  *
- * Environment: FAULTS, the share of requests, and SEED; WEBHOOK_SECRET; that of
+ * Environment: FAULTS, a share of the requests, and SEED; WEBHOOK_SECRET; that
+ * of
  * docs/recipes/endpoint.js and database.js.
  */
 'use strict';
@@ -23,13 +24,13 @@ const pool = connectPool();
 const webhook = new Webhook(process.env.WEBHOOK_SECRET);
 let state = Number(process.env.SEED);
 
-/* Park and Miller's. */
+/* The generator of Park and Miller. */
 function random() {
   state = (state * 48271) % 2147483647;
   return state / 2147483647;
 }
 
-/* The numbers are left to the database, which does not round them. */
+/* Numbers are parsed by the database, which does not round them. */
 async function insert(client, body) {
   await client.query(
     `INSERT INTO archive

@@ -4,11 +4,11 @@
  *		Ends with its standard input.
  *
  * Argument: a file name without its .key and .crt.  Paths:
- *   /reset   resets every stream; over HTTP/1.1 all is well
- *   /drop    drops the connection at every 100th request, with all that are
- *            under way over it
- * For a line of the input it prints "report" and, as JSON, for each path how
- * many different events have come, and how many requests by version of HTTP.
+ *   /reset   resets every stream; over HTTP/1.1 it works
+ *   /drop    drops the connection at every 100th request, with all requests
+ *            that are in flight on it
+ * For each line of the input it prints "report" and, as JSON, for each path how
+ * many different events have come, and how many requests by HTTP version.
  */
 'use strict';
 

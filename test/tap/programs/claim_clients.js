@@ -1,17 +1,17 @@
 /*
  * claim_clients.js
  *		Clients that claim, complete, fail, renew and forget the same few keys, in
- *		transactions of every kind, the history of what they were told, and what
- *		has to be so of it.  What tells them to, and the environment, are in crowd.js.
+ *		transactions of every kind; the history of their answers; and a check of
+ *		it.  Commands and environment are in crowd.js.
  *
- * Each answer is kept with the times between which it was found, the snapshot of
- * its statement, and what the transaction itself had made of the key by then.
- * When all have stopped, it is known which transactions have committed, and so
- * the versions of each key, in the order of tokens: each answer has to fit one
- * that it can have met.  Times are those of one clock, since the server runs on
- * this machine.
+ * Each answer is kept with the times between which it was found, the snapshot
+ * of its statement, and what its transaction had done to the key before.  When
+ * all clients have stopped, it is known which transactions have committed, and
+ * so the versions of each key, in the order of tokens.  Each answer must fit a
+ * version that the statement can have found.  All times are from one clock,
+ * since the server runs on this machine.
  *
- * Environment: CLIENTS, MORTALS (so many of them may be killed), KEYS.
+ * Environment: CLIENTS, MORTALS (how many of them may be killed), KEYS.
  */
 'use strict';
 
@@ -20,17 +20,17 @@ const { count, Died, Member, obey, report, sleep } = require('./crowd');
 const CLIENTS = Number(process.env.CLIENTS);
 const MORTALS = Number(process.env.MORTALS);
 const KEYS = Number(process.env.KEYS);
-const KEYS_LAST_MS = 700;	// then there are others
-const CLOCK_MS = 2;			// by so much the two clocks may differ
+const KEYS_LAST_MS = 700;	// then other keys are used
+const CLOCK_MS = 2;			// how much the two clocks may differ
 const TTLS = [1, 3, 10, 30, 100, 1000];
 const LEASES = [1, 3, 10, 30, 1000];
-const RECENT = 4;			// claims that an owner comes back to
+const RECENT = 4;			// claims that an owner uses again
 
 const answers = [];			// of all statements
-const transactions = [];	// of which the end is not known yet
+const transactions = [];	// whose end is not known yet
 const histories = new Map();	// by key
 const started = Date.now();
-let alive = 0;				// claimers that run
+let alive = 0;				// number of running claimers
 
 function history(key) {
   if (!histories.has(key))
@@ -41,8 +41,8 @@ function history(key) {
 // ---- versions of a key
 
 /*
- * What a statement makes of a key, to be seen by others between the two times in
- * seen, once its transaction has committed.  Times are earliest and latest.
+ * What a statement does to a key; others see it between the two times in seen,
+ * if its transaction has committed.  Times are [earliest, latest].
  */
 function claimed(step, { token, attempt }) {
   const at = [step.sent, step.got];
@@ -100,7 +100,7 @@ const span = (ms) => (ms === null ? null : `${ms} ms`);
 class Claimer extends Member {
   constructor(number) {
     super(number);
-    this.owned = [];	// {key, version}: leases, as they were last
+    this.owned = [];	// {key, version}: leases, in their last state
     this.made = 0;
   }
 
@@ -164,7 +164,7 @@ class Claimer extends Member {
     }
   }
 
-  /* Keeps an answer, and what the transaction makes of the key with it. */
+  /* Records an answer, and what the transaction does to the key. */
   note(step, transaction, key, answer) {
     const own = transaction.own.get(key) ?? null;
     const entry = {
@@ -205,7 +205,7 @@ class Claimer extends Member {
     }
   }
 
-  /* An error of a statement; those that are no refusal tell nothing of a key. */
+  /* An error of a statement; only refusals tell something about a key. */
   refused(error) {
     if (error instanceof Died)
       throw error;
@@ -214,7 +214,7 @@ class Claimer extends Member {
       report(`client ${this.number}: ${error.code} ${error.message}`);
   }
 
-  /* What it owns now, once a transaction has committed. */
+  /* Records what the client owns after a committed transaction. */
   remember(transaction) {
     for (const [key, version] of transaction.own) {
       this.owned = this.owned.filter((one) => one.version.token !== version.token);
@@ -300,7 +300,7 @@ class Claimer extends Member {
     }
   }
 
-  /* At the end of a transaction, which SERIALIZABLE may refuse. */
+  /* An error at the end of a transaction, possible with SERIALIZABLE. */
   async failed(error) {
     this.refused(error);
     await this.send('ROLLBACK');
@@ -319,7 +319,7 @@ class Claimer extends Member {
     }
   }
 
-  /* Somebody else ends it, in a moment; this client has nothing to do with it any more. */
+  /* A Finisher ends it a moment later; this client has finished with it. */
   async prepare(transaction) {
     const name = `claim ${transaction.xid}`;
     await this.send(`PREPARE TRANSACTION '${name}'`);
@@ -333,7 +333,7 @@ class Claimer extends Member {
   }
 }
 
-/* Ends prepared transactions, for which the others may be waiting at their end. */
+/* Ends prepared transactions; other clients may wait for their end. */
 class Finisher extends Member {
   constructor(number) {
     super(number);
@@ -364,7 +364,7 @@ class Finisher extends Member {
   }
 }
 
-/* Turns the ring, as the sweeper does and much faster, in small steps. */
+/* Turns the ring as the sweeper does, but much faster and in small steps. */
 class Turner extends Member {
   async act() {
     for (const step of ['idem_switch()', `idem_migrate(${1 + this.below(20)})`, 'idem_retire()', 'idem_truncate()']) {
@@ -398,7 +398,7 @@ function isOpen(xid, snapshot) {
 const follows = (one, other) => one.token > other.token ||
   (one.token === other.token && one.order > other.order);
 
-/* Was it surely not there any more when the statement began? */
+/* Was it certainly replaced before the statement began? */
 function isPast(version, entry, { versions, forgets }) {
   return versions.some((other) => follows(other, version) && other.seen[1] < entry.sent) ||
     isForgotten(version, entry, forgets);
@@ -407,7 +407,7 @@ function isPast(version, entry, { versions, forgets }) {
 const isForgotten = (version, entry, forgets) =>
   forgets.some(({ sent, seen }) => version.seen[1] < sent && seen[1] < entry.sent);
 
-/* The versions that a statement can have met. */
+/* The versions that a statement can have found. */
 function candidates(entry, past) {
   if (entry.own)
     return [entry.own];
@@ -417,10 +417,10 @@ function candidates(entry, past) {
 const mayHaveEnded = (times, entry) => times[0] - CLOCK_MS <= entry.got;
 const mustHaveEnded = (times, entry) => times[1] + CLOCK_MS < entry.sent;
 
-/* Does the ttl count for this statement?  See key_row_has_expired(). */
+/* Can the ttl have passed for this statement?  See key_row_has_expired(). */
 const canExpire = (version, entry) => version !== entry.own && !isOpen(version.xid, entry.snapshot);
 
-/* The attempts that a claimer can be told who finds this version. */
+/* The attempts that a claimer that found this version can get. */
 function attemptsAfter(version, entry) {
   const attempts = [];
   if (version.state === 'gone' || (canExpire(version, entry) && mayHaveEnded(version.expires, entry)))
@@ -431,8 +431,8 @@ function attemptsAfter(version, entry) {
 }
 
 /*
- * The version that a claimer has taken over was the last one before his, if he
- * has committed.  Otherwise it is any that he can have met.
+ * The version that a claimer has taken over is the one before its own, if its
+ * transaction has committed.  Otherwise it is any that it can have found.
  */
 function taken(entry, past) {
   if (entry.own)
@@ -444,7 +444,7 @@ function taken(entry, past) {
   return last ? [last] : [];
 }
 
-/* Was the key forgotten, and not surely claimed again, when the claimer came? */
+/* Was the key forgotten, and not certainly claimed again, before the claim? */
 const mayBeForgotten = ({ seen }, entry, { versions }) => seen[0] <= entry.got &&
   !versions.some((version) => version.token < entry.token && version.seen[0] > seen[1] &&
     version.seen[1] < entry.sent);
@@ -468,7 +468,7 @@ function checkFinished(entry, past) {
   return fits ? null : 'is not what was saved';
 }
 
-/* Whoever does not wait may have met a row that is being written, or migrated. */
+/* Without waiting, a row that is being written or migrated is in progress. */
 function checkInProgress(entry, past) {
   if (!entry.wait && entry.attempt === null)
     return null;
@@ -524,13 +524,13 @@ function checkEntry(entry) {
 const show = (value) => JSON.stringify(value, (name, part) =>
   (['transaction', 'keys'].includes(name) ? undefined : part));
 
-/* What was known of a key at about the time of an answer. */
+/* What was known of a key around the time of an answer. */
 function around(entry, { versions, forgets }) {
   const near = ({ seen }) => seen[1] > entry.sent - 200 && seen[0] < entry.got + 50;
   return show({ versions: versions.filter(near), forgets: forgets.filter(near) });
 }
 
-/* Tokens rise over all keys: whoever asks later gets a larger one. */
+/* Tokens rise over all keys: a later claim gets a larger token. */
 function checkTokens() {
   const claims = answers.filter((entry) => entry.kind === 'claim' && entry.outcome === 'claimed');
   const bySent = [...claims].sort((one, other) => one.sent - other.sent);
@@ -545,7 +545,7 @@ function checkTokens() {
   }
 }
 
-/* What is in the tables is the last version of each key. */
+/* The tables must have the last version of each key. */
 async function checkTables(client) {
   const { rows } = await client.query(`SELECT key, token::int, state, attempt, response FROM idem_key`);
   const found = new Map();
@@ -561,7 +561,7 @@ async function checkTables(client) {
   }
 }
 
-/* Those whose client has not heard of their end. */
+/* Learns the ends of transactions whose client does not know them. */
 async function learnEnds(client) {
   for (const { transaction, sent } of transactions.splice(0)) {
     const { rows: [{ status }] } = await client.query('SELECT pg_xact_status($1::xid8) AS status', [transaction.xid]);

@@ -1,13 +1,13 @@
 /*
  * clients.js
- *		Connections of node-postgres, each of which does what it is told, in
- *		turn and without waiting for the others.  Ends with its standard input.
+ *		Connections of node-postgres, each of which runs its queries one after
+ *		another and does not wait for the others.  Ends with its standard input.
  *
- * A line of the input is a JSON array: the name of a connection, which is made
- * when it is first used, a query, and its parameters.  With the query "die" the
- * connection is dropped as by a crash.  For each line comes one with the name
- * and what the query has returned, its values joined by a bar, or an error's
- * SQLSTATE.
+ * A line of the input is a JSON array: the name of a connection, which is
+ * opened when it is first used, a query, and its parameters.  The query "die"
+ * drops the connection as a crash would.  For each line one line is printed
+ * with the name and the result of the query, its values joined by bars, or the
+ * SQLSTATE of its error.
  */
 'use strict';
 

@@ -1,15 +1,15 @@
 /*
  * crowd.js
- *		Clients of a server that may die at any time, each in a connection of its
- *		own, which it makes anew; what all have counted and found wrong; and the
- *		test that tells them what to do.
+ *		Clients of a server that may be killed at any time.  Each has a
+ *		connection of its own, which it opens again.  Counts what happens,
+ *		collects errors, and obeys the commands of a test.
  *
  * Lines of the input:
- *   run PORT         the clients do business with the server on that port
- *   stop             they finish what they are at; prints "stopped"
+ *   run PORT         the clients work with the server on that port
+ *   stop             they finish their current work; prints "stopped"
  *   check            compares the database with the ledger; prints "wrong ..."
- *                    for what does not fit, now or before, and then "checked N ..."
- *   counts           prints "counts" and JSON: how often what was answered
+ *                    for each error so far, and then "checked N ..."
+ *   counts           prints "counts" and JSON: how often each answer came
  *
  * Environment: SEED, that of libpq.
  */
@@ -41,7 +41,7 @@ function report(what) {
   count('wrong');
 }
 
-/* mulberry32 */
+/* The generator mulberry32. */
 function randomizer(seed) {
   let state = seed >>> 0;
   return () => {
@@ -52,12 +52,12 @@ function randomizer(seed) {
   };
 }
 
-/* The connection has broken: what was asked last may have happened or not. */
+/* The connection has broken: the last statement may have worked or not. */
 class Died extends Error {}
 
 /*
- * One client.  Of each kind, greet() is called with each new connection, and
- * act() again and again; both may end in Died.
+ * One client.  greet() is called for each new connection, and act() again and
+ * again; both may end in Died.
  */
 class Member {
   constructor(number) {
@@ -73,7 +73,7 @@ class Member {
     return list[this.below(list.length)];
   }
 
-  /* Sends a query; who has died leaves its answer open. */
+  /* Sends a query; if the connection breaks, its answer is unknown. */
   async send(sql, parameters) {
     try {
       return (await this.client.query({ text: sql, values: parameters })).rows;
@@ -95,7 +95,7 @@ class Member {
     await this.greet();
   }
 
-  /* As a client does that crashes. */
+  /* Drops the connection as a crashed client would. */
   crash() {
     this.client.connection.stream.destroy();
   }
@@ -134,7 +134,7 @@ async function checkAll(check) {
   console.log(`checked ${checked}`);
 }
 
-/* Has the members do what the input says; more are other lines, by their verb. */
+/* Runs the commands of the input; more has other commands, by their verb. */
 function obey(members, check, more = {}) {
   const verbs = {
     run(argument) {

@@ -1,11 +1,11 @@
 /*
  * echo.js
- *		Endpoints that fail, and quote what was sent to them wherever an answer
- *		has room for it.  Prints two ports of 127.0.0.1, the second one with TLS,
- *		and the names of the ways to fail.  Ends with its standard input.
+ *		Endpoints that fail, and quote the request wherever an answer has room
+ *		for it.  Prints two ports of 127.0.0.1, the second one with TLS, and the
+ *		names of the ways to fail.  Ends with its standard input.
  *
- * Argument: a file name without its .key and .crt, for TLS.  What happens is the
- * first part of the path.
+ * Argument: a file name without its .key and .crt, for TLS.  The first part of
+ * the path chooses the way to fail.
  */
 'use strict';
 
@@ -37,7 +37,7 @@ const answers = {
 	hang: null,
 };
 
-/* All that was sent, in one line. */
+/* The whole request, in one line. */
 function quote(request) {
 	return request.replace(/[\r\n]+/g, ' ');
 }

@@ -1,16 +1,16 @@
 /*
  * faults.js
- *		Endpoints that go wrong, each on a port of its own of 127.0.0.1, until
+ *		Endpoints that misbehave, each on a port of its own of 127.0.0.1, until
  *		they are told to work.  Ends with its standard input.
  *
  * Arguments: a file name without its .key and .crt that the relay trusts; one
- * that it does not; the port of what is not there.  At first it prints
+ * that it does not trust; a port on which nothing listens.  At first it prints
  * "ports" and the URL of each fault, as JSON.  A line of the input is one of
- *   heal     ends all connections; from now on everything is answered 200
- *   break    ends all connections; from now on everything goes wrong again
+ *   heal     ends all connections; from now on every request is answered 200
+ *   break    ends all connections; from now on every endpoint misbehaves again
  *   report   prints "report" and, for each fault, how many connections there
- *            were since then, how many events were accepted, and how many bytes
- *            were sent over one connection at most, as JSON
+ *            were since then, how many events were accepted, and the most bytes
+ *            that were sent over one connection, as JSON
  */
 'use strict';
 
@@ -31,7 +31,7 @@ const certificate = (path) => ({
 	cert: fs.readFileSync(`${path}.crt`),
 });
 
-/* Write for as long as the other side reads, at most FLOOD_BYTES. */
+/* Writes for as long as the peer reads, at most FLOOD_BYTES. */
 function pour(socket, report, chunk) {
 	const more = () => {
 		let room = true;
@@ -43,7 +43,7 @@ function pour(socket, report, chunk) {
 	more();
 }
 
-/* What is done when the first bytes of a request are here. */
+/* What each endpoint does when the first bytes of a request have come. */
 const faults = {
 	hang() {},
 	drip(socket) {
@@ -91,7 +91,7 @@ const urls = {};
 const sockets = new Set();
 let healed = false;
 
-/* Answers well, and notes which events have been accepted. */
+/* Answers 200, and records which events were accepted. */
 function makeHealthy(report) {
 	return http.createServer({ keepAlive: false }, (request, response) => {
 		request.resume().on('end', () => {

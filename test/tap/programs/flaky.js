@@ -1,14 +1,14 @@
 /*
  * flaky.js
  *		A network between an application and a PostgreSQL server that loses
- *		things when told to: forwards the Unix socket argv[3] to argv[2].  Ends
- *		with its standard input.
+ *		messages when told to: forwards the Unix socket argv[3] to argv[2].
+ *		Ends with its standard input.
  *
- * A line of the input says how often to do what to the next queries that come:
+ * A line of the input tells what to do to the next N queries:
  *   lose-question N   the query never arrives, and the connection hangs
  *   lose-answer N     the server answers it, and the connection hangs
  *   cut N             the server answers it, and the connection is closed
- * For each it prints the word when it has been done.
+ * It prints the word each time it has done so.
  */
 'use strict';
 
@@ -18,12 +18,12 @@ const readline = require('readline');
 const [, , real, flaky] = process.argv;
 const todo = [];
 
-/* An answer is over, and what it did is committed, with ReadyForQuery. */
+/* After ReadyForQuery the answer is complete and its effect committed. */
 const READY = Buffer.from([0x5a, 0, 0, 0, 5]);
 
 function accept(client) {
   const server = net.connect(real);
-  let started = false;	// the first that a client sends is not a query
+  let started = false;	// the first message of a client is not a query
   let fault = null;
 
   const end = () => {

@@ -1,7 +1,7 @@
 /*
  * never_ack.js
- *		For node --require: a consumer of docs/recipes that gets as far as its
- *		acknowledgement, or its rejection, says so, and never sends it.
+ *		For node --require: makes a consumer of docs/recipes print a line
+ *		instead of sending its acknowledgement or rejection.
  */
 'use strict';
 

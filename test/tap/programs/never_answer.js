@@ -1,7 +1,7 @@
 /*
  * never_answer.js
- *		For node --require: a receiver of docs/recipes that gets as far as its
- *		answer, says so, and never sends it.
+ *		For node --require: makes a receiver of docs/recipes print a line
+ *		instead of sending its answer.
  */
 'use strict';
 

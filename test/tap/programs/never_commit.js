@@ -1,7 +1,7 @@
 /*
  * never_commit.js
- *		For node --require: a consumer of Kafka that gets as far as committing an
- *		offset, says so, and never does.
+ *		For node --require: makes a consumer of Kafka print a line instead of
+ *		committing an offset.
  */
 'use strict';
 

@@ -1,13 +1,13 @@
 /*
  * quoting_http2.js
- *		An endpoint that speaks HTTP/2 alone, over TLS, on a port that it prints,
- *		and quotes what was sent to it in a header that nobody may send.  No
- *		library would do that: the frames are made by hand.  Ends with its
- *		standard input.
+ *		An endpoint that only supports HTTP/2, over TLS, on a port that it
+ *		prints, and quotes the request in a header that is not allowed.  No
+ *		library does that, so the frames are built here.  Ends with its standard
+ *		input.
  *
- * Argument: a file name without its .key and .crt.  The first request is answered
- * well.  Of the next ones, so many have to be there at a time as COUNT says; then
- * the last is answered so, and the others never.
+ * Argument: a file name without its .key and .crt.  The first request is
+ * answered correctly.  Then it waits for COUNT requests in flight; the last of
+ * them is answered in this way, and the others never.
  */
 'use strict';
 
@@ -34,7 +34,7 @@ function frame(type, flags, stream, payload) {
 	return Buffer.concat([header, payload]);
 }
 
-/* A header as HPACK has it, literally. */
+/* A literal header in HPACK. */
 function literal(name, value) {
 	return Buffer.concat([Buffer.from([0, name.length]), Buffer.from(name), Buffer.from([value.length]), value]);
 }

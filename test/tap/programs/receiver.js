@@ -3,9 +3,9 @@
  *		An endpoint of webhooks for the TAP tests, on an ephemeral port of
  *		127.0.0.1, which it prints.  Ends with its standard input.
  *
- * A webhook is POSTed to /BEHAVIOUR/NAME; the name tells subscriptions apart.
- * Every request is logged with what the npm packages standardwebhooks and
- * cloudevents, which know nothing of this project, say about it.
+ * Webhooks are POSTed to /BEHAVIOUR/NAME; the name distinguishes
+ * subscriptions.  Every request is logged with the verdicts of the npm packages
+ * standardwebhooks and cloudevents, which are independent of this project.
  *
  * Behaviours:
  *   ok             200
@@ -17,18 +17,18 @@
  *   hang           no answer, ever
  *   hold           no answer until POST /release/NAME, then 200
  *   retry-after-N  503 with Retry-After: N at an event's first attempt, then 200
- *   retry-date-N   likewise, with the date that is N seconds away
- *   told           500 as often per event as its data's "fail" says, then 200;
- *                  no answer until the release if its data says "hold"
- *   switch         what PUT /switch/NAME has last said: one of the above
+ *   retry-date-N   the same, with the date that is N seconds away
+ *   told           500 as often per event as "fail" in its data says, then 200;
+ *                  no answer until the release if its data has "hold"
+ *   switch         the behaviour that PUT /switch/NAME has set last
  *
  * Control:
  *   PUT  /secret/NAME         the secret to verify that name's requests with
  *   PUT  /switch/NAME         see above; before it, ok
- *   POST /release/NAME        answers what is held, and all later ones at once
+ *   POST /release/NAME        answers held requests, and later ones at once
  *   GET  /log/NAME            all requests so far
  *   GET  /wait/NAME?requests=N&events=N&ms=N
- *                             answers once there were that many requests, or
+ *                             answers when there were that many requests, or
  *                             different events, or the time is over
  */
 'use strict';
@@ -37,9 +37,9 @@ const http = require('http');
 const { Webhook } = require('standardwebhooks');
 const { HTTP } = require('cloudevents');
 
-const log = [];			// of all requests, in the order of their arrival
-const channels = new Map();	// by name: what is known of a subscription
-const waiters = new Set();	// functions that answer a GET /wait, if it is time
+const log = [];			// all requests, in the order of their arrival
+const channels = new Map();	// by name: the state of a subscription
+const waiters = new Set();	// functions that answer a GET /wait when it is time
 
 function channel(name) {
 	if (!channels.has(name))
@@ -50,7 +50,7 @@ function channel(name) {
 	return channels.get(name);
 }
 
-/* The verdicts of the packages: true or the parsed event, or why not. */
+/* The verdict of each package: true, the parsed event, or the error. */
 function verify(secret, body, headers) {
 	try {
 		new Webhook(secret).verify(body, headers);
@@ -116,7 +116,7 @@ function answer(response, what) {
 	}
 }
 
-/* The client of what was held may have gone meanwhile. */
+/* The client of a held request may have disconnected. */
 function release({ entry, response }) {
 	if (response.socket?.destroyed)
 		return;

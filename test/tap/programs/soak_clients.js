@@ -1,12 +1,12 @@
 /*
  * soak_clients.js
- *		Clients that do all at once what the extension is for, the endpoints that
- *		they announce it to, and the ledger of both (soak_ledger.js).  What tells
- *		them to is in crowd.js.
+ *		Clients that use all modules of the extension at once, the endpoints of
+ *		their events, and the ledger of both (soak_ledger.js).  Commands are in
+ *		crowd.js.
  *
- * Further lines of the input:
+ * Further commands:
  *   down MS      all endpoints but one drop every connection for so long
- *   patient      nothing is refused for good any more
+ *   patient      nothing is refused permanently any more
  *
  * Environment: CLIENTS; TTL_MS, that of the server's keys; that of soak_receiver.js.
  */
@@ -19,13 +19,13 @@ const receiver = require('./soak_receiver');
 const TTL_MS = Number(process.env.TTL_MS);
 const ORDER_TTL_MS = 10 * TTL_MS;
 const SKUS = 40;
-const KEYS = 16;			// of a scope, that all clients come for at a time
-const KEYS_BACK = 400;		// that somebody comes back to now and then
-const RECENT = 8;			// orders that a client comes back to
-const OWN_KEYS = 3;			// that the events of a client are ordered by
+const KEYS = 16;			// of a scope, used by all clients at the same time
+const KEYS_BACK = 400;		// older keys that are sometimes used again
+const RECENT = 8;			// orders that a client uses again
+const OWN_KEYS = 3;			// event keys of a client
 const STRAGGLE_MS = 300;
 
-/* What the ledger has to live with: who is late, or meets others. */
+/* Errors that may happen: late owners, conflicts with other clients. */
 const REFUSALS = new Set(['ID001', 'ID002', 'ID003', '40P01', '53400', '22012']);
 
 const MS = (time) => `extract(epoch FROM ${time}) * 1000`;
@@ -45,9 +45,9 @@ const SQL = {
   renew: 'SELECT idem_renew($1, $2, lease => $3, scope => $4)',
   trace: 'INSERT INTO trace VALUES ($1)',
   effect: 'INSERT INTO effect VALUES ($1, $2, $3, $4, $5, $6)',
-  reserve: 'SELECT outcome FROM stock_reserve(stock_lines($1), $2, ttl => $3)',
+  reserve: 'SELECT outcome FROM stock_reserve_many($1, $2, ttl => $3)',
   bookReserve: `
-    INSERT INTO booking SELECT $1::text, 'reserve', $2::text, sku, quantity FROM unnest(stock_lines($3))`,
+    INSERT INTO booking SELECT $1::text, 'reserve', $2::text, key, value::bigint FROM jsonb_each_text($3)`,
   bookSettled: `
     INSERT INTO booking SELECT $1::text, $2::stock_change, reservation, sku, quantity FROM booking
     WHERE reservation = $3 AND change = 'reserve' RETURNING 1`,
@@ -59,12 +59,12 @@ const SQL = {
 };
 const TRACED = 'WITH t AS (INSERT INTO trace VALUES ($4))';
 
-/* The keys of a scope, of which the newest are fought for. */
+/* The keys of a scope; clients compete for the newest ones. */
 class Keys {
   constructor() {
     this.newest = KEYS;
-    this.granted = new Map();	// by key: the largest token that is surely committed
-    this.leases = new Map();	// by key: until when the owner has not let go
+    this.granted = new Map();	// by key: the largest committed token
+    this.leases = new Map();	// by key: until when the owner has the lease
   }
 
   pick(client) {
@@ -74,7 +74,7 @@ class Keys {
     return `${this.newest - client.below(KEYS)}`;
   }
 
-  /* Answers may come in another order than they were given. */
+  /* Answers may arrive in another order than they were given. */
   grant(key, token, until) {
     ledger.grant(token);
     if (this.isLate(key, token))
@@ -83,7 +83,7 @@ class Keys {
     this.leases.set(key, until);
   }
 
-  /* Whether a token is newer than one whose lease had not run out then. */
+  /* Is there a newer token, and had its lease not ended at that time? */
   isLeased(key, token, at) {
     return token > (this.granted.get(key) ?? 0) && at < (this.leases.get(key) ?? 0);
   }
@@ -131,7 +131,7 @@ class Client extends Member {
     else await this.restock();
   }
 
-  // ---- transactions, and what is noted down of them
+  // ---- transactions, and how they are recorded
 
   refuse(error) {
     count(`refused ${error.code}`);
@@ -139,13 +139,13 @@ class Client extends Member {
       report(`refused: ${error.code} ${error.stack}`);
   }
 
-  /* Some change their mind, and some are gone before the end. */
+  /* Some transactions are rolled back, and some clients die before the end. */
   chooseEnd() {
     const dice = this.random();
     return dice < 0.82 ? 'COMMIT' : dice < 0.95 ? 'ROLLBACK' : 'crash';
   }
 
-  /* Whether it has committed, for all we know. */
+  /* Returns whether the transaction has committed, as far as is known. */
   async transaction(work) {
     const operation = this.newOperation();
     let state = 'refused';
@@ -174,7 +174,7 @@ class Client extends Member {
     }
   }
 
-  /* What is a transaction by itself.  Its answer, or null. */
+  /* Runs a single-statement transaction.  Returns its answer, or null. */
   async alone(work, operation = null) {
     let state = 'refused';
 
@@ -194,7 +194,7 @@ class Client extends Member {
     }
   }
 
-  /* Of one client, so that its events have an order that the client knows. */
+  /* Event keys belong to one client, so that it knows the order of events. */
   eventKey() {
     return this.random() < 0.15 ? null : `${this.number}-${this.below(OWN_KEYS)}`;
   }
@@ -214,13 +214,13 @@ class Client extends Member {
     event.position = Number(position);
   }
 
-  /* What makes the claim of a key an effect: at most one while it is remembered. */
+  /* The effect of a claimed key: at most one while the key is remembered. */
   async takeEffect(operation, scope, key, { token, claimed_at: claimedAt }, keptUntil) {
     operation.effects++;
     await this.send(SQL.effect, [operation.name, scope, key, token, claimedAt, keptUntil]);
   }
 
-  /* What somebody was told who has not got the key. */
+  /* Records the answer to a claim that did not get the key. */
   replay(scope, key, { outcome, response }) {
     count(outcome);
     if (outcome === 'completed' || outcome === 'failed')
@@ -250,7 +250,7 @@ class Client extends Member {
     await this.send(SQL.bookReserve, [operation.name, name, lines]);
   }
 
-  /* Something that comes to nothing, or not, as part of the whole. */
+  /* Part of a transaction that is rolled back to a savepoint, or not. */
   async trySomething(operation) {
     const mark = operation.mark();
     let fails = this.random() < 0.5;
@@ -294,7 +294,7 @@ class Client extends Member {
       this.orders = [...this.orders, operation].slice(-RECENT);
   }
 
-  /* Pays an order, or gives it back. */
+  /* Confirms an order, or cancels it. */
   async settle() {
     if (this.orders.length === 0)
       return;
@@ -351,7 +351,7 @@ class Client extends Member {
       event.position = Number(rows[0].position);
   }
 
-  /* It stays open for longer than the relay waits for it. */
+  /* Stays open for longer than the relay waits for it. */
   async straggle() {
     await this.transaction(async (one) => {
       for (let i = 1 + this.below(3); i > 0; i--) {
@@ -362,7 +362,7 @@ class Client extends Member {
     });
   }
 
-  // ---- jobs, for a lease that may run out
+  // ---- jobs, with a lease that may end
 
   async job() {
     const key = jobs.pick(this);
@@ -386,7 +386,7 @@ class Client extends Member {
     await this.finish(key, claim);
   }
 
-  /* Nobody gets through who had lost the lease before he asked. */
+  /* An owner that had lost its lease before the call must be refused. */
   async asOwner(what, key, { token }, call) {
     const late = jobs.isLate(key, Number(token));
 
@@ -408,12 +408,12 @@ class Client extends Member {
     return this.asOwner('renew', key, claim, () => this.send(SQL.renew, [key, claim.token, '50 ms', 'job']));
   }
 
-  /* For the next one to try. */
+  /* Gives the key back for the next owner. */
   giveBack(key, claim) {
     return this.asOwner('give back', key, claim, () => this.send(SQL.fail, [key, claim.token, null, 'job', true]));
   }
 
-  /* Done or failed for good: the key has had its effect. */
+  /* Completed or failed permanently: the key has had its effect. */
   end(what, sql, more, key, claim) {
     return this.transaction(async (one) => {
       const parameters = [key, claim.token, { operation: one.name, key }, 'job', ...more];

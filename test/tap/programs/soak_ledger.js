@@ -1,13 +1,14 @@
 /*
  * soak_ledger.js
- *		What the clients of soak_clients.js were told, and what has arrived, kept
- *		outside of the server; and whether the database agrees with it.
+ *		The answers that the clients of soak_clients.js got, and the events that
+ *		have arrived, kept outside of the server; and a comparison of the
+ *		database with them.
  *
- * An operation is one transaction with a row in trace.  In the end it was
- * acknowledged, refused, or, if the connection died at its commit, is unknown:
- * then the database decides, once.  So it does of one that was acknowledged
- * with synchronous_commit off, which a crash may undo, but not in part, and
- * not once somebody has heard of it by an event.
+ * An operation is one transaction with a row in trace.  At the end it was
+ * acknowledged or refused; or it is unknown, if the connection broke at its
+ * commit, and then the database decides once.  The same holds for an operation
+ * that was acknowledged with synchronous_commit = off: a crash may undo it, but
+ * not in part, and not after an event of it has arrived.
  */
 'use strict';
 
@@ -17,8 +18,8 @@ const operations = new Map();	// by name
 const arrivals = new Map();		// by subscription: by event
 const eventOf = new Map();		// by webhook-id
 const idOf = new Map();			// by event: its webhook-id
-const expiries = new Map();		// by subscription: reservations that stock.expired has come of
-const tokens = new Set();		// of leases that are surely committed
+const expiries = new Map();		// by subscription: expired reservations
+const tokens = new Set();		// of leases that are certainly committed
 const start = Date.now();
 let clock = 0;					// counts arrivals and acceptances
 
@@ -36,7 +37,7 @@ class Operation {
     return event;
   }
 
-  /* What there is now, to come back to it by a rollback to a savepoint. */
+  /* The present state, for a rollback to a savepoint. */
   mark() {
     return { effects: this.effects, bookings: this.bookings, events: this.events.length };
   }
@@ -66,7 +67,7 @@ function findEvent(name) {
   return findOperation(name)?.events[name.split(':')[1]];
 }
 
-/* A saved answer names the operation that has given it. */
+/* A saved answer names the operation that has saved it. */
 function hear(scope, key, answer) {
   const operation = operations.get(answer?.operation);
 
@@ -87,7 +88,7 @@ function grant(token) {
 
 // ---- arrivals
 
-/* Of each event one webhook-id, over all subscriptions and repetitions. */
+/* Each event has one webhook-id, for all subscriptions and attempts. */
 function checkId(name, id) {
   const event = findEvent(name);
   const position = Number(/_(\d+)_\d+$/.exec(id)[1]);
@@ -103,7 +104,7 @@ function checkId(name, id) {
   return event;
 }
 
-/* A request is here, and meets a fault.  Returns what to call once it is accepted. */
+/* Records a request and its fault.  Returns what to call when accepted. */
 function arrive(subscription, id, type, data, fault) {
   if (type === 'stock.expired') {
     expiries.set(subscription, (expiries.get(subscription) ?? new Set()).add(data.reservation));
@@ -136,7 +137,7 @@ const PRESENT = `
     UNION ALL SELECT operation, 0, 0, 1 FROM booking) r
   GROUP BY operation`;
 
-/* Each of these finds what must not be, as one text. */
+/* Each query finds rows that must not exist, as one text. */
 const IMPOSSIBLE = [
   `SELECT format('%s %s: %s takes effect while that of %s is remembered', scope, key, operation, earlier) FROM (
      SELECT *, lag(operation) OVER w AS earlier, lag(kept_until) OVER w AS earlier_until
@@ -170,7 +171,7 @@ function isWhole(operation, row) {
   return row.traces === 1 && row.effects === operation.effects && row.bookings === operation.bookings;
 }
 
-/* What the database says of an unknown one is so from now on. */
+/* The database decides about an unknown operation, and must not change. */
 function checkOperation(operation, row) {
   if (row && !isWhole(operation, row))
     report(`${operation.name} is there in part: ${JSON.stringify(row)}`);
@@ -198,7 +199,7 @@ function isCommitted(event) {
   return !event.undone && findOperation(event.name).state === 'acknowledged';
 }
 
-/* All that have committed and nothing else, at one subscription. */
+/* Exactly the committed events must have arrived at a subscription. */
 function checkArrivals(subscription, events, dead) {
   for (const event of events) {
     const arrival = arrivals.get(subscription)?.get(event.name);
@@ -215,15 +216,15 @@ function checkArrivals(subscription, events, dead) {
   }
 }
 
-/* What is known of an event, for who has to find out why. */
+/* What is known of an event, to help find the cause of an error. */
 function tell(subscription, { name, key, position }) {
   const arrival = arrivals.get(subscription)?.get(name);
   return `${name} of ${key}, position ${position}, ${findOperation(name).story}, at ${subscription}${arrival?.story ?? ' never'}`;
 }
 
 /*
- * Before an event of a key comes for the first time, all earlier ones of it
- * were accepted, or refused for good.
+ * Before an event of a key comes for the first time, all earlier ones of the
+ * key must have been accepted or permanently refused.
  */
 function checkOrder(subscription, events) {
   const last = new Map();	// by key: what was accepted last
@@ -272,7 +273,7 @@ async function checkExpiries(query) {
   }
 }
 
-/* At first all that is there is made durable, so that it stays. */
+/* First makes everything durable, so that a later crash cannot undo it. */
 async function check(client) {
   const query = async (sql) => (await client.query(sql)).rows;
 

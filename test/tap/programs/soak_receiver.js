@@ -1,11 +1,11 @@
 /*
  * soak_receiver.js
- *		The endpoints of soak_clients.js, on a port of 127.0.0.1: all of them go
- *		wrong now and then, and tell the ledger what they got and accepted.
+ *		The endpoints of soak_clients.js, on a port of 127.0.0.1.  All of them
+ *		fail sometimes, and tell the ledger what they received and accepted.
  *
  * The last part of a path is the name of the subscription.  The one named picky
- * refuses for good what is marked so, and nothing else goes wrong with it, so
- * that no other event may die.
+ * permanently refuses events that are marked so, and has no other faults, so
+ * that no other event can become a dead letter.
  *
  * Environment: SEED; SECRET, of all subscriptions.
  */
@@ -22,7 +22,7 @@ const webhook = new Webhook(process.env.SECRET);
 let down = false;
 let patient = false;	// nothing is refused any more
 
-/* How often what happens instead of a plain 200. */
+/* The share of requests with each fault, instead of 200. */
 const FAULTS = { error: 0.04, busy: 0.01, reset: 0.02, half: 0.01, hang: 0.005, late: 0.01, slow: 0.05 };
 const SLOW_MS = 150;
 const LATE_MS = 600;	// longer than the subscriptions' timeout
@@ -37,7 +37,7 @@ function pickFault() {
   return 'none';
 }
 
-/* Whoever asked may be dead. */
+/* The client may have disconnected. */
 function accept(response, accepted) {
   if (response.socket?.destroyed)
     return;

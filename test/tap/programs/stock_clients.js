@@ -1,12 +1,12 @@
 /*
  * stock_clients.js
- *		Clients of a shop that buy, pay, return and forget, and a ledger of what
- *		they were told.  What tells them to, and the environment, are in crowd.js.
+ *		Clients of a shop that reserve, confirm, cancel and forget, and a ledger
+ *		of the answers that they got.  Commands and environment are in crowd.js.
  *
- * A reservation belongs to one client, so that the ledger knows in which states
- * it can be: each answer leaves those that fit, and each transaction whose end
- * nobody has learnt leaves those before and after it.  Some names are shared by
- * all clients; of these only the log is looked at.
+ * A reservation belongs to one client, so the ledger knows its possible states:
+ * each answer keeps the states that fit, and a transaction with an unknown end
+ * keeps the states before and after it.  Some names are shared by all clients;
+ * of these only the log is checked.
  *
  * Environment: CLIENTS, SKUS.
  */
@@ -16,13 +16,13 @@ const { count, Died, Member, obey, report } = require('./crowd');
 
 const SKUS = Number(process.env.SKUS);
 const HOT_SKUS = 4;
-const RECENT = 12;		// reservations that a client comes back to
-const SHARED_NAMES = 6;	// at a time, by all clients
+const RECENT = 12;		// reservations that a client uses again
+const SHARED_NAMES = 6;	// at the same time, by all clients
 
 const sku = (number) => `sku-${number}`;
 
 const reservations = new Map();	// by name
-const notes = new Map();		// of stock that came in, and corrections
+const notes = new Map();		// of received stock and corrections
 let sharedSince = 0;
 
 // ---- the ledger
@@ -37,14 +37,14 @@ function open(name, lines) {
     name, lines, skus,
     states: new Set(['-'.repeat(skus.length)]),
     earliest: Infinity,	// when it can expire
-    latest: 0,			// when it must have
+    latest: 0,			// when it must have expired
     told: [],
   };
   reservations.set(name, entry);
   return entry;
 }
 
-/* What it can have become by itself. */
+/* The states after it may have expired. */
 function lapse(states, earliest, now) {
   return now < earliest ? states :
     new Set([...states, ...[...states].map((state) => state.replaceAll('o', 'e'))]);
@@ -53,7 +53,7 @@ function lapse(states, earliest, now) {
 const SETTLED = { confirm: 'c', cancel: 'x' };
 const ALREADY = { already_confirmed: 'c', already_cancelled: 'x', expired: 'e' };
 
-/* Whether an answer fits a state, and which state there is after it. */
+/* Returns the state after an answer, or null if the answer does not fit. */
 function next(state, { kind, answer, among, byLine }) {
   const meant = [...state].filter((_, i) => among[i]);
   const has = (letter) => meant.includes(letter);
@@ -74,11 +74,15 @@ function next(state, { kind, answer, among, byLine }) {
     case 'extend done':
       return state.includes('o') ? state : null;
     case 'reinstate done':
-      return state.includes('x') ? state.replaceAll('x', 'o') : null;
+      // Lines that have expired; if there are none, those that were cancelled.
+      return /[xe]/.test(state) ? state.replaceAll(state.includes('e') ? 'e' : 'x', 'o') : null;
     case 'reinstate insufficient':
-      return state.includes('x') ? state : null;
+      return /[xe]/.test(state) ? state : null;
     case 'reinstate already_reserved':
-      return state.includes('o') && !state.includes('x') ? state : null;
+      return state.includes('o') && !/[xe]/.test(state) ? state : null;
+    case 'reinstate expired':
+    case 'reinstate already_cancelled':
+      return null;
     default:
       if (answer === 'unknown')
         return absent ? state : null;
@@ -107,7 +111,7 @@ function moveExpiry(entry, { kind, answer, expires, ttl, sent, got }) {
 const MOVES = new Set(['reserved', 'done']);
 
 /*
- * What a client was told in a transaction that has ended.  sure: it is known to
+ * Applies the answers of a transaction that has ended.  sure: it is known to
  * have committed.
  */
 function learn(steps, sure, got) {
@@ -143,7 +147,7 @@ function learn(steps, sure, got) {
   }
 }
 
-/* All that a statement can have done whose answer nobody has got. */
+/* What a statement whose answer is unknown may have done. */
 function unanswered({ kind }) {
   return kind === 'reserve' ? ['reserved'] : ['done', 'expired'];
 }
@@ -152,7 +156,7 @@ function unanswered({ kind }) {
 
 const QUERIES = {
   one: 'SELECT outcome, expires_at FROM stock_reserve($1, $2, $3, ttl => $4)',
-  many: 'SELECT outcome, expires_at FROM stock_reserve(stock_lines($1), $2, ttl => $3)',
+  many: 'SELECT outcome, expires_at FROM stock_reserve_many($1, $2, ttl => $3)',
   confirm: 'SELECT outcome FROM stock_confirm($1, $2)',
   cancel: 'SELECT outcome FROM stock_cancel($1, $2)',
   extend: 'SELECT outcome, expires_at FROM stock_extend($1, $2)',
@@ -168,7 +172,7 @@ class Shopper extends Member {
     this.made = 0;
   }
 
-  /* Few are hot, so that they are fought for; the others come and go. */
+  /* Clients compete for a few hot items; the others change. */
   sku() {
     return sku(this.random() < 0.5 ? Math.floor(this.random() * HOT_SKUS) :
       Math.floor(this.random() * SKUS));
@@ -190,7 +194,7 @@ class Shopper extends Member {
     return entry;
   }
 
-  /* A name that all clients know, and the same lines for all. */
+  /* A name that all clients use, with the same lines. */
   sharedEntry() {
     const number = sharedSince + Math.floor(this.random() * SHARED_NAMES);
     if (this.random() < 0.02)
@@ -264,7 +268,7 @@ class Shopper extends Member {
     count(`${step.kind} ${step.answer}`);
   }
 
-  /* An error is a refusal: nothing is changed by the statement. */
+  /* After an error the statement has changed nothing. */
   refused(step, error) {
     count(`refused ${error.code}`);
     if (!['ID005', 'ID006', '53400', '40P01'].includes(error.code))
@@ -287,7 +291,7 @@ class Shopper extends Member {
     }
   }
 
-  /* Several steps, with savepoints, of which some are rolled back. */
+  /* Several steps, with savepoints, some of which are rolled back. */
   async together() {
     const levels = [[]];
     let end = this.random() < 0.75 ? 'COMMIT' : 'ROLLBACK';
@@ -352,9 +356,9 @@ class Shopper extends Member {
 const ADDS = new Set(['receive', 'adjust', 'cancel', 'expire']);
 const TAKES = new Set(['reserve', 'reinstate']);
 const LETTERS = { reserve: 'o', reinstate: 'o', confirm: 'c', cancel: 'x', expire: 'e' };
-const FOLLOWS = { reserve: '-', reinstate: 'x', confirm: 'o', cancel: 'o', expire: 'o' };
+const FOLLOWS = { reserve: '-', reinstate: 'xe', confirm: 'o', cancel: 'o', expire: 'o' };
 
-/* Never oversold: in the order of the log nothing is taken that is not there. */
+/* Never oversold: in the order of the log no sum is negative. */
 function checkSums(rows) {
   const available = {};
   for (const { id, sku: of, change, quantity } of rows) {
@@ -366,7 +370,7 @@ function checkSums(rows) {
   return available;
 }
 
-/* How each line went, which must have been reserved once and closed once. */
+/* Each line must have been reserved once and closed at most once. */
 function readLines(rows) {
   const lines = new Map();
   for (const { sku: of, change, quantity, reservation } of rows) {
@@ -374,7 +378,7 @@ function readLines(rows) {
       continue;
     const key = `${reservation} ${of}`;
     const line = lines.get(key) ?? { letter: '-', quantity };
-    if (line.letter !== FOLLOWS[change] || line.quantity !== quantity)
+    if (!FOLLOWS[change].includes(line.letter) || line.quantity !== quantity)
       report(`${key}: ${change} of ${quantity} after ${line.letter} of ${line.quantity}`);
     if (reservations.get(reservation)?.lines[of] !== quantity)
       report(`${key}: ${change} of ${quantity} that nobody has asked for`);

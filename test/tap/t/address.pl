@@ -1,6 +1,6 @@
-# Whoever may subscribe cannot make the server reach what only the server can
-# reach, however the address is spelt.  If this fails, webhooks are a way to
-# talk to the metadata service, to the database, to the private network.
+# A role that may subscribe cannot make the server reach what only the server
+# can reach, however an address is written.  If this fails, webhooks give
+# access to a metadata service, the database or the private network.
 
 use strict;
 use warnings FATAL => 'all';
@@ -41,41 +41,59 @@ is(scalar($receiver->requests('refused')), 0, 'and nothing has arrived');
 
 # --- a reload allows it
 
-my @bad = ('nonsense', '10.0.0.0/33', '10.0.0.0/8x', '10.0.0.0/', '127.0.0', '1' x 100);
-$node->append_conf('postgresql.conf',
-	"idempotency.webhook_allowed_networks = '" . join(', ', '10.1.0.0/16', @bad, '127.0.0.1 ') . "'");
-$node->reload;
-$node->poll_query_until('postgres',
-	"SELECT setting LIKE '%127%' FROM pg_settings WHERE name = 'idempotency.webhook_allowed_networks'");
-wait_for_pass($node);
+# Sets the list, and waits until sessions have it.
+sub allow
+{
+	my ($list) = @_;
+	alter_system('idempotency.webhook_allowed_networks', "'$list'");
+	$node->poll_query_until('postgres',
+		"SELECT setting = '$list' FROM pg_settings WHERE name = 'idempotency.webhook_allowed_networks'");
+	return wait_for_pass($node);
+}
+
+allow('10.1.0.0/16, 127.0.0.1 ');
 sql('SELECT outbox_redrive(name) FROM outbox_subscription');
 $receiver->wait_for('refused', requests => 1);
 $node->poll_query_until('postgres', 'SELECT sum(waiting) = 0 FROM outbox_subscriptions');
 is(sql(q(SELECT count(*) FROM outbox_dead WHERE subscription IN ('host0', 'host9', 'host15'))), '2',
 	'after a reload what is allowed is reached, and nothing else');
 
-ok($node->log_contains(qr/WARNING:  ignoring network "\Q$_\E" of/), "\"$_\" is no network") for @bad;
-
 # --- a reload forbids it again, also over connections that are open
 
 my $count = () = $receiver->requests('refused');
-$node->append_conf('postgresql.conf', "idempotency.webhook_allowed_networks = ''");
-$node->reload;
-$node->poll_query_until('postgres',
-	"SELECT setting = '' FROM pg_settings WHERE name = 'idempotency.webhook_allowed_networks'");
-wait_for_pass($node);
+allow('');
 sql(q(SELECT outbox_enqueue('t', '{}')));
 $node->poll_query_until('postgres',
 	'SELECT count(*) = ' . @hosts . ' FROM outbox_dead WHERE position = (SELECT max(position) FROM outbox_log)');
 is(scalar($receiver->requests('refused')), $count,
 	'a connection that is open is not used any more');
 
-# --- more networks than can be allowed
+# --- what is no list is refused, and changes nothing
 
-$node->append_conf('postgresql.conf',
-	"idempotency.webhook_allowed_networks = '" . join(', ', map { "10.0.0.$_" } 1 .. 65) . "'");
+sub error_of
+{
+	my ($list) = @_;
+	my (undef, undef, $stderr) = $node->psql('postgres',
+		"ALTER SYSTEM SET idempotency.webhook_allowed_networks = '$list'");
+	return $stderr;
+}
+
+like(error_of("127.0.0.1, $_"),
+	qr/ERROR:  invalid value for parameter.*\nDETAIL:  "\Q$_\E" is not an IP address or a network in CIDR notation/,
+	"\"$_\" is no network")
+  for 'nonsense', '10.0.0.0/33', '10.0.0.0/8x', '10.0.0.0/', '127.0.0', '1' x 100;
+my @many = map { "10.0.0.$_" } 1 .. 65;
+like(error_of(join(', ', @many)), qr/DETAIL:  At most 64 networks can be allowed/, 'nor can more than 64 be allowed');
+is(error_of(join(', ', @many[ 0 .. 63 ])), '', 'but 64 can');
+
+# By hand, in the file: at a reload the old list stays, and at a start none counts.
+
+allow('127.0.0.1');
+$node->append_conf('postgresql.auto.conf', "idempotency.webhook_allowed_networks = '127.0.0.1, nonsense'");
 $node->reload;
-ok($node->wait_for_log(qr/WARNING:  ignoring network "10.0.0.65" of.*\n.*DETAIL:  At most 64 networks can be allowed/),
-	'what is too much is left out, and said');
+ok($node->wait_for_log(qr/LOG:  invalid value for parameter "idempotency.webhook_allowed_networks"/), 'a reload says so');
+is(sql('SHOW idempotency.webhook_allowed_networks'), '127.0.0.1', 'and the old list stays');
+$node->restart;
+is(sql('SHOW idempotency.webhook_allowed_networks'), '', 'after a restart no network is allowed');
 
 done_testing();

@@ -1,7 +1,7 @@
-# A base backup cannot be told from its server: recovered to a point in time it
-# goes on where the server was then, and one that is started for tests must be
-# kept from sending.  If this fails, a restored backup loses what was committed,
-# or a test system sends customers the shop's webhooks.
+# A base backup looks like its server: recovered to a point in time it
+# continues from there, and a backup started for tests must be kept from
+# sending.  If this fails, a restored backup loses committed data, or a test
+# system sends the shop's webhooks to customers.
 
 use strict;
 use warnings FATAL => 'all';
@@ -23,7 +23,7 @@ sub identities
 	return scalar(keys %identities);
 }
 
-# The launcher has looked at everything and started nothing.
+# The launcher has checked everything and started no worker.
 sub has_no_workers
 {
 	my ($node) = @_;

@@ -1,6 +1,6 @@
-# An endpoint that fails as a whole is left alone but for a probe now and then,
-# and goes on where it was when it works again.  If this fails, an endpoint that
-# is down fills the database with rows, or its events die with it.
+# An endpoint that fails as a whole gets only a probe from time to time, and
+# continues from its position when it works again.  If this fails, an endpoint
+# that is down fills the database with rows, or its events become dead letters.
 
 use strict;
 use warnings FATAL => 'all';
@@ -91,7 +91,7 @@ sql("SELECT count(outbox_enqueue('strict', '{}')) FROM generate_series(1, 100)")
 wait_until($node, "SELECT dead = 100 AND state = 'active' FROM outbox_subscriptions WHERE name = 'strict'",
 	'events that an endpoint answers 422 to die, however many in a row');
 
-# --- what a probe must not do
+# --- probes without an effect on their event
 
 $receiver->switch('parts', 'fail');
 subscribe($node, $receiver, '/switch/parts', topics => "'{parts}'", partitions => 4, retry_schedule => "'{0 s,1 h}'");
@@ -112,7 +112,7 @@ sql("SELECT outbox_alter('parts', timeout => '10 s')");
 wait_until($node, "SELECT state = 'active' AND waiting = 1 FROM outbox_subscriptions WHERE name = 'parts'",
 	'once it works, all but that one is delivered');
 
-# --- nothing is left to probe with
+# --- no event for a probe
 
 $receiver->switch('empty', 'fail');
 subscribe($node, $receiver, '/switch/empty', topics => "'{empty}'", retry_schedule => "'{0 s}'");
@@ -126,7 +126,7 @@ sql(q(SELECT outbox_enqueue('empty', '{}')));
 wait_until($node, "SELECT state = 'active' AND lag_events = 0 FROM outbox_subscriptions WHERE name = 'empty'",
 	'the next event that comes is its probe');
 
-# --- while somebody has the subscription locked
+# --- the subscription is locked by another session
 
 subscribe($node, $receiver, '/fail/locked', topics => "'{locked}'", retry_schedule => "'{0 s,1 h}'");
 my $locker = session($node);

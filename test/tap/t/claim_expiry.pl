@@ -1,6 +1,6 @@
-# The sweeper forgets keys by itself, in every database, and in whatever schema
-# the extension is.  If this fails, keys pile up for ever, a key that is to be
-# kept is forgotten, or one long transaction stops the claims of all others.
+# The sweeper expires keys by itself, in every database and in any schema of
+# the extension.  If this fails, keys accumulate, a key is forgotten too early,
+# or one long transaction stops the claims of all others.
 
 use strict;
 use warnings FATAL => 'all';
@@ -22,7 +22,7 @@ $node->safe_psql('other', 'CREATE SCHEMA "Odd schema"; CREATE EXTENSION idempote
 
 # --- two databases at once
 
-my %path = (postgres => 'public', other => '"Odd schema"');
+my %path = (postgres => 'public, idempotency_internal', other => '"Odd schema", idempotency_internal');
 for my $db (sort keys %path)
 {
 	$node->safe_psql($db, <<SQL);
@@ -66,7 +66,7 @@ wait_until($node, "SELECT setting = '3600' FROM pg_settings WHERE name = 'idempo
 is(sql("SELECT idem_claim('by the new setting'); SELECT expires_at > now() + interval '59 min' FROM idem_key WHERE key = 'by the new setting'")
 	  =~ /t$/, 1, 'from the next claim on');
 
-# --- a long transaction delays emptying, and nothing else
+# --- a long transaction delays the truncation, and nothing else
 
 sql('SELECT count(idem_forget(key)) FROM idem_key');
 my $session = session($node);
@@ -88,7 +88,7 @@ is(sql('SELECT idem_truncate()'), 'f', 'a step gives up where the ring is locked
 $locker->query_safe('ROLLBACK');
 $locker->quit;
 
-# --- keys come and go, one in ten of them for longer
+# --- keys come and go, one in ten of them with a longer ttl
 
 sql(<<'SQL');
 CREATE TABLE seen (kept bigint, there bigint);
@@ -107,7 +107,7 @@ END
 $$;
 CALL come_and_go(100);
 SQL
-# Half of the time: a sweeper that had to wait for a processor is late.
+# The median: a sweeper that had to wait for a CPU is late.
 my ($kept, $there) = split(/\|/, sql(q(SELECT percentile_disc(0.5) WITHIN GROUP (ORDER BY kept),
 	percentile_disc(0.5) WITHIN GROUP (ORDER BY there) FROM seen)));
 cmp_ok($there, '<', 4 * $kept, 'what has expired takes but a few times the space of what is kept');

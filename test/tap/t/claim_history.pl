@@ -1,10 +1,10 @@
-# Clients that claim, complete, fail, renew and forget the same few keys, with
-# leases and ttls of milliseconds, in transactions of all isolation levels, with
-# savepoints, prepared or killed, while the ring turns as fast as it goes and the
-# tables are reorganized; and a checker of what they were told.  If this fails, a
-# key had two owners, or none who was allowed to complete it, or an answer is not
-# the one that was saved; the seed repeats what the clients try, if not in which
-# order they get there.
+# Clients claim, complete, fail, renew and forget the same few keys, with
+# leases and ttls of milliseconds, in transactions of all isolation levels,
+# with savepoints, prepared or killed, while the ring turns as fast as possible
+# and the tables are reorganized.  A checker then verifies all answers.  If
+# this fails, a key had two owners, or no owner could complete it, or an answer
+# is not the one that was saved.  SEED repeats what the clients try, but not in
+# which order they get there.
 #
 # HISTORY_SECONDS: how long; SEED.
 
@@ -26,7 +26,7 @@ my $seed = $ENV{SEED} // int(rand(2**31));
 srand($seed);
 note("seed $seed");
 
-# The ring turns by the clients' hands only.
+# Only the clients turn the ring.
 my $node = start_server('history', conf => <<EOF);
 idempotency.databases = 'none'
 max_prepared_transactions = @{[CLIENTS * 4]}
@@ -40,7 +40,7 @@ my $clients = Program->start([ 'node', "$FindBin::RealBin/../programs/claim_clie
 	SEED => $seed, CLIENTS => CLIENTS, MORTALS => MORTALS, KEYS => KEYS);
 my $havoc = Havoc->new($node, $clients, $seed);
 
-# There must be something of each to check.
+# Each of these must have happened at least once to be checked.
 my @wanted = ((map { "claim $_" } qw(claimed in_progress completed failed)),
 	qw(maintained idem_switch idem_migrate idem_retire idem_truncate prepared),
 	'complete done', 'complete ID001', 'complete ID002', 'complete ID003', 'renew done', 'fail done',
@@ -52,7 +52,7 @@ sub missing
 	return join(', ', grep { ($counts->{$_} // 0) < LEAST } @wanted);
 }
 
-# On a busy machine that takes longer.
+# A busy machine needs more time.
 my $end = time() + $seconds;
 my $deadline = $end + PATIENCE_S;
 $havoc->start_clients;

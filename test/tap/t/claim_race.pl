@@ -1,5 +1,5 @@
-# Eight clients come for the same keys at the same instant, thousands of times.
-# If this fails, two of them were told that a key is theirs.
+# Eight clients claim the same keys at the same moment, thousands of times.  If
+# this fails, two of them own one key.
 
 use strict;
 use warnings FATAL => 'all';
@@ -15,8 +15,8 @@ my $node = start_server('claim_race', conf => 'synchronous_commit = off');
 
 sql('CREATE TABLE ledger (mode text, key text, token bigint)');
 
-# All clients walk through the same keys side by side.  $script claims the key
-# in :key and writes each claim that it was granted into the ledger.
+# All clients claim the same keys in the same order.  $script claims the key in
+# :key and writes each granted claim to the ledger.
 sub race
 {
 	my ($name, $script) = @_;
@@ -44,7 +44,7 @@ INSERT INTO ledger SELECT 'commit', :key, token FROM idem_claim('commit ' || :ke
 END
 is(owners('commit'), join('|', (KEYS) x 3), 'each key has one owner');
 
-# Half of the claims are rolled back; whoever comes next owns the key.
+# Half of the claims are rolled back; the next claimer owns the key.
 race('rollback', <<'END');
 \set back random(0, 1)
 BEGIN;
@@ -60,7 +60,7 @@ is($claims, $keys, 'each key has one owner at most, though many gave it back');
 is($tokens, $keys, 'with a token of its own');
 cmp_ok($keys, '>', 0.9 * KEYS, 'and few keys were given back by all');
 
-# Leases that run out at once: each claim takes the key over from the last.
+# Leases end at once: each claim takes the key over from the one before.
 race('takeover', <<'END');
 INSERT INTO ledger SELECT 'takeover', attempt, token FROM idem_claim('hot', 'takeover', lease => '1 us', wait => :key % 2 = 0) WHERE outcome = 'claimed';
 END

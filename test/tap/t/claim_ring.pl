@@ -1,10 +1,10 @@
-# Some clients claim, finish, renew and forget the same few keys, with leases
-# and a ttl that run out all the time, and are stopped for moments wherever they
-# are, while others turn the ring of segments as fast as it goes, and the
-# server crashes now and then.  A ledger in the same transactions says who has a
-# key and how long.  If this fails while
-# the isolation tests pass, there is a way to two owners of one key, or to an
-# owner that is refused, that nobody has thought of.
+# Clients claim, finish, renew and forget the same few keys, with leases and
+# ttls that end all the time.  They are stopped for moments at any point, while
+# others turn the ring of segments as fast as possible and the server crashes
+# from time to time.  A ledger, written in the same transactions, records the
+# owner of each key and for how long.  If this fails while the isolation tests
+# pass, there is another way to two owners of one key, or to an owner that is
+# wrongly refused.
 
 use strict;
 use warnings FATAL => 'all';
@@ -31,7 +31,7 @@ my $seed = $ENV{SEED} // int(rand(2**31));
 srand($seed);
 diag("seed $seed (repeat with SEED=$seed)") if $ENV{SEED};
 
-# The ring turns by our hands only.
+# Only this test turns the ring.
 my $node = start_server('claim_ring', conf => <<EOF);
 idempotency.databases = 'none'
 synchronous_commit = off
@@ -41,8 +41,8 @@ EOF
 
 # --- the ledger
 
-# A key is its owner's from when it was claimed until the lease, or what is
-# remembered of it, runs out: two such times of one key must not overlap.
+# A key belongs to its owner from the claim until the lease or the ttl ends: two
+# such periods of one key must not overlap.
 sql(<<'SQL');
 CREATE TABLE hold (
 	key        integer,
@@ -58,7 +58,7 @@ CREATE TABLE tally (what text);
 CREATE VIEW key_row AS SELECT * FROM idem_key_0
 	UNION ALL SELECT * FROM idem_key_1 UNION ALL SELECT * FROM idem_key_2;
 
--- Nothing may have been written into a segment since it was closed.
+-- No row may have been written into a segment after it was closed.
 CREATE FUNCTION inspect() RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
 	closed  record;
@@ -78,7 +78,7 @@ $$;
 CREATE FUNCTION since_until(since timestamptz, until timestamptz) RETURNS tstzrange
 	LANGUAGE sql AS 'SELECT tstzrange(since, greatest(since, until))';
 
--- Enters a claim, or checks that an answer is its owner's.
+-- Records a claim, or checks that an answer is the owner's.
 CREATE FUNCTION enter(k integer, outcome idem_outcome, t bigint, attempt integer, response jsonb)
 RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
@@ -94,7 +94,7 @@ BEGIN
 		SELECT k, t, clock_timestamp(),
 			since_until(clock_timestamp(), coalesce(r.lease_until, r.expires_at)), r.expires_at
 		FROM key_row r WHERE r.key = k::text AND r.token = t;
-	-- Short as they are, a batch may outlive its own claim and take it over.
+	-- A batch may take longer than its own claim lasts, and take it over.
 	IF NOT FOUND AND NOT EXISTS (SELECT FROM key_row r WHERE r.key = k::text AND r.token > t) THEN
 		RAISE EXCEPTION 'key % was claimed with token %, and is not there', k, t;
 	END IF;
@@ -126,8 +126,8 @@ BEGIN
 END
 $$;
 
--- What the owner does; he may be late.  If he is refused, the key was another's
--- since, was forgotten or has expired.
+-- Finishes a claim, perhaps too late.  If the owner is refused, the key must
+-- have been taken over, forgotten or expired.
 CREATE FUNCTION finish(k integer, t bigint, how text) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -164,7 +164,7 @@ EXCEPTION WHEN SQLSTATE 'ID001' OR SQLSTATE 'ID002' THEN
 END
 $$;
 
--- Inserts, retakes and fails keys that nobody else comes for, each with a
+-- Inserts, claims again and fails keys that no other client uses, each with a
 -- transaction id of its own.
 CREATE FUNCTION write_own(prefix text, count integer) RETURNS void
 LANGUAGE plpgsql AS $$
@@ -182,7 +182,7 @@ BEGIN
 			PERFORM idem_fail(own, t);
 		EXCEPTION WHEN division_by_zero THEN NULL;
 		END;
-		-- A transaction knows what it has completed, so it does not come for that again.
+		-- A transaction knows what it has completed, so it uses another key.
 		own := prefix || 'completed' || random();
 		BEGIN
 			SELECT token INTO STRICT t FROM idem_claim(own, lease => '1 us', ttl => '1 us') WHERE outcome = 'claimed';
@@ -212,8 +212,8 @@ SQL
 # --- what the clients do
 
 my %scripts = (
-	# Claims that live with their transaction, some of them for long, some
-	# undone to a savepoint, some rolled back.
+	# Claims without a lease, some of them in long transactions, some rolled
+	# back, some only to a savepoint.
 	transactional => [ 4, <<'END' ],
 \set ttl random(1, 30)
 \set dice random(1, 10)
@@ -234,7 +234,7 @@ COMMIT;
 ROLLBACK;
 \endif
 END
-	# A lease that may run out before the owner comes back.
+	# A lease that may end before the owner comes back.
 	leased => [ 6, <<'END' ],
 \set lease random(1, 10)
 \set ttl random(1, 60)
@@ -254,7 +254,7 @@ SELECT finish(:key, :token, 'fail');
 \endif
 \endif
 END
-	# All in one transaction, for long.
+	# All steps in one long transaction.
 	owner => [ 2, <<'END' ],
 \set pause random(0, 6)
 BEGIN;
@@ -275,7 +275,7 @@ SELECT forget(:key);
 END
 );
 
-# There is hardly an instant at which none of these keys is being written.
+# So one of these keys is being written at nearly every moment.
 my $own = <<'END';
 SELECT write_own(:client_id || ' ', 30);
 \sleep 1 ms
@@ -320,8 +320,8 @@ sub start_pgbench
 		'>' => \my $summary, '2>' => $output);
 }
 
-# Until then, stops a process now and then for some milliseconds, wherever it
-# happens to be.
+# Until then, stops random processes for some milliseconds at any point of their
+# work.
 sub freeze_until
 {
 	my ($end) = @_;
@@ -341,8 +341,8 @@ sub freeze_until
 	return;
 }
 
-# All of what went wrong but for deadlocks, which a transaction of several keys
-# may end in, and the crash.
+# All errors except deadlocks, which a transaction with several keys may cause,
+# and those of the crash.
 sub errors
 {
 	my ($output) = @_;
@@ -376,7 +376,7 @@ round('kill -9', sub {
 $node->poll_query_until('postgres', 'SELECT true');
 round('to the end');
 
-# On a busy machine the ring turns over less often.
+# On a busy machine the ring turns more slowly.
 my @steps = qw(takeover complete renew fail forget refusal switch migrate retire truncate);
 
 sub did_too_little
@@ -390,7 +390,7 @@ for my $more (1 .. MORE_ROUNDS_MAX)
 	round("once more, $more");
 }
 
-# --- what has come of it
+# --- results
 
 is(sql(<<'END'), 't|t', 'of each key tokens only rise, and no two owners have it at once');
 SELECT bool_and(token > before), NOT EXISTS (
@@ -405,7 +405,7 @@ for my $what (@steps)
 	cmp_ok(sql("SELECT count(*) FROM tally WHERE what = '$what'"), '>', PROGRESS, "there was much to $what");
 }
 
-# Left alone, the ring comes to rest.
+# Without clients, the ring stops turning.
 $node->append_conf('postgresql.conf', "idempotency.databases = ''\nidempotency.sweep_interval = 50ms");
 $node->reload;
 wait_until($node, q(SELECT count(*) FILTER (WHERE state = 'empty') = 2 FROM idem_ring), 'what has expired is forgotten');

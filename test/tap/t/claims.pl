@@ -1,6 +1,6 @@
 # Claims of several sessions, with prepared transactions, timeouts, deadlocks
-# and old snapshots: a key has one owner, and nobody waits without need.  If
-# this fails, a request takes effect twice, or hangs.
+# and old snapshots: a key has one owner, and no session waits without need.
+# If this fails, a request takes effect twice, or hangs.
 
 use strict;
 use warnings FATAL => 'all';
@@ -15,7 +15,7 @@ max_prepared_transactions = 10
 deadlock_timeout = 100ms
 EOF
 
-# Starts a command that has to wait for a lock, and waits until it does.
+# Starts a command that has to wait for a lock, and waits until it does so.
 sub start_waiting
 {
 	my ($session, $command) = @_;
@@ -26,7 +26,7 @@ sub start_waiting
 		"SELECT wait_event_type = 'Lock' FROM pg_stat_activity WHERE pid = $pid");
 }
 
-# What the commands before have printed, errors included.
+# The output of the preceding commands, including errors.
 sub outcome_of
 {
 	my ($session) = @_;
@@ -123,7 +123,7 @@ for my $level ('READ COMMITTED', 'REPEATABLE READ', 'SERIALIZABLE')
 	is(sql("$claim('$key-own')"), 'completed', "$level: and so it stays");
 }
 
-# --- one lease that runs out, many who want it
+# --- one lease that ends, and many claimers
 
 sql("SELECT idem_claim('lease', lease => '1 ms')");
 my @sessions = map { session($node) } 1 .. 6;

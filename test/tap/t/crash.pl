@@ -1,6 +1,6 @@
-# Workers that are killed and servers that crash lose nothing, and repeat
-# events only under the ids that they had.  If this fails, a crash means lost
-# events, or workers that stay dead.
+# Workers that are killed and servers that crash lose no event, and repeat
+# events only under the same ids.  If this fails, a crash loses events, or
+# workers do not come back.
 
 use strict;
 use warnings FATAL => 'all';
@@ -17,7 +17,7 @@ idempotency.sweep_interval = 50ms
 idempotency.outbox_retention = 0
 EOF
 
-# Every event accepted, and none under two ids.
+# Every event was accepted, and none under two ids.
 sub check_all
 {
 	my ($name, $count, $what) = @_;
@@ -54,7 +54,7 @@ sub count_workers
 			WHERE backend_type LIKE 'idempotency %' AND datname = '$db' GROUP BY 1) k));
 }
 
-# --- kill -9 of the relay: the postmaster starts everything anew
+# --- kill -9 of the relay: the postmaster restarts all processes
 
 subscribe($node, $receiver, '/hold/killed', topics => "'{killed}'", max_in_flight => 8);
 enqueue_batch('killed', 40);
@@ -65,7 +65,7 @@ $receiver->release('killed');
 check_all('killed', 40, 'kill -9 of the relay with requests out');
 cmp_ok(scalar($receiver->requests('killed')), '>', 40, 'what was out is sent again');
 
-# --- the same, after one of two retries that went out together was delivered
+# --- the same, after one of two concurrent retries was delivered
 
 subscribe($node, $receiver, '/switch/counted', topics => "'{counted}'", retry_schedule => "'{0 s,1 h}'");
 $receiver->switch('counted', 'fail');
@@ -75,7 +75,7 @@ $receiver->switch('counted', 'told');
 sql('UPDATE outbox_delivery SET due_at = now(); SELECT outbox_wake()');
 $receiver->wait_for('counted', requests => 4);
 wait_until($node, q(SELECT waiting = 1 FROM outbox_subscriptions WHERE name = 'counted'), 'one of them is delivered');
-enqueue_batch('none', 1);	# makes durable what was written down before
+enqueue_batch('none', 1);	# makes earlier records durable
 kill('KILL', worker_pid($node, 'relay'));
 $receiver->wait_for('counted', requests => 5);
 $receiver->release('counted');
@@ -96,7 +96,7 @@ check_all('ended', 40, 'pg_terminate_backend of the relay with requests out');
 ok(terminate_worker($node, 'sweeper'), 'a terminated sweeper comes back');
 ok(terminate_worker($node, 'launcher'), 'a terminated launcher comes back');
 
-# The new launcher knows of all databases when it has started workers in one.
+# When the new launcher has started workers in one database, it knows them all.
 sql('CREATE DATABASE other');
 $node->safe_psql('other', 'CREATE EXTENSION idempotency');
 wait_for_workers($node, 'other');

@@ -1,6 +1,6 @@
-# A worker that cannot work tries again and again, but ever less often, and
-# nobody else is the worse for it.  If this fails, one broken database fills the
-# disk with log lines, or stops the deliveries of all others.
+# A worker that cannot work is started again and again, with growing pauses, and
+# disturbs no other database.  If this fails, one broken database fills the disk
+# with log lines, or stops the deliveries of all others.
 
 use strict;
 use warnings FATAL => 'all';
@@ -27,7 +27,7 @@ sub times_of
 	return slurp_file($node->logfile) =~ /^([\d.]+) $message/mg;
 }
 
-# Waits for so many of it; are the pauses in between as long as they should be?
+# Waits for a number of these messages; tests that the pauses between them grow.
 sub pauses_ok
 {
 	my ($message, @pauses) = @_;
@@ -57,15 +57,15 @@ my $others = pids();
 # --- a table that is not what it should be
 
 sql('ALTER TABLE outbox_subscription RENAME TO gone', 'broken');
-ok(pauses_ok('idempotency relay: ERROR:  relation "public.outbox_subscription" does not exist', 1, 2),
+ok(pauses_ok('idempotency relay: ERROR:  relation "idempotency_internal.outbox_subscription" does not exist', 1, 2),
 	'a relay that dies again and again is started ever less often');
-ok(pauses_ok('idempotency sweeper: ERROR:  relation "public.outbox_subscription" does not exist', 1, 2),
+ok(pauses_ok('idempotency sweeper: ERROR:  relation "idempotency_internal.outbox_subscription" does not exist', 1, 2),
 	'and what the sweeper cannot do is tried ever less often');
 sql(q(SELECT idem_claim('k', ttl => '1 us')), 'broken');
 ok($node->poll_query_until('broken', 'SELECT sum(keys) = 0 FROM idem_ring, idem_sample(slot, 10)'),
 	'the sweeper does the rest');
 
-# --- an owner who may not log in
+# --- an owner without LOGIN
 
 sql('REASSIGN OWNED BY boss TO plain', 'barred');
 sql('ALTER ROLE plain NOLOGIN');
@@ -88,7 +88,7 @@ ok($receiver->wait_for('shop', events => 3), 'other databases are served all the
 is(pids(), $others, 'by the same workers');
 unlike(slurp_file($node->logfile), qr/was terminated by signal/, 'and no process has crashed');
 
-# --- and out of it
+# --- the causes are removed
 
 sql('ALTER ROLE plain LOGIN');
 sql('ALTER TABLE gone RENAME TO outbox_subscription', 'broken');

@@ -1,6 +1,7 @@
-# Workers let go of a database when a command needs it for itself, and copies
-# of an outbox are silent until they are adopted.  If this fails, DROP DATABASE
-# fails because of us, or a copy for testing fires real webhooks.
+# Workers leave a database when a command needs it without sessions, and copies
+# of an outbox send nothing until they are adopted.  If this fails, DROP
+# DATABASE fails because of our workers, or a copy for testing sends real
+# webhooks.
 
 use strict;
 use warnings FATAL => 'all';
@@ -12,7 +13,7 @@ use Receiver;
 use Server;
 use Test::More;
 
-use constant SOON_S => 20;		# the launcher looks by itself after 60 s
+use constant SOON_S => 20;		# without a wake-up the launcher takes 60 s
 
 my $receiver = Receiver->start;
 my $node = start_server('databases');
@@ -74,7 +75,7 @@ $node->safe_psql('brief', 'CREATE EXTENSION idempotency');
 is(error_code($node, 'postgres', 'DROP DATABASE brief'), '',
 	'DROP DATABASE at once after CREATE EXTENSION');
 
-# --- another database with the OID of one that was dropped, and the same OIDs in it
+# --- a new database with the OID of a dropped one, and the same OIDs in it
 
 sub answers
 {
@@ -106,7 +107,7 @@ for my $end ('DROP DATABASE again', 'DROP DATABASE again WITH (FORCE)')
 		'and then nothing is forgotten');
 	$guest->query_safe('ROLLBACK') if $end !~ /FORCE/;
 	$guest->quit if $end !~ /FORCE/;
-	# A launcher that starts anew does not see that it was gone in between.
+	# A restarted launcher does not know that the database was dropped.
 	sql('SELECT pg_terminate_backend(' . worker_pid($node, 'launcher') . ')') if $end =~ /FORCE/;
 	sql($end);
 	sql($new);
@@ -171,14 +172,15 @@ sql('ALTER DATABASE barred ALLOW_CONNECTIONS false');
 is(error_code($node, 'postgres', 'DROP DATABASE barred'), '',
 	'a database that allows no connections can be dropped');
 
-# So does the server mark a database that it has begun to drop.
+# The server marks a database in this way when DROP DATABASE has begun.
 sql(q(UPDATE pg_database SET datconnlimit = -2 WHERE datname = 'fresh'));
 $node->reload;
 ok(wait_for_no_workers($node, 'fresh'), 'a database whose DROP was interrupted has no workers');
 wait_for_workers($node);
 is(error_code($node, 'postgres', 'DROP DATABASE fresh'), '', 'and DROP can finish it');
 
-# --- others that a command needs for itself, more of them than may have the extension
+# --- more databases without the extension than there are entries, for commands
+# that need them without sessions
 
 my $others = 'FROM generate_series(1, 130) n \gexec';
 sql(<<EOF);
@@ -189,11 +191,11 @@ sql('CREATE DATABASE late');	# a copy of template1
 ok(wait_for_workers($node, 'late'), 'they take no place from those that have it');
 sql('DROP DATABASE late');
 
-# --- the server is none the worse
+# --- the server has no errors
 
 is(sql("SELECT count(*) FROM pg_stat_activity WHERE backend_type LIKE 'idempotency %'"), '3',
 	'the workers of the remaining database and the launcher are left');
-# One that was started for a database that is dropped meanwhile comes too late.
+# A worker may be started for a database that is dropped at that moment.
 my @fatal = slurp_file($node->logfile) =~ /^.*(?:FATAL|PANIC):.*$/mg;
 is(join("\n", grep { !/terminating|not currently accepting|database \d+ does not exist/ } @fatal), '',
 	'no worker has failed on the way');

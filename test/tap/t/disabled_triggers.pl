@@ -1,6 +1,6 @@
 # pg_restore --data-only --disable-triggers, into a database that is in use:
-# rows come in past our triggers, which stay ordinary ones afterwards.  If this
-# fails, a key that is remembered is claimed again, or stock is sold twice.
+# rows come in without our triggers, which are ordinary triggers afterwards.
+# If this fails, a remembered key is claimed again, or stock is sold twice.
 
 use strict;
 use warnings FATAL => 'all';
@@ -22,8 +22,8 @@ sub there
 	return sql(shift, 'there');
 }
 
-# The session's answer, as soon as it is not told to wait; what else it may be
-# told would be wrong.
+# The session's answer, as soon as it is another than to wait; any other answer
+# would be wrong.
 sub answer
 {
 	my ($session, $sql) = @_;
@@ -58,7 +58,7 @@ command_ok([ 'pg_dump', '-Fc', '-f', $file, $node->connstr('postgres') ], 'pg_du
 command_ok([ 'pg_restore', '--exit-on-error', '--data-only', '--disable-triggers', '-d', $node->connstr('there'), $file ],
 	'pg_restore --data-only --disable-triggers');
 
-# --- nobody goes by what is not right yet
+# --- nothing uses the tables before they are repaired
 
 is(answer($session, q(SELECT outcome, response FROM idem_claim('paid'))), 'completed|"paid"', 'a key that was restored is remembered');
 is(answer($session, q(SELECT response FROM idem_claim('both'))), '"there"', 'of two that are equal the one that was there counts');
@@ -72,7 +72,7 @@ is(there('SELECT count(*) FROM stock_verify() WHERE NOT ok'), '0', 'the ledger i
 is(there(q(SELECT count(*) FROM pg_trigger WHERE tgname ~ '^(idem_key_redirect|stock_guard)' AND tgenabled = 'A')), '7',
 	'the triggers fire always again');
 
-# --- two rows of a key: which of them counts, wherever they lie
+# --- two rows of a key: which of them counts, in any tables
 
 # Each row: state and token (0: expired).  The one that counts comes first.
 my @pairs = ([ 'c1', 'p1' ], [ 'f1', 'p1' ], [ 'c1', 'r1' ], [ 'f1', 'r1' ], [ 'r1', 'p1' ], [ 'p2', 'c1' ], [ 'r2', 'f1' ], [ 'p1', 'c0' ]);
@@ -118,7 +118,7 @@ is(answer($session, q(SELECT outcome FROM idem_claim('paid'))), 'completed', 'th
 is(answer($session, q(SELECT outcome FROM stock_reserve('hat', 8, 'order-2'))), 'insufficient', 'and no stock is there that is not');
 is(there('SELECT count(*) FROM stock_verify() WHERE NOT ok'), '0', 'the ledger is right');
 
-# --- disabled for long: more may be to come, so nobody but the owner decides
+# --- disabled for long: more rows may come, so only the owner can repair
 
 for my $case ([ 'idem_key_0', q(idem_claim('new')) ], [ 'stock_item', q(stock_reserve('cup', 1, 'new')) ], [ 'stock_log', q(stock_receive('jug', 1)) ])
 {
@@ -135,7 +135,7 @@ for my $case ([ 'idem_key_0', q(idem_claim('new')) ], [ 'stock_item', q(stock_re
 	isnt(answer($session, "SELECT $call"), '', "$table: until it is repaired");
 }
 
-# --- enabled as if nothing had been
+# --- enabled again, as if they had not been disabled
 
 there(q(ALTER TABLE stock_item DISABLE TRIGGER USER; UPDATE stock_item SET adjusted = adjusted - 8 WHERE sku = 'cup';
 	ALTER TABLE stock_item ENABLE ALWAYS TRIGGER stock_guard; ALTER TABLE stock_item ENABLE ALWAYS TRIGGER stock_guard_truncate));
@@ -159,7 +159,7 @@ for my $case ([ 'DROP TRIGGER idem_key_redirect ON idem_key_0', q(idem_claim('dr
 is(there(q(SELECT count(*) FROM pg_trigger WHERE tgname ~ '^(idem_key_redirect|stock_guard)' AND tgenabled = 'A')), '7', 'the triggers are there again');
 there('DROP TRIGGER other ON stock_item');
 
-# --- the repair and an open transaction that goes on
+# --- the repair while a transaction stays open
 
 $session->query_safe(q(BEGIN; SELECT idem_claim('held')));
 is(there('SET lock_timeout = 1000; SELECT idempotency_repair()'), '', 'nobody waits where nothing is to be repaired');
@@ -181,7 +181,7 @@ my $highest = q(SELECT max(token), (SELECT max(position) FROM outbox_log), (SELE
 	(SELECT max(id) FROM outbox_subscription) FROM idem_key);
 my $sequences = join(', ', map { "(SELECT last_value FROM $_)" } qw(idem_token_seq outbox_position_seq stock_log_id_seq outbox_subscription_id_seq));
 
-# Which numbers are larger than the others?
+# Are these numbers larger than the others?
 sub larger
 {
 	my ($numbers, $others) = @_;

@@ -1,6 +1,6 @@
-# pg_dump carries keys, subscriptions, undelivered events and stock; the copy
-# goes on where the original was, but sends nothing until it is adopted.  If
-# this fails, a restored backup forgets what was done, or does it all again.
+# pg_dump contains keys, subscriptions, undelivered events and stock; the copy
+# continues where the original was, but sends nothing until it is adopted.  If
+# this fails, a restored backup forgets what was done, or does all of it again.
 
 use strict;
 use warnings FATAL => 'all';
@@ -13,7 +13,7 @@ use Server;
 use Test::More;
 
 my $receiver = Receiver->start;
-# Nothing is swept before all segments of keys are in use.
+# The sweeper must not run before all segments of keys are in use.
 my $node = start_server('dump', conf => 'idempotency.sweep_interval = 1h');
 
 sub copy_sql
@@ -57,13 +57,13 @@ $receiver->wait_for('done', requests => 1);
 $node->poll_query_until('postgres', q(SELECT sum(waiting) = 1 AND sum(parked) = 1 AND sum(dead) = 1
 	AND bool_and(position = last_value OR name = 'open') FROM outbox_subscriptions, outbox_position_seq));
 
-# A straggler that the copy will never see the end of.
+# A straggler whose end the copy will never see.
 my $session = session($node);
 $session->query_safe(q(BEGIN; SELECT outbox_enqueue('done', '{"n": 2}')));
 sql(q(SELECT outbox_enqueue('done', '{"n": 3}')));
 $receiver->wait_for('done', requests => 2);
 
-# Keys are in three segments, or one is out of use and has expired ones.
+# Keys are in three segments, one of which may be retired, with expired keys.
 is(sql(q(SELECT count(*) FROM idem_ring WHERE state <> 'empty')), '3', 'all segments of keys are in use');
 
 # --- dump and restore
@@ -108,7 +108,7 @@ is(copy_sql(q(SELECT outbox_subscribe('late', 'http://192.0.2.1/', topics => '{n
 	'new subscriptions do not collide with restored ones');
 copy_sql("SELECT outbox_unsubscribe('late')");
 
-# --- data only, into an extension that is there and in use
+# --- data only, into a database where the extension exists and is in use
 
 sql('CREATE DATABASE other');
 $node->safe_psql('other', q(CREATE EXTENSION idempotency; SELECT idem_claim('own'), idem_claim('expired', ttl => '1 us'), idem_switch()));

@@ -1,7 +1,7 @@
-# With synchronous_commit off a transaction is visible before it is durable.
-# Its event goes out only when no crash can undo it any more, and a lease is
+# With synchronous_commit = off a transaction is visible before it is durable.
+# Its event is sent only when no crash can undo it any more, and a lease is
 # durable in any case.  If this fails, a crash leaves receivers with events of
-# orders that do not exist, or two owners of a key with the same token.
+# orders that do not exist, or a key with two owners that have the same token.
 
 use strict;
 use warnings FATAL => 'all';
@@ -14,7 +14,7 @@ use Test::More;
 
 use constant ROUNDS => 5;
 
-# Nobody but the relay is in a hurry to write WAL.
+# Only the relay flushes WAL soon.
 my $receiver = Receiver->start;
 my $node = start_server('durable', conf => <<EOF);
 wal_writer_delay = 10s
@@ -26,7 +26,7 @@ my $lost = 0;
 
 for my $round (1 .. ROUNDS)
 {
-	# While the receiver holds its answers the relay has nothing to commit.
+	# While the receiver holds its answers, the relay has nothing to commit.
 	subscribe($node, $receiver, "/hold/r$round", topics => "'{r$round}'");
 	wait_for_workers($node);
 	wait_for_pass($node);

@@ -1,6 +1,6 @@
-# One endpoint that hangs, drips, floods, lies or is not there slows no other
-# one, costs no memory and no event, and does not delay a shutdown.  If this
-# fails, one customer's broken server is everybody's outage.
+# An endpoint that hangs, answers slowly, floods, lies or does not exist slows
+# no other one, costs no memory and no event, and does not delay a shutdown.
+# If this fails, one customer's broken server is an outage for all.
 
 use strict;
 use warnings FATAL => 'all';
@@ -16,7 +16,8 @@ use Test::More;
 use Time::HiRes qw(time usleep);
 use Tls;
 
-# What hangs has to be told from what is slow on a busy machine.
+# An endpoint that hangs must be distinguished from a slow one on a busy
+# machine.
 use constant {
 	TIMEOUT_S => 10,
 	HEALTHY_EVENTS => 300,
@@ -25,18 +26,18 @@ use constant {
 	SHUTDOWN_S => 3,
 };
 
-# Not so many that an endpoint counts as failing as a whole.
+# Too few for an endpoint to count as failing as a whole.
 use constant FAULT_EVENTS => 3;
 
-# What a flood may send before it is cut off, with all that buffers hold.
+# What a flood may send before it is cut off, including everything in buffers.
 use constant FLOOD_BYTES_MAX => 20 * 1024 * 1024;
 
-# By how much the relay may be larger afterwards.
+# How much larger the relay may be afterwards.
 use constant { RELAY_GROWTH_KB_MAX => 8 * 1024, RELAY_GROWTH_FILES_MAX => 8 };
 
 $ENV{PGCTLTIMEOUT} = 15;
 
-# What outbox_subscriptions says of each: the last status and error.
+# What outbox_subscriptions shows for each: the last status and error.
 my %faults = (
 	hang => qr/^\|Timeout was reached/,
 	drip => qr/^\|Timeout was reached/,
@@ -85,7 +86,7 @@ sub enqueue
 	return sql("SELECT count(outbox_enqueue('$topic', '{}')) FROM generate_series(1, $count)");
 }
 
-# Seconds until the healthy endpoint has so many more events.
+# Seconds until the healthy endpoint has received so many more events.
 my $healthy = 0;
 
 sub deliver_healthy
@@ -97,7 +98,7 @@ sub deliver_healthy
 	return time() - $start;
 }
 
-# Memory of its own, in kB, and descriptors of the relay.
+# The relay's own memory, in kB, and the number of its descriptors.
 sub relay_size
 {
 	my $pid = worker_pid($node, 'relay');
@@ -106,7 +107,7 @@ sub relay_size
 	return ($memory, $files);
 }
 
-# Waits until something has come to each endpoint that is there.
+# Waits until each endpoint that exists has received a connection.
 sub wait_for_connections
 {
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
@@ -146,7 +147,7 @@ deliver_healthy();
 my $alone = deliver_healthy();
 my ($memory, $files) = relay_size();
 
-# --- with all of them
+# --- with all faults
 
 sql("SELECT outbox_subscribe('$_', '$urls->{$_}', topics => '{faults}',"
 	  . " retry_schedule => array_prepend('0 s', array_fill('2 s'::interval, '{60}')),"
@@ -167,7 +168,7 @@ my $report = ask('report');
 cmp_ok($report->{$_}{bytes}, '<', FLOOD_BYTES_MAX, "$_: cut off")
   for qw(flood interim headers header);
 
-# --- when they are over
+# --- after the faults
 
 ask('heal');
 wait_for_delivery(FAULT_EVENTS);
@@ -176,7 +177,7 @@ my ($memory_after, $files_after) = relay_size();
 cmp_ok($memory_after - $memory, '<', RELAY_GROWTH_KB_MAX, 'the relay has not grown');
 cmp_ok($files_after - $files, '<=', RELAY_GROWTH_FILES_MAX, 'nor does it hold descriptors');
 
-# --- a shutdown amid all of them
+# --- a shutdown during all faults
 
 ask('break');
 enqueue('faults', FAULT_EVENTS);

@@ -1,5 +1,5 @@
-# Keys and reservations lapse by themselves.  If this fails, keys pile up for
-# ever, and what customers have not paid for stays reserved.
+# Keys and reservations expire by themselves.  If this fails, keys accumulate,
+# and what customers have not paid for stays reserved.
 
 use strict;
 use warnings FATAL => 'all';
@@ -26,14 +26,14 @@ wait_until($node, "SELECT count(*) = 0 FROM idem_key WHERE key LIKE 'short-%'",
 	'keys vanish after their ttl');
 is(sql('SELECT string_agg(key, \' \' ORDER BY key) FROM idem_key'), 'leased long', 'others stay');
 
-# --- reservations; that keys are locked does not hold them up
+# --- reservations; a lock on keys does not delay them
 
 my $session = session($node);
 $session->query_safe('BEGIN; LOCK TABLE idem_key_0, idem_key_1, idem_key_2 IN ACCESS EXCLUSIVE MODE');
 subscribe($node, $receiver, '/ok/stock', topics => "'{stock.*}'");
 sql(q(
 	SELECT stock_receive('hat', 10), stock_receive('scarf', 10);
-	SELECT stock_reserve(stock_lines('{"hat": 2, "scarf": 3}'), 'unpaid', ttl => '200 ms');
+	SELECT stock_reserve_many('{"hat": 2, "scarf": 3}', 'unpaid', ttl => '200 ms');
 	SELECT stock_reserve('hat', 4, 'kept', ttl => '1 h')));
 wait_until($node, "SELECT count(*) = 0 FROM stock_hold WHERE reservation = 'unpaid'",
 	'an unpaid reservation expires');

@@ -1,6 +1,7 @@
-# What was read for a subscription that then gets no more is given back: what is
-# out is waited for, and all else is read again later.  If this fails, a pause
-# loses events, or sends them twice or out of order.
+# When a subscription gets no more events, those that were read for it are
+# given back: requests in flight are waited for, and all other events are read
+# again later.  If this fails, a pause loses events, or sends them twice or out
+# of order.
 
 use strict;
 use warnings FATAL => 'all';
@@ -14,8 +15,8 @@ use Test::More;
 my $receiver = Receiver->start;
 my $node = start_server('given_back');
 
-# Enqueues the numbers in one transaction; those of @$held are not answered at
-# first, the first two have the same key.
+# Enqueues the numbers in one transaction.  Those of @$held are not answered at
+# first; the first two have the same key.
 sub enqueue
 {
 	my ($topic, $last, $held) = @_;
@@ -23,8 +24,8 @@ sub enqueue
 	  . join(',', @$held) . "}')), key => CASE WHEN n < 3 THEN 'k' END)) FROM generate_series(1, $last) n;";
 }
 
-# Pauses the subscription while two requests are out, and resumes it once they
-# have come back and all is written down.
+# Pauses the subscription while two requests are in flight, and resumes it when
+# they have ended and everything is recorded.
 sub pause_and_resume
 {
 	my ($name, $delivered) = @_;
@@ -54,7 +55,8 @@ wait_until($node, "SELECT delivered = 1200 AND waiting = 0 FROM outbox_subscript
 	'afterwards all are delivered');
 is($receiver->sorted_numbers('queue'), join(' ', 1 .. 1200), 'each once');
 
-# --- the receiver moves while some requests are out, and many events are read ahead
+# --- the receiver moves while requests are in flight and many events are read
+# ahead
 
 subscribe($node, $receiver, '/told/moved', topics => "'{moved}'", max_in_flight => 2);
 sql(enqueue('moved', 1200, [ 5, 6 ]));
@@ -87,7 +89,7 @@ wait_until($node, "SELECT delivered = 31 AND waiting = 0 FROM outbox_subscriptio
 is($receiver->sorted_numbers('late'), join(' ', 1 .. 31), 'each once');
 $late->quit;
 
-# --- a dead letter that comes back while a newer event of its key is out
+# --- a dead letter is redriven while a newer event of its key is in flight
 
 subscribe($node, $receiver, '/told/again', topics => "'{again}'", retry_schedule => "'{0 s}'");
 sql(q(SELECT outbox_enqueue('again', '{"n": 1, "fail": 1}', key => 'k')));

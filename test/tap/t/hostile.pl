@@ -1,6 +1,7 @@
-# Nobody gains rights by what he may do around our tables and functions, though
-# our workers are a superuser's.  If this fails, a role that may create objects
-# in a schema, or a trigger on a table, becomes the superuser of the server.
+# No role gains privileges by objects that it creates around our tables and
+# functions, although our workers run as a superuser.  If this fails, a role
+# that may create objects in a schema, or a trigger on a table, becomes
+# superuser.
 
 use strict;
 use warnings FATAL => 'all';
@@ -24,7 +25,8 @@ idempotency.stock_archive_topic = 'archive'
 EOF
 $node->start;
 
-# What mallory would have others run: it says as whom, and tries to gain by it.
+# The code that mallory wants others to run: it records the role, and tries to
+# gain privileges.
 my $strike = <<'EOF';
 	SET client_min_messages = warning;
 	CREATE SCHEMA mallory AUTHORIZATION mallory;
@@ -40,14 +42,14 @@ my $strike = <<'EOF';
 	GRANT USAGE ON SCHEMA mallory TO PUBLIC;
 EOF
 
-# As a role; the SQLSTATE, empty if it succeeds.
+# Runs a command as a role; returns the SQLSTATE, empty if it succeeds.
 sub code_as
 {
 	my ($role, $sql, $db) = @_;
 	return error_code($node, $db // 'postgres', "SET SESSION AUTHORIZATION $role; $sql");
 }
 
-# Whom hostile code has run as, but for her who wrote it.
+# The roles that hostile code has run as, except its author.
 sub victims
 {
 	my %victims = map { $_ => 1 } slurp_file($node->logfile) =~ /hostile code runs as (\w+)/g;
@@ -55,8 +57,8 @@ sub victims
 	return join(' ', sort keys %victims);
 }
 
-# Has every step of the workers been taken?  Calls name the types, so that what
-# mallory has made is not called by the test itself.
+# Has every step of the workers been taken?  Calls name the types of arguments,
+# so that the test itself calls nothing of mallory's.
 my $exercises = 0;
 sub exercise
 {
@@ -69,7 +71,7 @@ sub exercise
 
 	sql(qq(
 		SELECT idem_claim('$key'::text, ''::text, NULL::interval, NULL::text, '1 us'::interval, true);
-		SELECT stock_receive('hat'::text, 10::bigint, NULL::text);
+		SELECT stock_receive('hat'::text, 10::bigint, NULL::text, NULL::text);
 		SELECT stock_reserve('hat'::text, 10::bigint, '$key'::text, '1 us'::interval, 'me'::text)), $db);
 	my $position = sql('SELECT ' . sprintf($enqueue, "'fail'", 1, 'NULL') . ' UNION ALL SELECT ' . sprintf($enqueue, "'$name'", 1, "'k'")
 		  . ' ORDER BY 1 DESC LIMIT 1', $db);
@@ -92,7 +94,8 @@ sub subscribe_all
 	return;
 }
 
-# --- a role that may create objects in the extension's schema, before it is there
+# --- a role that may create objects in the extension's schema before CREATE
+# EXTENSION
 
 sql('CREATE ROLE mallory LOGIN; CREATE DATABASE tried');
 my $may_create = 'GRANT CREATE ON SCHEMA public TO mallory; GRANT CREATE ON DATABASE tried TO mallory;';
@@ -103,8 +106,9 @@ my %early = (
 	'an operator for anything and a literal' => q(
 		CREATE FUNCTION mallory.eq(anyelement, text) RETURNS boolean LANGUAGE sql AS 'SELECT mallory.strike(); SELECT true';
 		CREATE OPERATOR public.= (LEFTARG = anyelement, RIGHTARG = text, FUNCTION = mallory.eq)),
-	'a function without defaults' => q(
-		CREATE FUNCTION public.outbox_rate(double precision, timestamptz) RETURNS double precision
+	'a schema that has the name of ours' => q(
+		CREATE SCHEMA idempotency_internal;
+		CREATE FUNCTION idempotency_internal.outbox_rate(double precision, timestamptz) RETURNS double precision
 			LANGUAGE sql AS 'SELECT mallory.strike(); SELECT 1.0::double precision'),
 );
 for my $what (sort keys %early)
@@ -114,13 +118,19 @@ for my $what (sort keys %early)
 	sql('SET client_min_messages = warning; DROP OWNED BY mallory', 'tried');
 }
 
-# --- and once it is there: she overloads each of our functions in several ways
+# --- and after it: mallory overloads each of our functions in several ways
 
-sql("CREATE EXTENSION idempotency; $may_create", 'tried');
+# One of them exists before: a function that fits better where ours has a
+# default.
+sql("$may_create $strike" . q(
+	CREATE FUNCTION public.outbox_rate(double precision, timestamptz) RETURNS double precision
+		LANGUAGE sql AS 'SELECT mallory.strike(); SELECT 1.0::double precision';
+	RESET SESSION AUTHORIZATION;
+	CREATE EXTENSION idempotency;
+	GRANT USAGE ON SCHEMA idempotency_internal TO mallory), 'tried');
 wait_for_workers($node, 'tried');
 subscribe_all('tried', 'tried');
 ok(exercise('tried', 'tried'), 'the workers work');
-sql($strike, 'tried');
 cmp_ok(sql(q(
 	SET client_min_messages = warning;
 	SET SESSION AUTHORIZATION mallory;
@@ -131,7 +141,8 @@ cmp_ok(sql(q(
 	BEGIN
 		FOR ours IN
 			SELECT p.*, string_to_array(oidvectortypes(p.proargtypes), ', ') AS argument_types FROM pg_proc p
-			WHERE p.pronamespace = 'public'::regnamespace AND p.proowner <> 'mallory'::regrole AND p.prokind = 'f'
+			WHERE p.pronamespace IN ('public'::regnamespace, 'idempotency_internal'::regnamespace)
+				AND p.proowner <> 'mallory'::regrole AND p.prokind = 'f'
 		LOOP
 			FOR given IN ours.pronargs - ours.pronargdefaults .. ours.pronargs LOOP
 				FOR variant IN 1..3 LOOP
@@ -151,25 +162,29 @@ cmp_ok(sql(q(
 	END
 	$do$;
 	SELECT count(*) FROM pg_proc WHERE proowner = 'mallory'::regrole AND pronamespace = 'public'::regnamespace), 'tried'),
-	'>', 50, 'overloads are there');
+	'>', 200, 'overloads are there');
 terminate_worker($node, $_, 'tried') for qw(relay sweeper);
 ok(exercise('tried', 'tried'), 'the workers go on as before');
 sql(q(
-	SELECT stock_level('hat'::text), stock_verify('hat'::text);
+	SELECT stock_level('hat'::text), stock_verify('hat'::text), stock_receive('cap'::text, 10::bigint, NULL::text, NULL::text);
+	SELECT stock_reserve_many('{"cap": 2}'::jsonb, 'many'::text, '1 h'::interval, 'me'::text),
+		stock_reservation_status('many'::text), stock_transfer('cap'::text, 'hood'::text, 1::bigint, NULL::text, NULL::text);
 	SELECT outbox_alter('tried'::text, NULL::text, NULL::text[], NULL::jsonb, NULL::text, 8, NULL::interval, NULL::interval[]);
 	SELECT outbox_pause('tried'::text, 'why'::text), outbox_resume('tried'::text), outbox_redrive('tried'::text, NULL::bigint[]),
-		outbox_discard('tried'::text, NULL::bigint[]), outbox_replay('tried'::text, 1::bigint, NULL::timestamptz),
+		outbox_retry('tried'::text, NULL::bigint[]), outbox_event_id(1::bigint), idempotency_status(),
+		outbox_discard('tried'::text, NULL::bigint[]), outbox_acknowledge_lost('tried'::text), outbox_replay('tried'::text, 1::bigint, NULL::timestamptz),
 		outbox_rotate_secret('tried'::text, '1 h'::interval, NULL::text), outbox_adopt(true);
 	SELECT outbox_subscribe('new'::text, 'http://127.0.0.1:1/'::text, '{none}'::text[], NULL::text, NULL::jsonb, 'standard'::text, true,
 		8, '1 s'::interval, '{0 s}'::interval[], 'latest'::text, 1);
 	SELECT outbox_unsubscribe('new'::text);
-	SELECT count(*) FROM outbox_subscriptions, idem_stats, stock_levels), 'tried');
+	SELECT count(*) FROM outbox_subscriptions, outbox_deliveries, idem_stats, idem_keys, stock_levels, stock_holds, idempotency_segments), 'tried');
 is(victims(), '', 'and nothing of hers is run but by herself');
 
 # --- a role with all privileges on all tables
 
 sql('CREATE DATABASE granted');
-sql("CREATE EXTENSION idempotency; GRANT ALL ON ALL TABLES IN SCHEMA public TO mallory; GRANT CREATE ON DATABASE granted TO mallory; $strike;
+sql("CREATE EXTENSION idempotency; GRANT ALL ON ALL TABLES IN SCHEMA public, idempotency_internal TO mallory;
+	GRANT USAGE ON SCHEMA idempotency_internal TO mallory; GRANT CREATE ON DATABASE granted TO mallory; $strike;
 	CREATE TYPE mallory.id AS ENUM ('one');
 	CREATE FUNCTION mallory.to_number(mallory.id) RETURNS bigint LANGUAGE sql AS 'SELECT mallory.strike(); SELECT 1::bigint';
 	CREATE CAST (mallory.id AS bigint) WITH FUNCTION mallory.to_number AS IMPLICIT", 'granted');
@@ -198,7 +213,7 @@ subscribe_all('granted', 'granted');
 ok(exercise('granted', 'granted'), 'the workers work');
 is(victims(), '', 'and run nothing of hers');
 
-# --- an application with names of its own in its way
+# --- an application with objects of its own of the same names
 
 sql(q(SELECT idempotency_grant('mallory')), 'granted');
 my $names = q(
@@ -223,9 +238,18 @@ is(code_as('landlord', 'CREATE TABLE mine ()', 'rented'), '', 'the owner of a da
 %refused = (
 	'ALTER SCHEMA public RENAME TO moved' => '42501',
 	'DROP EXTENSION idempotency' => '42501',
-	'DROP TABLE outbox_lane CASCADE' => '2BP01',
-	'DROP FUNCTION idem_switch() CASCADE' => '2BP01',
-	'ALTER TABLE outbox_lane RENAME TO lane' => '42501',
+	'DROP VIEW outbox_dead CASCADE' => '2BP01',
+	'DROP FUNCTION idem_renew CASCADE' => '2BP01',
+	'ALTER VIEW outbox_dead RENAME TO dead' => '42501',
+	'ALTER SCHEMA idempotency_internal RENAME TO moved' => '42501',
+	'ALTER SCHEMA idempotency_internal OWNER TO landlord' => '42501',
+	'GRANT USAGE ON SCHEMA idempotency_internal TO landlord' => '42501',
+	'DROP SCHEMA idempotency_internal CASCADE' => '42501',
+	'CREATE TABLE idempotency_internal.mine ()' => '42501',
+	'DROP TABLE idempotency_internal.outbox_lane CASCADE' => '42501',
+	'DROP INDEX idempotency_internal.outbox_delivery_due_at_idx' => '42501',
+	'DROP FUNCTION idempotency_internal.idem_switch() CASCADE' => '42501',
+	'ALTER TABLE idempotency_internal.outbox_lane RENAME TO lane' => '42501',
 	'ALTER DATABASE rented SET idempotency.relays = 8' => '55P02',
 	'ALTER ROLE landlord SET idempotency.databases = nowhere' => '55P02',
 	'ALTER DATABASE rented SET idempotency.stock_events = off' => '42501',
@@ -243,7 +267,7 @@ is(code_as('landlord', 'ALTER SCHEMA public OWNER TO landlord', 'rented'), '', '
 is(code_as('landlord', 'ALTER SCHEMA public RENAME TO moved', 'rented'), '42501', 'and not rename even so');
 is(code_as('landlord', 'CREATE SCHEMA other; ALTER SCHEMA other RENAME TO another', 'rented'), '', 'other schemas he may rename');
 
-# --- an owner of the extension who is no superuser
+# --- an owner of the extension who is not a superuser
 
 sql('CREATE ROLE boss SUPERUSER; CREATE DATABASE sold');
 sql('SET SESSION AUTHORIZATION boss; CREATE EXTENSION idempotency', 'sold');
@@ -254,11 +278,12 @@ ok($node->poll_query_until('postgres', q(SELECT string_agg(DISTINCT usename, ' '
 	FROM pg_stat_activity WHERE datname = 'sold' AND backend_type ~ '^idempotency')), 'the workers run as the owner, by themselves');
 %refused = (
 	'a column less' => 'ALTER TABLE idem_ring DROP COLUMN rest_until',
-	'a column of another type' => 'ALTER TABLE idem_ring ALTER COLUMN quiet_xid TYPE text USING NULL',
+	'a column of another type' => 'ALTER TABLE idem_ring ALTER COLUMN rest_until TYPE text USING NULL',
 	'one more column' => 'ALTER TABLE outbox_lane ADD COLUMN more text',
 	'a column that may be null' => 'ALTER TABLE stock_hold ALTER COLUMN expires_at DROP NOT NULL',
 	'a field of a type' => 'ALTER TYPE idem_answer ADD ATTRIBUTE more text',
 	'a trigger' => 'CREATE TRIGGER t BEFORE UPDATE ON outbox_lane FOR EACH ROW EXECUTE FUNCTION mallory.strike_trigger()',
+	'a schema of another name' => 'ALTER SCHEMA idempotency_internal RENAME TO moved',
 );
 is(code_as('mallory', $refused{$_}, 'sold'), '42501', "he may not have our C code meet $_") for sort keys %refused;
 is(code_as('mallory', 'CREATE RULE r AS ON UPDATE TO outbox_ring DO ALSO SELECT mallory.strike()', 'sold'), '', 'he may have a rule');
@@ -270,7 +295,8 @@ cmp_ok($more, '>', $own, 'and run it');
 is(victims(), '', 'as him who made it');
 is(sql('SELECT rolsuper FROM pg_roles WHERE rolname = \'mallory\''), 'f', 'nobody has become a superuser');
 
-# --- an owner who is a superuser no more: for one who may not log in, workers run as that of the cluster
+# --- an owner who is not a superuser any more: without LOGIN, workers run as
+# the bootstrap superuser
 
 sql('CREATE ROLE admin SUPERUSER NOLOGIN; CREATE DATABASE hardened');
 sql('SET SESSION AUTHORIZATION admin; CREATE EXTENSION idempotency', 'hardened');
@@ -279,5 +305,16 @@ sql('ALTER ROLE admin NOSUPERUSER');
 sql('SELECT outbox_wake()', 'hardened');
 ok($node->poll_query_until('postgres', q(SELECT count(*) = 0 FROM pg_stat_activity
 	WHERE datname = 'hardened' AND backend_type ~ '^idempotency (relay|sweeper)' AND usesysid = 10)), 'they do not run for him');
+
+# --- a schema with the name of ours that is not ours, as in version 0.2.0
+
+sql('CREATE DATABASE older; CREATE DATABASE younger');
+sql('BEGIN; CREATE EXTENSION idempotency; ALTER EXTENSION idempotency DROP SCHEMA idempotency_internal; COMMIT', 'older');
+sql('CREATE EXTENSION idempotency', 'younger');
+is(error_code($node, 'older', "SELECT $_"), '55000', "its tables are not used: $_")
+  for q(idem_claim('k')), q(outbox_enqueue('t', '{}')), q(stock_receive('hat', 1));
+wait_for_workers($node, 'younger');
+is(sql(q(SELECT count(*) FROM pg_stat_activity WHERE datname = 'older' AND backend_type ~ '^idempotency (relay|sweeper)')), '0',
+	'and no worker runs there');
 
 done_testing();

@@ -1,8 +1,9 @@
-# A row of our own tables is input: a restore, a replica or a person wrote it.
-# Every kind of value that a column can hold, in every column, without the
-# constraints that keep it out, crashes no process and raises no internal error,
-# in workers and in functions; and other keys, items and subscriptions go on.
-# If this fails, one bad row takes the whole server down, again and again.
+# A row of our own tables is input: a restore, a replica or a person may have
+# written it.  Every kind of value that a column can hold, in every column,
+# without the constraints that exclude it, crashes no process and raises no
+# internal error, in workers and in functions; and other keys, items and
+# subscriptions go on.  If this fails, one bad row crashes the whole server
+# again and again.
 #
 # At the end come random rows and calls, for HOSTILE_SECONDS (5); SEED repeats
 # them.
@@ -36,9 +37,9 @@ EOF
 my $log_read = -s $node->logfile;
 my ($numbers, $witnesses) = (0, 0);
 
-# Goes on after an error, and while a server comes back: then psql may end before
-# it has read.  A row that the server refuses is in the detail of its message,
-# secret and all.
+# Goes on after an error, and while the server restarts: then psql may end
+# before it has read its input.  If the server refuses a row, the row is in the
+# detail of the message, including its secret.
 sub try_sql
 {
 	my ($sql) = @_;
@@ -51,7 +52,7 @@ sub sql_lines
 	return split(/\n/, try_sql(shift));
 }
 
-# --- what is bad
+# --- bad values
 
 my $long = "repeat('A', 100000)";
 my %values = (
@@ -79,7 +80,7 @@ my %values = (
 	'stock_change' => [ map { "'$_'" } qw(receive adjust reserve cancel expire confirm reinstate) ],
 );
 
-# --- what is good: a row of each table.  %d is a new number.
+# --- good values: a row of each table.  %d is a new number.
 
 my $victim_id = q((SELECT id FROM outbox_subscription WHERE name = 'victim'));
 my %event = (created_at => 'now()', topic => "'victim'", key => "'k%d'", payload => "'{\"n\": 0}'");
@@ -100,7 +101,7 @@ my %rows = (
 	stock_hold => { quantity => 1, expires_at => "now() - interval '1 s'", line => 0, sku => "'victim'", reservation => "'victim %d'" },
 	stock_log => { %change, id => '1000000 + %d' });
 
-# Rows that are the victim's, of the tables where the witness has some.
+# The rows of the victim, in tables where the witness has rows too.
 my $no_witness = q(NOT EXISTS (SELECT FROM outbox_subscription w WHERE w.name = 'witness' AND w.id = t.subscription));
 my %victims = (
 	(map { ("outbox_log_$_" => "topic <> 'witness'") } 0 .. 2),
@@ -108,7 +109,7 @@ my %victims = (
 	outbox_subscription => "name <> 'witness'",
 	(map { ($_ => "sku <> 'witness'") } qw(stock_item stock_hold stock_log stock_history_0 stock_history_1 stock_history_2)));
 
-# What these say breaks the whole database, if only with a proper error.
+# Bad values in these break the whole database, but with a proper error.
 my $is_central = qr/^(?:\w+_ring|outbox_home)$/;
 
 # --- the tables and the functions
@@ -139,7 +140,7 @@ my @functions = map { [ split /\|/ ] } sql_lines(
 	  . " WHERE p.prokind = 'f' AND p.prorettype <> 'trigger'::regtype AND p.proname !~ '^idempotency_grant' ORDER BY p.oid");
 cmp_ok(scalar @functions, '>', 60, 'there are functions');
 
-# A row of the table with some values in place of the good ones.
+# A row of the table with some of the good values replaced.
 sub insert_row
 {
 	my ($table, %bad) = @_;
@@ -152,7 +153,7 @@ sub insert_row
 	return "INSERT INTO $table (" . join(', ', @names) . ") OVERRIDING SYSTEM VALUE VALUES ($list);";
 }
 
-# Triggers for INSERT and defaults have their say above, and not here.
+# Without triggers for INSERT and without defaults, which insert_row tests.
 sub update_row
 {
 	my ($table, %bad) = @_;
@@ -160,7 +161,7 @@ sub update_row
 
 	return '' unless $set;
 	return "UPDATE $table SET $set WHERE slot = 0;" unless $rows{$table};
-	# A good row is there, the last one of its table.
+	# Inserts a good row, the last one of its table.
 	return insert_row($table) . " UPDATE $table SET $set WHERE ctid = (SELECT max(t.ctid) FROM $table t WHERE "
 	  . ($victims{$table} // 'true') . ');';
 }
@@ -171,12 +172,13 @@ sub one_of
 	return $list->[ int(rand(@$list)) ];
 }
 
-# No argument names the witness.
+# No argument is a name of the witness.
 my %arguments = (
 	%values,
 	'text' => [ @{ $values{text} }, map { "'$_'" } qw(victim victim victim order outbox_log old standard latest) ],
 	'regclass' => [ map { "'$_'" } qw(idem_ring outbox_ring stock_ring) ],
-	'stock_line[]' => [ "'{}'", "'{NULL}'", "stock_lines('{\"victim\": 1}')", "stock_lines('{\"victim\": 1, \"none\": 2}')" ]);
+	'jsonb' => [ @{ $values{jsonb} }, "'{}'", "'[null]'", "'{\"victim\": 1}'", "'{\"victim\": 1, \"none\": 2}'",
+		"'[{\"sku\": \"victim\", \"quantity\": 1}]'" ]);
 
 sub call
 {
@@ -185,8 +187,7 @@ sub call
 	return "SELECT * FROM $name(" . join(', ', @given) . ') LIMIT 100;';
 }
 
-# What is called by the names that the bad rows have, what the sweeper does, and
-# what everybody looks at.
+# Calls with the names that bad rows have, steps of the sweeper, and views.
 my $any = 'ORDER BY random() LIMIT 1)';
 my $any_settled = "(SELECT reservation FROM stock_history $any";
 my $any_held = "(SELECT reservation FROM stock_hold WHERE sku <> 'witness' $any";
@@ -197,19 +198,21 @@ my @calls = map { "SELECT $_;" } (
 	(map { ("stock_confirm($_)", "stock_cancel($_)", "stock_extend($_, '1 h')", "stock_reinstate($_)") } $any_settled, $any_held),
 	(map { ("stock_reserve($_, 1, 'order ' || random())", "stock_level($_)", "stock_receive($_, 1)", "stock_adjust($_, -1, 'lost')") }
 		"'victim'", $any_item),
-	"stock_reserve(stock_lines('{\"victim\": 1, \"none\": 1}'), 'order ' || random())",
+	"stock_reserve_many('{\"victim\": 1, \"none\": 1}', 'order ' || random())",
+	"stock_transfer($any_item, 'victim', 1)", (map { "stock_reservation_status($_)" } $any_settled, $any_held),
+	"outbox_event_id((SELECT position FROM outbox_log WHERE topic <> 'witness' $any)",
 	"idem_claim(key, scope, request => 'x') $keys", "idem_complete(key, token, '1', scope) $keys", "idem_renew(key, token, '1 s', scope) $keys",
 	"idem_fail(key, token, '1', scope) $keys", "idem_claim_many(ARRAY[key, key]) $keys", "idem_forget(key, scope) $keys",
-	(map { ("outbox_redrive($_)", "outbox_replay($_, 1)", "outbox_alter($_, max_in_flight => 4)", "outbox_rotate_secret($_)",
-			"outbox_pause($_)", "outbox_resume($_)", "outbox_discard($_)") } "'victim'", $any_subscription),
-	(map { "count(*) FROM (SELECT t.*::text FROM $_ t) t" } qw(idem_key idem_stats outbox_subscriptions outbox_dead outbox_attempts outbox_log
-		stock_levels stock_ledger stock_history stock_verify())),
+	(map { ("outbox_redrive($_)", "outbox_retry($_)", "outbox_replay($_, 1)", "outbox_alter($_, max_in_flight => 4)", "outbox_rotate_secret($_)",
+			"outbox_pause($_)", "outbox_resume($_)", "outbox_discard($_)", "outbox_acknowledge_lost($_)") } "'victim'", $any_subscription),
+	(map { "count(*) FROM (SELECT t.*::text FROM $_ t) t" } qw(idem_key idem_keys idem_stats outbox_subscriptions outbox_dead
+		outbox_deliveries outbox_attempts outbox_log stock_levels stock_holds stock_ledger stock_history stock_verify() idempotency_segments idempotency_status())),
 	'idem_migrate(1000)', 'idem_expire(1000)', 'outbox_expire(1000)', 'stock_expire(1000)', 'stock_compact(1000)', 'stock_forget(1000)',
 	'outbox_wake()');
 
-# --- what must not happen
+# --- errors
 
-# Crashes and internal errors that the log tells of since the last time.
+# Crashes and internal errors in the log since the last call.
 sub complaints
 {
 	my $log = slurp_file($node->logfile, $log_read);
@@ -218,7 +221,7 @@ sub complaints
 	return $log =~ /^\S+ \S+ \S+ (\[\d+\] .*(?:terminated by signal|PANIC: |exited with exit code [^01]| XX\d\d\d (?:ERROR|FATAL): ).*(?:\n(?:\t|.*(?:CONTEXT|STATEMENT|LOCATION): ).{0,300}){0,4})/mg;
 }
 
-# Of keys, stock and events that have nothing to do with bad rows, those that do
+# Which of the keys, items and events that have nothing to do with bad rows do
 # not go on.
 sub missing
 {
@@ -240,7 +243,7 @@ sub missing
 	return join(', ', @missing);
 }
 
-# A server that crashes again and again is up now and then.
+# A server that crashes again and again runs for moments.
 sub insist
 {
 	my ($sql) = @_;
@@ -282,7 +285,7 @@ sub check
 	my ($what, $table) = @_;
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
 
-	# The workers have their turn.
+	# The workers run at least once.
 	my $missing = $table =~ $is_central ? '' : missing();
 	insist('SELECT true');
 	my @complaints = complaints();
@@ -297,7 +300,7 @@ try_sql("CREATE TABLE saved_$_ AS TABLE $_") for grep { $_ =~ $is_central } @tab
 is(missing(), '', 'without bad rows all is well');
 is(join("\n", complaints()), '', 'and nobody complains');
 
-# The tables of a ring are alike.
+# The three tables of a ring have the same columns.
 for my $table (grep { !/_[12]$/ } @tables)
 {
 	for my $column (@{ $columns{$table} })
@@ -319,7 +322,7 @@ for my $table (grep { !/_[12]$/ } @tables)
 	}
 }
 
-# --- anything with anything
+# --- random rows and calls
 
 diag("SEED=$seed");
 my @broad = grep { $_ !~ $is_central } @tables;

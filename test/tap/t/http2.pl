@@ -1,7 +1,8 @@
-# Where a server has HTTP/2 over TLS, thousands of events go over few
-# connections, and a server that ends one now and then, as they do, costs no
-# event an attempt.  Where HTTP/2 is missing or broken, HTTP/1.1 does.  If this
-# fails, events wait for retries, or never arrive, because of how they are sent.
+# If a server supports HTTP/2 over TLS, thousands of events use few
+# connections, and a server that closes one from time to time, as servers do,
+# costs no event an attempt.  If HTTP/2 is missing or broken, HTTP/1.1 is used.
+# If this fails, events wait for retries, or never arrive, because of how they
+# are sent.
 
 use strict;
 use warnings FATAL => 'all';
@@ -19,7 +20,7 @@ use Tls;
 
 use constant { EVENTS => 4000, KEEPALIVE_REQUESTS => 200, STREAMS => 4 };
 
-# So long that an event that waits for it shows.
+# Long enough for a waiting event to be noticed.
 use constant TIMEOUT_S => 60;
 
 my $dir = PostgreSQL::Test::Utils::tempdir();
@@ -71,7 +72,7 @@ EOF
 	my $program = Program->start([ 'nginx', '-e', 'stderr', '-c', "$dir/nginx.conf" ],
 		PATH => "$ENV{PATH}:/usr/sbin:/sbin");
 
-	# It listens when this is written.
+	# It listens when this file exists.
 	for (1 .. 10 * $PostgreSQL::Test::Utils::timeout_default)
 	{
 		return $program if -s "$dir/nginx.pid";
@@ -84,7 +85,7 @@ my $nginx = start_nginx();
 my $broken = Program->start([ 'node', "$FindBin::RealBin/../programs/broken_http2.js", "$dir/server" ]);
 my ($broken_port) = $broken->line('port') =~ /(\d+)/;
 
-# What a shell may have for other programs is not for the relay.
+# Environment variables that a shell may have for other programs.
 $ENV{SSL_CERT_FILE} = "$dir/server.crt";
 $ENV{SSLKEYLOGFILE} = "$dir/keys";
 $ENV{$_} = 'http://127.0.0.1:1' for qw(http_proxy https_proxy HTTPS_PROXY ALL_PROXY);
@@ -92,8 +93,8 @@ $ENV{CURL_SSL_BACKEND} = 'none';
 my $node = start_server('http2');
 delete @ENV{qw(SSLKEYLOGFILE http_proxy https_proxy HTTPS_PROXY ALL_PROXY CURL_SSL_BACKEND)};
 
-# Delivers events to an endpoint.  Unless more is said, one failed attempt and
-# an event is dead.
+# Delivers events to an endpoint.  By default an event is dead after one failed
+# attempt.
 sub deliver
 {
 	my ($name, $url, $count, %params) = @_;
@@ -116,7 +117,7 @@ sub deliver
 	return;
 }
 
-# What nginx has logged: how many requests there were of each version, of each
+# What nginx has logged: how many requests there were of each version, on each
 # connection and of each event.
 sub nginx_log
 {
@@ -132,9 +133,10 @@ sub nginx_log
 	return (\%versions, \%connections, \%events);
 }
 
-# libcurl may give up on a request that a GOAWAY meets, or an answer that comes
-# early; then it is repeated over HTTP/1.1.  While that connection is there,
-# others may take it, too: a share of them comes over the version that is meant.
+# libcurl may give up a request that meets a GOAWAY, or whose answer comes
+# early; then it is repeated over HTTP/1.1.  While that connection is open,
+# other requests may use it too, so only a share of all requests has the
+# expected version.
 sub deliver_through_nginx
 {
 	my ($name, $count, $version, %params) = @_;
@@ -148,7 +150,7 @@ sub deliver_through_nginx
 	return values %$connections;
 }
 
-# --- a server that says GOAWAY after some requests
+# --- a server that sends GOAWAY after a number of requests
 
 my @connections = deliver_through_nginx('turnover', EVENTS, 'HTTP/2.0');
 cmp_ok(scalar(grep { $_ == KEEPALIVE_REQUESTS } @connections), '>=',
@@ -185,7 +187,7 @@ is("$report->{'/reset'}{events} $reset{'1.1'}", '100 100',
 cmp_ok($reset{'2.0'}, '<=', 100, 'reset: and only then');
 is($report->{'/drop'}{events}, 400, 'drop: a connection that breaks loses no event');
 
-# --- an endpoint that quotes what it was sent, where nobody may
+# --- an endpoint that quotes requests where that is not allowed
 
 my $quoting = Program->start([ 'node', "$FindBin::RealBin/../programs/quoting_http2.js", "$dir/server" ]);
 my ($quoting_port) = $quoting->line('port') =~ /(\d+)/;

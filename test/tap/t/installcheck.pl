@@ -1,6 +1,6 @@
-# "make installcheck" passes on a server as it comes, where the library is
-# preloaded and nothing else is set; here from another directory.  If this
-# fails, packagers and users see failures that are none.
+# "make installcheck" passes on a server with default settings where only the
+# library is preloaded, also from another directory.  If this fails, packagers
+# and users see failures without a cause.
 
 use strict;
 use warnings FATAL => 'all';
@@ -24,7 +24,7 @@ is($node->safe_psql('postgres', 'SHOW max_prepared_transactions'), '0', 'the ser
 my $output;
 $ENV{PGHOST} = $node->host;
 $ENV{PGPORT} = $node->port;
-# The programs of this server stand first in PATH.
+# The programs of this server come first in PATH.
 my $passed = IPC::Run::run([ qw(make installcheck PG_CONFIG=pg_config -C), $dir, '-f', "$source/Makefile" ],
 	'>', \$output, '2>&1');
 ok($passed, 'make installcheck');

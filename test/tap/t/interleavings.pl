@@ -1,8 +1,8 @@
 # Random transactions, short, long, aborted, nested and killed, in several
-# sessions, while relays deliver and now and then die, and segments of the log
-# are closed and truncated: exactly what has committed arrives.  If this fails
-# while skipped.pl passes, there is a way to lose or invent events that nobody
-# has thought of; the seed repeats it.
+# sessions, while relays deliver and are sometimes killed, and segments of the
+# log are closed and truncated: exactly the committed events arrive.  If this
+# fails while skipped.pl passes, there is another way to lose or invent events;
+# SEED repeats it.
 
 use strict;
 use warnings FATAL => 'all';
@@ -41,8 +41,8 @@ subscribe($node, $receiver, '/ok/witness', topics => "'{witness}'");
 subscribe($node, $receiver, '/told/some', topics => "'{odd}'",
 	retry_schedule => "'{0 s,10 ms,10 ms}'");
 
-# A session, and the events of its transaction, one list for each level of
-# savepoints; no list at all outside a transaction.
+# A session and the events of its transaction, one list for each level of
+# savepoints; no list outside a transaction.
 sub new_actor
 {
 	return { session => session($node), levels => [] };
@@ -94,7 +94,7 @@ sub end
 	return;
 }
 
-# Has the relay pass whatever is open now: this event arrives nevertheless.
+# Makes the relay pass all open transactions: this event arrives nevertheless.
 sub be_passed
 {
 	$committed{$next_number} = 'witness';
@@ -153,7 +153,7 @@ sub step
 	return;
 }
 
-# The last session is a slow one: its transactions stay open the longest.
+# The last session is slow: its transactions stay open longest.
 my @actors = map { new_actor() } 1 .. SESSIONS;
 for my $i (1 .. STEPS)
 {

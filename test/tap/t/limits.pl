@@ -1,6 +1,7 @@
-# Workers do without connections, and where there are fewer slots than workers
-# some databases are served, and the others as soon as there are slots.  If this
-# fails, a rush of clients stops the deliveries, or few slots stop all of them.
+# Workers need no connection slots, and if there are fewer worker slots than
+# workers, some databases are served, and the others as soon as slots are free.
+# If this fails, too many clients stop the deliveries, or too few slots stop
+# all.
 
 use strict;
 use warnings FATAL => 'all';
@@ -16,7 +17,8 @@ use constant { DATABASES => 5, SERVED => 2 };
 
 my $receiver = Receiver->start;
 
-# PostgreSQL's own launcher takes a slot, ours another, and discovery workers one at a time.
+# PostgreSQL's own launcher takes a slot, ours another, and discovery one at a
+# time.
 my $slots = 2 + 2 * SERVED;
 my $node = new_server('limits', conf => <<EOF);
 max_worker_processes = $slots
@@ -32,7 +34,7 @@ sub databases_served
 		WHERE backend_type ~ '^idempotency (relay|sweeper)' GROUP BY datname HAVING count(*) = 2) d));
 }
 
-# How often there was no slot, at a level of the log.
+# How often no slot was free, as logged at a level.
 sub count_missing
 {
 	my ($level) = @_;
@@ -40,7 +42,7 @@ sub count_missing
 	return scalar(@lines);
 }
 
-# --- no connections left, for workers of an owner who is no superuser
+# --- no connections left, for workers of an owner who is not a superuser
 
 sql('CREATE ROLE boss SUPERUSER; CREATE ROLE plain LOGIN; CREATE DATABASE shop');
 sql('SET SESSION AUTHORIZATION boss; CREATE EXTENSION idempotency', 'shop');
@@ -65,7 +67,7 @@ for my $i (1 .. DATABASES)
 	sql('CREATE EXTENSION idempotency', "shop$i");
 	wait_for_workers($node, "shop$i") if $i <= SERVED;
 }
-$node->reload;		# has all of them tried at once
+$node->reload;		# makes the launcher try all of them at once
 ok($node->wait_for_log(qr/(?:DEBUG:  could not start idempotency discovery.*?){@{[DATABASES - SERVED]}}/s),
 	'those for whom there is no slot are tried again');
 is(count_missing('WARNING'), DATABASES - SERVED, 'but each is reported once');
@@ -78,7 +80,7 @@ sql('CREATE DATABASE last');
 sql('CREATE EXTENSION idempotency', 'last');
 ok(wait_for_workers($node, 'last'), 'and there is no lack of them in the end');
 
-# --- more relays wanted than there are slots for
+# --- more relays configured than there are slots
 
 sql('ALTER SYSTEM SET idempotency.databases = nowhere');
 $node->reload;

@@ -1,6 +1,6 @@
-# The log gives its space back by itself, and a subscription that falls behind
-# costs no more than it may.  If this fails, the log grows for ever, or events
-# are lost that somebody was still to get.
+# The log frees its space by itself, and a subscription that falls behind costs
+# no more than configured.  If this fails, the log grows without limit, or
+# events are lost that a subscription still had to get.
 
 use strict;
 use warnings FATAL => 'all';

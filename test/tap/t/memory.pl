@@ -1,8 +1,8 @@
-# What a process allocates for an event, a claim, an order or a reload it also
-# frees: after twice as many of them the workers, and a session of a client, are
-# as large as before.  What a relay holds for an endpoint that hangs is bounded.
-# If this fails, a server that runs for months runs out of memory, or a bad
-# endpoint makes it do so sooner.
+# What a process allocates for an event, a claim, an order or a reload it
+# frees: after twice as many of them, the workers and a client's session are as
+# large as before.  What a relay holds for an endpoint that hangs is limited.
+# If this fails, a server runs out of memory after months, or a bad endpoint
+# makes it do so sooner.
 
 use strict;
 use warnings FATAL => 'all';
@@ -20,19 +20,18 @@ use constant { ROUNDS => 20, EVENTS => 50 };
 # Partitions of an endpoint that hangs, and the events of 1 MB that wait for it.
 use constant { HUNG_PARTITIONS => 64, HUNG_EVENTS => 600 };
 
-# The relay holds 64 MiB of events, a copy of those that are on their way, and
-# what it needs to read one.
+# The relay holds 64 MiB of events, a copy of those in flight, and the memory
+# for reading one.
 use constant HUNG_GROWTH_KB_MAX => 160 * 1024;
 
-# By how much the memory in use may differ, since the server's caches of the
-# catalogs fill slowly: less than the smallest leak for each of the ROUNDS * EVENTS
-# events.
+# How much the memory in use may differ, since the catalog caches fill slowly:
+# less than the smallest leak for each of the ROUNDS * EVENTS events.
 use constant CONTEXT_GROWTH_MAX => 24 * 1024;
 
-# libcurl does not use the server's contexts; of its memory only pages are seen.
+# libcurl does not use memory contexts, so only its pages can be measured.
 use constant RELAY_GROWTH_KB_MAX => 512;
 
-use constant INTERVALS => 3;
+use constant INTERVALS => 5;
 
 my $receiver = Receiver->start;
 my $node = start_server('memory', conf => <<'EOF');
@@ -47,9 +46,9 @@ idempotency.stock_archive_topic = 'stock.archive'
 EOF
 my $client = session($node);
 
-# --- what there is to do
+# --- the load
 
-# A quarter of the events fails, and half of those for good.
+# A quarter of the events fails, and half of those become dead letters.
 sub claim_order_and_announce
 {
 	my ($round) = @_;
@@ -76,8 +75,8 @@ EOF
 	return;
 }
 
-# A subscription that comes and goes, one that is changed, and a reload of a
-# setting that is changed too.
+# Creates and ends a subscription, alters another, and changes and reloads a
+# setting.
 sub administer
 {
 	my ($round) = @_;
@@ -90,7 +89,7 @@ sub administer
 	return;
 }
 
-# Waits until nothing of it is left, dead letters included.
+# Waits until no delivery of these events is left, dead letters included.
 sub wait_for_rest
 {
 	$node->poll_query_until('postgres', <<'EOF') or die 'the workers do not get to an end';
@@ -117,9 +116,9 @@ sub do_rounds
 	return;
 }
 
-# --- what it costs
+# --- measurements
 
-# Bytes in use in the contexts of a process, which writes them to the log.
+# Bytes in use in the contexts of a process, which it writes to the log.
 sub used_by_pid
 {
 	my ($pid) = @_;
@@ -136,7 +135,7 @@ sub used_by_client
 	return $client->query_safe('SELECT sum(used_bytes) FROM pg_backend_memory_contexts');
 }
 
-# What the kernel has given to a process for itself.
+# The private memory of a process, as the kernel reports it.
 sub resident_kb
 {
 	my ($pid) = @_;
@@ -171,9 +170,9 @@ used_by_client();
 do_rounds();
 my @measured = (measure());
 
-# Growth from one measurement to the next, by process, and of libcurl.  A leak
-# grows each time, while caches of the catalogs are filled, or emptied, now and
-# then: the median counts.
+# The growth between measurements, by process, and that of libcurl.  A leak
+# grows each time, while catalog caches are filled or emptied only sometimes:
+# the median counts.
 my %growth;
 for (1 .. INTERVALS)
 {
@@ -194,7 +193,7 @@ for my $process (sort keys %growth)
 }
 cmp_ok(scalar($receiver->requests('lasting')), '>', 2 * ROUNDS * EVENTS, 'there was a lot to do');
 
-# --- an endpoint that takes connections and never answers, or even reads
+# --- an endpoint that accepts connections but neither reads nor answers
 
 my $silent = IO::Socket::INET->new(Listen => 1024, LocalAddr => '127.0.0.1') or die $!;
 my $relay = worker_pid($node, 'relay');

@@ -1,5 +1,5 @@
-# Without shared_preload_libraries claims work, and what cannot work says so
-# and hints how.  If this fails, events are accepted that nobody will send.
+# Without shared_preload_libraries claims work, and other functions raise an
+# error with a hint.  If this fails, events are accepted that are never sent.
 
 use strict;
 use warnings FATAL => 'all';
@@ -32,6 +32,8 @@ my %refused = (
 	'outbox_subscribe' => "SELECT outbox_subscribe('s', 'https://example.com/')",
 	'stock_receive' => "SELECT stock_receive('hat', 1)",
 	'stock_reserve' => "SELECT stock_reserve('hat', 1, 'r')",
+	'stock_reserve_many' => q(SELECT stock_reserve_many('{"hat": 1}', 'r')),
+	'stock_transfer' => "SELECT stock_transfer('hat', 'cap', 1)",
 	'stock_confirm' => "SELECT stock_confirm('r')",
 	'stock_cancel' => "SELECT stock_cancel('r')",
 );

@@ -1,7 +1,6 @@
-# A pg_dump, or the first copy of a logical replica, has a snapshot from before
-# the rings turn over, and comes to our tables later.  If this fails, a key is
-# claimed again where it was restored, and an event that was yet to be delivered
-# is not there.
+# pg_dump, or the first copy of a logical replica, has a snapshot from before
+# the rings turn, and reads our tables later.  If this fails, a key is claimed
+# again after a restore, and an undelivered event is missing.
 
 use strict;
 use warnings FATAL => 'all';
@@ -19,7 +18,7 @@ my $dumps = PostgreSQL::Test::Utils::tempdir();
 $node->start;
 sql('CREATE TABLE in_the_way (); CREATE EXTENSION idempotency');
 
-# What there is to be lost; the stock is compacted by the sweeper.
+# The rows that could be lost; the sweeper compacts the stock.
 my $rows = 0;
 
 sub add_rows
@@ -32,8 +31,8 @@ sub add_rows
 	return;
 }
 
-# The tables where it is take no more rows: whoever locks something has written,
-# too, and would be waited for.
+# Closes the segments that have the rows: a session that holds a lock has
+# written as well, and would be waited for.
 sub close_tables
 {
 	for my $switch ("idempotency_ring_switch('idem_ring')", 'outbox_switch()', "idempotency_ring_switch('stock_ring')")
@@ -43,7 +42,7 @@ sub close_tables
 	return;
 }
 
-# Everything moves on, and out of them.
+# Moves all rows out of their tables.
 sub turn
 {
 	sql('SELECT idem_migrate()');

@@ -1,6 +1,7 @@
-# What docs/operations.md and SECURITY.md say can be typed: the SQL prints what
-# stands beside it, links lead somewhere, and the table of settings is the
-# server's.  If this fails, an operator is misled when it matters.
+# docs/operations.md and SECURITY.md are true: their SQL prints the output
+# shown, operators may run their queries, links lead somewhere, and the table of
+# settings matches the server.  If this fails, an operator is misled when it
+# matters.
 
 use strict;
 use warnings FATAL => 'all';
@@ -13,12 +14,12 @@ use Server;
 use Test::More;
 
 my $page = Page->load('operations.md');
-my $node = start_server('page');
+my $node = start_server('page', internal_path => 0);
 
 sql('CREATE DATABASE shop');
 sql('CREATE ROLE shop_app LOGIN');
 
-# What the page takes for granted: a subscription, and events that it has not got.
+# What the page assumes: a subscription, and events that were not delivered.
 sub prepare
 {
 	wait_for_workers($node, 'shop');
@@ -28,7 +29,7 @@ sub prepare
 		SELECT outbox_enqueue('order.placed', '{}') FROM generate_series(1, 2)));
 }
 
-# A query of the second half looks for what is wrong, and may find something.
+# Queries of the second half search for problems, and may find some.
 sub may_find
 {
 	my ($block) = @_;
@@ -36,7 +37,7 @@ sub may_find
 	  && index($page->{text}, $block) > index($page->{text}, "\n## What to do when\n");
 }
 
-# Does a block only look at what workers do, which need their time?
+# Does a block only read what workers do, which need time?
 sub only_looks
 {
 	my ($sql) = @_;
@@ -58,6 +59,21 @@ for my $block ($page->blocks('sql'))
 	$blocks++;
 }
 cmp_ok($blocks, '>', 15, 'the page has queries');
+
+# --- queries for operators, of all pages
+
+sql('CREATE ROLE watcher LOGIN IN ROLE pg_monitor');
+sql('CREATE ROLE operator LOGIN IN ROLE pg_monitor');
+$node->safe_psql('shop', q(SELECT idempotency_grant_operator('operator')));
+my @queries = map { $_->queries } $page, map { Page->load($_)->part('For operators') } qw(claims.md outbox.md stock.md);
+cmp_ok(scalar(@queries), '>', 15, 'the pages have queries for operators');
+for my $query (@queries)
+{
+	my ($line) = $query =~ /^(.*)/;
+	my @roles = ('operator', $query =~ /\bstock_(?:history|verify)\b/ ? () : 'watcher');
+
+	is(error_code($node, 'shop', "SET ROLE $_; $query"), '', "$_: $line") for @roles;
+}
 
 # --- settings, as reference.md has them
 
@@ -95,6 +111,7 @@ my @tests = $security =~ m{`((?:tap/t|pgtap|isolation/specs)/\w+\.\w+)`}g;
 cmp_ok(scalar(@tests), '>', 10, 'SECURITY.md names tests');
 is(join(' ', grep { !-f "$FindBin::RealBin/../../$_" } @tests), '', 'which are all there');
 
-Page->load($_)->check_links for qw(operations.md ../SECURITY.md ../README.md);
+Page->load($_)->check_links for qw(operations.md ../SECURITY.md);
+Page->load('reference.md')->check_columns($node, 'shop', 'idempotency_segments');
 
 done_testing();

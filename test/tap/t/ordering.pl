@@ -1,5 +1,5 @@
 # Events of one key arrive one at a time and in the order of the log, however
-# many of them fail, and hold up no other key.  If this fails, a receiver sees
+# many of them fail, and delay no other key.  If this fails, a receiver gets
 # "cancelled" before "placed".
 
 use strict;
@@ -32,7 +32,8 @@ is(scalar(grep { $_->{status} == 200 } @requests), 1200, 'each event is accepted
 cmp_ok(scalar(@requests), '>', 1200, 'though some had failed');
 is($receiver->overtakings('keys'), 0, 'no event overtakes another of its key');
 
-# --- likewise while the relay dies and the subscription is paused now and then
+# --- the same while the relay is killed and the subscription is paused
+# sometimes
 
 subscribe($node, $receiver, '/told/chaos', topics => "'{chaos}'",
 	retry_schedule => "'{0 s,20 ms,20 ms,20 ms}'");
@@ -74,7 +75,8 @@ my ($last_of_a) = grep { $requests[$_]{data}{key} eq 'a' && $requests[$_]{data}{
 is($last_of_a, $#requests, 'events of another key, or without one, do not wait');
 wait_until($node, 'SELECT count(*) = 0 FROM outbox_delivery', 'no row is left of them');
 
-# --- what is parked in one batch does not overtake what is parked in the one before
+# --- events parked in one batch do not overtake those parked in the preceding
+# one
 
 subscribe($node, $receiver, '/told/batches', topics => "'{batches}'",
 	retry_schedule => "'{0 s,300 ms,300 ms}'");
@@ -93,7 +95,7 @@ $receiver->wait_for('batches', events => 5);
 is($receiver->overtakings('batches'), 0, 'nothing is overtaken by what was read later');
 wait_until($node, 'SELECT count(*) = 0 FROM outbox_delivery', 'no row is left of that');
 
-# --- a dead event lets the next of its key go
+# --- after a dead letter the next event of its key is sent
 
 subscribe($node, $receiver, '/told/mortal', topics => "'{mortal}'",
 	retry_schedule => "'{0 s,100 ms}'");

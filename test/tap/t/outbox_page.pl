@@ -1,7 +1,6 @@
-# What docs/outbox.md shows is so: its SQL prints what stands beside it, with the
-# receiver that it names, its excerpts are those of the recipes, and functions
-# and views are what it says they are.  If this fails, the page teaches what does
-# not work.
+# docs/outbox.md is true: its SQL prints the output shown, with the receiver
+# that the page names, its excerpts are those of the recipes, and functions and
+# views are as described.  If this fails, the page shows what does not work.
 
 use strict;
 use warnings FATAL => 'all';
@@ -16,7 +15,7 @@ use Server;
 use Test::More;
 
 my $page = Page->load('outbox.md');
-my $node = start_server('page');
+my $node = start_server('page', internal_path => 0);
 my $elsewhere = Receiver->start;
 my $port = PostgreSQL::Test::Cluster::get_free_port();
 my $receiver;
@@ -24,7 +23,7 @@ my $receiver;
 sql('CREATE DATABASE shop');
 sql('CREATE DATABASE shipping');
 
-# The page's own receiver is started as soon as there is a secret for it.
+# The page's own receiver is started as soon as it has a secret.
 sub start_receiver
 {
 	my ($secret) = @_;
@@ -34,11 +33,11 @@ sub start_receiver
 	return;
 }
 
-# Does a block only look at what the relay does, which needs its time?
+# Does a block only read what the relay does, which needs time?
 sub only_looks
 {
 	my ($sql) = @_;
-	return $sql =~ /\A(?:SELECT [^;(]*? FROM outbox_(?:subscriptions|dead|attempts)\b[^;]*;[^;]*)\z/s;
+	return $sql =~ /\A(?:SELECT [^;(]*? FROM outbox_(?:subscriptions|deliveries|dead|attempts)\b[^;]*;[^;]*)\z/s;
 }
 
 for my $block ($page->blocks('sql'))
@@ -53,15 +52,15 @@ for my $block ($page->blocks('sql'))
 	is($error, '', "runs: $line");
 	ok(Page::prints_as_expected($block, $printed), 'and prints what stands beside it')
 	  or diag "it prints: $printed";
-	start_receiver($printed) if $printed =~ /^whsec_/ && !$receiver;
+	start_receiver($printed) if $block =~ /\Q127.0.0.1:8080\E/ && !$receiver;
 }
 
 is($node->safe_psql('shipping', 'SELECT order_id, item, quantity FROM parcels WHERE order_id = 1'), '1|hat|2',
 	'the receiver of the page has done its work');
-like($receiver->line(webhook_id($node, 1, 'shop')), qr/order.placed claimed$/, 'and said so');
+like($receiver->line(webhook_id($node, 2, 'shop')), qr/order.placed claimed$/, 'and said so');
 
 $page->check_signatures($node, 'shop', 'outbox');
-$page->check_columns($node, 'shop', $_) for qw(outbox_subscriptions outbox_dead outbox_attempts outbox_log);
+$page->check_columns($node, 'shop', $_) for qw(outbox_subscriptions outbox_dead outbox_deliveries outbox_attempts outbox_log);
 
 $page->check_excerpts($page->blocks('js'));
 $page->check_links;

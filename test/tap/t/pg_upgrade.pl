@@ -1,7 +1,7 @@
-# pg_upgrade takes a database with all that is in it to a new cluster, where it
-# is as silent as any copy until it is adopted; while it works on a cluster, no
-# worker does.  If this fails, a major upgrade loses keys, stock or events, or
-# sends events from a server that is about to be thrown away.
+# pg_upgrade moves a database with all its content to a new cluster, where it
+# sends nothing, like any copy, until it is adopted; no worker runs while
+# pg_upgrade works on a cluster.  If this fails, a major upgrade loses keys,
+# stock or events, or sends events from a server that is about to be deleted.
 
 use strict;
 use warnings FATAL => 'all';
@@ -30,7 +30,7 @@ sub contents
 		SELECT last_value FROM idem_token_seq UNION ALL SELECT last_value FROM outbox_position_seq));
 }
 
-# --- what there is
+# --- the content
 
 subscribe($old, $receiver, '/hold/open', topics => "'{open}'");
 subscribe($old, $receiver, '/switch/retried', topics => "'{retried}'", retry_schedule => "'{0 s,1 h}'");

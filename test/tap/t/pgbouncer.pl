@@ -53,8 +53,8 @@ for (1 .. WAIT_S)
 my %env = (as_shop($node), PGHOST => $dir, PGPORT => $port);
 my $clients = Program->start([ 'node', "$FindBin::RealBin/../programs/clients.js" ], %env);
 
-# A query of one of the clients, with parameters as the driver sends them; what
-# it returns.
+# Runs a query of one of the clients, with parameters as the driver sends them;
+# returns its result.
 sub ask
 {
 	my ($client, @query) = @_;
@@ -114,7 +114,7 @@ ask_later('a', 'SELECT outcome FROM idem_claim($1)', 'orphan');
 ask('d', 'die');
 is(answer('a'), 'claimed', 'until its client dies');
 
-# --- more who wait than there are server processes
+# --- more waiting clients than server processes
 
 my @waiters = map { "waiter-$_" } 1 .. 10;
 ask('a', 'BEGIN');
@@ -132,8 +132,8 @@ is(ask('a', 'SELECT key, outcome FROM idem_claim_many($1)', [ 'm2', 'other', 'm1
 
 # --- many clients
 
-# All clients walk through the same keys side by side, and write each claim that
-# they were granted into the ledger.
+# All clients claim the same keys in the same order, and write each granted
+# claim to the ledger.
 sub race
 {
 	my ($name, $protocol, $script) = @_;

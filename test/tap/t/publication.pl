@@ -1,7 +1,8 @@
-# A publication of all tables, or of all of a schema, stops nothing: whatever is
-# updated or deleted has a replica identity, and a subscriber gets all of it, also
-# what is written past the executor.  If this fails, the first event that is
-# retried with success ends the relay, which sends it again for ever.
+# A publication of all tables, or of all tables in a schema, breaks nothing:
+# every table with updates or deletes has a replica identity, and a subscriber
+# gets all changes, including those written without the executor.  If this
+# fails, the first successful retry ends the relay, which then sends the event
+# again and again.
 
 use strict;
 use warnings FATAL => 'all';
@@ -14,7 +15,7 @@ use Receiver;
 use Server;
 use Test::More;
 
-my %publications = (everything => 'FOR ALL TABLES', whole_schema => 'FOR TABLES IN SCHEMA public');
+my %publications = (everything => 'FOR ALL TABLES', whole_schema => 'FOR TABLES IN SCHEMA idempotency_internal');
 
 my $receiver = Receiver->start;
 my $node = start_server('publication', allows_streaming => 'logical', conf => <<'EOF');
@@ -31,15 +32,15 @@ $subscriber->start;
 my $members = q(SELECT c.oid, c.relname, c.relreplident FROM pg_class c
 	JOIN pg_depend d ON d.classid = 'pg_class'::regclass AND d.objid = c.oid AND d.deptype = 'e'
 	JOIN pg_extension e ON e.oid = d.refobjid AND e.extname = 'idempotency' WHERE c.relkind = 'r');
-my @tables = split(/\n/, sql("SELECT relname FROM ($members) m ORDER BY relname"));
-my $definitions = sql(qq(
-	SELECT format('CREATE TABLE %I (%s%s);', relname,
+my @tables = split(/\n/, sql("SELECT 'idempotency_internal.' || relname FROM ($members) m ORDER BY relname"));
+my $definitions = 'CREATE SCHEMA idempotency_internal; ' . sql(qq(
+	SELECT format('CREATE TABLE idempotency_internal.%I (%s%s);', relname,
 		(SELECT string_agg(format('%I %s', attname,
 			CASE t.typtype WHEN 'e' THEN 'text' ELSE format_type(atttypid, atttypmod) END), ', ' ORDER BY attnum)
 			FROM pg_attribute JOIN pg_type t ON t.oid = atttypid WHERE attrelid = m.oid AND attnum > 0 AND NOT attisdropped),
 		(SELECT ', ' || pg_get_constraintdef(oid) FROM pg_constraint WHERE conrelid = m.oid AND contype = 'p'))
 	FROM ($members) m;
-	SELECT format('ALTER TABLE %I REPLICA IDENTITY FULL;', relname) FROM ($members) m WHERE relreplident = 'f'));
+	SELECT format('ALTER TABLE idempotency_internal.%I REPLICA IDENTITY FULL;', relname) FROM ($members) m WHERE relreplident = 'f'));
 
 for my $name (sort keys %publications)
 {
@@ -50,14 +51,14 @@ for my $name (sort keys %publications)
 		  . $node->connstr . " dbname=postgres' PUBLICATION $name");
 	$subscriber->wait_for_subscription_sync($node, $name, $name);
 }
-is(sql("SELECT count(*) FROM pg_publication_tables WHERE tablename LIKE 'idem%'"), 2 * grep(/^idem/, @tables),
+is(sql("SELECT count(*) FROM pg_publication_tables WHERE tablename LIKE 'idem%'"), 2 * grep(/\.idem/, @tables),
 	'both publish our tables');
 
 is(sql(qq(SELECT string_agg(relname, ' ' ORDER BY relname) FROM ($members) m
 	WHERE relreplident <> 'f' AND NOT EXISTS (SELECT FROM pg_index WHERE indrelid = m.oid AND indisprimary))),
 	'', 'all tables have a replica identity');
 
-# --- the life of an outbox
+# --- use of the outbox
 
 subscribe($node, $receiver, '/switch/shop', retry_schedule => "'{0 s" . ',200 ms' x 50 . "}'");
 my $relay = worker_pid($node, 'relay');
@@ -94,7 +95,7 @@ sql(q(SELECT outbox_unsubscribe('gone'), outbox_adopt(keep_identity => true)));
 sql(q(SELECT outbox_switch()));
 is(worker_pid($node, 'relay'), $relay, 'the relay has never failed');
 
-# --- of claims
+# --- use of claims
 
 is(sql(q(
 	SELECT outcome FROM idem_claim('transaction', request => 'r');
@@ -116,14 +117,14 @@ sql(q(SELECT idem_switch()));
 is(sql(q(SELECT outcome FROM idem_claim('short', lease => '1 min'); SELECT idem_migrate() > 0; SELECT idem_forget('lease'))),
 	"claimed\nt\nt", 'and move to another segment');
 
-# --- of stock
+# --- use of stock
 
 is(sql(q(
 	SELECT stock_receive('hat', 100), stock_adjust('hat', -1, 'lost'), stock_receive('cap', 10);
 	SELECT outcome FROM generate_series(1, 3) i, stock_reserve('hat', 1, 'r' || i, ttl => '1 h');
 	SELECT stock_confirm('r1'), stock_cancel('r2');
 	SELECT outcome FROM stock_reinstate('r2');
-	SELECT outcome FROM stock_reserve(stock_lines('{"hat": 2, "cap": 2}'), 'order', ttl => '1 h');
+	SELECT outcome FROM stock_reserve_many('{"hat": 2, "cap": 2}', 'order', ttl => '1 h');
 	SELECT outcome FROM stock_extend('order', ttl => '2 h');
 	SELECT stock_confirm('order', '{cap}');
 	SELECT outcome FROM stock_reserve('hat', 1, 'lapses', ttl => '1 ms'))),
@@ -134,7 +135,7 @@ sql(q(SELECT stock_receive('hat', 1) FROM generate_series(1, 20)));
 wait_until($node, q(SELECT count(*) > 0 FROM stock_history_0), 'and history is compacted');
 is(sql('SELECT count(*) FROM stock_verify() WHERE NOT ok'), '0', 'all of it adds up');
 
-# --- what has arrived
+# --- the subscribers' tables
 
 sub contents
 {
@@ -143,7 +144,7 @@ sub contents
 				"SELECT count(*) || ' ' || coalesce(md5(string_agg(t::text, ' ' ORDER BY t::text)), '') FROM $_ t") } @tables);
 }
 
-# The sweeper goes on, so the two are compared until they are the same.
+# The sweeper goes on, so the two are compared until they are equal.
 for my $name (sort keys %publications)
 {
 	my ($here, $there) = ('', '-');

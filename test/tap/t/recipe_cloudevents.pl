@@ -1,5 +1,5 @@
-# The receiver of CloudEvents: an event counts once, and one that is late does
-# not undo a newer one.  If this fails, its copy of the addresses is wrong.
+# The receiver of CloudEvents: an event counts once, and a late one does not
+# undo a newer one.  If this fails, its copy of the addresses is wrong.
 
 use strict;
 use warnings FATAL => 'all';
@@ -11,7 +11,7 @@ use Program;
 use Server;
 use Test::More;
 
-my $node = start_server('crm');
+my $node = start_server('crm', internal_path => 0);
 my $port = PostgreSQL::Test::Cluster::get_free_port();
 my $url = "http://127.0.0.1:$port/";
 my $schedule = '0 s' . ',100 ms' x 99;
@@ -29,7 +29,7 @@ sub receiver
 }
 
 my $receiver = receiver();
-my $identity = sql(q(SELECT replace(identity::text, '-', '') FROM outbox_home));
+my $identity = sql(q(SELECT replace(identity::text, '-', '') FROM idempotency_internal.outbox_home));
 
 # Announces a move, and returns the id of the event.
 sub move
@@ -51,7 +51,7 @@ sub address
 	return sql("SELECT city FROM addresses WHERE customer = '$customer'", 'copy');
 }
 
-# --- the plain way
+# --- without faults
 
 my $id = move('Zoë %', 'Łódź');
 is($receiver->line($id), "$id customer.moved claimed", 'an event is taken');
@@ -61,7 +61,7 @@ $id = move('Zoë %', 'Brno');
 is($receiver->line($id), "$id customer.moved claimed", 'and so is another');
 is(address('Zoë %'), 'Brno', 'which is newer');
 
-# --- one that is late
+# --- a late event
 
 sql(q(ALTER TABLE moves ADD CONSTRAINT broken CHECK (city <> 'Ghent')), 'copy');
 my $late = move('bob', 'Ghent');
@@ -84,7 +84,7 @@ $receiver = receiver();
 is($receiver->line($id), "$id customer.moved completed", 'after a crash it comes again');
 is(moves('carl'), 'Oslo', 'and has no further effect');
 
-# --- what others send
+# --- events of other senders
 
 my %event = ('content-type' => 'application/json', 'ce-specversion' => '1.0', 'ce-id' => '1',
 	'ce-source' => '/other', 'ce-type' => 'customer.moved', 'ce-subject' => 'dora');

@@ -1,7 +1,7 @@
-# "Coming from event-outbox": a service of two parts that talk by events, with
-# crashes of the service, of the relay and of the server.  If this fails, a part
-# hears of what was rolled back, misses what was committed, hears it in another
-# order, or does something twice.
+# "Coming from event-outbox": a service whose two parts communicate by events,
+# with crashes of the service, the relay and the server.  If this fails, a part
+# gets events of a rolled back transaction, misses committed ones, gets them in
+# another order, or handles one twice.
 
 use strict;
 use warnings FATAL => 'all';
@@ -16,7 +16,7 @@ use Test::More;
 
 use constant { ORDERS => 20, ROUNDS => 6, CHANGES => 5 };
 
-my $node = start_server('service');
+my $node = start_server('service', internal_path => 0);
 my $port = PostgreSQL::Test::Cluster::get_free_port();
 my $schedule = '0 s' . ',100 ms' x 99;
 
@@ -25,7 +25,7 @@ sql("INSERT INTO customers VALUES ('ann')");
 my $secret = sql("SELECT outbox_subscribe('service', 'http://127.0.0.1:$port/',"
 	  . " topics => '{orders.*,warehouse.*}', retry_schedule => '{$schedule}')");
 
-# Another group of consumers, which reads all of it on its own.
+# Another group of consumers, which reads all events independently.
 my $receiver = Receiver->start;
 subscribe($node, $receiver, '/ok/audit');
 
@@ -46,7 +46,7 @@ sub request_later
 	return;
 }
 
-# Changes an order, and returns what the service answers.
+# Changes an order, and returns the service's answer.
 sub request
 {
 	request_later(@_);
@@ -69,7 +69,7 @@ sub is_done
 my $session = session($node);
 my $lock = 'BEGIN; SELECT FROM shelf FOR NO KEY UPDATE';
 
-# --- the plain way: a request, an event, a handler, its event, its handler
+# --- without faults: a request, an event, a handler, its event, its handler
 
 is(request('plain', 2), '1', 'an order is taken');
 is($service->line('orders.changed plain'), 'orders.changed plain 1 claimed', 'the warehouse hears of it');
@@ -78,7 +78,7 @@ is($service->line('warehouse.picked plain'), 'warehouse.picked plain 1 claimed',
 is_done('plain', 'and noted');
 is(sql("SELECT version, quantity FROM picks WHERE order_name = 'plain'"), '1|2', 'the event had the data');
 
-# --- what is rolled back is not announced
+# --- an event of a transaction that is rolled back
 
 is(request('ghost', 1, 'nobody'), 'refused 23503', 'a change fails at its commit, after it was announced');
 is(request('after', 1), '1', 'the next one does not');
@@ -86,7 +86,7 @@ is_done('after', 'and is delivered');
 is(sql("SELECT count(*) FROM outbox_log WHERE key = 'ghost'"), '0', 'of the failed one there is no event');
 is(join(' ', grep { /ghost/ } $service->lines), '', 'and nothing was delivered');
 
-# --- a consumer that crashes midway gets the event again
+# --- a consumer that crashes while it works gets the event again
 
 $session->query_safe($lock);
 is(request('half', 1), '1', 'an order is taken');
@@ -99,7 +99,7 @@ is($service->line('orders.changed half'), 'orders.changed half 1 claimed', 'and 
 is_done('half', 'to be done');
 is(picks('half'), '1', 'once');
 
-# --- one that crashes after its commit gets it again, too, and does nothing
+# --- a consumer that crashes after its commit gets it again too, and ignores it
 
 $service->stop;
 $service = service(NODE_ARGUMENTS => [ '--require', "$FindBin::RealBin/../programs/never_answer.js" ]);
@@ -112,7 +112,7 @@ is($service->line('orders.changed done'), 'orders.changed done 1 completed', 'af
 is_done('done', 'and the rest is done');
 is(picks('done'), '1', 'the effect is there once');
 
-# --- the relay dies with a request under way
+# --- the relay is killed with a request in flight
 
 $session->query_safe($lock);
 is(request('relay', 1), '1', 'an order is taken');

@@ -1,6 +1,6 @@
 # The HTTP server of docs/recipes answers as the IETF draft of Idempotency-Key
-# asks for, in both modes.  If this fails, the first program that a newcomer
-# copies takes an order twice, or answers the wrong thing.
+# requires, in both modes.  If this fails, the first program that newcomers copy
+# accepts an order twice, or gives a wrong answer.
 
 use strict;
 use warnings FATAL => 'all';
@@ -16,7 +16,7 @@ use Server;
 use Socket qw(SO_RCVTIMEO);
 use Test::More;
 
-my $node = start_server('shop');
+my $node = start_server('shop', internal_path => 0);
 my $receiver = Receiver->start;
 my $provider = $receiver->url('/switch/provider');
 
@@ -24,7 +24,7 @@ prepare_recipe($node, 'http.sql');
 my $server = start_recipe('http.js', as_shop($node), PORT => 0, PROVIDER_URL => $provider);
 my ($port) = $server->line('listening') =~ /(\d+)$/ or die 'the server does not start';
 
-# POSTs, and returns the answer with its body decoded.
+# Sends a POST request, and returns the answer with its decoded body.
 sub post
 {
 	my ($path, $key, $body, %headers) = @_;
@@ -36,7 +36,7 @@ sub post
 	return $answer;
 }
 
-# Sends a request, and does not wait for the answer.
+# Sends a request without waiting for the answer.
 sub post_later
 {
 	my ($path, $key, $body) = @_;
@@ -96,7 +96,7 @@ isnt($other->{content}, $first->{content}, 'with an answer of its own');
 is(post('/orders', '"say \"hi\" \\\\ "', \%hat)->{status}, 201, 'quotes and backslashes are part of a key');
 is(sql(q(SELECT count(*) FROM idem_key WHERE key = 'say "hi" \ ')), '1', 'unescaped');
 
-# While another transaction has the key, nobody waits.
+# While another transaction has the key, a request does not wait.
 my $session = session($node);
 $session->query_safe('BEGIN; LOCK TABLE orders');
 my $slow = post_later('/orders', '"order-2"', \%hat);
@@ -109,7 +109,7 @@ $session->query_safe('ROLLBACK');
 is(status_of($slow), 201, 'the first one is answered');
 is(post('/orders', '"order-2"', \%hat)->{headers}{'idempotent-replayed'}, 'true', 'and then replayed');
 
-# What fails leaves the key free.
+# A failed request leaves the key free.
 sql("ALTER TABLE orders ADD CONSTRAINT broken CHECK (item <> 'scarf')");
 is(post('/orders', '"order-3"', { %hat, item => 'scarf' })->{status}, 500, 'an order fails');
 sql('ALTER TABLE orders DROP CONSTRAINT broken');
@@ -121,14 +121,14 @@ is_problem(post('/orders', '"order-5"', { %hat, %$_ }), 400, 'Not an order', 'an
   for { quantity => 2**31 }, { quantity => 3e9 }, { quantity => 1.5 }, { item => "h\0t" };
 is(post('/orders', '"order-5"', { %hat, quantity => 2**31 - 1 })->{status}, 201, 'the largest one has');
 
-# --- a payment that could not be written down: nobody is asked to pay it
+# --- a payment that could not be recorded: the provider is not asked
 
 is_problem(post('/payments', '"pay-0"', { amount => $_ }), 400, 'Not a payment', "an amount of $_")
   for 1e19, 9_007_199_254_740_992, 0;	# 2**53 is a float in some versions of Perl
 is_problem(post('/payments', '"pay-0"', { amount => 5 }, 'X-Account' => 'a' x 256), 400, 'Not an account', 'a long account');
 is(scalar($receiver->requests('provider')), 0, 'the provider was not asked');
 
-# --- a payment: a lease while the provider is asked
+# --- a payment: a lease while the provider works
 
 $receiver->switch('provider', 'hold');
 $slow = post_later('/payments', '"pay-1"', { amount => 5 });
@@ -146,7 +146,7 @@ is(status_of($slow), 201, 'it is paid');
 is(post('/payments', '"pay-1"', { amount => 5 })->{status}, 201, 'and replayed');
 is(scalar($receiver->requests('provider')), 1, 'the provider was asked once');
 
-# Each try of one payment asks the provider with one key.
+# All attempts at one payment use the same key of the provider.
 $receiver->switch('provider', 'fail');
 is(post('/payments', '"pay-2"', { amount => 5 })->{status}, 500, 'the provider fails');
 $receiver->switch('provider', 'ok');
@@ -154,7 +154,7 @@ is(post('/payments', '"pay-2"', { amount => 5 })->{status}, 201, 'the next try i
 my @keys = map { $_->{headers}{'idempotency-key'} } ($receiver->requests('provider'))[ 1, 2 ];
 is("@keys", '"ann/pay-2" "ann/pay-2"', 'the provider can tell that they are one');
 
-# Declined for good.
+# A payment that is declined permanently.
 $receiver->switch('provider', 'gone');
 is(post('/payments', '"pay-3"', { amount => 5 })->{status}, 402, 'a payment is declined');
 $receiver->switch('provider', 'ok');

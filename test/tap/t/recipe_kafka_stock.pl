@@ -1,8 +1,8 @@
-# "From a stock service on Kafka", with real clients of Kafka: lines of orders are
-# gathered, reserved together, and confirmed or refused with the list of what
-# falls short, though messages are published twice, come again, and consumers
+# "From a stock service on Kafka", with real Kafka clients: lines of orders are
+# gathered, reserved together, and confirmed or refused with a list of
+# shortages, although messages are published twice or come again, and consumers
 # crash before or after their commit.  If this fails, a line counts twice or
-# never, an order keeps half of its lines, or nobody hears of it.
+# never, an order keeps half of its lines, or no event tells about it.
 
 use strict;
 use warnings FATAL => 'all';
@@ -20,9 +20,9 @@ use constant { ORDERS => 40, COPIES => 2, HATS => 100 };
 
 my $broker = Broker->start;
 my $receiver = Receiver->start;
-my $node = start_server('stock', conf => 'idempotency.sweep_interval = 50ms');
+my $node = start_server('stock', conf => 'idempotency.sweep_interval = 50ms', internal_path => 0);
 
-# This broker does not answer sooner when messages come, as Kafka does.
+# This broker does not answer earlier when messages come, as Kafka does.
 my %env = (as_shop($node), KAFKA_BROKERS => $broker->brokers, FETCH_MS => 50, SESSION_MS => 4500);
 
 prepare_recipe($node, 'kafka_stock.sql');
@@ -30,8 +30,8 @@ sql("SELECT stock_receive('hat', 10), stock_receive('cap', 5), stock_receive('mu
 subscribe($node, $receiver, '/ok/shop', topics => "'{order.*}'");
 my $producer = start_recipe('kafka_producer.js', %env);
 
-# A consumer that joins the group while it rebalances may get an answer that ends
-# it: this broker gives some that Kafka does not.
+# If a consumer joins the group while it rebalances, this broker may give it an
+# answer that ends it, which Kafka does not.
 sub consumer
 {
 	return start_recipe('kafka_stock.js', RESTART => 1, %env, @_)->wait_for_start('consuming');
@@ -62,7 +62,7 @@ sub payment
 		paid => $paid ? JSON::PP::true : JSON::PP::false };
 }
 
-# Publishes an order, and returns what became of its lines, sorted.
+# Publishes an order, and returns the outcomes of its lines, sorted.
 sub outcomes
 {
 	my ($consumer, @messages) = @_;
@@ -70,7 +70,7 @@ sub outcomes
 	return join(', ', sort map { $consumer->line($_->{id}) =~ s/^\S+ //r } @messages);
 }
 
-# Waits for the event of an order, and returns its topic and what it says.
+# Waits for the event of an order, and returns its topic and content.
 sub event
 {
 	my ($order, $number) = @_;
@@ -80,7 +80,7 @@ sub event
 	return "$event->{type} " . JSON::PP->new->canonical->encode($event->{data}{shortages} // []);
 }
 
-# --- the plain way
+# --- without faults
 
 my $consumer = consumer();
 is(outcomes($consumer, lines_of('plain', hat => 2, cap => 1)), 'gathering, reserved',
@@ -95,7 +95,7 @@ is(outcomes($consumer, lines_of('back', mug => 3)), 'reserved', 'an order of one
 is(outcomes($consumer, payment('back', 0)), 'cancelled', 'that is not paid');
 is(stock_level('mug'), '3 0', 'gives everything back');
 
-# --- refused, with all that falls short
+# --- refused, with all shortages
 
 is(outcomes($consumer, lines_of('short', hat => 100, cap => 9, mug => 1)), 'gathering, gathering, refused',
 	'an order that falls short is refused');
@@ -117,7 +117,7 @@ is(join(', ', map { stock_level($_) } qw(hat cap)), '7 1, 3 1', 'each counts onc
 is(outcomes($consumer, lines_of('bad', hat => -1)), 'refused (23514)', 'a line that is none is noted down');
 is(outcomes($consumer, lines_of('good', hat => 1)), 'reserved', 'and those behind it are not held up');
 
-# --- a consumer that crashes with its work half done
+# --- a consumer crashes while it works
 
 my $session = session($node);
 $session->query_safe('BEGIN; LOCK TABLE order_lines IN SHARE MODE');
@@ -132,7 +132,7 @@ is($consumer->line('half-0'), 'half-0 reserved', 'the next consumer does it');
 is(stock_level('mug'), '2 1', 'once');
 $consumer->stop;
 
-# --- one that crashes after its commit, with its offset not committed
+# --- a consumer crashes after its commit, before its offset is committed
 
 $consumer = consumer(NODE_ARGUMENTS => [ '--require', "$FindBin::RealBin/../programs/never_commit.js" ]);
 publish(lines_of('done', mug => 1));
@@ -144,7 +144,7 @@ is($consumer->line('done-0'), 'done-0 completed', 'it comes again, and is recogn
 is(stock_level('mug'), '1 2', 'it counts once');
 is(sql("SELECT count(*) FROM outbox_log WHERE key = 'done'"), '1', 'and is announced once');
 
-# --- an order that nobody pays
+# --- an order that is never paid
 
 is(outcomes($consumer, lines_of('late', mug => 1)), 'reserved', 'an order is reserved');
 wait_until($node, "SELECT available = 1 FROM stock_level('mug')", 'it is not paid, and its stock is free again');

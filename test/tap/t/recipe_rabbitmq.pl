@@ -15,7 +15,7 @@ use Server;
 use Test::More;
 
 my $rabbit = Rabbit->start;
-my $node = start_server('bank');
+my $node = start_server('bank', internal_path => 0);
 my %env = (as_shop($node), AMQP_URL => $rabbit->url);
 
 prepare_recipe($node, 'rabbitmq.sql');
@@ -47,7 +47,7 @@ my @never_ack = ('--require', "$FindBin::RealBin/../programs/never_ack.js");
 my $session = session($node);
 my $lock = "BEGIN; SELECT FROM accounts WHERE name = 'ann' FOR NO KEY UPDATE";
 
-# --- the plain way, and a producer that repeats itself
+# --- without faults, and a producer that publishes twice
 
 my $consumer = consumer('rabbitmq_consumer.js');
 publish('ann', 'plain');
@@ -57,7 +57,7 @@ publish('ann', 'plain');
 is($consumer->line('plain'), 'plain completed', 'published again, it is recognised');
 is(effects('plain'), '1 of 1', 'and has no further effect');
 
-# --- an error in the middle of the work: rolled back, given back, delivered again
+# --- an error during the work: rolled back, returned, delivered again
 
 $session->query_safe($lock);
 publish('ann', 'nack');
@@ -71,7 +71,7 @@ $session->query_safe('COMMIT');
 is($consumer->line('nack'), 'nack claimed (redelivered)', 'its id is not in the way');
 is(effects('nack'), '1 of 1', 'and it is done once');
 
-# --- bad data: no endless round
+# --- bad data is not delivered again and again
 
 publish('nobody', 'bad', 'bad');
 is(join(', ', map { $consumer->line('bad') } 1 .. 2), 'bad dead (23503), bad failed',
@@ -82,7 +82,7 @@ is(sql("SELECT response ->> 'error' FROM idem_key WHERE key = 'bad'"),
 publish('ann', 'after');
 is($consumer->line('after'), 'after claimed', 'others are not held up');
 
-# --- what a concurrent duplicate sees
+# --- a concurrent duplicate
 
 my $second = consumer('rabbitmq_consumer.js');
 $session->query_safe($lock);
@@ -97,8 +97,8 @@ is(join(', ', sort map { $_->line('both') } $consumer, $second), 'both claimed, 
 is(effects('both'), '1 of 1', 'with one effect');
 $_->stop for $consumer, $second;
 
-# --- RabbitMQ closes the connection: of one message the acknowledgement is
-# missing, another is half done
+# --- RabbitMQ closes the connection: one message is not acknowledged yet,
+# another is being handled
 
 $consumer = consumer('rabbitmq_consumer.js', NODE_ARGUMENTS => \@never_ack);
 publish('ann', 'cut-done');
@@ -144,7 +144,7 @@ is($consumer->line('committed'), 'committed completed (redelivered)',
 	'after a crash it comes again, and is acknowledged only');
 is(effects('committed'), '1 of 1', 'its effect is there once');
 
-# --- likewise with bad data: it is given up, and not yet rejected
+# --- the same with bad data: it was given up, but not rejected yet
 
 $consumer->stop;
 $consumer = consumer('rabbitmq_consumer.js', NODE_ARGUMENTS => \@never_ack);

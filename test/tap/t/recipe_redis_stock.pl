@@ -1,7 +1,7 @@
 # "Coming from Redis and Lua", with a real Redis: counters and reservations are
-# carried over, the answers are those of the script, and what Redis leaves to the
-# user is no problem any more: transactions that roll back, processes that crash,
-# counters that are lost, orders that nobody pays.  If this fails, stock drifts.
+# imported, the answers are those of the script, and problems that Redis leaves
+# to its users are solved: transactions that roll back, processes that crash,
+# lost counters, orders that are never paid.  If this fails, stock drifts.
 
 use strict;
 use warnings FATAL => 'all';
@@ -17,13 +17,13 @@ use constant { ROUNDS => 4, REQUESTS => 150 };
 
 my $recipes = "$FindBin::RealBin/../../../docs/recipes";
 my $redis = Redis->start;
-my $node = start_server('shop', conf => 'idempotency.sweep_interval = 50ms');
+my $node = start_server('shop', conf => 'idempotency.sweep_interval = 50ms', internal_path => 0);
 
 prepare_recipe($node, 'redis_stock.sql');
 sql("INSERT INTO customers VALUES ('ann')");
 
-# What is available and reserved of an item.
-# --- the old way
+# The available and reserved quantity of an item.
+# --- with Redis
 
 sub reserve_in_redis
 {
@@ -39,7 +39,7 @@ is(reserve_in_redis('cap', 4, 'old-2', 3600), 'not-enough 3', 'refuses');
 is(reserve_in_redis('mug', 1, 'old-2', 3600), 'key-missing', 'and does not know a product');
 is(reserve_in_redis('hat', 7, 'late', -60), 'enough 83', 'a reservation has lapsed, and nobody has released it');
 
-# --- carried over, by a program that is interrupted
+# --- imported, by a program that is interrupted
 
 sub import_redis
 {
@@ -55,13 +55,13 @@ $import->crash;
 $session->query_safe('ROLLBACK');
 $import = import_redis();
 ok($import->wait_for_end, 'it is begun again');
-is(sql("SELECT count(*) || ' ' || count(DISTINCT sku) FROM stock_log WHERE change = 'receive'"), '3 3',
+is(sql("SELECT count(*) || ' ' || count(DISTINCT sku) FROM idempotency_internal.stock_log WHERE change = 'receive'"), '3 3',
 	'each item was received once');
 import_redis()->wait_for_end;
 is(stock_level('hat'), '90 10', 'what is left, what is reserved, and what has lapsed: once, however often it is run');
 is(stock_level('cap'), '3 2', 'of the other item, too');
 is(stock_level('scarf'), '0 0', 'one that is sold out is there');
-is(sql("SELECT count(*) FROM stock_hold WHERE expires_at BETWEEN now() + interval '50 min' AND now() + interval '1 h'"),
+is(sql("SELECT count(*) FROM idempotency_internal.stock_hold WHERE expires_at BETWEEN now() + interval '50 min' AND now() + interval '1 h'"),
 	'2', 'the order has as long as it had');
 
 $redis->command(qw(SET stock:hat -3));
@@ -143,7 +143,7 @@ wait_until($node, "SELECT available = 90 FROM stock_level('hat')", 'the service 
 is(sql("SELECT count(*) FROM bookings WHERE order_name = 'half'"), '0', 'without a booking');
 $another->stop;
 
-# --- an order that nobody pays
+# --- an order that is never paid
 
 $service = start_recipe('redis_stock.js', as_shop($node), TTL => '200 ms');
 is(request('book', 'unpaid', 'hat', 40), 'enough', 'an order is booked');
@@ -151,7 +151,7 @@ wait_until($node, "SELECT available = 90 FROM stock_level('hat')", 'nobody pays,
 is(request('finalise', 'unpaid'), 'expired', 'who pays now is told so');
 $service->stop;
 
-# --- counters that are lost: of Redis they would have to be rebuilt
+# --- counters are lost; in Redis they would have to be rebuilt
 
 sql("SELECT stock_receive('belt', 1000000), stock_receive('sock', 40)");
 $service = start_recipe('redis_stock.js', as_shop($node));

@@ -1,8 +1,7 @@
-# "Coming from request ids in Redis": IN_PROGRESS, COMPLETED and FAILED, and what
-# Redis leaves to the user: an owner that crashes between its effect and its
-# state, and one that is late.  If this fails, a request is booked twice or not
-# at all.
-
+# "Coming from request ids in Redis": IN_PROGRESS, COMPLETED and FAILED, and
+# problems that Redis leaves to its users: an owner that crashes between its
+# effect and its state, and an owner that is late.  If this fails, a request is
+# booked twice or not at all.
 use strict;
 use warnings FATAL => 'all';
 
@@ -16,12 +15,12 @@ use Time::HiRes qw(sleep time);
 
 use constant { SHORT_LEASE => '700 ms', LONGER_LEASE => '2 s', WAIT_S => 30, PAUSE_S => 0.05 };
 
-my $node = start_server('bank');
+my $node = start_server('bank', internal_path => 0);
 my $receiver = Receiver->start;
 
 prepare_recipe($node, 'request_ids.sql');
 
-# A consumer, which charges at a path of the receiver.
+# A consumer that charges at a path of the receiver.
 sub consumer
 {
 	my ($path, %env) = @_;
@@ -29,7 +28,7 @@ sub consumer
 		PAYMENT_URL => $receiver->url($path), %env);
 }
 
-# Hands a message to a consumer, and returns its verdict.
+# Passes a message to a consumer, and returns its answer.
 sub deliver
 {
 	my ($consumer, $id) = @_;
@@ -45,8 +44,8 @@ sub verdict
 	return $verdict;
 }
 
-# As a broker does: delivers until the message is acknowledged.  Returns the
-# last verdict, and the one before.
+# Delivers a message as a broker does, until it is acknowledged.  Returns the
+# last answer, and the one before.
 sub deliver_until_ack
 {
 	my ($consumer, $id) = @_;
@@ -141,7 +140,7 @@ is(bookings('between'), '0', 'a crash now leaves no booking');
 is($verdict, 'ack done 2', 'the next owner does all of it');
 is(bookings('between'), '1 by attempt 2', 'so it is booked once');
 
-# --- an owner that sleeps through its lease (a long pause of the process)
+# --- an owner that is stopped for longer than its lease
 
 my $late = consumer('/hold/late', LEASE => SHORT_LEASE);
 $late->say('{"id": "late", "amount": 5}');

@@ -1,6 +1,6 @@
 # "From a deduplication space": a router repeats writes to two shards until it
-# has an answer, over connections that lose questions and answers.  If this
-# fails, a repeated deposit is booked twice, or answered differently.
+# gets an answer, over connections that lose queries and answers.  If this
+# fails, a repeated deposit is booked twice, or gets another answer.
 
 use strict;
 use warnings FATAL => 'all';
@@ -14,7 +14,7 @@ use Server;
 use Test::More;
 
 my @shards = qw(shard_0 shard_1);
-my $node = start_server('shards', conf => 'idempotency.sweep_interval = 50ms');
+my $node = start_server('shards', conf => 'idempotency.sweep_interval = 50ms', internal_path => 0);
 
 for my $db (@shards, 'brief')
 {
@@ -23,7 +23,7 @@ for my $db (@shards, 'brief')
 }
 sql("ALTER DATABASE brief SET idempotency.ttl = '2 s'");
 
-# What stands between the router and the shards.
+# The network between the router and the shards.
 my $dir = PostgreSQL::Test::Utils::tempdir_short;
 my $network = Program->start([
 	'node', "$FindBin::RealBin/../programs/flaky.js",
@@ -38,9 +38,9 @@ sub router
 
 my $router = router($dir, @shards);
 
-my $ann;    # the shard that has her account
+my $ann;    # the shard with ann's account
 
-# The same of both shards.
+# Runs the same on both shards.
 sub on_shards
 {
 	my ($query) = @_;
@@ -52,7 +52,7 @@ sub balance_of_ann
 	return $node->safe_psql($ann, q(SELECT balance FROM accounts WHERE name = 'ann'));
 }
 
-# The network does this to the next queries.
+# Makes the network do this to the next queries.
 sub lose
 {
 	my ($fault, $times) = @_;
@@ -75,7 +75,7 @@ sub answer
 	return decode_json($json // '{}');
 }
 
-# The balance or the error, and after how many tries.
+# Returns the balance or the error, and the number of tries.
 sub deposit
 {
 	deposit_later(@_);
@@ -83,7 +83,7 @@ sub deposit
 	return ($answer->{balance} // $answer->{code} // 'nothing') . " by try $answer->{tries}";
 }
 
-# --- check, insert and change, next to the data
+# --- check, insert and change, in the database of the data
 
 is(deposit('a-1', 'ann', 5), '5 by try 1', 'a deposit');
 is(deposit('b-1', 'bob', 7), '7 by try 1', 'on another account');
@@ -110,7 +110,7 @@ is(balance_of_ann(), 20, 'it is booked once');
 lose('lose-question', 1);
 is(deposit('unasked', 'ann', 5), '25 by try 2', 'a question gets lost: the next try does it');
 
-# --- a try that is still going on when the next one comes
+# --- a try that is still running when the next one comes
 
 my $session = session($node, $ann);
 $session->query_safe("BEGIN; SELECT FROM accounts WHERE name = 'ann' FOR UPDATE");
@@ -162,7 +162,7 @@ my %distinct = map { +"$_->{account} $_->{balance}" => 1 } values %answers;
 is(scalar(keys %distinct), 200, 'and each answer is that of its own deposit');
 $router->stop;
 
-# --- ids go away by themselves
+# --- ids expire by themselves
 
 $router = router($node->host, 'brief');
 deposit_later($_, 'ann', 1) for @ids;
@@ -170,7 +170,7 @@ deposit_later($_, 'ann', 1) for @ids;
 is(deposit('many-1', 'ann', 1), "$answers{'many-1'}{balance} by try 1", 'an id is remembered for its ttl');
 is($node->safe_psql('brief', 'SELECT balance FROM accounts'), 200, 'and deposits are booked once');
 ok($node->poll_query_until('brief', q(
-	SELECT bool_and(pg_relation_size(format('idem_key_%s', slot)::regclass) = 0) FROM idem_ring)),
+	SELECT bool_and(pg_relation_size(format('idempotency_internal.idem_key_%s', slot)::regclass) = 0) FROM idempotency_internal.idem_ring)),
 	'after that its space is free again, and nobody had to see to it');
 
 done_testing();

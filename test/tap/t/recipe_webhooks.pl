@@ -1,6 +1,6 @@
-# The receiver of webhooks that docs/outbox.md begins with: what is signed counts
-# once, however often it comes, and in order.  If this fails, the first receiver
-# that a newcomer copies ships a hat twice, or one that was cancelled.
+# The receiver of webhooks at the beginning of docs/outbox.md: a signed event
+# counts once, however often it comes, and in order.  If this fails, the first
+# receiver that newcomers copy ships a hat twice, or one that was cancelled.
 
 use strict;
 use warnings FATAL => 'all';
@@ -12,7 +12,7 @@ use Program;
 use Server;
 use Test::More;
 
-my $node = start_server('shop');
+my $node = start_server('shop', internal_path => 0);
 my $port = PostgreSQL::Test::Cluster::get_free_port();
 my $url = "http://127.0.0.1:$port/webhooks";
 my $schedule = '0 s' . ',100 ms' x 29;
@@ -45,7 +45,7 @@ sub is_delivered
 	my ($what) = @_;
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
 	return wait_until($node, 'SELECT position = last_value AND waiting + parked = 0'
-		  . ' FROM outbox_subscriptions, outbox_position_seq', $what);
+		  . ' FROM outbox_subscriptions, idempotency_internal.outbox_position_seq', $what);
 }
 
 sub parcels
@@ -61,7 +61,7 @@ sub signed
 	return ('webhook-id' => $id, 'webhook-timestamp' => $at, 'webhook-signature' => $signature);
 }
 
-# --- the plain way
+# --- without faults
 
 my $id = enqueue('placed', 1, 'hat');
 is($receiver->line($id), "$id order.placed claimed", 'an event is taken');
@@ -70,7 +70,7 @@ is_delivered('its sender knows');
 $id = enqueue('renamed', 1, 'cap');
 is($receiver->line($id), "$id order.renamed claimed", 'an event of no interest is taken as well');
 
-# --- what others send
+# --- requests of other senders
 
 my $body = '{"type":"order.placed","timestamp":"2026-01-01T00:00:00Z","data":{"order": 2, "item": "hat", "quantity": 1}}';
 my $other = sql('SELECT outbox_secret_generate()');
@@ -106,7 +106,7 @@ $id = enqueue('placed', 5, 'hat');
 wait_for_lock($node, 'INSERT INTO parcels', 'an event takes long');
 wait_for_lock($node, 'idem_claim', 'its sender does not wait, and the copy that it sends waits for the first one');
 $session->query_safe('COMMIT');
-# Two sessions end with the one commit; which of them is heard first is open.
+# Two sessions end with the one commit; their messages come in any order.
 is(join(', ', sort map { $receiver->line($id) } 1 .. 2), "$id order.placed claimed, $id order.placed completed",
 	'one of them does it, and the other learns that');
 is_delivered('so that its sender knows');

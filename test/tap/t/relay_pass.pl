@@ -1,8 +1,8 @@
-# Transactions begin, take positions and end in the middle of a relay's pass, and
-# between the steps of a commit.  If this fails, the relay looks at the highest
-# position, the register, the transactions and the rows in an order in which
-# somebody slips through: an event is lost, is sent twice, or waits for the
-# relay's timer of 5 s.
+# Transactions begin, draw positions and end in the middle of a relay's pass,
+# and between the steps of a commit.  If this fails, the relay reads the
+# highest position, the register, the transactions and the rows in a wrong
+# order: an event is lost, is sent twice, or waits for the relay's timer of 5
+# s.
 
 use strict;
 use warnings FATAL => 'all';
@@ -19,8 +19,9 @@ use constant {
 	WAKE_S => 3,    # before the timer
 };
 
-# Only who asks for it waits for a standby, which there is not.  The timer that
-# looks for deadlocks wakes a process some time after it has got its lock.
+# Only sessions that ask for it wait for a standby, which does not exist.  The
+# timer of the deadlock detector wakes a process some time after it has got its
+# lock.
 my $receiver = Receiver->start;
 my $node = start_server('relay_pass', allows_streaming => 1, conf => <<'EOF');
 synchronous_commit = local
@@ -29,7 +30,7 @@ deadlock_timeout = 1min
 EOF
 my ($locker, $other) = map { session($node) } 1 .. 2;
 
-# A new subscription to a topic of its own, by the same name.
+# A new subscription to a topic of the same name.
 sub topic
 {
 	my ($name) = @_;
@@ -54,9 +55,9 @@ sub straggler
 	return $session;
 }
 
-# Makes the relay begin a pass, which gets as far as something locked by
-# somebody else.  Nobody has to connect before it goes on: the pass would take
-# so long that the timer for the next is near.
+# Makes the relay begin a pass, which stops at something that another session
+# has locked.  No new connection may be needed before the pass goes on: it
+# would take so long that the timer for the next pass is near.
 sub hold_pass
 {
 	my ($relay, $lock, $wake) = @_;
@@ -72,9 +73,9 @@ sub hold_pass
 	return;
 }
 
-# Does something while a pass is about to read the highest position.  Since the
-# lock also keeps others from taking positions, it goes while the relay is
-# stopped.
+# Runs something while a pass is about to read the highest position.  The lock
+# that stops the relay also keeps others from drawing positions, so it is
+# released while the relay is stopped by a signal.
 sub before_highest
 {
 	my ($do) = @_;
@@ -89,7 +90,8 @@ sub before_highest
 	return;
 }
 
-# Does something while a pass has its snapshot, and has read nothing by it yet.
+# Runs something while a pass has its snapshot, but has read nothing with it
+# yet.
 sub after_snapshot
 {
 	my ($wake, $do) = @_;
@@ -132,7 +134,7 @@ $receiver->wait_for($topic, events => 4, ARRIVAL_S);
 wait_for_pass($node);
 is($receiver->sorted_numbers($topic), '1 2 3 4', 'a straggler that ends after the snapshot');
 
-# --- and a second look at who has ended
+# --- and a second check for ended transactions
 
 wait_until($node, "SELECT delivered = 4 FROM outbox_subscriptions WHERE name = '$topic'", 'nothing is left to do');
 after_snapshot(sub { $other->query_safe('SELECT outbox_wake()') }, sub { enqueue($other, $topic, 5) });

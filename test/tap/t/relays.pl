@@ -1,6 +1,6 @@
-# Several relays share out the partitions of subscriptions, also while they die
-# and their number changes.  If this fails, events of a key overtake each other,
-# are sent by two relays at once, or stay where nobody sends them.
+# Several relays divide the partitions of subscriptions, also when relays die
+# and their number changes.  If this fails, events of a key overtake each
+# other, are sent by two relays at once, or are never sent.
 
 use strict;
 use warnings FATAL => 'all';
@@ -81,7 +81,7 @@ sql(q(SELECT count(outbox_enqueue('held', jsonb_build_object('key', n, 'n', 1)))
 $receiver->wait_for('held', requests => 40);
 is(scalar($receiver->requests('held')), 40, 'each event was sent once');
 
-# A relay that has to leave finishes what it has out.
+# A relay that has to exit first finishes its requests in flight.
 subscribe($node, $receiver, '/hold/leaving', topics => "'{leaving}'", partitions => 3);
 wait_for_shares('3 7', 'three relays serve two subscriptions');
 sql(q(SELECT count(outbox_enqueue('leaving', jsonb_build_object('key', n, 'n', 1))) FROM generate_series(1, 18) n));

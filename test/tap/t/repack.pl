@@ -1,7 +1,7 @@
 # pg_repack refuses our tables at once, changes nothing, and repacks the user's
-# own ones; it collects changes by triggers, and ours fire none.  What is to be
-# used instead loses nothing either.  If this fails, whatever is written while a
-# tool rewrites our tables is lost: keys, events, pieces.
+# own tables: it collects changes by triggers, and our writes fire none.  The
+# alternatives lose nothing either.  If this fails, everything that is written
+# while a tool rewrites our tables is lost: keys, events, stock.
 
 use strict;
 use warnings FATAL => 'all';
@@ -20,7 +20,7 @@ use constant { LOAD_S => 15, CLIENTS => 4 };
 my $receiver = Receiver->start;
 my $node = start_server('repack');
 
-# What pg_repack prints; whether it succeeds comes first.
+# Runs pg_repack; returns its output, after whether it has succeeded.
 sub repack
 {
 	my ($output);
@@ -31,7 +31,7 @@ sub repack
 sql('CREATE EXTENSION pg_repack; CREATE TABLE done (id bigserial PRIMARY KEY); SELECT stock_receive(\'hat\', 1000000)');
 subscribe($node, $receiver, '/ok/all');
 
-# Each transaction counts itself, in a table of the user's.
+# Each transaction counts itself in a table of the user.
 my $script = PostgreSQL::Test::Utils::tempdir() . '/load';
 append_to_file($script, <<'EOS');
 BEGIN;
@@ -51,7 +51,7 @@ my $load = IPC::Run::start([ 'pgbench', '-n', '-c', CLIENTS, '-T', LOAD_S, '-f',
 wait_until($node, 'SELECT count(*) > 0 FROM done', 'the load has begun');
 
 my @tables = split(/\n/, sql(q(
-	SELECT c.oid::regclass FROM pg_class c JOIN pg_depend d ON d.classid = 'pg_class'::regclass AND d.objid = c.oid
+	SELECT format('%s.%I', c.relnamespace::regnamespace, c.relname) FROM pg_class c JOIN pg_depend d ON d.classid = 'pg_class'::regclass AND d.objid = c.oid
 	JOIN pg_extension e ON d.refclassid = 'pg_extension'::regclass AND d.refobjid = e.oid AND e.extname = 'idempotency'
 	WHERE c.relkind = 'r' ORDER BY 1)));
 cmp_ok(scalar @tables, '>', 10, 'the extension has tables');
@@ -59,7 +59,7 @@ my $files = "SELECT string_agg(pg_relation_filenode(t)::text, ' ' ORDER BY t) FR
 my $before = sql($files);
 
 my $refused = qr/cannot create a trigger on table "\w+" of extension idempotency.*--exclude-extension=idempotency/s;
-# One without a key is of no interest to pg_repack.
+# pg_repack ignores tables without a key.
 for my $table (grep { sql("SELECT EXISTS (SELECT FROM pg_index WHERE indrelid = '$_'::regclass AND indisprimary)") eq 't' } @tables)
 {
 	my ($done, $output) = repack('-t', $table);
@@ -78,10 +78,10 @@ my $mine = sql(q(SELECT pg_relation_filenode('done')));
 ($done, $output) = repack('--exclude-extension=idempotency');
 ok($done, 'a database without our tables is repacked') or diag($output);
 isnt(sql(q(SELECT pg_relation_filenode('done'))), $mine, 'the table of the user');
-($done, $output) = repack('--only-indexes', map { ('-t', $_) } qw(idem_key_0 stock_log stock_item));
+($done, $output) = repack('--only-indexes', map { ('-t', "idempotency_internal.$_") } qw(idem_key_0 stock_log stock_item));
 ok($done, 'indexes of ours are repacked, which takes no triggers') or diag($output);
 
-# --- what is to be used instead
+# --- the alternatives
 
 for my $table (@tables)
 {
@@ -103,7 +103,7 @@ is(sql(q(SELECT available, reserved, confirmed FROM stock_levels)),
 	'every piece is accounted for');
 is(sql('SELECT bool_and(ok) FROM stock_verify()'), 't', 'in the counters, too');
 
-# --- triggers of anybody
+# --- triggers of users
 
 is(error_code($node, 'postgres', "CREATE TRIGGER t BEFORE INSERT ON $_ FOR EACH ROW EXECUTE FUNCTION suppress_redundant_updates_trigger()"),
 	'55000', "no trigger on $_, be it a superuser's") for @tables;

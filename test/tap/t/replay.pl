@@ -1,5 +1,5 @@
-# Operators send events again, and change secrets while events go out.  If this
-# fails, a replay skips or repeats what it should not, or receivers cannot
+# Operators send events again, and change secrets while events are sent.  If
+# this fails, a replay skips or repeats wrong events, or receivers cannot
 # verify requests while a secret is rotated.
 
 use strict;
@@ -41,7 +41,7 @@ wait_for_pass($node);
 is($receiver->sorted_numbers('again'), join(' ', sort { $a <=> $b } 1 .. 15, 10 .. 15, 11 .. 15),
 	'a replay from a time likewise');
 
-# --- while requests are out
+# --- while requests are in flight
 
 subscribe($node, $receiver, '/hold/busy', topics => "'{busy}'", max_in_flight => 4);
 enqueue_numbers($node, 'busy', 1 .. 8);
@@ -64,7 +64,7 @@ wait_until($node, "SELECT position = last_value AND waiting = 0 FROM outbox_subs
 is($receiver->distinct_numbers('later'), join(' ', 1 .. 16), 'with everything');
 is(scalar(grep { $_->{verified} ne '1' } $receiver->requests('later')), 0, 'signed as ever');
 
-# --- while the relay is about to write down what was delivered
+# --- while the relay is about to record deliveries
 
 subscribe($node, $receiver, '/ok/raced', topics => "'{raced}'");
 enqueue_numbers($node, 'raced', 1 .. 4);
@@ -108,7 +108,7 @@ isnt($requests[2]{verified}, '1', 'without overlap the old secret is of no use a
 ok($requests[3]{verified} eq '1', 'the new one is');
 wait_until($node, 'SELECT old_secret IS NULL FROM outbox_subscription WHERE name = \'rotated\'', 'the old one is forgotten');
 
-# --- what was read ahead
+# --- events that were read ahead
 
 my $stolen = subscribe($node, $receiver, '/hold/ahead', topics => "'{ahead}'", max_in_flight => 2);
 enqueue_numbers($node, 'ahead', 1 .. 6);

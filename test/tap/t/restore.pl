@@ -1,6 +1,6 @@
-# However a dump is made and restored, all of it is there, with everybody's
-# privileges, and the copy sends nothing of its own accord.  If this fails, a
-# backup restored in one of these ways forgets keys, or fires webhooks twice.
+# However a dump is made and restored, everything is restored, including
+# privileges, and the copy sends nothing by itself.  If this fails, a backup
+# restored in one of these ways forgets keys, or sends webhooks twice.
 
 use strict;
 use warnings FATAL => 'all';
@@ -19,7 +19,7 @@ my $dumps = PostgreSQL::Test::Utils::tempdir();
 
 $node->start;
 
-# All that a dump carries.  Keys change their table.
+# Everything that a dump contains.  Keys change their table.
 sub contents
 {
 	my ($server, $db, $names) = @_;
@@ -27,7 +27,7 @@ sub contents
 		SELECT n.nspname || '.' || c.relname
 		FROM pg_extension e, unnest(e.extconfig) d, pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 		WHERE e.extname = 'idempotency' AND c.oid = d AND c.relname !~ '^idem_key_' ORDER BY c.relname)));
-	my ($schema) = $relations[0] =~ /^(\w+)\./;
+	my $schema = $server->safe_psql($db, q(SELECT extnamespace::regnamespace FROM pg_extension WHERE extname = 'idempotency'));
 	my $query = join(' UNION ALL ', map {
 		"SELECT '" . s/^\w+\.//r . "', count(*), md5(string_agg(v, ' ' ORDER BY v)) FROM "
 		  . (/_seq$/ ? "(SELECT last_value::text" : '(SELECT t::text') . " FROM $_ t) t (v)"
@@ -35,7 +35,7 @@ sub contents
 	return $server->safe_psql($db, "SELECT * FROM ($query) t (name, rows, sum)" . ($names ? " WHERE name ~ '^($names)'" : '') . ' ORDER BY name');
 }
 
-# Who may do what, and by whose hand.
+# The privileges, and who granted them.
 sub privileges
 {
 	my ($server, $db) = @_;
@@ -46,7 +46,7 @@ sub privileges
 		SELECT c.oid::regclass::text, c.relacl::text FROM pg_class c
 		JOIN pg_depend d ON d.objid = c.oid AND d.classid = 'pg_class'::regclass AND d.deptype = 'e'
 		UNION ALL
-		SELECT nspname, nspacl::text FROM pg_namespace WHERE nspname = 'public'
+		SELECT nspname, nspacl::text FROM pg_namespace WHERE nspname IN ('public', 'idempotency_internal')
 		ORDER BY 1));
 }
 
@@ -58,7 +58,7 @@ sub create
 	return $node->connstr($db);
 }
 
-# Nothing but what the original sends goes out, though relays have looked.
+# Only the original sends events, although relays have looked.
 sub is_silent
 {
 	my ($server, $db, $what) = @_;
@@ -71,7 +71,7 @@ sub is_silent
 		'1 held', "$what: the copy is silent");
 }
 
-# --- the original: an event is out, another waits behind it
+# --- the original: an event is in flight, another waits behind it
 
 sql(q(
 	CREATE DATABASE shop;
@@ -102,7 +102,7 @@ command_ok([ 'pg_dump', '-Fd', '-j', '2', '-f', "$dumps/d", $node->connstr('shop
 command_ok([ 'pg_dump', '-f', "$dumps/plain", $node->connstr('shop') ], 'pg_dump');
 command_ok([ 'pg_dumpall', '--no-sync', '-f', "$dumps/all", '-d', $node->connstr('postgres') ], 'pg_dumpall');
 
-# --- several at a time; what says that this is a copy comes last
+# --- parallel jobs; the row that tells that this is a copy comes last
 
 my $copy = create('parallel');
 command_ok([ 'pg_restore', '--exit-on-error', '-j', '3', '-d', $copy, "$dumps/d" ], 'pg_restore -j');
@@ -112,7 +112,7 @@ is_silent($node, 'parallel', 'pg_restore -j');
 
 $copy = create('late');
 IPC::Run::run([ 'pg_restore', '-l', "$dumps/d" ], '>', \my $list) or die 'pg_restore -l';
-my ($home) = $list =~ /^(.* TABLE DATA public outbox_home .*\n)/m;
+my ($home) = $list =~ /^(.* TABLE DATA idempotency_internal outbox_home .*\n)/m;
 append_to_file("$dumps/without", $list =~ s/\Q$home\E//r);
 append_to_file("$dumps/home", $home);
 command_ok([ 'pg_restore', '--exit-on-error', '-L', "$dumps/without", '-d', $copy, "$dumps/d" ], 'pg_restore -L, without outbox_home');
@@ -121,7 +121,7 @@ command_ok([ 'pg_restore', '--exit-on-error', '-L', "$dumps/home", '-d', $copy, 
 is_silent($node, 'late', 'at its end');
 is(contents($node, 'late'), $contents, 'and all of it is there');
 
-# --- where the extension is, in another schema, parts
+# --- where the extension exists, in another schema, in parts
 
 $copy = create('there', 'CREATE EXTENSION idempotency');
 wait_for_workers($node, 'there');
@@ -129,7 +129,7 @@ command_ok([ 'pg_restore', '--exit-on-error', '--data-only', '-d', $copy, "$dump
 is_silent($node, 'there', 'data only');
 is(contents($node, 'there'), $contents, 'all of it is there');
 
-$copy = create('moved', 'CREATE SCHEMA moved; ALTER DATABASE moved SET search_path = moved');
+$copy = create('moved', 'CREATE SCHEMA moved; ALTER DATABASE moved SET search_path = moved, idempotency_internal');
 my $plain = slurp_file("$dumps/plain");
 $plain =~ s/\bpublic\./moved./g;
 $plain =~ s/ON SCHEMA public|WITH SCHEMA public/$& =~ s{public}{moved}r/ge;
@@ -139,7 +139,7 @@ is_silent($node, 'moved', 'in another schema');
 is(contents($node, 'moved'), $contents, 'all of it is there');
 
 $copy = create('parts', 'CREATE EXTENSION idempotency');
-IPC::Run::run([ 'pg_dump', '--data-only', '-t', 'stock_*', $node->connstr('shop') ],
+IPC::Run::run([ 'pg_dump', '--data-only', '-t', 'idempotency_internal.stock_*', $node->connstr('shop') ],
 	'|', [ 'psql', '-XqAt', '-v', 'ON_ERROR_STOP=1', '-d', $copy ], '>', \my $output);
 is(contents($node, 'parts', 'stock'), join("\n", grep { /^stock/ } split(/\n/, $contents)), 'pg_dump -t carries one subject alone');
 is($node->safe_psql('parts', "SELECT stock_confirm('order-1'), (SELECT count(*) FROM idem_key)"), 'done|0', 'which goes on');
@@ -168,7 +168,7 @@ is($other->safe_psql('shop', q(SELECT outbox_pause('dead'); SELECT count(*) FROM
 is(error_code($other, 'shop', "SET ROLE $_->[0]; SELECT $_->[1]"), '42501', "$_->[0] may not do there what he might not here: $_->[1]")
   for ([ 'shop_app', "outbox_pause('dead')" ], [ '"Op er"', 'outbox_adopt()' ], [ 'nobody', "idem_claim('x')" ]);
 
-# --- over itself
+# --- over the original database
 
 my $privileges = privileges($node, 'shop');
 sql(q(SELECT idem_claim('forgotten'), outbox_enqueue('shop', '{"n": 3}')), 'shop');

@@ -1,6 +1,7 @@
-# What a receiver does not accept is sent again by the schedule, then kept as a
-# dead letter; and one bad receiver is nobody else's problem.  If this fails,
-# events are lost or an endpoint is flooded, or one endpoint stops the others.
+# An event that a receiver does not accept is sent again by the schedule, and
+# then kept as a dead letter; one bad receiver does not affect others.  If this
+# fails, events are lost, an endpoint is flooded, or one endpoint stops the
+# others.
 
 use strict;
 use warnings FATAL => 'all';
@@ -20,7 +21,7 @@ sub state
 	return sql("SELECT state FROM outbox_subscriptions WHERE name = '$name'");
 }
 
-# Milliseconds between the attempts at the one event of a name.
+# Milliseconds between the attempts at the only event of a name.
 sub gaps
 {
 	my ($name) = @_;
@@ -28,7 +29,7 @@ sub gaps
 	return map { $at[$_] - $at[ $_ - 1 ] } 1 .. $#at;
 }
 
-# Always works: what it has got shows that the relay has seen all before.
+# Always works: when it gets an event, the relay has read all earlier ones.
 subscribe($node, $receiver, '/ok/witness', topics => "'{witness}'");
 my $witnessed = 0;
 
@@ -38,7 +39,7 @@ sub witness
 	return $receiver->wait_for('witness', events => $witnessed, 20);
 }
 
-# --- the schedule, and what comes after it
+# --- the schedule, and a dead letter after it
 
 subscribe($node, $receiver, '/switch/dead', topics => "'{dead}'",
 	retry_schedule => "'{0 s,200 ms,400 ms}'");
@@ -54,7 +55,7 @@ is(sql('SELECT subscription, position, topic, key, attempts, last_status, last_e
 is(sql("SELECT attempt, status, error, answer, duration >= '0', at > now() - interval '1 min'"
 		  . " FROM outbox_attempts WHERE subscription = 'dead' ORDER BY at"),
 	join("\n", map { "$_|500|answered 500|status 500|t|t" } 1 .. 3), 'so does outbox_attempts of each attempt');
-ok($node->log_contains(qr/LOG:  event $position is dead for subscription "dead" after 3 attempts/),
+ok($node->log_contains(qr/LOG:  event $position is dead for subscription "dead" after attempt 3:/),
 	'the log has a line about it');
 
 enqueue_numbers($node, 'dead', 2);
@@ -127,7 +128,7 @@ $receiver->wait_for('stuck', requests => 4);
 witness();
 is(scalar($receiver->requests('stuck')), 4, 'no more than max_in_flight requests are out');
 
-# --- a slow request holds up no retry
+# --- a slow request delays no retry
 
 subscribe($node, $receiver, '/told/mixed', topics => "'{mixed}'", retry_schedule => "'{0 s,1 s,100 ms}'",
 	timeout => "'60 s'");
@@ -184,7 +185,7 @@ $receiver->wait_for('paused', events => 2);
 is($receiver->sorted_numbers('paused'), '1 1 2', 'after outbox_resume it gets everything');
 sql("SELECT outbox_unsubscribe('stuck')");
 
-# --- one subscription that somebody has locked
+# --- a subscription that another session has locked
 
 my $pid = worker_pid($node, 'relay');
 my $session = session($node);
@@ -199,7 +200,7 @@ $session->quit;
 witness();
 is(worker_pid($node, 'relay'), $pid, 'nor does its commit end the relay');
 
-# --- a subscription that is ended in an older snapshot
+# --- a subscription that is deleted with an older snapshot
 
 subscribe($node, $receiver, '/told/older', topics => "'{older}'", retry_schedule => "'{0 s,1 h}'", timeout => "'60 s'");
 $session = session($node);

@@ -1,8 +1,8 @@
 # Several sessions commit one event after another, while the relay, which keeps
-# up with them, is stopped for moments wherever it is: with each of its looks
-# somebody ends between two steps of it.  If this fails while relay_pass.pl
-# passes, two steps are in the wrong order that no lock can come between, such
-# as the copy of the register and the snapshot, and events are lost.
+# up with them, is stopped for moments at any point: in each pass a transaction
+# ends between two of its steps.  If this fails while relay_pass.pl passes, two
+# steps are in the wrong order that no lock can separate, such as the copy of
+# the register and the snapshot, and events are lost.
 
 use strict;
 use warnings FATAL => 'all';
@@ -21,8 +21,8 @@ use constant {
 	GO_US => 20,
 };
 
-# The more slots the register has, the longer it takes to copy; and what is
-# made durable after the snapshot takes as long as the disk.
+# With more slots it takes longer to copy the register; with a slow disk, to
+# make commits durable after the snapshot.
 my $receiver = Receiver->start;
 my $node = start_server('rush', conf => <<'EOF');
 max_connections = 20000
@@ -31,9 +31,9 @@ max_pred_locks_per_transaction = 10
 fsync = on
 EOF
 
-# What is to be sent in a hundred years is written down as soon as it has been
-# read, and needs no receiver.  The relay must not fall behind: it would be
-# about transactions that have ended long ago.
+# Events for a date in 100 years are recorded as soon as they are read, and
+# need no receiver.  The relay must not fall behind: it would handle
+# transactions that ended long ago.
 sql(<<'EOF');
 CREATE PROCEDURE rush(seconds integer) LANGUAGE plpgsql AS $$
 DECLARE

@@ -1,10 +1,10 @@
-# Secrets, headers, payloads, answers and notes are in no log of the server and in
-# nothing that pg_monitor may read, whatever goes wrong, and however much is
-# logged.  If this fails, who may read logs or statistics can forge webhooks, use
-# the credentials of a customer's endpoint, or read what events say.
+# Secrets, headers, payloads, answers and notes are in no log of the server and
+# in nothing that pg_monitor can read, whatever fails, and however much is
+# logged.  If this fails, readers of logs or statistics can forge webhooks, use
+# the credentials of a customer's endpoint, or read events.
 #
-# All of them carry one mark, which is looked for at the end.  test/run looks for
-# it in the logs of all other tests, too.
+# All of them contain one mark, which is searched at the end.  test/run
+# searches it in the logs of all other tests, too.
 
 use strict;
 use warnings FATAL => 'all';
@@ -26,8 +26,8 @@ make_certificate("$dir/untrusted");
 my $endpoints = Program->start([ 'node', "$FindBin::RealBin/../programs/echo.js", "$dir/untrusted" ]);
 my (undef, $port, $tls_port, @endpoints) = split(/ /, $endpoints->line('ports'));
 
-# The statements of clients are their own, so none is logged, but for those with
-# parameters further down.
+# Statements of clients may contain secrets, so none is logged, except those
+# with parameters below.
 my $node = start_server('secrets', conf => <<'EOF');
 shared_preload_libraries = 'idempotency, pg_stat_statements'
 pg_stat_statements.track = all
@@ -49,7 +49,7 @@ sub subscribe_echo
 		  . " timeout => '500 ms', max_in_flight => 2 $more)");
 }
 
-# Does a command fail?  What it prints is for the client.
+# Does a command fail?  Its output is for the client only.
 sub fails
 {
 	my ($sql) = @_;
@@ -68,7 +68,7 @@ subscribe_echo('fail/down', "http://127.0.0.1:$port", ", topics => '{many}', ret
 my $event = q(outbox_enqueue('%s', '{"card": "%s"}', headers => '{"X-Card": "%s"}'));
 sql('SELECT ' . sprintf($event, 'event', MARK, MARK));
 sql('SELECT count(' . sprintf($event, 'many', MARK, MARK) . ') FROM generate_series(1, 30)');
-my $dead = @endpoints + 3 - 2;		# one is ok, one is gone
+my $dead = @endpoints + 3 - 2;		# one accepts, one answers 410
 wait_until($node, "SELECT count(*) = $dead FROM outbox_dead", 'every way to fail ends as a dead letter');
 wait_until($node, "SELECT state = 'failing' FROM outbox_subscriptions WHERE name = 'fail/down'", 'an endpoint is down');
 wait_until($node, "SELECT state = 'disabled' FROM outbox_subscriptions WHERE name = 'gone'", 'another wants no more');
@@ -94,7 +94,7 @@ SELECT stock_cancel('r1');
 END
 wait_until($node, 'SELECT count(*) <= 2 FROM stock_log', 'stock is compacted');
 
-# --- what is refused
+# --- refused calls
 
 my $long = q(('%s' || repeat('x', 2000)));
 my %refused = (
@@ -146,12 +146,12 @@ for my $query (
 }
 ok($node->log_contains(qr/STATEMENT:  SELECT outbox_enqueue\(\$1, \$2/), 'and are, without them');
 
-# --- what the processes tell of themselves
+# --- what processes log about themselves
 
 sql("SELECT pg_log_backend_memory_contexts(pid) FROM pg_stat_activity WHERE backend_type LIKE 'idempotency %'");
 ok($node->wait_for_log(qr/idempotency relay turn: \d+ total/), 'the relay has logged its memory');
 
-# --- a relay that fails, with an event in its hands, and one that is killed
+# --- a relay that fails while it holds an event, and one that is killed
 
 sql('ALTER TABLE outbox_delivery ADD CONSTRAINT broken CHECK (subscription < 0) NOT VALID');
 sql('SELECT ' . sprintf($event, 'event', MARK, MARK));
@@ -161,7 +161,7 @@ kill('KILL', worker_pid($node, 'relay'));
 $node->poll_query_until('postgres', 'SELECT true');
 wait_until($node, "SELECT count(*) = 2 * $dead FROM outbox_dead", 'the next one goes on');
 
-# --- what there is to be found
+# --- places where the mark could be found
 
 sql('ANALYZE');
 is(sql("SELECT count(*) > 0 FROM outbox_attempts WHERE answer LIKE '%@{[ MARK ]}%'"), 't',
@@ -169,9 +169,9 @@ is(sql("SELECT count(*) > 0 FROM outbox_attempts WHERE answer LIKE '%@{[ MARK ]}
 is(sql("SELECT string_agg(state, ' ' ORDER BY state) FROM (SELECT DISTINCT state FROM outbox_subscriptions) s"),
 	'active disabled failing', 'there are subscriptions in every state');
 
-# --- nobody finds it
+# --- it is found nowhere
 
-# The mark is put together there, so that the query does not find itself.
+# The mark is composed in the query, so that the query does not find itself.
 sql(<<'SQL');
 CREATE ROLE watcher LOGIN;
 GRANT pg_monitor TO watcher;

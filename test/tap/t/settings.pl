@@ -1,5 +1,5 @@
-# Each setting of the configuration file takes effect on a reload.  If this
-# fails, an operator changes one and nothing happens until the next restart.
+# Each setting in the configuration file takes effect on reload.  If this
+# fails, a changed setting has no effect until the next restart.
 
 use strict;
 use warnings FATAL => 'all';
@@ -29,8 +29,8 @@ sub count_workers
 	return becomes_true("count(*) = $count FROM pg_stat_activity WHERE backend_type ~ 'idempotency $kind'");
 }
 
-# Waits until the sweeper has looked at all there is now: between two of its
-# last steps there is one of each.
+# Waits until the sweeper has seen the current state: between two runs of its
+# last step it runs each other step once.
 sub sweep
 {
 	for (1 .. 2)
@@ -43,8 +43,8 @@ sub sweep
 	return 1;
 }
 
-# What a setting keeps from happening, and then makes happen: [name, value,
-# what is there before and must be there still, what comes].
+# What a setting prevents, and then makes happen: [name, value, what exists
+# before and must still exist, what comes].
 my @effects = (
 	[ 'webhook_allowed_networks', "'127.0.0.0/8'",
 		sub {

@@ -13,7 +13,7 @@ use Time::HiRes qw(time);
 
 use constant SOON_S => 1;
 
-$ENV{PGCTLTIMEOUT} = 10;		# rather an immediate stop than a test that hangs
+$ENV{PGCTLTIMEOUT} = 10;		# rather than let the test hang
 
 my $receiver = Receiver->start;
 my $node = start_server('shutdown', allows_streaming => 1, conf => 'max_prepared_transactions = 2');
@@ -52,7 +52,7 @@ $receiver->wait_for('hanging', requests => 24);
 stop_quickly('with requests out', 'immediate');
 sql("SELECT outbox_unsubscribe('hanging')");
 
-# Names are resolved in a thread of libcurl's.
+# Names are resolved in a thread of libcurl.
 sql(q(SELECT outbox_subscribe('dns', 'http://no-such-host.invalid/')));
 sql(q(SELECT outbox_enqueue('t', '{}')));
 stop_quickly('while a name is resolved');

@@ -1,7 +1,7 @@
-# Nothing that has committed is skipped, whatever the order in which
-# transactions take their positions and commit, and whoever dies in between:
-# one line of the table of the outbox's protocol each.  If this fails, events
-# are lost without a trace.
+# No committed event is skipped, whatever the order in which transactions draw
+# their positions and commit, and whichever process dies in between.  Each part
+# tests one rule of the outbox's protocol.  If this fails, events are lost
+# without a trace.
 
 use strict;
 use warnings FATAL => 'all';
@@ -18,7 +18,7 @@ max_prepared_transactions = 10
 max_connections = 40
 EOF
 
-# A new subscription to a topic of its own, by the same name.
+# A new subscription to a topic of the same name.
 sub topic
 {
 	my ($name, %params) = @_;
@@ -193,7 +193,7 @@ $receiver->wait_for($topic, events => 20000);
 is($receiver->sorted_numbers($topic), join(' ', 1 .. 20000),
 	'INSERT, COPY and INSERT .. SELECT of 20,000 rows');
 
-# --- what the relay cannot see the end of is refused
+# --- transactions whose end the relay cannot see are refused
 
 is(error_code($node, 'postgres', "BEGIN; SELECT outbox_enqueue('t', '1'); PREPARE TRANSACTION 'p'"),
 	'0A000', 'PREPARE TRANSACTION after outbox_enqueue is refused');
@@ -224,8 +224,9 @@ $node->start;
 wait_for_workers($node);
 wait_for_pass($node);
 
-# Nobody knows of any position now: who is first may have the lowest of all.  By
-# the reload the relay looks at once, before it would pass him.
+# After the crash no session knows a position, so the first transaction may
+# have the lowest of all.  The reload makes the relay read at once, before it
+# would pass it.
 my $sent = () = $receiver->requests('passed');
 $open = session($node);
 $open->query_safe("BEGIN; SELECT outbox_enqueue('$topic', '{\"n\": 4}'); SELECT pg_reload_conf()");

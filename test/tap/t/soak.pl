@@ -1,13 +1,13 @@
-# Everything at once: claims of all kinds, orders, their ends and their events,
-# while the receivers fail, relays come and go, all rings turn as fast as they
-# can, and one process of the server after another is killed.  If this fails,
-# something that somebody was told is not so: work is lost or done twice, an
-# event is lost, invented or overtaken, a late owner has got through, or a piece
-# is sold twice.  The seed repeats what the clients try, if not in which order
-# they get there.
+# Everything at once: claims of all kinds, orders, their confirmations and
+# their events, while receivers fail, relays come and go, all rings turn as
+# fast as possible, and one process of the server after another is killed.  If
+# this fails, an answer was wrong: work is lost or done twice, an event is
+# lost, invented or overtaken, a late owner was accepted, or a unit is sold
+# twice.  SEED repeats what the clients try, but not in which order they get
+# there.
 #
-# SOAK_SECONDS: how long; SEED; KILLS, a pattern of who is killed, to find out
-# what a failure comes from.
+# SOAK_SECONDS: how long; SEED; KILLS, a pattern of the processes to kill, to
+# find the cause of a failure.
 
 use strict;
 use warnings FATAL => 'all';
@@ -45,8 +45,8 @@ idempotency.stock_compact_after = 20
 idempotency.stock_events = on
 EOF
 
-# What an operation does to the database, besides what the extension does.
-# Nothing in these tables keeps anything from happening twice.
+# What an operation writes besides the extension's tables.  Nothing in these
+# tables prevents duplicates.
 sql(<<'SQL');
 CREATE TABLE trace (operation text);
 CREATE TABLE effect (operation text, scope text, key text, token bigint, claimed_at float8, kept_until float8);
@@ -71,16 +71,17 @@ sub subscribe_to_all
 	return;
 }
 
-# What fails is tried until it is accepted, but for what picky refuses.
+# A failed event is retried until it is accepted, except those that picky
+# refuses.
 my $patience = "retry_schedule => '0 s'::interval || array_fill(interval '20 ms', ARRAY[99]), timeout => '400 ms'";
 subscribe_to_all('plain', $patience);
 subscribe_to_all('lanes', "$patience, partitions => 4");
 subscribe_to_all('free', "$patience, ordered => false, format => 'cloudevents'");
 subscribe_to_all('picky', "retry_schedule => '{0 s,20 ms,20 ms}'");
 
-# --- who is killed, and what else happens
+# --- what is killed, and what else happens
 
-# True if the server was there.
+# True if the server was running.
 sub set
 {
 	my ($name, $value) = @_;
@@ -115,7 +116,7 @@ my %killings = (
 my $kills = $ENV{KILLS} // '.';
 delete $killings{$_} for grep { !/$kills/ } keys %killings;
 
-# --- what is true whenever nothing moves any more
+# --- what is true whenever nothing is in progress
 
 # All reservations have ended, and all events have been delivered.
 sub settle
@@ -155,14 +156,14 @@ do
 $node->restart;
 check('after a restart');
 
-# What was refused for good goes again.  An answer says that this was heard.
+# Permanently refused events are sent again.  An answer confirms the command.
 $clients->say('patient');
 $havoc->counts;
 sql("SELECT outbox_redrive('picky')");
 check('after a redrive');
 is(sql('SELECT count(*) FROM outbox_dead'), '0', 'nothing is dead any more');
 
-# --- was there anything to it?
+# --- has enough happened?
 
 my $counts = $havoc->counts;
 note(join("\n", map { "$_: $counts->{$_}" } sort keys %$counts));

@@ -1,7 +1,8 @@
-# A standby runs no workers and takes no claims; after its promotion it goes on
-# where the primary was, and hands out positions that the primary had given to
-# commits that did not arrive.  If this fails, a failover sends events twice from
-# two servers, or none at all, or receivers take new events for repetitions.
+# A standby runs no workers and accepts no claims.  After its promotion it
+# continues where the primary was, and hands out positions again that the
+# primary gave to commits that were not replicated.  If this fails, a failover
+# sends events twice from two servers, or none at all, or receivers take new
+# events for duplicates.
 
 use strict;
 use warnings FATAL => 'all';
@@ -13,7 +14,7 @@ use Receiver;
 use Server;
 use Test::More;
 
-# More than the values of a sequence that are in WAL ahead of their use.
+# More than the values of a sequence that are logged in advance.
 use constant LOST => 40;
 
 my $receiver = Receiver->start;
@@ -51,6 +52,8 @@ my %writes = (
 	outbox_subscribe => "SELECT outbox_subscribe('s', 'https://example.com/')",
 	stock_receive => "SELECT stock_receive('hat', 1)",
 	stock_reserve => "SELECT stock_reserve('hat', 1, 'r')",
+	stock_reserve_many => q(SELECT stock_reserve_many('{"hat": 1}', 'r')),
+	stock_transfer => "SELECT stock_transfer('hat', 'cap', 1)",
 );
 is(error_code($standby, 'postgres', $writes{$_}), '25006', "$_ is refused on a standby") for sort keys %writes;
 my $stderr;
@@ -61,9 +64,9 @@ is($standby->safe_psql('postgres', "SELECT * FROM stock_level('hat')"), '5|0',
 is($standby->safe_psql('postgres', q(SELECT state, waiting FROM outbox_subscriptions WHERE name = 'shop')), 'active|1',
 	'and so does monitoring');
 
-# --- failover, which loses events that have been delivered
+# --- failover, which loses events that were delivered
 
-# Positions of the events that the failover loses, or that come instead of them.
+# Positions of the events that the failover loses, or that replace them.
 sub lost_positions
 {
 	return split(/\n/, shift->safe_psql('postgres', q(SELECT position FROM outbox_log WHERE topic = 'lost')));
@@ -95,7 +98,7 @@ ok((grep { $lost{$_} } lost_positions($standby)), 'positions of lost events are 
 $receiver->wait_for('lost', events => 2 * LOST);
 is($receiver->distinct_numbers('lost'), join(' ', 1 .. 2 * LOST), 'under other webhook-ids');
 
-# Keys expire there now.
+# Keys expire on the new primary.
 $standby->safe_psql('postgres', "SELECT count(*) FROM idem_claim_many(ARRAY(SELECT 'x' || i FROM generate_series(1, 100) i), ttl => '1 us')");
 $standby->poll_query_until('postgres', q(SELECT max(segment) > 2 FROM idem_ring));
 is($standby->safe_psql('postgres', "SELECT key, outcome, attempt FROM unnest(ARRAY['k', 'k2', 'x1']) key, idem_claim(key) ORDER BY key"),

@@ -1,7 +1,7 @@
-# What the compaction takes out of the log of stock arrives in an archive, each
-# row once, though the archive fails, loses its answers and dies, and so do those
-# who compact and deliver.  If this fails, the only trace of a change is lost once
-# the history has been dropped, or an archive counts it twice.
+# Rows that the compaction removes from the log of stock arrive in an archive,
+# each row once, although the archive fails, loses its answers and is killed,
+# and so are the sweeper and the relay.  If this fails, the only trace of a
+# change is lost when the history is dropped, or an archive counts it twice.
 
 use strict;
 use warnings FATAL => 'all';
@@ -16,9 +16,9 @@ use Test::More;
 use constant {
 	SESSIONS => 4,
 	ROUNDS => 3,
-	ORDERS => 200,		# of a session in a round
+	ORDERS => 200,		# per session and round
 	SKUS => 5,
-	LARGE => '1152921504606846977',	# is rounded where numbers are floats
+	LARGE => '1152921504606846977',	# would be rounded as a float
 };
 
 my $seed = $ENV{SEED} // int(rand(2**31));
@@ -34,7 +34,7 @@ idempotency.stock_archive_topic = 'stock.archive'
 EOF
 my $port = PostgreSQL::Test::Cluster::get_free_port();
 
-# --- the archive: its table has nothing that keeps a row from being there twice
+# --- the archive: its table has no constraint that would prevent duplicates
 
 sql('CREATE DATABASE archive');
 sql(<<'END', 'archive');
@@ -56,7 +56,7 @@ sub start_archive
 		SEED => 1 + ($seed + ++$started) % 2**30, FAULTS => $faults)->wait_for_start('listening');
 }
 
-# --- business, of which every row is known beforehand
+# --- the load, every row of which is known beforehand
 
 my @expected;
 
@@ -106,7 +106,7 @@ for my $i (1 .. 25)
 	expect('large', 'adjust', -1, "broken $i");
 }
 
-# What has a lower number than rows that are archived before it has committed.
+# Rows with lower ids than others that are archived before they are committed.
 my $late = session($node);
 $late->query_safe("BEGIN; SELECT stock_receive('sku-0', 7, 'late')");
 expect('sku-0', 'receive', 7, 'late');
@@ -114,7 +114,7 @@ expect('sku-0', 'receive', 7, 'late');
 for my $round (1 .. ROUNDS)
 {
 	my $archive = start_archive(0.3);
-	# There are more events than this in a round: one of each item at least.
+	# A round has more events than this: at least one per item.
 	my @sessions = map { start_session("order-$round-$_") } 1 .. SESSIONS;
 
 	$archive->line('outcome claimed');
@@ -135,7 +135,7 @@ for my $round (1 .. ROUNDS)
 	$node->poll_query_until('postgres', 'SELECT true');
 }
 
-# --- all of it arrives
+# --- all rows arrive
 
 my $archive = start_archive(0.3);
 wait_until($node, 'SELECT count(*) = 0 FROM stock_crowded(20)', 'at last the log is short');

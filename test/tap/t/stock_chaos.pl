@@ -1,8 +1,8 @@
-# A shop in trouble: dozens of clients fight for few items, let reservations
-# lapse, roll back and forget, while backends, workers and the server are killed,
-# and at last the server is lost and its standby takes over.  If this fails, what
-# somebody was told is not so, or a piece was sold twice; the seed repeats what
-# the clients try, if not in which order they get there.
+# Dozens of clients compete for few items, let reservations lapse, roll back
+# and forget, while backends, workers and the server are killed; at last the
+# server is lost and its standby is promoted.  If this fails, an answer was
+# wrong, or a unit was sold twice.  SEED repeats what the clients try, but not
+# in which order they get there.
 #
 # CHAOS_SECONDS: how long; SEED.
 
@@ -50,7 +50,7 @@ wal_retrieve_retry_interval = 50ms
 EOF
 $standby->start;
 
-# From now on what is acknowledged is on the standby as well.
+# From now on acknowledged transactions are on the standby as well.
 $node->append_conf('postgresql.conf', "synchronous_standby_names = 'standby'");
 $node->reload;
 sql(join('', map { "SELECT stock_receive('sku-$_', " . ($_ < 4 ? 60 : 15) . ", 'opening');\n" } 0 .. SKUS - 1));
@@ -71,7 +71,7 @@ sub check
 	return;
 }
 
-# --- who is killed
+# --- what is killed
 
 my %killings = (
 	client => sub { $havoc->kill_type('client backend') },
@@ -90,7 +90,7 @@ $havoc->start_clients;
 $havoc->get_on('their start', STEPS_BETWEEN);
 $havoc->wreak($seconds, STEPS_BETWEEN, %killings);
 
-# --- the database, the same after a restart, and the same on the standby
+# --- the database, after a restart, and on the standby
 
 check('after ' . $havoc->deaths . ' deaths');
 wait_until($node, 'SELECT count(*) = 0 FROM stock_hold WHERE expires_at <= now()', 'what has lapsed expires');
@@ -102,7 +102,8 @@ $havoc->get_on('the restart', 5 * STEPS_BETWEEN);
 cmp_ok(sql('SELECT count(*) FROM stock_counters()'), '<=', ROOM,
 	'there are no more counters than there is room for');
 
-# Who wants more at once than there is room for is refused, and nobody else harmed.
+# A transaction that needs more counters than there is room for is refused, and
+# others are not affected.
 my (undef, undef, $refusal) = $node->psql('postgres',
 	"SELECT stock_adjust('sku-' || n, 1, 'too many') FROM generate_series(0, @{[ROOM]}) n",
 	extra_params => [ '-v', 'VERBOSITY=sqlstate' ]);
@@ -110,8 +111,8 @@ like($refusal, qr/ERROR:  53400/, 'a transaction that needs all counters and one
 $havoc->get_on('that', STEPS_BETWEEN);
 check('with counters loaded anew');
 
-# The primary is lost amid the load.  Nobody may have been answered by what
-# the standby has not got.
+# The primary is lost under load.  No client may have got an answer that the
+# standby does not know.
 $havoc->start_clients;
 $havoc->get_on('the check', 5 * STEPS_BETWEEN);
 $havoc->kill_server;
@@ -120,7 +121,7 @@ $havoc->start_clients($standby);
 $havoc->get_on('the promotion', 5 * STEPS_BETWEEN);
 check('after the promotion of the standby');
 
-# --- was there anything to it?
+# --- has enough happened?
 
 my $counts = $havoc->counts;
 note(join("\n", map { "$_: $counts->{$_}" } sort keys %$counts));

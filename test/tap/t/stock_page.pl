@@ -1,6 +1,6 @@
-# What docs/stock.md shows is so: its SQL prints what stands beside it, its
-# excerpts are those of the recipes, and functions, views and settings are what
-# it says they are.  If this fails, the page teaches what does not work.
+# docs/stock.md is true: its SQL prints the output shown, its excerpts are
+# those of the recipes, and functions, views and settings are as described.  If
+# this fails, the page shows what does not work.
 
 use strict;
 use warnings FATAL => 'all';
@@ -12,28 +12,28 @@ use Server;
 use Test::More;
 
 my $page = Page->load('stock.md');
-my $node = start_server('page');
+my $node = start_server('page', internal_path => 0);
 
 sql('CREATE DATABASE shop');
 my $settings = sql(q(
 	SELECT name, coalesce(nullif(current_setting(name), ''), 'empty: none') FROM pg_settings
 	WHERE name LIKE 'idempotency.stock%' OR name LIKE 'idempotency.reservation%' ORDER BY name COLLATE "C"));
 
-# The settings that the page names, with their defaults, as the server has them.
+# The settings that the page names, with their defaults on the server.
 sub documented_settings
 {
 	my %default = $page->{text} =~ /^\| `(idempotency\.\w+)` \| [^|]+ \| ([^|]+?) \| /gm;
 	return join("\n", map { "$_|" . $default{$_} =~ s/ (min|d)(?:ays)?$/$1/r } sort keys %default);
 }
 
-# Does a block only look at what the sweeper does, which needs its time?
+# Does a block only read what the sweeper does, which needs time?
 sub only_looks
 {
 	my ($sql) = @_;
-	return !grep { !/\A\s*SELECT [^(]*?\bFROM stock_|\A\s*SELECT .*FROM (?:outbox_log|stock_)/s } grep { /\S/ } split /;.*\n?/, $sql;
+	return !grep { !/\A\s*SELECT [^(]*?\bFROM (?:idempotency_internal\.)?stock_|\A\s*SELECT .*FROM (?:outbox_log|(?:idempotency_internal\.)?stock_)/s } grep { /\S/ } split /;.*\n?/, $sql;
 }
 
-# Settings that were changed are those of the next session.
+# New sessions use the changed settings.
 sub wait_for_reload
 {
 	my ($before) = @_;
@@ -55,7 +55,7 @@ for my $block (grep { !$page->is_of_recipe($_) } $page->blocks('sql'))
 }
 
 $page->check_signatures($node, 'shop', 'stock');
-$page->check_columns($node, 'shop', $_) for qw(stock_levels stock_history);
+$page->check_columns($node, 'shop', $_) for qw(stock_levels stock_holds stock_history);
 
 is(documented_settings(), $settings, 'settings and their defaults');
 

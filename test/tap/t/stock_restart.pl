@@ -1,7 +1,7 @@
 # The counters of stock in shared memory are a cache: whatever happens to them,
-# to the server, the extension or its tables, they are what the log says when
-# somebody needs them.  If this fails, a restart, a restored dump or an item too
-# many sells what is not there, or hides what is.
+# to the server, the extension or its tables, they equal the log when they are
+# used.  If this fails, stock that does not exist is sold, or existing stock is
+# not, after a restart, a restored dump, or with too many items.
 
 use strict;
 use warnings FATAL => 'all';
@@ -33,7 +33,7 @@ sub counters
 	return sql('SELECT string_agg(sku || $$ $$ || available, $$, $$ ORDER BY sku) FROM stock_counters()', $db);
 }
 
-# Nobody may find more to reserve than this, nor less.
+# Exactly this quantity can be reserved.
 sub is_available
 {
 	my ($sku, $quantity, $what, $db) = @_;
@@ -77,12 +77,12 @@ sub wait_for_end_of
 	return wait_until($node, "SELECT count(*) = 0 FROM pg_stat_activity WHERE pid = $pid", $what);
 }
 
-# There cannot be less room for counters.
+# The smallest possible room for counters.
 my $room = sql("SELECT min_val FROM pg_settings WHERE name = 'idempotency.stock_items'");
 $node->append_conf('postgresql.conf', "idempotency.stock_items = $room");
 $node->restart;
 
-# --- starts
+# --- restarts
 
 sql(q(
 	SELECT stock_receive('hat', 10), stock_receive('scarf', 5);
@@ -98,7 +98,7 @@ for my $how (qw(fast immediate))
 	is_verified("a stop, $how");
 }
 
-# --- sessions that end with stock in their hands
+# --- sessions that end with units in their transactions
 
 my $session = shopper('terminated');
 is_available('hat', 1, 'what an open transaction holds counts as taken, what it adds is not there');
@@ -124,7 +124,7 @@ eval { $session->quit };
 is_available('hat', 6, 'kill -9 of a session with stock in its hands: it is all given back');
 is_verified('kill -9 of a session');
 
-# --- a load under way is terminated, while others wait for it
+# --- a session is terminated while it loads a counter and others wait for it
 
 sub begin_reserving
 {
@@ -148,8 +148,8 @@ sub wait_for_state
 	return $found;
 }
 
-# Stops a session amid its load.  Returns who waits for it then; nobody if the
-# load was over.
+# Stops a session in the middle of its load.  Returns the sessions that wait
+# for it; none if the load has ended.
 sub stop_load
 {
 	my ($watcher, $loader, $name) = @_;
@@ -181,7 +181,7 @@ for my $try (1 .. 50)
 }
 ok($waiter, 'a session waits while another loads');
 $pid = $watcher->query_safe("SELECT pid FROM pg_stat_activity WHERE query LIKE '%loader%' AND pid <> pg_backend_pid()");
-kill($_, $pid) for qw(TERM CONT);		# it may hold a lock that a new session needs
+kill($_, $pid) for qw(TERM CONT);		# a new session may need its lock
 wait_for_end_of($pid, 'the load is terminated');
 eval { $loader->quit };
 like($waiter->query_safe('SELECT 1'), qr/reserved/, 'who has waited takes it over');
@@ -246,7 +246,7 @@ is_available($_, 7, "$_ is loaded anew") for @many[ 0, 17, -1 ];
 $session = session($node);
 $session->query_safe("BEGIN; SELECT stock_reserve('hat', 1, 'holds on')");
 my $lines = "'{" . join(', ', map { "\"$_\": 1" } @many) . "}'";
-is(error_code($node, 'postgres', "SELECT stock_reserve(stock_lines($lines), 'too many')"), '53400',
+is(error_code($node, 'postgres', "SELECT stock_reserve_many($lines, 'too many')"), '53400',
 	'an order of more items than there is room for is refused');
 is(error_code($node, 'postgres', 'BEGIN;' . join('', map { "SELECT stock_reserve('$_', 1, 'all of $_');" } @many)), '53400',
 	'so is a transaction that changes more, one after another');
@@ -255,10 +255,10 @@ is(sql("SELECT count(*), min(available), max(available) FROM stock_levels WHERE 
 	join('|', scalar(@many), 7, 7), 'and nothing is lost');
 is_verified('a transaction that is refused');
 
-# One that is refused goes on after a rollback to a savepoint.
+# A session that is refused can go on after a rollback to a savepoint.
 my $greedy = session($node);
 $greedy->query_safe("BEGIN; SELECT stock_reserve('item-1', 1, 'modest', ttl => '1 h'); SAVEPOINT a");
-$greedy->query("SELECT stock_reserve(stock_lines($lines), 'too many')");
+$greedy->query("SELECT stock_reserve_many($lines, 'too many')");
 like($greedy->{stderr}, qr/too many items of stock are in use/, 'the error says so');
 $greedy->{stderr} = '';
 $greedy->query_safe("ROLLBACK TO a; SELECT stock_reserve('item-2', 1, 'modest-2', ttl => '1 h')");
@@ -267,7 +267,7 @@ $greedy->query_safe('COMMIT');
 $greedy->quit;
 is_available('item-1', 6, 'a transaction goes on after the savepoint that was too much');
 
-# While all the room is taken, nobody else gets in; then all do.
+# While all places are pinned other items are refused; afterwards they are not.
 my $full = session($node);
 $full->query_safe('BEGIN');
 for my $item (@many)

@@ -1,8 +1,8 @@
-# What is wrong with the rows of one subscription, or with constraints on them,
-# stops its deliveries and nobody else's; outbox_subscriptions says what it is,
-# the log says it once, and once it is put right the relay goes on by itself
-# and sends nothing again.  If this fails, one bad row stops all subscriptions
-# of the database, or has the same events sent for ever.
+# A bad row of one subscription, or a constraint on its rows, stops its
+# deliveries and no others.  outbox_subscriptions shows the error, the log has
+# it once, and when the cause is removed the relay goes on by itself and sends
+# nothing twice.  If this fails, one bad row stops all subscriptions of the
+# database, or the same events are sent again and again.
 
 use strict;
 use warnings FATAL => 'all';
@@ -14,7 +14,7 @@ use Receiver;
 use Server;
 use Test::More;
 
-# Far less than the relay would need to be started anew once for each event.
+# Far less time than restarting the relay for each event would take.
 use constant { WITNESSES => 10, WITNESSES_S => 8 };
 
 my $receiver = Receiver->start;
@@ -35,7 +35,7 @@ enqueue($_, 0) for qw(witness shop);
 $receiver->wait_for($_, events => 1) for qw(witness shop);
 my $relay = worker_pid($node, 'relay');
 
-# Do events of others arrive one after the other as they do else?
+# Are events of other subscriptions delivered as quickly as otherwise?
 sub others_are_served
 {
 	my ($when) = @_;
@@ -70,7 +70,7 @@ sub is_served
 		FROM outbox_subscriptions, outbox_wake() WHERE name = '$name'), "$when: $name is served again");
 }
 
-# --- what cannot be written down
+# --- outcomes that cannot be recorded
 
 sql('CREATE SEQUENCE tries');
 sql("ALTER TABLE outbox_lane ADD CONSTRAINT bad CHECK (subscription <> $shop OR nextval('tries') < 0) NOT VALID");
@@ -88,8 +88,8 @@ is($receiver->numbers('shop'), '0 1 2 3', 'each event was sent once');
 wait_until($node, q(SELECT delivered = 4 FROM outbox_subscriptions WHERE name = 'shop'), 'and is counted');
 $node->wait_for_log(qr/subscription "shop" is not stuck any more/, $log_start);
 
-# Two that are settled at once, since their answers come while the relay waits for
-# a table: the one that cannot be written down is found.
+# Two subscriptions are settled at once, since their answers come while the
+# relay waits for a table: the one that cannot be recorded is found.
 subscribe($node, $receiver, "/hold/$_", topics => "'{pair}'") for qw(first second);
 my $second = sql(q(SELECT id FROM outbox_subscription WHERE name = 'second'));
 enqueue('pair', 1);
@@ -108,7 +108,7 @@ unlike(slurp_file($node->logfile), qr/subscription "first" is stuck/, 'nor is it
 sql('ALTER TABLE outbox_lane DROP CONSTRAINT bad');
 sql(q(SELECT outbox_unsubscribe('first'), outbox_unsubscribe('second')));
 
-# At the commit, where the error does not say whose row it was.
+# At the commit, where the error does not tell whose row it was.
 subscribe($node, $receiver, '/fail/dead', topics => q('{dead}'), retry_schedule => q('{0 s}'), partitions => 2);
 sql('CREATE TABLE nobody (id bigint PRIMARY KEY);
 	ALTER TABLE outbox_delivery ADD CONSTRAINT bad FOREIGN KEY (subscription) REFERENCES nobody DEFERRABLE INITIALLY DEFERRED');
@@ -123,7 +123,7 @@ $receiver->wait_for('dead', events => 8);
 is(scalar($receiver->requests('dead')), 8, 'and nothing was sent again');
 sql(q(SELECT outbox_unsubscribe('dead')));
 
-# Also where it is a lane that has nothing to send.
+# Also if the lane has nothing to send.
 subscribe($node, $receiver, '/ok/twins', topics => q('{twins}'), partitions => 2);
 my $twins = sql(q(SELECT id FROM outbox_subscription WHERE name = 'twins'));
 sql("BEGIN; UPDATE outbox_lane SET position = position - lane WHERE subscription = $twins;
@@ -148,7 +148,7 @@ wait_until($node, q(SELECT dead = 1 AND state = 'active' FROM outbox_subscriptio
 	'when it is not, the subscription goes on');
 is(scalar($receiver->requests('busy')), 4, 'and sends as often as its schedule says');
 is(() = slurp_file($node->logfile, $log_start) =~ /subscription "busy" is stuck/g, 1, 'which was reported once');
-# A lock on the table keeps all waiting, and none is stuck.
+# A lock on the table makes all wait, and none is stuck.
 enqueue('busy', 2);
 wait_until($node, q(SELECT waiting = 1 FROM outbox_subscriptions WHERE name = 'busy'), 'an event waits');
 for my $table (qw(outbox_delivery outbox_attempt outbox_lane outbox_subscription))
@@ -168,7 +168,7 @@ sql(q(SELECT outbox_unsubscribe('busy')));
 
 # --- rows that cannot be read
 
-# Whoever has the rights can drop what keeps such rows out.
+# The owner can drop the constraints that exclude such rows.
 sql(q(DO $$
 DECLARE c record;
 BEGIN
@@ -235,7 +235,7 @@ enqueue('shop', 4);
 $receiver->wait_for('shop', events => 5);
 is($receiver->distinct_numbers('shop'), '0 1 2 3 4', 'and nothing is lost');
 
-# --- one that is paused while a request is out
+# --- a subscription that is paused while a request is in flight
 
 subscribe($node, $receiver, '/hang/waits', topics => q('{waits}'), timeout => q('1 min'));
 enqueue('waits', 1);
@@ -251,7 +251,7 @@ sql('SELECT pg_sleep(1)');
 cmp_ok(sql($commits) - $before, '<', 200, 'and the relay does not try again and again');
 sql(q(SELECT outbox_unsubscribe('waits')));
 
-# --- numbers of attempts, and other values of exceptions
+# --- numbers of attempts, and other values of deferred deliveries
 
 subscribe($node, $receiver, '/switch/retried', topics => q('{retried}'), retry_schedule => q('{0 s,1 h,1 h}'));
 $receiver->switch('retried', 'fail');

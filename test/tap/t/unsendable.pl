@@ -1,5 +1,5 @@
-# An event that cannot be sent is refused, or ends as a dead letter, and stops
-# nobody.  If this fails, one bad row ends the relay again and again, and no
+# An event that cannot be sent is refused, or becomes a dead letter, and stops
+# no other.  If this fails, one bad row ends the relay again and again, and no
 # subscription of the database gets anything any more.
 
 use strict;
@@ -15,7 +15,7 @@ my $receiver = Receiver->start;
 my $node = start_server('unsendable');
 my $witnessed = 0;
 
-# Does an event enqueued after this command arrive, from the same relay?
+# Does an event that is enqueued after this command arrive, from the same relay?
 sub survives
 {
 	my ($db, $what, $setup, $command) = @_;
@@ -72,8 +72,8 @@ for my $what (sort keys %large)
 		"$what is refused");
 }
 
-# Rows of version 0.2.0, which measured the jsonb only: more text than a relay
-# sends, and more than there can be.
+# Rows of version 0.2.0, which limited only the jsonb: more text than a relay
+# sends, and more than can exist.
 my $checks = sql(q(
 	SELECT string_agg(format('ALTER TABLE %s DROP CONSTRAINT %I', conrelid::regclass, conname), '; ')
 	FROM pg_constraint
@@ -102,8 +102,8 @@ for my $numbers (3000, 20000)
 is(scalar($receiver->requests('oversized')), 0, 'and nothing of them is sent');
 sql(q(SELECT outbox_unsubscribe('oversized')));
 
-# Values that no dead letter can have either, and one that it can: the others are
-# sent again all the same.
+# Values that a dead letter cannot have either, and one that it can: all but
+# this one are sent again.
 sql(join(';', map { "ALTER TABLE $segment ALTER $_ DROP NOT NULL" } qw(topic payload created_at))
 	. "; ALTER TABLE $segment DROP CONSTRAINT outbox_log_created_at_check");
 subscribe($node, $receiver, '/ok/invalid', topics => q('{invalid,*}'));
@@ -121,8 +121,8 @@ is(sql(q(SELECT string_agg(last_error, ', ' ORDER BY position) FROM outbox_dead 
 is(sql(q(SELECT outbox_redrive('invalid'))), '3', 'those that can be sent are sent again');
 is(sql(q(SELECT outbox_discard('invalid'), outbox_unsubscribe('invalid'))), '1|', 'the other one can be discarded');
 
-# What an owner has written into the table by hand, after he has dropped the
-# constraint that keeps it out.
+# What an owner has written into the table directly, after dropping the
+# constraint that excludes it.
 is(error_code($node, 'postgres', "UPDATE outbox_subscription SET secret = 'whsec_none'"), '22023',
 	'a secret that cannot sign is refused');
 for my $change (q(secret = 'whsec_none'), q(format = 'x'), 'max_in_flight = 0', 'partitions = 0', q(state = 'x'), q(url = 'x'))

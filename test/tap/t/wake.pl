@@ -1,5 +1,5 @@
 # The commit of an enqueuing transaction wakes the relay.  If this fails, events
-# still arrive, but only when the relay's timer of 5 s looks for them.
+# still arrive, but only when the relay's timer of 5 s ends.
 
 use strict;
 use warnings FATAL => 'all';
@@ -23,7 +23,7 @@ sub latency
 	my ($name, $command) = @_;
 	my $count = () = $receiver->requests($name);
 
-	wait_for_pass($node);		# the relay sleeps
+	wait_for_pass($node);		# the relay is asleep
 	my $start = time();
 	$session->query_safe($command);
 	$receiver->wait_for($name, events => $count + 1);
@@ -58,7 +58,7 @@ cmp_ok(median(@latencies), '<', 500, 'so does the commit of a plain INSERT');
 } 1 .. 3;
 cmp_ok(median(@latencies), '<', 500, 'so does the commit of a straggler');
 
-# A subscription whose requests are out leaves the relay awake for the others.
+# A subscription with requests in flight leaves the relay armed for the others.
 subscribe($node, $receiver, '/hold/busy', topics => "'{busy}'");
 $session->query_safe("SELECT outbox_enqueue('busy', '{}')");
 $receiver->wait_for('busy', requests => 1);

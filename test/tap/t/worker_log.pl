@@ -1,6 +1,6 @@
-# The server's log tells which worker comes, goes and fails, and why a
-# subscription gets nothing any more; and nothing makes it grow without end.  If
-# this fails, an operator is left in the dark, or the disk fills with one line.
+# The server's log tells which worker starts, exits and fails, and why a
+# subscription gets no more events; and it does not grow without limit.  If this
+# fails, an operator cannot find a cause, or the disk fills with one message.
 
 use strict;
 use warnings FATAL => 'all';
@@ -14,7 +14,7 @@ use Test::More;
 
 use constant {
 	BURST => 10,		# messages that differ in numbers only, in a minute
-	MINUTES => 2,		# that pass meanwhile at most
+	MINUTES => 2,		# the longest duration of the test
 	DEATHS => 300,
 };
 
@@ -34,7 +34,7 @@ sub of_worker
 	return qr/idempotency $kind of database "$db"/;
 }
 
-# --- they come and go
+# --- workers start and exit
 
 wait_for_workers($node);
 ok($node->wait_for_log(qr/LOG:  idempotency launcher has started/), 'the launcher says that it is there');
@@ -66,16 +66,16 @@ ok($node->wait_for_log(qr/WARNING:  outbox subscriptions are held.*\n.*HINT.*\n.
 sql("UPDATE outbox_home SET system_identifier = $home; SELECT outbox_wake()");
 ok($node->wait_for_log(qr/LOG:  outbox subscriptions are not held any more/), 'and when it is not any more');
 
-# --- what happens to many events
+# --- failures of many events
 
 subscribe($node, $receiver, '/refuse/strict', topics => "'{strict}'", retry_schedule => "'{0 s}'");
 sql("SELECT count(outbox_enqueue('strict', '{}')) FROM generate_series(1, @{[ DEATHS ]})");
 wait_until($node, "SELECT dead = @{[ DEATHS ]} FROM outbox_subscriptions WHERE name = 'strict'", 'many events die');
-my $deaths = lines(qr/LOG:  event \d+ is dead for subscription "strict" after 1 attempts: answered 422/);
+my $deaths = lines(qr/LOG:  event \d+ is dead for subscription "strict" after attempt 1: answered 422/);
 cmp_ok($deaths, '>=', BURST, 'the log tells of some of them');
 cmp_ok($deaths, '<=', BURST + MINUTES, 'and not of all');
 
-# --- what fails again and again
+# --- a step that fails again and again
 
 sql('ALTER TABLE stock_ring RENAME COLUMN closed_at TO lost');
 ok($node->wait_for_log(qr/ERROR:  column ring.closed_at does not exist(\n|.)*CONTEXT:(\n|.)*${\of_worker('sweeper', 'postgres')}/),
@@ -110,7 +110,7 @@ $node->poll_query_until('broken',
 is(($receiver->requests('broken'))[-1]{status}, 200, 'once it is mended it goes on');
 is(lines(qr/WARNING: .* violates check constraint "broken"/), 1, 'and has said once what was wrong');
 
-# --- a database that nobody can connect to
+# --- a database that accepts no connections
 
 sql(q(UPDATE pg_database SET datconnlimit = -2 WHERE datname = 'copy'));	# as a DROP that failed leaves it
 sql(q(SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = 'copy'));

@@ -1,6 +1,6 @@
-# Workers come and go with the extension, run as its owner, and never stay dead
-# or stand in the way of others.  If this fails, deliveries stop until somebody
-# notices and restarts the server.
+# Workers come and go with the extension, run as its owner, are restarted, and
+# do not block others.  If this fails, deliveries stop until a person notices
+# and restarts the server.
 
 use strict;
 use warnings FATAL => 'all';
@@ -25,7 +25,7 @@ sub owners
 		FROM pg_stat_activity WHERE datname = '$db' AND backend_type LIKE 'idempotency %'));
 }
 
-# Does the launcher use next to no CPU time in a while?
+# Does the launcher use almost no CPU time for a while?
 sub sleeps
 {
 	my ($server) = @_;
@@ -48,10 +48,10 @@ sql(q(SELECT count(outbox_enqueue('t', '{}')) FROM generate_series(1, 10)));
 $receiver->wait_for('first', requests => 10);
 sql('DROP EXTENSION idempotency');
 ok(wait_for_no_workers($node), 'DROP EXTENSION ends them, with requests out');
-is(sql("SELECT count(*) FROM pg_class WHERE relname ~ '^(idem|outbox|stock)_'"), '0',
-	'nothing is left behind');
+is(sql("SELECT count(*) FROM pg_class WHERE relname ~ '^(idem|outbox|stock)_'")
+	  + sql("SELECT count(*) FROM pg_namespace WHERE nspname ~ '^idem'"), 0, 'nothing is left behind');
 
-# Producers hold and take the same locks as DROP EXTENSION, and so do workers.
+# Producers and workers take the same locks as DROP EXTENSION.
 my $producing = $node->basedir . '/enqueue.sql';
 my @codes;
 append_to_file($producing, "SELECT outbox_enqueue('t', '{}', key => 'k');\n");
@@ -64,7 +64,7 @@ for my $round (1 .. 8)
 	$receiver->wait_for("round$round", requests => 20);
 	push @codes, error_code($node, 'postgres', 'DROP EXTENSION idempotency');
 	sql('DROP EXTENSION IF EXISTS idempotency');
-	$producers->finish;		# nothing is there to enqueue into
+	$producers->finish;		# the functions do not exist any more
 }
 is(join(' ', @codes), ' ' x 7, 'it can be dropped and created again while events come and go');
 sql('BEGIN; CREATE EXTENSION idempotency; ROLLBACK');
@@ -117,7 +117,7 @@ sql(q(
 	ALTER DATABASE owned SET "IntervalStyle" = 'sql_standard';
 	ALTER DATABASE owned SET "TimeZone" = 'Asia/Kathmandu'));
 terminate_worker($node, $_, 'owned') for qw(relay sweeper);
-sql('ALTER DATABASE owned RESET ALL');		# for others, from now on
+sql('ALTER DATABASE owned RESET ALL');		# for new sessions
 $node->safe_psql('owned', q(SELECT outbox_enqueue('t', '{"n": 3}'); SELECT idem_claim('k', ttl => '1 ms')));
 $receiver->wait_for('owned', events => 2);
 like(($receiver->requests('owned'))[-1]{body}, qr/"timestamp":"20\d\d-\d\d-\d\dT[\d:.]+Z"/,
@@ -137,7 +137,7 @@ $node->append_conf('postgresql.conf', "idempotency.databases = ''");
 $node->reload;
 ok(wait_for_workers($node, 'owned'), 'and an empty list brings them back');
 
-# --- pieces of the extension, and all that somebody owns
+# --- objects of the extension, and everything that a role owns
 
 is(error_code($node, 'owned', "DROP TABLE $_ CASCADE"), '2BP01', "$_ goes with the extension only") for qw(idem_key_0 outbox_lane stock_log);
 $node->safe_psql('owned', "ALTER EXTENSION idempotency DROP $_; ALTER EXTENSION idempotency ADD $_")

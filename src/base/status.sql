@@ -1,0 +1,244 @@
+/* base: idempotency_status(), which combines the checks of all modules. */
+
+CREATE FUNCTION idempotency_internal.idempotency_preloaded_version()
+RETURNS text
+LANGUAGE C STABLE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME';
+COMMENT ON FUNCTION idempotency_internal.idempotency_preloaded_version() IS
+	'Internal: the version of the library that is preloaded; null: it is not.';
+
+CREATE FUNCTION idempotency_internal.idempotency_is_served()
+RETURNS boolean
+LANGUAGE C STABLE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME';
+COMMENT ON FUNCTION idempotency_internal.idempotency_is_served() IS
+	'Internal: whether idempotency.databases names this database.';
+
+CREATE FUNCTION idempotency_internal.idempotency_known_since()
+RETURNS timestamptz
+LANGUAGE C VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME';
+COMMENT ON FUNCTION idempotency_internal.idempotency_known_since() IS
+	'Internal: when the launcher found the extension in this database; null: not yet.';
+
+CREATE FUNCTION idempotency_internal.idempotency_workers(
+	OUT kind text, OUT pid integer, OUT errors bigint,
+	OUT last_error_at timestamptz, OUT last_error text)
+RETURNS SETOF record
+LANGUAGE C VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME';
+COMMENT ON FUNCTION idempotency_internal.idempotency_workers() IS
+	'Internal: the workers of this database, and the errors and warnings that they have logged.';
+
+CREATE FUNCTION idempotency_internal.idempotency_library_status(
+	OUT "check" text, OUT state text, OUT detail text, OUT hint text)
+RETURNS SETOF record
+LANGUAGE sql VOLATILE PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+	SELECT 'library',
+		CASE WHEN l.version IS NULL THEN 'error'
+			WHEN l.version <> e.extversion THEN 'warning' ELSE 'ok' END,
+		CASE WHEN l.version IS NULL THEN 'not preloaded: no workers, no outbox, no stock'
+			WHEN l.version <> e.extversion
+				THEN format('version %s, but the extension is %s',
+					l.version, e.extversion)
+			ELSE format('version %s is preloaded', l.version) END,
+		CASE WHEN l.version IS NULL THEN 'add idempotency to shared_preload_libraries and restart the server'
+			WHEN l.version <> e.extversion THEN 'restart the server, or ALTER EXTENSION idempotency UPDATE' END
+	FROM idempotency_internal.idempotency_preloaded_version() l(version),
+		pg_extension e
+	WHERE e.extname = 'idempotency'
+$$;
+COMMENT ON FUNCTION idempotency_internal.idempotency_library_status() IS
+	'Internal: what idempotency_status says of the library.';
+
+/*
+ * The time that workers may take to start, after CREATE EXTENSION or a restart
+ * of the server, is no error.
+ */
+CREATE FUNCTION idempotency_internal.idempotency_worker_status(
+	recent interval DEFAULT '10 min', starting interval DEFAULT '5 s',
+	OUT "check" text, OUT state text, OUT detail text, OUT hint text)
+RETURNS SETOF record
+LANGUAGE sql VOLATILE PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+	WITH worker AS MATERIALIZED (
+		SELECT * FROM idempotency_internal.idempotency_workers()
+	), running AS (
+		SELECT (SELECT count(*) FROM pg_stat_activity a
+			WHERE a.backend_type = 'idempotency launcher') AS launchers,
+			count(*) FILTER (WHERE w.kind = 'sweeper') AS sweepers,
+			count(*) FILTER (WHERE w.kind = 'relay') AS relays,
+			current_setting('idempotency.relays')::bigint AS wanted
+		FROM worker w WHERE w.pid IS NOT NULL
+	)
+	SELECT 'workers',
+		CASE WHEN s.what IN ('ok', 'standby', 'template') THEN 'ok'
+			WHEN s.what = 'missing' THEN 'error' ELSE 'warning' END,
+		CASE s.what
+			WHEN 'standby' THEN 'a standby runs no workers'
+			WHEN 'template' THEN 'a template database has no workers'
+			WHEN 'left out' THEN 'idempotency.databases leaves this database out'
+			WHEN 'starting' THEN 'they are starting'
+			ELSE format('%s launcher, %s sweeper, %s of %s relays', r.launchers, r.sweepers, r.relays, r.wanted) END,
+		CASE s.what
+			WHEN 'left out' THEN 'add it to idempotency.databases and reload'
+			WHEN 'starting' THEN 'look again in a few seconds; if this remains, see the server log'
+			WHEN 'missing' THEN 'see the server log; is max_worker_processes large enough?' END
+	FROM running r
+	CROSS JOIN LATERAL (SELECT CASE
+		WHEN pg_is_in_recovery() THEN 'standby'
+		WHEN d.datistemplate THEN 'template'
+		WHEN NOT idempotency_internal.idempotency_is_served() THEN 'left out'
+		WHEN r.launchers = 1 AND r.sweepers = 1 AND r.relays >= r.wanted THEN 'ok'
+		WHEN r.launchers = 1 AND coalesce(
+			idempotency_internal.idempotency_known_since()
+				> clock_timestamp() - starting, true) THEN 'starting'
+		ELSE 'missing' END AS what
+		FROM pg_database d WHERE d.datname = current_database()) s
+	UNION ALL
+	SELECT 'worker errors', 'warning',
+		format('%s: %s, the last %s ago: %s', w.kind, w.errors,
+			date_trunc('second', clock_timestamp() - w.last_error_at),
+			CASE WHEN length(w.last_error) <= 60 THEN w.last_error
+				ELSE left(w.last_error, 57) || '...' END),
+		'see the server log'
+	FROM worker w WHERE w.last_error_at > clock_timestamp() - recent
+	UNION ALL
+	SELECT 'worker errors', 'ok', format('none in the last %s', recent), NULL
+	WHERE NOT EXISTS (SELECT FROM worker w
+		WHERE w.last_error_at > clock_timestamp() - recent)
+$$;
+COMMENT ON FUNCTION
+	idempotency_internal.idempotency_worker_status(interval, interval) IS
+	'Internal: what idempotency_status says of workers.';
+
+CREATE VIEW idempotency_segments AS
+SELECT r.name, r.state, r.opened_at, r.closed_at, r.quiet_xid, r.last_position,
+	pg_total_relation_size(c.oid) AS size
+FROM (
+	SELECT 'idem_key_' || i.slot AS name, i.state, i.opened_at, i.closed_at,
+		i.quiet_xid, NULL::bigint AS last_position
+	FROM idempotency_internal.idem_ring i
+	UNION ALL
+	SELECT 'outbox_log_' || o.slot, o.state, o.opened_at, o.closed_at,
+		o.quiet_xid, o.last_position
+	FROM idempotency_internal.outbox_ring o
+	UNION ALL
+	SELECT 'stock_history_' || s.slot, s.state, s.opened_at, s.closed_at,
+		s.quiet_xid, NULL
+	FROM idempotency_internal.stock_ring s) r
+LEFT JOIN pg_class c ON c.relname = r.name
+	AND c.relnamespace = (SELECT n.oid FROM pg_namespace n
+		WHERE n.nspname = 'idempotency_internal');
+COMMENT ON VIEW idempotency_segments IS
+	'The tables of keys, of the log and of the history of stock: which of them are in use, and how large they are.';
+
+/*
+ * A retired table of a ring is truncated as soon as no snapshot is older than
+ * its retirement.
+ */
+CREATE FUNCTION idempotency_internal.idempotency_table_status(
+	OUT "check" text, OUT state text, OUT detail text, OUT hint text)
+RETURNS SETOF record
+LANGUAGE sql VOLATILE PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+	WITH kept AS MATERIALIZED (
+		SELECT string_agg(s.name, ', ' ORDER BY s.name) AS tables,
+			date_trunc('second', clock_timestamp() - min(s.closed_at)) AS since
+		FROM @extschema@.idempotency_segments s
+		WHERE s.state = 'retired'
+			AND s.closed_at < clock_timestamp() - interval '10 min'
+			AND NOT idempotency_internal.idempotency_is_quiet(s.quiet_xid)
+	), disabled AS (
+		SELECT t.state
+		FROM (
+			SELECT idempotency_internal.idempotency_trigger_state(
+				array_agg(c.oid::regclass)) AS state
+			FROM pg_class c WHERE c.relnamespace = 'idempotency_internal'::regnamespace
+				AND c.relname ~ '^(idem_key_[0-2]|stock_log|stock_item)$') t
+	)
+	SELECT 'tables',
+		CASE WHEN kept.tables IS NULL THEN 'ok' ELSE 'warning' END,
+		CASE WHEN kept.tables IS NULL THEN 'no table waits for an old snapshot'
+			ELSE format('%s could not be emptied for %s', kept.tables, kept.since) END,
+		CASE WHEN kept.tables IS NOT NULL
+			THEN 'end the old snapshot: pg_stat_activity, pg_prepared_xacts or a slot' END
+	FROM kept
+	UNION ALL
+	SELECT 'triggers',
+		CASE WHEN disabled.state = 'A' THEN 'ok' ELSE 'error' END,
+		CASE WHEN disabled.state = 'A' THEN 'enabled' ELSE 'disabled: claims or stock are refused' END,
+		CASE WHEN disabled.state <> 'A' THEN 'after the restore: SELECT idempotency_repair()' END
+	FROM disabled
+$$;
+COMMENT ON FUNCTION idempotency_internal.idempotency_table_status() IS
+	'Internal: what idempotency_status says of tables.';
+
+CREATE FUNCTION idempotency_internal.idempotency_setting_status(
+	OUT "check" text, OUT state text, OUT detail text, OUT hint text)
+RETURNS SETOF record
+LANGUAGE sql VOLATILE PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+	WITH finding (detail, hint) AS (
+		SELECT
+			format('%s was changed', string_agg(s.name, ', ' ORDER BY s.name)),
+			'restart the server'
+		FROM pg_settings s WHERE s.name LIKE 'idempotency.%' AND s.pending_restart
+		HAVING count(*) > 0
+		UNION ALL
+		SELECT format('idempotency.stock_archive_topic is %L, which no subscription takes', t.topic),
+			'subscribe an archive to it: outbox_subscribe()'
+		FROM (SELECT current_setting('idempotency.stock_archive_topic') AS topic) t
+		WHERE t.topic <> ''
+			AND NOT EXISTS (
+				SELECT FROM idempotency_internal.outbox_subscription s
+				WHERE idempotency_internal.outbox_is_wanted(s.topics, t.topic))
+		UNION ALL
+		SELECT format('idempotency.databases names %s, which does not exist',
+			string_agg(quote_ident(d.name), ', ' ORDER BY d.name)), 'correct it and reload'
+		FROM regexp_matches(current_setting('idempotency.databases'), '"((?:[^"]|"")*)"|([^",[:space:]]+)', 'g') n,
+			LATERAL (
+				SELECT coalesce(replace(n[1], '""', '"'), lower(n[2])) AS name) d
+		WHERE NOT EXISTS (SELECT FROM pg_database p WHERE p.datname = d.name)
+		HAVING count(*) > 0
+	)
+	SELECT 'settings', 'warning', f.detail, f.hint FROM finding f
+	UNION ALL
+	SELECT 'settings', 'ok', 'no problem found', NULL WHERE NOT EXISTS (SELECT FROM finding)
+$$;
+COMMENT ON FUNCTION idempotency_internal.idempotency_setting_status() IS
+	'Internal: what idempotency_status says of settings.';
+
+/*
+ * Checks that need the preloaded library are left out if it is not preloaded.
+ */
+CREATE FUNCTION idempotency_status(
+	OUT "check" text, OUT state text, OUT detail text, OUT hint text)
+RETURNS SETOF record
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+	RETURN QUERY SELECT *
+		FROM idempotency_internal.idempotency_library_status();
+	IF idempotency_internal.idempotency_preloaded_version() IS NOT NULL THEN
+		RETURN QUERY SELECT *
+			FROM idempotency_internal.idempotency_worker_status();
+	END IF;
+	RETURN QUERY SELECT *
+		FROM idempotency_internal.idempotency_setting_status();
+	RETURN QUERY SELECT * FROM idempotency_internal.idempotency_table_status();
+	RETURN QUERY SELECT * FROM idempotency_internal.idem_status();
+	IF idempotency_internal.idempotency_preloaded_version() IS NOT NULL THEN
+		RETURN QUERY SELECT * FROM idempotency_internal.outbox_status();
+		RETURN QUERY SELECT * FROM idempotency_internal.stock_status();
+	END IF;
+END
+$$;
+COMMENT ON FUNCTION idempotency_status() IS
+	'Checks the extension in this database. One or more rows for each check: ok, warning or error, what was found, and what to do.';

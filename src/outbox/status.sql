@@ -1,0 +1,83 @@
+/* outbox: the checks that idempotency_status() makes of the outbox. */
+
+CREATE FUNCTION idempotency_internal.outbox_subscription_status(
+	OUT "check" text, OUT state text, OUT detail text, OUT hint text)
+RETURNS SETOF record
+LANGUAGE sql VOLATILE PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+	WITH subscription AS MATERIALIZED (
+		SELECT * FROM @extschema@.outbox_subscriptions
+	), finding (name, number, state, detail, hint) AS (
+		SELECT s.name, 1,
+			CASE WHEN s.state IN ('held', 'stuck') THEN 'error' ELSE 'warning' END,
+			CASE s.state
+				WHEN 'failing' THEN format('failing for %s, next attempt %s: %s',
+					date_trunc('second', clock_timestamp() - s.failing_since),
+					coalesce('in ' || date_trunc('second', nullif(greatest(
+						s.next_attempt_at - clock_timestamp(), '0'), '0')), 'now'),
+					coalesce(s.last_status::text, left(s.last_error, 40)))
+				ELSE s.state || coalesce(': ' || left(s.reason, 60), '') END,
+			CASE s.state
+				WHEN 'failing' THEN format('when the endpoint works again: SELECT outbox_retry(%L)', s.name)
+				WHEN 'held' THEN 'see outbox_adopt()'
+				WHEN 'stuck' THEN format('fix the cause; SELECT outbox_resume(%L)', s.name)
+				ELSE format('SELECT outbox_resume(%L)', s.name) END
+		FROM subscription s WHERE s.state <> 'active'
+		UNION ALL
+		SELECT s.name, 2, 'warning', format('dead letters: %s', s.dead),
+			format('see outbox_dead; SELECT outbox_redrive(%L)', s.name)
+		FROM subscription s WHERE s.dead > 0
+		UNION ALL
+		SELECT s.name, 3, 'error', format('events lost: %s', s.lost),
+			format('idempotency.outbox_keep_size is too small; SELECT outbox_acknowledge_lost(%L)', s.name)
+		FROM subscription s WHERE s.lost > 0
+		UNION ALL
+		SELECT s.name, 4, 'warning',
+			format('events behind: %s, for %s',
+				s.lag_events, date_trunc('second', s.lag)),
+			'the endpoint is too slow; see max_in_flight'
+		FROM subscription s WHERE s.state = 'active' AND s.lag > '5 min'
+	)
+	SELECT 'subscription ' || f.name, f.state, f.detail, f.hint
+	FROM (SELECT * FROM finding ORDER BY name, number) f
+	UNION ALL
+	SELECT 'subscriptions', 'ok', format('%s active', count(*)), NULL
+	FROM subscription s WHERE s.state = 'active'
+$$;
+COMMENT ON FUNCTION idempotency_internal.outbox_subscription_status() IS
+	'Internal: what idempotency_status says of subscriptions.';
+
+CREATE FUNCTION idempotency_internal.outbox_status(
+	patience interval DEFAULT '10 min',
+	OUT "check" text, OUT state text, OUT detail text, OUT hint text)
+RETURNS SETOF record
+LANGUAGE sql VOLATILE PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+	SELECT * FROM idempotency_internal.outbox_subscription_status()
+	UNION ALL
+	SELECT 'log',
+		CASE WHEN log.size > log.keep / 2 THEN 'warning' ELSE 'ok' END,
+		pg_size_pretty(log.size) || CASE WHEN log.keep IS NULL THEN ''
+			ELSE format(' of %s, idempotency.outbox_keep_size', pg_size_pretty(log.keep)) END,
+		CASE WHEN log.size > log.keep / 2 THEN 'beyond the limit, subscriptions that are behind lose events' END
+	FROM (SELECT idempotency_internal.outbox_log_size() AS size,
+			nullif(greatest(pg_size_bytes(
+				current_setting('idempotency.outbox_keep_size')), -1),
+				-1)::numeric AS keep) log
+	UNION ALL
+	SELECT 'open transactions',
+		CASE WHEN straggler.since > patience THEN 'warning' ELSE 'ok' END,
+		coalesce('one with events has been open for ' || straggler.since, 'none with events stays open'),
+		CASE WHEN straggler.since > patience THEN format('pid %s; its events are sent when it commits', straggler.pid) END
+	FROM (SELECT 1) one
+	LEFT JOIN LATERAL (
+		SELECT date_trunc('second', clock_timestamp() - a.xact_start) AS since, a.pid
+		FROM (SELECT DISTINCT unnest(lane.stragglers) AS xid
+			FROM idempotency_internal.outbox_lane lane) s
+		JOIN pg_stat_activity a ON a.backend_xid = s.xid::xid
+		ORDER BY a.xact_start LIMIT 1) straggler ON true
+$$;
+COMMENT ON FUNCTION idempotency_internal.outbox_status(interval) IS
+	'Internal: what idempotency_status says of the outbox.';

@@ -1,0 +1,114 @@
+/*
+ * compaction.c
+ *		What compaction.sql needs C for: which items have a long log, and
+ *		changing the tables without the guard.
+ */
+#include "postgres.h"
+
+#include "executor/spi.h"
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "utils/builtins.h"
+
+#include "base/catalog.h"
+#include "base/compat.h"
+#include "base/query.h"
+#include "base/relation.h"
+#include "base/shared.h"
+#include "stock/guard.h"
+#include "stock/stock_xact.h"
+
+#define COMPACTION_ITEMS_MAX 100	/* items that one call returns */
+
+PG_FUNCTION_INFO_V1(stock_compact);
+PG_FUNCTION_INFO_V1(stock_crowded);
+PG_FUNCTION_INFO_V1(stock_count_compacted);
+
+static bool
+compaction_step(int max_rows)
+{
+	static SavedQuery step = {
+		.sql = "SELECT idempotency_internal.stock_compact_next($1)", .types = {INT4OID}
+	};
+	Datum		values[1] = {Int32GetDatum(max_rows)};
+	bool		isnull;
+	bool		more;
+
+	SPI_connect();
+	query_run(&step, values, NULL, false);
+	more = DatumGetBool(query_datum(0, 1, &isnull));
+	SPI_finish();
+	return more;
+}
+
+/*
+ * SQL: stock_compact(max_rows), one step of the sweeper.
+ */
+Datum
+stock_compact(PG_FUNCTION_ARGS)
+{
+	volatile bool more = false;
+
+	PreventCommandDuringRecovery("stock_compact()");
+	PreventCommandIfReadOnly("stock_compact()");
+	(void) stock_xact_begin();
+	guard_let_pass(true);
+	PG_TRY();
+	{
+		more = compaction_step(PG_GETARG_INT32(0));
+	}
+	PG_FINALLY();
+	{
+		guard_let_pass(false);
+	}
+	PG_END_TRY();
+	PG_RETURN_BOOL(more);
+}
+
+/*
+ * SQL: stock_crowded(rows), some of the items whose log has more than this
+ * number of rows; the next call continues after them.
+ */
+Datum
+stock_crowded(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
+	int			rows = PG_GETARG_INT32(0);
+	EscrowLevel level;
+	int			looks = 0;
+	Oid			log;
+
+	shared_require("stock");
+	InitMaterializedSRF(fcinfo, MAT_SRF_USE_EXPECTED_DESC);
+	log = catalog_get()->stock_log;
+	escrow_set_crowd(Max(rows, 0));
+	for (int i = 0; i < COMPACTION_ITEMS_MAX &&
+		 escrow_next_crowded(&looks, log, rows, &level); i++)
+	{
+		Datum		value = PointerGetDatum(level.sku);
+		bool		isnull = false;
+
+		tuplestore_putvalues(result->setResult, result->setDesc, &value,
+							 &isnull);
+	}
+	return (Datum) 0;
+}
+
+/*
+ * SQL: stock_count_compacted(sku, rows, complete), tells the counter that rows
+ * have left an item's log.
+ */
+Datum
+stock_count_compacted(PG_FUNCTION_ARGS)
+{
+	EscrowItem *item;
+
+	shared_require("stock");
+	relation_hold(catalog_get()->stock_log, RowExclusiveLock);
+	item = escrow_pin_loaded(catalog_get()->stock_log, PG_GETARG_TEXT_PP(0));
+	if (item == NULL)
+		PG_RETURN_VOID();
+	escrow_count_compacted(item, PG_GETARG_INT32(1), PG_GETARG_BOOL(2));
+	escrow_unpin(item);
+	PG_RETURN_VOID();
+}

@@ -1,0 +1,41 @@
+/* stock: the checks that idempotency_status() makes of stock. */
+
+CREATE FUNCTION idempotency_internal.stock_status(
+	OUT "check" text, OUT state text, OUT detail text, OUT hint text)
+RETURNS SETOF record
+LANGUAGE sql VOLATILE PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+	WITH counter AS MATERIALIZED (
+		SELECT count(*) AS used, count(*) FILTER (WHERE c.in_use) AS pinned,
+			count(*) FILTER (WHERE c.rows > 10 * current_setting(
+				'idempotency.stock_compact_after')::numeric) AS crowded
+		FROM idempotency_internal.stock_counters() c
+	), setting AS (
+		SELECT current_setting('idempotency.stock_items')::bigint AS items
+	)
+	SELECT 'stock counters',
+		CASE WHEN counter.pinned > setting.items / 2 THEN 'warning' ELSE 'ok' END,
+		format('%s of %s counters in use, %s by open transactions', counter.used, setting.items, counter.pinned),
+		CASE WHEN counter.pinned > setting.items / 2 THEN 'increase idempotency.stock_items' END
+	FROM counter, setting
+	UNION ALL
+	SELECT 'stock log',
+		CASE WHEN counter.crowded > 0 THEN 'warning' ELSE 'ok' END,
+		CASE WHEN counter.crowded > 0 THEN format('items above 10 times idempotency.stock_compact_after: %s', counter.crowded)
+			ELSE 'compacted' END,
+		CASE WHEN counter.crowded > 0 THEN 'does the sweeper run? does a transaction stay open?' END
+	FROM counter
+	UNION ALL
+	SELECT 'reservations',
+		CASE WHEN hold.overdue > 0 THEN 'warning' ELSE 'ok' END,
+		CASE WHEN hold.overdue > 0 THEN format('%s should have expired more than 1 min ago', hold.overdue)
+			ELSE 'none is overdue' END,
+		CASE WHEN hold.overdue > 0 THEN 'does the sweeper run? their stock is available all the same' END
+	FROM (SELECT count(*) AS overdue FROM (
+			SELECT FROM idempotency_internal.stock_hold h
+			WHERE h.expires_at < clock_timestamp() - interval '1 min'
+			LIMIT 1000) late) hold
+$$;
+COMMENT ON FUNCTION idempotency_internal.stock_status() IS
+	'Internal: what idempotency_status says of stock.';
