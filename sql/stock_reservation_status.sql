@@ -87,23 +87,7 @@ SELECT stock_confirm('order 4');
 SELECT * FROM show('order 4');
 
 -- Rows that the history has dropped, of one line sooner than of the other.
-CREATE PROCEDURE forget_hot() LANGUAGE plpgsql AS $$
-BEGIN
-	PERFORM stock_receive('hot', 1);	-- so that the table has a row
-	PERFORM stock_compact_item('hot', 100000);
-	UPDATE stock_ring SET opened_at = opened_at - interval '4 days'
-	WHERE state = 'current';
-	PERFORM stock_forget();
-	COMMIT;
-	UPDATE stock_ring SET closed_at = closed_at - interval '7 days' WHERE state = 'old';
-	FOR i IN 1..1000 LOOP
-		PERFORM stock_forget();
-		COMMIT;
-		EXIT WHEN NOT EXISTS (SELECT FROM stock_ring WHERE state IN ('old', 'retired'));
-		PERFORM pg_sleep(0.01);
-	END LOOP;
-END
-$$;
+\i :dir/sql/include/forget_hot.sql
 SELECT outcome FROM stock_reserve_many('{"cup": 1, "hot": 1}', 'order 6');
 SELECT outcome FROM stock_reserve_many('{"cup": 1, "hot": 1}', 'order 7');
 SELECT outcome FROM stock_reserve_many('{"cup": 1, "hot": 1}', 'order 8');

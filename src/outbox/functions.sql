@@ -470,7 +470,7 @@ BEGIN
 	PERFORM FROM idempotency_internal.outbox_lane
 	WHERE subscription = subscription_id FOR UPDATE;
 
-	-- Of the events of a key one waits, and the others are parked.
+	-- One event of a key waits, and the others are parked.
 	WITH chosen AS (
 		SELECT d.position, s.ordered AND d.key IS NOT NULL AS in_order,
 			row_number() OVER (PARTITION BY d.key ORDER BY d.position) > 1

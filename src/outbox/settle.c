@@ -275,8 +275,8 @@ settle_attempt(OutboxLaneId id, const OutboxEvent *event,
 }
 
 /*
- * Of the events of a key one waits and the others are parked.  Whether this
- * one is blocked is read again here, since that may have changed since the
+ * One event of a key waits, and the others are parked.  Whether this event is
+ * blocked is read again here, since that may have changed since the
  * event was read.  If the log is read again, the event may have a row in
  * outbox_delivery already.
  */

@@ -22,7 +22,7 @@ typedef struct Trouble
 /* Is there trouble? */
 extern bool trouble_present(const Trouble *trouble);
 
-/* Is it too early for another try? */
+/* Returns whether another try is too early. */
 extern bool trouble_waits(const Trouble *trouble, TimestampTz now);
 
 /* Records a failed try; returns whether the text differs from the last one. */
