@@ -11,7 +11,7 @@ GROUP BY d.subscription, d.position;
 CREATE FUNCTION add(n integer, state text, key text, days integer)
 RETURNS void
 LANGUAGE sql AS $$
-	INSERT INTO outbox_delivery (subscription, lane, position, state,
+	INSERT INTO outbox_delivery (subscription, partition, position, state,
 		blocks_key, attempts, last_at, created_at, topic, key, payload)
 	SELECT id, 0, n, add.state, add.state = 'parked', 1,
 		now() - days * interval '1 day', now(), 't', add.key, '{}'
@@ -45,7 +45,7 @@ SELECT * FROM letters ORDER BY 1;
 -- Lost events are acknowledged, in all partitions.
 SELECT outbox_subscribe('p', 'https://example.com/', topics => '{none}',
 	partitions => 2) IS NOT NULL AS subscribed;
-UPDATE outbox_lane SET lost = 1 + lane;
+UPDATE outbox_partition SET lost = 1 + number;
 SELECT name, lost FROM outbox_subscriptions ORDER BY name;
 SELECT outbox_acknowledge_lost('p');
 SELECT name, lost FROM outbox_subscriptions ORDER BY name;
@@ -57,7 +57,7 @@ SELECT outbox_discard(NULL);
 SELECT outbox_acknowledge_lost('nobody');
 SELECT outbox_acknowledge_lost(NULL);
 SELECT outbox_unsubscribe('s');
-SELECT (SELECT count(*) FROM outbox_lane) AS lanes,
+SELECT (SELECT count(*) FROM outbox_partition) AS partitions,
 	(SELECT count(*) FROM outbox_delivery) AS deliveries,
 	(SELECT count(*) FROM outbox_attempt) AS attempts;
 \i :dir/sql/include/ring_end.sql

@@ -9,7 +9,7 @@
 SELECT count(outbox_subscribe(name, 'https://example.com/')) FROM unnest('{s,other}'::text[]) name;
 CREATE PROCEDURE fill() LANGUAGE sql AS $$
 	DELETE FROM outbox_delivery;
-	INSERT INTO outbox_delivery (subscription, position, lane, state,
+	INSERT INTO outbox_delivery (subscription, position, partition, state,
 		blocks_key, attempts, due_at, last_at, created_at, topic, key, payload)
 	SELECT s.id, v.position, 0, v.state, v.key IS NOT NULL, v.attempts,
 		now() + v.due, now() - v.last, now(), v.topic, v.key, '{}'

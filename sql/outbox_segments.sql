@@ -11,19 +11,19 @@ FROM outbox_ring r LEFT JOIN (SELECT 0 AS slot, position FROM outbox_log_0
 	UNION ALL SELECT 1, position FROM outbox_log_1
 	UNION ALL SELECT 2, position FROM outbox_log_2) e USING (slot)
 	GROUP BY r.slot;
-CREATE VIEW lanes AS
-SELECT s.name, l.position, l.straggler_froms, l.lost
-FROM outbox_lane l JOIN outbox_subscription s ON s.id = l.subscription;
+CREATE VIEW partition_positions AS
+SELECT s.name, p.position, p.straggler_froms, p.lost
+FROM outbox_partition p JOIN outbox_subscription s ON s.id = p.subscription;
 CREATE FUNCTION move(
 	name text, "position" bigint, straggler_from bigint DEFAULT NULL)
 RETURNS void
 LANGUAGE sql AS $$
-	UPDATE outbox_lane l SET position = move.position,
+	UPDATE outbox_partition p SET position = move.position,
 		stragglers = CASE WHEN straggler_from IS NULL
 			THEN '{}' ELSE '{3}'::xid8[] END,
 		straggler_froms = array_remove(ARRAY[straggler_from], NULL)
 	FROM outbox_subscription s
-	WHERE s.id = l.subscription AND s.name = move.name
+	WHERE s.id = p.subscription AND s.name = move.name
 $$;
 
 SELECT outbox_retire(), outbox_truncate();
@@ -71,14 +71,14 @@ SELECT outbox_warn_behind();
 SELECT outbox_warn_behind();
 SELECT outbox_pass_over();
 SELECT outbox_pass_over();
-SELECT * FROM lanes ORDER BY name;
+SELECT * FROM partition_positions ORDER BY name;
 SELECT until('outbox_retire()');
 CALL old_snapshots_end('outbox_ring');
 SELECT until('outbox_truncate()');
 SELECT * FROM segments ORDER BY segment;
 SELECT move('slow', 2);
 SELECT outbox_pass_over();
-SELECT * FROM lanes ORDER BY name;
+SELECT * FROM partition_positions ORDER BY name;
 
 -- Without a subscription nothing is held back.
 SELECT outbox_unsubscribe('slow'), outbox_unsubscribe('quick');

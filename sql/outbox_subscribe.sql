@@ -129,7 +129,7 @@ SELECT outbox_enqueue('nothing', '{}') AS position \gset
 SELECT outbox_subscribe('s3', :'url', topics => '{none}') IS NOT NULL AS subscribed;
 SELECT stragglers = ARRAY[pg_current_xact_id()] AS own,
 	straggler_froms[1] <= :position AS before
-FROM outbox_lane;
+FROM outbox_partition;
 ROLLBACK;
 
 -- Topic patterns.
@@ -155,10 +155,10 @@ SELECT clock_timestamp() - :'began' < '2 s' AS soon;
 -- All rows of a subscription are deleted with it, also by TRUNCATE.
 BEGIN;
 SELECT count(outbox_subscribe('t' || i, :'url')) FROM generate_series(1, 2) i;
-INSERT INTO outbox_delivery (subscription, position, lane, state, blocks_key,
+INSERT INTO outbox_delivery (subscription, position, partition, state, blocks_key,
 	attempts, created_at, topic, payload)
 SELECT id, 1, 0, 'dead', false, 1, now(), 't', '{}' FROM outbox_subscription;
 TRUNCATE outbox_subscription;
-SELECT (SELECT count(*) FROM outbox_lane),
+SELECT (SELECT count(*) FROM outbox_partition),
 	(SELECT count(*) FROM outbox_delivery);
 ROLLBACK;

@@ -81,7 +81,7 @@ AS 'MODULE_PATHNAME', 'outbox_topic_matches';
 COMMENT ON FUNCTION idempotency_internal.outbox_is_wanted(text[], text) IS
 	'Internal: outbox_topic_matches, for the relay.';
 
-CREATE FUNCTION idempotency_internal.outbox_lane_number(
+CREATE FUNCTION idempotency_internal.outbox_partition_number(
 	key text, "position" bigint, partitions integer)
 RETURNS integer
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
@@ -90,7 +90,7 @@ AS $$
 			OPERATOR(pg_catalog.&) 65535)::pg_catalog.int4
 		OPERATOR(pg_catalog.%) partitions
 $$;
-COMMENT ON FUNCTION idempotency_internal.outbox_lane_number(
+COMMENT ON FUNCTION idempotency_internal.outbox_partition_number(
 	text, bigint, integer) IS
 	'Internal: the partition of a subscription that an event belongs to; the same for all events of a key.';
 
@@ -263,20 +263,20 @@ BEGIN
 	END IF;
 
 	IF start = 'latest' THEN
-		INSERT INTO idempotency_internal.outbox_lane
-			(subscription, lane, position, stragglers, straggler_froms)
+		INSERT INTO idempotency_internal.outbox_partition
+			(subscription, number, position, stragglers, straggler_froms)
 		SELECT
-			subscription_id, lane, p.position, p.stragglers, p.straggler_froms
+			subscription_id, number, p.position, p.stragglers, p.straggler_froms
 		FROM idempotency_internal.outbox_start_position() p,
-			generate_series(0, partitions - 1) lane;
+			generate_series(0, partitions - 1) number;
 	ELSE
 		-- No segment is retired now.
-		LOCK TABLE idempotency_internal.outbox_lane IN ROW EXCLUSIVE MODE;
-		INSERT INTO idempotency_internal.outbox_lane (
-			subscription, lane, position)
+		LOCK TABLE idempotency_internal.outbox_partition IN ROW EXCLUSIVE MODE;
+		INSERT INTO idempotency_internal.outbox_partition (
+			subscription, number, position)
 		SELECT
-			subscription_id, lane, idempotency_internal.outbox_retired_to()
-		FROM generate_series(0, partitions - 1) lane;
+			subscription_id, number, idempotency_internal.outbox_retired_to()
+		FROM generate_series(0, partitions - 1) number;
 	END IF;
 	PERFORM idempotency_internal.outbox_wake();
 	RETURN signing_secret;
@@ -467,7 +467,7 @@ BEGIN
 	subscription_id := idempotency_internal.outbox_subscription_id(name);
 	PERFORM idempotency_internal.outbox_check_positions(positions);
 	-- The relay is not settling.
-	PERFORM FROM idempotency_internal.outbox_lane
+	PERFORM FROM idempotency_internal.outbox_partition
 	WHERE subscription = subscription_id FOR UPDATE;
 
 	-- One event of a key waits, and the others are parked.
@@ -501,8 +501,8 @@ COMMENT ON FUNCTION outbox_redrive(text, bigint[]) IS
 /*
  * A delivery that was not tried yet waits for its own time, not for a retry.
  * The column attempts does not tell whether it was tried, since probes of a
- * failing endpoint do not count.  The subscription is locked before its lanes,
- * as in outbox_unsubscribe.
+ * failing endpoint do not count.  The subscription is locked before its
+ * partitions, as in outbox_unsubscribe.
  */
 CREATE FUNCTION outbox_retry(name text, positions bigint[] DEFAULT NULL)
 RETURNS bigint
@@ -520,7 +520,7 @@ BEGIN
 	SET failing_since = NULL, version = s.version + 1
 	WHERE s.id = subscription_id;
 	-- The relay is not settling.
-	PERFORM FROM idempotency_internal.outbox_lane
+	PERFORM FROM idempotency_internal.outbox_partition
 	WHERE subscription = subscription_id FOR UPDATE;
 	UPDATE idempotency_internal.outbox_delivery d
 	SET due_at = least(d.due_at, clock_timestamp())
@@ -563,10 +563,10 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
 	PERFORM idempotency_internal.idempotency_enter();
-	UPDATE idempotency_internal.outbox_lane l SET lost = 0
-	WHERE l.subscription = idempotency_internal.outbox_subscription_id(
+	UPDATE idempotency_internal.outbox_partition p SET lost = 0
+	WHERE p.subscription = idempotency_internal.outbox_subscription_id(
 			outbox_acknowledge_lost.name)
-		AND l.lost > 0;
+		AND p.lost > 0;
 END
 $$;
 COMMENT ON FUNCTION outbox_acknowledge_lost(text) IS
@@ -592,16 +592,16 @@ BEGIN
 			'exactly one of from_position and since must be given');
 	END IF;
 	-- Wait for a relay that settles.
-	PERFORM FROM idempotency_internal.outbox_lane
+	PERFORM FROM idempotency_internal.outbox_partition
 	WHERE subscription = subscription_id FOR UPDATE;
 	-- No segment is retired now.
-	LOCK TABLE idempotency_internal.outbox_lane IN ROW EXCLUSIVE MODE;
+	LOCK TABLE idempotency_internal.outbox_partition IN ROW EXCLUSIVE MODE;
 	retired_to := idempotency_internal.outbox_retired_to();
 	SELECT e.position INTO first FROM idempotency_internal.outbox_event e
 	WHERE e.position >= coalesce(from_position, 0) AND e.position > retired_to
 		AND e.created_at >= coalesce(since, '-infinity')
 	ORDER BY e.position LIMIT 1;
-	UPDATE idempotency_internal.outbox_lane SET position = first - 1
+	UPDATE idempotency_internal.outbox_partition SET position = first - 1
 	WHERE subscription = subscription_id AND position >= first;
 	IF NOT FOUND THEN
 		RETURN NULL;
@@ -724,7 +724,10 @@ JOIN idempotency_internal.outbox_subscription s ON s.id = a.subscription;
 COMMENT ON VIEW outbox_attempts IS
 	'Failed attempts at events that wait, are parked or are dead. For the owner only, since answers may quote payloads.';
 
-/* The oldest event that a lane has not read comes right after its position. */
+/*
+ * The oldest event that a partition has not read comes right after its
+ * position.
+ */
 CREATE VIEW outbox_subscriptions WITH (security_barrier) AS
 SELECT s.name,
 	CASE WHEN NOT h.at_home THEN 'held'
@@ -734,19 +737,19 @@ SELECT s.name,
 	CASE WHEN h.at_home THEN
 			coalesce(s.reason, CASE WHEN s.state = 'active' THEN t.trouble END)
 		ELSE 'a copy of another database: see outbox_adopt()' END AS reason,
-	s.partitions, l.position, q.last_value - l.position AS lag_events,
+	s.partitions, p.position, q.last_value - p.position AS lag_events,
 	coalesce(CASE WHEN isfinite(e.created_at)
 		THEN clock_timestamp() - e.created_at END, '0') AS lag,
 	coalesce(w.in_flight, 0) AS in_flight,
-	d.waiting, d.parked, d.dead, l.lost, l.delivered,
-	round(l.rate::numeric, 1) AS rate, s.failing_since,
+	d.waiting, d.parked, d.dead, p.lost, p.delivered,
+	round(p.rate::numeric, 1) AS rate, s.failing_since,
 	f.last_at AS last_failed_at, f.last_status, f.last_error, d.next_attempt_at
 FROM idempotency_internal.outbox_subscription s
 CROSS JOIN LATERAL (
 	SELECT min(position) AS position, max(lost) AS lost,
 		sum(delivered)::bigint AS delivered,
 		sum(idempotency_internal.outbox_rate(rate, moved_at)) AS rate
-	FROM idempotency_internal.outbox_lane WHERE subscription = s.id) l
+	FROM idempotency_internal.outbox_partition WHERE subscription = s.id) p
 CROSS JOIN (SELECT CASE WHEN is_called THEN last_value ELSE 0 END AS last_value
 	FROM idempotency_internal.outbox_position_seq) q
 CROSS JOIN (
@@ -765,7 +768,7 @@ CROSS JOIN LATERAL (
 	FROM idempotency_internal.outbox_delivery WHERE subscription = s.id) d
 LEFT JOIN LATERAL (
 	SELECT created_at FROM idempotency_internal.outbox_event
-	WHERE position > l.position
+	WHERE position > p.position
 	ORDER BY position LIMIT 1) e ON true
 LEFT JOIN LATERAL (
 	SELECT last_at, last_status, last_error

@@ -62,8 +62,8 @@
 
 #define NEW_EVENT_FILTER \
 	" AND idempotency_internal.outbox_is_wanted(s.topics, e.topic)" \
-	" AND (s.partitions = 1 OR $2 =" \
-	"  idempotency_internal.outbox_lane_number(e.key, e.position, s.partitions))" \
+	" AND (s.partitions = 1 OR $2 = idempotency_internal.outbox_partition_number(" \
+	"  e.key, e.position, s.partitions))" \
 	" ORDER BY e.position"
 
 static SavedQuery read_stragglers = {
@@ -85,7 +85,7 @@ static SavedQuery read_range = {
 #define EXCEPTION_COLUMNS EVENT_COLUMNS \
 	" false, e.blocks_key, false, e.attempts" \
 	" FROM idempotency_internal.outbox_delivery e, idempotency_internal.outbox_subscription s" \
-	" WHERE e.subscription = $1 AND e.lane = $2 AND s.id = $1" \
+	" WHERE e.subscription = $1 AND e.partition = $2 AND s.id = $1" \
 	" AND e.state = 'waiting'"
 
 static SavedQuery read_due = {
@@ -98,7 +98,7 @@ static SavedQuery read_due = {
 static SavedQuery read_longest_waiting = {
 	.sql = EXCEPTION_COLUMNS
 	" AND e.position = (SELECT d.position FROM idempotency_internal.outbox_delivery d"
-	"  WHERE d.subscription = $1 AND d.lane = $2 AND d.state = 'waiting'"
+	"  WHERE d.subscription = $1 AND d.partition = $2 AND d.state = 'waiting'"
 	"  AND (d.last_at IS NOT NULL OR d.due_at <= clock_timestamp())"
 	"  ORDER BY d.last_at NULLS FIRST, d.position LIMIT 1)",
 	.types = {INT8OID, INT4OID}
@@ -106,7 +106,7 @@ static SavedQuery read_longest_waiting = {
 
 static SavedQuery next_due_at = {
 	.sql = "SELECT due_at FROM idempotency_internal.outbox_delivery"
-	" WHERE subscription = $1 AND lane = $2 AND state = 'waiting'"
+	" WHERE subscription = $1 AND partition = $2 AND state = 'waiting'"
 	" AND position <> ALL ($3) ORDER BY due_at LIMIT 1",
 	.types = {INT8OID, INT4OID, INT8ARRAYOID}
 };

@@ -30,21 +30,22 @@ $$;
 COMMENT ON FUNCTION idempotency_internal.outbox_switch() IS
 	'Internal: opens the next segment of the log; false: there is none, or the ring is busy.';
 
-CREATE FUNCTION idempotency_internal.outbox_lanes_behind(last_position bigint)
-RETURNS SETOF idempotency_internal.outbox_lane
+CREATE FUNCTION idempotency_internal.outbox_partitions_behind(
+	last_position bigint)
+RETURNS SETOF idempotency_internal.outbox_partition
 LANGUAGE sql VOLATILE PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
 AS $$
-	SELECT l.* FROM idempotency_internal.outbox_lane l
-	WHERE l.position < last_position
-		OR EXISTS (SELECT FROM unnest(l.straggler_froms) f
+	SELECT p.* FROM idempotency_internal.outbox_partition p
+	WHERE p.position < last_position
+		OR EXISTS (SELECT FROM unnest(p.straggler_froms) f
 			WHERE f <= last_position)
 $$;
-COMMENT ON FUNCTION idempotency_internal.outbox_lanes_behind(bigint) IS
+COMMENT ON FUNCTION idempotency_internal.outbox_partitions_behind(bigint) IS
 	'Internal: the partitions that have not read everything up to this position, as far as is recorded.';
 
 /*
- * Until this transaction commits, lanes cannot be set back or added; after
+ * Until this transaction commits, partitions cannot be set back or added; after
  * that, not to a position in this segment.  A transaction that has rows in the
  * segment keeps it locked until it ends.
  */
@@ -60,15 +61,16 @@ BEGIN
 	SELECT * INTO oldest FROM idempotency_internal.outbox_ring
 		WHERE state = 'old' ORDER BY segment LIMIT 1;
 	IF NOT FOUND OR EXISTS (SELECT
-		FROM idempotency_internal.outbox_lanes_behind(oldest.last_position))
+		FROM idempotency_internal.outbox_partitions_behind(oldest.last_position))
 	THEN
 		RETURN false;
 	END IF;
-	LOCK TABLE idempotency_internal.outbox_lane IN SHARE ROW EXCLUSIVE MODE;
+	LOCK TABLE idempotency_internal.outbox_partition IN SHARE ROW EXCLUSIVE MODE;
 	LOCK TABLE idempotency_internal.outbox_ring IN SHARE ROW EXCLUSIVE MODE;
 	EXECUTE 'LOCK TABLE idempotency_internal.outbox_log_' || oldest.slot || ' IN ACCESS EXCLUSIVE MODE NOWAIT';
 	RETURN NOT EXISTS (SELECT
-			FROM idempotency_internal.outbox_lanes_behind(oldest.last_position))
+			FROM idempotency_internal.outbox_partitions_behind(
+				oldest.last_position))
 		AND idempotency_internal.idempotency_ring_retire(
 			'idempotency_internal.outbox_ring'::regclass, oldest.segment);
 EXCEPTION WHEN lock_not_available THEN
@@ -88,9 +90,10 @@ COMMENT ON FUNCTION idempotency_internal.outbox_truncate() IS
 
 /*
  * A subscription that holds back more of the log than allowed loses what it has
- * not read.  Its relay notices that the lane was moved, and reads from there.
- * Nothing is given up if the segment could not be truncated anyway, because an
- * open transaction has rows in it or a snapshot is older than its closing.
+ * not read.  Its relay notices that the partition was moved, and reads from
+ * there.  Nothing is given up if the segment could not be truncated anyway,
+ * because an open transaction has rows in it or a snapshot is older than its
+ * closing.
  */
 CREATE FUNCTION idempotency_internal.outbox_pass_over()
 RETURNS boolean
@@ -117,17 +120,17 @@ BEGIN
 	EXECUTE 'LOCK TABLE idempotency_internal.outbox_log_' || old_slot || ' IN ACCESS EXCLUSIVE MODE NOWAIT';
 	FOR passed IN
 		WITH behind AS (
-			SELECT l.subscription, l.lane, l.position
-			FROM idempotency_internal.outbox_lanes_behind(upto) l)
-		UPDATE idempotency_internal.outbox_lane l
-		SET position = greatest(l.position, upto),
-			lost = l.lost + greatest(upto - b.position, 0),
+			SELECT p.subscription, p.number, p.position
+			FROM idempotency_internal.outbox_partitions_behind(upto) p)
+		UPDATE idempotency_internal.outbox_partition p
+		SET position = greatest(p.position, upto),
+			lost = p.lost + greatest(upto - b.position, 0),
 			straggler_froms = ARRAY(SELECT greatest(k.f, upto + 1)
-				FROM unnest(l.straggler_froms) WITH ORDINALITY AS k(f, number)
+				FROM unnest(p.straggler_froms) WITH ORDINALITY AS k(f, number)
 				ORDER BY k.number)
 		FROM behind b, idempotency_internal.outbox_subscription s
-		WHERE b.subscription = l.subscription AND b.lane = l.lane
-			AND s.id = l.subscription
+		WHERE b.subscription = p.subscription AND b.number = p.number
+			AND s.id = p.subscription
 		RETURNING s.name, b.position
 	LOOP
 		RAISE WARNING 'subscription "%" loses events up to position %', passed.name, upto
@@ -158,12 +161,13 @@ BEGIN
 				WHERE o.state = 'old')
 			AND NOT r.warned
 			AND EXISTS (SELECT
-				FROM idempotency_internal.outbox_lanes_behind(r.last_position))
+				FROM idempotency_internal.outbox_partitions_behind(
+					r.last_position))
 		RETURNING r.last_position INTO upto;
 	FOR held IN
 		SELECT s.name, s.state FROM idempotency_internal.outbox_subscription s
-		WHERE s.id IN (SELECT l.subscription
-			FROM idempotency_internal.outbox_lanes_behind(upto) l)
+		WHERE s.id IN (SELECT p.subscription
+			FROM idempotency_internal.outbox_partitions_behind(upto) p)
 		ORDER BY s.name
 	LOOP
 		RAISE WARNING 'subscription "%" is about to lose events', held.name

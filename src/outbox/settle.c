@@ -28,8 +28,9 @@
  */
 static SavedQuery insert_delivery = {
 	.sql = "INSERT INTO idempotency_internal.outbox_delivery"
-	" (subscription, lane, position, state, blocks_key, attempts, due_at, last_at,"
-	"  last_status, last_error, created_at, topic, key, type, payload, headers)"
+	" (subscription, partition, position, state, blocks_key, attempts, due_at,"
+	"  last_at, last_status, last_error, created_at, topic, key, type, payload,"
+	"  headers)"
 	" SELECT $1, $2, e.position, $4, $5, $6,"
 	"  CASE WHEN $4 = 'waiting' THEN"
 	"   coalesce(clock_timestamp() + $7 * interval '1 ms', e.deliver_at) END,"
@@ -53,8 +54,9 @@ static SavedQuery insert_attempt = {
 
 /* Takes the table locks of the statements below. */
 static SavedQuery lock_tables = {
-	.sql = "LOCK TABLE idempotency_internal.outbox_subscription, idempotency_internal.outbox_lane,"
-	" idempotency_internal.outbox_delivery, idempotency_internal.outbox_attempt IN ROW EXCLUSIVE MODE"
+	.sql = "LOCK TABLE idempotency_internal.outbox_subscription,"
+	" idempotency_internal.outbox_partition, idempotency_internal.outbox_delivery,"
+	" idempotency_internal.outbox_attempt IN ROW EXCLUSIVE MODE"
 };
 
 static SavedQuery lock_log = {
@@ -62,10 +64,10 @@ static SavedQuery lock_log = {
 };
 
 static SavedQuery lock_lane = {
-	.sql = "SELECT l.position FROM idempotency_internal.outbox_subscription s"
-	" JOIN idempotency_internal.outbox_lane l ON l.subscription = s.id"
-	" WHERE s.id = $1 AND l.lane = $2"
-	" FOR KEY SHARE OF s SKIP LOCKED FOR NO KEY UPDATE OF l SKIP LOCKED",
+	.sql = "SELECT p.position FROM idempotency_internal.outbox_subscription s"
+	" JOIN idempotency_internal.outbox_partition p ON p.subscription = s.id"
+	" WHERE s.id = $1 AND p.number = $2"
+	" FOR KEY SHARE OF s SKIP LOCKED FOR NO KEY UPDATE OF p SKIP LOCKED",
 	.types = {INT8OID, INT4OID}
 };
 
@@ -92,7 +94,7 @@ static SavedQuery update_delivery = {
 	" due_at = CASE WHEN $4 = 'waiting' THEN"
 	"  clock_timestamp() + $7 * interval '1 ms' END,"
 	" last_at = clock_timestamp(), last_status = $8, last_error = $9"
-	" WHERE subscription = $1 AND lane = $2 AND position = $3",
+	" WHERE subscription = $1 AND partition = $2 AND position = $3",
 	.types = {
 		INT8OID, INT4OID, INT8OID, TEXTOID, BOOLOID, INT4OID, INT8OID, INT4OID,
 		TEXTOID
@@ -111,21 +113,21 @@ static SavedQuery release_parked = {
 };
 
 static SavedQuery move_lane = {
-	.sql = "UPDATE idempotency_internal.outbox_lane"
+	.sql = "UPDATE idempotency_internal.outbox_partition"
 	" SET position = $3, stragglers = $4, straggler_froms = $5,"
 	"  delivered = delivered + $6,"
 	"  rate = idempotency_internal.outbox_rate(rate, moved_at, $6),"
 	"  moved_at = clock_timestamp()"
-	" WHERE subscription = $1 AND lane = $2",
+	" WHERE subscription = $1 AND number = $2",
 	.types = {INT8OID, INT4OID, INT8OID, XID8ARRAYOID, INT8ARRAYOID, INT8OID}
 };
 
 static SavedQuery count_delivered = {
-	.sql = "UPDATE idempotency_internal.outbox_lane"
+	.sql = "UPDATE idempotency_internal.outbox_partition"
 	" SET delivered = delivered + $3,"
 	"  rate = idempotency_internal.outbox_rate(rate, moved_at, $3),"
 	"  moved_at = clock_timestamp()"
-	" WHERE subscription = $1 AND lane = $2",
+	" WHERE subscription = $1 AND number = $2",
 	.types = {INT8OID, INT4OID, INT8OID}
 };
 

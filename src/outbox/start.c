@@ -87,7 +87,7 @@ start_retired_to(TupleTableSlot *row)
  * SQL: outbox_retired_to(), the last position of retired segments, which can be
  * truncated at any time.  Reads the ring as it is now, independent of the
  * transaction's snapshot.  No segment is retired while a caller has a lock on
- * outbox_lane.
+ * outbox_partition.
  */
 Datum
 outbox_retired_to(PG_FUNCTION_ARGS)

@@ -74,8 +74,8 @@ AS $$
 	FROM (SELECT 1) one
 	LEFT JOIN LATERAL (
 		SELECT date_trunc('second', clock_timestamp() - a.xact_start) AS since, a.pid
-		FROM (SELECT DISTINCT unnest(lane.stragglers) AS xid
-			FROM idempotency_internal.outbox_lane lane) s
+		FROM (SELECT DISTINCT unnest(p.stragglers) AS xid
+			FROM idempotency_internal.outbox_partition p) s
 		JOIN pg_stat_activity a ON a.backend_xid = s.xid::xid
 		ORDER BY a.xact_start LIMIT 1) straggler ON true
 $$;

@@ -31,16 +31,16 @@
 	UNLESS("s.timeout BETWEEN '1 ms' AND '1 h'", "timeout") \
 	UNLESS("cardinality(s.retry_schedule) BETWEEN 1 AND 100", "retry_schedule") \
 	UNLESS("s.partitions BETWEEN 1 AND 64", "partitions") \
-	" WHEN l.lane IS NULL THEN 'outbox_lane has no row of it'" \
-	UNLESS("l.lane BETWEEN 0 AND s.partitions - 1", "lane") \
-	UNLESS("l.position >= 0", "position") \
-	" WHEN l.position > (SELECT CASE WHEN is_called THEN last_value ELSE 0 END" \
+	" WHEN p.number IS NULL THEN 'outbox_partition has no row of it'" \
+	UNLESS("p.number BETWEEN 0 AND s.partitions - 1", "number") \
+	UNLESS("p.position >= 0", "position") \
+	" WHEN p.position > (SELECT CASE WHEN is_called THEN last_value ELSE 0 END" \
 	"  FROM idempotency_internal.outbox_position_seq)" \
 	"  THEN 'its position is beyond the end of the log'" \
 	" END"
 
 static SavedQuery read_subscriptions = {
-	.sql = "SELECT s.id, coalesce(l.lane, 0), s.name, s.url, s.secret,"
+	.sql = "SELECT s.id, coalesce(p.number, 0), s.name, s.url, s.secret,"
 	" CASE WHEN s.old_until > clock_timestamp() THEN s.old_secret END,"
 	" s.failing_since IS NOT NULL, s.format = 'cloudevents', s.ordered, s.max_in_flight,"
 	" CASE WHEN s.timeout BETWEEN '1 ms' AND '1 h' THEN idempotency_internal.outbox_milliseconds(s.timeout) END,"
@@ -48,10 +48,10 @@ static SavedQuery read_subscriptions = {
 	"  ARRAY(SELECT CASE WHEN r.wait BETWEEN '0' AND '366 days' THEN idempotency_internal.outbox_milliseconds(r.wait) END"
 	"   FROM unnest(s.retry_schedule) WITH ORDINALITY AS r(wait, number)"
 	"   ORDER BY r.number) END,"
-	" l.position, l.stragglers, l.straggler_froms, s.version, s.partitions," WRONG_COLUMN
+	" p.position, p.stragglers, p.straggler_froms, s.version, s.partitions," WRONG_COLUMN
 	" FROM idempotency_internal.outbox_subscription s"
-	" LEFT JOIN idempotency_internal.outbox_lane l ON l.subscription = s.id"
-	" WHERE s.state = 'active' ORDER BY s.id, l.lane"
+	" LEFT JOIN idempotency_internal.outbox_partition p ON p.subscription = s.id"
+	" WHERE s.state = 'active' ORDER BY s.id, p.number"
 };
 
 static SavedQuery read_identity = {
@@ -150,7 +150,7 @@ subscription_count_lanes(OutboxSubscription *rows, int count)
 	for (int i = 0; i < count; i++)
 	{
 		if (rows[i].wrong == NULL && lanes != rows[i].partitions)
-			rows[i].wrong = "outbox_lane does not have a row for each of its partitions";
+			rows[i].wrong = "outbox_partition does not have a row for each of its partitions";
 	}
 }
 

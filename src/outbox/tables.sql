@@ -180,15 +180,15 @@ COMMENT ON TABLE idempotency_internal.outbox_subscription IS
  * How far a subscription has read, in each of its partitions.  There are no
  * foreign keys between these tables, since pg_restore -j loads them in any
  * order.  Sessions that write rows of a subscription have locked it or its
- * lanes.
+ * partitions.
  *
  * Every row up to position was delivered, or is in outbox_delivery, or belongs
  * to one of the stragglers: transactions that were open when the relay passed
  * them.  Rows of a straggler from straggler_froms on have not been read yet.
  */
-CREATE TABLE idempotency_internal.outbox_lane (
+CREATE TABLE idempotency_internal.outbox_partition (
 	subscription    bigint NOT NULL,
-	lane            integer NOT NULL,
+	number          integer NOT NULL,
 	position        bigint NOT NULL,
 	stragglers      xid8[] NOT NULL DEFAULT '{}',
 	straggler_froms bigint[] NOT NULL DEFAULT '{}',
@@ -196,22 +196,22 @@ CREATE TABLE idempotency_internal.outbox_lane (
 	delivered       bigint NOT NULL DEFAULT 0,
 	rate            double precision NOT NULL DEFAULT 0,
 	moved_at        timestamptz NOT NULL DEFAULT clock_timestamp(),
-	PRIMARY KEY (subscription, lane),
+	PRIMARY KEY (subscription, number),
 	CHECK (pg_catalog.cardinality(stragglers) OPERATOR(pg_catalog.=)
 		pg_catalog.cardinality(straggler_froms)),
-	CONSTRAINT outbox_lane_number_check
-		CHECK (subscription > 0 AND lane BETWEEN 0 AND 63),
-	CONSTRAINT outbox_lane_position_check CHECK (position >= 0),
-	CONSTRAINT outbox_lane_stragglers_check CHECK (
+	CONSTRAINT outbox_partition_number_check
+		CHECK (subscription > 0 AND number BETWEEN 0 AND 63),
+	CONSTRAINT outbox_partition_position_check CHECK (position >= 0),
+	CONSTRAINT outbox_partition_stragglers_check CHECK (
 		CASE WHEN pg_catalog.array_ndims(stragglers) > 1
 			OR pg_catalog.array_ndims(straggler_froms) > 1 THEN false
 			ELSE pg_catalog.array_position(stragglers, NULL) IS NULL
 				AND pg_catalog.array_position(straggler_froms, NULL) IS NULL
 			END),
-	CONSTRAINT outbox_lane_counts_check CHECK (lost >= 0 AND delivered >= 0
+	CONSTRAINT outbox_partition_counts_check CHECK (lost >= 0 AND delivered >= 0
 		AND rate BETWEEN '0' AND '1e15' AND pg_catalog.isfinite(moved_at))
 ) WITH (fillfactor = 50);
-COMMENT ON TABLE idempotency_internal.outbox_lane IS
+COMMENT ON TABLE idempotency_internal.outbox_partition IS
 	'The position of each partition of a subscription in the log.';
 
 /*
@@ -224,7 +224,7 @@ COMMENT ON TABLE idempotency_internal.outbox_lane IS
 CREATE TABLE idempotency_internal.outbox_delivery (
 	subscription bigint NOT NULL,
 	position     bigint NOT NULL,
-	lane         integer NOT NULL,
+	partition    integer NOT NULL,
 	state        text NOT NULL CHECK (state IN ('waiting', 'parked', 'dead')),
 	blocks_key   boolean NOT NULL,
 	attempts     integer NOT NULL,
@@ -241,7 +241,7 @@ CREATE TABLE idempotency_internal.outbox_delivery (
 	PRIMARY KEY (subscription, position),
 	CHECK ((state = 'waiting') = (due_at IS NOT NULL)),
 	CONSTRAINT outbox_delivery_number_check CHECK (
-		subscription > 0 AND lane BETWEEN 0 AND 63
+		subscription > 0 AND partition BETWEEN 0 AND 63
 		AND position > 0 AND attempts >= 0),
 	CONSTRAINT outbox_delivery_key_check
 		CHECK (key IS NOT NULL OR NOT blocks_key),
@@ -255,7 +255,7 @@ CREATE TABLE idempotency_internal.outbox_delivery (
 			topic, 'null', key, type, headers, NULL) ELSE true END)
 );
 CREATE INDEX outbox_delivery_due_at_idx
-	ON idempotency_internal.outbox_delivery (subscription, lane, due_at)
+	ON idempotency_internal.outbox_delivery (subscription, partition, due_at)
 	WHERE state = 'waiting';
 CREATE INDEX outbox_delivery_dead_idx
 	ON idempotency_internal.outbox_delivery (last_at) WHERE state = 'dead';
@@ -298,11 +298,11 @@ BEGIN
 		PERFORM idempotency_internal.idempotency_refuse_trigger('outbox_subscription_deleted');
 	END IF;
 	IF TG_OP = 'TRUNCATE' THEN
-		DELETE FROM idempotency_internal.outbox_lane;
+		DELETE FROM idempotency_internal.outbox_partition;
 		DELETE FROM idempotency_internal.outbox_delivery;
 	ELSE
-		DELETE FROM idempotency_internal.outbox_lane l USING deleted
-		WHERE l.subscription = deleted.id;
+		DELETE FROM idempotency_internal.outbox_partition p USING deleted
+		WHERE p.subscription = deleted.id;
 		DELETE FROM idempotency_internal.outbox_delivery d USING deleted
 		WHERE d.subscription = deleted.id;
 	END IF;
@@ -368,7 +368,7 @@ SELECT pg_catalog.pg_extension_config_dump('idempotency_internal.outbox_log_1', 
 SELECT pg_catalog.pg_extension_config_dump('idempotency_internal.outbox_log_2', '');
 SELECT pg_catalog.pg_extension_config_dump('idempotency_internal.outbox_subscription', '');
 SELECT pg_catalog.pg_extension_config_dump('idempotency_internal.outbox_subscription_id_seq', '');
-SELECT pg_catalog.pg_extension_config_dump('idempotency_internal.outbox_lane', '');
+SELECT pg_catalog.pg_extension_config_dump('idempotency_internal.outbox_partition', '');
 SELECT pg_catalog.pg_extension_config_dump('idempotency_internal.outbox_delivery', '');
 SELECT pg_catalog.pg_extension_config_dump('idempotency_internal.outbox_attempt', '');
 SELECT pg_catalog.pg_extension_config_dump('idempotency_internal.outbox_home', '');

@@ -241,21 +241,55 @@ ALTER TABLE idempotency_internal.outbox_subscription
 		idempotency_internal.outbox_check_subscription_row(
 			name, url, topics, secret, old_secret, headers, format, ordered,
 			max_in_flight, timeout, retry_schedule, partitions, state));
-ALTER TABLE idempotency_internal.outbox_lane
-	ADD CONSTRAINT outbox_lane_number_check
-		CHECK (subscription > 0 AND lane BETWEEN 0 AND 63),
-	ADD CONSTRAINT outbox_lane_position_check CHECK (position >= 0),
-	ADD CONSTRAINT outbox_lane_stragglers_check CHECK (
+ALTER TABLE idempotency_internal.outbox_lane RENAME TO outbox_partition;
+ALTER TABLE idempotency_internal.outbox_partition
+	RENAME COLUMN lane TO number;
+ALTER TABLE idempotency_internal.outbox_delivery
+	RENAME COLUMN lane TO partition;
+DO $$
+DECLARE
+	renamed record;
+BEGIN
+	SET LOCAL search_path = pg_catalog, pg_temp;
+	-- Since PostgreSQL 18, also the names of NOT NULL constraints.
+	FOR renamed IN
+		SELECT conrelid::regclass AS relation, conname AS old_name,
+			replace(replace(replace(conname,
+				'outbox_delivery_lane_', 'outbox_delivery_partition_'),
+				'outbox_lane_lane_', 'outbox_partition_number_'),
+				'outbox_lane_', 'outbox_partition_') AS new_name
+		FROM pg_constraint
+		WHERE conrelid IN (
+				'idempotency_internal.outbox_partition'::regclass,
+				'idempotency_internal.outbox_delivery'::regclass)
+			AND conname ~ '^outbox_(delivery_)?lane_'
+	LOOP
+		EXECUTE format('ALTER TABLE %s RENAME CONSTRAINT %I TO %I',
+			renamed.relation, renamed.old_name, renamed.new_name);
+	END LOOP;
+	SET LOCAL search_path = @extschema@, pg_temp;
+END
+$$;
+ALTER FUNCTION idempotency_internal.outbox_lane_number(text, bigint, integer)
+	RENAME TO outbox_partition_number;
+ALTER FUNCTION idempotency_internal.outbox_lanes_behind(bigint)
+	RENAME TO outbox_partitions_behind;
+ALTER TABLE idempotency_internal.outbox_partition
+	ADD CONSTRAINT outbox_partition_number_check
+		CHECK (subscription > 0 AND number BETWEEN 0 AND 63),
+	ADD CONSTRAINT outbox_partition_position_check CHECK (position >= 0),
+	ADD CONSTRAINT outbox_partition_stragglers_check CHECK (
 		CASE WHEN pg_catalog.array_ndims(stragglers) > 1
 			OR pg_catalog.array_ndims(straggler_froms) > 1 THEN false
 			ELSE pg_catalog.array_position(stragglers, NULL) IS NULL
 				AND pg_catalog.array_position(straggler_froms, NULL) IS NULL
 			END),
-	ADD CONSTRAINT outbox_lane_counts_check CHECK (lost >= 0 AND delivered >= 0
+	ADD CONSTRAINT outbox_partition_counts_check CHECK (
+		lost >= 0 AND delivered >= 0
 		AND rate BETWEEN '0' AND '1e15' AND pg_catalog.isfinite(moved_at));
 ALTER TABLE idempotency_internal.outbox_delivery
 	ADD CONSTRAINT outbox_delivery_number_check CHECK (
-		subscription > 0 AND lane BETWEEN 0 AND 63
+		subscription > 0 AND partition BETWEEN 0 AND 63
 		AND position > 0 AND attempts >= 0),
 	ADD CONSTRAINT outbox_delivery_key_check
 		CHECK (key IS NOT NULL OR NOT blocks_key),

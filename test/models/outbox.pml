@@ -1,6 +1,6 @@
 /*
  * Outbox: positions, the register of open transactions, and the passes of a
- * relay that reads one lane.
+ * relay that reads one partition.
  *
  * Up to three transactions take positions, commit, roll back, or stay open for
  * ever.  The relay may be killed, and the server may crash.  A step of the
@@ -31,10 +31,10 @@
  *   NO_SECOND_LOOK     the relay sleeps without looking for ends since the pass
  *   YOUNG_ONLY         a pass that a young transaction limits notes no old ones
  *   OLD_LIMIT          old transactions limit the pass, too
- *   NO_CLAMP           the limit can lie below the position of the lane
+ *   NO_CLAMP           the limit can lie below the position of the partition
  *   RANGE_FIRST        rows of stragglers are read after the range
  *   WINDOW_END         a straggler's rows are read up to a fixed position
- *   PERSIST_FIRST      the lane is written down before the delivery
+ *   PERSIST_FIRST      the pair is written down before the delivery
  *   NO_STRAGGLERS      stragglers are not written down
  *   NO_FLUSH           nothing is made durable before it is sent
  *   COUNT_LATE         an asynchronous commit is counted as begun when it is visible
@@ -88,7 +88,7 @@ byte started, ended, com;	/* open: started and not ended */
 byte durable;			/* committed and flushed */
 byte own[MAXID + 1];		/* owner + 1 of the row at a position; 0: none */
 byte cs[MAXID + 1];		/* who had committed when the position was taken */
-byte pP, pK;			/* the lane as written down: position, stragglers */
+byte pP, pK;			/* the pair as written down: position, stragglers */
 byte pfrom[NT];			/* and the first position of each that is still to be read */
 /* Shared memory, which a crash loses. */
 byte maxid;			/* the highest position that is known */
@@ -215,7 +215,7 @@ end:	do
 
 #if TRUNC
 /*
- * A segment with position 1 is truncated when the lane as written down needs
+ * A segment with position 1 is truncated when the pair as written down needs
  * nothing of it, and no open transaction has a row there, since that has the
  * segment locked.
  */
@@ -416,7 +416,7 @@ start:
 				r++
 			:: else -> break
 			od; r = 0 };
-		/* Write the lane down, in one transaction, which flushes what committed before. */
+		/* Write the pair down, in one transaction, which flushes what committed before. */
 		atomic {
 			P = lim; K = nK;
 			if :: !(K & B(0)) -> from[0] = 0 :: else fi;

@@ -189,7 +189,7 @@ RESET ROLE;
 -- A condition that records the rows that it is evaluated on, and is so cheap
 -- that it is evaluated before the view's own.
 SELECT outbox_subscribe('seen', 'http://example.com/', topics => '{none}');
-INSERT INTO outbox_delivery (subscription, position, lane, state, blocks_key,
+INSERT INTO outbox_delivery (subscription, position, partition, state, blocks_key,
 	attempts, due_at, created_at, topic, key, payload)
 SELECT s.id, v.position, 0, v.state, false, 1,
 	CASE v.state WHEN 'waiting' THEN now() END, now(), v.topic, v.topic, '{}'

@@ -13,7 +13,7 @@ BEGIN;
 SELECT outbox_subscribe('shop', 'https://example.com/',
 	secret => 'whsec_' || encode(repeat('k', 24)::bytea, 'base64'))
 	IS NOT NULL AS subscribed;
-INSERT INTO outbox_delivery (subscription, position, lane, state, blocks_key,
+INSERT INTO outbox_delivery (subscription, position, partition, state, blocks_key,
 	attempts, due_at, created_at, topic, key, payload)
 SELECT id, 1, 0, 'waiting', true, 1, now(), now(), 't', 'k', '{}'
 FROM outbox_subscription;
@@ -39,8 +39,8 @@ SELECT 'outbox_subscription', a, '22023' FROM unnest(ARRAY[
 	'retry_schedule = ''{{0},{1}}''', 'retry_schedule = ''{0,367 days}''',
 	'retry_schedule = array_fill(interval ''0'', ''{101}'')']) a;
 INSERT INTO wrong
-SELECT 'outbox_lane', a FROM unnest(ARRAY[
-	'lane = -1', 'lane = 64', 'subscription = 0', 'position = -1', 'lost = -1', 'delivered = -1',
+SELECT 'outbox_partition', a FROM unnest(ARRAY[
+	'number = -1', 'number = 64', 'subscription = 0', 'position = -1', 'lost = -1', 'delivered = -1',
 	'rate = -1', 'rate = ''NaN''', 'rate = ''Infinity''',
 	'moved_at = ''infinity''', 'moved_at = ''-infinity''',
 	'stragglers = ''{7}''',
@@ -49,7 +49,7 @@ SELECT 'outbox_lane', a FROM unnest(ARRAY[
 	'stragglers = ''{{7},{8}}'', straggler_froms = ''{{1},{2}}''']) a
 UNION ALL
 SELECT 'outbox_delivery', a FROM unnest(ARRAY[
-	'lane = 64', 'position = 0', 'attempts = -1', 'key = NULL',
+	'partition = 64', 'position = 0', 'attempts = -1', 'key = NULL',
 	'due_at = ''infinity''', 'due_at = NULL', 'last_at = ''-infinity''',
 	'created_at = ''infinity''', 'state = ''lost''']) a
 UNION ALL

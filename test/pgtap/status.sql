@@ -37,14 +37,14 @@ SET state = 'disabled', reason = 'the endpoint answered 410 Gone'
 WHERE name = 'gone';
 UPDATE outbox_subscription SET failing_since = now() - interval '1 h'
 WHERE name = 'failing';
-INSERT INTO outbox_delivery (subscription, position, lane, state, blocks_key,
+INSERT INTO outbox_delivery (subscription, position, partition, state, blocks_key,
 	attempts, due_at, last_at, last_status, last_error, created_at, topic,
 	payload)
 SELECT id, 1, 0, CASE name WHEN 'dead' THEN 'dead' ELSE 'waiting' END, false,
 	1, CASE name WHEN 'failing' THEN now() + interval '1 h' END, now(), 503,
 	'answered 503', now(), 't', '{}'
 FROM outbox_subscription WHERE name IN ('dead', 'failing');
-UPDATE outbox_lane SET lost = 7
+UPDATE outbox_partition SET lost = 7
 WHERE subscription = (SELECT id FROM outbox_subscription WHERE name = 'lost');
 SELECT results_eq($$ SELECT * FROM says('subscription paused') $$,
 	$$ VALUES ('warning', 'paused: for repair', 'SELECT outbox_resume(''paused'')') $$,

@@ -99,8 +99,8 @@ sql(q(
 	SELECT outbox_enqueue('parts', '{"n": 0}', key => 'later', deliver_at => now() + interval '1 day');
 	SELECT count(outbox_enqueue('parts', jsonb_build_object('n', n))) FROM generate_series(1, 100) n));
 wait_until($node, "SELECT state = 'failing' FROM outbox_subscriptions WHERE name = 'parts'", 'an endpoint of partitions fails');
-sql("SELECT outbox_discard('parts'); DELETE FROM outbox_delivery WHERE lane < 3 AND last_at IS NOT NULL");
-sql("UPDATE outbox_lane SET position = (SELECT last_value FROM outbox_position_seq) WHERE lane < 3");
+sql("SELECT outbox_discard('parts'); DELETE FROM outbox_delivery WHERE partition < 3 AND last_at IS NOT NULL");
+sql("UPDATE outbox_partition SET position = (SELECT last_value FROM outbox_position_seq) WHERE number < 3");
 $requests = () = $receiver->requests('parts');
 $receiver->wait_for('parts', requests => $requests + 3);
 is(sql("SELECT state FROM outbox_subscriptions WHERE name = 'parts'"), 'failing',
@@ -118,7 +118,7 @@ $receiver->switch('empty', 'fail');
 subscribe($node, $receiver, '/switch/empty', topics => "'{empty}'", retry_schedule => "'{0 s}'");
 sql("SELECT count(outbox_enqueue('empty', '{}')) FROM generate_series(1, 100)");
 wait_until($node, "SELECT state = 'failing' FROM outbox_subscriptions WHERE name = 'empty'", 'an endpoint all of whose events die');
-sql("UPDATE outbox_lane SET position = (SELECT last_value FROM outbox_position_seq)"
+sql("UPDATE outbox_partition SET position = (SELECT last_value FROM outbox_position_seq)"
 	  . " WHERE subscription = (SELECT id FROM outbox_subscription WHERE name = 'empty')");
 wait_for_pass($node);
 $receiver->switch('empty', 'ok');

@@ -82,7 +82,7 @@ sub exercise
 		('ring of the log', (SELECT max(segment) FROM outbox_ring) = $before[1]),
 		('ring of the history', (SELECT max(segment) FROM stock_ring) = $before[2]),
 		('holds', EXISTS (SELECT FROM stock_hold)),
-		('positions', (SELECT bool_or(position < $position) FROM outbox_lane)),
+		('positions', (SELECT bool_or(position < $position) FROM outbox_partition)),
 		('exceptions', EXISTS (SELECT FROM outbox_delivery))) v (undone, is_undone) WHERE is_undone", '');
 }
 
@@ -190,16 +190,16 @@ sql("CREATE EXTENSION idempotency; GRANT ALL ON ALL TABLES IN SCHEMA public, ide
 	CREATE CAST (mallory.id AS bigint) WITH FUNCTION mallory.to_number AS IMPLICIT", 'granted');
 wait_for_workers($node, 'granted');
 my %refused = (
-	'a trigger' => 'CREATE TRIGGER t BEFORE INSERT OR UPDATE ON outbox_lane FOR EACH ROW EXECUTE FUNCTION mallory.strike_trigger()',
+	'a trigger' => 'CREATE TRIGGER t BEFORE INSERT OR UPDATE ON outbox_partition FOR EACH ROW EXECUTE FUNCTION mallory.strike_trigger()',
 	'a trigger of a view' => 'CREATE TRIGGER t INSTEAD OF DELETE ON outbox_log FOR EACH ROW EXECUTE FUNCTION mallory.strike_trigger()',
 	'a foreign key, checked as the owner with a cast' => 'CREATE TABLE mallory.t (id mallory.id REFERENCES outbox_subscription)',
-	'a rule' => 'CREATE RULE r AS ON UPDATE TO outbox_lane DO ALSO SELECT mallory.strike()',
+	'a rule' => 'CREATE RULE r AS ON UPDATE TO outbox_partition DO ALSO SELECT mallory.strike()',
 	'a default' => 'ALTER TABLE outbox_attempt ALTER at SET DEFAULT now()',
-	'a constraint' => 'ALTER TABLE outbox_lane ADD CHECK (mallory.strike() IS NULL)',
-	'an index' => 'CREATE INDEX ON outbox_lane ((mallory.strike()))',
-	'row security' => 'ALTER TABLE outbox_lane ENABLE ROW LEVEL SECURITY',
-	'a policy' => 'CREATE POLICY p ON outbox_lane USING (mallory.strike() IS NULL)',
-	'a child' => 'CREATE TABLE mallory.child () INHERITS (outbox_lane)',
+	'a constraint' => 'ALTER TABLE outbox_partition ADD CHECK (mallory.strike() IS NULL)',
+	'an index' => 'CREATE INDEX ON outbox_partition ((mallory.strike()))',
+	'row security' => 'ALTER TABLE outbox_partition ENABLE ROW LEVEL SECURITY',
+	'a policy' => 'CREATE POLICY p ON outbox_partition USING (mallory.strike() IS NULL)',
+	'a child' => 'CREATE TABLE mallory.child () INHERITS (outbox_partition)',
 	'an event trigger' => 'CREATE EVENT TRIGGER e ON sql_drop EXECUTE FUNCTION mallory.strike_trigger()',
 	'another function of ours' => 'ALTER EXTENSION idempotency ADD FUNCTION mallory.strike()',
 	'no extension' => 'DROP EXTENSION idempotency',
@@ -246,10 +246,10 @@ is(code_as('landlord', 'CREATE TABLE mine ()', 'rented'), '', 'the owner of a da
 	'GRANT USAGE ON SCHEMA idempotency_internal TO landlord' => '42501',
 	'DROP SCHEMA idempotency_internal CASCADE' => '42501',
 	'CREATE TABLE idempotency_internal.mine ()' => '42501',
-	'DROP TABLE idempotency_internal.outbox_lane CASCADE' => '42501',
+	'DROP TABLE idempotency_internal.outbox_partition CASCADE' => '42501',
 	'DROP INDEX idempotency_internal.outbox_delivery_due_at_idx' => '42501',
 	'DROP FUNCTION idempotency_internal.idem_switch() CASCADE' => '42501',
-	'ALTER TABLE idempotency_internal.outbox_lane RENAME TO lane' => '42501',
+	'ALTER TABLE idempotency_internal.outbox_partition RENAME TO mine' => '42501',
 	'ALTER DATABASE rented SET idempotency.relays = 8' => '55P02',
 	'ALTER ROLE landlord SET idempotency.databases = nowhere' => '55P02',
 	'ALTER DATABASE rented SET idempotency.stock_events = off' => '42501',
@@ -279,10 +279,10 @@ ok($node->poll_query_until('postgres', q(SELECT string_agg(DISTINCT usename, ' '
 %refused = (
 	'a column less' => 'ALTER TABLE idem_ring DROP COLUMN rest_until',
 	'a column of another type' => 'ALTER TABLE idem_ring ALTER COLUMN rest_until TYPE text USING NULL',
-	'one more column' => 'ALTER TABLE outbox_lane ADD COLUMN more text',
+	'one more column' => 'ALTER TABLE outbox_partition ADD COLUMN more text',
 	'a column that may be null' => 'ALTER TABLE stock_hold ALTER COLUMN expires_at DROP NOT NULL',
 	'a field of a type' => 'ALTER TYPE idem_answer ADD ATTRIBUTE more text',
-	'a trigger' => 'CREATE TRIGGER t BEFORE UPDATE ON outbox_lane FOR EACH ROW EXECUTE FUNCTION mallory.strike_trigger()',
+	'a trigger' => 'CREATE TRIGGER t BEFORE UPDATE ON outbox_partition FOR EACH ROW EXECUTE FUNCTION mallory.strike_trigger()',
 	'a schema of another name' => 'ALTER SCHEMA idempotency_internal RENAME TO moved',
 );
 is(code_as('mallory', $refused{$_}, 'sold'), '42501', "he may not have our C code meet $_") for sort keys %refused;

@@ -92,8 +92,8 @@ my %rows = (
 	outbox_subscription => { id => '1000 + %d', name => "'victim %d'", url => "'" . $receiver->url('/ok/victim') . "'", topics => "'{victim}'",
 		secret => "'" . $receiver->new_secret('victim') . "'", format => "'standard'", ordered => 'true', max_in_flight => 8,
 		timeout => "'1 s'", retry_schedule => "'{0 s,1 s}'", partitions => 1 },
-	outbox_lane => { subscription => $victim_id, lane => '%d', position => 0 },
-	outbox_delivery => { %event, subscription => $victim_id, position => '1000000 + %d', lane => 0, state => "'waiting'",
+	outbox_partition => { subscription => $victim_id, number => '%d', position => 0 },
+	outbox_delivery => { %event, subscription => $victim_id, position => '1000000 + %d', partition => 0, state => "'waiting'",
 		blocks_key => 'true', attempts => 1, due_at => 'now()' },
 	outbox_attempt => { subscription => $victim_id, position => 1, attempt => 1, at => 'now()', duration_ms => 1 },
 	outbox_home => { identity => 'gen_random_uuid()', system_identifier => '%d', database => 1 },
@@ -105,7 +105,7 @@ my %rows = (
 my $no_witness = q(NOT EXISTS (SELECT FROM outbox_subscription w WHERE w.name = 'witness' AND w.id = t.subscription));
 my %victims = (
 	(map { ("outbox_log_$_" => "topic <> 'witness'") } 0 .. 2),
-	(map { ($_ => $no_witness) } qw(outbox_lane outbox_delivery outbox_attempt)),
+	(map { ($_ => $no_witness) } qw(outbox_partition outbox_delivery outbox_attempt)),
 	outbox_subscription => "name <> 'witness'",
 	(map { ($_ => "sku <> 'witness'") } qw(stock_item stock_hold stock_log stock_history_0 stock_history_1 stock_history_2)));
 
@@ -316,7 +316,7 @@ for my $table (grep { !/_[12]$/ } @tables)
 		try_sql(join("\n", @statements, @calls));
 		my $well = check("$table.$name", $table);
 		put_back($table);
-		begin() unless $well && try_sql(q(SELECT count(*) FROM outbox_subscription s JOIN outbox_lane l ON l.subscription = s.id
+		begin() unless $well && try_sql(q(SELECT count(*) FROM outbox_subscription s JOIN outbox_partition p ON p.subscription = s.id
 			WHERE s.name = 'victim')) eq '2';
 		complaints() unless $well;
 	}

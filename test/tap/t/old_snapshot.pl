@@ -46,7 +46,7 @@ sub close_tables
 sub turn
 {
 	sql('SELECT idem_migrate()');
-	sql('UPDATE outbox_lane SET position = (SELECT last_value FROM outbox_position_seq)');
+	sql('UPDATE outbox_partition SET position = (SELECT last_value FROM outbox_position_seq)');
 	sql("UPDATE $_ SET closed_at = now() - interval '10 years' WHERE state = 'old'") for qw(outbox_ring stock_ring);
 	$node->poll_query_until('postgres', "SELECT idem_retire() OR NOT EXISTS (SELECT FROM idem_ring WHERE state = 'old')");
 	wait_until($node, "SELECT NOT EXISTS (SELECT FROM $_ WHERE state = 'old')", "$_ has turned over") for qw(idem_ring outbox_ring stock_ring);
@@ -58,7 +58,7 @@ sub is_complete
 {
 	my ($name, $db, $what) = @_;
 	is($node->safe_psql($db, "SELECT outcome, response FROM idem_claim('$name')"), 'completed|"answer"', "$what: the key is completed");
-	is($node->safe_psql($db, q(SELECT count(*) FROM outbox_log e, outbox_lane l WHERE e.position > l.position)), $rows,
+	is($node->safe_psql($db, q(SELECT count(*) FROM outbox_log e, outbox_partition p WHERE e.position > p.position)), $rows,
 		"$what: the events are to be delivered");
 	is($node->safe_psql($db, "SELECT count(*) FROM stock_history WHERE sku = '$name'"), '1', "$what: and the history is there");
 	is($node->safe_psql($db, "SELECT idem_expire(), (SELECT count(*) FROM stock_verify() WHERE NOT ok)"), 'f|0', "$what: it goes on");
@@ -96,7 +96,7 @@ all_is_emptied('when it has ended the tables are emptied');
 
 sql('TRUNCATE stock_log, stock_item, stock_hold; SELECT outbox_replay($$s$$, from_position => 1); DROP DATABASE dumped');
 $rows = 0;
-sql('UPDATE outbox_lane SET position = (SELECT last_value FROM outbox_position_seq)');
+sql('UPDATE outbox_partition SET position = (SELECT last_value FROM outbox_position_seq)');
 add_rows('copied');
 close_tables();
 my $slot = $node->background_psql('postgres', extra_params => [ '-d', $node->connstr('postgres') . ' replication=database' ]);

@@ -22,7 +22,7 @@ sub contents
 	return $node->safe_psql('postgres', q(
 		SELECT token, attempt, state, key, response FROM idem_key ORDER BY key;
 		SELECT position, topic, payload FROM outbox_log ORDER BY position;
-		SELECT name, url, secret, position, stragglers FROM outbox_subscription JOIN outbox_lane ON subscription = id ORDER BY name, lane;
+		SELECT name, url, secret, position, stragglers FROM outbox_subscription JOIN outbox_partition ON subscription = id ORDER BY name, number;
 		SELECT position, state, attempts, payload FROM outbox_delivery ORDER BY position;
 		SELECT identity FROM outbox_home;
 		SELECT id, change, sku, quantity, reservation FROM stock_history ORDER BY id;

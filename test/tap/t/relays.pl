@@ -42,7 +42,7 @@ wait_until($node, "SELECT lag_events = 0 AND delivered = 1200 AND partitions = 6
 	  . " WHERE name = 'calm'", 'all is delivered');
 is(scalar($receiver->requests('calm')), 1200, 'each event is sent once');
 is($receiver->overtakings('calm'), 0, 'each key is in order');
-is(sql('SELECT count(*) FROM outbox_lane WHERE delivered > 0'), 6, 'every partition has its part of it');
+is(sql('SELECT count(*) FROM outbox_partition WHERE delivered > 0'), 6, 'every partition has its part of it');
 sql(q(SELECT count(outbox_enqueue('calm', jsonb_build_object('key', n, 'n', 1))) FROM generate_series(1, 60) n));
 $receiver->wait_for('calm', requests => 1260);
 is(scalar($receiver->requests('calm')), 1260, 'likewise of events without a key');

@@ -40,7 +40,7 @@ DECLARE
 	until timestamptz := clock_timestamp() + seconds * interval '1 s';
 BEGIN
 	WHILE clock_timestamp() < until LOOP
-		IF (SELECT last_value - position < 30 FROM outbox_position_seq, outbox_lane) THEN
+		IF (SELECT last_value - position < 30 FROM outbox_position_seq, outbox_partition) THEN
 			PERFORM outbox_enqueue('t', '1', deliver_at => until + interval '100 years');
 		END IF;
 		PERFORM pg_sleep(0.0003);

@@ -75,7 +75,7 @@ sub subscribe_to_all
 # refuses.
 my $patience = "retry_schedule => '0 s'::interval || array_fill(interval '20 ms', ARRAY[99]), timeout => '400 ms'";
 subscribe_to_all('plain', $patience);
-subscribe_to_all('lanes', "$patience, partitions => 4");
+subscribe_to_all('parts', "$patience, partitions => 4");
 subscribe_to_all('free', "$patience, ordered => false, format => 'cloudevents'");
 subscribe_to_all('picky', "retry_schedule => '{0 s,20 ms,20 ms}'");
 

@@ -196,7 +196,7 @@ says('subscription dead', qr/^warning\|dead letters: 3\|see outbox_dead; SELECT 
 sql(q(SELECT outbox_discard('dead')));
 is_gone('subscription dead', 'they are discarded');
 
-sql(q(UPDATE outbox_lane SET lost = 7 WHERE subscription = (SELECT id FROM outbox_subscription WHERE name = 'dead')));
+sql(q(UPDATE outbox_partition SET lost = 7 WHERE subscription = (SELECT id FROM outbox_subscription WHERE name = 'dead')));
 says('subscription dead', qr/^error\|events lost: 7\|.*idempotency\.outbox_keep_size/, 'events were lost');
 sql(q(SELECT outbox_acknowledge_lost('dead')));
 is_gone('subscription dead', 'the loss is acknowledged');
@@ -210,10 +210,10 @@ $receiver->release('slow');
 is_gone('subscription slow', 'it has caught up');
 
 my $slow = sql(q(SELECT id FROM outbox_subscription WHERE name = 'slow'));
-sql("ALTER TABLE outbox_lane ADD CONSTRAINT bad CHECK (subscription <> $slow) NOT VALID");
+sql("ALTER TABLE outbox_partition ADD CONSTRAINT bad CHECK (subscription <> $slow) NOT VALID");
 enqueue_numbers($node, 'slow', 2);
 says('subscription slow', qr/^error\|stuck: new row .*\|fix the cause; SELECT outbox_resume\('slow'\)$/, 'what cannot be written down');
-sql('ALTER TABLE outbox_lane DROP CONSTRAINT bad');
+sql('ALTER TABLE outbox_partition DROP CONSTRAINT bad');
 sql(q(SELECT outbox_resume('slow')));
 is_gone('subscription slow', 'it can');
 

@@ -73,15 +73,15 @@ sub is_served
 # --- outcomes that cannot be recorded
 
 sql('CREATE SEQUENCE tries');
-sql("ALTER TABLE outbox_lane ADD CONSTRAINT bad CHECK (subscription <> $shop OR nextval('tries') < 0) NOT VALID");
+sql("ALTER TABLE outbox_partition ADD CONSTRAINT bad CHECK (subscription <> $shop OR nextval('tries') < 0) NOT VALID");
 my $log_start = -s $node->logfile;
 enqueue('shop', $_) for 1 .. 3;
 $receiver->wait_for('shop', events => 2);
-is_stuck('shop', 'new row for relation "outbox_lane" violates check constraint "bad"');
+is_stuck('shop', 'new row for relation "outbox_partition" violates check constraint "bad"');
 others_are_served('a constraint');
 wait_until($node, 'SELECT last_value >= 4 FROM tries', 'it is tried again');
 is(() = slurp_file($node->logfile, $log_start) =~ /subscription "shop" is stuck/g, 1, 'and reported once');
-sql('ALTER TABLE outbox_lane DROP CONSTRAINT bad');
+sql('ALTER TABLE outbox_partition DROP CONSTRAINT bad');
 is_served('shop', 'without the constraint');
 $receiver->wait_for('shop', events => 4);
 is($receiver->numbers('shop'), '0 1 2 3', 'each event was sent once');
@@ -94,18 +94,18 @@ subscribe($node, $receiver, "/hold/$_", topics => "'{pair}'") for qw(first secon
 my $second = sql(q(SELECT id FROM outbox_subscription WHERE name = 'second'));
 enqueue('pair', 1);
 $receiver->wait_for($_, requests => 1) for qw(first second);
-sql("ALTER TABLE outbox_lane ADD CONSTRAINT bad CHECK (subscription <> $second) NOT VALID");
+sql("ALTER TABLE outbox_partition ADD CONSTRAINT bad CHECK (subscription <> $second) NOT VALID");
 my $session = session($node);
-$session->query_safe('BEGIN; LOCK TABLE outbox_lane IN SHARE MODE');
+$session->query_safe('BEGIN; LOCK TABLE outbox_partition IN SHARE MODE');
 enqueue('witness', ++$sent);
-wait_until($node, "SELECT count(*) = 1 FROM pg_locks WHERE relation = 'outbox_lane'::regclass AND NOT granted AND pid = $relay",
+wait_until($node, "SELECT count(*) = 1 FROM pg_locks WHERE relation = 'outbox_partition'::regclass AND NOT granted AND pid = $relay",
 	'the relay waits');
 $receiver->release($_) for qw(first second);
 $session->query_safe('COMMIT');
-is_stuck('second', 'new row for relation "outbox_lane" violates check constraint "bad"');
+is_stuck('second', 'new row for relation "outbox_partition" violates check constraint "bad"');
 is_served('first', 'while the other is stuck');
 unlike(slurp_file($node->logfile), qr/subscription "first" is stuck/, 'nor is it blamed');
-sql('ALTER TABLE outbox_lane DROP CONSTRAINT bad');
+sql('ALTER TABLE outbox_partition DROP CONSTRAINT bad');
 sql(q(SELECT outbox_unsubscribe('first'), outbox_unsubscribe('second')));
 
 # At the commit, where the error does not tell whose row it was.
@@ -123,15 +123,15 @@ $receiver->wait_for('dead', events => 8);
 is(scalar($receiver->requests('dead')), 8, 'and nothing was sent again');
 sql(q(SELECT outbox_unsubscribe('dead')));
 
-# Also if the lane has nothing to send.
+# Also if the partition has nothing to send.
 subscribe($node, $receiver, '/ok/twins', topics => q('{twins}'), partitions => 2);
 my $twins = sql(q(SELECT id FROM outbox_subscription WHERE name = 'twins'));
-sql("BEGIN; UPDATE outbox_lane SET position = position - lane WHERE subscription = $twins;
-	ALTER TABLE outbox_lane ADD CONSTRAINT bad EXCLUDE USING btree (position WITH =) WHERE (subscription = $twins) DEFERRABLE INITIALLY DEFERRED;
+sql("BEGIN; UPDATE outbox_partition SET position = position - number WHERE subscription = $twins;
+	ALTER TABLE outbox_partition ADD CONSTRAINT bad EXCLUDE USING btree (position WITH =) WHERE (subscription = $twins) DEFERRABLE INITIALLY DEFERRED;
 	COMMIT; SELECT outbox_wake()");
 is_stuck('twins', 'conflicting key value violates exclusion constraint "bad"');
-others_are_served('a constraint that is deferred, of a lane that only moves on');
-sql('ALTER TABLE outbox_lane DROP CONSTRAINT bad');
+others_are_served('a constraint that is deferred, of a partition that only moves on');
+sql('ALTER TABLE outbox_partition DROP CONSTRAINT bad');
 is_served('twins', 'without it');
 sql(q(SELECT outbox_unsubscribe('twins')));
 
@@ -151,7 +151,7 @@ is(() = slurp_file($node->logfile, $log_start) =~ /subscription "busy" is stuck/
 # A lock on the table makes all wait, and none is stuck.
 enqueue('busy', 2);
 wait_until($node, q(SELECT waiting = 1 FROM outbox_subscriptions WHERE name = 'busy'), 'an event waits');
-for my $table (qw(outbox_delivery outbox_attempt outbox_lane outbox_subscription))
+for my $table (qw(outbox_delivery outbox_attempt outbox_partition outbox_subscription))
 {
 	$session->query_safe("BEGIN; LOCK TABLE $table IN SHARE MODE");
 	enqueue('witness', ++$sent);
@@ -183,7 +183,7 @@ BEGIN
 END $$));
 
 my $wrong = 'column "%s" has no valid value';
-my $lanes = 'outbox_lane does not have a row for each of its partitions';
+my $partitions = 'outbox_partition does not have a row for each of its partitions';
 for my $bad (
 	[ subscription => 'url = NULL', $wrong ],
 	[ subscription => q(url = 'http://' || repeat('a', 10000000)), $wrong ],
@@ -202,19 +202,19 @@ for my $bad (
 	[ subscription => q(retry_schedule = '{0 s,NULL}'), $wrong ],
 	[ subscription => q(retry_schedule = '{0 s,-170000000 years}'), $wrong ],
 	[ subscription => 'partitions = 0', $wrong ],
-	[ subscription => 'partitions = 3', $lanes ],
-	[ lane => 'lane = 64', $wrong ],
-	[ lane => 'lane = -1', $wrong ],
-	[ lane => 'position = NULL', $wrong ],
-	[ lane => 'position = -9223372036854775808', $wrong ],
-	[ lane => 'position = 9223372036854775807', 'its position is beyond the end of the log' ],
-	[ lane => q(stragglers = '{NULL}', straggler_froms = '{1}'), $wrong ],
-	[ lane => q(stragglers = '{7}'), $wrong ],
-	[ lane => 'stragglers = NULL', $wrong ])
+	[ subscription => 'partitions = 3', $partitions ],
+	[ partition => 'number = 64', $wrong ],
+	[ partition => 'number = -1', $wrong ],
+	[ partition => 'position = NULL', $wrong ],
+	[ partition => 'position = -9223372036854775808', $wrong ],
+	[ partition => 'position = 9223372036854775807', 'its position is beyond the end of the log' ],
+	[ partition => q(stragglers = '{NULL}', straggler_froms = '{1}'), $wrong ],
+	[ partition => q(stragglers = '{7}'), $wrong ],
+	[ partition => 'stragglers = NULL', $wrong ])
 {
 	my ($table, $change, $reason) = @$bad;
 	my ($column) = $change =~ /^(\w+)/;
-	my $id = $table eq 'lane' ? 'subscription' : 'id';
+	my $id = $table eq 'partition' ? 'subscription' : 'id';
 
 	sql("DROP TABLE IF EXISTS kept; CREATE TABLE kept AS SELECT * FROM outbox_$table WHERE $id = $shop");
 	sql("UPDATE outbox_$table SET $change WHERE $id = $shop; SELECT outbox_wake()");
@@ -222,13 +222,13 @@ for my $bad (
 	enqueue('witness', ++$sent);
 	$receiver->wait_for('witness', events => $sent + 1);
 	sql("UPDATE outbox_$table o SET $column = k.$column"
-		. ($table eq 'lane' ? ', straggler_froms = k.straggler_froms' : '') . " FROM kept k WHERE o.$id = k.$id");
+		. ($table eq 'partition' ? ', straggler_froms = k.straggler_froms' : '') . " FROM kept k WHERE o.$id = k.$id");
 	sql(q(SELECT outbox_resume('shop')));
 	is_served('shop', "once $table has no more " . substr($change, 0, 40));
 }
-sql("DELETE FROM outbox_lane WHERE subscription = $shop; SELECT outbox_wake()");
-is_stuck('shop', 'outbox_lane has no row of it');
-sql("INSERT INTO outbox_lane SELECT * FROM kept");
+sql("DELETE FROM outbox_partition WHERE subscription = $shop; SELECT outbox_wake()");
+is_stuck('shop', 'outbox_partition has no row of it');
+sql("INSERT INTO outbox_partition SELECT * FROM kept");
 is_served('shop', 'once it has one again');
 others_are_served('after all that');
 enqueue('shop', 4);

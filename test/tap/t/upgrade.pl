@@ -47,10 +47,11 @@ my $node = new_server('upgrade', preload => 0,
 sub fingerprint
 {
 	my ($internal, $public, $segment) = @_;
+	my ($partition, $number) = $internal eq INTERNAL ? qw(outbox_partition number) : qw(outbox_lane lane);
 	my %part_of = (
 		idem_key => "SELECT key, scope, token, expires_at, attempt, state, lease_until, request, response FROM $public.idem_key WHERE scope = 'kept'",
 		outbox_subscription => "SELECT * FROM $internal.outbox_subscription WHERE name NOT IN ('works', 'load')",
-		outbox_lane => "SELECT subscription, lane, position, stragglers, straggler_froms, lost, delivered FROM $internal.outbox_lane WHERE subscription <= 5",
+		outbox_partition => "SELECT subscription, $number, position, stragglers, straggler_froms, lost, delivered FROM $internal.$partition WHERE subscription <= 5",
 		outbox_delivery => "SELECT * FROM $internal.outbox_delivery",
 		outbox_attempt => "SELECT * FROM $internal.outbox_attempt",
 		outbox_home => "SELECT identity, system_identifier, created_at FROM $internal.outbox_home",

@@ -139,9 +139,9 @@ ok(wait_for_workers($node, 'owned'), 'and an empty list brings them back');
 
 # --- objects of the extension, and everything that a role owns
 
-is(error_code($node, 'owned', "DROP TABLE $_ CASCADE"), '2BP01', "$_ goes with the extension only") for qw(idem_key_0 outbox_lane stock_log);
+is(error_code($node, 'owned', "DROP TABLE $_ CASCADE"), '2BP01', "$_ goes with the extension only") for qw(idem_key_0 outbox_partition stock_log);
 $node->safe_psql('owned', "ALTER EXTENSION idempotency DROP $_; ALTER EXTENSION idempotency ADD $_")
-  for ('TABLE outbox_lane', 'FUNCTION idem_switch()', 'VIEW outbox_dead');
+  for ('TABLE outbox_partition', 'FUNCTION idem_switch()', 'VIEW outbox_dead');
 subscribe($node, $receiver, '/ok/pieces', db => 'owned');
 $node->safe_psql('owned', q(SELECT outbox_enqueue('t', '{"n": 1}')));
 ok($receiver->wait_for('pieces', events => 1), 'a piece can leave the extension and come back');
