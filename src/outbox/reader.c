@@ -3,10 +3,10 @@
  *		Reads the next events of a subscription from the log.
  *
  * The rows of stragglers that have ended come first, then the rows between the
- * lane's position and the limit, both in the order of positions.  The new state
- * of the lane is computed here, but recorded only when everything that was read
- * has been settled (settle.c): if the relay dies before, all of it is read
- * again.
+ * partition's position and the limit, both in the order of positions.  The new
+ * cursor of the partition is computed here, but recorded only when everything
+ * that was read has been settled (settle.c): if the relay dies before, all of
+ * it is read again.
  */
 #include "postgres.h"
 
@@ -281,11 +281,11 @@ reader_fetch(OutboxBatch *batch, SavedQuery *query, Datum *values,
 }
 
 /*
- * Reads the rows of ended stragglers up to the lane's position.
+ * Reads the rows of ended stragglers up to the cursor's position.
  */
 static void
-reader_fetch_left_behind(OutboxBatch *batch, OutboxLaneId id, int max_events,
-						 Size max_bytes)
+reader_fetch_left_behind(OutboxBatch *batch, OutboxPartitionId id,
+						 int max_events, Size max_bytes)
 {
 	Datum	   *xids = palloc(batch->ended_count * sizeof(Datum));
 	Datum	   *froms = palloc(batch->ended_count * sizeof(Datum));
@@ -309,7 +309,7 @@ reader_fetch_left_behind(OutboxBatch *batch, OutboxLaneId id, int max_events,
 }
 
 static void
-reader_fetch_range(OutboxBatch *batch, OutboxLaneId id, int64 limit,
+reader_fetch_range(OutboxBatch *batch, OutboxPartitionId id, int64 limit,
 				   int max_events, Size max_bytes)
 {
 	Datum		values[4];
@@ -322,52 +322,52 @@ reader_fetch_range(OutboxBatch *batch, OutboxLaneId id, int64 limit,
 }
 
 static bool
-lane_has(const OutboxLane *lane, FullTransactionId xid)
+cursor_has(const OutboxCursor *cursor, FullTransactionId xid)
 {
-	for (int i = 0; i < lane->straggler_count; i++)
+	for (int i = 0; i < cursor->straggler_count; i++)
 	{
-		if (FullTransactionIdEquals(lane->stragglers[i].xid, xid))
+		if (FullTransactionIdEquals(cursor->stragglers[i].xid, xid))
 			return true;
 	}
 	return false;
 }
 
 static void
-lane_add(OutboxLane *lane, FullTransactionId xid, int64 from)
+cursor_add(OutboxCursor *cursor, FullTransactionId xid, int64 from)
 {
-	lane->stragglers[lane->straggler_count].xid = xid;
-	lane->stragglers[lane->straggler_count++].from = from;
+	cursor->stragglers[cursor->straggler_count].xid = xid;
+	cursor->stragglers[cursor->straggler_count++].from = from;
 }
 
-OutboxLane
-outbox_copy_lane(const OutboxLane *lane)
+OutboxCursor
+outbox_copy_cursor(const OutboxCursor *cursor)
 {
-	OutboxLane	copy = *lane;
+	OutboxCursor copy = *cursor;
 
 	copy.stragglers =
-		palloc(lane->straggler_count * sizeof(OutboxStraggler) + 1);
-	for (int i = 0; i < lane->straggler_count; i++)
-		copy.stragglers[i] = lane->stragglers[i];
+		palloc(cursor->straggler_count * sizeof(OutboxStraggler) + 1);
+	for (int i = 0; i < cursor->straggler_count; i++)
+		copy.stragglers[i] = cursor->stragglers[i];
 	return copy;
 }
 
 /*
- * Divides the lane's stragglers into those that are still open, which stay in
+ * Divides the cursor's stragglers into those that are still open, which stay in
  * batch->after, and those that have ended.  Adds the open transactions that the
- * lane passes now.
+ * cursor passes now.
  */
 static void
 reader_sort_stragglers(OutboxBatch *batch, const OutboxHorizon *horizon,
 					   int64 limit)
 {
-	const OutboxLane *before = &batch->before;
+	const OutboxCursor *before = &batch->before;
 
 	for (int i = 0; i < before->straggler_count; i++)
 	{
 		OutboxStraggler straggler = before->stragglers[i];
 
 		if (outbox_xid_is_open(straggler.xid, horizon->snapshot))
-			lane_add(&batch->after, straggler.xid, straggler.from);
+			cursor_add(&batch->after, straggler.xid, straggler.from);
 		else
 			batch->ended[batch->ended_count++] = straggler;
 	}
@@ -375,16 +375,16 @@ reader_sort_stragglers(OutboxBatch *batch, const OutboxHorizon *horizon,
 	{
 		OutboxOpen	open = horizon->stragglers[i];
 
-		if (open.lo <= limit && !lane_has(before, open.xid))
-			lane_add(&batch->after, open.xid, before->position + 1);
+		if (open.lo <= limit && !cursor_has(before, open.xid))
+			cursor_add(&batch->after, open.xid, before->position + 1);
 	}
 }
 
 static bool
 reader_has_moved(const OutboxBatch *batch)
 {
-	const OutboxLane *before = &batch->before;
-	const OutboxLane *after = &batch->after;
+	const OutboxCursor *before = &batch->before;
+	const OutboxCursor *after = &batch->after;
 
 	return after->position != before->position ||
 		after->straggler_count != before->straggler_count ||
@@ -393,30 +393,30 @@ reader_has_moved(const OutboxBatch *batch)
 }
 
 /*
- * Returns an empty batch that starts at a lane's state.
+ * Returns an empty batch that starts at a cursor.
  */
 static OutboxBatch
-reader_new_batch(const OutboxLane *lane, int more_stragglers)
+reader_new_batch(const OutboxCursor *cursor, int more_stragglers)
 {
-	int			stragglers = lane->straggler_count + more_stragglers + 1;
+	int			stragglers = cursor->straggler_count + more_stragglers + 1;
 	OutboxBatch batch = {0};
 
 	batch.room = OUTBOX_BATCH_MIN;
 	batch.events = palloc(batch.room * sizeof(OutboxEvent));
-	batch.before = outbox_copy_lane(lane);
+	batch.before = outbox_copy_cursor(cursor);
 	batch.after.stragglers = palloc(stragglers * sizeof(OutboxStraggler));
 	batch.ended = palloc(stragglers * sizeof(OutboxStraggler));
 	return batch;
 }
 
 /*
- * Computes the lane's new state if the batch ends before all rows were read.
- * If it ends among the rows of stragglers, the lane keeps ended stragglers and
- * its position.  Otherwise it moves to the last event; a transaction may then
- * be recorded as a straggler without need, which is harmless.
+ * Computes the new cursor if the batch ends before all rows were read.  If it
+ * ends among the rows of stragglers, the cursor keeps ended stragglers and its
+ * position.  Otherwise it moves to the last event; a transaction may then be
+ * recorded as a straggler without need, which is harmless.
  */
 static void
-reader_stop_lane(OutboxBatch *batch)
+reader_stop_cursor(OutboxBatch *batch)
 {
 	int64		last = batch->events[batch->count - 1].position;
 
@@ -427,30 +427,31 @@ reader_stop_lane(OutboxBatch *batch)
 		return;
 	}
 	for (int i = 0; i < batch->ended_count; i++)
-		lane_add(&batch->after, batch->ended[i].xid,
-				 Max(batch->ended[i].from, last + 1));
+		cursor_add(&batch->after, batch->ended[i].xid,
+				   Max(batch->ended[i].from, last + 1));
 	batch->after.position = batch->before.position;
 }
 
 OutboxBatch
-outbox_read_batch(const OutboxHorizon *horizon, OutboxLaneId id,
-				  const OutboxLane *lane, int max_events, Size max_bytes)
+outbox_read_batch(const OutboxHorizon *horizon, OutboxPartitionId id,
+				  const OutboxCursor *cursor, int max_events, Size max_bytes)
 {
-	OutboxBatch batch = reader_new_batch(lane, horizon->straggler_count);
+	OutboxBatch batch = reader_new_batch(cursor, horizon->straggler_count);
 	int64		readable = Min(horizon->max_position, horizon->young_lo - 1);
 	int64		limit;
 
-	readable = Max(readable, lane->position);
-	limit = lane->position + Min(readable - lane->position, OUTBOX_RANGE_MAX);
+	readable = Max(readable, cursor->position);
+	limit = cursor->position +
+		Min(readable - cursor->position, OUTBOX_RANGE_MAX);
 	reader_sort_stragglers(&batch, horizon, limit);
 	batch.still_open = batch.after.straggler_count;
 	batch.after.position = limit;
 	if (batch.ended_count > 0)
 		reader_fetch_left_behind(&batch, id, max_events, max_bytes);
-	if (!batch.cut && limit > lane->position)
+	if (!batch.cut && limit > cursor->position)
 		reader_fetch_range(&batch, id, limit, max_events, max_bytes);
 	if (batch.cut)
-		reader_stop_lane(&batch);
+		reader_stop_cursor(&batch);
 	batch.cut |= limit < readable;
 	batch.moved = reader_has_moved(&batch);
 	return batch;
@@ -462,14 +463,14 @@ outbox_stop_batch(OutboxBatch *batch, int count)
 	Assert(count > 0 && count < batch->count);
 	batch->count = count;
 	batch->cut = true;
-	reader_stop_lane(batch);
+	reader_stop_cursor(batch);
 }
 
 static OutboxBatch
-reader_read_exceptions(SavedQuery *query, OutboxLaneId id, Datum positions,
+reader_read_exceptions(SavedQuery *query, OutboxPartitionId id, Datum positions,
 					   Size max_bytes)
 {
-	OutboxLane	none = {0};
+	OutboxCursor none = {0};
 	OutboxBatch batch = reader_new_batch(&none, 0);
 	Datum		values[3];
 
@@ -481,19 +482,19 @@ reader_read_exceptions(SavedQuery *query, OutboxLaneId id, Datum positions,
 }
 
 OutboxBatch
-outbox_read_due(OutboxLaneId id, Datum positions, Size max_bytes)
+outbox_read_due(OutboxPartitionId id, Datum positions, Size max_bytes)
 {
 	return reader_read_exceptions(&read_due, id, positions, max_bytes);
 }
 
 OutboxBatch
-outbox_read_longest_waiting(OutboxLaneId id)
+outbox_read_longest_waiting(OutboxPartitionId id)
 {
 	return reader_read_exceptions(&read_longest_waiting, id, (Datum) 0, 0);
 }
 
 TimestampTz
-outbox_next_due_at(OutboxLaneId id, Datum positions)
+outbox_next_due_at(OutboxPartitionId id, Datum positions)
 {
 	Datum		values[3];
 

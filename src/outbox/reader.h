@@ -1,8 +1,7 @@
 /*
  * reader.h
- *		How a relay reads the log and records outcomes.  A lane is one partition
- *		of a subscription.  Every function here must be called in a transaction
- *		with SPI.
+ *		How a relay reads the log and records outcomes.  Every function here
+ *		must be called in a transaction with SPI.
  */
 #ifndef OUTBOX_READER_H
 #define OUTBOX_READER_H
@@ -14,7 +13,7 @@
 #include "outbox/register.h"
 
 #define OUTBOX_BATCH_MIN 8		/* room for events at first */
-#define OUTBOX_BATCH_MAX 500	/* events that are read at once for a lane */
+#define OUTBOX_BATCH_MAX 500	/* events that are read at once */
 #define OUTBOX_BATCH_BYTES_MAX (8 * 1024 * 1024)	/* of memory for them */
 #define OUTBOX_RANGE_MAX 5000	/* positions that are scanned at once */
 #define OUTBOX_ATTEMPTS_MAX (PG_INT32_MAX - 1)	/* the highest count */
@@ -43,20 +42,20 @@ typedef struct OutboxStraggler
 	int64		from;
 } OutboxStraggler;
 
-/* Names a lane: a subscription and the number of a partition. */
-typedef struct OutboxLaneId
+/* Names a partition of a subscription. */
+typedef struct OutboxPartitionId
 {
 	int64		subscription;
 	int32		number;
-} OutboxLaneId;
+} OutboxPartitionId;
 
-/* How far a lane has read. */
-typedef struct OutboxLane
+/* How far a partition has read: the pair (P, K). */
+typedef struct OutboxCursor
 {
 	int64		position;
 	OutboxStraggler *stragglers;
 	int			straggler_count;
-} OutboxLane;
+} OutboxCursor;
 
 typedef struct OutboxEvent
 {
@@ -84,8 +83,8 @@ typedef struct OutboxBatch
 	int			count;
 	int			left_behind;	/* number of events of stragglers */
 	Size		bytes;			/* memory for the events */
-	OutboxLane	before;			/* the lane when this was read */
-	OutboxLane	after;			/* the lane when all of this is settled */
+	OutboxCursor before;		/* where this was read from */
+	OutboxCursor after;			/* where to go on when all of this is settled */
 	int			still_open;		/* stragglers in after that are not in ended */
 	OutboxStraggler *ended;		/* stragglers whose events come first */
 	int			ended_count;
@@ -115,8 +114,8 @@ typedef struct OutboxResult
 	const char *answer;			/* start of the answer's body; NULL: none */
 } OutboxResult;
 
-/* Copies a lane into the current memory context. */
-extern OutboxLane outbox_copy_lane(const OutboxLane *lane);
+/* Copies a cursor into the current memory context. */
+extern OutboxCursor outbox_copy_cursor(const OutboxCursor *cursor);
 
 /*
  * Begins a pass: finds out how far the log can be read, leaves a snapshot
@@ -129,36 +128,37 @@ extern void outbox_horizon_end(OutboxHorizon *horizon);
 extern bool outbox_xid_is_open(FullTransactionId xid, Snapshot snapshot);
 
 /*
- * Reads the next events of a lane: at most max_events, and none after the one
- * with which the batch exceeds max_bytes.  This and the next functions read
- * into the current memory context.
+ * Reads the next events of a partition from a cursor on: at most max_events,
+ * and none after the one with which the batch exceeds max_bytes.  This and the
+ * next functions read into the current memory context.
  */
 extern OutboxBatch outbox_read_batch(const OutboxHorizon *horizon,
-									 OutboxLaneId id, const OutboxLane *lane,
+									 OutboxPartitionId id,
+									 const OutboxCursor *cursor,
 									 int max_events, Size max_bytes);
 
 /* Shortens a batch to this number of events, at least one. */
 extern void outbox_stop_batch(OutboxBatch *batch, int count);
 
 /*
- * Reads deferred deliveries of a lane that are due, except those in positions,
- * an array of bigint, which are in flight.
+ * Reads deferred deliveries of a partition that are due, except those in
+ * positions, an array of bigint, which are in flight.
  */
-extern OutboxBatch outbox_read_due(OutboxLaneId id, Datum positions,
+extern OutboxBatch outbox_read_due(OutboxPartitionId id, Datum positions,
 								   Size max_bytes);
 
 /* Reads the deferred delivery that was tried or due the longest time ago. */
-extern OutboxBatch outbox_read_longest_waiting(OutboxLaneId id);
+extern OutboxBatch outbox_read_longest_waiting(OutboxPartitionId id);
 
 /* When the next deferred delivery, except those, is due; 0: there is none. */
-extern TimestampTz outbox_next_due_at(OutboxLaneId id, Datum positions);
+extern TimestampTz outbox_next_due_at(OutboxPartitionId id, Datum positions);
 
 /*
- * Takes a lane for this process until outbox_disown_lane; false: another
- * process has it.
+ * Takes a partition for this process until outbox_disown_partition; false:
+ * another process has it.
  */
-extern bool outbox_own_lane(OutboxLaneId id);
-extern void outbox_disown_lane(OutboxLaneId id);
+extern bool outbox_own_partition(OutboxPartitionId id);
+extern void outbox_disown_partition(OutboxPartitionId id);
 
 /*
  * Begins to settle: until the end of the transaction, waits for locked rows are
@@ -174,25 +174,25 @@ typedef enum OutboxLock
 } OutboxLock;
 
 /*
- * Locks a lane without waiting and returns its position.  Must be called before
- * the functions below are called for the lane.
+ * Locks a partition without waiting and returns its position.  Must be called
+ * before the functions below are called for the partition.
  */
-extern OutboxLock outbox_lock_lane(OutboxLaneId id, int64 *position);
+extern OutboxLock outbox_lock_partition(OutboxPartitionId id, int64 *position);
 
 /* Records the outcome of an event that outbox_read_batch has read. */
-extern void outbox_settle_new(OutboxLaneId id, const OutboxEvent *event,
+extern void outbox_settle_new(OutboxPartitionId id, const OutboxEvent *event,
 							  const OutboxResult *result);
 
 /* Records the outcome of a deferred delivery. */
-extern void outbox_settle_due(OutboxLaneId id, const OutboxEvent *event,
+extern void outbox_settle_due(OutboxPartitionId id, const OutboxEvent *event,
 							  const OutboxResult *result);
 
-/* Sets the position of a lane, and counts delivered events. */
-extern void outbox_move_lane(OutboxLaneId id, const OutboxLane *after,
-							 int64 delivered);
+/* Sets the cursor of a partition, and counts delivered events. */
+extern void outbox_move_partition(OutboxPartitionId id,
+								  const OutboxCursor *after, int64 delivered);
 
 /* Counts deferred deliveries that were delivered. */
-extern void outbox_count_delivered(OutboxLaneId id, int64 delivered);
+extern void outbox_count_delivered(OutboxPartitionId id, int64 delivered);
 
 /*
  * Disables a subscription and returns true.  Does nothing and returns false if

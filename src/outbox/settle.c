@@ -2,10 +2,10 @@
  * settle.c
  *		Records the outcome of the events that a relay has read.
  *
- * A success writes only the lane's new position.  An event that could not be
+ * A success writes only the partition's new cursor.  An event that could not be
  * delivered gets a row in outbox_delivery, in the same transaction that moves
- * the lane past it.  So the log up to the lane's position is not needed any
- * more.
+ * the partition past it.  So the log up to the partition's position is not
+ * needed any more.
  *
  * Order per key: a waiting or parked row with blocks_key makes later events of
  * its key park.  When that row is delivered or dead, the next parked one
@@ -63,7 +63,7 @@ static SavedQuery lock_log = {
 	.sql = "LOCK TABLE idempotency_internal.outbox_event IN ACCESS SHARE MODE"
 };
 
-static SavedQuery lock_lane = {
+static SavedQuery lock_partition = {
 	.sql = "SELECT p.position FROM idempotency_internal.outbox_subscription s"
 	" JOIN idempotency_internal.outbox_partition p ON p.subscription = s.id"
 	" WHERE s.id = $1 AND p.number = $2"
@@ -112,7 +112,7 @@ static SavedQuery release_parked = {
 	.types = {INT8OID, TEXTOID}
 };
 
-static SavedQuery move_lane = {
+static SavedQuery move_partition = {
 	.sql = "UPDATE idempotency_internal.outbox_partition"
 	" SET position = $3, stragglers = $4, straggler_froms = $5,"
 	"  delivered = delivered + $6,"
@@ -170,9 +170,9 @@ static SavedQuery set_working = {
 };
 
 /*
- * Locks on whole tables concern all lanes alike, so they are waited for here.
- * A locked row concerns one lane: the wait for it is limited, and ends in an
- * error of that lane, so that the others go on.
+ * Locks on whole tables concern all partitions alike, so they are waited for
+ * here.  A locked row concerns one partition: the wait for it is limited, and
+ * ends in an error of that partition, so that the others go on.
  */
 void
 outbox_settle_begin(bool patient)
@@ -185,13 +185,13 @@ outbox_settle_begin(bool patient)
 }
 
 OutboxLock
-outbox_lock_lane(OutboxLaneId id, int64 *position)
+outbox_lock_partition(OutboxPartitionId id, int64 *position)
 {
 	Datum		values[2];
 
 	values[0] = Int64GetDatum(id.subscription);
 	values[1] = Int32GetDatum(id.number);
-	if (query_run(&lock_lane, values, NULL, false) > 0)
+	if (query_run(&lock_partition, values, NULL, false) > 0)
 	{
 		*position = query_int64(0, 1);
 		return OUTBOX_LOCKED;
@@ -202,7 +202,7 @@ outbox_lock_lane(OutboxLaneId id, int64 *position)
 }
 
 static bool
-settle_is_blocked(OutboxLaneId id, const OutboxEvent *event)
+settle_is_blocked(OutboxPartitionId id, const OutboxEvent *event)
 {
 	Datum		values[2];
 
@@ -212,7 +212,7 @@ settle_is_blocked(OutboxLaneId id, const OutboxEvent *event)
 }
 
 static void
-settle_release_next(OutboxLaneId id, const char *key)
+settle_release_next(OutboxPartitionId id, const char *key)
 {
 	Datum		values[2];
 
@@ -232,7 +232,7 @@ settle_text(const char *text, char *null)
  * Runs insert_delivery or update_delivery.
  */
 static void
-settle_write(SavedQuery *query, OutboxLaneId id, const OutboxEvent *event,
+settle_write(SavedQuery *query, OutboxPartitionId id, const OutboxEvent *event,
 			 const char *state, const OutboxResult *result)
 {
 	Datum		values[9];
@@ -257,7 +257,7 @@ settle_write(SavedQuery *query, OutboxLaneId id, const OutboxEvent *event,
  * there are no more rows than the schedule has entries.
  */
 static void
-settle_attempt(OutboxLaneId id, const OutboxEvent *event,
+settle_attempt(OutboxPartitionId id, const OutboxEvent *event,
 			   const OutboxResult *result)
 {
 	Datum		values[7];
@@ -283,7 +283,7 @@ settle_attempt(OutboxLaneId id, const OutboxEvent *event,
  * outbox_delivery already.
  */
 void
-outbox_settle_new(OutboxLaneId id, const OutboxEvent *event,
+outbox_settle_new(OutboxPartitionId id, const OutboxEvent *event,
 				  const OutboxResult *result)
 {
 	const char *state = "waiting";
@@ -300,7 +300,7 @@ outbox_settle_new(OutboxLaneId id, const OutboxEvent *event,
 }
 
 void
-outbox_settle_due(OutboxLaneId id, const OutboxEvent *event,
+outbox_settle_due(OutboxPartitionId id, const OutboxEvent *event,
 				  const OutboxResult *result)
 {
 	Datum		values[2];
@@ -323,7 +323,8 @@ outbox_settle_due(OutboxLaneId id, const OutboxEvent *event,
 }
 
 void
-outbox_move_lane(OutboxLaneId id, const OutboxLane *after, int64 delivered)
+outbox_move_partition(OutboxPartitionId id, const OutboxCursor *after,
+					  int64 delivered)
 {
 	Datum	   *xids = palloc((after->straggler_count + 1) * sizeof(Datum));
 	Datum	   *froms = palloc((after->straggler_count + 1) * sizeof(Datum));
@@ -340,11 +341,11 @@ outbox_move_lane(OutboxLaneId id, const OutboxLane *after, int64 delivered)
 	values[3] = query_array8(xids, after->straggler_count, XID8OID);
 	values[4] = query_array8(froms, after->straggler_count, INT8OID);
 	values[5] = Int64GetDatum(delivered);
-	query_run(&move_lane, values, NULL, false);
+	query_run(&move_partition, values, NULL, false);
 }
 
 void
-outbox_count_delivered(OutboxLaneId id, int64 delivered)
+outbox_count_delivered(OutboxPartitionId id, int64 delivered)
 {
 	Datum		values[3];
 

@@ -1,6 +1,6 @@
 /*
  * subscription.c
- *		Reads subscriptions, their lanes, and the home of the outbox.
+ *		Reads subscriptions, their partitions, and the home of the outbox.
  *
  * The functions that change them are in functions.sql.
  */
@@ -84,24 +84,24 @@ subscription_array(uint64 row, int column, int *count)
 }
 
 static void
-subscription_lane(OutboxSubscription *subscription, uint64 row)
+subscription_cursor(OutboxSubscription *subscription, uint64 row)
 {
-	OutboxLane *lane = &subscription->lane;
+	OutboxCursor *cursor = &subscription->cursor;
 	int			count;
 	int64	   *xids = subscription_array(row, 14, &count);
-	int64	   *froms = subscription_array(row, 15, &lane->straggler_count);
+	int64	   *froms = subscription_array(row, 15, &cursor->straggler_count);
 
-	if (xids == NULL || froms == NULL || count != lane->straggler_count)
+	if (xids == NULL || froms == NULL || count != cursor->straggler_count)
 	{
 		subscription->wrong = "column \"stragglers\" has no valid value";
 		return;
 	}
-	lane->position = query_int64(row, 13);
-	lane->stragglers = palloc(count * sizeof(OutboxStraggler) + 1);
+	cursor->position = query_int64(row, 13);
+	cursor->stragglers = palloc(count * sizeof(OutboxStraggler) + 1);
 	for (int i = 0; i < count; i++)
 	{
-		lane->stragglers[i].xid = FullTransactionIdFromU64((uint64) xids[i]);
-		lane->stragglers[i].from = froms[i];
+		cursor->stragglers[i].xid = FullTransactionIdFromU64((uint64) xids[i]);
+		cursor->stragglers[i].from = froms[i];
 	}
 }
 
@@ -132,7 +132,7 @@ subscription_row(uint64 row)
 	if (subscription.schedule_ms == NULL)
 		subscription.wrong = "column \"retry_schedule\" has no valid value";
 	else
-		subscription_lane(&subscription, row);
+		subscription_cursor(&subscription, row);
 	return subscription;
 }
 
@@ -141,15 +141,15 @@ subscription_row(uint64 row)
  * partition without a row would never be read.
  */
 static void
-subscription_count_lanes(OutboxSubscription *rows, int count)
+subscription_count_partitions(OutboxSubscription *rows, int count)
 {
-	int			lanes = 0;
+	int			found = 0;
 
 	for (int i = 0; i < count; i++)
-		lanes += i < rows[i].partitions && rows[i].id.number == i;
+		found += i < rows[i].partitions && rows[i].id.number == i;
 	for (int i = 0; i < count; i++)
 	{
-		if (rows[i].wrong == NULL && lanes != rows[i].partitions)
+		if (rows[i].wrong == NULL && found != rows[i].partitions)
 			rows[i].wrong = "outbox_partition does not have a row for each of its partitions";
 	}
 }
@@ -168,11 +168,11 @@ outbox_read_subscriptions(OutboxSubscription **subscriptions)
 		*row = subscription_row(i);
 		if (row->id.subscription != (*subscriptions)[first].id.subscription)
 		{
-			subscription_count_lanes(&(*subscriptions)[first], i - first);
+			subscription_count_partitions(&(*subscriptions)[first], i - first);
 			first = i;
 		}
 	}
-	subscription_count_lanes(&(*subscriptions)[first], count - first);
+	subscription_count_partitions(&(*subscriptions)[first], count - first);
 	return (int) count;
 }
 

@@ -7,10 +7,10 @@
 
 #include "outbox/reader.h"
 
-/* A lane, with the columns of its subscription. */
+/* A partition, with the columns of its subscription. */
 typedef struct OutboxSubscription
 {
-	OutboxLaneId id;
+	OutboxPartitionId id;
 	int64		version;		/* changes whenever it is altered */
 	char	   *name;
 	char	   *url;
@@ -23,16 +23,16 @@ typedef struct OutboxSubscription
 	int			schedule_count;
 	int64	   *schedule_ms;
 	bool		failing;		/* its endpoint fails as a whole */
-	OutboxLane	lane;
+	OutboxCursor cursor;
 	int			partitions;
 	const char *wrong;			/* why it cannot be served, or NULL; if set,
-								 * name may be NULL, and url to lane are not
+								 * name may be NULL, and url to cursor are not
 								 * set */
 } OutboxSubscription;
 
 /*
- * Reads the lanes of all active subscriptions, as the active snapshot shows
- * them, into the current memory context.  Returns how many.
+ * Reads the partitions of all active subscriptions, as the active snapshot
+ * shows them, into the current memory context.  Returns how many.
  */
 extern int	outbox_read_subscriptions(OutboxSubscription **subscriptions);
 

@@ -1,18 +1,18 @@
 /*
  * endpoint.c
- *		A lane of a subscription, as this relay serves it: what is in flight,
- *		what is read next, and when nothing may be sent.
+ *		A partition of a subscription, as this relay serves it: what is in
+ *		flight, what is read next, and when nothing may be sent.
  *
- * Batches of new events are read ahead, so that a slow request does not hold
- * up those behind it.  A run is a batch in flight (run.c).  The runs of new
- * events form a queue: each begins where the one before it ends.  They are
- * recorded in this order, several at once if possible, as one move of the
- * lane.  Runs of due deferred deliveries are independent of the queue.
+ * Batches of new events are read ahead, so that a slow request does not hold up
+ * those behind it.  A run is a batch in flight (run.c).  The runs of new events
+ * form a queue: each begins where the one before it ends.  They are recorded in
+ * this order, several at once if possible, as one move of the partition.  Runs
+ * of due deferred deliveries are independent of the queue.
  *
  * When sending has to stop (the subscription was paused or altered, the
- * endpoint fails as a whole, or the lane goes to another relay), events that
- * have not been sent are given back: runs are dropped or cut from the end of
- * the queue on, and read again later.  If the lane was moved by another
+ * endpoint fails as a whole, or the partition goes to another relay), events
+ * that have not been sent are given back: runs are dropped or cut from the end
+ * of the queue on, and read again later.  If the partition was moved by another
  * session, everything that was read is discarded.  In both cases nothing is
  * read until all requests in flight have ended.
  */
@@ -26,17 +26,17 @@
 #include "base/query.h"
 #include "relay/endpoint.h"
 
-/* The most events of a lane that are read but not recorded yet. */
+/* The most events of a partition that are read but not recorded yet. */
 #define ENDPOINT_AHEAD_MAX 2000
 /* The most runs that these can be in. */
 #define ENDPOINT_RUNS_MAX 64
-/* The most runs of deferred deliveries of a lane. */
+/* The most runs of deferred deliveries of a partition. */
 #define ENDPOINT_DUE_RUNS_MAX 8
 /* When to try locked rows again. */
 #define ENDPOINT_BUSY_MS 100
 
 Endpoint *
-endpoint_create(OutboxLaneId id)
+endpoint_create(OutboxPartitionId id)
 {
 	Endpoint   *endpoint = palloc0(sizeof(Endpoint));
 
@@ -50,7 +50,7 @@ endpoint_free(Endpoint *endpoint)
 {
 	Assert(endpoint_is_idle(endpoint));
 	if (endpoint->owned)
-		outbox_disown_lane(endpoint->id);
+		outbox_disown_partition(endpoint->id);
 	pfree(endpoint);
 }
 
@@ -278,13 +278,13 @@ endpoint_send(Endpoint *endpoint, int limit, const char *identity)
 }
 
 /*
- * Locks a lane without waiting.  An open transaction that has changed one
+ * Locks a partition without waiting.  An open transaction that has changed one
  * subscription must not delay the others.
  */
 static OutboxLock
 endpoint_lock(Endpoint *endpoint, int64 *position)
 {
-	OutboxLock	lock = outbox_lock_lane(endpoint->id, position);
+	OutboxLock	lock = outbox_lock_partition(endpoint->id, position);
 
 	if (lock == OUTBOX_BUSY)
 		endpoint->busy_until =
@@ -301,7 +301,7 @@ endpoint_discard(Endpoint *endpoint)
 }
 
 /*
- * Moves the lane past the finished runs at the head of the queue.
+ * Moves the partition past the finished runs at the head of the queue.
  */
 static void
 endpoint_move(Endpoint *endpoint)
@@ -318,7 +318,7 @@ endpoint_move(Endpoint *endpoint)
 		delivered += run_delivered(last);
 	}
 	if (last != NULL && !endpoint->discarding)
-		outbox_move_lane(endpoint->id, run_lane_after(last), delivered);
+		outbox_move_partition(endpoint->id, run_cursor_after(last), delivered);
 }
 
 /*
@@ -350,9 +350,10 @@ endpoint_free_finished(Endpoint *endpoint)
 
 /*
  * Records what can be recorded of all runs, and the whole of the finished runs
- * at the head of the queue.  The lane's row is written even if the lane does
- * not move: a session that deletes the subscription with an older snapshot,
- * which does not show the new rows, then fails and leaves none of them behind.
+ * at the head of the queue.  The partition's row is written even if the
+ * partition does not move: a session that deletes the subscription with an
+ * older snapshot, which does not show the new rows, then fails and leaves none
+ * of them behind.
  */
 static void
 endpoint_settle_runs(Endpoint *endpoint)
@@ -403,8 +404,8 @@ endpoint_settled_runs(Endpoint *endpoint)
 }
 
 /*
- * Records that the endpoint fails as a whole, or works again.  All lanes of the
- * subscription get the new state when they read the subscription.
+ * Records that the endpoint fails as a whole, or works again.  All partitions
+ * of the subscription get the new state when they read the subscription.
  */
 static bool
 endpoint_settle_breaker(Endpoint *endpoint)
@@ -458,7 +459,7 @@ endpoint_settle(Endpoint *endpoint)
 	endpoint->gone = endpoint->lock == OUTBOX_GONE;
 	if (endpoint->gone ||
 		(endpoint->new_runs &&
-		 position != run_lane_before(endpoint_first_run(endpoint))->position))
+		 position != run_cursor_before(endpoint_first_run(endpoint))->position))
 		endpoint_discard(endpoint);
 	if (endpoint->gone)
 		return;
@@ -497,7 +498,7 @@ endpoint_start_run(Endpoint *endpoint, const OutboxSubscription *subscription,
 		copy.old_secret = pstrdup(subscription->old_secret);
 	copy.schedule_ms = memcpy(palloc(schedule_size),
 							  subscription->schedule_ms, schedule_size);
-	memset(&copy.lane, 0, sizeof(copy.lane));
+	memset(&copy.cursor, 0, sizeof(copy.cursor));
 	return run_start(&copy, batch, kind, endpoint_last_run(endpoint), endpoint);
 }
 
@@ -525,9 +526,9 @@ endpoint_run_context(void)
 }
 
 /*
- * Reads at most max_events new events.  If the lane moves without events, that
- * is recorded at once, or together with the last run.  Returns whether there
- * are events.
+ * Reads at most max_events new events.  If the partition moves without events,
+ * that is recorded at once, or together with the last run.  Returns whether
+ * there are events.
  */
 static bool
 endpoint_read_new(Endpoint *endpoint, const OutboxSubscription *subscription,
@@ -537,8 +538,9 @@ endpoint_read_new(Endpoint *endpoint, const OutboxSubscription *subscription,
 	MemoryContext context = endpoint_run_context();
 	MemoryContext old = MemoryContextSwitchTo(context);
 	Run		   *last = endpoint_last_run(endpoint);
-	const OutboxLane *lane = last ? run_lane_after(last) : &subscription->lane;
-	OutboxBatch batch = outbox_read_batch(horizon, endpoint->id, lane,
+	const OutboxCursor *cursor = last ? run_cursor_after(last) :
+	&subscription->cursor;
+	OutboxBatch batch = outbox_read_batch(horizon, endpoint->id, cursor,
 										  max_events, endpoint->max_bytes);
 	Run		   *run = NULL;
 	int64		position;
@@ -557,8 +559,8 @@ endpoint_read_new(Endpoint *endpoint, const OutboxSubscription *subscription,
 		run_extend(last, &batch.after);
 	else if (batch.moved &&
 			 endpoint_lock(endpoint, &position) == OUTBOX_LOCKED &&
-			 position == lane->position)
-		outbox_move_lane(endpoint->id, &batch.after, 0);
+			 position == cursor->position)
+		outbox_move_partition(endpoint->id, &batch.after, 0);
 	MemoryContextDelete(context);
 	return false;
 }
@@ -686,7 +688,7 @@ endpoint_probe(Endpoint *endpoint, const OutboxSubscription *subscription,
 }
 
 /*
- * Waits until another lane frees memory, which takes a pass.
+ * Waits until another partition frees memory, which takes a pass.
  */
 static void
 endpoint_put_off(Endpoint *endpoint)
@@ -720,7 +722,7 @@ endpoint_read(Endpoint *endpoint, const OutboxSubscription *subscription,
 	breaker_set(breaker, subscription->failing, GetCurrentTimestamp());
 	first = endpoint_first_run(endpoint);
 	if (first && !endpoint->discarding &&
-		run_lane_before(first)->position != subscription->lane.position)
+		run_cursor_before(first)->position != subscription->cursor.position)
 		endpoint_discard(endpoint);
 	if (endpoint_is_idle(endpoint) && !breaker->trip_wanted)
 		endpoint->draining = endpoint->discarding = false;

@@ -1,6 +1,6 @@
 /*
  * endpoint.h
- *		A lane (a partition of a subscription), as this relay serves it.
+ *		A partition of a subscription, as this relay serves it.
  */
 #ifndef RELAY_ENDPOINT_H
 #define RELAY_ENDPOINT_H
@@ -14,7 +14,7 @@
 
 typedef struct Endpoint
 {
-	OutboxLaneId id;
+	OutboxPartitionId id;
 	char		name[NAMEDATALEN * 4];	/* of the subscription, for the log */
 	bool		active;			/* this relay has to serve it */
 	bool		owned;			/* this relay has its lock */
@@ -38,13 +38,13 @@ typedef struct Endpoint
 } Endpoint;
 
 /* Creates an endpoint in the current memory context. */
-extern Endpoint *endpoint_create(OutboxLaneId id);
+extern Endpoint *endpoint_create(OutboxPartitionId id);
 
 /* Sets the subscription's name for the log, or its id if it has no name. */
 extern void endpoint_set_name(Endpoint *endpoint,
 							  const OutboxSubscription *subscription);
 
-/* Releases the lane and frees the endpoint, which must have no runs. */
+/* Releases the partition and frees the endpoint, which must have no runs. */
 extern void endpoint_free(Endpoint *endpoint);
 
 /* Handles an answer; the tag tells to which request. */

@@ -3,20 +3,21 @@
  *		The worker that delivers the events of one database's outbox.
  *
  * Its loop has two kinds of steps.  A pass is two short transactions: one
- * settles the runs (batches in flight) that have finished, the other reads
- * what is next for each lane and starts runs with it.  Between passes, with no
+ * settles the runs (batches in flight) that have finished, the other reads what
+ * is next for each partition and starts runs with it.  Between passes, with no
  * transaction and no snapshot open, the relay advances requests and sleeps
- * until a latch, a socket or a due time.  Lanes do not wait for each other
- * (endpoint.c).  A lane whose rows cannot be read or written does not stop the
- * others (trouble.c).
+ * until a latch, a socket or a due time.  Partitions do not wait for each other
+ * (endpoint.c).  A partition whose rows cannot be read or written does not stop
+ * the others (trouble.c).
  *
- * A database can have several relays.  Which relay has to serve a lane follows
- * from the lane's number and the relays that run; the relay that has the lane's
- * lock does serve it.  A relay that has to give up a lane keeps the lock until
- * its last request has ended.  If a relay dies, its locks are released.
+ * A database can have several relays.  Which relay has to serve a partition
+ * follows from the partition's number and the relays that run; the relay that
+ * has the partition's lock does serve it.  A relay that has to give up a
+ * partition keeps the lock until its last request has ended.  If a relay dies,
+ * its locks are released.
  *
  * The commits of enqueuing transactions set the latch, but only while the relay
- * is armed: asleep, with a lane that could take more events.
+ * is armed: asleep, with a partition that could take more events.
  */
 #include "postgres.h"
 
@@ -49,7 +50,7 @@
 #define RELAY_REST_MAX_MS 10
 /* Positions are made durable after this time at the latest. */
 #define RELAY_FLUSH_MS 20
-/* When to try again to lock a lane that another relay still has. */
+/* When to try again to lock a partition that another relay still has. */
 #define RELAY_OWN_MS 100
 /* The most bytes of events in memory before reading stops. */
 #define RELAY_BYTES_MAX (64 * 1024 * 1024)
@@ -80,11 +81,11 @@ typedef struct Relay
 	bool		pass_wanted;
 	bool		pass_urgent;	/* there is more to send at once */
 	uint64		pass;			/* number of the pass */
-	Endpoint   *reading;		/* the lane that is being read, or NULL */
+	Endpoint   *reading;		/* the partition that is being read, or NULL */
 	bool		troubles_changed;
 } Relay;
 
-/* The lanes that one transaction settles. */
+/* The partitions that one transaction settles. */
 typedef struct RelaySettlement
 {
 	List	   *endpoints;
@@ -92,7 +93,7 @@ typedef struct RelaySettlement
 } RelaySettlement;
 
 static Endpoint *
-relay_endpoint(Relay *relay, OutboxLaneId id)
+relay_endpoint(Relay *relay, OutboxPartitionId id)
 {
 	MemoryContext old;
 	Endpoint   *endpoint;
@@ -113,7 +114,7 @@ relay_endpoint(Relay *relay, OutboxLaneId id)
 }
 
 /*
- * Has another lane of the subscription the same trouble?
+ * Has another partition of the subscription the same trouble?
  */
 static bool
 relay_knows_trouble(Relay *relay, const Endpoint *endpoint, const char *error)
@@ -133,8 +134,8 @@ relay_knows_trouble(Relay *relay, const Endpoint *endpoint, const char *error)
 }
 
 /*
- * Excludes a lane until another try succeeds.  where, the context of the error,
- * is for the log only.
+ * Excludes a partition until another try succeeds.  where, the context of the
+ * error, is for the log only.
  */
 static void
 relay_note_trouble(Relay *relay, Endpoint *endpoint, const char *error,
@@ -170,7 +171,7 @@ relay_end_trouble(Relay *relay, Endpoint *endpoint)
 
 /*
  * Shows stuck subscriptions in outbox_subscriptions: each one once, with the
- * trouble of one of its lanes.
+ * trouble of one of its partitions.
  */
 static void
 relay_show_troubles(Relay *relay)
@@ -219,9 +220,10 @@ relay_settle_step(void *arg)
 }
 
 /*
- * Settles some lanes in one transaction.  If that fails, each half of them is
- * tried by itself, until the lane that causes the error is alone.  No answers
- * are taken meanwhile, so after one lock timeout the next waits are short.
+ * Settles some partitions in one transaction.  If that fails, each half of them
+ * is tried by itself, until the partition that causes the error is alone.  No
+ * answers are taken meanwhile, so after one lock timeout the next waits are
+ * short.
  */
 static void
 relay_settle_together(Relay *relay, List *endpoints, bool patient)
@@ -257,8 +259,8 @@ relay_settle_together(Relay *relay, List *endpoints, bool patient)
 }
 
 /*
- * Settles what can be settled.  Lanes that have failed before are tried one by
- * one, so that they do not make the others fail again.
+ * Settles what can be settled.  Partitions that have failed before are tried
+ * one by one, so that they do not make the others fail again.
  */
 static void
 relay_settle(Relay *relay)
@@ -308,8 +310,8 @@ relay_is_at_home(Relay *relay)
 }
 
 /*
- * Stops the runs of lanes that this relay does not have to serve any more, and
- * frees these lanes when their runs have ended.
+ * Stops the runs of partitions that this relay does not have to serve any more,
+ * and frees these partitions when their runs have ended.
  */
 static void
 relay_drop_inactive(Relay *relay)
@@ -332,13 +334,13 @@ relay_drop_inactive(Relay *relay)
 }
 
 /*
- * Returns the lane if this relay has to serve it and owns it already.  If it
- * has to serve the lane but does not own it, tries to lock it and returns
- * NULL: the lane is read in the next pass, whose snapshot shows all that the
- * relay before has recorded.
+ * Returns the partition if this relay has to serve it and owns it already.  If
+ * it has to serve the partition but does not own it, tries to lock it and
+ * returns NULL: the partition is read in the next pass, whose snapshot shows
+ * all that the relay before has recorded.
  */
 static Endpoint *
-relay_take_lane(Relay *relay, OutboxLaneId id)
+relay_take_partition(Relay *relay, OutboxPartitionId id)
 {
 	Endpoint   *endpoint;
 
@@ -350,7 +352,7 @@ relay_take_lane(Relay *relay, OutboxLaneId id)
 	endpoint->active = true;
 	if (endpoint->owned)
 		return endpoint;
-	endpoint->owned = outbox_own_lane(id);
+	endpoint->owned = outbox_own_partition(id);
 	if (endpoint->owned)
 		relay->pass_urgent = true;
 	else
@@ -372,11 +374,12 @@ relay_bytes(const Relay *relay)
 }
 
 /*
- * Returns how much can be read for a lane now: half of what is left when the
- * bytes in use, and once more those of the same subscription, are subtracted
- * from the limit.  So one subscription gets at most half of all memory, the
- * next one half of the rest, and so on: endpoints that hang leave memory for
- * those that work.  Only the last event of a batch can exceed the limit.
+ * Returns how much can be read for a partition now: half of what is left when
+ * the bytes in use, and once more those of the same subscription, are
+ * subtracted from the limit.  So one subscription gets at most half of all
+ * memory, the next one half of the rest, and so on: endpoints that hang leave
+ * memory for those that work.  Only the last event of a batch can exceed the
+ * limit.
  */
 static Size
 relay_share(const Relay *relay, int64 subscription)
@@ -403,9 +406,9 @@ relay_share(const Relay *relay, int64 subscription)
 }
 
 /*
- * May a lane be read now?  A stuck lane is tried after its pause, or at once
- * if its subscription was altered.  Finished runs must be settled first, so a
- * stuck lane that still has any is not read.
+ * May a partition be read now?  A stuck partition is tried after its pause, or
+ * at once if its subscription was altered.  Finished runs must be settled
+ * first, so a stuck partition that still has any is not read.
  */
 static bool
 relay_may_try(Relay *relay, Endpoint *endpoint,
@@ -427,15 +430,15 @@ relay_may_try(Relay *relay, Endpoint *endpoint,
 }
 
 /*
- * Reads what is next for a lane.  If an error in another lane has made this
- * pass start a second transaction, lanes that were read in the first are
- * skipped.
+ * Reads what is next for a partition.  If an error in another partition has
+ * made this pass start a second transaction, partitions that were read in the
+ * first are skipped.
  */
 static void
-relay_read_lane(Relay *relay, const OutboxSubscription *subscription,
-				const OutboxHorizon *horizon)
+relay_read_partition(Relay *relay, const OutboxSubscription *subscription,
+					 const OutboxHorizon *horizon)
 {
-	Endpoint   *endpoint = relay_take_lane(relay, subscription->id);
+	Endpoint   *endpoint = relay_take_partition(relay, subscription->id);
 
 	if (endpoint == NULL || endpoint->read_in_pass == relay->pass ||
 		!relay_may_try(relay, endpoint, subscription))
@@ -461,7 +464,7 @@ relay_read_lane(Relay *relay, const OutboxSubscription *subscription,
 }
 
 /*
- * Reads what is next for every lane of this relay.
+ * Reads what is next for every partition of this relay.
  */
 static void
 relay_read_step(void *arg)
@@ -482,21 +485,21 @@ relay_read_step(void *arg)
 	relay->rank = shared_relay_rank(relay->database, relay->number,
 									&relay->relays);
 	if (relay->number >= settings_relays)
-		relay->rank = -1;		/* it has to serve no lane any more */
+		relay->rank = -1;		/* it has to serve no partition any more */
 	foreach(cell, relay->endpoints)
 		((Endpoint *) lfirst(cell))->active = false;
 	relay->bytes = relay_bytes(relay);
 	if (relay_is_at_home(relay))
 		count = outbox_read_subscriptions(&subscriptions);
 	for (int i = 0; i < count; i++)
-		relay_read_lane(relay, &subscriptions[i], &horizon);
+		relay_read_partition(relay, &subscriptions[i], &horizon);
 	relay->grace_ends_at = horizon.grace_ends_at;
 	outbox_horizon_end(&horizon);
 }
 
 /*
- * Repeats the step until all lanes that fail are excluded.  An error that no
- * lane has caused ends the process.
+ * Repeats the step until all partitions that fail are excluded.  An error that
+ * no partition has caused ends the process.
  */
 static void
 relay_read(Relay *relay)
@@ -608,8 +611,8 @@ relay_work(Relay *relay)
 }
 
 /*
- * Could a lane take new events?  A copy has no lanes; it only waits for its
- * adoption.
+ * Could a partition take new events?  A copy has no partitions; it only waits
+ * for its adoption.
  */
 static bool
 relay_wants_events(Relay *relay)

@@ -7,7 +7,7 @@
  * that one is delivered or dead.  If that one has failed and will be retried,
  * the rest of its chain is parked.  Events that are scheduled for later are
  * recorded as soon as possible.  The delivery of a new event is recorded only
- * by the lane's move, when the whole run is finished; if this process dies
+ * by the partition's move, when the whole run is finished; if this process dies
  * before, the run is read and sent again.
  */
 #include "postgres.h"
@@ -45,7 +45,7 @@ struct Run
 	MemoryContext message_context;	/* reset for each request */
 	OutboxSubscription subscription;
 	OutboxBatch batch;
-	OutboxLane *extended;		/* where the lane has moved to since, or NULL */
+	OutboxCursor *extended;		/* where it has moved to since, or NULL */
 	RunKind		kind;
 	Run		   *before;
 	void	   *owner;
@@ -444,15 +444,15 @@ run_stop(Run *run)
 }
 
 void
-run_extend(Run *run, const OutboxLane *after)
+run_extend(Run *run, const OutboxCursor *after)
 {
 	MemoryContext old = MemoryContextSwitchTo(run->context);
 
 	if (run->extended == NULL)
-		run->extended = palloc(sizeof(OutboxLane));
+		run->extended = palloc(sizeof(OutboxCursor));
 	else
 		pfree(run->extended->stragglers);
-	*run->extended = outbox_copy_lane(after);
+	*run->extended = outbox_copy_cursor(after);
 	MemoryContextSwitchTo(old);
 }
 
@@ -498,14 +498,14 @@ run_delivered(const Run *run)
 	return run->delivered;
 }
 
-const OutboxLane *
-run_lane_before(const Run *run)
+const OutboxCursor *
+run_cursor_before(const Run *run)
 {
 	return &run->batch.before;
 }
 
-const OutboxLane *
-run_lane_after(const Run *run)
+const OutboxCursor *
+run_cursor_after(const Run *run)
 {
 	return run->extended ? run->extended : &run->batch.after;
 }

@@ -57,8 +57,8 @@ extern bool run_cut(Run *run);
 /* Stops sending; requests in flight are still waited for. */
 extern void run_stop(Run *run);
 
-/* Records that the lane has moved on to after, without events in between. */
-extern void run_extend(Run *run, const OutboxLane *after);
+/* Records that the cursor has moved to after, without events in between. */
+extern void run_extend(Run *run, const OutboxCursor *after);
 
 /* The preceding run was freed. */
 extern void run_is_first(Run *run);
@@ -71,8 +71,8 @@ extern int	run_undecided(const Run *run);	/* undecided events */
 extern int	run_count(const Run *run);	/* events in all */
 extern Size run_bytes(const Run *run);
 extern int64 run_delivered(const Run *run);
-extern const OutboxLane *run_lane_before(const Run *run);
-extern const OutboxLane *run_lane_after(const Run *run);
+extern const OutboxCursor *run_cursor_before(const Run *run);
+extern const OutboxCursor *run_cursor_after(const Run *run);
 
 /* Is there something to record before the run is finished? */
 extern bool run_has_news(const Run *run);

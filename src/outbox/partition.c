@@ -1,7 +1,7 @@
 /*
- * lane.c
- *		Which relay serves a lane (a partition of a subscription): the one that
- *		has its lock.
+ * partition.c
+ *		Which relay serves a partition of a subscription: the one that has its
+ *		lock.
  *
  * The lock belongs to the session, so it is held between transactions and is
  * released whenever the process ends.  It is an advisory lock of a kind that
@@ -14,33 +14,33 @@
 
 #include "outbox/reader.h"
 
-#define LANE_LOCK_KIND 3		/* advisory locks of SQL are 1 and 2 */
+#define PARTITION_LOCK_KIND 3	/* advisory locks of SQL are 1 and 2 */
 
 static LOCKTAG
-lane_lock_tag(OutboxLaneId id)
+partition_lock_tag(OutboxPartitionId id)
 {
 	LOCKTAG		tag;
 	uint32		high = (uint32) (id.subscription >> 32);
 
 	/* Partition numbers need 6 bits. */
 	SET_LOCKTAG_ADVISORY(tag, MyDatabaseId, (uint32) id.subscription,
-						 (uint32) id.number ^ (high << 6), LANE_LOCK_KIND);
+						 (uint32) id.number ^ (high << 6), PARTITION_LOCK_KIND);
 	return tag;
 }
 
 bool
-outbox_own_lane(OutboxLaneId id)
+outbox_own_partition(OutboxPartitionId id)
 {
-	LOCKTAG		tag = lane_lock_tag(id);
+	LOCKTAG		tag = partition_lock_tag(id);
 
 	return LockAcquire(&tag, ExclusiveLock, true, true) !=
 		LOCKACQUIRE_NOT_AVAIL;
 }
 
 void
-outbox_disown_lane(OutboxLaneId id)
+outbox_disown_partition(OutboxPartitionId id)
 {
-	LOCKTAG		tag = lane_lock_tag(id);
+	LOCKTAG		tag = partition_lock_tag(id);
 
 	LockRelease(&tag, ExclusiveLock, true);
 }
