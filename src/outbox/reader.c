@@ -246,36 +246,36 @@ reader_event_bytes(const OutboxEvent *event)
  * Returns the place of the next event; the array doubles when it is full.
  */
 static OutboxEvent *
-reader_next_event(OutboxBatch *batch)
+reader_next_event(OutboxChunk *chunk)
 {
-	if (batch->count == batch->room)
+	if (chunk->count == chunk->room)
 	{
-		batch->room *= 2;
-		batch->events = repalloc(batch->events,
-								 batch->room * sizeof(OutboxEvent));
+		chunk->room *= 2;
+		chunk->events = repalloc(chunk->events,
+								 chunk->room * sizeof(OutboxEvent));
 	}
-	return &batch->events[batch->count];
+	return &chunk->events[chunk->count];
 }
 
 /*
- * Appends the rows of a query to the batch until it is full.  Rows are fetched
+ * Appends the rows of a query to the chunk until it is full.  Rows are fetched
  * one by one, since each can be large.
  */
 static void
-reader_fetch(OutboxBatch *batch, SavedQuery *query, Datum *values,
+reader_fetch(OutboxChunk *chunk, SavedQuery *query, Datum *values,
 			 int max_events, Size max_bytes)
 {
 	Portal		portal = query_open(query, values, true);
 
-	while (!batch->cut && query_fetch(portal))
+	while (!chunk->cut && query_fetch(portal))
 	{
-		OutboxEvent *event = reader_next_event(batch);
+		OutboxEvent *event = reader_next_event(chunk);
 
 		*event = reader_event(0);
 		SPI_freetuptable(SPI_tuptable);
-		batch->count++;
-		batch->bytes += reader_event_bytes(event);
-		batch->cut = batch->count >= max_events || batch->bytes > max_bytes;
+		chunk->count++;
+		chunk->bytes += reader_event_bytes(event);
+		chunk->cut = chunk->count >= max_events || chunk->bytes > max_bytes;
 	}
 	SPI_cursor_close(portal);
 }
@@ -284,41 +284,41 @@ reader_fetch(OutboxBatch *batch, SavedQuery *query, Datum *values,
  * Reads the rows of ended stragglers up to the cursor's position.
  */
 static void
-reader_fetch_left_behind(OutboxBatch *batch, OutboxPartitionId id,
+reader_fetch_left_behind(OutboxChunk *chunk, OutboxPartitionId id,
 						 int max_events, Size max_bytes)
 {
-	Datum	   *xids = palloc(batch->ended_count * sizeof(Datum));
-	Datum	   *froms = palloc(batch->ended_count * sizeof(Datum));
+	Datum	   *xids = palloc(chunk->ended_count * sizeof(Datum));
+	Datum	   *froms = palloc(chunk->ended_count * sizeof(Datum));
 	int64		lowest = PG_INT64_MAX;
 	Datum		values[6];
 
-	for (int i = 0; i < batch->ended_count; i++)
+	for (int i = 0; i < chunk->ended_count; i++)
 	{
-		xids[i] = FullTransactionIdGetDatum(batch->ended[i].xid);
-		froms[i] = Int64GetDatum(batch->ended[i].from);
-		lowest = Min(lowest, batch->ended[i].from);
+		xids[i] = FullTransactionIdGetDatum(chunk->ended[i].xid);
+		froms[i] = Int64GetDatum(chunk->ended[i].from);
+		lowest = Min(lowest, chunk->ended[i].from);
 	}
 	values[0] = Int64GetDatum(id.subscription);
 	values[1] = Int32GetDatum(id.number);
-	values[2] = query_array8(xids, batch->ended_count, XID8OID);
-	values[3] = query_array8(froms, batch->ended_count, INT8OID);
+	values[2] = query_array8(xids, chunk->ended_count, XID8OID);
+	values[3] = query_array8(froms, chunk->ended_count, INT8OID);
 	values[4] = Int64GetDatum(lowest);
-	values[5] = Int64GetDatum(batch->before.position);
-	reader_fetch(batch, &read_stragglers, values, max_events, max_bytes);
-	batch->left_behind = batch->count;
+	values[5] = Int64GetDatum(chunk->before.position);
+	reader_fetch(chunk, &read_stragglers, values, max_events, max_bytes);
+	chunk->left_behind = chunk->count;
 }
 
 static void
-reader_fetch_range(OutboxBatch *batch, OutboxPartitionId id, int64 limit,
+reader_fetch_range(OutboxChunk *chunk, OutboxPartitionId id, int64 limit,
 				   int max_events, Size max_bytes)
 {
 	Datum		values[4];
 
 	values[0] = Int64GetDatum(id.subscription);
 	values[1] = Int32GetDatum(id.number);
-	values[2] = Int64GetDatum(batch->before.position);
+	values[2] = Int64GetDatum(chunk->before.position);
 	values[3] = Int64GetDatum(limit);
-	reader_fetch(batch, &read_range, values, max_events, max_bytes);
+	reader_fetch(chunk, &read_range, values, max_events, max_bytes);
 }
 
 static bool
@@ -353,38 +353,38 @@ outbox_copy_cursor(const OutboxCursor *cursor)
 
 /*
  * Divides the cursor's stragglers into those that are still open, which stay in
- * batch->after, and those that have ended.  Adds the open transactions that the
+ * chunk->after, and those that have ended.  Adds the open transactions that the
  * cursor passes now.
  */
 static void
-reader_sort_stragglers(OutboxBatch *batch, const OutboxHorizon *horizon,
+reader_sort_stragglers(OutboxChunk *chunk, const OutboxHorizon *horizon,
 					   int64 limit)
 {
-	const OutboxCursor *before = &batch->before;
+	const OutboxCursor *before = &chunk->before;
 
 	for (int i = 0; i < before->straggler_count; i++)
 	{
 		OutboxStraggler straggler = before->stragglers[i];
 
 		if (outbox_xid_is_open(straggler.xid, horizon->snapshot))
-			cursor_add(&batch->after, straggler.xid, straggler.from);
+			cursor_add(&chunk->after, straggler.xid, straggler.from);
 		else
-			batch->ended[batch->ended_count++] = straggler;
+			chunk->ended[chunk->ended_count++] = straggler;
 	}
 	for (int i = 0; i < horizon->straggler_count; i++)
 	{
 		OutboxOpen	open = horizon->stragglers[i];
 
 		if (open.lo <= limit && !cursor_has(before, open.xid))
-			cursor_add(&batch->after, open.xid, before->position + 1);
+			cursor_add(&chunk->after, open.xid, before->position + 1);
 	}
 }
 
 static bool
-reader_has_moved(const OutboxBatch *batch)
+reader_has_moved(const OutboxChunk *chunk)
 {
-	const OutboxCursor *before = &batch->before;
-	const OutboxCursor *after = &batch->after;
+	const OutboxCursor *before = &chunk->before;
+	const OutboxCursor *after = &chunk->after;
 
 	return after->position != before->position ||
 		after->straggler_count != before->straggler_count ||
@@ -393,101 +393,101 @@ reader_has_moved(const OutboxBatch *batch)
 }
 
 /*
- * Returns an empty batch that starts at a cursor.
+ * Returns an empty chunk that starts at a cursor.
  */
-static OutboxBatch
-reader_new_batch(const OutboxCursor *cursor, int more_stragglers)
+static OutboxChunk
+reader_new_chunk(const OutboxCursor *cursor, int more_stragglers)
 {
 	int			stragglers = cursor->straggler_count + more_stragglers + 1;
-	OutboxBatch batch = {0};
+	OutboxChunk chunk = {0};
 
-	batch.room = OUTBOX_BATCH_MIN;
-	batch.events = palloc(batch.room * sizeof(OutboxEvent));
-	batch.before = outbox_copy_cursor(cursor);
-	batch.after.stragglers = palloc(stragglers * sizeof(OutboxStraggler));
-	batch.ended = palloc(stragglers * sizeof(OutboxStraggler));
-	return batch;
+	chunk.room = OUTBOX_CHUNK_MIN;
+	chunk.events = palloc(chunk.room * sizeof(OutboxEvent));
+	chunk.before = outbox_copy_cursor(cursor);
+	chunk.after.stragglers = palloc(stragglers * sizeof(OutboxStraggler));
+	chunk.ended = palloc(stragglers * sizeof(OutboxStraggler));
+	return chunk;
 }
 
 /*
- * Computes the new cursor if the batch ends before all rows were read.  If it
+ * Computes the new cursor if the chunk ends before all rows were read.  If it
  * ends among the rows of stragglers, the cursor keeps ended stragglers and its
  * position.  Otherwise it moves to the last event; a transaction may then be
  * recorded as a straggler without need, which is harmless.
  */
 static void
-reader_stop_cursor(OutboxBatch *batch)
+reader_stop_cursor(OutboxChunk *chunk)
 {
-	int64		last = batch->events[batch->count - 1].position;
+	int64		last = chunk->events[chunk->count - 1].position;
 
-	batch->after.straggler_count = batch->still_open;
-	if (batch->count > batch->left_behind)
+	chunk->after.straggler_count = chunk->still_open;
+	if (chunk->count > chunk->left_behind)
 	{
-		batch->after.position = last;
+		chunk->after.position = last;
 		return;
 	}
-	for (int i = 0; i < batch->ended_count; i++)
-		cursor_add(&batch->after, batch->ended[i].xid,
-				   Max(batch->ended[i].from, last + 1));
-	batch->after.position = batch->before.position;
+	for (int i = 0; i < chunk->ended_count; i++)
+		cursor_add(&chunk->after, chunk->ended[i].xid,
+				   Max(chunk->ended[i].from, last + 1));
+	chunk->after.position = chunk->before.position;
 }
 
-OutboxBatch
-outbox_read_batch(const OutboxHorizon *horizon, OutboxPartitionId id,
+OutboxChunk
+outbox_read_chunk(const OutboxHorizon *horizon, OutboxPartitionId id,
 				  const OutboxCursor *cursor, int max_events, Size max_bytes)
 {
-	OutboxBatch batch = reader_new_batch(cursor, horizon->straggler_count);
+	OutboxChunk chunk = reader_new_chunk(cursor, horizon->straggler_count);
 	int64		readable = Min(horizon->max_position, horizon->young_lo - 1);
 	int64		limit;
 
 	readable = Max(readable, cursor->position);
 	limit = cursor->position +
 		Min(readable - cursor->position, OUTBOX_RANGE_MAX);
-	reader_sort_stragglers(&batch, horizon, limit);
-	batch.still_open = batch.after.straggler_count;
-	batch.after.position = limit;
-	if (batch.ended_count > 0)
-		reader_fetch_left_behind(&batch, id, max_events, max_bytes);
-	if (!batch.cut && limit > cursor->position)
-		reader_fetch_range(&batch, id, limit, max_events, max_bytes);
-	if (batch.cut)
-		reader_stop_cursor(&batch);
-	batch.cut |= limit < readable;
-	batch.moved = reader_has_moved(&batch);
-	return batch;
+	reader_sort_stragglers(&chunk, horizon, limit);
+	chunk.still_open = chunk.after.straggler_count;
+	chunk.after.position = limit;
+	if (chunk.ended_count > 0)
+		reader_fetch_left_behind(&chunk, id, max_events, max_bytes);
+	if (!chunk.cut && limit > cursor->position)
+		reader_fetch_range(&chunk, id, limit, max_events, max_bytes);
+	if (chunk.cut)
+		reader_stop_cursor(&chunk);
+	chunk.cut |= limit < readable;
+	chunk.moved = reader_has_moved(&chunk);
+	return chunk;
 }
 
 void
-outbox_stop_batch(OutboxBatch *batch, int count)
+outbox_cut_chunk(OutboxChunk *chunk, int count)
 {
-	Assert(count > 0 && count < batch->count);
-	batch->count = count;
-	batch->cut = true;
-	reader_stop_cursor(batch);
+	Assert(count > 0 && count < chunk->count);
+	chunk->count = count;
+	chunk->cut = true;
+	reader_stop_cursor(chunk);
 }
 
-static OutboxBatch
+static OutboxChunk
 reader_read_exceptions(SavedQuery *query, OutboxPartitionId id, Datum positions,
 					   Size max_bytes)
 {
 	OutboxCursor none = {0};
-	OutboxBatch batch = reader_new_batch(&none, 0);
+	OutboxChunk chunk = reader_new_chunk(&none, 0);
 	Datum		values[3];
 
 	values[0] = Int64GetDatum(id.subscription);
 	values[1] = Int32GetDatum(id.number);
 	values[2] = positions;
-	reader_fetch(&batch, query, values, OUTBOX_BATCH_MAX, max_bytes);
-	return batch;
+	reader_fetch(&chunk, query, values, OUTBOX_CHUNK_MAX, max_bytes);
+	return chunk;
 }
 
-OutboxBatch
+OutboxChunk
 outbox_read_due(OutboxPartitionId id, Datum positions, Size max_bytes)
 {
 	return reader_read_exceptions(&read_due, id, positions, max_bytes);
 }
 
-OutboxBatch
+OutboxChunk
 outbox_read_longest_waiting(OutboxPartitionId id)
 {
 	return reader_read_exceptions(&read_longest_waiting, id, (Datum) 0, 0);

@@ -12,9 +12,9 @@
 
 #include "outbox/register.h"
 
-#define OUTBOX_BATCH_MIN 8		/* room for events at first */
-#define OUTBOX_BATCH_MAX 500	/* events that are read at once */
-#define OUTBOX_BATCH_BYTES_MAX (8 * 1024 * 1024)	/* of memory for them */
+#define OUTBOX_CHUNK_MIN 8		/* room for events at first */
+#define OUTBOX_CHUNK_MAX 500	/* events that are read at once */
+#define OUTBOX_CHUNK_BYTES_MAX (8 * 1024 * 1024)	/* of memory for them */
 #define OUTBOX_RANGE_MAX 5000	/* positions that are scanned at once */
 #define OUTBOX_ATTEMPTS_MAX (PG_INT32_MAX - 1)	/* the highest count */
 #define OUTBOX_GRACE_MS 100		/* wait for an open transaction */
@@ -76,7 +76,7 @@ typedef struct OutboxEvent
 								 * type, payload and created_at may be NULL */
 } OutboxEvent;
 
-typedef struct OutboxBatch
+typedef struct OutboxChunk
 {
 	OutboxEvent *events;
 	int			room;			/* allocated events; it grows */
@@ -90,7 +90,7 @@ typedef struct OutboxBatch
 	int			ended_count;
 	bool		moved;			/* after differs from before */
 	bool		cut;			/* there is more to read */
-} OutboxBatch;
+} OutboxChunk;
 
 typedef enum OutboxFate
 {
@@ -129,26 +129,26 @@ extern bool outbox_xid_is_open(FullTransactionId xid, Snapshot snapshot);
 
 /*
  * Reads the next events of a partition from a cursor on: at most max_events,
- * and none after the one with which the batch exceeds max_bytes.  This and the
+ * and none after the one with which the chunk exceeds max_bytes.  This and the
  * next functions read into the current memory context.
  */
-extern OutboxBatch outbox_read_batch(const OutboxHorizon *horizon,
+extern OutboxChunk outbox_read_chunk(const OutboxHorizon *horizon,
 									 OutboxPartitionId id,
 									 const OutboxCursor *cursor,
 									 int max_events, Size max_bytes);
 
-/* Shortens a batch to this number of events, at least one. */
-extern void outbox_stop_batch(OutboxBatch *batch, int count);
+/* Shortens a chunk to this number of events, at least one. */
+extern void outbox_cut_chunk(OutboxChunk *chunk, int count);
 
 /*
  * Reads deferred deliveries of a partition that are due, except those in
  * positions, an array of bigint, which are in flight.
  */
-extern OutboxBatch outbox_read_due(OutboxPartitionId id, Datum positions,
+extern OutboxChunk outbox_read_due(OutboxPartitionId id, Datum positions,
 								   Size max_bytes);
 
 /* Reads the deferred delivery that was tried or due the longest time ago. */
-extern OutboxBatch outbox_read_longest_waiting(OutboxPartitionId id);
+extern OutboxChunk outbox_read_longest_waiting(OutboxPartitionId id);
 
 /* When the next deferred delivery, except those, is due; 0: there is none. */
 extern TimestampTz outbox_next_due_at(OutboxPartitionId id, Datum positions);
@@ -179,7 +179,7 @@ typedef enum OutboxLock
  */
 extern OutboxLock outbox_lock_partition(OutboxPartitionId id, int64 *position);
 
-/* Records the outcome of an event that outbox_read_batch has read. */
+/* Records the outcome of an event that outbox_read_chunk has read. */
 extern void outbox_settle_new(OutboxPartitionId id, const OutboxEvent *event,
 							  const OutboxResult *result);
 

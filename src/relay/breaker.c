@@ -8,7 +8,7 @@
  * that the endpoint never accepts, and that are retried again and again, must
  * not open the breaker.
  *
- * While the breaker is open no batches are read, which would only turn the log
+ * While the breaker is open no chunks are read, which would only turn the log
  * into rows that wait.  A probe is sent from time to time, and the first
  * success closes the breaker.
  *

@@ -3,18 +3,18 @@
  *		A partition of a subscription, as this relay serves it: what is in
  *		flight, what is read next, and when nothing may be sent.
  *
- * Batches of new events are read ahead, so that a slow request does not hold up
- * those behind it.  A run is a batch in flight (run.c).  The runs of new events
- * form a queue: each begins where the one before it ends.  They are recorded in
- * this order, several at once if possible, as one move of the partition.  Runs
- * of due deferred deliveries are independent of the queue.
+ * Chunks of new events are read ahead, so that a slow request does not hold up
+ * those behind it.  A batch is a chunk in flight (batch.c).  The batches of new
+ * events form a queue: each begins where the one before it ends.  They are
+ * recorded in this order, several at once if possible, as one move of the
+ * partition.  Batches of due deferred deliveries are independent of the queue.
  *
  * When sending has to stop (the subscription was paused or altered, the
  * endpoint fails as a whole, or the partition goes to another relay), events
- * that have not been sent are given back: runs are dropped or cut from the end
- * of the queue on, and read again later.  If the partition was moved by another
- * session, everything that was read is discarded.  In both cases nothing is
- * read until all requests in flight have ended.
+ * that have not been sent are given back: batches are dropped or cut from the
+ * end of the queue on, and read again later.  If the partition was moved by
+ * another session, everything that was read is discarded.  In both cases
+ * nothing is read until all requests in flight have ended.
  */
 #include "postgres.h"
 
@@ -28,10 +28,10 @@
 
 /* The most events of a partition that are read but not recorded yet. */
 #define ENDPOINT_AHEAD_MAX 2000
-/* The most runs that these can be in. */
-#define ENDPOINT_RUNS_MAX 64
-/* The most runs of deferred deliveries of a partition. */
-#define ENDPOINT_DUE_RUNS_MAX 8
+/* The most batches that these can be in. */
+#define ENDPOINT_BATCHES_MAX 64
+/* The most batches of deferred deliveries of a partition. */
+#define ENDPOINT_DUE_BATCHES_MAX 8
 /* When to try locked rows again. */
 #define ENDPOINT_BUSY_MS 100
 
@@ -64,22 +64,22 @@ endpoint_set_name(Endpoint *endpoint, const OutboxSubscription *subscription)
 				 (long long) endpoint->id.subscription);
 }
 
-static Run *
-endpoint_first_run(const Endpoint *endpoint)
+static Batch *
+endpoint_first_batch(const Endpoint *endpoint)
 {
-	return endpoint->new_runs == NIL ? NULL : linitial(endpoint->new_runs);
+	return endpoint->new_batches == NIL ? NULL : linitial(endpoint->new_batches);
 }
 
-static Run *
-endpoint_last_run(const Endpoint *endpoint)
+static Batch *
+endpoint_last_batch(const Endpoint *endpoint)
 {
-	return endpoint->new_runs == NIL ? NULL : llast(endpoint->new_runs);
+	return endpoint->new_batches == NIL ? NULL : llast(endpoint->new_batches);
 }
 
 bool
 endpoint_is_idle(const Endpoint *endpoint)
 {
-	return endpoint->new_runs == NIL && endpoint->due_runs == NIL;
+	return endpoint->new_batches == NIL && endpoint->due_batches == NIL;
 }
 
 int
@@ -88,10 +88,10 @@ endpoint_in_flight(const Endpoint *endpoint)
 	int			in_flight = 0;
 	ListCell   *cell;
 
-	foreach(cell, endpoint->new_runs)
-		in_flight += run_in_flight(lfirst(cell));
-	foreach(cell, endpoint->due_runs)
-		in_flight += run_in_flight(lfirst(cell));
+	foreach(cell, endpoint->new_batches)
+		in_flight += batch_in_flight(lfirst(cell));
+	foreach(cell, endpoint->due_batches)
+		in_flight += batch_in_flight(lfirst(cell));
 	return in_flight;
 }
 
@@ -101,21 +101,21 @@ endpoint_bytes(const Endpoint *endpoint)
 	Size		bytes = 0;
 	ListCell   *cell;
 
-	foreach(cell, endpoint->new_runs)
-		bytes += run_bytes(lfirst(cell));
-	foreach(cell, endpoint->due_runs)
-		bytes += run_bytes(lfirst(cell));
+	foreach(cell, endpoint->new_batches)
+		bytes += batch_bytes(lfirst(cell));
+	foreach(cell, endpoint->due_batches)
+		bytes += batch_bytes(lfirst(cell));
 	return bytes;
 }
 
 static int
-endpoint_undecided(List *runs)
+endpoint_undecided(List *batches)
 {
 	int			undecided = 0;
 	ListCell   *cell;
 
-	foreach(cell, runs)
-		undecided += run_undecided(lfirst(cell));
+	foreach(cell, batches)
+		undecided += batch_undecided(lfirst(cell));
 	return undecided;
 }
 
@@ -123,11 +123,11 @@ endpoint_undecided(List *runs)
  * Are there few enough undecided events to read more?
  */
 static bool
-endpoint_has_room(const Endpoint *endpoint, List *runs)
+endpoint_has_room(const Endpoint *endpoint, List *batches)
 {
-	int			enough = endpoint->max_in_flight + OUTBOX_BATCH_MAX / 2;
+	int			enough = endpoint->max_in_flight + OUTBOX_CHUNK_MAX / 2;
 
-	return endpoint_undecided(runs) < enough;
+	return endpoint_undecided(batches) < enough;
 }
 
 static bool
@@ -140,11 +140,11 @@ endpoint_can_take_events(const Endpoint *endpoint)
 		return false;
 	if (endpoint->breaker.open)
 		return endpoint->breaker.idle && endpoint_is_idle(endpoint);
-	foreach(cell, endpoint->new_runs)
-		ahead += run_count(lfirst(cell));
+	foreach(cell, endpoint->new_batches)
+		ahead += batch_count(lfirst(cell));
 	return ahead < ENDPOINT_AHEAD_MAX &&
-		list_length(endpoint->new_runs) < ENDPOINT_RUNS_MAX &&
-		endpoint_has_room(endpoint, endpoint->new_runs);
+		list_length(endpoint->new_batches) < ENDPOINT_BATCHES_MAX &&
+		endpoint_has_room(endpoint, endpoint->new_batches);
 }
 
 bool
@@ -162,17 +162,17 @@ endpoint_can_settle(const Endpoint *endpoint)
 	if (!endpoint->gone &&
 		(endpoint->breaker.trip_wanted || endpoint->breaker.reset_wanted))
 		return true;
-	if (endpoint->new_runs && run_is_finished(endpoint_first_run(endpoint)))
+	if (endpoint->new_batches && batch_is_finished(endpoint_first_batch(endpoint)))
 		return true;
-	foreach(cell, endpoint->new_runs)
+	foreach(cell, endpoint->new_batches)
 	{
-		if (run_has_news(lfirst(cell)) && !endpoint->discarding)
+		if (batch_has_news(lfirst(cell)) && !endpoint->discarding)
 			return true;
 	}
-	foreach(cell, endpoint->due_runs)
+	foreach(cell, endpoint->due_batches)
 	{
-		if (run_is_finished(lfirst(cell)) ||
-			(run_has_news(lfirst(cell)) && !endpoint->gone))
+		if (batch_is_finished(lfirst(cell)) ||
+			(batch_has_news(lfirst(cell)) && !endpoint->gone))
 			return true;
 	}
 	return false;
@@ -227,22 +227,22 @@ endpoint_stop(Endpoint *endpoint)
 {
 	ListCell   *cell;
 
-	while (endpoint->new_runs != NIL && !run_cut(endpoint_last_run(endpoint)))
+	while (endpoint->new_batches != NIL && !batch_cut(endpoint_last_batch(endpoint)))
 	{
-		run_free(endpoint_last_run(endpoint));
-		endpoint->new_runs = list_delete_last(endpoint->new_runs);
+		batch_free(endpoint_last_batch(endpoint));
+		endpoint->new_batches = list_delete_last(endpoint->new_batches);
 	}
-	foreach(cell, endpoint->new_runs)
-		run_stop(lfirst(cell));
-	foreach(cell, endpoint->due_runs)
-		run_stop(lfirst(cell));
+	foreach(cell, endpoint->new_batches)
+		batch_stop(lfirst(cell));
+	foreach(cell, endpoint->due_batches)
+		batch_stop(lfirst(cell));
 	endpoint->draining = true;
 }
 
 void
 endpoint_take_response(const HttpResponse *response)
 {
-	RunAnswer	answer = run_take_response(response);
+	BatchAnswer answer = batch_take_response(response);
 	Endpoint   *endpoint = answer.owner;
 	Breaker    *breaker = &endpoint->breaker;
 
@@ -271,10 +271,10 @@ endpoint_send(Endpoint *endpoint, int limit, const char *identity)
 	if (trouble_present(&endpoint->trouble))
 		return;
 	room = Min(room - endpoint_in_flight(endpoint), limit);
-	foreach(cell, endpoint->due_runs)
-		sent += run_send(lfirst(cell), room - sent, identity);
-	foreach(cell, endpoint->new_runs)
-		sent += run_send(lfirst(cell), room - sent, identity);
+	foreach(cell, endpoint->due_batches)
+		sent += batch_send(lfirst(cell), room - sent, identity);
+	foreach(cell, endpoint->new_batches)
+		sent += batch_send(lfirst(cell), room - sent, identity);
 }
 
 /*
@@ -301,106 +301,106 @@ endpoint_discard(Endpoint *endpoint)
 }
 
 /*
- * Moves the partition past the finished runs at the head of the queue.
+ * Moves the partition past the finished batches at the head of the queue.
  */
 static void
 endpoint_move(Endpoint *endpoint)
 {
-	Run		   *last = NULL;
+	Batch	   *last = NULL;
 	int64		delivered = 0;
 	ListCell   *cell;
 
-	foreach(cell, endpoint->new_runs)
+	foreach(cell, endpoint->new_batches)
 	{
-		if (!run_is_finished(lfirst(cell)))
+		if (!batch_is_finished(lfirst(cell)))
 			break;
 		last = lfirst(cell);
-		delivered += run_delivered(last);
+		delivered += batch_delivered(last);
 	}
 	if (last != NULL && !endpoint->discarding)
-		outbox_move_partition(endpoint->id, run_cursor_after(last), delivered);
+		outbox_move_partition(endpoint->id, batch_cursor_after(last), delivered);
 }
 
 /*
- * Frees the runs that were recorded as a whole.
+ * Frees the batches that were recorded as a whole.
  */
 static void
 endpoint_free_finished(Endpoint *endpoint)
 {
 	ListCell   *cell;
 
-	while (endpoint->new_runs != NIL &&
-		   run_is_finished(endpoint_first_run(endpoint)))
+	while (endpoint->new_batches != NIL &&
+		   batch_is_finished(endpoint_first_batch(endpoint)))
 	{
-		run_free(endpoint_first_run(endpoint));
-		endpoint->new_runs = list_delete_first(endpoint->new_runs);
+		batch_free(endpoint_first_batch(endpoint));
+		endpoint->new_batches = list_delete_first(endpoint->new_batches);
 	}
-	if (endpoint->new_runs != NIL)
-		run_is_first(endpoint_first_run(endpoint));
-	foreach(cell, endpoint->due_runs)
+	if (endpoint->new_batches != NIL)
+		batch_is_first(endpoint_first_batch(endpoint));
+	foreach(cell, endpoint->due_batches)
 	{
-		Run		   *run = lfirst(cell);
+		Batch	   *batch = lfirst(cell);
 
-		if (!run_is_finished(run))
+		if (!batch_is_finished(batch))
 			continue;
-		endpoint->due_runs = foreach_delete_current(endpoint->due_runs, cell);
-		run_free(run);
+		endpoint->due_batches = foreach_delete_current(endpoint->due_batches, cell);
+		batch_free(batch);
 	}
 }
 
 /*
- * Records what can be recorded of all runs, and the whole of the finished runs
- * at the head of the queue.  The partition's row is written even if the
+ * Records what can be recorded of all batches, and the whole of the finished
+ * batches at the head of the queue.  The partition's row is written even if the
  * partition does not move: a session that deletes the subscription with an
  * older snapshot, which does not show the new rows, then fails and leaves none
  * of them behind.
  */
 static void
-endpoint_settle_runs(Endpoint *endpoint)
+endpoint_settle_batches(Endpoint *endpoint)
 {
 	ListCell   *cell;
 	int64		delivered = 0;
 	bool		at_head = true;
 	bool		ahead = false;
 
-	foreach(cell, endpoint->new_runs)
+	foreach(cell, endpoint->new_batches)
 	{
-		Run		   *run = lfirst(cell);
+		Batch	   *batch = lfirst(cell);
 
 		if (endpoint->discarding)
 			break;
-		at_head &= run_is_finished(run);
-		ahead |= !at_head && run_has_news(run);
-		if (at_head || run_has_news(run))
-			(void) run_settle(run, at_head);
+		at_head &= batch_is_finished(batch);
+		ahead |= !at_head && batch_has_news(batch);
+		if (at_head || batch_has_news(batch))
+			(void) batch_settle(batch, at_head);
 	}
-	foreach(cell, endpoint->due_runs)
-		delivered += run_settle(lfirst(cell), run_is_finished(lfirst(cell)));
+	foreach(cell, endpoint->due_batches)
+		delivered += batch_settle(lfirst(cell), batch_is_finished(lfirst(cell)));
 	if (ahead || delivered > 0)
 		outbox_count_delivered(endpoint->id, delivered);
 }
 
 /*
- * Called after the commit of what endpoint_settle_runs has written.
+ * Called after the commit of what endpoint_settle_batches has written.
  */
 static void
-endpoint_settled_runs(Endpoint *endpoint)
+endpoint_settled_batches(Endpoint *endpoint)
 {
 	ListCell   *cell;
 	bool		at_head = true;
 
-	foreach(cell, endpoint->new_runs)
+	foreach(cell, endpoint->new_batches)
 	{
-		Run		   *run = lfirst(cell);
+		Batch	   *batch = lfirst(cell);
 
 		if (endpoint->discarding)
 			break;
-		at_head &= run_is_finished(run);
-		if (at_head || run_has_news(run))
-			run_settled(run, at_head);
+		at_head &= batch_is_finished(batch);
+		if (at_head || batch_has_news(batch))
+			batch_settled(batch, at_head);
 	}
-	foreach(cell, endpoint->due_runs)
-		run_settled(lfirst(cell), run_is_finished(lfirst(cell)));
+	foreach(cell, endpoint->due_batches)
+		batch_settled(lfirst(cell), batch_is_finished(lfirst(cell)));
 }
 
 /*
@@ -458,12 +458,12 @@ endpoint_settle(Endpoint *endpoint)
 		return;
 	endpoint->gone = endpoint->lock == OUTBOX_GONE;
 	if (endpoint->gone ||
-		(endpoint->new_runs &&
-		 position != run_cursor_before(endpoint_first_run(endpoint))->position))
+		(endpoint->new_batches &&
+		 position != batch_cursor_before(endpoint_first_batch(endpoint))->position))
 		endpoint_discard(endpoint);
 	if (endpoint->gone)
 		return;
-	endpoint_settle_runs(endpoint);
+	endpoint_settle_batches(endpoint);
 	endpoint->breaker_settled = endpoint_settle_breaker(endpoint);
 	endpoint_move(endpoint);
 }
@@ -474,19 +474,19 @@ endpoint_settled(Endpoint *endpoint)
 	if (endpoint->lock == OUTBOX_BUSY)
 		return;
 	if (endpoint->lock == OUTBOX_LOCKED)
-		endpoint_settled_runs(endpoint);
+		endpoint_settled_batches(endpoint);
 	if (endpoint->breaker_settled)
 		endpoint_settled_breaker(endpoint);
 	endpoint_free_finished(endpoint);
 }
 
 /*
- * Starts a run in its memory, which is current: the batch and a copy of the
+ * Starts a batch in its memory, which is current: the chunk and a copy of the
  * subscription.
  */
-static Run *
-endpoint_start_run(Endpoint *endpoint, const OutboxSubscription *subscription,
-				   OutboxBatch batch, RunKind kind)
+static Batch *
+endpoint_start_batch(Endpoint *endpoint, const OutboxSubscription *subscription,
+					 OutboxChunk chunk, BatchKind kind)
 {
 	OutboxSubscription copy = *subscription;
 	size_t		schedule_size = copy.schedule_count * sizeof(int64);
@@ -499,68 +499,68 @@ endpoint_start_run(Endpoint *endpoint, const OutboxSubscription *subscription,
 	copy.schedule_ms = memcpy(palloc(schedule_size),
 							  subscription->schedule_ms, schedule_size);
 	memset(&copy.cursor, 0, sizeof(copy.cursor));
-	return run_start(&copy, batch, kind, endpoint_last_run(endpoint), endpoint);
+	return batch_start(&copy, chunk, kind, endpoint_last_batch(endpoint), endpoint);
 }
 
 static List *
-endpoint_append_run(List *runs, Run *run, MemoryContext context,
-					MemoryContext parent)
+endpoint_append_batch(List *batches, Batch *batch, MemoryContext context,
+					  MemoryContext parent)
 {
 	MemoryContext old = MemoryContextSwitchTo(parent);
 
-	runs = lappend(runs, run);
+	batches = lappend(batches, batch);
 	MemoryContextSwitchTo(old);
 	MemoryContextSetParent(context, parent);
-	return runs;
+	return batches;
 }
 
 /*
- * Creates the memory context of a run.  It is freed with the current context
- * unless endpoint_append_run keeps it, since reading may fail.
+ * Creates the memory context of a batch.  It is freed with the current context
+ * unless endpoint_append_batch keeps it, since reading may fail.
  */
 static MemoryContext
-endpoint_run_context(void)
+endpoint_batch_context(void)
 {
-	return AllocSetContextCreate(CurrentMemoryContext, "idempotency run",
+	return AllocSetContextCreate(CurrentMemoryContext, "idempotency batch",
 								 ALLOCSET_DEFAULT_SIZES);
 }
 
 /*
  * Reads at most max_events new events.  If the partition moves without events,
- * that is recorded at once, or together with the last run.  Returns whether
+ * that is recorded at once, or together with the last batch.  Returns whether
  * there are events.
  */
 static bool
 endpoint_read_new(Endpoint *endpoint, const OutboxSubscription *subscription,
-				  const OutboxHorizon *horizon, RunKind kind, int max_events,
+				  const OutboxHorizon *horizon, BatchKind kind, int max_events,
 				  MemoryContext parent)
 {
-	MemoryContext context = endpoint_run_context();
+	MemoryContext context = endpoint_batch_context();
 	MemoryContext old = MemoryContextSwitchTo(context);
-	Run		   *last = endpoint_last_run(endpoint);
-	const OutboxCursor *cursor = last ? run_cursor_after(last) :
+	Batch	   *last = endpoint_last_batch(endpoint);
+	const OutboxCursor *cursor = last ? batch_cursor_after(last) :
 	&subscription->cursor;
-	OutboxBatch batch = outbox_read_batch(horizon, endpoint->id, cursor,
+	OutboxChunk chunk = outbox_read_chunk(horizon, endpoint->id, cursor,
 										  max_events, endpoint->max_bytes);
-	Run		   *run = NULL;
+	Batch	   *batch = NULL;
 	int64		position;
 
-	endpoint->more = batch.cut;
-	if (batch.count > 0)
-		run = endpoint_start_run(endpoint, subscription, batch, kind);
+	endpoint->more = chunk.cut;
+	if (chunk.count > 0)
+		batch = endpoint_start_batch(endpoint, subscription, chunk, kind);
 	MemoryContextSwitchTo(old);
-	if (run)
+	if (batch)
 	{
-		endpoint->new_runs = endpoint_append_run(endpoint->new_runs, run,
-												 context, parent);
+		endpoint->new_batches = endpoint_append_batch(endpoint->new_batches, batch,
+													  context, parent);
 		return true;
 	}
-	if (batch.moved && last)
-		run_extend(last, &batch.after);
-	else if (batch.moved &&
+	if (chunk.moved && last)
+		batch_extend(last, &chunk.after);
+	else if (chunk.moved &&
 			 endpoint_lock(endpoint, &position) == OUTBOX_LOCKED &&
 			 position == cursor->position)
-		outbox_move_partition(endpoint->id, &batch.after, 0);
+		outbox_move_partition(endpoint->id, &chunk.after, 0);
 	MemoryContextDelete(context);
 	return false;
 }
@@ -575,8 +575,8 @@ endpoint_due_positions(Endpoint *endpoint)
 	Datum	   *positions;
 	ListCell   *cell;
 
-	foreach(cell, endpoint->due_runs)
-		events = run_positions(lfirst(cell), events);
+	foreach(cell, endpoint->due_batches)
+		events = batch_positions(lfirst(cell), events);
 	positions = palloc((list_length(events) + 1) * sizeof(Datum));
 	foreach(cell, events)
 	{
@@ -589,30 +589,30 @@ endpoint_due_positions(Endpoint *endpoint)
 
 static bool
 endpoint_read_waiting(Endpoint *endpoint,
-					  const OutboxSubscription *subscription, RunKind kind,
+					  const OutboxSubscription *subscription, BatchKind kind,
 					  MemoryContext parent)
 {
 	Datum		on_their_way = endpoint_due_positions(endpoint);
-	MemoryContext context = endpoint_run_context();
+	MemoryContext context = endpoint_batch_context();
 	MemoryContext old = MemoryContextSwitchTo(context);
-	OutboxBatch batch;
-	Run		   *run = NULL;
+	OutboxChunk chunk;
+	Batch	   *batch = NULL;
 
-	if (kind == RUN_DUE)
-		batch = outbox_read_due(endpoint->id, on_their_way,
+	if (kind == BATCH_DUE)
+		chunk = outbox_read_due(endpoint->id, on_their_way,
 								endpoint->max_bytes);
 	else
-		batch = outbox_read_longest_waiting(endpoint->id);
-	if (batch.count > 0)
-		run = endpoint_start_run(endpoint, subscription, batch, kind);
+		chunk = outbox_read_longest_waiting(endpoint->id);
+	if (chunk.count > 0)
+		batch = endpoint_start_batch(endpoint, subscription, chunk, kind);
 	MemoryContextSwitchTo(old);
-	if (run == NULL || (run_is_finished(run) && !run_has_news(run)))
+	if (batch == NULL || (batch_is_finished(batch) && !batch_has_news(batch)))
 	{
 		MemoryContextDelete(context);
 		return false;
 	}
-	endpoint->due_runs = endpoint_append_run(endpoint->due_runs, run, context,
-											 parent);
+	endpoint->due_batches = endpoint_append_batch(endpoint->due_batches, batch, context,
+												  parent);
 	return true;
 }
 
@@ -629,14 +629,14 @@ endpoint_read_due(Endpoint *endpoint, const OutboxSubscription *subscription,
 				  MemoryContext context)
 {
 	endpoint->next_due_at = 0;
-	if (!endpoint_has_room(endpoint, endpoint->due_runs) ||
-		list_length(endpoint->due_runs) >= ENDPOINT_DUE_RUNS_MAX)
+	if (!endpoint_has_room(endpoint, endpoint->due_batches) ||
+		list_length(endpoint->due_batches) >= ENDPOINT_DUE_BATCHES_MAX)
 		return;
 	endpoint_note_next_due(endpoint);
 	if (endpoint->next_due_at == 0 ||
 		endpoint->next_due_at > GetCurrentTimestamp())
 		return;
-	if (endpoint_read_waiting(endpoint, subscription, RUN_DUE, context))
+	if (endpoint_read_waiting(endpoint, subscription, BATCH_DUE, context))
 		endpoint_note_next_due(endpoint);
 	else
 		endpoint->next_due_at =
@@ -648,9 +648,9 @@ static bool
 endpoint_probe_new(Endpoint *endpoint, const OutboxSubscription *subscription,
 				   const OutboxHorizon *horizon, MemoryContext context)
 {
-	return endpoint_read_new(endpoint, subscription, horizon, RUN_PROBE_NEW, 1,
+	return endpoint_read_new(endpoint, subscription, horizon, BATCH_PROBE_NEW, 1,
 							 context) &&
-		!run_is_finished(endpoint_last_run(endpoint));
+		!batch_is_finished(endpoint_last_batch(endpoint));
 }
 
 /*
@@ -671,7 +671,7 @@ endpoint_probe(Endpoint *endpoint, const OutboxSubscription *subscription,
 	found = breaker->probe_new &&
 		endpoint_probe_new(endpoint, subscription, horizon, context);
 	if (!found)
-		found = endpoint_read_waiting(endpoint, subscription, RUN_PROBE_DUE,
+		found = endpoint_read_waiting(endpoint, subscription, BATCH_PROBE_DUE,
 									  context);
 	if (!found && endpoint_is_idle(endpoint))
 		found = endpoint_probe_new(endpoint, subscription, horizon, context);
@@ -707,7 +707,7 @@ endpoint_read(Endpoint *endpoint, const OutboxSubscription *subscription,
 			  const OutboxHorizon *horizon, MemoryContext context)
 {
 	Breaker    *breaker = &endpoint->breaker;
-	Run		   *first;
+	Batch	   *first;
 
 	endpoint_set_name(endpoint, subscription);
 	endpoint->max_in_flight = subscription->max_in_flight;
@@ -720,9 +720,9 @@ endpoint_read(Endpoint *endpoint, const OutboxSubscription *subscription,
 	if (subscription->failing && !breaker->open && !endpoint_is_idle(endpoint))
 		endpoint_stop(endpoint);
 	breaker_set(breaker, subscription->failing, GetCurrentTimestamp());
-	first = endpoint_first_run(endpoint);
+	first = endpoint_first_batch(endpoint);
 	if (first && !endpoint->discarding &&
-		run_cursor_before(first)->position != subscription->cursor.position)
+		batch_cursor_before(first)->position != subscription->cursor.position)
 		endpoint_discard(endpoint);
 	if (endpoint_is_idle(endpoint) && !breaker->trip_wanted)
 		endpoint->draining = endpoint->discarding = false;
@@ -738,8 +738,8 @@ endpoint_read(Endpoint *endpoint, const OutboxSubscription *subscription,
 		return false;
 	}
 	if (endpoint_can_take_events(endpoint))
-		(void) endpoint_read_new(endpoint, subscription, horizon, RUN_NEW,
-								 OUTBOX_BATCH_MAX, context);
+		(void) endpoint_read_new(endpoint, subscription, horizon, BATCH_NEW,
+								 OUTBOX_CHUNK_MAX, context);
 	if (!endpoint->draining)
 		endpoint_read_due(endpoint, subscription, context);
 	return endpoint->busy_until == 0 && endpoint->more &&

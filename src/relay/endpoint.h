@@ -9,7 +9,7 @@
 
 #include "outbox/subscription.h"
 #include "relay/breaker.h"
-#include "relay/run.h"
+#include "relay/batch.h"
 #include "relay/trouble.h"
 
 typedef struct Endpoint
@@ -20,15 +20,15 @@ typedef struct Endpoint
 	bool		owned;			/* this relay has its lock */
 	int64		version;		/* of the subscription, as of the last pass */
 	int			max_in_flight;
-	Size		max_bytes;		/* limit of the next batch; 0: read nothing */
-	List	   *new_runs;		/* of Run *, oldest first */
-	List	   *due_runs;		/* the same, of deferred deliveries */
+	Size		max_bytes;		/* limit of the next chunk; 0: read nothing */
+	List	   *new_batches;	/* of Batch *, oldest first */
+	List	   *due_batches;	/* the same, of deferred deliveries */
 	bool		more;			/* the log has more than was read */
-	bool		draining;		/* read nothing until all runs are gone */
+	bool		draining;		/* read nothing until all batches are gone */
 	bool		discarding;		/* the same, and do not record them */
 	bool		gone;			/* the subscription does not exist any more */
 	Breaker		breaker;
-	TimestampTz next_due_at;	/* 0: nothing waits, or a due run is active */
+	TimestampTz next_due_at;	/* 0: nothing waits, or a due batch is active */
 	TimestampTz busy_until;		/* when to try locked rows again; 0: none */
 	OutboxLock	lock;			/* the result of endpoint_settle */
 	bool		breaker_settled;	/* it has recorded the breaker's state */
@@ -44,7 +44,7 @@ extern Endpoint *endpoint_create(OutboxPartitionId id);
 extern void endpoint_set_name(Endpoint *endpoint,
 							  const OutboxSubscription *subscription);
 
-/* Releases the partition and frees the endpoint, which must have no runs. */
+/* Releases the partition and frees the endpoint, which must have no batches. */
 extern void endpoint_free(Endpoint *endpoint);
 
 /* Handles an answer; the tag tells to which request. */
@@ -65,7 +65,7 @@ extern TimestampTz endpoint_next_timer(const Endpoint *endpoint);
 /* Stops sending what was read, and gives back what was not sent. */
 extern void endpoint_stop(Endpoint *endpoint);
 
-/* Has it no runs? */
+/* Has it no batches? */
 extern bool endpoint_is_idle(const Endpoint *endpoint);
 
 /* Number of requests in flight, and bytes of events in memory. */

@@ -3,8 +3,8 @@
  *		The worker that delivers the events of one database's outbox.
  *
  * Its loop has two kinds of steps.  A pass is two short transactions: one
- * settles the runs (batches in flight) that have finished, the other reads what
- * is next for each partition and starts runs with it.  Between passes, with no
+ * settles the batches in flight that have finished, the other reads what is
+ * next for each partition and starts batches with it.  Between passes, with no
  * transaction and no snapshot open, the relay advances requests and sleeps
  * until a latch, a socket or a due time.  Partitions do not wait for each other
  * (endpoint.c).  A partition whose rows cannot be read or written does not stop
@@ -54,7 +54,7 @@
 #define RELAY_OWN_MS 100
 /* The most bytes of events in memory before reading stops. */
 #define RELAY_BYTES_MAX (64 * 1024 * 1024)
-/* The smallest batch for a subscription that has events in memory. */
+/* The smallest chunk for a subscription that has events in memory. */
 #define RELAY_SHARE_MIN (1024 * 1024)
 
 PGDLLEXPORT void relay_main(Datum arg);
@@ -310,8 +310,8 @@ relay_is_at_home(Relay *relay)
 }
 
 /*
- * Stops the runs of partitions that this relay does not have to serve any more,
- * and frees these partitions when their runs have ended.
+ * Stops the batches of partitions that this relay does not have to serve any
+ * more, and frees these partitions when their batches have ended.
  */
 static void
 relay_drop_inactive(Relay *relay)
@@ -378,7 +378,7 @@ relay_bytes(const Relay *relay)
  * the bytes in use, and once more those of the same subscription, are
  * subtracted from the limit.  So one subscription gets at most half of all
  * memory, the next one half of the rest, and so on: endpoints that hang leave
- * memory for those that work.  Only the last event of a batch can exceed the
+ * memory for those that work.  Only the last event of a chunk can exceed the
  * limit.
  */
 static Size
@@ -389,8 +389,8 @@ relay_share(const Relay *relay, int64 subscription)
 	Size		share;
 	ListCell   *cell;
 
-	if (2 * (taken + OUTBOX_BATCH_BYTES_MAX) <= RELAY_BYTES_MAX)
-		return OUTBOX_BATCH_BYTES_MAX;	/* enough for any subscription */
+	if (2 * (taken + OUTBOX_CHUNK_BYTES_MAX) <= RELAY_BYTES_MAX)
+		return OUTBOX_CHUNK_BYTES_MAX;	/* enough for any subscription */
 	foreach(cell, relay->endpoints)
 	{
 		const Endpoint *endpoint = lfirst(cell);
@@ -402,12 +402,12 @@ relay_share(const Relay *relay, int64 subscription)
 	share = taken < RELAY_BYTES_MAX ? (RELAY_BYTES_MAX - taken) / 2 : 0;
 	if (own > 0 && share < RELAY_SHARE_MIN)
 		return 0;
-	return Min(share, OUTBOX_BATCH_BYTES_MAX);
+	return Min(share, OUTBOX_CHUNK_BYTES_MAX);
 }
 
 /*
  * May a partition be read now?  A stuck partition is tried after its pause, or
- * at once if its subscription was altered.  Finished runs must be settled
+ * at once if its subscription was altered.  Finished batches must be settled
  * first, so a stuck partition that still has any is not read.
  */
 static bool

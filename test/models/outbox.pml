@@ -12,7 +12,7 @@
  * and a pass leaves a visible row behind only for a young open transaction.
  *
  * Bounds: N0, N1, N2 rows of each transaction (0: there is none), NCRASH
- * crashes, NKILL kills of the relay, BATCH=1 the relay may stop after any row,
+ * crashes, NKILL kills of the relay, CHUNK=1 the relay may stop after any row,
  * ASYNC=1 commits may be asynchronous, TRUNC=1 the log is truncated.  FINE
  * splits steps that are one otherwise.  MAXID is the number of positions: one
  * is wasted when another session has noted a higher one first.
@@ -55,8 +55,8 @@
 #ifndef NKILL
 #define NKILL 0
 #endif
-#ifndef BATCH
-#define BATCH 0
+#ifndef CHUNK
+#define CHUNK 0
 #endif
 #ifndef ASYNC
 #define ASYNC 0
@@ -277,7 +277,7 @@ proctype Relay()
 {
 	byte P, K, M, lim, Rm, Rold, se, sc, nK, strag, r, t, q;
 	byte Rlo[NT]; byte from[NT];
-	bit stop;			/* the batch is full */
+	bit stop;			/* the chunk is full */
 	byte ae, kbegun; bit known;	/* all commits were durable when so many had begun */
 start:
 	atomic { rk = 0; P = pP; K = pK; from[0] = pfrom[0]; from[1] = pfrom[1]; from[2] = pfrom[2];
@@ -383,7 +383,7 @@ start:
 				if
 				:: own[r] && (sc & B(own[r] - 1)) && (r > P || ((K & B(own[r] - 1)) && IN_WINDOW)) ->
 					deliver(r);
-#if BATCH
+#if CHUNK
 					if
 					:: true
 					:: r > P -> lim = r; stop = 1

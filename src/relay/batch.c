@@ -1,0 +1,609 @@
+/*
+ * batch.c
+ *		A batch: the events of a chunk, in flight to one subscription.
+ *
+ * Events of one key are sent one after another: each is chained to the
+ * preceding one, in this batch or in a batch ahead of it, and becomes ready
+ * when that one is delivered or dead.  If that one has failed and will be
+ * retried, the rest of its chain is parked.  Events that are scheduled for
+ * later are recorded as soon as possible.  The delivery of a new event is
+ * recorded only by the partition's move, when the whole batch is finished; if
+ * this process dies before, the batch is read and sent again.
+ */
+#include "postgres.h"
+
+#include "common/hashfn.h"
+#include "common/pg_prng.h"
+#include "utils/hsearch.h"
+#include "utils/memutils.h"
+
+#include "relay/batch.h"
+#include "relay/message.h"
+
+typedef struct BatchEvent
+{
+	Batch	   *batch;
+	const OutboxEvent *event;
+	OutboxResult result;
+	bool		sent;
+	bool		decided;
+	bool		settled;		/* recorded */
+	struct BatchEvent *next_of_key; /* waits for this one */
+	struct BatchEvent *next_ready;	/* in the queue of ready items */
+} BatchEvent;
+
+/* The last event of a key in a batch.  Keys with one hash count as one key. */
+typedef struct BatchKey
+{
+	uint64		hash;
+	BatchEvent *last;
+} BatchKey;
+
+struct Batch
+{
+	MemoryContext context;
+	MemoryContext message_context;	/* reset for each request */
+	OutboxSubscription subscription;
+	OutboxChunk chunk;
+	OutboxCursor *extended;		/* where it has moved to since, or NULL */
+	BatchKind	kind;
+	Batch	   *before;
+	void	   *owner;
+	bool		stopped;
+	BatchEvent *items;
+	HTAB	   *keys;			/* of BatchKey */
+	BatchEvent *first_ready;
+	BatchEvent *last_ready;
+	int			undecided;
+	int			news;			/* decided, and to be recorded soon */
+	int			in_flight;
+	int64		delivered;
+	char	   *gone_reason;	/* why the endpoint wants no more, or NULL */
+	bool		disabled;		/* the subscription was disabled for that */
+};
+
+static bool
+batch_is_new(const Batch *batch)
+{
+	return batch->kind == BATCH_NEW || batch->kind == BATCH_PROBE_NEW;
+}
+
+static bool
+batch_is_probe(const Batch *batch)
+{
+	return batch->kind == BATCH_PROBE_NEW || batch->kind == BATCH_PROBE_DUE;
+}
+
+static void
+batch_queue(BatchEvent *item)
+{
+	Batch	   *batch = item->batch;
+
+	item->next_ready = NULL;
+	if (batch->first_ready == NULL)
+		batch->first_ready = item;
+	else
+		batch->last_ready->next_ready = item;
+	batch->last_ready = item;
+}
+
+/*
+ * Has the outcome of an item to be recorded soon?  Parked items can wait: if
+ * the endpoint fails as a whole, they are given back instead.
+ */
+static bool
+batch_is_news(const BatchEvent *item)
+{
+	if (!item->decided || item->settled || item->result.fate == OUTBOX_PARKED)
+		return false;
+	return item->result.fate != OUTBOX_DELIVERED || !batch_is_new(item->batch);
+}
+
+static void
+batch_decide(BatchEvent *item, OutboxFate fate)
+{
+	Assert(!item->decided);
+	item->result.fate = fate;
+	item->decided = true;
+	item->batch->undecided--;
+	item->batch->news += batch_is_news(item) ? 1 : 0;
+	if (fate == OUTBOX_DELIVERED)
+		item->batch->delivered++;
+}
+
+/*
+ * Must later events of its key be parked because this one is not finished?
+ */
+static bool
+batch_holds_key(const BatchEvent *item)
+{
+	return item->decided &&
+		(item->result.fate == OUTBOX_RETRY ||
+		 item->result.fate == OUTBOX_PARKED);
+}
+
+/*
+ * Returns the last event of a key in this batch or the nearest one before it.
+ */
+static BatchEvent *
+batch_last_of_key(const Batch *batch, uint64 hash)
+{
+	for (; batch != NULL; batch = batch->before)
+	{
+		BatchKey   *key = hash_search(batch->keys, &hash, HASH_FIND, NULL);
+
+		if (key != NULL)
+			return key->last;
+	}
+	return NULL;
+}
+
+/*
+ * Decides whether a new event of a key is sent at once, sent after the last one
+ * of its key, or parked.
+ */
+static void
+batch_arrange_new(BatchEvent *item, uint64 hash)
+{
+	BatchEvent *last = batch_last_of_key(item->batch, hash);
+	BatchKey   *key = hash_search(item->batch->keys, &hash, HASH_ENTER, NULL);
+
+	key->last = item;
+	if (item->event->blocked || (last && batch_holds_key(last)))
+		batch_decide(item, OUTBOX_PARKED);
+	else if (last && !last->decided)
+		last->next_of_key = item;
+	else
+		batch_queue(item);
+}
+
+/*
+ * A deferred delivery is older than the new events of its key and does not wait
+ * for them.  The exception is a dead letter that was redriven: it waits if a
+ * new event of its key is in flight.
+ */
+static void
+batch_arrange_due(BatchEvent *item, uint64 hash)
+{
+	BatchEvent *last = batch_last_of_key(item->batch->before, hash);
+
+	if (last && !last->decided)
+		batch_decide(item, OUTBOX_PARKED);
+	else
+		batch_queue(item);
+}
+
+static void
+batch_arrange(BatchEvent *item)
+{
+	const OutboxEvent *event = item->event;
+	uint64		hash;
+
+	if (event->wrong != NULL)
+	{
+		item->result.error = event->wrong;
+		item->result.uncounted = true;
+		batch_decide(item, OUTBOX_DEAD);
+	}
+	else if (event->scheduled)
+		batch_decide(item, OUTBOX_SCHEDULED);
+	else if (!event->in_order)
+		batch_queue(item);
+	else
+	{
+		hash = hash_bytes_extended((const unsigned char *) event->key,
+								   strlen(event->key), 0);
+		if (batch_is_new(item->batch))
+			batch_arrange_new(item, hash);
+		else
+			batch_arrange_due(item, hash);
+	}
+}
+
+static HTAB *
+batch_create_keys(int count)
+{
+	HASHCTL		control = {0};
+
+	control.keysize = sizeof(uint64);
+	control.entrysize = sizeof(BatchKey);
+	control.hcxt = CurrentMemoryContext;
+	return hash_create("idempotency keys of a batch", count, &control,
+					   HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+}
+
+Batch *
+batch_start(const OutboxSubscription *subscription, OutboxChunk chunk,
+			BatchKind kind, Batch *before, void *owner)
+{
+	Batch	   *batch = palloc0(sizeof(Batch));
+
+	batch->context = CurrentMemoryContext;
+	batch->message_context = AllocSetContextCreate(batch->context,
+												   "idempotency message",
+												   ALLOCSET_DEFAULT_SIZES);
+	batch->subscription = *subscription;
+	batch->chunk = chunk;
+	batch->kind = kind;
+	batch->before = before;
+	batch->owner = owner;
+	batch->items = palloc0((chunk.count + 1) * sizeof(BatchEvent));
+	batch->keys = batch_create_keys(chunk.count);
+	batch->undecided = chunk.count;
+	for (int i = 0; i < chunk.count; i++)
+	{
+		BatchEvent *item = &batch->items[i];
+
+		item->batch = batch;
+		item->event = &batch->chunk.events[i];
+		item->result.attempts = item->event->attempts;
+		batch_arrange(item);
+	}
+	if (!batch_is_new(batch))
+		batch->before = NULL;
+	return batch;
+}
+
+/*
+ * Makes the next item of a chain ready, or parks the rest of the chain.
+ */
+static void
+batch_follow_chain(BatchEvent *item)
+{
+	BatchEvent *next;
+
+	while ((next = item->next_of_key) != NULL)
+	{
+		item->next_of_key = NULL;
+		if (!batch_holds_key(item) && !next->batch->stopped)
+		{
+			batch_queue(next);
+			return;
+		}
+		batch_decide(next, OUTBOX_PARKED);
+		item = next;
+	}
+}
+
+/*
+ * The error text must not quote the answer, which may quote the event.  The
+ * start of the answer is stored separately, for the owner only.
+ */
+static void
+batch_note_failure(BatchEvent *item, const HttpResponse *response)
+{
+	const OutboxSubscription *subscription = &item->batch->subscription;
+	OutboxResult *result = &item->result;
+	MemoryContext old = MemoryContextSwitchTo(item->batch->context);
+
+	result->status = response->status;
+	result->duration_ms = response->duration_ms;
+	if (response->error[0] != '\0')
+		result->error = pstrdup(response->error);
+	else
+		result->error = psprintf("answered %d", response->status);
+	if (response->excerpt[0] != '\0')
+		result->answer = pstrdup(response->excerpt);
+	result->delay_ms = retry_delay_ms(subscription->schedule_ms,
+									  subscription->schedule_count,
+									  result->attempts,
+									  response->retry_after_s,
+									  pg_prng_double(&pg_global_prng_state));
+	MemoryContextSwitchTo(old);
+}
+
+/*
+ * After 410 the event is kept, since the subscription may be resumed.  A failed
+ * probe has no consequence for its event.
+ */
+static void
+batch_fail(BatchEvent *item, const HttpResponse *response, RetryVerdict verdict)
+{
+	Batch	   *batch = item->batch;
+	OutboxResult *result = &item->result;
+
+	batch_note_failure(item, response);
+	if (verdict == RETRY_GONE && batch->gone_reason == NULL)
+		batch->gone_reason =
+			MemoryContextStrdup(batch->context,
+								"the endpoint answered 410 Gone");
+	if (verdict == RETRY_GONE || batch_is_probe(batch))
+		result->delay_ms = Max(result->delay_ms, 0);
+	if (batch_is_probe(batch))
+	{
+		result->uncounted = true;
+		result->attempts--;
+	}
+	batch_decide(item, result->delay_ms < 0 ? OUTBOX_DEAD : OUTBOX_RETRY);
+}
+
+BatchAnswer
+batch_take_response(const HttpResponse *response)
+{
+	BatchEvent *item = response->tag;
+	Batch	   *batch = item->batch;
+	BatchAnswer answer;
+
+	answer.owner = batch->owner;
+	answer.verdict = retry_judge(response->status);
+	answer.first_attempt = batch_is_new(batch);
+	answer.blames_event = retry_blames_event(response->status);
+	answer.overloaded = retry_tells_overload(response->status);
+	answer.retry_after_s = response->retry_after_s;
+	batch->in_flight--;
+	item->result.attempts++;
+	if (answer.verdict == RETRY_DONE)
+		batch_decide(item, OUTBOX_DELIVERED);
+	else
+		batch_fail(item, response, answer.verdict);
+	batch_follow_chain(item);
+	return answer;
+}
+
+/*
+ * Sends one item, or makes it fail as if it had been answered.
+ */
+static void
+batch_send_item(BatchEvent *item, const char *identity)
+{
+	Batch	   *batch = item->batch;
+	MemoryContext old = MemoryContextSwitchTo(batch->message_context);
+	HttpRequest request = {.tag = item};
+
+	item->sent = true;
+	batch->in_flight++;
+	if (message_build(&batch->subscription, item->event, identity, &request))
+		http_submit(&request);
+	else
+	{
+		HttpResponse failure = {.tag = item};
+
+		strlcpy(failure.error, "the subscription's secret cannot sign",
+				sizeof(failure.error));
+		(void) batch_take_response(&failure);
+	}
+	MemoryContextSwitchTo(old);
+	MemoryContextReset(batch->message_context);
+}
+
+int
+batch_send(Batch *batch, int room, const char *identity)
+{
+	int			sent = 0;
+
+	while (sent < room && batch->first_ready != NULL)
+	{
+		BatchEvent *item = batch->first_ready;
+
+		batch->first_ready = item->next_ready;
+		batch_send_item(item, identity);
+		sent++;
+	}
+	return sent;
+}
+
+/*
+ * Makes this batch and those before it forget items of this batch from a number
+ * on.
+ */
+static void
+batch_forget_items(Batch *batch, int from)
+{
+	for (Batch *other = batch; other != NULL; other = other->before)
+	{
+		for (int i = 0; i < other->chunk.count; i++)
+		{
+			BatchEvent *next = other->items[i].next_of_key;
+
+			if (next && next->batch == batch && next - batch->items >= from)
+				other->items[i].next_of_key = NULL;
+		}
+	}
+}
+
+bool
+batch_cut(Batch *batch)
+{
+	BatchEvent *ready = batch->first_ready;
+	int			kept = batch->chunk.count;
+
+	Assert(batch_is_new(batch));
+	while (kept > 0 && !batch->items[kept - 1].sent &&
+		   !batch->items[kept - 1].settled)
+		kept--;
+	batch_forget_items(batch, kept);
+	if (kept == 0)
+		return false;
+	if (kept == batch->chunk.count)
+		return true;
+	for (int i = kept; i < batch->chunk.count; i++)
+		batch->undecided -= batch->items[i].decided ? 0 : 1;
+	batch->first_ready = NULL;
+	while (ready != NULL)
+	{
+		BatchEvent *next = ready->next_ready;
+
+		if (ready - batch->items < kept)
+			batch_queue(ready);
+		ready = next;
+	}
+	outbox_cut_chunk(&batch->chunk, kept);
+	batch->extended = NULL;
+	return true;
+}
+
+void
+batch_stop(Batch *batch)
+{
+	batch->stopped = true;
+	while (batch->first_ready != NULL)
+	{
+		BatchEvent *item = batch->first_ready;
+
+		batch->first_ready = item->next_ready;
+		batch_decide(item, OUTBOX_PARKED);
+		batch_follow_chain(item);
+	}
+}
+
+void
+batch_extend(Batch *batch, const OutboxCursor *after)
+{
+	MemoryContext old = MemoryContextSwitchTo(batch->context);
+
+	if (batch->extended == NULL)
+		batch->extended = palloc(sizeof(OutboxCursor));
+	else
+		pfree(batch->extended->stragglers);
+	*batch->extended = outbox_copy_cursor(after);
+	MemoryContextSwitchTo(old);
+}
+
+void
+batch_is_first(Batch *batch)
+{
+	batch->before = NULL;
+}
+
+bool
+batch_is_finished(const Batch *batch)
+{
+	return batch->undecided == 0;
+}
+
+int
+batch_in_flight(const Batch *batch)
+{
+	return batch->in_flight;
+}
+
+int
+batch_undecided(const Batch *batch)
+{
+	return batch->undecided;
+}
+
+int
+batch_count(const Batch *batch)
+{
+	return batch->chunk.count;
+}
+
+Size
+batch_bytes(const Batch *batch)
+{
+	return batch->chunk.bytes;
+}
+
+int64
+batch_delivered(const Batch *batch)
+{
+	return batch->delivered;
+}
+
+const OutboxCursor *
+batch_cursor_before(const Batch *batch)
+{
+	return &batch->chunk.before;
+}
+
+const OutboxCursor *
+batch_cursor_after(const Batch *batch)
+{
+	return batch->extended ? batch->extended : &batch->chunk.after;
+}
+
+bool
+batch_has_news(const Batch *batch)
+{
+	return batch->news > 0;
+}
+
+/*
+ * Logs only what monitors may see: nothing of the event, the answer or the
+ * secret.
+ */
+static void
+batch_report_dead(const BatchEvent *item)
+{
+	ereport(LOG,
+			(errmsg("event %lld is dead for subscription \"%s\" after attempt %d: %s",
+					(long long) item->event->position,
+					item->batch->subscription.name, item->result.attempts,
+					item->result.error)));
+}
+
+static bool
+batch_is_to_settle(const BatchEvent *item, bool whole)
+{
+	return batch_is_news(item) || (whole && !item->settled);
+}
+
+static void
+batch_settle_item(BatchEvent *item)
+{
+	const OutboxSubscription *subscription = &item->batch->subscription;
+
+	if (batch_is_new(item->batch))
+		outbox_settle_new(subscription->id, item->event, &item->result);
+	else
+		outbox_settle_due(subscription->id, item->event, &item->result);
+}
+
+int64
+batch_settle(Batch *batch, bool whole)
+{
+	int64		deleted = 0;
+
+	Assert(!whole || batch_is_finished(batch));
+	for (int i = 0; i < batch->chunk.count; i++)
+	{
+		BatchEvent *item = &batch->items[i];
+
+		if (!batch_is_to_settle(item, whole))
+			continue;
+		batch_settle_item(item);
+		if (!batch_is_new(batch) && item->result.fate == OUTBOX_DELIVERED)
+			deleted++;
+	}
+	batch->disabled = batch->gone_reason != NULL &&
+		outbox_disable(batch->subscription.id.subscription, batch->gone_reason);
+	return deleted;
+}
+
+void
+batch_settled(Batch *batch, bool whole)
+{
+	for (int i = 0; i < batch->chunk.count; i++)
+	{
+		BatchEvent *item = &batch->items[i];
+
+		if (!batch_is_to_settle(item, whole))
+			continue;
+		item->settled = true;
+		if (item->result.fate == OUTBOX_DEAD)
+			batch_report_dead(item);
+	}
+	batch->news = 0;
+	if (batch->disabled)
+		ereport(LOG,
+				(errmsg("subscription \"%s\" is disabled: %s",
+						batch->subscription.name, batch->gone_reason)));
+}
+
+List *
+batch_positions(const Batch *batch, List *positions)
+{
+	for (int i = 0; i < batch->chunk.count; i++)
+	{
+		if (!batch->items[i].settled)
+			positions = lappend(positions, (void *) batch->items[i].event);
+	}
+	return positions;
+}
+
+void
+batch_free(Batch *batch)
+{
+	MemoryContextDelete(batch->context);
+}
