@@ -7,8 +7,8 @@
  * next for each partition and starts batches with it.  Between passes, with no
  * transaction and no snapshot open, the relay advances requests and sleeps
  * until a latch, a socket or a due time.  Partitions do not wait for each other
- * (endpoint.c).  A partition whose rows cannot be read or written does not stop
- * the others (trouble.c).
+ * (feed.c).  A partition whose rows cannot be read or written does not stop the
+ * others (trouble.c).
  *
  * A database can have several relays.  Which relay has to serve a partition
  * follows from the partition's number and the relays that run; the relay that
@@ -36,7 +36,7 @@
 #include "base/shared.h"
 #include "base/worker.h"
 #include "outbox/subscription.h"
-#include "relay/endpoint.h"
+#include "relay/feed.h"
 #include "relay/http.h"
 
 /* The longest sleep, in case a wake-up is lost. */
@@ -68,7 +68,7 @@ typedef struct Relay
 	MemoryContext context;		/* lives as long as the process */
 	MemoryContext turn_context; /* reset in each turn of the loop */
 	WaitEventSet *wait_set;
-	List	   *endpoints;		/* of Endpoint * */
+	List	   *feeds;			/* of Feed * */
 	Size		bytes;			/* of events in memory, during a pass */
 	char		identity[NAMEDATALEN];
 	bool		held;			/* this is a copy with subscriptions */
@@ -81,52 +81,52 @@ typedef struct Relay
 	bool		pass_wanted;
 	bool		pass_urgent;	/* there is more to send at once */
 	uint64		pass;			/* number of the pass */
-	Endpoint   *reading;		/* the partition that is being read, or NULL */
+	Feed	   *reading;		/* the partition that is being read, or NULL */
 	bool		troubles_changed;
 } Relay;
 
 /* The partitions that one transaction settles. */
 typedef struct RelaySettlement
 {
-	List	   *endpoints;
+	List	   *feeds;
 	bool		patient;		/* wait longer for locked rows */
 } RelaySettlement;
 
-static Endpoint *
-relay_endpoint(Relay *relay, OutboxPartitionId id)
+static Feed *
+relay_feed(Relay *relay, OutboxPartitionId id)
 {
 	MemoryContext old;
-	Endpoint   *endpoint;
+	Feed	   *feed;
 	ListCell   *cell;
 
-	foreach(cell, relay->endpoints)
+	foreach(cell, relay->feeds)
 	{
-		endpoint = lfirst(cell);
-		if (endpoint->id.subscription == id.subscription &&
-			endpoint->id.number == id.number)
-			return endpoint;
+		feed = lfirst(cell);
+		if (feed->id.subscription == id.subscription &&
+			feed->id.number == id.number)
+			return feed;
 	}
 	old = MemoryContextSwitchTo(relay->context);
-	endpoint = endpoint_create(id);
-	relay->endpoints = lappend(relay->endpoints, endpoint);
+	feed = feed_create(id);
+	relay->feeds = lappend(relay->feeds, feed);
 	MemoryContextSwitchTo(old);
-	return endpoint;
+	return feed;
 }
 
 /*
  * Has another partition of the subscription the same trouble?
  */
 static bool
-relay_knows_trouble(Relay *relay, const Endpoint *endpoint, const char *error)
+relay_knows_trouble(Relay *relay, const Feed *feed, const char *error)
 {
 	ListCell   *cell;
 
-	foreach(cell, relay->endpoints)
+	foreach(cell, relay->feeds)
 	{
-		const Endpoint *other = lfirst(cell);
+		const Feed *other = lfirst(cell);
 
-		if (other != endpoint &&
-			other->id.subscription == endpoint->id.subscription &&
+		if (other != feed &&
+			other->id.subscription == feed->id.subscription &&
 			strcmp(other->trouble.error, error) == 0)
 			return true;
 	}
@@ -138,35 +138,35 @@ relay_knows_trouble(Relay *relay, const Endpoint *endpoint, const char *error)
  * error, is for the log only.
  */
 static void
-relay_note_trouble(Relay *relay, Endpoint *endpoint, const char *error,
+relay_note_trouble(Relay *relay, Feed *feed, const char *error,
 				   const char *where)
 {
-	if (!trouble_note(&endpoint->trouble, error, GetCurrentTimestamp()))
+	if (!trouble_note(&feed->trouble, error, GetCurrentTimestamp()))
 		return;
 	relay->troubles_changed = true;
-	if (relay_knows_trouble(relay, endpoint, endpoint->trouble.error))
+	if (relay_knows_trouble(relay, feed, feed->trouble.error))
 		return;
 	ereport(WARNING,
 			(errmsg("subscription \"%s\" is stuck: %s",
-					endpoint->name, endpoint->trouble.error),
+					feed->name, feed->trouble.error),
 			 where ? errdetail_log("%s", where) : 0,
 			 errhint("It is tried again now and then, and at once after outbox_alter() or outbox_resume().")));
 }
 
 static void
-relay_end_trouble(Relay *relay, Endpoint *endpoint)
+relay_end_trouble(Relay *relay, Feed *feed)
 {
 	char		error[SHARED_TROUBLE_MAX];
 
-	strlcpy(error, endpoint->trouble.error, sizeof(error));
-	if (!trouble_end(&endpoint->trouble))
+	strlcpy(error, feed->trouble.error, sizeof(error));
+	if (!trouble_end(&feed->trouble))
 		return;
 	relay->troubles_changed = true;
-	if (relay_knows_trouble(relay, endpoint, error))
+	if (relay_knows_trouble(relay, feed, error))
 		return;
 	ereport(LOG,
 			(errmsg("subscription \"%s\" is not stuck any more: %s",
-					endpoint->name, error)));
+					feed->name, error)));
 }
 
 /*
@@ -180,21 +180,21 @@ relay_show_troubles(Relay *relay)
 	int			count = 0;
 	ListCell   *cell;
 
-	foreach(cell, relay->endpoints)
+	foreach(cell, relay->feeds)
 	{
-		const Endpoint *endpoint = lfirst(cell);
+		const Feed *feed = lfirst(cell);
 		int			known = 0;
 
-		if (!trouble_present(&endpoint->trouble))
+		if (!trouble_present(&feed->trouble))
 			continue;
 		while (known < count &&
-			   troubles[known].subscription != endpoint->id.subscription)
+			   troubles[known].subscription != feed->id.subscription)
 			known++;
 		if (known < count || count == SHARED_TROUBLES_MAX)
 			continue;
 		troubles[count].relay = relay->number;
-		troubles[count].subscription = endpoint->id.subscription;
-		strlcpy(troubles[count++].error, endpoint->trouble.error,
+		troubles[count].subscription = feed->id.subscription;
+		strlcpy(troubles[count++].error, feed->trouble.error,
 				SHARED_TROUBLE_MAX);
 	}
 	shared_show_troubles(relay->database, relay->number, troubles, count);
@@ -215,8 +215,8 @@ relay_settle_step(void *arg)
 	ListCell   *cell;
 
 	outbox_settle_begin(settlement->patient);
-	foreach(cell, settlement->endpoints)
-		endpoint_settle(lfirst(cell));
+	foreach(cell, settlement->feeds)
+		feed_settle(lfirst(cell));
 }
 
 /*
@@ -226,9 +226,9 @@ relay_settle_step(void *arg)
  * short.
  */
 static void
-relay_settle_together(Relay *relay, List *endpoints, bool patient)
+relay_settle_together(Relay *relay, List *feeds, bool patient)
 {
-	List	   *groups = endpoints == NIL ? NIL : list_make1(endpoints);
+	List	   *groups = feeds == NIL ? NIL : list_make1(feeds);
 
 	while (groups != NIL)
 	{
@@ -245,7 +245,7 @@ relay_settle_together(Relay *relay, List *endpoints, bool patient)
 		if (error == NULL)
 		{
 			foreach(cell, group)
-				endpoint_settled(lfirst(cell));
+				feed_settled(lfirst(cell));
 		}
 		else if (half == 0)
 			relay_note_trouble(relay, linitial(group), relay_error_text(error),
@@ -269,16 +269,16 @@ relay_settle(Relay *relay)
 	List	   *together = NIL;
 	ListCell   *cell;
 
-	foreach(cell, relay->endpoints)
+	foreach(cell, relay->feeds)
 	{
-		Endpoint   *endpoint = lfirst(cell);
+		Feed	   *feed = lfirst(cell);
 
-		if (!endpoint_is_to_settle(endpoint, now))
+		if (!feed_is_to_settle(feed, now))
 			continue;
-		if (trouble_present(&endpoint->trouble))
-			relay_settle_together(relay, list_make1(endpoint), false);
+		if (trouble_present(&feed->trouble))
+			relay_settle_together(relay, list_make1(feed), false);
 		else
-			together = lappend(together, endpoint);
+			together = lappend(together, feed);
 	}
 	relay_settle_together(relay, together, true);
 }
@@ -318,18 +318,18 @@ relay_drop_inactive(Relay *relay)
 {
 	ListCell   *cell;
 
-	foreach(cell, relay->endpoints)
+	foreach(cell, relay->feeds)
 	{
-		Endpoint   *endpoint = lfirst(cell);
+		Feed	   *feed = lfirst(cell);
 
-		if (endpoint->active)
+		if (feed->active)
 			continue;
-		endpoint_stop(endpoint);
-		if (!endpoint_is_idle(endpoint))
+		feed_stop(feed);
+		if (!feed_is_idle(feed))
 			continue;
-		relay->endpoints = foreach_delete_current(relay->endpoints, cell);
-		relay->troubles_changed |= trouble_present(&endpoint->trouble);
-		endpoint_free(endpoint);
+		relay->feeds = foreach_delete_current(relay->feeds, cell);
+		relay->troubles_changed |= trouble_present(&feed->trouble);
+		feed_free(feed);
 	}
 }
 
@@ -339,24 +339,24 @@ relay_drop_inactive(Relay *relay)
  * returns NULL: the partition is read in the next pass, whose snapshot shows
  * all that the relay before has recorded.
  */
-static Endpoint *
+static Feed *
 relay_take_partition(Relay *relay, OutboxPartitionId id)
 {
-	Endpoint   *endpoint;
+	Feed	   *feed;
 
 	if (relay->rank < 0 ||
 		((uint64) id.subscription + id.number) % relay->relays !=
 		(uint64) relay->rank)
 		return NULL;
-	endpoint = relay_endpoint(relay, id);
-	endpoint->active = true;
-	if (endpoint->owned)
-		return endpoint;
-	endpoint->owned = outbox_own_partition(id);
-	if (endpoint->owned)
+	feed = relay_feed(relay, id);
+	feed->active = true;
+	if (feed->owned)
+		return feed;
+	feed->owned = outbox_own_partition(id);
+	if (feed->owned)
 		relay->pass_urgent = true;
 	else
-		endpoint->busy_until =
+		feed->busy_until =
 			TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
 										RELAY_OWN_MS);
 	return NULL;
@@ -368,8 +368,8 @@ relay_bytes(const Relay *relay)
 	Size		bytes = 0;
 	ListCell   *cell;
 
-	foreach(cell, relay->endpoints)
-		bytes += endpoint_bytes(lfirst(cell));
+	foreach(cell, relay->feeds)
+		bytes += feed_bytes(lfirst(cell));
 	return bytes;
 }
 
@@ -391,12 +391,12 @@ relay_share(const Relay *relay, int64 subscription)
 
 	if (2 * (taken + OUTBOX_CHUNK_BYTES_MAX) <= RELAY_BYTES_MAX)
 		return OUTBOX_CHUNK_BYTES_MAX;	/* enough for any subscription */
-	foreach(cell, relay->endpoints)
+	foreach(cell, relay->feeds)
 	{
-		const Endpoint *endpoint = lfirst(cell);
+		const Feed *feed = lfirst(cell);
 
-		if (endpoint->id.subscription == subscription)
-			own += endpoint_bytes(endpoint);
+		if (feed->id.subscription == subscription)
+			own += feed_bytes(feed);
 	}
 	taken += own;
 	share = taken < RELAY_BYTES_MAX ? (RELAY_BYTES_MAX - taken) / 2 : 0;
@@ -411,19 +411,17 @@ relay_share(const Relay *relay, int64 subscription)
  * first, so a stuck partition that still has any is not read.
  */
 static bool
-relay_may_try(Relay *relay, Endpoint *endpoint,
-			  const OutboxSubscription *subscription)
+relay_may_try(Relay *relay, Feed *feed, const OutboxSubscription *subscription)
 {
 	TimestampTz now = GetCurrentTimestamp();
-	bool		altered = endpoint->tried_version != subscription->version;
+	bool		altered = feed->tried_version != subscription->version;
 
-	endpoint->tried_version = subscription->version;
-	if (!trouble_waits(&endpoint->trouble, now))
-		return !trouble_present(&endpoint->trouble) ||
-			!endpoint_can_settle(endpoint);
+	feed->tried_version = subscription->version;
+	if (!trouble_waits(&feed->trouble, now))
+		return !trouble_present(&feed->trouble) || !feed_can_settle(feed);
 	if (altered)
 	{
-		trouble_hurry(&endpoint->trouble, now);
+		trouble_hurry(&feed->trouble, now);
 		relay->pass_urgent = true;
 	}
 	return false;
@@ -438,28 +436,28 @@ static void
 relay_read_partition(Relay *relay, const OutboxSubscription *subscription,
 					 const OutboxHorizon *horizon)
 {
-	Endpoint   *endpoint = relay_take_partition(relay, subscription->id);
+	Feed	   *feed = relay_take_partition(relay, subscription->id);
 
-	if (endpoint == NULL || endpoint->read_in_pass == relay->pass ||
-		!relay_may_try(relay, endpoint, subscription))
+	if (feed == NULL || feed->read_in_pass == relay->pass ||
+		!relay_may_try(relay, feed, subscription))
 		return;
-	relay->reading = endpoint;
+	relay->reading = feed;
 	if (subscription->wrong != NULL)
 	{
-		endpoint_set_name(endpoint, subscription);
-		relay_note_trouble(relay, endpoint, subscription->wrong, NULL);
+		feed_set_name(feed, subscription);
+		relay_note_trouble(relay, feed, subscription->wrong, NULL);
 	}
 	else
 	{
-		Size		before = endpoint_bytes(endpoint);
+		Size		before = feed_bytes(feed);
 
-		endpoint->max_bytes = relay_share(relay, endpoint->id.subscription);
-		relay->pass_urgent |= endpoint_read(endpoint, subscription, horizon,
-											relay->context);
-		relay->bytes += endpoint_bytes(endpoint) - before;
-		relay_end_trouble(relay, endpoint);
+		feed->max_bytes = relay_share(relay, feed->id.subscription);
+		relay->pass_urgent |= feed_read(feed, subscription, horizon,
+										relay->context);
+		relay->bytes += feed_bytes(feed) - before;
+		relay_end_trouble(relay, feed);
 	}
-	endpoint->read_in_pass = relay->pass;
+	feed->read_in_pass = relay->pass;
 	relay->reading = NULL;
 }
 
@@ -486,8 +484,8 @@ relay_read_step(void *arg)
 									&relay->relays);
 	if (relay->number >= settings_relays)
 		relay->rank = -1;		/* it has to serve no partition any more */
-	foreach(cell, relay->endpoints)
-		((Endpoint *) lfirst(cell))->active = false;
+	foreach(cell, relay->feeds)
+		((Feed *) lfirst(cell))->active = false;
 	relay->bytes = relay_bytes(relay);
 	if (relay_is_at_home(relay))
 		count = outbox_read_subscriptions(&subscriptions);
@@ -584,8 +582,8 @@ relay_pass(Relay *relay)
 }
 
 /*
- * Advances the requests, takes their answers and sends more.  An endpoint gets
- * at most half of the free transfers, so that some are always free.
+ * Advances the requests, takes their answers and sends more.  A feed gets at
+ * most half of the free transfers, so that some are always free.
  */
 static void
 relay_work(Relay *relay)
@@ -595,17 +593,17 @@ relay_work(Relay *relay)
 
 	http_work();
 	while (http_next_response(&response))
-		endpoint_take_response(&response);
-	foreach(cell, relay->endpoints)
+		feed_take_response(&response);
+	foreach(cell, relay->feeds)
 	{
-		Endpoint   *endpoint = lfirst(cell);
+		Feed	   *feed = lfirst(cell);
 		bool		wants_pass;
 
-		endpoint_send(endpoint, (HTTP_IN_FLIGHT_MAX - http_in_flight() + 1) / 2,
-					  relay->identity);
-		wants_pass = endpoint_wants_pass(endpoint);
+		feed_send(feed, (HTTP_IN_FLIGHT_MAX - http_in_flight() + 1) / 2,
+				  relay->identity);
+		wants_pass = feed_wants_pass(feed);
 		relay->pass_wanted |= wants_pass;
-		relay->pass_urgent |= wants_pass && endpoint->more;
+		relay->pass_urgent |= wants_pass && feed->more;
 	}
 	http_work();
 }
@@ -619,9 +617,9 @@ relay_wants_events(Relay *relay)
 {
 	ListCell   *cell;
 
-	foreach(cell, relay->endpoints)
+	foreach(cell, relay->feeds)
 	{
-		if (endpoint_wants_events(lfirst(cell)))
+		if (feed_wants_events(lfirst(cell)))
 			return true;
 	}
 	return false;
@@ -637,9 +635,9 @@ relay_next_timer(Relay *relay)
 		next = Min(next, relay->grace_ends_at);
 	if (relay->flush_at != 0)
 		next = Min(next, relay->flush_at);
-	foreach(cell, relay->endpoints)
+	foreach(cell, relay->feeds)
 	{
-		TimestampTz timer = endpoint_next_timer(lfirst(cell));
+		TimestampTz timer = feed_next_timer(lfirst(cell));
 
 		if (timer != 0)
 			next = Min(next, timer);
@@ -711,14 +709,14 @@ relay_show_flights(Relay *relay)
 	int			count = 0;
 	ListCell   *cell;
 
-	foreach(cell, relay->endpoints)
+	foreach(cell, relay->feeds)
 	{
-		const Endpoint *endpoint = lfirst(cell);
+		const Feed *feed = lfirst(cell);
 
 		if (count == SHARED_FLIGHTS_MAX)
 			break;
-		flights[count].subscription = endpoint->id.subscription;
-		flights[count++].in_flight = endpoint_in_flight(endpoint);
+		flights[count].subscription = feed->id.subscription;
+		flights[count++].in_flight = feed_in_flight(feed);
 	}
 	shared_show_flights(relay->database, relay->number, flights, count);
 }
@@ -792,7 +790,7 @@ relay_main(Datum arg)
 			relay_pass(&relay);
 			relay_work(&relay);
 		}
-		if (relay.number >= settings_relays && relay.endpoints == NIL)
+		if (relay.number >= settings_relays && relay.feeds == NIL)
 			worker_exit("it is one more than idempotency.relays");
 		if (!relay_pass_is_due(&relay))
 		{

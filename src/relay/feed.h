@@ -1,9 +1,9 @@
 /*
- * endpoint.h
- *		A partition of a subscription, as this relay serves it.
+ * feed.h
+ *		A feed: a partition of a subscription, as this relay serves it.
  */
-#ifndef RELAY_ENDPOINT_H
-#define RELAY_ENDPOINT_H
+#ifndef RELAY_FEED_H
+#define RELAY_FEED_H
 
 #include "nodes/pg_list.h"
 
@@ -12,7 +12,7 @@
 #include "relay/batch.h"
 #include "relay/trouble.h"
 
-typedef struct Endpoint
+typedef struct Feed
 {
 	OutboxPartitionId id;
 	char		name[NAMEDATALEN * 4];	/* of the subscription, for the log */
@@ -30,69 +30,67 @@ typedef struct Endpoint
 	Breaker		breaker;
 	TimestampTz next_due_at;	/* 0: nothing waits, or a due batch is active */
 	TimestampTz busy_until;		/* when to try locked rows again; 0: none */
-	OutboxLock	lock;			/* the result of endpoint_settle */
+	OutboxLock	lock;			/* the result of feed_settle */
 	bool		breaker_settled;	/* it has recorded the breaker's state */
 	Trouble		trouble;
 	int64		tried_version;	/* of the subscription, at the last try */
 	uint64		read_in_pass;
-} Endpoint;
+} Feed;
 
-/* Creates an endpoint in the current memory context. */
-extern Endpoint *endpoint_create(OutboxPartitionId id);
+/* Creates a feed in the current memory context. */
+extern Feed *feed_create(OutboxPartitionId id);
 
 /* Sets the subscription's name for the log, or its id if it has no name. */
-extern void endpoint_set_name(Endpoint *endpoint,
-							  const OutboxSubscription *subscription);
+extern void feed_set_name(Feed *feed, const OutboxSubscription *subscription);
 
-/* Releases the partition and frees the endpoint, which must have no batches. */
-extern void endpoint_free(Endpoint *endpoint);
+/* Releases the partition and frees the feed, which must have no batches. */
+extern void feed_free(Feed *feed);
 
 /* Handles an answer; the tag tells to which request. */
-extern void endpoint_take_response(const HttpResponse *response);
+extern void feed_take_response(const HttpResponse *response);
 
 /* Sends as many requests as allowed, at most limit. */
-extern void endpoint_send(Endpoint *endpoint, int limit, const char *identity);
+extern void feed_send(Feed *feed, int limit, const char *identity);
 
 /* Is there something to settle, or room for events that are known to exist? */
-extern bool endpoint_wants_pass(const Endpoint *endpoint);
+extern bool feed_wants_pass(const Feed *feed);
 
 /* Could it take new events? */
-extern bool endpoint_wants_events(const Endpoint *endpoint);
+extern bool feed_wants_events(const Feed *feed);
 
 /* When it has to be looked at again; 0: not before the next event. */
-extern TimestampTz endpoint_next_timer(const Endpoint *endpoint);
+extern TimestampTz feed_next_timer(const Feed *feed);
 
 /* Stops sending what was read, and gives back what was not sent. */
-extern void endpoint_stop(Endpoint *endpoint);
+extern void feed_stop(Feed *feed);
 
 /* Has it no batches? */
-extern bool endpoint_is_idle(const Endpoint *endpoint);
+extern bool feed_is_idle(const Feed *feed);
 
 /* Number of requests in flight, and bytes of events in memory. */
-extern int	endpoint_in_flight(const Endpoint *endpoint);
-extern Size endpoint_bytes(const Endpoint *endpoint);
+extern int	feed_in_flight(const Feed *feed);
+extern Size feed_bytes(const Feed *feed);
 
 /* Is there something that can be recorded? */
-extern bool endpoint_can_settle(const Endpoint *endpoint);
+extern bool feed_can_settle(const Feed *feed);
 
 /* Is there something to record now?  Also ends a wait for locked rows. */
-extern bool endpoint_is_to_settle(Endpoint *endpoint, TimestampTz now);
+extern bool feed_is_to_settle(Feed *feed, TimestampTz now);
 
 /*
- * endpoint_settle records in a transaction what can be recorded.  After its
- * commit endpoint_settled must be called; if the transaction fails, nothing is
- * forgotten.
+ * feed_settle records in a transaction what can be recorded.  After its commit
+ * feed_settled must be called; if the transaction fails, nothing is forgotten.
  */
-extern void endpoint_settle(Endpoint *endpoint);
-extern void endpoint_settled(Endpoint *endpoint);
+extern void feed_settle(Feed *feed);
+extern void feed_settled(Feed *feed);
 
 /*
  * Reads in a transaction what is next, with the subscription as it is now.
  * context is the parent of the memory that is kept.  Returns whether to read
  * again at once.
  */
-extern bool endpoint_read(Endpoint *endpoint,
-						  const OutboxSubscription *subscription,
-						  const OutboxHorizon *horizon, MemoryContext context);
+extern bool feed_read(Feed *feed,
+					  const OutboxSubscription *subscription,
+					  const OutboxHorizon *horizon, MemoryContext context);
 
-#endif							/* RELAY_ENDPOINT_H */
+#endif							/* RELAY_FEED_H */
