@@ -9,7 +9,7 @@
  *             differences between server versions
  *   claim/    idem_claim, and the functions by which owners of claims finish
  *             them; writes idem_key_*
- *   outbox/   enqueuing, the register of open transactions, reading the log,
+ *   outbox/   enqueuing, the set of open transactions, reading the log,
  *             positions and deferred deliveries; no network; writes outbox_*
  *   relay/    the worker that delivers: its loop, batches of events, HTTP,
  *             signatures, retries; reads and writes rows through outbox/ only
@@ -40,7 +40,7 @@
 #include "launch/launcher.h"
 #include "launch/ddl_guard.h"
 #include "launch/ddl_hooks.h"
-#include "outbox/register.h"
+#include "outbox/xacts.h"
 #include "relay/address.h"
 #include "stock/escrow.h"
 #include "stock/guard.h"
@@ -58,7 +58,7 @@ idempotency_shmem_request(void)
 	if (previous_shmem_request)
 		previous_shmem_request();
 	shared_request();
-	register_request();
+	xacts_request();
 	escrow_request();
 }
 
@@ -68,7 +68,7 @@ idempotency_shmem_startup(void)
 	if (previous_shmem_startup)
 		previous_shmem_startup();
 	shared_startup();
-	register_startup();
+	xacts_startup();
 	escrow_startup();
 }
 

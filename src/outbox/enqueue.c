@@ -5,7 +5,7 @@
  *
  * The row goes directly into the current segment: no query, no trigger, no
  * privilege except EXECUTE on the function.  An INSERT into the view outbox_log
- * calls this function as well.  The commit wakes the relays (register.c).
+ * calls this function as well.  The commit wakes the relays (xacts.c).
  *
  * The map of segments is locked until the row is inserted, so that a segment
  * gets no more rows once it is closed.  The segment is locked until the end of
@@ -34,7 +34,7 @@
 #include "base/settings.h"
 #include "outbox/header.h"
 #include "outbox/payload.h"
-#include "outbox/register.h"
+#include "outbox/xacts.h"
 
 #define OUTBOX_NAME_MAX 255		/* bytes of a topic, key or type */
 /*
@@ -71,7 +71,7 @@ Datum
 outbox_wake(PG_FUNCTION_ARGS)
 {
 	(void) catalog_get();
-	register_wake_at_commit();
+	xacts_wake_at_commit();
 	PG_RETURN_VOID();
 }
 
@@ -219,7 +219,7 @@ outbox_enqueue(PG_FUNCTION_ARGS)
 
 	enqueue_check_args(fcinfo);
 	/* DROP EXTENSION locks sequence, ring and segment in this order, too. */
-	position = register_next_position();
+	position = xacts_next_position();
 	map = ring_lock(RING_LOG);
 	enqueue_insert(fcinfo, map.tables[0], position);
 	ring_unlock(RING_LOG);

@@ -8,10 +8,10 @@
  * ended.
  *
  * The order of the steps matters: first the highest position is read, then the
- * register, then one snapshot is taken by which everything else is decided.  A
- * position up to the highest one was drawn by a transaction that is either in
- * the register, or had ended before the register was read, and therefore before
- * the snapshot.
+ * set of open enqueuing transactions (xacts.c) is copied, then one snapshot is
+ * taken by which everything else is decided.  A position up to the highest one
+ * was drawn by a transaction that is either in the copy, or had ended before
+ * the set was copied, and therefore before the snapshot.
  */
 #include "postgres.h"
 
@@ -62,7 +62,7 @@ horizon_flush(void)
 static void
 horizon_make_durable(uint64 async_ended)
 {
-	uint64		async_begun = register_async_begun();
+	uint64		async_begun = xacts_async_begun();
 
 	if (durable_known && async_begun == durable_begun)
 		return;
@@ -93,8 +93,8 @@ outbox_xid_is_open(FullTransactionId xid, Snapshot snapshot)
 }
 
 /*
- * Keeps those entries of the register that are open in the snapshot and may
- * hold positions up to the highest one.
+ * Keeps those transactions that are open in the snapshot and may hold positions
+ * up to the highest one.
  */
 static void
 horizon_find_stragglers(OutboxHorizon *horizon, int open_count)
@@ -104,17 +104,17 @@ horizon_find_stragglers(OutboxHorizon *horizon, int open_count)
 	horizon->young_lo = PG_INT64_MAX;
 	for (int i = 0; i < open_count; i++)
 	{
-		OutboxOpen	open = horizon->stragglers[i];
-		TimestampTz ends_at = TimestampTzPlusMilliseconds(open.registered_at,
+		OutboxXact	xact = horizon->stragglers[i];
+		TimestampTz ends_at = TimestampTzPlusMilliseconds(xact.entered_at,
 														  OUTBOX_GRACE_MS);
 
-		if (open.lo > horizon->max_position ||
-			!outbox_xid_is_open(open.xid, horizon->snapshot))
+		if (xact.lo > horizon->max_position ||
+			!outbox_xid_is_open(xact.xid, horizon->snapshot))
 			continue;
-		horizon->stragglers[horizon->straggler_count++] = open;
+		horizon->stragglers[horizon->straggler_count++] = xact;
 		if (ends_at <= now)
 			continue;
-		horizon->young_lo = Min(horizon->young_lo, open.lo);
+		horizon->young_lo = Min(horizon->young_lo, xact.lo);
 		if (horizon->grace_ends_at == 0 || ends_at < horizon->grace_ends_at)
 			horizon->grace_ends_at = ends_at;
 	}
@@ -133,8 +133,8 @@ outbox_horizon_begin(void)
 	PopActiveSnapshot();
 
 	pg_memory_barrier();
-	open_count = register_copy(&horizon.stragglers);
-	async_ended = register_async_ended();
+	open_count = xacts_copy(&horizon.stragglers);
+	async_ended = xacts_async_ended();
 	pg_memory_barrier();
 
 	PushActiveSnapshot(GetLatestSnapshot());

@@ -373,10 +373,10 @@ reader_sort_stragglers(OutboxChunk *chunk, const OutboxHorizon *horizon,
 	}
 	for (int i = 0; i < horizon->straggler_count; i++)
 	{
-		OutboxOpen	open = horizon->stragglers[i];
+		OutboxXact	xact = horizon->stragglers[i];
 
-		if (open.lo <= limit && !cursor_has(before, open.xid))
-			cursor_add(&chunk->after, open.xid, before->position + 1);
+		if (xact.lo <= limit && !cursor_has(before, xact.xid))
+			cursor_add(&chunk->after, xact.xid, before->position + 1);
 	}
 }
 

@@ -10,7 +10,7 @@
 #include "datatype/timestamp.h"
 #include "utils/snapshot.h"
 
-#include "outbox/register.h"
+#include "outbox/xacts.h"
 
 #define OUTBOX_CHUNK_MIN 8		/* room for events at first */
 #define OUTBOX_CHUNK_MAX 500	/* events that are read at once */
@@ -24,12 +24,15 @@
 #define UNLESS(condition, column) \
 	" WHEN (" condition ") IS NOT TRUE THEN 'column \"" column "\" has no valid value'"
 
-/* What a pass read from the sequence, the register and a snapshot, in order. */
+/*
+ * What a pass read, in this order: the sequence, the set of open transactions,
+ * a snapshot.
+ */
 typedef struct OutboxHorizon
 {
 	int64		max_position;
 	Snapshot	snapshot;		/* active until outbox_horizon_end */
-	OutboxOpen *stragglers;		/* those that are open in snapshot */
+	OutboxXact *stragglers;		/* those that are open in snapshot */
 	int			straggler_count;
 	int64		young_lo;		/* lowest position of those within the grace */
 	TimestampTz grace_ends_at;	/* for the first of those; 0: none */

@@ -8,8 +8,8 @@
 #include "nodes/pg_list.h"
 
 #include "outbox/subscription.h"
-#include "relay/breaker.h"
 #include "relay/batch.h"
+#include "relay/breaker.h"
 #include "relay/trouble.h"
 
 typedef struct Feed

@@ -1,6 +1,6 @@
 /*
- * Outbox: positions, the register of open transactions, and the passes of a
- * relay that reads one partition.
+ * Outbox: positions, the set of open transactions, and the passes of a relay
+ * that reads one partition.
  *
  * Up to three transactions take positions, commit, roll back, or stay open for
  * ever.  The relay may be killed, and the server may crash.  A step of the
@@ -18,13 +18,13 @@
  * is wasted when another session has noted a higher one first.
  *
  * Wrong variants:
- *   REGISTER_FIRST     the register is copied before the highest position is read
+ *   COPY_FIRST         the set of open transactions is copied before the highest position is read
  *   SNAPSHOT_FIRST     the snapshot is taken before both
  *   SNAPSHOT_SECOND    the snapshot is taken between the two
  *   POSITION_LAST      the highest position is read after the snapshot
  *   OPEN_LATER         whether a transaction is open is asked after the snapshot
  *   ROWS_LATER         rows are read with a later snapshot
- *   ENTER_LATE         a transaction enters the register after its first position
+ *   ENTER_LATE         a transaction enters the set after its first position
  *   LEAVE_EARLY        it leaves before its end is visible
  *   LEAVE_SUB          it leaves at the end of a subtransaction
  *   WAKE_EARLY         the relay is woken before the commit is visible
@@ -92,7 +92,7 @@ byte pP, pK;			/* the pair as written down: position, stragglers */
 byte pfrom[NT];			/* and the first position of each that is still to be read */
 /* Shared memory, which a crash loses. */
 byte maxid;			/* the highest position that is known */
-byte on;			/* the register: who is in it */
+byte on;			/* the set of open transactions */
 byte lo[NT];			/* with which lower bound */
 byte old;			/* and past the grace */
 bit chg;			/* some transaction has ended */
@@ -234,9 +234,9 @@ end:	atomic { pP >= 1 && !(own[1] && (INPROG & B(own[1] - 1))) && STRAGGLERS_PAS
 
 #define COPY_SLOT if :: on & B(t) -> Rm = Rm | B(t); Rlo[t] = lo[t]; Rold = Rold | (old & B(t)) :: else fi; t++
 #ifdef FINE
-#define COPY_REGISTER t = 0; do :: atomic { t < NT -> COPY_SLOT } :: atomic { t == NT -> t = 0; break } od
+#define COPY_SET t = 0; do :: atomic { t < NT -> COPY_SLOT } :: atomic { t == NT -> t = 0; break } od
 #else
-#define COPY_REGISTER atomic { t = 0; do :: t < NT -> COPY_SLOT :: t == NT -> t = 0; break od }
+#define COPY_SET atomic { t = 0; do :: t < NT -> COPY_SLOT :: t == NT -> t = 0; break od }
 #endif
 
 /* from[] is a straggler's first position that is still to be read. */
@@ -286,12 +286,12 @@ start:
 	do
 	:: true ->
 		atomic { latch = 0; chg = 0 }
-		/* One after the other: the highest position, the register, the snapshot. */
+		/* One after the other: the highest position, the set, the snapshot. */
 #ifdef SNAPSHOT_FIRST
 		atomic { se = ended; sc = com }
 #endif
-#ifdef REGISTER_FIRST
-		COPY_REGISTER;
+#ifdef COPY_FIRST
+		COPY_SET;
 		M = seq;
 #else
 #ifndef POSITION_LAST
@@ -300,7 +300,7 @@ start:
 #ifdef SNAPSHOT_SECOND
 		atomic { se = ended; sc = com }
 #endif
-		COPY_REGISTER;
+		COPY_SET;
 #endif
 #if ASYNC
 		ae = aended;

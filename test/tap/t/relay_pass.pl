@@ -1,8 +1,8 @@
 # Transactions begin, draw positions and end in the middle of a relay's pass,
 # and between the steps of a commit.  If this fails, the relay reads the
-# highest position, the register, the transactions and the rows in a wrong
-# order: an event is lost, is sent twice, or waits for the relay's timer of 5
-# s.
+# highest position, the set of open transactions, the transactions and the rows
+# in a wrong order: an event is lost, is sent twice, or waits for the relay's
+# timer of 5 s.
 
 use strict;
 use warnings FATAL => 'all';
@@ -102,7 +102,7 @@ sub after_snapshot
 	return;
 }
 
-# --- the highest position, then the register, then the snapshot
+# --- the highest position, then the set of open transactions, then the snapshot
 
 my $topic = topic('open');
 my $open;
@@ -140,7 +140,7 @@ wait_until($node, "SELECT delivered = 4 FROM outbox_subscriptions WHERE name = '
 after_snapshot(sub { $other->query_safe('SELECT outbox_wake()') }, sub { enqueue($other, $topic, 5) });
 ok($receiver->wait_for($topic, events => 5, WAKE_S), 'what ends during a pass has another one begin');
 
-# --- a commit: visible, then out of the register, then the relay is woken
+# --- a commit: visible, then out of the set of open transactions, then the relay is woken
 
 $topic = topic('waits');
 my $slow = straggler($topic, 1);

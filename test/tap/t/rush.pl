@@ -2,7 +2,7 @@
 # up with them, is stopped for moments at any point: in each pass a transaction
 # ends between two of its steps.  If this fails while relay_pass.pl passes, two
 # steps are in the wrong order that no lock can separate, such as the copy of
-# the register and the snapshot, and events are lost.
+# the set of open transactions and the snapshot, and events are lost.
 
 use strict;
 use warnings FATAL => 'all';
@@ -21,8 +21,8 @@ use constant {
 	GO_US => 20,
 };
 
-# With more slots it takes longer to copy the register; with a slow disk, to
-# make commits durable after the snapshot.
+# With more slots it takes longer to copy that set; with a slow disk, to make
+# commits durable after the snapshot.
 my $receiver = Receiver->start;
 my $node = start_server('rush', conf => <<'EOF');
 max_connections = 20000

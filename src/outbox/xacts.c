@@ -1,6 +1,6 @@
 /*
- * register.c
- *		The register of open enqueuing transactions, and positions.
+ * xacts.c
+ *		The open transactions that have enqueued events, and positions.
  *
  * Positions come from a sequence, so a lower position may commit later than a
  * higher one.  To skip nothing, the relay must know the open transactions.  So
@@ -32,16 +32,16 @@
 #include "base/compat.h"
 #include "base/sequence.h"
 #include "base/shared.h"
-#include "outbox/register.h"
+#include "outbox/xacts.h"
 
-typedef struct RegisterSlot
+typedef struct XactSlot
 {
 	slock_t		mutex;
 	Oid			database;		/* InvalidOid: the slot is empty */
-	OutboxOpen	open;
-} RegisterSlot;
+	OutboxXact	xact;
+} XactSlot;
 
-static RegisterSlot *slots = NULL;
+static XactSlot *slots = NULL;
 
 /* State of the current transaction. */
 static bool entered = false;
@@ -51,28 +51,28 @@ static int64 lower_bound;
 static bool callback_registered = false;
 
 static Size
-register_size(void)
+xacts_size(void)
 {
-	return mul_size(MaxBackends, sizeof(RegisterSlot));
+	return mul_size(MaxBackends, sizeof(XactSlot));
 }
 
 void
-register_request(void)
+xacts_request(void)
 {
-	RequestAddinShmemSpace(register_size());
+	RequestAddinShmemSpace(xacts_size());
 }
 
 void
-register_startup(void)
+xacts_startup(void)
 {
 	bool		found;
 
 	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
-	slots = ShmemInitStruct("idempotency outbox register", register_size(),
+	slots = ShmemInitStruct("idempotency outbox transactions", xacts_size(),
 							&found);
 	if (!found)
 	{
-		memset(slots, 0, register_size());
+		memset(slots, 0, xacts_size());
 		for (int i = 0; i < MaxBackends; i++)
 			SpinLockInit(&slots[i].mutex);
 	}
@@ -80,9 +80,9 @@ register_startup(void)
 }
 
 static void
-register_leave(void)
+xacts_leave(void)
 {
-	RegisterSlot *slot = &slots[compat_my_proc_number()];
+	XactSlot   *slot = &slots[compat_my_proc_number()];
 
 	SpinLockAcquire(&slot->mutex);
 	slot->database = InvalidOid;
@@ -94,7 +94,7 @@ register_leave(void)
  * Called before the commit, when synchronous_commit cannot change any more.
  */
 static void
-register_note_async(void)
+xacts_note_async(void)
 {
 	async = synchronous_commit == SYNCHRONOUS_COMMIT_OFF;
 	if (async)
@@ -102,13 +102,13 @@ register_note_async(void)
 }
 
 uint64
-register_async_begun(void)
+xacts_async_begun(void)
 {
 	return pg_atomic_read_u64(&shared_my_database()->async_begun);
 }
 
 uint64
-register_async_ended(void)
+xacts_async_ended(void)
 {
 	return pg_atomic_read_u64(&shared_my_database()->async_ended);
 }
@@ -118,7 +118,7 @@ register_async_ended(void)
  * is visible to new snapshots.
  */
 static void
-register_transaction_ended(XactEvent event, void *arg)
+xacts_callback(XactEvent event, void *arg)
 {
 	bool		news = wake_at_commit;
 	bool		was_entered = entered;
@@ -127,7 +127,7 @@ register_transaction_ended(XactEvent event, void *arg)
 	{
 		case XACT_EVENT_PRE_COMMIT:
 			if (entered)
-				register_note_async();
+				xacts_note_async();
 			break;
 		case XACT_EVENT_COMMIT:
 		case XACT_EVENT_ABORT:
@@ -135,7 +135,7 @@ register_transaction_ended(XactEvent event, void *arg)
 				pg_atomic_fetch_add_u64(&shared_my_database()->async_ended, 1);
 			async = false;
 			if (entered)
-				register_leave();
+				xacts_leave();
 			wake_at_commit = false;
 			if (was_entered || news)
 				shared_wake_relays(shared_my_database(), news);
@@ -158,85 +158,85 @@ register_transaction_ended(XactEvent event, void *arg)
  * Prepares what the callback needs, while an error is still possible.
  */
 static void
-register_prepare_callback(void)
+xacts_prepare_callback(void)
 {
 	shared_require("the outbox");
 	(void) shared_my_database();
 	if (!callback_registered)
-		RegisterXactCallback(register_transaction_ended, NULL);
+		RegisterXactCallback(xacts_callback, NULL);
 	callback_registered = true;
 }
 
 static void
-register_write_slot(FullTransactionId xid, int64 lo)
+xacts_write_slot(FullTransactionId xid, int64 lo)
 {
-	RegisterSlot *slot = &slots[compat_my_proc_number()];
+	XactSlot   *slot = &slots[compat_my_proc_number()];
 	TimestampTz now = GetCurrentTimestamp();
 
 	SpinLockAcquire(&slot->mutex);
 	slot->database = MyDatabaseId;
-	slot->open.xid = xid;
-	slot->open.lo = lo;
-	slot->open.registered_at = now;
+	slot->xact.xid = xid;
+	slot->xact.lo = lo;
+	slot->xact.entered_at = now;
 	SpinLockRelease(&slot->mutex);
 	entered = true;
 	lower_bound = lo;
 }
 
 /*
- * Enters this transaction into the register, unless it is there already.
+ * Enters this transaction into its slot, unless it is there already.
  */
 static void
-register_enter(void)
+xacts_enter(void)
 {
 	FullTransactionId xid;
 	int64		highest;
 
 	if (entered)
 		return;
-	register_prepare_callback();
+	xacts_prepare_callback();
 	xid = GetTopFullTransactionId();
 	highest = sequence_highest(SHARED_POSITIONS,
 							   catalog_get()->outbox_position_seq);
-	register_write_slot(xid, 1 + highest);
+	xacts_write_slot(xid, 1 + highest);
 	/* Write the slot before drawing a position. */
 	pg_memory_barrier();
 }
 
 /*
- * The position must not be below the bound in the register: the relay could
- * skip it.
+ * The position must not be below the bound in the slot: the relay could skip
+ * it.
  */
 int64
-register_next_position(void)
+xacts_next_position(void)
 {
-	register_enter();
+	xacts_enter();
 	return sequence_next(SHARED_POSITIONS, catalog_get()->outbox_position_seq,
 						 lower_bound - 1);
 }
 
 void
-register_wake_at_commit(void)
+xacts_wake_at_commit(void)
 {
 	if (!shared_ready())
 		return;
-	register_prepare_callback();
+	xacts_prepare_callback();
 	wake_at_commit = true;
 }
 
 int
-register_copy(OutboxOpen **open)
+xacts_copy(OutboxXact **xacts)
 {
 	int			count = 0;
 
-	*open = palloc(mul_size(MaxBackends, sizeof(OutboxOpen)));
+	*xacts = palloc(mul_size(MaxBackends, sizeof(OutboxXact)));
 	for (int i = 0; i < MaxBackends; i++)
 	{
-		RegisterSlot *slot = &slots[i];
+		XactSlot   *slot = &slots[i];
 
 		SpinLockAcquire(&slot->mutex);
 		if (slot->database == MyDatabaseId)
-			(*open)[count++] = slot->open;
+			(*xacts)[count++] = slot->xact;
 		SpinLockRelease(&slot->mutex);
 	}
 	return count;

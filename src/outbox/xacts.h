@@ -1,41 +1,41 @@
 /*
- * register.h
- *		The register of open transactions that have enqueued events.
+ * xacts.h
+ *		The open transactions that have enqueued events.
  */
-#ifndef OUTBOX_REGISTER_H
-#define OUTBOX_REGISTER_H
+#ifndef OUTBOX_XACTS_H
+#define OUTBOX_XACTS_H
 
 #include "access/transam.h"
 #include "datatype/timestamp.h"
 
 /* A transaction that may hold positions that are not visible yet. */
-typedef struct OutboxOpen
+typedef struct OutboxXact
 {
 	FullTransactionId xid;
 	int64		lo;				/* lower bound of its first position */
-	TimestampTz registered_at;
-} OutboxOpen;
+	TimestampTz entered_at;
+} OutboxXact;
 
 /* Requests the memory; called by shmem_request_hook. */
-extern void register_request(void);
+extern void xacts_request(void);
 
 /* Creates or attaches to the memory; called by shmem_startup_hook. */
-extern void register_startup(void);
+extern void xacts_startup(void);
 
 /* Returns the next position for this transaction. */
-extern int64 register_next_position(void);
+extern int64 xacts_next_position(void);
 
 /* Makes the commit of this transaction wake the relays in any case. */
-extern void register_wake_at_commit(void);
+extern void xacts_wake_at_commit(void);
 
 /*
  * Return how many enqueuing transactions of this database have begun to commit
  * asynchronously, and how many of them have ended.
  */
-extern uint64 register_async_begun(void);
-extern uint64 register_async_ended(void);
+extern uint64 xacts_async_begun(void);
+extern uint64 xacts_async_ended(void);
 
-/* Copies this database's entries; palloc'd.  Returns how many. */
-extern int	register_copy(OutboxOpen **open);
+/* Copies the open transactions of this database; palloc'd.  Returns how many. */
+extern int	xacts_copy(OutboxXact **xacts);
 
-#endif							/* OUTBOX_REGISTER_H */
+#endif							/* OUTBOX_XACTS_H */
