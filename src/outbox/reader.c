@@ -82,21 +82,21 @@ static SavedQuery read_range = {
 	.types = {INT8OID, INT4OID, INT8OID, INT8OID}
 };
 
-#define EXCEPTION_COLUMNS EVENT_COLUMNS \
+#define DEFERRED_COLUMNS EVENT_COLUMNS \
 	" false, e.blocks_key, false, e.attempts" \
 	" FROM idempotency_internal.outbox_delivery e, idempotency_internal.outbox_subscription s" \
 	" WHERE e.subscription = $1 AND e.partition = $2 AND s.id = $1" \
 	" AND e.state = 'waiting'"
 
 static SavedQuery read_due = {
-	.sql = EXCEPTION_COLUMNS
+	.sql = DEFERRED_COLUMNS
 	" AND e.due_at <= (SELECT clock_timestamp()) AND e.position <> ALL ($3)"
 	" ORDER BY e.due_at, e.position",
 	.types = {INT8OID, INT4OID, INT8ARRAYOID}
 };
 
 static SavedQuery read_longest_waiting = {
-	.sql = EXCEPTION_COLUMNS
+	.sql = DEFERRED_COLUMNS
 	" AND e.position = (SELECT d.position FROM idempotency_internal.outbox_delivery d"
 	"  WHERE d.subscription = $1 AND d.partition = $2 AND d.state = 'waiting'"
 	"  AND (d.last_at IS NOT NULL OR d.due_at <= clock_timestamp())"
@@ -467,8 +467,8 @@ outbox_cut_chunk(OutboxChunk *chunk, int count)
 }
 
 static OutboxChunk
-reader_read_exceptions(SavedQuery *query, OutboxPartitionId id, Datum positions,
-					   Size max_bytes)
+reader_read_deferred(SavedQuery *query, OutboxPartitionId id, Datum positions,
+					 Size max_bytes)
 {
 	OutboxCursor none = {0};
 	OutboxChunk chunk = reader_new_chunk(&none, 0);
@@ -484,13 +484,13 @@ reader_read_exceptions(SavedQuery *query, OutboxPartitionId id, Datum positions,
 OutboxChunk
 outbox_read_due(OutboxPartitionId id, Datum positions, Size max_bytes)
 {
-	return reader_read_exceptions(&read_due, id, positions, max_bytes);
+	return reader_read_deferred(&read_due, id, positions, max_bytes);
 }
 
 OutboxChunk
 outbox_read_longest_waiting(OutboxPartitionId id)
 {
-	return reader_read_exceptions(&read_longest_waiting, id, (Datum) 0, 0);
+	return reader_read_deferred(&read_longest_waiting, id, (Datum) 0, 0);
 }
 
 TimestampTz

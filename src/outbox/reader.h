@@ -95,18 +95,18 @@ typedef struct OutboxChunk
 	bool		cut;			/* there is more to read */
 } OutboxChunk;
 
-typedef enum OutboxFate
+typedef enum OutboxOutcome
 {
 	OUTBOX_DELIVERED,
 	OUTBOX_RETRY,				/* failed; the next attempt is after delay_ms */
 	OUTBOX_DEAD,				/* failed, and the schedule is exhausted */
 	OUTBOX_PARKED,				/* not sent, perhaps behind one of its key */
 	OUTBOX_SCHEDULED			/* not sent: deliver_at is in the future */
-} OutboxFate;
+} OutboxOutcome;
 
 typedef struct OutboxResult
 {
-	OutboxFate	fate;
+	OutboxOutcome outcome;
 	int			attempts;		/* number of attempts that count */
 	bool		uncounted;		/* the last one does not count */
 	int64		delay_ms;

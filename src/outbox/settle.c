@@ -245,7 +245,7 @@ settle_write(SavedQuery *query, OutboxPartitionId id, const OutboxEvent *event,
 	values[4] = BoolGetDatum(event->in_order && strcmp(state, "dead") != 0);
 	values[5] = Int32GetDatum(result->attempts);
 	values[6] = Int64GetDatum(result->delay_ms);
-	nulls[6] = result->fate == OUTBOX_SCHEDULED ? 'n' : ' ';
+	nulls[6] = result->outcome == OUTBOX_SCHEDULED ? 'n' : ' ';
 	values[7] = Int32GetDatum(result->status);
 	nulls[7] = result->status != 0 ? ' ' : 'n';
 	values[8] = settle_text(result->error, &nulls[8]);
@@ -288,9 +288,9 @@ outbox_settle_new(OutboxPartitionId id, const OutboxEvent *event,
 {
 	const char *state = "waiting";
 
-	if (result->fate == OUTBOX_DELIVERED)
+	if (result->outcome == OUTBOX_DELIVERED)
 		return;
-	if (result->fate == OUTBOX_DEAD)
+	if (result->outcome == OUTBOX_DEAD)
 		state = "dead";
 	else if (event->in_order && settle_is_blocked(id, event))
 		state = "parked";
@@ -305,20 +305,21 @@ outbox_settle_due(OutboxPartitionId id, const OutboxEvent *event,
 {
 	Datum		values[2];
 
-	if (result->fate == OUTBOX_PARKED)
+	if (result->outcome == OUTBOX_PARKED)
 		return;					/* not sent: its row does not change */
 	values[0] = Int64GetDatum(id.subscription);
 	values[1] = Int64GetDatum(event->position);
-	if (result->fate == OUTBOX_DELIVERED)
+	if (result->outcome == OUTBOX_DELIVERED)
 		query_run(&delete_delivery, values, NULL, false);
 	else
 	{
 		settle_write(&update_delivery, id, event,
-					 result->fate == OUTBOX_DEAD ? "dead" : "waiting", result);
+					 result->outcome == OUTBOX_DEAD ? "dead" : "waiting",
+					 result);
 		if (SPI_processed > 0)
 			settle_attempt(id, event, result);
 	}
-	if (result->fate != OUTBOX_RETRY && event->in_order)
+	if (result->outcome != OUTBOX_RETRY && event->in_order)
 		settle_release_next(id, event->key);
 }
 

@@ -94,20 +94,22 @@ batch_queue(BatchEvent *item)
 static bool
 batch_is_news(const BatchEvent *item)
 {
-	if (!item->decided || item->settled || item->result.fate == OUTBOX_PARKED)
+	if (!item->decided || item->settled ||
+		item->result.outcome == OUTBOX_PARKED)
 		return false;
-	return item->result.fate != OUTBOX_DELIVERED || !batch_is_new(item->batch);
+	return item->result.outcome != OUTBOX_DELIVERED ||
+		!batch_is_new(item->batch);
 }
 
 static void
-batch_decide(BatchEvent *item, OutboxFate fate)
+batch_decide(BatchEvent *item, OutboxOutcome outcome)
 {
 	Assert(!item->decided);
-	item->result.fate = fate;
+	item->result.outcome = outcome;
 	item->decided = true;
 	item->batch->undecided--;
 	item->batch->news += batch_is_news(item) ? 1 : 0;
-	if (fate == OUTBOX_DELIVERED)
+	if (outcome == OUTBOX_DELIVERED)
 		item->batch->delivered++;
 }
 
@@ -118,8 +120,8 @@ static bool
 batch_holds_key(const BatchEvent *item)
 {
 	return item->decided &&
-		(item->result.fate == OUTBOX_RETRY ||
-		 item->result.fate == OUTBOX_PARKED);
+		(item->result.outcome == OUTBOX_RETRY ||
+		 item->result.outcome == OUTBOX_PARKED);
 }
 
 /*
@@ -297,17 +299,17 @@ batch_note_failure(BatchEvent *item, const HttpResponse *response)
  * probe has no consequence for its event.
  */
 static void
-batch_fail(BatchEvent *item, const HttpResponse *response, RetryVerdict verdict)
+batch_fail(BatchEvent *item, const HttpResponse *response, RetryClass class)
 {
 	Batch	   *batch = item->batch;
 	OutboxResult *result = &item->result;
 
 	batch_note_failure(item, response);
-	if (verdict == RETRY_GONE && batch->gone_reason == NULL)
+	if (class == RETRY_GONE && batch->gone_reason == NULL)
 		batch->gone_reason =
 			MemoryContextStrdup(batch->context,
 								"the endpoint answered 410 Gone");
-	if (verdict == RETRY_GONE || batch_is_probe(batch))
+	if (class == RETRY_GONE || batch_is_probe(batch))
 		result->delay_ms = Max(result->delay_ms, 0);
 	if (batch_is_probe(batch))
 	{
@@ -325,17 +327,17 @@ batch_take_response(const HttpResponse *response)
 	BatchAnswer answer;
 
 	answer.owner = batch->owner;
-	answer.verdict = retry_judge(response->status);
+	answer.class = retry_classify(response->status);
 	answer.first_attempt = batch_is_new(batch);
 	answer.blames_event = retry_blames_event(response->status);
 	answer.overloaded = retry_tells_overload(response->status);
 	answer.retry_after_s = response->retry_after_s;
 	batch->in_flight--;
 	item->result.attempts++;
-	if (answer.verdict == RETRY_DONE)
+	if (answer.class == RETRY_DONE)
 		batch_decide(item, OUTBOX_DELIVERED);
 	else
-		batch_fail(item, response, answer.verdict);
+		batch_fail(item, response, answer.class);
 	batch_follow_chain(item);
 	return answer;
 }
@@ -563,7 +565,7 @@ batch_settle(Batch *batch, bool whole)
 		if (!batch_is_to_settle(item, whole))
 			continue;
 		batch_settle_item(item);
-		if (!batch_is_new(batch) && item->result.fate == OUTBOX_DELIVERED)
+		if (!batch_is_new(batch) && item->result.outcome == OUTBOX_DELIVERED)
 			deleted++;
 	}
 	batch->disabled = batch->gone_reason != NULL &&
@@ -581,7 +583,7 @@ batch_settled(Batch *batch, bool whole)
 		if (!batch_is_to_settle(item, whole))
 			continue;
 		item->settled = true;
-		if (item->result.fate == OUTBOX_DEAD)
+		if (item->result.outcome == OUTBOX_DEAD)
 			batch_report_dead(item);
 	}
 	batch->news = 0;

@@ -25,7 +25,7 @@ typedef enum BatchKind
 typedef struct BatchAnswer
 {
 	void	   *owner;			/* as passed to batch_start */
-	RetryVerdict verdict;
+	RetryClass	class;
 	bool		first_attempt;	/* at this event */
 	bool		blames_event;	/* it failed, but the endpoint works */
 	bool		overloaded;		/* it failed because of overload */

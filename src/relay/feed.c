@@ -244,7 +244,7 @@ feed_take_response(const HttpResponse *response)
 	Feed	   *feed = answer.owner;
 	Breaker    *breaker = &feed->breaker;
 
-	if (answer.verdict == RETRY_DONE)
+	if (answer.class == RETRY_DONE)
 		breaker_success(breaker, feed->max_in_flight);
 	else if (answer.blames_event)
 		breaker_works(breaker);
@@ -252,7 +252,7 @@ feed_take_response(const HttpResponse *response)
 		breaker_failure(breaker, answer.first_attempt, answer.overloaded,
 						answer.retry_after_s, GetCurrentTimestamp());
 	if (!feed->draining &&
-		(answer.verdict == RETRY_GONE || breaker->trip_wanted))
+		(answer.class == RETRY_GONE || breaker->trip_wanted))
 		feed_stop(feed);
 }
 

@@ -20,8 +20,8 @@
  * would send a signed event to an address that was never subscribed.  By 410,
  * Standard Webhooks lets an endpoint unsubscribe.
  */
-RetryVerdict
-retry_judge(int status)
+RetryClass
+retry_classify(int status)
 {
 	if (status >= 200 && status <= 299)
 		return RETRY_DONE;

@@ -6,15 +6,15 @@
 #ifndef RELAY_RETRY_H
 #define RELAY_RETRY_H
 
-typedef enum RetryVerdict
+typedef enum RetryClass
 {
 	RETRY_DONE,					/* 2xx: delivered */
 	RETRY_AGAIN,				/* failed; retry_delay_ms() says when again */
 	RETRY_GONE					/* 410: the endpoint never wants more events */
-} RetryVerdict;
+} RetryClass;
 
 /* Classifies an answer; status 0 means no answer. */
-extern RetryVerdict retry_judge(int status);
+extern RetryClass retry_classify(int status);
 
 /* Does a failure concern this event only, while the endpoint works? */
 extern bool retry_blames_event(int status);

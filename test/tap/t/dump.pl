@@ -99,7 +99,7 @@ is(copy_sql('SELECT count(*) FROM stock_verify() WHERE NOT ok'), '0', 'the ledge
 is(copy_sql('SELECT name, url, topics, secret, headers FROM outbox_subscription ORDER BY id'),
 	sql('SELECT name, url, topics, secret, headers FROM outbox_subscription ORDER BY id'), 'subscriptions are there, with their secrets');
 is(copy_sql('SELECT name, waiting, parked, dead FROM outbox_subscriptions ORDER BY name'),
-	"dead|0|0|1\ndone|0|0|0\nopen|0|0|0\nretried|1|1|0", 'so are exceptions and dead letters');
+	"dead|0|0|1\ndone|0|0|0\nopen|0|0|0\nretried|1|1|0", 'so are deferred deliveries and dead letters');
 is(copy_sql('SELECT * FROM outbox_attempts ORDER BY 1, 2, 3'), sql('SELECT * FROM outbox_attempts ORDER BY 1, 2, 3'),
 	'and every attempt at them');
 cmp_ok(copy_sql(q(SELECT outbox_enqueue('open', '{"n": 3}'))), '>',

@@ -83,7 +83,7 @@ sub exercise
 		('ring of the history', (SELECT max(segment) FROM stock_ring) = $before[2]),
 		('holds', EXISTS (SELECT FROM stock_hold)),
 		('positions', (SELECT bool_or(position < $position) FROM outbox_partition)),
-		('exceptions', EXISTS (SELECT FROM outbox_delivery))) v (undone, is_undone) WHERE is_undone", '');
+		('deferred deliveries', EXISTS (SELECT FROM outbox_delivery))) v (undone, is_undone) WHERE is_undone", '');
 }
 
 sub subscribe_all

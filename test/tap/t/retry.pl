@@ -141,7 +141,7 @@ sql(q(
 	SELECT outbox_enqueue('mixed', '{"n": 3, "hold": true}', deliver_at => clock_timestamp() + interval '700 ms');
 	SELECT outbox_enqueue('mixed', '{"n": 4, "fail": 2}', deliver_at => clock_timestamp() + interval '1 s')));
 $receiver->wait_for('mixed', requests => 7);
-is($receiver->sorted_numbers('mixed'), '1 2 2 3 4 4 4', 'exceptions do not wait for each other either');
+is($receiver->sorted_numbers('mixed'), '1 2 2 3 4 4 4', 'deferred deliveries do not wait for each other either');
 
 # A retry goes before newer events of its key.
 sql(q(SELECT outbox_enqueue('mixed', '{"n": 5, "fail": 1}', key => 'k')));
