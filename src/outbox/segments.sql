@@ -61,11 +61,13 @@ BEGIN
 	SELECT * INTO oldest FROM idempotency_internal.outbox_ring
 		WHERE state = 'old' ORDER BY segment LIMIT 1;
 	IF NOT FOUND OR EXISTS (SELECT
-		FROM idempotency_internal.outbox_partitions_behind(oldest.last_position))
+		FROM idempotency_internal.outbox_partitions_behind(
+			oldest.last_position))
 	THEN
 		RETURN false;
 	END IF;
-	LOCK TABLE idempotency_internal.outbox_partition IN SHARE ROW EXCLUSIVE MODE;
+	LOCK TABLE idempotency_internal.outbox_partition
+		IN SHARE ROW EXCLUSIVE MODE;
 	LOCK TABLE idempotency_internal.outbox_ring IN SHARE ROW EXCLUSIVE MODE;
 	EXECUTE 'LOCK TABLE idempotency_internal.outbox_log_' || oldest.slot || ' IN ACCESS EXCLUSIVE MODE NOWAIT';
 	RETURN NOT EXISTS (SELECT
