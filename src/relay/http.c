@@ -2,9 +2,8 @@
  * http.c
  *		Many HTTP requests in flight from one worker process.
  *
- * Only the relay's loop calls these functions, except http_check_url() and
- * http_same_origin(), which any backend may call.  This is the only file that
- * uses libcurl.
+ * Only the relay's loop calls these functions.  This is the only file that
+ * sends something with libcurl.
  *
  * libcurl's multi interface tells us by callbacks which sockets it waits for
  * and when its next timer is due.  The sockets go into one epoll descriptor,
@@ -48,6 +47,10 @@
  *	- No address is connected to, and no connection is reused, unless
  *	  address_allowed() permits it.
  *	- An answer is limited in bytes and in time, whatever the endpoint does.
+ *	- libcurl itself only limits the time for connecting, of which it gives each
+ *	  address of a host a part.  The timeout of a request is enforced here,
+ *	  after everything that has arrived was read: if this process was busy for
+ *	  long, an answer that came meanwhile is no timeout.
  *	- No transaction, snapshot or lock is needed or held here.
  */
 #include "postgres.h"
@@ -69,13 +72,14 @@
 
 #include "relay/address.h"
 #include "relay/http.h"
+#include "relay/wire.h"
 
 #if LIBCURL_VERSION_NUM < 0x075700
 #error "libcurl 7.87 or later is required"
 #endif
 
 #define HTTP_USER_AGENT "idempotency/" EXTVERSION
-#define HTTP_CONNECT_TIMEOUT_MS 10000L
+#define HTTP_CONNECT_TIMEOUT_MS 10000
 
 /*
  * The least time that sent data may stay without an acknowledgement.  Over
@@ -112,8 +116,8 @@
  */
 #define HTTP_COMPLETE_WAIT_MS 500
 
-/* Ready sockets that one http_work() handles. */
-#define HTTP_EVENTS_MAX 256
+/* Ready sockets that one http_work() handles: all of them. */
+#define HTTP_EVENTS_MAX HTTP_IN_FLIGHT_MAX
 
 /* Marks, for the socket callback, a socket that was added to epoll. */
 #define HTTP_SOCKET_KNOWN ((void *) &http)
@@ -127,6 +131,8 @@ typedef struct HttpTransfer
 	bool		repeated;		/* sent again over HTTP/1.1 */
 	int64		submitted_ms;	/* by http_now_ms() */
 	int			timeout_ms;		/* since submitted_ms */
+	bool		overdue;		/* its time was over once already */
+	int			fd;				/* of its connection; -1: none yet */
 	CURL	   *easy;			/* NULL while idle */
 	struct curl_slist *headers; /* of the current request */
 	size_t		header_bytes;	/* received so far */
@@ -134,6 +140,8 @@ typedef struct HttpTransfer
 	size_t		excerpt_length;
 	bool		connecting;		/* some address was allowed */
 	bool		connected;		/* the request may have been sent */
+	bool		counted;		/* wire_begin() was called for it */
+	bool		flooded;		/* too many bytes came over its connection */
 	char		refused[INET6_ADDRSTRLEN];	/* an address not allowed */
 	char		curl_error[CURL_ERROR_SIZE];
 	HttpResponse response;
@@ -150,6 +158,8 @@ typedef struct HttpState
 	dlist_head	idle;
 	dlist_head	done;
 	dlist_head	answering;		/* the active ones, by answering_ms */
+	int64		deadline_ms;	/* no active one is overdue before */
+	bool		flooded;		/* an active one is */
 	AddressNetworks allowed;
 } HttpState;
 
@@ -290,8 +300,37 @@ http_on_open_socket(void *context, pg_attribute_unused() curlsocktype purpose,
 				address->protocol);
 	if (fd < 0)
 		return CURL_SOCKET_BAD;
+	if (!wire_opened(fd))
+	{
+		(void) close(fd);
+		return CURL_SOCKET_BAD;
+	}
 	http_limit_silence(fd, transfer->timeout_ms);
+	transfer->fd = fd;
 	return fd;
+}
+
+/* Ends the use of a connection. */
+static void
+http_leave_wire(HttpTransfer *transfer)
+{
+	if (transfer->counted)
+		wire_end(transfer->fd);
+	transfer->counted = false;
+	transfer->fd = -1;
+}
+
+/* Closes a socket, whose number can then be that of another connection. */
+static int
+http_on_close_socket(pg_attribute_unused() void *context, curl_socket_t fd)
+{
+	for (int i = 0; i < HTTP_IN_FLIGHT_MAX; i++)
+	{
+		if (http.transfers[i].fd == fd)
+			http_leave_wire(&http.transfers[i]);
+	}
+	wire_closed(fd);
+	return close(fd);
 }
 
 /*
@@ -301,14 +340,18 @@ http_on_open_socket(void *context, pg_attribute_unused() curlsocktype purpose,
 static int
 http_on_connected(void *context, char *address,
 				  pg_attribute_unused() char *local_address,
-				  pg_attribute_unused() int port,
-				  pg_attribute_unused() int local_port)
+				  int port, int local_port)
 {
 	HttpTransfer *transfer = context;
 
 	transfer->connected = address_text_allowed(address, &http.allowed);
 	if (transfer->connected)
+	{
+		http_leave_wire(transfer);
+		transfer->fd = wire_begin(address, port, local_port);
+		transfer->counted = transfer->fd >= 0;
 		return CURL_PREREQFUNC_OK;
+	}
 
 	strlcpy(transfer->refused, address, sizeof(transfer->refused));
 	transfer->connecting = false;
@@ -412,6 +455,7 @@ http_set_up_easy(HttpTransfer *transfer, CURL *easy)
 	http_set(easy, CURLOPT_PROXY, "");
 	http_set(easy, CURLOPT_OPENSOCKETFUNCTION, http_on_open_socket);
 	http_set(easy, CURLOPT_OPENSOCKETDATA, transfer);
+	http_set(easy, CURLOPT_CLOSESOCKETFUNCTION, http_on_close_socket);
 	http_set(easy, CURLOPT_PREREQFUNCTION, http_on_connected);
 	http_set(easy, CURLOPT_PREREQDATA, transfer);
 
@@ -427,7 +471,6 @@ http_set_up_easy(HttpTransfer *transfer, CURL *easy)
 	http_set(easy, CURLOPT_WRITEFUNCTION, http_on_body);
 	http_set(easy, CURLOPT_WRITEDATA, transfer);
 	http_set(easy, CURLOPT_UPLOAD_BUFFERSIZE, HTTP_UPLOAD_BUFFER_BYTES);
-	http_set(easy, CURLOPT_CONNECTTIMEOUT_MS, HTTP_CONNECT_TIMEOUT_MS);
 	http_set(easy, CURLOPT_MAXAGE_CONN, HTTP_CONNECTION_IDLE_MAX_S);
 	http_set(easy, CURLOPT_MAXLIFETIME_CONN, HTTP_CONNECTION_AGE_MAX_S);
 
@@ -510,8 +553,12 @@ http_start(void)
 	dlist_init(&http.idle);
 	dlist_init(&http.done);
 	dlist_init(&http.answering);
+	http.deadline_ms = PG_INT64_MAX;
 	for (int i = 0; i < HTTP_IN_FLIGHT_MAX; i++)
+	{
+		http.transfers[i].fd = -1;
 		dlist_push_tail(&http.idle, &http.transfers[i].node);
+	}
 
 	http_raise_descriptor_limit();
 	http_clear_environment();
@@ -555,6 +602,7 @@ http_stop(void)
 	}
 	(void) curl_multi_cleanup(http.multi);
 	(void) close(http.epoll_fd);
+	wire_stop();
 	pfree(http.transfers);
 
 	http.multi = NULL;
@@ -610,6 +658,7 @@ http_wait_ms(void)
 		return 0;
 	if (!dlist_is_empty(&http.answering))
 		due_ms = Min(due_ms, http_complete_due_ms());
+	due_ms = Min(due_ms, http.deadline_ms);
 	if (due_ms == PG_INT64_MAX)
 		return -1;
 	return (long) Max(due_ms - http_now_ms(), 0);
@@ -691,20 +740,29 @@ http_forget_answering(HttpTransfer *transfer)
 
 /* Passes the transfer to libcurl, with nothing received yet. */
 static void
-http_begin(HttpTransfer *transfer, int timeout_ms)
+http_begin(HttpTransfer *transfer)
 {
+	long		connect_ms = Min(transfer->timeout_ms,
+								 HTTP_CONNECT_TIMEOUT_MS);
+
 	transfer->header_bytes = 0;
 	transfer->body_bytes = 0;
 	transfer->excerpt_length = 0;
 	transfer->connecting = false;
 	transfer->connected = false;
+	transfer->flooded = false;
+	transfer->overdue = false;
+	transfer->counted = false;
+	transfer->fd = -1;
 	transfer->refused[0] = '\0';
 	transfer->curl_error[0] = '\0';
 	transfer->response.excerpt[0] = '\0';
 
-	http_set(transfer->easy, CURLOPT_TIMEOUT_MS, (long) timeout_ms);
-	http_check_multi(curl_multi_add_handle(http.multi, transfer->easy));
+	http.deadline_ms = Min(http.deadline_ms,
+						   transfer->submitted_ms + transfer->timeout_ms);
 	transfer->active = true;
+	http_set(transfer->easy, CURLOPT_CONNECTTIMEOUT_MS, connect_ms);
+	http_check_multi(curl_multi_add_handle(http.multi, transfer->easy));
 }
 
 void
@@ -733,7 +791,7 @@ http_submit(const HttpRequest *request)
 
 	if (http_prepare(transfer, request))
 	{
-		http_begin(transfer, request->timeout_ms);
+		http_begin(transfer);
 		dlist_delete(&transfer->node);
 	}
 	else
@@ -791,11 +849,11 @@ http_was_answered(const HttpTransfer *transfer, CURLcode code, long status)
 static bool
 http_repeat(HttpTransfer *transfer, CURLcode code)
 {
-	int64		left_ms = transfer->timeout_ms - http_elapsed_ms(transfer);
 	CURL	   *fresh;
 
 	if ((code != CURLE_HTTP2 && code != CURLE_HTTP2_STREAM) ||
-		transfer->repeated || left_ms <= 0)
+		transfer->repeated ||
+		http_elapsed_ms(transfer) >= transfer->timeout_ms)
 		return false;
 
 	/* The old handle keeps state; see the head of this file. */
@@ -808,7 +866,7 @@ http_repeat(HttpTransfer *transfer, CURLcode code)
 	transfer->repeated = true;
 	http_set(transfer->easy, CURLOPT_HTTP_VERSION,
 			 (long) CURL_HTTP_VERSION_1_1);
-	http_begin(transfer, (int) left_ms);
+	http_begin(transfer);
 	return true;
 }
 
@@ -844,6 +902,9 @@ http_explain(HttpTransfer *transfer, CURLcode code)
 		snprintf(response->error, sizeof(response->error),
 				 "address %s is not allowed by idempotency.webhook_allowed_networks",
 				 transfer->refused);
+	else if (transfer->flooded)
+		snprintf(response->error, sizeof(response->error),
+				 "the answer is longer than %d bytes", WIRE_BYTES_MAX);
 	else if (transfer->header_bytes > HTTP_HEADER_BYTES_MAX)
 		snprintf(response->error, sizeof(response->error),
 				 "the headers of the answer are longer than %d bytes",
@@ -868,6 +929,7 @@ http_finish(HttpTransfer *transfer, CURLcode code)
 	curl_easy_getinfo(easy, CURLINFO_RETRY_AFTER, &retry_after_s);
 	answered = http_was_answered(transfer, code, status);
 
+	http_leave_wire(transfer);
 	http_check_multi(curl_multi_remove_handle(http.multi, easy));
 	transfer->active = false;
 	http_forget_answering(transfer);
@@ -903,6 +965,58 @@ http_finish_complete(void)
 	}
 }
 
+/*
+ * Ends the requests whose time is over.  The first call that finds one does not
+ * end it, since http_drive() may have read only a part of what has arrived.
+ */
+static void
+http_finish_overdue(void)
+{
+	int64		now_ms = http_now_ms();
+
+	if (now_ms < http.deadline_ms)
+		return;
+	http.deadline_ms = PG_INT64_MAX;
+	for (int i = 0; i < HTTP_IN_FLIGHT_MAX; i++)
+	{
+		HttpTransfer *transfer = &http.transfers[i];
+		int64		deadline_ms = transfer->submitted_ms + transfer->timeout_ms;
+
+		if (!transfer->active)
+			continue;
+		if (deadline_ms <= now_ms && transfer->overdue)
+		{
+			http_finish(transfer, CURLE_OPERATION_TIMEDOUT);
+			continue;
+		}
+		transfer->overdue = deadline_ms <= now_ms;
+		http.deadline_ms = Min(http.deadline_ms, Max(deadline_ms, now_ms));
+	}
+}
+
+/* Marks the requests on a connection over which too many bytes have come. */
+static void
+http_note_flood(int fd)
+{
+	http.flooded = true;
+	for (int i = 0; i < HTTP_IN_FLIGHT_MAX; i++)
+		http.transfers[i].flooded |= http.transfers[i].fd == fd;
+}
+
+/* Ends the requests that were marked, unless they were answered. */
+static void
+http_finish_flooded(void)
+{
+	if (!http.flooded)
+		return;
+	http.flooded = false;
+	for (int i = 0; i < HTTP_IN_FLIGHT_MAX; i++)
+	{
+		if (http.transfers[i].active && http.transfers[i].flooded)
+			http_finish(&http.transfers[i], CURLE_RECV_ERROR);
+	}
+}
+
 /* Lets libcurl handle the ready sockets and its timer. */
 static CURLMcode
 http_drive(void)
@@ -925,6 +1039,8 @@ http_drive(void)
 			ready |= CURL_CSELECT_ERR;
 		code = curl_multi_socket_action(http.multi, events[i].data.fd,
 										ready, &running);
+		if (code == CURLM_OK && wire_is_flooded(events[i].data.fd))
+			http_note_flood(events[i].data.fd);
 	}
 
 	if (code == CURLM_OK &&
@@ -960,7 +1076,9 @@ http_work(void)
 		curl_easy_getinfo(message->easy_handle, CURLINFO_PRIVATE, &transfer);
 		http_finish((HttpTransfer *) transfer, message->data.result);
 	}
+	http_finish_flooded();
 	http_finish_complete();
+	http_finish_overdue();
 }
 
 bool
@@ -982,94 +1100,4 @@ http_next_response(HttpResponse *response)
 	dlist_push_head(&http.idle, &transfer->node);
 	http.in_flight--;
 	return true;
-}
-
-/*
- * libcurl itself is lenient: it accepts one or three slashes, and backslashes.
- * Only the plain form is accepted here, so that everything that reads the URL,
- * people included, sees the same host as libcurl.  Whether the host's address
- * is allowed is checked when it is connected to.
- */
-const char *
-http_check_url(const char *url)
-{
-	CURLU	   *parts;
-	CURLUcode	code;
-	const char *rest;
-
-	if (strlen(url) > HTTP_URL_MAX)
-		return "It must not be longer than " CppAsString2(HTTP_URL_MAX) " bytes.";
-	for (const char *c = url; *c != '\0'; c++)
-	{
-		if (*c <= ' ' || *c > '~' || *c == '\\')
-			return "It must consist of printable ASCII characters, without spaces and backslashes; others have to be percent-encoded.";
-	}
-
-	if (pg_strncasecmp(url, "http://", 7) == 0)
-		rest = url + 7;
-	else if (pg_strncasecmp(url, "https://", 8) == 0)
-		rest = url + 8;
-	else
-		return "It must begin with http:// or https://.";
-	if (strchr("/?#:", *rest) != NULL)
-		return "It must have a host.";
-	if (strchr(rest, '#') != NULL)
-		return "It must not have a fragment.";
-
-	parts = curl_url();
-	if (parts == NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_OUT_OF_MEMORY),
-				 errmsg("out of memory")));
-	code = curl_url_set(parts, CURLUPART_URL, url, CURLU_DISALLOW_USER);
-	curl_url_cleanup(parts);
-
-	if (code == CURLUE_USER_NOT_ALLOWED)
-		return "It must not have a user name or password; a header can carry credentials.";
-	if (code != CURLUE_OK)
-		return "It must have a valid host and port.";
-	return NULL;
-}
-
-/*
- * Returns scheme, host and port of a URL as libcurl sees them, one per line;
- * NULL if it is not a URL.
- */
-static char *
-http_origin(const char *url)
-{
-	static const CURLUPart wanted[] = {
-		CURLUPART_SCHEME, CURLUPART_HOST, CURLUPART_PORT
-	};
-	CURLU	   *parts = curl_url();
-	char	   *origin = NULL;
-
-	if (parts == NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_OUT_OF_MEMORY),
-				 errmsg("out of memory")));
-	if (curl_url_set(parts, CURLUPART_URL, url, 0) == CURLUE_OK)
-	{
-		origin = "";
-		for (int i = 0; i < (int) lengthof(wanted); i++)
-		{
-			char	   *part = NULL;
-
-			(void) curl_url_get(parts, wanted[i], &part, CURLU_DEFAULT_PORT);
-			origin = psprintf("%s%s\n", origin, part ? part : "");
-			curl_free(part);
-		}
-	}
-	curl_url_cleanup(parts);
-	return origin;
-}
-
-bool
-http_same_origin(const char *one, const char *other)
-{
-	char	   *origin = http_origin(one);
-	char	   *other_origin = http_origin(other);
-
-	return origin != NULL && other_origin != NULL &&
-		pg_strcasecmp(origin, other_origin) == 0;
 }

@@ -13,8 +13,6 @@
 #ifndef RELAY_HTTP_H
 #define RELAY_HTTP_H
 
-/* Longest URL that http_check_url() accepts. */
-#define HTTP_URL_MAX 2048
 /* Limits of the excerpt of an answer, and of the text of an error. */
 #define HTTP_EXCERPT_MAX 255
 #define HTTP_ERROR_MAX 255
@@ -67,11 +65,5 @@ extern bool http_next_response(HttpResponse *response);
 
 /* Returns the number of requests whose answers have not been taken. */
 extern int	http_in_flight(void);
-
-/* Returns NULL if url is acceptable, else a sentence that says why not. */
-extern const char *http_check_url(const char *url);
-
-/* Do both have the same scheme, host and port?  Both must be URLs. */
-extern bool http_same_origin(const char *one, const char *other);
 
 #endif							/* RELAY_HTTP_H */

@@ -17,8 +17,8 @@
 #include "base/compat.h"
 #include "base/errors.h"
 #include "outbox/header.h"
-#include "relay/http.h"
 #include "relay/signature.h"
+#include "relay/url.h"
 
 PG_FUNCTION_INFO_V1(outbox_check_url);
 PG_FUNCTION_INFO_V1(outbox_same_origin);
@@ -30,7 +30,7 @@ PG_FUNCTION_INFO_V1(outbox_signature);
 static void
 webhook_check_url(text *url)
 {
-	const char *reason = http_check_url(text_to_cstring(url));
+	const char *reason = url_check(text_to_cstring(url));
 
 	if (reason != NULL)
 		ereport(ERROR,
@@ -62,8 +62,8 @@ outbox_check_url(PG_FUNCTION_ARGS)
 Datum
 outbox_same_origin(PG_FUNCTION_ARGS)
 {
-	PG_RETURN_BOOL(http_same_origin(text_to_cstring(PG_GETARG_TEXT_PP(0)),
-									text_to_cstring(PG_GETARG_TEXT_PP(1))));
+	PG_RETURN_BOOL(url_same_origin(text_to_cstring(PG_GETARG_TEXT_PP(0)),
+								   text_to_cstring(PG_GETARG_TEXT_PP(1))));
 }
 
 /* SQL: outbox_check_secret(secret), raises an error unless it can sign. */

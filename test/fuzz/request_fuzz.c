@@ -9,6 +9,7 @@
 #include "postgres.h"
 
 #include "outbox/header.h"
+#include "relay/url.h"
 
 #include "loopback.h"
 
@@ -176,7 +177,7 @@ fuzz_one(void)
 
 	is_accepted = is_header_accepted();
 	fuzz_check(!(is_accepted && has_control_character(headers[0])));
-	if (http_check_url(url) != NULL ||
+	if (url_check(url) != NULL ||
 		!(is_accepted || has_control_character(headers[0])))
 		return;
 	response = loopback_post(&request, answer, &received);

@@ -11,7 +11,7 @@
 
 #include <curl/curl.h>
 
-#include "relay/http.h"
+#include "relay/url.h"
 
 #include "fuzz.h"
 
@@ -35,7 +35,7 @@ void
 fuzz_one(void)
 {
 	const char *url = fuzz_field().text;
-	const char *reason = http_check_url(url);
+	const char *reason = url_check(url);
 	const char *host;
 	char	   *plain;
 
@@ -44,7 +44,7 @@ fuzz_one(void)
 		fuzz_check(strncmp(reason, "It must ", 8) == 0);
 		return;
 	}
-	fuzz_check(strlen(url) <= HTTP_URL_MAX);
+	fuzz_check(strlen(url) <= URL_BYTES_MAX);
 	for (const char *c = url; *c != '\0'; c++)
 		fuzz_check(*c > ' ' && *c <= '~' && *c != '\\');
 
@@ -54,7 +54,7 @@ fuzz_one(void)
 	fuzz_check(url_part(url, CURLUPART_HOST)[0] != '\0');
 	fuzz_check(strcmp(url_part(url, CURLUPART_HOST), url_part(plain, CURLUPART_HOST)) == 0);
 	fuzz_check(strcmp(url_part(url, CURLUPART_PORT), url_part(plain, CURLUPART_PORT)) == 0);
-	fuzz_check(http_same_origin(url, plain) == (url[4] == ':'));
+	fuzz_check(url_same_origin(url, plain) == (url[4] == ':'));
 	fuzz_check(url_part(url, CURLUPART_USER)[0] == '\0');
 	fuzz_check(url_part(url, CURLUPART_PASSWORD)[0] == '\0');
 	fuzz_check(url_part(url, CURLUPART_FRAGMENT)[0] == '\0');

@@ -1,0 +1,17 @@
+/*
+ * url.h
+ *		Checks and compares the URLs of webhooks.
+ */
+#ifndef RELAY_URL_H
+#define RELAY_URL_H
+
+/* Longest URL that url_check() accepts. */
+#define URL_BYTES_MAX 2048
+
+/* Returns NULL if url is acceptable, else a sentence that says why not. */
+extern const char *url_check(const char *url);
+
+/* Do both have the same scheme, host and port?  Both must be URLs. */
+extern bool url_same_origin(const char *one, const char *other);
+
+#endif							/* RELAY_URL_H */

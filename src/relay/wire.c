@@ -1,0 +1,191 @@
+/*
+ * wire.c
+ *		Limits what arrives over the connections of HTTP requests.
+ *
+ * http.c counts the headers and the body of an answer.  Other bytes reach none
+ * of libcurl's callbacks: the extensions of chunks, frames of HTTP/2 and
+ * records of TLS.  An endpoint that sends such bytes without end would keep the
+ * relay busy, and a network too.  So http.c asks here, after some reads, how
+ * many bytes the kernel has received on the connection.  That count includes
+ * everything.
+ *
+ * Each request on a connection adds WIRE_BYTES_MAX to what may arrive.  When a
+ * request ends, what it has left expires, so a connection that has served many
+ * requests may not send more than a new one.
+ *
+ * libcurl's callbacks call these functions, so they raise no errors, and use
+ * malloc() instead of palloc().
+ */
+#include "postgres.h"
+
+#include <arpa/inet.h>
+#include <linux/tcp.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include "relay/wire.h"
+
+/* Reads of a connection between two looks at its count. */
+#define WIRE_READS 4
+
+typedef struct WireConnection
+{
+	bool		open;
+	int			local_port;		/* 0: not known yet */
+	int			requests;		/* in flight on it */
+	int			reads;			/* since the last look */
+	uint64		limit;			/* what may arrive in all */
+} WireConnection;
+
+/* By descriptor. */
+static WireConnection *connections = NULL;
+static int	connections_size = 0;
+
+/*
+ * Returns how many bytes have been received on a connection.
+ */
+static uint64
+wire_received(int fd)
+{
+	struct tcp_info info = {0};
+	socklen_t	length = sizeof(info);
+
+	if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) != 0)
+		return 0;
+	return info.tcpi_bytes_received;
+}
+
+bool
+wire_opened(int fd)
+{
+	if (fd >= connections_size)
+	{
+		int			size = Max(2 * connections_size, fd + 64);
+		WireConnection *larger = realloc(connections,
+										 size * sizeof(WireConnection));
+
+		if (larger == NULL)
+			return false;
+		memset(&larger[connections_size], 0,
+			   (size - connections_size) * sizeof(WireConnection));
+		connections = larger;
+		connections_size = size;
+	}
+	connections[fd] = (WireConnection)
+	{
+		.open = true,
+			.limit = WIRE_BYTES_MAX
+	};
+	return true;
+}
+
+void
+wire_closed(int fd)
+{
+	if (fd < connections_size)
+		connections[fd].open = false;
+}
+
+static int
+wire_port(const struct sockaddr_storage *name)
+{
+	if (name->ss_family == AF_INET6)
+		return ntohs(((const struct sockaddr_in6 *) name)->sin6_port);
+	return ntohs(((const struct sockaddr_in *) name)->sin_port);
+}
+
+/*
+ * A port of our own can belong to several connections to different peers.
+ */
+static bool
+wire_has_peer(int fd, const char *address, int port)
+{
+	struct sockaddr_storage name;
+	socklen_t	length = sizeof(name);
+	char text[	INET6_ADDRSTRLEN];
+	const void *bytes;
+
+	if (getpeername(fd, (struct sockaddr *) &name, &length) != 0 ||
+		wire_port(&name) != port)
+		return false;
+	if (name.ss_family == AF_INET6)
+		bytes = &((const struct sockaddr_in6 *) &name)->sin6_addr;
+	else
+		bytes = &((const struct sockaddr_in *) &name)->sin_addr;
+	return inet_ntop(name.ss_family, bytes, text, sizeof(text)) != NULL &&
+		strcmp(text, address) == 0;
+}
+
+static int
+wire_local_port(int fd)
+{
+	WireConnection *connection = &connections[fd];
+	struct sockaddr_storage name;
+	socklen_t	length = sizeof(name);
+
+	if (connection->local_port == 0 &&
+		getsockname(fd, (struct sockaddr *) &name, &length) == 0)
+		connection->local_port = wire_port(&name);
+	return connection->local_port;
+}
+
+static void
+wire_begin_on(int fd)
+{
+	WireConnection *connection = &connections[fd];
+
+	if (connection->requests++ == 0)
+		connection->limit = wire_received(fd);
+	connection->limit += WIRE_BYTES_MAX;
+	connection->reads = 0;
+}
+
+int
+wire_begin(const char *address, int port, int local_port)
+{
+	for (int fd = 0; fd < connections_size; fd++)
+	{
+		if (!connections[fd].open || wire_local_port(fd) != local_port ||
+			!wire_has_peer(fd, address, port))
+			continue;
+		wire_begin_on(fd);
+		return fd;
+	}
+	return -1;
+}
+
+void
+wire_end(int fd)
+{
+	WireConnection *connection = &connections[fd];
+	uint64		enough;
+
+	if (!connection->open)
+		return;
+	Assert(connection->requests > 0);
+	connection->requests--;
+	enough = wire_received(fd) + connection->requests * WIRE_BYTES_MAX;
+	connection->limit = Min(connection->limit, enough);
+}
+
+bool
+wire_is_flooded(int fd)
+{
+	WireConnection *connection;
+
+	if (fd >= connections_size || !connections[fd].open)
+		return false;
+	connection = &connections[fd];
+	if (++connection->reads < WIRE_READS)
+		return false;
+	connection->reads = 0;
+	return wire_received(fd) > connection->limit;
+}
+
+void
+wire_stop(void)
+{
+	free(connections);
+	connections = NULL;
+	connections_size = 0;
+}
