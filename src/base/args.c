@@ -13,6 +13,9 @@
 
 #include "base/args.h"
 
+/* The longest time that any caller allows has 120 months. */
+#define ARGS_MONTHS_MAX 1200
+
 void
 args_raise_null(const char *name)
 {
@@ -64,9 +67,10 @@ args_is_longer(const Interval *a, const Interval *b)
 }
 
 /*
- * The first comparison counts a month as 30 days.  It keeps the sum within the
- * range of timestamps.  The second one measures the sum itself, since
- * '1000000 months -29999999 days' is more than a thousand years.
+ * The first comparison counts a month as 30 days.  The second one measures the
+ * sum itself, since '1000 months -29999 days' is more than a year.  Months and
+ * days that cancel each other out can still lead beyond the range of timestamps
+ * on the way, so the number of months has a limit of its own.
  */
 TimestampTz
 args_time_after(TimestampTz from, const Interval *span, int max_s,
@@ -75,7 +79,8 @@ args_time_after(TimestampTz from, const Interval *span, int max_s,
 	Interval	none = {0};
 	Interval	most = {.time = max_s * USECS_PER_SEC};
 	bool		positive = args_is_longer(span, &none);
-	bool		too_long = args_is_longer(span, &most);
+	bool		too_long = args_is_longer(span, &most) ||
+	span->month > ARGS_MONTHS_MAX || span->month < -ARGS_MONTHS_MAX;
 	TimestampTz after = from;
 
 	if (positive && !too_long)

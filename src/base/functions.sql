@@ -131,7 +131,9 @@ DECLARE
 BEGIN
 	EXECUTE format('LOCK TABLE %s IN SHARE ROW EXCLUSIVE MODE', ring);
 	PERFORM pg_current_xact_id();
-	EXECUTE format('UPDATE %s SET state = %L, quiet_xid = $1 WHERE segment = $2 AND state = %L', ring, 'retired', 'old')
+	EXECUTE format('UPDATE %s
+		SET state = %L, closed_at = clock_timestamp(), quiet_xid = $1
+		WHERE segment = $2 AND state = %L', ring, 'retired', 'old')
 		USING idempotency_internal.idempotency_next_xid(), unused;
 	GET DIAGNOSTICS retired = ROW_COUNT;
 	PERFORM idempotency_internal.idempotency_ring_changed(ring);

@@ -148,7 +148,7 @@ static void
 settings_define_stock(void)
 {
 	DefineCustomIntVariable("idempotency.stock_items",
-							"How many items of stock can be in use at a time without being counted anew.",
+							"How many items of stock can have a counter in shared memory at the same time.",
 							"Each takes about 400 bytes of shared memory.",
 							&settings_stock_items,
 							16384, 16, 10 * 1000 * 1000,

@@ -59,6 +59,7 @@ shared_init_database(SharedDatabase *entry)
 	for (int i = 0; i < SHARED_COUNTERS; i++)
 		pg_atomic_init_u64(&entry->counters[i], 0);
 	entry->since = GetCurrentTimestamp();
+	entry->check_at = entry->since;
 	pg_atomic_init_u32(&entry->relays_armed, 0);
 }
 
@@ -214,7 +215,7 @@ shared_forget_database(Oid database, uint64 looks)
 
 /*
  * CREATE DATABASE can reuse the OID for another database, whose positions and
- * counts start anew.  The entry stays until the launcher has seen that the
+ * counts start at 0.  The entry stays until the launcher has seen that the
  * database does not exist.
  */
 void
@@ -283,10 +284,24 @@ shared_check_database(Oid database)
 	LWLockAcquire(shared->lock, LW_EXCLUSIVE);
 	entry = shared_find_or_add(database);
 	if (entry != NULL)
+	{
 		entry->check = entry->used = true;
+		entry->check_at = GetCurrentTimestamp();
+	}
 	LWLockRelease(shared->lock);
 	shared_wake_launcher();
 	return entry != NULL;
+}
+
+TimestampTz
+shared_last_check(SharedDatabase *database)
+{
+	TimestampTz at;
+
+	LWLockAcquire(shared->lock, LW_SHARED);
+	at = database->check_at;
+	LWLockRelease(shared->lock);
+	return at;
 }
 
 /*

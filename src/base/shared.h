@@ -89,6 +89,7 @@ typedef struct SharedDatabase
 	Oid			database;		/* InvalidOid: the entry is free */
 	Oid			owner;			/* of the extension; InvalidOid: none */
 	bool		check;			/* the launcher has to look again */
+	TimestampTz check_at;		/* when check was set, or the entry was added */
 	int			vacaters;		/* commands that keep workers out */
 	bool		used;			/* sessions may keep a pointer to it */
 	uint64		looks;			/* number of look-ups */
@@ -173,6 +174,9 @@ extern Oid	shared_last_looked(void);
 /* Makes the launcher look into a database again; false: the table is full. */
 extern bool shared_check_database(Oid database);
 
+/* When that was last called, or the entry was added. */
+extern TimestampTz shared_last_check(SharedDatabase *database);
+
 /* Keeps workers out of a database, or lets them in again; calls nest. */
 extern void shared_vacate_database(Oid database, bool vacate);
 
@@ -203,7 +207,7 @@ extern SharedWorker shared_copy_worker(SharedDatabase *database,
 
 /*
  * Sets the latch of a relay that has started, NULL when it exits.  Wakes the
- * other relays, which divide the partitions anew.
+ * other relays, which divide the partitions again.
  */
 extern void shared_set_relay_latch(SharedDatabase *database, int relay,
 								   Latch *latch);

@@ -16,7 +16,7 @@
 
 PG_FUNCTION_INFO_V1(idempotency_preloaded_version);
 PG_FUNCTION_INFO_V1(idempotency_is_served);
-PG_FUNCTION_INFO_V1(idempotency_known_since);
+PG_FUNCTION_INFO_V1(idempotency_last_check);
 PG_FUNCTION_INFO_V1(idempotency_workers);
 
 /*
@@ -44,17 +44,18 @@ idempotency_is_served(PG_FUNCTION_ARGS)
 }
 
 /*
- * SQL: idempotency_known_since(), when this database got an entry in shared
- * memory; null if it has none.
+ * SQL: idempotency_last_check(), when the launcher was last told to look for
+ * the extension in this database, or the database got its entry in shared
+ * memory; null if too many databases have one.
  */
 Datum
-idempotency_known_since(PG_FUNCTION_ARGS)
+idempotency_last_check(PG_FUNCTION_ARGS)
 {
 	SharedDatabase *database = shared_find_my_database();
 
 	if (database == NULL)
 		PG_RETURN_NULL();
-	PG_RETURN_TIMESTAMPTZ(database->since);
+	PG_RETURN_TIMESTAMPTZ(shared_last_check(database));
 }
 
 /*

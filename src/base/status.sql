@@ -14,12 +14,12 @@ AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION idempotency_internal.idempotency_is_served() IS
 	'Internal: whether idempotency.databases names this database.';
 
-CREATE FUNCTION idempotency_internal.idempotency_known_since()
+CREATE FUNCTION idempotency_internal.idempotency_last_check()
 RETURNS timestamptz
 LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME';
-COMMENT ON FUNCTION idempotency_internal.idempotency_known_since() IS
-	'Internal: when the launcher found the extension in this database; null: not yet.';
+COMMENT ON FUNCTION idempotency_internal.idempotency_last_check() IS
+	'Internal: when the launcher was last told to look for the extension in this database; null: too many databases have it.';
 
 CREATE FUNCTION idempotency_internal.idempotency_workers(
 	OUT kind text, OUT pid integer, OUT errors bigint,
@@ -93,9 +93,9 @@ AS $$
 		WHEN d.datistemplate THEN 'template'
 		WHEN NOT idempotency_internal.idempotency_is_served() THEN 'left out'
 		WHEN r.launchers = 1 AND r.sweepers = 1 AND r.relays >= r.wanted THEN 'ok'
-		WHEN r.launchers = 1 AND coalesce(
-			idempotency_internal.idempotency_known_since()
-				> clock_timestamp() - starting, true) THEN 'starting'
+		WHEN r.launchers = 1
+			AND idempotency_internal.idempotency_last_check()
+				> clock_timestamp() - starting THEN 'starting'
 		ELSE 'missing' END AS what
 		FROM pg_database d WHERE d.datname = current_database()) s
 	UNION ALL

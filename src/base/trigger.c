@@ -60,14 +60,14 @@ trigger_require(const CatalogTriggers *triggers)
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("trigger \"%s\" of table \"%s\" is missing",
 						triggers->missing, get_rel_name(triggers->table)),
-				 errdetail("Rows may have come in past extension idempotency."),
-				 errhint("Let the extension's owner call idempotency_repair(), which makes it anew.")));
+				 errdetail("Rows may have been written that the extension has not handled."),
+				 errhint("Let the extension's owner call idempotency_repair(), which creates it again.")));
 	ereport(ERROR,
 			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 			 errmsg("triggers of table \"%s\" %s disabled",
 					get_rel_name(triggers->table), disabled ? "are" : "were"),
-			 errdetail("Rows may have come in past extension idempotency, as by pg_restore --disable-triggers."),
+			 errdetail("Rows may have been written that the extension has not handled, for example by pg_restore --disable-triggers."),
 			 disabled ?
 			 errhint("When all rows are there, use ALTER TABLE ... ENABLE TRIGGER ALL, as pg_restore does, or let the extension's owner call idempotency_repair().") :
-			 errhint("The sweeper puts that right within seconds, unless a transaction is open that has used the tables. Where no sweeper runs, let the extension's owner call idempotency_repair().")));
+			 errhint("The sweeper repairs this within seconds, unless a transaction that has used the tables is open. If no sweeper runs, let the extension's owner call idempotency_repair().")));
 }

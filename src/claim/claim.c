@@ -215,8 +215,9 @@ claim_answer(KeyRing *keys, ClaimAnswer *answer)
 
 /*
  * Searches for the key once.  A replay does not wait for a transaction that is
- * deleting the row.  Nor does it wait for one that is inserting the row anew if
- * an older segment still has it.  The sweeper does both when it migrates a key.
+ * deleting the row.  Nor does it wait for one that is inserting the row again
+ * if an older segment still has it.  The sweeper does both when it migrates a
+ * key.
  */
 static ClaimStep
 claim_try(const Claim *claim, KeyRing *keys, ClaimAnswer *answer,

@@ -76,7 +76,7 @@ finish_not_owned(const KeyName *name, const KeyRow *row, int64 token)
 	else if (row->attempt > 1)
 		reason = "Another claimer has taken the key over with a newer token.";
 	else
-		reason = "The key has a newer token: it was claimed anew, or this token is another key's.";
+		reason = "The key has a newer token: it was claimed again, or this token is another key's.";
 	ereport(ERROR,
 			(errcode(ERRCODE_LEASE_LOST),
 			 errmsg("the lease on key \"%s\" was lost",

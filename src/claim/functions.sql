@@ -308,7 +308,7 @@ BEGIN
 		EXECUTE format('SELECT pg_relation_size(%L)', other.name) INTO moved;
 		-- A table that had rows is truncated when no snapshot shows them.
 		UPDATE idempotency_internal.idem_ring r
-		SET state = 'retired',
+		SET state = 'retired', closed_at = clock_timestamp(),
 			quiet_xid = idempotency_internal.idempotency_next_xid(),
 			segment = coalesce(r.segment, (SELECT max(g.segment) + 1
 				FROM idempotency_internal.idem_ring g))

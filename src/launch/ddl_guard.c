@@ -112,7 +112,7 @@ ddl_guard_refuse(const char *what)
 	ereport(ERROR,
 			(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 			 errmsg("must be superuser to %s of extension idempotency", what),
-			 errdetail("Its workers would run what others put there.")));
+			 errdetail("Its workers would run code of other roles.")));
 }
 
 static void

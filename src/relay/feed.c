@@ -430,7 +430,7 @@ feed_settled_breaker(Feed *feed)
 	if (failing)
 		ereport(LOG,
 				(errmsg("the endpoint of subscription \"%s\" fails", feed->name),
-				 errdetail("%d events in a row were not delivered.  From now on it gets a probe now and then, until one is.",
+				 errdetail("%d events in a row were not delivered. Only probes are sent until one of them is accepted.",
 						   BREAKER_FAILURES)));
 	else
 		ereport(LOG,

@@ -150,7 +150,7 @@ relay_note_trouble(Relay *relay, Feed *feed, const char *error,
 			(errmsg("subscription \"%s\" is stuck: %s",
 					feed->name, feed->trouble.error),
 			 where ? errdetail_log("%s", where) : 0,
-			 errhint("It is tried again now and then, and at once after outbox_alter() or outbox_resume().")));
+			 errhint("It is tried again from time to time, and at once after outbox_alter() or outbox_resume().")));
 }
 
 static void
@@ -304,7 +304,7 @@ relay_is_at_home(Relay *relay)
 	if (any_subscription && !relay->held)
 		ereport(WARNING,
 				(errmsg("outbox subscriptions are held because this database is a copy"),
-				 errhint("Call outbox_adopt() if the copy shall send events of its own.")));
+				 errhint("Call outbox_adopt() if the copy is to send its own events.")));
 	relay->held = any_subscription;
 	return false;
 }

@@ -120,8 +120,8 @@ reservation_knows_all(const Holds *holds, const LedgerLines *past)
 }
 
 /*
- * As reservation_past, but returns STOCK_UNKNOWN if the rows of a line were
- * dropped, since that may have been the last line to change.
+ * As reservation_answer_past, but returns STOCK_UNKNOWN if the rows of a line
+ * were dropped, since that may have been the last line to change.
  */
 static StockSettlement
 reservation_answer_closed(const text *reservation, const Holds *holds)

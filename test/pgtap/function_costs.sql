@@ -18,7 +18,7 @@ SELECT set_eq($$ SELECT name FROM function WHERE internal AND cost < 10000 $$,
 	ARRAY[
 	'idem_counters', 'idem_next_to_empty', 'idem_sample', 'idem_status',
 	'idempotency_enter', 'idempotency_raise',
-	'idempotency_horizon', 'idempotency_is_quiet', 'idempotency_is_served', 'idempotency_known_since',
+	'idempotency_horizon', 'idempotency_is_quiet', 'idempotency_is_served', 'idempotency_last_check',
 	'idempotency_library_status', 'idempotency_may_repair', 'idempotency_next_xid',
 	'idempotency_preloaded_version', 'idempotency_refuse_trigger',
 	'idempotency_require_preload', 'idempotency_setting_status',

@@ -1,7 +1,7 @@
 -- idempotency_status() is the one place to look.  If this fails, it does not
 -- report a problem to operators, or reports one that does not exist.
 BEGIN;
-SELECT plan(21);
+SELECT plan(25);
 
 -- What a check reports; all rows if there are several.
 CREATE FUNCTION says(name text)
@@ -97,11 +97,30 @@ SELECT results_eq($$ SELECT state, detail FROM says('reservations') $$,
 	'and long ago');
 DELETE FROM stock_hold;
 
+-- A table is retired, a day after the last row was inserted.
+UPDATE idem_ring SET state = 'old', opened_at = now() - interval '2 days',
+	closed_at = now() - interval '1 day', quiet_xid = '3',
+	segment = (SELECT max(segment) + 1 FROM idem_ring)
+WHERE slot = 1;
+SELECT ok(idempotency_ring_retire('idem_ring', segment), 'a table is retired')
+FROM idem_ring WHERE slot = 1;
+SELECT is((SELECT state FROM says('tables')), 'ok', 'it was not retired long ago');
+UPDATE idem_ring SET closed_at = closed_at - interval '11 min' WHERE slot = 1;
+SELECT results_eq($$ SELECT state, detail ~ '^idem_key_1 could not be emptied for 00:11:0.$'
+	FROM says('tables') $$, $$ VALUES ('warning', true) $$,
+	'a snapshot keeps it for long');
+
 -- Triggers.
 ALTER TABLE stock_log DISABLE TRIGGER ALL;
 SELECT results_eq($$ SELECT state, hint FROM says('triggers') $$,
 	$$ VALUES ('error', 'after the restore: SELECT idempotency_repair()') $$,
 	'disabled triggers');
+ALTER TABLE idem_key_2 DISABLE TRIGGER ALL;
+INSERT INTO idem_key_2 (key, scope, token, attempt, state, expires_at)
+VALUES ('restored', '', 1, 1, 'c', now() + interval '1 h');
+SELECT idempotency_repair();
+SELECT is((SELECT closed_at > now() FROM idem_ring WHERE slot = 2 AND state = 'retired'),
+	true, 'the repair retires a table');
 
 -- It only reads, and works wherever it is called.
 SELECT lives_ok($$ DO 'BEGIN SET TRANSACTION READ ONLY; PERFORM * FROM idempotency_status(); END' $$,

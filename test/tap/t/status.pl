@@ -95,6 +95,12 @@ for (0, 2)
 		"$_ slots are too few for workers");
 	is(sql(q(SELECT state, detail FROM idempotency_internal.idempotency_worker_status(starting => '1 day') WHERE "check" = 'workers')),
 		$_ ? 'warning|they are starting' : 'error|0 launcher, 0 sweeper, 0 of 1 relays', 'and were starting before');
+	next if !$_;
+	sql('CREATE EXTENSION idempotency; DROP EXTENSION idempotency', 'other');
+	like(sql(q(SELECT clock_timestamp() AS dropped \gset
+			CREATE EXTENSION idempotency;
+			SELECT state, detail FROM idempotency_internal.idempotency_worker_status(starting => clock_timestamp() - :'dropped')), 'other'),
+		qr/^warning\|they are starting/, 'and if the extension is created once more');
 }
 alter_system('max_worker_processes', 'DEFAULT');
 $node->restart;
