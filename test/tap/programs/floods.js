@@ -9,7 +9,7 @@
  * 13 MB in a second.  A line of the input is one of
  *   flood    from now on each request is answered without end
  *   heal     from now on, as at first, each request is answered 200 and a
- *            kilobyte; ends all connections
+ *            kilobyte, in small pieces; ends all connections
  *   report   prints "report" and for each endpoint, as JSON, how many
  *            connections there were and, of the first flood, how many requests
  *            were answered on the connection before, how many bytes could be
@@ -31,7 +31,8 @@ const POUR_BYTES = 64 * 1024;
 const PAUSE_MS = 5;
 const FRAME_BYTES = 16 * 1024;
 const UNKNOWN = 0xfa;
-const GOOD_BODY = 'x'.repeat(1024);
+const PIECES = 8;
+const PIECE = Buffer.alloc(1024 / PIECES, 'x');
 
 const [, , certificate] = process.argv;
 
@@ -84,9 +85,16 @@ function flood(socket, [begin, chunk], answered, report) {
 	pour(socket, chunk, FLOOD_BYTES, wrote, report.pause_ms);
 }
 
+/* Calls send(isLast) for each piece of an answer. */
+function sendPieces(send, left = PIECES) {
+	send(left === 1);
+	if (left > 1)
+		setTimeout(sendPieces, 1, send, left - 1);
+}
+
 function accept(socket, report) {
 	report.connections++;
-	sockets.add(socket.on('error', () => {}));
+	sockets.add(socket.setNoDelay(true).on('error', () => {}));
 	socket.on('close', () => sockets.delete(socket));
 }
 
@@ -99,7 +107,7 @@ function createEndpoint(name, report) {
 				flood(socket, floods[name], socket.answered, report);
 			else {
 				socket.answered++;
-				response.end(GOOD_BODY);
+				sendPieces((isLast) => (isLast ? response.end(PIECE) : response.write(PIECE)));
 			}
 		});
 	});
@@ -121,8 +129,8 @@ function createEndpoint2(name, report) {
 				flood(socket, floods2[name](stream), answered, report);
 			else {
 				answered++;
-				socket.write(Buffer.concat([frame(HEADERS, END_HEADERS, stream, status(200)),
-					frame(DATA, END_STREAM, stream, Buffer.from(GOOD_BODY))]));
+				socket.write(frame(HEADERS, END_HEADERS, stream, status(200)));
+				sendPieces((isLast) => socket.write(frame(DATA, isLast ? END_STREAM : 0, stream, PIECE)));
 			}
 		});
 	});
