@@ -139,6 +139,15 @@ sub distinct_numbers
 	return join(' ', sort { $a <=> $b } values %by_id);
 }
 
+# How many milliseconds after their enqueuing the events of Server.pm's
+# enqueue_steadily arrived, in the order of arrival.
+sub delays_ms
+{
+	my ($self, $name) = @_;
+	my @timed = grep { $_->{attempt} == 1 && $_->{data}{at} } $self->requests($name);
+	return map { $_->{at} - $_->{data}{at} } @timed;
+}
+
 # How often an event was sent before all earlier ones of its key had been
 # accepted.  The data of events is {"key": ..., "n": ...}, n counted from 1 in
 # each.

@@ -13,7 +13,7 @@ use Test::More;
 
 our @EXPORT = qw(
   new_server start_server sql use_server alter_system subscribe enqueue_numbers
-  webhook_id stock_level error_code session finish wait_for_workers
+  enqueue_steadily webhook_id stock_level error_code session finish wait_for_workers
   wait_for_no_workers worker_pid terminate_worker wait_for_pass wait_until
 );
 
@@ -116,6 +116,25 @@ sub enqueue_numbers
 	my ($node, $topic, @numbers) = @_;
 	$node->safe_psql('postgres',
 		join('', map { "SELECT outbox_enqueue('$topic', '{\"n\": $_}');\n" } @numbers));
+	return;
+}
+
+# Enqueues events {"n": number, "at": milliseconds since 1970}, each in its own
+# transaction, with a pause after each.
+sub enqueue_steadily
+{
+	my ($node, $topic, $count, $pause_ms) = @_;
+	$node->safe_psql('postgres', qq(
+		DO \$\$
+		BEGIN
+			FOR n IN 1 .. $count LOOP
+				PERFORM outbox_enqueue('$topic', jsonb_build_object('n', n,
+					'at', floor(1000 * extract(epoch FROM clock_timestamp()))));
+				COMMIT;
+				PERFORM pg_sleep($pause_ms / 1000.0);
+			END LOOP;
+		END
+		\$\$));
 	return;
 }
 

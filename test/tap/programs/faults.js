@@ -20,6 +20,8 @@ const net = require('net');
 const readline = require('readline');
 const tls = require('tls');
 
+const { pour } = require('./pour');
+
 const FLOOD_BYTES = 100 * 1024 * 1024;
 const POUR_BYTES = 64 * 1024;
 const METADATA = 'http://169.254.169.254/latest/meta-data/';
@@ -31,16 +33,9 @@ const certificate = (path) => ({
 	cert: fs.readFileSync(`${path}.crt`),
 });
 
-/* Writes for as long as the peer reads, at most FLOOD_BYTES. */
-function pour(socket, report, chunk) {
-	const more = () => {
-		let room = true;
-		while (room && !socket.destroyed && socket.bytesWritten < FLOOD_BYTES)
-			room = socket.write(chunk);
-		report.bytes = Math.max(report.bytes, socket.bytesWritten);
-	};
-	socket.on('drain', more);
-	more();
+/* Sends a chunk again and again. */
+function flood(socket, report, chunk) {
+	pour(socket, chunk, FLOOD_BYTES, () => { report.bytes = Math.max(report.bytes, socket.bytesWritten); });
 }
 
 /* What each endpoint does when the first bytes of a request have come. */
@@ -53,18 +48,18 @@ const faults = {
 	},
 	flood(socket, report) {
 		socket.write(`HTTP/1.1 500 No\r\nContent-Length: ${FLOOD_BYTES}\r\n\r\n`);
-		pour(socket, report, 'x'.repeat(POUR_BYTES));
+		flood(socket, report, 'x'.repeat(POUR_BYTES));
 	},
 	interim(socket, report) {
-		pour(socket, report, 'HTTP/1.1 102 Processing\r\n\r\n'.repeat(POUR_BYTES / 64));
+		flood(socket, report, 'HTTP/1.1 102 Processing\r\n\r\n'.repeat(POUR_BYTES / 64));
 	},
 	headers(socket, report) {
 		socket.write('HTTP/1.1 200 OK\r\n');
-		pour(socket, report, 'X-Header: value\r\n'.repeat(POUR_BYTES / 64));
+		flood(socket, report, 'X-Header: value\r\n'.repeat(POUR_BYTES / 64));
 	},
 	header(socket, report) {
 		socket.write('HTTP/1.1 200 OK\r\nX-Header: ');
-		pour(socket, report, 'x'.repeat(POUR_BYTES));
+		flood(socket, report, 'x'.repeat(POUR_BYTES));
 	},
 	reset(socket) {
 		socket.write('HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf of', () => socket.resetAndDestroy());

@@ -18,8 +18,13 @@
  *   hold           no answer until POST /release/NAME, then 200
  *   retry-after-N  503 with Retry-After: N at an event's first attempt, then 200
  *   retry-date-N   the same, with the date that is N seconds away
- *   told           500 as often per event as "fail" in its data says, then 200;
- *                  no answer until the release if its data has "hold"
+ *   busy-N         503 with Retry-After: N, always
+ *   some-N         200 to N % of the requests, at random, 500 to the others
+ *   collapse       200 to CALM_REQUESTS requests after CALM_MS without one, 500
+ *                  to all others: it works until it is used
+ *   told           500 as often per event as "fail" in its data says, or the
+ *                  "status" in its data, with Retry-After if it has "after";
+ *                  then 200; no answer until the release if its data has "hold"
  *   switch         the behaviour that PUT /switch/NAME has set last
  *
  * Control:
@@ -37,6 +42,9 @@ const http = require('http');
 const { Webhook } = require('standardwebhooks');
 const { HTTP } = require('cloudevents');
 
+const CALM_MS = 500;
+const CALM_REQUESTS = 3;
+
 const log = [];			// all requests, in the order of their arrival
 const channels = new Map();	// by name: the state of a subscription
 const waiters = new Set();	// functions that answer a GET /wait when it is time
@@ -45,7 +53,7 @@ function channel(name) {
 	if (!channels.has(name))
 		channels.set(name, {
 			secret: null, behaviour: 'ok', released: false, held: [],
-			requests: 0, attempts: new Map(),
+			requests: 0, attempts: new Map(), random: 1, last: 0, calm: 0,
 		});
 	return channels.get(name);
 }
@@ -79,9 +87,24 @@ function parseJson(body) {
 	}
 }
 
+/* The next of pseudo-random numbers from 0 to 1, which are the same in each run. */
+function random(to) {
+	to.random = (Math.imul(to.random, 1664525) + 1013904223) >>> 0;
+	return to.random / 2 ** 32;
+}
+
+/* Has there been a pause, with fewer than CALM_REQUESTS requests since? */
+function isCalm(to) {
+	const now = Date.now();
+
+	to.calm = now - to.last > CALM_MS ? CALM_REQUESTS : to.calm - 1;
+	to.last = now;
+	return to.calm > 0;
+}
+
 /* What to do with a request: [action, ...] */
 function decide(behaviour, to, attempt, data) {
-	const [, kind, seconds] = /^([a-z-]+?)(?:-(\d+))?$/.exec(behaviour);
+	const [, kind, number] = /^([a-z-]+?)(?:-(\d+))?$/.exec(behaviour);
 	switch (kind) {
 		case 'ok': return { status: 200 };
 		case 'fail': return { status: 500 };
@@ -91,16 +114,25 @@ function decide(behaviour, to, attempt, data) {
 		case 'redirect': return { status: 302, headers: { Location: '/ok/redirected' } };
 		case 'hang': return { hold: true, forever: true };
 		case 'hold': return to.released ? { status: 200 } : { hold: true };
+		case 'busy': return { status: 503, headers: { 'Retry-After': number } };
+		case 'some': return { status: random(to) < number / 100 ? 200 : 500 };
+		case 'collapse': return { status: isCalm(to) ? 200 : 500 };
 		case 'told':
-			return data?.hold && !to.released ? { hold: true } :
-				{ status: attempt <= (data?.fail ?? 0) ? 500 : 200 };
+			if (data?.hold && !to.released)
+				return { hold: true };
+			if (attempt > (data?.fail ?? 0))
+				return { status: 200 };
+			return {
+				status: data.status ?? 500,
+				headers: data.after ? { 'Retry-After': data.after } : {},
+			};
 		case 'switch': return decide(to.behaviour, to, attempt, data);
 		case 'retry-after':
 		case 'retry-date': {
 			if (attempt > 1)
 				return { status: 200 };
-			const value = kind === 'retry-after' ? seconds :
-				new Date(Date.now() + seconds * 1000).toUTCString();
+			const value = kind === 'retry-after' ? number :
+				new Date(Date.now() + number * 1000).toUTCString();
 			return { status: 503, headers: { 'Retry-After': value } };
 		}
 		default: return { status: 404 };
