@@ -20,3 +20,11 @@ backoff_reset(Backoff *backoff)
 {
 	memset(backoff, 0, sizeof(*backoff));
 }
+
+TimestampTz
+backoff_earlier(TimestampTz one, TimestampTz other)
+{
+	if (one == 0 || other == 0)
+		return Max(one, other);
+	return Min(one, other);
+}

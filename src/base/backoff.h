@@ -21,4 +21,7 @@ extern void backoff_fail(Backoff *backoff, int min_ms, int max_ms,
 /* Ends the pause; the next one is the shortest again. */
 extern void backoff_reset(Backoff *backoff);
 
+/* Returns the earlier one of two times; 0 is none. */
+extern TimestampTz backoff_earlier(TimestampTz one, TimestampTz other);
+
 #endif							/* BASE_BACKOFF_H */

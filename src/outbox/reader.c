@@ -95,6 +95,19 @@ static SavedQuery read_due = {
 	.types = {INT8OID, INT4OID, INT8ARRAYOID}
 };
 
+/*
+ * Failures that concern the event only are left out: the endpoint worked then,
+ * too.
+ */
+static SavedQuery read_early = {
+	.sql = DEFERRED_COLUMNS
+	" AND e.last_at < $4 AND e.due_at > (SELECT clock_timestamp())"
+	" AND (e.last_status IN (400, 409, 413, 415, 422)) IS NOT TRUE"
+	" AND e.position <> ALL ($3)"
+	" ORDER BY e.last_at NULLS FIRST, e.position",
+	.types = {INT8OID, INT4OID, INT8ARRAYOID, TIMESTAMPTZOID}
+};
+
 static SavedQuery read_longest_waiting = {
 	.sql = DEFERRED_COLUMNS
 	" AND e.position = (SELECT d.position FROM idempotency_internal.outbox_delivery d"
@@ -468,15 +481,16 @@ outbox_cut_chunk(OutboxChunk *chunk, int count)
 
 static OutboxChunk
 reader_read_deferred(SavedQuery *query, OutboxPartitionId id, Datum positions,
-					 Size max_bytes)
+					 TimestampTz recovered_at, Size max_bytes)
 {
 	OutboxCursor none = {0};
 	OutboxChunk chunk = reader_new_chunk(&none, 0);
-	Datum		values[3];
+	Datum		values[4];
 
 	values[0] = Int64GetDatum(id.subscription);
 	values[1] = Int32GetDatum(id.number);
 	values[2] = positions;
+	values[3] = TimestampTzGetDatum(recovered_at);
 	reader_fetch(&chunk, query, values, OUTBOX_CHUNK_MAX, max_bytes);
 	return chunk;
 }
@@ -484,13 +498,21 @@ reader_read_deferred(SavedQuery *query, OutboxPartitionId id, Datum positions,
 OutboxChunk
 outbox_read_due(OutboxPartitionId id, Datum positions, Size max_bytes)
 {
-	return reader_read_deferred(&read_due, id, positions, max_bytes);
+	return reader_read_deferred(&read_due, id, positions, 0, max_bytes);
+}
+
+OutboxChunk
+outbox_read_early(OutboxPartitionId id, Datum positions,
+				  TimestampTz recovered_at, Size max_bytes)
+{
+	return reader_read_deferred(&read_early, id, positions, recovered_at,
+								max_bytes);
 }
 
 OutboxChunk
 outbox_read_longest_waiting(OutboxPartitionId id)
 {
-	return reader_read_deferred(&read_longest_waiting, id, (Datum) 0, 0);
+	return reader_read_deferred(&read_longest_waiting, id, (Datum) 0, 0, 0);
 }
 
 TimestampTz

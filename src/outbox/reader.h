@@ -150,6 +150,13 @@ extern void outbox_cut_chunk(OutboxChunk *chunk, int count);
 extern OutboxChunk outbox_read_due(OutboxPartitionId id, Datum positions,
 								   Size max_bytes);
 
+/*
+ * The same for deferred deliveries that are not due yet, but have failed before
+ * the endpoint worked again.
+ */
+extern OutboxChunk outbox_read_early(OutboxPartitionId id, Datum positions,
+									 TimestampTz recovered_at, Size max_bytes);
+
 /* Reads the deferred delivery that was tried or due the longest time ago. */
 extern OutboxChunk outbox_read_longest_waiting(OutboxPartitionId id);
 
@@ -204,9 +211,8 @@ extern void outbox_count_delivered(OutboxPartitionId id, int64 delivered);
 extern bool outbox_disable(int64 subscription, const char *reason);
 
 /*
- * Records that the endpoint of a subscription fails as a whole, or works again;
- * then deliveries that failed in between become due.  Returns false if the
- * subscription is locked and the caller has to try again.
+ * Records that the endpoint of a subscription fails as a whole, or works again.
+ * Returns false if the subscription is locked and the caller has to try again.
  */
 extern bool outbox_set_failing(int64 subscription, bool failing);
 

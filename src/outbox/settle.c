@@ -22,7 +22,9 @@
 #include "outbox/reader.h"
 
 /*
- * $4 to $9: state, blocks_key, attempts, delay or null, status, error.  If an
+ * $4 to $9: state, blocks_key, attempts, delay or null, status, error; $10 of
+ * update_delivery: whether the attempt does not count, so that the event is not
+ * due sooner.  If an
  * event is dead because one of its values is not valid, a valid value is stored
  * instead.
  */
@@ -91,13 +93,14 @@ static SavedQuery delete_delivery = {
 static SavedQuery update_delivery = {
 	.sql = "UPDATE idempotency_internal.outbox_delivery SET state = $4, blocks_key = $5,"
 	" attempts = $6,"
-	" due_at = CASE WHEN $4 = 'waiting' THEN"
-	"  clock_timestamp() + $7 * interval '1 ms' END,"
+	" due_at = CASE WHEN $4 = 'waiting' THEN greatest("
+	"  CASE WHEN $10 THEN due_at END,"
+	"  clock_timestamp() + $7 * interval '1 ms') END,"
 	" last_at = clock_timestamp(), last_status = $8, last_error = $9"
 	" WHERE subscription = $1 AND partition = $2 AND position = $3",
 	.types = {
 		INT8OID, INT4OID, INT8OID, TEXTOID, BOOLOID, INT4OID, INT8OID, INT4OID,
-		TEXTOID
+		TEXTOID, BOOLOID
 	}
 };
 
@@ -150,22 +153,10 @@ static SavedQuery set_failing = {
 	.types = {INT8OID}
 };
 
-/*
- * Deliveries that failed first were recorded shortly before the outage was.  A
- * row that is locked keeps its time.
- */
 static SavedQuery set_working = {
-	.sql = "WITH outage AS ("
-	"  UPDATE idempotency_internal.outbox_subscription s SET failing_since = NULL"
-	"  FROM idempotency_internal.outbox_subscription b"
-	"  WHERE s.id = $1 AND b.id = s.id AND b.failing_since IS NOT NULL"
-	"  RETURNING b.failing_since)"
-	" UPDATE idempotency_internal.outbox_delivery d SET due_at = clock_timestamp()"
-	" FROM (SELECT w.position FROM idempotency_internal.outbox_delivery w, outage o"
-	"  WHERE w.subscription = $1 AND w.state = 'waiting'"
-	"  AND w.last_at >= o.failing_since - interval '1 min'"
-	"  AND w.due_at > clock_timestamp() FOR NO KEY UPDATE OF w SKIP LOCKED) w"
-	" WHERE d.subscription = $1 AND d.position = w.position",
+	.sql = "UPDATE idempotency_internal.outbox_subscription"
+	" SET failing_since = NULL, recovered_at = clock_timestamp()"
+	" WHERE id = $1 AND failing_since IS NOT NULL",
 	.types = {INT8OID}
 };
 
@@ -235,8 +226,8 @@ static void
 settle_write(SavedQuery *query, OutboxPartitionId id, const OutboxEvent *event,
 			 const char *state, const OutboxResult *result)
 {
-	Datum		values[9];
-	char		nulls[10] = "         ";
+	Datum		values[10];
+	char		nulls[11] = "          ";
 
 	values[0] = Int64GetDatum(id.subscription);
 	values[1] = Int32GetDatum(id.number);
@@ -249,6 +240,7 @@ settle_write(SavedQuery *query, OutboxPartitionId id, const OutboxEvent *event,
 	values[7] = Int32GetDatum(result->status);
 	nulls[7] = result->status != 0 ? ' ' : 'n';
 	values[8] = settle_text(result->error, &nulls[8]);
+	values[9] = BoolGetDatum(result->uncounted);
 	query_run(query, values, nulls, false);
 }
 

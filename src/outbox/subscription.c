@@ -10,6 +10,7 @@
 #include "catalog/pg_type.h"
 #include "miscadmin.h"
 #include "utils/array.h"
+#include "utils/timestamp.h"
 
 #include "base/query.h"
 #include "outbox/subscription.h"
@@ -30,6 +31,7 @@
 	UNLESS("s.max_in_flight BETWEEN 1 AND 256", "max_in_flight") \
 	UNLESS("s.timeout BETWEEN '1 ms' AND '1 h'", "timeout") \
 	UNLESS("cardinality(s.retry_schedule) BETWEEN 1 AND 100", "retry_schedule") \
+	UNLESS("isfinite(s.recovered_at) IS NOT FALSE", "recovered_at") \
 	UNLESS("s.partitions BETWEEN 1 AND 64", "partitions") \
 	" WHEN p.number IS NULL THEN 'outbox_partition has no row of it'" \
 	UNLESS("p.number BETWEEN 0 AND s.partitions - 1", "number") \
@@ -48,7 +50,7 @@ static SavedQuery read_subscriptions = {
 	"  ARRAY(SELECT CASE WHEN r.wait BETWEEN '0' AND '366 days' THEN idempotency_internal.outbox_milliseconds(r.wait) END"
 	"   FROM unnest(s.retry_schedule) WITH ORDINALITY AS r(wait, number)"
 	"   ORDER BY r.number) END,"
-	" p.position, p.stragglers, p.straggler_froms, s.version, s.partitions," WRONG_COLUMN
+	" p.position, p.stragglers, p.straggler_froms, s.version, s.partitions, s.recovered_at," WRONG_COLUMN
 	" FROM idempotency_internal.outbox_subscription s"
 	" LEFT JOIN idempotency_internal.outbox_partition p ON p.subscription = s.id"
 	" WHERE s.state = 'active' ORDER BY s.id, p.number"
@@ -109,6 +111,7 @@ static OutboxSubscription
 subscription_row(uint64 row)
 {
 	OutboxSubscription subscription = {0};
+	Datum		recovered_at;
 	bool		isnull;
 
 	subscription.id.subscription = query_int64(row, 1);
@@ -116,13 +119,15 @@ subscription_row(uint64 row)
 	subscription.version = query_int64(row, 16);
 	subscription.partitions = DatumGetInt32(query_datum(row, 17, &isnull));
 	subscription.name = query_text(row, 3);
-	subscription.wrong = query_text(row, 18);
+	subscription.wrong = query_text(row, 19);
 	if (subscription.wrong != NULL)
 		return subscription;
 	subscription.url = query_text(row, 4);
 	subscription.secret = query_text(row, 5);
 	subscription.old_secret = query_text(row, 6);
 	subscription.failing = DatumGetBool(query_datum(row, 7, &isnull));
+	recovered_at = query_datum(row, 18, &isnull);
+	subscription.recovered_at = isnull ? 0 : DatumGetTimestampTz(recovered_at);
 	subscription.cloudevents = DatumGetBool(query_datum(row, 8, &isnull));
 	subscription.ordered = DatumGetBool(query_datum(row, 9, &isnull));
 	subscription.max_in_flight = DatumGetInt32(query_datum(row, 10, &isnull));

@@ -23,6 +23,7 @@ typedef struct OutboxSubscription
 	int			schedule_count;
 	int64	   *schedule_ms;
 	bool		failing;		/* its endpoint fails as a whole */
+	TimestampTz recovered_at;	/* when it worked again; 0: it never failed */
 	OutboxCursor cursor;
 	int			partitions;
 	const char *wrong;			/* why it cannot be served, or NULL; if set,

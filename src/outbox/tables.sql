@@ -168,6 +168,7 @@ CREATE TABLE idempotency_internal.outbox_subscription (
 	failing_since  timestamptz,
 	version        bigint NOT NULL DEFAULT 1,
 	created_at     timestamptz NOT NULL DEFAULT clock_timestamp(),
+	recovered_at   timestamptz,
 	CONSTRAINT outbox_subscription_row_check CHECK (
 		idempotency_internal.outbox_check_subscription_row(
 			name, url, topics, secret, old_secret, headers, format, ordered,
@@ -256,6 +257,10 @@ CREATE TABLE idempotency_internal.outbox_delivery (
 );
 CREATE INDEX outbox_delivery_due_at_idx
 	ON idempotency_internal.outbox_delivery (subscription, partition, due_at)
+	WHERE state = 'waiting';
+CREATE INDEX outbox_delivery_last_at_idx
+	ON idempotency_internal.outbox_delivery
+		(subscription, partition, last_at NULLS FIRST, position)
 	WHERE state = 'waiting';
 CREATE INDEX outbox_delivery_dead_idx
 	ON idempotency_internal.outbox_delivery (last_at) WHERE state = 'dead';

@@ -35,7 +35,7 @@ extern void xacts_wake_at_commit(void);
 extern uint64 xacts_async_begun(void);
 extern uint64 xacts_async_ended(void);
 
-/* Copies this database's transactions; palloc'd.  Returns how many. */
+/* Copies those of this database; palloc'd.  Returns how many. */
 extern int	xacts_copy(OutboxXact **xacts);
 
 #endif							/* OUTBOX_XACTS_H */

@@ -28,6 +28,7 @@ typedef struct BatchEvent
 	bool		sent;
 	bool		decided;
 	bool		settled;		/* recorded */
+	bool		shortened;		/* its request was told to end soon */
 	struct BatchEvent *next_of_key; /* waits for this one */
 	struct BatchEvent *next_ready;	/* in the queue of ready items */
 } BatchEvent;
@@ -68,10 +69,13 @@ batch_is_new(const Batch *batch)
 	return batch->kind == BATCH_NEW || batch->kind == BATCH_PROBE_NEW;
 }
 
+/*
+ * Does a failed attempt count for the schedule?
+ */
 static bool
-batch_is_probe(const Batch *batch)
+batch_counts(const Batch *batch)
 {
-	return batch->kind == BATCH_PROBE_NEW || batch->kind == BATCH_PROBE_DUE;
+	return batch->kind == BATCH_NEW || batch->kind == BATCH_DUE;
 }
 
 static void
@@ -175,11 +179,16 @@ batch_arrange_due(BatchEvent *item, uint64 hash)
 		batch_queue(item);
 }
 
+static uint64
+batch_hash_key(const char *key)
+{
+	return hash_bytes_extended((const unsigned char *) key, strlen(key), 0);
+}
+
 static void
 batch_arrange(BatchEvent *item)
 {
 	const OutboxEvent *event = item->event;
-	uint64		hash;
 
 	if (event->wrong != NULL)
 	{
@@ -191,25 +200,20 @@ batch_arrange(BatchEvent *item)
 		batch_decide(item, OUTBOX_SCHEDULED);
 	else if (!event->in_order)
 		batch_queue(item);
+	else if (batch_is_new(item->batch))
+		batch_arrange_new(item, batch_hash_key(event->key));
 	else
-	{
-		hash = hash_bytes_extended((const unsigned char *) event->key,
-								   strlen(event->key), 0);
-		if (batch_is_new(item->batch))
-			batch_arrange_new(item, hash);
-		else
-			batch_arrange_due(item, hash);
-	}
+		batch_arrange_due(item, batch_hash_key(event->key));
 }
 
 static HTAB *
-batch_create_keys(int count)
+batch_create_keys(MemoryContext context, int count)
 {
 	HASHCTL		control = {0};
 
 	control.keysize = sizeof(uint64);
 	control.entrysize = sizeof(BatchKey);
-	control.hcxt = CurrentMemoryContext;
+	control.hcxt = context;
 	return hash_create("idempotency keys of a batch", count, &control,
 					   HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 }
@@ -230,7 +234,7 @@ batch_start(const OutboxSubscription *subscription, OutboxChunk chunk,
 	batch->before = before;
 	batch->owner = owner;
 	batch->items = palloc0((chunk.count + 1) * sizeof(BatchEvent));
-	batch->keys = batch_create_keys(chunk.count);
+	batch->keys = batch_create_keys(batch->context, chunk.count);
 	batch->undecided = chunk.count;
 	for (int i = 0; i < chunk.count; i++)
 	{
@@ -295,8 +299,24 @@ batch_note_failure(BatchEvent *item, const HttpResponse *response)
 }
 
 /*
- * After 410 the event is kept, since the subscription may be resumed.  A failed
- * probe has no consequence for its event.
+ * The attempt does not count.  A deferred delivery keeps its time, unless the
+ * endpoint has asked for a later one.
+ */
+static void
+batch_uncount(BatchEvent *item, int retry_after_s)
+{
+	OutboxResult *result = &item->result;
+
+	result->uncounted = true;
+	result->attempts--;
+	if (!batch_is_new(item->batch))
+		result->delay_ms = retry_asked_ms(retry_after_s);
+	else if (item->shortened)
+		result->delay_ms = 0;
+}
+
+/*
+ * After 410 the event is kept, since the subscription may be resumed.
  */
 static void
 batch_fail(BatchEvent *item, const HttpResponse *response, RetryClass class)
@@ -309,13 +329,10 @@ batch_fail(BatchEvent *item, const HttpResponse *response, RetryClass class)
 		batch->gone_reason =
 			MemoryContextStrdup(batch->context,
 								"the endpoint answered 410 Gone");
-	if (class == RETRY_GONE || batch_is_probe(batch))
+	if (!batch_counts(batch) || item->shortened)
+		batch_uncount(item, response->retry_after_s);
+	if (class == RETRY_GONE || result->uncounted)
 		result->delay_ms = Max(result->delay_ms, 0);
-	if (batch_is_probe(batch))
-	{
-		result->uncounted = true;
-		result->attempts--;
-	}
 	batch_decide(item, result->delay_ms < 0 ? OUTBOX_DEAD : OUTBOX_RETRY);
 }
 
@@ -328,10 +345,12 @@ batch_take_response(const HttpResponse *response)
 
 	answer.owner = batch->owner;
 	answer.class = retry_classify(response->status);
-	answer.first_attempt = batch_is_new(batch);
-	answer.blames_event = retry_blames_event(response->status);
-	answer.overloaded = retry_tells_overload(response->status);
+	answer.position = item->event->position;
+	answer.status = response->status;
 	answer.retry_after_s = response->retry_after_s;
+	answer.blames_event = retry_blames_event(response->status);
+	item->shortened &= response->status == 0;
+	answer.shortened = item->shortened;
 	batch->in_flight--;
 	item->result.attempts++;
 	if (answer.class == RETRY_DONE)
@@ -342,9 +361,6 @@ batch_take_response(const HttpResponse *response)
 	return answer;
 }
 
-/*
- * Sends one item, or makes it fail as if it had been answered.
- */
 static void
 batch_send_item(BatchEvent *item, const char *identity)
 {
@@ -354,16 +370,8 @@ batch_send_item(BatchEvent *item, const char *identity)
 
 	item->sent = true;
 	batch->in_flight++;
-	if (message_build(&batch->subscription, item->event, identity, &request))
-		http_submit(&request);
-	else
-	{
-		HttpResponse failure = {.tag = item};
-
-		strlcpy(failure.error, "the subscription's secret cannot sign",
-				sizeof(failure.error));
-		(void) batch_take_response(&failure);
-	}
+	message_build(&batch->subscription, item->event, identity, &request);
+	http_submit(&request);
 	MemoryContextSwitchTo(old);
 	MemoryContextReset(batch->message_context);
 }
@@ -403,6 +411,29 @@ batch_forget_items(Batch *batch, int from)
 	}
 }
 
+/*
+ * Makes the table of keys anew, for the first items.  Events that are read
+ * later must not wait for an item that was dropped.
+ */
+static void
+batch_note_keys(Batch *batch, int count)
+{
+	hash_destroy(batch->keys);
+	batch->keys = batch_create_keys(batch->context, count);
+	for (int i = 0; i < count; i++)
+	{
+		BatchEvent *item = &batch->items[i];
+		uint64		hash;
+		BatchKey   *key;
+
+		if (!item->event->in_order || item->event->wrong != NULL)
+			continue;
+		hash = batch_hash_key(item->event->key);
+		key = hash_search(batch->keys, &hash, HASH_ENTER, NULL);
+		key->last = item;
+	}
+}
+
 bool
 batch_cut(Batch *batch)
 {
@@ -429,6 +460,7 @@ batch_cut(Batch *batch)
 			batch_queue(ready);
 		ready = next;
 	}
+	batch_note_keys(batch, kept);
 	outbox_cut_chunk(&batch->chunk, kept);
 	batch->extended = NULL;
 	return true;
@@ -445,6 +477,20 @@ batch_stop(Batch *batch)
 		batch->first_ready = item->next_ready;
 		batch_decide(item, OUTBOX_PARKED);
 		batch_follow_chain(item);
+	}
+}
+
+void
+batch_shorten(Batch *batch, int left_ms)
+{
+	for (int i = 0; i < batch->chunk.count; i++)
+	{
+		BatchEvent *item = &batch->items[i];
+
+		if (!item->sent || item->decided)
+			continue;
+		item->shortened = true;
+		http_shorten(item, left_ms);
 	}
 }
 

@@ -17,8 +17,9 @@ typedef enum BatchKind
 {
 	BATCH_NEW,					/* read by outbox_read_chunk */
 	BATCH_DUE,					/* deferred deliveries that are due */
-	BATCH_PROBE_NEW,			/* the same as probes: a failed attempt */
-	BATCH_PROBE_DUE				/* does not count */
+	BATCH_EARLY,				/* deferred deliveries that are not due yet */
+	BATCH_PROBE_NEW,			/* one new event as a probe */
+	BATCH_PROBE_DUE				/* one deferred delivery as a probe */
 } BatchKind;
 
 /* What an answer means for the caller. */
@@ -26,10 +27,11 @@ typedef struct BatchAnswer
 {
 	void	   *owner;			/* as passed to batch_start */
 	RetryClass	class;
-	bool		first_attempt;	/* at this event */
-	bool		blames_event;	/* it failed, but the endpoint works */
-	bool		overloaded;		/* it failed because of overload */
+	int64		position;		/* of the event */
+	int			status;
 	int			retry_after_s;
+	bool		blames_event;	/* it failed, but the endpoint works */
+	bool		shortened;		/* not answered after batch_shorten */
 } BatchAnswer;
 
 /*
@@ -57,6 +59,12 @@ extern bool batch_cut(Batch *batch);
 
 /* Stops sending; requests in flight are still waited for. */
 extern void batch_stop(Batch *batch);
+
+/*
+ * Requests in flight must end within this time.  Events whose requests are not
+ * answered by then are sent again at once.
+ */
+extern void batch_shorten(Batch *batch, int left_ms);
 
 /* Records that the cursor has moved to after, without events in between. */
 extern void batch_extend(Batch *batch, const OutboxCursor *after);

@@ -1,26 +1,31 @@
 /*
  * breaker.c
- *		When an endpoint counts as failing, and how it is probed then.
+ *		How many requests an endpoint may have in flight, when it counts as
+ *		failing, and how it is probed then.
  *
- * An endpoint fails as a whole when the first attempts of several events fail
- * one after another with no success in between.  An endpoint that refuses an
- * event, by 422 for example, works.  Only first attempts count: a few events
- * that the endpoint never accepts, and that are retried again and again, must
- * not open the breaker.
+ * An endpoint fails as a whole when several events have failed one after
+ * another with no success in between.  An endpoint that refuses an event, by
+ * 422 for example, works.  Each event counts once, however often it is retried:
+ * a few events that the endpoint never accepts must not open the breaker.
  *
- * While the breaker is open no chunks are read, which would only turn the log
+ * While the breaker is open no events are read, which would only turn the log
  * into rows that wait.  A probe is sent from time to time, and the first
  * success closes the breaker.
  *
- * Apart from that, the number of requests in flight follows the endpoint: one
- * more after each success, half as many after no answer, 429 or 503.  So an
- * endpoint that hangs does not take all free transfers.
+ * An endpoint that answers 429 or 503 can ask for a pause (Retry-After).  Then
+ * it gets no request of any kind for that time, whether the breaker is open or
+ * not.
+ *
+ * The number of requests in flight follows the endpoint.  It begins with a few,
+ * grows by one with each success, and is halved after no answer, 429 or 503.
+ * So an endpoint that hangs soon has one request in flight.
  */
 #include "postgres.h"
 
 #include "utils/timestamp.h"
 
 #include "relay/breaker.h"
+#include "relay/retry.h"
 
 void
 breaker_init(Breaker *breaker)
@@ -44,22 +49,66 @@ breaker_success(Breaker *breaker, int max_in_flight)
 	breaker_works(breaker);
 }
 
+/*
+ * Appends an event to the row of failures, unless it is there already.
+ */
+static void
+breaker_note_failed(Breaker *breaker, int64 position, bool answered,
+					TimestampTz now)
+{
+	if (breaker->failures == 0)
+	{
+		breaker->failed_from = now;
+		breaker->unanswered = true;
+	}
+	breaker->unanswered &= !answered;
+	for (int i = 0; i < breaker->failures; i++)
+	{
+		if (breaker->failed[i] == position)
+			return;
+	}
+	if (breaker->failures < BREAKER_FAILURES)
+		breaker->failed[breaker->failures++] = position;
+}
+
+static bool
+breaker_fails(const Breaker *breaker, TimestampTz now)
+{
+	TimestampTz long_enough =
+	TimestampTzPlusMilliseconds(breaker->failed_from,
+								BREAKER_UNANSWERED_MS);
+
+	return breaker->failures >= BREAKER_FAILURES ||
+		(breaker->unanswered && breaker->failures >= BREAKER_UNANSWERED &&
+		 now >= long_enough);
+}
+
 void
-breaker_failure(Breaker *breaker, bool first_attempt, bool overloaded,
+breaker_failure(Breaker *breaker, int64 position, int status,
 				int retry_after_s, TimestampTz now)
 {
-	int64		retry_after_ms = Min((int64) retry_after_s * 1000,
-									 BREAKER_PROBE_MAX_MS);
-	TimestampTz asked = TimestampTzPlusMilliseconds(now, retry_after_ms);
+	int64		asked_ms = Min((int64) retry_after_s * 1000,
+							   BREAKER_PROBE_MAX_MS);
 
-	if (overloaded)
-		breaker->window = Max(breaker->window / 2, BREAKER_WINDOW_MIN);
+	if (retry_tells_overload(status))
+	{
+		TimestampTz asked = TimestampTzPlusMilliseconds(now, asked_ms);
+
+		breaker->window = Max(breaker->window / 2, 1);
+		breaker->asked_until = Max(breaker->asked_until, asked);
+	}
 	if (breaker->open)
-		breaker->probe.until = Max(breaker->probe.until, asked);
-	else if (first_attempt)
-		breaker->failures++;
-	breaker->trip_wanted = !breaker->open &&
-		breaker->failures >= BREAKER_FAILURES;
+		return;
+	breaker_note_failed(breaker, position, status != 0, now);
+	breaker->trip_wanted = breaker_fails(breaker, now);
+}
+
+static void
+breaker_hurry(Breaker *breaker, TimestampTz now)
+{
+	backoff_reset(&breaker->probe);
+	backoff_fail(&breaker->probe, BREAKER_PROBE_MIN_MS, BREAKER_PROBE_MAX_MS,
+				 now);
 }
 
 void
@@ -76,11 +125,18 @@ breaker_set(Breaker *breaker, bool open, TimestampTz now)
 }
 
 void
-breaker_hurry(Breaker *breaker, TimestampTz now)
+breaker_forget(Breaker *breaker, TimestampTz now)
 {
-	backoff_reset(&breaker->probe);
-	backoff_fail(&breaker->probe, BREAKER_PROBE_MIN_MS, BREAKER_PROBE_MAX_MS,
-				 now);
+	breaker->window = BREAKER_WINDOW_START;
+	breaker->failures = 0;
+	breaker->asked_until = 0;
+	breaker_hurry(breaker, now);
+}
+
+TimestampTz
+breaker_probe_at(const Breaker *breaker)
+{
+	return Max(breaker->probe.until, breaker->asked_until);
 }
 
 void

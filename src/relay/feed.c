@@ -13,13 +13,13 @@
  * endpoint fails as a whole, or the partition goes to another relay), events
  * that have not been sent are given back: batches are dropped or cut from the
  * end of the queue on, and read again later.  If the partition was moved by
- * another session, everything that was read is discarded.  In both cases
- * nothing is read until all requests in flight have ended.
+ * another session, everything that was read is discarded.  Unless the
+ * subscription was only altered, nothing is read until all requests in flight
+ * have ended.
  */
 #include "postgres.h"
 
 #include "catalog/pg_type.h"
-#include "common/pg_prng.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
@@ -36,32 +36,24 @@
 #define FEED_BUSY_MS 100
 
 Feed *
-feed_create(OutboxPartitionId id)
+feed_create(OutboxPartitionId id, Endpoint *endpoint)
 {
 	Feed	   *feed = palloc0(sizeof(Feed));
 
 	feed->id = id;
-	breaker_init(&feed->breaker);
+	feed->endpoint = endpoint;
+	endpoint->feeds = lappend(endpoint->feeds, feed);
 	return feed;
 }
 
 void
 feed_free(Feed *feed)
 {
-	Assert(feed_is_idle(feed));
+	Assert(feed_is_idle(feed) && feed->in_flight == 0);
 	if (feed->owned)
 		outbox_disown_partition(feed->id);
+	feed->endpoint->feeds = list_delete_ptr(feed->endpoint->feeds, feed);
 	pfree(feed);
-}
-
-void
-feed_set_name(Feed *feed, const OutboxSubscription *subscription)
-{
-	if (subscription->name != NULL)
-		strlcpy(feed->name, subscription->name, sizeof(feed->name));
-	else
-		snprintf(feed->name, sizeof(feed->name), "%lld",
-				 (long long) feed->id.subscription);
 }
 
 static Batch *
@@ -80,19 +72,6 @@ bool
 feed_is_idle(const Feed *feed)
 {
 	return feed->new_batches == NIL && feed->due_batches == NIL;
-}
-
-int
-feed_in_flight(const Feed *feed)
-{
-	int			in_flight = 0;
-	ListCell   *cell;
-
-	foreach(cell, feed->new_batches)
-		in_flight += batch_in_flight(lfirst(cell));
-	foreach(cell, feed->due_batches)
-		in_flight += batch_in_flight(lfirst(cell));
-	return in_flight;
 }
 
 Size
@@ -125,7 +104,7 @@ feed_undecided(List *batches)
 static bool
 feed_has_room(const Feed *feed, List *batches)
 {
-	int			enough = feed->max_in_flight + OUTBOX_CHUNK_MAX / 2;
+	int			enough = feed->endpoint->max_in_flight + OUTBOX_CHUNK_MAX / 2;
 
 	return feed_undecided(batches) < enough;
 }
@@ -133,13 +112,14 @@ feed_has_room(const Feed *feed, List *batches)
 static bool
 feed_can_take_events(const Feed *feed)
 {
+	const Breaker *breaker = &feed->endpoint->breaker;
 	int			ahead = 0;
 	ListCell   *cell;
 
 	if (!feed->active || !feed->owned || feed->draining)
 		return false;
-	if (feed->breaker.open)
-		return feed->breaker.idle && feed_is_idle(feed);
+	if (breaker->open)
+		return breaker->idle && endpoint_is_idle(feed->endpoint);
 	foreach(cell, feed->new_batches)
 		ahead += batch_count(lfirst(cell));
 	return ahead < FEED_AHEAD_MAX &&
@@ -154,12 +134,18 @@ feed_wants_events(const Feed *feed)
 }
 
 bool
+feed_can_probe(const Feed *feed)
+{
+	return feed->active && feed->owned && !feed->draining &&
+		!trouble_present(&feed->trouble);
+}
+
+bool
 feed_can_settle(const Feed *feed)
 {
 	ListCell   *cell;
 
-	if (!feed->gone &&
-		(feed->breaker.trip_wanted || feed->breaker.reset_wanted))
+	if (!feed->gone && endpoint_wants_settle(feed->endpoint, feed))
 		return true;
 	if (feed->new_batches && batch_is_finished(feed_first_batch(feed)))
 		return true;
@@ -185,14 +171,6 @@ feed_wants_pass(const Feed *feed)
 	return feed_can_settle(feed) || (feed->more && feed_wants_events(feed));
 }
 
-static TimestampTz
-feed_earlier(TimestampTz one, TimestampTz other)
-{
-	if (one == 0 || other == 0)
-		return Max(one, other);
-	return Min(one, other);
-}
-
 TimestampTz
 feed_next_timer(const Feed *feed)
 {
@@ -205,15 +183,10 @@ feed_next_timer(const Feed *feed)
 		return feed->active || feed_can_settle(feed) ?
 			feed->trouble.wait.until : 0;
 	}
-	if (!feed->active || feed->draining)
+	if (!feed->active || feed->draining ||
+		(feed->endpoint->breaker.open && !feed->endpoint->breaker.idle))
 		return next;
-	if (!feed->breaker.open)
-		return feed_earlier(next, feed->next_due_at);
-	if (!feed_is_idle(feed))
-		return next;
-	if (!feed->breaker.idle)
-		return feed_earlier(next, feed->breaker.probe.until);
-	return feed_earlier(next, feed->next_due_at);
+	return backoff_earlier(next, feed->next_due_at);
 }
 
 /*
@@ -221,7 +194,7 @@ feed_next_timer(const Feed *feed)
  * Those before the last event that was sent or recorded are parked.
  */
 void
-feed_stop(Feed *feed)
+feed_give_back(Feed *feed)
 {
 	ListCell   *cell;
 
@@ -234,45 +207,45 @@ feed_stop(Feed *feed)
 		batch_stop(lfirst(cell));
 	foreach(cell, feed->due_batches)
 		batch_stop(lfirst(cell));
+}
+
+void
+feed_stop(Feed *feed)
+{
+	feed_give_back(feed);
 	feed->draining = true;
 }
 
 void
-feed_take_response(const HttpResponse *response)
+feed_shorten(Feed *feed, int left_ms)
 {
-	BatchAnswer answer = batch_take_response(response);
-	Feed	   *feed = answer.owner;
-	Breaker    *breaker = &feed->breaker;
+	ListCell   *cell;
 
-	if (answer.class == RETRY_DONE)
-		breaker_success(breaker, feed->max_in_flight);
-	else if (answer.blames_event)
-		breaker_works(breaker);
-	else
-		breaker_failure(breaker, answer.first_attempt, answer.overloaded,
-						answer.retry_after_s, GetCurrentTimestamp());
-	if (!feed->draining &&
-		(answer.class == RETRY_GONE || breaker->trip_wanted))
-		feed_stop(feed);
+	foreach(cell, feed->new_batches)
+		batch_shorten(lfirst(cell), left_ms);
+	foreach(cell, feed->due_batches)
+		batch_shorten(lfirst(cell), left_ms);
 }
 
 /*
  * Deferred deliveries go first, since they are older.
  */
-void
+int
 feed_send(Feed *feed, int limit, const char *identity)
 {
-	int			room = Min(feed->max_in_flight, feed->breaker.window);
+	int			room = Min(feed->endpoint->max_in_flight - feed->in_flight,
+						   limit);
 	int			sent = 0;
 	ListCell   *cell;
 
 	if (trouble_present(&feed->trouble))
-		return;
-	room = Min(room - feed_in_flight(feed), limit);
+		return 0;
 	foreach(cell, feed->due_batches)
 		sent += batch_send(lfirst(cell), room - sent, identity);
 	foreach(cell, feed->new_batches)
 		sent += batch_send(lfirst(cell), room - sent, identity);
+	feed->in_flight += sent;
+	return sent;
 }
 
 /*
@@ -401,40 +374,15 @@ feed_settled_batches(Feed *feed)
 		batch_settled(lfirst(cell), batch_is_finished(lfirst(cell)));
 }
 
-/*
- * Records that the endpoint fails as a whole, or works again.  All partitions
- * of the subscription get the new state when they read the subscription.
- */
-static bool
+static void
 feed_settle_breaker(Feed *feed)
 {
-	const Breaker *breaker = &feed->breaker;
-
-	if (!breaker->trip_wanted && !breaker->reset_wanted)
-		return false;
-	if (outbox_set_failing(feed->id.subscription, breaker->trip_wanted))
-		return true;
-	feed->busy_until = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
-												   FEED_BUSY_MS);
-	return false;
-}
-
-static void
-feed_settled_breaker(Feed *feed)
-{
-	Breaker    *breaker = &feed->breaker;
-	bool		failing = breaker->trip_wanted;
-
-	breaker->trip_wanted = false;
-	breaker->reset_wanted = false;
-	if (failing)
-		ereport(LOG,
-				(errmsg("the endpoint of subscription \"%s\" fails", feed->name),
-				 errdetail("%d events in a row were not delivered. Only probes are sent until one of them is accepted.",
-						   BREAKER_FAILURES)));
-	else
-		ereport(LOG,
-				(errmsg("the endpoint of subscription \"%s\" works again", feed->name)));
+	if (!endpoint_wants_settle(feed->endpoint, feed))
+		return;
+	feed->breaker_settled = endpoint_settle(feed->endpoint);
+	if (!feed->breaker_settled)
+		feed->busy_until = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
+													   FEED_BUSY_MS);
 }
 
 bool
@@ -461,7 +409,7 @@ feed_settle(Feed *feed)
 	if (feed->gone)
 		return;
 	feed_settle_batches(feed);
-	feed->breaker_settled = feed_settle_breaker(feed);
+	feed_settle_breaker(feed);
 	feed_move(feed);
 }
 
@@ -473,7 +421,7 @@ feed_settled(Feed *feed)
 	if (feed->lock == OUTBOX_LOCKED)
 		feed_settled_batches(feed);
 	if (feed->breaker_settled)
-		feed_settled_breaker(feed);
+		endpoint_settled(feed->endpoint);
 	feed_free_finished(feed);
 }
 
@@ -598,6 +546,9 @@ feed_read_waiting(Feed *feed, const OutboxSubscription *subscription,
 
 	if (kind == BATCH_DUE)
 		chunk = outbox_read_due(feed->id, on_their_way, feed->max_bytes);
+	else if (kind == BATCH_EARLY)
+		chunk = outbox_read_early(feed->id, on_their_way,
+								  subscription->recovered_at, feed->max_bytes);
 	else
 		chunk = outbox_read_longest_waiting(feed->id);
 	if (chunk.count > 0)
@@ -621,22 +572,44 @@ feed_note_next_due(Feed *feed)
 	feed->next_due_at = outbox_next_due_at(feed->id, taken);
 }
 
+/*
+ * Reads events that failed before the endpoint worked again, although they are
+ * not due yet.  Returns whether there may be more of them.
+ */
+static bool
+feed_read_early(Feed *feed, const OutboxSubscription *subscription,
+				MemoryContext context)
+{
+	if (feed->tried_early >= subscription->recovered_at)
+		return false;
+	if (feed_read_waiting(feed, subscription, BATCH_EARLY, context))
+		return true;
+	feed->tried_early = subscription->recovered_at;
+	return false;
+}
+
 static void
 feed_read_due(Feed *feed, const OutboxSubscription *subscription,
 			  MemoryContext context)
 {
+	TimestampTz now = GetCurrentTimestamp();
+	bool		early;
+
 	feed->next_due_at = 0;
 	if (!feed_has_room(feed, feed->due_batches) ||
 		list_length(feed->due_batches) >= FEED_DUE_BATCHES_MAX)
 		return;
+	early = feed_read_early(feed, subscription, context);
 	feed_note_next_due(feed);
-	if (feed->next_due_at == 0 || feed->next_due_at > GetCurrentTimestamp())
-		return;
-	if (feed_read_waiting(feed, subscription, BATCH_DUE, context))
-		feed_note_next_due(feed);
-	else
-		feed->next_due_at =
-			TimestampTzPlusMilliseconds(GetCurrentTimestamp(), FEED_BUSY_MS);
+	if (feed->next_due_at != 0 && feed->next_due_at <= now)
+	{
+		if (feed_read_waiting(feed, subscription, BATCH_DUE, context))
+			feed_note_next_due(feed);
+		else
+			feed->next_due_at = TimestampTzPlusMilliseconds(now, FEED_BUSY_MS);
+	}
+	if (early)
+		feed->next_due_at = now;
 }
 
 static bool
@@ -650,35 +623,29 @@ feed_probe_new(Feed *feed, const OutboxSubscription *subscription,
 
 /*
  * Sends one event to an endpoint that fails: a waiting one and a new one in
- * turn.  A new event that is parked does not count.  If there is no event, the
- * next one that comes is the probe.
+ * turn.  A new event that is parked does not count.  Returns whether another
+ * partition has to be asked for an event.
  */
-static void
+static bool
 feed_probe(Feed *feed, const OutboxSubscription *subscription,
 		   const OutboxHorizon *horizon, MemoryContext context)
 {
-	Breaker    *breaker = &feed->breaker;
+	Endpoint   *endpoint = feed->endpoint;
 	TimestampTz now = GetCurrentTimestamp();
 	bool		found;
 
-	if (!feed_is_idle(feed) || now < breaker->probe.until)
-		return;
-	found = breaker->probe_new &&
+	if (!endpoint_may_probe(endpoint, feed, now))
+		return false;
+	found = endpoint->breaker.probe_new &&
 		feed_probe_new(feed, subscription, horizon, context);
 	if (!found)
 		found = feed_read_waiting(feed, subscription, BATCH_PROBE_DUE, context);
 	if (!found && feed_is_idle(feed))
 		found = feed_probe_new(feed, subscription, horizon, context);
-	breaker->idle = !found && feed_is_idle(feed);
-	if (breaker->idle)
-	{
+	if (!found)
 		feed_note_next_due(feed);
-		return;
-	}
-	breaker_probe(breaker, now, pg_prng_double(&pg_global_prng_state));
-	ereport(DEBUG1,
-			(errmsg_internal("probing the endpoint of subscription \"%s\"",
-							 feed->name)));
+	endpoint_probed(endpoint, !feed_is_idle(feed), now);
+	return feed_is_idle(feed) && !endpoint->breaker.idle;
 }
 
 /*
@@ -687,11 +654,13 @@ feed_probe(Feed *feed, const OutboxSubscription *subscription,
 static void
 feed_put_off(Feed *feed)
 {
+	Breaker    *breaker = &feed->endpoint->breaker;
+
 	feed->more = false;
 	feed->next_due_at = 0;
-	if (feed->breaker.open)
-		feed->breaker.probe.until =
-			Max(feed->breaker.probe.until,
+	if (breaker->open)
+		breaker->probe.until =
+			Max(breaker->probe.until,
 				TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
 											FEED_BUSY_MS));
 }
@@ -700,21 +669,9 @@ bool
 feed_read(Feed *feed, const OutboxSubscription *subscription,
 		  const OutboxHorizon *horizon, MemoryContext context)
 {
-	Breaker    *breaker = &feed->breaker;
-	Batch	   *first;
+	Breaker    *breaker = &feed->endpoint->breaker;
+	Batch	   *first = feed_first_batch(feed);
 
-	feed_set_name(feed, subscription);
-	feed->max_in_flight = subscription->max_in_flight;
-	if (feed->version != subscription->version)
-	{
-		feed_stop(feed);
-		breaker_hurry(breaker, GetCurrentTimestamp());
-	}
-	feed->version = subscription->version;
-	if (subscription->failing && !breaker->open && !feed_is_idle(feed))
-		feed_stop(feed);
-	breaker_set(breaker, subscription->failing, GetCurrentTimestamp());
-	first = feed_first_batch(feed);
 	if (first && !feed->discarding &&
 		batch_cursor_before(first)->position != subscription->cursor.position)
 		feed_discard(feed);
@@ -727,10 +684,7 @@ feed_read(Feed *feed, const OutboxSubscription *subscription,
 		return false;
 	}
 	if (breaker->open)
-	{
-		feed_probe(feed, subscription, horizon, context);
-		return false;
-	}
+		return feed_probe(feed, subscription, horizon, context);
 	if (feed_can_take_events(feed))
 		(void) feed_read_new(feed, subscription, horizon, BATCH_NEW,
 							 OUTBOX_CHUNK_MAX, context);

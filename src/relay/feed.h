@@ -9,17 +9,15 @@
 
 #include "outbox/subscription.h"
 #include "relay/batch.h"
-#include "relay/breaker.h"
+#include "relay/endpoint.h"
 #include "relay/trouble.h"
 
 typedef struct Feed
 {
 	OutboxPartitionId id;
-	char		name[NAMEDATALEN * 4];	/* of the subscription, for the log */
+	Endpoint   *endpoint;
 	bool		active;			/* this relay has to serve it */
 	bool		owned;			/* this relay has its lock */
-	int64		version;		/* of the subscription, as of the last pass */
-	int			max_in_flight;
 	Size		max_bytes;		/* limit of the next chunk; 0: read nothing */
 	List	   *new_batches;	/* of Batch *, oldest first */
 	List	   *due_batches;	/* the same, of deferred deliveries */
@@ -27,7 +25,6 @@ typedef struct Feed
 	bool		draining;		/* read nothing until all batches are gone */
 	bool		discarding;		/* the same, and do not record them */
 	bool		gone;			/* the subscription does not exist any more */
-	Breaker		breaker;
 	TimestampTz next_due_at;	/* 0: nothing waits, or a due batch is active */
 	TimestampTz busy_until;		/* when to try locked rows again; 0: none */
 	OutboxLock	lock;			/* the result of feed_settle */
@@ -35,22 +32,24 @@ typedef struct Feed
 	Trouble		trouble;
 	int64		tried_version;	/* of the subscription, at the last try */
 	uint64		read_in_pass;
+	int			in_flight;		/* requests */
+	TimestampTz tried_early;	/* events from before it were tried again */
 } Feed;
 
-/* Creates a feed in the current memory context. */
-extern Feed *feed_create(OutboxPartitionId id);
+/*
+ * Creates a feed in the current memory context, and adds it to those of the
+ * endpoint.
+ */
+extern Feed *feed_create(OutboxPartitionId id, Endpoint *endpoint);
 
-/* Sets the subscription's name for the log, or its id if it has no name. */
-extern void feed_set_name(Feed *feed, const OutboxSubscription *subscription);
-
-/* Releases the partition and frees the feed, which must have no batches. */
+/*
+ * Releases the partition, takes the feed from its endpoint and frees it.  It
+ * must have no batches.
+ */
 extern void feed_free(Feed *feed);
 
-/* Handles an answer; the tag tells to which request. */
-extern void feed_take_response(const HttpResponse *response);
-
-/* Sends as many requests as allowed, at most limit. */
-extern void feed_send(Feed *feed, int limit, const char *identity);
+/* Sends as many requests as allowed, at most limit; returns how many. */
+extern int	feed_send(Feed *feed, int limit, const char *identity);
 
 /* Is there something to settle, or room for events that are known to exist? */
 extern bool feed_wants_pass(const Feed *feed);
@@ -61,14 +60,26 @@ extern bool feed_wants_events(const Feed *feed);
 /* When it has to be looked at again; 0: not before the next event. */
 extern TimestampTz feed_next_timer(const Feed *feed);
 
-/* Stops sending what was read, and gives back what was not sent. */
+/*
+ * Gives back what was read and not sent, to be read again.  feed_stop also
+ * reads nothing until all batches are gone.
+ */
+extern void feed_give_back(Feed *feed);
 extern void feed_stop(Feed *feed);
+
+/*
+ * Requests in flight must end within this time.  Events whose requests are not
+ * answered by then are sent again at once.
+ */
+extern void feed_shorten(Feed *feed, int left_ms);
 
 /* Has it no batches? */
 extern bool feed_is_idle(const Feed *feed);
 
-/* Number of requests in flight, and bytes of events in memory. */
-extern int	feed_in_flight(const Feed *feed);
+/* Can it send a probe, if it has an event for that? */
+extern bool feed_can_probe(const Feed *feed);
+
+/* Bytes of events in memory. */
 extern Size feed_bytes(const Feed *feed);
 
 /* Is there something that can be recorded? */

@@ -712,21 +712,33 @@ http_add_headers(HttpTransfer *transfer, const char *const *headers)
 	return true;
 }
 
-/* Sets up the transfer's easy handle for a request. */
-static bool
+/*
+ * Sets up the transfer's easy handle for a request.  Returns why that is not
+ * possible, or NULL.
+ */
+static const char *
 http_prepare(HttpTransfer *transfer, const HttpRequest *request)
 {
 	CURL	   *easy = transfer->easy;
 
+	Assert(request->timeout_ms > 0);
 	if (!http_add_headers(transfer, request->headers))
-		return false;
+		return "a header has a control character";
 
 	http_set(easy, CURLOPT_URL, request->url);
 	http_set(easy, CURLOPT_HTTPHEADER, transfer->headers);
 	http_set(easy, CURLOPT_POSTFIELDSIZE_LARGE,
 			 (curl_off_t) request->body_length);
 	http_set(easy, CURLOPT_COPYPOSTFIELDS, request->body);
-	return true;
+	return NULL;
+}
+
+/* Notes when the transfer has to be ended. */
+static void
+http_note_deadline(const HttpTransfer *transfer)
+{
+	http.deadline_ms = Min(http.deadline_ms,
+						   transfer->submitted_ms + transfer->timeout_ms);
 }
 
 /* Removes a transfer from http.answering. */
@@ -758,8 +770,7 @@ http_begin(HttpTransfer *transfer)
 	transfer->curl_error[0] = '\0';
 	transfer->response.excerpt[0] = '\0';
 
-	http.deadline_ms = Min(http.deadline_ms,
-						   transfer->submitted_ms + transfer->timeout_ms);
+	http_note_deadline(transfer);
 	transfer->active = true;
 	http_set(transfer->easy, CURLOPT_CONNECTTIMEOUT_MS, connect_ms);
 	http_check_multi(curl_multi_add_handle(http.multi, transfer->easy));
@@ -769,8 +780,7 @@ void
 http_submit(const HttpRequest *request)
 {
 	HttpTransfer *transfer;
-
-	Assert(request->timeout_ms > 0);
+	const char *wrong;
 
 	if (dlist_is_empty(&http.idle))
 		elog(ERROR, "more than %d HTTP requests in flight", HTTP_IN_FLIGHT_MAX);
@@ -789,18 +799,32 @@ http_submit(const HttpRequest *request)
 	memset(&transfer->response, 0, sizeof(HttpResponse));
 	transfer->response.tag = request->tag;
 
-	if (http_prepare(transfer, request))
-	{
+	wrong = request->wrong ? request->wrong : http_prepare(transfer, request);
+	dlist_delete(&transfer->node);
+	if (wrong == NULL)
 		http_begin(transfer);
-		dlist_delete(&transfer->node);
-	}
 	else
 	{
-		http_set_error(&transfer->response, "a header has a control character");
-		dlist_delete(&transfer->node);
+		http_set_error(&transfer->response, wrong);
 		dlist_push_tail(&http.done, &transfer->node);
 	}
 	http.in_flight++;
+}
+
+void
+http_shorten(const void *tag, int left_ms)
+{
+	for (int i = 0; i < HTTP_IN_FLIGHT_MAX; i++)
+	{
+		HttpTransfer *transfer = &http.transfers[i];
+		int64		timeout_ms;
+
+		if (!transfer->active || transfer->response.tag != tag)
+			continue;
+		timeout_ms = http_elapsed_ms(transfer) + left_ms;
+		transfer->timeout_ms = (int) Min(transfer->timeout_ms, timeout_ms);
+		http_note_deadline(transfer);
+	}
 }
 
 /*
@@ -909,6 +933,8 @@ http_explain(HttpTransfer *transfer, CURLcode code)
 		snprintf(response->error, sizeof(response->error),
 				 "the headers of the answer are longer than %d bytes",
 				 HTTP_HEADER_BYTES_MAX);
+	else if (transfer->overdue && !transfer->connected)
+		http_set_error(response, "timeout while connecting");
 	else if (transfer->connected || transfer->curl_error[0] == '\0')
 		http_set_error(response, http_failure(code));
 	else
@@ -1003,7 +1029,10 @@ http_note_flood(int fd)
 		http.transfers[i].flooded |= http.transfers[i].fd == fd;
 }
 
-/* Ends the requests that were marked, unless they were answered. */
+/*
+ * Ends the requests that were marked, unless they were answered.  Their
+ * connection is not used again.
+ */
 static void
 http_finish_flooded(void)
 {
@@ -1012,8 +1041,12 @@ http_finish_flooded(void)
 	http.flooded = false;
 	for (int i = 0; i < HTTP_IN_FLIGHT_MAX; i++)
 	{
-		if (http.transfers[i].active && http.transfers[i].flooded)
-			http_finish(&http.transfers[i], CURLE_RECV_ERROR);
+		HttpTransfer *transfer = &http.transfers[i];
+
+		if (!transfer->active || !transfer->flooded)
+			continue;
+		http_set(transfer->easy, CURLOPT_FORBID_REUSE, 1L);
+		http_finish(transfer, CURLE_RECV_ERROR);
 	}
 }
 

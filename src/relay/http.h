@@ -26,6 +26,7 @@ typedef struct HttpRequest
 	const char *body;
 	size_t		body_length;
 	int			timeout_ms;		/* for everything, including name resolution */
+	const char *wrong;			/* why it cannot be sent, or NULL */
 	void	   *tag;			/* returned with the answer */
 } HttpRequest;
 
@@ -56,6 +57,9 @@ extern long http_wait_ms(void);
 
 /* Starts a POST; copies the request.  A failure to start becomes its answer. */
 extern void http_submit(const HttpRequest *request);
+
+/* The request with this tag must end within this time, or sooner. */
+extern void http_shorten(const void *tag, int left_ms);
 
 /* Advances all requests as far as possible without waiting. */
 extern void http_work(void);

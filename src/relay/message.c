@@ -98,7 +98,7 @@ message_id(const OutboxEvent *event, const char *identity)
 					(unsigned long long) event->created_us);
 }
 
-bool
+void
 message_build(const OutboxSubscription *subscription, const OutboxEvent *event,
 			  const char *identity, HttpRequest *request)
 {
@@ -116,7 +116,10 @@ message_build(const OutboxSubscription *subscription, const OutboxEvent *event,
 	body_length = strlen(body);
 	signature = signature_header(secrets, id, now_s, body, body_length);
 	if (signature == NULL)
-		return false;
+	{
+		request->wrong = "the subscription's secret cannot sign";
+		return;
+	}
 
 	headers = lappend(headers, "Content-Type: application/json");
 	headers = lappend(headers, psprintf("webhook-id: %s", id));
@@ -133,5 +136,4 @@ message_build(const OutboxSubscription *subscription, const OutboxEvent *event,
 	request->body = body;
 	request->body_length = body_length;
 	request->timeout_ms = subscription->timeout_ms;
-	return true;
 }

@@ -11,9 +11,9 @@
 /*
  * Builds the request for an event in the current memory context, except its
  * tag, and signs it with the current time.  identity is that of the outbox.
- * Returns false if the subscription's secret cannot sign.
+ * If the subscription's secret cannot sign, the request says so.
  */
-extern bool message_build(const OutboxSubscription *subscription,
+extern void message_build(const OutboxSubscription *subscription,
 						  const OutboxEvent *event, const char *identity,
 						  HttpRequest *request);
 

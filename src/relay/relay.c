@@ -28,6 +28,7 @@
 #include "storage/ipc.h"
 #include "storage/latch.h"
 #include "utils/guc.h"
+#include "utils/hsearch.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
@@ -36,8 +37,10 @@
 #include "base/shared.h"
 #include "base/worker.h"
 #include "outbox/subscription.h"
+#include "relay/endpoint.h"
 #include "relay/feed.h"
 #include "relay/http.h"
+#include "relay/place.h"
 
 /* The longest sleep, in case a wake-up is lost. */
 #define RELAY_RECONCILE_MS 5000
@@ -57,6 +60,9 @@
 /* The smallest chunk for a subscription that has events in memory. */
 #define RELAY_SHARE_MIN (1024 * 1024)
 
+/* Endpoints that the table has room for at first. */
+#define RELAY_ENDPOINTS 64
+
 PGDLLEXPORT void relay_main(Datum arg);
 
 typedef struct Relay
@@ -69,6 +75,10 @@ typedef struct Relay
 	MemoryContext turn_context; /* reset in each turn of the loop */
 	WaitEventSet *wait_set;
 	List	   *feeds;			/* of Feed * */
+	List	   *endpoints;		/* of Endpoint *, those of the feeds */
+	HTAB	   *endpoint_table; /* the same, by subscription */
+	uint32		send_turn;		/* number of the endpoint that sends first */
+	Places		places;
 	Size		bytes;			/* of events in memory, during a pass */
 	char		identity[NAMEDATALEN];
 	bool		held;			/* this is a copy with subscriptions */
@@ -85,6 +95,13 @@ typedef struct Relay
 	bool		troubles_changed;
 } Relay;
 
+/* An entry of the table of endpoints. */
+typedef struct RelayEndpoint
+{
+	int64		subscription;	/* the key */
+	Endpoint   *endpoint;
+} RelayEndpoint;
+
 /* The partitions that one transaction settles. */
 typedef struct RelaySettlement
 {
@@ -92,23 +109,45 @@ typedef struct RelaySettlement
 	bool		patient;		/* wait longer for locked rows */
 } RelaySettlement;
 
+static HTAB *
+relay_create_table(MemoryContext context)
+{
+	HASHCTL		control = {0};
+
+	control.keysize = sizeof(int64);
+	control.entrysize = sizeof(RelayEndpoint);
+	control.hcxt = context;
+	return hash_create("idempotency endpoints", RELAY_ENDPOINTS, &control,
+					   HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+}
+
+static Endpoint *
+relay_endpoint(Relay *relay, int64 subscription)
+{
+	bool		found;
+	RelayEndpoint *entry = hash_search(relay->endpoint_table, &subscription,
+									   HASH_ENTER, &found);
+
+	if (!found)
+	{
+		entry->endpoint = endpoint_create(subscription);
+		relay->endpoints = lappend(relay->endpoints, entry->endpoint);
+	}
+	return entry->endpoint;
+}
+
 static Feed *
 relay_feed(Relay *relay, OutboxPartitionId id)
 {
-	MemoryContext old;
-	Feed	   *feed;
-	ListCell   *cell;
+	MemoryContext old = MemoryContextSwitchTo(relay->context);
+	Endpoint   *endpoint = relay_endpoint(relay, id.subscription);
+	Feed	   *feed = endpoint_find_feed(endpoint, id.number);
 
-	foreach(cell, relay->feeds)
+	if (feed == NULL)
 	{
-		feed = lfirst(cell);
-		if (feed->id.subscription == id.subscription &&
-			feed->id.number == id.number)
-			return feed;
+		feed = feed_create(id, endpoint);
+		relay->feeds = lappend(relay->feeds, feed);
 	}
-	old = MemoryContextSwitchTo(relay->context);
-	feed = feed_create(id);
-	relay->feeds = lappend(relay->feeds, feed);
 	MemoryContextSwitchTo(old);
 	return feed;
 }
@@ -117,17 +156,15 @@ relay_feed(Relay *relay, OutboxPartitionId id)
  * Has another partition of the subscription the same trouble?
  */
 static bool
-relay_knows_trouble(Relay *relay, const Feed *feed, const char *error)
+relay_knows_trouble(const Feed *feed, const char *error)
 {
 	ListCell   *cell;
 
-	foreach(cell, relay->feeds)
+	foreach(cell, feed->endpoint->feeds)
 	{
 		const Feed *other = lfirst(cell);
 
-		if (other != feed &&
-			other->id.subscription == feed->id.subscription &&
-			strcmp(other->trouble.error, error) == 0)
+		if (other != feed && strcmp(other->trouble.error, error) == 0)
 			return true;
 	}
 	return false;
@@ -144,11 +181,11 @@ relay_note_trouble(Relay *relay, Feed *feed, const char *error,
 	if (!trouble_note(&feed->trouble, error, GetCurrentTimestamp()))
 		return;
 	relay->troubles_changed = true;
-	if (relay_knows_trouble(relay, feed, feed->trouble.error))
+	if (relay_knows_trouble(feed, feed->trouble.error))
 		return;
 	ereport(WARNING,
 			(errmsg("subscription \"%s\" is stuck: %s",
-					feed->name, feed->trouble.error),
+					feed->endpoint->name, feed->trouble.error),
 			 where ? errdetail_log("%s", where) : 0,
 			 errhint("It is tried again from time to time, and at once after outbox_alter() or outbox_resume().")));
 }
@@ -162,11 +199,11 @@ relay_end_trouble(Relay *relay, Feed *feed)
 	if (!trouble_end(&feed->trouble))
 		return;
 	relay->troubles_changed = true;
-	if (relay_knows_trouble(relay, feed, error))
+	if (relay_knows_trouble(feed, error))
 		return;
 	ereport(LOG,
 			(errmsg("subscription \"%s\" is not stuck any more: %s",
-					feed->name, error)));
+					feed->endpoint->name, error)));
 }
 
 /*
@@ -309,6 +346,15 @@ relay_is_at_home(Relay *relay)
 	return false;
 }
 
+static void
+relay_drop_endpoint(Relay *relay, Endpoint *endpoint)
+{
+	hash_search(relay->endpoint_table, &endpoint->subscription, HASH_REMOVE,
+				NULL);
+	relay->endpoints = list_delete_ptr(relay->endpoints, endpoint);
+	endpoint_free(endpoint);
+}
+
 /*
  * Stops the batches of partitions that this relay does not have to serve any
  * more, and frees these partitions when their batches have ended.
@@ -321,6 +367,7 @@ relay_drop_inactive(Relay *relay)
 	foreach(cell, relay->feeds)
 	{
 		Feed	   *feed = lfirst(cell);
+		Endpoint   *endpoint = feed->endpoint;
 
 		if (feed->active)
 			continue;
@@ -330,6 +377,8 @@ relay_drop_inactive(Relay *relay)
 		relay->feeds = foreach_delete_current(relay->feeds, cell);
 		relay->troubles_changed |= trouble_present(&feed->trouble);
 		feed_free(feed);
+		if (endpoint->feeds == NIL)
+			relay_drop_endpoint(relay, endpoint);
 	}
 }
 
@@ -382,7 +431,7 @@ relay_bytes(const Relay *relay)
  * limit.
  */
 static Size
-relay_share(const Relay *relay, int64 subscription)
+relay_share(const Relay *relay, const Feed *feed)
 {
 	Size		taken = relay->bytes;
 	Size		own = 0;
@@ -391,13 +440,8 @@ relay_share(const Relay *relay, int64 subscription)
 
 	if (2 * (taken + OUTBOX_CHUNK_BYTES_MAX) <= RELAY_BYTES_MAX)
 		return OUTBOX_CHUNK_BYTES_MAX;	/* enough for any subscription */
-	foreach(cell, relay->feeds)
-	{
-		const Feed *feed = lfirst(cell);
-
-		if (feed->id.subscription == subscription)
-			own += feed_bytes(feed);
-	}
+	foreach(cell, feed->endpoint->feeds)
+		own += feed_bytes(lfirst(cell));
 	taken += own;
 	share = taken < RELAY_BYTES_MAX ? (RELAY_BYTES_MAX - taken) / 2 : 0;
 	if (own > 0 && share < RELAY_SHARE_MIN)
@@ -444,14 +488,15 @@ relay_read_partition(Relay *relay, const OutboxSubscription *subscription,
 	relay->reading = feed;
 	if (subscription->wrong != NULL)
 	{
-		feed_set_name(feed, subscription);
+		endpoint_set_name(feed->endpoint, subscription);
 		relay_note_trouble(relay, feed, subscription->wrong, NULL);
 	}
 	else
 	{
 		Size		before = feed_bytes(feed);
 
-		feed->max_bytes = relay_share(relay, feed->id.subscription);
+		endpoint_set(feed->endpoint, subscription);
+		feed->max_bytes = relay_share(relay, feed);
 		relay->pass_urgent |= feed_read(feed, subscription, horizon,
 										relay->context);
 		relay->bytes += feed_bytes(feed) - before;
@@ -582,8 +627,23 @@ relay_pass(Relay *relay)
 }
 
 /*
- * Advances the requests, takes their answers and sends more.  A feed gets at
- * most half of the free transfers, so that some are always free.
+ * Sends what may be sent.  The endpoints take turns to be the first, in case
+ * there is not a place for each of them.
+ */
+static void
+relay_send(Relay *relay)
+{
+	int			count = list_length(relay->endpoints);
+
+	relay->send_turn++;
+	for (int i = 0; i < count; i++)
+		endpoint_send(list_nth(relay->endpoints,
+							   (relay->send_turn + i) % count),
+					  &relay->places, relay->identity);
+}
+
+/*
+ * Advances the requests, takes their answers and sends more.
  */
 static void
 relay_work(Relay *relay)
@@ -593,15 +653,13 @@ relay_work(Relay *relay)
 
 	http_work();
 	while (http_next_response(&response))
-		feed_take_response(&response);
+		endpoint_take_response(&response, &relay->places);
+	relay_send(relay);
 	foreach(cell, relay->feeds)
 	{
-		Feed	   *feed = lfirst(cell);
-		bool		wants_pass;
+		const Feed *feed = lfirst(cell);
+		bool		wants_pass = feed_wants_pass(feed);
 
-		feed_send(feed, (HTTP_IN_FLIGHT_MAX - http_in_flight() + 1) / 2,
-				  relay->identity);
-		wants_pass = feed_wants_pass(feed);
 		relay->pass_wanted |= wants_pass;
 		relay->pass_urgent |= wants_pass && feed->more;
 	}
@@ -635,9 +693,9 @@ relay_next_timer(Relay *relay)
 		next = Min(next, relay->grace_ends_at);
 	if (relay->flush_at != 0)
 		next = Min(next, relay->flush_at);
-	foreach(cell, relay->feeds)
+	foreach(cell, relay->endpoints)
 	{
-		TimestampTz timer = feed_next_timer(lfirst(cell));
+		TimestampTz timer = endpoint_next_timer(lfirst(cell));
 
 		if (timer != 0)
 			next = Min(next, timer);
@@ -709,14 +767,16 @@ relay_show_flights(Relay *relay)
 	int			count = 0;
 	ListCell   *cell;
 
-	foreach(cell, relay->feeds)
+	foreach(cell, relay->endpoints)
 	{
-		const Feed *feed = lfirst(cell);
+		const Endpoint *endpoint = lfirst(cell);
 
 		if (count == SHARED_FLIGHTS_MAX)
 			break;
-		flights[count].subscription = feed->id.subscription;
-		flights[count++].in_flight = feed_in_flight(feed);
+		if (endpoint->in_flight == 0)
+			continue;
+		flights[count].subscription = endpoint->subscription;
+		flights[count++].in_flight = endpoint->in_flight;
 	}
 	shared_show_flights(relay->database, relay->number, flights, count);
 }
@@ -740,6 +800,7 @@ relay_start(Relay *relay, SharedWorkerSlot slot)
 	relay->turn_context = AllocSetContextCreate(relay->context,
 												"idempotency relay turn",
 												ALLOCSET_DEFAULT_SIZES);
+	relay->endpoint_table = relay_create_table(relay->context);
 	relay->database = shared_my_database();
 	relay->number = slot - SHARED_RELAY;
 	http_start();

@@ -60,6 +60,12 @@ retry_tells_overload(int status)
 	return status == 0 || status == 429 || status == 503;
 }
 
+int64
+retry_asked_ms(int retry_after_s)
+{
+	return (int64) Min(retry_after_s, RETRY_AFTER_MAX_S) * 1000;
+}
+
 /*
  * What the endpoint asked for is a minimum.  Jitter is only added, so it keeps
  * that minimum, and it is added in both cases, since an endpoint may ask all
@@ -71,7 +77,6 @@ retry_delay_ms(const int64 *schedule_ms, int count, int attempts,
 			   int retry_after_s, double jitter)
 {
 	int64		delay_ms;
-	int64		asked_ms;
 
 	Assert(jitter >= 0 && jitter <= 1);
 
@@ -79,8 +84,7 @@ retry_delay_ms(const int64 *schedule_ms, int count, int attempts,
 		return -1;
 
 	delay_ms = schedule_ms[Max(attempts, 0)];
-	asked_ms = (int64) Min(retry_after_s, RETRY_AFTER_MAX_S) * 1000;
-	delay_ms = Max(delay_ms, asked_ms);
+	delay_ms = Max(delay_ms, retry_asked_ms(retry_after_s));
 
 	return delay_ms + (int64) (delay_ms * RETRY_JITTER_SHARE * jitter);
 }

@@ -22,6 +22,9 @@ extern bool retry_blames_event(int status);
 /* Does a failure mean that the endpoint is overloaded? */
 extern bool retry_tells_overload(int status);
 
+/* Returns how long an endpoint has asked to wait, within a limit. */
+extern int64 retry_asked_ms(int retry_after_s);
+
 /*
  * Returns how long to wait before the next attempt; -1 if the schedule is
  * exhausted.  schedule_ms[i] is the wait before attempt i + 1, attempts is the

@@ -233,6 +233,7 @@ RETURNS boolean
 LANGUAGE sql STABLE PARALLEL SAFE
 AS 'SELECT true';
 ALTER TABLE idempotency_internal.outbox_subscription
+	ADD COLUMN recovered_at timestamptz,
 	DROP CONSTRAINT IF EXISTS outbox_subscription_format_check,
 	DROP CONSTRAINT IF EXISTS outbox_subscription_max_in_flight_check,
 	DROP CONSTRAINT IF EXISTS outbox_subscription_partitions_check,
@@ -287,6 +288,10 @@ ALTER TABLE idempotency_internal.outbox_partition
 	ADD CONSTRAINT outbox_partition_counts_check CHECK (
 		lost >= 0 AND delivered >= 0
 		AND rate BETWEEN '0' AND '1e15' AND pg_catalog.isfinite(moved_at));
+CREATE INDEX outbox_delivery_last_at_idx
+	ON idempotency_internal.outbox_delivery
+		(subscription, partition, last_at NULLS FIRST, position)
+	WHERE state = 'waiting';
 ALTER TABLE idempotency_internal.outbox_delivery
 	ADD CONSTRAINT outbox_delivery_number_check CHECK (
 		subscription > 0 AND partition BETWEEN 0 AND 63

@@ -57,10 +57,14 @@ check_delay(const int64 *schedule_ms, int count, int attempts,
 static void
 check_breaker(const Breaker *breaker, int max_in_flight, TimestampTz now)
 {
-	int			window_max = Max(max_in_flight, BREAKER_WINDOW_START);
-
-	fuzz_check(breaker->window >= Min(BREAKER_WINDOW_MIN, max_in_flight));
-	fuzz_check(breaker->window <= window_max);
+	fuzz_check(breaker->window >= 1);
+	fuzz_check(breaker->window <= Max(max_in_flight, BREAKER_WINDOW_START));
+	fuzz_check(breaker->failures >= 0 && breaker->failures <= BREAKER_FAILURES);
+	for (int i = 1; i < breaker->failures; i++)
+		fuzz_check(breaker->failed[i] != breaker->failed[i - 1]);
+	fuzz_check(breaker->asked_until <=
+			   TimestampTzPlusMilliseconds(now, BREAKER_PROBE_MAX_MS));
+	fuzz_check(breaker_probe_at(breaker) >= breaker->asked_until);
 	fuzz_check(!(breaker->open && breaker->trip_wanted));
 	fuzz_check(!(!breaker->open && breaker->reset_wanted));
 	if (breaker->open)
@@ -76,21 +80,22 @@ static void
 answer(Breaker *breaker, uint64 bits, int max_in_flight, TimestampTz now)
 {
 	uint64		what = choose(&bits, 6);
-	bool		first_attempt = choose(&bits, 2) == 1;
-	bool		overloaded = choose(&bits, 2) == 1;
+	int			statuses[] = {0, 401, 429, 500, 503};
+	int			status = statuses[choose(&bits, lengthof(statuses))];
+	int64		position = 1 + choose(&bits, 2 * BREAKER_FAILURES);
 
 	if (what == 0)
 		breaker_success(breaker, max_in_flight);
 	else if (what == 1)
 		breaker_works(breaker);
 	else if (what == 2)
-		breaker_set(breaker, first_attempt, now);
+		breaker_set(breaker, status == 0, now);
 	else if (what == 3)
-		breaker_hurry(breaker, now);
+		breaker_forget(breaker, now);
 	else if (what == 4)
 		breaker_probe(breaker, now, choose(&bits, 1001) / 1000.0);
 	else
-		breaker_failure(breaker, first_attempt, overloaded, (int) (bits & INT_MAX), now);
+		breaker_failure(breaker, position, status, (int) (bits & INT_MAX), now);
 }
 
 void

@@ -72,9 +72,9 @@ is($receiver->overtakings('shop'), 0, 'each key is in order');
 # --- events that are refused do not make an endpoint fail
 
 subscribe($node, $receiver, '/told/picky', topics => "'{picky}'", retry_schedule => "'{0 s,1 ms,1 ms}'");
-sql(q(SELECT count(outbox_enqueue('picky', jsonb_build_object('n', n, 'fail', CASE n % 4 WHEN 0 THEN 0 ELSE 3 END)))
+sql(q(SELECT count(outbox_enqueue('picky', jsonb_build_object('n', n, 'fail', CASE n % 40 WHEN 0 THEN 3 ELSE 0 END)))
 	FROM generate_series(1, 400) n));
-wait_until($node, "SELECT waiting = 0 AND parked = 0 AND dead = 300 AND position = last_value"
+wait_until($node, "SELECT waiting = 0 AND parked = 0 AND dead = 10 AND position = last_value"
 	  . " FROM outbox_subscriptions, outbox_position_seq WHERE name = 'picky'", 'poisonous events die');
 ok(!$node->log_contains(qr/the endpoint of subscription "picky" fails/), 'their endpoint does not count as failing');
 

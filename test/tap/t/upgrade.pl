@@ -50,7 +50,9 @@ sub fingerprint
 	my ($partition, $number) = $internal eq INTERNAL ? qw(outbox_partition number) : qw(outbox_lane lane);
 	my %part_of = (
 		idem_key => "SELECT key, scope, token, expires_at, attempt, state, lease_until, request, response FROM $public.idem_key WHERE scope = 'kept'",
-		outbox_subscription => "SELECT * FROM $internal.outbox_subscription WHERE name NOT IN ('works', 'load')",
+		outbox_subscription => 'SELECT id, name, url, topics, secret, old_secret, old_until, headers, format, ordered, max_in_flight,'
+		  . ' timeout, retry_schedule, partitions, state, reason, failing_since, version, created_at'
+		  . " FROM $internal.outbox_subscription WHERE name NOT IN ('works', 'load')",
 		outbox_partition => "SELECT subscription, $number, position, stragglers, straggler_froms, lost, delivered FROM $internal.$partition WHERE subscription <= 5",
 		outbox_delivery => "SELECT * FROM $internal.outbox_delivery",
 		outbox_attempt => "SELECT * FROM $internal.outbox_attempt",

@@ -1,0 +1,309 @@
+/*
+ * endpoint.c
+ *		The endpoint of a subscription: what it may be sent, and when.
+ *
+ * All partitions of a subscription that this relay serves (feed.c) share its
+ * endpoint: the breaker, the number of requests in flight, and the pause that
+ * the endpoint has asked for.
+ */
+#include "postgres.h"
+
+#include "common/hashfn.h"
+#include "common/pg_prng.h"
+#include "utils/timestamp.h"
+
+#include "relay/endpoint.h"
+#include "relay/feed.h"
+
+/*
+ * How long a request to a URL that the subscription does not have any more may
+ * still take.
+ */
+#define ENDPOINT_LEAVE_MS 1000
+
+Endpoint *
+endpoint_create(int64 subscription)
+{
+	Endpoint   *endpoint = palloc0(sizeof(Endpoint));
+
+	endpoint->subscription = subscription;
+	breaker_init(&endpoint->breaker);
+	return endpoint;
+}
+
+void
+endpoint_free(Endpoint *endpoint)
+{
+	Assert(endpoint->feeds == NIL && endpoint->in_flight == 0);
+	pfree(endpoint);
+}
+
+Feed *
+endpoint_find_feed(const Endpoint *endpoint, int32 partition)
+{
+	ListCell   *cell;
+
+	foreach(cell, endpoint->feeds)
+	{
+		Feed	   *feed = lfirst(cell);
+
+		if (feed->id.number == partition)
+			return feed;
+	}
+	return NULL;
+}
+
+void
+endpoint_set_name(Endpoint *endpoint, const OutboxSubscription *subscription)
+{
+	if (subscription->name != NULL)
+		strlcpy(endpoint->name, subscription->name, sizeof(endpoint->name));
+	else
+		snprintf(endpoint->name, sizeof(endpoint->name), "%lld",
+				 (long long) endpoint->subscription);
+}
+
+bool
+endpoint_is_idle(const Endpoint *endpoint)
+{
+	ListCell   *cell;
+
+	foreach(cell, endpoint->feeds)
+	{
+		if (!feed_is_idle(lfirst(cell)))
+			return false;
+	}
+	return true;
+}
+
+/*
+ * The subscription was altered.  What was read but not sent is given back, to
+ * be read again with the new settings.  If the endpoint hangs, and the change
+ * is about that, requests in flight need not be waited for.
+ */
+static void
+endpoint_alter(Endpoint *endpoint, const OutboxSubscription *subscription,
+			   uint64 url_hash)
+{
+	int			left_ms = subscription->timeout_ms;
+	ListCell   *cell;
+
+	if (url_hash != endpoint->url_hash)
+		left_ms = Min(left_ms, ENDPOINT_LEAVE_MS);
+	foreach(cell, endpoint->feeds)
+	{
+		feed_give_back(lfirst(cell));
+		feed_shorten(lfirst(cell), left_ms);
+	}
+	breaker_forget(&endpoint->breaker, GetCurrentTimestamp());
+	endpoint->probe_misses = 0;
+}
+
+static void
+endpoint_stop(Endpoint *endpoint)
+{
+	ListCell   *cell;
+
+	foreach(cell, endpoint->feeds)
+		feed_stop(lfirst(cell));
+}
+
+void
+endpoint_set(Endpoint *endpoint, const OutboxSubscription *subscription)
+{
+	uint64		url_hash =
+	hash_bytes_extended((const unsigned char *) subscription->url,
+						strlen(subscription->url), 0);
+
+	endpoint_set_name(endpoint, subscription);
+	if (endpoint->version != subscription->version)
+		endpoint_alter(endpoint, subscription, url_hash);
+	endpoint->version = subscription->version;
+	endpoint->url_hash = url_hash;
+	endpoint->max_in_flight = subscription->max_in_flight;
+	if (subscription->failing && !endpoint->breaker.open &&
+		!endpoint_is_idle(endpoint))
+		endpoint_stop(endpoint);
+	breaker_set(&endpoint->breaker, subscription->failing,
+				GetCurrentTimestamp());
+}
+
+void
+endpoint_take_response(const HttpResponse *response, Places *places)
+{
+	BatchAnswer answer = batch_take_response(response);
+	Feed	   *feed = answer.owner;
+	Endpoint   *endpoint = feed->endpoint;
+	Breaker    *breaker = &endpoint->breaker;
+	int			window_max = endpoint->max_in_flight *
+	list_length(endpoint->feeds);
+
+	place_leave(places, endpoint->in_flight--);
+	feed->in_flight--;
+	if (answer.class == RETRY_DONE)
+		breaker_success(breaker, window_max);
+	else if (answer.blames_event)
+		breaker_works(breaker);
+	else if (!answer.shortened)
+		breaker_failure(breaker, answer.position, answer.status,
+						answer.retry_after_s, GetCurrentTimestamp());
+	if (answer.class == RETRY_GONE || breaker->trip_wanted)
+		endpoint_stop(endpoint);
+}
+
+/*
+ * Returns the feed whose turn it is to send a probe, or NULL.
+ */
+static const Feed *
+endpoint_prober(const Endpoint *endpoint)
+{
+	int			feeds = list_length(endpoint->feeds);
+
+	for (int i = 0; i < feeds; i++)
+	{
+		const Feed *feed = list_nth(endpoint->feeds,
+									(endpoint->probe_turn + i) % feeds);
+
+		if (feed_can_probe(feed))
+			return feed;
+	}
+	return NULL;
+}
+
+/*
+ * Sends at most room requests, at most share of each feed.  Returns how many.
+ */
+static int
+endpoint_send_shares(Endpoint *endpoint, int room, int share,
+					 const char *identity)
+{
+	int			feeds = list_length(endpoint->feeds);
+	int			sent = 0;
+
+	for (int i = 0; i < feeds && sent < room; i++)
+	{
+		Feed	   *feed = list_nth(endpoint->feeds,
+									endpoint->send_turn++ % feeds);
+
+		sent += feed_send(feed, Min(share, room - sent), identity);
+	}
+	return sent;
+}
+
+/*
+ * The feeds take turns, and get the same share if there is not enough room.
+ */
+void
+endpoint_send(Endpoint *endpoint, Places *places, const char *identity)
+{
+	int			feeds = list_length(endpoint->feeds);
+	int			room;
+	int			sent;
+
+	if (endpoint->breaker.asked_until > GetCurrentTimestamp())
+		return;
+	room = place_room(places, endpoint->in_flight, endpoint->breaker.window);
+	while (room > 0)
+	{
+		sent = endpoint_send_shares(endpoint, room, Max(room / feeds, 1),
+									identity);
+		if (sent == 0)
+			break;
+		room -= sent;
+		while (sent-- > 0)
+			place_take(places, endpoint->in_flight++);
+	}
+}
+
+TimestampTz
+endpoint_next_timer(const Endpoint *endpoint)
+{
+	const Breaker *breaker = &endpoint->breaker;
+	TimestampTz next = 0;
+	ListCell   *cell;
+
+	foreach(cell, endpoint->feeds)
+		next = backoff_earlier(next, feed_next_timer(lfirst(cell)));
+	if (!endpoint_is_idle(endpoint))
+		return breaker->asked_until > GetCurrentTimestamp() ?
+			backoff_earlier(next, breaker->asked_until) : next;
+	if (breaker->open && !breaker->idle && endpoint_prober(endpoint) != NULL)
+		return backoff_earlier(next, breaker_probe_at(breaker));
+	return next;
+}
+
+bool
+endpoint_may_probe(const Endpoint *endpoint, const Feed *feed, TimestampTz now)
+{
+	return endpoint_prober(endpoint) == feed && endpoint_is_idle(endpoint) &&
+		now >= breaker_probe_at(&endpoint->breaker);
+}
+
+/*
+ * If no feed has an event, the next one that comes is the probe.
+ */
+void
+endpoint_probed(Endpoint *endpoint, bool found, TimestampTz now)
+{
+	Breaker    *breaker = &endpoint->breaker;
+
+	endpoint->probe_turn++;
+	endpoint->probe_misses = found ? 0 : endpoint->probe_misses + 1;
+	breaker->idle = endpoint->probe_misses >= list_length(endpoint->feeds);
+	if (breaker->idle)
+		endpoint->probe_misses = 0;
+	if (!found)
+		return;
+	breaker_probe(breaker, now, pg_prng_double(&pg_global_prng_state));
+	ereport(DEBUG1,
+			(errmsg_internal("probing the endpoint of subscription \"%s\"",
+							 endpoint->name)));
+}
+
+/*
+ * One of the feeds records the breaker: the first one that can.
+ */
+bool
+endpoint_wants_settle(const Endpoint *endpoint, const Feed *feed)
+{
+	const Breaker *breaker = &endpoint->breaker;
+	ListCell   *cell;
+
+	if (!breaker->trip_wanted && !breaker->reset_wanted)
+		return false;
+	foreach(cell, endpoint->feeds)
+	{
+		const Feed *first = lfirst(cell);
+
+		if (first->owned && !trouble_present(&first->trouble))
+			return first == feed;
+	}
+	return linitial(endpoint->feeds) == feed;
+}
+
+bool
+endpoint_settle(Endpoint *endpoint)
+{
+	return outbox_set_failing(endpoint->subscription,
+							  endpoint->breaker.trip_wanted);
+}
+
+void
+endpoint_settled(Endpoint *endpoint)
+{
+	Breaker    *breaker = &endpoint->breaker;
+	bool		failing = breaker->trip_wanted;
+
+	breaker->trip_wanted = false;
+	breaker->reset_wanted = false;
+	if (failing)
+		ereport(LOG,
+				(errmsg("the endpoint of subscription \"%s\" fails",
+						endpoint->name),
+				 errdetail("%d events in a row were not delivered. Only probes are sent until one of them is accepted.",
+						   breaker->failures)));
+	else
+		ereport(LOG,
+				(errmsg("the endpoint of subscription \"%s\" works again",
+						endpoint->name)));
+}

@@ -1,0 +1,85 @@
+/*
+ * endpoint.h
+ *		The endpoint of a subscription: what it may be sent, and when.
+ */
+#ifndef RELAY_ENDPOINT_H
+#define RELAY_ENDPOINT_H
+
+#include "nodes/pg_list.h"
+
+#include "outbox/subscription.h"
+#include "relay/breaker.h"
+#include "relay/http.h"
+#include "relay/place.h"
+
+struct Feed;
+
+typedef struct Endpoint
+{
+	int64		subscription;
+	char		name[NAMEDATALEN * 4];	/* of the subscription, for the log */
+	int64		version;		/* of the subscription, as of the last pass */
+	uint64		url_hash;		/* of its URL */
+	int			max_in_flight;	/* for each partition */
+	List	   *feeds;			/* of struct Feed *, the partitions here */
+	uint32		send_turn;		/* number of the feed that sends first */
+	uint32		probe_turn;		/* number of the feed that probes next */
+	int			probe_misses;	/* feeds in a row without an event for that */
+	int			in_flight;		/* requests */
+	Breaker		breaker;
+} Endpoint;
+
+/*
+ * Creates the endpoint of a subscription in the current memory context, without
+ * feeds; frees it when it has none any more.
+ */
+extern Endpoint *endpoint_create(int64 subscription);
+extern void endpoint_free(Endpoint *endpoint);
+
+/* Returns its feed of a partition, or NULL. */
+extern struct Feed *endpoint_find_feed(const Endpoint *endpoint,
+									   int32 partition);
+
+/* Sets the subscription's name for the log, or its id if it has no name. */
+extern void endpoint_set_name(Endpoint *endpoint,
+							  const OutboxSubscription *subscription);
+
+/* Takes over the settings of the subscription and its recorded state. */
+extern void endpoint_set(Endpoint *endpoint,
+						 const OutboxSubscription *subscription);
+
+/* Handles an answer; the tag tells to which request. */
+extern void endpoint_take_response(const HttpResponse *response,
+								   Places *places);
+
+/* Sends as many requests as allowed. */
+extern void endpoint_send(Endpoint *endpoint, Places *places,
+						  const char *identity);
+
+/* Has none of its feeds anything in memory? */
+extern bool endpoint_is_idle(const Endpoint *endpoint);
+
+/* When it has to be looked at again; 0: not before the next event. */
+extern TimestampTz endpoint_next_timer(const Endpoint *endpoint);
+
+/*
+ * May this feed send a probe now?  Then endpoint_probed must be called, with
+ * whether there was an event for it.
+ */
+extern bool endpoint_may_probe(const Endpoint *endpoint,
+							   const struct Feed *feed, TimestampTz now);
+extern void endpoint_probed(Endpoint *endpoint, bool found, TimestampTz now);
+
+/* Is there something to record of the endpoint, together with this feed? */
+extern bool endpoint_wants_settle(const Endpoint *endpoint,
+								  const struct Feed *feed);
+
+/*
+ * endpoint_settle records in a transaction that the endpoint fails as a whole,
+ * or works again; false: the subscription is locked.  After the commit
+ * endpoint_settled must be called.
+ */
+extern bool endpoint_settle(Endpoint *endpoint);
+extern void endpoint_settled(Endpoint *endpoint);
+
+#endif							/* RELAY_ENDPOINT_H */
