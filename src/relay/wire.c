@@ -100,7 +100,7 @@ wire_port(const struct sockaddr_storage *name)
 static bool
 wire_has_peer(int fd, const char *address, int port)
 {
-	struct sockaddr_storage name;
+	struct sockaddr_storage name = {0};
 	socklen_t	length = sizeof(name);
 	char text[	INET6_ADDRSTRLEN];
 	const void *bytes;
@@ -120,7 +120,7 @@ static int
 wire_local_port(int fd)
 {
 	WireConnection *connection = &connections[fd];
-	struct sockaddr_storage name;
+	struct sockaddr_storage name = {0};
 	socklen_t	length = sizeof(name);
 
 	if (connection->local_port == 0 &&
