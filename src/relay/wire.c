@@ -37,6 +37,13 @@ typedef struct WireConnection
 	uint64		limit;			/* what may arrive in all */
 } WireConnection;
 
+typedef union WireName
+{
+	struct sockaddr any;
+	struct sockaddr_in ip4;
+	struct sockaddr_in6 ip6;
+} WireName;
+
 /* By descriptor. */
 static WireConnection *connections = NULL;
 static int	connections_size = 0;
@@ -87,11 +94,10 @@ wire_closed(int fd)
 }
 
 static int
-wire_port(const struct sockaddr_storage *name)
+wire_port(const WireName *name)
 {
-	if (name->ss_family == AF_INET6)
-		return ntohs(((const struct sockaddr_in6 *) name)->sin6_port);
-	return ntohs(((const struct sockaddr_in *) name)->sin_port);
+	return ntohs(name->any.sa_family == AF_INET6 ? name->ip6.sin6_port :
+				 name->ip4.sin_port);
 }
 
 /*
@@ -100,31 +106,31 @@ wire_port(const struct sockaddr_storage *name)
 static bool
 wire_has_peer(int fd, const char *address, int port)
 {
-	struct sockaddr_storage name = {0};
+	WireName	name;
 	socklen_t	length = sizeof(name);
-	char text[	INET6_ADDRSTRLEN];
+	char		found[INET6_ADDRSTRLEN];
 	const void *bytes;
 
-	if (getpeername(fd, (struct sockaddr *) &name, &length) != 0 ||
-		wire_port(&name) != port)
+	memset(&name, 0, sizeof(name));
+	if (getpeername(fd, &name.any, &length) != 0 || wire_port(&name) != port)
 		return false;
-	if (name.ss_family == AF_INET6)
-		bytes = &((const struct sockaddr_in6 *) &name)->sin6_addr;
+	if (name.any.sa_family == AF_INET6)
+		bytes = &name.ip6.sin6_addr;
 	else
-		bytes = &((const struct sockaddr_in *) &name)->sin_addr;
-	return inet_ntop(name.ss_family, bytes, text, sizeof(text)) != NULL &&
-		strcmp(text, address) == 0;
+		bytes = &name.ip4.sin_addr;
+	return inet_ntop(name.any.sa_family, bytes, found, sizeof(found)) != NULL &&
+		strcmp(found, address) == 0;
 }
 
 static int
 wire_local_port(int fd)
 {
 	WireConnection *connection = &connections[fd];
-	struct sockaddr_storage name = {0};
+	WireName	name;
 	socklen_t	length = sizeof(name);
 
-	if (connection->local_port == 0 &&
-		getsockname(fd, (struct sockaddr *) &name, &length) == 0)
+	memset(&name, 0, sizeof(name));
+	if (connection->local_port == 0 && getsockname(fd, &name.any, &length) == 0)
 		connection->local_port = wire_port(&name);
 	return connection->local_port;
 }
