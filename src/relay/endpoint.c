@@ -235,12 +235,17 @@ endpoint_next_timer(const Endpoint *endpoint)
 bool
 endpoint_may_probe(const Endpoint *endpoint, const Feed *feed, TimestampTz now)
 {
-	return endpoint_prober(endpoint) == feed && endpoint_is_idle(endpoint) &&
-		now >= breaker_probe_at(&endpoint->breaker);
+	const Breaker *breaker = &endpoint->breaker;
+	bool		its_turn = breaker->idle ?
+	feed_can_probe(feed) : endpoint_prober(endpoint) == feed;
+
+	return its_turn && endpoint_is_idle(endpoint) &&
+		now >= breaker_probe_at(breaker);
 }
 
 /*
- * If no feed has an event, the next one that comes is the probe.
+ * If no feed has an event, the next one that comes is the probe.  Until then
+ * each pass asks every feed once, and no pass is made for that alone.
  */
 void
 endpoint_probed(Endpoint *endpoint, bool found, TimestampTz now)
@@ -248,12 +253,18 @@ endpoint_probed(Endpoint *endpoint, bool found, TimestampTz now)
 	Breaker    *breaker = &endpoint->breaker;
 
 	endpoint->probe_turn++;
-	endpoint->probe_misses = found ? 0 : endpoint->probe_misses + 1;
-	breaker->idle = endpoint->probe_misses >= list_length(endpoint->feeds);
-	if (breaker->idle)
-		endpoint->probe_misses = 0;
 	if (!found)
+	{
+		if (!breaker->idle &&
+			++endpoint->probe_misses >= list_length(endpoint->feeds))
+		{
+			breaker->idle = true;
+			endpoint->probe_misses = 0;
+		}
 		return;
+	}
+	breaker->idle = false;
+	endpoint->probe_misses = 0;
 	breaker_probe(breaker, now, pg_prng_double(&pg_global_prng_state));
 	ereport(DEBUG1,
 			(errmsg_internal("probing the endpoint of subscription \"%s\"",
