@@ -64,13 +64,13 @@ endpoint_set_name(Endpoint *endpoint, const OutboxSubscription *subscription)
 }
 
 bool
-endpoint_is_idle(const Endpoint *endpoint)
+endpoint_is_quiet(const Endpoint *endpoint)
 {
 	ListCell   *cell;
 
 	foreach(cell, endpoint->feeds)
 	{
-		if (!feed_is_idle(lfirst(cell)))
+		if (!feed_is_quiet(lfirst(cell)))
 			return false;
 	}
 	return true;
@@ -122,7 +122,7 @@ endpoint_set(Endpoint *endpoint, const OutboxSubscription *subscription)
 	endpoint->url_hash = url_hash;
 	endpoint->max_in_flight = subscription->max_in_flight;
 	if (subscription->failing && !endpoint->breaker.open &&
-		!endpoint_is_idle(endpoint))
+		!endpoint_is_quiet(endpoint))
 		endpoint_stop(endpoint);
 	breaker_set(&endpoint->breaker, subscription->failing,
 				GetCurrentTimestamp());
@@ -224,7 +224,7 @@ endpoint_next_timer(const Endpoint *endpoint)
 
 	foreach(cell, endpoint->feeds)
 		next = backoff_earlier(next, feed_next_timer(lfirst(cell)));
-	if (!endpoint_is_idle(endpoint))
+	if (!endpoint_is_quiet(endpoint))
 		return breaker->asked_until > GetCurrentTimestamp() ?
 			backoff_earlier(next, breaker->asked_until) : next;
 	if (breaker->open && !breaker->idle && endpoint_prober(endpoint) != NULL)
@@ -239,7 +239,7 @@ endpoint_may_probe(const Endpoint *endpoint, const Feed *feed, TimestampTz now)
 	bool		its_turn = breaker->idle ?
 	feed_can_probe(feed) : endpoint_prober(endpoint) == feed;
 
-	return its_turn && endpoint_is_idle(endpoint) &&
+	return its_turn && endpoint_is_quiet(endpoint) &&
 		now >= breaker_probe_at(breaker);
 }
 
@@ -271,25 +271,10 @@ endpoint_probed(Endpoint *endpoint, bool found, TimestampTz now)
 							 endpoint->name)));
 }
 
-/*
- * One of the feeds records the breaker: the first one that can.
- */
 bool
-endpoint_wants_settle(const Endpoint *endpoint, const Feed *feed)
+endpoint_wants_settle(const Endpoint *endpoint)
 {
-	const Breaker *breaker = &endpoint->breaker;
-	ListCell   *cell;
-
-	if (!breaker->trip_wanted && !breaker->reset_wanted)
-		return false;
-	foreach(cell, endpoint->feeds)
-	{
-		const Feed *first = lfirst(cell);
-
-		if (first->owned && !trouble_present(&first->trouble))
-			return first == feed;
-	}
-	return linitial(endpoint->feeds) == feed;
+	return endpoint->breaker.trip_wanted || endpoint->breaker.reset_wanted;
 }
 
 bool
@@ -305,6 +290,8 @@ endpoint_settled(Endpoint *endpoint)
 	Breaker    *breaker = &endpoint->breaker;
 	bool		failing = breaker->trip_wanted;
 
+	if (!endpoint_wants_settle(endpoint))
+		return;
 	breaker->trip_wanted = false;
 	breaker->reset_wanted = false;
 	if (failing)

@@ -56,8 +56,8 @@ extern void endpoint_take_response(const HttpResponse *response,
 extern void endpoint_send(Endpoint *endpoint, Places *places,
 						  const char *identity);
 
-/* Has none of its feeds anything in memory? */
-extern bool endpoint_is_idle(const Endpoint *endpoint);
+/* Has none of its feeds anything in flight, or to be sent? */
+extern bool endpoint_is_quiet(const Endpoint *endpoint);
 
 /* When it has to be looked at again; 0: not before the next event. */
 extern TimestampTz endpoint_next_timer(const Endpoint *endpoint);
@@ -70,14 +70,14 @@ extern bool endpoint_may_probe(const Endpoint *endpoint,
 							   const struct Feed *feed, TimestampTz now);
 extern void endpoint_probed(Endpoint *endpoint, bool found, TimestampTz now);
 
-/* Is there something to record of the endpoint, together with this feed? */
-extern bool endpoint_wants_settle(const Endpoint *endpoint,
-								  const struct Feed *feed);
+/* Is there something to record of the endpoint? */
+extern bool endpoint_wants_settle(const Endpoint *endpoint);
 
 /*
  * endpoint_settle records in a transaction that the endpoint fails as a whole,
  * or works again; false: the subscription is locked.  After the commit
- * endpoint_settled must be called.
+ * endpoint_settled must be called.  Any feed can do both, since the rows of
+ * another one may be locked; it does no harm if several do.
  */
 extern bool endpoint_settle(Endpoint *endpoint);
 extern void endpoint_settled(Endpoint *endpoint);

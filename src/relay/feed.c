@@ -98,6 +98,13 @@ feed_undecided(List *batches)
 	return undecided;
 }
 
+bool
+feed_is_quiet(const Feed *feed)
+{
+	return feed_undecided(feed->new_batches) == 0 &&
+		feed_undecided(feed->due_batches) == 0;
+}
+
 /*
  * Are there few enough undecided events to read more?
  */
@@ -119,7 +126,7 @@ feed_can_take_events(const Feed *feed)
 	if (!feed->active || !feed->owned || feed->draining)
 		return false;
 	if (breaker->open)
-		return breaker->idle && endpoint_is_idle(feed->endpoint);
+		return breaker->idle && endpoint_is_quiet(feed->endpoint);
 	foreach(cell, feed->new_batches)
 		ahead += batch_count(lfirst(cell));
 	return ahead < FEED_AHEAD_MAX &&
@@ -137,7 +144,7 @@ bool
 feed_can_probe(const Feed *feed)
 {
 	return feed->active && feed->owned && !feed->draining &&
-		!trouble_present(&feed->trouble);
+		feed_is_idle(feed) && !trouble_present(&feed->trouble);
 }
 
 bool
@@ -145,7 +152,7 @@ feed_can_settle(const Feed *feed)
 {
 	ListCell   *cell;
 
-	if (!feed->gone && endpoint_wants_settle(feed->endpoint, feed))
+	if (feed->owned && !feed->gone && endpoint_wants_settle(feed->endpoint))
 		return true;
 	if (feed->new_batches && batch_is_finished(feed_first_batch(feed)))
 		return true;
@@ -377,7 +384,7 @@ feed_settled_batches(Feed *feed)
 static void
 feed_settle_breaker(Feed *feed)
 {
-	if (!endpoint_wants_settle(feed->endpoint, feed))
+	if (!endpoint_wants_settle(feed->endpoint))
 		return;
 	feed->breaker_settled = endpoint_settle(feed->endpoint);
 	if (!feed->breaker_settled)

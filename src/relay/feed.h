@@ -76,6 +76,9 @@ extern void feed_shorten(Feed *feed, int left_ms);
 /* Has it no batches? */
 extern bool feed_is_idle(const Feed *feed);
 
+/* Has it no events whose outcome is not known? */
+extern bool feed_is_quiet(const Feed *feed);
+
 /* Can it send a probe, if it has an event for that? */
 extern bool feed_can_probe(const Feed *feed);
 

@@ -155,6 +155,22 @@ is(sql("SELECT state FROM outbox_subscriptions WHERE name = 'locked'"), 'active'
 	'that an endpoint fails is not written down while its subscription is locked');
 $locker->query_safe('COMMIT');
 wait_until($node, "SELECT state = 'failing' FROM outbox_subscriptions WHERE name = 'locked'", 'but then');
+
+# --- one of its partitions is
+
+$receiver->switch('half', 'fail');
+subscribe($node, $receiver, '/switch/half', topics => "'{half}'", partitions => 2, retry_schedule => "'{0 s,1 h}'");
+my $first = "subscription = (SELECT id FROM outbox_subscription WHERE name = 'half') AND number = 0";
+$locker->query_safe("BEGIN; SELECT FROM outbox_partition WHERE $first FOR UPDATE");
+sql("SELECT count(outbox_enqueue('half', '{}')) FROM generate_series(1, 100)");
+wait_until($node, "SELECT state = 'failing' FROM outbox_subscriptions WHERE name = 'half'",
+	'another partition records that the endpoint fails');
+$receiver->switch('half', 'ok');
+wait_until($node, "SELECT state = 'active' AND delivered > 20 FROM outbox_subscriptions WHERE name = 'half'",
+	'and probes it, and goes on when it works again');
+is(sql("SELECT delivered FROM outbox_partition WHERE $first"), '0', 'while the first one is locked');
+$locker->query_safe('COMMIT');
+wait_until($node, "SELECT lag_events = 0 FROM outbox_subscriptions WHERE name = 'half'", 'and then it goes on, too');
 $locker->quit;
 
 done_testing();
