@@ -206,9 +206,11 @@ extern void outbox_count_delivered(OutboxPartitionId id, int64 delivered);
 
 /*
  * Disables a subscription and returns true.  Does nothing and returns false if
- * it is not active, or locked; the endpoint will give the same answer again.
+ * it is locked, not active, or not in this version any more; the endpoint will
+ * give the same answer again.
  */
-extern bool outbox_disable(int64 subscription, const char *reason);
+extern bool outbox_disable(int64 subscription, int64 version,
+						   const char *reason);
 
 /*
  * Records that the endpoint of a subscription fails as a whole, or works again.

@@ -136,8 +136,9 @@ static SavedQuery count_delivered = {
 
 static SavedQuery disable = {
 	.sql = "UPDATE idempotency_internal.outbox_subscription"
-	" SET state = 'disabled', reason = $2 WHERE id = $1 AND state = 'active'",
-	.types = {INT8OID, TEXTOID}
+	" SET state = 'disabled', reason = $2"
+	" WHERE id = $1 AND state = 'active' AND version = $3",
+	.types = {INT8OID, TEXTOID, INT8OID}
 };
 
 static SavedQuery lock_subscription = {
@@ -349,14 +350,15 @@ outbox_count_delivered(OutboxPartitionId id, int64 delivered)
 }
 
 bool
-outbox_disable(int64 subscription, const char *reason)
+outbox_disable(int64 subscription, int64 version, const char *reason)
 {
-	Datum		values[2];
+	Datum		values[3];
 
 	values[0] = Int64GetDatum(subscription);
 	if (query_run(&lock_subscription, values, NULL, false) == 0)
 		return false;
 	values[1] = CStringGetTextDatum(reason);
+	values[2] = Int64GetDatum(version);
 	return query_run(&disable, values, NULL, false) > 0;
 }
 

@@ -350,7 +350,7 @@ batch_take_response(const HttpResponse *response)
 	answer.retry_after_s = response->retry_after_s;
 	answer.blames_event = retry_blames_event(response->status);
 	item->shortened &= response->status == 0;
-	answer.shortened = item->shortened;
+	answer.version = batch->subscription.version;
 	batch->in_flight--;
 	item->result.attempts++;
 	if (answer.class == RETRY_DONE)
@@ -615,7 +615,8 @@ batch_settle(Batch *batch, bool whole)
 			deleted++;
 	}
 	batch->disabled = batch->gone_reason != NULL &&
-		outbox_disable(batch->subscription.id.subscription, batch->gone_reason);
+		outbox_disable(batch->subscription.id.subscription,
+					   batch->subscription.version, batch->gone_reason);
 	return deleted;
 }
 

@@ -31,7 +31,7 @@ typedef struct BatchAnswer
 	int			status;
 	int			retry_after_s;
 	bool		blames_event;	/* it failed, but the endpoint works */
-	bool		shortened;		/* not answered after batch_shorten */
+	int64		version;		/* of the subscription that it was sent by */
 } BatchAnswer;
 
 /*

@@ -128,6 +128,10 @@ endpoint_set(Endpoint *endpoint, const OutboxSubscription *subscription)
 				GetCurrentTimestamp());
 }
 
+/*
+ * An answer to a request from before the last change of the subscription is not
+ * about the endpoint as it is now: it may come from another URL.
+ */
 void
 endpoint_take_response(const HttpResponse *response, Places *places)
 {
@@ -140,11 +144,13 @@ endpoint_take_response(const HttpResponse *response, Places *places)
 
 	place_leave(places, endpoint->in_flight--);
 	feed->in_flight--;
+	if (answer.version != endpoint->version)
+		return;
 	if (answer.class == RETRY_DONE)
 		breaker_success(breaker, window_max);
 	else if (answer.blames_event)
 		breaker_works(breaker);
-	else if (!answer.shortened)
+	else
 		breaker_failure(breaker, answer.position, answer.status,
 						answer.retry_after_s, GetCurrentTimestamp());
 	if (answer.class == RETRY_GONE || breaker->trip_wanted)

@@ -16,6 +16,8 @@
  *   redirect       302 to /ok/redirected
  *   hang           no answer, ever
  *   hold           no answer until POST /release/NAME, then 200
+ *   late-N         no answer until POST /release/NAME, then N, with Retry-After
+ *                  if that is 503
  *   retry-after-N  503 with Retry-After: N at an event's first attempt, then 200
  *   retry-date-N   the same, with the date that is N seconds away
  *   busy-N         503 with Retry-After: N, always
@@ -44,6 +46,7 @@ const { HTTP } = require('cloudevents');
 
 const CALM_MS = 500;
 const CALM_REQUESTS = 3;
+const LATE_RETRY_S = 200;
 
 const log = [];			// all requests, in the order of their arrival
 const channels = new Map();	// by name: the state of a subscription
@@ -114,6 +117,11 @@ function decide(behaviour, to, attempt, data) {
 		case 'redirect': return { status: 302, headers: { Location: '/ok/redirected' } };
 		case 'hang': return { hold: true, forever: true };
 		case 'hold': return to.released ? { status: 200 } : { hold: true };
+		case 'late': return {
+			hold: true,
+			status: Number(number),
+			headers: number === '503' ? { 'Retry-After': LATE_RETRY_S } : {},
+		};
 		case 'busy': return { status: 503, headers: { 'Retry-After': number } };
 		case 'some': return { status: random(to) < number / 100 ? 200 : 500 };
 		case 'collapse': return { status: isCalm(to) ? 200 : 500 };
@@ -149,11 +157,11 @@ function answer(response, what) {
 }
 
 /* The client of a held request may have disconnected. */
-function release({ entry, response }) {
+function release({ entry, response, status = 200, headers = {} }) {
 	if (response.socket?.destroyed)
 		return;
-	entry.status = 200;
-	answer(response, { status: 200 });
+	entry.status = status;
+	answer(response, { status, headers });
 }
 
 function receive(behaviour, name, request, response, bytes) {
@@ -182,7 +190,7 @@ function receive(behaviour, name, request, response, bytes) {
 	if (!what.hold)
 		answer(response, what);
 	else if (!what.forever)
-		to.held.push({ entry, response });
+		to.held.push({ entry, response, status: what.status, headers: what.headers });
 	waiters.forEach((waiter) => waiter());
 }
 

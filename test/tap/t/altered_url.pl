@@ -97,6 +97,25 @@ hang('patient', '/switch/patient', retry_schedule => "'{0 s,100 ms,100 ms,100 ms
 $receiver->switch('patient', 'ok');
 alter('patient', "timeout => '1 s'", 'patient', $events);
 
+# --- what the old URL still answers is not about the new one
+
+for my $status (503, 410)
+{
+	my ($name, $new) = ("late$status", "new$status");
+
+	subscribe($node, $receiver, "/late-$status/$name", topics => "'{$name}'", retry_schedule => "'{0 s,1 h}'");
+	enqueue($name, 4, 1);
+	$receiver->wait_for($name, requests => 4);
+	sql("SELECT outbox_alter('$name', " . move_to($new) . ')');
+	sql("SELECT outbox_enqueue('$name', '{}')");
+	$receiver->wait_for($new, events => 1, WAIT_S);
+	$receiver->release($name);
+	wait_for_state($name, 'in_flight = 0 AND waiting > 0', "the old URL has answered $status");
+	sql("SELECT count(outbox_enqueue('$name', '{}')) FROM generate_series(1, 4)");
+	$receiver->wait_for($new, events => 5, WAIT_S);
+	is(sql("SELECT state FROM outbox_subscriptions WHERE name = '$name'"), 'active', 'and the subscription goes on');
+}
+
 # --- the requests of others
 
 hang('other', '/hang/other');
