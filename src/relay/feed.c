@@ -299,7 +299,8 @@ feed_move(Feed *feed)
 }
 
 /*
- * Frees the batches that were recorded as a whole.
+ * Frees the batches that were recorded as a whole.  One of deferred deliveries
+ * may have been stopped, and what it did not send is to be read again.
  */
 static void
 feed_free_finished(Feed *feed)
@@ -322,6 +323,7 @@ feed_free_finished(Feed *feed)
 			continue;
 		feed->due_batches = foreach_delete_current(feed->due_batches, cell);
 		batch_free(batch);
+		feed->tried_early = 0;
 	}
 }
 
@@ -587,7 +589,7 @@ static bool
 feed_read_early(Feed *feed, const OutboxSubscription *subscription,
 				MemoryContext context)
 {
-	if (feed->tried_early >= subscription->recovered_at)
+	if (feed->tried_early == subscription->recovered_at)
 		return false;
 	if (feed_read_waiting(feed, subscription, BATCH_EARLY, context))
 		return true;

@@ -33,7 +33,7 @@ typedef struct Feed
 	int64		tried_version;	/* of the subscription, at the last try */
 	uint64		read_in_pass;
 	int			in_flight;		/* requests */
-	TimestampTz tried_early;	/* events from before it were tried again */
+	TimestampTz tried_early;	/* failures before it were read again; 0: none */
 } Feed;
 
 /*

@@ -97,6 +97,24 @@ hang('patient', '/switch/patient', retry_schedule => "'{0 s,100 ms,100 ms,100 ms
 $receiver->switch('patient', 'ok');
 alter('patient', "timeout => '1 s'", 'patient', $events);
 
+# --- with early attempts that were read but not sent
+
+$receiver->switch('early', 'fail');
+subscribe($node, $receiver, '/switch/early', topics => "'{early}'", timeout => "'30 min'", max_in_flight => 1,
+	retry_schedule => "'{0 s,1 h}'");
+enqueue('early', 20, 1);
+wait_for_state('early', "state = 'failing'", 'an endpoint fails');
+my $failed = () = $receiver->requests('early');
+$receiver->switch('early', 'hold');
+$receiver->wait_for('early', requests => $failed + 1);
+$receiver->switch('early', 'hang');
+$receiver->release('early');
+$receiver->wait_for('early', requests => $failed + 2);
+wait_for_pass($node);
+sql("SELECT outbox_alter('early', " . move_to('late') . ')');
+$receiver->wait_for('late', events => 18, WAIT_S);
+wait_for_state('early', 'delivered = 19 AND waiting = 1', 'they are made at the new URL');
+
 # --- what the old URL still answers is not about the new one
 
 for my $status (503, 410)
