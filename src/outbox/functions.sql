@@ -454,10 +454,12 @@ COMMENT ON FUNCTION idempotency_internal.outbox_is_sendable(
 	idempotency_internal.outbox_delivery) IS
 	'Internal: could an event be delivered?';
 
+-- A plan from a time with few dead letters would be quadratic.
 CREATE FUNCTION outbox_redrive(name text, positions bigint[] DEFAULT NULL)
 RETURNS bigint
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_custom_plan
 AS $$
 DECLARE
 	subscription_id bigint;
