@@ -83,16 +83,32 @@ static SavedQuery read_range = {
 };
 
 #define DEFERRED_COLUMNS EVENT_COLUMNS \
-	" false, e.blocks_key, false, e.attempts" \
-	" FROM idempotency_internal.outbox_delivery e, idempotency_internal.outbox_subscription s" \
+	" false, e.blocks_key, e.state = 'parked', e.attempts" \
+	" FROM idempotency_internal.outbox_subscription s,"
+
+#define WAITING_COLUMNS DEFERRED_COLUMNS \
+	" idempotency_internal.outbox_delivery e" \
 	" WHERE e.subscription = $1 AND e.partition = $2 AND s.id = $1" \
 	" AND e.state = 'waiting'"
 
 static SavedQuery read_due = {
-	.sql = DEFERRED_COLUMNS
+	.sql = WAITING_COLUMNS
 	" AND e.due_at <= (SELECT clock_timestamp()) AND e.position <> ALL ($3)"
 	" ORDER BY e.due_at, e.position",
 	.types = {INT8OID, INT4OID, INT8ARRAYOID}
+};
+
+/*
+ * The first ones of each key.
+ */
+static SavedQuery read_parked = {
+	.sql = DEFERRED_COLUMNS
+	" unnest($2) AS k(key) CROSS JOIN LATERAL ("
+	"  SELECT * FROM idempotency_internal.outbox_delivery d"
+	"  WHERE d.subscription = $1 AND d.key = k.key AND d.blocks_key"
+	"  AND d.state = 'parked' ORDER BY d.position LIMIT $3) AS e"
+	" WHERE s.id = $1 ORDER BY e.position",
+	.types = {INT8OID, TEXTARRAYOID, INT4OID}
 };
 
 /*
@@ -100,7 +116,7 @@ static SavedQuery read_due = {
  * too.
  */
 static SavedQuery read_early = {
-	.sql = DEFERRED_COLUMNS
+	.sql = WAITING_COLUMNS
 	" AND e.last_at < $4 AND e.due_at > (SELECT clock_timestamp())"
 	" AND (e.last_status IN (400, 409, 413, 415, 422)) IS NOT TRUE"
 	" AND e.position <> ALL ($3)"
@@ -109,7 +125,7 @@ static SavedQuery read_early = {
 };
 
 static SavedQuery read_longest_waiting = {
-	.sql = DEFERRED_COLUMNS
+	.sql = WAITING_COLUMNS
 	" AND e.position = (SELECT d.position FROM idempotency_internal.outbox_delivery d"
 	"  WHERE d.subscription = $1 AND d.partition = $2 AND d.state = 'waiting'"
 	"  AND (d.last_at IS NOT NULL OR d.due_at <= clock_timestamp())"
@@ -294,15 +310,17 @@ reader_fetch(OutboxChunk *chunk, SavedQuery *query, Datum *values,
 }
 
 /*
- * Reads the rows of ended stragglers up to the cursor's position.
+ * Reads the rows of ended stragglers up to the cursor's position, or in the
+ * first OUTBOX_RANGE_MAX positions.  Returns the last position that it reads.
  */
-static void
+static int64
 reader_fetch_left_behind(OutboxChunk *chunk, OutboxPartitionId id,
 						 int max_events, Size max_bytes)
 {
 	Datum	   *xids = palloc(chunk->ended_count * sizeof(Datum));
 	Datum	   *froms = palloc(chunk->ended_count * sizeof(Datum));
 	int64		lowest = PG_INT64_MAX;
+	int64		last = chunk->before.position;
 	Datum		values[6];
 
 	for (int i = 0; i < chunk->ended_count; i++)
@@ -311,14 +329,17 @@ reader_fetch_left_behind(OutboxChunk *chunk, OutboxPartitionId id,
 		froms[i] = Int64GetDatum(chunk->ended[i].from);
 		lowest = Min(lowest, chunk->ended[i].from);
 	}
+	if (last - lowest >= OUTBOX_RANGE_MAX)
+		last = lowest + OUTBOX_RANGE_MAX - 1;
 	values[0] = Int64GetDatum(id.subscription);
 	values[1] = Int32GetDatum(id.number);
 	values[2] = query_array8(xids, chunk->ended_count, XID8OID);
 	values[3] = query_array8(froms, chunk->ended_count, INT8OID);
 	values[4] = Int64GetDatum(lowest);
-	values[5] = Int64GetDatum(chunk->before.position);
+	values[5] = Int64GetDatum(last);
 	reader_fetch(chunk, &read_stragglers, values, max_events, max_bytes);
 	chunk->left_behind = chunk->count;
+	return last;
 }
 
 static void
@@ -423,16 +444,15 @@ reader_new_chunk(const OutboxCursor *cursor, int more_stragglers)
 }
 
 /*
- * Computes the new cursor if the chunk ends before all rows were read.  If it
- * ends among the rows of stragglers, the cursor keeps ended stragglers and its
- * position.  Otherwise it moves to the last event; a transaction may then be
- * recorded as a straggler without need, which is harmless.
+ * Computes the new cursor if the chunk ends before all rows were read; last is
+ * the last position that was read.  If it ends among the rows of stragglers,
+ * the cursor keeps ended stragglers and its position.  Otherwise it moves to
+ * the last event.  In both cases a transaction may be recorded as a straggler
+ * without need, which is harmless.
  */
 static void
-reader_stop_cursor(OutboxChunk *chunk)
+reader_stop_cursor(OutboxChunk *chunk, int64 last)
 {
-	int64		last = chunk->events[chunk->count - 1].position;
-
 	chunk->after.straggler_count = chunk->still_open;
 	if (chunk->count > chunk->left_behind)
 	{
@@ -451,6 +471,7 @@ outbox_read_chunk(const OutboxHorizon *horizon, OutboxPartitionId id,
 {
 	OutboxChunk chunk = reader_new_chunk(cursor, horizon->straggler_count);
 	int64		readable = Min(horizon->max_position, horizon->young_lo - 1);
+	int64		left_behind_to = cursor->position;
 	int64		limit;
 
 	readable = Max(readable, cursor->position);
@@ -460,12 +481,16 @@ outbox_read_chunk(const OutboxHorizon *horizon, OutboxPartitionId id,
 	chunk.still_open = chunk.after.straggler_count;
 	chunk.after.position = limit;
 	if (chunk.ended_count > 0)
-		reader_fetch_left_behind(&chunk, id, max_events, max_bytes);
-	if (!chunk.cut && limit > cursor->position)
+		left_behind_to = reader_fetch_left_behind(&chunk, id, max_events,
+												  max_bytes);
+	if (!chunk.cut && left_behind_to == cursor->position &&
+		limit > cursor->position)
 		reader_fetch_range(&chunk, id, limit, max_events, max_bytes);
 	if (chunk.cut)
-		reader_stop_cursor(&chunk);
-	chunk.cut |= limit < readable;
+		reader_stop_cursor(&chunk, chunk.events[chunk.count - 1].position);
+	else if (left_behind_to < cursor->position)
+		reader_stop_cursor(&chunk, left_behind_to);
+	chunk.cut |= left_behind_to < cursor->position || limit < readable;
 	chunk.moved = reader_has_moved(&chunk);
 	return chunk;
 }
@@ -476,7 +501,7 @@ outbox_cut_chunk(OutboxChunk *chunk, int count)
 	Assert(count > 0 && count < chunk->count);
 	chunk->count = count;
 	chunk->cut = true;
-	reader_stop_cursor(chunk);
+	reader_stop_cursor(chunk, chunk->events[count - 1].position);
 }
 
 static OutboxChunk
@@ -495,10 +520,60 @@ reader_read_deferred(SavedQuery *query, OutboxPartitionId id, Datum positions,
 	return chunk;
 }
 
+/*
+ * Returns the keys of these events (OutboxEvent *) as an array of text.
+ */
+Datum
+outbox_event_keys(List *events)
+{
+	int			count = list_length(events);
+	Datum	   *keys = palloc(count * sizeof(Datum));
+
+	for (int i = 0; i < count; i++)
+	{
+		const OutboxEvent *event = list_nth(events, i);
+
+		keys[i] = CStringGetTextDatum(event->key);
+	}
+	return PointerGetDatum(construct_array(keys, count, TEXTOID, -1, false,
+										   TYPALIGN_INT));
+}
+
+/*
+ * Appends the parked events behind those of a chunk.
+ */
+static void
+reader_fetch_parked(OutboxChunk *chunk, OutboxPartitionId id, Size max_bytes)
+{
+	List	   *blocking = NIL;
+	int			limit;
+	Datum		values[3];
+
+	for (int i = 0; i < chunk->count; i++)
+	{
+		if (chunk->events[i].in_order)
+			blocking = lappend(blocking, &chunk->events[i]);
+	}
+	if (blocking == NIL || chunk->bytes > max_bytes)
+		return;
+	limit = Max(OUTBOX_CHAINS_MAX / list_length(blocking), OUTBOX_CHAIN_MIN);
+	values[0] = Int64GetDatum(id.subscription);
+	values[1] = outbox_event_keys(blocking);
+	values[2] = Int32GetDatum(limit);
+	chunk->cut = false;
+	reader_fetch(chunk, &read_parked, values, PG_INT32_MAX, max_bytes);
+	if (!chunk->cut)
+		chunk->chain_max = limit;
+}
+
 OutboxChunk
 outbox_read_due(OutboxPartitionId id, Datum positions, Size max_bytes)
 {
-	return reader_read_deferred(&read_due, id, positions, 0, max_bytes);
+	OutboxChunk chunk = reader_read_deferred(&read_due, id, positions, 0,
+											 max_bytes);
+
+	reader_fetch_parked(&chunk, id, max_bytes);
+	return chunk;
 }
 
 OutboxChunk

@@ -8,6 +8,7 @@
 
 #include "access/transam.h"
 #include "datatype/timestamp.h"
+#include "nodes/pg_list.h"
 #include "utils/snapshot.h"
 
 #include "outbox/xacts.h"
@@ -16,6 +17,8 @@
 #define OUTBOX_CHUNK_MAX 500	/* events that are read at once */
 #define OUTBOX_CHUNK_BYTES_MAX (8 * 1024 * 1024)	/* of memory for them */
 #define OUTBOX_RANGE_MAX 5000	/* positions that are scanned at once */
+#define OUTBOX_CHAINS_MAX 1000	/* parked events that are read at once */
+#define OUTBOX_CHAIN_MIN 5		/* of each key at least */
 #define OUTBOX_ATTEMPTS_MAX (PG_INT32_MAX - 1)	/* the highest count */
 #define OUTBOX_GRACE_MS 100		/* wait for an open transaction */
 #define OUTBOX_ROW_LOCK_MS "100"	/* wait for a row lock */
@@ -73,7 +76,8 @@ typedef struct OutboxEvent
 	uint64		created_us;		/* the same in microseconds since 1970 */
 	bool		scheduled;		/* its deliver_at is in the future */
 	bool		in_order;		/* ordered with other events of its key */
-	bool		blocked;		/* an earlier event of its key is waiting */
+	bool		blocked;		/* an earlier event of its key is waiting, or
+								 * is read with it */
 	int			attempts;		/* number of earlier attempts */
 	const char *wrong;			/* why it cannot be sent, or NULL; if set,
 								 * type, payload and created_at may be NULL */
@@ -93,6 +97,7 @@ typedef struct OutboxChunk
 	int			ended_count;
 	bool		moved;			/* after differs from before */
 	bool		cut;			/* there is more to read */
+	int			chain_max;		/* parked events that were read of each key */
 } OutboxChunk;
 
 typedef enum OutboxOutcome
@@ -145,7 +150,8 @@ extern void outbox_cut_chunk(OutboxChunk *chunk, int count);
 
 /*
  * Reads deferred deliveries of a partition that are due, except those in
- * positions, an array of bigint, which are in flight.
+ * positions, an array of bigint, which are in flight.  After them come parked
+ * ones of their keys, which are blocked.
  */
 extern OutboxChunk outbox_read_due(OutboxPartitionId id, Datum positions,
 								   Size max_bytes);
@@ -159,6 +165,9 @@ extern OutboxChunk outbox_read_early(OutboxPartitionId id, Datum positions,
 
 /* Reads the deferred delivery that was tried or due the longest time ago. */
 extern OutboxChunk outbox_read_longest_waiting(OutboxPartitionId id);
+
+/* Returns the keys of these events (OutboxEvent *) as an array of text. */
+extern Datum outbox_event_keys(List *events);
 
 /* When the next deferred delivery, except those, is due; 0: there is none. */
 extern TimestampTz outbox_next_due_at(OutboxPartitionId id, Datum positions);
@@ -193,9 +202,21 @@ extern OutboxLock outbox_lock_partition(OutboxPartitionId id, int64 *position);
 extern void outbox_settle_new(OutboxPartitionId id, const OutboxEvent *event,
 							  const OutboxResult *result);
 
-/* Records the outcome of a deferred delivery. */
+/* Records that an attempt at a deferred delivery has failed. */
 extern void outbox_settle_due(OutboxPartitionId id, const OutboxEvent *event,
 							  const OutboxResult *result);
+
+/*
+ * Records that deferred deliveries (OutboxEvent *) were delivered.  Call it
+ * before outbox_release_keys.
+ */
+extern void outbox_delete_delivered(OutboxPartitionId id, List *events);
+
+/*
+ * The next parked events of the keys of these events (OutboxEvent *), which are
+ * delivered or dead, become due.
+ */
+extern void outbox_release_keys(OutboxPartitionId id, List *events);
 
 /* Sets the cursor of a partition, and counts delivered events. */
 extern void outbox_move_partition(OutboxPartitionId id,

@@ -84,10 +84,10 @@ static SavedQuery find_blocker = {
 	.types = {INT8OID, TEXTOID}
 };
 
-static SavedQuery delete_delivery = {
+static SavedQuery delete_delivered = {
 	.sql = "DELETE FROM idempotency_internal.outbox_delivery"
-	" WHERE subscription = $1 AND position = $2",
-	.types = {INT8OID, INT8OID}
+	" WHERE subscription = $1 AND position = ANY ($2)",
+	.types = {INT8OID, INT8ARRAYOID}
 };
 
 static SavedQuery update_delivery = {
@@ -105,14 +105,16 @@ static SavedQuery update_delivery = {
 };
 
 static SavedQuery release_parked = {
-	.sql = "UPDATE idempotency_internal.outbox_delivery"
+	.sql = "UPDATE idempotency_internal.outbox_delivery d"
 	" SET state = 'waiting', due_at = clock_timestamp()"
-	" WHERE subscription = $1 AND position ="
-	"  (SELECT position FROM idempotency_internal.outbox_delivery"
-	"   WHERE subscription = $1 AND key = $2 AND blocks_key"
-	"   ORDER BY position LIMIT 1)"
-	" AND state = 'parked'",
-	.types = {INT8OID, TEXTOID}
+	" FROM unnest($2) AS k(key)"
+	"  CROSS JOIN LATERAL (SELECT b.position, b.state"
+	"   FROM idempotency_internal.outbox_delivery b"
+	"   WHERE b.subscription = $1 AND b.key = k.key AND b.blocks_key"
+	"   ORDER BY b.position LIMIT 1) AS first"
+	" WHERE d.subscription = $1 AND d.position = first.position"
+	"  AND first.state = 'parked'",
+	.types = {INT8OID, TEXTARRAYOID}
 };
 
 static SavedQuery move_partition = {
@@ -203,16 +205,6 @@ settle_is_blocked(OutboxPartitionId id, const OutboxEvent *event)
 	return query_run(&find_blocker, values, NULL, false) > 0;
 }
 
-static void
-settle_release_next(OutboxPartitionId id, const char *key)
-{
-	Datum		values[2];
-
-	values[0] = Int64GetDatum(id.subscription);
-	values[1] = CStringGetTextDatum(key);
-	query_run(&release_parked, values, NULL, false);
-}
-
 static Datum
 settle_text(const char *text, char *null)
 {
@@ -296,24 +288,45 @@ void
 outbox_settle_due(OutboxPartitionId id, const OutboxEvent *event,
 				  const OutboxResult *result)
 {
+	settle_write(&update_delivery, id, event,
+				 result->outcome == OUTBOX_DEAD ? "dead" : "waiting", result);
+	if (SPI_processed > 0)
+		settle_attempt(id, event, result);
+}
+
+void
+outbox_delete_delivered(OutboxPartitionId id, List *events)
+{
+	int			count = list_length(events);
+	Datum	   *positions = palloc((count + 1) * sizeof(Datum));
 	Datum		values[2];
 
-	if (result->outcome == OUTBOX_PARKED)
-		return;					/* not sent: its row does not change */
-	values[0] = Int64GetDatum(id.subscription);
-	values[1] = Int64GetDatum(event->position);
-	if (result->outcome == OUTBOX_DELIVERED)
-		query_run(&delete_delivery, values, NULL, false);
-	else
+	if (count == 0)
+		return;
+	for (int i = 0; i < count; i++)
 	{
-		settle_write(&update_delivery, id, event,
-					 result->outcome == OUTBOX_DEAD ? "dead" : "waiting",
-					 result);
-		if (SPI_processed > 0)
-			settle_attempt(id, event, result);
+		const OutboxEvent *event = list_nth(events, i);
+
+		positions[i] = Int64GetDatum(event->position);
 	}
-	if (result->outcome != OUTBOX_RETRY && event->in_order)
-		settle_release_next(id, event->key);
+	values[0] = Int64GetDatum(id.subscription);
+	values[1] = query_array8(positions, count, INT8OID);
+	query_run(&delete_delivered, values, NULL, false);
+}
+
+/*
+ * A key that is named twice has one next event.
+ */
+void
+outbox_release_keys(OutboxPartitionId id, List *events)
+{
+	Datum		values[2];
+
+	if (events == NIL)
+		return;
+	values[0] = Int64GetDatum(id.subscription);
+	values[1] = outbox_event_keys(events);
+	query_run(&release_parked, values, NULL, false);
 }
 
 void

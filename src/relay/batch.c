@@ -5,10 +5,17 @@
  * Events of one key are sent one after another: each is chained to the
  * preceding one, in this batch or in a batch ahead of it, and becomes ready
  * when that one is delivered or dead.  If that one has failed and will be
- * retried, the rest of its chain is parked.  Events that are scheduled for
- * later are recorded as soon as possible.  The delivery of a new event is
- * recorded only by the partition's move, when the whole batch is finished; if
- * this process dies before, the batch is read and sent again.
+ * retried, the rest of its chain is parked.
+ *
+ * When the one that failed is due, parked events of its key are read with it
+ * and chained to it.  If all of them were read, new events of the key are
+ * chained to the last one instead of being parked: so a key whose events keep
+ * coming gets back to normal.
+ *
+ * Events that are scheduled for later are recorded as soon as possible.  The
+ * delivery of a new event is recorded only by the partition's move, when the
+ * whole batch is finished; if this process dies before, the batch is read and
+ * sent again.
  */
 #include "postgres.h"
 
@@ -30,6 +37,7 @@ typedef struct BatchEvent
 	bool		settled;		/* recorded */
 	bool		shortened;		/* its request was told to end soon */
 	struct BatchEvent *next_of_key; /* waits for this one */
+	struct BatchEvent *last_of_key; /* this one waits for it, or NULL */
 	struct BatchEvent *next_ready;	/* in the queue of ready items */
 } BatchEvent;
 
@@ -38,6 +46,9 @@ typedef struct BatchKey
 {
 	uint64		hash;
 	BatchEvent *last;
+	/* In batches of deferred deliveries: */
+	int			parked;			/* number of parked events */
+	bool		left;			/* others may be deferred, too */
 } BatchKey;
 
 struct Batch
@@ -145,38 +156,128 @@ batch_last_of_key(const Batch *batch, uint64 hash)
 }
 
 /*
- * Decides whether a new event of a key is sent at once, sent after the last one
- * of its key, or parked.
+ * Makes an event wait for the last one of its key.
  */
 static void
-batch_arrange_new(BatchEvent *item, uint64 hash)
+batch_follow(BatchEvent *item, BatchEvent *last)
 {
-	BatchEvent *last = batch_last_of_key(item->batch, hash);
-	BatchKey   *key = hash_search(item->batch->keys, &hash, HASH_ENTER, NULL);
-
-	key->last = item;
-	if (item->event->blocked || (last && batch_holds_key(last)))
-		batch_decide(item, OUTBOX_PARKED);
-	else if (last && !last->decided)
+	if (last != NULL && !last->decided)
+	{
 		last->next_of_key = item;
+		item->last_of_key = last;
+	}
+	else if (last != NULL && batch_holds_key(last))
+		batch_decide(item, OUTBOX_PARKED);
 	else
 		batch_queue(item);
 }
 
+static bool
+batch_has_key(const BatchEvent *item, const OutboxEvent *event)
+{
+	return strcmp(item->event->key, event->key) == 0;
+}
+
 /*
- * A deferred delivery is older than the new events of its key and does not wait
- * for them.  The exception is a dead letter that was redriven: it waits if a
- * new event of its key is in flight.
+ * Returns what the newest of these batches (Batch *) of deferred deliveries has
+ * of a key, or NULL.
+ */
+static BatchKey *
+batch_find_deferred(List *deferred, uint64 hash)
+{
+	for (int i = list_length(deferred) - 1; i >= 0; i--)
+	{
+		const Batch *batch = list_nth(deferred, i);
+		BatchKey   *key = hash_search(batch->keys, &hash, HASH_FIND, NULL);
+
+		if (key != NULL)
+			return key;
+	}
+	return NULL;
+}
+
+/*
+ * Returns the last deferred delivery of the event's key, if there are none but
+ * those in flight.
+ */
+static BatchEvent *
+batch_last_deferred(const OutboxEvent *event, uint64 hash, List *deferred)
+{
+	const BatchKey *key = batch_find_deferred(deferred, hash);
+
+	if (key == NULL || key->left || !batch_has_key(key->last, event))
+		return NULL;
+	return key->last;
+}
+
+/*
+ * Decides whether a new event of a key is sent at once, sent after the last one
+ * of its key, or parked.
  */
 static void
-batch_arrange_due(BatchEvent *item, uint64 hash)
+batch_arrange_new(BatchEvent *item, uint64 hash, List *deferred)
 {
-	BatchEvent *last = batch_last_of_key(item->batch->before, hash);
+	BatchEvent *last = batch_last_of_key(item->batch, hash);
+	BatchEvent *last_deferred = NULL;
+	BatchKey   *key = hash_search(item->batch->keys, &hash, HASH_ENTER, NULL);
 
-	if (last && !last->decided)
+	key->last = item;
+	if (item->event->blocked)
+		last_deferred = batch_last_deferred(item->event, hash, deferred);
+	if (item->event->blocked && last_deferred == NULL)
 		batch_decide(item, OUTBOX_PARKED);
 	else
-		batch_queue(item);
+		batch_follow(item, last ? last : last_deferred);
+}
+
+/*
+ * A deferred delivery is older than the new events of its key and does not wait
+ * for them.  The exception is a dead letter that was redriven: it waits if
+ * another event of its key is in flight.
+ */
+static void
+batch_arrange_due(BatchEvent *item, uint64 hash, List *deferred)
+{
+	BatchEvent *last = batch_last_of_key(item->batch->before, hash);
+	BatchKey   *other = batch_find_deferred(deferred, hash);
+	BatchKey   *key;
+	bool		found;
+
+	if ((last && !last->decided) || (other && !other->last->decided))
+	{
+		batch_decide(item, OUTBOX_PARKED);
+		return;
+	}
+	key = hash_search(item->batch->keys, &hash, HASH_ENTER, &found);
+	if (found)
+	{
+		batch_decide(item, OUTBOX_PARKED);
+		return;
+	}
+	key->last = item;
+	key->parked = 0;
+	key->left = item->batch->chunk.chain_max == 0;
+	batch_queue(item);
+}
+
+/*
+ * A parked event follows the waiting one of its key.  It is left alone if that
+ * one is not sent.
+ */
+static void
+batch_arrange_parked(BatchEvent *item, uint64 hash)
+{
+	BatchKey   *key = hash_search(item->batch->keys, &hash, HASH_FIND, NULL);
+
+	if (key == NULL || !batch_has_key(key->last, item->event))
+	{
+		batch_decide(item, OUTBOX_PARKED);
+		return;
+	}
+	batch_follow(item, key->last);
+	key->last = item;
+	key->parked++;
+	key->left |= key->parked >= item->batch->chunk.chain_max;
 }
 
 static uint64
@@ -186,7 +287,7 @@ batch_hash_key(const char *key)
 }
 
 static void
-batch_arrange(BatchEvent *item)
+batch_arrange(BatchEvent *item, List *deferred)
 {
 	const OutboxEvent *event = item->event;
 
@@ -201,9 +302,11 @@ batch_arrange(BatchEvent *item)
 	else if (!event->in_order)
 		batch_queue(item);
 	else if (batch_is_new(item->batch))
-		batch_arrange_new(item, batch_hash_key(event->key));
+		batch_arrange_new(item, batch_hash_key(event->key), deferred);
+	else if (event->blocked)
+		batch_arrange_parked(item, batch_hash_key(event->key));
 	else
-		batch_arrange_due(item, batch_hash_key(event->key));
+		batch_arrange_due(item, batch_hash_key(event->key), deferred);
 }
 
 static HTAB *
@@ -220,7 +323,7 @@ batch_create_keys(MemoryContext context, int count)
 
 Batch *
 batch_start(const OutboxSubscription *subscription, OutboxChunk chunk,
-			BatchKind kind, Batch *before, void *owner)
+			BatchKind kind, Batch *before, List *deferred, void *owner)
 {
 	Batch	   *batch = palloc0(sizeof(Batch));
 
@@ -243,7 +346,7 @@ batch_start(const OutboxSubscription *subscription, OutboxChunk chunk,
 		item->batch = batch;
 		item->event = &batch->chunk.events[i];
 		item->result.attempts = item->event->attempts;
-		batch_arrange(item);
+		batch_arrange(item, deferred);
 	}
 	if (!batch_is_new(batch))
 		batch->before = NULL;
@@ -261,6 +364,7 @@ batch_follow_chain(BatchEvent *item)
 	while ((next = item->next_of_key) != NULL)
 	{
 		item->next_of_key = NULL;
+		next->last_of_key = NULL;
 		if (!batch_holds_key(item) && !next->batch->stopped)
 		{
 			batch_queue(next);
@@ -316,7 +420,8 @@ batch_uncount(BatchEvent *item, int retry_after_s)
 }
 
 /*
- * After 410 the event is kept, since the subscription may be resumed.
+ * A deferred delivery that was told to end stays as it was.  After 410 the
+ * event is kept, since the subscription may be resumed.
  */
 static void
 batch_fail(BatchEvent *item, const HttpResponse *response, RetryClass class)
@@ -324,6 +429,11 @@ batch_fail(BatchEvent *item, const HttpResponse *response, RetryClass class)
 	Batch	   *batch = item->batch;
 	OutboxResult *result = &item->result;
 
+	if (item->shortened && !batch_is_new(batch))
+	{
+		batch_decide(item, OUTBOX_PARKED);
+		return;
+	}
 	batch_note_failure(item, response);
 	if (class == RETRY_GONE && batch->gone_reason == NULL)
 		batch->gone_reason =
@@ -393,26 +503,20 @@ batch_send(Batch *batch, int room, const char *identity)
 }
 
 /*
- * Makes this batch and those before it forget items of this batch from a number
- * on.
+ * Ends the chains before the items of a batch from a number on.
  */
 static void
-batch_forget_items(Batch *batch, int from)
+batch_leave_chains(Batch *batch, int from)
 {
-	for (Batch *other = batch; other != NULL; other = other->before)
+	for (int i = from; i < batch->chunk.count; i++)
 	{
-		for (int i = 0; i < other->chunk.count; i++)
-		{
-			BatchEvent *next = other->items[i].next_of_key;
-
-			if (next && next->batch == batch && next - batch->items >= from)
-				other->items[i].next_of_key = NULL;
-		}
+		if (batch->items[i].last_of_key != NULL)
+			batch->items[i].last_of_key->next_of_key = NULL;
 	}
 }
 
 /*
- * Makes the table of keys anew, for the first items.  Events that are read
+ * Fills the table of keys again, with the first items.  Events that are read
  * later must not wait for an item that was dropped.
  */
 static void
@@ -444,7 +548,7 @@ batch_cut(Batch *batch)
 	while (kept > 0 && !batch->items[kept - 1].sent &&
 		   !batch->items[kept - 1].settled)
 		kept--;
-	batch_forget_items(batch, kept);
+	batch_leave_chains(batch, kept);
 	if (kept == 0)
 		return false;
 	if (kept == batch->chunk.count)
@@ -532,9 +636,31 @@ batch_undecided(const Batch *batch)
 }
 
 int
+batch_unchained(const Batch *batch)
+{
+	int			count = 0;
+
+	for (int i = 0; i < batch->chunk.count; i++)
+	{
+		const BatchEvent *item = &batch->items[i];
+
+		count += !item->decided && item->last_of_key == NULL ? 1 : 0;
+	}
+	return count;
+}
+
+int
 batch_count(const Batch *batch)
 {
 	return batch->chunk.count;
+}
+
+int
+batch_rows(const Batch *batch)
+{
+	if (!batch_is_new(batch) || !batch_is_finished(batch))
+		return batch->news;
+	return batch->chunk.count - batch->delivered;
 }
 
 Size
@@ -587,15 +713,47 @@ batch_is_to_settle(const BatchEvent *item, bool whole)
 	return batch_is_news(item) || (whole && !item->settled);
 }
 
-static void
-batch_settle_item(BatchEvent *item)
+/*
+ * Records outcomes of deferred deliveries.  Returns how many were delivered.
+ */
+static int64
+batch_settle_deferred(Batch *batch, bool whole)
 {
-	const OutboxSubscription *subscription = &item->batch->subscription;
+	OutboxPartitionId id = batch->subscription.id;
+	List	   *delivered = NIL;
+	List	   *ended = NIL;
 
-	if (batch_is_new(item->batch))
-		outbox_settle_new(subscription->id, item->event, &item->result);
-	else
-		outbox_settle_due(subscription->id, item->event, &item->result);
+	for (int i = 0; i < batch->chunk.count; i++)
+	{
+		BatchEvent *item = &batch->items[i];
+		void	   *event = (void *) item->event;
+
+		if (!batch_is_to_settle(item, whole) ||
+			item->result.outcome == OUTBOX_PARKED)
+			continue;			/* a row that was not sent does not change */
+		if (item->result.outcome == OUTBOX_DELIVERED)
+			delivered = lappend(delivered, event);
+		else
+			outbox_settle_due(id, item->event, &item->result);
+		if (item->result.outcome != OUTBOX_RETRY && item->event->in_order)
+			ended = lappend(ended, event);
+	}
+	outbox_delete_delivered(id, delivered);
+	outbox_release_keys(id, ended);
+	return list_length(delivered);
+}
+
+static void
+batch_settle_new(Batch *batch, bool whole)
+{
+	for (int i = 0; i < batch->chunk.count; i++)
+	{
+		BatchEvent *item = &batch->items[i];
+
+		if (batch_is_to_settle(item, whole))
+			outbox_settle_new(batch->subscription.id, item->event,
+							  &item->result);
+	}
 }
 
 int64
@@ -604,24 +762,41 @@ batch_settle(Batch *batch, bool whole)
 	int64		deleted = 0;
 
 	Assert(!whole || batch_is_finished(batch));
-	for (int i = 0; i < batch->chunk.count; i++)
-	{
-		BatchEvent *item = &batch->items[i];
-
-		if (!batch_is_to_settle(item, whole))
-			continue;
-		batch_settle_item(item);
-		if (!batch_is_new(batch) && item->result.outcome == OUTBOX_DELIVERED)
-			deleted++;
-	}
+	if (batch_is_new(batch))
+		batch_settle_new(batch, whole);
+	else
+		deleted = batch_settle_deferred(batch, whole);
 	batch->disabled = batch->gone_reason != NULL &&
 		outbox_disable(batch->subscription.id.subscription,
 					   batch->subscription.version, batch->gone_reason);
 	return deleted;
 }
 
+/*
+ * A new event that has become a deferred delivery comes after those of its key
+ * that are in flight, so later events must not be chained to these.
+ */
+static void
+batch_note_deferred(const BatchEvent *item, List *deferred)
+{
+	uint64		hash;
+	ListCell   *cell;
+
+	if (!batch_holds_key(item) || !item->event->in_order)
+		return;
+	hash = batch_hash_key(item->event->key);
+	foreach(cell, deferred)
+	{
+		const Batch *batch = lfirst(cell);
+		BatchKey   *key = hash_search(batch->keys, &hash, HASH_FIND, NULL);
+
+		if (key != NULL)
+			key->left = true;
+	}
+}
+
 void
-batch_settled(Batch *batch, bool whole)
+batch_settled(Batch *batch, bool whole, List *deferred)
 {
 	for (int i = 0; i < batch->chunk.count; i++)
 	{
@@ -630,6 +805,8 @@ batch_settled(Batch *batch, bool whole)
 		if (!batch_is_to_settle(item, whole))
 			continue;
 		item->settled = true;
+		if (batch_is_new(batch))
+			batch_note_deferred(item, deferred);
 		if (item->result.outcome == OUTBOX_DEAD)
 			batch_report_dead(item);
 	}

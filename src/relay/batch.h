@@ -37,11 +37,12 @@ typedef struct BatchAnswer
 /*
  * Starts a batch.  Takes over the chunk, and the current memory context, which
  * the chunk and the subscription are in.  before is the last batch of new
- * events in flight, or NULL: events of one key wait for those in it.
+ * events in flight, or NULL, and deferred are those (Batch *) of deferred
+ * deliveries: events of one key wait for those in them.
  */
 extern Batch *batch_start(const OutboxSubscription *subscription,
 						  OutboxChunk chunk, BatchKind kind, Batch *before,
-						  void *owner);
+						  List *deferred, void *owner);
 
 /* Sends what may be sent now, at most room requests; returns how many. */
 extern int	batch_send(Batch *batch, int room, const char *identity);
@@ -77,7 +78,11 @@ extern bool batch_is_finished(const Batch *batch);
 
 extern int	batch_in_flight(const Batch *batch);	/* requests in flight */
 extern int	batch_undecided(const Batch *batch);	/* undecided events */
+
+/* Undecided events that do not wait for another one of their key. */
+extern int	batch_unchained(const Batch *batch);
 extern int	batch_count(const Batch *batch);	/* events in all */
+extern int	batch_rows(const Batch *batch); /* that can be written now */
 extern Size batch_bytes(const Batch *batch);
 extern int64 batch_delivered(const Batch *batch);
 extern const OutboxCursor *batch_cursor_before(const Batch *batch);
@@ -97,8 +102,11 @@ extern bool batch_has_news(const Batch *batch);
  */
 extern int64 batch_settle(Batch *batch, bool whole);
 
-/* Must be called after the commit, with the same value of whole. */
-extern void batch_settled(Batch *batch, bool whole);
+/*
+ * Must be called after the commit, with the same value of whole, and with the
+ * batches (Batch *) of deferred deliveries that are in flight.
+ */
+extern void batch_settled(Batch *batch, bool whole, List *deferred);
 
 /* Appends the events (OutboxEvent *) that are not recorded yet. */
 extern List *batch_positions(const Batch *batch, List *positions);

@@ -32,6 +32,8 @@
 #define FEED_BATCHES_MAX 64
 /* The most batches of deferred deliveries of a partition. */
 #define FEED_DUE_BATCHES_MAX 8
+/* Rows of new batches after which no further batch is recorded as a whole. */
+#define FEED_ROWS_MAX 500
 /* When to try locked rows again. */
 #define FEED_BUSY_MS 100
 
@@ -109,11 +111,10 @@ feed_is_quiet(const Feed *feed)
  * Are there few enough undecided events to read more?
  */
 static bool
-feed_has_room(const Feed *feed, List *batches)
+feed_has_room(const Feed *feed, int undecided)
 {
-	int			enough = feed->endpoint->max_in_flight + OUTBOX_CHUNK_MAX / 2;
-
-	return feed_undecided(batches) < enough;
+	return undecided <
+		feed->endpoint->max_in_flight + OUTBOX_CHUNK_MAX / 2;
 }
 
 static bool
@@ -131,7 +132,7 @@ feed_can_take_events(const Feed *feed)
 		ahead += batch_count(lfirst(cell));
 	return ahead < FEED_AHEAD_MAX &&
 		list_length(feed->new_batches) < FEED_BATCHES_MAX &&
-		feed_has_room(feed, feed->new_batches);
+		feed_has_room(feed, feed_undecided(feed->new_batches));
 }
 
 bool
@@ -278,20 +279,41 @@ feed_discard(Feed *feed)
 }
 
 /*
- * Moves the partition past the finished batches at the head of the queue.
+ * Counts the batches at the head of the queue that can be recorded as a whole.
+ * If they need many rows, some are left for the next pass.
+ */
+static int
+feed_count_heads(const Feed *feed)
+{
+	int			heads = 0;
+	int64		rows = 0;
+	ListCell   *cell;
+
+	foreach(cell, feed->new_batches)
+	{
+		const Batch *batch = lfirst(cell);
+
+		if (!batch_is_finished(batch) ||
+			(rows > FEED_ROWS_MAX && !feed->discarding))
+			break;
+		heads++;
+		rows += batch_count(batch) - batch_delivered(batch);
+	}
+	return heads;
+}
+
+/*
+ * Moves the partition past the batches that are recorded as a whole.
  */
 static void
 feed_move(Feed *feed)
 {
 	Batch	   *last = NULL;
 	int64		delivered = 0;
-	ListCell   *cell;
 
-	foreach(cell, feed->new_batches)
+	for (int i = 0; i < feed->heads; i++)
 	{
-		if (!batch_is_finished(lfirst(cell)))
-			break;
-		last = lfirst(cell);
+		last = list_nth(feed->new_batches, i);
 		delivered += batch_delivered(last);
 	}
 	if (last != NULL && !feed->discarding)
@@ -307,8 +329,7 @@ feed_free_finished(Feed *feed)
 {
 	ListCell   *cell;
 
-	while (feed->new_batches != NIL &&
-		   batch_is_finished(feed_first_batch(feed)))
+	while (feed->heads-- > 0)
 	{
 		batch_free(feed_first_batch(feed));
 		feed->new_batches = list_delete_first(feed->new_batches);
@@ -328,34 +349,34 @@ feed_free_finished(Feed *feed)
 }
 
 /*
- * Records what can be recorded of all batches, and the whole of the finished
- * batches at the head of the queue.  The partition's row is written even if the
- * partition does not move: a session that deletes the subscription with an
- * older snapshot, which does not show the new rows, then fails and leaves none
- * of them behind.
+ * Records what can be recorded of all batches, and the whole of those at the
+ * head of the queue.  Deferred deliveries come first: a new event that waits
+ * must see whether one of its key is left.  The partition's row is written even
+ * if the partition does not move: a session that deletes the subscription with
+ * an older snapshot, which does not show the new rows, then fails and leaves
+ * none of them behind.
  */
 static void
 feed_settle_batches(Feed *feed)
 {
 	ListCell   *cell;
 	int64		delivered = 0;
-	bool		at_head = true;
 	bool		ahead = false;
 
+	foreach(cell, feed->due_batches)
+		delivered += batch_settle(lfirst(cell),
+								  batch_is_finished(lfirst(cell)));
 	foreach(cell, feed->new_batches)
 	{
 		Batch	   *batch = lfirst(cell);
+		bool		at_head = foreach_current_index(cell) < feed->heads;
 
 		if (feed->discarding)
 			break;
-		at_head &= batch_is_finished(batch);
 		ahead |= !at_head && batch_has_news(batch);
 		if (at_head || batch_has_news(batch))
 			(void) batch_settle(batch, at_head);
 	}
-	foreach(cell, feed->due_batches)
-		delivered += batch_settle(lfirst(cell),
-								  batch_is_finished(lfirst(cell)));
 	if (ahead || delivered > 0)
 		outbox_count_delivered(feed->id, delivered);
 }
@@ -367,20 +388,19 @@ static void
 feed_settled_batches(Feed *feed)
 {
 	ListCell   *cell;
-	bool		at_head = true;
 
 	foreach(cell, feed->new_batches)
 	{
 		Batch	   *batch = lfirst(cell);
+		bool		at_head = foreach_current_index(cell) < feed->heads;
 
 		if (feed->discarding)
 			break;
-		at_head &= batch_is_finished(batch);
 		if (at_head || batch_has_news(batch))
-			batch_settled(batch, at_head);
+			batch_settled(batch, at_head, feed->due_batches);
 	}
 	foreach(cell, feed->due_batches)
-		batch_settled(lfirst(cell), batch_is_finished(lfirst(cell)));
+		batch_settled(lfirst(cell), batch_is_finished(lfirst(cell)), NIL);
 }
 
 static void
@@ -401,6 +421,19 @@ feed_is_to_settle(Feed *feed, TimestampTz now)
 	return feed_can_settle(feed) && !trouble_waits(&feed->trouble, now);
 }
 
+int
+feed_rows(const Feed *feed)
+{
+	int			rows = 1;
+	ListCell   *cell;
+
+	foreach(cell, feed->new_batches)
+		rows += batch_rows(lfirst(cell));
+	foreach(cell, feed->due_batches)
+		rows += batch_rows(lfirst(cell));
+	return Min(rows, FEED_ROWS_MAX);
+}
+
 void
 feed_settle(Feed *feed)
 {
@@ -415,6 +448,7 @@ feed_settle(Feed *feed)
 		(feed->new_batches &&
 		 position != batch_cursor_before(feed_first_batch(feed))->position))
 		feed_discard(feed);
+	feed->heads = feed_count_heads(feed);
 	if (feed->gone)
 		return;
 	feed_settle_batches(feed);
@@ -453,7 +487,8 @@ feed_start_batch(Feed *feed, const OutboxSubscription *subscription,
 	copy.schedule_ms = memcpy(palloc(schedule_size),
 							  subscription->schedule_ms, schedule_size);
 	memset(&copy.cursor, 0, sizeof(copy.cursor));
-	return batch_start(&copy, chunk, kind, feed_last_batch(feed), feed);
+	return batch_start(&copy, chunk, kind, feed_last_batch(feed),
+					   feed->due_batches, feed);
 }
 
 static List *
@@ -597,6 +632,23 @@ feed_read_early(Feed *feed, const OutboxSubscription *subscription,
 	return false;
 }
 
+/*
+ * What has been answered is recorded before more is read: the rows of parked
+ * events do not tell which of them were delivered.  Parked events that wait for
+ * others do not keep those of other keys from being read.
+ */
+static bool
+feed_can_take_due(const Feed *feed)
+{
+	int			unchained = 0;
+	ListCell   *cell;
+
+	foreach(cell, feed->due_batches)
+		unchained += batch_unchained(lfirst(cell));
+	return !feed_can_settle(feed) && feed_has_room(feed, unchained) &&
+		list_length(feed->due_batches) < FEED_DUE_BATCHES_MAX;
+}
+
 static void
 feed_read_due(Feed *feed, const OutboxSubscription *subscription,
 			  MemoryContext context)
@@ -605,8 +657,7 @@ feed_read_due(Feed *feed, const OutboxSubscription *subscription,
 	bool		early;
 
 	feed->next_due_at = 0;
-	if (!feed_has_room(feed, feed->due_batches) ||
-		list_length(feed->due_batches) >= FEED_DUE_BATCHES_MAX)
+	if (!feed_can_take_due(feed))
 		return;
 	early = feed_read_early(feed, subscription, context);
 	feed_note_next_due(feed);

@@ -28,12 +28,13 @@ typedef struct Feed
 	TimestampTz next_due_at;	/* 0: nothing waits, or a due batch is active */
 	TimestampTz busy_until;		/* when to try locked rows again; 0: none */
 	OutboxLock	lock;			/* the result of feed_settle */
+	int			heads;			/* new batches that it records as a whole */
 	bool		breaker_settled;	/* it has recorded the breaker's state */
 	Trouble		trouble;
 	int64		tried_version;	/* of the subscription, at the last try */
 	uint64		read_in_pass;
 	int			in_flight;		/* requests */
-	TimestampTz tried_early;	/* failures before it were read again; 0: none */
+	TimestampTz tried_early;	/* failures before it were read again */
 } Feed;
 
 /*
@@ -90,6 +91,9 @@ extern bool feed_can_settle(const Feed *feed);
 
 /* Is there something to record now?  Also ends a wait for locked rows. */
 extern bool feed_is_to_settle(Feed *feed, TimestampTz now);
+
+/* How many rows have to be written for that, at most. */
+extern int	feed_rows(const Feed *feed);
 
 /*
  * feed_settle records in a transaction what can be recorded.  After its commit

@@ -55,6 +55,10 @@
 #define RELAY_FLUSH_MS 20
 /* When to try again to lock a partition that another relay still has. */
 #define RELAY_OWN_MS 100
+/* Rows after which a pass settles no further partition. */
+#define RELAY_ROWS_MAX 500
+/* How long a pass reads, and at least as long as it took to begin. */
+#define RELAY_SLICE_MS 10
 /* The most bytes of events in memory before reading stops. */
 #define RELAY_BYTES_MAX (64 * 1024 * 1024)
 /* The smallest chunk for a subscription that has events in memory. */
@@ -78,6 +82,8 @@ typedef struct Relay
 	List	   *endpoints;		/* of Endpoint *, those of the feeds */
 	HTAB	   *endpoint_table; /* the same, by subscription */
 	uint32		send_turn;		/* number of the endpoint that sends first */
+	uint32		settle_turn;	/* number of the partition that settles first */
+	uint32		read_turn;		/* number of the partition that is read first */
 	Places		places;
 	Size		bytes;			/* of events in memory, during a pass */
 	char		identity[NAMEDATALEN];
@@ -91,6 +97,7 @@ typedef struct Relay
 	bool		pass_wanted;
 	bool		pass_urgent;	/* there is more to send at once */
 	uint64		pass;			/* number of the pass */
+	TimestampTz pass_started_at;
 	Feed	   *reading;		/* the partition that is being read, or NULL */
 	bool		troubles_changed;
 } Relay;
@@ -296,26 +303,31 @@ relay_settle_together(Relay *relay, List *feeds, bool patient)
 }
 
 /*
- * Settles what can be settled.  Partitions that have failed before are tried
- * one by one, so that they do not make the others fail again.
+ * Settles what can be settled, of one partition after another until that takes
+ * too many rows.  Partitions that have failed before are tried one by one, so
+ * that they do not make the others fail again.
  */
 static void
 relay_settle(Relay *relay)
 {
 	TimestampTz now = GetCurrentTimestamp();
 	List	   *together = NIL;
-	ListCell   *cell;
+	int			count = list_length(relay->feeds);
+	int			rows = 0;
 
-	foreach(cell, relay->feeds)
+	relay->settle_turn++;
+	for (int i = 0; i < count; i++)
 	{
-		Feed	   *feed = lfirst(cell);
+		Feed	   *feed = list_nth(relay->feeds,
+									(relay->settle_turn + i) % count);
 
-		if (!feed_is_to_settle(feed, now))
+		if (rows > RELAY_ROWS_MAX || !feed_is_to_settle(feed, now))
 			continue;
 		if (trouble_present(&feed->trouble))
 			relay_settle_together(relay, list_make1(feed), false);
 		else
 			together = lappend(together, feed);
+		rows += feed_rows(feed);
 	}
 	relay_settle_together(relay, together, true);
 }
@@ -478,10 +490,8 @@ relay_may_try(Relay *relay, Feed *feed, const OutboxSubscription *subscription)
  */
 static void
 relay_read_partition(Relay *relay, const OutboxSubscription *subscription,
-					 const OutboxHorizon *horizon)
+					 Feed *feed, const OutboxHorizon *horizon)
 {
-	Feed	   *feed = relay_take_partition(relay, subscription->id);
-
 	if (feed == NULL || feed->read_in_pass == relay->pass ||
 		!relay_may_try(relay, feed, subscription))
 		return;
@@ -507,8 +517,36 @@ relay_read_partition(Relay *relay, const OutboxSubscription *subscription,
 }
 
 /*
- * Reads what is next for every partition of this relay.
+ * Reads what is next for the partitions of this relay, one after another, until
+ * the time of this pass is up.  The next pass goes on with the others, so that
+ * requests are advanced in between.
  */
+static void
+relay_read_partitions(Relay *relay, const OutboxSubscription *subscriptions,
+					  int count, const OutboxHorizon *horizon)
+{
+	Feed	  **feeds = palloc((count + 1) * sizeof(Feed *));
+	TimestampTz now = GetCurrentTimestamp();
+	TimestampTz until = TimestampTzPlusMilliseconds(now, RELAY_SLICE_MS);
+	uint32		turn = relay->read_turn;
+
+	until = Max(until, now + (now - relay->pass_started_at));
+	for (int i = 0; i < count; i++)
+		feeds[i] = relay_take_partition(relay, subscriptions[i].id);
+	for (int i = 0; i < count; i++)
+	{
+		int			n = (turn + i) % count;
+
+		if (i > 0 && GetCurrentTimestamp() >= until)
+		{
+			relay->pass_urgent = true;
+			return;
+		}
+		relay_read_partition(relay, &subscriptions[n], feeds[n], horizon);
+		relay->read_turn = (n + 1) % count;
+	}
+}
+
 static void
 relay_read_step(void *arg)
 {
@@ -534,8 +572,7 @@ relay_read_step(void *arg)
 	relay->bytes = relay_bytes(relay);
 	if (relay_is_at_home(relay))
 		count = outbox_read_subscriptions(&subscriptions);
-	for (int i = 0; i < count; i++)
-		relay_read_partition(relay, &subscriptions[i], &horizon);
+	relay_read_partitions(relay, subscriptions, count, &horizon);
 	relay->grace_ends_at = horizon.grace_ends_at;
 	outbox_horizon_end(&horizon);
 }
@@ -614,6 +651,7 @@ relay_pass(Relay *relay)
 	relay->seen_ends = pg_atomic_read_u64(&relay->database->ends);
 	pg_memory_barrier();
 	relay->pass_wanted = relay->pass_urgent = false;
+	relay->pass_started_at = started_at;
 	relay->next_pass_at = TimestampTzPlusMilliseconds(started_at,
 													  RELAY_RECONCILE_MS);
 	MemoryContextSwitchTo(relay->turn_context);

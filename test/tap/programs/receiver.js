@@ -26,7 +26,8 @@
  *                  to all others: it works until it is used
  *   told           500 as often per event as "fail" in its data says, or the
  *                  "status" in its data, with Retry-After if it has "after";
- *                  then 200; no answer until the release if its data has "hold"
+ *                  then 200; no answer until the release if its data has "hold",
+ *                  or to one attempt if that is a number
  *   switch         the behaviour that PUT /switch/NAME has set last
  *
  * Control:
@@ -126,7 +127,7 @@ function decide(behaviour, to, attempt, data) {
 		case 'some': return { status: random(to) < number / 100 ? 200 : 500 };
 		case 'collapse': return { status: isCalm(to) ? 200 : 500 };
 		case 'told':
-			if (data?.hold && !to.released)
+			if ((data?.hold === true || data?.hold === attempt) && !to.released)
 				return { hold: true };
 			if (attempt > (data?.fail ?? 0))
 				return { status: 200 };

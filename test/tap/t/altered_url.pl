@@ -112,8 +112,8 @@ $receiver->release('early');
 $receiver->wait_for('early', requests => $failed + 2);
 wait_for_pass($node);
 sql("SELECT outbox_alter('early', " . move_to('late') . ')');
-$receiver->wait_for('late', events => 18, WAIT_S);
-wait_for_state('early', 'delivered = 19 AND waiting = 1', 'they are made at the new URL');
+$receiver->wait_for('late', events => 19, WAIT_S);
+wait_for_state('early', 'delivered = 20 AND waiting = 0', 'they are made at the new URL');
 
 # --- what the old URL still answers is not about the new one
 
