@@ -128,5 +128,10 @@ for my $name (qw(down waits))
 	is_delivered($name);
 	cmp_ok(1000 * (time() - $start), '<', SOON_MS, "$name: after outbox_retry, at once");
 }
+ask_to_wait('moved', 503, LONG_S);
+wait_for_pass($node);
+is(scalar(arrivals('moved')), 1, 'another one has asked, too');
+sql("SELECT outbox_alter('moved', url => '" . $receiver->url('/ok/elsewhere') . "')");
+$receiver->wait_for('elsewhere', events => 12);
 
 done_testing();
