@@ -112,16 +112,16 @@ static SavedQuery read_parked = {
 };
 
 /*
- * Failures that concern the event only are left out: the endpoint worked then,
+ * Failures with some statuses concern the event only: the endpoint worked then,
  * too.
  */
 static SavedQuery read_early = {
 	.sql = WAITING_COLUMNS
 	" AND e.last_at < $4 AND e.due_at > (SELECT clock_timestamp())"
-	" AND (e.last_status IN (400, 409, 413, 415, 422)) IS NOT TRUE"
+	" AND (e.last_status = ANY ($5)) IS NOT TRUE"
 	" AND e.position <> ALL ($3)"
 	" ORDER BY e.last_at NULLS FIRST, e.position",
-	.types = {INT8OID, INT4OID, INT8ARRAYOID, TIMESTAMPTZOID}
+	.types = {INT8OID, INT4OID, INT8ARRAYOID, TIMESTAMPTZOID, INT4ARRAYOID}
 };
 
 static SavedQuery read_longest_waiting = {
@@ -505,17 +505,11 @@ outbox_cut_chunk(OutboxChunk *chunk, int count)
 }
 
 static OutboxChunk
-reader_read_deferred(SavedQuery *query, OutboxPartitionId id, Datum positions,
-					 TimestampTz recovered_at, Size max_bytes)
+reader_read_deferred(SavedQuery *query, Datum *values, Size max_bytes)
 {
 	OutboxCursor none = {0};
 	OutboxChunk chunk = reader_new_chunk(&none, 0);
-	Datum		values[4];
 
-	values[0] = Int64GetDatum(id.subscription);
-	values[1] = Int32GetDatum(id.number);
-	values[2] = positions;
-	values[3] = TimestampTzGetDatum(recovered_at);
 	reader_fetch(&chunk, query, values, OUTBOX_CHUNK_MAX, max_bytes);
 	return chunk;
 }
@@ -569,25 +563,40 @@ reader_fetch_parked(OutboxChunk *chunk, OutboxPartitionId id, Size max_bytes)
 OutboxChunk
 outbox_read_due(OutboxPartitionId id, Datum positions, Size max_bytes)
 {
-	OutboxChunk chunk = reader_read_deferred(&read_due, id, positions, 0,
-											 max_bytes);
+	Datum		values[3];
+	OutboxChunk chunk;
 
+	values[0] = Int64GetDatum(id.subscription);
+	values[1] = Int32GetDatum(id.number);
+	values[2] = positions;
+	chunk = reader_read_deferred(&read_due, values, max_bytes);
 	reader_fetch_parked(&chunk, id, max_bytes);
 	return chunk;
 }
 
 OutboxChunk
 outbox_read_early(OutboxPartitionId id, Datum positions,
-				  TimestampTz recovered_at, Size max_bytes)
+				  TimestampTz recovered_at, Datum event_statuses,
+				  Size max_bytes)
 {
-	return reader_read_deferred(&read_early, id, positions, recovered_at,
-								max_bytes);
+	Datum		values[5];
+
+	values[0] = Int64GetDatum(id.subscription);
+	values[1] = Int32GetDatum(id.number);
+	values[2] = positions;
+	values[3] = TimestampTzGetDatum(recovered_at);
+	values[4] = event_statuses;
+	return reader_read_deferred(&read_early, values, max_bytes);
 }
 
 OutboxChunk
 outbox_read_longest_waiting(OutboxPartitionId id)
 {
-	return reader_read_deferred(&read_longest_waiting, id, (Datum) 0, 0, 0);
+	Datum		values[2];
+
+	values[0] = Int64GetDatum(id.subscription);
+	values[1] = Int32GetDatum(id.number);
+	return reader_read_deferred(&read_longest_waiting, values, 0);
 }
 
 TimestampTz

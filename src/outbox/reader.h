@@ -157,11 +157,13 @@ extern OutboxChunk outbox_read_due(OutboxPartitionId id, Datum positions,
 								   Size max_bytes);
 
 /*
- * The same for deferred deliveries that are not due yet, but have failed before
- * the endpoint worked again.
+ * Reads deferred deliveries that are not due yet, but have failed before the
+ * endpoint worked again, without their parked ones.  Leaves out those that have
+ * failed with a status in event_statuses, an array of integer.
  */
 extern OutboxChunk outbox_read_early(OutboxPartitionId id, Datum positions,
-									 TimestampTz recovered_at, Size max_bytes);
+									 TimestampTz recovered_at,
+									 Datum event_statuses, Size max_bytes);
 
 /* Reads the deferred delivery that was tried or due the longest time ago. */
 extern OutboxChunk outbox_read_longest_waiting(OutboxPartitionId id);

@@ -20,6 +20,7 @@
 #include "postgres.h"
 
 #include "catalog/pg_type.h"
+#include "utils/array.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
@@ -578,6 +579,18 @@ feed_due_positions(Feed *feed)
 	return query_array8(positions, list_length(events), INT8OID);
 }
 
+static Datum
+feed_event_statuses(void)
+{
+	Datum		statuses[RETRY_EVENT_STATUSES];
+
+	for (int i = 0; i < RETRY_EVENT_STATUSES; i++)
+		statuses[i] = Int32GetDatum(retry_event_statuses[i]);
+	return PointerGetDatum(construct_array(statuses, RETRY_EVENT_STATUSES,
+										   INT4OID, sizeof(int32), true,
+										   TYPALIGN_INT));
+}
+
 static bool
 feed_read_waiting(Feed *feed, const OutboxSubscription *subscription,
 				  BatchKind kind, MemoryContext parent)
@@ -592,7 +605,8 @@ feed_read_waiting(Feed *feed, const OutboxSubscription *subscription,
 		chunk = outbox_read_due(feed->id, on_their_way, feed->max_bytes);
 	else if (kind == BATCH_EARLY)
 		chunk = outbox_read_early(feed->id, on_their_way,
-								  subscription->recovered_at, feed->max_bytes);
+								  subscription->recovered_at,
+								  feed_event_statuses(), feed->max_bytes);
 	else
 		chunk = outbox_read_longest_waiting(feed->id);
 	if (chunk.count > 0)

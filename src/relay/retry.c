@@ -35,20 +35,23 @@ retry_classify(int status)
  * codes, such as 401 and 404, mean that something is wrong with the endpoint or
  * the way to it.
  */
+const int	retry_event_statuses[RETRY_EVENT_STATUSES] = {
+	400,						/* bad request */
+	409,						/* conflict */
+	413,						/* content too large */
+	415,						/* unsupported media type */
+	422							/* unprocessable content */
+};
+
 bool
 retry_blames_event(int status)
 {
-	switch (status)
+	for (int i = 0; i < RETRY_EVENT_STATUSES; i++)
 	{
-		case 400:				/* bad request */
-		case 409:				/* conflict */
-		case 413:				/* content too large */
-		case 415:				/* unsupported media type */
-		case 422:				/* unprocessable content */
+		if (status == retry_event_statuses[i])
 			return true;
-		default:
-			return false;
 	}
+	return false;
 }
 
 /*

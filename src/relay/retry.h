@@ -16,7 +16,12 @@ typedef enum RetryClass
 /* Classifies an answer; status 0 means no answer. */
 extern RetryClass retry_classify(int status);
 
-/* Does a failure concern this event only, while the endpoint works? */
+/*
+ * Does a failure concern this event only, while the endpoint works?  It does
+ * with these statuses.
+ */
+#define RETRY_EVENT_STATUSES 5
+extern const int retry_event_statuses[RETRY_EVENT_STATUSES];
 extern bool retry_blames_event(int status);
 
 /* Does a failure mean that the endpoint is overloaded? */
