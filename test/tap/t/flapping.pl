@@ -91,4 +91,18 @@ wait_for_state('few', 'dead = 3', 'three events are tried thirty times');
 is(scalar($receiver->requests('few')), 90, 'each of them');
 is(failures('few'), 0, 'which does not make their endpoint fail');
 
+# --- an event that the endpoint has refused is not tried early
+
+subscribe($node, $receiver, '/told/refused', topics => "'{refused}'", retry_schedule => "'{0 s,1 h,1 h}'");
+for my $n (1, 2)
+{
+	sql(qq(SELECT outbox_enqueue('refused', '{"n": $n, "fail": 9, "status": 422}')));
+	wait_for_state('refused', "waiting = $n", 'an event is refused');
+}
+sql(q(SELECT count(outbox_enqueue('refused', '{"n": 3, "fail": 1}')) FROM generate_series(1, 20)));
+wait_for_state('refused', "state = 'failing'", 'then the endpoint fails');
+wait_for_state('refused', "state = 'active' AND delivered = 20", 'it works again, and what failed then is delivered early');
+wait_for_pass($node);
+is(scalar(grep { $_->{data}{n} == 2 } $receiver->requests('refused')), 1, 'but what was refused is not tried');
+
 done_testing();
