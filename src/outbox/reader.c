@@ -11,7 +11,6 @@
 #include "postgres.h"
 
 #include "catalog/pg_type.h"
-#include "mb/pg_wchar.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/memutils.h"
@@ -20,42 +19,10 @@
 
 #include "base/query.h"
 #include "base/settings.h"
-#include "outbox/payload.h"
 #include "outbox/reader.h"
 
-/*
- * Constraints refuse such events, but constraints can be dropped.
- */
-#define WRONG_COLUMN \
-	" CASE" \
-	UNLESS("isfinite(e.created_at)", "created_at") \
-	UNLESS("octet_length(e.topic) BETWEEN 1 AND 255", "topic") \
-	UNLESS("e.key IS NULL OR octet_length(e.key) <= 255", "key") \
-	UNLESS("e.type IS NULL OR octet_length(e.type) <= 255", "type") \
-	UNLESS("e.payload IS NOT NULL", "payload") \
-	UNLESS("e.headers IS NULL OR jsonb_typeof(e.headers) = 'object'", "headers") \
-	" END,"
-
-/*
- * Headers of the event replace those of the subscription; case does not
- * matter.  The payload stays jsonb, since its text has to be measured before it
- * is built.
- */
-#define EVENT_COLUMNS \
-	"SELECT e.position, e.key, coalesce(e.type, e.topic), e.payload," \
-	" CASE WHEN s.headers IS NOT NULL OR e.headers IS NOT NULL THEN" \
-	"  ARRAY(SELECT DISTINCT ON (lower(h.key)) h.key || ': ' || h.value FROM (" \
-	"   SELECT 1, * FROM jsonb_each_text(CASE WHEN jsonb_typeof(e.headers) = 'object' THEN e.headers END)" \
-	"   UNION ALL" \
-	"   SELECT 2, * FROM jsonb_each_text(s.headers)) AS h(rank, key, value)" \
-	"   ORDER BY lower(h.key), h.rank) END," \
-	" to_char(e.created_at AT TIME ZONE 'UTC'," \
-	"  'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"'), e.created_at," \
-	WRONG_COLUMN
-
-#define NEW_EVENT_COLUMNS EVENT_COLUMNS \
-	" coalesce(e.deliver_at > clock_timestamp(), false)," \
-	" s.ordered AND e.key IS NOT NULL," \
+#define NEW_EVENT_COLUMNS \
+	"SELECT" OUTBOX_EVENT_COLUMNS("e.deliver_at") ", s.ordered," \
 	" s.ordered AND EXISTS (SELECT FROM idempotency_internal.outbox_delivery d" \
 	"  WHERE d.subscription = s.id AND d.key = e.key AND d.blocks_key)," \
 	" 0 FROM idempotency_internal.outbox_subscription s, idempotency_internal.outbox_event e"
@@ -82,14 +49,14 @@ static SavedQuery read_range = {
 	.types = {INT8OID, INT4OID, INT8OID, INT8OID}
 };
 
-#define DEFERRED_COLUMNS EVENT_COLUMNS \
-	" false, e.blocks_key, e.state = 'parked', e.attempts" \
-	" FROM idempotency_internal.outbox_subscription s,"
+#define DEFERRED_COLUMNS \
+	"SELECT" OUTBOX_EVENT_COLUMNS("NULL") \
+	", e.blocks_key, e.state = 'parked', e.attempts" \
+	" FROM"
 
 #define WAITING_COLUMNS DEFERRED_COLUMNS \
 	" idempotency_internal.outbox_delivery e" \
-	" WHERE e.subscription = $1 AND e.partition = $2 AND s.id = $1" \
-	" AND e.state = 'waiting'"
+	" WHERE e.subscription = $1 AND e.partition = $2 AND e.state = 'waiting'"
 
 static SavedQuery read_due = {
 	.sql = WAITING_COLUMNS
@@ -107,7 +74,7 @@ static SavedQuery read_parked = {
 	"  SELECT * FROM idempotency_internal.outbox_delivery d"
 	"  WHERE d.subscription = $1 AND d.key = k.key AND d.blocks_key"
 	"  AND d.state = 'parked' ORDER BY d.position LIMIT $3) AS e"
-	" WHERE s.id = $1 ORDER BY e.position",
+	" ORDER BY e.position",
 	.types = {INT8OID, TEXTARRAYOID, INT4OID}
 };
 
@@ -140,150 +107,36 @@ static SavedQuery next_due_at = {
 	.types = {INT8OID, INT4OID, INT8ARRAYOID}
 };
 
-/*
- * Returns a column of type text[] as a NULL-terminated list.
- */
-static char **
-reader_text_list(uint64 row, int column)
+static OutboxDelivery
+reader_delivery(uint64 row)
 {
-	bool		isnull;
-	Datum		value = query_datum(row, column, &isnull);
-	Datum	   *elements = NULL;
-	int			count = 0;
-	char	  **list;
-
-	if (!isnull)
-		deconstruct_array(DatumGetArrayTypeP(value), TEXTOID, -1, false,
-						  TYPALIGN_INT, &elements, NULL, &count);
-	list = palloc((count + 1) * sizeof(char *));
-	for (int i = 0; i < count; i++)
-		list[i] = TextDatumGetCString(elements[i]);
-	list[count] = NULL;
-	return list;
-}
-
-/*
- * Converts to UTF-8.  That needs a transaction, so it is done here and not when
- * the event is sent.
- */
-static char *
-reader_utf8_text(uint64 row, int column)
-{
-	char	   *string = query_text(row, column);
-	char	   *converted;
-
-	if (string == NULL)
-		return NULL;
-	converted = pg_server_to_any(string, strlen(string), PG_UTF8);
-	if (converted != string)
-		pfree(string);
-	return converted;
-}
-
-/*
- * Returns a column of type timestamptz in microseconds since 1970.  For
- * infinity the number has no meaning.
- */
-static uint64
-reader_microseconds(uint64 row, int column)
-{
-	bool		isnull;
-	TimestampTz at = DatumGetTimestampTz(query_datum(row, column, &isnull));
-
-	return (uint64) at +
-		(uint64) (POSTGRES_EPOCH_JDATE - UNIX_EPOCH_JDATE) * USECS_PER_DAY;
-}
-
-/*
- * Returns the text of a payload in UTF-8, or NULL if it is null or too large.
- * Frees all other memory that the conversion takes.
- */
-static char *
-reader_payload(uint64 row, int column, bool *too_large)
-{
-	const Size	limit = (Size) SETTINGS_OUTBOX_PAYLOAD_MAX_MB * 1024 * 1024;
-	bool		isnull;
-	Datum		value = query_datum(row, column, &isnull);
-	MemoryContext scratch;
-	MemoryContext old;
-	Jsonb	   *payload;
-	char	   *string = NULL;
-
-	*too_large = false;
-	if (isnull)
-		return NULL;
-	scratch = AllocSetContextCreate(CurrentMemoryContext, "idempotency payload",
-									ALLOCSET_DEFAULT_SIZES);
-	old = MemoryContextSwitchTo(scratch);
-	payload = DatumGetJsonbP(value);
-	if (payload_text_fits(payload, limit))
-	{
-		string = JsonbToCString(NULL, &payload->root, VARSIZE(payload));
-		string = pg_server_to_any(string, strlen(string), PG_UTF8);
-	}
-	MemoryContextSwitchTo(old);
-	*too_large = string == NULL || strlen(string) > limit;
-	string = *too_large ? NULL : pstrdup(string);
-	MemoryContextDelete(scratch);
-	return string;
-}
-
-static OutboxEvent
-reader_event(uint64 row)
-{
-	OutboxEvent event;
-	bool		too_large;
+	const int	first = OUTBOX_EVENT_COLUMN_COUNT + 1;
+	OutboxDelivery delivery;
 	bool		isnull;
 
-	event.position = query_int64(row, 1);
-	event.key = query_text(row, 2);
-	event.wire_key = reader_utf8_text(row, 2);
-	event.type = reader_utf8_text(row, 3);
-	event.payload = reader_payload(row, 4, &too_large);
-	event.headers = reader_text_list(row, 5);
-	event.created_at = query_text(row, 6);
-	event.created_us = reader_microseconds(row, 7);
-	event.wrong = query_text(row, 8);
-	event.scheduled = DatumGetBool(query_datum(row, 9, &isnull));
-	event.in_order = DatumGetBool(query_datum(row, 10, &isnull)) &&
-		event.key != NULL && !event.scheduled;
-	event.blocked = DatumGetBool(query_datum(row, 11, &isnull)) &&
-		event.in_order;
-	event.attempts = DatumGetInt32(query_datum(row, 12, &isnull));
-	event.attempts = Min(Max(event.attempts, 0), OUTBOX_ATTEMPTS_MAX);
-	if (too_large)
-		event.wrong = "the payload is too large";
-	return event;
+	delivery.event = outbox_event_read(row);
+	delivery.in_order = DatumGetBool(query_datum(row, first, &isnull)) &&
+		delivery.event->key != NULL && !delivery.event->scheduled;
+	delivery.blocked = DatumGetBool(query_datum(row, first + 1, &isnull)) &&
+		delivery.in_order;
+	delivery.attempts = DatumGetInt32(query_datum(row, first + 2, &isnull));
+	delivery.attempts = Min(Max(delivery.attempts, 0), OUTBOX_ATTEMPTS_MAX);
+	return delivery;
 }
 
 /*
- * Payload and headers are the only large parts.
+ * Returns the place of the next delivery; the array doubles when it is full.
  */
-static Size
-reader_event_bytes(const OutboxEvent *event)
-{
-	Size		bytes = sizeof(OutboxEvent);
-
-	if (event->payload != NULL)
-		bytes += strlen(event->payload);
-	for (char **header = event->headers; *header != NULL; header++)
-		bytes += strlen(*header);
-	return bytes;
-}
-
-/*
- * Returns the place of the next event; the array doubles when it is full.
- */
-static OutboxEvent *
-reader_next_event(OutboxChunk *chunk)
+static OutboxDelivery *
+reader_next_delivery(OutboxChunk *chunk)
 {
 	if (chunk->count == chunk->room)
 	{
 		chunk->room *= 2;
-		chunk->events = repalloc(chunk->events,
-								 chunk->room * sizeof(OutboxEvent));
+		chunk->deliveries = repalloc(chunk->deliveries,
+									 chunk->room * sizeof(OutboxDelivery));
 	}
-	return &chunk->events[chunk->count];
+	return &chunk->deliveries[chunk->count];
 }
 
 /*
@@ -298,12 +151,12 @@ reader_fetch(OutboxChunk *chunk, SavedQuery *query, Datum *values,
 
 	while (!chunk->cut && query_fetch(portal))
 	{
-		OutboxEvent *event = reader_next_event(chunk);
+		OutboxDelivery *delivery = reader_next_delivery(chunk);
 
-		*event = reader_event(0);
+		*delivery = reader_delivery(0);
 		SPI_freetuptable(SPI_tuptable);
 		chunk->count++;
-		chunk->bytes += reader_event_bytes(event);
+		chunk->bytes += delivery->event->bytes;
 		chunk->cut = chunk->count >= max_events || chunk->bytes > max_bytes;
 	}
 	SPI_cursor_close(portal);
@@ -436,7 +289,7 @@ reader_new_chunk(const OutboxCursor *cursor, int more_stragglers)
 	OutboxChunk chunk = {0};
 
 	chunk.room = OUTBOX_CHUNK_MIN;
-	chunk.events = palloc(chunk.room * sizeof(OutboxEvent));
+	chunk.deliveries = palloc(chunk.room * sizeof(OutboxDelivery));
 	chunk.before = outbox_copy_cursor(cursor);
 	chunk.after.stragglers = palloc(stragglers * sizeof(OutboxStraggler));
 	chunk.ended = palloc(stragglers * sizeof(OutboxStraggler));
@@ -465,6 +318,12 @@ reader_stop_cursor(OutboxChunk *chunk, int64 last)
 	chunk->after.position = chunk->before.position;
 }
 
+static int64
+reader_last_position(const OutboxChunk *chunk)
+{
+	return chunk->deliveries[chunk->count - 1].event->position;
+}
+
 OutboxChunk
 outbox_read_chunk(const OutboxHorizon *horizon, OutboxPartitionId id,
 				  const OutboxCursor *cursor, int max_events, Size max_bytes)
@@ -487,7 +346,7 @@ outbox_read_chunk(const OutboxHorizon *horizon, OutboxPartitionId id,
 		limit > cursor->position)
 		reader_fetch_range(&chunk, id, limit, max_events, max_bytes);
 	if (chunk.cut)
-		reader_stop_cursor(&chunk, chunk.events[chunk.count - 1].position);
+		reader_stop_cursor(&chunk, reader_last_position(&chunk));
 	else if (left_behind_to < cursor->position)
 		reader_stop_cursor(&chunk, left_behind_to);
 	chunk.cut |= left_behind_to < cursor->position || limit < readable;
@@ -501,7 +360,7 @@ outbox_cut_chunk(OutboxChunk *chunk, int count)
 	Assert(count > 0 && count < chunk->count);
 	chunk->count = count;
 	chunk->cut = true;
-	reader_stop_cursor(chunk, chunk->events[count - 1].position);
+	reader_stop_cursor(chunk, reader_last_position(chunk));
 }
 
 static OutboxChunk
@@ -514,20 +373,17 @@ reader_read_deferred(SavedQuery *query, Datum *values, Size max_bytes)
 	return chunk;
 }
 
-/*
- * Returns the keys of these events (OutboxEvent *) as an array of text.
- */
 Datum
-outbox_event_keys(List *events)
+outbox_delivery_keys(List *deliveries)
 {
-	int			count = list_length(events);
+	int			count = list_length(deliveries);
 	Datum	   *keys = palloc(count * sizeof(Datum));
 
 	for (int i = 0; i < count; i++)
 	{
-		const OutboxEvent *event = list_nth(events, i);
+		const OutboxDelivery *delivery = list_nth(deliveries, i);
 
-		keys[i] = CStringGetTextDatum(event->key);
+		keys[i] = CStringGetTextDatum(delivery->event->key);
 	}
 	return PointerGetDatum(construct_array(keys, count, TEXTOID, -1, false,
 										   TYPALIGN_INT));
@@ -545,14 +401,14 @@ reader_fetch_parked(OutboxChunk *chunk, OutboxPartitionId id, Size max_bytes)
 
 	for (int i = 0; i < chunk->count; i++)
 	{
-		if (chunk->events[i].in_order)
-			blocking = lappend(blocking, &chunk->events[i]);
+		if (chunk->deliveries[i].in_order)
+			blocking = lappend(blocking, &chunk->deliveries[i]);
 	}
 	if (blocking == NIL || chunk->bytes > max_bytes)
 		return;
 	limit = Max(OUTBOX_CHAINS_MAX / list_length(blocking), OUTBOX_CHAIN_MIN);
 	values[0] = Int64GetDatum(id.subscription);
-	values[1] = outbox_event_keys(blocking);
+	values[1] = outbox_delivery_keys(blocking);
 	values[2] = Int32GetDatum(limit);
 	chunk->cut = false;
 	reader_fetch(chunk, &read_parked, values, PG_INT32_MAX, max_bytes);

@@ -11,6 +11,7 @@
 #include "nodes/pg_list.h"
 #include "utils/snapshot.h"
 
+#include "outbox/event.h"
 #include "outbox/xacts.h"
 
 #define OUTBOX_CHUNK_MIN 8		/* room for events at first */
@@ -22,10 +23,6 @@
 #define OUTBOX_ATTEMPTS_MAX (PG_INT32_MAX - 1)	/* the highest count */
 #define OUTBOX_GRACE_MS 100		/* wait for an open transaction */
 #define OUTBOX_ROW_LOCK_MS "100"	/* wait for a row lock */
-
-/* A branch of a CASE that names a column whose value is not valid. */
-#define UNLESS(condition, column) \
-	" WHEN (" condition ") IS NOT TRUE THEN 'column \"" column "\" has no valid value'"
 
 /*
  * What a pass read, in this order: the sequence, the set of open transactions,
@@ -63,33 +60,23 @@ typedef struct OutboxCursor
 	int			straggler_count;
 } OutboxCursor;
 
-typedef struct OutboxEvent
+/* An event that is delivered to one subscription. */
+typedef struct OutboxDelivery
 {
-	int64		position;
-	char	   *key;			/* NULL: none */
-	/* What goes over the wire, in UTF-8. */
-	char	   *wire_key;
-	char	   *type;
-	char	   *payload;		/* JSON */
-	char	  **headers;		/* "Name: value", NULL-terminated */
-	char	   *created_at;		/* ISO 8601, UTC */
-	uint64		created_us;		/* the same in microseconds since 1970 */
-	bool		scheduled;		/* its deliver_at is in the future */
+	OutboxEvent *event;
 	bool		in_order;		/* ordered with other events of its key */
 	bool		blocked;		/* an earlier event of its key is waiting, or
 								 * is read with it */
 	int			attempts;		/* number of earlier attempts */
-	const char *wrong;			/* why it cannot be sent, or NULL; if set,
-								 * type, payload and created_at may be NULL */
-} OutboxEvent;
+} OutboxDelivery;
 
 typedef struct OutboxChunk
 {
-	OutboxEvent *events;
-	int			room;			/* allocated events; it grows */
+	OutboxDelivery *deliveries;
+	int			room;			/* allocated deliveries; it grows */
 	int			count;
 	int			left_behind;	/* number of events of stragglers */
-	Size		bytes;			/* memory for the events */
+	Size		bytes;			/* memory of the events */
 	OutboxCursor before;		/* where this was read from */
 	OutboxCursor after;			/* where to go on when all of this is settled */
 	int			still_open;		/* stragglers in after that are not in ended */
@@ -168,8 +155,8 @@ extern OutboxChunk outbox_read_early(OutboxPartitionId id, Datum positions,
 /* Reads the deferred delivery that was tried or due the longest time ago. */
 extern OutboxChunk outbox_read_longest_waiting(OutboxPartitionId id);
 
-/* Returns the keys of these events (OutboxEvent *) as an array of text. */
-extern Datum outbox_event_keys(List *events);
+/* Returns the keys of these deliveries (OutboxDelivery *), an array of text. */
+extern Datum outbox_delivery_keys(List *deliveries);
 
 /* When the next deferred delivery, except those, is due; 0: there is none. */
 extern TimestampTz outbox_next_due_at(OutboxPartitionId id, Datum positions);
@@ -201,24 +188,26 @@ typedef enum OutboxLock
 extern OutboxLock outbox_lock_partition(OutboxPartitionId id, int64 *position);
 
 /* Records the outcome of an event that outbox_read_chunk has read. */
-extern void outbox_settle_new(OutboxPartitionId id, const OutboxEvent *event,
+extern void outbox_settle_new(OutboxPartitionId id,
+							  const OutboxDelivery *delivery,
 							  const OutboxResult *result);
 
 /* Records that an attempt at a deferred delivery has failed. */
-extern void outbox_settle_due(OutboxPartitionId id, const OutboxEvent *event,
+extern void outbox_settle_due(OutboxPartitionId id,
+							  const OutboxDelivery *delivery,
 							  const OutboxResult *result);
 
 /*
- * Records that deferred deliveries (OutboxEvent *) were delivered.  Call it
+ * Records that deferred deliveries (OutboxDelivery *) were delivered.  Call it
  * before outbox_release_keys.
  */
-extern void outbox_delete_delivered(OutboxPartitionId id, List *events);
+extern void outbox_delete_delivered(OutboxPartitionId id, List *deliveries);
 
 /*
- * The next parked events of the keys of these events (OutboxEvent *), which are
- * delivered or dead, become due.
+ * The next parked events of the keys of these deliveries (OutboxDelivery *),
+ * which are delivered or dead, become due.
  */
-extern void outbox_release_keys(OutboxPartitionId id, List *events);
+extern void outbox_release_keys(OutboxPartitionId id, List *deliveries);
 
 /* Sets the cursor of a partition, and counts delivered events. */
 extern void outbox_move_partition(OutboxPartitionId id,

@@ -196,12 +196,12 @@ outbox_lock_partition(OutboxPartitionId id, int64 *position)
 }
 
 static bool
-settle_is_blocked(OutboxPartitionId id, const OutboxEvent *event)
+settle_is_blocked(OutboxPartitionId id, const OutboxDelivery *delivery)
 {
 	Datum		values[2];
 
 	values[0] = Int64GetDatum(id.subscription);
-	values[1] = CStringGetTextDatum(event->key);
+	values[1] = CStringGetTextDatum(delivery->event->key);
 	return query_run(&find_blocker, values, NULL, false) > 0;
 }
 
@@ -216,17 +216,18 @@ settle_text(const char *text, char *null)
  * Runs insert_delivery or update_delivery.
  */
 static void
-settle_write(SavedQuery *query, OutboxPartitionId id, const OutboxEvent *event,
-			 const char *state, const OutboxResult *result)
+settle_write(SavedQuery *query, OutboxPartitionId id,
+			 const OutboxDelivery *delivery, const char *state,
+			 const OutboxResult *result)
 {
 	Datum		values[10];
 	char		nulls[11] = "          ";
 
 	values[0] = Int64GetDatum(id.subscription);
 	values[1] = Int32GetDatum(id.number);
-	values[2] = Int64GetDatum(event->position);
+	values[2] = Int64GetDatum(delivery->event->position);
 	values[3] = CStringGetTextDatum(state);
-	values[4] = BoolGetDatum(event->in_order && strcmp(state, "dead") != 0);
+	values[4] = BoolGetDatum(delivery->in_order && strcmp(state, "dead") != 0);
 	values[5] = Int32GetDatum(result->attempts);
 	values[6] = Int64GetDatum(result->delay_ms);
 	nulls[6] = result->outcome == OUTBOX_SCHEDULED ? 'n' : ' ';
@@ -242,7 +243,7 @@ settle_write(SavedQuery *query, OutboxPartitionId id, const OutboxEvent *event,
  * there are no more rows than the schedule has entries.
  */
 static void
-settle_attempt(OutboxPartitionId id, const OutboxEvent *event,
+settle_attempt(OutboxPartitionId id, const OutboxDelivery *delivery,
 			   const OutboxResult *result)
 {
 	Datum		values[7];
@@ -251,7 +252,7 @@ settle_attempt(OutboxPartitionId id, const OutboxEvent *event,
 	if (result->error == NULL || result->uncounted)
 		return;
 	values[0] = Int64GetDatum(id.subscription);
-	values[1] = Int64GetDatum(event->position);
+	values[1] = Int64GetDatum(delivery->event->position);
 	values[2] = Int32GetDatum(result->attempts);
 	values[3] = Int32GetDatum(result->duration_ms);
 	values[4] = Int32GetDatum(result->status);
@@ -268,7 +269,7 @@ settle_attempt(OutboxPartitionId id, const OutboxEvent *event,
  * outbox_delivery already.
  */
 void
-outbox_settle_new(OutboxPartitionId id, const OutboxEvent *event,
+outbox_settle_new(OutboxPartitionId id, const OutboxDelivery *delivery,
 				  const OutboxResult *result)
 {
 	const char *state = "waiting";
@@ -277,27 +278,27 @@ outbox_settle_new(OutboxPartitionId id, const OutboxEvent *event,
 		return;
 	if (result->outcome == OUTBOX_DEAD)
 		state = "dead";
-	else if (event->in_order && settle_is_blocked(id, event))
+	else if (delivery->in_order && settle_is_blocked(id, delivery))
 		state = "parked";
-	settle_write(&insert_delivery, id, event, state, result);
+	settle_write(&insert_delivery, id, delivery, state, result);
 	if (SPI_processed > 0)
-		settle_attempt(id, event, result);
+		settle_attempt(id, delivery, result);
 }
 
 void
-outbox_settle_due(OutboxPartitionId id, const OutboxEvent *event,
+outbox_settle_due(OutboxPartitionId id, const OutboxDelivery *delivery,
 				  const OutboxResult *result)
 {
-	settle_write(&update_delivery, id, event,
+	settle_write(&update_delivery, id, delivery,
 				 result->outcome == OUTBOX_DEAD ? "dead" : "waiting", result);
 	if (SPI_processed > 0)
-		settle_attempt(id, event, result);
+		settle_attempt(id, delivery, result);
 }
 
 void
-outbox_delete_delivered(OutboxPartitionId id, List *events)
+outbox_delete_delivered(OutboxPartitionId id, List *deliveries)
 {
-	int			count = list_length(events);
+	int			count = list_length(deliveries);
 	Datum	   *positions = palloc((count + 1) * sizeof(Datum));
 	Datum		values[2];
 
@@ -305,9 +306,9 @@ outbox_delete_delivered(OutboxPartitionId id, List *events)
 		return;
 	for (int i = 0; i < count; i++)
 	{
-		const OutboxEvent *event = list_nth(events, i);
+		const OutboxDelivery *delivery = list_nth(deliveries, i);
 
-		positions[i] = Int64GetDatum(event->position);
+		positions[i] = Int64GetDatum(delivery->event->position);
 	}
 	values[0] = Int64GetDatum(id.subscription);
 	values[1] = query_array8(positions, count, INT8OID);
@@ -318,14 +319,14 @@ outbox_delete_delivered(OutboxPartitionId id, List *events)
  * A key that is named twice has one next event.
  */
 void
-outbox_release_keys(OutboxPartitionId id, List *events)
+outbox_release_keys(OutboxPartitionId id, List *deliveries)
 {
 	Datum		values[2];
 
-	if (events == NIL)
+	if (deliveries == NIL)
 		return;
 	values[0] = Int64GetDatum(id.subscription);
-	values[1] = outbox_event_keys(events);
+	values[1] = outbox_delivery_keys(deliveries);
 	query_run(&release_parked, values, NULL, false);
 }
 

@@ -50,7 +50,9 @@ static SavedQuery read_subscriptions = {
 	"  ARRAY(SELECT CASE WHEN r.wait BETWEEN '0' AND '366 days' THEN idempotency_internal.outbox_milliseconds(r.wait) END"
 	"   FROM unnest(s.retry_schedule) WITH ORDINALITY AS r(wait, number)"
 	"   ORDER BY r.number) END,"
-	" p.position, p.stragglers, p.straggler_froms, s.version, s.partitions, s.recovered_at," WRONG_COLUMN
+	" p.position, p.stragglers, p.straggler_froms, s.version, s.partitions, s.recovered_at," WRONG_COLUMN ","
+	" CASE WHEN jsonb_typeof(s.headers) = 'object' THEN"
+	"  ARRAY(SELECT h.key || ': ' || h.value FROM jsonb_each_text(s.headers) h) END"
 	" FROM idempotency_internal.outbox_subscription s"
 	" LEFT JOIN idempotency_internal.outbox_partition p ON p.subscription = s.id"
 	" WHERE s.state = 'active' ORDER BY s.id, p.number"
@@ -125,6 +127,7 @@ subscription_row(uint64 row)
 	subscription.url = query_text(row, 4);
 	subscription.secret = query_text(row, 5);
 	subscription.old_secret = query_text(row, 6);
+	subscription.headers = outbox_text_list(row, 20);
 	subscription.failing = DatumGetBool(query_datum(row, 7, &isnull));
 	recovered_at = query_datum(row, 18, &isnull);
 	subscription.recovered_at = isnull ? 0 : DatumGetTimestampTz(recovered_at);

@@ -16,6 +16,7 @@ typedef struct OutboxSubscription
 	char	   *url;
 	char	   *secret;
 	char	   *old_secret;		/* NULL: only secret signs */
+	char	  **headers;		/* "Name: value", NULL-terminated */
 	bool		cloudevents;	/* false: body as in Standard Webhooks */
 	bool		ordered;
 	int			max_in_flight;

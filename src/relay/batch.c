@@ -30,6 +30,7 @@
 typedef struct BatchEvent
 {
 	Batch	   *batch;
+	const OutboxDelivery *delivery;
 	const OutboxEvent *event;
 	OutboxResult result;
 	bool		sent;
@@ -222,9 +223,9 @@ batch_arrange_new(BatchEvent *item, uint64 hash, List *deferred)
 	BatchKey   *key = hash_search(item->batch->keys, &hash, HASH_ENTER, NULL);
 
 	key->last = item;
-	if (item->event->blocked)
+	if (item->delivery->blocked)
 		last_deferred = batch_last_deferred(item->event, hash, deferred);
-	if (item->event->blocked && last_deferred == NULL)
+	if (item->delivery->blocked && last_deferred == NULL)
 		batch_decide(item, OUTBOX_PARKED);
 	else
 		batch_follow(item, last ? last : last_deferred);
@@ -299,11 +300,11 @@ batch_arrange(BatchEvent *item, List *deferred)
 	}
 	else if (event->scheduled)
 		batch_decide(item, OUTBOX_SCHEDULED);
-	else if (!event->in_order)
+	else if (!item->delivery->in_order)
 		batch_queue(item);
 	else if (batch_is_new(item->batch))
 		batch_arrange_new(item, batch_hash_key(event->key), deferred);
-	else if (event->blocked)
+	else if (item->delivery->blocked)
 		batch_arrange_parked(item, batch_hash_key(event->key));
 	else
 		batch_arrange_due(item, batch_hash_key(event->key), deferred);
@@ -344,8 +345,10 @@ batch_start(const OutboxSubscription *subscription, OutboxChunk chunk,
 		BatchEvent *item = &batch->items[i];
 
 		item->batch = batch;
-		item->event = &batch->chunk.events[i];
-		item->result.attempts = item->event->attempts;
+		item->delivery = &batch->chunk.deliveries[i];
+		item->event = item->delivery->event;
+		item->result.attempts = item->delivery->attempts;
+		outbox_event_keep(item->delivery->event);
 		batch_arrange(item, deferred);
 	}
 	if (!batch_is_new(batch))
@@ -530,11 +533,26 @@ batch_note_keys(Batch *batch, int count)
 		uint64		hash;
 		BatchKey   *key;
 
-		if (!item->event->in_order || item->event->wrong != NULL)
+		if (!item->delivery->in_order || item->event->wrong != NULL)
 			continue;
 		hash = batch_hash_key(item->event->key);
 		key = hash_search(batch->keys, &hash, HASH_ENTER, NULL);
 		key->last = item;
+	}
+}
+
+/*
+ * Drops the events from a number on.
+ */
+static void
+batch_drop_events(Batch *batch, int from)
+{
+	for (int i = from; i < batch->chunk.count; i++)
+	{
+		OutboxEvent *event = batch->chunk.deliveries[i].event;
+
+		batch->chunk.bytes -= event->bytes;
+		outbox_event_drop(event);
 	}
 }
 
@@ -565,6 +583,7 @@ batch_cut(Batch *batch)
 		ready = next;
 	}
 	batch_note_keys(batch, kept);
+	batch_drop_events(batch, kept);
 	outbox_cut_chunk(&batch->chunk, kept);
 	batch->extended = NULL;
 	return true;
@@ -726,17 +745,17 @@ batch_settle_deferred(Batch *batch, bool whole)
 	for (int i = 0; i < batch->chunk.count; i++)
 	{
 		BatchEvent *item = &batch->items[i];
-		void	   *event = (void *) item->event;
+		void	   *delivery = (void *) item->delivery;
 
 		if (!batch_is_to_settle(item, whole) ||
 			item->result.outcome == OUTBOX_PARKED)
 			continue;			/* a row that was not sent does not change */
 		if (item->result.outcome == OUTBOX_DELIVERED)
-			delivered = lappend(delivered, event);
+			delivered = lappend(delivered, delivery);
 		else
-			outbox_settle_due(id, item->event, &item->result);
-		if (item->result.outcome != OUTBOX_RETRY && item->event->in_order)
-			ended = lappend(ended, event);
+			outbox_settle_due(id, item->delivery, &item->result);
+		if (item->result.outcome != OUTBOX_RETRY && item->delivery->in_order)
+			ended = lappend(ended, delivery);
 	}
 	outbox_delete_delivered(id, delivered);
 	outbox_release_keys(id, ended);
@@ -751,7 +770,7 @@ batch_settle_new(Batch *batch, bool whole)
 		BatchEvent *item = &batch->items[i];
 
 		if (batch_is_to_settle(item, whole))
-			outbox_settle_new(batch->subscription.id, item->event,
+			outbox_settle_new(batch->subscription.id, item->delivery,
 							  &item->result);
 	}
 }
@@ -782,7 +801,7 @@ batch_note_deferred(const BatchEvent *item, List *deferred)
 	uint64		hash;
 	ListCell   *cell;
 
-	if (!batch_holds_key(item) || !item->event->in_order)
+	if (!batch_holds_key(item) || !item->delivery->in_order)
 		return;
 	hash = batch_hash_key(item->event->key);
 	foreach(cell, deferred)
@@ -818,18 +837,19 @@ batch_settled(Batch *batch, bool whole, List *deferred)
 }
 
 List *
-batch_positions(const Batch *batch, List *positions)
+batch_open_events(const Batch *batch, List *events)
 {
 	for (int i = 0; i < batch->chunk.count; i++)
 	{
 		if (!batch->items[i].settled)
-			positions = lappend(positions, (void *) batch->items[i].event);
+			events = lappend(events, batch->chunk.deliveries[i].event);
 	}
-	return positions;
+	return events;
 }
 
 void
 batch_free(Batch *batch)
 {
+	batch_drop_events(batch, 0);
 	MemoryContextDelete(batch->context);
 }

@@ -109,7 +109,7 @@ extern int64 batch_settle(Batch *batch, bool whole);
 extern void batch_settled(Batch *batch, bool whole, List *deferred);
 
 /* Appends the events (OutboxEvent *) that are not recorded yet. */
-extern List *batch_positions(const Batch *batch, List *positions);
+extern List *batch_open_events(const Batch *batch, List *events);
 
 /* Frees a batch, after the transaction that settled it has committed. */
 extern void batch_free(Batch *batch);

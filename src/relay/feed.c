@@ -469,6 +469,21 @@ feed_settled(Feed *feed)
 	feed_free_finished(feed);
 }
 
+static char **
+feed_copy_headers(char **headers)
+{
+	int			count = 0;
+	char	  **copy;
+
+	while (headers[count] != NULL)
+		count++;
+	copy = palloc((count + 1) * sizeof(char *));
+	for (int i = 0; i < count; i++)
+		copy[i] = pstrdup(headers[i]);
+	copy[count] = NULL;
+	return copy;
+}
+
 /*
  * Starts a batch in its memory, which is current: the chunk and a copy of the
  * subscription.
@@ -485,6 +500,7 @@ feed_start_batch(Feed *feed, const OutboxSubscription *subscription,
 	copy.secret = pstrdup(subscription->secret);
 	if (subscription->old_secret)
 		copy.old_secret = pstrdup(subscription->old_secret);
+	copy.headers = feed_copy_headers(subscription->headers);
 	copy.schedule_ms = memcpy(palloc(schedule_size),
 							  subscription->schedule_ms, schedule_size);
 	memset(&copy.cursor, 0, sizeof(copy.cursor));
@@ -568,7 +584,7 @@ feed_due_positions(Feed *feed)
 	ListCell   *cell;
 
 	foreach(cell, feed->due_batches)
-		events = batch_positions(lfirst(cell), events);
+		events = batch_open_events(lfirst(cell), events);
 	positions = palloc((list_length(events) + 1) * sizeof(Datum));
 	foreach(cell, events)
 	{
@@ -612,9 +628,14 @@ feed_read_waiting(Feed *feed, const OutboxSubscription *subscription,
 	if (chunk.count > 0)
 		batch = feed_start_batch(feed, subscription, chunk, kind);
 	MemoryContextSwitchTo(old);
-	if (batch == NULL || (batch_is_finished(batch) && !batch_has_news(batch)))
+	if (batch == NULL)
 	{
 		MemoryContextDelete(context);
+		return false;
+	}
+	if (batch_is_finished(batch) && !batch_has_news(batch))
+	{
+		batch_free(batch);
 		return false;
 	}
 	feed->due_batches = feed_append_batch(feed->due_batches, batch, context,

@@ -80,6 +80,48 @@ message_cloudevents_headers(const OutboxEvent *event, const char *id,
 	return headers;
 }
 
+static bool
+message_same_name(const char *header, const char *other)
+{
+	size_t		length = strcspn(header, ":");
+
+	return strcspn(other, ":") == length &&
+		pg_strncasecmp(header, other, length) == 0;
+}
+
+/*
+ * Appends a header, unless the list has one of that name.
+ */
+static List *
+message_add_header(List *headers, const char *header)
+{
+	ListCell   *cell;
+
+	foreach(cell, headers)
+	{
+		if (message_same_name(lfirst(cell), header))
+			return headers;
+	}
+	return lappend(headers, (void *) header);
+}
+
+/*
+ * Returns the headers of the event and the subscription; those of the event
+ * take precedence.
+ */
+static List *
+message_extra_headers(const OutboxSubscription *subscription,
+					  const OutboxEvent *event)
+{
+	List	   *headers = NIL;
+
+	for (char **header = event->headers; *header != NULL; header++)
+		headers = message_add_header(headers, *header);
+	for (char **header = subscription->headers; *header != NULL; header++)
+		headers = message_add_header(headers, *header);
+	return headers;
+}
+
 static const char *const *
 message_header_array(List *headers)
 {
@@ -129,8 +171,7 @@ message_build(const OutboxSubscription *subscription, const OutboxEvent *event,
 	if (subscription->cloudevents)
 		headers = list_concat(headers,
 							  message_cloudevents_headers(event, id, identity));
-	for (char **extra = event->headers; *extra != NULL; extra++)
-		headers = lappend(headers, *extra);
+	headers = list_concat(headers, message_extra_headers(subscription, event));
 	request->url = subscription->url;
 	request->headers = message_header_array(headers);
 	request->body = body;

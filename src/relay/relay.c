@@ -85,7 +85,6 @@ typedef struct Relay
 	uint32		settle_turn;	/* number of the partition that settles first */
 	uint32		read_turn;		/* number of the partition that is read first */
 	Places		places;
-	Size		bytes;			/* of events in memory, during a pass */
 	char		identity[NAMEDATALEN];
 	bool		held;			/* this is a copy with subscriptions */
 	uint64		seen_ends;
@@ -423,17 +422,6 @@ relay_take_partition(Relay *relay, OutboxPartitionId id)
 	return NULL;
 }
 
-static Size
-relay_bytes(const Relay *relay)
-{
-	Size		bytes = 0;
-	ListCell   *cell;
-
-	foreach(cell, relay->feeds)
-		bytes += feed_bytes(lfirst(cell));
-	return bytes;
-}
-
 /*
  * Returns how much can be read for a partition now: half of what is left when
  * the bytes in use, and once more those of the same subscription, are
@@ -443,9 +431,9 @@ relay_bytes(const Relay *relay)
  * limit.
  */
 static Size
-relay_share(const Relay *relay, const Feed *feed)
+relay_share(const Feed *feed)
 {
-	Size		taken = relay->bytes;
+	Size		taken = outbox_events_bytes();
 	Size		own = 0;
 	Size		share;
 	ListCell   *cell;
@@ -503,13 +491,10 @@ relay_read_partition(Relay *relay, const OutboxSubscription *subscription,
 	}
 	else
 	{
-		Size		before = feed_bytes(feed);
-
 		endpoint_set(feed->endpoint, subscription);
-		feed->max_bytes = relay_share(relay, feed);
+		feed->max_bytes = relay_share(feed);
 		relay->pass_urgent |= feed_read(feed, subscription, horizon,
 										relay->context);
-		relay->bytes += feed_bytes(feed) - before;
 		relay_end_trouble(relay, feed);
 	}
 	feed->read_in_pass = relay->pass;
@@ -562,6 +547,7 @@ relay_read_step(void *arg)
 	 * which partition an error belongs to.
 	 */
 	AfterTriggerSetState(&immediate);
+	outbox_events_sweep();
 	horizon = outbox_horizon_begin();
 	relay->rank = shared_relay_rank(relay->database, relay->number,
 									&relay->relays);
@@ -569,7 +555,6 @@ relay_read_step(void *arg)
 		relay->rank = -1;		/* it has to serve no partition any more */
 	foreach(cell, relay->feeds)
 		((Feed *) lfirst(cell))->active = false;
-	relay->bytes = relay_bytes(relay);
 	if (relay_is_at_home(relay))
 		count = outbox_read_subscriptions(&subscriptions);
 	relay_read_partitions(relay, subscriptions, count, &horizon);

@@ -1,0 +1,74 @@
+/*
+ * event.h
+ *		Events in the memory of a relay.
+ */
+#ifndef OUTBOX_EVENT_H
+#define OUTBOX_EVENT_H
+
+#include "datatype/timestamp.h"
+#include "lib/ilist.h"
+
+/* An event of the log, shared by all that deliver it. */
+typedef struct OutboxEvent
+{
+	dlist_node	node;			/* while nobody keeps it */
+	int			keepers;
+	Size		bytes;			/* of memory */
+	int64		position;
+	char	   *key;			/* NULL: none */
+	/* What goes over the wire, in UTF-8. */
+	char	   *wire_key;
+	char	   *type;
+	char	   *payload;		/* JSON */
+	char	  **headers;		/* "Name: value", NULL-terminated */
+	char	   *created_at;		/* ISO 8601, UTC */
+	uint64		created_us;		/* the same in microseconds since 1970 */
+	bool		scheduled;		/* its deliver_at is in the future */
+	const char *wrong;			/* why it cannot be sent, or NULL; if set,
+								 * type, payload and created_at may be NULL */
+} OutboxEvent;
+
+/*
+ * Columns of an event for outbox_event_read, from alias e; deliver_at is an
+ * expression.
+ */
+#define OUTBOX_EVENT_COLUMNS(deliver_at) \
+	" e.position, e.key, coalesce(e.type, e.topic), e.payload," \
+	" CASE WHEN jsonb_typeof(e.headers) = 'object' THEN" \
+	"  ARRAY(SELECT h.key || ': ' || h.value FROM jsonb_each_text(e.headers) h) END," \
+	" e.created_at, coalesce(" deliver_at " > clock_timestamp(), false)," \
+	" CASE" \
+	UNLESS("isfinite(e.created_at)", "created_at") \
+	UNLESS("octet_length(e.topic) BETWEEN 1 AND 255", "topic") \
+	UNLESS("e.key IS NULL OR octet_length(e.key) <= 255", "key") \
+	UNLESS("e.type IS NULL OR octet_length(e.type) <= 255", "type") \
+	UNLESS("e.payload IS NOT NULL", "payload") \
+	UNLESS("e.headers IS NULL OR jsonb_typeof(e.headers) = 'object'", "headers") \
+	" END"
+/* Their number. */
+#define OUTBOX_EVENT_COLUMN_COUNT 8
+
+/* A branch of a CASE that names a column whose value is not valid. */
+#define UNLESS(condition, column) \
+	" WHEN (" condition ") IS NOT TRUE THEN 'column \"" column "\" has no valid value'"
+
+/*
+ * Reads an event from a row of SPI_tuptable that begins with the columns above.
+ * Nobody keeps it yet.
+ */
+extern OutboxEvent *outbox_event_read(uint64 row);
+
+/* An event that is kept stays until it has been dropped as often. */
+extern void outbox_event_keep(OutboxEvent *event);
+extern void outbox_event_drop(OutboxEvent *event);
+
+/* Frees all events that were read and never kept. */
+extern void outbox_events_sweep(void);
+
+/* Memory of all events. */
+extern Size outbox_events_bytes(void);
+
+/* Returns a column of type text[] as a NULL-terminated list. */
+extern char **outbox_text_list(uint64 row, int column);
+
+#endif							/* OUTBOX_EVENT_H */
