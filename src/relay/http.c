@@ -320,10 +320,21 @@ http_leave_wire(HttpTransfer *transfer)
 	transfer->fd = -1;
 }
 
+/* Marks the requests on a connection over which too many bytes have come. */
+static void
+http_note_flood(int fd)
+{
+	http.flooded = true;
+	for (int i = 0; i < HTTP_IN_FLIGHT_MAX; i++)
+		http.transfers[i].flooded |= http.transfers[i].fd == fd;
+}
+
 /* Closes a socket, whose number can then be that of another connection. */
 static int
 http_on_close_socket(pg_attribute_unused() void *context, curl_socket_t fd)
 {
+	if (wire_is_cut(fd))
+		http_note_flood(fd);
 	for (int i = 0; i < HTTP_IN_FLIGHT_MAX; i++)
 	{
 		if (http.transfers[i].fd == fd)
@@ -368,6 +379,17 @@ http_note_answering(HttpTransfer *transfer)
 	dlist_push_tail(&http.answering, &transfer->answering_node);
 }
 
+/*
+ * Ends an answer that is too long.  The rest of it would come over the
+ * connection, so no other request may use that.
+ */
+static size_t
+http_end_answer(HttpTransfer *transfer)
+{
+	(void) curl_easy_setopt(transfer->easy, CURLOPT_FORBID_REUSE, 1L);
+	return CURL_WRITEFUNC_ERROR;
+}
+
 /* Counts the bytes of headers, and ends the answer if there are too many. */
 static size_t
 http_on_header(char *data, size_t size, size_t count, void *context)
@@ -376,7 +398,7 @@ http_on_header(char *data, size_t size, size_t count, void *context)
 
 	transfer->header_bytes += size * count;
 	if (transfer->header_bytes > HTTP_HEADER_BYTES_MAX)
-		return CURL_WRITEFUNC_ERROR;
+		return http_end_answer(transfer);
 	if (data[0] == '\r')
 		http_note_answering(transfer);
 	return size * count;
@@ -396,7 +418,7 @@ http_on_body(char *data, size_t size, size_t count, void *context)
 
 	transfer->body_bytes += size * count;
 	if (transfer->body_bytes > HTTP_BODY_BYTES_MAX)
-		return CURL_WRITEFUNC_ERROR;
+		return http_end_answer(transfer);
 	http_note_answering(transfer);
 	return size * count;
 }
@@ -575,6 +597,7 @@ http_start(void)
 		ereport(ERROR,
 				(errcode_for_socket_access(),
 				 errmsg("could not create an epoll descriptor: %m")));
+	wire_start();
 
 	http_set_multi(CURLMOPT_SOCKETFUNCTION, http_on_socket);
 	http_set_multi(CURLMOPT_TIMERFUNCTION, http_on_timer);
@@ -876,7 +899,7 @@ http_repeat(HttpTransfer *transfer, CURLcode code)
 	CURL	   *fresh;
 
 	if ((code != CURLE_HTTP2 && code != CURLE_HTTP2_STREAM) ||
-		transfer->repeated ||
+		transfer->repeated || transfer->flooded ||
 		http_elapsed_ms(transfer) >= transfer->timeout_ms)
 		return false;
 
@@ -1020,15 +1043,6 @@ http_finish_overdue(void)
 	}
 }
 
-/* Marks the requests on a connection over which too many bytes have come. */
-static void
-http_note_flood(int fd)
-{
-	http.flooded = true;
-	for (int i = 0; i < HTTP_IN_FLIGHT_MAX; i++)
-		http.transfers[i].flooded |= http.transfers[i].fd == fd;
-}
-
 /*
  * Ends the requests that were marked, unless they were answered.  Their
  * connection is not used again.
@@ -1095,9 +1109,13 @@ http_work(void)
 	CURLMsg    *message;
 	int			left;
 
+	/* Threads of libcurl inherit the mask; wire.c needs the one signal. */
 	sigfillset(&all);
+	sigdelset(&all, SIGPROF);
 	pthread_sigmask(SIG_BLOCK, &all, &before);
+	wire_watch(true);
 	code = http_drive();
+	wire_watch(false);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	http_check_multi(code);
 

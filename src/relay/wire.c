@@ -9,6 +9,11 @@
  * many bytes the kernel has received on the connection.  That count includes
  * everything.
  *
+ * A call of libcurl can also read without end: 7.88 does not return while
+ * frames of HTTP/2 come that have no data for it.  So a timer looks while
+ * libcurl runs, and shuts down the connections on which too much has arrived,
+ * which libcurl then takes for ended.
+ *
  * Each request on a connection adds WIRE_BYTES_MAX to what may arrive.  When a
  * request ends, what it has left expires, so a connection that has served many
  * requests may not send more than a new one.
@@ -21,12 +26,17 @@
 #include <arpa/inet.h>
 #include <linux/tcp.h>
 #include <netinet/in.h>
+#include <pthread.h>
+#include <signal.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 
 #include "relay/wire.h"
 
 /* Reads of a connection between two looks at its count. */
 #define WIRE_READS 4
+/* The time of the processor that libcurl gets between two looks of the timer. */
+#define WIRE_WATCH_US 10000
 
 typedef struct WireConnection
 {
@@ -35,6 +45,7 @@ typedef struct WireConnection
 	int			requests;		/* in flight on it */
 	int			reads;			/* since the last look */
 	uint64		limit;			/* what may arrive in all */
+	bool		cut;			/* more has arrived, so it was shut down */
 } WireConnection;
 
 typedef union WireName
@@ -47,6 +58,11 @@ typedef union WireName
 /* By descriptor. */
 static WireConnection *connections = NULL;
 static int	connections_size = 0;
+
+/* The thread that calls libcurl. */
+static pthread_t wire_thread;
+/* May the timer read the table now? */
+static volatile sig_atomic_t wire_readable = true;
 
 /*
  * Returns how many bytes have been received on a connection.
@@ -62,22 +78,78 @@ wire_received(int fd)
 	return info.tcpi_bytes_received;
 }
 
-bool
-wire_opened(int fd)
+/*
+ * Called by the timer's signal.  Threads of libcurl that resolve names may get
+ * the signal, too.
+ */
+static void
+wire_look(pg_attribute_unused() int signal_number)
 {
-	if (fd >= connections_size)
-	{
-		int			size = Max(2 * connections_size, fd + 64);
-		WireConnection *larger = realloc(connections,
-										 size * sizeof(WireConnection));
+	int			errno_before = errno;
 
-		if (larger == NULL)
-			return false;
+	if (!wire_readable || !pthread_equal(pthread_self(), wire_thread))
+		return;
+	for (int fd = 0; fd < connections_size; fd++)
+	{
+		WireConnection *connection = &connections[fd];
+
+		if (!connection->open || wire_received(fd) <= connection->limit)
+			continue;
+		connection->cut = true;
+		(void) shutdown(fd, SHUT_RDWR);
+	}
+	errno = errno_before;
+}
+
+void
+wire_start(void)
+{
+	struct sigaction action = {.sa_handler = wire_look,.sa_flags = SA_RESTART};
+
+	wire_thread = pthread_self();
+	sigemptyset(&action.sa_mask);
+	(void) sigaction(SIGPROF, &action, NULL);
+}
+
+void
+wire_watch(bool libcurl_runs)
+{
+	suseconds_t us = libcurl_runs ? WIRE_WATCH_US : 0;
+	struct itimerval timer = {
+		.it_interval.tv_usec = us,
+		.it_value.tv_usec = us
+	};
+
+	(void) setitimer(ITIMER_PROF, &timer, NULL);
+}
+
+/*
+ * Makes room for connections up to a descriptor.
+ */
+static bool
+wire_grow(int fd)
+{
+	int			size = Max(2 * connections_size, fd + 64);
+	WireConnection *larger;
+
+	wire_readable = false;
+	larger = realloc(connections, size * sizeof(WireConnection));
+	if (larger != NULL)
+	{
 		memset(&larger[connections_size], 0,
 			   (size - connections_size) * sizeof(WireConnection));
 		connections = larger;
 		connections_size = size;
 	}
+	wire_readable = true;
+	return larger != NULL;
+}
+
+bool
+wire_opened(int fd)
+{
+	if (fd >= connections_size && !wire_grow(fd))
+		return false;
 	connections[fd] = (WireConnection)
 	{
 		.open = true,
@@ -139,10 +211,10 @@ static void
 wire_begin_on(int fd)
 {
 	WireConnection *connection = &connections[fd];
+	bool		idle = connection->requests++ == 0;
 
-	if (connection->requests++ == 0)
-		connection->limit = wire_received(fd);
-	connection->limit += WIRE_BYTES_MAX;
+	connection->limit = WIRE_BYTES_MAX +
+		(idle ? wire_received(fd) : connection->limit);
 	connection->reads = 0;
 }
 
@@ -175,6 +247,12 @@ wire_end(int fd)
 }
 
 bool
+wire_is_cut(int fd)
+{
+	return fd < connections_size && connections[fd].open && connections[fd].cut;
+}
+
+bool
 wire_is_flooded(int fd)
 {
 	WireConnection *connection;
@@ -182,6 +260,8 @@ wire_is_flooded(int fd)
 	if (fd >= connections_size || !connections[fd].open)
 		return false;
 	connection = &connections[fd];
+	if (connection->cut)
+		return true;
 	if (++connection->reads < WIRE_READS)
 		return false;
 	connection->reads = 0;
@@ -191,7 +271,9 @@ wire_is_flooded(int fd)
 void
 wire_stop(void)
 {
+	wire_readable = false;
 	free(connections);
 	connections = NULL;
 	connections_size = 0;
+	wire_readable = true;
 }

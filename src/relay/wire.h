@@ -8,6 +8,15 @@
 /* What may arrive for each request on a connection. */
 #define WIRE_BYTES_MAX (256 * 1024)
 
+/* Prepares the calling thread, the only one that calls libcurl. */
+extern void wire_start(void);
+
+/*
+ * From now on libcurl runs, or it has returned.  While it runs, SIGPROF must
+ * not be blocked.
+ */
+extern void wire_watch(bool libcurl_runs);
+
 /*
  * A socket was opened for a connection, or is being closed.  wire_opened
  * returns false if memory is short.  These two raise no errors.
@@ -27,6 +36,9 @@ extern void wire_end(int fd);
 
 /* Called after each read; returns whether more has arrived than may. */
 extern bool wire_is_flooded(int fd);
+
+/* Was the connection shut down, because more has arrived than may? */
+extern bool wire_is_cut(int fd);
 
 /* Forgets all connections. */
 extern void wire_stop(void);

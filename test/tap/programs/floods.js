@@ -55,6 +55,8 @@ const many = (buffer) => Buffer.concat(Array(Math.ceil(POUR_BYTES / buffer.lengt
 /* The same over HTTP/2, for a request's stream. */
 const floods2 = {
 	h2_frames: () => [nothing, many(frame(UNKNOWN, 0, 0, Buffer.alloc(FRAME_BYTES)))],
+	h2_empty: (stream) => [frame(HEADERS, END_HEADERS, stream, status(200)),
+		many(frame(DATA, 0, stream, nothing))],
 	h2_padding: (stream) => [frame(HEADERS, END_HEADERS, stream, status(200)),
 		many(frame(DATA, PADDED, stream, Buffer.alloc(256, 255).fill(0, 1)))],
 	h2_body: (stream) => [frame(HEADERS, END_HEADERS, stream, status(500)),

@@ -37,6 +37,7 @@ my %floods = (
 	headers => $headers_too_long,
 	interim => $headers_too_long,
 	h2_frames => $too_long,
+	h2_empty => $too_long,
 	h2_padding => $too_long,
 	h2_body => qr/^500\|answered 500$/,
 	h2_headers => qr/\|./,
