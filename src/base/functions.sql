@@ -334,7 +334,7 @@ BEGIN
 	SELECT max(position) INTO used FROM (
 		SELECT position FROM @extschema@.outbox_log
 		UNION ALL SELECT position FROM idempotency_internal.outbox_delivery
-		UNION ALL SELECT position FROM idempotency_internal.outbox_partition
+		UNION ALL SELECT position FROM idempotency_internal.outbox_reached
 		UNION ALL SELECT last_position FROM idempotency_internal.outbox_ring) e
 		WHERE position < most;
 	PERFORM setval('idempotency_internal.outbox_position_seq', used)

@@ -56,6 +56,8 @@ shared_init_database(SharedDatabase *entry)
 	pg_atomic_init_u64(&entry->ends, 0);
 	pg_atomic_init_u64(&entry->async_begun, 0);
 	pg_atomic_init_u64(&entry->async_ended, 0);
+	pg_atomic_init_u64(&entry->changes_begun, 0);
+	pg_atomic_init_u64(&entry->changes_ended, 0);
 	for (int i = 0; i < SHARED_COUNTERS; i++)
 		pg_atomic_init_u64(&entry->counters[i], 0);
 	entry->since = GetCurrentTimestamp();

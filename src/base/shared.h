@@ -109,6 +109,9 @@ typedef struct SharedDatabase
 	/* Enqueuing transactions with an asynchronous commit. */
 	pg_atomic_uint64 async_begun;
 	pg_atomic_uint64 async_ended;
+	/* Transactions that may have changed a subscription. */
+	pg_atomic_uint64 changes_begun;
+	pg_atomic_uint64 changes_ended;
 	/* Claim statistics, counted from the time "since", which never changes. */
 	pg_atomic_uint64 counters[SHARED_COUNTERS];
 	TimestampTz since;

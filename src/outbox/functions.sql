@@ -468,6 +468,9 @@ BEGIN
 	PERFORM idempotency_internal.idempotency_enter();
 	subscription_id := idempotency_internal.outbox_subscription_id(name);
 	PERFORM idempotency_internal.outbox_check_positions(positions);
+	-- A new version of the row makes the relay look for events that are due.
+	UPDATE idempotency_internal.outbox_subscription s SET state = s.state
+	WHERE s.id = subscription_id;
 	-- The relay is not settling.
 	PERFORM FROM idempotency_internal.outbox_partition
 	WHERE subscription = subscription_id FOR UPDATE;
@@ -603,8 +606,12 @@ BEGIN
 	WHERE e.position >= coalesce(from_position, 0) AND e.position > retired_to
 		AND e.created_at >= coalesce(since, '-infinity')
 	ORDER BY e.position LIMIT 1;
-	UPDATE idempotency_internal.outbox_partition SET position = first - 1
-	WHERE subscription = subscription_id AND position >= first;
+	UPDATE idempotency_internal.outbox_partition p
+	SET position = first - 1, stragglers = r.stragglers,
+		straggler_froms = r.straggler_froms, head = NULL
+	FROM idempotency_internal.outbox_reached r
+	WHERE p.subscription = subscription_id AND r.position >= first
+		AND r.subscription = p.subscription AND r.number = p.number;
 	IF NOT FOUND THEN
 		RETURN NULL;
 	END IF;
@@ -751,7 +758,7 @@ CROSS JOIN LATERAL (
 	SELECT min(position) AS position, max(lost) AS lost,
 		sum(delivered)::bigint AS delivered,
 		sum(idempotency_internal.outbox_rate(rate, moved_at)) AS rate
-	FROM idempotency_internal.outbox_partition WHERE subscription = s.id) p
+	FROM idempotency_internal.outbox_reached WHERE subscription = s.id) p
 CROSS JOIN (SELECT CASE WHEN is_called THEN last_value ELSE 0 END AS last_value
 	FROM idempotency_internal.outbox_position_seq) q
 CROSS JOIN (

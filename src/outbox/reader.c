@@ -1,6 +1,7 @@
 /*
  * reader.c
- *		Reads the next events of a subscription from the log.
+ *		Reads the next events from the log, for one partition of a subscription
+ *		or for all that follow a relay's head.
  *
  * The rows of stragglers that have ended come first, then the rows between the
  * partition's position and the limit, both in the order of positions.  The new
@@ -21,32 +22,58 @@
 #include "base/settings.h"
 #include "outbox/reader.h"
 
-#define NEW_EVENT_COLUMNS \
+#define FROM_STRAGGLERS \
+	" JOIN unnest($1, $2) AS k(xid, first)" \
+	" ON e.xid = k.xid AND e.position >= k.first" \
+	" WHERE e.position >= $3 AND e.position <= $4"
+
+#define FROM_RANGE " WHERE e.position > $1 AND e.position <= $2"
+
+#define LOG_COLUMNS \
+	"SELECT" OUTBOX_EVENT_COLUMNS("e.deliver_at") ", e.topic," \
+	" idempotency_internal.outbox_partition_number(" \
+	"  e.key, e.position, " CppAsString2(OUTBOX_HASHES) ")" \
+	" FROM idempotency_internal.outbox_event e"
+
+static SavedQuery read_log_stragglers = {
+	.sql = LOG_COLUMNS FROM_STRAGGLERS " ORDER BY e.position",
+	.types = {XID8ARRAYOID, INT8ARRAYOID, INT8OID, INT8OID}
+};
+
+static SavedQuery read_log_range = {
+	.sql = LOG_COLUMNS FROM_RANGE " ORDER BY e.position",
+	.types = {INT8OID, INT8OID}
+};
+
+/* In the next two, the last parameters are the subscription and partition. */
+#define NEW_EVENT_COLUMNS(subscription) \
 	"SELECT" OUTBOX_EVENT_COLUMNS("e.deliver_at") ", s.ordered," \
 	" s.ordered AND EXISTS (SELECT FROM idempotency_internal.outbox_delivery d" \
 	"  WHERE d.subscription = s.id AND d.key = e.key AND d.blocks_key)," \
-	" 0 FROM idempotency_internal.outbox_subscription s, idempotency_internal.outbox_event e"
+	" 0 FROM (SELECT * FROM idempotency_internal.outbox_subscription" \
+	"  WHERE id = " subscription ") s CROSS JOIN idempotency_internal.outbox_event e"
 
-#define NEW_EVENT_FILTER \
+#define NEW_EVENT_FILTER(partition) \
 	" AND idempotency_internal.outbox_is_wanted(s.topics, e.topic)" \
-	" AND (s.partitions = 1 OR $2 = idempotency_internal.outbox_partition_number(" \
+	" AND (s.partitions = 1 OR " partition " = idempotency_internal.outbox_partition_number(" \
 	"  e.key, e.position, s.partitions))" \
 	" ORDER BY e.position"
 
 static SavedQuery read_stragglers = {
-	.sql = NEW_EVENT_COLUMNS
-	" JOIN unnest($3, $4) AS k(xid, first)"
-	" ON e.xid = k.xid AND e.position >= k.first"
-	" WHERE s.id = $1 AND e.position >= $5 AND e.position <= $6"
-	NEW_EVENT_FILTER,
-	.types = {INT8OID, INT4OID, XID8ARRAYOID, INT8ARRAYOID, INT8OID, INT8OID}
+	.sql = NEW_EVENT_COLUMNS("$5") FROM_STRAGGLERS NEW_EVENT_FILTER("$6"),
+	.types = {XID8ARRAYOID, INT8ARRAYOID, INT8OID, INT8OID, INT8OID, INT4OID}
 };
 
 static SavedQuery read_range = {
-	.sql = NEW_EVENT_COLUMNS
-	" WHERE s.id = $1 AND e.position > $3 AND e.position <= $4"
-	NEW_EVENT_FILTER,
-	.types = {INT8OID, INT4OID, INT8OID, INT8OID}
+	.sql = NEW_EVENT_COLUMNS("$3") FROM_RANGE NEW_EVENT_FILTER("$4"),
+	.types = {INT8OID, INT8OID, INT8OID, INT4OID}
+};
+
+static SavedQuery find_blocked = {
+	.sql = "SELECT k.number FROM unnest($1, $2) WITH ORDINALITY AS k(subscription, key, number)"
+	" WHERE EXISTS (SELECT FROM idempotency_internal.outbox_delivery d"
+	"  WHERE d.subscription = k.subscription AND d.key = k.key AND d.blocks_key)",
+	.types = {INT8ARRAYOID, TEXTARRAYOID}
 };
 
 #define DEFERRED_COLUMNS \
@@ -107,6 +134,25 @@ static SavedQuery next_due_at = {
 	.types = {INT8OID, INT4OID, INT8ARRAYOID}
 };
 
+/*
+ * Where events are read from, and what takes them.  take returns whether no
+ * more are wanted; the row is in SPI_tuptable.
+ */
+typedef struct ReaderSource
+{
+	SavedQuery *stragglers;
+	SavedQuery *range;
+	OutboxPartitionId id;		/* the last parameters of both, if any */
+	bool		(*take) (OutboxChunk *chunk, void *arg);
+	void	   *arg;
+} ReaderSource;
+
+typedef struct ReaderLimits
+{
+	int			events;
+	Size		bytes;
+} ReaderLimits;
+
 static OutboxDelivery
 reader_delivery(uint64 row)
 {
@@ -124,40 +170,47 @@ reader_delivery(uint64 row)
 	return delivery;
 }
 
-/*
- * Returns the place of the next delivery; the array doubles when it is full.
- */
-static OutboxDelivery *
-reader_next_delivery(OutboxChunk *chunk)
+void
+outbox_chunk_add(OutboxChunk *chunk, const OutboxDelivery *delivery)
 {
 	if (chunk->count == chunk->room)
 	{
-		chunk->room *= 2;
-		chunk->deliveries = repalloc(chunk->deliveries,
-									 chunk->room * sizeof(OutboxDelivery));
+		chunk->room = Max(2 * chunk->room, OUTBOX_CHUNK_MIN);
+		chunk->deliveries = chunk->deliveries == NULL ?
+			palloc(chunk->room * sizeof(OutboxDelivery)) :
+			repalloc(chunk->deliveries, chunk->room * sizeof(OutboxDelivery));
 	}
-	return &chunk->deliveries[chunk->count];
+	chunk->deliveries[chunk->count++] = *delivery;
+	chunk->bytes += delivery->event->bytes;
+}
+
+static bool
+reader_take_delivery(OutboxChunk *chunk, void *arg)
+{
+	const ReaderLimits *limits = arg;
+	OutboxDelivery delivery = reader_delivery(0);
+
+	outbox_chunk_add(chunk, &delivery);
+	chunk->last = delivery.event->position;
+	return chunk->count >= limits->events || chunk->bytes > limits->bytes;
 }
 
 /*
- * Appends the rows of a query to the chunk until it is full.  Rows are fetched
- * one by one, since each can be large.
+ * Reads rows of a query until the chunk is full.  Rows are fetched one by one,
+ * since each can be large.
  */
 static void
 reader_fetch(OutboxChunk *chunk, SavedQuery *query, Datum *values,
-			 int max_events, Size max_bytes)
+			 const ReaderSource *source)
 {
 	Portal		portal = query_open(query, values, true);
 
 	while (!chunk->cut && query_fetch(portal))
 	{
-		OutboxDelivery *delivery = reader_next_delivery(chunk);
+		SPITupleTable *rows = SPI_tuptable;
 
-		*delivery = reader_delivery(0);
-		SPI_freetuptable(SPI_tuptable);
-		chunk->count++;
-		chunk->bytes += delivery->event->bytes;
-		chunk->cut = chunk->count >= max_events || chunk->bytes > max_bytes;
+		chunk->cut = source->take(chunk, source->arg);
+		SPI_freetuptable(rows);
 	}
 	SPI_cursor_close(portal);
 }
@@ -167,8 +220,7 @@ reader_fetch(OutboxChunk *chunk, SavedQuery *query, Datum *values,
  * first OUTBOX_RANGE_MAX positions.  Returns the last position that it reads.
  */
 static int64
-reader_fetch_left_behind(OutboxChunk *chunk, OutboxPartitionId id,
-						 int max_events, Size max_bytes)
+reader_fetch_left_behind(OutboxChunk *chunk, const ReaderSource *source)
 {
 	Datum	   *xids = palloc(chunk->ended_count * sizeof(Datum));
 	Datum	   *froms = palloc(chunk->ended_count * sizeof(Datum));
@@ -184,39 +236,26 @@ reader_fetch_left_behind(OutboxChunk *chunk, OutboxPartitionId id,
 	}
 	if (last - lowest >= OUTBOX_RANGE_MAX)
 		last = lowest + OUTBOX_RANGE_MAX - 1;
-	values[0] = Int64GetDatum(id.subscription);
-	values[1] = Int32GetDatum(id.number);
-	values[2] = query_array8(xids, chunk->ended_count, XID8OID);
-	values[3] = query_array8(froms, chunk->ended_count, INT8OID);
-	values[4] = Int64GetDatum(lowest);
-	values[5] = Int64GetDatum(last);
-	reader_fetch(chunk, &read_stragglers, values, max_events, max_bytes);
-	chunk->left_behind = chunk->count;
+	values[0] = query_array8(xids, chunk->ended_count, XID8OID);
+	values[1] = query_array8(froms, chunk->ended_count, INT8OID);
+	values[2] = Int64GetDatum(lowest);
+	values[3] = Int64GetDatum(last);
+	values[4] = Int64GetDatum(source->id.subscription);
+	values[5] = Int32GetDatum(source->id.number);
+	reader_fetch(chunk, source->stragglers, values, source);
 	return last;
 }
 
 static void
-reader_fetch_range(OutboxChunk *chunk, OutboxPartitionId id, int64 limit,
-				   int max_events, Size max_bytes)
+reader_fetch_range(OutboxChunk *chunk, const ReaderSource *source, int64 limit)
 {
 	Datum		values[4];
 
-	values[0] = Int64GetDatum(id.subscription);
-	values[1] = Int32GetDatum(id.number);
-	values[2] = Int64GetDatum(chunk->before.position);
-	values[3] = Int64GetDatum(limit);
-	reader_fetch(chunk, &read_range, values, max_events, max_bytes);
-}
-
-static bool
-cursor_has(const OutboxCursor *cursor, FullTransactionId xid)
-{
-	for (int i = 0; i < cursor->straggler_count; i++)
-	{
-		if (FullTransactionIdEquals(cursor->stragglers[i].xid, xid))
-			return true;
-	}
-	return false;
+	values[0] = Int64GetDatum(chunk->before.position);
+	values[1] = Int64GetDatum(limit);
+	values[2] = Int64GetDatum(source->id.subscription);
+	values[3] = Int32GetDatum(source->id.number);
+	reader_fetch(chunk, source->range, values, source);
 }
 
 static void
@@ -224,18 +263,6 @@ cursor_add(OutboxCursor *cursor, FullTransactionId xid, int64 from)
 {
 	cursor->stragglers[cursor->straggler_count].xid = xid;
 	cursor->stragglers[cursor->straggler_count++].from = from;
-}
-
-OutboxCursor
-outbox_copy_cursor(const OutboxCursor *cursor)
-{
-	OutboxCursor copy = *cursor;
-
-	copy.stragglers =
-		palloc(cursor->straggler_count * sizeof(OutboxStraggler) + 1);
-	for (int i = 0; i < cursor->straggler_count; i++)
-		copy.stragglers[i] = cursor->stragglers[i];
-	return copy;
 }
 
 /*
@@ -262,21 +289,9 @@ reader_sort_stragglers(OutboxChunk *chunk, const OutboxHorizon *horizon,
 	{
 		OutboxXact	xact = horizon->stragglers[i];
 
-		if (xact.lo <= limit && !cursor_has(before, xact.xid))
+		if (xact.lo <= limit && outbox_cursor_find(before, xact.xid) == NULL)
 			cursor_add(&chunk->after, xact.xid, before->position + 1);
 	}
-}
-
-static bool
-reader_has_moved(const OutboxChunk *chunk)
-{
-	const OutboxCursor *before = &chunk->before;
-	const OutboxCursor *after = &chunk->after;
-
-	return after->position != before->position ||
-		after->straggler_count != before->straggler_count ||
-		memcmp(after->stragglers, before->stragglers,
-			   after->straggler_count * sizeof(OutboxStraggler)) != 0;
 }
 
 /*
@@ -288,8 +303,6 @@ reader_new_chunk(const OutboxCursor *cursor, int more_stragglers)
 	int			stragglers = cursor->straggler_count + more_stragglers + 1;
 	OutboxChunk chunk = {0};
 
-	chunk.room = OUTBOX_CHUNK_MIN;
-	chunk.deliveries = palloc(chunk.room * sizeof(OutboxDelivery));
 	chunk.before = outbox_copy_cursor(cursor);
 	chunk.after.stragglers = palloc(stragglers * sizeof(OutboxStraggler));
 	chunk.ended = palloc(stragglers * sizeof(OutboxStraggler));
@@ -307,7 +320,7 @@ static void
 reader_stop_cursor(OutboxChunk *chunk, int64 last)
 {
 	chunk->after.straggler_count = chunk->still_open;
-	if (chunk->count > chunk->left_behind)
+	if (last > chunk->before.position)
 	{
 		chunk->after.position = last;
 		return;
@@ -319,39 +332,151 @@ reader_stop_cursor(OutboxChunk *chunk, int64 last)
 }
 
 static int64
-reader_last_position(const OutboxChunk *chunk)
+reader_readable(const OutboxHorizon *horizon, const OutboxCursor *cursor)
 {
-	return chunk->deliveries[chunk->count - 1].event->position;
+	return Max(Min(horizon->max_position, horizon->young_lo - 1),
+			   cursor->position);
 }
 
-OutboxChunk
-outbox_read_chunk(const OutboxHorizon *horizon, OutboxPartitionId id,
-				  const OutboxCursor *cursor, int max_events, Size max_bytes)
+static OutboxChunk
+reader_read(const OutboxHorizon *horizon, const OutboxCursor *cursor,
+			const ReaderSource *source)
 {
 	OutboxChunk chunk = reader_new_chunk(cursor, horizon->straggler_count);
-	int64		readable = Min(horizon->max_position, horizon->young_lo - 1);
+	int64		readable = reader_readable(horizon, cursor);
 	int64		left_behind_to = cursor->position;
 	int64		limit;
 
-	readable = Max(readable, cursor->position);
 	limit = cursor->position +
 		Min(readable - cursor->position, OUTBOX_RANGE_MAX);
 	reader_sort_stragglers(&chunk, horizon, limit);
 	chunk.still_open = chunk.after.straggler_count;
 	chunk.after.position = limit;
 	if (chunk.ended_count > 0)
-		left_behind_to = reader_fetch_left_behind(&chunk, id, max_events,
-												  max_bytes);
+		left_behind_to = reader_fetch_left_behind(&chunk, source);
 	if (!chunk.cut && left_behind_to == cursor->position &&
 		limit > cursor->position)
-		reader_fetch_range(&chunk, id, limit, max_events, max_bytes);
+		reader_fetch_range(&chunk, source, limit);
 	if (chunk.cut)
-		reader_stop_cursor(&chunk, reader_last_position(&chunk));
+		reader_stop_cursor(&chunk, chunk.last);
 	else if (left_behind_to < cursor->position)
 		reader_stop_cursor(&chunk, left_behind_to);
 	chunk.cut |= left_behind_to < cursor->position || limit < readable;
-	chunk.moved = reader_has_moved(&chunk);
+	chunk.moved = !outbox_cursors_equal(&chunk.before, &chunk.after, true);
 	return chunk;
+}
+
+OutboxChunk
+outbox_read_chunk(const OutboxHorizon *horizon, OutboxPartitionId id,
+				  const OutboxCursor *cursor, int max_events, Size max_bytes)
+{
+	ReaderLimits limits = {max_events, max_bytes};
+	ReaderSource source = {
+		.stragglers = &read_stragglers,
+		.range = &read_range,
+		.id = id,
+		.take = reader_take_delivery,
+		.arg = &limits
+	};
+
+	return reader_read(horizon, cursor, &source);
+}
+
+typedef struct ReaderLog
+{
+	OutboxTake	take;
+	void	   *arg;
+} ReaderLog;
+
+static bool
+reader_take_log_row(OutboxChunk *chunk, void *arg)
+{
+	const ReaderLog *log = arg;
+	const int	first = OUTBOX_EVENT_COLUMN_COUNT + 1;
+	OutboxLogRow row;
+	bool		isnull;
+
+	row.position = query_int64(0, 1);
+	row.topic = query_datum(0, first, &isnull);
+	row.has_topic = !isnull;
+	row.hash = DatumGetInt32(query_datum(0, first + 1, &isnull));
+	chunk->last = row.position;
+	return log->take(log->arg, &row);
+}
+
+OutboxChunk
+outbox_read_log(const OutboxHorizon *horizon, const OutboxCursor *cursor,
+				OutboxTake take, void *arg)
+{
+	ReaderLog	log = {take, arg};
+	ReaderSource source = {
+		.stragglers = &read_log_stragglers,
+		.range = &read_log_range,
+		.take = reader_take_log_row,
+		.arg = &log
+	};
+
+	return reader_read(horizon, cursor, &source);
+}
+
+OutboxCursor
+outbox_cursor_at_end(const OutboxHorizon *horizon)
+{
+	OutboxCursor none = {0};
+	OutboxChunk chunk = reader_new_chunk(&none, horizon->straggler_count);
+
+	chunk.after.position = reader_readable(horizon, &none);
+	for (int i = 0; i < horizon->straggler_count; i++)
+	{
+		OutboxXact	xact = horizon->stragglers[i];
+
+		if (xact.lo <= chunk.after.position)
+			cursor_add(&chunk.after, xact.xid, xact.lo);
+	}
+	return chunk.after;
+}
+
+OutboxChunk
+outbox_empty_part(const OutboxChunk *whole)
+{
+	OutboxChunk part = *whole;
+	int			stragglers = whole->after.straggler_count + whole->ended_count;
+	Size		ended_size = whole->ended_count * sizeof(OutboxStraggler);
+
+	part.deliveries = NULL;
+	part.room = part.count = 0;
+	part.bytes = 0;
+	part.before = outbox_copy_cursor(&whole->before);
+	part.after.stragglers =
+		memcpy(palloc((stragglers + 1) * sizeof(OutboxStraggler)),
+			   whole->after.stragglers,
+			   whole->after.straggler_count * sizeof(OutboxStraggler));
+	part.ended = memcpy(palloc(ended_size + 1), whole->ended, ended_size);
+	return part;
+}
+
+void
+outbox_find_blocked(OutboxPartitionId *ids, OutboxDelivery **deliveries,
+					int count)
+{
+	Datum	   *subscriptions = palloc(count * sizeof(Datum) + 1);
+	Datum	   *keys = palloc(count * sizeof(Datum) + 1);
+	Datum		values[2];
+	uint64		found;
+
+	if (count == 0)
+		return;
+	for (int i = 0; i < count; i++)
+	{
+		subscriptions[i] = Int64GetDatum(ids[i].subscription);
+		keys[i] = CStringGetTextDatum(deliveries[i]->event->key);
+	}
+	values[0] = query_array8(subscriptions, count, INT8OID);
+	values[1] = PointerGetDatum(construct_array(keys, count, TEXTOID, -1,
+												false, TYPALIGN_INT));
+	found = query_run(&find_blocked, values, NULL, true);
+	for (uint64 i = 0; i < found; i++)
+		deliveries[query_int64(i, 1) - 1]->blocked = true;
 }
 
 void
@@ -360,7 +485,7 @@ outbox_cut_chunk(OutboxChunk *chunk, int count)
 	Assert(count > 0 && count < chunk->count);
 	chunk->count = count;
 	chunk->cut = true;
-	reader_stop_cursor(chunk, reader_last_position(chunk));
+	reader_stop_cursor(chunk, chunk->deliveries[count - 1].event->position);
 }
 
 static OutboxChunk
@@ -368,8 +493,10 @@ reader_read_deferred(SavedQuery *query, Datum *values, Size max_bytes)
 {
 	OutboxCursor none = {0};
 	OutboxChunk chunk = reader_new_chunk(&none, 0);
+	ReaderLimits limits = {OUTBOX_CHUNK_MAX, max_bytes};
+	ReaderSource source = {.take = reader_take_delivery, .arg = &limits};
 
-	reader_fetch(&chunk, query, values, OUTBOX_CHUNK_MAX, max_bytes);
+	reader_fetch(&chunk, query, values, &source);
 	return chunk;
 }
 
@@ -396,6 +523,8 @@ static void
 reader_fetch_parked(OutboxChunk *chunk, OutboxPartitionId id, Size max_bytes)
 {
 	List	   *blocking = NIL;
+	ReaderLimits limits = {PG_INT32_MAX, max_bytes};
+	ReaderSource source = {.take = reader_take_delivery, .arg = &limits};
 	int			limit;
 	Datum		values[3];
 
@@ -411,7 +540,7 @@ reader_fetch_parked(OutboxChunk *chunk, OutboxPartitionId id, Size max_bytes)
 	values[1] = outbox_delivery_keys(blocking);
 	values[2] = Int32GetDatum(limit);
 	chunk->cut = false;
-	reader_fetch(chunk, &read_parked, values, PG_INT32_MAX, max_bytes);
+	reader_fetch(chunk, &read_parked, values, &source);
 	if (!chunk->cut)
 		chunk->chain_max = limit;
 }

@@ -6,14 +6,15 @@
 #ifndef OUTBOX_READER_H
 #define OUTBOX_READER_H
 
-#include "access/transam.h"
 #include "datatype/timestamp.h"
 #include "nodes/pg_list.h"
 #include "utils/snapshot.h"
 
 #include "outbox/event.h"
+#include "outbox/partition.h"
 #include "outbox/xacts.h"
 
+#define OUTBOX_HASHES 65536		/* values of the hash of a key */
 #define OUTBOX_CHUNK_MIN 8		/* room for events at first */
 #define OUTBOX_CHUNK_MAX 500	/* events that are read at once */
 #define OUTBOX_CHUNK_BYTES_MAX (8 * 1024 * 1024)	/* of memory for them */
@@ -38,28 +39,6 @@ typedef struct OutboxHorizon
 	TimestampTz grace_ends_at;	/* for the first of those; 0: none */
 } OutboxHorizon;
 
-/* An open transaction that was passed; its rows from "from" are unread. */
-typedef struct OutboxStraggler
-{
-	FullTransactionId xid;
-	int64		from;
-} OutboxStraggler;
-
-/* Names a partition of a subscription. */
-typedef struct OutboxPartitionId
-{
-	int64		subscription;
-	int32		number;
-} OutboxPartitionId;
-
-/* How far a partition has read: the pair (P, K). */
-typedef struct OutboxCursor
-{
-	int64		position;
-	OutboxStraggler *stragglers;
-	int			straggler_count;
-} OutboxCursor;
-
 /* An event that is delivered to one subscription. */
 typedef struct OutboxDelivery
 {
@@ -75,7 +54,7 @@ typedef struct OutboxChunk
 	OutboxDelivery *deliveries;
 	int			room;			/* allocated deliveries; it grows */
 	int			count;
-	int			left_behind;	/* number of events of stragglers */
+	int64		last;			/* the last position that was read */
 	Size		bytes;			/* memory of the events */
 	OutboxCursor before;		/* where this was read from */
 	OutboxCursor after;			/* where to go on when all of this is settled */
@@ -109,9 +88,6 @@ typedef struct OutboxResult
 	const char *answer;			/* start of the answer's body; NULL: none */
 } OutboxResult;
 
-/* Copies a cursor into the current memory context. */
-extern OutboxCursor outbox_copy_cursor(const OutboxCursor *cursor);
-
 /*
  * Begins a pass: finds out how far the log can be read, leaves a snapshot
  * active, and makes the commits durable that the snapshot shows.
@@ -131,6 +107,46 @@ extern OutboxChunk outbox_read_chunk(const OutboxHorizon *horizon,
 									 OutboxPartitionId id,
 									 const OutboxCursor *cursor,
 									 int max_events, Size max_bytes);
+
+/* An event of the log. */
+typedef struct OutboxLogRow
+{
+	int64		position;
+	Datum		topic;			/* text */
+	bool		has_topic;		/* otherwise topic is not valid */
+	int			hash;			/* its remainder is the number of a partition */
+} OutboxLogRow;
+
+/*
+ * Called for each event that outbox_read_log reads; outbox_event_read(0) makes
+ * it.  Returns whether to read no more.
+ */
+typedef bool (*OutboxTake) (void *arg, const OutboxLogRow *row);
+
+/*
+ * Reads the next events of the log from a cursor on.  The chunk has none of
+ * them.
+ */
+extern OutboxChunk outbox_read_log(const OutboxHorizon *horizon,
+								   const OutboxCursor *cursor,
+								   OutboxTake take, void *arg);
+
+/* Returns the cursor of somebody who has read all that can be read now. */
+extern OutboxCursor outbox_cursor_at_end(const OutboxHorizon *horizon);
+
+/* Copies a chunk without its deliveries. */
+extern OutboxChunk outbox_empty_part(const OutboxChunk *whole);
+
+/* Adds a delivery to a chunk. */
+extern void outbox_chunk_add(OutboxChunk *chunk,
+							 const OutboxDelivery *delivery);
+
+/*
+ * Sets which of these deliveries, each for the partition at the same place and
+ * with a key, are blocked.
+ */
+extern void outbox_find_blocked(OutboxPartitionId *ids,
+								OutboxDelivery **deliveries, int count);
 
 /* Shortens a chunk to this number of events, at least one. */
 extern void outbox_cut_chunk(OutboxChunk *chunk, int count);
@@ -162,30 +178,10 @@ extern Datum outbox_delivery_keys(List *deliveries);
 extern TimestampTz outbox_next_due_at(OutboxPartitionId id, Datum positions);
 
 /*
- * Takes a partition for this process until outbox_disown_partition; false:
- * another process has it.
- */
-extern bool outbox_own_partition(OutboxPartitionId id);
-extern void outbox_disown_partition(OutboxPartitionId id);
-
-/*
  * Begins to settle: until the end of the transaction, waits for locked rows are
  * limited to OUTBOX_ROW_LOCK_MS if patient, and to 1 ms otherwise.
  */
 extern void outbox_settle_begin(bool patient);
-
-typedef enum OutboxLock
-{
-	OUTBOX_LOCKED,
-	OUTBOX_BUSY,				/* another transaction has locked it */
-	OUTBOX_GONE					/* the subscription does not exist any more */
-} OutboxLock;
-
-/*
- * Locks a partition without waiting and returns its position.  Must be called
- * before the functions below are called for the partition.
- */
-extern OutboxLock outbox_lock_partition(OutboxPartitionId id, int64 *position);
 
 /* Records the outcome of an event that outbox_read_chunk has read. */
 extern void outbox_settle_new(OutboxPartitionId id,
@@ -208,13 +204,6 @@ extern void outbox_delete_delivered(OutboxPartitionId id, List *deliveries);
  * which are delivered or dead, become due.
  */
 extern void outbox_release_keys(OutboxPartitionId id, List *deliveries);
-
-/* Sets the cursor of a partition, and counts delivered events. */
-extern void outbox_move_partition(OutboxPartitionId id,
-								  const OutboxCursor *after, int64 delivered);
-
-/* Counts deferred deliveries that were delivered. */
-extern void outbox_count_delivered(OutboxPartitionId id, int64 delivered);
 
 /*
  * Disables a subscription and returns true.  Does nothing and returns false if

@@ -32,11 +32,11 @@ COMMENT ON FUNCTION idempotency_internal.outbox_switch() IS
 
 CREATE FUNCTION idempotency_internal.outbox_partitions_behind(
 	last_position bigint)
-RETURNS SETOF idempotency_internal.outbox_partition
+RETURNS SETOF idempotency_internal.outbox_reached
 LANGUAGE sql VOLATILE PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
 AS $$
-	SELECT p.* FROM idempotency_internal.outbox_partition p
+	SELECT p.* FROM idempotency_internal.outbox_reached p
 	WHERE p.position < last_position
 		OR EXISTS (SELECT FROM unnest(p.straggler_froms) f
 			WHERE f <= last_position)
@@ -122,14 +122,17 @@ BEGIN
 	EXECUTE 'LOCK TABLE idempotency_internal.outbox_log_' || old_slot || ' IN ACCESS EXCLUSIVE MODE NOWAIT';
 	FOR passed IN
 		WITH behind AS (
-			SELECT p.subscription, p.number, p.position
+			SELECT p.subscription, p.number, p.position, p.stragglers,
+				p.straggler_froms
 			FROM idempotency_internal.outbox_partitions_behind(upto) p)
 		UPDATE idempotency_internal.outbox_partition p
-		SET position = greatest(p.position, upto),
+		SET position = greatest(b.position, upto),
 			lost = p.lost + greatest(upto - b.position, 0),
+			stragglers = b.stragglers,
 			straggler_froms = ARRAY(SELECT greatest(k.f, upto + 1)
-				FROM unnest(p.straggler_froms) WITH ORDINALITY AS k(f, number)
-				ORDER BY k.number)
+				FROM unnest(b.straggler_froms) WITH ORDINALITY AS k(f, number)
+				ORDER BY k.number),
+			head = NULL
 		FROM behind b, idempotency_internal.outbox_subscription s
 		WHERE b.subscription = p.subscription AND b.number = p.number
 			AND s.id = p.subscription
@@ -140,6 +143,9 @@ BEGIN
 				passed.position);
 		any_passed := true;
 	END LOOP;
+	IF any_passed THEN
+		PERFORM idempotency_internal.outbox_wake();
+	END IF;
 	RETURN any_passed;
 EXCEPTION WHEN lock_not_available THEN
 	RETURN false;

@@ -16,7 +16,6 @@
 #include "catalog/pg_type.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
-#include "utils/xid8.h"
 
 #include "base/query.h"
 #include "outbox/reader.h"
@@ -57,25 +56,13 @@ static SavedQuery insert_attempt = {
 /* Takes the table locks of the statements below. */
 static SavedQuery lock_tables = {
 	.sql = "LOCK TABLE idempotency_internal.outbox_subscription,"
-	" idempotency_internal.outbox_partition, idempotency_internal.outbox_delivery,"
+	" idempotency_internal.outbox_partition, idempotency_internal.outbox_head,"
+	" idempotency_internal.outbox_delivery,"
 	" idempotency_internal.outbox_attempt IN ROW EXCLUSIVE MODE"
 };
 
 static SavedQuery lock_log = {
 	.sql = "LOCK TABLE idempotency_internal.outbox_event IN ACCESS SHARE MODE"
-};
-
-static SavedQuery lock_partition = {
-	.sql = "SELECT p.position FROM idempotency_internal.outbox_subscription s"
-	" JOIN idempotency_internal.outbox_partition p ON p.subscription = s.id"
-	" WHERE s.id = $1 AND p.number = $2"
-	" FOR KEY SHARE OF s SKIP LOCKED FOR NO KEY UPDATE OF p SKIP LOCKED",
-	.types = {INT8OID, INT4OID}
-};
-
-static SavedQuery find_subscription = {
-	.sql = "SELECT FROM idempotency_internal.outbox_subscription WHERE id = $1",
-	.types = {INT8OID}
 };
 
 static SavedQuery find_blocker = {
@@ -115,25 +102,6 @@ static SavedQuery release_parked = {
 	" WHERE d.subscription = $1 AND d.position = first.position"
 	"  AND first.state = 'parked'",
 	.types = {INT8OID, TEXTARRAYOID}
-};
-
-static SavedQuery move_partition = {
-	.sql = "UPDATE idempotency_internal.outbox_partition"
-	" SET position = $3, stragglers = $4, straggler_froms = $5,"
-	"  delivered = delivered + $6,"
-	"  rate = idempotency_internal.outbox_rate(rate, moved_at, $6),"
-	"  moved_at = clock_timestamp()"
-	" WHERE subscription = $1 AND number = $2",
-	.types = {INT8OID, INT4OID, INT8OID, XID8ARRAYOID, INT8ARRAYOID, INT8OID}
-};
-
-static SavedQuery count_delivered = {
-	.sql = "UPDATE idempotency_internal.outbox_partition"
-	" SET delivered = delivered + $3,"
-	"  rate = idempotency_internal.outbox_rate(rate, moved_at, $3),"
-	"  moved_at = clock_timestamp()"
-	" WHERE subscription = $1 AND number = $2",
-	.types = {INT8OID, INT4OID, INT8OID}
 };
 
 static SavedQuery disable = {
@@ -176,23 +144,6 @@ outbox_settle_begin(bool patient)
 	(void) set_config_option("lock_timeout", patient ? OUTBOX_ROW_LOCK_MS : "1",
 							 PGC_SUSET, PGC_S_SESSION, GUC_ACTION_LOCAL, true,
 							 0, false);
-}
-
-OutboxLock
-outbox_lock_partition(OutboxPartitionId id, int64 *position)
-{
-	Datum		values[2];
-
-	values[0] = Int64GetDatum(id.subscription);
-	values[1] = Int32GetDatum(id.number);
-	if (query_run(&lock_partition, values, NULL, false) > 0)
-	{
-		*position = query_int64(0, 1);
-		return OUTBOX_LOCKED;
-	}
-	if (query_run(&find_subscription, values, NULL, false) > 0)
-		return OUTBOX_BUSY;
-	return OUTBOX_GONE;
 }
 
 static bool
@@ -330,39 +281,6 @@ outbox_release_keys(OutboxPartitionId id, List *deliveries)
 	query_run(&release_parked, values, NULL, false);
 }
 
-void
-outbox_move_partition(OutboxPartitionId id, const OutboxCursor *after,
-					  int64 delivered)
-{
-	Datum	   *xids = palloc((after->straggler_count + 1) * sizeof(Datum));
-	Datum	   *froms = palloc((after->straggler_count + 1) * sizeof(Datum));
-	Datum		values[6];
-
-	for (int i = 0; i < after->straggler_count; i++)
-	{
-		xids[i] = FullTransactionIdGetDatum(after->stragglers[i].xid);
-		froms[i] = Int64GetDatum(after->stragglers[i].from);
-	}
-	values[0] = Int64GetDatum(id.subscription);
-	values[1] = Int32GetDatum(id.number);
-	values[2] = Int64GetDatum(after->position);
-	values[3] = query_array8(xids, after->straggler_count, XID8OID);
-	values[4] = query_array8(froms, after->straggler_count, INT8OID);
-	values[5] = Int64GetDatum(delivered);
-	query_run(&move_partition, values, NULL, false);
-}
-
-void
-outbox_count_delivered(OutboxPartitionId id, int64 delivered)
-{
-	Datum		values[3];
-
-	values[0] = Int64GetDatum(id.subscription);
-	values[1] = Int32GetDatum(id.number);
-	values[2] = Int64GetDatum(delivered);
-	query_run(&count_delivered, values, NULL, false);
-}
-
 bool
 outbox_disable(int64 subscription, int64 version, const char *reason)
 {
@@ -373,7 +291,10 @@ outbox_disable(int64 subscription, int64 version, const char *reason)
 		return false;
 	values[1] = CStringGetTextDatum(reason);
 	values[2] = Int64GetDatum(version);
-	return query_run(&disable, values, NULL, false) > 0;
+	if (query_run(&disable, values, NULL, false) == 0)
+		return false;
+	xacts_wake_at_commit();		/* other relays serve it, too */
+	return true;
 }
 
 bool

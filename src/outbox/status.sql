@@ -75,7 +75,7 @@ AS $$
 	LEFT JOIN LATERAL (
 		SELECT date_trunc('second', clock_timestamp() - a.xact_start) AS since, a.pid
 		FROM (SELECT DISTINCT unnest(p.stragglers) AS xid
-			FROM idempotency_internal.outbox_partition p) s
+			FROM idempotency_internal.outbox_reached p) s
 		JOIN pg_stat_activity a ON a.backend_xid = s.xid::xid
 		ORDER BY a.xact_start LIMIT 1) straggler ON true
 $$;

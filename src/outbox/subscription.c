@@ -41,22 +41,40 @@
 	"  THEN 'its position is beyond the end of the log'" \
 	" END"
 
+#define NEXT_DUE_AT \
+	" (SELECT d.due_at FROM idempotency_internal.outbox_delivery d" \
+	"  WHERE d.subscription = s.id AND d.partition = p.number" \
+	"  AND d.state = 'waiting' ORDER BY d.due_at LIMIT 1)"
+
 static SavedQuery read_subscriptions = {
-	.sql = "SELECT s.id, coalesce(p.number, 0), s.name, s.url, s.secret,"
-	" CASE WHEN s.old_until > clock_timestamp() THEN s.old_secret END,"
+	.sql = "SELECT s.id, coalesce(p.number, 0), s.name, s.url, s.secret, s.old_secret,"
 	" s.failing_since IS NOT NULL, s.format = 'cloudevents', s.ordered, s.max_in_flight,"
 	" CASE WHEN s.timeout BETWEEN '1 ms' AND '1 h' THEN idempotency_internal.outbox_milliseconds(s.timeout) END,"
 	" CASE WHEN cardinality(s.retry_schedule) <= 100 THEN"
 	"  ARRAY(SELECT CASE WHEN r.wait BETWEEN '0' AND '366 days' THEN idempotency_internal.outbox_milliseconds(r.wait) END"
 	"   FROM unnest(s.retry_schedule) WITH ORDINALITY AS r(wait, number)"
 	"   ORDER BY r.number) END,"
-	" p.position, p.stragglers, p.straggler_froms, s.version, s.partitions, s.recovered_at," WRONG_COLUMN ","
+	" r.position, r.stragglers, r.straggler_froms, s.version, s.partitions, s.recovered_at," WRONG_COLUMN ","
 	" CASE WHEN jsonb_typeof(s.headers) = 'object' THEN"
-	"  ARRAY(SELECT h.key || ': ' || h.value FROM jsonb_each_text(s.headers) h) END"
+	"  ARRAY(SELECT h.key || ': ' || h.value FROM jsonb_each_text(s.headers) h) END,"
+	" s.old_until, s.topics, s.xmin, s.ctid, p.position, p.head," NEXT_DUE_AT
 	" FROM idempotency_internal.outbox_subscription s"
 	" LEFT JOIN idempotency_internal.outbox_partition p ON p.subscription = s.id"
-	" WHERE s.state = 'active' ORDER BY s.id, p.number"
+	" LEFT JOIN idempotency_internal.outbox_reached r"
+	"  ON r.subscription = p.subscription AND r.number = p.number"
+	" WHERE s.id = ANY ($1) AND s.state = 'active' ORDER BY s.id, p.number",
+	.types = {INT8ARRAYOID}
 };
+
+#define SEE_PARTITIONS(due_at) \
+	"SELECT s.id, coalesce(p.number, 0), s.xmin, s.ctid, p.position, p.head," \
+	due_at \
+	" FROM idempotency_internal.outbox_subscription s" \
+	" LEFT JOIN idempotency_internal.outbox_partition p ON p.subscription = s.id" \
+	" WHERE s.state = 'active'"
+
+static SavedQuery see_partitions = {.sql = SEE_PARTITIONS("NULL")};
+static SavedQuery see_partitions_due = {.sql = SEE_PARTITIONS(NEXT_DUE_AT)};
 
 static SavedQuery read_identity = {
 	.sql = "SELECT CASE WHEN bool_and(h.system_identifier = $1 AND h.database = $2"
@@ -68,8 +86,8 @@ static SavedQuery read_identity = {
 };
 
 /*
- * Returns the elements of a bigint[] or xid8[], of eight bytes each; NULL if
- * the array or one of its elements is null.
+ * Returns a column of type bigint[], or NULL if it or one of its elements is
+ * null.
  */
 static int64 *
 subscription_array(uint64 row, int column, int *count)
@@ -87,33 +105,42 @@ subscription_array(uint64 row, int column, int *count)
 	return (int64 *) ARR_DATA_PTR(array);
 }
 
-static void
-subscription_cursor(OutboxSubscription *subscription, uint64 row)
+/* Returns a time, or 0 for null. */
+static TimestampTz
+subscription_time(uint64 row, int column)
 {
-	OutboxCursor *cursor = &subscription->cursor;
-	int			count;
-	int64	   *xids = subscription_array(row, 14, &count);
-	int64	   *froms = subscription_array(row, 15, &cursor->straggler_count);
+	bool		isnull;
+	Datum		value = query_datum(row, column, &isnull);
 
-	if (xids == NULL || froms == NULL || count != cursor->straggler_count)
-	{
-		subscription->wrong = "column \"stragglers\" has no valid value";
-		return;
-	}
-	cursor->position = query_int64(row, 13);
-	cursor->stragglers = palloc(count * sizeof(OutboxStraggler) + 1);
-	for (int i = 0; i < count; i++)
-	{
-		cursor->stragglers[i].xid = FullTransactionIdFromU64((uint64) xids[i]);
-		cursor->stragglers[i].from = froms[i];
-	}
+	return isnull ? 0 : DatumGetTimestampTz(value);
+}
+
+/* Returns a time that something is due, which is not 0, or 0 for null. */
+static TimestampTz
+subscription_due_at(uint64 row, int column)
+{
+	bool		isnull;
+	Datum		value = query_datum(row, column, &isnull);
+
+	return isnull ? 0 : Max(DatumGetTimestampTz(value), 1);
+}
+
+static OutboxVersion
+subscription_version(uint64 row, int column)
+{
+	OutboxVersion version;
+	bool		isnull;
+
+	version.xmin = DatumGetTransactionId(query_datum(row, column, &isnull));
+	version.place =
+		*(ItemPointer) DatumGetPointer(query_datum(row, column + 1, &isnull));
+	return version;
 }
 
 static OutboxSubscription
 subscription_row(uint64 row)
 {
 	OutboxSubscription subscription = {0};
-	Datum		recovered_at;
 	bool		isnull;
 
 	subscription.id.subscription = query_int64(row, 1);
@@ -121,6 +148,8 @@ subscription_row(uint64 row)
 	subscription.version = query_int64(row, 16);
 	subscription.partitions = DatumGetInt32(query_datum(row, 17, &isnull));
 	subscription.name = query_text(row, 3);
+	subscription.row_version = subscription_version(row, 23);
+	subscription.row = outbox_row(row, 25);
 	subscription.wrong = query_text(row, 19);
 	if (subscription.wrong != NULL)
 		return subscription;
@@ -129,8 +158,10 @@ subscription_row(uint64 row)
 	subscription.old_secret = query_text(row, 6);
 	subscription.headers = outbox_text_list(row, 20);
 	subscription.failing = DatumGetBool(query_datum(row, 7, &isnull));
-	recovered_at = query_datum(row, 18, &isnull);
-	subscription.recovered_at = isnull ? 0 : DatumGetTimestampTz(recovered_at);
+	subscription.recovered_at = subscription_time(row, 18);
+	subscription.old_until = subscription_time(row, 21);
+	subscription.topics = DatumGetArrayTypePCopy(query_datum(row, 22, &isnull));
+	subscription.due_at = subscription_due_at(row, 27);
 	subscription.cloudevents = DatumGetBool(query_datum(row, 8, &isnull));
 	subscription.ordered = DatumGetBool(query_datum(row, 9, &isnull));
 	subscription.max_in_flight = DatumGetInt32(query_datum(row, 10, &isnull));
@@ -139,8 +170,8 @@ subscription_row(uint64 row)
 												  &subscription.schedule_count);
 	if (subscription.schedule_ms == NULL)
 		subscription.wrong = "column \"retry_schedule\" has no valid value";
-	else
-		subscription_cursor(&subscription, row);
+	else if (!outbox_cursor_from_row(row, 13, &subscription.cursor))
+		subscription.wrong = "column \"stragglers\" has no valid value";
 	return subscription;
 }
 
@@ -163,11 +194,18 @@ subscription_count_partitions(OutboxSubscription *rows, int count)
 }
 
 int
-outbox_read_subscriptions(OutboxSubscription **subscriptions)
+outbox_read_subscriptions(const int64 *ids, int id_count,
+						  OutboxSubscription **subscriptions)
 {
-	uint64		count = query_run(&read_subscriptions, NULL, NULL, true);
+	Datum	   *elements = palloc((id_count + 1) * sizeof(Datum));
+	Datum		values[1];
+	uint64		count;
 	uint64		first = 0;		/* row of this subscription */
 
+	for (int i = 0; i < id_count; i++)
+		elements[i] = Int64GetDatum(ids[i]);
+	values[0] = query_array8(elements, id_count, INT8OID);
+	count = query_run(&read_subscriptions, values, NULL, true);
 	*subscriptions = palloc((count + 1) * sizeof(OutboxSubscription));
 	for (uint64 i = 0; i < count; i++)
 	{
@@ -181,6 +219,64 @@ outbox_read_subscriptions(OutboxSubscription **subscriptions)
 		}
 	}
 	subscription_count_partitions(&(*subscriptions)[first], count - first);
+	return (int) count;
+}
+
+static char **
+subscription_copy_headers(char **headers)
+{
+	int			count = 0;
+	char	  **copy;
+
+	while (headers[count] != NULL)
+		count++;
+	copy = palloc((count + 1) * sizeof(char *));
+	for (int i = 0; i < count; i++)
+		copy[i] = pstrdup(headers[i]);
+	copy[count] = NULL;
+	return copy;
+}
+
+OutboxSubscription *
+outbox_copy_settings(const OutboxSubscription *from)
+{
+	OutboxSubscription *copy = palloc(sizeof(OutboxSubscription));
+	Size		schedule_size = from->schedule_count * sizeof(int64);
+
+	*copy = *from;
+	copy->name = pstrdup(from->name);
+	copy->url = pstrdup(from->url);
+	copy->secret = pstrdup(from->secret);
+	if (from->old_secret)
+		copy->old_secret = pstrdup(from->old_secret);
+	copy->headers = subscription_copy_headers(from->headers);
+	copy->schedule_ms = memcpy(palloc(schedule_size),
+							   from->schedule_ms, schedule_size);
+	copy->topics =
+		DatumGetArrayTypePCopy(PointerGetDatum(from->topics));
+	memset(&copy->cursor, 0, sizeof(copy->cursor));
+	return copy;
+}
+
+int
+outbox_see_partitions(bool with_due, OutboxSeen **seen)
+{
+	SavedQuery *query = with_due ? &see_partitions_due : &see_partitions;
+	uint64		count = query_run(query, NULL, NULL, true);
+
+	*seen = palloc((count + 1) * sizeof(OutboxSeen));
+	for (uint64 i = 0; i < count; i++)
+	{
+		OutboxSeen *one = &(*seen)[i];
+		bool		isnull;
+
+		one->id.subscription = query_int64(i, 1);
+		one->id.number = DatumGetInt32(query_datum(i, 2, &isnull));
+		one->row_version = subscription_version(i, 3);
+		one->row = outbox_row(i, 5);
+		one->due_at = subscription_due_at(i, 7);
+	}
+	SPI_freetuptable(SPI_tuptable);
 	return (int) count;
 }
 

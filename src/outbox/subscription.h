@@ -5,17 +5,30 @@
 #ifndef OUTBOX_SUBSCRIPTION_H
 #define OUTBOX_SUBSCRIPTION_H
 
+#include "storage/itemptr.h"
+#include "utils/array.h"
+
 #include "outbox/reader.h"
+
+/* The version of a row, which another transaction replaces. */
+typedef struct OutboxVersion
+{
+	TransactionId xmin;
+	ItemPointerData place;
+} OutboxVersion;
 
 /* A partition, with the columns of its subscription. */
 typedef struct OutboxSubscription
 {
 	OutboxPartitionId id;
+	OutboxVersion row_version;	/* of the row */
 	int64		version;		/* changes whenever it is altered */
 	char	   *name;
 	char	   *url;
+	ArrayType  *topics;
 	char	   *secret;
 	char	   *old_secret;		/* NULL: only secret signs */
+	TimestampTz old_until;		/* until when old_secret signs, too */
 	char	  **headers;		/* "Name: value", NULL-terminated */
 	bool		cloudevents;	/* false: body as in Standard Webhooks */
 	bool		ordered;
@@ -25,18 +38,41 @@ typedef struct OutboxSubscription
 	int64	   *schedule_ms;
 	bool		failing;		/* its endpoint fails as a whole */
 	TimestampTz recovered_at;	/* when it worked again; 0: it never failed */
-	OutboxCursor cursor;
 	int			partitions;
+	/* Of the partition: */
+	OutboxRow	row;
+	OutboxCursor cursor;		/* how far it has read */
+	TimestampTz due_at;			/* its next deferred delivery; 0: none */
 	const char *wrong;			/* why it cannot be served, or NULL; if set,
-								 * name may be NULL, and url to cursor are not
-								 * set */
+								 * name may be NULL, and the columns after it
+								 * are not set */
 } OutboxSubscription;
 
+/* What tells whether a partition, or its subscription, has changed. */
+typedef struct OutboxSeen
+{
+	OutboxPartitionId id;
+	OutboxVersion row_version;	/* of the subscription */
+	OutboxRow	row;
+	TimestampTz due_at;			/* if it was asked for; 0: nothing waits */
+} OutboxSeen;
+
 /*
- * Reads the partitions of all active subscriptions, as the active snapshot
- * shows them, into the current memory context.  Returns how many.
+ * Reads the partitions of these active subscriptions, as the active snapshot
+ * shows them, into the current memory context, in the order of subscriptions.
+ * Returns how many.
  */
-extern int	outbox_read_subscriptions(OutboxSubscription **subscriptions);
+extern int	outbox_read_subscriptions(const int64 *ids, int id_count,
+									  OutboxSubscription **subscriptions);
+
+/* Copies the columns of the subscription into the current memory context. */
+extern OutboxSubscription *outbox_copy_settings(const OutboxSubscription *from);
+
+/*
+ * Looks at the partitions of all active subscriptions, and at what is due if
+ * wanted.  The same otherwise.
+ */
+extern int	outbox_see_partitions(bool with_due, OutboxSeen **seen);
 
 /*
  * Returns the identity that webhook ids begin with.  Returns NULL

@@ -186,6 +186,9 @@ COMMENT ON TABLE idempotency_internal.outbox_subscription IS
  * Every row up to position was delivered, or is in outbox_delivery, or belongs
  * to one of the stragglers: transactions that were open when the relay passed
  * them.  Rows of a straggler from straggler_froms on have not been read yet.
+ *
+ * If head is set, the partition follows the head of that relay: the same is
+ * true of the head's columns, if the head's position is higher.
  */
 CREATE TABLE idempotency_internal.outbox_partition (
 	subscription    bigint NOT NULL,
@@ -197,6 +200,7 @@ CREATE TABLE idempotency_internal.outbox_partition (
 	delivered       bigint NOT NULL DEFAULT 0,
 	rate            double precision NOT NULL DEFAULT 0,
 	moved_at        timestamptz NOT NULL DEFAULT clock_timestamp(),
+	head            smallint,
 	PRIMARY KEY (subscription, number),
 	CHECK (pg_catalog.cardinality(stragglers) OPERATOR(pg_catalog.=)
 		pg_catalog.cardinality(straggler_froms)),
@@ -214,6 +218,42 @@ CREATE TABLE idempotency_internal.outbox_partition (
 ) WITH (fillfactor = 50);
 COMMENT ON TABLE idempotency_internal.outbox_partition IS
 	'The position of each partition of a subscription in the log.';
+
+/*
+ * How far each relay has read for all the partitions that follow it.  So a
+ * partition that no event concerns needs no write of its own.
+ */
+CREATE TABLE idempotency_internal.outbox_head (
+	relay           smallint PRIMARY KEY,
+	position        bigint NOT NULL,
+	stragglers      xid8[] NOT NULL,
+	straggler_froms bigint[] NOT NULL,
+	CHECK (pg_catalog.cardinality(stragglers) OPERATOR(pg_catalog.=)
+		pg_catalog.cardinality(straggler_froms)),
+	CONSTRAINT outbox_head_position_check
+		CHECK (relay >= 0 AND position >= 0),
+	CONSTRAINT outbox_head_stragglers_check CHECK (
+		CASE WHEN pg_catalog.array_ndims(stragglers) > 1
+			OR pg_catalog.array_ndims(straggler_froms) > 1 THEN false
+			ELSE pg_catalog.array_position(stragglers, NULL) IS NULL
+				AND pg_catalog.array_position(straggler_froms, NULL) IS NULL
+			END)
+) WITH (fillfactor = 50);
+COMMENT ON TABLE idempotency_internal.outbox_head IS
+	'How far each relay has read the log for the partitions that follow it.';
+
+CREATE VIEW idempotency_internal.outbox_reached AS
+SELECT p.subscription, p.number, p.lost, p.delivered, p.rate, p.moved_at,
+	CASE WHEN h.position > p.position THEN h.position ELSE p.position END
+		AS position,
+	CASE WHEN h.position > p.position THEN h.stragglers ELSE p.stragglers END
+		AS stragglers,
+	CASE WHEN h.position > p.position THEN h.straggler_froms
+		ELSE p.straggler_froms END AS straggler_froms
+FROM idempotency_internal.outbox_partition p
+LEFT JOIN idempotency_internal.outbox_head h ON h.relay = p.head;
+COMMENT ON VIEW idempotency_internal.outbox_reached IS
+	'Internal: how far each partition has read, as far as is recorded.';
 
 /*
  * Deferred deliveries: copies of events that could not be delivered at once.
@@ -374,6 +414,7 @@ SELECT pg_catalog.pg_extension_config_dump('idempotency_internal.outbox_log_2', 
 SELECT pg_catalog.pg_extension_config_dump('idempotency_internal.outbox_subscription', '');
 SELECT pg_catalog.pg_extension_config_dump('idempotency_internal.outbox_subscription_id_seq', '');
 SELECT pg_catalog.pg_extension_config_dump('idempotency_internal.outbox_partition', '');
+SELECT pg_catalog.pg_extension_config_dump('idempotency_internal.outbox_head', '');
 SELECT pg_catalog.pg_extension_config_dump('idempotency_internal.outbox_delivery', '');
 SELECT pg_catalog.pg_extension_config_dump('idempotency_internal.outbox_attempt', '');
 SELECT pg_catalog.pg_extension_config_dump('idempotency_internal.outbox_home', '');

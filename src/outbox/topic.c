@@ -1,8 +1,7 @@
 /*
  * topic.c
- *		outbox_topic_matches: does a topic match one of a subscription's
- *		patterns?  It is called for every event of the log and every
- *		subscription, so it must be fast.
+ *		Does a topic match one of a subscription's patterns?  This is asked for
+ *		every event of the log and many subscriptions, so it must be fast.
  */
 #include "postgres.h"
 
@@ -11,6 +10,7 @@
 #include "utils/builtins.h"
 
 #include "base/compat.h"
+#include "outbox/topic.h"
 
 PG_FUNCTION_INFO_V1(outbox_topic_matches);
 
@@ -51,21 +51,17 @@ topic_matches_pattern(const char *topic, const char *topic_end,
 			   pattern_end - pattern) == 0;
 }
 
-/*
- * SQL: outbox_topic_matches(patterns, topic).
- */
-Datum
-outbox_topic_matches(PG_FUNCTION_ARGS)
+bool
+outbox_topic_is_wanted(ArrayType *patterns, Datum topic_datum)
 {
-	ArrayIterator patterns = array_create_iterator(PG_GETARG_ARRAYTYPE_P(0),
-												   0, NULL);
-	text	   *topic = PG_GETARG_TEXT_PP(1);
+	ArrayIterator iterator = array_create_iterator(patterns, 0, NULL);
+	text	   *topic = DatumGetTextPP(topic_datum);
 	char	   *topic_start = VARDATA_ANY(topic);
 	bool		matches = false;
 	Datum		element;
 	bool		isnull;
 
-	while (!matches && array_iterate(patterns, &element, &isnull))
+	while (!matches && array_iterate(iterator, &element, &isnull))
 	{
 		text	   *pattern = isnull ? NULL : DatumGetTextPP(element);
 
@@ -77,6 +73,16 @@ outbox_topic_matches(PG_FUNCTION_ARGS)
 								  VARDATA_ANY(pattern) +
 								  VARSIZE_ANY_EXHDR(pattern));
 	}
-	array_free_iterator(patterns);
-	PG_RETURN_BOOL(matches);
+	array_free_iterator(iterator);
+	return matches;
+}
+
+/*
+ * SQL: outbox_topic_matches(patterns, topic).
+ */
+Datum
+outbox_topic_matches(PG_FUNCTION_ARGS)
+{
+	PG_RETURN_BOOL(outbox_topic_is_wanted(PG_GETARG_ARRAYTYPE_P(0),
+										  PG_GETARG_DATUM(1)));
 }

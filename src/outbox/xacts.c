@@ -47,6 +47,7 @@ static XactSlot *slots = NULL;
 static bool entered = false;
 static bool wake_at_commit = false;
 static bool async = false;		/* counted as begun, but not yet as ended */
+static bool changing = false;	/* likewise as a change */
 static int64 lower_bound;
 static bool callback_registered = false;
 
@@ -114,6 +115,29 @@ xacts_async_ended(void)
 }
 
 /*
+ * A relay that sees what this transaction has written must know that it has to
+ * look for changes, so they are counted before the commit.
+ */
+static void
+xacts_note_change(void)
+{
+	changing = true;
+	pg_atomic_fetch_add_u64(&shared_my_database()->changes_begun, 1);
+}
+
+uint64
+xacts_changes_begun(void)
+{
+	return pg_atomic_read_u64(&shared_my_database()->changes_begun);
+}
+
+uint64
+xacts_changes_ended(void)
+{
+	return pg_atomic_read_u64(&shared_my_database()->changes_ended);
+}
+
+/*
  * XACT_EVENT_COMMIT and XACT_EVENT_ABORT come after the end of the transaction
  * is visible to new snapshots.
  */
@@ -128,12 +152,18 @@ xacts_callback(XactEvent event, void *arg)
 		case XACT_EVENT_PRE_COMMIT:
 			if (entered)
 				xacts_note_async();
+			if (wake_at_commit)
+				xacts_note_change();
 			break;
 		case XACT_EVENT_COMMIT:
 		case XACT_EVENT_ABORT:
 			if (async)
 				pg_atomic_fetch_add_u64(&shared_my_database()->async_ended, 1);
 			async = false;
+			if (changing)
+				pg_atomic_fetch_add_u64(&shared_my_database()->changes_ended,
+										1);
+			changing = false;
 			if (entered)
 				xacts_leave();
 			wake_at_commit = false;

@@ -35,6 +35,13 @@ extern void xacts_wake_at_commit(void);
 extern uint64 xacts_async_begun(void);
 extern uint64 xacts_async_ended(void);
 
+/*
+ * The same of those that will wake the relays in any case: they may have
+ * changed a subscription.
+ */
+extern uint64 xacts_changes_begun(void);
+extern uint64 xacts_changes_ended(void);
+
 /* Copies those of this database; palloc'd.  Returns how many. */
 extern int	xacts_copy(OutboxXact **xacts);
 

@@ -58,7 +58,6 @@ struct Batch
 	MemoryContext message_context;	/* reset for each request */
 	OutboxSubscription subscription;
 	OutboxChunk chunk;
-	OutboxCursor *extended;		/* where it has moved to since, or NULL */
 	BatchKind	kind;
 	Batch	   *before;
 	void	   *owner;
@@ -585,7 +584,6 @@ batch_cut(Batch *batch)
 	batch_note_keys(batch, kept);
 	batch_drop_events(batch, kept);
 	outbox_cut_chunk(&batch->chunk, kept);
-	batch->extended = NULL;
 	return true;
 }
 
@@ -615,19 +613,6 @@ batch_shorten(Batch *batch, int left_ms)
 		item->shortened = true;
 		http_shorten(item, left_ms);
 	}
-}
-
-void
-batch_extend(Batch *batch, const OutboxCursor *after)
-{
-	MemoryContext old = MemoryContextSwitchTo(batch->context);
-
-	if (batch->extended == NULL)
-		batch->extended = palloc(sizeof(OutboxCursor));
-	else
-		pfree(batch->extended->stragglers);
-	*batch->extended = outbox_copy_cursor(after);
-	MemoryContextSwitchTo(old);
 }
 
 void
@@ -703,7 +688,7 @@ batch_cursor_before(const Batch *batch)
 const OutboxCursor *
 batch_cursor_after(const Batch *batch)
 {
-	return batch->extended ? batch->extended : &batch->chunk.after;
+	return &batch->chunk.after;
 }
 
 bool

@@ -67,9 +67,6 @@ extern void batch_stop(Batch *batch);
  */
 extern void batch_shorten(Batch *batch, int left_ms);
 
-/* Records that the cursor has moved to after, without events in between. */
-extern void batch_extend(Batch *batch, const OutboxCursor *after);
-
 /* The preceding batch was freed. */
 extern void batch_is_first(Batch *batch);
 

@@ -8,8 +8,8 @@
  */
 #include "postgres.h"
 
-#include "common/hashfn.h"
 #include "common/pg_prng.h"
+#include "utils/memutils.h"
 #include "utils/timestamp.h"
 
 #include "relay/endpoint.h"
@@ -21,6 +21,58 @@
  */
 #define ENDPOINT_LEAVE_MS 1000
 
+List	   *endpoints_busy = NIL;
+
+void
+endpoint_be_busy(Endpoint *endpoint)
+{
+	MemoryContext old;
+
+	if (endpoint->busy)
+		return;
+	old = MemoryContextSwitchTo(GetMemoryChunkContext(endpoint));
+	endpoints_busy = lappend(endpoints_busy, endpoint);
+	MemoryContextSwitchTo(old);
+	endpoint->busy = true;
+}
+
+static bool
+endpoint_is_at_rest(const Endpoint *endpoint)
+{
+	ListCell   *cell;
+
+	if (endpoint->breaker.open || endpoint_wants_settle(endpoint) ||
+		endpoint->stale || endpoint->in_flight > 0 || endpoint->feeds == NIL)
+		return false;
+	foreach(cell, endpoint->feeds)
+	{
+		if (!feed_is_at_rest(lfirst(cell)))
+			return false;
+	}
+	return true;
+}
+
+TimestampTz
+endpoints_rest(TimestampTz next_due_at)
+{
+	ListCell   *cell;
+	ListCell   *inner;
+
+	foreach(cell, endpoints_busy)
+	{
+		Endpoint   *endpoint = lfirst(cell);
+
+		if (!endpoint_is_at_rest(endpoint))
+			continue;
+		endpoint->busy = false;
+		endpoints_busy = foreach_delete_current(endpoints_busy, cell);
+		foreach(inner, endpoint->feeds)
+			next_due_at =
+			backoff_earlier(next_due_at, ((Feed *) lfirst(inner))->next_due_at);
+	}
+	return next_due_at;
+}
+
 Endpoint *
 endpoint_create(int64 subscription)
 {
@@ -28,6 +80,7 @@ endpoint_create(int64 subscription)
 
 	endpoint->subscription = subscription;
 	breaker_init(&endpoint->breaker);
+	endpoint_be_busy(endpoint);
 	return endpoint;
 }
 
@@ -35,6 +88,10 @@ void
 endpoint_free(Endpoint *endpoint)
 {
 	Assert(endpoint->feeds == NIL && endpoint->in_flight == 0);
+	if (endpoint->busy)
+		endpoints_busy = list_delete_ptr(endpoints_busy, endpoint);
+	if (endpoint->settings_context != NULL)
+		MemoryContextDelete(endpoint->settings_context);
 	pfree(endpoint);
 }
 
@@ -82,13 +139,12 @@ endpoint_is_quiet(const Endpoint *endpoint)
  * is about that, requests in flight need not be waited for.
  */
 static void
-endpoint_alter(Endpoint *endpoint, const OutboxSubscription *subscription,
-			   uint64 url_hash)
+endpoint_alter(Endpoint *endpoint, bool url_changes)
 {
-	int			left_ms = subscription->timeout_ms;
+	int			left_ms = endpoint->settings->timeout_ms;
 	ListCell   *cell;
 
-	if (url_hash != endpoint->url_hash)
+	if (url_changes)
 		left_ms = Min(left_ms, ENDPOINT_LEAVE_MS);
 	foreach(cell, endpoint->feeds)
 	{
@@ -97,6 +153,24 @@ endpoint_alter(Endpoint *endpoint, const OutboxSubscription *subscription,
 	}
 	breaker_forget(&endpoint->breaker, GetCurrentTimestamp());
 	endpoint->probe_misses = 0;
+}
+
+static void
+endpoint_copy_settings(Endpoint *endpoint,
+					   const OutboxSubscription *subscription)
+{
+	MemoryContext old;
+
+	if (endpoint->settings_context == NULL)
+		endpoint->settings_context =
+			AllocSetContextCreate(GetMemoryChunkContext(endpoint),
+								  "idempotency endpoint",
+								  ALLOCSET_SMALL_SIZES);
+	endpoint->settings = NULL;
+	MemoryContextReset(endpoint->settings_context);
+	old = MemoryContextSwitchTo(endpoint->settings_context);
+	endpoint->settings = outbox_copy_settings(subscription);
+	MemoryContextSwitchTo(old);
 }
 
 static void
@@ -111,21 +185,22 @@ endpoint_stop(Endpoint *endpoint)
 void
 endpoint_set(Endpoint *endpoint, const OutboxSubscription *subscription)
 {
-	uint64		url_hash =
-	hash_bytes_extended((const unsigned char *) subscription->url,
-						strlen(subscription->url), 0);
+	const OutboxSubscription *before = endpoint->settings;
+	bool		altered = before == NULL ||
+	before->version != subscription->version;
+	bool		url_changes = before != NULL &&
+	strcmp(before->url, subscription->url) != 0;
 
 	endpoint_set_name(endpoint, subscription);
-	if (endpoint->version != subscription->version)
-		endpoint_alter(endpoint, subscription, url_hash);
-	endpoint->version = subscription->version;
-	endpoint->url_hash = url_hash;
-	endpoint->max_in_flight = subscription->max_in_flight;
-	if (subscription->failing && !endpoint->breaker.open &&
-		!endpoint_is_quiet(endpoint))
+	endpoint_copy_settings(endpoint, subscription);
+	if (altered)
+		endpoint_alter(endpoint, url_changes);
+	if (subscription->failing && !endpoint->breaker.open)
 		endpoint_stop(endpoint);
 	breaker_set(&endpoint->breaker, subscription->failing,
 				GetCurrentTimestamp());
+	endpoint->stale = false;
+	endpoint_be_busy(endpoint);
 }
 
 /*
@@ -139,12 +214,12 @@ endpoint_take_response(const HttpResponse *response, Places *places)
 	Feed	   *feed = answer.owner;
 	Endpoint   *endpoint = feed->endpoint;
 	Breaker    *breaker = &endpoint->breaker;
-	int			window_max = endpoint->max_in_flight *
+	int			window_max = endpoint->settings->max_in_flight *
 	list_length(endpoint->feeds);
 
 	place_leave(places, endpoint->in_flight--);
 	feed->in_flight--;
-	if (answer.version != endpoint->version)
+	if (answer.version != endpoint->settings->version)
 		return;
 	if (answer.class == RETRY_DONE)
 		breaker_success(breaker, window_max);
@@ -206,7 +281,8 @@ endpoint_send(Endpoint *endpoint, Places *places, const char *identity)
 	int			room;
 	int			sent;
 
-	if (endpoint->breaker.asked_until > GetCurrentTimestamp())
+	if (endpoint->settings == NULL ||
+		endpoint->breaker.asked_until > GetCurrentTimestamp())
 		return;
 	room = place_room(places, endpoint->in_flight, endpoint->breaker.window);
 	while (room > 0)
@@ -300,6 +376,7 @@ endpoint_settled(Endpoint *endpoint)
 		return;
 	breaker->trip_wanted = false;
 	breaker->reset_wanted = false;
+	endpoint->stale = true;
 	if (failing)
 		ereport(LOG,
 				(errmsg("the endpoint of subscription \"%s\" fails",

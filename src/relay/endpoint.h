@@ -18,9 +18,11 @@ typedef struct Endpoint
 {
 	int64		subscription;
 	char		name[NAMEDATALEN * 4];	/* of the subscription, for the log */
-	int64		version;		/* of the subscription, as of the last pass */
-	uint64		url_hash;		/* of its URL */
-	int			max_in_flight;	/* for each partition */
+	OutboxSubscription *settings;	/* as loaded, or NULL */
+	MemoryContext settings_context;
+	bool		stale;			/* they have changed since */
+	bool		busy;			/* in endpoints_busy */
+	uint64		seen;			/* number of the look that has found it */
 	List	   *feeds;			/* of struct Feed *, the partitions here */
 	uint32		send_turn;		/* number of the feed that sends first */
 	uint32		probe_turn;		/* number of the feed that probes next */
@@ -28,6 +30,22 @@ typedef struct Endpoint
 	int			in_flight;		/* requests */
 	Breaker		breaker;
 } Endpoint;
+
+/*
+ * The endpoints (Endpoint *) with something to do, or to wait for.  All others
+ * are at rest: their feeds follow the head, and nothing is deferred, or not due
+ * yet.
+ */
+extern List *endpoints_busy;
+
+/* Adds an endpoint to them. */
+extern void endpoint_be_busy(Endpoint *endpoint);
+
+/*
+ * Takes those from the list that are at rest.  Returns when the first of these
+ * has something due, if that is before next_due_at; 0: none has.
+ */
+extern TimestampTz endpoints_rest(TimestampTz next_due_at);
 
 /*
  * Creates the endpoint of a subscription in the current memory context, without
@@ -44,7 +62,7 @@ extern struct Feed *endpoint_find_feed(const Endpoint *endpoint,
 extern void endpoint_set_name(Endpoint *endpoint,
 							  const OutboxSubscription *subscription);
 
-/* Takes over the settings of the subscription and its recorded state. */
+/* Copies the settings of the subscription, and takes over its state. */
 extern void endpoint_set(Endpoint *endpoint,
 						 const OutboxSubscription *subscription);
 

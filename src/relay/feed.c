@@ -3,6 +3,12 @@
  *		A feed: a partition of a subscription, as this relay serves it: what is
  *		in flight, what is read next, and when nothing may be sent.
  *
+ * A feed either follows the head of the relay, which gives it its new events
+ * (head.c), or it lags: it has a cursor of its own and reads for itself.  It
+ * lags when the relay begins to serve it, and whenever it cannot take what the
+ * head has for it: because too much is in memory already, or because sending
+ * has to stop.  When it has read as far as the head, it follows the head again.
+ *
  * Chunks of new events are read ahead, so that a slow request does not hold up
  * those behind it.  A batch is a chunk in flight (batch.c).  The batches of new
  * events form a queue: each begins where the one before it ends.  They are
@@ -16,6 +22,9 @@
  * another session, everything that was read is discarded.  Unless the
  * subscription was only altered, nothing is read until all requests in flight
  * have ended.
+ *
+ * The partition's row is written together with the outcomes of its events.  It
+ * names the head only if the feed follows it and has no batches.
  */
 #include "postgres.h"
 
@@ -37,24 +46,73 @@
 #define FEED_ROWS_MAX 500
 /* When to try locked rows again. */
 #define FEED_BUSY_MS 100
+/* How often a move without events is recorded at most. */
+#define FEED_WRITE_MS 1000
+/* The most bytes of events in the memory of a relay before reading stops. */
+#define FEED_BYTES_MAX (64 * 1024 * 1024)
+/* The smallest chunk for a subscription that has events in memory. */
+#define FEED_SHARE_MIN (1024 * 1024)
 
 Feed *
-feed_create(OutboxPartitionId id, Endpoint *endpoint)
+feed_create(OutboxPartitionId id, Endpoint *endpoint, Head *head)
 {
 	Feed	   *feed = palloc0(sizeof(Feed));
 
 	feed->id = id;
 	feed->endpoint = endpoint;
+	feed->head = head;
+	feed->row.head = OUTBOX_NO_HEAD;
 	endpoint->feeds = lappend(endpoint->feeds, feed);
 	return feed;
+}
+
+static void
+feed_free_cursor(Feed *feed)
+{
+	if (feed->cursor.stragglers != NULL)
+		pfree(feed->cursor.stragglers);
+	feed->cursor.stragglers = NULL;
+}
+
+static void
+feed_set_cursor(Feed *feed, const OutboxCursor *cursor)
+{
+	MemoryContext old = MemoryContextSwitchTo(GetMemoryChunkContext(feed));
+	OutboxCursor copy = outbox_copy_cursor(cursor);
+
+	feed_free_cursor(feed);
+	feed->cursor = copy;
+	MemoryContextSwitchTo(old);
+}
+
+static void
+feed_attach(Feed *feed)
+{
+	Assert(!feed->attached);
+	feed_free_cursor(feed);
+	feed->more = false;
+	feed->attached = true;
+	feed->head->followers++;
+}
+
+void
+feed_detach(Feed *feed, const OutboxCursor *cursor)
+{
+	feed_set_cursor(feed, cursor);
+	feed->more = true;
+	if (feed->attached)
+		feed->head->followers--;
+	feed->attached = false;
+	endpoint_be_busy(feed->endpoint);
 }
 
 void
 feed_free(Feed *feed)
 {
 	Assert(feed_is_idle(feed) && feed->in_flight == 0);
-	if (feed->owned)
-		outbox_disown_partition(feed->id);
+	if (feed->attached)
+		feed->head->followers--;
+	feed_free_cursor(feed);
 	feed->endpoint->feeds = list_delete_ptr(feed->endpoint->feeds, feed);
 	pfree(feed);
 }
@@ -77,7 +135,7 @@ feed_is_idle(const Feed *feed)
 	return feed->new_batches == NIL && feed->due_batches == NIL;
 }
 
-Size
+static Size
 feed_bytes(const Feed *feed)
 {
 	Size		bytes = 0;
@@ -88,6 +146,32 @@ feed_bytes(const Feed *feed)
 	foreach(cell, feed->due_batches)
 		bytes += batch_bytes(lfirst(cell));
 	return bytes;
+}
+
+/*
+ * Returns how much can be read for a feed now: half of what is left when the
+ * bytes in use, and once more those of the same subscription, are subtracted
+ * from the limit.  So one subscription gets at most half of all memory, the
+ * next one half of the rest, and so on: endpoints that hang leave memory for
+ * those that work.  Only the last event of a chunk can exceed the limit.
+ */
+static Size
+feed_share(const Feed *feed)
+{
+	Size		taken = outbox_events_bytes();
+	Size		own = 0;
+	Size		share;
+	ListCell   *cell;
+
+	if (2 * (taken + OUTBOX_CHUNK_BYTES_MAX) <= FEED_BYTES_MAX)
+		return OUTBOX_CHUNK_BYTES_MAX;	/* enough for any subscription */
+	foreach(cell, feed->endpoint->feeds)
+		own += feed_bytes(lfirst(cell));
+	taken += own;
+	share = taken < FEED_BYTES_MAX ? (FEED_BYTES_MAX - taken) / 2 : 0;
+	if (own > 0 && share < FEED_SHARE_MIN)
+		return 0;
+	return Min(share, OUTBOX_CHUNK_BYTES_MAX);
 }
 
 static int
@@ -115,7 +199,7 @@ static bool
 feed_has_room(const Feed *feed, int undecided)
 {
 	return undecided <
-		feed->endpoint->max_in_flight + OUTBOX_CHUNK_MAX / 2;
+		feed->endpoint->settings->max_in_flight + OUTBOX_CHUNK_MAX / 2;
 }
 
 static bool
@@ -125,7 +209,7 @@ feed_can_take_events(const Feed *feed)
 	int			ahead = 0;
 	ListCell   *cell;
 
-	if (!feed->active || !feed->owned || feed->draining)
+	if (!feed->active || !feed->loaded || feed->draining)
 		return false;
 	if (breaker->open)
 		return breaker->idle && endpoint_is_quiet(feed->endpoint);
@@ -145,16 +229,82 @@ feed_wants_events(const Feed *feed)
 bool
 feed_can_probe(const Feed *feed)
 {
-	return feed->active && feed->owned && !feed->draining &&
+	return feed->active && feed->loaded && !feed->draining &&
 		feed_is_idle(feed) && !trouble_present(&feed->trouble);
+}
+
+bool
+feed_can_take_page(Feed *feed)
+{
+	if (!feed_wants_events(feed))
+		return false;
+	feed->max_bytes = feed_share(feed);
+	return feed->max_bytes > 0;
+}
+
+bool
+feed_may_have_deferred(const Feed *feed)
+{
+	return feed->ask_due || feed->next_due_at != 0 || feed->due_batches != NIL;
+}
+
+/*
+ * Returns how far it has read, which is recorded if it has no batches.
+ */
+static const OutboxCursor *
+feed_cursor(const Feed *feed)
+{
+	return feed->attached ? &feed->head->cursor : &feed->cursor;
+}
+
+bool
+feed_holds_head(const Feed *feed)
+{
+	return feed->row.head == feed->head->relay &&
+		(!feed->attached || feed->new_batches != NIL);
+}
+
+/*
+ * When is its row to be written, if it has no batches?  1: now; 0: never.
+ */
+static TimestampTz
+feed_write_at(const Feed *feed)
+{
+	if (!feed->loaded || feed->new_batches != NIL)
+		return 0;
+	if (feed->attached)
+		return feed->row.head != feed->head->relay;
+	if (feed->row.head == OUTBOX_NO_HEAD &&
+		feed->row.position == feed->cursor.position)
+		return 0;
+	return feed->active ? feed->write_at : 1;
+}
+
+bool
+feed_is_done(const Feed *feed)
+{
+	return feed_is_idle(feed) && feed_write_at(feed) == 0;
+}
+
+bool
+feed_is_at_rest(const Feed *feed)
+{
+	return feed->active && feed->attached && feed_is_done(feed) &&
+		!feed->ask_due && feed->busy_until == 0 &&
+		feed->tried_early == feed->endpoint->settings->recovered_at &&
+		(feed->next_due_at == 0 || feed->next_due_at > GetCurrentTimestamp()) &&
+		!trouble_present(&feed->trouble);
 }
 
 bool
 feed_can_settle(const Feed *feed)
 {
+	TimestampTz write_at = feed_write_at(feed);
 	ListCell   *cell;
 
-	if (feed->owned && !feed->gone && endpoint_wants_settle(feed->endpoint))
+	if (write_at != 0 && write_at <= GetCurrentTimestamp())
+		return true;
+	if (feed->loaded && endpoint_wants_settle(feed->endpoint))
 		return true;
 	if (feed->new_batches && batch_is_finished(feed_first_batch(feed)))
 		return true;
@@ -192,6 +342,8 @@ feed_next_timer(const Feed *feed)
 		return feed->active || feed_can_settle(feed) ?
 			feed->trouble.wait.until : 0;
 	}
+	if (next == 0)
+		next = feed_write_at(feed);
 	if (!feed->active || feed->draining ||
 		(feed->endpoint->breaker.open && !feed->endpoint->breaker.idle))
 		return next;
@@ -199,19 +351,46 @@ feed_next_timer(const Feed *feed)
 }
 
 /*
- * From the end of the queue on, events that have not been sent are dropped.
- * Those before the last event that was sent or recorded are parked.
+ * Drops events that have not been sent from the end of the queue on.  Returns
+ * where to read them again, or NULL if there were none.
+ */
+static OutboxCursor *
+feed_drop_unsent(Feed *feed)
+{
+	OutboxCursor *from = NULL;
+	Batch	   *last;
+
+	while ((last = feed_last_batch(feed)) != NULL)
+	{
+		int			count = batch_count(last);
+		bool		kept = batch_cut(last);
+
+		if (kept && batch_count(last) == count)
+			break;
+		if (from == NULL)
+			from = palloc(sizeof(OutboxCursor));
+		*from = outbox_copy_cursor(kept ? batch_cursor_after(last) :
+								   batch_cursor_before(last));
+		if (kept)
+			break;
+		batch_free(last);
+		feed->new_batches = list_delete_last(feed->new_batches);
+	}
+	return from;
+}
+
+/*
+ * Events that have not been sent, but are before the last one that was sent or
+ * recorded, are parked.
  */
 void
 feed_give_back(Feed *feed)
 {
+	OutboxCursor *from = feed_drop_unsent(feed);
 	ListCell   *cell;
 
-	while (feed->new_batches != NIL && !batch_cut(feed_last_batch(feed)))
-	{
-		batch_free(feed_last_batch(feed));
-		feed->new_batches = list_delete_last(feed->new_batches);
-	}
+	if (from != NULL)
+		feed_detach(feed, from);
 	foreach(cell, feed->new_batches)
 		batch_stop(lfirst(cell));
 	foreach(cell, feed->due_batches)
@@ -222,6 +401,8 @@ void
 feed_stop(Feed *feed)
 {
 	feed_give_back(feed);
+	if (feed->attached)
+		feed_detach(feed, &feed->head->cursor);
 	feed->draining = true;
 }
 
@@ -242,8 +423,8 @@ feed_shorten(Feed *feed, int left_ms)
 int
 feed_send(Feed *feed, int limit, const char *identity)
 {
-	int			room = Min(feed->endpoint->max_in_flight - feed->in_flight,
-						   limit);
+	int			room = Min(feed->endpoint->settings->max_in_flight -
+						   feed->in_flight, limit);
 	int			sent = 0;
 	ListCell   *cell;
 
@@ -262,9 +443,9 @@ feed_send(Feed *feed, int limit, const char *identity)
  * subscription must not delay the others.
  */
 static OutboxLock
-feed_lock(Feed *feed, int64 *position)
+feed_lock(Feed *feed, OutboxRow *row)
 {
-	OutboxLock	lock = outbox_lock_partition(feed->id, position);
+	OutboxLock	lock = outbox_lock_partition(feed->id, row);
 
 	if (lock == OUTBOX_BUSY)
 		feed->busy_until =
@@ -272,11 +453,70 @@ feed_lock(Feed *feed, int64 *position)
 	return lock;
 }
 
+/*
+ * What is known of the partition is not true any more.
+ */
 static void
 feed_discard(Feed *feed)
 {
 	feed_stop(feed);
 	feed->discarding = true;
+	feed->loaded = false;
+}
+
+static bool
+feed_has_row(const Feed *feed, const OutboxRow *row)
+{
+	return row->position == feed->row.position && row->head == feed->row.head;
+}
+
+bool
+feed_is_to_load(const Feed *feed)
+{
+	return feed->active && !feed->loaded && !feed->wrong && feed_is_idle(feed);
+}
+
+/*
+ * Something may have become due that the feed does not know of.
+ */
+bool
+feed_is_out_of_date(const Feed *feed, const OutboxSeen *seen)
+{
+	if (!feed->loaded || feed->wrong)
+		return feed_is_idle(feed) || feed->wrong;
+	return !feed_has_row(feed, &seen->row) ||
+		(seen->due_at != 0 && !feed->ask_due && feed->due_batches == NIL &&
+		 !feed->endpoint->breaker.open &&
+		 (feed->next_due_at == 0 || seen->due_at < feed->next_due_at));
+}
+
+/*
+ * If the feed waits for the endpoint to work again, it begins to lag.
+ */
+void
+feed_load(Feed *feed, const OutboxSubscription *subscription)
+{
+	feed->active = true;
+	feed->ask_due = true;
+	feed->wrong = subscription->wrong != NULL;
+	if (feed->loaded && !feed_has_row(feed, &subscription->row))
+		feed_discard(feed);
+	if (feed->loaded)
+		return;
+	feed->row = subscription->row;
+	if (!feed_is_idle(feed) || feed->wrong)
+		return;
+	feed->loaded = true;
+	feed->discarding = feed->gone = false;
+	feed->draining = feed->endpoint->breaker.trip_wanted;
+	feed->write_at = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
+												 FEED_WRITE_MS);
+	feed->next_due_at = subscription->due_at;
+	feed->ask_due = false;
+	feed_detach(feed, &subscription->cursor);
+	if (feed_wants_events(feed) && !feed->endpoint->breaker.open &&
+		outbox_cursors_equal(&feed->cursor, &feed->head->cursor, true))
+		feed_attach(feed);
 }
 
 /*
@@ -304,21 +544,24 @@ feed_count_heads(const Feed *feed)
 }
 
 /*
- * Moves the partition past the batches that are recorded as a whole.
+ * Writes the partition's row: everything before the first batch that is left
+ * is recorded.
  */
 static void
-feed_move(Feed *feed)
+feed_write_row(Feed *feed, int64 delivered)
 {
-	Batch	   *last = NULL;
-	int64		delivered = 0;
+	bool		none_left = feed->heads == list_length(feed->new_batches);
+	const OutboxCursor *cursor = none_left ? feed_cursor(feed) :
+	batch_cursor_before(list_nth(feed->new_batches, feed->heads));
+	int			head = none_left && feed->attached ? feed->head->relay :
+	OUTBOX_NO_HEAD;
 
-	for (int i = 0; i < feed->heads; i++)
+	outbox_write_partition(feed->id, cursor, head, delivered);
+	feed->written = (OutboxRow)
 	{
-		last = list_nth(feed->new_batches, i);
-		delivered += batch_delivered(last);
-	}
-	if (last != NULL && !feed->discarding)
-		outbox_move_partition(feed->id, batch_cursor_after(last), delivered);
+		.position = cursor->position,
+			.head = head
+	};
 }
 
 /*
@@ -330,7 +573,7 @@ feed_free_finished(Feed *feed)
 {
 	ListCell   *cell;
 
-	while (feed->heads-- > 0)
+	for (; feed->heads > 0; feed->heads--)
 	{
 		batch_free(feed_first_batch(feed));
 		feed->new_batches = list_delete_first(feed->new_batches);
@@ -352,17 +595,14 @@ feed_free_finished(Feed *feed)
 /*
  * Records what can be recorded of all batches, and the whole of those at the
  * head of the queue.  Deferred deliveries come first: a new event that waits
- * must see whether one of its key is left.  The partition's row is written even
- * if the partition does not move: a session that deletes the subscription with
- * an older snapshot, which does not show the new rows, then fails and leaves
- * none of them behind.
+ * must see whether one of its key is left.  Returns how many events count as
+ * delivered now.
  */
-static void
+static int64
 feed_settle_batches(Feed *feed)
 {
 	ListCell   *cell;
 	int64		delivered = 0;
-	bool		ahead = false;
 
 	foreach(cell, feed->due_batches)
 		delivered += batch_settle(lfirst(cell),
@@ -374,12 +614,12 @@ feed_settle_batches(Feed *feed)
 
 		if (feed->discarding)
 			break;
-		ahead |= !at_head && batch_has_news(batch);
 		if (at_head || batch_has_news(batch))
 			(void) batch_settle(batch, at_head);
+		if (at_head)
+			delivered += batch_delivered(batch);
 	}
-	if (ahead || delivered > 0)
-		outbox_count_delivered(feed->id, delivered);
+	return delivered;
 }
 
 /*
@@ -435,26 +675,44 @@ feed_rows(const Feed *feed)
 	return Min(rows, FEED_ROWS_MAX);
 }
 
+/*
+ * The partition's row is always written: a session that deletes the
+ * subscription with an older snapshot, which does not show the new rows of its
+ * deliveries, then fails and leaves none of them behind.
+ */
 void
 feed_settle(Feed *feed)
 {
-	int64		position;
+	OutboxRow	row;
+	int64		delivered;
 
 	feed->breaker_settled = false;
-	feed->lock = feed_lock(feed, &position);
+	feed->lock = feed_lock(feed, &row);
 	if (feed->lock == OUTBOX_BUSY)
 		return;
 	feed->gone = feed->lock == OUTBOX_GONE;
-	if (feed->gone ||
-		(feed->new_batches &&
-		 position != batch_cursor_before(feed_first_batch(feed))->position))
+	if (feed->gone || (feed->loaded && !feed_has_row(feed, &row)))
 		feed_discard(feed);
+	if (!feed->loaded)
+		feed->row = row;
 	feed->heads = feed_count_heads(feed);
+	feed->written = (OutboxRow)
+	{
+		.position = row.position,
+			.head = OUTBOX_NO_HEAD
+	};
 	if (feed->gone)
 		return;
-	feed_settle_batches(feed);
-	feed_settle_breaker(feed);
-	feed_move(feed);
+	delivered = feed_settle_batches(feed);
+	if (feed->loaded)
+	{
+		feed_settle_breaker(feed);
+		feed_write_row(feed, delivered);
+		return;
+	}
+	outbox_count_delivered(feed->id, delivered);
+	if (row.head != OUTBOX_NO_HEAD)
+		outbox_leave_head_alone(feed->id);
 }
 
 void
@@ -462,26 +720,15 @@ feed_settled(Feed *feed)
 {
 	if (feed->lock == OUTBOX_BUSY)
 		return;
+	feed->ask_due |= feed->due_batches != NIL || feed_rows(feed) > 1;
 	if (feed->lock == OUTBOX_LOCKED)
 		feed_settled_batches(feed);
 	if (feed->breaker_settled)
 		endpoint_settled(feed->endpoint);
 	feed_free_finished(feed);
-}
-
-static char **
-feed_copy_headers(char **headers)
-{
-	int			count = 0;
-	char	  **copy;
-
-	while (headers[count] != NULL)
-		count++;
-	copy = palloc((count + 1) * sizeof(char *));
-	for (int i = 0; i < count; i++)
-		copy[i] = pstrdup(headers[i]);
-	copy[count] = NULL;
-	return copy;
+	feed->row = feed->written;
+	feed->write_at = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
+												 FEED_WRITE_MS);
 }
 
 /*
@@ -489,29 +736,23 @@ feed_copy_headers(char **headers)
  * subscription.
  */
 static Batch *
-feed_start_batch(Feed *feed, const OutboxSubscription *subscription,
-				 OutboxChunk chunk, BatchKind kind)
+feed_start_batch(Feed *feed, OutboxChunk chunk, BatchKind kind)
 {
-	OutboxSubscription copy = *subscription;
-	size_t		schedule_size = copy.schedule_count * sizeof(int64);
+	OutboxSubscription *copy =
+	outbox_copy_settings(feed->endpoint->settings);
 
-	copy.name = pstrdup(subscription->name);
-	copy.url = pstrdup(subscription->url);
-	copy.secret = pstrdup(subscription->secret);
-	if (subscription->old_secret)
-		copy.old_secret = pstrdup(subscription->old_secret);
-	copy.headers = feed_copy_headers(subscription->headers);
-	copy.schedule_ms = memcpy(palloc(schedule_size),
-							  subscription->schedule_ms, schedule_size);
-	memset(&copy.cursor, 0, sizeof(copy.cursor));
-	return batch_start(&copy, chunk, kind, feed_last_batch(feed),
+	copy->id = feed->id;
+	if (copy->old_until <= GetCurrentTimestamp())
+		copy->old_secret = NULL;
+	return batch_start(copy, chunk, kind, feed_last_batch(feed),
 					   feed->due_batches, feed);
 }
 
 static List *
-feed_append_batch(List *batches, Batch *batch, MemoryContext context,
-				  MemoryContext parent)
+feed_append_batch(Feed *feed, List *batches, Batch *batch,
+				  MemoryContext context)
 {
+	MemoryContext parent = GetMemoryChunkContext(feed);
 	MemoryContext old = MemoryContextSwitchTo(parent);
 
 	batches = lappend(batches, batch);
@@ -531,46 +772,68 @@ feed_batch_context(void)
 								 ALLOCSET_DEFAULT_SIZES);
 }
 
-/*
- * Reads at most max_events new events.  If the partition moves without events,
- * that is recorded at once, or together with the last batch.  Returns whether
- * there are events.
- */
-static bool
-feed_read_new(Feed *feed, const OutboxSubscription *subscription,
-			  const OutboxHorizon *horizon, BatchKind kind, int max_events,
-			  MemoryContext parent)
+void
+feed_take_page(Feed *feed, const OutboxChunk *whole, List *deliveries)
 {
 	MemoryContext context = feed_batch_context();
 	MemoryContext old = MemoryContextSwitchTo(context);
-	Batch	   *last = feed_last_batch(feed);
-	const OutboxCursor *cursor = &subscription->cursor;
-	OutboxChunk chunk;
-	Batch	   *batch = NULL;
-	int64		position;
+	OutboxChunk chunk = outbox_empty_part(whole);
+	Batch	   *batch;
+	ListCell   *cell;
 
-	if (last)
-		cursor = batch_cursor_after(last);
-	chunk = outbox_read_chunk(horizon, feed->id, cursor, max_events,
+	Assert(feed->attached);
+	foreach(cell, deliveries)
+		outbox_chunk_add(&chunk, lfirst(cell));
+	batch = feed_start_batch(feed, chunk, BATCH_NEW);
+	MemoryContextSwitchTo(old);
+	feed->new_batches = feed_append_batch(feed, feed->new_batches, batch,
+										  context);
+	endpoint_be_busy(feed->endpoint);
+}
+
+/*
+ * The feed can follow the head if it has read exactly what the head has.  Both
+ * have read all that one snapshot shows, so the open transactions that they
+ * have passed have no rows yet that one of them could have seen.
+ */
+static void
+feed_try_attach(Feed *feed, const OutboxChunk *chunk)
+{
+	if (!chunk->cut && feed->head->at_end && !feed->draining &&
+		outbox_cursors_equal(&feed->cursor, &feed->head->cursor, false))
+		feed_attach(feed);
+}
+
+/*
+ * Reads at most max_events new events.  Returns whether there are any.
+ */
+static bool
+feed_read_new(Feed *feed, const OutboxHorizon *horizon, BatchKind kind,
+			  int max_events)
+{
+	MemoryContext context = feed_batch_context();
+	MemoryContext old = MemoryContextSwitchTo(context);
+	OutboxChunk chunk;
+
+	chunk = outbox_read_chunk(horizon, feed->id, &feed->cursor, max_events,
 							  feed->max_bytes);
 	feed->more = chunk.cut;
 	if (chunk.count > 0)
-		batch = feed_start_batch(feed, subscription, chunk, kind);
-	MemoryContextSwitchTo(old);
-	if (batch)
 	{
-		feed->new_batches = feed_append_batch(feed->new_batches, batch,
-											  context, parent);
-		return true;
+		Batch	   *batch = feed_start_batch(feed, chunk, kind);
+
+		MemoryContextSwitchTo(old);
+		feed->new_batches = feed_append_batch(feed, feed->new_batches, batch,
+											  context);
 	}
-	if (chunk.moved && last)
-		batch_extend(last, &chunk.after);
-	else if (chunk.moved &&
-			 feed_lock(feed, &position) == OUTBOX_LOCKED &&
-			 position == cursor->position)
-		outbox_move_partition(feed->id, &chunk.after, 0);
-	MemoryContextDelete(context);
-	return false;
+	MemoryContextSwitchTo(old);
+	if (chunk.moved)
+		feed_set_cursor(feed, &chunk.after);
+	if (kind == BATCH_NEW)
+		feed_try_attach(feed, &chunk);
+	if (chunk.count == 0)
+		MemoryContextDelete(context);
+	return chunk.count > 0;
 }
 
 /*
@@ -608,8 +871,7 @@ feed_event_statuses(void)
 }
 
 static bool
-feed_read_waiting(Feed *feed, const OutboxSubscription *subscription,
-				  BatchKind kind, MemoryContext parent)
+feed_read_waiting(Feed *feed, BatchKind kind)
 {
 	Datum		on_their_way = feed_due_positions(feed);
 	MemoryContext context = feed_batch_context();
@@ -621,12 +883,12 @@ feed_read_waiting(Feed *feed, const OutboxSubscription *subscription,
 		chunk = outbox_read_due(feed->id, on_their_way, feed->max_bytes);
 	else if (kind == BATCH_EARLY)
 		chunk = outbox_read_early(feed->id, on_their_way,
-								  subscription->recovered_at,
+								  feed->endpoint->settings->recovered_at,
 								  feed_event_statuses(), feed->max_bytes);
 	else
 		chunk = outbox_read_longest_waiting(feed->id);
 	if (chunk.count > 0)
-		batch = feed_start_batch(feed, subscription, chunk, kind);
+		batch = feed_start_batch(feed, chunk, kind);
 	MemoryContextSwitchTo(old);
 	if (batch == NULL)
 	{
@@ -638,8 +900,8 @@ feed_read_waiting(Feed *feed, const OutboxSubscription *subscription,
 		batch_free(batch);
 		return false;
 	}
-	feed->due_batches = feed_append_batch(feed->due_batches, batch, context,
-										  parent);
+	feed->due_batches = feed_append_batch(feed, feed->due_batches, batch,
+										  context);
 	return true;
 }
 
@@ -649,6 +911,7 @@ feed_note_next_due(Feed *feed)
 	Datum		taken = feed_due_positions(feed);
 
 	feed->next_due_at = outbox_next_due_at(feed->id, taken);
+	feed->ask_due = false;
 }
 
 /*
@@ -656,14 +919,15 @@ feed_note_next_due(Feed *feed)
  * not due yet.  Returns whether there may be more of them.
  */
 static bool
-feed_read_early(Feed *feed, const OutboxSubscription *subscription,
-				MemoryContext context)
+feed_read_early(Feed *feed)
 {
-	if (feed->tried_early == subscription->recovered_at)
+	TimestampTz recovered_at = feed->endpoint->settings->recovered_at;
+
+	if (feed->tried_early == recovered_at)
 		return false;
-	if (feed_read_waiting(feed, subscription, BATCH_EARLY, context))
+	if (feed_read_waiting(feed, BATCH_EARLY))
 		return true;
-	feed->tried_early = subscription->recovered_at;
+	feed->tried_early = recovered_at;
 	return false;
 }
 
@@ -684,21 +948,31 @@ feed_can_take_due(const Feed *feed)
 		list_length(feed->due_batches) < FEED_DUE_BATCHES_MAX;
 }
 
+static bool
+feed_wants_due(const Feed *feed, TimestampTz now)
+{
+	return feed->ask_due ||
+		(feed->next_due_at != 0 && feed->next_due_at <= now) ||
+		feed->tried_early != feed->endpoint->settings->recovered_at;
+}
+
 static void
-feed_read_due(Feed *feed, const OutboxSubscription *subscription,
-			  MemoryContext context)
+feed_read_due(Feed *feed)
 {
 	TimestampTz now = GetCurrentTimestamp();
 	bool		early;
 
+	if (!feed_wants_due(feed, now))
+		return;
+	feed->ask_due = true;
 	feed->next_due_at = 0;
 	if (!feed_can_take_due(feed))
 		return;
-	early = feed_read_early(feed, subscription, context);
+	early = feed_read_early(feed);
 	feed_note_next_due(feed);
 	if (feed->next_due_at != 0 && feed->next_due_at <= now)
 	{
-		if (feed_read_waiting(feed, subscription, BATCH_DUE, context))
+		if (feed_read_waiting(feed, BATCH_DUE))
 			feed_note_next_due(feed);
 		else
 			feed->next_due_at = TimestampTzPlusMilliseconds(now, FEED_BUSY_MS);
@@ -708,11 +982,9 @@ feed_read_due(Feed *feed, const OutboxSubscription *subscription,
 }
 
 static bool
-feed_probe_new(Feed *feed, const OutboxSubscription *subscription,
-			   const OutboxHorizon *horizon, MemoryContext context)
+feed_probe_new(Feed *feed, const OutboxHorizon *horizon)
 {
-	return feed_read_new(feed, subscription, horizon, BATCH_PROBE_NEW, 1,
-						 context) &&
+	return feed_read_new(feed, horizon, BATCH_PROBE_NEW, 1) &&
 		!batch_is_finished(feed_last_batch(feed));
 }
 
@@ -722,8 +994,7 @@ feed_probe_new(Feed *feed, const OutboxSubscription *subscription,
  * partition has to be asked for an event.
  */
 static bool
-feed_probe(Feed *feed, const OutboxSubscription *subscription,
-		   const OutboxHorizon *horizon, MemoryContext context)
+feed_probe(Feed *feed, const OutboxHorizon *horizon)
 {
 	Endpoint   *endpoint = feed->endpoint;
 	TimestampTz now = GetCurrentTimestamp();
@@ -731,12 +1002,11 @@ feed_probe(Feed *feed, const OutboxSubscription *subscription,
 
 	if (!endpoint_may_probe(endpoint, feed, now))
 		return false;
-	found = endpoint->breaker.probe_new &&
-		feed_probe_new(feed, subscription, horizon, context);
+	found = endpoint->breaker.probe_new && feed_probe_new(feed, horizon);
 	if (!found)
-		found = feed_read_waiting(feed, subscription, BATCH_PROBE_DUE, context);
+		found = feed_read_waiting(feed, BATCH_PROBE_DUE);
 	if (!found && feed_is_idle(feed))
-		found = feed_probe_new(feed, subscription, horizon, context);
+		found = feed_probe_new(feed, horizon);
 	if (!found)
 		feed_note_next_due(feed);
 	endpoint_probed(endpoint, !feed_is_idle(feed), now);
@@ -753,6 +1023,7 @@ feed_put_off(Feed *feed)
 
 	feed->more = false;
 	feed->next_due_at = 0;
+	feed->ask_due = true;
 	if (breaker->open)
 		breaker->probe.until =
 			Max(breaker->probe.until,
@@ -761,29 +1032,26 @@ feed_put_off(Feed *feed)
 }
 
 bool
-feed_read(Feed *feed, const OutboxSubscription *subscription,
-		  const OutboxHorizon *horizon, MemoryContext context)
+feed_read(Feed *feed, const OutboxHorizon *horizon)
 {
 	Breaker    *breaker = &feed->endpoint->breaker;
-	Batch	   *first = feed_first_batch(feed);
 
-	if (first && !feed->discarding &&
-		batch_cursor_before(first)->position != subscription->cursor.position)
-		feed_discard(feed);
+	if (!feed->loaded)
+		return false;
 	if (feed_is_idle(feed) && !breaker->trip_wanted)
-		feed->draining = feed->discarding = false;
-
+		feed->draining = false;
+	feed->max_bytes = feed_share(feed);
 	if (feed->max_bytes == 0)
 	{
 		feed_put_off(feed);
 		return false;
 	}
 	if (breaker->open)
-		return feed_probe(feed, subscription, horizon, context);
-	if (feed_can_take_events(feed))
-		(void) feed_read_new(feed, subscription, horizon, BATCH_NEW,
-							 OUTBOX_CHUNK_MAX, context);
+		return feed_probe(feed, horizon);
+	if (!feed->attached && feed_can_take_events(feed))
+		(void) feed_read_new(feed, horizon, BATCH_NEW, OUTBOX_CHUNK_MAX);
 	if (!feed->draining)
-		feed_read_due(feed, subscription, context);
-	return feed->busy_until == 0 && feed->more && feed_can_take_events(feed);
+		feed_read_due(feed);
+	return feed->busy_until == 0 && !feed->attached && feed->more &&
+		feed_can_take_events(feed);
 }

@@ -10,14 +10,23 @@
 #include "outbox/subscription.h"
 #include "relay/batch.h"
 #include "relay/endpoint.h"
+#include "relay/head.h"
 #include "relay/trouble.h"
 
 typedef struct Feed
 {
 	OutboxPartitionId id;
 	Endpoint   *endpoint;
+	Head	   *head;			/* of this relay */
 	bool		active;			/* this relay has to serve it */
-	bool		owned;			/* this relay has its lock */
+	bool		wrong;			/* something is wrong with its row, or with
+								 * the subscription */
+	bool		loaded;			/* what follows is set */
+	OutboxRow	row;			/* as last read or written */
+	bool		attached;		/* it follows the head */
+	OutboxCursor cursor;		/* otherwise, how far it has read */
+	TimestampTz write_at;		/* until then it is not written */
+	void	   *page;			/* while the head reads (head.c) */
 	Size		max_bytes;		/* limit of the next chunk; 0: read nothing */
 	List	   *new_batches;	/* of Batch *, oldest first */
 	List	   *due_batches;	/* the same, of deferred deliveries */
@@ -26,13 +35,13 @@ typedef struct Feed
 	bool		discarding;		/* the same, and do not record them */
 	bool		gone;			/* the subscription does not exist any more */
 	TimestampTz next_due_at;	/* 0: nothing waits, or a due batch is active */
+	bool		ask_due;		/* that may have changed */
 	TimestampTz busy_until;		/* when to try locked rows again; 0: none */
 	OutboxLock	lock;			/* the result of feed_settle */
+	OutboxRow	written;		/* by feed_settle */
 	int			heads;			/* new batches that it records as a whole */
 	bool		breaker_settled;	/* it has recorded the breaker's state */
 	Trouble		trouble;
-	int64		tried_version;	/* of the subscription, at the last try */
-	uint64		read_in_pass;
 	int			in_flight;		/* requests */
 	TimestampTz tried_early;	/* failures before it were read again */
 } Feed;
@@ -41,13 +50,48 @@ typedef struct Feed
  * Creates a feed in the current memory context, and adds it to those of the
  * endpoint.
  */
-extern Feed *feed_create(OutboxPartitionId id, Endpoint *endpoint);
+extern Feed *feed_create(OutboxPartitionId id, Endpoint *endpoint,
+						 Head *head);
+
+/* Takes the feed from its endpoint and frees it.  It must have no batches. */
+extern void feed_free(Feed *feed);
 
 /*
- * Releases the partition, takes the feed from its endpoint and frees it.  It
- * must have no batches.
+ * Takes over what is recorded of the partition, unless that is what it has
+ * recorded itself.  If something is wrong with it, it is not served.
  */
-extern void feed_free(Feed *feed);
+extern void feed_load(Feed *feed, const OutboxSubscription *subscription);
+
+/* Is that out of date? */
+extern bool feed_is_out_of_date(const Feed *feed, const OutboxSeen *seen);
+
+/* Has it to be loaded again, and can it be? */
+extern bool feed_is_to_load(const Feed *feed);
+
+/* It does not follow the head any more, and reads on from this cursor. */
+extern void feed_detach(Feed *feed, const OutboxCursor *cursor);
+
+/* It can be freed: nothing is left to be done or recorded. */
+extern bool feed_is_done(const Feed *feed);
+
+/* Does it follow the head, with nothing to do before it gets a page? */
+extern bool feed_is_at_rest(const Feed *feed);
+
+/* Does its row say that it follows the head, although it does not? */
+extern bool feed_holds_head(const Feed *feed);
+
+/* May some of its deliveries be deferred? */
+extern bool feed_may_have_deferred(const Feed *feed);
+
+/* Can it take events from the head?  Then max_bytes is set. */
+extern bool feed_can_take_page(Feed *feed);
+
+/*
+ * Takes these deliveries (OutboxDelivery *), which the head has found for it in
+ * what it has read.
+ */
+extern void feed_take_page(Feed *feed, const OutboxChunk *whole,
+						   List *deliveries);
 
 /* Sends as many requests as allowed, at most limit; returns how many. */
 extern int	feed_send(Feed *feed, int limit, const char *identity);
@@ -83,9 +127,6 @@ extern bool feed_is_quiet(const Feed *feed);
 /* Can it send a probe, if it has an event for that? */
 extern bool feed_can_probe(const Feed *feed);
 
-/* Bytes of events in memory. */
-extern Size feed_bytes(const Feed *feed);
-
 /* Is there something that can be recorded? */
 extern bool feed_can_settle(const Feed *feed);
 
@@ -103,12 +144,8 @@ extern void feed_settle(Feed *feed);
 extern void feed_settled(Feed *feed);
 
 /*
- * Reads in a transaction what is next, with the subscription as it is now.
- * context is the parent of the memory that is kept.  Returns whether to read
- * again at once.
+ * Reads in a transaction what is next.  Returns whether to read again at once.
  */
-extern bool feed_read(Feed *feed,
-					  const OutboxSubscription *subscription,
-					  const OutboxHorizon *horizon, MemoryContext context);
+extern bool feed_read(Feed *feed, const OutboxHorizon *horizon);
 
 #endif							/* RELAY_FEED_H */

@@ -4,17 +4,22 @@
  *
  * Its loop has two kinds of steps.  A pass is two short transactions: one
  * settles the batches in flight that have finished, the other reads what is
- * next for each partition and starts batches with it.  Between passes, with no
- * transaction and no snapshot open, the relay advances requests and sleeps
- * until a latch, a socket or a due time.  Partitions do not wait for each other
- * (feed.c).  A partition whose rows cannot be read or written does not stop the
- * others (trouble.c).
+ * next and starts batches with it.  Between passes, with no transaction and no
+ * snapshot open, the relay advances requests and sleeps until a latch, a socket
+ * or a due time.  Partitions do not wait for each other (feed.c).  A partition
+ * whose rows cannot be read or written does not stop the others (trouble.c).
  *
- * A database can have several relays.  Which relay has to serve a partition
- * follows from the partition's number and the relays that run; the relay that
- * has the partition's lock does serve it.  A relay that has to give up a
- * partition keeps the lock until its last request has ended.  If a relay dies,
- * its locks are released.
+ * Most endpoints are at rest at any time: the head reads the log for them
+ * (head.c), and the loop visits only the busy ones (endpoint.c).  Subscriptions
+ * are kept in memory.  When one was changed by a function, and from time to
+ * time, the relay looks which rows have changed, and loads those.
+ *
+ * A database can have several relays.  Partitions are divided into buckets;
+ * which relay has to serve a bucket follows from its number and the relays that
+ * run, and the relay that has its lock does serve it.  A relay that has to give
+ * up a bucket keeps the lock until the last request has ended, and the rows of
+ * the partitions do not name its head any more.  If a relay dies, its locks are
+ * released.
  *
  * The commits of enqueuing transactions set the latch, but only while the relay
  * is armed: asleep, with a partition that could take more events.
@@ -53,17 +58,16 @@
 #define RELAY_REST_MAX_MS 10
 /* Positions are made durable after this time at the latest. */
 #define RELAY_FLUSH_MS 20
-/* When to try again to lock a partition that another relay still has. */
+/* When to try again to write the row of the head. */
+#define RELAY_HEAD_RETRY_MS 1000
+/* When to try again to lock a bucket that another relay still has. */
 #define RELAY_OWN_MS 100
+/* The most subscriptions that a pass loads. */
+#define RELAY_LOADS_MAX 500
 /* Rows after which a pass settles no further partition. */
 #define RELAY_ROWS_MAX 500
 /* How long a pass reads, and at least as long as it took to begin. */
 #define RELAY_SLICE_MS 10
-/* The most bytes of events in memory before reading stops. */
-#define RELAY_BYTES_MAX (64 * 1024 * 1024)
-/* The smallest chunk for a subscription that has events in memory. */
-#define RELAY_SHARE_MIN (1024 * 1024)
-
 /* Endpoints that the table has room for at first. */
 #define RELAY_ENDPOINTS 64
 
@@ -78,14 +82,27 @@ typedef struct Relay
 	MemoryContext context;		/* lives as long as the process */
 	MemoryContext turn_context; /* reset in each turn of the loop */
 	WaitEventSet *wait_set;
-	List	   *feeds;			/* of Feed * */
-	List	   *endpoints;		/* of Endpoint *, those of the feeds */
+	Head		head;
+	bool		buckets[OUTBOX_BUCKETS];	/* those that this relay has */
+	int			bucket_feeds[OUTBOX_BUCKETS];	/* number of feeds in each */
+	TimestampTz own_at;			/* when to try to get more; 0: not needed */
+	List	   *endpoints;		/* of Endpoint * */
 	HTAB	   *endpoint_table; /* the same, by subscription */
+	int64	   *loads;			/* subscriptions that are to be loaded */
+	int			load_count;
+	int			load_room;		/* allocated */
+	uint64		look;			/* number of the last look at all */
+	uint64		seen_changes;	/* that had begun at the last look */
+	bool		seen_all;		/* all of these had ended before it */
+	TimestampTz next_look_at;	/* after RELAY_RECONCILE_MS */
+	TimestampTz next_due_at;	/* of endpoints at rest; 0: none */
 	uint32		send_turn;		/* number of the endpoint that sends first */
 	uint32		settle_turn;	/* number of the partition that settles first */
 	uint32		read_turn;		/* number of the partition that is read first */
 	Places		places;
 	char		identity[NAMEDATALEN];
+	bool		at_home;		/* this database may send */
+	bool		head_ready;		/* the first load has ended */
 	bool		held;			/* this is a copy with subscriptions */
 	uint64		seen_ends;
 	TimestampTz grace_ends_at;	/* 0: no open transaction is waited for */
@@ -95,7 +112,6 @@ typedef struct Relay
 	TimestampTz rest_until;		/* no pass before, unless it is urgent */
 	bool		pass_wanted;
 	bool		pass_urgent;	/* there is more to send at once */
-	uint64		pass;			/* number of the pass */
 	TimestampTz pass_started_at;
 	Feed	   *reading;		/* the partition that is being read, or NULL */
 	bool		troubles_changed;
@@ -128,6 +144,15 @@ relay_create_table(MemoryContext context)
 }
 
 static Endpoint *
+relay_find_endpoint(const Relay *relay, int64 subscription)
+{
+	const RelayEndpoint *entry = hash_search(relay->endpoint_table,
+											 &subscription, HASH_FIND, NULL);
+
+	return entry ? entry->endpoint : NULL;
+}
+
+static Endpoint *
 relay_endpoint(Relay *relay, int64 subscription)
 {
 	bool		found;
@@ -151,11 +176,25 @@ relay_feed(Relay *relay, OutboxPartitionId id)
 
 	if (feed == NULL)
 	{
-		feed = feed_create(id, endpoint);
-		relay->feeds = lappend(relay->feeds, feed);
+		feed = feed_create(id, endpoint, &relay->head);
+		relay->bucket_feeds[outbox_bucket(id)]++;
 	}
 	MemoryContextSwitchTo(old);
 	return feed;
+}
+
+/*
+ * Returns the feeds of busy endpoints.
+ */
+static List *
+relay_busy_feeds(void)
+{
+	List	   *feeds = NIL;
+	ListCell   *cell;
+
+	foreach(cell, endpoints_busy)
+		feeds = list_concat(feeds, ((Endpoint *) lfirst(cell))->feeds);
+	return feeds;
 }
 
 /*
@@ -184,6 +223,9 @@ static void
 relay_note_trouble(Relay *relay, Feed *feed, const char *error,
 				   const char *where)
 {
+	if (feed->attached)
+		feed_detach(feed, &relay->head.cursor);
+	endpoint_be_busy(feed->endpoint);
 	if (!trouble_note(&feed->trouble, error, GetCurrentTimestamp()))
 		return;
 	relay->troubles_changed = true;
@@ -223,7 +265,7 @@ relay_show_troubles(Relay *relay)
 	int			count = 0;
 	ListCell   *cell;
 
-	foreach(cell, relay->feeds)
+	foreach(cell, relay_busy_feeds())
 	{
 		const Feed *feed = lfirst(cell);
 		int			known = 0;
@@ -302,33 +344,111 @@ relay_settle_together(Relay *relay, List *feeds, bool patient)
 }
 
 /*
- * Settles what can be settled, of one partition after another until that takes
- * too many rows.  Partitions that have failed before are tried one by one, so
+ * Settles these feeds.  Those that have failed before are tried one by one, so
  * that they do not make the others fail again.
+ */
+static void
+relay_settle_feeds(Relay *relay, List *feeds)
+{
+	List	   *together = NIL;
+	ListCell   *cell;
+
+	foreach(cell, feeds)
+	{
+		Feed	   *feed = lfirst(cell);
+
+		if (trouble_present(&feed->trouble))
+			relay_settle_together(relay, list_make1(feed), false);
+		else
+			together = lappend(together, feed);
+	}
+	relay_settle_together(relay, together, true);
+}
+
+/*
+ * Settles what can be settled, of one partition after another until that takes
+ * too many rows.
  */
 static void
 relay_settle(Relay *relay)
 {
 	TimestampTz now = GetCurrentTimestamp();
-	List	   *together = NIL;
-	int			count = list_length(relay->feeds);
+	List	   *busy = relay_busy_feeds();
+	List	   *chosen = NIL;
+	int			count = list_length(busy);
 	int			rows = 0;
 
 	relay->settle_turn++;
 	for (int i = 0; i < count; i++)
 	{
-		Feed	   *feed = list_nth(relay->feeds,
-									(relay->settle_turn + i) % count);
+		Feed	   *feed = list_nth(busy, (relay->settle_turn + i) % count);
 
 		if (rows > RELAY_ROWS_MAX || !feed_is_to_settle(feed, now))
 			continue;
-		if (trouble_present(&feed->trouble))
-			relay_settle_together(relay, list_make1(feed), false);
-		else
-			together = lappend(together, feed);
+		chosen = lappend(chosen, feed);
 		rows += feed_rows(feed);
 	}
-	relay_settle_together(relay, together, true);
+	relay_settle_feeds(relay, chosen);
+}
+
+static void
+relay_leave_head_step(void *arg)
+{
+	Relay	   *relay = arg;
+
+	outbox_settle_begin(true);
+	outbox_leave_head(relay->number, relay->buckets);
+}
+
+static void
+relay_record_head_step(void *arg)
+{
+	outbox_settle_begin(true);
+	head_record(arg);
+}
+
+static List *
+relay_feeds_that_hold_head(void)
+{
+	List	   *holding = NIL;
+	ListCell   *cell;
+
+	foreach(cell, relay_busy_feeds())
+	{
+		if (feed_holds_head(lfirst(cell)))
+			holding = lappend(holding, lfirst(cell));
+	}
+	return holding;
+}
+
+/*
+ * Writes the row of the head.  Partitions that cannot follow it, because not
+ * everything before it is recorded, stop that first; if the row of one is
+ * locked, the head waits.
+ */
+static void
+relay_record_head(Relay *relay)
+{
+	Head	   *head = &relay->head;
+	TimestampTz now = GetCurrentTimestamp();
+	ErrorData  *error = NULL;
+
+	if (!head_wants_record(head) || now < head->record_at ||
+		relay->load_count > 0)
+		return;
+	head->record_at = TimestampTzPlusMilliseconds(now, RELAY_HEAD_RETRY_MS);
+	relay_settle_feeds(relay, relay_feeds_that_hold_head());
+	if (relay_feeds_that_hold_head() != NIL)
+		return;
+	if (!head->alone)
+		error = worker_try("relay settles", relay_leave_head_step, relay);
+	head->alone |= error == NULL;
+	if (error == NULL)
+		error = worker_try("relay settles", relay_record_head_step, head);
+	if (error == NULL)
+		head_recorded(head);
+	else if (error->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE)
+		ReThrowError(error);
 }
 
 /*
@@ -373,9 +493,10 @@ relay_drop_endpoint(Relay *relay, Endpoint *endpoint)
 static void
 relay_drop_inactive(Relay *relay)
 {
+	List	   *feeds = relay_busy_feeds();
 	ListCell   *cell;
 
-	foreach(cell, relay->feeds)
+	foreach(cell, feeds)
 	{
 		Feed	   *feed = lfirst(cell);
 		Endpoint   *endpoint = feed->endpoint;
@@ -383,10 +504,10 @@ relay_drop_inactive(Relay *relay)
 		if (feed->active)
 			continue;
 		feed_stop(feed);
-		if (!feed_is_idle(feed))
+		if (!feed_is_done(feed))
 			continue;
-		relay->feeds = foreach_delete_current(relay->feeds, cell);
 		relay->troubles_changed |= trouble_present(&feed->trouble);
+		relay->bucket_feeds[outbox_bucket(feed->id)]--;
 		feed_free(feed);
 		if (endpoint->feeds == NIL)
 			relay_drop_endpoint(relay, endpoint);
@@ -394,141 +515,371 @@ relay_drop_inactive(Relay *relay)
 }
 
 /*
- * Returns the partition if this relay has to serve it and owns it already.  If
- * it has to serve the partition but does not own it, tries to lock it and
- * returns NULL: the partition is read in the next pass, whose snapshot shows
- * all that the relay before has recorded.
+ * The relay does not have to serve the feeds of an endpoint any more, or only
+ * those of a bucket (or -1).
  */
-static Feed *
-relay_take_partition(Relay *relay, OutboxPartitionId id)
+static void
+relay_deactivate(Endpoint *endpoint, int bucket)
+{
+	ListCell   *cell;
+
+	foreach(cell, endpoint->feeds)
+	{
+		Feed	   *feed = lfirst(cell);
+
+		if (bucket < 0 || outbox_bucket(feed->id) == bucket)
+			feed->active = false;
+	}
+	endpoint_be_busy(endpoint);
+}
+
+static bool
+relay_has_to_serve(const Relay *relay, int bucket)
+{
+	return relay->rank >= 0 && bucket % relay->relays == relay->rank;
+}
+
+/*
+ * Gives up a bucket, whose lock is released when it has no feeds any more.
+ */
+static void
+relay_give_up_bucket(Relay *relay, int bucket)
+{
+	ListCell   *cell;
+
+	if (relay->bucket_feeds[bucket] > 0)
+	{
+		foreach(cell, relay->endpoints)
+			relay_deactivate(lfirst(cell), bucket);
+		return;
+	}
+	outbox_disown_bucket(bucket);
+	relay->buckets[bucket] = false;
+}
+
+/*
+ * Divides the buckets among the relays that run.  A lock is got before the
+ * snapshot of this pass is taken, so it shows all that the relay before has
+ * recorded.
+ */
+static void
+relay_divide(Relay *relay)
+{
+	relay->rank = shared_relay_rank(relay->database, relay->number,
+									&relay->relays);
+	if (relay->number >= settings_relays)
+		relay->rank = -1;		/* it has to serve no partition any more */
+	relay->own_at = 0;
+	for (int i = 0; i < OUTBOX_BUCKETS; i++)
+	{
+		if (relay_has_to_serve(relay, i) == relay->buckets[i])
+			continue;
+		if (relay->buckets[i])
+		{
+			relay_give_up_bucket(relay, i);
+			continue;
+		}
+		relay->buckets[i] = outbox_own_bucket(i);
+		if (relay->buckets[i])
+			relay->next_look_at = 0;
+		else
+			relay->own_at = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
+														RELAY_OWN_MS);
+	}
+}
+
+static void
+relay_want_load(Relay *relay, int64 subscription)
+{
+	if (relay->load_count > 0 &&
+		relay->loads[relay->load_count - 1] == subscription)
+		return;
+	if (relay->load_count == relay->load_room)
+	{
+		relay->load_room = Max(2 * relay->load_room, RELAY_LOADS_MAX);
+		relay->loads = relay->loads == NULL ?
+			MemoryContextAlloc(relay->context,
+							   relay->load_room * sizeof(int64)) :
+			repalloc_huge(relay->loads, relay->load_room * sizeof(int64));
+	}
+	relay->loads[relay->load_count++] = subscription;
+}
+
+static bool
+relay_serves(const Relay *relay, OutboxPartitionId id)
+{
+	int			bucket = outbox_bucket(id);
+
+	return relay->buckets[bucket] && relay_has_to_serve(relay, bucket);
+}
+
+/*
+ * Is what is known of a partition, or of its subscription, out of date?
+ */
+static bool
+relay_is_out_of_date(const Relay *relay, Endpoint *endpoint,
+					 const OutboxSeen *seen)
+{
+	const OutboxSubscription *settings = endpoint ? endpoint->settings : NULL;
+	const Feed *feed;
+
+	if (!relay_serves(relay, seen->id))
+		return false;
+	if (settings == NULL || endpoint->stale ||
+		settings->row_version.xmin != seen->row_version.xmin ||
+		!ItemPointerEquals(&endpoint->settings->row_version.place,
+						   (ItemPointer) &seen->row_version.place))
+		return true;
+	feed = endpoint_find_feed(endpoint, seen->id.number);
+	return feed == NULL || !feed->active || feed_is_out_of_date(feed, seen);
+}
+
+/*
+ * Looks which subscriptions have to be loaded, and which are not there or not
+ * active any more.
+ */
+static void
+relay_look(Relay *relay, bool with_due)
+{
+	OutboxSeen *seen;
+	int			count = 0;
+	ListCell   *cell;
+
+	relay->at_home = relay_is_at_home(relay);
+	if (relay->at_home)
+		count = outbox_see_partitions(with_due, &seen);
+	relay->look++;
+	relay->load_count = 0;
+	for (int i = 0; i < count; i++)
+	{
+		Endpoint   *endpoint = relay_find_endpoint(relay,
+												   seen[i].id.subscription);
+
+		if (endpoint != NULL)
+			endpoint->seen = relay->look;
+		if (relay_is_out_of_date(relay, endpoint, &seen[i]))
+			relay_want_load(relay, seen[i].id.subscription);
+	}
+	foreach(cell, relay->endpoints)
+	{
+		Endpoint   *endpoint = lfirst(cell);
+
+		if (endpoint->seen != relay->look)
+			relay_deactivate(endpoint, -1);
+	}
+}
+
+/*
+ * Looks at all subscriptions if one of them may have changed, and from time to
+ * time.  Changes by other means than our functions, and deliveries that they
+ * have made due, are seen then.  changes_ended was read before the snapshot was
+ * taken: if more changes have begun by now, it may show some of them or not.
+ */
+static void
+relay_look_if_needed(Relay *relay, uint64 changes_ended)
+{
+	uint64		changes = xacts_changes_begun();
+	bool		is_time = GetCurrentTimestamp() >= relay->next_look_at;
+
+	if (!is_time && relay->seen_all && changes == relay->seen_changes)
+		return;
+	relay_look(relay, is_time);
+	relay->seen_changes = changes;
+	relay->seen_all = changes == changes_ended;
+	if (is_time)
+		relay->next_look_at =
+			TimestampTzPlusMilliseconds(relay->pass_started_at,
+										RELAY_RECONCILE_MS);
+}
+
+/*
+ * Takes over a partition of a subscription, as it is recorded now.
+ */
+static void
+relay_load_partition(Relay *relay, const OutboxSubscription *subscription)
 {
 	Feed	   *feed;
 
-	if (relay->rank < 0 ||
-		((uint64) id.subscription + id.number) % relay->relays !=
-		(uint64) relay->rank)
-		return NULL;
-	feed = relay_feed(relay, id);
-	feed->active = true;
-	if (feed->owned)
-		return feed;
-	feed->owned = outbox_own_partition(id);
-	if (feed->owned)
-		relay->pass_urgent = true;
-	else
-		feed->busy_until =
-			TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
-										RELAY_OWN_MS);
-	return NULL;
-}
-
-/*
- * Returns how much can be read for a partition now: half of what is left when
- * the bytes in use, and once more those of the same subscription, are
- * subtracted from the limit.  So one subscription gets at most half of all
- * memory, the next one half of the rest, and so on: endpoints that hang leave
- * memory for those that work.  Only the last event of a chunk can exceed the
- * limit.
- */
-static Size
-relay_share(const Feed *feed)
-{
-	Size		taken = outbox_events_bytes();
-	Size		own = 0;
-	Size		share;
-	ListCell   *cell;
-
-	if (2 * (taken + OUTBOX_CHUNK_BYTES_MAX) <= RELAY_BYTES_MAX)
-		return OUTBOX_CHUNK_BYTES_MAX;	/* enough for any subscription */
-	foreach(cell, feed->endpoint->feeds)
-		own += feed_bytes(lfirst(cell));
-	taken += own;
-	share = taken < RELAY_BYTES_MAX ? (RELAY_BYTES_MAX - taken) / 2 : 0;
-	if (own > 0 && share < RELAY_SHARE_MIN)
-		return 0;
-	return Min(share, OUTBOX_CHUNK_BYTES_MAX);
-}
-
-/*
- * May a partition be read now?  A stuck partition is tried after its pause, or
- * at once if its subscription was altered.  Finished batches must be settled
- * first, so a stuck partition that still has any is not read.
- */
-static bool
-relay_may_try(Relay *relay, Feed *feed, const OutboxSubscription *subscription)
-{
-	TimestampTz now = GetCurrentTimestamp();
-	bool		altered = feed->tried_version != subscription->version;
-
-	feed->tried_version = subscription->version;
-	if (!trouble_waits(&feed->trouble, now))
-		return !trouble_present(&feed->trouble) || !feed_can_settle(feed);
-	if (altered)
-	{
-		trouble_hurry(&feed->trouble, now);
-		relay->pass_urgent = true;
-	}
-	return false;
-}
-
-/*
- * Reads what is next for a partition.  If an error in another partition has
- * made this pass start a second transaction, partitions that were read in the
- * first are skipped.
- */
-static void
-relay_read_partition(Relay *relay, const OutboxSubscription *subscription,
-					 Feed *feed, const OutboxHorizon *horizon)
-{
-	if (feed == NULL || feed->read_in_pass == relay->pass ||
-		!relay_may_try(relay, feed, subscription))
+	if (!relay_serves(relay, subscription->id))
 		return;
-	relay->reading = feed;
+	feed = relay_feed(relay, subscription->id);
 	if (subscription->wrong != NULL)
 	{
 		endpoint_set_name(feed->endpoint, subscription);
+		feed_load(feed, subscription);
 		relay_note_trouble(relay, feed, subscription->wrong, NULL);
+		return;
 	}
-	else
-	{
-		endpoint_set(feed->endpoint, subscription);
-		feed->max_bytes = relay_share(feed);
-		relay->pass_urgent |= feed_read(feed, subscription, horizon,
-										relay->context);
-		relay_end_trouble(relay, feed);
-	}
-	feed->read_in_pass = relay->pass;
-	relay->reading = NULL;
+	if (feed->endpoint->settings == NULL ||
+		feed->endpoint->settings->version != subscription->version)
+		trouble_hurry(&feed->trouble, GetCurrentTimestamp());
+	feed_load(feed, subscription);
 }
 
 /*
- * Reads what is next for the partitions of this relay, one after another, until
- * the time of this pass is up.  The next pass goes on with the others, so that
- * requests are advanced in between.
+ * Loads a subscription, whose partitions are these.
  */
 static void
-relay_read_partitions(Relay *relay, const OutboxSubscription *subscriptions,
-					  int count, const OutboxHorizon *horizon)
+relay_load_subscription(Relay *relay, const OutboxSubscription *partitions,
+						int count)
 {
-	Feed	  **feeds = palloc((count + 1) * sizeof(Feed *));
+	Endpoint   *endpoint;
+
+	for (int i = 0; i < count; i++)
+	{
+		if (relay_serves(relay, partitions[i].id))
+			(void) relay_feed(relay, partitions[i].id);
+	}
+	endpoint = relay_find_endpoint(relay, partitions[0].id.subscription);
+	if (endpoint == NULL)
+		return;
+	if (partitions[0].wrong == NULL)
+		endpoint_set(endpoint, &partitions[0]);
+	for (int i = 0; i < count; i++)
+		relay_load_partition(relay, &partitions[i]);
+}
+
+/*
+ * Adds the busy endpoints that are out of date to those that are to be loaded.
+ */
+static void
+relay_want_stale(Relay *relay)
+{
+	ListCell   *cell;
+	ListCell   *inner;
+
+	foreach(cell, endpoints_busy)
+	{
+		const Endpoint *endpoint = lfirst(cell);
+		bool		stale = endpoint->stale;
+
+		foreach(inner, endpoint->feeds)
+			stale |= feed_is_to_load(lfirst(inner));
+		if (stale)
+			relay_want_load(relay, endpoint->subscription);
+	}
+}
+
+/*
+ * What is not found when the subscription is loaded is not there any more.
+ */
+static void
+relay_forget(Relay *relay, int64 subscription)
+{
+	Endpoint   *endpoint = relay_find_endpoint(relay, subscription);
+
+	if (endpoint == NULL)
+		return;
+	relay_deactivate(endpoint, -1);
+	endpoint->stale = false;
+}
+
+/*
+ * Loads subscriptions that have changed, some in each pass.
+ */
+static void
+relay_load(Relay *relay)
+{
+	OutboxSubscription *rows;
+	int			loads;
+	int			count;
+	int			first = 0;
+
+	relay_want_stale(relay);
+	loads = Min(relay->load_count, RELAY_LOADS_MAX);
+	if (loads == 0)
+		return;
+	head_forget_topics(&relay->head);
+	relay->load_count -= loads;
+	for (int i = relay->load_count; i < relay->load_count + loads; i++)
+		relay_forget(relay, relay->loads[i]);
+	count = outbox_read_subscriptions(&relay->loads[relay->load_count], loads,
+									  &rows);
+	for (int i = 1; i <= count; i++)
+	{
+		if (i < count &&
+			rows[i].id.subscription == rows[first].id.subscription)
+			continue;
+		relay_load_subscription(relay, &rows[first], i - first);
+		first = i;
+	}
+	relay->pass_urgent |= relay->load_count > 0;
+}
+
+/*
+ * May a partition be read now?  A stuck partition is tried after its pause.
+ * Finished batches must be settled first, so a stuck partition that still has
+ * any is not read.
+ */
+static bool
+relay_may_try(const Feed *feed)
+{
+	if (!trouble_present(&feed->trouble))
+		return true;
+	return !trouble_waits(&feed->trouble, GetCurrentTimestamp()) &&
+		!feed_can_settle(feed);
+}
+
+/*
+ * Reads what is next for the partitions that do not follow the head, and what
+ * is due, one partition after another, until the time of this pass is up.  The
+ * next pass goes on with the others, so that requests are advanced in between.
+ */
+static void
+relay_read_feeds(Relay *relay, const OutboxHorizon *horizon)
+{
+	List	   *feeds = relay_busy_feeds();
+	int			count = list_length(feeds);
 	TimestampTz now = GetCurrentTimestamp();
 	TimestampTz until = TimestampTzPlusMilliseconds(now, RELAY_SLICE_MS);
 	uint32		turn = relay->read_turn;
 
 	until = Max(until, now + (now - relay->pass_started_at));
 	for (int i = 0; i < count; i++)
-		feeds[i] = relay_take_partition(relay, subscriptions[i].id);
-	for (int i = 0; i < count; i++)
 	{
-		int			n = (turn + i) % count;
+		Feed	   *feed = list_nth(feeds, (turn + i) % count);
 
 		if (i > 0 && GetCurrentTimestamp() >= until)
 		{
 			relay->pass_urgent = true;
 			return;
 		}
-		relay_read_partition(relay, &subscriptions[n], feeds[n], horizon);
-		relay->read_turn = (n + 1) % count;
+		relay->read_turn = (turn + i + 1) % count;
+		if (!feed->active || !feed->loaded || feed->wrong ||
+			!relay_may_try(feed))
+			continue;
+		relay->reading = feed;
+		relay->pass_urgent |= feed_read(feed, horizon);
+		relay_end_trouble(relay, feed);
+		relay->reading = NULL;
+	}
+}
+
+/*
+ * Endpoints at rest become busy when something of theirs is due.
+ */
+static void
+relay_note_due(Relay *relay)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	ListCell   *cell;
+	ListCell   *inner;
+
+	if (relay->next_due_at == 0 || relay->next_due_at > now)
+		return;
+	relay->next_due_at = 0;
+	foreach(cell, relay->endpoints)
+	{
+		Endpoint   *endpoint = lfirst(cell);
+		TimestampTz due_at = 0;
+
+		foreach(inner, endpoint->feeds)
+			due_at = backoff_earlier(due_at,
+									 ((Feed *) lfirst(inner))->next_due_at);
+		if (due_at != 0 && due_at <= now)
+			endpoint_be_busy(endpoint);
+		else
+			relay->next_due_at = backoff_earlier(relay->next_due_at, due_at);
 	}
 }
 
@@ -538,9 +889,7 @@ relay_read_step(void *arg)
 	Relay	   *relay = arg;
 	ConstraintsSetStmt immediate = {.type = T_ConstraintsSetStmt};
 	OutboxHorizon horizon;
-	OutboxSubscription *subscriptions = NULL;
-	int			count = 0;
-	ListCell   *cell;
+	uint64		changes_ended;
 
 	/*
 	 * Fire deferred triggers now: at commit the relay could no longer tell
@@ -548,37 +897,43 @@ relay_read_step(void *arg)
 	 */
 	AfterTriggerSetState(&immediate);
 	outbox_events_sweep();
+	relay_divide(relay);
+	changes_ended = xacts_changes_ended();
+	pg_memory_barrier();
 	horizon = outbox_horizon_begin();
-	relay->rank = shared_relay_rank(relay->database, relay->number,
-									&relay->relays);
-	if (relay->number >= settings_relays)
-		relay->rank = -1;		/* it has to serve no partition any more */
-	foreach(cell, relay->feeds)
-		((Feed *) lfirst(cell))->active = false;
-	if (relay_is_at_home(relay))
-		count = outbox_read_subscriptions(&subscriptions);
-	relay_read_partitions(relay, subscriptions, count, &horizon);
+	pg_memory_barrier();
+	head_load(&relay->head);
+	relay_look_if_needed(relay, changes_ended);
+	relay_load(relay);
+	relay_note_due(relay);
+	relay->head_ready |= relay->load_count == 0;
+	if (relay->head_ready)
+		relay->pass_urgent |= head_read(&relay->head, &horizon,
+										relay->endpoints);
+	relay_read_feeds(relay, &horizon);
 	relay->grace_ends_at = horizon.grace_ends_at;
 	outbox_horizon_end(&horizon);
 }
 
 /*
  * Repeats the step until all partitions that fail are excluded.  An error that
- * no partition has caused ends the process.
+ * neither a partition nor the log has caused ends the process.
  */
 static void
 relay_read(Relay *relay)
 {
 	ErrorData  *error;
 
-	relay->pass++;
 	relay->reading = NULL;
 	while ((error = worker_try("relay reads", relay_read_step, relay)) != NULL)
 	{
-		if (relay->reading == NULL)
+		if (relay->reading != NULL)
+			relay_note_trouble(relay, relay->reading, error->message,
+							   error->context);
+		else if (relay->head.reading && !relay->head.handing_out)
+			head_failed(&relay->head, error->message);
+		else
 			ReThrowError(error);
-		relay_note_trouble(relay, relay->reading, error->message,
-						   error->context);
 		relay->pass_wanted = true;
 		relay->reading = NULL;
 	}
@@ -643,9 +998,11 @@ relay_pass(Relay *relay)
 	relay_settle(relay);
 	relay_read(relay);
 	relay_drop_inactive(relay);
+	relay_record_head(relay);
 	relay_note_commit(relay);
 	if (relay->troubles_changed)
 		relay_show_troubles(relay);
+	relay->next_due_at = endpoints_rest(relay->next_due_at);
 	relay_rest(relay, started_at);
 }
 
@@ -656,11 +1013,11 @@ relay_pass(Relay *relay)
 static void
 relay_send(Relay *relay)
 {
-	int			count = list_length(relay->endpoints);
+	int			count = list_length(endpoints_busy);
 
 	relay->send_turn++;
 	for (int i = 0; i < count; i++)
-		endpoint_send(list_nth(relay->endpoints,
+		endpoint_send(list_nth(endpoints_busy,
 							   (relay->send_turn + i) % count),
 					  &relay->places, relay->identity);
 }
@@ -678,7 +1035,7 @@ relay_work(Relay *relay)
 	while (http_next_response(&response))
 		endpoint_take_response(&response, &relay->places);
 	relay_send(relay);
-	foreach(cell, relay->feeds)
+	foreach(cell, relay_busy_feeds())
 	{
 		const Feed *feed = lfirst(cell);
 		bool		wants_pass = feed_wants_pass(feed);
@@ -698,7 +1055,9 @@ relay_wants_events(Relay *relay)
 {
 	ListCell   *cell;
 
-	foreach(cell, relay->feeds)
+	if (relay->head.followers > 0)
+		return true;
+	foreach(cell, relay_busy_feeds())
 	{
 		if (feed_wants_events(lfirst(cell)))
 			return true;
@@ -716,7 +1075,15 @@ relay_next_timer(Relay *relay)
 		next = Min(next, relay->grace_ends_at);
 	if (relay->flush_at != 0)
 		next = Min(next, relay->flush_at);
-	foreach(cell, relay->endpoints)
+	if (relay->own_at != 0)
+		next = Min(next, relay->own_at);
+	if (relay->next_due_at != 0)
+		next = Min(next, relay->next_due_at);
+	if (head_wants_record(&relay->head))
+		next = Min(next, relay->head.record_at);
+	if (trouble_present(&relay->head.trouble))
+		next = Min(next, relay->head.trouble.wait.until);
+	foreach(cell, endpoints_busy)
 	{
 		TimestampTz timer = endpoint_next_timer(lfirst(cell));
 
@@ -790,7 +1157,7 @@ relay_show_flights(Relay *relay)
 	int			count = 0;
 	ListCell   *cell;
 
-	foreach(cell, relay->endpoints)
+	foreach(cell, endpoints_busy)
 	{
 		const Endpoint *endpoint = lfirst(cell);
 
@@ -826,6 +1193,7 @@ relay_start(Relay *relay, SharedWorkerSlot slot)
 	relay->endpoint_table = relay_create_table(relay->context);
 	relay->database = shared_my_database();
 	relay->number = slot - SHARED_RELAY;
+	head_init(&relay->head, relay->number);
 	http_start();
 	http_allow_networks(settings_webhook_allowed_networks);
 	relay->wait_set = compat_create_wait_event_set(TopMemoryContext, 3);
@@ -874,7 +1242,7 @@ relay_main(Datum arg)
 			relay_pass(&relay);
 			relay_work(&relay);
 		}
-		if (relay.number >= settings_relays && relay.feeds == NIL)
+		if (relay.number >= settings_relays && relay.endpoints == NIL)
 			worker_exit("it is one more than idempotency.relays");
 		if (!relay_pass_is_due(&relay))
 		{

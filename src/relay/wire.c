@@ -35,7 +35,7 @@
 
 /* Reads of a connection between two looks at its count. */
 #define WIRE_READS 4
-/* The time of the processor that libcurl gets between two looks of the timer. */
+/* Time of the processor that libcurl gets between two looks of the timer. */
 #define WIRE_WATCH_US 10000
 
 typedef struct WireConnection
@@ -61,6 +61,7 @@ static int	connections_size = 0;
 
 /* The thread that calls libcurl. */
 static pthread_t wire_thread;
+
 /* May the timer read the table now? */
 static volatile sig_atomic_t wire_readable = true;
 
@@ -104,7 +105,7 @@ wire_look(pg_attribute_unused() int signal_number)
 void
 wire_start(void)
 {
-	struct sigaction action = {.sa_handler = wire_look,.sa_flags = SA_RESTART};
+	struct sigaction action = {.sa_handler = wire_look, .sa_flags = SA_RESTART};
 
 	wire_thread = pthread_self();
 	sigemptyset(&action.sa_mask);

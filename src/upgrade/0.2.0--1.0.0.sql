@@ -273,9 +273,9 @@ END
 $$;
 ALTER FUNCTION idempotency_internal.outbox_lane_number(text, bigint, integer)
 	RENAME TO outbox_partition_number;
-ALTER FUNCTION idempotency_internal.outbox_lanes_behind(bigint)
-	RENAME TO outbox_partitions_behind;
+DROP FUNCTION idempotency_internal.outbox_lanes_behind(bigint);
 ALTER TABLE idempotency_internal.outbox_partition
+	ADD COLUMN head smallint,
 	ADD CONSTRAINT outbox_partition_number_check
 		CHECK (subscription > 0 AND number BETWEEN 0 AND 63),
 	ADD CONSTRAINT outbox_partition_position_check CHECK (position >= 0),
@@ -288,6 +288,23 @@ ALTER TABLE idempotency_internal.outbox_partition
 	ADD CONSTRAINT outbox_partition_counts_check CHECK (
 		lost >= 0 AND delivered >= 0
 		AND rate BETWEEN '0' AND '1e15' AND pg_catalog.isfinite(moved_at));
+CREATE TABLE idempotency_internal.outbox_head (
+	relay           smallint PRIMARY KEY,
+	position        bigint NOT NULL,
+	stragglers      xid8[] NOT NULL,
+	straggler_froms bigint[] NOT NULL,
+	CHECK (pg_catalog.cardinality(stragglers) OPERATOR(pg_catalog.=)
+		pg_catalog.cardinality(straggler_froms)),
+	CONSTRAINT outbox_head_position_check
+		CHECK (relay >= 0 AND position >= 0),
+	CONSTRAINT outbox_head_stragglers_check CHECK (
+		CASE WHEN pg_catalog.array_ndims(stragglers) > 1
+			OR pg_catalog.array_ndims(straggler_froms) > 1 THEN false
+			ELSE pg_catalog.array_position(stragglers, NULL) IS NULL
+				AND pg_catalog.array_position(straggler_froms, NULL) IS NULL
+			END)
+) WITH (fillfactor = 50);
+SELECT pg_catalog.pg_extension_config_dump('idempotency_internal.outbox_head', '');
 CREATE INDEX outbox_delivery_last_at_idx
 	ON idempotency_internal.outbox_delivery
 		(subscription, partition, last_at NULLS FIRST, position)

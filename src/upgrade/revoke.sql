@@ -24,10 +24,12 @@ BEGIN
 		WHERE NOT EXISTS (SELECT FROM pg_init_privs i
 			WHERE i.classoid = m.classid AND i.objoid = m.objid)
 		UNION ALL
-		SELECT format('VIEW %s', c.oid::regclass), true
+		SELECT format('%s %s',
+			CASE c.relkind WHEN 'v' THEN 'VIEW' ELSE 'TABLE' END,
+			c.oid::regclass), true
 		FROM pg_class c
 		JOIN member m ON m.classid = 'pg_class'::regclass AND m.objid = c.oid
-		WHERE c.relkind = 'v' AND c.relowner <> owner
+		WHERE c.relkind IN ('r', 'v') AND c.relowner <> owner
 			AND c.relowner = current_user::regrole
 	LOOP
 		IF created.is_foreign THEN

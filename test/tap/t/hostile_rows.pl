@@ -93,6 +93,7 @@ my %rows = (
 		secret => "'" . $receiver->new_secret('victim') . "'", format => "'standard'", ordered => 'true', max_in_flight => 8,
 		timeout => "'1 s'", retry_schedule => "'{0 s,1 s}'", partitions => 1 },
 	outbox_partition => { subscription => $victim_id, number => '%d', position => 0 },
+	outbox_head => { relay => '100 + %d', position => 0, stragglers => "'{}'", straggler_froms => "'{}'" },
 	outbox_delivery => { %event, subscription => $victim_id, position => '1000000 + %d', partition => 0, state => "'waiting'",
 		blocks_key => 'true', attempts => 1, due_at => 'now()' },
 	outbox_attempt => { subscription => $victim_id, position => 1, attempt => 1, at => 'now()', duration_ms => 1 },

@@ -15,7 +15,8 @@ my $receiver = Receiver->start;
 my $node = start_server('relays', conf => 'idempotency.relays = 3');
 
 # How many relays serve how many partitions.
-my $shares = q(SELECT count(DISTINCT pid) || ' ' || count(*) FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 3);
+my $shares = q(SELECT count(DISTINCT l.pid) || ' ' || count(*) FROM pg_locks l JOIN outbox_partition p
+	ON (p.subscription + p.number) % 64 = l.objid::bigint WHERE l.locktype = 'advisory' AND l.objsubid = 3);
 
 sub wait_for_shares
 {

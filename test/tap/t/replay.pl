@@ -52,7 +52,8 @@ is(sql("SELECT outbox_replay('busy', from_position => $first) IS NULL"), 't', 'n
 $receiver->release('busy');
 $receiver->wait_for('busy', requests => 8);
 wait_for_pass($node);
-sql("UPDATE outbox_subscription SET url = replace(url, 'hold/busy', 'hold/later') WHERE name = 'busy'");
+sql("UPDATE outbox_subscription SET url = replace(url, 'hold/busy', 'hold/later') WHERE name = 'busy'; SELECT outbox_wake()");
+wait_for_pass($node);
 $receiver->set_secret('later', sql("SELECT secret FROM outbox_subscription WHERE name = 'busy'"));
 enqueue_numbers($node, 'busy', 9 .. 16);
 $receiver->wait_for('later', requests => 4);

@@ -95,6 +95,8 @@ subscribe($node, $receiver, '/fail/dead', db => 'shop', topics => "'{dead}'", re
 sql(q(SELECT outbox_enqueue('dead', '{"n": 0}'), outbox_enqueue('shop', '{"n": 1}', key => 'k'), outbox_enqueue('shop', '{"n": 2}', key => 'k')), 'shop');
 $receiver->wait_for('shop', requests => 1);
 $node->poll_query_until('shop', 'SELECT sum(dead) = 1 FROM outbox_subscriptions');
+$node->poll_query_until('shop', q(SELECT position = (SELECT last_value FROM idempotency_internal.outbox_position_seq)
+	FROM idempotency_internal.outbox_head)) or die 'the relay does not record how far it has read';
 my $contents = contents($node, 'shop');
 unlike($contents, qr/^(?!stock_history_|outbox_log_[12])\w+\|0\|/m, 'there is something of everything');
 

@@ -126,7 +126,7 @@ sql(q(SELECT outbox_unsubscribe('dead')));
 # Also if the partition has nothing to send.
 subscribe($node, $receiver, '/ok/twins', topics => q('{twins}'), partitions => 2);
 my $twins = sql(q(SELECT id FROM outbox_subscription WHERE name = 'twins'));
-sql("BEGIN; UPDATE outbox_partition SET position = position - number WHERE subscription = $twins;
+sql("BEGIN; UPDATE outbox_partition SET position = position - number, head = NULL WHERE subscription = $twins;
 	ALTER TABLE outbox_partition ADD CONSTRAINT bad EXCLUDE USING btree (position WITH =) WHERE (subscription = $twins) DEFERRABLE INITIALLY DEFERRED;
 	COMMIT; SELECT outbox_wake()");
 is_stuck('twins', 'conflicting key value violates exclusion constraint "bad"');
@@ -217,7 +217,8 @@ for my $bad (
 	my $id = $table eq 'partition' ? 'subscription' : 'id';
 
 	sql("DROP TABLE IF EXISTS kept; CREATE TABLE kept AS SELECT * FROM outbox_$table WHERE $id = $shop");
-	sql("UPDATE outbox_$table SET $change WHERE $id = $shop; SELECT outbox_wake()");
+	sql("UPDATE outbox_$table SET $change" . ($table eq 'partition' ? ', head = NULL' : '') . " WHERE $id = $shop;"
+		. ' SELECT outbox_wake()');
 	is_stuck('shop', $reason =~ s/%s/$column/r);
 	enqueue('witness', ++$sent);
 	$receiver->wait_for('witness', events => $sent + 1);

@@ -138,7 +138,8 @@ for my $broken (
 	my ($name, $change, $error) = @$broken;
 
 	subscribe($node, $receiver, "/ok/$name", retry_schedule => "'{0 s}'");
-	sql("UPDATE outbox_subscription SET $change WHERE name = '$name'");
+	sql("UPDATE outbox_subscription SET $change WHERE name = '$name'; SELECT outbox_wake()");
+	wait_for_pass($node);
 	survives('postgres', "a $name that cannot be sent", 'SELECT 1', 'SELECT 1');
 	is(sql("SELECT DISTINCT last_error FROM outbox_dead WHERE subscription = '$name'"),
 		$error, 'is what its dead letters say');

@@ -1,0 +1,447 @@
+/*
+ * head.c
+ *		The head of a relay: reads the log for all feeds that follow it.
+ *
+ * Most feeds have sent all there is, so they would all read the same events,
+ * and most of them to find that none concerns them.  The head reads these
+ * events once, and gives each to the feeds that want it.  A feed that follows
+ * the head is attached to it; others read for themselves (feed.c), until they
+ * have read as far as the head has.
+ *
+ * The head's row (outbox/partition.c) is written at most once in a second.  So
+ * an event that concerns few subscriptions costs few writes, however many there
+ * are.
+ *
+ * If no feed is attached, the head goes to the end of the log, where feeds will
+ * meet it.
+ */
+#include "postgres.h"
+
+#include "utils/builtins.h"
+#include "utils/memutils.h"
+#include "utils/timestamp.h"
+
+#include "outbox/topic.h"
+#include "relay/feed.h"
+#include "relay/head.h"
+
+/* How often the row is written at most. */
+#define HEAD_RECORD_MS 1000
+/* Topics whose endpoints are remembered. */
+#define HEAD_TOPICS_MAX 1000
+/* Topics that are longer are not remembered. */
+#define HEAD_TOPIC_MAX 127
+/* Deliveries that one read makes, at most and one event more. */
+#define HEAD_DELIVERIES_MAX 5000
+
+/* What one read has found for a feed. */
+typedef struct HeadPage
+{
+	Feed	   *feed;
+	List	   *deliveries;		/* of OutboxDelivery * */
+	Size		bytes;
+} HeadPage;
+
+typedef struct HeadTopic
+{
+	char		name[HEAD_TOPIC_MAX + 1];	/* the key */
+	List	   *endpoints;		/* of Endpoint * */
+} HeadTopic;
+
+typedef struct HeadReading
+{
+	Head	   *head;
+	List	   *endpoints;
+} HeadReading;
+
+void
+head_init(Head *head, int relay)
+{
+	memset(head, 0, sizeof(*head));
+	head->relay = relay;
+	head->context = AllocSetContextCreate(TopMemoryContext, "idempotency head",
+										  ALLOCSET_DEFAULT_SIZES);
+}
+
+static void
+head_set_cursor(Head *head, OutboxCursor *which, const OutboxCursor *cursor)
+{
+	MemoryContext old = MemoryContextSwitchTo(head->context);
+	OutboxCursor copy = outbox_copy_cursor(cursor);
+
+	if (which->stragglers != NULL)
+		pfree(which->stragglers);
+	*which = copy;
+	MemoryContextSwitchTo(old);
+}
+
+void
+head_load(Head *head)
+{
+	OutboxCursor cursor;
+
+	if (head->known)
+		return;
+	head->row_exists = outbox_read_head(head->relay, &cursor);
+	if (!head->row_exists)
+		cursor = (OutboxCursor)
+	{
+		0
+	};
+	head_set_cursor(head, &head->cursor, &cursor);
+	head_set_cursor(head, &head->recorded, &cursor);
+	head->known = true;
+}
+
+void
+head_forget_topics(Head *head)
+{
+	HASH_SEQ_STATUS scan;
+	HeadTopic  *topic;
+
+	if (head->topics == NULL)
+		return;
+	hash_seq_init(&scan, head->topics);
+	while ((topic = hash_seq_search(&scan)) != NULL)
+		list_free(topic->endpoints);
+	hash_destroy(head->topics);
+	head->topics = NULL;
+}
+
+/*
+ * Returns the endpoints that want a topic, in the current memory context.
+ */
+static List *
+head_match(List *endpoints, Datum topic)
+{
+	List	   *wanting = NIL;
+	ListCell   *cell;
+
+	foreach(cell, endpoints)
+	{
+		Endpoint   *endpoint = lfirst(cell);
+
+		if (endpoint->settings != NULL &&
+			outbox_topic_is_wanted(endpoint->settings->topics, topic))
+			wanting = lappend(wanting, endpoint);
+	}
+	return wanting;
+}
+
+static HeadTopic *
+head_topic(Head *head, const char *name, bool *found)
+{
+	HASHCTL		control = {0};
+
+	if (head->topics != NULL &&
+		hash_get_num_entries(head->topics) >= HEAD_TOPICS_MAX)
+		head_forget_topics(head);
+	control.keysize = sizeof(((HeadTopic *) NULL)->name);
+	control.entrysize = sizeof(HeadTopic);
+	control.hcxt = head->context;
+	if (head->topics == NULL)
+		head->topics = hash_create("idempotency topics", 64, &control,
+								   HASH_ELEM | HASH_STRINGS | HASH_CONTEXT);
+	return hash_search(head->topics, name, HASH_ENTER, found);
+}
+
+static List *
+head_wanting(Head *head, List *endpoints, Datum topic)
+{
+	char	   *name = TextDatumGetCString(topic);
+	HeadTopic  *entry;
+	MemoryContext old;
+	List	   *wanting;
+	bool		found;
+
+	if (strlen(name) > HEAD_TOPIC_MAX)
+		return head_match(endpoints, topic);
+	entry = head_topic(head, name, &found);
+	if (found)
+		return entry->endpoints;
+	entry->endpoints = NIL;		/* in case of an error */
+	wanting = head_match(endpoints, topic);
+	old = MemoryContextSwitchTo(head->context);
+	entry->endpoints = list_copy(wanting);
+	MemoryContextSwitchTo(old);
+	return entry->endpoints;
+}
+
+/*
+ * Makes the event, and keeps in mind which one it is, in case of an error.
+ */
+static OutboxEvent *
+head_make_event(Head *head, int64 position)
+{
+	OutboxEvent *event;
+
+	head->making = position;
+	event = outbox_event_read(0);
+	head->making = 0;
+	return event;
+}
+
+/*
+ * Returns the page of a feed, or NULL if it has no room for one.
+ */
+static HeadPage *
+head_page(Head *head, Feed *feed)
+{
+	HeadPage   *page = feed->page;
+
+	if (page != NULL)
+		return page;
+	if (!feed_can_take_page(feed))
+		return NULL;
+	page = feed->page = palloc0(sizeof(HeadPage));
+	page->feed = feed;
+	head->pages = lappend(head->pages, page);
+	return page;
+}
+
+/*
+ * A feed that cannot take what it wants goes on by itself, from where this read
+ * begins.
+ */
+static void
+head_refuse(Head *head, Feed *feed)
+{
+	HeadPage   *page = feed->page;
+
+	if (page != NULL)
+	{
+		head->page_events -= list_length(page->deliveries);
+		page->deliveries = NIL;
+		feed->page = NULL;
+	}
+	feed_detach(feed, &head->cursor);
+}
+
+static void
+head_deliver(Head *head, HeadPage *page, OutboxEvent *event)
+{
+	OutboxDelivery *delivery = palloc0(sizeof(OutboxDelivery));
+
+	delivery->event = event;
+	delivery->in_order = page->feed->endpoint->settings->ordered &&
+		event->key != NULL && !event->scheduled;
+	page->deliveries = lappend(page->deliveries, delivery);
+	page->bytes += event->bytes;
+	head->page_events++;
+}
+
+static bool
+head_page_is_full(const HeadPage *page)
+{
+	return list_length(page->deliveries) >= OUTBOX_CHUNK_MAX ||
+		page->bytes > page->feed->max_bytes;
+}
+
+/*
+ * Gives an event to the feeds that want it.  Returns whether to read no more.
+ */
+static bool
+head_take(void *arg, const OutboxLogRow *row)
+{
+	HeadReading *reading = arg;
+	Head	   *head = reading->head;
+	OutboxEvent *event = NULL;
+	bool		full = false;
+	ListCell   *cell;
+
+	if (!row->has_topic)
+		return false;
+	foreach(cell, head_wanting(head, reading->endpoints, row->topic))
+	{
+		Endpoint   *endpoint = lfirst(cell);
+		Feed	   *feed = endpoint_find_feed(endpoint, row->hash %
+											  endpoint->settings->partitions);
+		HeadPage   *page;
+
+		if (feed == NULL || !feed->attached)
+			continue;
+		page = row->position == head->bad ? NULL : head_page(head, feed);
+		if (page == NULL)
+		{
+			head_refuse(head, feed);
+			continue;
+		}
+		if (event == NULL)
+		{
+			event = head_make_event(head, row->position);
+			head->page_bytes += event->bytes;
+		}
+		head_deliver(head, page, event);
+		full |= head_page_is_full(page);
+	}
+	return full || head->page_events >= HEAD_DELIVERIES_MAX ||
+		head->page_bytes > OUTBOX_CHUNK_BYTES_MAX;
+}
+
+/*
+ * Finds out which deliveries wait for others.  Only feeds with deferred
+ * deliveries can have such.
+ */
+static void
+head_find_blocked(const Head *head)
+{
+	OutboxPartitionId *ids =
+	palloc((head->page_events + 1) * sizeof(OutboxPartitionId));
+	OutboxDelivery **deliveries =
+	palloc((head->page_events + 1) * sizeof(OutboxDelivery *));
+	int			count = 0;
+	ListCell   *cell;
+	ListCell   *inner;
+
+	foreach(cell, head->pages)
+	{
+		const HeadPage *page = lfirst(cell);
+
+		if (!feed_may_have_deferred(page->feed))
+			continue;
+		foreach(inner, page->deliveries)
+		{
+			OutboxDelivery *delivery = lfirst(inner);
+
+			if (!delivery->in_order)
+				continue;
+			ids[count] = page->feed->id;
+			deliveries[count++] = delivery;
+		}
+	}
+	outbox_find_blocked(ids, deliveries, count);
+}
+
+static void
+head_hand_out(const Head *head, const OutboxChunk *chunk)
+{
+	ListCell   *cell;
+
+	foreach(cell, head->pages)
+	{
+		HeadPage   *page = lfirst(cell);
+
+		if (page->deliveries != NIL)
+			feed_take_page(page->feed, chunk, page->deliveries);
+	}
+}
+
+/*
+ * Begins to read.  What a read that has failed has left is in memory that was
+ * reset.
+ */
+static void
+head_begin_pages(Head *head, List *endpoints)
+{
+	ListCell   *cell;
+	ListCell   *inner;
+
+	if (head->pages != NIL)
+	{
+		foreach(cell, endpoints)
+		{
+			foreach(inner, ((Endpoint *) lfirst(cell))->feeds)
+				((Feed *) lfirst(inner))->page = NULL;
+		}
+	}
+	head->pages = NIL;
+	head->page_events = 0;
+	head->page_bytes = 0;
+}
+
+static void
+head_end_pages(Head *head)
+{
+	ListCell   *cell;
+
+	foreach(cell, head->pages)
+		((HeadPage *) lfirst(cell))->feed->page = NULL;
+	head->pages = NIL;
+}
+
+/*
+ * Nobody follows it, so it can be anywhere.
+ */
+static void
+head_go_to_end(Head *head, const OutboxHorizon *horizon)
+{
+	OutboxCursor end = outbox_cursor_at_end(horizon);
+
+	head_set_cursor(head, &head->cursor, &end);
+	head->at_end = true;
+}
+
+static bool
+head_read_pages(Head *head, const OutboxHorizon *horizon, List *endpoints)
+{
+	HeadReading reading = {head, endpoints};
+	OutboxChunk chunk;
+
+	head_begin_pages(head, endpoints);
+	head->reading = true;
+	chunk = outbox_read_log(horizon, &head->cursor, head_take, &reading);
+	head_find_blocked(head);
+	head->handing_out = true;
+	head_hand_out(head, &chunk);
+	head_end_pages(head);
+	head_set_cursor(head, &head->cursor, &chunk.after);
+	head->handing_out = false;
+	head->reading = false;
+	head->at_end = !chunk.cut;
+	return chunk.cut;
+}
+
+bool
+head_read(Head *head, const OutboxHorizon *horizon, List *endpoints)
+{
+	bool		more = false;
+
+	head->at_end = false;
+	if (trouble_waits(&head->trouble, GetCurrentTimestamp()))
+		return false;
+	if (head->followers == 0)
+		head_go_to_end(head, horizon);
+	else
+		more = head_read_pages(head, horizon, endpoints);
+	if (trouble_end(&head->trouble))
+		ereport(LOG, (errmsg("the relay reads the log again")));
+	return more;
+}
+
+void
+head_failed(Head *head, const char *error)
+{
+	head->reading = false;
+	if (head->making != 0)
+	{
+		head->bad = head->making;
+		head->making = 0;
+	}
+	else if (trouble_note(&head->trouble, error, GetCurrentTimestamp()))
+		ereport(WARNING,
+				(errmsg("the relay cannot read the log: %s", error),
+				 errhint("It is tried again from time to time.")));
+}
+
+bool
+head_wants_record(const Head *head)
+{
+	return head->known && head->followers > 0 &&
+		(!head->row_exists ||
+		 !outbox_cursors_equal(&head->cursor, &head->recorded, true));
+}
+
+void
+head_record(Head *head)
+{
+	outbox_write_head(head->relay, &head->cursor);
+}
+
+void
+head_recorded(Head *head)
+{
+	head_set_cursor(head, &head->recorded, &head->cursor);
+	head->row_exists = true;
+	head->record_at = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
+												  HEAD_RECORD_MS);
+}
