@@ -1,34 +1,79 @@
-// arrivals.js: an endpoint that answers after a delay, and prints how many ms
-// have gone by between the time in an event, data.at, and its arrival.
+// arrivals.js: an endpoint that answers after a delay, and prints for each
+// event how many ms have gone by between the time in it, data.at, and its
+// arrival, and when it arrived, in seconds of the clock of this machine.
 //
 // Arguments: the delay in ms; a file for the process id, which is written when
 // the port is open. The first line that is printed is the port.
+//
+// GET /become/MODE changes what it does with the next events:
+//   answer         it answers 204: so it begins
+//   fail           it answers 503
+//   hang           it never answers
+//   drip           it sends a byte of an answer that never ends every second
+// GET /become/MODE/MS does so for MS ms. The answer is the time at which that
+// ends, in seconds.
+// Only those that it answers by 204 are printed.
 'use strict';
 
 const fs = require('fs');
 const http = require('http');
 
 const [delayMs, pidFile] = process.argv.slice(2);
+const DRIP_MS = 1000;
 
 // Date.now() counts whole milliseconds. What it says when it changes makes the
 // finer clock one of the time of day.
 const before = Date.now();
 while (Date.now() === before);
 const clockOffsetMs = Date.now() - performance.now();
+const nowMs = () => clockOffsetMs + performance.now();
+
+function accept(arrivedAtMs, body, response) {
+	const { data } = JSON.parse(body);
+	console.log((arrivedAtMs - data.at * 1000).toFixed(3), (arrivedAtMs / 1000).toFixed(6));
+	setTimeout(() => response.writeHead(204).end(), Number(delayMs));
+}
+
+const modes = {
+	answer: (request, response) => {
+		const arrivedAtMs = nowMs();
+		const chunks = [];
+		request.on('data', (chunk) => chunks.push(chunk));
+		request.on('end', () => accept(arrivedAtMs, Buffer.concat(chunks), response));
+	},
+	fail: (request, response) => {
+		request.resume();
+		response.writeHead(503).end();
+	},
+	hang: (request) => request.resume(),
+	drip: (request, response) => {
+		request.resume();
+		response.writeHead(200);
+		const timer = setInterval(() => response.write('.'), DRIP_MS);
+		response.on('close', () => clearInterval(timer));
+	},
+};
+let mode = modes.answer;
+
+function become(name, forMs, response) {
+	mode = modes[name];
+	if (forMs) {
+		setTimeout(() => { mode = modes.answer; }, Number(forMs));
+	}
+	response.end(`${((nowMs() + Number(forMs ?? 0)) / 1000).toFixed(6)}\n`);
+}
 
 const server = http.createServer((request, response) => {
-	const arrivedAtMs = clockOffsetMs + performance.now();
-	const chunks = [];
-	request.on('data', (chunk) => chunks.push(chunk));
-	request.on('end', () => {
-		const { data } = JSON.parse(Buffer.concat(chunks));
-		console.log((arrivedAtMs - data.at * 1000).toFixed(3));
-		setTimeout(() => response.writeHead(204).end(), Number(delayMs));
-	});
+	const [, command, name, forMs] = request.url.split('/');
+	if (command === 'become') {
+		become(name, forMs, response);
+	} else {
+		mode(request, response);
+	}
 });
 
 server.keepAliveTimeout = 0;
-server.listen(0, '127.0.0.1', () => {
+server.listen({ port: 0, host: '127.0.0.1', backlog: 1024 }, () => {
 	console.log(server.address().port);
 	fs.writeFileSync(pidFile, String(process.pid));
 });

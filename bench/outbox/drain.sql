@@ -22,7 +22,8 @@ $$;
 /*
  * Delivers what is in the log to a new subscription, and says how long that
  * took and what WAL it wrote.  An event that could not be delivered ends it
- * with an error, since the position moves on all the same.
+ * with an error, since the position moves on all the same.  If max_in_flight is
+ * null, the subscription has the default settings.
  *
  * Each look is a transaction of its own: a snapshot held for long would keep
  * the old versions of the position's row.
@@ -37,8 +38,12 @@ DECLARE
 	deadline     timestamptz;
 	subscription record;
 BEGIN
-	PERFORM outbox_subscribe('drain', url, topics => topics, ordered => ordered,
-		max_in_flight => max_in_flight, start => 'earliest');
+	IF max_in_flight IS NULL THEN
+		PERFORM outbox_subscribe('drain', url, topics => topics, start => 'earliest');
+	ELSE
+		PERFORM outbox_subscribe('drain', url, topics => topics, ordered => ordered,
+			max_in_flight => max_in_flight, start => 'earliest');
+	END IF;
 	SELECT started_at + '30 s' + lag_events * interval '1 ms' INTO deadline
 	FROM outbox_subscriptions WHERE name = 'drain';
 	COMMIT;
@@ -65,4 +70,19 @@ LANGUAGE sql AS $$
 		FROM 'RssAnon:\s*(\d+)')::bigint)
 	FROM pg_stat_activity
 	WHERE datname = current_database() AND backend_type LIKE 'idempotency relay%';
+$$;
+
+/* CPU time of the relays, in ms. */
+CREATE FUNCTION relay_cpu_ms() RETURNS numeric
+LANGUAGE sql AS $$
+	SELECT sum(split_part(pg_read_file(format('/proc/%s/schedstat', pid)), ' ', 1)::bigint) / 1e6
+	FROM pg_stat_activity
+	WHERE datname = current_database() AND backend_type LIKE 'idempotency relay%';
+$$;
+
+/* Rows that were written to the tables of the outbox so far. */
+CREATE FUNCTION outbox_rows_written() RETURNS bigint
+LANGUAGE sql AS $$
+	SELECT sum(n_tup_ins + n_tup_upd + n_tup_del) FROM pg_stat_all_tables
+	WHERE schemaname = 'idempotency_internal' AND relname LIKE 'outbox\_%';
 $$;
