@@ -12,7 +12,8 @@
 //   drip           it sends a byte of an answer that never ends every second
 // GET /become/MODE/MS does so for MS ms. The answer is the time at which that
 // ends, in seconds.
-// Only those that it answers by 204 are printed.
+// Only those that it answers by 204 are printed. GET /held is answered by the
+// number of those that are not answered to the end.
 'use strict';
 
 const fs = require('fs');
@@ -54,6 +55,13 @@ const modes = {
 	},
 };
 let mode = modes.answer;
+let held = 0;
+
+function receive(request, response) {
+	held++;
+	response.on('close', () => held--);
+	mode(request, response);
+}
 
 function become(name, forMs, response) {
 	mode = modes[name];
@@ -67,8 +75,10 @@ const server = http.createServer((request, response) => {
 	const [, command, name, forMs] = request.url.split('/');
 	if (command === 'become') {
 		become(name, forMs, response);
+	} else if (command === 'held') {
+		response.end(`${held}\n`);
 	} else {
-		mode(request, response);
+		receive(request, response);
 	}
 });
 
