@@ -21,12 +21,20 @@ const http = require('http');
 
 const [delayMs, pidFile] = process.argv.slice(2);
 const DRIP_MS = 1000;
+const CLOCK_MS = 50;
 
-// Date.now() counts whole milliseconds. What it says when it changes makes the
-// finer clock one of the time of day.
-const before = Date.now();
-while (Date.now() === before);
-const clockOffsetMs = Date.now() - performance.now();
+// Date.now() counts whole milliseconds, and this process may lose the CPU
+// between two readings of clocks: both make the offset of the finer clock from
+// the time of day smaller, never larger.
+function largestClockOffsetMs() {
+	const until = performance.now() + CLOCK_MS;
+	let offset = -Infinity;
+	while (performance.now() < until) {
+		offset = Math.max(offset, Date.now() - performance.now());
+	}
+	return offset;
+}
+const clockOffsetMs = largestClockOffsetMs();
 const nowMs = () => clockOffsetMs + performance.now();
 
 function accept(arrivedAtMs, body, response) {
