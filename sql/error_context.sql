@@ -27,6 +27,7 @@ SELECT outbox_pause('none');
 SELECT outbox_resume(NULL);
 SELECT outbox_redrive('none');
 SELECT outbox_redrive('known', '{NULL}');
+SELECT outbox_ping('none');
 SELECT outbox_retry('none');
 SELECT outbox_retry('known', '{{1}}');
 SELECT outbox_discard('none');

@@ -86,6 +86,7 @@ ALTER SYSTEM SET idempotency.databases = 'a b';
 \set VERBOSITY sqlstate
 SELECT repeat('t', 256) AS topic \gset
 ALTER SYSTEM SET idempotency.stock_archive_topic = :'topic';
+ALTER SYSTEM SET idempotency.stock_archive_topic = 'outbox.archive';
 \set VERBOSITY default
 
 CREATE EXTENSION idempotency;

@@ -92,7 +92,7 @@ BEGIN
 	PERFORM idempotency_internal.idempotency_grant_names(role,
 		'{idempotency_status, idem_forget, idem_counters, idem_sample,
 			outbox_subscribe, outbox_unsubscribe, outbox_alter, outbox_pause,
-			outbox_resume, outbox_redrive, outbox_retry, outbox_discard,
+			outbox_resume, outbox_ping, outbox_redrive, outbox_retry, outbox_discard,
 			outbox_acknowledge_lost, outbox_replay, outbox_rotate_secret,
 			outbox_adopt,
 			outbox_topic_matches, outbox_secret_generate, outbox_signature,

@@ -74,6 +74,13 @@ settings_check_topic(char **newval, void **extra, GucSource source)
 		GUC_check_errdetail("A topic has at most %d bytes.", SETTINGS_TOPIC_MAX);
 		return false;
 	}
+	if (strncmp(*newval, SETTINGS_TOPIC_RESERVED,
+				strlen(SETTINGS_TOPIC_RESERVED)) == 0)
+	{
+		GUC_check_errdetail("Topics that begin with \"%s\" are reserved.",
+							SETTINGS_TOPIC_RESERVED);
+		return false;
+	}
 	return true;
 }
 

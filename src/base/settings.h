@@ -20,6 +20,9 @@
 #define SETTINGS_LEASE_MAX_S (366 * SECS_PER_DAY)
 #define SETTINGS_RESERVATION_TTL_MAX_S (366 * SECS_PER_DAY)
 
+/* Topics that begin with this are for events of the extension itself. */
+#define SETTINGS_TOPIC_RESERVED "outbox."
+
 extern int	settings_ttl_s;
 extern int	settings_lease_s;
 extern int	settings_sweep_interval_ms;

@@ -34,6 +34,7 @@
 #include "base/settings.h"
 #include "outbox/header.h"
 #include "outbox/payload.h"
+#include "outbox/topic.h"
 #include "outbox/xacts.h"
 
 #define OUTBOX_NAME_MAX 255		/* bytes of a topic, key or type */
@@ -59,6 +60,7 @@ enum
 };
 
 PG_FUNCTION_INFO_V1(outbox_enqueue);
+PG_FUNCTION_INFO_V1(outbox_enqueue_reserved);
 PG_FUNCTION_INFO_V1(outbox_check_event);
 PG_FUNCTION_INFO_V1(outbox_wake);
 
@@ -205,17 +207,11 @@ enqueue_insert(FunctionCallInfo fcinfo, Oid segment, int64 position)
 	table_close(log, NoLock);
 }
 
-/*
- * SQL: outbox_enqueue(topic, payload, key, type, headers, deliver_at).
- */
-Datum
-outbox_enqueue(PG_FUNCTION_ARGS)
+static Datum
+enqueue_event(FunctionCallInfo fcinfo)
 {
 	RingMap		map;
 	int64		position;
-
-	PreventCommandDuringRecovery("outbox_enqueue()");
-	PreventCommandIfReadOnly("outbox_enqueue()");
 
 	enqueue_check_args(fcinfo);
 	/* DROP EXTENSION locks sequence, ring and segment in this order, too. */
@@ -224,4 +220,31 @@ outbox_enqueue(PG_FUNCTION_ARGS)
 	enqueue_insert(fcinfo, map.tables[0], position);
 	ring_unlock(RING_LOG);
 	PG_RETURN_INT64(position);
+}
+
+/*
+ * SQL: outbox_enqueue(topic, payload, key, type, headers, deliver_at).
+ */
+Datum
+outbox_enqueue(PG_FUNCTION_ARGS)
+{
+	PreventCommandDuringRecovery("outbox_enqueue()");
+	PreventCommandIfReadOnly("outbox_enqueue()");
+
+	if (!PG_ARGISNULL(0) && topic_is_reserved(PG_GETARG_TEXT_PP(0)))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("topic is reserved"),
+				 errdetail("Topics that begin with \"%s\" are for events of the extension itself.",
+						   SETTINGS_TOPIC_RESERVED)));
+	return enqueue_event(fcinfo);
+}
+
+/*
+ * SQL: outbox_enqueue_reserved(), the same for our own events.
+ */
+Datum
+outbox_enqueue_reserved(PG_FUNCTION_ARGS)
+{
+	return enqueue_event(fcinfo);
 }

@@ -14,6 +14,20 @@ COMMENT ON FUNCTION outbox_enqueue(
 	text, jsonb, text, text, jsonb, timestamptz) IS
 	'Enqueues an event, which is sent if and only if this transaction commits; returns its position in the log.';
 
+CREATE FUNCTION idempotency_internal.outbox_enqueue_reserved(
+	topic      text,
+	payload    jsonb,
+	key        text DEFAULT NULL,
+	type       text DEFAULT NULL,
+	headers    jsonb DEFAULT NULL,
+	deliver_at timestamptz DEFAULT NULL)
+RETURNS bigint
+LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000
+AS 'MODULE_PATHNAME';
+COMMENT ON FUNCTION idempotency_internal.outbox_enqueue_reserved(
+	text, jsonb, text, text, jsonb, timestamptz) IS
+	'Internal: outbox_enqueue, for the extension''s own events, whose topics are reserved.';
+
 CREATE FUNCTION idempotency_internal.outbox_log_insert()
 RETURNS trigger
 LANGUAGE plpgsql
@@ -70,16 +84,16 @@ RETURNS boolean
 LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE COST 20
 AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION outbox_topic_matches(text[], text) IS
-	'Whether a topic matches one of the patterns. In a pattern, * stands for any number of characters.';
+	'Whether a topic matches one of the patterns. In a pattern, * stands for any number of characters. Topics that begin with outbox. are reserved: only patterns that begin likewise match them.';
 
 /* The cost makes the planner check the partition of an event first. */
 CREATE FUNCTION idempotency_internal.outbox_is_wanted(
 	patterns text[], topic text)
 RETURNS boolean
 LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE COST 20
-AS 'MODULE_PATHNAME', 'outbox_topic_matches';
+AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION idempotency_internal.outbox_is_wanted(text[], text) IS
-	'Internal: outbox_topic_matches, for the relay.';
+	'Internal: outbox_topic_matches, for the relay, which does not read pings from the log.';
 
 CREATE FUNCTION idempotency_internal.outbox_partition_number(
 	key text, "position" bigint, partitions integer)
@@ -414,6 +428,54 @@ END
 $$;
 COMMENT ON FUNCTION outbox_resume(text) IS
 	'Continues a subscription that was paused, or disabled by an answer 410; one that is stuck is tried again at once.';
+
+/*
+ * The update of the subscription changes nothing.  It makes other sessions that
+ * change or end the subscription wait for this transaction; one of them with an
+ * older snapshot, which would leave the new delivery behind, fails.
+ */
+CREATE FUNCTION outbox_ping(name text)
+RETURNS bigint
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	subscription_id bigint;
+	found_state     text;
+	ping            bigint;
+BEGIN
+	PERFORM idempotency_internal.idempotency_enter();
+	PERFORM idempotency_internal.idempotency_require_preload('the outbox'::text);
+	UPDATE idempotency_internal.outbox_subscription s SET state = s.state
+	WHERE s.id = idempotency_internal.outbox_subscription_id(outbox_ping.name);
+	-- It may have been ended meanwhile.
+	subscription_id := idempotency_internal.outbox_subscription_id(name);
+	SELECT v.state INTO found_state FROM @extschema@.outbox_subscriptions v
+	WHERE v.name = outbox_ping.name;
+	IF found_state IN ('paused', 'disabled', 'held') THEN
+		PERFORM idempotency_internal.idempotency_raise('55000',
+			format('subscription "%s" is %s', name, found_state),
+			CASE found_state WHEN 'held' THEN 'See outbox_adopt().'
+				ELSE 'See outbox_resume().' END);
+	END IF;
+	ping := idempotency_internal.outbox_enqueue_reserved('outbox.ping',
+		jsonb_build_object('subscription', name));
+	INSERT INTO idempotency_internal.outbox_delivery
+		(subscription, position, partition, state, blocks_key, attempts, due_at,
+		 created_at, topic, payload)
+	SELECT s.id, e.position,
+		idempotency_internal.outbox_partition_number(
+			NULL, e.position, s.partitions),
+		'waiting', false, 0, clock_timestamp(), e.created_at, e.topic, e.payload
+	FROM idempotency_internal.outbox_subscription s,
+		idempotency_internal.outbox_event e
+	WHERE s.id = subscription_id AND e.position = ping;
+	PERFORM idempotency_internal.outbox_wake();
+	RETURN ping;
+END
+$$;
+COMMENT ON FUNCTION outbox_ping(text) IS
+	'Sends a test event to one subscription, whatever its topics are; returns the position of the event.';
 
 CREATE FUNCTION idempotency_internal.outbox_check_positions(positions bigint[])
 RETURNS void

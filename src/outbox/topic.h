@@ -1,13 +1,18 @@
 /*
  * topic.h
- *		Which topics a subscription wants.
+ *		Topics of events.
  */
 #ifndef OUTBOX_TOPIC_H
 #define OUTBOX_TOPIC_H
 
 #include "utils/array.h"
 
-/* Does a topic (text) match one of these patterns? */
-extern bool outbox_topic_is_wanted(ArrayType *patterns, Datum topic);
+#include "postgres.h"
+
+/* Is this the topic of an event of the extension itself? */
+extern bool topic_is_reserved(const text *topic);
+
+/* Does a relay send an event of the log to a subscription with these topics? */
+extern bool topic_is_wanted(ArrayType *patterns, const text *topic);
 
 #endif							/* OUTBOX_TOPIC_H */

@@ -122,7 +122,8 @@ head_match(List *endpoints, Datum topic)
 		Endpoint   *endpoint = lfirst(cell);
 
 		if (endpoint->settings != NULL &&
-			outbox_topic_is_wanted(endpoint->settings->topics, topic))
+			topic_is_wanted(endpoint->settings->topics,
+							DatumGetTextPP(topic)))
 			wanting = lappend(wanting, endpoint);
 	}
 	return wanting;

@@ -3,7 +3,7 @@
 -- granted to it, or one of these roles cannot do its work.  public_api.sql
 -- lists the roles of each public object.
 BEGIN;
-SELECT plan(83);
+SELECT plan(84);
 
 CREATE VIEW member AS
 SELECT d.classid, d.objid FROM pg_depend d
@@ -115,6 +115,7 @@ SELECT throws_ok($$ SELECT * FROM idem_stats $$, '42501', NULL,
 SELECT throws_ok($$ SELECT outbox_subscribe('x', 'http://example.com/') $$,
 	'42501', NULL, 'an application does not subscribe');
 SELECT throws_ok($$ SELECT outbox_retry('x') $$, '42501', NULL, 'or hurry');
+SELECT throws_ok($$ SELECT outbox_ping('x') $$, '42501', NULL, 'or ping');
 SELECT throws_ok($$ SELECT stock_transfer('a', 'b', 1) $$, '42501', NULL,
 	'an application moves no stock');
 SELECT throws_ok($$ SELECT * FROM idempotency_status() $$, '42501', NULL,
@@ -138,7 +139,8 @@ SELECT lives_ok(
 SELECT lives_ok($$ SELECT outbox_alter('s', timeout => '1 s'),
 	outbox_rotate_secret('s'), outbox_redrive('s'), outbox_retry('s'),
 	outbox_discard('s'), outbox_acknowledge_lost('s'),
-	outbox_replay('s', 1), outbox_pause('s'), outbox_resume('s') $$,
+	outbox_replay('s', 1), outbox_pause('s'), outbox_resume('s'),
+	outbox_ping('s') $$,
 	'an operator looks after a subscription');
 SELECT lives_ok($$ SELECT outbox_adopt() $$, 'an operator adopts');
 SELECT lives_ok($$ SELECT outbox_unsubscribe('s') $$,
