@@ -46,8 +46,26 @@ SELECT outbox_alter('s2', url => 'https://127.0.0.1:4/');
 RESET client_min_messages;
 ROLLBACK;
 
+-- The limit of the rate; infinity means none.
+SELECT rate_limit FROM outbox_subscription WHERE name = 's2';
+SELECT outbox_alter('s2', rate_limit => 2.5);
+SELECT outbox_alter('s2', timeout => '2 s');
+SELECT rate_limit FROM outbox_subscription WHERE name = 's2';
+SELECT outbox_alter('s2', rate_limit => 'infinity');
+SELECT rate_limit FROM outbox_subscription WHERE name = 's2';
+SELECT outbox_alter('s2', rate_limit => 'infinity');
+BEGIN;
+SELECT count(outbox_subscribe('limit ' || rate_limit, :'url', topics => '{none}', rate_limit => rate_limit::numeric))
+FROM unnest('{0.00001,1000000,1e-5,7,infinity}'::text[]) rate_limit;
+SELECT name, rate_limit FROM outbox_subscription WHERE name LIKE 'limit %' ORDER BY name;
+SELECT name, rate_limited FROM outbox_subscriptions ORDER BY name COLLATE "C";
+UPDATE outbox_subscription SET rate_limit = 3 WHERE name = 'limit 7';
+UPDATE outbox_subscription SET rate_limit = NULL WHERE name = 'limit 7';
+ROLLBACK;
+
 -- Errors.
 \set SHOW_CONTEXT never
+SELECT outbox_subscribe('s3', :'url', rate_limit => 0);
 SELECT outbox_subscribe('s1', :'url');
 SELECT outbox_subscribe('s3', 'ftp://example.com/');
 SELECT outbox_subscribe('s3', :'url', secret => 'open sesame');
@@ -94,6 +112,22 @@ SELECT outbox_subscribe('s3', :'url', start => NULL);
 SELECT outbox_subscribe('s3', :'url', partitions => 0);
 SELECT outbox_subscribe('s3', :'url', partitions => 65);
 SELECT outbox_subscribe('s3', :'url', partitions => NULL);
+SELECT outbox_subscribe('s3', :'url', rate_limit => -1);
+SELECT outbox_subscribe('s3', :'url', rate_limit => 'NaN');
+SELECT outbox_subscribe('s3', :'url', rate_limit => '-infinity');
+SELECT outbox_subscribe('s3', :'url', rate_limit => 0.0000099);
+SELECT outbox_subscribe('s3', :'url', rate_limit => 1e-400);
+SELECT outbox_subscribe('s3', :'url', rate_limit => 1000000.1);
+SELECT outbox_subscribe('s3', :'url', rate_limit => 1e400);
+SELECT outbox_alter('s2', rate_limit => 0);
+SELECT outbox_alter('s2', rate_limit => -20);
+SELECT outbox_alter('s2', rate_limit => 'NaN');
+SELECT outbox_alter('s2', rate_limit => '-infinity');
+SELECT outbox_alter('s2', rate_limit => 1e400);
+UPDATE outbox_subscription SET rate_limit = 0 WHERE name = 's2';
+UPDATE outbox_subscription SET rate_limit = 'NaN' WHERE name = 's2';
+UPDATE outbox_subscription SET rate_limit = 'infinity' WHERE name = 's2';
+UPDATE outbox_subscription SET rate_limit = 1e400 WHERE name = 's2';
 SELECT outbox_alter(NULL, url => :'url');
 SELECT outbox_alter('nobody');
 SELECT outbox_alter('s2', url => 'ftp://example.com/');

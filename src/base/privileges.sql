@@ -96,7 +96,7 @@ BEGIN
 			outbox_acknowledge_lost, outbox_replay, outbox_rotate_secret,
 			outbox_adopt,
 			outbox_topic_matches, outbox_secret_generate, outbox_signature,
-			outbox_flights, outbox_troubles, outbox_rate,
+			outbox_flights, outbox_rate_limited, outbox_troubles, outbox_rate,
 			stock_receive, stock_adjust, stock_transfer, stock_level,
 			stock_verify}',
 		'{idem_stats, idem_keys,
@@ -126,8 +126,8 @@ DECLARE
 BEGIN
 	PERFORM idempotency_internal.idempotency_enter();
 	PERFORM idempotency_internal.idempotency_grant_names(role,
-		'{idem_counters, idem_sample, outbox_flights, outbox_troubles,
-			outbox_rate, idempotency_enter, idempotency_raise,
+		'{idem_counters, idem_sample, outbox_flights, outbox_rate_limited,
+			outbox_troubles, outbox_rate, idempotency_enter, idempotency_raise,
 			idempotency_grant_names}'
 			|| ARRAY(SELECT p.proname::text FROM pg_proc p
 				WHERE p.pronamespace = '@extschema@'::regnamespace
@@ -171,6 +171,7 @@ GRANT EXECUTE ON FUNCTION
 	idempotency_internal.idem_counters(),
 	idempotency_internal.idem_sample(smallint, integer),
 	idempotency_internal.outbox_flights(),
+	idempotency_internal.outbox_rate_limited(),
 	idempotency_internal.outbox_troubles(),
 	idempotency_internal.outbox_rate(double precision, timestamptz, bigint),
 	idempotency_status()

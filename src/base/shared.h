@@ -35,11 +35,12 @@ typedef struct SharedWorker
 	char		last_error[SHARED_ERROR_MAX];
 } SharedWorker;
 
-/* How many requests a relay has in flight for a partition. */
+/* What a relay sends to a subscription. */
 typedef struct SharedFlight
 {
 	int64		subscription;
-	int			in_flight;
+	int			in_flight;		/* requests */
+	bool		rate_limited;	/* events wait for the limit of the rate */
 } SharedFlight;
 
 /* Why a relay cannot serve a subscription, or some of its partitions. */

@@ -1,7 +1,8 @@
 /*
  * flight.c
- *		outbox_flights and outbox_troubles: what the relays of this database
- *		have in flight, and what they cannot serve.
+ *		outbox_flights, outbox_rate_limited and outbox_troubles: what the relays
+ *		of this database have in flight, what waits for the limit of a rate, and
+ *		what they cannot serve.
  */
 #include "postgres.h"
 
@@ -12,6 +13,7 @@
 #include "base/shared.h"
 
 PG_FUNCTION_INFO_V1(outbox_flights);
+PG_FUNCTION_INFO_V1(outbox_rate_limited);
 PG_FUNCTION_INFO_V1(outbox_troubles);
 
 /*
@@ -37,6 +39,34 @@ outbox_flights(PG_FUNCTION_ARGS)
 		values[0] = Int64GetDatum(flights[i].subscription);
 		values[1] = Int32GetDatum(flights[i].in_flight);
 		tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
+	}
+	return (Datum) 0;
+}
+
+/*
+ * SQL: outbox_rate_limited(), the subscriptions of which a relay has events that
+ * wait for the limit of the rate.
+ */
+Datum
+outbox_rate_limited(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
+	SharedDatabase *database = shared_find_my_database();
+	SharedFlight *flights;
+	int			count;
+
+	InitMaterializedSRF(fcinfo, MAT_SRF_USE_EXPECTED_DESC);
+	if (database == NULL)
+		return (Datum) 0;
+	count = shared_copy_flights(database, &flights);
+	for (int i = 0; i < count; i++)
+	{
+		Datum		value = Int64GetDatum(flights[i].subscription);
+		bool		null = false;
+
+		if (flights[i].rate_limited)
+			tuplestore_putvalues(result->setResult, result->setDesc, &value,
+								 &null);
 	}
 	return (Datum) 0;
 }

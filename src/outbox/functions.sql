@@ -134,7 +134,7 @@ COMMENT ON FUNCTION idempotency_internal.outbox_milliseconds(interval) IS
 CREATE FUNCTION idempotency_internal.outbox_check_subscription(
 	name text, topics text[], format text, max_in_flight integer,
 	timeout interval, retry_schedule interval[], start text, ordered boolean,
-	partitions integer)
+	partitions integer, rate_limit numeric)
 RETURNS void
 LANGUAGE plpgsql STABLE PARALLEL SAFE
 SET search_path = pg_catalog, pg_temp
@@ -158,7 +158,9 @@ DECLARE
 		WHEN NOT idempotency_internal.outbox_schedule_valid(retry_schedule)
 			THEN 'retry_schedule must be a one-dimensional array of 1 to 100 waits, each from 0 to 366 days, and the first 0'
 		WHEN start NOT IN ('latest', 'earliest') THEN 'start must be latest or earliest'
-		WHEN partitions NOT BETWEEN 1 AND 64 THEN 'partitions must be from 1 to 64' END;
+		WHEN partitions NOT BETWEEN 1 AND 64 THEN 'partitions must be from 1 to 64'
+		WHEN rate_limit NOT BETWEEN 0.00001 AND 1000000
+			THEN 'rate_limit must be from 0.00001 to 1000000' END;
 BEGIN
 	IF missing IS NOT NULL THEN
 		PERFORM idempotency_internal.idempotency_raise('22004',
@@ -170,7 +172,7 @@ END
 $$;
 COMMENT ON FUNCTION idempotency_internal.outbox_check_subscription(
 	text, text[], text, integer, interval, interval[], text, boolean,
-	integer) IS
+	integer, numeric) IS
 	'Internal: checks arguments of outbox_subscribe.';
 
 /*
@@ -237,7 +239,8 @@ CREATE FUNCTION outbox_subscribe(
 	timeout        interval DEFAULT '15 s',
 	retry_schedule interval[] DEFAULT '{0 s,5 s,5 min,30 min,2 h,5 h,10 h,14 h,20 h,24 h}',
 	start          text DEFAULT 'latest',
-	partitions     integer DEFAULT 1)
+	partitions     integer DEFAULT 1,
+	rate_limit     numeric DEFAULT NULL)
 RETURNS text
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp
@@ -246,11 +249,13 @@ DECLARE
 	subscription_id bigint;
 	signing_secret  text :=
 		coalesce(secret, @extschema@.outbox_secret_generate());
+	finite_limit    numeric := nullif(rate_limit, 'infinity');
 BEGIN
 	PERFORM idempotency_internal.idempotency_enter();
 	PERFORM idempotency_internal.idempotency_require_preload('the outbox'::text);
 	PERFORM idempotency_internal.outbox_check_subscription(name, topics, format,
-		max_in_flight, timeout, retry_schedule, start, ordered, partitions);
+		max_in_flight, timeout, retry_schedule, start, ordered, partitions,
+		finite_limit);
 	PERFORM idempotency_internal.outbox_check_url(url);
 	PERFORM idempotency_internal.outbox_check_secret(signing_secret);
 	PERFORM idempotency_internal.outbox_check_headers(headers);
@@ -266,9 +271,9 @@ BEGIN
 	ON CONFLICT DO NOTHING;
 	INSERT INTO idempotency_internal.outbox_subscription
 		(name, url, topics, secret, headers, format, ordered,
-		 max_in_flight, timeout, retry_schedule, partitions)
+		 max_in_flight, timeout, retry_schedule, partitions, rate_limit)
 	VALUES (name, url, topics, signing_secret, headers, format, ordered,
-		max_in_flight, timeout, retry_schedule, partitions)
+		max_in_flight, timeout, retry_schedule, partitions, finite_limit)
 	ON CONFLICT DO NOTHING
 	RETURNING id INTO subscription_id;
 	IF subscription_id IS NULL THEN
@@ -298,7 +303,7 @@ END
 $$;
 COMMENT ON FUNCTION outbox_subscribe(
 	text, text, text[], text, jsonb, text, boolean, integer, interval,
-	interval[], text, integer) IS
+	interval[], text, integer, numeric) IS
 	'Subscribes a URL to the events of some topics; returns the secret that signs the requests.';
 
 CREATE FUNCTION idempotency_internal.outbox_subscription_id(name text)
@@ -333,7 +338,8 @@ CREATE FUNCTION outbox_alter(
 	format         text DEFAULT NULL,
 	max_in_flight  integer DEFAULT NULL,
 	timeout        interval DEFAULT NULL,
-	retry_schedule interval[] DEFAULT NULL)
+	retry_schedule interval[] DEFAULT NULL,
+	rate_limit     numeric DEFAULT NULL)
 RETURNS void
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp
@@ -362,23 +368,27 @@ BEGIN
 	altered.max_in_flight := coalesce(max_in_flight, altered.max_in_flight);
 	altered.timeout := coalesce(timeout, altered.timeout);
 	altered.retry_schedule := coalesce(retry_schedule, altered.retry_schedule);
+	altered.rate_limit :=
+		nullif(coalesce(rate_limit, altered.rate_limit), 'infinity');
 	PERFORM idempotency_internal.outbox_check_subscription(
 		altered.name, altered.topics, altered.format, altered.max_in_flight,
 		altered.timeout, altered.retry_schedule, 'latest'::text,
-		altered.ordered, altered.partitions);
+		altered.ordered, altered.partitions, altered.rate_limit);
 	PERFORM idempotency_internal.outbox_check_url(altered.url);
 	PERFORM idempotency_internal.outbox_check_headers(altered.headers);
 	UPDATE idempotency_internal.outbox_subscription s
 	SET url = altered.url, topics = altered.topics, headers = altered.headers,
 		format = altered.format, max_in_flight = altered.max_in_flight,
 		timeout = altered.timeout,
-		retry_schedule = altered.retry_schedule, version = s.version + 1
+		retry_schedule = altered.retry_schedule,
+		rate_limit = altered.rate_limit, version = s.version + 1
 	WHERE s.id = altered.id;
 	PERFORM idempotency_internal.outbox_wake();
 END
 $$;
 COMMENT ON FUNCTION outbox_alter(
-	text, text, text[], jsonb, text, integer, interval, interval[]) IS
+	text, text, text[], jsonb, text, integer, interval, interval[],
+	numeric) IS
 	'Changes those properties of a subscription whose parameters are not null; its position and its waiting events stay.';
 
 CREATE FUNCTION outbox_unsubscribe(name text)
@@ -760,6 +770,13 @@ AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION idempotency_internal.outbox_flights() IS
 	'Internal: number of requests in flight, for each partition that a relay serves.';
 
+CREATE FUNCTION idempotency_internal.outbox_rate_limited()
+RETURNS SETOF bigint
+LANGUAGE C VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME';
+COMMENT ON FUNCTION idempotency_internal.outbox_rate_limited() IS
+	'Internal: subscriptions whose rate_limit makes events wait now.';
+
 CREATE FUNCTION idempotency_internal.outbox_troubles(
 	OUT subscription bigint, OUT trouble text)
 RETURNS SETOF record
@@ -814,7 +831,9 @@ SELECT s.name,
 	coalesce(w.in_flight, 0) AS in_flight,
 	d.waiting, d.parked, d.dead, p.lost, p.delivered,
 	round(p.rate::numeric, 1) AS rate, s.failing_since,
-	f.last_at AS last_failed_at, f.last_status, f.last_error, d.next_attempt_at
+	f.last_at AS last_failed_at, f.last_status, f.last_error, d.next_attempt_at,
+	s.id IN (SELECT l FROM idempotency_internal.outbox_rate_limited() l)
+		AS rate_limited
 FROM idempotency_internal.outbox_subscription s
 CROSS JOIN LATERAL (
 	SELECT min(position) AS position, max(lost) AS lost,

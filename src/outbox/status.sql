@@ -36,7 +36,8 @@ AS $$
 		SELECT s.name, 4, 'warning',
 			format('events behind: %s, for %s',
 				s.lag_events, date_trunc('second', s.lag)),
-			'the endpoint is too slow; see max_in_flight'
+			CASE WHEN s.rate_limited THEN 'events wait for the rate_limit; see outbox_alter()'
+				ELSE 'the endpoint is too slow; see max_in_flight' END
 		FROM subscription s WHERE s.state = 'active' AND s.lag > '5 min'
 	)
 	SELECT 'subscription ' || f.name, f.state, f.detail, f.hint

@@ -33,6 +33,7 @@
 	UNLESS("cardinality(s.retry_schedule) BETWEEN 1 AND 100", "retry_schedule") \
 	UNLESS("isfinite(s.recovered_at) IS NOT FALSE", "recovered_at") \
 	UNLESS("s.partitions BETWEEN 1 AND 64", "partitions") \
+	UNLESS("s.rate_limit IS NULL OR s.rate_limit BETWEEN 0.00001 AND 1000000", "rate_limit") \
 	" WHEN p.number IS NULL THEN 'outbox_partition has no row of it'" \
 	UNLESS("p.number BETWEEN 0 AND s.partitions - 1", "number") \
 	UNLESS("p.position >= 0", "position") \
@@ -57,7 +58,8 @@ static SavedQuery read_subscriptions = {
 	" r.position, r.stragglers, r.straggler_froms, s.version, s.partitions, s.recovered_at," WRONG_COLUMN ","
 	" CASE WHEN jsonb_typeof(s.headers) = 'object' THEN"
 	"  ARRAY(SELECT h.key || ': ' || h.value FROM jsonb_each_text(s.headers) h) END,"
-	" s.old_until, s.topics, s.xmin, s.ctid, p.position, p.head," NEXT_DUE_AT
+	" s.old_until, s.topics, s.xmin, s.ctid, p.position, p.head," NEXT_DUE_AT ","
+	" CASE WHEN s.rate_limit BETWEEN 0.00001 AND 1000000 THEN s.rate_limit::float8 ELSE 0 END"
 	" FROM idempotency_internal.outbox_subscription s"
 	" LEFT JOIN idempotency_internal.outbox_partition p ON p.subscription = s.id"
 	" LEFT JOIN idempotency_internal.outbox_reached r"
@@ -166,6 +168,7 @@ subscription_row(uint64 row)
 	subscription.ordered = DatumGetBool(query_datum(row, 9, &isnull));
 	subscription.max_in_flight = DatumGetInt32(query_datum(row, 10, &isnull));
 	subscription.timeout_ms = (int) query_int64(row, 11);
+	subscription.rate_limit = DatumGetFloat8(query_datum(row, 28, &isnull));
 	subscription.schedule_ms = subscription_array(row, 12,
 												  &subscription.schedule_count);
 	if (subscription.schedule_ms == NULL)

@@ -34,6 +34,7 @@ typedef struct OutboxSubscription
 	bool		ordered;
 	int			max_in_flight;
 	int			timeout_ms;
+	double		rate_limit;		/* events a second; 0: none */
 	int			schedule_count;
 	int64	   *schedule_ms;
 	bool		failing;		/* its endpoint fails as a whole */

@@ -123,7 +123,7 @@ CREATE FUNCTION idempotency_internal.outbox_check_subscription_row(
 	name text, url text, topics text[], secret text, old_secret text,
 	headers jsonb, format text, ordered boolean, max_in_flight integer,
 	timeout interval, retry_schedule interval[], partitions integer,
-	state text)
+	state text, rate_limit numeric)
 RETURNS boolean
 LANGUAGE plpgsql STABLE PARALLEL SAFE
 SET search_path = pg_catalog, pg_temp
@@ -133,14 +133,15 @@ BEGIN
 		RAISE EXCEPTION 'state must be active, paused or disabled' USING ERRCODE = '22023';
 	END IF;
 	PERFORM idempotency_internal.outbox_check_subscription(name, topics, format,
-		max_in_flight, timeout, retry_schedule, 'latest', ordered, partitions);
+		max_in_flight, timeout, retry_schedule, 'latest', ordered, partitions,
+		rate_limit);
 	RETURN idempotency_internal.outbox_check_endpoint(
 		url, secret, old_secret, headers);
 END
 $$;
 COMMENT ON FUNCTION idempotency_internal.outbox_check_subscription_row(
 	text, text, text[], text, text, jsonb, text, boolean, integer, interval,
-	interval[], integer, text) IS
+	interval[], integer, text, numeric) IS
 	'Internal: raises an error unless the relay can serve such a subscription.';
 
 /*
@@ -169,10 +170,12 @@ CREATE TABLE idempotency_internal.outbox_subscription (
 	version        bigint NOT NULL DEFAULT 1,
 	created_at     timestamptz NOT NULL DEFAULT clock_timestamp(),
 	recovered_at   timestamptz,
+	rate_limit     numeric,
 	CONSTRAINT outbox_subscription_row_check CHECK (
 		idempotency_internal.outbox_check_subscription_row(
 			name, url, topics, secret, old_secret, headers, format, ordered,
-			max_in_flight, timeout, retry_schedule, partitions, state))
+			max_in_flight, timeout, retry_schedule, partitions, state,
+			rate_limit))
 );
 COMMENT ON TABLE idempotency_internal.outbox_subscription IS
 	'Subscriptions: URL, topics, format and limits. For the owner only, since it holds secrets.';

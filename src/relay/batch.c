@@ -488,6 +488,12 @@ batch_send_item(BatchEvent *item, const char *identity)
 	MemoryContextReset(batch->message_context);
 }
 
+bool
+batch_is_ready(const Batch *batch)
+{
+	return batch->first_ready != NULL;
+}
+
 int
 batch_send(Batch *batch, int room, const char *identity)
 {

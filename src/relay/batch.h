@@ -44,6 +44,9 @@ extern Batch *batch_start(const OutboxSubscription *subscription,
 						  OutboxChunk chunk, BatchKind kind, Batch *before,
 						  List *deferred, void *owner);
 
+/* Is there an event that can be sent now? */
+extern bool batch_is_ready(const Batch *batch);
+
 /* Sends what may be sent now, at most room requests; returns how many. */
 extern int	batch_send(Batch *batch, int room, const char *identity);
 

@@ -20,6 +20,8 @@
  * still take.
  */
 #define ENDPOINT_LEAVE_MS 1000
+/* With fewer events, the next ones are often read too late. */
+#define ENDPOINT_CHUNK_MIN 2
 
 List	   *endpoints_busy = NIL;
 
@@ -272,19 +274,66 @@ endpoint_send_shares(Endpoint *endpoint, int room, int share,
 }
 
 /*
+ * Returns how many events the limit of the rate lets this relay send now.  The
+ * relays of a subscription share the limit by the partitions that they serve.
+ */
+static int
+endpoint_tokens(Endpoint *endpoint, TimestampTz now)
+{
+	int			served = 0;
+	ListCell   *cell;
+
+	if (endpoint->settings->rate_limit == 0)
+	{
+		memset(&endpoint->rate, 0, sizeof(endpoint->rate));
+		return PG_INT32_MAX;
+	}
+	foreach(cell, endpoint->feeds)
+	{
+		const Feed *feed = lfirst(cell);
+
+		served += feed->active && feed->loaded ? 1 : 0;
+	}
+	rate_fill(&endpoint->rate,
+			  endpoint->settings->rate_limit * served /
+			  endpoint->settings->partitions, now);
+	return rate_tokens(&endpoint->rate);
+}
+
+/*
+ * Do events wait only because tokens are missing?
+ */
+static bool
+endpoint_lacks_tokens(const Endpoint *endpoint)
+{
+	ListCell   *cell;
+
+	if (endpoint->settings->rate_limit == 0 || rate_tokens(&endpoint->rate) > 0)
+		return false;
+	foreach(cell, endpoint->feeds)
+	{
+		if (feed_can_send(lfirst(cell)))
+			return true;
+	}
+	return false;
+}
+
+/*
  * The feeds take turns, and get the same share if there is not enough room.
  */
 void
 endpoint_send(Endpoint *endpoint, Places *places, const char *identity)
 {
+	TimestampTz now = GetCurrentTimestamp();
 	int			feeds = list_length(endpoint->feeds);
 	int			room;
 	int			sent;
 
-	if (endpoint->settings == NULL ||
-		endpoint->breaker.asked_until > GetCurrentTimestamp())
+	endpoint->rate_limited = false;
+	if (endpoint->settings == NULL || endpoint->breaker.asked_until > now)
 		return;
 	room = place_room(places, endpoint->in_flight, endpoint->breaker.window);
+	room = Min(room, endpoint_tokens(endpoint, now));
 	while (room > 0)
 	{
 		sent = endpoint_send_shares(endpoint, room, Max(room / feeds, 1),
@@ -292,9 +341,28 @@ endpoint_send(Endpoint *endpoint, Places *places, const char *identity)
 		if (sent == 0)
 			break;
 		room -= sent;
+		rate_take(&endpoint->rate, sent);
 		while (sent-- > 0)
 			place_take(places, endpoint->in_flight++);
 	}
+	endpoint->rate_limited = endpoint_lacks_tokens(endpoint);
+}
+
+TimestampTz
+endpoint_next_send(const Endpoint *endpoint)
+{
+	return endpoint->rate_limited ? rate_next_at(&endpoint->rate) : 0;
+}
+
+int
+endpoint_chunk_max(const Endpoint *endpoint)
+{
+	double		a_second;
+
+	if (endpoint->settings->rate_limit == 0)
+		return OUTBOX_CHUNK_MAX;
+	a_second = endpoint->settings->rate_limit / endpoint->settings->partitions;
+	return (int) Min(Max(a_second, ENDPOINT_CHUNK_MIN), OUTBOX_CHUNK_MAX);
 }
 
 TimestampTz

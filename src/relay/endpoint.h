@@ -11,6 +11,7 @@
 #include "relay/breaker.h"
 #include "relay/http.h"
 #include "relay/place.h"
+#include "relay/rate.h"
 
 struct Feed;
 
@@ -29,6 +30,8 @@ typedef struct Endpoint
 	int			probe_misses;	/* feeds in a row without an event for that */
 	int			in_flight;		/* requests */
 	Breaker		breaker;
+	Rate		rate;			/* of this relay, if there is a limit */
+	bool		rate_limited;	/* events wait for it */
 } Endpoint;
 
 /*
@@ -73,6 +76,16 @@ extern void endpoint_take_response(const HttpResponse *response,
 /* Sends as many requests as allowed. */
 extern void endpoint_send(Endpoint *endpoint, Places *places,
 						  const char *identity);
+
+/* When it may send what waits for the limit of its rate; 0: nothing does. */
+extern TimestampTz endpoint_next_send(const Endpoint *endpoint);
+
+/*
+ * Returns how many events a feed may read at once, and have undecided before it
+ * reads more.  With a limit, that is as much as can be sent in one second:
+ * what is read is kept in memory, and sent again if the relay dies.
+ */
+extern int	endpoint_chunk_max(const Endpoint *endpoint);
 
 /* Has none of its feeds anything in flight, or to be sent? */
 extern bool endpoint_is_quiet(const Endpoint *endpoint);

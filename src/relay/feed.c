@@ -198,6 +198,10 @@ feed_is_quiet(const Feed *feed)
 static bool
 feed_has_room(const Feed *feed, int undecided)
 {
+	int			chunk = endpoint_chunk_max(feed->endpoint);
+
+	if (chunk < OUTBOX_CHUNK_MAX)
+		return undecided < chunk;
 	return undecided <
 		feed->endpoint->settings->max_in_flight + OUTBOX_CHUNK_MAX / 2;
 }
@@ -415,6 +419,27 @@ feed_shorten(Feed *feed, int left_ms)
 		batch_shorten(lfirst(cell), left_ms);
 	foreach(cell, feed->due_batches)
 		batch_shorten(lfirst(cell), left_ms);
+}
+
+bool
+feed_can_send(const Feed *feed)
+{
+	ListCell   *cell;
+
+	if (trouble_present(&feed->trouble) ||
+		feed->in_flight >= feed->endpoint->settings->max_in_flight)
+		return false;
+	foreach(cell, feed->due_batches)
+	{
+		if (batch_is_ready(lfirst(cell)))
+			return true;
+	}
+	foreach(cell, feed->new_batches)
+	{
+		if (batch_is_ready(lfirst(cell)))
+			return true;
+	}
+	return false;
 }
 
 /*
@@ -1049,7 +1074,8 @@ feed_read(Feed *feed, const OutboxHorizon *horizon)
 	if (breaker->open)
 		return feed_probe(feed, horizon);
 	if (!feed->attached && feed_can_take_events(feed))
-		(void) feed_read_new(feed, horizon, BATCH_NEW, OUTBOX_CHUNK_MAX);
+		(void) feed_read_new(feed, horizon, BATCH_NEW,
+							 endpoint_chunk_max(feed->endpoint));
 	if (!feed->draining)
 		feed_read_due(feed);
 	return feed->busy_until == 0 && !feed->attached && feed->more &&

@@ -93,6 +93,9 @@ extern bool feed_can_take_page(Feed *feed);
 extern void feed_take_page(Feed *feed, const OutboxChunk *whole,
 						   List *deliveries);
 
+/* Has it an event that feed_send would send? */
+extern bool feed_can_send(const Feed *feed);
+
 /* Sends as many requests as allowed, at most limit; returns how many. */
 extern int	feed_send(Feed *feed, int limit, const char *identity);
 

@@ -183,6 +183,18 @@ head_make_event(Head *head, int64 position)
 }
 
 /*
+ * A limit of the rate also limits how much is read ahead.  That must not make
+ * the head slow.
+ */
+static bool
+head_page_is_too_long(const HeadPage *page)
+{
+	int			most = endpoint_chunk_max(page->feed->endpoint);
+
+	return most < OUTBOX_CHUNK_MAX && list_length(page->deliveries) >= most;
+}
+
+/*
  * Returns the page of a feed, or NULL if it has no room for one.
  */
 static HeadPage *
@@ -190,6 +202,8 @@ head_page(Head *head, Feed *feed)
 {
 	HeadPage   *page = feed->page;
 
+	if (page != NULL && head_page_is_too_long(page))
+		return NULL;
 	if (page != NULL)
 		return page;
 	if (!feed_can_take_page(feed))

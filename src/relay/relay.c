@@ -1093,6 +1093,21 @@ relay_next_timer(Relay *relay)
 	return next;
 }
 
+/*
+ * Returns when something may be sent that waits for the limit of a rate; 0:
+ * nothing does.  That needs no pass.
+ */
+static TimestampTz
+relay_next_send(void)
+{
+	TimestampTz next = 0;
+	ListCell   *cell;
+
+	foreach(cell, endpoints_busy)
+		next = backoff_earlier(next, endpoint_next_send(lfirst(cell)));
+	return next;
+}
+
 static bool
 relay_pass_is_due(Relay *relay)
 {
@@ -1120,6 +1135,7 @@ relay_sleep(Relay *relay)
 	int			count;
 
 	until = relay->pass_wanted ? relay->rest_until : relay_next_timer(relay);
+	until = backoff_earlier(until, relay_next_send());
 	timeout = TimestampDifferenceMilliseconds(GetCurrentTimestamp(), until);
 	if (http_timeout >= 0)
 		timeout = Min(timeout, http_timeout);
@@ -1148,7 +1164,8 @@ relay_sleep(Relay *relay)
 }
 
 /*
- * Shows in outbox_subscriptions what is in flight.
+ * Shows in outbox_subscriptions what is in flight, and what waits for the limit
+ * of a rate.
  */
 static void
 relay_show_flights(Relay *relay)
@@ -1163,9 +1180,10 @@ relay_show_flights(Relay *relay)
 
 		if (count == SHARED_FLIGHTS_MAX)
 			break;
-		if (endpoint->in_flight == 0)
+		if (endpoint->in_flight == 0 && !endpoint->rate_limited)
 			continue;
 		flights[count].subscription = endpoint->subscription;
+		flights[count].rate_limited = endpoint->rate_limited;
 		flights[count++].in_flight = endpoint->in_flight;
 	}
 	shared_show_flights(relay->database, relay->number, flights, count);

@@ -228,12 +228,13 @@ CREATE FUNCTION idempotency_internal.outbox_check_subscription_row(
 	name text, url text, topics text[], secret text, old_secret text,
 	headers jsonb, format text, ordered boolean, max_in_flight integer,
 	timeout interval, retry_schedule interval[], partitions integer,
-	state text)
+	state text, rate_limit numeric)
 RETURNS boolean
 LANGUAGE sql STABLE PARALLEL SAFE
 AS 'SELECT true';
 ALTER TABLE idempotency_internal.outbox_subscription
 	ADD COLUMN recovered_at timestamptz,
+	ADD COLUMN rate_limit numeric,
 	DROP CONSTRAINT IF EXISTS outbox_subscription_format_check,
 	DROP CONSTRAINT IF EXISTS outbox_subscription_max_in_flight_check,
 	DROP CONSTRAINT IF EXISTS outbox_subscription_partitions_check,
@@ -241,7 +242,8 @@ ALTER TABLE idempotency_internal.outbox_subscription
 	ADD CONSTRAINT outbox_subscription_row_check CHECK (
 		idempotency_internal.outbox_check_subscription_row(
 			name, url, topics, secret, old_secret, headers, format, ordered,
-			max_in_flight, timeout, retry_schedule, partitions, state));
+			max_in_flight, timeout, retry_schedule, partitions, state,
+			rate_limit));
 ALTER TABLE idempotency_internal.outbox_lane RENAME TO outbox_partition;
 ALTER TABLE idempotency_internal.outbox_partition
 	RENAME COLUMN lane TO number;
@@ -343,6 +345,12 @@ ALTER TABLE idempotency_internal.outbox_attempt
 DROP INDEX idempotency_internal.outbox_attempt_event_idx;
 DROP FUNCTION outbox_redrive(text, bigint[]);
 DROP FUNCTION outbox_discard(text, bigint[]);
+DROP FUNCTION outbox_subscribe(text, text, text[], text, jsonb, text, boolean,
+	integer, interval, interval[], text, integer);
+DROP FUNCTION outbox_alter(text, text, text[], jsonb, text, integer, interval,
+	interval[]);
+DROP FUNCTION idempotency_internal.outbox_check_subscription(text, text[], text,
+	integer, interval, interval[], text, boolean, integer);
 
 /* ---- stock ---- */
 
@@ -456,6 +464,10 @@ DROP FUNCTION idempotency_internal.idempotency_grant_names(
  * New functions and views for pg_monitor.  The last function gets its body
  * below, and the views get their other columns.
  */
+CREATE FUNCTION idempotency_internal.outbox_rate_limited()
+RETURNS SETOF bigint
+LANGUAGE C VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME';
 CREATE FUNCTION idempotency_internal.outbox_troubles(
 	OUT subscription bigint, OUT trouble text)
 RETURNS SETOF record
@@ -477,6 +489,7 @@ DECLARE
 BEGIN
 	SELECT extowner INTO STRICT owner FROM pg_catalog.pg_extension
 	WHERE extname = 'idempotency';
+	EXECUTE pg_catalog.format('ALTER FUNCTION idempotency_internal.outbox_rate_limited() OWNER TO %s', owner);
 	EXECUTE pg_catalog.format('ALTER FUNCTION idempotency_internal.outbox_troubles() OWNER TO %s', owner);
 	EXECUTE pg_catalog.format('ALTER FUNCTION idempotency_status() OWNER TO %s', owner);
 	FOREACH created IN ARRAY ARRAY['idem_keys', 'outbox_deliveries',
@@ -486,10 +499,12 @@ BEGIN
 END
 $$;
 REVOKE ALL
-ON FUNCTION idempotency_internal.outbox_troubles(), idempotency_status()
+ON FUNCTION idempotency_internal.outbox_rate_limited(),
+	idempotency_internal.outbox_troubles(), idempotency_status()
 FROM PUBLIC;
 GRANT EXECUTE
-ON FUNCTION idempotency_internal.outbox_troubles(), idempotency_status()
+ON FUNCTION idempotency_internal.outbox_rate_limited(),
+	idempotency_internal.outbox_troubles(), idempotency_status()
 TO pg_monitor;
 GRANT SELECT ON idem_keys, outbox_deliveries, stock_holds, idempotency_segments
 TO pg_monitor;
