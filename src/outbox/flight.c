@@ -44,8 +44,8 @@ outbox_flights(PG_FUNCTION_ARGS)
 }
 
 /*
- * SQL: outbox_rate_limited(), the subscriptions of which a relay has events that
- * wait for the limit of the rate.
+ * SQL: outbox_rate_limited(), the subscriptions whose events wait for the limit
+ * of the rate.
  */
 Datum
 outbox_rate_limited(PG_FUNCTION_ARGS)
