@@ -7,8 +7,6 @@
 
 #include "utils/array.h"
 
-#include "postgres.h"
-
 /* Is this the topic of an event of the extension itself? */
 extern bool topic_is_reserved(const text *topic);
 

@@ -14,7 +14,7 @@ use Test::More;
 our @EXPORT = qw(
   new_server start_server sql use_server alter_system subscribe enqueue_numbers
   enqueue_steadily webhook_id stock_level error_code session finish wait_for_workers
-  wait_for_no_workers worker_pid terminate_worker wait_for_pass wait_until
+  wait_for_no_workers worker_pid terminate_worker relay_shares wait_for_pass wait_until
 );
 
 # The server that sql() uses: the first one made, or that of use_server().
@@ -250,6 +250,14 @@ sub terminate_worker
 	return $node->poll_query_until('postgres',
 		"SELECT count(*) > 0 AND count(*) FILTER (WHERE pid = $pid) = 0"
 		  . ' FROM pg_stat_activity WHERE ' . _of_kind($kind, $db));
+}
+
+# A query of how many relays serve how many partitions, such as '2 6'.
+sub relay_shares
+{
+	return q(SELECT (SELECT count(DISTINCT l.pid) || ' ' || count(*)
+		FROM pg_locks l, idempotency_internal.outbox_partition p
+		WHERE l.locktype = 'advisory' AND l.objsubid = 3 AND l.objid::bigint = (p.subscription + p.number) % 64));
 }
 
 # Waits until each relay has read everything that exists now and is asleep.

@@ -197,18 +197,16 @@ sql("SELECT outbox_unsubscribe('dies')");
 
 # --- several relays
 
-my $shares = q(SELECT count(DISTINCT pid) = %d AND count(*) = 4 FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 3);
-
 alter_system('idempotency.relays', 2);
 sql('SELECT outbox_unsubscribe(name) FROM outbox_subscriptions');
 subscribe($node, $receiver, '/ok/wide', topics => "'{wide}'", partitions => 4, rate_limit => RATE);
-wait_until($node, sprintf($shares, 2), 'two relays share its partitions');
+wait_until($node, relay_shares() . " = '2 4'", 'two relays share its partitions');
 enqueue('wide', EVENTS);
 $receiver->wait_for('wide', events => EVENTS);
 cmp_ok(span(arrivals('wide')), '>', least_s(EVENTS, RATE), 'together they hold the rate');
 cmp_ok(span(arrivals('wide')), '<', SLOW_S, 'and use it');
 alter_system('idempotency.relays', 1);
-wait_until($node, sprintf($shares, 1), 'one relay serves all');
+wait_until($node, relay_shares() . " = '1 4'", 'one relay serves all');
 my $before = arrivals('wide');
 enqueue('wide', EVENTS);
 $receiver->wait_for('wide', events => $before + EVENTS);

@@ -14,15 +14,11 @@ use Test::More;
 my $receiver = Receiver->start;
 my $node = start_server('relays', conf => 'idempotency.relays = 3');
 
-# How many relays serve how many partitions.
-my $shares = q(SELECT count(DISTINCT l.pid) || ' ' || count(*) FROM pg_locks l JOIN outbox_partition p
-	ON (p.subscription + p.number) % 64 = l.objid::bigint WHERE l.locktype = 'advisory' AND l.objsubid = 3);
-
 sub wait_for_shares
 {
 	my ($expected, $what) = @_;
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
-	return ok($node->poll_query_until('postgres', $shares, $expected), $what);
+	return wait_until($node, relay_shares() . " = '$expected'", $what);
 }
 
 sub enqueue
