@@ -42,7 +42,7 @@ extern void head_init(Head *head, int relay);
 /* Reads in a transaction from where it goes on. */
 extern void head_load(Head *head);
 
-/* The topics of subscriptions have changed. */
+/* The topics of subscriptions have changed, or an endpoint is freed. */
 extern void head_forget_topics(Head *head);
 
 /*

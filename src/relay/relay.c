@@ -480,6 +480,7 @@ relay_is_at_home(Relay *relay)
 static void
 relay_drop_endpoint(Relay *relay, Endpoint *endpoint)
 {
+	head_forget_topics(&relay->head);
 	hash_search(relay->endpoint_table, &endpoint->subscription, HASH_REMOVE,
 				NULL);
 	relay->endpoints = list_delete_ptr(relay->endpoints, endpoint);

@@ -176,6 +176,19 @@ sql(q(UPDATE outbox_subscription SET headers = NULL WHERE name = 'left'; SELECT 
 $receiver->wait_for('left', events => 5);
 is($receiver->sorted_numbers('left'), '1 2 3 4 5', 'its events are sent when it is right again');
 
+# --- one that is unsubscribed gets nothing more of a topic that the head knows
+
+for my $n (1 .. 20)
+{
+	subscribe($node, $receiver, '/ok/brief', topics => "'{wanted}'");
+	sql("SELECT outbox_enqueue('wanted', '{\"n\": 40$n}'); SELECT outbox_unsubscribe('brief'); SELECT outbox_wake()");
+	wait_for_pass($node);
+	enqueue('wanted', 500 + $n);
+}
+wait_until($node, "SELECT min(position) = (SELECT last_value FROM outbox_position_seq) FROM outbox_subscriptions WHERE name = 'wanted'",
+	'subscriptions come and go');
+ok(!$node->log_contains(qr/terminated by signal|server process .* was terminated/), 'and the relay goes on');
+
 # --- a backlog is read once, and each takes what it can
 
 subscribe($node, $receiver, '/hold/slow', topics => "'{both}'", max_in_flight => 1);
