@@ -81,7 +81,8 @@ enqueue_numbers($node, 'late', 31);
 $receiver->wait_for('late', requests => 1);
 $late->query_safe('COMMIT');
 $receiver->wait_for('late', requests => 4);
-is($receiver->numbers('late'), '31 1 3 4', 'an open transaction is passed, and comes later');
+like($receiver->numbers('late'), qr/^31 /, 'an open transaction is passed');
+is($receiver->sorted_numbers('late'), '1 3 4 31', 'and comes later');
 pause_and_resume('late', 4);
 $receiver->wait_for('late', events => 31);
 wait_until($node, "SELECT delivered = 31 AND waiting = 0 FROM outbox_subscriptions WHERE name = 'late'",

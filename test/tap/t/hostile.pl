@@ -82,7 +82,7 @@ sub exercise
 		('ring of the log', (SELECT max(segment) FROM outbox_ring) = $before[1]),
 		('ring of the history', (SELECT max(segment) FROM stock_ring) = $before[2]),
 		('holds', EXISTS (SELECT FROM stock_hold)),
-		('positions', (SELECT bool_or(position < $position) FROM outbox_partition)),
+		('positions', (SELECT bool_or(position < $position) FROM outbox_reached)),
 		('deferred deliveries', EXISTS (SELECT FROM outbox_delivery))) v (undone, is_undone) WHERE is_undone", '');
 }
 
