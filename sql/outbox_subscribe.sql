@@ -8,9 +8,9 @@ SELECT outbox_subscribe('s1', :'url', topics => '{nothing.*}') ~ '^whsec_[A-Za-z
 SELECT outbox_subscribe('s2', :'url', '{nothing.*,none}', 'whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw',
 	headers => '{"Authorization": "Bearer x"}', format => 'cloudevents', ordered => false,
 	max_in_flight => 1, timeout => '1 s', retry_schedule => '{0 s,1 s}',
-	start => 'earliest');
+	start => 'earliest', batch => 1000);
 SELECT name, topics, format, ordered, max_in_flight, timeout, retry_schedule,
-	state, reason
+	batch, state, reason
 FROM outbox_subscription ORDER BY name;
 
 SELECT outbox_pause('s1', 'their maintenance');
@@ -23,12 +23,14 @@ SELECT outbox_redrive('s1', '{1,2}');
 -- A subscription can be altered without losing its position.
 SELECT outbox_alter('s2', url => 'http://127.0.0.1:2/', headers => '{}',
 	max_in_flight => 7, timeout => '2 s');
-SELECT outbox_alter('s2', topics => '{none}', format => 'standard',
-	retry_schedule => '{0 s,2 s}');
+SELECT outbox_alter('s2', batch => 2);
 SELECT outbox_alter('s2');
+SELECT format, batch FROM outbox_subscription WHERE name = 's2';
+SELECT outbox_alter('s2', topics => '{none}', format => 'standard',
+	retry_schedule => '{0 s,2 s}', batch => 1);
 SELECT outbox_alter('s2', topics => '[0:0]={none}', retry_schedule => '[0:1]={0 s,2 s}');
 SELECT url, topics, headers, format, ordered, max_in_flight, timeout,
-	retry_schedule, secret, state
+	retry_schedule, batch, secret, state
 FROM outbox_subscription WHERE name = 's2';
 
 -- Headers may be credentials: for another host they are dropped unless given
@@ -70,6 +72,9 @@ SELECT outbox_subscribe('s1', :'url');
 SELECT outbox_subscribe('s3', 'ftp://example.com/');
 SELECT outbox_subscribe('s3', :'url', secret => 'open sesame');
 SELECT outbox_subscribe(NULL, :'url');
+SELECT outbox_subscribe('s3', :'url', format => 'cloudevents', batch => 1001);
+SELECT outbox_subscribe('s3', :'url', batch => 2);
+SELECT outbox_alter('s2', batch => 2);
 SELECT outbox_pause('nobody');
 \set VERBOSITY sqlstate
 SELECT outbox_subscribe('', :'url');
@@ -128,6 +133,9 @@ UPDATE outbox_subscription SET rate_limit = 0 WHERE name = 's2';
 UPDATE outbox_subscription SET rate_limit = 'NaN' WHERE name = 's2';
 UPDATE outbox_subscription SET rate_limit = 'infinity' WHERE name = 's2';
 UPDATE outbox_subscription SET rate_limit = 1e400 WHERE name = 's2';
+SELECT outbox_subscribe('s3', :'url', format => 'cloudevents', batch => 0);
+SELECT outbox_subscribe('s3', :'url', format => 'cloudevents', batch => -1);
+SELECT outbox_subscribe('s3', :'url', format => 'cloudevents', batch => NULL);
 SELECT outbox_alter(NULL, url => :'url');
 SELECT outbox_alter('nobody');
 SELECT outbox_alter('s2', url => 'ftp://example.com/');
@@ -136,10 +144,19 @@ SELECT outbox_alter('s2', headers => '{"Host": "x"}');
 SELECT outbox_alter('s2', format => 'xml');
 SELECT outbox_alter('s2', max_in_flight => 0);
 SELECT outbox_alter('s2', timeout => '-1 s');
+SELECT outbox_alter('s2', batch => 0);
+SELECT outbox_alter('s2', format => 'cloudevents', batch => 1001);
 SELECT outbox_alter('s2', retry_schedule => '{1 s}');
 SELECT outbox_alter('s2', retry_schedule => '{{5 s,1 s}}');
-SELECT url, topics, format, max_in_flight FROM outbox_subscription
+SELECT url, topics, format, max_in_flight, batch FROM outbox_subscription
 WHERE name = 's2';
+-- The same for the owner who changes the row.
+UPDATE outbox_subscription SET batch = 2 WHERE name = 's2';
+UPDATE outbox_subscription SET format = 'cloudevents', batch = 1001 WHERE name = 's2';
+BEGIN;
+UPDATE outbox_subscription SET format = 'cloudevents', batch = 1000 WHERE name = 's2';
+UPDATE outbox_subscription SET format = 'standard' WHERE name = 's2';
+ROLLBACK;
 SELECT outbox_unsubscribe(NULL);
 SELECT outbox_unsubscribe('nobody');
 SELECT outbox_pause(NULL);

@@ -30,6 +30,7 @@ $$;
  */
 CREATE PROCEDURE drain(
 	url text, topics text[], ordered boolean, max_in_flight integer,
+	batch integer,
 	INOUT seconds numeric DEFAULT NULL, INOUT wal_bytes numeric DEFAULT NULL)
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -42,7 +43,8 @@ BEGIN
 		PERFORM outbox_subscribe('drain', url, topics => topics, start => 'earliest');
 	ELSE
 		PERFORM outbox_subscribe('drain', url, topics => topics, ordered => ordered,
-			max_in_flight => max_in_flight, start => 'earliest');
+			max_in_flight => max_in_flight, start => 'earliest', batch => batch,
+			format => CASE WHEN batch > 1 THEN 'cloudevents' ELSE 'standard' END);
 	END IF;
 	SELECT started_at + '30 s' + lag_events * interval '1 ms' INTO deadline
 	FROM outbox_subscriptions WHERE name = 'drain';

@@ -134,7 +134,7 @@ COMMENT ON FUNCTION idempotency_internal.outbox_milliseconds(interval) IS
 CREATE FUNCTION idempotency_internal.outbox_check_subscription(
 	name text, topics text[], format text, max_in_flight integer,
 	timeout interval, retry_schedule interval[], start text, ordered boolean,
-	partitions integer, rate_limit numeric)
+	partitions integer, rate_limit numeric, batch integer)
 RETURNS void
 LANGUAGE plpgsql STABLE PARALLEL SAFE
 SET search_path = pg_catalog, pg_temp
@@ -146,7 +146,8 @@ DECLARE
 		WHEN max_in_flight IS NULL THEN 'max_in_flight'
 		WHEN timeout IS NULL THEN 'timeout' WHEN start IS NULL THEN 'start'
 		WHEN retry_schedule IS NULL THEN 'retry_schedule'
-		WHEN partitions IS NULL THEN 'partitions' END;
+		WHEN partitions IS NULL THEN 'partitions'
+		WHEN batch IS NULL THEN 'batch' END;
 	wrong text := CASE
 		WHEN name = '' THEN 'name must not be empty'
 		WHEN octet_length(name) > 255 THEN 'name is too long'
@@ -160,7 +161,9 @@ DECLARE
 		WHEN start NOT IN ('latest', 'earliest') THEN 'start must be latest or earliest'
 		WHEN partitions NOT BETWEEN 1 AND 64 THEN 'partitions must be from 1 to 64'
 		WHEN rate_limit NOT BETWEEN 0.00001 AND 1000000
-			THEN 'rate_limit must be from 0.00001 to 1000000' END;
+			THEN 'rate_limit must be from 0.00001 to 1000000'
+		WHEN batch NOT BETWEEN 1 AND 1000 THEN 'batch must be from 1 to 1000'
+		WHEN batch > 1 AND format <> 'cloudevents' THEN 'batch must be 1 unless the format is cloudevents' END;
 BEGIN
 	IF missing IS NOT NULL THEN
 		PERFORM idempotency_internal.idempotency_raise('22004',
@@ -172,7 +175,7 @@ END
 $$;
 COMMENT ON FUNCTION idempotency_internal.outbox_check_subscription(
 	text, text[], text, integer, interval, interval[], text, boolean,
-	integer, numeric) IS
+	integer, numeric, integer) IS
 	'Internal: checks arguments of outbox_subscribe.';
 
 /*
@@ -240,7 +243,8 @@ CREATE FUNCTION outbox_subscribe(
 	retry_schedule interval[] DEFAULT '{0 s,5 s,5 min,30 min,2 h,5 h,10 h,14 h,20 h,24 h}',
 	start          text DEFAULT 'latest',
 	partitions     integer DEFAULT 1,
-	rate_limit     numeric DEFAULT NULL)
+	rate_limit     numeric DEFAULT NULL,
+	batch          integer DEFAULT 1)
 RETURNS text
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp
@@ -255,7 +259,7 @@ BEGIN
 	PERFORM idempotency_internal.idempotency_require_preload('the outbox'::text);
 	PERFORM idempotency_internal.outbox_check_subscription(name, topics, format,
 		max_in_flight, timeout, retry_schedule, start, ordered, partitions,
-		finite_limit);
+		finite_limit, batch);
 	PERFORM idempotency_internal.outbox_check_url(url);
 	PERFORM idempotency_internal.outbox_check_secret(signing_secret);
 	PERFORM idempotency_internal.outbox_check_headers(headers);
@@ -271,9 +275,10 @@ BEGIN
 	ON CONFLICT DO NOTHING;
 	INSERT INTO idempotency_internal.outbox_subscription
 		(name, url, topics, secret, headers, format, ordered,
-		 max_in_flight, timeout, retry_schedule, partitions, rate_limit)
+		 max_in_flight, timeout, retry_schedule, partitions, rate_limit, batch)
 	VALUES (name, url, topics, signing_secret, headers, format, ordered,
-		max_in_flight, timeout, retry_schedule, partitions, finite_limit)
+		max_in_flight, timeout, retry_schedule, partitions, finite_limit,
+		batch)
 	ON CONFLICT DO NOTHING
 	RETURNING id INTO subscription_id;
 	IF subscription_id IS NULL THEN
@@ -303,7 +308,7 @@ END
 $$;
 COMMENT ON FUNCTION outbox_subscribe(
 	text, text, text[], text, jsonb, text, boolean, integer, interval,
-	interval[], text, integer, numeric) IS
+	interval[], text, integer, numeric, integer) IS
 	'Subscribes a URL to the events of some topics; returns the secret that signs the requests.';
 
 CREATE FUNCTION idempotency_internal.outbox_subscription_id(name text)
@@ -339,7 +344,8 @@ CREATE FUNCTION outbox_alter(
 	max_in_flight  integer DEFAULT NULL,
 	timeout        interval DEFAULT NULL,
 	retry_schedule interval[] DEFAULT NULL,
-	rate_limit     numeric DEFAULT NULL)
+	rate_limit     numeric DEFAULT NULL,
+	batch          integer DEFAULT NULL)
 RETURNS void
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp
@@ -370,10 +376,12 @@ BEGIN
 	altered.retry_schedule := coalesce(retry_schedule, altered.retry_schedule);
 	altered.rate_limit :=
 		nullif(coalesce(rate_limit, altered.rate_limit), 'infinity');
+	altered.batch := coalesce(batch, altered.batch);
 	PERFORM idempotency_internal.outbox_check_subscription(
 		altered.name, altered.topics, altered.format, altered.max_in_flight,
 		altered.timeout, altered.retry_schedule, 'latest'::text,
-		altered.ordered, altered.partitions, altered.rate_limit);
+		altered.ordered, altered.partitions, altered.rate_limit,
+		altered.batch);
 	PERFORM idempotency_internal.outbox_check_url(altered.url);
 	PERFORM idempotency_internal.outbox_check_headers(altered.headers);
 	UPDATE idempotency_internal.outbox_subscription s
@@ -381,14 +389,15 @@ BEGIN
 		format = altered.format, max_in_flight = altered.max_in_flight,
 		timeout = altered.timeout,
 		retry_schedule = altered.retry_schedule,
-		rate_limit = altered.rate_limit, version = s.version + 1
+		rate_limit = altered.rate_limit, batch = altered.batch,
+		version = s.version + 1
 	WHERE s.id = altered.id;
 	PERFORM idempotency_internal.outbox_wake();
 END
 $$;
 COMMENT ON FUNCTION outbox_alter(
 	text, text, text[], jsonb, text, integer, interval, interval[],
-	numeric) IS
+	numeric, integer) IS
 	'Changes those properties of a subscription whose parameters are not null; its position and its waiting events stay.';
 
 CREATE FUNCTION outbox_unsubscribe(name text)

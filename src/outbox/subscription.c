@@ -34,6 +34,7 @@
 	UNLESS("isfinite(s.recovered_at) IS NOT FALSE", "recovered_at") \
 	UNLESS("s.partitions BETWEEN 1 AND 64", "partitions") \
 	UNLESS("s.rate_limit IS NULL OR s.rate_limit BETWEEN 0.00001 AND 1000000", "rate_limit") \
+	UNLESS("s.batch = 1 OR s.batch BETWEEN 2 AND 1000 AND s.format = 'cloudevents'", "batch") \
 	" WHEN p.number IS NULL THEN 'outbox_partition has no row of it'" \
 	UNLESS("p.number BETWEEN 0 AND s.partitions - 1", "number") \
 	UNLESS("p.position >= 0", "position") \
@@ -59,7 +60,7 @@ static SavedQuery read_subscriptions = {
 	" CASE WHEN jsonb_typeof(s.headers) = 'object' THEN"
 	"  ARRAY(SELECT h.key || ': ' || h.value FROM jsonb_each_text(s.headers) h) END,"
 	" s.old_until, s.topics, s.xmin, s.ctid, p.position, p.head," NEXT_DUE_AT ","
-	" CASE WHEN s.rate_limit BETWEEN 0.00001 AND 1000000 THEN s.rate_limit::float8 ELSE 0 END"
+	" CASE WHEN s.rate_limit BETWEEN 0.00001 AND 1000000 THEN s.rate_limit::float8 ELSE 0 END, s.batch"
 	" FROM idempotency_internal.outbox_subscription s"
 	" LEFT JOIN idempotency_internal.outbox_partition p ON p.subscription = s.id"
 	" LEFT JOIN idempotency_internal.outbox_reached r"
@@ -167,6 +168,7 @@ subscription_row(uint64 row)
 	subscription.cloudevents = DatumGetBool(query_datum(row, 8, &isnull));
 	subscription.ordered = DatumGetBool(query_datum(row, 9, &isnull));
 	subscription.max_in_flight = DatumGetInt32(query_datum(row, 10, &isnull));
+	subscription.batch = DatumGetInt32(query_datum(row, 29, &isnull));
 	subscription.timeout_ms = (int) query_int64(row, 11);
 	subscription.rate_limit = DatumGetFloat8(query_datum(row, 28, &isnull));
 	subscription.schedule_ms = subscription_array(row, 12,

@@ -33,6 +33,8 @@ typedef struct OutboxSubscription
 	bool		cloudevents;	/* false: body as in Standard Webhooks */
 	bool		ordered;
 	int			max_in_flight;
+	int			batch;			/* the most events of a request; if it is not
+								 * 1, format is cloudevents */
 	int			timeout_ms;
 	double		rate_limit;		/* events a second; 0: none */
 	int			schedule_count;

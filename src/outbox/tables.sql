@@ -123,7 +123,7 @@ CREATE FUNCTION idempotency_internal.outbox_check_subscription_row(
 	name text, url text, topics text[], secret text, old_secret text,
 	headers jsonb, format text, ordered boolean, max_in_flight integer,
 	timeout interval, retry_schedule interval[], partitions integer,
-	state text, rate_limit numeric)
+	state text, rate_limit numeric, batch integer)
 RETURNS boolean
 LANGUAGE plpgsql STABLE PARALLEL SAFE
 SET search_path = pg_catalog, pg_temp
@@ -134,14 +134,14 @@ BEGIN
 	END IF;
 	PERFORM idempotency_internal.outbox_check_subscription(name, topics, format,
 		max_in_flight, timeout, retry_schedule, 'latest', ordered, partitions,
-		rate_limit);
+		rate_limit, batch);
 	RETURN idempotency_internal.outbox_check_endpoint(
 		url, secret, old_secret, headers);
 END
 $$;
 COMMENT ON FUNCTION idempotency_internal.outbox_check_subscription_row(
 	text, text, text[], text, text, jsonb, text, boolean, integer, interval,
-	interval[], integer, text, numeric) IS
+	interval[], integer, text, numeric, integer) IS
 	'Internal: raises an error unless the relay can serve such a subscription.';
 
 /*
@@ -171,11 +171,12 @@ CREATE TABLE idempotency_internal.outbox_subscription (
 	created_at     timestamptz NOT NULL DEFAULT clock_timestamp(),
 	recovered_at   timestamptz,
 	rate_limit     numeric,
+	batch          integer NOT NULL DEFAULT 1,
 	CONSTRAINT outbox_subscription_row_check CHECK (
 		idempotency_internal.outbox_check_subscription_row(
 			name, url, topics, secret, old_secret, headers, format, ordered,
 			max_in_flight, timeout, retry_schedule, partitions, state,
-			rate_limit))
+			rate_limit, batch))
 );
 COMMENT ON TABLE idempotency_internal.outbox_subscription IS
 	'Subscriptions: URL, topics, format and limits. For the owner only, since it holds secrets.';

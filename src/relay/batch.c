@@ -25,22 +25,6 @@
 #include "utils/memutils.h"
 
 #include "relay/batch.h"
-#include "relay/message.h"
-
-typedef struct BatchEvent
-{
-	Batch	   *batch;
-	const OutboxDelivery *delivery;
-	const OutboxEvent *event;
-	OutboxResult result;
-	bool		sent;
-	bool		decided;
-	bool		settled;		/* recorded */
-	bool		shortened;		/* its request was told to end soon */
-	struct BatchEvent *next_of_key; /* waits for this one */
-	struct BatchEvent *last_of_key; /* this one waits for it, or NULL */
-	struct BatchEvent *next_ready;	/* in the queue of ready items */
-} BatchEvent;
 
 /* The last event of a key in a batch.  Keys with one hash count as one key. */
 typedef struct BatchKey
@@ -55,12 +39,10 @@ typedef struct BatchKey
 struct Batch
 {
 	MemoryContext context;
-	MemoryContext message_context;	/* reset for each request */
 	OutboxSubscription subscription;
 	OutboxChunk chunk;
 	BatchKind	kind;
 	Batch	   *before;
-	void	   *owner;
 	bool		stopped;
 	BatchEvent *items;
 	HTAB	   *keys;			/* of BatchKey */
@@ -68,7 +50,6 @@ struct Batch
 	BatchEvent *last_ready;
 	int			undecided;
 	int			news;			/* decided, and to be recorded soon */
-	int			in_flight;
 	int64		delivered;
 	char	   *gone_reason;	/* why the endpoint wants no more, or NULL */
 	bool		disabled;		/* the subscription was disabled for that */
@@ -323,19 +304,15 @@ batch_create_keys(MemoryContext context, int count)
 
 Batch *
 batch_start(const OutboxSubscription *subscription, OutboxChunk chunk,
-			BatchKind kind, Batch *before, List *deferred, void *owner)
+			BatchKind kind, Batch *before, List *deferred)
 {
 	Batch	   *batch = palloc0(sizeof(Batch));
 
 	batch->context = CurrentMemoryContext;
-	batch->message_context = AllocSetContextCreate(batch->context,
-												   "idempotency message",
-												   ALLOCSET_DEFAULT_SIZES);
 	batch->subscription = *subscription;
 	batch->chunk = chunk;
 	batch->kind = kind;
 	batch->before = before;
-	batch->owner = owner;
 	batch->items = palloc0((chunk.count + 1) * sizeof(BatchEvent));
 	batch->keys = batch_create_keys(batch->context, chunk.count);
 	batch->undecided = chunk.count;
@@ -356,7 +333,8 @@ batch_start(const OutboxSubscription *subscription, OutboxChunk chunk,
 }
 
 /*
- * Makes the next item of a chain ready, or parks the rest of the chain.
+ * Makes the next item of a chain ready, or parks the rest of the chain.  The
+ * next one may be in the same request, or in one that is sent later.
  */
 static void
 batch_follow_chain(BatchEvent *item)
@@ -367,6 +345,8 @@ batch_follow_chain(BatchEvent *item)
 	{
 		item->next_of_key = NULL;
 		next->last_of_key = NULL;
+		if (!batch_holds_key(item) && next->sent)
+			return;
 		if (!batch_holds_key(item) && !next->batch->stopped)
 		{
 			batch_queue(next);
@@ -426,16 +406,19 @@ batch_uncount(BatchEvent *item, int retry_after_s)
  * event is kept, since the subscription may be resumed.
  */
 static void
-batch_fail(BatchEvent *item, const HttpResponse *response, RetryClass class)
+batch_decide_failure(BatchEvent *item, const HttpResponse *response,
+					 RetryClass class)
 {
 	Batch	   *batch = item->batch;
 	OutboxResult *result = &item->result;
 
+	item->shortened &= response->status == 0;
 	if (item->shortened && !batch_is_new(batch))
 	{
 		batch_decide(item, OUTBOX_PARKED);
 		return;
 	}
+	result->attempts++;
 	batch_note_failure(item, response);
 	if (class == RETRY_GONE && batch->gone_reason == NULL)
 		batch->gone_reason =
@@ -448,66 +431,50 @@ batch_fail(BatchEvent *item, const HttpResponse *response, RetryClass class)
 	batch_decide(item, result->delay_ms < 0 ? OUTBOX_DEAD : OUTBOX_RETRY);
 }
 
-BatchAnswer
-batch_take_response(const HttpResponse *response)
+void
+batch_fail(BatchEvent *item, const HttpResponse *response, RetryClass class)
 {
-	BatchEvent *item = response->tag;
-	Batch	   *batch = item->batch;
-	BatchAnswer answer;
-
-	answer.owner = batch->owner;
-	answer.class = retry_classify(response->status);
-	answer.position = item->event->position;
-	answer.status = response->status;
-	answer.retry_after_s = response->retry_after_s;
-	answer.blames_event = retry_blames_event(response->status);
-	item->shortened &= response->status == 0;
-	answer.version = batch->subscription.version;
-	batch->in_flight--;
-	item->result.attempts++;
-	if (answer.class == RETRY_DONE)
-		batch_decide(item, OUTBOX_DELIVERED);
-	else
-		batch_fail(item, response, answer.class);
+	batch_decide_failure(item, response, class);
 	batch_follow_chain(item);
-	return answer;
 }
 
-static void
-batch_send_item(BatchEvent *item, const char *identity)
+void
+batch_deliver(BatchEvent *item)
 {
-	Batch	   *batch = item->batch;
-	MemoryContext old = MemoryContextSwitchTo(batch->message_context);
-	HttpRequest request = {.tag = item};
+	item->result.attempts++;
+	batch_decide(item, OUTBOX_DELIVERED);
+	batch_follow_chain(item);
+}
 
-	item->sent = true;
-	batch->in_flight++;
-	message_build(&batch->subscription, item->event, identity, &request);
-	http_submit(&request);
-	MemoryContextSwitchTo(old);
-	MemoryContextReset(batch->message_context);
+const OutboxSubscription *
+batch_subscription(const Batch *batch)
+{
+	return &batch->subscription;
 }
 
 bool
-batch_is_ready(const Batch *batch)
+batch_is_stopped(const Batch *batch)
 {
-	return batch->first_ready != NULL;
+	return batch->stopped;
 }
 
-int
-batch_send(Batch *batch, int room, const char *identity)
+BatchEvent *
+batch_first_ready(const Batch *batch)
 {
-	int			sent = 0;
+	return batch->first_ready;
+}
 
-	while (sent < room && batch->first_ready != NULL)
-	{
-		BatchEvent *item = batch->first_ready;
+void
+batch_take_ready(BatchEvent *item, BatchEvent *before)
+{
+	Batch	   *batch = item->batch;
 
+	if (before == NULL)
 		batch->first_ready = item->next_ready;
-		batch_send_item(item, identity);
-		sent++;
-	}
-	return sent;
+	else
+		before->next_ready = item->next_ready;
+	if (batch->last_ready == item)
+		batch->last_ready = before;
 }
 
 /*
@@ -608,17 +575,14 @@ batch_stop(Batch *batch)
 }
 
 void
-batch_shorten(Batch *batch, int left_ms)
+batch_take_back(BatchEvent *item)
 {
-	for (int i = 0; i < batch->chunk.count; i++)
-	{
-		BatchEvent *item = &batch->items[i];
-
-		if (!item->sent || item->decided)
-			continue;
-		item->shortened = true;
-		http_shorten(item, left_ms);
-	}
+	item->sent = false;
+	if (item->decided || item->last_of_key != NULL)
+		return;
+	batch_queue(item);
+	if (item->batch->stopped)
+		batch_stop(item->batch);
 }
 
 void
@@ -631,12 +595,6 @@ bool
 batch_is_finished(const Batch *batch)
 {
 	return batch->undecided == 0;
-}
-
-int
-batch_in_flight(const Batch *batch)
-{
-	return batch->in_flight;
 }
 
 int

@@ -22,17 +22,20 @@ typedef enum BatchKind
 	BATCH_PROBE_DUE				/* one deferred delivery as a probe */
 } BatchKind;
 
-/* What an answer means for the caller. */
-typedef struct BatchAnswer
+typedef struct BatchEvent
 {
-	void	   *owner;			/* as passed to batch_start */
-	RetryClass	class;
-	int64		position;		/* of the event */
-	int			status;
-	int			retry_after_s;
-	bool		blames_event;	/* it failed, but the endpoint works */
-	int64		version;		/* of the subscription that it was sent by */
-} BatchAnswer;
+	Batch	   *batch;
+	const OutboxDelivery *delivery;
+	const OutboxEvent *event;
+	OutboxResult result;
+	bool		sent;			/* a request has it, or had it */
+	bool		decided;
+	bool		settled;		/* recorded */
+	bool		shortened;		/* its request was told to end soon */
+	struct BatchEvent *next_of_key; /* waits for this one */
+	struct BatchEvent *last_of_key; /* this one waits for it, or NULL */
+	struct BatchEvent *next_ready;	/* in the queue of ready items */
+} BatchEvent;
 
 /*
  * Starts a batch.  Takes over the chunk, and the current memory context, which
@@ -42,16 +45,27 @@ typedef struct BatchAnswer
  */
 extern Batch *batch_start(const OutboxSubscription *subscription,
 						  OutboxChunk chunk, BatchKind kind, Batch *before,
-						  List *deferred, void *owner);
+						  List *deferred);
 
-/* Is there an event that can be sent now? */
-extern bool batch_is_ready(const Batch *batch);
+extern const OutboxSubscription *batch_subscription(const Batch *batch);
+extern bool batch_is_stopped(const Batch *batch);
 
-/* Sends what may be sent now, at most room requests; returns how many. */
-extern int	batch_send(Batch *batch, int room, const char *identity);
+/*
+ * The first item of the queue of those that can be sent now; the others follow
+ * by next_ready.
+ */
+extern BatchEvent *batch_first_ready(const Batch *batch);
 
-/* Handles an answer to a request of a batch; the tag tells to which. */
-extern BatchAnswer batch_take_response(const HttpResponse *response);
+/* Takes an item from the queue; before is the one before it, or NULL. */
+extern void batch_take_ready(BatchEvent *item, BatchEvent *before);
+
+/*
+ * An event was delivered, or an attempt has failed.  Those behind it can be
+ * sent, or are parked; the caller has to deal with those that were sent.
+ */
+extern void batch_deliver(BatchEvent *item);
+extern void batch_fail(BatchEvent *item, const HttpResponse *response,
+					   RetryClass class);
 
 /*
  * Drops the events after the last one that was sent or recorded, as if they had
@@ -65,10 +79,10 @@ extern bool batch_cut(Batch *batch);
 extern void batch_stop(Batch *batch);
 
 /*
- * Requests in flight must end within this time.  Events whose requests are not
- * answered by then are sent again at once.
+ * An item that was sent has to be sent again by another request.  Call it for
+ * all items of the request, in their order; those that are decided stay so.
  */
-extern void batch_shorten(Batch *batch, int left_ms);
+extern void batch_take_back(BatchEvent *item);
 
 /* The preceding batch was freed. */
 extern void batch_is_first(Batch *batch);
@@ -76,7 +90,6 @@ extern void batch_is_first(Batch *batch);
 /* Have all its events been decided, so that all can be recorded? */
 extern bool batch_is_finished(const Batch *batch);
 
-extern int	batch_in_flight(const Batch *batch);	/* requests in flight */
 extern int	batch_undecided(const Batch *batch);	/* undecided events */
 
 /* Undecided events that do not wait for another one of their key. */

@@ -212,7 +212,7 @@ endpoint_set(Endpoint *endpoint, const OutboxSubscription *subscription)
 void
 endpoint_take_response(const HttpResponse *response, Places *places)
 {
-	BatchAnswer answer = batch_take_response(response);
+	GroupAnswer answer = groups_take_response(response);
 	Feed	   *feed = answer.owner;
 	Endpoint   *endpoint = feed->endpoint;
 	Breaker    *breaker = &endpoint->breaker;
@@ -255,9 +255,10 @@ endpoint_prober(const Endpoint *endpoint)
 
 /*
  * Sends at most room requests, at most share of each feed.  Returns how many.
+ * Each event takes a token.
  */
 static int
-endpoint_send_shares(Endpoint *endpoint, int room, int share,
+endpoint_send_shares(Endpoint *endpoint, int room, int share, int *tokens,
 					 const char *identity)
 {
 	int			feeds = list_length(endpoint->feeds);
@@ -268,7 +269,7 @@ endpoint_send_shares(Endpoint *endpoint, int room, int share,
 		Feed	   *feed = list_nth(endpoint->feeds,
 									endpoint->send_turn++ % feeds);
 
-		sent += feed_send(feed, Min(share, room - sent), identity);
+		sent += feed_send(feed, Min(share, room - sent), tokens, identity);
 	}
 	return sent;
 }
@@ -328,23 +329,25 @@ endpoint_send(Endpoint *endpoint, Places *places, const char *identity)
 	int			feeds = list_length(endpoint->feeds);
 	int			room;
 	int			sent;
+	int			had;
+	int			tokens;
 
 	endpoint->rate_limited = false;
 	if (endpoint->settings == NULL || endpoint->breaker.asked_until > now)
 		return;
 	room = place_room(places, endpoint->in_flight, endpoint->breaker.window);
-	room = Min(room, endpoint_tokens(endpoint, now));
-	while (room > 0)
+	had = tokens = endpoint_tokens(endpoint, now);
+	while (room > 0 && tokens > 0)
 	{
 		sent = endpoint_send_shares(endpoint, room, Max(room / feeds, 1),
-									identity);
+									&tokens, identity);
 		if (sent == 0)
 			break;
 		room -= sent;
-		rate_take(&endpoint->rate, sent);
 		while (sent-- > 0)
 			place_take(places, endpoint->in_flight++);
 	}
+	rate_take(&endpoint->rate, had - tokens);
 	endpoint->rate_limited = endpoint_lacks_tokens(endpoint);
 }
 

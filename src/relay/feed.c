@@ -36,8 +36,10 @@
 #include "base/query.h"
 #include "relay/feed.h"
 
-/* The most events of a partition that are read but not recorded yet. */
+/* The most events of a partition that are read but not recorded yet, */
 #define FEED_AHEAD_MAX 2000
+/* or as many as this number of requests can have, if that is more. */
+#define FEED_AHEAD_REQUESTS 8
 /* The most batches that these can be in. */
 #define FEED_BATCHES_MAX 64
 /* The most batches of deferred deliveries of a partition. */
@@ -62,6 +64,7 @@ feed_create(OutboxPartitionId id, Endpoint *endpoint, Head *head)
 	feed->endpoint = endpoint;
 	feed->head = head;
 	feed->row.head = OUTBOX_NO_HEAD;
+	groups_init(&feed->groups, feed);
 	endpoint->feeds = lappend(endpoint->feeds, feed);
 	return feed;
 }
@@ -198,12 +201,20 @@ feed_is_quiet(const Feed *feed)
 static bool
 feed_has_room(const Feed *feed, int undecided)
 {
+	const OutboxSubscription *settings = feed->endpoint->settings;
 	int			chunk = endpoint_chunk_max(feed->endpoint);
 
 	if (chunk < OUTBOX_CHUNK_MAX)
 		return undecided < chunk;
-	return undecided <
-		feed->endpoint->settings->max_in_flight + OUTBOX_CHUNK_MAX / 2;
+	return undecided < settings->max_in_flight * settings->batch +
+		OUTBOX_CHUNK_MAX / 2;
+}
+
+static int
+feed_ahead_max(const Feed *feed)
+{
+	return Max(FEED_AHEAD_MAX,
+			   FEED_AHEAD_REQUESTS * feed->endpoint->settings->batch);
 }
 
 static bool
@@ -219,7 +230,7 @@ feed_can_take_events(const Feed *feed)
 		return breaker->idle && endpoint_is_quiet(feed->endpoint);
 	foreach(cell, feed->new_batches)
 		ahead += batch_count(lfirst(cell));
-	return ahead < FEED_AHEAD_MAX &&
+	return ahead < feed_ahead_max(feed) &&
 		list_length(feed->new_batches) < FEED_BATCHES_MAX &&
 		feed_has_room(feed, feed_undecided(feed->new_batches));
 }
@@ -390,9 +401,11 @@ feed_drop_unsent(Feed *feed)
 void
 feed_give_back(Feed *feed)
 {
-	OutboxCursor *from = feed_drop_unsent(feed);
+	OutboxCursor *from;
 	ListCell   *cell;
 
+	groups_give_back(&feed->groups);
+	from = feed_drop_unsent(feed);
 	if (from != NULL)
 		feed_detach(feed, from);
 	foreach(cell, feed->new_batches)
@@ -413,12 +426,7 @@ feed_stop(Feed *feed)
 void
 feed_shorten(Feed *feed, int left_ms)
 {
-	ListCell   *cell;
-
-	foreach(cell, feed->new_batches)
-		batch_shorten(lfirst(cell), left_ms);
-	foreach(cell, feed->due_batches)
-		batch_shorten(lfirst(cell), left_ms);
+	groups_shorten(&feed->groups, left_ms);
 }
 
 bool
@@ -429,14 +437,16 @@ feed_can_send(const Feed *feed)
 	if (trouble_present(&feed->trouble) ||
 		feed->in_flight >= feed->endpoint->settings->max_in_flight)
 		return false;
+	if (groups_are_ready(&feed->groups))
+		return true;
 	foreach(cell, feed->due_batches)
 	{
-		if (batch_is_ready(lfirst(cell)))
+		if (batch_first_ready(lfirst(cell)) != NULL)
 			return true;
 	}
 	foreach(cell, feed->new_batches)
 	{
-		if (batch_is_ready(lfirst(cell)))
+		if (batch_first_ready(lfirst(cell)) != NULL)
 			return true;
 	}
 	return false;
@@ -446,19 +456,18 @@ feed_can_send(const Feed *feed)
  * Deferred deliveries go first, since they are older.
  */
 int
-feed_send(Feed *feed, int limit, const char *identity)
+feed_send(Feed *feed, int limit, int *tokens, const char *identity)
 {
 	int			room = Min(feed->endpoint->settings->max_in_flight -
 						   feed->in_flight, limit);
-	int			sent = 0;
-	ListCell   *cell;
+	int			sent;
 
 	if (trouble_present(&feed->trouble))
 		return 0;
-	foreach(cell, feed->due_batches)
-		sent += batch_send(lfirst(cell), room - sent, identity);
-	foreach(cell, feed->new_batches)
-		sent += batch_send(lfirst(cell), room - sent, identity);
+	sent = groups_send(&feed->groups, feed->due_batches, room, tokens,
+					   identity);
+	sent += groups_send(&feed->groups, feed->new_batches, room - sent, tokens,
+						identity);
 	feed->in_flight += sent;
 	return sent;
 }
@@ -770,7 +779,7 @@ feed_start_batch(Feed *feed, OutboxChunk chunk, BatchKind kind)
 	if (copy->old_until <= GetCurrentTimestamp())
 		copy->old_secret = NULL;
 	return batch_start(copy, chunk, kind, feed_last_batch(feed),
-					   feed->due_batches, feed);
+					   feed->due_batches);
 }
 
 static List *

@@ -10,6 +10,7 @@
 #include "outbox/subscription.h"
 #include "relay/batch.h"
 #include "relay/endpoint.h"
+#include "relay/group.h"
 #include "relay/head.h"
 #include "relay/trouble.h"
 
@@ -30,6 +31,7 @@ typedef struct Feed
 	Size		max_bytes;		/* limit of the next chunk; 0: read nothing */
 	List	   *new_batches;	/* of Batch *, oldest first */
 	List	   *due_batches;	/* the same, of deferred deliveries */
+	Groups		groups;			/* what is in requests */
 	bool		more;			/* the log has more than was read */
 	bool		draining;		/* read nothing until all batches are gone */
 	bool		discarding;		/* the same, and do not record them */
@@ -96,8 +98,11 @@ extern void feed_take_page(Feed *feed, const OutboxChunk *whole,
 /* Has it an event that feed_send would send? */
 extern bool feed_can_send(const Feed *feed);
 
-/* Sends as many requests as allowed, at most limit; returns how many. */
-extern int	feed_send(Feed *feed, int limit, const char *identity);
+/*
+ * Sends as many requests as allowed, at most limit; returns how many.  Each
+ * event takes a token.
+ */
+extern int	feed_send(Feed *feed, int limit, int *tokens, const char *identity);
 
 /* Is there something to settle, or room for events that are known to exist? */
 extern bool feed_wants_pass(const Feed *feed);

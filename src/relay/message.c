@@ -2,12 +2,16 @@
  * message.c
  *		The HTTP request that carries an event: Standard Webhooks 1.0, with its
  *		JSON body, or CloudEvents 1.0.2 in binary mode with the same signature.
+ *		Or several events: CloudEvents in batched mode, with its JSON format.
  *
  * The webhook id is the same for every attempt and every subscription, so that
  * a receiver can detect duplicates; each attempt has its own signature.  A
  * failover that loses commits hands their positions out again, so the id
  * contains the event's time.  The id is also sent as Idempotency-Key of the
  * IETF draft, as a quoted string.
+ *
+ * A request with several events has an id of its own, which is the same if the
+ * same events are sent again.
  */
 #include "postgres.h"
 
@@ -16,6 +20,7 @@
 #include "lib/stringinfo.h"
 #include "nodes/pg_list.h"
 #include "utils/json.h"
+#include "utils/memutils.h"
 
 #include "relay/message.h"
 #include "relay/signature.h"
@@ -58,12 +63,24 @@ message_attribute(const char *name, const char *value)
 	return header.data;
 }
 
+static char *
+message_source(const char *identity)
+{
+	return psprintf("/idempotency/%s", identity);
+}
+
+static char *
+message_sequence(const OutboxEvent *event)
+{
+	return psprintf("%019lld", (long long) event->position);
+}
+
 static List *
 message_cloudevents_headers(const OutboxEvent *event, const char *id,
 							const char *identity)
 {
-	char	   *source = psprintf("/idempotency/%s", identity);
-	char	   *sequence = psprintf("%019lld", (long long) event->position);
+	char	   *source = message_source(identity);
+	char	   *sequence = message_sequence(event);
 	List	   *headers = NIL;
 
 	headers = lappend(headers, message_attribute("specversion", "1.0"));
@@ -140,41 +157,175 @@ message_id(const OutboxEvent *event, const char *identity)
 					(unsigned long long) event->created_us);
 }
 
+static int
+message_compare_positions(const ListCell *one, const ListCell *other)
+{
+	const OutboxEvent *one_event = lfirst(one);
+	const OutboxEvent *other_event = lfirst(other);
+
+	return one_event->position < other_event->position ? -1 : 1;
+}
+
+/*
+ * Returns the id of a request: that of its event, or a hash of all their ids,
+ * in whatever order they are sent.
+ */
+static char *
+message_request_id(List *events, const char *identity)
+{
+	StringInfoData ids;
+	List	   *sorted;
+	ListCell   *cell;
+
+	if (list_length(events) == 1)
+		return message_id(linitial(events), identity);
+	sorted = list_copy(events);
+	list_sort(sorted, message_compare_positions);
+	initStringInfo(&ids);
+	foreach(cell, sorted)
+		appendStringInfo(&ids, "%s ", message_id(lfirst(cell), identity));
+	return psprintf("msg_%s_%s", identity,
+					signature_digest(identity, ids.data));
+}
+
+static void
+message_append_member(StringInfo json, const char *name, const char *value)
+{
+	appendStringInfo(json, "\"%s\":", name);
+	escape_json(json, value);
+	appendStringInfoChar(json, ',');
+}
+
+/*
+ * Appends an event in the JSON format of CloudEvents, without its payload and
+ * the end.
+ */
+static void
+message_append_attributes(StringInfo json, const OutboxEvent *event,
+						  const char *identity)
+{
+	appendStringInfoChar(json, '{');
+	message_append_member(json, "specversion", "1.0");
+	message_append_member(json, "id", message_id(event, identity));
+	message_append_member(json, "source", message_source(identity));
+	message_append_member(json, "type", event->type);
+	message_append_member(json, "time", event->created_at);
+	message_append_member(json, "sequence", message_sequence(event));
+	if (event->wire_key != NULL)
+	{
+		message_append_member(json, "subject", event->wire_key);
+		message_append_member(json, "partitionkey", event->wire_key);
+	}
+	message_append_member(json, "datacontenttype", "application/json");
+	appendStringInfoString(json, "\"data\":");
+}
+
+static char *
+message_batched_body(List *events, const char *identity)
+{
+	StringInfoData body;
+	ListCell   *cell;
+
+	initStringInfo(&body);
+	foreach(cell, events)
+	{
+		const OutboxEvent *event = lfirst(cell);
+
+		appendStringInfoChar(&body, body.len == 0 ? '[' : ',');
+		message_append_attributes(&body, event, identity);
+		appendStringInfo(&body, "%s}", event->payload);
+	}
+	appendStringInfoChar(&body, ']');
+	return body.data;
+}
+
+Size
+message_batched_size(const OutboxEvent *event, const char *identity)
+{
+	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
+												  "idempotency message",
+												  ALLOCSET_SMALL_SIZES);
+	MemoryContext old = MemoryContextSwitchTo(context);
+	StringInfoData json;
+	Size		size;
+
+	initStringInfo(&json);
+	message_append_attributes(&json, event, identity);
+	size = strlen("[") + json.len + strlen(event->payload) + strlen("}]");
+	MemoryContextSwitchTo(old);
+	MemoryContextDelete(context);
+	return size;
+}
+
+bool
+message_same_headers(const OutboxEvent *event, const OutboxEvent *other)
+{
+	char	  **header = event->headers;
+	char	  **other_header = other->headers;
+
+	while (*header != NULL && *other_header != NULL &&
+		   strcmp(*header, *other_header) == 0)
+	{
+		header++;
+		other_header++;
+	}
+	return *header == NULL && *other_header == NULL;
+}
+
+/*
+ * Returns the headers that do not depend on the format.
+ */
+static List *
+message_headers(const char *content_type, const char *id, int64 now_s,
+				const char *signature)
+{
+	List	   *headers = NIL;
+
+	headers = lappend(headers, psprintf("Content-Type: %s", content_type));
+	headers = lappend(headers, psprintf("webhook-id: %s", id));
+	headers = lappend(headers, psprintf("Idempotency-Key: \"%s\"", id));
+	headers = lappend(headers, psprintf("webhook-timestamp: %lld", (long long) now_s));
+	headers = lappend(headers, psprintf("webhook-signature: %s", signature));
+	return headers;
+}
+
 void
-message_build(const OutboxSubscription *subscription, const OutboxEvent *event,
+message_build(const OutboxSubscription *subscription, List *events,
 			  const char *identity, HttpRequest *request)
 {
 	const char *const secrets[] = {
 		subscription->secret, subscription->old_secret, NULL
 	};
+	const OutboxEvent *event = linitial(events);
+	const char *content_type = "application/json";
 	const char *body;
-	size_t		body_length;
-	char	   *id = message_id(event, identity);
+	char	   *id = message_request_id(events, identity);
 	int64		now_s = (int64) time(NULL);
 	char	   *signature;
-	List	   *headers = NIL;
+	List	   *headers;
 
-	body = subscription->cloudevents ? event->payload : message_body(event);
-	body_length = strlen(body);
-	signature = signature_header(secrets, id, now_s, body, body_length);
+	if (subscription->batch > 1)
+	{
+		content_type = "application/cloudevents-batch+json";
+		body = message_batched_body(events, identity);
+	}
+	else
+		body = subscription->cloudevents ? event->payload : message_body(event);
+	signature = signature_header(secrets, id, now_s, body, strlen(body));
 	if (signature == NULL)
 	{
 		request->wrong = "the subscription's secret cannot sign";
 		return;
 	}
 
-	headers = lappend(headers, "Content-Type: application/json");
-	headers = lappend(headers, psprintf("webhook-id: %s", id));
-	headers = lappend(headers, psprintf("Idempotency-Key: \"%s\"", id));
-	headers = lappend(headers, psprintf("webhook-timestamp: %lld", (long long) now_s));
-	headers = lappend(headers, psprintf("webhook-signature: %s", signature));
-	if (subscription->cloudevents)
+	headers = message_headers(content_type, id, now_s, signature);
+	if (subscription->cloudevents && subscription->batch == 1)
 		headers = list_concat(headers,
 							  message_cloudevents_headers(event, id, identity));
 	headers = list_concat(headers, message_extra_headers(subscription, event));
 	request->url = subscription->url;
 	request->headers = message_header_array(headers);
 	request->body = body;
-	request->body_length = body_length;
+	request->body_length = strlen(body);
 	request->timeout_ms = subscription->timeout_ms;
 }

@@ -54,6 +54,12 @@ retry_blames_event(int status)
 	return false;
 }
 
+bool
+retry_may_blame_event(int status)
+{
+	return status == 500 || retry_blames_event(status);
+}
+
 /*
  * No answer at all, too many requests, service unavailable.
  */

@@ -24,6 +24,13 @@ extern RetryClass retry_classify(int status);
 extern const int retry_event_statuses[RETRY_EVENT_STATUSES];
 extern bool retry_blames_event(int status);
 
+/*
+ * If the request had several events, may the failure concern one of them?  It
+ * may with the statuses above, and with 500: an error in the endpoint's program
+ * often comes from what it is given.
+ */
+extern bool retry_may_blame_event(int status);
+
 /* Does a failure mean that the endpoint is overloaded? */
 extern bool retry_tells_overload(int status);
 

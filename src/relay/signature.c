@@ -23,6 +23,8 @@
 #define SIGNATURE_KEY_BYTES_MIN 24
 #define SIGNATURE_KEY_BYTES_MAX 64
 #define SIGNATURE_KEY_BYTES_NEW 32
+/* Of the 32 bytes of a digest; so many make an id unique. */
+#define SIGNATURE_DIGEST_BYTES 16
 
 /* Characters of the base64 of n bytes, padding included. */
 #define BASE64_LENGTH(n) (((n) + 2) / 3 * 4)
@@ -106,13 +108,11 @@ signature_compute(uint8 *digest, const uint8 *key, int key_length,
 	return is_done;
 }
 
-/* Appends "v1,<base64 HMAC-SHA256>" of head and body to out. */
+/* The same, in any place; raises an error if it fails. */
 static void
-signature_append(StringInfo out, const uint8 *key, int key_length,
-				 const char *head, const char *body, size_t body_length)
+signature_make_digest(uint8 *digest, const uint8 *key, int key_length,
+					  const char *head, const char *body, size_t body_length)
 {
-	uint8		digest[PG_SHA256_DIGEST_LENGTH];
-	char		base64[BASE64_LENGTH(PG_SHA256_DIGEST_LENGTH) + 1];
 	ResourceOwner before = CurrentResourceOwner;
 	bool		is_done;
 
@@ -124,7 +124,17 @@ signature_append(StringInfo out, const uint8 *key, int key_length,
 		ereport(ERROR,
 				(errcode(ERRCODE_INTERNAL_ERROR),
 				 errmsg("could not compute a signature")));
+}
 
+/* Appends "v1,<base64 HMAC-SHA256>" of head and body to out. */
+static void
+signature_append(StringInfo out, const uint8 *key, int key_length,
+				 const char *head, const char *body, size_t body_length)
+{
+	uint8		digest[PG_SHA256_DIGEST_LENGTH];
+	char		base64[BASE64_LENGTH(PG_SHA256_DIGEST_LENGTH) + 1];
+
+	signature_make_digest(digest, key, key_length, head, body, body_length);
 	signature_encode(digest, sizeof(digest), base64, sizeof(base64));
 	appendStringInfo(out, "v1,%s", base64);
 }
@@ -158,6 +168,20 @@ signature_header(const char *const *secrets, const char *id,
 	pfree(head);
 
 	return out.data;
+}
+
+char *
+signature_digest(const char *key, const char *text)
+{
+	uint8		digest[PG_SHA256_DIGEST_LENGTH];
+	StringInfoData hex;
+
+	signature_make_digest(digest, (const uint8 *) key, strlen(key), "", text,
+						  strlen(text));
+	initStringInfo(&hex);
+	for (int i = 0; i < SIGNATURE_DIGEST_BYTES; i++)
+		appendStringInfo(&hex, "%02x", digest[i]);
+	return hex.data;
 }
 
 bool

@@ -18,6 +18,12 @@ extern char *signature_header(const char *const *secrets, const char *id,
 							  int64 timestamp_s,
 							  const char *body, size_t body_length);
 
+/*
+ * Returns 32 hexadecimal digits that identify a text, palloc'd; others for
+ * another key.
+ */
+extern char *signature_digest(const char *key, const char *text);
+
 /* Is this a secret that can sign? */
 extern bool signature_secret_valid(const char *secret);
 

@@ -228,13 +228,14 @@ CREATE FUNCTION idempotency_internal.outbox_check_subscription_row(
 	name text, url text, topics text[], secret text, old_secret text,
 	headers jsonb, format text, ordered boolean, max_in_flight integer,
 	timeout interval, retry_schedule interval[], partitions integer,
-	state text, rate_limit numeric)
+	state text, rate_limit numeric, batch integer)
 RETURNS boolean
 LANGUAGE sql STABLE PARALLEL SAFE
 AS 'SELECT true';
 ALTER TABLE idempotency_internal.outbox_subscription
 	ADD COLUMN recovered_at timestamptz,
 	ADD COLUMN rate_limit numeric,
+	ADD COLUMN batch integer NOT NULL DEFAULT 1,
 	DROP CONSTRAINT IF EXISTS outbox_subscription_format_check,
 	DROP CONSTRAINT IF EXISTS outbox_subscription_max_in_flight_check,
 	DROP CONSTRAINT IF EXISTS outbox_subscription_partitions_check,
@@ -243,7 +244,7 @@ ALTER TABLE idempotency_internal.outbox_subscription
 		idempotency_internal.outbox_check_subscription_row(
 			name, url, topics, secret, old_secret, headers, format, ordered,
 			max_in_flight, timeout, retry_schedule, partitions, state,
-			rate_limit));
+			rate_limit, batch));
 ALTER TABLE idempotency_internal.outbox_lane RENAME TO outbox_partition;
 ALTER TABLE idempotency_internal.outbox_partition
 	RENAME COLUMN lane TO number;

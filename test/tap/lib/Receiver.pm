@@ -19,6 +19,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 
 our @EXPORT = qw(PLANTED planted_secret);
+our @EXPORT_OK = qw(events);
 
 use constant WAIT_S => 60;
 
@@ -148,9 +149,16 @@ sub delays_ms
 	return map { $_->{at} - $_->{data}{at} } @timed;
 }
 
+# The events of a request: it is one, or has several in batched mode.
+sub events
+{
+	my ($request) = @_;
+	return @{ $request->{events} // [$request] };
+}
+
 # How often an event was sent before all earlier ones of its key had been
-# accepted.  The data of events is {"key": ..., "n": ...}, n counted from 1 in
-# each.
+# accepted, or stood before it in the same request.  The data of events is
+# {"key": ..., "n": ...}, n counted from 1 in each.
 sub overtakings
 {
 	my ($self, $name) = @_;
@@ -158,9 +166,15 @@ sub overtakings
 
 	for my $request ($self->requests($name))
 	{
-		my ($key, $n) = @{ $request->{data} }{qw(key n)};
-		$count++ if ($accepted{$key} // 0) < $n - 1;
-		$accepted{$key} = $n if $request->{status} == 200 && $n > ($accepted{$key} // 0);
+		my %sent = %accepted;
+
+		for my $event (events($request))
+		{
+			my ($key, $n) = @{ $event->{data} }{qw(key n)};
+			$count++ if ($sent{$key} // 0) < $n - 1;
+			$sent{$key} = $n if $n > ($sent{$key} // 0);
+		}
+		%accepted = %sent if $request->{status} == 200;
 	}
 	return $count // 0;
 }

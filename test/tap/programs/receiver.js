@@ -28,6 +28,10 @@
  *                  "status" in its data, with Retry-After if it has "after";
  *                  then 200; no answer until the release if its data has "hold",
  *                  or to one attempt if that is a number
+ *   each-N         for CloudEvents in batched mode.  413 to a request with more
+ *                  than N events.  Until POST /release/NAME, if the data of an
+ *                  event has "fail": its "status", or 422, as often as that
+ *                  says; if one has "hold", no answer.  Else 200
  *   switch         the behaviour that PUT /switch/NAME has set last
  *
  * Control:
@@ -83,6 +87,14 @@ function parseCloudEvent(body, headers) {
 	}
 }
 
+/* The events of a request in batched mode; null: it is none. */
+function parseBatch(body, headers) {
+	if (!headers['content-type']?.startsWith('application/cloudevents-batch+json'))
+		return null;
+	return HTTP.toEvent({ headers, body })
+		.map((event) => ({ ...event.toJSON(), valid: event.validate() }));
+}
+
 function parseJson(body) {
 	try {
 		return JSON.parse(body);
@@ -106,8 +118,20 @@ function isCalm(to) {
 	return to.calm > 0;
 }
 
+function decideEach(to, limit, events) {
+	const refused = events.find((event) => event.attempt <= (event.data?.fail ?? 0));
+
+	if (events.length > limit)
+		return { status: 413 };
+	if (to.released)
+		return { status: 200 };
+	if (events.some((event) => event.data?.hold))
+		return { hold: true };
+	return { status: refused ? refused.data.status ?? 422 : 200 };
+}
+
 /* What to do with a request: [action, ...] */
-function decide(behaviour, to, attempt, data) {
+function decide(behaviour, to, attempt, data, events) {
 	const [, kind, number] = /^([a-z-]+?)(?:-(\d+))?$/.exec(behaviour);
 	switch (kind) {
 		case 'ok': return { status: 200 };
@@ -135,7 +159,8 @@ function decide(behaviour, to, attempt, data) {
 				status: data.status ?? 500,
 				headers: data.after ? { 'Retry-After': data.after } : {},
 			};
-		case 'switch': return decide(to.behaviour, to, attempt, data);
+		case 'each': return decideEach(to, number, events);
+		case 'switch': return decide(to.behaviour, to, attempt, data, events);
 		case 'retry-after':
 		case 'retry-date': {
 			if (attempt > 1)
@@ -165,18 +190,28 @@ function release({ entry, response, status = 200, headers = {} }) {
 	answer(response, { status, headers });
 }
 
+/* Counts an attempt at each event, and returns the number of that at the first. */
+function count(to, events) {
+	events.forEach((event) => {
+		event.attempt = (to.attempts.get(event.id) ?? 0) + 1;
+		to.attempts.set(event.id, event.attempt);
+	});
+	return events[0].attempt;
+}
+
 function receive(behaviour, name, request, response, bytes) {
 	const to = channel(name);
 	const { headers } = request;
 	const body = bytes.toString('utf8');
 	const id = headers['webhook-id'];
-	const attempt = (to.attempts.get(id) ?? 0) + 1;
+	const events = parseBatch(body, headers);
+	const attempt = count(to, events ?? [{ id }]);
 	const parsed = parseJson(body);
 	const data = headers['ce-id'] ? parsed : parsed?.data;
-	const what = decide(behaviour, to, attempt, data);
+	const what = decide(behaviour, to, attempt, data, events ?? []);
 
 	const entry = {
-		name, id, attempt, headers, body, data,
+		name, id, attempt, headers, body, data, events,
 		type: headers['ce-type'] ?? parsed?.type ?? null,
 		at: Date.now(),
 		status: what.status ?? 0,
@@ -185,7 +220,6 @@ function receive(behaviour, name, request, response, bytes) {
 		event: parseCloudEvent(body, headers),
 	};
 
-	to.attempts.set(id, attempt);
 	to.requests++;
 	log.push(entry);
 	if (!what.hold)

@@ -1,0 +1,383 @@
+/*
+ * group.c
+ *		A group: the events that travel in one request, and what its answer
+ *		means for each of them.
+ *
+ * A group takes what is ready, up to the limits of the subscription; it never
+ * waits for more.  Its events may be of several batches (batch.c).  The events
+ * behind one of their key travel in the same group, in order, and in no other
+ * one: so a key is never in two requests at the same time.  Headers are those
+ * of a request, so all events of a group have the same.
+ *
+ * If the endpoint refuses a group with a status that may concern one event, the
+ * group is halved: its first half is sent, and then the second, and so on until
+ * the event that is refused is alone.  All of that is one attempt at each
+ * event.  After any other failure, the attempt has failed for all events.  In
+ * both cases, events that come after a failed one of their key were not tried:
+ * they are parked, or sent again if that one is dead.
+ */
+#include "postgres.h"
+
+#include "utils/memutils.h"
+
+#include "relay/group.h"
+#include "relay/message.h"
+
+/* The most bytes of a body, unless it has one event only. */
+#define GROUP_BYTES_MAX (1024 * 1024)
+
+typedef struct Group
+{
+	Groups	   *groups;
+	List	   *items;			/* of BatchEvent *, in the order of the body */
+	struct Group *second;		/* sent when this one is decided, or NULL */
+} Group;
+
+/* A group that is being filled. */
+typedef struct GroupFilling
+{
+	List	   *items;
+	int			most;			/* items at all */
+	int			room;			/* for so many more items; 0: it is full */
+	Size		bytes;
+	const char *identity;
+} GroupFilling;
+
+void
+groups_init(Groups *groups, void *owner)
+{
+	groups->context = CurrentMemoryContext;
+	groups->owner = owner;
+	groups->in_flight = groups->halves = NIL;
+}
+
+static Group *
+group_create(Groups *groups, List *items)
+{
+	Group	   *group = palloc0(sizeof(Group));
+
+	group->groups = groups;
+	group->items = items;
+	return group;
+}
+
+static void
+group_free(Group *group)
+{
+	list_free(group->items);
+	pfree(group);
+}
+
+/*
+ * Can an item travel with those that a group has already?
+ */
+static bool
+group_suits(const GroupFilling *filling, const BatchEvent *item)
+{
+	const BatchEvent *first;
+
+	if (filling->items == NIL)
+		return true;
+	first = linitial(filling->items);
+	return batch_subscription(item->batch)->version ==
+		batch_subscription(first->batch)->version &&
+		message_same_headers(item->event, first->event);
+}
+
+/*
+ * Adds an item if there is room for it.
+ */
+static bool
+group_add(GroupFilling *filling, BatchEvent *item)
+{
+	const OutboxSubscription *subscription = batch_subscription(item->batch);
+
+	if (filling->items == NIL)
+		filling->room = Min(subscription->batch, filling->most);
+	if (subscription->batch > 1)
+		filling->bytes += message_batched_size(item->event, filling->identity);
+	if (filling->items != NIL && filling->bytes > GROUP_BYTES_MAX)
+	{
+		filling->room = 0;
+		return false;
+	}
+	item->sent = true;
+	filling->items = lappend(filling->items, item);
+	filling->room--;
+	return true;
+}
+
+/*
+ * Adds a ready item, and those behind it of its key.
+ */
+static bool
+group_add_key(GroupFilling *filling, BatchEvent *item)
+{
+	if (!group_suits(filling, item) || !group_add(filling, item))
+		return false;
+	while ((item = item->next_of_key) != NULL && filling->room > 0)
+	{
+		if (!group_suits(filling, item) || !group_add(filling, item))
+			break;
+	}
+	return true;
+}
+
+static void
+group_add_ready(GroupFilling *filling, Batch *batch)
+{
+	BatchEvent *item = batch_first_ready(batch);
+	BatchEvent *before = NULL;
+
+	while (item != NULL && filling->room > 0)
+	{
+		BatchEvent *next = item->next_ready;
+
+		if (group_add_key(filling, item))
+			batch_take_ready(item, before);
+		else
+			before = item;
+		item = next;
+	}
+}
+
+/*
+ * Makes a group of what is ready in these batches, of so many items at most.
+ * Returns NULL if nothing is.
+ */
+static Group *
+group_take(Groups *groups, List *batches, int most, const char *identity)
+{
+	GroupFilling filling = {.room = 1, .most = most, .identity = identity};
+	ListCell   *cell;
+
+	foreach(cell, batches)
+	{
+		if (filling.room <= 0)
+			break;
+		group_add_ready(&filling, lfirst(cell));
+	}
+	return filling.items ? group_create(groups, filling.items) : NULL;
+}
+
+static void
+group_send(Group *group, const char *identity)
+{
+	const BatchEvent *first = linitial(group->items);
+	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
+												  "idempotency message",
+												  ALLOCSET_DEFAULT_SIZES);
+	MemoryContext old = MemoryContextSwitchTo(context);
+	HttpRequest request = {.tag = group};
+	List	   *events = NIL;
+	ListCell   *cell;
+
+	foreach(cell, group->items)
+	{
+		const BatchEvent *item = lfirst(cell);
+
+		events = lappend(events, (void *) item->event);
+	}
+	message_build(batch_subscription(first->batch), events, identity, &request);
+	http_submit(&request);
+	MemoryContextSwitchTo(old);
+	MemoryContextDelete(context);
+}
+
+/*
+ * Halves go first, since they are older.
+ */
+int
+groups_send(Groups *groups, List *batches, int room, int *tokens,
+			const char *identity)
+{
+	MemoryContext old = MemoryContextSwitchTo(groups->context);
+	int			sent = 0;
+
+	while (sent < room && *tokens > 0)
+	{
+		Group	   *group;
+
+		if (groups->halves != NIL)
+		{
+			group = linitial(groups->halves);
+			groups->halves = list_delete_first(groups->halves);
+		}
+		else if ((group = group_take(groups, batches, *tokens,
+									 identity)) == NULL)
+			break;
+		*tokens -= list_length(group->items);
+		groups->in_flight = lappend(groups->in_flight, group);
+		group_send(group, identity);
+		sent++;
+	}
+	MemoryContextSwitchTo(old);
+	return sent;
+}
+
+bool
+groups_are_ready(const Groups *groups)
+{
+	return groups->halves != NIL;
+}
+
+static void
+group_deliver(Group *group)
+{
+	ListCell   *cell;
+
+	foreach(cell, group->items)
+		batch_deliver(lfirst(cell));
+}
+
+/*
+ * The attempt at the first item of each key has failed.  From the last item to
+ * the first one, since an item behind one that is dead is not to fail with it.
+ */
+static void
+group_fail(Group *group, const HttpResponse *response, RetryClass class)
+{
+	for (int i = list_length(group->items) - 1; i >= 0; i--)
+	{
+		BatchEvent *item = list_nth(group->items, i);
+
+		if (item->last_of_key == NULL)
+			batch_fail(item, response, class);
+	}
+}
+
+static void
+group_halve(Group *group)
+{
+	int			half = list_length(group->items) / 2;
+	Group	   *second = group_create(group->groups,
+									  list_copy_tail(group->items, half));
+
+	second->second = group->second;
+	group->second = second;
+	group->items = list_truncate(group->items, half);
+}
+
+/*
+ * Removes decided items, whose batches can be freed soon.
+ */
+static void
+group_forget_decided(Group *group)
+{
+	ListCell   *cell;
+
+	foreach(cell, group->items)
+	{
+		const BatchEvent *item = lfirst(cell);
+
+		if (item->decided)
+			group->items = foreach_delete_current(group->items, cell);
+	}
+}
+
+/*
+ * Gives all items of a group, and of those after it, back to their batches, and
+ * frees the groups.
+ */
+static void
+group_give_back(Group *group)
+{
+	while (group != NULL)
+	{
+		Group	   *second = group->second;
+		ListCell   *cell;
+
+		foreach(cell, group->items)
+			batch_take_back(lfirst(cell));
+		group_free(group);
+		group = second;
+	}
+}
+
+/*
+ * Decides what to do with the items that an answer has left undecided.
+ */
+static void
+group_go_on(Group *group)
+{
+	Groups	   *groups = group->groups;
+	const BatchEvent *first;
+
+	for (Group *each = group; each != NULL; each = each->second)
+		group_forget_decided(each);
+	while (group != NULL && group->items == NIL)
+	{
+		Group	   *second = group->second;
+
+		group_free(group);
+		group = second;
+	}
+	if (group == NULL)
+		return;
+	first = linitial(group->items);
+	if (batch_is_stopped(first->batch))
+		group_give_back(group);
+	else
+		groups->halves = lappend(groups->halves, group);
+}
+
+GroupAnswer
+groups_take_response(const HttpResponse *response)
+{
+	Group	   *group = response->tag;
+	Groups	   *groups = group->groups;
+	MemoryContext old = MemoryContextSwitchTo(groups->context);
+	const BatchEvent *first = linitial(group->items);
+	GroupAnswer answer;
+
+	answer.owner = groups->owner;
+	answer.class = retry_classify(response->status);
+	answer.position = first->event->position;
+	answer.status = response->status;
+	answer.retry_after_s = response->retry_after_s;
+	answer.blames_event = retry_blames_event(response->status);
+	answer.version = batch_subscription(first->batch)->version;
+	groups->in_flight = list_delete_ptr(groups->in_flight, group);
+	if (answer.class == RETRY_DONE)
+		group_deliver(group);
+	else if (list_length(group->items) > 1 &&
+			 retry_may_blame_event(response->status))
+		group_halve(group);
+	else
+		group_fail(group, response, answer.class);
+	group_go_on(group);
+	MemoryContextSwitchTo(old);
+	return answer;
+}
+
+void
+groups_give_back(Groups *groups)
+{
+	while (groups->halves != NIL)
+	{
+		Group	   *group = linitial(groups->halves);
+
+		groups->halves = list_delete_first(groups->halves);
+		group_give_back(group);
+	}
+}
+
+void
+groups_shorten(Groups *groups, int left_ms)
+{
+	ListCell   *cell;
+
+	foreach(cell, groups->in_flight)
+	{
+		Group	   *group = lfirst(cell);
+		ListCell   *item_cell;
+
+		foreach(item_cell, group->items)
+		{
+			BatchEvent *item = lfirst(item_cell);
+
+			item->shortened = true;
+		}
+		http_shorten(group, left_ms);
+	}
+}
