@@ -65,6 +65,22 @@ UPDATE outbox_subscription SET rate_limit = 3 WHERE name = 'limit 7';
 UPDATE outbox_subscription SET rate_limit = NULL WHERE name = 'limit 7';
 ROLLBACK;
 
+-- A filter; true means none.
+SELECT outbox_alter('s2', filter => '$.amount > 100');
+SELECT outbox_alter('s2', timeout => '2 s');
+SELECT filter FROM outbox_subscription WHERE name = 's2';
+SELECT outbox_alter('s2', filter => 'exists ($.items[*] ? (@.amount > 100))');
+SELECT filter FROM outbox_subscription WHERE name = 's2';
+SELECT outbox_alter('s2', filter => 'true');
+SELECT filter FROM outbox_subscription WHERE name = 's2';
+BEGIN;
+SELECT count(outbox_subscribe('filter ' || n, :'url', topics => '{none}', filter => filter::jsonpath))
+FROM unnest(ARRAY['$.n == 1', '$.vip', 'strict $.a starts with "b"', ' true ',
+	'exists($ ? (@.x like_regex "^[" flag "q"))', '!($.a == null)']) WITH ORDINALITY AS f(filter, n);
+SELECT name, filter FROM outbox_subscription WHERE name LIKE 'filter %' ORDER BY name;
+SELECT name, filtered, filter_errors FROM outbox_subscriptions WHERE name LIKE 'filter %' ORDER BY name;
+ROLLBACK;
+
 -- Errors.
 \set SHOW_CONTEXT never
 SELECT outbox_subscribe('s3', :'url', rate_limit => 0);
@@ -75,6 +91,8 @@ SELECT outbox_subscribe(NULL, :'url');
 SELECT outbox_subscribe('s3', :'url', format => 'cloudevents', batch => 1001);
 SELECT outbox_subscribe('s3', :'url', batch => 2);
 SELECT outbox_alter('s2', batch => 2);
+SELECT outbox_subscribe('s3', :'url', filter => '$.items[*] ? (@.amount > 100)');
+SELECT outbox_alter('s2', filter => '$ ? (@.amount > 100)');
 SELECT outbox_pause('nobody');
 \set VERBOSITY sqlstate
 SELECT outbox_subscribe('', :'url');
@@ -150,7 +168,11 @@ SELECT outbox_alter('s2', retry_schedule => '{1 s}');
 SELECT outbox_alter('s2', retry_schedule => '{{5 s,1 s}}');
 SELECT url, topics, format, max_in_flight, batch FROM outbox_subscription
 WHERE name = 's2';
+SELECT outbox_subscribe('s3', :'url', filter => '$.amount >');
+SELECT outbox_alter('s2', filter => '');
+SELECT outbox_alter('s2', filter => ('$.a == "' || repeat('x', 9000) || '"')::jsonpath);
 -- The same for the owner who changes the row.
+UPDATE outbox_subscription SET filter = '$ ? (@.amount > 100)' WHERE name = 's2';
 UPDATE outbox_subscription SET batch = 2 WHERE name = 's2';
 UPDATE outbox_subscription SET format = 'cloudevents', batch = 1001 WHERE name = 's2';
 BEGIN;

@@ -197,7 +197,8 @@ outbox_event_read(uint64 row)
 	event.key = query_text(row, 2);
 	event.wire_key = event_utf8_text(row, 2);
 	event.type = event_utf8_text(row, 3);
-	event.payload = event_payload(row, 4, &too_large);
+	event.payload = event_payload(row, OUTBOX_EVENT_PAYLOAD,
+								  &too_large);
 	event.headers = outbox_text_list(row, 5);
 	created_at = DatumGetTimestampTz(query_datum(row, 6, &isnull));
 	event.created_at = isnull ? NULL : event_time_text(created_at);

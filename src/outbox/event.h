@@ -45,8 +45,9 @@ typedef struct OutboxEvent
 	UNLESS("e.payload IS NOT NULL", "payload") \
 	UNLESS("e.headers IS NULL OR jsonb_typeof(e.headers) = 'object'", "headers") \
 	" END"
-/* Their number. */
+/* Their number, and that of the payload. */
 #define OUTBOX_EVENT_COLUMN_COUNT 8
+#define OUTBOX_EVENT_PAYLOAD 4
 
 /* A branch of a CASE that names a column whose value is not valid. */
 #define UNLESS(condition, column) \

@@ -95,6 +95,13 @@ AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION idempotency_internal.outbox_is_wanted(text[], text) IS
 	'Internal: outbox_topic_matches, for the relay, which does not read pings from the log.';
 
+CREATE FUNCTION idempotency_internal.outbox_filter_is_predicate(filter jsonpath)
+RETURNS boolean
+LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE
+AS 'MODULE_PATHNAME';
+COMMENT ON FUNCTION idempotency_internal.outbox_filter_is_predicate(jsonpath) IS
+	'Internal: whether a filter returns true or false, and not values.';
+
 CREATE FUNCTION idempotency_internal.outbox_partition_number(
 	key text, "position" bigint, partitions integer)
 RETURNS integer
@@ -134,7 +141,7 @@ COMMENT ON FUNCTION idempotency_internal.outbox_milliseconds(interval) IS
 CREATE FUNCTION idempotency_internal.outbox_check_subscription(
 	name text, topics text[], format text, max_in_flight integer,
 	timeout interval, retry_schedule interval[], start text, ordered boolean,
-	partitions integer, rate_limit numeric, batch integer)
+	partitions integer, rate_limit numeric, batch integer, filter jsonpath)
 RETURNS void
 LANGUAGE plpgsql STABLE PARALLEL SAFE
 SET search_path = pg_catalog, pg_temp
@@ -163,19 +170,24 @@ DECLARE
 		WHEN rate_limit NOT BETWEEN 0.00001 AND 1000000
 			THEN 'rate_limit must be from 0.00001 to 1000000'
 		WHEN batch NOT BETWEEN 1 AND 1000 THEN 'batch must be from 1 to 1000'
-		WHEN batch > 1 AND format <> 'cloudevents' THEN 'batch must be 1 unless the format is cloudevents' END;
+		WHEN batch > 1 AND format <> 'cloudevents' THEN 'batch must be 1 unless the format is cloudevents'
+		WHEN octet_length(filter::text) > 8192 THEN 'filter is too long' END;
 BEGIN
 	IF missing IS NOT NULL THEN
 		PERFORM idempotency_internal.idempotency_raise('22004',
 			format('%s must not be null', missing));
 	ELSIF wrong IS NOT NULL THEN
 		PERFORM idempotency_internal.idempotency_raise('22023', wrong);
+	ELSIF NOT idempotency_internal.outbox_filter_is_predicate(filter) THEN
+		PERFORM idempotency_internal.idempotency_raise('22023',
+			'filter must be a predicate',
+			'Compare a value, as in $.amount > 100, or use exists ($.items[*] ? (@.amount > 100)).');
 	END IF;
 END
 $$;
 COMMENT ON FUNCTION idempotency_internal.outbox_check_subscription(
 	text, text[], text, integer, interval, interval[], text, boolean,
-	integer, numeric, integer) IS
+	integer, numeric, integer, jsonpath) IS
 	'Internal: checks arguments of outbox_subscribe.';
 
 /*
@@ -244,7 +256,8 @@ CREATE FUNCTION outbox_subscribe(
 	start          text DEFAULT 'latest',
 	partitions     integer DEFAULT 1,
 	rate_limit     numeric DEFAULT NULL,
-	batch          integer DEFAULT 1)
+	batch          integer DEFAULT 1,
+	filter         jsonpath DEFAULT NULL)
 RETURNS text
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp
@@ -254,12 +267,14 @@ DECLARE
 	signing_secret  text :=
 		coalesce(secret, @extschema@.outbox_secret_generate());
 	finite_limit    numeric := nullif(rate_limit, 'infinity');
+	given_filter    jsonpath :=
+		CASE WHEN filter::text <> 'true' THEN filter END;
 BEGIN
 	PERFORM idempotency_internal.idempotency_enter();
 	PERFORM idempotency_internal.idempotency_require_preload('the outbox'::text);
 	PERFORM idempotency_internal.outbox_check_subscription(name, topics, format,
 		max_in_flight, timeout, retry_schedule, start, ordered, partitions,
-		finite_limit, batch);
+		finite_limit, batch, given_filter);
 	PERFORM idempotency_internal.outbox_check_url(url);
 	PERFORM idempotency_internal.outbox_check_secret(signing_secret);
 	PERFORM idempotency_internal.outbox_check_headers(headers);
@@ -275,10 +290,11 @@ BEGIN
 	ON CONFLICT DO NOTHING;
 	INSERT INTO idempotency_internal.outbox_subscription
 		(name, url, topics, secret, headers, format, ordered,
-		 max_in_flight, timeout, retry_schedule, partitions, rate_limit, batch)
+		 max_in_flight, timeout, retry_schedule, partitions, rate_limit, batch,
+		 filter)
 	VALUES (name, url, topics, signing_secret, headers, format, ordered,
 		max_in_flight, timeout, retry_schedule, partitions, finite_limit,
-		batch)
+		batch, given_filter)
 	ON CONFLICT DO NOTHING
 	RETURNING id INTO subscription_id;
 	IF subscription_id IS NULL THEN
@@ -308,7 +324,7 @@ END
 $$;
 COMMENT ON FUNCTION outbox_subscribe(
 	text, text, text[], text, jsonb, text, boolean, integer, interval,
-	interval[], text, integer, numeric, integer) IS
+	interval[], text, integer, numeric, integer, jsonpath) IS
 	'Subscribes a URL to the events of some topics; returns the secret that signs the requests.';
 
 CREATE FUNCTION idempotency_internal.outbox_subscription_id(name text)
@@ -345,7 +361,8 @@ CREATE FUNCTION outbox_alter(
 	timeout        interval DEFAULT NULL,
 	retry_schedule interval[] DEFAULT NULL,
 	rate_limit     numeric DEFAULT NULL,
-	batch          integer DEFAULT NULL)
+	batch          integer DEFAULT NULL,
+	filter         jsonpath DEFAULT NULL)
 RETURNS void
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp
@@ -377,11 +394,15 @@ BEGIN
 	altered.rate_limit :=
 		nullif(coalesce(rate_limit, altered.rate_limit), 'infinity');
 	altered.batch := coalesce(batch, altered.batch);
+	altered.filter := coalesce(filter, altered.filter);
+	IF altered.filter::text = 'true' THEN
+		altered.filter := NULL;
+	END IF;
 	PERFORM idempotency_internal.outbox_check_subscription(
 		altered.name, altered.topics, altered.format, altered.max_in_flight,
 		altered.timeout, altered.retry_schedule, 'latest'::text,
 		altered.ordered, altered.partitions, altered.rate_limit,
-		altered.batch);
+		altered.batch, altered.filter);
 	PERFORM idempotency_internal.outbox_check_url(altered.url);
 	PERFORM idempotency_internal.outbox_check_headers(altered.headers);
 	UPDATE idempotency_internal.outbox_subscription s
@@ -390,14 +411,14 @@ BEGIN
 		timeout = altered.timeout,
 		retry_schedule = altered.retry_schedule,
 		rate_limit = altered.rate_limit, batch = altered.batch,
-		version = s.version + 1
+		filter = altered.filter, version = s.version + 1
 	WHERE s.id = altered.id;
 	PERFORM idempotency_internal.outbox_wake();
 END
 $$;
 COMMENT ON FUNCTION outbox_alter(
 	text, text, text[], jsonb, text, integer, interval, interval[],
-	numeric, integer) IS
+	numeric, integer, jsonpath) IS
 	'Changes those properties of a subscription whose parameters are not null; its position and its waiting events stay.';
 
 CREATE FUNCTION outbox_unsubscribe(name text)
@@ -842,11 +863,14 @@ SELECT s.name,
 	round(p.rate::numeric, 1) AS rate, s.failing_since,
 	f.last_at AS last_failed_at, f.last_status, f.last_error, d.next_attempt_at,
 	s.id IN (SELECT l FROM idempotency_internal.outbox_rate_limited() l)
-		AS rate_limited
+		AS rate_limited,
+	p.filtered, p.filter_errors
 FROM idempotency_internal.outbox_subscription s
 CROSS JOIN LATERAL (
 	SELECT min(position) AS position, max(lost) AS lost,
 		sum(delivered)::bigint AS delivered,
+		sum(filtered)::bigint AS filtered,
+		sum(filter_errors)::bigint AS filter_errors,
 		sum(idempotency_internal.outbox_rate(rate, moved_at)) AS rate
 	FROM idempotency_internal.outbox_reached WHERE subscription = s.id) p
 CROSS JOIN (SELECT CASE WHEN is_called THEN last_value ELSE 0 END AS last_value

@@ -46,10 +46,12 @@ static SavedQuery write_partition = {
 	" SET position = $3, stragglers = $4, straggler_froms = $5, head = $6,"
 	"  delivered = delivered + $7,"
 	"  rate = idempotency_internal.outbox_rate(rate, moved_at, $7),"
-	"  moved_at = clock_timestamp()"
+	"  moved_at = clock_timestamp(), filtered = filtered + $8,"
+	"  filter_errors = filter_errors + $9"
 	" WHERE subscription = $1 AND number = $2",
 	.types = {
-		INT8OID, INT4OID, INT8OID, XID8ARRAYOID, INT8ARRAYOID, INT2OID, INT8OID
+		INT8OID, INT4OID, INT8OID, XID8ARRAYOID, INT8ARRAYOID, INT2OID,
+		INT8OID, INT8OID, INT8OID
 	}
 };
 
@@ -230,10 +232,10 @@ outbox_lock_partition(OutboxPartitionId id, OutboxRow *row)
 
 void
 outbox_write_partition(OutboxPartitionId id, const OutboxCursor *cursor,
-					   int head, int64 delivered)
+					   int head, int64 delivered, FilterCounts filtered)
 {
-	Datum		values[7];
-	char		nulls[8] = "       ";
+	Datum		values[9];
+	char		nulls[10] = "         ";
 
 	values[0] = Int64GetDatum(id.subscription);
 	values[1] = Int32GetDatum(id.number);
@@ -241,6 +243,8 @@ outbox_write_partition(OutboxPartitionId id, const OutboxCursor *cursor,
 	values[5] = Int16GetDatum(head);
 	nulls[5] = head == OUTBOX_NO_HEAD ? 'n' : ' ';
 	values[6] = Int64GetDatum(delivered);
+	values[7] = Int64GetDatum(filtered.filtered);
+	values[8] = Int64GetDatum(filtered.errors);
 	query_run(&write_partition, values, nulls, false);
 }
 

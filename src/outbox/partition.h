@@ -9,6 +9,8 @@
 
 #include "access/transam.h"
 
+#include "outbox/filter.h"
+
 #define OUTBOX_NO_HEAD (-1)
 #define OUTBOX_BUCKETS 64
 
@@ -76,10 +78,13 @@ typedef enum OutboxLock
  */
 extern OutboxLock outbox_lock_partition(OutboxPartitionId id, OutboxRow *row);
 
-/* Sets the cursor and head of a partition, and counts delivered events. */
+/*
+ * Sets the cursor and head of a partition, and counts events: delivered ones,
+ * and those that the filter did not let pass.
+ */
 extern void outbox_write_partition(OutboxPartitionId id,
 								   const OutboxCursor *cursor, int head,
-								   int64 delivered);
+								   int64 delivered, FilterCounts filtered);
 
 /* Counts delivered events, and leaves the cursor as it is. */
 extern void outbox_count_delivered(OutboxPartitionId id, int64 delivered);

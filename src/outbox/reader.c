@@ -151,6 +151,8 @@ typedef struct ReaderLimits
 {
 	int			events;
 	Size		bytes;
+	JsonPath   *filter;			/* NULL: none */
+	Size		filtered;		/* bytes that it did not let pass */
 } ReaderLimits;
 
 static OutboxDelivery
@@ -184,15 +186,45 @@ outbox_chunk_add(OutboxChunk *chunk, const OutboxDelivery *delivery)
 	chunk->bytes += delivery->event->bytes;
 }
 
+/*
+ * Does the filter let the event in SPI_tuptable pass?  One without a payload is
+ * wrong, which others find.
+ */
+static bool
+reader_filter_passes(OutboxChunk *chunk, ReaderLimits *limits)
+{
+	bool		isnull;
+	Datum		payload;
+	bool		passes;
+	Jsonb	   *copy;
+
+	if (limits->filter == NULL)
+		return true;
+	payload = query_datum(0, OUTBOX_EVENT_PAYLOAD, &isnull);
+	if (isnull)
+		return true;
+	copy = DatumGetJsonbPCopy(payload);
+	passes = filter_passes(limits->filter, copy, &chunk->filtered);
+	if (!passes)
+		limits->filtered += VARSIZE(copy);
+	pfree(copy);
+	return passes;
+}
+
 static bool
 reader_take_delivery(OutboxChunk *chunk, void *arg)
 {
-	const ReaderLimits *limits = arg;
-	OutboxDelivery delivery = reader_delivery(0);
+	ReaderLimits *limits = arg;
 
-	outbox_chunk_add(chunk, &delivery);
-	chunk->last = delivery.event->position;
-	return chunk->count >= limits->events || chunk->bytes > limits->bytes;
+	chunk->last = query_int64(0, 1);
+	if (reader_filter_passes(chunk, limits))
+	{
+		OutboxDelivery delivery = reader_delivery(0);
+
+		outbox_chunk_add(chunk, &delivery);
+	}
+	return chunk->count >= limits->events ||
+		chunk->bytes + limits->filtered > limits->bytes;
 }
 
 /*
@@ -368,9 +400,12 @@ reader_read(const OutboxHorizon *horizon, const OutboxCursor *cursor,
 
 OutboxChunk
 outbox_read_chunk(const OutboxHorizon *horizon, OutboxPartitionId id,
-				  const OutboxCursor *cursor, int max_events, Size max_bytes)
+				  JsonPath *filter, const OutboxCursor *cursor, int max_events,
+				  Size max_bytes)
 {
-	ReaderLimits limits = {max_events, max_bytes};
+	ReaderLimits limits = {
+		.events = max_events, .bytes = max_bytes, .filter = filter
+	};
 	ReaderSource source = {
 		.stragglers = &read_stragglers,
 		.range = &read_range,
@@ -399,6 +434,8 @@ reader_take_log_row(OutboxChunk *chunk, void *arg)
 	row.position = query_int64(0, 1);
 	row.topic = query_datum(0, first, &isnull);
 	row.has_topic = !isnull;
+	row.payload = query_datum(0, OUTBOX_EVENT_PAYLOAD, &isnull);
+	row.has_payload = !isnull;
 	row.hash = DatumGetInt32(query_datum(0, first + 1, &isnull));
 	chunk->last = row.position;
 	return log->take(log->arg, &row);
@@ -446,6 +483,10 @@ outbox_empty_part(const OutboxChunk *whole)
 	part.deliveries = NULL;
 	part.room = part.count = 0;
 	part.bytes = 0;
+	part.filtered = (FilterCounts)
+	{
+		0
+	};
 	part.before = outbox_copy_cursor(&whole->before);
 	part.after.stragglers =
 		memcpy(palloc((stragglers + 1) * sizeof(OutboxStraggler)),
@@ -493,7 +534,7 @@ reader_read_deferred(SavedQuery *query, Datum *values, Size max_bytes)
 {
 	OutboxCursor none = {0};
 	OutboxChunk chunk = reader_new_chunk(&none, 0);
-	ReaderLimits limits = {OUTBOX_CHUNK_MAX, max_bytes};
+	ReaderLimits limits = {.events = OUTBOX_CHUNK_MAX, .bytes = max_bytes};
 	ReaderSource source = {.take = reader_take_delivery, .arg = &limits};
 
 	reader_fetch(&chunk, query, values, &source);
@@ -523,7 +564,7 @@ static void
 reader_fetch_parked(OutboxChunk *chunk, OutboxPartitionId id, Size max_bytes)
 {
 	List	   *blocking = NIL;
-	ReaderLimits limits = {PG_INT32_MAX, max_bytes};
+	ReaderLimits limits = {.events = PG_INT32_MAX, .bytes = max_bytes};
 	ReaderSource source = {.take = reader_take_delivery, .arg = &limits};
 	int			limit;
 	Datum		values[3];

@@ -63,6 +63,7 @@ typedef struct OutboxChunk
 	int			ended_count;
 	bool		moved;			/* after differs from before */
 	bool		cut;			/* there is more to read */
+	FilterCounts filtered;		/* events that the filter did not let pass */
 	int			chain_max;		/* parked events that were read of each key */
 } OutboxChunk;
 
@@ -100,11 +101,12 @@ extern bool outbox_xid_is_open(FullTransactionId xid, Snapshot snapshot);
 
 /*
  * Reads the next events of a partition from a cursor on: at most max_events,
- * and none after the one with which the chunk exceeds max_bytes.  This and the
- * next functions read into the current memory context.
+ * and none after the one with which the chunk exceeds max_bytes.  A filter is
+ * NULL if there is none.  This and the next functions read into the current
+ * memory context.
  */
 extern OutboxChunk outbox_read_chunk(const OutboxHorizon *horizon,
-									 OutboxPartitionId id,
+									 OutboxPartitionId id, JsonPath *filter,
 									 const OutboxCursor *cursor,
 									 int max_events, Size max_bytes);
 
@@ -114,6 +116,8 @@ typedef struct OutboxLogRow
 	int64		position;
 	Datum		topic;			/* text */
 	bool		has_topic;		/* otherwise topic is not valid */
+	Datum		payload;		/* jsonb */
+	bool		has_payload;	/* the same */
 	int			hash;			/* its remainder is the number of a partition */
 } OutboxLogRow;
 

@@ -60,7 +60,7 @@ static SavedQuery read_subscriptions = {
 	" CASE WHEN jsonb_typeof(s.headers) = 'object' THEN"
 	"  ARRAY(SELECT h.key || ': ' || h.value FROM jsonb_each_text(s.headers) h) END,"
 	" s.old_until, s.topics, s.xmin, s.ctid, p.position, p.head," NEXT_DUE_AT ","
-	" CASE WHEN s.rate_limit BETWEEN 0.00001 AND 1000000 THEN s.rate_limit::float8 ELSE 0 END, s.batch"
+	" CASE WHEN s.rate_limit BETWEEN 0.00001 AND 1000000 THEN s.rate_limit::float8 ELSE 0 END, s.batch, s.filter"
 	" FROM idempotency_internal.outbox_subscription s"
 	" LEFT JOIN idempotency_internal.outbox_partition p ON p.subscription = s.id"
 	" LEFT JOIN idempotency_internal.outbox_reached r"
@@ -128,6 +128,15 @@ subscription_due_at(uint64 row, int column)
 	return isnull ? 0 : Max(DatumGetTimestampTz(value), 1);
 }
 
+static JsonPath *
+subscription_filter(uint64 row, int column)
+{
+	bool		isnull;
+	Datum		value = query_datum(row, column, &isnull);
+
+	return isnull ? NULL : DatumGetJsonPathPCopy(value);
+}
+
 static OutboxVersion
 subscription_version(uint64 row, int column)
 {
@@ -164,6 +173,7 @@ subscription_row(uint64 row)
 	subscription.recovered_at = subscription_time(row, 18);
 	subscription.old_until = subscription_time(row, 21);
 	subscription.topics = DatumGetArrayTypePCopy(query_datum(row, 22, &isnull));
+	subscription.filter = subscription_filter(row, 30);
 	subscription.due_at = subscription_due_at(row, 27);
 	subscription.cloudevents = DatumGetBool(query_datum(row, 8, &isnull));
 	subscription.ordered = DatumGetBool(query_datum(row, 9, &isnull));
@@ -259,6 +269,8 @@ outbox_copy_settings(const OutboxSubscription *from)
 							   from->schedule_ms, schedule_size);
 	copy->topics =
 		DatumGetArrayTypePCopy(PointerGetDatum(from->topics));
+	if (from->filter)
+		copy->filter = DatumGetJsonPathPCopy(PointerGetDatum(from->filter));
 	memset(&copy->cursor, 0, sizeof(copy->cursor));
 	return copy;
 }

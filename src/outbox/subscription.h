@@ -7,6 +7,7 @@
 
 #include "storage/itemptr.h"
 #include "utils/array.h"
+#include "utils/jsonpath.h"
 
 #include "outbox/reader.h"
 
@@ -26,6 +27,7 @@ typedef struct OutboxSubscription
 	char	   *name;
 	char	   *url;
 	ArrayType  *topics;
+	JsonPath   *filter;			/* NULL: none */
 	char	   *secret;
 	char	   *old_secret;		/* NULL: only secret signs */
 	TimestampTz old_until;		/* until when old_secret signs, too */

@@ -123,7 +123,7 @@ CREATE FUNCTION idempotency_internal.outbox_check_subscription_row(
 	name text, url text, topics text[], secret text, old_secret text,
 	headers jsonb, format text, ordered boolean, max_in_flight integer,
 	timeout interval, retry_schedule interval[], partitions integer,
-	state text, rate_limit numeric, batch integer)
+	state text, rate_limit numeric, batch integer, filter jsonpath)
 RETURNS boolean
 LANGUAGE plpgsql STABLE PARALLEL SAFE
 SET search_path = pg_catalog, pg_temp
@@ -134,14 +134,14 @@ BEGIN
 	END IF;
 	PERFORM idempotency_internal.outbox_check_subscription(name, topics, format,
 		max_in_flight, timeout, retry_schedule, 'latest', ordered, partitions,
-		rate_limit, batch);
+		rate_limit, batch, filter);
 	RETURN idempotency_internal.outbox_check_endpoint(
 		url, secret, old_secret, headers);
 END
 $$;
 COMMENT ON FUNCTION idempotency_internal.outbox_check_subscription_row(
 	text, text, text[], text, text, jsonb, text, boolean, integer, interval,
-	interval[], integer, text, numeric, integer) IS
+	interval[], integer, text, numeric, integer, jsonpath) IS
 	'Internal: raises an error unless the relay can serve such a subscription.';
 
 /*
@@ -172,11 +172,12 @@ CREATE TABLE idempotency_internal.outbox_subscription (
 	recovered_at   timestamptz,
 	rate_limit     numeric,
 	batch          integer NOT NULL DEFAULT 1,
+	filter         jsonpath,
 	CONSTRAINT outbox_subscription_row_check CHECK (
 		idempotency_internal.outbox_check_subscription_row(
 			name, url, topics, secret, old_secret, headers, format, ordered,
 			max_in_flight, timeout, retry_schedule, partitions, state,
-			rate_limit, batch))
+			rate_limit, batch, filter))
 );
 COMMENT ON TABLE idempotency_internal.outbox_subscription IS
 	'Subscriptions: URL, topics, format and limits. For the owner only, since it holds secrets.';
@@ -205,6 +206,8 @@ CREATE TABLE idempotency_internal.outbox_partition (
 	rate            double precision NOT NULL DEFAULT 0,
 	moved_at        timestamptz NOT NULL DEFAULT clock_timestamp(),
 	head            smallint,
+	filtered        bigint NOT NULL DEFAULT 0,
+	filter_errors   bigint NOT NULL DEFAULT 0,
 	PRIMARY KEY (subscription, number),
 	CHECK (pg_catalog.cardinality(stragglers) OPERATOR(pg_catalog.=)
 		pg_catalog.cardinality(straggler_froms)),
@@ -218,6 +221,7 @@ CREATE TABLE idempotency_internal.outbox_partition (
 				AND pg_catalog.array_position(straggler_froms, NULL) IS NULL
 			END),
 	CONSTRAINT outbox_partition_counts_check CHECK (lost >= 0 AND delivered >= 0
+		AND filtered >= 0 AND filter_errors >= 0
 		AND rate BETWEEN '0' AND '1e15' AND pg_catalog.isfinite(moved_at))
 ) WITH (fillfactor = 50);
 COMMENT ON TABLE idempotency_internal.outbox_partition IS
@@ -247,7 +251,8 @@ COMMENT ON TABLE idempotency_internal.outbox_head IS
 	'How far each relay has read the log for the partitions that follow it.';
 
 CREATE VIEW idempotency_internal.outbox_reached AS
-SELECT p.subscription, p.number, p.lost, p.delivered, p.rate, p.moved_at,
+SELECT p.subscription, p.number, p.lost, p.delivered, p.filtered,
+	p.filter_errors, p.rate, p.moved_at,
 	CASE WHEN h.position > p.position THEN h.position ELSE p.position END
 		AS position,
 	CASE WHEN h.position > p.position THEN h.stragglers ELSE p.stragglers END

@@ -50,6 +50,8 @@
 #define FEED_BUSY_MS 100
 /* How often a move without events is recorded at most. */
 #define FEED_WRITE_MS 1000
+/* The same, if only the number of events that were filtered out has changed. */
+#define FEED_FILTERED_MS 10000
 /* The most bytes of events in the memory of a relay before reading stops. */
 #define FEED_BYTES_MAX (64 * 1024 * 1024)
 /* The smallest chunk for a subscription that has events in memory. */
@@ -279,6 +281,16 @@ feed_holds_head(const Feed *feed)
 		(!feed->attached || feed->new_batches != NIL);
 }
 
+static TimestampTz
+feed_write_filtered_at(const Feed *feed)
+{
+	if (feed->filtered.filtered == 0)
+		return 0;
+	return feed->active ?
+		TimestampTzPlusMilliseconds(feed->write_at,
+									FEED_FILTERED_MS - FEED_WRITE_MS) : 1;
+}
+
 /*
  * When is its row to be written, if it has no batches?  1: now; 0: never.
  */
@@ -287,11 +299,11 @@ feed_write_at(const Feed *feed)
 {
 	if (!feed->loaded || feed->new_batches != NIL)
 		return 0;
-	if (feed->attached)
-		return feed->row.head != feed->head->relay;
-	if (feed->row.head == OUTBOX_NO_HEAD &&
-		feed->row.position == feed->cursor.position)
-		return 0;
+	if (feed->attached && feed->row.head != feed->head->relay)
+		return 1;
+	if (feed->attached || (feed->row.head == OUTBOX_NO_HEAD &&
+						   feed->row.position == feed->cursor.position))
+		return feed_write_filtered_at(feed);
 	return feed->active ? feed->write_at : 1;
 }
 
@@ -590,7 +602,7 @@ feed_write_row(Feed *feed, int64 delivered)
 	int			head = none_left && feed->attached ? feed->head->relay :
 	OUTBOX_NO_HEAD;
 
-	outbox_write_partition(feed->id, cursor, head, delivered);
+	outbox_write_partition(feed->id, cursor, head, delivered, feed->filtered);
 	feed->written = (OutboxRow)
 	{
 		.position = cursor->position,
@@ -761,6 +773,11 @@ feed_settled(Feed *feed)
 		endpoint_settled(feed->endpoint);
 	feed_free_finished(feed);
 	feed->row = feed->written;
+	if (feed->loaded)
+		feed->filtered = (FilterCounts)
+	{
+		0
+	};
 	feed->write_at = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
 												 FEED_WRITE_MS);
 }
@@ -806,6 +823,16 @@ feed_batch_context(void)
 								 ALLOCSET_DEFAULT_SIZES);
 }
 
+bool
+feed_filter_passes(Feed *feed, Jsonb *payload)
+{
+	if (filter_passes(feed->endpoint->settings->filter, payload,
+					  &feed->filtered))
+		return true;
+	endpoint_be_busy(feed->endpoint);
+	return false;
+}
+
 void
 feed_take_page(Feed *feed, const OutboxChunk *whole, List *deliveries)
 {
@@ -849,9 +876,12 @@ feed_read_new(Feed *feed, const OutboxHorizon *horizon, BatchKind kind,
 	MemoryContext old = MemoryContextSwitchTo(context);
 	OutboxChunk chunk;
 
-	chunk = outbox_read_chunk(horizon, feed->id, &feed->cursor, max_events,
-							  feed->max_bytes);
+	chunk = outbox_read_chunk(horizon, feed->id,
+							  feed->endpoint->settings->filter, &feed->cursor,
+							  max_events, feed->max_bytes);
 	feed->more = chunk.cut;
+	feed->filtered.filtered += chunk.filtered.filtered;
+	feed->filtered.errors += chunk.filtered.errors;
 	if (chunk.count > 0)
 	{
 		Batch	   *batch = feed_start_batch(feed, chunk, kind);

@@ -32,6 +32,7 @@ typedef struct Feed
 	List	   *new_batches;	/* of Batch *, oldest first */
 	List	   *due_batches;	/* the same, of deferred deliveries */
 	Groups		groups;			/* what is in requests */
+	FilterCounts filtered;		/* not recorded yet */
 	bool		more;			/* the log has more than was read */
 	bool		draining;		/* read nothing until all batches are gone */
 	bool		discarding;		/* the same, and do not record them */
@@ -94,6 +95,11 @@ extern bool feed_can_take_page(Feed *feed);
  */
 extern void feed_take_page(Feed *feed, const OutboxChunk *whole,
 						   List *deliveries);
+
+/*
+ * Does the filter let an event that the head has for it pass?
+ */
+extern bool feed_filter_passes(Feed *feed, Jsonb *payload);
 
 /* Has it an event that feed_send would send? */
 extern bool feed_can_send(const Feed *feed);

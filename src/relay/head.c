@@ -33,6 +33,8 @@
 #define HEAD_TOPIC_MAX 127
 /* Deliveries that one read makes, at most and one event more. */
 #define HEAD_DELIVERIES_MAX 5000
+/* How often one read asks filters, about. */
+#define HEAD_FILTERS_MAX 5000
 
 /* What one read has found for a feed. */
 typedef struct HeadPage
@@ -253,6 +255,27 @@ head_page_is_full(const HeadPage *page)
 }
 
 /*
+ * Does the filter of a feed let the event pass?  payload is NULL until it is
+ * needed for the first time.  Whether something is wrong with the event is found
+ * later.
+ */
+static bool
+head_filter_passes(Head *head, Feed *feed, const OutboxLogRow *row,
+				   Jsonb **payload)
+{
+	if (feed->endpoint->settings->filter == NULL || !row->has_payload ||
+		row->position == head->bad)
+		return true;
+	head->making = row->position;
+	if (*payload == NULL)
+		*payload = DatumGetJsonbP(row->payload);
+	head->making = 0;
+	head->filters_asked++;
+	head->page_bytes += VARSIZE(*payload);
+	return feed_filter_passes(feed, *payload);
+}
+
+/*
  * Gives an event to the feeds that want it.  Returns whether to read no more.
  */
 static bool
@@ -261,6 +284,7 @@ head_take(void *arg, const OutboxLogRow *row)
 	HeadReading *reading = arg;
 	Head	   *head = reading->head;
 	OutboxEvent *event = NULL;
+	Jsonb	   *payload = NULL;
 	bool		full = false;
 	ListCell   *cell;
 
@@ -273,7 +297,8 @@ head_take(void *arg, const OutboxLogRow *row)
 											  endpoint->settings->partitions);
 		HeadPage   *page;
 
-		if (feed == NULL || !feed->attached)
+		if (feed == NULL || !feed->attached ||
+			!head_filter_passes(head, feed, row, &payload))
 			continue;
 		page = row->position == head->bad ? NULL : head_page(head, feed);
 		if (page == NULL)
@@ -290,7 +315,8 @@ head_take(void *arg, const OutboxLogRow *row)
 		full |= head_page_is_full(page);
 	}
 	return full || head->page_events >= HEAD_DELIVERIES_MAX ||
-		head->page_bytes > OUTBOX_CHUNK_BYTES_MAX;
+		head->page_bytes > OUTBOX_CHUNK_BYTES_MAX ||
+		head->filters_asked >= HEAD_FILTERS_MAX;
 }
 
 /*
@@ -362,6 +388,7 @@ head_begin_pages(Head *head, List *endpoints)
 	head->pages = NIL;
 	head->page_events = 0;
 	head->page_bytes = 0;
+	head->filters_asked = 0;
 }
 
 static void

@@ -33,7 +33,9 @@ typedef struct Head
 	HTAB	   *topics;			/* which endpoints want a topic */
 	List	   *pages;			/* of HeadPage *, while it reads */
 	int			page_events;	/* deliveries in all of them */
-	Size		page_bytes;		/* memory of the events in them */
+	Size		page_bytes;		/* memory of the events in them, and payloads
+								 * that filters have read */
+	int			filters_asked;	/* by this read */
 } Head;
 
 /* Initializes the head of a relay that has just started. */

@@ -228,7 +228,7 @@ CREATE FUNCTION idempotency_internal.outbox_check_subscription_row(
 	name text, url text, topics text[], secret text, old_secret text,
 	headers jsonb, format text, ordered boolean, max_in_flight integer,
 	timeout interval, retry_schedule interval[], partitions integer,
-	state text, rate_limit numeric, batch integer)
+	state text, rate_limit numeric, batch integer, filter jsonpath)
 RETURNS boolean
 LANGUAGE sql STABLE PARALLEL SAFE
 AS 'SELECT true';
@@ -236,6 +236,7 @@ ALTER TABLE idempotency_internal.outbox_subscription
 	ADD COLUMN recovered_at timestamptz,
 	ADD COLUMN rate_limit numeric,
 	ADD COLUMN batch integer NOT NULL DEFAULT 1,
+	ADD COLUMN filter jsonpath,
 	DROP CONSTRAINT IF EXISTS outbox_subscription_format_check,
 	DROP CONSTRAINT IF EXISTS outbox_subscription_max_in_flight_check,
 	DROP CONSTRAINT IF EXISTS outbox_subscription_partitions_check,
@@ -244,7 +245,7 @@ ALTER TABLE idempotency_internal.outbox_subscription
 		idempotency_internal.outbox_check_subscription_row(
 			name, url, topics, secret, old_secret, headers, format, ordered,
 			max_in_flight, timeout, retry_schedule, partitions, state,
-			rate_limit, batch));
+			rate_limit, batch, filter));
 ALTER TABLE idempotency_internal.outbox_lane RENAME TO outbox_partition;
 ALTER TABLE idempotency_internal.outbox_partition
 	RENAME COLUMN lane TO number;
@@ -279,6 +280,8 @@ ALTER FUNCTION idempotency_internal.outbox_lane_number(text, bigint, integer)
 DROP FUNCTION idempotency_internal.outbox_lanes_behind(bigint);
 ALTER TABLE idempotency_internal.outbox_partition
 	ADD COLUMN head smallint,
+	ADD COLUMN filtered bigint NOT NULL DEFAULT 0,
+	ADD COLUMN filter_errors bigint NOT NULL DEFAULT 0,
 	ADD CONSTRAINT outbox_partition_number_check
 		CHECK (subscription > 0 AND number BETWEEN 0 AND 63),
 	ADD CONSTRAINT outbox_partition_position_check CHECK (position >= 0),
@@ -290,6 +293,7 @@ ALTER TABLE idempotency_internal.outbox_partition
 			END),
 	ADD CONSTRAINT outbox_partition_counts_check CHECK (
 		lost >= 0 AND delivered >= 0
+		AND filtered >= 0 AND filter_errors >= 0
 		AND rate BETWEEN '0' AND '1e15' AND pg_catalog.isfinite(moved_at));
 CREATE TABLE idempotency_internal.outbox_head (
 	relay           smallint PRIMARY KEY,
