@@ -451,6 +451,12 @@ head_read(Head *head, const OutboxHorizon *horizon, List *endpoints)
 }
 
 void
+head_wait(Head *head)
+{
+	head->at_end = false;
+}
+
+void
 head_failed(Head *head, const char *error)
 {
 	head->reading = false;

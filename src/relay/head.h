@@ -56,6 +56,12 @@ extern bool head_read(Head *head, const OutboxHorizon *horizon,
 					  List *endpoints);
 
 /*
+ * Does not read in this pass.  The head must not read while a subscription has
+ * changed and is not loaded yet: it would go by the settings before.
+ */
+extern void head_wait(Head *head);
+
+/*
  * head_read has raised an error.  If one event was the cause, those who want it
  * read it themselves; otherwise the head pauses.
  */

@@ -102,7 +102,6 @@ typedef struct Relay
 	Places		places;
 	char		identity[NAMEDATALEN];
 	bool		at_home;		/* this database may send */
-	bool		head_ready;		/* the first load has ended */
 	bool		held;			/* this is a copy with subscriptions */
 	uint64		seen_ends;
 	TimestampTz grace_ends_at;	/* 0: no open transaction is waited for */
@@ -907,10 +906,11 @@ relay_read_step(void *arg)
 	relay_look_if_needed(relay, changes_ended);
 	relay_load(relay);
 	relay_note_due(relay);
-	relay->head_ready |= relay->load_count == 0;
-	if (relay->head_ready)
+	if (relay->load_count == 0)
 		relay->pass_urgent |= head_read(&relay->head, &horizon,
 										relay->endpoints);
+	else
+		head_wait(&relay->head);
 	relay_read_feeds(relay, &horizon);
 	relay->grace_ends_at = horizon.grace_ends_at;
 	outbox_horizon_end(&horizon);

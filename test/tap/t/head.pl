@@ -13,7 +13,7 @@ use Receiver;
 use Server;
 use Test::More;
 
-use constant { IDLE => 300, EVENTS => 40, PAUSE_MS => 50 };
+use constant { IDLE => 300, EVENTS => 40, PAUSE_MS => 50, CROWD => 1200 };
 
 my $receiver = Receiver->start;
 my $node = start_server('head');
@@ -112,6 +112,14 @@ for my $n (1 .. 20)
 }
 $receiver->wait_for('idle', events => 20);
 is($receiver->sorted_numbers('idle'), join(' ', 1 .. 20), 'an event goes by the topics of its own transaction');
+
+# Also if more subscriptions have changed than are loaded at once.
+sql("SELECT count(outbox_subscribe('crowd ' || n, '" . $receiver->url('/ok/crowd') . "', topics => '{crowd}')) FROM generate_series(1, @{[ CROWD ]}) n");
+wait_until($node, 'SELECT bool_and(head IS NOT DISTINCT FROM 0) FROM outbox_partition', 'many follow the head');
+sql("BEGIN; SELECT count(outbox_alter('crowd ' || n, topics => '{moved}')) FROM generate_series(1, @{[ CROWD ]}) n;
+	SELECT outbox_enqueue('moved', '{\"n\": 1}'); COMMIT");
+wait_until($node, "SELECT sum(delivered) = @{[ CROWD ]} FROM outbox_subscriptions WHERE name LIKE 'crowd %'", 'each of many gets it');
+sql("SELECT outbox_unsubscribe('crowd ' || n) FROM generate_series(1, @{[ CROWD ]}) n");
 
 # --- replay of what only the head has passed
 
