@@ -357,6 +357,15 @@ feed_wants_pass(const Feed *feed)
 	return feed_can_settle(feed) || (feed->more && feed_wants_events(feed));
 }
 
+/*
+ * Otherwise it has to be loaded first, which another try does not do.
+ */
+bool
+feed_can_be_read(const Feed *feed)
+{
+	return feed->active && feed->loaded && !feed->wrong;
+}
+
 TimestampTz
 feed_next_timer(const Feed *feed)
 {
@@ -366,7 +375,7 @@ feed_next_timer(const Feed *feed)
 	{
 		if (next != 0)
 			return next;
-		return feed->active || feed_can_settle(feed) ?
+		return feed_can_be_read(feed) || feed_can_settle(feed) ?
 			feed->trouble.wait.until : 0;
 	}
 	if (next == 0)

@@ -157,6 +157,9 @@ extern int	feed_rows(const Feed *feed);
 extern void feed_settle(Feed *feed);
 extern void feed_settled(Feed *feed);
 
+/* Can feed_read be called? */
+extern bool feed_can_be_read(const Feed *feed);
+
 /*
  * Reads in a transaction what is next.  Returns whether to read again at once.
  */

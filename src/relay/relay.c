@@ -845,8 +845,7 @@ relay_read_feeds(Relay *relay, const OutboxHorizon *horizon)
 			return;
 		}
 		relay->read_turn = (turn + i + 1) % count;
-		if (!feed->active || !feed->loaded || feed->wrong ||
-			!relay_may_try(feed))
+		if (!feed_can_be_read(feed) || !relay_may_try(feed))
 			continue;
 		relay->reading = feed;
 		relay->pass_urgent |= feed_read(feed, horizon);
