@@ -18,7 +18,8 @@
 typedef struct Breaker
 {
 	int			window;			/* requests that may be in flight */
-	int64		failed[BREAKER_FAILURES];	/* events that failed in a row */
+	int64		failed[BREAKER_FAILURES];	/* first events of the requests
+											 * that failed in a row */
 	int			failures;		/* their number */
 	bool		unanswered;		/* none of them was answered */
 	TimestampTz failed_from;	/* when the first one failed */

@@ -452,7 +452,7 @@ endpoint_settled(Endpoint *endpoint)
 		ereport(LOG,
 				(errmsg("the endpoint of subscription \"%s\" fails",
 						endpoint->name),
-				 errdetail("%d events in a row were not delivered. Only probes are sent until one of them is accepted.",
+				 errdetail("%d different requests in a row have failed. Only probes are sent until one of them is accepted.",
 						   breaker->failures)));
 	else
 		ereport(LOG,

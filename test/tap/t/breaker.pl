@@ -49,7 +49,8 @@ enqueue('both', 0, 599, 0);
 $receiver->wait_for('other', events => 600);
 wait_until($node, "SELECT state = 'failing' AND failing_since IS NOT NULL"
 	  . " AND last_status = 500 FROM outbox_subscriptions WHERE name = 'shop'", 'the endpoint fails');
-ok($node->log_contains(qr/LOG:  the endpoint of subscription "shop" fails/), 'the log has a line about it');
+ok($node->log_contains(qr/LOG:  the endpoint of subscription "shop" fails\n.*DETAIL:  20 different requests in a row have failed/),
+	'the log has a line about it');
 my $before = sql($rows);
 cmp_ok($before, '<=', 60, 'few rows are made of its events');
 enqueue('both', 600, 1099, 0);
