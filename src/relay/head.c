@@ -492,4 +492,27 @@ head_recorded(Head *head)
 	head->row_exists = true;
 	head->record_at = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
 												  HEAD_RECORD_MS);
+	if (trouble_end(&head->record_trouble))
+		ereport(LOG,
+				(errmsg("the relay records again how far it has read")));
+}
+
+/*
+ * Events are delivered all the same.  If the relay ends, the next one reads
+ * again what was not recorded.  A locked row is no trouble.
+ */
+void
+head_not_recorded(Head *head, const ErrorData *error)
+{
+	TimestampTz now = GetCurrentTimestamp();
+
+	head->record_at = TimestampTzPlusMilliseconds(now, HEAD_RECORD_MS);
+	if (error->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE)
+		return;
+	if (trouble_note(&head->record_trouble, error->message, now))
+		ereport(WARNING,
+				(errmsg("the relay cannot record how far it has read: %s",
+						error->message),
+				 errhint("It is tried again from time to time. Until then the log is not truncated.")));
+	head->record_at = head->record_trouble.wait.until;
 }

@@ -25,7 +25,8 @@ typedef struct Head
 	bool		at_end;			/* it has read all that this pass can read */
 	int			followers;		/* feeds that are attached */
 	TimestampTz record_at;		/* its row is not written before */
-	Trouble		trouble;
+	Trouble		record_trouble; /* why it cannot be written */
+	Trouble		trouble;		/* why the log cannot be read */
 	bool		reading;		/* head_read has begun, and not ended */
 	bool		handing_out;	/* some feeds have got their pages, perhaps */
 	int64		making;			/* position of the event that is being made */
@@ -72,9 +73,10 @@ extern bool head_wants_record(const Head *head);
 
 /*
  * Writes its row in a transaction.  head_recorded must be called after the
- * commit.
+ * commit; head_not_recorded, if that or a step before it has raised an error.
  */
 extern void head_record(Head *head);
 extern void head_recorded(Head *head);
+extern void head_not_recorded(Head *head, const ErrorData *error);
 
 #endif							/* RELAY_HEAD_H */

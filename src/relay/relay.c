@@ -395,14 +395,14 @@ relay_leave_head_step(void *arg)
 {
 	Relay	   *relay = arg;
 
-	outbox_settle_begin(true);
+	outbox_settle_begin(false);
 	outbox_leave_head(relay->number, relay->buckets);
 }
 
 static void
 relay_record_head_step(void *arg)
 {
-	outbox_settle_begin(true);
+	outbox_settle_begin(false);
 	head_record(arg);
 }
 
@@ -423,7 +423,8 @@ relay_feeds_that_hold_head(void)
 /*
  * Writes the row of the head.  Partitions that cannot follow it, because not
  * everything before it is recorded, stop that first; if the row of one is
- * locked, the head waits.
+ * locked, the head waits.  That is tried again so often that it must not wait
+ * for locks.
  */
 static void
 relay_record_head(Relay *relay)
@@ -446,8 +447,8 @@ relay_record_head(Relay *relay)
 		error = worker_try("relay settles", relay_record_head_step, head);
 	if (error == NULL)
 		head_recorded(head);
-	else if (error->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE)
-		ReThrowError(error);
+	else
+		head_not_recorded(head, error);
 }
 
 /*

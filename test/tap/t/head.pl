@@ -9,6 +9,7 @@ use warnings FATAL => 'all';
 
 use FindBin;
 use lib "$FindBin::RealBin/../lib";
+use PostgreSQL::Test::Utils;
 use Receiver;
 use Server;
 use Test::More;
@@ -182,6 +183,40 @@ wait_until($node, $head_is_at_end, 'the head has read on');
 sql(q(UPDATE outbox_subscription SET headers = NULL WHERE name = 'left'; SELECT outbox_resume('left')));
 $receiver->wait_for('left', events => 5);
 is($receiver->sorted_numbers('left'), '1 2 3 4 5', 'its events are sent when it is right again');
+
+# --- what cannot be recorded stops no delivery
+
+# The head's row; then that of a paused subscription, which has to be written
+# before it when the relay has started.
+for my $bad ([ head => 'false' ], [ partition => 'subscription <> ' . id('idle 3') ])
+{
+	my ($table, $check) = @$bad;
+
+	follows('idle 3');
+	$node->stop('immediate');
+	$node->append_conf('postgresql.conf', "shared_preload_libraries = ''");
+	$node->start;
+	sql(q(UPDATE outbox_subscription SET state = 'paused' WHERE name = 'idle 3'))
+	  if $table eq 'partition';
+	sql("ALTER TABLE outbox_$table ADD CONSTRAINT bad CHECK ($check) NOT VALID");
+	$node->append_conf('postgresql.conf', "shared_preload_libraries = 'idempotency'");
+	$node->restart;
+	my $start = -s $node->logfile;
+	my $relay = worker_pid($node, 'relay');
+	my $requests = () = $receiver->requests('wanted');
+	for my $n (310 .. 312)
+	{
+		enqueue('wanted', $n);
+		$receiver->wait_for('wanted', requests => ++$requests);
+		sql('SELECT pg_sleep(1)');
+	}
+	is(worker_pid($node, 'relay'), $relay, "$table: the relay goes on");
+	$node->wait_for_log(qr/WARNING:  the relay cannot record how far it has read: new row for relation "outbox_$table" violates/, $start);
+	sql("ALTER TABLE outbox_$table DROP CONSTRAINT bad");
+	wait_until($node, $head_is_at_end, 'it is recorded when that is possible again');
+	$node->wait_for_log(qr/LOG:  the relay records again how far it has read/, $start);
+	is(() = slurp_file($node->logfile, $start) =~ /the relay cannot record/g, 1, 'and was reported once');
+}
 
 # --- one that is unsubscribed gets nothing more of a topic that the head knows
 
