@@ -33,8 +33,8 @@
 #define HEAD_TOPIC_MAX 127
 /* Deliveries that one read makes, at most and one event more. */
 #define HEAD_DELIVERIES_MAX 5000
-/* How often one read asks filters, about. */
-#define HEAD_FILTERS_MAX 5000
+/* How long one read takes, and as long as one event more. */
+#define HEAD_SLICE_MS 10
 
 /* What one read has found for a feed. */
 typedef struct HeadPage
@@ -54,6 +54,7 @@ typedef struct HeadReading
 {
 	Head	   *head;
 	List	   *endpoints;
+	TimestampTz until;			/* read no more after that */
 } HeadReading;
 
 void
@@ -270,7 +271,6 @@ head_filter_passes(Head *head, Feed *feed, const OutboxLogRow *row,
 	if (*payload == NULL)
 		*payload = DatumGetJsonbP(row->payload);
 	head->making = 0;
-	head->filters_asked++;
 	head->page_bytes += VARSIZE(*payload);
 	return feed_filter_passes(feed, *payload);
 }
@@ -316,7 +316,7 @@ head_take(void *arg, const OutboxLogRow *row)
 	}
 	return full || head->page_events >= HEAD_DELIVERIES_MAX ||
 		head->page_bytes > OUTBOX_CHUNK_BYTES_MAX ||
-		head->filters_asked >= HEAD_FILTERS_MAX;
+		GetCurrentTimestamp() >= reading->until;
 }
 
 /*
@@ -388,7 +388,6 @@ head_begin_pages(Head *head, List *endpoints)
 	head->pages = NIL;
 	head->page_events = 0;
 	head->page_bytes = 0;
-	head->filters_asked = 0;
 }
 
 static void
@@ -416,7 +415,12 @@ head_go_to_end(Head *head, const OutboxHorizon *horizon)
 static bool
 head_read_pages(Head *head, const OutboxHorizon *horizon, List *endpoints)
 {
-	HeadReading reading = {head, endpoints};
+	HeadReading reading = {
+		.head = head,
+		.endpoints = endpoints,
+		.until = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
+											 HEAD_SLICE_MS)
+	};
 	OutboxChunk chunk;
 
 	head_begin_pages(head, endpoints);

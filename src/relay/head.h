@@ -36,7 +36,6 @@ typedef struct Head
 	int			page_events;	/* deliveries in all of them */
 	Size		page_bytes;		/* memory of the events in them, and payloads
 								 * that filters have read */
-	int			filters_asked;	/* by this read */
 } Head;
 
 /* Initializes the head of a relay that has just started. */

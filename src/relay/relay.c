@@ -406,18 +406,45 @@ relay_record_head_step(void *arg)
 	head_record(arg);
 }
 
+/*
+ * Returns as many of them as one transaction settles.
+ */
 static List *
 relay_feeds_that_hold_head(void)
 {
 	List	   *holding = NIL;
+	int			rows = 0;
 	ListCell   *cell;
 
 	foreach(cell, relay_busy_feeds())
 	{
-		if (feed_holds_head(lfirst(cell)))
-			holding = lappend(holding, lfirst(cell));
+		Feed	   *feed = lfirst(cell);
+
+		if (rows > RELAY_ROWS_MAX)
+			break;
+		if (!feed_holds_head(feed))
+			continue;
+		holding = lappend(holding, feed);
+		rows += feed_rows(feed);
 	}
 	return holding;
+}
+
+/*
+ * Partitions that cannot follow the head stop that.  Returns whether none is
+ * left.  If there are many, the next pass goes on.
+ */
+static bool
+relay_release_head(Relay *relay)
+{
+	List	   *holding = relay_feeds_that_hold_head();
+
+	relay_settle_feeds(relay, holding);
+	if (relay_feeds_that_hold_head() == NIL)
+		return true;
+	if (!feed_holds_head(llast(holding)))
+		relay->head.record_at = GetCurrentTimestamp();
+	return false;
 }
 
 /*
@@ -437,8 +464,7 @@ relay_record_head(Relay *relay)
 		relay->load_count > 0)
 		return;
 	head->record_at = TimestampTzPlusMilliseconds(now, RELAY_HEAD_RETRY_MS);
-	relay_settle_feeds(relay, relay_feeds_that_hold_head());
-	if (relay_feeds_that_hold_head() != NIL)
+	if (!relay_release_head(relay))
 		return;
 	if (!head->alone)
 		error = worker_try("relay settles", relay_leave_head_step, relay);

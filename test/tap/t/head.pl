@@ -14,7 +14,7 @@ use Receiver;
 use Server;
 use Test::More;
 
-use constant { IDLE => 300, EVENTS => 40, PAUSE_MS => 50, CROWD => 1200 };
+use constant { IDLE => 300, EVENTS => 40, PAUSE_MS => 50, CROWD => 1200, TOPICS => 5000 };
 
 my $receiver = Receiver->start;
 my $node = start_server('head');
@@ -115,11 +115,41 @@ $receiver->wait_for('idle', events => 20);
 is($receiver->sorted_numbers('idle'), join(' ', 1 .. 20), 'an event goes by the topics of its own transaction');
 
 # Also if more subscriptions have changed than are loaded at once.
-sql("SELECT count(outbox_subscribe('crowd ' || n, '" . $receiver->url('/ok/crowd') . "', topics => '{crowd}')) FROM generate_series(1, @{[ CROWD ]}) n");
+sql("SELECT count(outbox_subscribe('crowd ' || n, '" . $receiver->url('/hold/crowd') . "', topics => '{crowd}')) FROM generate_series(1, @{[ CROWD ]}) n");
 wait_until($node, 'SELECT bool_and(head IS NOT DISTINCT FROM 0) FROM outbox_partition', 'many follow the head');
 sql("BEGIN; SELECT count(outbox_alter('crowd ' || n, topics => '{moved}')) FROM generate_series(1, @{[ CROWD ]}) n;
 	SELECT outbox_enqueue('moved', '{\"n\": 1}'); COMMIT");
+wait_until($node, $head_is_at_end, 'the head has read on');
+cmp_ok(sql('SELECT max(rows) FROM (SELECT count(*) AS rows FROM outbox_partition GROUP BY xmin) written'), '<=', 600,
+	'many stop following it, in small transactions');
+$receiver->release('crowd');
 wait_until($node, "SELECT sum(delivered) = @{[ CROWD ]} FROM outbox_subscriptions WHERE name LIKE 'crowd %'", 'each of many gets it');
+
+# --- a new topic is compared with all subscriptions, but not many in one pass
+
+my $watcher = session($node);
+$watcher->query_until(qr/watching/, qq(\\echo watching
+	CREATE TABLE longest (ms double precision);
+	DO \$\$
+	DECLARE
+		longest interval := '0';
+		ends    timestamptz := clock_timestamp() + '1 min';
+	BEGIN
+		WHILE clock_timestamp() < ends AND to_regclass('read') IS NULL LOOP
+			PERFORM pg_stat_clear_snapshot(), pg_sleep(0.001);
+			longest := greatest(longest, (SELECT max(clock_timestamp() - xact_start) FROM pg_stat_activity
+				WHERE backend_type = 'idempotency relay'));
+		END LOOP;
+		INSERT INTO longest VALUES (extract(epoch FROM longest) * 1000);
+	END
+	\$\$;
+));
+sql("SELECT count(outbox_enqueue('topic ' || n, '1')) FROM generate_series(1, @{[ TOPICS ]}) n");
+wait_until($node, $head_is_at_end, 'the head has read events of many topics');
+sql('CREATE TABLE read ()');
+wait_until($node, 'SELECT count(*) = 1 FROM longest', 'its transactions were watched');
+cmp_ok(sql('SELECT ms FROM longest'), '<', 200, 'each of them was short');
+$watcher->quit;
 sql("SELECT outbox_unsubscribe('crowd ' || n) FROM generate_series(1, @{[ CROWD ]}) n");
 
 # --- replay of what only the head has passed
