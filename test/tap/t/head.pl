@@ -230,8 +230,8 @@ for my $bad ([ head => 'false' ], [ partition => 'subscription <> ' . id('idle 3
 	  if $table eq 'partition';
 	sql("ALTER TABLE outbox_$table ADD CONSTRAINT bad CHECK ($check) NOT VALID");
 	$node->append_conf('postgresql.conf', "shared_preload_libraries = 'idempotency'");
-	$node->restart;
 	my $start = -s $node->logfile;
+	$node->restart;
 	my $relay = worker_pid($node, 'relay');
 	my $requests = () = $receiver->requests('wanted');
 	for my $n (310 .. 312)
