@@ -112,8 +112,8 @@ horizon_find_stragglers(OutboxHorizon *horizon, int open_count)
 			!outbox_xid_is_open(xact.xid, horizon->snapshot))
 			continue;
 		horizon->stragglers[horizon->straggler_count++] = xact;
-		if (ends_at <= now)
-			continue;
+		if (ends_at <= now || xact.entered_at > now)
+			continue;			/* in the latter case, the clock was set back */
 		horizon->young_lo = Min(horizon->young_lo, xact.lo);
 		if (horizon->grace_ends_at == 0 || ends_at < horizon->grace_ends_at)
 			horizon->grace_ends_at = ends_at;

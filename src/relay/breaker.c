@@ -134,6 +134,16 @@ breaker_forget(Breaker *breaker, TimestampTz now)
 	breaker_hurry(breaker, now);
 }
 
+void
+breaker_limit_waits(Breaker *breaker, TimestampTz now)
+{
+	TimestampTz latest = TimestampTzPlusMilliseconds(now,
+													 BREAKER_PROBE_MAX_MS);
+
+	breaker->probe.until = Min(breaker->probe.until, latest);
+	breaker->asked_until = Min(breaker->asked_until, latest);
+}
+
 TimestampTz
 breaker_probe_at(const Breaker *breaker)
 {

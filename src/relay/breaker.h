@@ -56,6 +56,9 @@ extern void breaker_set(Breaker *breaker, bool open, TimestampTz now);
  */
 extern void breaker_forget(Breaker *breaker, TimestampTz now);
 
+/* The clock was set back: no wait is longer than its limit. */
+extern void breaker_limit_waits(Breaker *breaker, TimestampTz now);
+
 /* Returns the time before which no probe may be sent. */
 extern TimestampTz breaker_probe_at(const Breaker *breaker);
 

@@ -109,6 +109,7 @@ typedef struct Relay
 	XLogRecPtr	flush_upto;		/* our commits up to here may not be durable */
 	TimestampTz flush_at;		/* when to flush them; 0: they are durable */
 	TimestampTz rest_until;		/* no pass before, unless it is urgent */
+	TimestampTz clock;			/* when the last turn of the loop began */
 	bool		pass_wanted;
 	bool		pass_urgent;	/* there is more to send at once */
 	TimestampTz pass_started_at;
@@ -1164,6 +1165,7 @@ relay_sleep(Relay *relay)
 	until = relay->pass_wanted ? relay->rest_until : relay_next_timer(relay);
 	until = backoff_earlier(until, relay_next_send());
 	timeout = TimestampDifferenceMilliseconds(GetCurrentTimestamp(), until);
+	timeout = Min(timeout, RELAY_RECONCILE_MS);
 	if (http_timeout >= 0)
 		timeout = Min(timeout, http_timeout);
 	if (armed)
@@ -1268,6 +1270,32 @@ relay_obey_settings(Relay *relay)
 	relay->pass_wanted = true;
 }
 
+/*
+ * If the clock was set back, the times until which the relay waits would all
+ * come too late.
+ */
+static void
+relay_watch_clock(Relay *relay)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	bool		set_back = now < relay->clock;
+	ListCell   *cell;
+
+	relay->clock = now;
+	if (!set_back)
+		return;
+	relay->pass_wanted = true;
+	relay->rest_until = relay->next_look_at = 0;
+	relay->flush_at = Min(relay->flush_at, now);
+	relay->head.record_at = now;
+	trouble_hurry(&relay->head.trouble, now);
+	trouble_hurry(&relay->head.record_trouble, now);
+	foreach(cell, relay_busy_feeds())
+		trouble_hurry(&((Feed *) lfirst(cell))->trouble, now);
+	foreach(cell, endpoints_busy)
+		breaker_limit_waits(&((Endpoint *) lfirst(cell))->breaker, now);
+}
+
 void
 relay_main(Datum arg)
 {
@@ -1280,6 +1308,7 @@ relay_main(Datum arg)
 			relay_obey_settings(&relay);
 		MemoryContextReset(relay.turn_context);
 		MemoryContextSwitchTo(relay.turn_context);
+		relay_watch_clock(&relay);
 		relay_work(&relay);
 		relay_flush(&relay);
 		if (relay_pass_is_due(&relay))
