@@ -401,13 +401,19 @@ head_end_pages(Head *head)
 }
 
 /*
- * Nobody follows it, so it can be anywhere.
+ * Nobody follows it, so it can be anywhere, but not before what its row says: a
+ * feed that is attached there would have a row that names the head before the
+ * head's row is written.  While a young transaction has a low bound, the end is
+ * there.
  */
 static void
 head_go_to_end(Head *head, const OutboxHorizon *horizon)
 {
 	OutboxCursor end = outbox_cursor_at_end(horizon);
 
+	if (horizon->grace_ends_at != 0 &&
+		end.position < head->recorded.position)
+		return;
 	head_set_cursor(head, &head->cursor, &end);
 	head->at_end = true;
 }
