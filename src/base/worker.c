@@ -32,6 +32,7 @@
 static char worker_name[BGW_MAXLEN + NAMEDATALEN + 32]; /* for the log */
 static SharedDatabase *worker_database = NULL;
 static SharedWorkerSlot worker_slot;
+static Oid	worker_sequence = InvalidOid;	/* of the extension */
 
 void
 worker_define(BackgroundWorker *worker, const char *main, const char *name)
@@ -180,7 +181,8 @@ worker_may_act_for(Oid owner)
 /*
  * Waits for a concurrent DROP EXTENSION before anything of ours is locked.
  * DROP EXTENSION locks idem_token_seq before our other relations, and so do we,
- * so the two cannot deadlock.  Returns whether the extension exists.
+ * so the two cannot deadlock.  Returns whether the extension exists.  What a
+ * worker keeps in memory is not true of an extension that was created again.
  */
 static bool
 worker_lock_extension(void)
@@ -193,6 +195,11 @@ worker_lock_extension(void)
 	catalog = catalog_find();
 	if (catalog != NULL && !worker_may_act_for(catalog->owner))
 		worker_exit("the extension has another owner");
+	if (catalog != NULL && OidIsValid(worker_sequence) &&
+		catalog->idem_token_seq != worker_sequence)
+		worker_exit("the extension was created again");
+	if (catalog != NULL)
+		worker_sequence = catalog->idem_token_seq;
 	return catalog != NULL;
 }
 
