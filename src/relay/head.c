@@ -257,8 +257,7 @@ head_page_is_full(const HeadPage *page)
 
 /*
  * Does the filter of a feed let the event pass?  payload is NULL until it is
- * needed for the first time.  Whether something is wrong with the event is found
- * later.
+ * needed for the first time.  What is wrong with the event is found later.
  */
 static bool
 head_filter_passes(Head *head, Feed *feed, const OutboxLogRow *row,
