@@ -29,12 +29,13 @@ use constant PLANTED => 'PlantedSecret';
 
 my $program = abs_path(dirname(__FILE__) . '/../programs/receiver.js');
 
+# With a file, it writes what arrives to that instead of keeping it.
 sub start
 {
-	my ($class) = @_;
+	my ($class, @file) = @_;
 	my $self = bless { stdin => '', stdout => '', stderr => '' }, $class;
 
-	$self->{run} = IPC::Run::start([ 'node', $program ],
+	$self->{run} = IPC::Run::start([ 'node', $program, @file ],
 		'<', \$self->{stdin}, '>', \$self->{stdout}, '2>', \$self->{stderr});
 	pump_until($self->{run}, IPC::Run::timeout(WAIT_S),
 		\$self->{stdout}, qr/\d+\n/)
@@ -87,6 +88,13 @@ sub switch
 {
 	my ($self, $name, $behaviour) = @_;
 	return $self->_ask('PUT', "/switch/$name", $behaviour);
+}
+
+# From now on it accepts everything.
+sub heal
+{
+	my ($self) = @_;
+	return $self->_ask('POST', '/heal/all');
 }
 
 # Answers the requests that /hold/NAME holds.

@@ -3,6 +3,11 @@
  *		An endpoint of webhooks for the TAP tests, on an ephemeral port of
  *		127.0.0.1, which it prints.  Ends with its standard input.
  *
+ * Argument: a file, or none.  With a file no request is kept in memory, and a
+ * line is written to it when an event arrives, and when it is accepted later:
+ * name, position, milliseconds since 1970, and "t" if it is accepted, all
+ * separated by tabs.
+ *
  * Webhooks are POSTed to /BEHAVIOUR/NAME; the name distinguishes
  * subscriptions.  Every request is logged with the verdicts of the npm packages
  * standardwebhooks and cloudevents, which are independent of this project.
@@ -15,12 +20,19 @@
  *   drop           closes the connection without an answer
  *   redirect       302 to /ok/redirected
  *   hang           no answer, ever
+ *   drip           500, with a body of a byte a second, without end
+ *   flood          500, with a body of FLOOD_BYTES
+ *   half           200, but the connection is closed in the middle of the body
+ *   garbage        an answer that is not HTTP
+ *   turns-N        hangs for N seconds, then 200 for N seconds, and so on
+ *   lazy-N         200 after up to N ms
  *   hold           no answer until POST /release/NAME, then 200
  *   late-N         no answer until POST /release/NAME, then N, with Retry-After
  *                  if that is 503
  *   retry-after-N  503 with Retry-After: N at an event's first attempt, then 200
  *   retry-date-N   the same, with the date that is N seconds away
  *   busy-N         503 with Retry-After: N, always
+ *   many-N         429 with Retry-After: N, always
  *   some-N         200 to N % of the requests, at random, 500 to the others
  *   collapse       200 to CALM_REQUESTS requests after CALM_MS without one, 500
  *                  to all others: it works until it is used
@@ -37,6 +49,8 @@
  * Control:
  *   PUT  /secret/NAME         the secret to verify that name's requests with
  *   PUT  /switch/NAME         see above; before it, ok
+ *   POST /heal/all            from now on each request is answered 200; ends the
+ *                             connections of endpoints that hang
  *   POST /release/NAME        answers held requests, and later ones at once
  *   GET  /log/NAME            all requests so far
  *   GET  /wait/NAME?requests=N&events=N&ms=N
@@ -45,6 +59,7 @@
  */
 'use strict';
 
+const fs = require('fs');
 const http = require('http');
 const { Webhook } = require('standardwebhooks');
 const { HTTP } = require('cloudevents');
@@ -52,6 +67,12 @@ const { HTTP } = require('cloudevents');
 const CALM_MS = 500;
 const CALM_REQUESTS = 3;
 const LATE_RETRY_S = 200;
+const DRIP_MS = 1000;
+const FLOOD_BYTES = 4 * 1024 * 1024;
+
+const file = process.argv[2] === undefined ? null : fs.openSync(process.argv[2], 'w');
+const hanging = new Set();	// sockets
+let healed = false;
 
 const log = [];			// all requests, in the order of their arrival
 const channels = new Map();	// by name: the state of a subscription
@@ -141,6 +162,9 @@ function decide(behaviour, to, attempt, data, events) {
 		case 'drop': return { drop: true };
 		case 'redirect': return { status: 302, headers: { Location: '/ok/redirected' } };
 		case 'hang': return { hold: true, forever: true };
+		case 'drip': case 'flood': case 'half': case 'garbage': return { break: kind };
+		case 'turns': return Math.floor(Date.now() / 1000 / number) % 2 ? { status: 200 } : { hold: true, forever: true };
+		case 'lazy': return { hold: true, ms: random(to) * number };
 		case 'hold': return to.released ? { status: 200 } : { hold: true };
 		case 'late': return {
 			hold: true,
@@ -148,6 +172,7 @@ function decide(behaviour, to, attempt, data, events) {
 			headers: number === '503' ? { 'Retry-After': LATE_RETRY_S } : {},
 		};
 		case 'busy': return { status: 503, headers: { 'Retry-After': number } };
+		case 'many': return { status: 429, headers: { 'Retry-After': number } };
 		case 'some': return { status: random(to) < number / 100 ? 200 : 500 };
 		case 'collapse': return { status: isCalm(to) ? 200 : 500 };
 		case 'told':
@@ -173,8 +198,26 @@ function decide(behaviour, to, attempt, data, events) {
 	}
 }
 
+function drip(response) {
+	if (response.socket?.destroyed !== false)
+		return;
+	response.write('x');
+	setTimeout(drip, DRIP_MS, response);
+}
+
+/* Answers that no receiver should give. */
+const breaks = {
+	drip: (response) => drip(response.writeHead(500)),
+	flood: (response) => response.writeHead(500).end(Buffer.alloc(FLOOD_BYTES, 'x')),
+	half: (response) => response.writeHead(200, { 'Content-Length': 100 })
+		.write('half of', () => response.socket?.destroy()),
+	garbage: ({ socket }) => socket.end('garbage\r\n\r\n'),
+};
+
 function answer(response, what) {
-	if (what.drop)
+	if (what.break)
+		breaks[what.break](response);
+	else if (what.drop)
 		response.socket.destroy();
 	else {
 		response.writeHead(what.status, what.headers);
@@ -182,11 +225,20 @@ function answer(response, what) {
 	}
 }
 
+function writeLines({ name, id, events, status }) {
+	const more = `${Date.now()}\t${status === 200 ? 't' : 'f'}`;
+	const position = (event) => /_(\d+)_\d+$/.exec(event.id)[1];
+
+	fs.writeSync(file, (events ?? [{ id }]).map((event) => `${name}\t${position(event)}\t${more}\n`).join(''));
+}
+
 /* The client of a held request may have disconnected. */
 function release({ entry, response, status = 200, headers = {} }) {
 	if (response.socket?.destroyed)
 		return;
 	entry.status = status;
+	if (file !== null)
+		writeLines(entry);
 	answer(response, { status, headers });
 }
 
@@ -208,7 +260,7 @@ function receive(behaviour, name, request, response, bytes) {
 	const attempt = count(to, events ?? [{ id }]);
 	const parsed = parseJson(body);
 	const data = headers['ce-id'] ? parsed : parsed?.data;
-	const what = decide(behaviour, to, attempt, data, events ?? []);
+	const what = healed ? { status: 200 } : decide(behaviour, to, attempt, data, events ?? []);
 
 	const entry = {
 		name, id, attempt, headers, body, data, events,
@@ -221,9 +273,16 @@ function receive(behaviour, name, request, response, bytes) {
 	};
 
 	to.requests++;
-	log.push(entry);
+	if (file === null)
+		log.push(entry);
+	else
+		writeLines(entry);
+	if (what.forever || what.break)
+		hanging.add(request.socket);
 	if (!what.hold)
 		answer(response, what);
+	else if (what.ms !== undefined)
+		setTimeout(release, what.ms, { entry, response });
 	else if (!what.forever)
 		to.held.push({ entry, response, status: what.status, headers: what.headers });
 	waiters.forEach((waiter) => waiter());
@@ -264,6 +323,10 @@ function control(verb, name, request, response, bytes, query) {
 		case 'PUT switch':
 			to.behaviour = bytes.toString();
 			break;
+		case 'POST heal':
+			healed = true;
+			hanging.forEach((socket) => socket.destroy());
+			break;
 		case 'POST release':
 			to.released = true;
 			to.held.splice(0).forEach(release);
@@ -289,6 +352,7 @@ const server = http.createServer((request, response) => {
 	});
 });
 
+server.on('connection', (socket) => socket.on('error', () => {}).on('close', () => hanging.delete(socket)));
 server.keepAliveTimeout = 60000;
 server.listen(0, '127.0.0.1', () => console.log(server.address().port));
 process.stdin.resume().on('end', () => process.exit(0));
