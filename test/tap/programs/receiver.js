@@ -21,7 +21,7 @@
  *   redirect       302 to /ok/redirected
  *   hang           no answer, ever
  *   drip           500, with a body of a byte a second, without end
- *   flood          500, with a body of FLOOD_BYTES
+ *   flood          500, with a body of FLOOD.length bytes
  *   half           200, but the connection is closed in the middle of the body
  *   garbage        an answer that is not HTTP
  *   turns-N        hangs for N seconds, then 200 for N seconds, and so on
@@ -68,7 +68,7 @@ const CALM_MS = 500;
 const CALM_REQUESTS = 3;
 const LATE_RETRY_S = 200;
 const DRIP_MS = 1000;
-const FLOOD_BYTES = 4 * 1024 * 1024;
+const FLOOD = Buffer.alloc(4 * 1024 * 1024, 'x');
 
 const file = process.argv[2] === undefined ? null : fs.openSync(process.argv[2], 'w');
 const hanging = new Set();	// sockets
@@ -208,7 +208,7 @@ function drip(response) {
 /* Answers that no receiver should give. */
 const breaks = {
 	drip: (response) => drip(response.writeHead(500)),
-	flood: (response) => response.writeHead(500).end(Buffer.alloc(FLOOD_BYTES, 'x')),
+	flood: (response) => response.writeHead(500).end(FLOOD),
 	half: (response) => response.writeHead(200, { 'Content-Length': 100 })
 		.write('half of', () => response.socket?.destroy()),
 	garbage: ({ socket }) => socket.end('garbage\r\n\r\n'),
