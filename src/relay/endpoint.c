@@ -207,7 +207,8 @@ endpoint_set(Endpoint *endpoint, const OutboxSubscription *subscription)
 
 /*
  * An answer to a request from before the last change of the subscription is not
- * about the endpoint as it is now: it may come from another URL.
+ * about the endpoint as it is now: it may come from another URL.  Nor does the
+ * end of a request that was told to end tell anything.
  */
 void
 endpoint_take_response(const HttpResponse *response, Places *places)
@@ -221,7 +222,7 @@ endpoint_take_response(const HttpResponse *response, Places *places)
 
 	place_leave(places, endpoint->in_flight--);
 	feed->in_flight--;
-	if (answer.version != endpoint->settings->version)
+	if (answer.version != endpoint->settings->version || answer.shortened)
 		return;
 	if (answer.class == RETRY_DONE)
 		breaker_success(breaker, window_max);

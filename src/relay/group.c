@@ -337,6 +337,7 @@ groups_take_response(const HttpResponse *response)
 	answer.retry_after_s = response->retry_after_s;
 	answer.blames_event = retry_blames_event(response->status);
 	answer.version = batch_subscription(first->batch)->version;
+	answer.shortened = first->shortened && response->status == 0;
 	groups->in_flight = list_delete_ptr(groups->in_flight, group);
 	if (answer.class == RETRY_DONE)
 		group_deliver(group);

@@ -30,6 +30,7 @@ typedef struct GroupAnswer
 	int			retry_after_s;
 	bool		blames_event;	/* it failed, but the endpoint works */
 	int64		version;		/* of the subscription that it was sent by */
+	bool		shortened;		/* it was told to end, and not answered */
 } GroupAnswer;
 
 /* Has no groups; they will be in the current memory context. */

@@ -17,9 +17,9 @@
  * A database can have several relays.  Partitions are divided into buckets;
  * which relay has to serve a bucket follows from its number and the relays that
  * run, and the relay that has its lock does serve it.  A relay that has to give
- * up a bucket keeps the lock until the last request has ended, and the rows of
- * the partitions do not name its head any more.  If a relay dies, its locks are
- * released.
+ * up a bucket keeps the lock until the last request has ended, which it does
+ * within RELAY_LEAVE_MS, and the rows of the partitions do not name its head any
+ * more.  If a relay dies, its locks are released.
  *
  * The commits of enqueuing transactions set the latch, but only while the relay
  * is armed: asleep, with a partition that could take more events.
@@ -62,6 +62,8 @@
 #define RELAY_HEAD_RETRY_MS 1000
 /* When to try again to lock a bucket that another relay still has. */
 #define RELAY_OWN_MS 100
+/* How long requests may still take after their bucket was given up. */
+#define RELAY_LEAVE_MS 1000
 /* The most subscriptions that a pass loads. */
 #define RELAY_LOADS_MAX 500
 /* Rows after which a pass settles no further partition. */
@@ -555,8 +557,11 @@ relay_deactivate(Endpoint *endpoint, int bucket)
 	{
 		Feed	   *feed = lfirst(cell);
 
-		if (bucket < 0 || outbox_bucket(feed->id) == bucket)
-			feed->active = false;
+		if (bucket >= 0 && outbox_bucket(feed->id) != bucket)
+			continue;
+		feed->active = false;
+		if (bucket >= 0)
+			feed_shorten(feed, RELAY_LEAVE_MS);
 	}
 	endpoint_be_busy(endpoint);
 }
@@ -568,7 +573,8 @@ relay_has_to_serve(const Relay *relay, int bucket)
 }
 
 /*
- * Gives up a bucket, whose lock is released when it has no feeds any more.
+ * Gives up a bucket, whose lock is released when it has no feeds any more.  An
+ * endpoint that hangs must not delay the others of its bucket for long.
  */
 static void
 relay_give_up_bucket(Relay *relay, int bucket)
