@@ -20,6 +20,7 @@ const PRODUCERS = 8;
 const OWN_KEYS = 4;
 const STRAGGLE_MS = 400;	// longer than the relay waits for a transaction
 const LATER_MS = 2000;
+const BURST = 50;			// events of one customer, more than a limited endpoint gets at once
 
 const ENQUEUE = `
   INSERT INTO sent
@@ -30,18 +31,26 @@ class Producer extends Member {
     await this.send(`SET synchronous_commit = ${this.random() < 0.2 ? 'off' : 'on'}`);
   }
 
-  async enqueue() {
-    const customer = 1 + this.below(CUSTOMERS);
+  async enqueue(customer = 1 + this.below(CUSTOMERS)) {
     const key = this.random() < 0.2 ? null : `${this.number}-${this.below(OWN_KEYS)}`;
     const later = this.random() < 0.05 ? this.below(LATER_MS) : null;
 
     await this.send(ENQUEUE, [`zone.${customer % ZONES}.customer.${customer}`, { amount: this.below(100) }, key, later]);
   }
 
+  async burst() {
+    const customer = 1 + this.below(CUSTOMERS);
+
+    for (let i = 0; i < BURST; i++)
+      await this.enqueue(customer);
+  }
+
   async work() {
     const straggles = this.random() < 0.05;
 
     await this.send('BEGIN');
+    if (this.random() < 0.01)
+      await this.burst();
     for (let i = this.below(3); i >= 0; i--) {
       await this.enqueue();
       if (straggles)
