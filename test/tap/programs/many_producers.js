@@ -49,7 +49,7 @@ class Producer extends Member {
     const straggles = this.random() < 0.05;
 
     await this.send('BEGIN');
-    if (this.random() < 0.01)
+    if (this.random() < 0.004)
       await this.burst();
     for (let i = this.below(3); i >= 0; i--) {
       await this.enqueue();

@@ -25,7 +25,7 @@ use Time::HiRes qw(time);
 my $seconds = $ENV{SOAK_SECONDS} // 8;
 my $good = $ENV{GOOD} // 300;
 my $bad = $ENV{BAD} // 40;
-my $rate = $ENV{RATE} // 80;
+my $rate = $ENV{RATE} // 50;
 my $seed = $ENV{SEED} // int(rand(2**31));
 srand($seed);
 note("seed $seed");
@@ -37,6 +37,10 @@ my $zones = max(5, int($good / 20));
 # or a change on, and until a relay has read the log for all who follow again.
 use constant { CALM_S => 7, BEFORE_S => 2, DELAY_MS_MAX => 2000 };
 my $normal_after_s = 4 + $good / 300;
+
+# With more processes that want to run, for each processor, delays tell nothing.
+# This test alone makes half as many.
+use constant LOAD_MAX => 3;
 
 # How many subscriptions are changed at once, and how far they are replayed.
 use constant { AT_ONCE => 5, REPLAYED => 200 };
@@ -259,6 +263,7 @@ look_at_memory();
 $havoc->wreak($seconds, ($ENV{SOAK_SECONDS} ? 8 : 0.5) * $rate, %killings) if %killings;
 $havoc->stop_clients('the end');
 my $stopped = time;
+my ($load) = split(/ /, slurp_file('/proc/loadavg'));
 
 # --- all endpoints work
 
@@ -333,7 +338,11 @@ FROM due d WHERE is_certain AND NOT later AND kind IN ('own', 'slow', 'filtered'
 		AND d.committed BETWEEN t.began - @{[BEFORE_S]} AND t.ended + $normal_after_s)
 EOF
 cmp_ok($timed, '>', 10 * $rate, 'many deliveries were made while all was calm');
-cmp_ok($p99, '<', DELAY_MS_MAX, 'endpoints that fail do not delay others');
+SKIP:
+{
+	skip("other programs keep the machine busy, with a load of $load", 1) if $load > LOAD_MAX * `nproc`;
+	cmp_ok($p99, '<', DELAY_MS_MAX, 'endpoints that fail do not delay others');
+}
 cmp_ok($most_kb, '<', MEMORY_KB_MAX, 'the memory of a relay is bounded');
 
 # Kills and restarts write messages too.
