@@ -18,8 +18,8 @@
  * which relay has to serve a bucket follows from its number and the relays that
  * run, and the relay that has its lock does serve it.  A relay that has to give
  * up a bucket keeps the lock until the last request has ended, which it does
- * within RELAY_LEAVE_MS, and the rows of the partitions do not name its head any
- * more.  If a relay dies, its locks are released.
+ * within RELAY_LEAVE_MS, and the rows of the partitions do not name its head
+ * any more.  If a relay dies, its locks are released.
  *
  * The commits of enqueuing transactions set the latch, but only while the relay
  * is armed: asleep, with a partition that could take more events.
