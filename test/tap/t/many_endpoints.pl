@@ -2,7 +2,8 @@
 # every way, while events are enqueued, processes are killed and subscriptions
 # are altered.  If this fails, an event is lost, invented, overtaken or sent to
 # the wrong receiver; or endpoints that fail delay those that work; or something
-# remains stuck when all work again.
+# remains stuck when all work again.  The delay is measured in long runs only, on
+# a machine that does nothing else.
 #
 # SOAK_SECONDS: how long; GOOD and BAD, the numbers of endpoints; RATE, the
 # transactions in a second; SEED; KILLS, a pattern of what is killed or altered.
@@ -37,10 +38,6 @@ my $zones = max(5, int($good / 20));
 # or a change on, and until a relay has read the log for all who follow again.
 use constant { CALM_S => 7, BEFORE_S => 2, DELAY_MS_MAX => 2000 };
 my $normal_after_s = 4 + $good / 300;
-
-# With more processes that want to run, for each processor, delays tell nothing.
-# This test alone makes half as many.
-use constant LOAD_MAX => 3;
 
 # How many subscriptions are changed at once, and how far they are replayed.
 use constant { AT_ONCE => 5, REPLAYED => 200 };
@@ -263,14 +260,21 @@ look_at_memory();
 $havoc->wreak($seconds, ($ENV{SOAK_SECONDS} ? 8 : 0.5) * $rate, %killings) if %killings;
 $havoc->stop_clients('the end');
 my $stopped = time;
-my ($load) = split(/ /, slurp_file('/proc/loadavg'));
+
+# --- all that worked from the beginning get all events while the others fail
+
+my $drained = 'SELECT bool_and(waiting = 0 AND parked = 0 AND in_flight = 0 AND lag_events = 0';
+my $good_names = join('|', keys %good);
+wait_until($node, 'SELECT true', 'the server is up');
+ok(resume(), 'nothing is paused');
+wait_until($node, "$drained) FROM outbox_subscriptions WHERE name ~ '^($good_names)[0-9]+\$'",
+	'endpoints that fail do not keep events from others');
+cmp_ok(sql("SELECT count(*) FROM outbox_subscriptions WHERE name ~ '^hangs' AND lag_events > 0 AND in_flight > 0"), '>', 0,
+	'some hang still');
 
 # --- all endpoints work
 
-my $drained = 'SELECT bool_and(waiting = 0 AND parked = 0 AND in_flight = 0 AND lag_events = 0';
 $receiver->heal;
-wait_until($node, 'SELECT true', 'the server is up');
-ok(resume(), 'nothing is paused');
 sql('SELECT sum(outbox_retry(name)) FROM outbox_subscriptions');
 wait_until($node, "$drained) FROM outbox_subscriptions", 'when all endpoints work, all events are delivered or dead');
 sql('SELECT sum(outbox_redrive(name)) FROM outbox_subscriptions');
@@ -338,11 +342,7 @@ FROM due d WHERE is_certain AND NOT later AND kind IN ('own', 'slow', 'filtered'
 		AND d.committed BETWEEN t.began - @{[BEFORE_S]} AND t.ended + $normal_after_s)
 EOF
 cmp_ok($timed, '>', 10 * $rate, 'many deliveries were made while all was calm');
-SKIP:
-{
-	skip("other programs keep the machine busy, with a load of $load", 1) if $load > LOAD_MAX * `nproc`;
-	cmp_ok($p99, '<', DELAY_MS_MAX, 'endpoints that fail do not delay others');
-}
+cmp_ok($p99, '<', DELAY_MS_MAX, 'nor delay them') if $ENV{SOAK_SECONDS};
 cmp_ok($most_kb, '<', MEMORY_KB_MAX, 'the memory of a relay is bounded');
 
 # Kills and restarts write messages too.
