@@ -29,7 +29,9 @@ let sharedSince = 0;
 
 /*
  * The state of a reservation: a letter for each line, in the order of the skus.
- * - not there, o open, c confirmed, x cancelled, e expired.
+ * - not there, o open, c confirmed, x cancelled, e expired, l left cancelled: it
+ * was cancelled before the other lines expired, and these were reinstated.  No
+ * later reinstatement opens it.  The log shows it as cancelled.
  */
 function open(name, lines) {
   const skus = Object.keys(lines).sort();
@@ -53,10 +55,19 @@ function lapse(states, earliest, now) {
 const SETTLED = { confirm: 'c', cancel: 'x' };
 const ALREADY = { already_confirmed: 'c', already_cancelled: 'x', expired: 'e' };
 
+/* Opens what has expired; if nothing has, what was cancelled and not left. */
+function reinstate(state) {
+  if (state.includes('e'))
+    return state.replaceAll('x', 'l').replaceAll('e', 'o');
+  return state.includes('x') ? state.replaceAll('x', 'o') : null;
+}
+
+const shown = (state) => state.replaceAll('l', 'x');
+
 /* Returns the state after an answer, or null if the answer does not fit. */
 function next(state, { kind, answer, among, byLine }) {
   const meant = [...state].filter((_, i) => among[i]);
-  const has = (letter) => meant.includes(letter);
+  const has = (letter) => shown(meant.join('')).includes(letter);
   const absent = !/[^-]/.test(state);
 
   switch (`${kind} ${answer}`) {
@@ -68,18 +79,19 @@ function next(state, { kind, answer, among, byLine }) {
     case 'cancel done': {
       const letter = SETTLED[kind];
       const fits = has('o') && (byLine ?
-        meant.every((one) => one === 'o' || one === letter) : true);
+        meant.every((one) => one === 'o' || shown(one) === letter) : true);
       return fits ? [...state].map((one, i) => (among[i] && one === 'o' ? letter : one)).join('') : null;
     }
     case 'extend done':
       return state.includes('o') ? state : null;
     case 'reinstate done':
-      // Lines that have expired; if there are none, those that were cancelled.
-      return /[xe]/.test(state) ? state.replaceAll(state.includes('e') ? 'e' : 'x', 'o') : null;
+      return reinstate(state);
     case 'reinstate insufficient':
       return /[xe]/.test(state) ? state : null;
     case 'reinstate already_reserved':
       return state.includes('o') && !/[xe]/.test(state) ? state : null;
+    case 'reinstate already_confirmed':
+      return state.includes('c') && !/[oxe]/.test(state) ? state : null;
     case 'reinstate expired':
     case 'reinstate already_cancelled':
       return null;
@@ -403,14 +415,15 @@ function checkReservations(lines) {
   let checked = 0;
   for (const entry of reservations.values()) {
     const state = entry.skus.map((one) => lines.get(`${entry.name} ${one}`)?.letter ?? '-').join('');
-    const possible = lapse(entry.states, entry.earliest, now);
-    if (!entry.shared && !possible.has(state))
-      report(`${entry.name}: is ${state}, and can only be ${[...possible]}: ${entry.told.join(', ')}`);
+    const possible = [...lapse(entry.states, entry.earliest, now)];
+    const fitting = possible.filter((one) => shown(one) === state);
+    if (!entry.shared && fitting.length === 0)
+      report(`${entry.name}: is ${state}, and can only be ${possible}: ${entry.told.join(', ')}`);
     if (entry.shared && /-/.test(state) && /[^-]/.test(state))
       report(`${entry.name}: is ${state}, which is reserved in part`);
     checked += /[^-]/.test(state);
-    if (!entry.shared && possible.has(state))
-      entry.states = new Set([state]);
+    if (!entry.shared && fitting.length > 0)
+      entry.states = new Set(fitting);
   }
   return checked;
 }
