@@ -9,8 +9,9 @@
  * one: so a key is never in two requests at the same time.  Headers are those
  * of a request, so all events of a group have the same.
  *
- * If the endpoint refuses a group with a status that may concern one event, the
- * group is halved: its first half is sent, and then the second, and so on until
+ * If the endpoint refuses a group with a status that may concern one event, or
+ * breaks the connection before the whole request was sent, the group is halved:
+ * its first half is sent, and then the second, and so on until
  * the event that is refused is alone.  All of that is one attempt at each
  * event.  After any other failure, the attempt has failed for all events.  In
  * both cases, events that come after a failed one of their key were not tried:
@@ -246,6 +247,17 @@ group_fail(Group *group, const HttpResponse *response, RetryClass class)
 	}
 }
 
+/*
+ * Can the answer concern one event, or the size of the request?  An endpoint to
+ * which a request is too large may also break the connection.
+ */
+static bool
+group_is_to_halve(const Group *group, const HttpResponse *response)
+{
+	return list_length(group->items) > 1 &&
+		(response->cut_short || retry_may_blame_event(response->status));
+}
+
 static void
 group_halve(Group *group)
 {
@@ -341,8 +353,7 @@ groups_take_response(const HttpResponse *response)
 	groups->in_flight = list_delete_ptr(groups->in_flight, group);
 	if (answer.class == RETRY_DONE)
 		group_deliver(group);
-	else if (list_length(group->items) > 1 &&
-			 retry_may_blame_event(response->status))
+	else if (group_is_to_halve(group, response))
 		group_halve(group);
 	else
 		group_fail(group, response, answer.class);

@@ -90,6 +90,7 @@
 
 #define HTTP_STATUS_MIN 100
 #define HTTP_STATUS_MAX 999
+#define HTTP_STATUS_ERROR_MIN 400
 
 /* Limits of an answer: all of its headers, and its body. */
 #define HTTP_HEADER_BYTES_MAX (64 * 1024)
@@ -131,6 +132,7 @@ typedef struct HttpTransfer
 	bool		repeated;		/* sent again over HTTP/1.1 */
 	int64		submitted_ms;	/* by http_now_ms() */
 	int			timeout_ms;		/* since submitted_ms */
+	size_t		request_bytes;	/* of its body */
 	bool		overdue;		/* its time was over once already */
 	int			fd;				/* of its connection; -1: none yet */
 	CURL	   *easy;			/* NULL while idle */
@@ -819,6 +821,7 @@ http_submit(const HttpRequest *request)
 	transfer->repeated = false;
 	transfer->submitted_ms = http_now_ms();
 	transfer->timeout_ms = request->timeout_ms;
+	transfer->request_bytes = request->body_length;
 	memset(&transfer->response, 0, sizeof(HttpResponse));
 	transfer->response.tag = request->tag;
 
@@ -873,10 +876,23 @@ http_is_complete(const HttpTransfer *transfer)
 }
 
 /*
+ * Did the connection break?
+ */
+static bool
+http_has_broken(const HttpTransfer *transfer, CURLcode code)
+{
+	return !transfer->flooded &&
+		(code == CURLE_SEND_ERROR || code == CURLE_RECV_ERROR ||
+		 code == CURLE_GOT_NOTHING);
+}
+
+/*
  * Was the request answered?  An answer that we ended because its body is too
  * long counts, since its status had arrived.  One that broke off or timed out
- * does not, since the rest is not known.  A status that libcurl has parsed from
- * something else than digits does not count either.
+ * does not, since the rest is not known.  The exception is an error: a server
+ * that does not read the whole request may break the connection right after its
+ * answer (RFC 9112, section 9.6).  A status that libcurl has parsed from
+ * something else than digits does not count.
  */
 static bool
 http_was_answered(const HttpTransfer *transfer, CURLcode code, long status)
@@ -884,8 +900,22 @@ http_was_answered(const HttpTransfer *transfer, CURLcode code, long status)
 	if (status < HTTP_STATUS_MIN || status > HTTP_STATUS_MAX)
 		return false;
 	return code == CURLE_OK || http_is_complete(transfer) ||
+		(status >= HTTP_STATUS_ERROR_MIN && http_has_broken(transfer, code)) ||
 		(code == CURLE_WRITE_ERROR &&
 		 transfer->body_bytes > HTTP_BODY_BYTES_MAX);
+}
+
+/*
+ * Did the connection break before the whole request was sent?
+ */
+static bool
+http_was_cut_short(const HttpTransfer *transfer, CURLcode code)
+{
+	curl_off_t	sent = 0;
+
+	curl_easy_getinfo(transfer->easy, CURLINFO_SIZE_UPLOAD_T, &sent);
+	return transfer->connected && http_has_broken(transfer, code) &&
+		sent < (curl_off_t) transfer->request_bytes;
 }
 
 /*
@@ -977,6 +1007,7 @@ http_finish(HttpTransfer *transfer, CURLcode code)
 	curl_easy_getinfo(easy, CURLINFO_RESPONSE_CODE, &status);
 	curl_easy_getinfo(easy, CURLINFO_RETRY_AFTER, &retry_after_s);
 	answered = http_was_answered(transfer, code, status);
+	response->cut_short = !answered && http_was_cut_short(transfer, code);
 
 	http_leave_wire(transfer);
 	http_check_multi(curl_multi_remove_handle(http.multi, easy));

@@ -1,0 +1,37 @@
+# A receiver that refuses a large request without reading it, and breaks the
+# connection, gets the events in smaller requests.  If this fails, events that
+# it would accept use up their schedules, because they travel together.
+
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib "$FindBin::RealBin/../lib";
+use JSON::PP;
+use Program;
+use Server;
+use Test::More;
+
+use constant { EVENTS => 1000, BYTES => 9000 };
+
+my $endpoint = Program->start([ 'node', "$FindBin::RealBin/../programs/early.js" ]);
+my ($port) = $endpoint->line('port') =~ /(\d+)/;
+my $node = start_server('early_answers');
+my @paths = qw(whole part late);
+
+for my $path (@paths)
+{
+	sql("SELECT outbox_subscribe('$path', 'http://127.0.0.1:$port/$path', topics => '{$path}',"
+		  . " format => 'cloudevents', batch => 1000, retry_schedule => '{0 s,1 h}')");
+	sql("SELECT count(outbox_enqueue('$path', jsonb_build_object('x', repeat('x', @{[ BYTES ]}))))"
+		  . " FROM generate_series(1, @{[ EVENTS ]})");
+	wait_until($node, "SELECT delivered = @{[ EVENTS ]} AND waiting + dead = 0 AND in_flight = 0"
+		  . " FROM outbox_subscriptions WHERE name = '$path'", "$path: all events are delivered");
+}
+
+$endpoint->say('report');
+my $report = decode_json($endpoint->line('report') =~ s/^report //r);
+cmp_ok($report->{$_}{refused}, '>', 10, "$_: large requests were refused") for @paths;
+cmp_ok($report->{$_}{accepted}, '<', EVENTS / 2, "$_: and not every event had to travel alone") for @paths;
+
+done_testing();
