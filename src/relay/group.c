@@ -11,11 +11,11 @@
  *
  * If the endpoint refuses a group with a status that may concern one event, or
  * breaks the connection before the whole request was sent, the group is halved:
- * its first half is sent, and then the second, and so on until
- * the event that is refused is alone.  All of that is one attempt at each
- * event.  After any other failure, the attempt has failed for all events.  In
- * both cases, events that come after a failed one of their key were not tried:
- * they are parked, or sent again if that one is dead.
+ * its first half is sent, and then the second, and so on until the event that
+ * is refused is alone.  All of that is one attempt at each event.  After any
+ * other failure, the attempt has failed for all events, and they are retried in
+ * smaller groups.  In both cases, events that come after a failed one of their
+ * key were not tried: they are parked, or sent again if that one is dead.
  */
 #include "postgres.h"
 
@@ -26,6 +26,8 @@
 
 /* The most bytes of a body, unless it has one event only. */
 #define GROUP_BYTES_MAX (1024 * 1024)
+/* How many times fewer events a group has after each failed attempt. */
+#define GROUP_RETRY_DIVISOR 10
 
 typedef struct Group
 {
@@ -70,6 +72,25 @@ group_free(Group *group)
 }
 
 /*
+ * Returns how many events a group with this item can have.  An attempt that has
+ * failed for a whole group may have failed because of one of them, so the next
+ * one is made with fewer, and the last one of the schedule with the item alone.
+ */
+static int
+group_size_max(const BatchEvent *item)
+{
+	const OutboxSubscription *subscription = batch_subscription(item->batch);
+	int			attempts = item->result.attempts;
+	int			size = subscription->batch;
+
+	if (attempts > 0 && attempts >= subscription->schedule_count - 1)
+		return 1;
+	for (; attempts > 0 && size > 1; attempts--)
+		size /= GROUP_RETRY_DIVISOR;
+	return Max(size, 1);
+}
+
+/*
  * Can an item travel with those that a group has already?
  */
 static bool
@@ -79,6 +100,8 @@ group_suits(const GroupFilling *filling, const BatchEvent *item)
 
 	if (filling->items == NIL)
 		return true;
+	if (list_length(filling->items) >= group_size_max(item))
+		return false;
 	first = linitial(filling->items);
 	return batch_subscription(item->batch)->version ==
 		batch_subscription(first->batch)->version &&
@@ -91,11 +114,11 @@ group_suits(const GroupFilling *filling, const BatchEvent *item)
 static bool
 group_add(GroupFilling *filling, BatchEvent *item)
 {
-	const OutboxSubscription *subscription = batch_subscription(item->batch);
+	int			size_max = group_size_max(item);
 
 	if (filling->items == NIL)
-		filling->room = Min(subscription->batch, filling->most);
-	if (subscription->batch > 1)
+		filling->room = filling->most;
+	if (batch_subscription(item->batch)->batch > 1)
 		filling->bytes += message_batched_size(item->event, filling->identity);
 	if (filling->items != NIL && filling->bytes > GROUP_BYTES_MAX)
 	{
@@ -104,7 +127,8 @@ group_add(GroupFilling *filling, BatchEvent *item)
 	}
 	item->sent = true;
 	filling->items = lappend(filling->items, item);
-	filling->room--;
+	filling->room = Min(filling->room - 1,
+						size_max - list_length(filling->items));
 	return true;
 }
 

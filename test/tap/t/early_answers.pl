@@ -17,12 +17,16 @@ use constant { EVENTS => 1000, BYTES => 9000 };
 my $endpoint = Program->start([ 'node', "$FindBin::RealBin/../programs/early.js" ]);
 my ($port) = $endpoint->line('port') =~ /(\d+)/;
 my $node = start_server('early_answers');
-my @paths = qw(whole part late);
+my @paths = qw(whole part late cut);
+
+# A small request that is cut can be in the buffers of the kernel as a whole.
+# Then it is not known that it was too large, and that is a failed attempt.
+my %retries = (cut => ',1 s,1 s,1 s');
 
 for my $path (@paths)
 {
 	sql("SELECT outbox_subscribe('$path', 'http://127.0.0.1:$port/$path', topics => '{$path}',"
-		  . " format => 'cloudevents', batch => 1000, retry_schedule => '{0 s,1 h}')");
+		  . " format => 'cloudevents', batch => 1000, retry_schedule => '{0 s@{[ $retries{$path} // '' ]},1 h}')");
 	sql("SELECT count(outbox_enqueue('$path', jsonb_build_object('x', repeat('x', @{[ BYTES ]}))))"
 		  . " FROM generate_series(1, @{[ EVENTS ]})");
 	wait_until($node, "SELECT delivered = @{[ EVENTS ]} AND waiting + dead = 0 AND in_flight = 0"
