@@ -73,6 +73,22 @@ is($receiver->line($late), "$late customer.moved claimed", 'the first one comes 
 is(moves('bob'), 'Rome Ghent', 'and counts');
 is(address('bob'), 'Rome', 'but does not undo the newer one');
 
+# --- several events in a request
+
+sql(q(ALTER TABLE moves ADD CONSTRAINT broken CHECK (city <> 'Graz')), 'copy');
+sql(q(SELECT outbox_alter('copy', batch => 10); SELECT outbox_pause('copy')));
+wait_for_pass($node);
+my @ids = map { move("Zoë % $_", $_) } qw(Bern Graz Riga);
+sql(q(SELECT outbox_resume('copy')));
+is($receiver->line($ids[0]), "$ids[0] customer.moved claimed", 'the first of three is taken');
+is($receiver->line($ids[0]), "$ids[0] customer.moved completed", 'and recognised when it comes again without the others');
+is($receiver->line($ids[2]), "$ids[2] customer.moved claimed", 'the one after a broken one is taken');
+sql('ALTER TABLE moves DROP CONSTRAINT broken', 'copy');
+is($receiver->line($ids[1]), "$ids[1] customer.moved claimed", 'and so is that one at last');
+is(join(' ', map { address("Zoë % $_") } qw(Bern Graz Riga)), 'Bern Graz Riga', 'each counts');
+wait_until($node, 'SELECT waiting = 0 AND lag_events = 0 FROM outbox_subscriptions', 'all are delivered');
+sql(q(SELECT outbox_alter('copy', batch => 1)));
+
 # --- an answer that gets lost
 
 $receiver->stop;
