@@ -170,10 +170,52 @@ COMMENT ON FUNCTION idempotency_internal.stock_compact(integer) IS
 	'Internal: the sweeper compacts the logs of items that have become long; true: call it again.';
 
 /*
- * All lines of a reservation must be remembered as long as one of them is open.
- * So rows of such reservations are moved to the current table before an old
- * table is retired.  Few reservations are settled in part, and only those are
- * searched for.
+ * The reservations whose rows must not be dropped with an old table:
+ * - Those with an open line: all of their lines must be remembered.  Few
+ *   reservations are settled in part, and only those are searched for.
+ * - Those with a reinstatement in that table that has left a line cancelled
+ *   (reservation.c) whose row is kept elsewhere.  Without the reinstatement, a
+ *   later one would open that line.
+ */
+CREATE FUNCTION idempotency_internal.stock_needed(old_slot smallint)
+RETURNS text[]
+LANGUAGE plpgsql STRICT VOLATILE SECURITY DEFINER COST 10000
+SET search_path = pg_catalog, pg_temp SET enable_seqscan = off
+AS $$
+DECLARE
+	needed text[];
+BEGIN
+	EXECUTE format($query$
+		SELECT ARRAY(
+			SELECT hold.reservation
+			FROM idempotency_internal.stock_hold hold
+			GROUP BY hold.reservation
+			HAVING count(*) < max(hold.lines) OR max(hold.lines) IS NULL
+			UNION
+			SELECT opened.reservation
+			FROM idempotency_internal.stock_history_%s opened
+			WHERE opened.change = 'reinstate' AND EXISTS (
+				SELECT FROM (
+					SELECT * FROM idempotency_internal.stock_log
+					UNION ALL
+					SELECT * FROM idempotency_internal.stock_history_%s
+					UNION ALL
+					SELECT * FROM idempotency_internal.stock_history_%s) past
+				WHERE past.reservation = opened.reservation
+					AND past.line IS NOT NULL AND past.change = 'cancel'
+					AND past.id < opened.id
+				OFFSET 0))
+		$query$, old_slot, (old_slot + 1) % 3, (old_slot + 2) % 3) INTO needed;
+	RETURN needed;
+END
+$$;
+COMMENT ON FUNCTION idempotency_internal.stock_needed(smallint) IS
+	'Internal: the reservations whose rows must not be dropped with an old table of the history.';
+
+/*
+ * Before an old table is retired, the rows of these reservations are moved to
+ * the current table: from all old tables, so that no row is kept for longer
+ * than a later row of the same line.
  */
 CREATE FUNCTION idempotency_internal.stock_migrate(old_slot smallint)
 RETURNS bigint
@@ -181,39 +223,44 @@ LANGUAGE plpgsql STRICT VOLATILE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp SET enable_seqscan = off
 AS $$
 DECLARE
-	slot  smallint;
-	moved bigint;
+	needed CONSTANT text[] := idempotency_internal.stock_needed(old_slot);
+	slot   smallint;
+	closed smallint;
+	moved  bigint;
+	total  bigint := 0::bigint;
 BEGIN
 	LOCK TABLE idempotency_internal.stock_ring IN ROW EXCLUSIVE MODE;
 	SELECT ring.slot INTO slot FROM idempotency_internal.stock_ring ring
 	WHERE ring.state = 'current';
-	EXECUTE format($query$
-		WITH open AS MATERIALIZED (
-			SELECT hold.reservation
-			FROM idempotency_internal.stock_hold hold
-			GROUP BY hold.reservation
-			HAVING count(*) < max(hold.lines) OR max(hold.lines) IS NULL
-		), moved AS (
-			DELETE FROM idempotency_internal.stock_history_%s
-			WHERE ctid = ANY (ARRAY(
-				SELECT past.row FROM open CROSS JOIN LATERAL (
-					SELECT entry.ctid AS row
-					FROM idempotency_internal.stock_history_%1$s entry
-					WHERE entry.reservation = open.reservation
-						AND entry.line IS NOT NULL
-					OFFSET 0) past))
-			RETURNING *
-		), kept AS (
-			INSERT INTO idempotency_internal.stock_history_%s
-			SELECT * FROM moved
-		)
-		SELECT count(*) FROM moved
-		$query$, old_slot, slot) INTO moved;
-	RETURN moved;
+	FOR closed IN
+		SELECT ring.slot FROM idempotency_internal.stock_ring ring
+		WHERE ring.state = 'old'
+	LOOP
+		EXECUTE format($query$
+			WITH moved AS (
+				DELETE FROM idempotency_internal.stock_history_%s
+				WHERE ctid = ANY (ARRAY(
+					SELECT past.row
+					FROM unnest($1) needed(reservation) CROSS JOIN LATERAL (
+						SELECT entry.ctid AS row
+						FROM idempotency_internal.stock_history_%1$s entry
+						WHERE entry.reservation = needed.reservation COLLATE "C"
+							AND entry.line IS NOT NULL
+						OFFSET 0) past))
+				RETURNING *
+			), kept AS (
+				INSERT INTO idempotency_internal.stock_history_%s
+				SELECT * FROM moved
+			)
+			SELECT count(*) FROM moved
+			$query$, closed, slot) INTO moved USING needed;
+		total := total + moved;
+	END LOOP;
+	RETURN total;
 END
 $$;
 COMMENT ON FUNCTION idempotency_internal.stock_migrate(smallint) IS
-	'Internal: moves rows of reservations that have open lines from an old table of the history to the current one; returns how many.';
+	'Internal: moves rows that must not be dropped with an old table of the history to the current one; returns how many.';
 
 /*
  * A table of the history takes rows for half of idempotency.stock_history.

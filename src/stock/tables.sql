@@ -196,6 +196,10 @@ CREATE TABLE idempotency_internal.stock_history_0 (
 CREATE INDEX stock_history_0_settled
 	ON idempotency_internal.stock_history_0 (reservation)
 	WHERE line IS NOT NULL;
+/* For stock_needed, which searches a whole table for them. */
+CREATE INDEX stock_history_0_reinstated
+	ON idempotency_internal.stock_history_0 (id)
+	WHERE change = 'reinstate';
 CREATE TABLE idempotency_internal.stock_history_1 (
 	LIKE idempotency_internal.stock_history_0 INCLUDING ALL
 ) WITH (autovacuum_vacuum_insert_threshold = -1);

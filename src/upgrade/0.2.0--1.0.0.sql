@@ -457,6 +457,12 @@ BEGIN
 	END LOOP;
 END
 $$;
+CREATE INDEX stock_history_0_reinstated
+	ON idempotency_internal.stock_history_0 (id) WHERE change = 'reinstate';
+CREATE INDEX stock_history_1_id_idx
+	ON idempotency_internal.stock_history_1 (id) WHERE change = 'reinstate';
+CREATE INDEX stock_history_2_id_idx
+	ON idempotency_internal.stock_history_2 (id) WHERE change = 'reinstate';
 
 ALTER VIEW idempotency_internal.stock_books RENAME TO stock_ledger;
 
