@@ -8,6 +8,8 @@
  * lags when the relay begins to serve it, and whenever it cannot take what the
  * head has for it: because too much is in memory already, or because sending
  * has to stop.  When it has read as far as the head, it follows the head again.
+ * Feeds that have read equally far, as those that another relay has served do,
+ * read together (head.c).
  *
  * Chunks of new events are read ahead, so that a slow request does not hold up
  * those behind it.  A batch is a chunk in flight (batch.c).  The batches of new
@@ -851,7 +853,7 @@ feed_take_page(Feed *feed, const OutboxChunk *whole, List *deliveries)
 	Batch	   *batch;
 	ListCell   *cell;
 
-	Assert(feed->attached);
+	Assert(feed->attached || feed->together);
 	foreach(cell, deliveries)
 		outbox_chunk_add(&chunk, lfirst(cell));
 	batch = feed_start_batch(feed, chunk, BATCH_NEW);
@@ -872,6 +874,27 @@ feed_try_attach(Feed *feed, const OutboxChunk *chunk)
 	if (!chunk->cut && feed->head->at_end && !feed->draining &&
 		outbox_cursors_equal(&feed->cursor, &feed->head->cursor, false))
 		feed_attach(feed);
+}
+
+bool
+feed_can_read_together(const Feed *feed)
+{
+	return !feed->attached && feed->more && feed_wants_events(feed) &&
+		!feed->endpoint->breaker.open;
+}
+
+bool
+feed_reads_with(const Feed *feed, const Feed *other)
+{
+	return outbox_cursors_equal(&feed->cursor, &other->cursor, true);
+}
+
+void
+feed_move(Feed *feed, const OutboxChunk *chunk)
+{
+	feed_set_cursor(feed, &chunk->after);
+	feed->more = chunk->cut;
+	feed_try_attach(feed, chunk);
 }
 
 /*
@@ -1121,7 +1144,7 @@ feed_read(Feed *feed, const OutboxHorizon *horizon)
 	}
 	if (breaker->open)
 		return feed_probe(feed, horizon);
-	if (!feed->attached && feed_can_take_events(feed))
+	if (!feed->attached && !feed->together && feed_can_take_events(feed))
 		(void) feed_read_new(feed, horizon, BATCH_NEW,
 							 endpoint_chunk_max(feed->endpoint));
 	if (!feed->draining)

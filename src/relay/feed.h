@@ -25,6 +25,7 @@ typedef struct Feed
 	bool		loaded;			/* what follows is set */
 	OutboxRow	row;			/* as last read or written */
 	bool		attached;		/* it follows the head */
+	bool		together;		/* in this pass, it reads with others */
 	OutboxCursor cursor;		/* otherwise, how far it has read */
 	TimestampTz write_at;		/* until then it is not written */
 	void	   *page;			/* while the head reads (head.c) */
@@ -88,6 +89,15 @@ extern bool feed_may_have_deferred(const Feed *feed);
 
 /* Can it take events from the head?  Then max_bytes is set. */
 extern bool feed_can_take_page(Feed *feed);
+
+/* Does it lag, and could read with others? */
+extern bool feed_can_read_together(const Feed *feed);
+
+/* Have these lagging feeds read equally far? */
+extern bool feed_reads_with(const Feed *feed, const Feed *other);
+
+/* It has got what it wants of this chunk, which was read for several feeds. */
+extern void feed_move(Feed *feed, const OutboxChunk *chunk);
 
 /*
  * Takes these deliveries (OutboxDelivery *), which the head has found for it in

@@ -54,6 +54,8 @@ typedef struct HeadReading
 {
 	Head	   *head;
 	List	   *endpoints;
+	bool		together;		/* for lagging feeds, not for those attached */
+	const OutboxCursor *from;
 	TimestampTz until;			/* read no more after that */
 } HeadReading;
 
@@ -217,13 +219,20 @@ head_page(Head *head, Feed *feed)
 	return page;
 }
 
+static bool
+head_reads_for(const HeadReading *reading, const Feed *feed)
+{
+	return reading->together ? feed->together : feed->attached;
+}
+
 /*
  * A feed that cannot take what it wants goes on by itself, from where this read
  * begins.
  */
 static void
-head_refuse(Head *head, Feed *feed)
+head_refuse(const HeadReading *reading, Feed *feed)
 {
+	Head	   *head = reading->head;
 	HeadPage   *page = feed->page;
 
 	if (page != NULL)
@@ -232,7 +241,10 @@ head_refuse(Head *head, Feed *feed)
 		page->deliveries = NIL;
 		feed->page = NULL;
 	}
-	feed_detach(feed, &head->cursor);
+	if (reading->together)
+		feed->together = false;
+	else
+		feed_detach(feed, reading->from);
 }
 
 static void
@@ -296,13 +308,13 @@ head_take(void *arg, const OutboxLogRow *row)
 											  endpoint->settings->partitions);
 		HeadPage   *page;
 
-		if (feed == NULL || !feed->attached ||
+		if (feed == NULL || !head_reads_for(reading, feed) ||
 			!head_filter_passes(head, feed, row, &payload))
 			continue;
 		page = row->position == head->bad ? NULL : head_page(head, feed);
 		if (page == NULL)
 		{
-			head_refuse(head, feed);
+			head_refuse(reading, feed);
 			continue;
 		}
 		if (event == NULL)
@@ -417,27 +429,44 @@ head_go_to_end(Head *head, const OutboxHorizon *horizon)
 	head->at_end = true;
 }
 
+/*
+ * Reads into pages, which are to be handed out.
+ */
+static OutboxChunk
+head_read_into_pages(HeadReading *reading, const OutboxHorizon *horizon)
+{
+	Head	   *head = reading->head;
+	OutboxChunk chunk;
+
+	reading->until = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
+												 HEAD_SLICE_MS);
+	head_begin_pages(head, reading->endpoints);
+	head->reading = true;
+	chunk = outbox_read_log(horizon, reading->from, head_take, reading);
+	head_find_blocked(head);
+	head->handing_out = true;
+	return chunk;
+}
+
+static void
+head_handed_out(Head *head)
+{
+	head_end_pages(head);
+	head->handing_out = false;
+	head->reading = false;
+}
+
 static bool
 head_read_pages(Head *head, const OutboxHorizon *horizon, List *endpoints)
 {
 	HeadReading reading = {
-		.head = head,
-		.endpoints = endpoints,
-		.until = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
-											 HEAD_SLICE_MS)
+		.head = head, .endpoints = endpoints, .from = &head->cursor
 	};
-	OutboxChunk chunk;
+	OutboxChunk chunk = head_read_into_pages(&reading, horizon);
 
-	head_begin_pages(head, endpoints);
-	head->reading = true;
-	chunk = outbox_read_log(horizon, &head->cursor, head_take, &reading);
-	head_find_blocked(head);
-	head->handing_out = true;
 	head_hand_out(head, &chunk);
-	head_end_pages(head);
 	head_set_cursor(head, &head->cursor, &chunk.after);
-	head->handing_out = false;
-	head->reading = false;
+	head_handed_out(head);
 	head->at_end = !chunk.cut;
 	return chunk.cut;
 }
@@ -457,6 +486,36 @@ head_read(Head *head, const OutboxHorizon *horizon, List *endpoints)
 	if (trouble_end(&head->trouble))
 		ereport(LOG, (errmsg("the relay reads the log again")));
 	return more;
+}
+
+bool
+head_read_together(Head *head, const OutboxHorizon *horizon, List *endpoints,
+				   List *feeds)
+{
+	HeadReading reading = {
+		.head = head,
+		.endpoints = endpoints,
+		.together = true,
+		.from = &((Feed *) linitial(feeds))->cursor
+	};
+	OutboxChunk chunk;
+	ListCell   *cell;
+
+	if (trouble_present(&head->trouble))
+		return false;
+	foreach(cell, feeds)
+		((Feed *) lfirst(cell))->together = true;
+	chunk = head_read_into_pages(&reading, horizon);
+	head_hand_out(head, &chunk);
+	foreach(cell, feeds)
+	{
+		Feed	   *feed = lfirst(cell);
+
+		if (feed->together)
+			feed_move(feed, &chunk);
+	}
+	head_handed_out(head);
+	return chunk.cut;
 }
 
 void

@@ -56,6 +56,13 @@ extern bool head_read(Head *head, const OutboxHorizon *horizon,
 					  List *endpoints);
 
 /*
+ * The same for lagging feeds (Feed *) that have all read equally far, of these
+ * endpoints.  Those that cannot take what they want are left as they are.
+ */
+extern bool head_read_together(Head *head, const OutboxHorizon *horizon,
+							   List *endpoints, List *feeds);
+
+/*
  * Does not read in this pass.  The head must not read while a subscription has
  * changed and is not loaded yet: it would go by the settings before.
  */

@@ -112,6 +112,8 @@ typedef struct Relay
 	TimestampTz flush_at;		/* when to flush them; 0: they are durable */
 	TimestampTz rest_until;		/* no pass before, unless it is urgent */
 	TimestampTz clock;			/* when the last turn of the loop began */
+	bool		read_failed;	/* in this pass; then each lagging feed reads
+								 * by itself */
 	bool		pass_wanted;
 	bool		pass_urgent;	/* there is more to send at once */
 	TimestampTz pass_started_at;
@@ -889,6 +891,33 @@ relay_read_feeds(Relay *relay, const OutboxHorizon *horizon)
 }
 
 /*
+ * Reads for feeds that lag, but have all read equally far.  There are many when
+ * the partitions of another relay are taken over.  Like the head, it goes by
+ * the settings in memory, which must not be out of date.
+ */
+static void
+relay_read_together(Relay *relay, const OutboxHorizon *horizon)
+{
+	List	   *feeds = relay_busy_feeds();
+	int			count = list_length(feeds);
+	List	   *together = NIL;
+	bool		possible = relay->load_count == 0 && !relay->read_failed;
+
+	for (int i = 0; i < count; i++)
+	{
+		Feed	   *feed = list_nth(feeds, (relay->read_turn + i) % count);
+
+		feed->together = false;
+		if (possible && feed_can_read_together(feed) &&
+			(together == NIL || feed_reads_with(feed, linitial(together))))
+			together = lappend(together, feed);
+	}
+	if (list_length(together) > 1)
+		relay->pass_urgent |= head_read_together(&relay->head, horizon,
+												 relay->endpoints, together);
+}
+
+/*
  * Endpoints at rest become busy when something of theirs is due.
  */
 static void
@@ -944,6 +973,7 @@ relay_read_step(void *arg)
 										relay->endpoints);
 	else
 		head_wait(&relay->head);
+	relay_read_together(relay, &horizon);
 	relay_read_feeds(relay, &horizon);
 	relay->grace_ends_at = horizon.grace_ends_at;
 	outbox_horizon_end(&horizon);
@@ -959,6 +989,7 @@ relay_read(Relay *relay)
 	ErrorData  *error;
 
 	relay->reading = NULL;
+	relay->read_failed = false;
 	while ((error = worker_try("relay reads", relay_read_step, relay)) != NULL)
 	{
 		if (relay->reading != NULL)
@@ -970,6 +1001,7 @@ relay_read(Relay *relay)
 			ReThrowError(error);
 		relay->pass_wanted = true;
 		relay->reading = NULL;
+		relay->read_failed = true;
 	}
 }
 
