@@ -38,18 +38,6 @@ sub enqueue
 	return;
 }
 
-# Does something while no event is read.  Events of a transaction that takes long
-# could otherwise be read in several parts.
-sub while_paused
-{
-	my ($name, $do) = @_;
-	sql("SELECT outbox_pause('$name')");
-	wait_for_pass($node);
-	$do->();
-	sql("SELECT outbox_resume('$name')");
-	return;
-}
-
 # The numbers in the data of each request, such as "1-8 1-4 5,7".
 sub carried
 {
@@ -104,11 +92,12 @@ sub accepted_once
 # --- many events
 
 batch_to('/each/many', batch => 100);
-while_paused('many', sub { enqueue('many', map { qq({"n": $_, "key": "Zoë %$_"}) } 1 .. 1000) });
+enqueue('many', map { qq({"n": $_, "key": "Zoë %$_"}) } 1 .. 1000);
 wait_for_delivered('many', 1000);
 accepted_once('many', 1000);
-is(join(' ', uniq sizes('many')), '100', 'requests are full');
+is(max(sizes('many')), 100, 'requests are full');
 my @requests = $receiver->requests('many');
+cmp_ok(scalar(@requests), '<=', 15, 'nearly all, since a transaction can be read in parts');
 is(scalar(grep { $_->{verified} ne '1' } @requests), 0, 'their signatures are right');
 is(join(' ', uniq map { $_->{headers}{'content-type'} } @requests), 'application/cloudevents-batch+json', 'so is their type');
 is(scalar(grep { /^ce-/ } map { keys %{ $_->{headers} } } @requests), 0, 'attributes are not headers');
@@ -130,7 +119,7 @@ is_deeply(
 	'and its attributes and data');
 is($first->{time}, sql(q(SELECT to_char(created_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'))
 	  . " FROM outbox_log WHERE position = $position"), 'and its time');
-is(scalar(uniq map { $_->{id} } @requests), 10, 'each request has an id of its own');
+is(scalar(uniq map { $_->{id} } @requests), scalar(@requests), 'each request has an id of its own');
 cmp_ok(max(map { length $_->{id} } @requests), '<=', ID_MAX, 'of limited length');
 
 # --- one event
@@ -166,18 +155,18 @@ is(join(' ', map { $_->{headers}{'x-tenant'} // '-' } $receiver->requests('heade
 # --- large events
 
 batch_to('/each/large', batch => 1000, max_in_flight => 1);
-while_paused('large', sub {
-	sql(q(SELECT count(outbox_enqueue('large', jsonb_build_object('n', n, 'x', repeat('x', CASE n WHEN 5 THEN 1500000 ELSE 300000 END))))
-		FROM generate_series(1, 8) n));
-});
-wait_for_delivered('large', 8);
-is(carried('large'), '1-3 4 5 6-8', 'a request has at most 1 MiB, or one event');
+enqueue('large', '{"n": 0, "hold": true}');
+$receiver->wait_for('large', requests => 1);
+sql(q(SELECT count(outbox_enqueue('large', jsonb_build_object('n', n, 'x', repeat('x', CASE n WHEN 5 THEN 1500000 ELSE 300000 END))))
+	FROM generate_series(1, 8) n));
+wait_for_pass($node);
+$receiver->release('large');
+wait_for_delivered('large', 9);
+is(carried('large'), '0 1-3 4 5 6-8', 'a request has at most 1 MiB, or one event');
 my $overhead = 600;
-while_paused('large', sub {
-	sql(qq(SELECT count(outbox_enqueue('large', jsonb_build_object('n', n, 'x', repeat('x', 10000 - $overhead))))
-		FROM generate_series(9, 308) n));
-});
-wait_for_delivered('large', 308);
+sql(qq(SELECT count(outbox_enqueue('large', jsonb_build_object('n', n, 'x', repeat('x', 10000 - $overhead))))
+	FROM generate_series(9, 308) n));
+wait_for_delivered('large', 309);
 my @bytes = map { length $_->{body} } grep { events($_) > 1 } $receiver->requests('large');
 cmp_ok(max(@bytes), '<=', MIB, 'also if many events are small');
 cmp_ok(max(@bytes), '>', MIB - 10000, 'and that is used');

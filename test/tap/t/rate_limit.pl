@@ -12,7 +12,7 @@ use FindBin;
 use lib "$FindBin::RealBin/../lib";
 use List::Util qw(max);
 use POSIX ();
-use Receiver;
+use Receiver qw(events);
 use Server;
 use Test::More;
 
@@ -90,6 +90,20 @@ for my $round (1 .. ROUNDS)
 	sql('SELECT pg_sleep(2)');
 }
 cmp_ok($burst, '<', 0.5, 'and not less');
+
+# --- several events in a request
+
+subscribe($node, $receiver, '/ok/batched', topics => "'{batched}'", rate_limit => RATE, format => "'cloudevents'",
+	batch => EVENTS);
+enqueue('batched', 1);
+$receiver->wait_for('batched', events => 1);
+sql('SELECT pg_sleep(1.5)');
+enqueue('batched', EVENTS);
+$receiver->wait_for('batched', events => EVENTS + 1);
+my (undef, @batched) = $receiver->requests('batched');
+cmp_ok(max(map { scalar(events($_)) } @batched), '<=', RATE, 'a request has no more events than may be sent at once');
+cmp_ok(scalar(@batched), '<', EVENTS, 'but several');
+cmp_ok(($batched[-1]{at} - $batched[0]{at}) / 1000, '>', least_s(EVENTS, RATE), 'each of them counts');
 
 # --- a rate that is high for a timer
 
