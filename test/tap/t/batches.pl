@@ -415,4 +415,19 @@ is(join(' ', map { $_->{id} } @requests[ 2, 3 ]), join(' ', map { $_->{id} } @re
 	'killed: the same events are sent again, with the same ids');
 is(sum(map { $_ > 0 } sizes('killed')), 6, 'killed: and the others once');
 
+# --- the server crashes between the halves of a request
+
+batch_to('/switch/crashed', max_in_flight => 1);
+$receiver->switch('crashed', 'late-413');
+enqueue('crashed', map { qq({"n": $_, "key": "k) . $_ % 2 . '"}' } 1 .. 8);
+$receiver->wait_for('crashed', requests => 1);
+$receiver->release('crashed');
+$receiver->wait_for('crashed', requests => 2);
+$receiver->switch('crashed', 'ok');
+kill 'KILL', worker_pid($node, 'relay');
+wait_for_delivered('crashed', 8);
+accepted_once('crashed', 8);
+my @orders = map { my $odd = $_; join(' ', grep { $_ % 2 == $odd } map { $_->{data}{n} } events(($receiver->requests('crashed'))[-1])) } 1, 0;
+is(join(' ', @orders), '1 3 5 7 2 4 6 8', 'crashed: all are sent again, in order');
+
 done_testing();

@@ -33,6 +33,14 @@ for my $path (@paths)
 		  . " FROM outbox_subscriptions WHERE name = '$path'", "$path: all events are delivered");
 }
 
+# An event that is too large itself keeps no other one back.
+for my $path (qw(whole part late))
+{
+	sql("SELECT count(outbox_enqueue('$path', jsonb_build_object('x', repeat('x', n)))) FROM unnest('{10,2000000,10}'::int[]) n");
+	wait_until($node, "SELECT delivered = @{[ EVENTS + 2 ]} AND waiting = 1 AND last_status = 413"
+		  . " FROM outbox_subscriptions WHERE name = '$path'", "$path: an event that is too large is alone");
+}
+
 $endpoint->say('report');
 my $report = decode_json($endpoint->line('report') =~ s/^report //r);
 cmp_ok($report->{$_}{refused}, '>', 10, "$_: large requests were refused") for @paths;
