@@ -853,7 +853,7 @@ feed_take_page(Feed *feed, const OutboxChunk *whole, List *deliveries)
 	Batch	   *batch;
 	ListCell   *cell;
 
-	Assert(feed->attached || feed->together);
+	Assert(feed->attached || feed->together == FEED_READS_TOGETHER);
 	foreach(cell, deliveries)
 		outbox_chunk_add(&chunk, lfirst(cell));
 	batch = feed_start_batch(feed, chunk, BATCH_NEW);
@@ -876,11 +876,17 @@ feed_try_attach(Feed *feed, const OutboxChunk *chunk)
 		feed_attach(feed);
 }
 
+void
+feed_begin_pass(Feed *feed)
+{
+	feed->together = FEED_CAN_READ_TOGETHER;
+}
+
 bool
 feed_can_read_together(const Feed *feed)
 {
-	return !feed->attached && feed->more && feed_wants_events(feed) &&
-		!feed->endpoint->breaker.open;
+	return feed->together == FEED_CAN_READ_TOGETHER && !feed->attached &&
+		feed->more && feed_wants_events(feed) && !feed->endpoint->breaker.open;
 }
 
 bool
@@ -1144,7 +1150,8 @@ feed_read(Feed *feed, const OutboxHorizon *horizon)
 	}
 	if (breaker->open)
 		return feed_probe(feed, horizon);
-	if (!feed->attached && !feed->together && feed_can_take_events(feed))
+	if (!feed->attached && feed->together != FEED_HAS_READ_TOGETHER &&
+		feed_can_take_events(feed))
 		(void) feed_read_new(feed, horizon, BATCH_NEW,
 							 endpoint_chunk_max(feed->endpoint));
 	if (!feed->draining)

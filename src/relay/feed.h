@@ -14,6 +14,14 @@
 #include "relay/head.h"
 #include "relay/trouble.h"
 
+typedef enum FeedTogether
+{
+	FEED_CAN_READ_TOGETHER,
+	FEED_READS_TOGETHER,
+	FEED_HAS_READ_TOGETHER,
+	FEED_READS_ALONE			/* it could not take what it wanted */
+} FeedTogether;
+
 typedef struct Feed
 {
 	OutboxPartitionId id;
@@ -25,7 +33,7 @@ typedef struct Feed
 	bool		loaded;			/* what follows is set */
 	OutboxRow	row;			/* as last read or written */
 	bool		attached;		/* it follows the head */
-	bool		together;		/* in this pass, it reads with others */
+	FeedTogether together;		/* reading with others in this pass */
 	OutboxCursor cursor;		/* otherwise, how far it has read */
 	TimestampTz write_at;		/* until then it is not written */
 	void	   *page;			/* while the head reads (head.c) */
@@ -90,7 +98,10 @@ extern bool feed_may_have_deferred(const Feed *feed);
 /* Can it take events from the head?  Then max_bytes is set. */
 extern bool feed_can_take_page(Feed *feed);
 
-/* Does it lag, and could read with others? */
+/* Comes before the others in each pass. */
+extern void feed_begin_pass(Feed *feed);
+
+/* Does it lag, and could read with others in this pass? */
 extern bool feed_can_read_together(const Feed *feed);
 
 /* Have these lagging feeds read equally far? */

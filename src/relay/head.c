@@ -222,7 +222,8 @@ head_page(Head *head, Feed *feed)
 static bool
 head_reads_for(const HeadReading *reading, const Feed *feed)
 {
-	return reading->together ? feed->together : feed->attached;
+	return reading->together ?
+		feed->together == FEED_READS_TOGETHER : feed->attached;
 }
 
 /*
@@ -242,7 +243,7 @@ head_refuse(const HeadReading *reading, Feed *feed)
 		feed->page = NULL;
 	}
 	if (reading->together)
-		feed->together = false;
+		feed->together = FEED_READS_ALONE;
 	else
 		feed_detach(feed, reading->from);
 }
@@ -504,15 +505,17 @@ head_read_together(Head *head, const OutboxHorizon *horizon, List *endpoints,
 	if (trouble_present(&head->trouble))
 		return false;
 	foreach(cell, feeds)
-		((Feed *) lfirst(cell))->together = true;
+		((Feed *) lfirst(cell))->together = FEED_READS_TOGETHER;
 	chunk = head_read_into_pages(&reading, horizon);
 	head_hand_out(head, &chunk);
 	foreach(cell, feeds)
 	{
 		Feed	   *feed = lfirst(cell);
 
-		if (feed->together)
-			feed_move(feed, &chunk);
+		if (feed->together != FEED_READS_TOGETHER)
+			continue;
+		feed_move(feed, &chunk);
+		feed->together = FEED_HAS_READ_TOGETHER;
 	}
 	head_handed_out(head);
 	return chunk.cut;

@@ -857,6 +857,33 @@ relay_may_try(const Feed *feed)
 }
 
 /*
+ * Reads for this feed and for all others that lag and have read equally far.
+ * There are many when the partitions of another relay are taken over.  Like the
+ * head, it goes by the settings in memory, which must not be out of date.
+ */
+static void
+relay_read_together(Relay *relay, const OutboxHorizon *horizon, Feed *first,
+					List *feeds)
+{
+	List	   *together = NIL;
+	ListCell   *cell;
+
+	if (relay->load_count > 0 || relay->read_failed ||
+		!feed_can_read_together(first))
+		return;
+	foreach(cell, feeds)
+	{
+		Feed	   *feed = lfirst(cell);
+
+		if (feed_can_read_together(feed) && feed_reads_with(feed, first))
+			together = lappend(together, feed);
+	}
+	if (list_length(together) > 1)
+		relay->pass_urgent |= head_read_together(&relay->head, horizon,
+												 relay->endpoints, together);
+}
+
+/*
  * Reads what is next for the partitions that do not follow the head, and what
  * is due, one partition after another, until the time of this pass is up.  The
  * next pass goes on with the others, so that requests are advanced in between.
@@ -872,6 +899,8 @@ relay_read_feeds(Relay *relay, const OutboxHorizon *horizon)
 
 	until = Max(until, now + (now - relay->pass_started_at));
 	for (int i = 0; i < count; i++)
+		feed_begin_pass(list_nth(feeds, i));
+	for (int i = 0; i < count; i++)
 	{
 		Feed	   *feed = list_nth(feeds, (turn + i) % count);
 
@@ -883,38 +912,12 @@ relay_read_feeds(Relay *relay, const OutboxHorizon *horizon)
 		relay->read_turn = (turn + i + 1) % count;
 		if (!feed_can_be_read(feed) || !relay_may_try(feed))
 			continue;
+		relay_read_together(relay, horizon, feed, feeds);
 		relay->reading = feed;
 		relay->pass_urgent |= feed_read(feed, horizon);
 		relay_end_trouble(relay, feed);
 		relay->reading = NULL;
 	}
-}
-
-/*
- * Reads for feeds that lag, but have all read equally far.  There are many when
- * the partitions of another relay are taken over.  Like the head, it goes by
- * the settings in memory, which must not be out of date.
- */
-static void
-relay_read_together(Relay *relay, const OutboxHorizon *horizon)
-{
-	List	   *feeds = relay_busy_feeds();
-	int			count = list_length(feeds);
-	List	   *together = NIL;
-	bool		possible = relay->load_count == 0 && !relay->read_failed;
-
-	for (int i = 0; i < count; i++)
-	{
-		Feed	   *feed = list_nth(feeds, (relay->read_turn + i) % count);
-
-		feed->together = false;
-		if (possible && feed_can_read_together(feed) &&
-			(together == NIL || feed_reads_with(feed, linitial(together))))
-			together = lappend(together, feed);
-	}
-	if (list_length(together) > 1)
-		relay->pass_urgent |= head_read_together(&relay->head, horizon,
-												 relay->endpoints, together);
 }
 
 /*
@@ -973,7 +976,6 @@ relay_read_step(void *arg)
 										relay->endpoints);
 	else
 		head_wait(&relay->head);
-	relay_read_together(relay, &horizon);
 	relay_read_feeds(relay, &horizon);
 	relay->grace_ends_at = horizon.grace_ends_at;
 	outbox_horizon_end(&horizon);

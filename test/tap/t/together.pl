@@ -69,7 +69,7 @@ $receiver->wait_for('slow', events => BACKLOG + 45);
 $receiver->wait_for('limited', requests => 40);
 all_attached('all follow the head again');
 sql('SELECT pg_sleep(1.5)');
-cmp_ok(sql($rows) - $before, '<', 30 * BACKLOG, 'the log was not read for each');
+cmp_ok(sql($rows) - $before, '<', 15 * BACKLOG, 'the log was not read for each');
 is(scalar($receiver->requests('many')), 5 * MANY + 40, 'each gets what it wants, once');
 is(scalar($receiver->requests($_)), BACKLOG + 45, "$_ gets everything once") for qw(all slow);
 is(scalar($receiver->requests('limited')), 40, 'as does one with a limit');
