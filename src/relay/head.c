@@ -6,7 +6,8 @@
  * and most of them to find that none concerns them.  The head reads these
  * events once, and gives each to the feeds that want it.  A feed that follows
  * the head is attached to it; others read for themselves (feed.c), until they
- * have read as far as the head has.
+ * have read as far as the head has.  If several of those have read equally far,
+ * the same code reads for all of them (head_read_together).
  *
  * The head's row (outbox/partition.c) is written at most once in a second.  So
  * an event that concerns few subscriptions costs few writes, however many there

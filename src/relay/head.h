@@ -63,8 +63,8 @@ extern bool head_read_together(Head *head, const OutboxHorizon *horizon,
 							   List *endpoints, List *feeds);
 
 /*
- * Does not read in this pass.  The head must not read while a subscription has
- * changed and is not loaded yet: it would go by the settings before.
+ * Does not read in this pass.  Nothing must be read while a subscription has
+ * changed and is not loaded yet: that would go by the settings before.
  */
 extern void head_wait(Head *head);
 

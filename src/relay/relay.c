@@ -858,8 +858,7 @@ relay_may_try(const Feed *feed)
 
 /*
  * Reads for this feed and for all others that lag and have read equally far.
- * There are many when the partitions of another relay are taken over.  Like the
- * head, it goes by the settings in memory, which must not be out of date.
+ * There are many when the partitions of another relay are taken over.
  */
 static void
 relay_read_together(Relay *relay, const OutboxHorizon *horizon, Feed *first,
@@ -868,14 +867,13 @@ relay_read_together(Relay *relay, const OutboxHorizon *horizon, Feed *first,
 	List	   *together = NIL;
 	ListCell   *cell;
 
-	if (relay->load_count > 0 || relay->read_failed ||
-		!feed_can_read_together(first))
+	if (relay->read_failed || !feed_can_read_together(first))
 		return;
 	foreach(cell, feeds)
 	{
 		Feed	   *feed = lfirst(cell);
 
-		if (feed_can_read_together(feed) && feed_reads_with(feed, first))
+		if (feed_reads_with(feed, first) && feed_can_read_together(feed))
 			together = lappend(together, feed);
 	}
 	if (list_length(together) > 1)
@@ -949,6 +947,13 @@ relay_note_due(Relay *relay)
 }
 
 static void
+relay_read_events(Relay *relay, const OutboxHorizon *horizon)
+{
+	relay->pass_urgent |= head_read(&relay->head, horizon, relay->endpoints);
+	relay_read_feeds(relay, horizon);
+}
+
+static void
 relay_read_step(void *arg)
 {
 	Relay	   *relay = arg;
@@ -972,11 +977,9 @@ relay_read_step(void *arg)
 	relay_load(relay);
 	relay_note_due(relay);
 	if (relay->load_count == 0)
-		relay->pass_urgent |= head_read(&relay->head, &horizon,
-										relay->endpoints);
+		relay_read_events(relay, &horizon);
 	else
 		head_wait(&relay->head);
-	relay_read_feeds(relay, &horizon);
 	relay->grace_ends_at = horizon.grace_ends_at;
 	outbox_horizon_end(&horizon);
 }
