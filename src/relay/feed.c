@@ -78,7 +78,10 @@ feed_free_cursor(Feed *feed)
 {
 	if (feed->cursor.stragglers != NULL)
 		pfree(feed->cursor.stragglers);
-	feed->cursor.stragglers = NULL;
+	feed->cursor = (OutboxCursor)
+	{
+		0
+	};
 }
 
 static void
@@ -892,7 +895,8 @@ feed_can_read_together(const Feed *feed)
 bool
 feed_reads_with(const Feed *feed, const Feed *other)
 {
-	return outbox_cursors_equal(&feed->cursor, &other->cursor, true);
+	return feed_can_read_together(feed) &&
+		outbox_cursors_equal(&feed->cursor, &other->cursor, true);
 }
 
 void

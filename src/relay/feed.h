@@ -104,7 +104,7 @@ extern void feed_begin_pass(Feed *feed);
 /* Does it lag, and could read with others in this pass? */
 extern bool feed_can_read_together(const Feed *feed);
 
-/* Have these lagging feeds read equally far? */
+/* Can it read with this other feed, which lags: have they read equally far? */
 extern bool feed_reads_with(const Feed *feed, const Feed *other);
 
 /* It has got what it wants of this chunk, which was read for several feeds. */

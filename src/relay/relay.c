@@ -873,7 +873,7 @@ relay_read_together(Relay *relay, const OutboxHorizon *horizon, Feed *first,
 	{
 		Feed	   *feed = lfirst(cell);
 
-		if (feed_reads_with(feed, first) && feed_can_read_together(feed))
+		if (feed_reads_with(feed, first))
 			together = lappend(together, feed);
 	}
 	if (list_length(together) > 1)

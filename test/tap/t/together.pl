@@ -83,5 +83,26 @@ sql(q(SELECT outbox_resume(name) FROM outbox_subscription; SELECT count(outbox_a
 	SELECT outbox_enqueue('other', '{"n": 9}')));
 $receiver->wait_for('many', requests => 6 * MANY + 40);
 
+# --- a position that one has by itself, and others from the head
+
+sql("SELECT count(outbox_unsubscribe(name)) FROM outbox_subscription WHERE name ~ '^(many|slow|limited)'");
+subscribe($node, $receiver, '/ok/alone', topics => q('{*}'));
+all_attached('both follow the head');
+$late->query_safe('BEGIN');
+$late->query_safe(q(SELECT outbox_enqueue('topic', '{"n": 1}')));
+enqueue('topic', 1);
+$receiver->wait_for('alone', events => 1);
+my $xid = $late->query_safe('SELECT pg_current_xact_id()');
+wait_until($node, "SELECT stragglers = '{$xid}' FROM outbox_head", 'the head has passed an open transaction');
+all_attached('and both still follow it');
+sql(q(UPDATE outbox_partition p SET head = NULL, position = h.position, stragglers = h.stragglers,
+		straggler_froms = ARRAY[h.straggler_froms[1] - 1]
+	FROM outbox_head h, outbox_subscription s WHERE s.id = p.subscription AND s.name = 'alone'));
+ok(terminate_worker($node, 'relay'), 'the relay is started again');
+enqueue('topic', 1);
+$receiver->wait_for('alone', events => 2);
+$late->query_safe('COMMIT');
+$receiver->wait_for('alone', events => 3);
+
 $late->quit;
 done_testing();
