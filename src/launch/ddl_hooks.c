@@ -10,6 +10,8 @@
  * seconds for other sessions to leave, which is enough for our workers to
  * exit.
  *
+ * COMMIT PREPARED makes the relays look for changed subscriptions.
+ *
  * DROP DATABASE resets what shared memory holds of the database, since another
  * database may get its OID.  This happens at the end of the command, before its
  * commit: then the database has no sessions and cannot get any.
@@ -32,6 +34,7 @@
 #include "base/compat.h"
 #include "base/shared.h"
 #include "launch/ddl_hooks.h"
+#include "outbox/xacts.h"
 #include "stock/escrow.h"
 
 static object_access_hook_type previous_object_access = NULL;
@@ -187,6 +190,15 @@ ddl_hooks_vacate(Oid database)
 	MemoryContextSwitchTo(old);
 }
 
+static bool
+ddl_hooks_commits_prepared(Node *statement)
+{
+	const TransactionStmt *command = (TransactionStmt *) statement;
+
+	return IsA(statement, TransactionStmt) &&
+		command->kind == TRANS_STMT_COMMIT_PREPARED;
+}
+
 /*
  * The object access hook has recorded the OID of the dropped database.  Its
  * name could be looked up only before the command, when it might still be the
@@ -216,6 +228,8 @@ ddl_hooks_utility(PlannedStmt *statement, const char *query,
 	if (IsA(statement->utilityStmt, CreatedbStmt) ||
 		IsA(statement->utilityStmt, AlterDatabaseStmt))
 		ddl_hooks_wake_at_end();
+	if (ddl_hooks_commits_prepared(statement->utilityStmt))
+		xacts_commit_prepared();
 	dropping = InvalidOid;
 	if (previous_utility)
 		previous_utility(statement, query, read_only_tree, context, params,

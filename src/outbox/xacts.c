@@ -121,6 +121,8 @@ xacts_async_ended(void)
 static void
 xacts_note_change(void)
 {
+	if (changing)
+		return;
 	changing = true;
 	pg_atomic_fetch_add_u64(&shared_my_database()->changes_begun, 1);
 }
@@ -252,6 +254,15 @@ xacts_wake_at_commit(void)
 		return;
 	xacts_prepare_callback();
 	wake_at_commit = true;
+}
+
+void
+xacts_commit_prepared(void)
+{
+	if (catalog_find() == NULL || shared_find_my_database() == NULL)
+		return;
+	xacts_wake_at_commit();
+	xacts_note_change();
 }
 
 int

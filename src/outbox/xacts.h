@@ -29,6 +29,12 @@ extern int64 xacts_next_position(void);
 extern void xacts_wake_at_commit(void);
 
 /*
+ * Called before COMMIT PREPARED.  No callback runs for what was prepared, and
+ * it may have changed a subscription.
+ */
+extern void xacts_commit_prepared(void);
+
+/*
  * Return how many enqueuing transactions of this database have begun to commit
  * asynchronously, and how many of them have ended.
  */

@@ -193,6 +193,17 @@ $receiver->wait_for($topic, events => 20000);
 is($receiver->sorted_numbers($topic), join(' ', 1 .. 20000),
 	'INSERT, COPY and INSERT .. SELECT of 20,000 rows');
 
+# --- topics that a prepared transaction has changed
+
+$topic = topic('prepared');
+for my $n (1 .. 5)
+{
+	sql("BEGIN; SELECT outbox_alter('prepared', topics => '{prepared$n}'); PREPARE TRANSACTION 'p'");
+	sql(qq(COMMIT PREPARED 'p'; SELECT outbox_enqueue('prepared$n', '{"n": $n}')));
+	$receiver->wait_for($topic, events => $n);
+}
+is($receiver->sorted_numbers($topic), '1 2 3 4 5', 'topics that a prepared transaction has changed');
+
 # --- transactions whose end the relay cannot see are refused
 
 is(error_code($node, 'postgres', "BEGIN; SELECT outbox_enqueue('t', '1'); PREPARE TRANSACTION 'p'"),
