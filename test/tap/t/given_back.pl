@@ -55,6 +55,22 @@ wait_until($node, "SELECT delivered = 1200 AND waiting = 0 FROM outbox_subscript
 	'afterwards all are delivered');
 is($receiver->sorted_numbers('queue'), join(' ', 1 .. 1200), 'each once');
 
+# --- events that came one by one
+
+subscribe($node, $receiver, '/told/single', topics => "'{single}'", max_in_flight => 1);
+for my $n (1 .. 4)
+{
+	sql(enqueue('single', 1, [ 1 ])) if $n == 1;
+	enqueue_numbers($node, 'single', $n) if $n > 1;
+	wait_for_pass($node);
+}
+$receiver->wait_for('single', requests => 1);
+pause_and_resume('single', 1);
+$receiver->wait_for('single', events => 4);
+wait_until($node, "SELECT delivered = 4 AND waiting = 0 FROM outbox_subscriptions WHERE name = 'single'",
+	'all of them are delivered');
+is($receiver->numbers('single'), '1 2 3 4', 'each once, those that came alone');
+
 # --- the receiver moves while requests are in flight and many events are read
 # ahead
 
