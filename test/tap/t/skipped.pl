@@ -198,8 +198,11 @@ is($receiver->sorted_numbers($topic), join(' ', 1 .. 20000),
 $topic = topic('prepared');
 for my $n (1 .. 5)
 {
-	sql("BEGIN; SELECT outbox_alter('prepared', topics => '{prepared$n}'); PREPARE TRANSACTION 'p'");
-	sql(qq(COMMIT PREPARED 'p'; SELECT outbox_enqueue('prepared$n', '{"n": $n}')));
+	my ($wanted, $other) = $n % 2 ? qw(odd even) : qw(even odd);
+
+	sql("BEGIN; SELECT outbox_alter('prepared', topics => '{$wanted}'); PREPARE TRANSACTION 'p'");
+	sql(qq(COMMIT PREPARED 'p'; SELECT outbox_enqueue('$other', '{"n": 0}')));
+	enqueue_numbers($node, $wanted, $n);
 	$receiver->wait_for($topic, events => $n);
 }
 is($receiver->sorted_numbers($topic), '1 2 3 4 5', 'topics that a prepared transaction has changed');
