@@ -753,13 +753,15 @@ relay_load_partition(Relay *relay, const OutboxSubscription *subscription)
 }
 
 /*
- * Loads a subscription, whose partitions are these.
+ * Loads a subscription, whose partitions are these.  Its columns are the same in
+ * all of them that are not wrong.
  */
 static void
 relay_load_subscription(Relay *relay, const OutboxSubscription *partitions,
 						int count)
 {
 	Endpoint   *endpoint;
+	int			right = 0;
 
 	for (int i = 0; i < count; i++)
 	{
@@ -769,8 +771,10 @@ relay_load_subscription(Relay *relay, const OutboxSubscription *partitions,
 	endpoint = relay_find_endpoint(relay, partitions[0].id.subscription);
 	if (endpoint == NULL)
 		return;
-	if (partitions[0].wrong == NULL)
-		endpoint_set(endpoint, &partitions[0]);
+	while (right < count && partitions[right].wrong != NULL)
+		right++;
+	if (right < count)
+		endpoint_set(endpoint, &partitions[right]);
 	for (int i = 0; i < count; i++)
 		relay_load_partition(relay, &partitions[i]);
 }

@@ -281,6 +281,23 @@ for my $bad ('attempts = -1', 'attempts = -2147483648', 'attempts = 2147483647',
 }
 is(worker_pid($node, 'relay'), $relay, 'by the same relay');
 
+# --- a relay that starts finds one partition that cannot be served
+
+subscribe($node, $receiver, '/ok/halved', topics => q('{halved}'), partitions => 2);
+my $half = q(FROM outbox_subscription s WHERE s.id = p.subscription AND s.name = 'halved' AND p.number = 0);
+sql("CREATE TABLE reached AS SELECT p.position FROM outbox_partition p, outbox_subscription s WHERE s.id = p.subscription AND s.name = 'halved' LIMIT 1");
+sql("UPDATE outbox_partition p SET position = 1000000000, head = NULL $half");
+terminate_worker($node, 'relay');
+is_stuck('halved', 'its position is beyond the end of the log');
+enqueue('halved', $_) for 1 .. 4;
+$receiver->wait_for('halved', events => 2);
+sql("UPDATE outbox_partition p SET position = (SELECT position FROM reached) $half");
+sql(q(SELECT outbox_resume('halved')));
+is_served('halved', 'once its position is right');
+$receiver->wait_for('halved', events => 4);
+is($receiver->sorted_numbers('halved'), '1 2 3 4', 'the other one was served meanwhile');
+$relay = worker_pid($node, 'relay');
+
 # --- events that cannot be sent
 
 subscribe($node, $receiver, '/ok/broken', topics => q('{broken}'));
