@@ -107,11 +107,13 @@ static SavedQuery read_parked = {
 
 /*
  * Failures with some statuses concern the event only: the endpoint worked then,
- * too.
+ * too.  If the clock was set back, no time tells what has failed before the
+ * endpoint worked again: all would be tried early, again and again.
  */
 static SavedQuery read_early = {
 	.sql = WAITING_COLUMNS
-	" AND e.last_at < $4 AND e.due_at > (SELECT clock_timestamp())"
+	" AND e.last_at < $4 AND $4 <= (SELECT clock_timestamp())"
+	" AND e.due_at > (SELECT clock_timestamp())"
 	" AND (e.last_status = ANY ($5)) IS NOT TRUE"
 	" AND e.position <> ALL ($3)"
 	" ORDER BY e.last_at NULLS FIRST, e.position",

@@ -105,4 +105,13 @@ wait_for_state('refused', "state = 'active' AND delivered = 20", 'it works again
 wait_for_pass($node);
 is(scalar(grep { $_->{data}{n} == 2 } $receiver->requests('refused')), 1, 'but what was refused is not tried');
 
+# --- nor are events tried early again and again if the clock was set back
+
+subscribe($node, $receiver, '/fail/ahead', topics => "'{ahead}'", retry_schedule => "'{0 s,1 s,1 h}'");
+sql(q(UPDATE outbox_subscription SET recovered_at = clock_timestamp() + '1 h' WHERE name = 'ahead'; SELECT outbox_wake()));
+sql(q(SELECT outbox_enqueue('ahead', '{}')));
+$receiver->wait_for('ahead', requests => 2);
+sql('SELECT pg_sleep(1)');
+is(scalar($receiver->requests('ahead')), 2, 'it seems that the endpoint works again in an hour: no early attempt');
+
 done_testing();
