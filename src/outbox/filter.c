@@ -80,11 +80,14 @@ filter_try(JsonPath *filter, Jsonb *payload)
 	}
 	PG_CATCH();
 	{
+		ErrorData  *error;
+
 		MemoryContextSwitchTo(context);
-		if (filter_error_is_foreign(geterrcode()))
-			PG_RE_THROW();
+		error = CopyErrorData();
 		FlushErrorState();
 		RollbackAndReleaseCurrentSubTransaction();
+		if (filter_error_is_foreign(error->sqlerrcode))
+			ReThrowError(error);
 	}
 	PG_END_TRY();
 	MemoryContextSwitchTo(context);

@@ -277,6 +277,8 @@ static bool
 head_filter_passes(Head *head, Feed *feed, const OutboxLogRow *row,
 				   Jsonb **payload)
 {
+	bool		passes;
+
 	if (feed->endpoint->settings->filter == NULL || !row->has_payload ||
 		row->position == head->bad)
 		return true;
@@ -285,7 +287,10 @@ head_filter_passes(Head *head, Feed *feed, const OutboxLogRow *row,
 		*payload = DatumGetJsonbP(row->payload);
 	head->making = 0;
 	head->page_bytes += VARSIZE(*payload);
-	return feed_filter_passes(feed, *payload);
+	head->filtering = feed;
+	passes = feed_filter_passes(feed, *payload);
+	head->filtering = NULL;
+	return passes;
 }
 
 /*
@@ -531,8 +536,16 @@ head_wait(Head *head)
 void
 head_failed(Head *head, const char *error)
 {
+	Feed	   *filtering = head->filtering;
+
 	head->reading = false;
-	if (head->making != 0)
+	head->filtering = NULL;
+	if (filtering != NULL)
+	{
+		if (filtering->attached)
+			feed_detach(filtering, &head->cursor);
+	}
+	else if (head->making != 0)
 	{
 		head->bad = head->making;
 		head->making = 0;

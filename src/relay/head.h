@@ -29,6 +29,7 @@ typedef struct Head
 	Trouble		trouble;		/* why the log cannot be read */
 	bool		reading;		/* head_read has begun, and not ended */
 	bool		handing_out;	/* some feeds have got their pages, perhaps */
+	struct Feed *filtering;		/* whose filter is being asked, or NULL */
 	int64		making;			/* position of the event that is being made */
 	int64		bad;			/* the last one that could not be made */
 	HTAB	   *topics;			/* which endpoints want a topic */
@@ -70,7 +71,8 @@ extern void head_wait(Head *head);
 
 /*
  * head_read has raised an error.  If one event was the cause, those who want it
- * read it themselves; otherwise the head pauses.
+ * read it themselves; if it was a filter, its feed does.  Otherwise the head
+ * pauses.
  */
 extern void head_failed(Head *head, const char *error);
 

@@ -14,6 +14,9 @@ use Test::More;
 
 use constant { LARGE => 12 };
 
+# A payload of so many arrays in one another, and the memory for its filter.
+use constant { DEEP => 300, SPARE_KB => 200_000 };
+
 my $receiver = Receiver->start;
 my $node = start_server('filter');
 my $filter = q('$.amount > 100');
@@ -147,6 +150,28 @@ $receiver->wait_for('large', events => 1);
 subscribe($node, $receiver, '/ok/enormous', topics => q('{large}'), filter => "'\$.n == @{[ LARGE ]}'", start => q('earliest'));
 $receiver->wait_for('enormous', events => 1);
 wait_for_state($_, 'filtered = ' . (LARGE - 1), 'large payloads are read in several parts') for qw(large enormous);
+
+# --- a filter for which the memory is not enough
+
+subscribe($node, $receiver, '/ok/spared', topics => q('{spared,greedy}'));
+subscribe($node, $receiver, '/ok/greedy', topics => q('{spared,greedy}'), filter => q('$.**.**.**.** == 1'));
+enqueue('spared', '{"n": 1}');
+$receiver->wait_for('spared', events => 1);
+wait_until($node, 'SELECT bool_and(head IS NOT DISTINCT FROM 0) FROM outbox_partition', 'all follow the head');
+my $relay = worker_pid($node, 'relay');
+my ($size_kb) = slurp_file("/proc/$relay/status") =~ /VmSize:\s+(\d+)/;
+system_or_bail('prlimit', "--pid=$relay", '--as=' . 1024 * ($size_kb + SPARE_KB));
+enqueue('greedy', '[' x DEEP . ']' x DEEP);
+for my $n (2 .. 4)
+{
+	enqueue('spared', qq({"n": $n}));
+	$receiver->wait_for('spared', events => $n + 1);
+}
+wait_for_state('greedy', q(state = 'stuck' AND reason = 'out of memory'), 'it is stuck');
+wait_for_state('spared', 'delivered = 5 AND lag_events = 0', 'another one is not');
+is(worker_pid($node, 'relay'), $relay, 'it is served by the same relay');
+is(sql("SELECT backend_xid IS NULL FROM pg_stat_activity WHERE pid = $relay"), 't', 'whose transactions have ended');
+sql(q(SELECT outbox_unsubscribe('greedy')));
 
 # --- the counts stay
 
