@@ -135,10 +135,11 @@ head_match(List *endpoints, Datum topic)
 	return wanting;
 }
 
-static HeadTopic *
-head_topic(Head *head, const char *name, bool *found)
+static void
+head_remember_topic(Head *head, const char *name, List *wanting)
 {
 	HASHCTL		control = {0};
+	HeadTopic  *entry;
 
 	if (head->topics != NULL &&
 		hash_get_num_entries(head->topics) >= HEAD_TOPICS_MAX)
@@ -149,29 +150,34 @@ head_topic(Head *head, const char *name, bool *found)
 	if (head->topics == NULL)
 		head->topics = hash_create("idempotency topics", 64, &control,
 								   HASH_ELEM | HASH_STRINGS | HASH_CONTEXT);
-	return hash_search(head->topics, name, HASH_ENTER, found);
+	entry = hash_search(head->topics, name, HASH_ENTER, NULL);
+	entry->endpoints = wanting;
 }
 
+/*
+ * A topic is remembered when all is known of it: if memory is short before, the
+ * next read must not find that nobody wants the topic.
+ */
 static List *
 head_wanting(Head *head, List *endpoints, Datum topic)
 {
 	char	   *name = TextDatumGetCString(topic);
-	HeadTopic  *entry;
-	MemoryContext old;
+	const HeadTopic *known = NULL;
 	List	   *wanting;
-	bool		found;
+	MemoryContext old;
 
 	if (strlen(name) > HEAD_TOPIC_MAX)
 		return head_match(endpoints, topic);
-	entry = head_topic(head, name, &found);
-	if (found)
-		return entry->endpoints;
-	entry->endpoints = NIL;		/* in case of an error */
+	if (head->topics != NULL)
+		known = hash_search(head->topics, name, HASH_FIND, NULL);
+	if (known != NULL)
+		return known->endpoints;
 	wanting = head_match(endpoints, topic);
 	old = MemoryContextSwitchTo(head->context);
-	entry->endpoints = list_copy(wanting);
+	wanting = list_copy(wanting);
 	MemoryContextSwitchTo(old);
-	return entry->endpoints;
+	head_remember_topic(head, name, wanting);
+	return wanting;
 }
 
 /*
