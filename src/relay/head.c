@@ -57,6 +57,7 @@ typedef struct HeadReading
 	List	   *endpoints;
 	bool		together;		/* for lagging feeds, not for those attached */
 	const OutboxCursor *from;
+	int			readers;		/* feeds that have refused nothing yet */
 	TimestampTz until;			/* read no more after that */
 } HeadReading;
 
@@ -238,7 +239,7 @@ head_reads_for(const HeadReading *reading, const Feed *feed)
  * begins.
  */
 static void
-head_refuse(const HeadReading *reading, Feed *feed)
+head_refuse(HeadReading *reading, Feed *feed)
 {
 	Head	   *head = reading->head;
 	HeadPage   *page = feed->page;
@@ -249,6 +250,7 @@ head_refuse(const HeadReading *reading, Feed *feed)
 		page->deliveries = NIL;
 		feed->page = NULL;
 	}
+	reading->readers--;
 	if (reading->together)
 		feed->together = FEED_READS_ALONE;
 	else
@@ -290,9 +292,11 @@ head_filter_passes(Head *head, Feed *feed, const OutboxLogRow *row,
 		return true;
 	head->making = row->position;
 	if (*payload == NULL)
+	{
 		*payload = DatumGetJsonbP(row->payload);
+		head->page_bytes += VARSIZE(*payload);
+	}
 	head->making = 0;
-	head->page_bytes += VARSIZE(*payload);
 	head->filtering = feed;
 	passes = feed_filter_passes(feed, *payload);
 	head->filtering = NULL;
@@ -338,7 +342,8 @@ head_take(void *arg, const OutboxLogRow *row)
 		head_deliver(head, page, event);
 		full |= head_page_is_full(page);
 	}
-	return full || head->page_events >= HEAD_DELIVERIES_MAX ||
+	return full || reading->readers == 0 ||
+		head->page_events >= HEAD_DELIVERIES_MAX ||
 		head->page_bytes > OUTBOX_CHUNK_BYTES_MAX ||
 		GetCurrentTimestamp() >= reading->until;
 }
@@ -473,7 +478,10 @@ static bool
 head_read_pages(Head *head, const OutboxHorizon *horizon, List *endpoints)
 {
 	HeadReading reading = {
-		.head = head, .endpoints = endpoints, .from = &head->cursor
+		.head = head,
+		.endpoints = endpoints,
+		.from = &head->cursor,
+		.readers = head->followers
 	};
 	OutboxChunk chunk = head_read_into_pages(&reading, horizon);
 
@@ -509,7 +517,8 @@ head_read_together(Head *head, const OutboxHorizon *horizon, List *endpoints,
 		.head = head,
 		.endpoints = endpoints,
 		.together = true,
-		.from = &((Feed *) linitial(feeds))->cursor
+		.from = &((Feed *) linitial(feeds))->cursor,
+		.readers = list_length(feeds)
 	};
 	OutboxChunk chunk;
 	ListCell   *cell;
@@ -530,7 +539,7 @@ head_read_together(Head *head, const OutboxHorizon *horizon, List *endpoints,
 		feed->together = FEED_HAS_READ_TOGETHER;
 	}
 	head_handed_out(head);
-	return chunk.cut;
+	return chunk.cut && reading.readers > 0;
 }
 
 void

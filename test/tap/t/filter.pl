@@ -150,6 +150,15 @@ $receiver->wait_for('large', events => 1);
 subscribe($node, $receiver, '/ok/enormous', topics => q('{large}'), filter => "'\$.n == @{[ LARGE ]}'", start => q('earliest'));
 $receiver->wait_for('enormous', events => 1);
 wait_for_state($_, 'filtered = ' . (LARGE - 1), 'large payloads are read in several parts') for qw(large enormous);
+my $transactions = q(SELECT pg_stat_get_db_xact_commit(oid) FROM pg_database WHERE datname = 'postgres');
+sql("SELECT count(outbox_subscribe('none ' || n, '" . $receiver->url('/ok/none') . "', topics => '{large}', filter => '\$.n < 0')) FROM generate_series(1, 100) n");
+wait_until($node, 'SELECT bool_and(head IS NOT DISTINCT FROM 0) FROM outbox_partition', 'many follow the head');
+sql('SELECT pg_sleep(1.5)');    # statistics are reported once in a second
+my $made = sql($transactions);
+sql(q(SELECT count(outbox_enqueue('large', jsonb_build_object('n', 0, 'x', repeat('x', 100000)))) FROM generate_series(1, 500)));
+wait_until($node, q(SELECT count(*) = 100 FROM outbox_subscriptions WHERE filtered = 500), 'the payload of an event is read once for many');
+cmp_ok(sql($transactions) - $made, '<', 400, 'so a read has several events');
+sql("SELECT count(outbox_unsubscribe('none ' || n)) FROM generate_series(1, 100) n");
 
 # --- a filter for which the memory is not enough
 

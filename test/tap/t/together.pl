@@ -11,7 +11,7 @@ use Receiver;
 use Server;
 use Test::More;
 
-use constant { MANY => 300, BACKLOG => 1000 };
+use constant { MANY => 300, BACKLOG => 1000, LIMITED => 40, RATE => 20 };
 
 my $receiver = Receiver->start;
 my $node = start_server('together');
@@ -103,6 +103,20 @@ enqueue('topic', 1);
 $receiver->wait_for('alone', events => 2);
 $late->query_safe('COMMIT');
 $receiver->wait_for('alone', events => 3);
+
+# --- all that read together have taken as much as their limits allow
+
+sql("SELECT outbox_unsubscribe('alone')");
+sql("SELECT count(outbox_subscribe('few ' || n, '" . $receiver->url('/ok/few') . "', topics => '{*}', rate_limit => @{[ RATE ]})) FROM generate_series(1, @{[ LIMITED ]}) n");
+all_attached('all of them follow the head');
+sql('SELECT outbox_pause(name) FROM outbox_subscription');
+wait_until($node, 'SELECT bool_and(head IS NULL) FROM outbox_partition', 'none follows it');
+enqueue('topic', 3 * BACKLOG);
+$before = sql($rows);
+sql('SELECT outbox_resume(name) FROM outbox_subscription');
+$receiver->wait_for('few', requests => 2 * RATE * LIMITED);
+sql('SELECT pg_sleep(1.5)');
+cmp_ok(sql($rows) - $before, '<', 2 * $receiver->requests('few') + 10 * BACKLOG, 'no more is read than they take');
 
 $late->quit;
 done_testing();
