@@ -249,7 +249,7 @@ worker_try(const char *activity, void (*step) (void *arg), void *arg)
 		MemoryContextSwitchTo(context);
 		error = CopyErrorData();
 		FlushErrorState();
-		AbortCurrentTransaction();
+		AbortOutOfAnyTransaction(); /* also of a subtransaction */
 		pgstat_report_activity(STATE_IDLE, NULL);
 	}
 	PG_END_TRY();

@@ -80,14 +80,11 @@ filter_try(JsonPath *filter, Jsonb *payload)
 	}
 	PG_CATCH();
 	{
-		ErrorData  *error;
-
 		MemoryContextSwitchTo(context);
-		error = CopyErrorData();
+		if (filter_error_is_foreign(geterrcode()))
+			PG_RE_THROW();
 		FlushErrorState();
 		RollbackAndReleaseCurrentSubTransaction();
-		if (filter_error_is_foreign(error->sqlerrcode))
-			ReThrowError(error);
 	}
 	PG_END_TRY();
 	MemoryContextSwitchTo(context);
