@@ -328,6 +328,20 @@ feed_is_at_rest(const Feed *feed)
 		!trouble_present(&feed->trouble);
 }
 
+static bool
+feed_can_settle_due(const Feed *feed)
+{
+	ListCell   *cell;
+
+	foreach(cell, feed->due_batches)
+	{
+		if (batch_is_finished(lfirst(cell)) ||
+			(batch_has_news(lfirst(cell)) && !feed->gone))
+			return true;
+	}
+	return false;
+}
+
 bool
 feed_can_settle(const Feed *feed)
 {
@@ -345,13 +359,7 @@ feed_can_settle(const Feed *feed)
 		if (batch_has_news(lfirst(cell)) && !feed->discarding)
 			return true;
 	}
-	foreach(cell, feed->due_batches)
-	{
-		if (batch_is_finished(lfirst(cell)) ||
-			(batch_has_news(lfirst(cell)) && !feed->gone))
-			return true;
-	}
-	return false;
+	return feed_can_settle_due(feed);
 }
 
 bool
@@ -1038,9 +1046,11 @@ feed_read_early(Feed *feed)
 }
 
 /*
- * What has been answered is recorded before more is read: the rows of parked
- * events do not tell which of them were delivered.  Parked events that wait for
- * others do not keep those of other keys from being read.
+ * What has been answered of these is recorded before more is read: the rows of
+ * parked events do not tell which of them were delivered.  New events that are
+ * parked need not be recorded first; with much traffic each pass has some.
+ * Parked events that wait for others do not keep those of other keys from being
+ * read.
  */
 static bool
 feed_can_take_due(const Feed *feed)
@@ -1050,7 +1060,7 @@ feed_can_take_due(const Feed *feed)
 
 	foreach(cell, feed->due_batches)
 		unchained += batch_unchained(lfirst(cell));
-	return !feed_can_settle(feed) && feed_has_room(feed, unchained) &&
+	return !feed_can_settle_due(feed) && feed_has_room(feed, unchained) &&
 		list_length(feed->due_batches) < FEED_DUE_BATCHES_MAX;
 }
 

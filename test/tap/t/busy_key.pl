@@ -15,6 +15,7 @@ use constant {
 	PARKED => 3000,
 	PER_SECOND => 150,
 	REDRIVEN => 5000,
+	DENSE_S => 20,
 };
 
 my $receiver = Receiver->start;
@@ -50,13 +51,31 @@ $traffic->query_until(qr/begun/, '\echo begun' . "\nCALL traffic(" . PER_SECOND 
 $receiver->switch('busy', 'ok');
 wait_until($node, "SELECT parked + waiting = 0 FROM outbox_subscriptions WHERE name = 'busy'",
 	'none is left, while new events come');
-sql('INSERT INTO stopped DEFAULT VALUES');
-$traffic->query_safe('SELECT 1');
+sub stop_traffic
+{
+	sql('INSERT INTO stopped DEFAULT VALUES');
+	$traffic->query_safe('SELECT 1');
+	return;
+}
+
+stop_traffic();
 my $last = sql('SELECT last_value FROM number');
 $receiver->wait_for('busy', events => $last);
 wait_until($node, "SELECT delivered = $last AND waiting + parked + dead = 0 FROM outbox_subscriptions WHERE name = 'busy'",
 	'all are delivered');
 is($receiver->overtakings('busy'), 0, 'in order');
+
+# --- so many new events that each pass finds some
+
+sql(q(SELECT outbox_unsubscribe('busy'); TRUNCATE stopped));
+$receiver->switch('dense', 'fail');
+subscribe($node, $receiver, '/switch/dense', topics => "'{busy}'", retry_schedule => "'{0 s,2 s}'");
+$traffic->query_until(qr/begun/, '\echo begun' . "\nCALL traffic(1000000);\n");
+$receiver->wait_for('dense', requests => 1);
+$receiver->switch('dense', 'ok');
+$receiver->wait_for('dense', events => 100, DENSE_S);
+stop_traffic();
+sql(q(SELECT outbox_unsubscribe('dense')));
 $traffic->quit;
 
 # --- an event in the middle of the chain fails
