@@ -219,8 +219,9 @@ extern bool outbox_disable(int64 subscription, int64 version,
 
 /*
  * Records that the endpoint of a subscription fails as a whole, or works again.
- * Returns false if the subscription is locked and the caller has to try again.
+ * Returns false if the subscription is locked, or not in this version any more,
+ * and the caller has to try again.
  */
-extern bool outbox_set_failing(int64 subscription, bool failing);
+extern bool outbox_set_failing(int64 subscription, int64 version, bool failing);
 
 #endif							/* OUTBOX_READER_H */

@@ -106,15 +106,14 @@ static SavedQuery release_parked = {
 
 static SavedQuery disable = {
 	.sql = "UPDATE idempotency_internal.outbox_subscription"
-	" SET state = 'disabled', reason = $2"
-	" WHERE id = $1 AND state = 'active' AND version = $3",
-	.types = {INT8OID, TEXTOID, INT8OID}
+	" SET state = 'disabled', reason = $2 WHERE id = $1 AND state = 'active'",
+	.types = {INT8OID, TEXTOID}
 };
 
 static SavedQuery lock_subscription = {
-	.sql = "SELECT FROM idempotency_internal.outbox_subscription WHERE id = $1"
-	" FOR NO KEY UPDATE SKIP LOCKED",
-	.types = {INT8OID}
+	.sql = "SELECT FROM idempotency_internal.outbox_subscription"
+	" WHERE id = $1 AND version = $2 FOR NO KEY UPDATE SKIP LOCKED",
+	.types = {INT8OID, INT8OID}
 };
 
 static SavedQuery set_failing = {
@@ -281,16 +280,25 @@ outbox_release_keys(OutboxPartitionId id, List *deliveries)
 	query_run(&release_parked, values, NULL, false);
 }
 
+static bool
+settle_lock_subscription(int64 subscription, int64 version)
+{
+	Datum		values[2];
+
+	values[0] = Int64GetDatum(subscription);
+	values[1] = Int64GetDatum(version);
+	return query_run(&lock_subscription, values, NULL, false) > 0;
+}
+
 bool
 outbox_disable(int64 subscription, int64 version, const char *reason)
 {
-	Datum		values[3];
+	Datum		values[2];
 
-	values[0] = Int64GetDatum(subscription);
-	if (query_run(&lock_subscription, values, NULL, false) == 0)
+	if (!settle_lock_subscription(subscription, version))
 		return false;
+	values[0] = Int64GetDatum(subscription);
 	values[1] = CStringGetTextDatum(reason);
-	values[2] = Int64GetDatum(version);
 	if (query_run(&disable, values, NULL, false) == 0)
 		return false;
 	xacts_wake_at_commit();		/* other relays serve it, too */
@@ -298,13 +306,13 @@ outbox_disable(int64 subscription, int64 version, const char *reason)
 }
 
 bool
-outbox_set_failing(int64 subscription, bool failing)
+outbox_set_failing(int64 subscription, int64 version, bool failing)
 {
 	Datum		values[1];
 
-	values[0] = Int64GetDatum(subscription);
-	if (query_run(&lock_subscription, values, NULL, false) == 0)
+	if (!settle_lock_subscription(subscription, version))
 		return false;
+	values[0] = Int64GetDatum(subscription);
 	query_run(failing ? &set_failing : &set_working, values, NULL, false);
 	return true;
 }

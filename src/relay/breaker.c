@@ -129,6 +129,7 @@ breaker_forget(Breaker *breaker, TimestampTz now)
 {
 	breaker->window = BREAKER_WINDOW_START;
 	breaker->failures = 0;
+	breaker->trip_wanted = false;
 	breaker->asked_until = 0;
 	breaker->idle = false;
 	breaker_hurry(breaker, now);

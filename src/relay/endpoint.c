@@ -435,6 +435,7 @@ bool
 endpoint_settle(Endpoint *endpoint)
 {
 	return outbox_set_failing(endpoint->subscription,
+							  endpoint->settings->version,
 							  endpoint->breaker.trip_wanted);
 }
 

@@ -106,9 +106,9 @@ extern bool endpoint_wants_settle(const Endpoint *endpoint);
 
 /*
  * endpoint_settle records in a transaction that the endpoint fails as a whole,
- * or works again; false: the subscription is locked.  After the commit
- * endpoint_settled must be called.  Any feed can do both, since the rows of
- * another one may be locked; it does no harm if several do.
+ * or works again; false: the subscription is locked, or was altered.  After the
+ * commit endpoint_settled must be called.  Any feed can do both, since the rows
+ * of another one may be locked; it does no harm if several do.
  */
 extern bool endpoint_settle(Endpoint *endpoint);
 extern void endpoint_settled(Endpoint *endpoint);

@@ -158,6 +158,18 @@ is(sql("SELECT state FROM outbox_subscriptions WHERE name = 'locked'"), 'active'
 $locker->query_safe('COMMIT');
 wait_until($node, "SELECT state = 'failing' FROM outbox_subscriptions WHERE name = 'locked'", 'but then');
 
+# --- a subscription is altered before that
+
+subscribe($node, $receiver, '/fail/moved', topics => "'{moved}'", retry_schedule => "'{0 s,1 h}'");
+my $url = $receiver->url('/ok/moved');
+$locker->query_safe("BEGIN; SELECT outbox_alter('moved', url => '$url')");
+sql("SELECT count(outbox_enqueue('moved', '{}')) FROM generate_series(1, 100)");
+$receiver->wait_for('moved', requests => 20);
+wait_for_pass($node);
+$locker->query_safe('COMMIT');
+wait_until($node, "SELECT delivered >= 80 - 8 FROM outbox_subscriptions WHERE name = 'moved'", 'the other URL gets all that was not sent');
+ok(!$node->log_contains(qr/the endpoint of subscription "moved" fails/), 'failures of the one before do not count');
+
 # --- one of its partitions is
 
 $receiver->switch('half', 'fail');
