@@ -753,8 +753,8 @@ relay_load_partition(Relay *relay, const OutboxSubscription *subscription)
 }
 
 /*
- * Loads a subscription, whose partitions are these.  Its columns are the same in
- * all of them that are not wrong.
+ * Loads a subscription, whose partitions are these.  Its columns are the same
+ * in all of them that are not wrong.
  */
 static void
 relay_load_subscription(Relay *relay, const OutboxSubscription *partitions,
