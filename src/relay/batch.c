@@ -39,6 +39,7 @@ typedef struct BatchKey
 struct Batch
 {
 	MemoryContext context;
+	MemoryContextCallback end;
 	OutboxSubscription subscription;
 	OutboxChunk chunk;
 	BatchKind	kind;
@@ -302,6 +303,45 @@ batch_create_keys(MemoryContext context, int count)
 					   HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 }
 
+/*
+ * Ends the chains before the items of a batch from a number on.
+ */
+static void
+batch_leave_chains(Batch *batch, int from)
+{
+	for (int i = from; i < batch->chunk.count; i++)
+	{
+		if (batch->items[i].last_of_key != NULL)
+			batch->items[i].last_of_key->next_of_key = NULL;
+	}
+}
+
+/*
+ * Drops the events from a number on.
+ */
+static void
+batch_drop_events(Batch *batch, int from)
+{
+	for (int i = from; i < batch->chunk.count; i++)
+	{
+		OutboxEvent *event = batch->chunk.deliveries[i].event;
+
+		batch->chunk.bytes -= event->bytes;
+		outbox_event_drop(event);
+	}
+}
+
+/*
+ * Called when the memory of a batch is freed, which an error while it starts
+ * does, too.  Then other batches and the events must not refer to it any more.
+ */
+static void
+batch_end(void *arg)
+{
+	batch_leave_chains(arg, 0);
+	batch_drop_events(arg, 0);
+}
+
 Batch *
 batch_start(const OutboxSubscription *subscription, OutboxChunk chunk,
 			BatchKind kind, Batch *before, List *deferred)
@@ -316,6 +356,11 @@ batch_start(const OutboxSubscription *subscription, OutboxChunk chunk,
 	batch->items = palloc0((chunk.count + 1) * sizeof(BatchEvent));
 	batch->keys = batch_create_keys(batch->context, chunk.count);
 	batch->undecided = chunk.count;
+	batch->end.func = batch_end;
+	batch->end.arg = batch;
+	for (int i = 0; i < chunk.count; i++)
+		outbox_event_keep(chunk.deliveries[i].event);
+	MemoryContextRegisterResetCallback(batch->context, &batch->end);
 	for (int i = 0; i < chunk.count; i++)
 	{
 		BatchEvent *item = &batch->items[i];
@@ -324,7 +369,6 @@ batch_start(const OutboxSubscription *subscription, OutboxChunk chunk,
 		item->delivery = &batch->chunk.deliveries[i];
 		item->event = item->delivery->event;
 		item->result.attempts = item->delivery->attempts;
-		outbox_event_keep(item->delivery->event);
 		batch_arrange(item, deferred);
 	}
 	if (!batch_is_new(batch))
@@ -478,19 +522,6 @@ batch_take_ready(BatchEvent *item, BatchEvent *before)
 }
 
 /*
- * Ends the chains before the items of a batch from a number on.
- */
-static void
-batch_leave_chains(Batch *batch, int from)
-{
-	for (int i = from; i < batch->chunk.count; i++)
-	{
-		if (batch->items[i].last_of_key != NULL)
-			batch->items[i].last_of_key->next_of_key = NULL;
-	}
-}
-
-/*
  * Fills the table of keys again, with the first items.  Events that are read
  * later must not wait for an item that was dropped.
  */
@@ -510,21 +541,6 @@ batch_note_keys(Batch *batch, int count)
 		hash = batch_hash_key(item->event->key);
 		key = hash_search(batch->keys, &hash, HASH_ENTER, NULL);
 		key->last = item;
-	}
-}
-
-/*
- * Drops the events from a number on.
- */
-static void
-batch_drop_events(Batch *batch, int from)
-{
-	for (int i = from; i < batch->chunk.count; i++)
-	{
-		OutboxEvent *event = batch->chunk.deliveries[i].event;
-
-		batch->chunk.bytes -= event->bytes;
-		outbox_event_drop(event);
 	}
 }
 
@@ -799,6 +815,5 @@ batch_open_events(const Batch *batch, List *events)
 void
 batch_free(Batch *batch)
 {
-	batch_drop_events(batch, 0);
 	MemoryContextDelete(batch->context);
 }
