@@ -14,6 +14,8 @@ use Rabbit;
 use Server;
 use Test::More;
 
+use constant { PREFETCH => 10 };    # as in rabbitmq_consumer.js
+
 my $rabbit = Rabbit->start;
 my $node = start_server('bank', internal_path => 0);
 my %env = (as_shop($node), AMQP_URL => $rabbit->url);
@@ -157,13 +159,17 @@ is($consumer->line('given-up'), 'given-up dead (redelivered)', 'after a crash it
 # --- two consumers, and three copies of each message
 
 $second = consumer('rabbitmq_consumer.js');
+$session->query_safe($lock =~ s/ann/bob/r);
 publish('bob', map { ("many-$_") x 3 } 1 .. 100);
+wait_until($node, 'SELECT count(*) = ' . 2 * PREFETCH . q( FROM pg_stat_activity WHERE usename = 'shop' AND wait_event_type = 'Lock'),
+	'both consumers have as many as they take at once');
+$session->query_safe('COMMIT');
 $rabbit->wait_until_empty('deposits', 'two consumers acknowledge three copies of 100 messages');
 is(effects('many-%'), '100 of 100', 'each has one effect');
 my @outcomes = map { [ grep { /^many-/ } $_->lines ] } $consumer, $second;
 is(scalar(grep { / claimed/ } map { @$_ } @outcomes), 100, 'one copy of each was claimed');
 is(scalar(grep { / completed/ } map { @$_ } @outcomes), 200, 'the others were completed');
-cmp_ok(scalar(@$_), '>', 50, 'both consumers have had their share') for @outcomes;
+cmp_ok(scalar(@$_), '>=', PREFETCH, 'both consumers have had their share') for @outcomes;
 $_->stop for $consumer, $second;
 
 # --- batches
