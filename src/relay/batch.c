@@ -21,7 +21,6 @@
 
 #include "common/hashfn.h"
 #include "common/pg_prng.h"
-#include "utils/hsearch.h"
 #include "utils/memutils.h"
 
 #include "relay/batch.h"
@@ -34,11 +33,25 @@ typedef struct BatchKey
 	/* In batches of deferred deliveries: */
 	int			parked;			/* number of parked events */
 	bool		left;			/* others may be deferred, too */
+	char		status;			/* for simplehash.h */
 } BatchKey;
+
+/* The keys of a batch. */
+#define SH_PREFIX keys
+#define SH_ELEMENT_TYPE BatchKey
+#define SH_KEY_TYPE uint64
+#define SH_KEY hash
+#define SH_HASH_KEY(table, hash) ((uint32) (hash))
+#define SH_EQUAL(table, a, b) ((a) == (b))
+#define SH_SCOPE static inline
+#define SH_DECLARE
+#define SH_DEFINE
+#include "lib/simplehash.h"
 
 struct Batch
 {
 	MemoryContext context;
+	Size		size;			/* of that, when the batch was started */
 	MemoryContextCallback end;
 	OutboxSubscription subscription;
 	OutboxChunk chunk;
@@ -46,7 +59,7 @@ struct Batch
 	Batch	   *before;
 	bool		stopped;
 	BatchEvent *items;
-	HTAB	   *keys;			/* of BatchKey */
+	keys_hash  *keys;
 	BatchEvent *first_ready;
 	BatchEvent *last_ready;
 	int			undecided;
@@ -55,6 +68,9 @@ struct Batch
 	char	   *gone_reason;	/* why the endpoint wants no more, or NULL */
 	bool		disabled;		/* the subscription was disabled for that */
 };
+
+/* The size of all batches, without their events. */
+static Size batches_size;
 
 static bool
 batch_is_new(const Batch *batch)
@@ -129,7 +145,7 @@ batch_last_of_key(const Batch *batch, uint64 hash)
 {
 	for (; batch != NULL; batch = batch->before)
 	{
-		BatchKey   *key = hash_search(batch->keys, &hash, HASH_FIND, NULL);
+		BatchKey   *key = keys_lookup(batch->keys, hash);
 
 		if (key != NULL)
 			return key->last;
@@ -170,7 +186,7 @@ batch_find_deferred(List *deferred, uint64 hash)
 	for (int i = list_length(deferred) - 1; i >= 0; i--)
 	{
 		const Batch *batch = list_nth(deferred, i);
-		BatchKey   *key = hash_search(batch->keys, &hash, HASH_FIND, NULL);
+		BatchKey   *key = keys_lookup(batch->keys, hash);
 
 		if (key != NULL)
 			return key;
@@ -201,9 +217,9 @@ batch_arrange_new(BatchEvent *item, uint64 hash, List *deferred)
 {
 	BatchEvent *last = batch_last_of_key(item->batch, hash);
 	BatchEvent *last_deferred = NULL;
-	BatchKey   *key = hash_search(item->batch->keys, &hash, HASH_ENTER, NULL);
+	bool		found;
 
-	key->last = item;
+	keys_insert(item->batch->keys, hash, &found)->last = item;
 	if (item->delivery->blocked)
 		last_deferred = batch_last_deferred(item->event, hash, deferred);
 	if (item->delivery->blocked && last_deferred == NULL)
@@ -230,7 +246,7 @@ batch_arrange_due(BatchEvent *item, uint64 hash, List *deferred)
 		batch_decide(item, OUTBOX_PARKED);
 		return;
 	}
-	key = hash_search(item->batch->keys, &hash, HASH_ENTER, &found);
+	key = keys_insert(item->batch->keys, hash, &found);
 	if (found)
 	{
 		batch_decide(item, OUTBOX_PARKED);
@@ -249,7 +265,7 @@ batch_arrange_due(BatchEvent *item, uint64 hash, List *deferred)
 static void
 batch_arrange_parked(BatchEvent *item, uint64 hash)
 {
-	BatchKey   *key = hash_search(item->batch->keys, &hash, HASH_FIND, NULL);
+	BatchKey   *key = keys_lookup(item->batch->keys, hash);
 
 	if (key == NULL || !batch_has_key(key->last, item->event))
 	{
@@ -291,18 +307,6 @@ batch_arrange(BatchEvent *item, List *deferred)
 		batch_arrange_due(item, batch_hash_key(event->key), deferred);
 }
 
-static HTAB *
-batch_create_keys(MemoryContext context, int count)
-{
-	HASHCTL		control = {0};
-
-	control.keysize = sizeof(uint64);
-	control.entrysize = sizeof(BatchKey);
-	control.hcxt = context;
-	return hash_create("idempotency keys of a batch", count, &control,
-					   HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
-}
-
 /*
  * Ends the chains before the items of a batch from a number on.
  */
@@ -338,8 +342,11 @@ batch_drop_events(Batch *batch, int from)
 static void
 batch_end(void *arg)
 {
-	batch_leave_chains(arg, 0);
-	batch_drop_events(arg, 0);
+	Batch	   *batch = arg;
+
+	batch_leave_chains(batch, 0);
+	batch_drop_events(batch, 0);
+	batches_size -= batch->size;
 }
 
 Batch *
@@ -354,7 +361,7 @@ batch_start(const OutboxSubscription *subscription, OutboxChunk chunk,
 	batch->kind = kind;
 	batch->before = before;
 	batch->items = palloc0((chunk.count + 1) * sizeof(BatchEvent));
-	batch->keys = batch_create_keys(batch->context, chunk.count);
+	batch->keys = keys_create(batch->context, 1, NULL);
 	batch->undecided = chunk.count;
 	batch->end.func = batch_end;
 	batch->end.arg = batch;
@@ -373,6 +380,8 @@ batch_start(const OutboxSubscription *subscription, OutboxChunk chunk,
 	}
 	if (!batch_is_new(batch))
 		batch->before = NULL;
+	batch->size = MemoryContextMemAllocated(batch->context, true);
+	batches_size += batch->size;
 	return batch;
 }
 
@@ -528,19 +537,16 @@ batch_take_ready(BatchEvent *item, BatchEvent *before)
 static void
 batch_note_keys(Batch *batch, int count)
 {
-	hash_destroy(batch->keys);
-	batch->keys = batch_create_keys(batch->context, count);
+	keys_reset(batch->keys);
 	for (int i = 0; i < count; i++)
 	{
 		BatchEvent *item = &batch->items[i];
-		uint64		hash;
-		BatchKey   *key;
+		bool		found;
 
 		if (!item->delivery->in_order || item->event->wrong != NULL)
 			continue;
-		hash = batch_hash_key(item->event->key);
-		key = hash_search(batch->keys, &hash, HASH_ENTER, NULL);
-		key->last = item;
+		keys_insert(batch->keys, batch_hash_key(item->event->key),
+					&found)->last = item;
 	}
 }
 
@@ -651,6 +657,12 @@ Size
 batch_bytes(const Batch *batch)
 {
 	return batch->chunk.bytes;
+}
+
+Size
+batches_bytes(void)
+{
+	return batches_size;
 }
 
 int64
@@ -772,7 +784,7 @@ batch_note_deferred(const BatchEvent *item, List *deferred)
 	foreach(cell, deferred)
 	{
 		const Batch *batch = lfirst(cell);
-		BatchKey   *key = hash_search(batch->keys, &hash, HASH_FIND, NULL);
+		BatchKey   *key = keys_lookup(batch->keys, hash);
 
 		if (key != NULL)
 			key->left = true;

@@ -96,7 +96,8 @@ extern int	batch_undecided(const Batch *batch);	/* undecided events */
 extern int	batch_unchained(const Batch *batch);
 extern int	batch_count(const Batch *batch);	/* events in all */
 extern int	batch_rows(const Batch *batch); /* that can be written now */
-extern Size batch_bytes(const Batch *batch);
+extern Size batch_bytes(const Batch *batch);	/* memory of its events */
+extern Size batches_bytes(void);	/* memory of all batches, without events */
 extern int64 batch_delivered(const Batch *batch);
 extern const OutboxCursor *batch_cursor_before(const Batch *batch);
 extern const OutboxCursor *batch_cursor_after(const Batch *batch);

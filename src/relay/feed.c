@@ -56,6 +56,8 @@
 #define FEED_FILTERED_MS 10000
 /* The most bytes of events in the memory of a relay before reading stops. */
 #define FEED_BYTES_MAX (64 * 1024 * 1024)
+/* The most bytes of batches before it stops for subscriptions that have any. */
+#define FEED_BATCHES_BYTES_MAX (64 * 1024 * 1024)
 /* The smallest chunk for a subscription that has events in memory. */
 #define FEED_SHARE_MIN (1024 * 1024)
 
@@ -164,6 +166,8 @@ feed_bytes(const Feed *feed)
  * from the limit.  So one subscription gets at most half of all memory, the
  * next one half of the rest, and so on: endpoints that hang leave memory for
  * those that work.  Only the last event of a chunk can exceed the limit.
+ *
+ * Batches are as large as small events, and each subscription has its own.
  */
 static Size
 feed_share(const Feed *feed)
@@ -173,13 +177,15 @@ feed_share(const Feed *feed)
 	Size		share;
 	ListCell   *cell;
 
-	if (2 * (taken + OUTBOX_CHUNK_BYTES_MAX) <= FEED_BYTES_MAX)
+	if (2 * (taken + OUTBOX_CHUNK_BYTES_MAX) <= FEED_BYTES_MAX &&
+		batches_bytes() <= FEED_BATCHES_BYTES_MAX)
 		return OUTBOX_CHUNK_BYTES_MAX;	/* enough for any subscription */
 	foreach(cell, feed->endpoint->feeds)
 		own += feed_bytes(lfirst(cell));
 	taken += own;
 	share = taken < FEED_BYTES_MAX ? (FEED_BYTES_MAX - taken) / 2 : 0;
-	if (own > 0 && share < FEED_SHARE_MIN)
+	if (own > 0 && (share < FEED_SHARE_MIN ||
+					batches_bytes() > FEED_BATCHES_BYTES_MAX))
 		return 0;
 	return Min(share, OUTBOX_CHUNK_BYTES_MAX);
 }
@@ -842,7 +848,7 @@ static MemoryContext
 feed_batch_context(void)
 {
 	return AllocSetContextCreate(CurrentMemoryContext, "idempotency batch",
-								 ALLOCSET_DEFAULT_SIZES);
+								 ALLOCSET_SMALL_SIZES);
 }
 
 bool
