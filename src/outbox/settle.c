@@ -23,9 +23,8 @@
 /*
  * $4 to $9: state, blocks_key, attempts, delay or null, status, error; $10 of
  * update_delivery: whether the attempt does not count, so that the event is not
- * due sooner.  If an
- * event is dead because one of its values is not valid, a valid value is stored
- * instead.
+ * due sooner.  If an event is dead because one of its values is not valid, a
+ * valid value is stored instead.
  */
 static SavedQuery insert_delivery = {
 	.sql = "INSERT INTO idempotency_internal.outbox_delivery"

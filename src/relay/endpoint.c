@@ -38,6 +38,17 @@ endpoint_be_busy(Endpoint *endpoint)
 	endpoint->busy = true;
 }
 
+List *
+endpoints_busy_feeds(void)
+{
+	List	   *feeds = NIL;
+	ListCell   *cell;
+
+	foreach(cell, endpoints_busy)
+		feeds = list_concat(feeds, ((Endpoint *) lfirst(cell))->feeds);
+	return feeds;
+}
+
 static bool
 endpoint_is_at_rest(const Endpoint *endpoint)
 {

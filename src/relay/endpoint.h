@@ -41,6 +41,9 @@ typedef struct Endpoint
  */
 extern List *endpoints_busy;
 
+/* Returns all their feeds (struct Feed *). */
+extern List *endpoints_busy_feeds(void);
+
 /* Adds an endpoint to them. */
 extern void endpoint_be_busy(Endpoint *endpoint);
 

@@ -594,13 +594,13 @@ feed_load(Feed *feed, const OutboxSubscription *subscription)
 }
 
 /*
- * Counts the batches at the head of the queue that can be recorded as a whole.
- * If they need many rows, some are left for the next pass.
+ * Counts the first batches of the queue that can be recorded as a whole.  If
+ * they need many rows, some are left for the next pass.
  */
 static int
-feed_count_heads(const Feed *feed)
+feed_count_whole(const Feed *feed)
 {
-	int			heads = 0;
+	int			whole = 0;
 	int64		rows = 0;
 	ListCell   *cell;
 
@@ -611,10 +611,10 @@ feed_count_heads(const Feed *feed)
 		if (!batch_is_finished(batch) ||
 			(rows > FEED_ROWS_MAX && !feed->discarding))
 			break;
-		heads++;
+		whole++;
 		rows += batch_count(batch) - batch_delivered(batch);
 	}
-	return heads;
+	return whole;
 }
 
 /*
@@ -624,9 +624,9 @@ feed_count_heads(const Feed *feed)
 static void
 feed_write_row(Feed *feed, int64 delivered)
 {
-	bool		none_left = feed->heads == list_length(feed->new_batches);
+	bool		none_left = feed->whole == list_length(feed->new_batches);
 	const OutboxCursor *cursor = none_left ? feed_cursor(feed) :
-	batch_cursor_before(list_nth(feed->new_batches, feed->heads));
+	batch_cursor_before(list_nth(feed->new_batches, feed->whole));
 	int			head = none_left && feed->attached ? feed->head->relay :
 	OUTBOX_NO_HEAD;
 
@@ -647,7 +647,7 @@ feed_free_finished(Feed *feed)
 {
 	ListCell   *cell;
 
-	for (; feed->heads > 0; feed->heads--)
+	for (; feed->whole > 0; feed->whole--)
 	{
 		batch_free(feed_first_batch(feed));
 		feed->new_batches = list_delete_first(feed->new_batches);
@@ -667,10 +667,10 @@ feed_free_finished(Feed *feed)
 }
 
 /*
- * Records what can be recorded of all batches, and the whole of those at the
- * head of the queue.  Deferred deliveries come first: a new event that waits
- * must see whether one of its key is left.  Returns how many events count as
- * delivered now.
+ * Records what can be recorded of all batches, and the whole of those that
+ * feed_count_whole has counted.  Deferred deliveries come first: a new event
+ * that waits must see whether one of its key is left.  Returns how many events
+ * count as delivered now.
  */
 static int64
 feed_settle_batches(Feed *feed)
@@ -684,13 +684,13 @@ feed_settle_batches(Feed *feed)
 	foreach(cell, feed->new_batches)
 	{
 		Batch	   *batch = lfirst(cell);
-		bool		at_head = foreach_current_index(cell) < feed->heads;
+		bool		whole = foreach_current_index(cell) < feed->whole;
 
 		if (feed->discarding)
 			break;
-		if (at_head || batch_has_news(batch))
-			(void) batch_settle(batch, at_head);
-		if (at_head)
+		if (whole || batch_has_news(batch))
+			(void) batch_settle(batch, whole);
+		if (whole)
 			delivered += batch_delivered(batch);
 	}
 	return delivered;
@@ -707,12 +707,12 @@ feed_settled_batches(Feed *feed)
 	foreach(cell, feed->new_batches)
 	{
 		Batch	   *batch = lfirst(cell);
-		bool		at_head = foreach_current_index(cell) < feed->heads;
+		bool		whole = foreach_current_index(cell) < feed->whole;
 
 		if (feed->discarding)
 			break;
-		if (at_head || batch_has_news(batch))
-			batch_settled(batch, at_head, feed->due_batches);
+		if (whole || batch_has_news(batch))
+			batch_settled(batch, whole, feed->due_batches);
 	}
 	foreach(cell, feed->due_batches)
 		batch_settled(lfirst(cell), batch_is_finished(lfirst(cell)), NIL);
@@ -769,7 +769,7 @@ feed_settle(Feed *feed)
 		feed_discard(feed);
 	if (!feed->loaded)
 		feed->row = row;
-	feed->heads = feed_count_heads(feed);
+	feed->whole = feed_count_whole(feed);
 	feed->written = (OutboxRow)
 	{
 		.position = row.position,

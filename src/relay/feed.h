@@ -36,7 +36,7 @@ typedef struct Feed
 	FeedTogether together;		/* reading with others in this pass */
 	OutboxCursor cursor;		/* otherwise, how far it has read */
 	TimestampTz write_at;		/* until then it is not written */
-	void	   *page;			/* while the head reads (head.c) */
+	struct HeadPage *page;		/* while the head reads (head.c) */
 	Size		max_bytes;		/* limit of the next chunk; 0: read nothing */
 	List	   *new_batches;	/* of Batch *, oldest first */
 	List	   *due_batches;	/* the same, of deferred deliveries */
@@ -51,7 +51,7 @@ typedef struct Feed
 	TimestampTz busy_until;		/* when to try locked rows again; 0: none */
 	OutboxLock	lock;			/* the result of feed_settle */
 	OutboxRow	written;		/* by feed_settle */
-	int			heads;			/* new batches that it records as a whole */
+	int			whole;			/* new batches that it records as a whole */
 	bool		breaker_settled;	/* it has recorded the breaker's state */
 	Trouble		trouble;
 	int			in_flight;		/* requests */

@@ -10,16 +10,8 @@
  * whose rows cannot be read or written does not stop the others (trouble.c).
  *
  * Most endpoints are at rest at any time: the head reads the log for them
- * (head.c), and the loop visits only the busy ones (endpoint.c).  Subscriptions
- * are kept in memory.  When one was changed by a function, and from time to
- * time, the relay looks which rows have changed, and loads those.
- *
- * A database can have several relays.  Partitions are divided into buckets;
- * which relay has to serve a bucket follows from its number and the relays that
- * run, and the relay that has its lock does serve it.  A relay that has to give
- * up a bucket keeps the lock until the last request has ended, which it does
- * within RELAY_LEAVE_MS, and the rows of the partitions do not name its head
- * any more.  If a relay dies, its locks are released.
+ * (head.c), and the loop visits only the busy ones (endpoint.c).  A database can
+ * have several relays, which share the partitions (served.c).
  *
  * The commits of enqueuing transactions set the latch, but only while the relay
  * is armed: asleep, with a partition that could take more events.
@@ -33,7 +25,6 @@
 #include "storage/ipc.h"
 #include "storage/latch.h"
 #include "utils/guc.h"
-#include "utils/hsearch.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
@@ -46,6 +37,8 @@
 #include "relay/feed.h"
 #include "relay/http.h"
 #include "relay/place.h"
+#include "relay/served.h"
+#include "relay/stuck.h"
 
 /* The longest sleep, in case a wake-up is lost. */
 #define RELAY_RECONCILE_MS 5000
@@ -60,18 +53,10 @@
 #define RELAY_FLUSH_MS 20
 /* When to try again to write the row of the head. */
 #define RELAY_HEAD_RETRY_MS 1000
-/* When to try again to lock a bucket that another relay still has. */
-#define RELAY_OWN_MS 100
-/* How long requests may still take after their bucket was given up. */
-#define RELAY_LEAVE_MS 1000
-/* The most subscriptions that a pass loads. */
-#define RELAY_LOADS_MAX 500
 /* Rows after which a pass settles no further partition. */
 #define RELAY_ROWS_MAX 500
 /* How long a pass reads, and at least as long as it took to begin. */
 #define RELAY_SLICE_MS 10
-/* Endpoints that the table has room for at first. */
-#define RELAY_ENDPOINTS 64
 
 PGDLLEXPORT void relay_main(Datum arg);
 
@@ -79,32 +64,16 @@ typedef struct Relay
 {
 	SharedDatabase *database;
 	int			number;			/* among the relays of the database */
-	int			rank;			/* among the relays that run; -1: none */
-	int			relays;			/* the number of relays that run */
 	MemoryContext context;		/* lives as long as the process */
 	MemoryContext turn_context; /* reset in each turn of the loop */
 	WaitEventSet *wait_set;
 	Head		head;
-	bool		buckets[OUTBOX_BUCKETS];	/* those that this relay has */
-	int			bucket_feeds[OUTBOX_BUCKETS];	/* number of feeds in each */
-	TimestampTz own_at;			/* when to try to get more; 0: not needed */
-	List	   *endpoints;		/* of Endpoint * */
-	HTAB	   *endpoint_table; /* the same, by subscription */
-	int64	   *loads;			/* subscriptions that are to be loaded */
-	int			load_count;
-	int			load_room;		/* allocated */
-	uint64		look;			/* number of the last look at all */
-	uint64		seen_changes;	/* that had begun at the last look */
-	bool		seen_all;		/* all of these had ended before it */
-	TimestampTz next_look_at;	/* after RELAY_RECONCILE_MS */
+	Served		served;
 	TimestampTz next_due_at;	/* of endpoints at rest; 0: none */
 	uint32		send_turn;		/* number of the endpoint that sends first */
 	uint32		settle_turn;	/* number of the partition that settles first */
 	uint32		read_turn;		/* number of the partition that is read first */
 	Places		places;
-	char		identity[NAMEDATALEN];
-	bool		at_home;		/* this database may send */
-	bool		held;			/* this is a copy with subscriptions */
 	uint64		seen_ends;
 	TimestampTz grace_ends_at;	/* 0: no open transaction is waited for */
 	TimestampTz next_pass_at;	/* after RELAY_RECONCILE_MS */
@@ -118,15 +87,7 @@ typedef struct Relay
 	bool		pass_urgent;	/* there is more to send at once */
 	TimestampTz pass_started_at;
 	Feed	   *reading;		/* the partition that is being read, or NULL */
-	bool		troubles_changed;
 } Relay;
-
-/* An entry of the table of endpoints. */
-typedef struct RelayEndpoint
-{
-	int64		subscription;	/* the key */
-	Endpoint   *endpoint;
-} RelayEndpoint;
 
 /* The partitions that one transaction settles. */
 typedef struct RelaySettlement
@@ -134,161 +95,6 @@ typedef struct RelaySettlement
 	List	   *feeds;
 	bool		patient;		/* wait longer for locked rows */
 } RelaySettlement;
-
-static HTAB *
-relay_create_table(MemoryContext context)
-{
-	HASHCTL		control = {0};
-
-	control.keysize = sizeof(int64);
-	control.entrysize = sizeof(RelayEndpoint);
-	control.hcxt = context;
-	return hash_create("idempotency endpoints", RELAY_ENDPOINTS, &control,
-					   HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
-}
-
-static Endpoint *
-relay_find_endpoint(const Relay *relay, int64 subscription)
-{
-	const RelayEndpoint *entry = hash_search(relay->endpoint_table,
-											 &subscription, HASH_FIND, NULL);
-
-	return entry ? entry->endpoint : NULL;
-}
-
-static Endpoint *
-relay_endpoint(Relay *relay, int64 subscription)
-{
-	bool		found;
-	RelayEndpoint *entry = hash_search(relay->endpoint_table, &subscription,
-									   HASH_ENTER, &found);
-
-	if (!found)
-	{
-		entry->endpoint = endpoint_create(subscription);
-		relay->endpoints = lappend(relay->endpoints, entry->endpoint);
-	}
-	return entry->endpoint;
-}
-
-static Feed *
-relay_feed(Relay *relay, OutboxPartitionId id)
-{
-	MemoryContext old = MemoryContextSwitchTo(relay->context);
-	Endpoint   *endpoint = relay_endpoint(relay, id.subscription);
-	Feed	   *feed = endpoint_find_feed(endpoint, id.number);
-
-	if (feed == NULL)
-	{
-		feed = feed_create(id, endpoint, &relay->head);
-		relay->bucket_feeds[outbox_bucket(id)]++;
-	}
-	MemoryContextSwitchTo(old);
-	return feed;
-}
-
-/*
- * Returns the feeds of busy endpoints.
- */
-static List *
-relay_busy_feeds(void)
-{
-	List	   *feeds = NIL;
-	ListCell   *cell;
-
-	foreach(cell, endpoints_busy)
-		feeds = list_concat(feeds, ((Endpoint *) lfirst(cell))->feeds);
-	return feeds;
-}
-
-/*
- * Has another partition of the subscription the same trouble?
- */
-static bool
-relay_knows_trouble(const Feed *feed, const char *error)
-{
-	ListCell   *cell;
-
-	foreach(cell, feed->endpoint->feeds)
-	{
-		const Feed *other = lfirst(cell);
-
-		if (other != feed && strcmp(other->trouble.error, error) == 0)
-			return true;
-	}
-	return false;
-}
-
-/*
- * Excludes a partition until another try succeeds.  where, the context of the
- * error, is for the log only.
- */
-static void
-relay_note_trouble(Relay *relay, Feed *feed, const char *error,
-				   const char *where)
-{
-	if (feed->attached)
-		feed_detach(feed, &relay->head.cursor);
-	endpoint_be_busy(feed->endpoint);
-	if (!trouble_note(&feed->trouble, error, GetCurrentTimestamp()))
-		return;
-	relay->troubles_changed = true;
-	if (relay_knows_trouble(feed, feed->trouble.error))
-		return;
-	ereport(WARNING,
-			(errmsg("subscription \"%s\" is stuck: %s",
-					feed->endpoint->name, feed->trouble.error),
-			 where ? errdetail_log("%s", where) : 0,
-			 errhint("It is tried again from time to time, and at once after outbox_alter() or outbox_resume().")));
-}
-
-static void
-relay_end_trouble(Relay *relay, Feed *feed)
-{
-	char		error[SHARED_TROUBLE_MAX];
-
-	strlcpy(error, feed->trouble.error, sizeof(error));
-	if (!trouble_end(&feed->trouble))
-		return;
-	relay->troubles_changed = true;
-	if (relay_knows_trouble(feed, error))
-		return;
-	ereport(LOG,
-			(errmsg("subscription \"%s\" is not stuck any more: %s",
-					feed->endpoint->name, error)));
-}
-
-/*
- * Shows stuck subscriptions in outbox_subscriptions: each one once, with the
- * trouble of one of its partitions.
- */
-static void
-relay_show_troubles(Relay *relay)
-{
-	SharedTrouble troubles[SHARED_TROUBLES_MAX];
-	int			count = 0;
-	ListCell   *cell;
-
-	foreach(cell, relay_busy_feeds())
-	{
-		const Feed *feed = lfirst(cell);
-		int			known = 0;
-
-		if (!trouble_present(&feed->trouble))
-			continue;
-		while (known < count &&
-			   troubles[known].subscription != feed->id.subscription)
-			known++;
-		if (known < count || count == SHARED_TROUBLES_MAX)
-			continue;
-		troubles[count].relay = relay->number;
-		troubles[count].subscription = feed->id.subscription;
-		strlcpy(troubles[count++].error, feed->trouble.error,
-				SHARED_TROUBLE_MAX);
-	}
-	shared_show_troubles(relay->database, relay->number, troubles, count);
-	relay->troubles_changed = false;
-}
 
 static const char *
 relay_error_text(const ErrorData *error)
@@ -337,8 +143,8 @@ relay_settle_together(Relay *relay, List *feeds, bool patient)
 				feed_settled(lfirst(cell));
 		}
 		else if (half == 0)
-			relay_note_trouble(relay, linitial(group), relay_error_text(error),
-							   error->context);
+			stuck_note(linitial(group), relay_error_text(error),
+					   error->context);
 		else
 		{
 			groups = lappend(groups, list_copy_tail(group, half));
@@ -377,7 +183,7 @@ static void
 relay_settle(Relay *relay)
 {
 	TimestampTz now = GetCurrentTimestamp();
-	List	   *busy = relay_busy_feeds();
+	List	   *busy = endpoints_busy_feeds();
 	List	   *chosen = NIL;
 	int			count = list_length(busy);
 	int			rows = 0;
@@ -401,7 +207,7 @@ relay_leave_head_step(void *arg)
 	Relay	   *relay = arg;
 
 	outbox_settle_begin(false);
-	outbox_leave_head(relay->number, relay->buckets);
+	outbox_leave_head(relay->number, relay->served.buckets);
 }
 
 static void
@@ -421,7 +227,7 @@ relay_feeds_that_hold_head(void)
 	int			rows = 0;
 	ListCell   *cell;
 
-	foreach(cell, relay_busy_feeds())
+	foreach(cell, endpoints_busy_feeds())
 	{
 		Feed	   *feed = lfirst(cell);
 
@@ -466,7 +272,7 @@ relay_record_head(Relay *relay)
 	ErrorData  *error = NULL;
 
 	if (!head_wants_record(head) || now < head->record_at ||
-		relay->load_count > 0)
+		relay->served.load_count > 0)
 		return;
 	head->record_at = TimestampTzPlusMilliseconds(now, RELAY_HEAD_RETRY_MS);
 	if (!relay_release_head(relay))
@@ -480,370 +286,6 @@ relay_record_head(Relay *relay)
 		head_recorded(head);
 	else
 		head_not_recorded(head, error);
-}
-
-/*
- * Is this database the outbox's home?  Logs once when it is found to be a copy,
- * and once when it is none any more.
- */
-static bool
-relay_is_at_home(Relay *relay)
-{
-	bool		any_subscription;
-	char	   *identity = outbox_read_identity(&any_subscription);
-
-	if (identity != NULL)
-	{
-		strlcpy(relay->identity, identity, sizeof(relay->identity));
-		if (relay->held)
-			ereport(LOG, (errmsg("outbox subscriptions are not held any more")));
-		relay->held = false;
-		return true;
-	}
-	if (any_subscription && !relay->held)
-		ereport(WARNING,
-				(errmsg("outbox subscriptions are held because this database is a copy"),
-				 errhint("Call outbox_adopt() if the copy is to send its own events.")));
-	relay->held = any_subscription;
-	return false;
-}
-
-static void
-relay_drop_endpoint(Relay *relay, Endpoint *endpoint)
-{
-	head_forget_topics(&relay->head);
-	hash_search(relay->endpoint_table, &endpoint->subscription, HASH_REMOVE,
-				NULL);
-	relay->endpoints = list_delete_ptr(relay->endpoints, endpoint);
-	endpoint_free(endpoint);
-}
-
-/*
- * Stops the batches of partitions that this relay does not have to serve any
- * more, and frees these partitions when their batches have ended.
- */
-static void
-relay_drop_inactive(Relay *relay)
-{
-	List	   *feeds = relay_busy_feeds();
-	ListCell   *cell;
-
-	foreach(cell, feeds)
-	{
-		Feed	   *feed = lfirst(cell);
-		Endpoint   *endpoint = feed->endpoint;
-
-		if (feed->active)
-			continue;
-		feed_stop(feed);
-		if (!feed_is_done(feed))
-			continue;
-		relay->troubles_changed |= trouble_present(&feed->trouble);
-		relay->bucket_feeds[outbox_bucket(feed->id)]--;
-		feed_free(feed);
-		if (endpoint->feeds == NIL)
-			relay_drop_endpoint(relay, endpoint);
-	}
-}
-
-/*
- * The relay does not have to serve the feeds of an endpoint any more, or only
- * those of a bucket (or -1).
- */
-static void
-relay_deactivate(Endpoint *endpoint, int bucket)
-{
-	ListCell   *cell;
-
-	foreach(cell, endpoint->feeds)
-	{
-		Feed	   *feed = lfirst(cell);
-
-		if (bucket >= 0 && outbox_bucket(feed->id) != bucket)
-			continue;
-		feed->active = false;
-		if (bucket >= 0)
-			feed_shorten(feed, RELAY_LEAVE_MS);
-	}
-	endpoint_be_busy(endpoint);
-}
-
-static bool
-relay_has_to_serve(const Relay *relay, int bucket)
-{
-	return relay->rank >= 0 && bucket % relay->relays == relay->rank;
-}
-
-/*
- * Gives up a bucket, whose lock is released when it has no feeds any more.  An
- * endpoint that hangs must not delay the others of its bucket for long.
- */
-static void
-relay_give_up_bucket(Relay *relay, int bucket)
-{
-	ListCell   *cell;
-
-	if (relay->bucket_feeds[bucket] > 0)
-	{
-		foreach(cell, relay->endpoints)
-			relay_deactivate(lfirst(cell), bucket);
-		return;
-	}
-	outbox_disown_bucket(bucket);
-	relay->buckets[bucket] = false;
-}
-
-/*
- * Divides the buckets among the relays that run.  A lock is got before the
- * snapshot of this pass is taken, so it shows all that the relay before has
- * recorded.
- */
-static void
-relay_divide(Relay *relay)
-{
-	relay->rank = shared_relay_rank(relay->database, relay->number,
-									&relay->relays);
-	if (relay->number >= settings_relays)
-		relay->rank = -1;		/* it has to serve no partition any more */
-	relay->own_at = 0;
-	for (int i = 0; i < OUTBOX_BUCKETS; i++)
-	{
-		if (relay_has_to_serve(relay, i) == relay->buckets[i])
-			continue;
-		if (relay->buckets[i])
-		{
-			relay_give_up_bucket(relay, i);
-			continue;
-		}
-		relay->buckets[i] = outbox_own_bucket(i);
-		if (relay->buckets[i])
-			relay->next_look_at = 0;
-		else
-			relay->own_at = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
-														RELAY_OWN_MS);
-	}
-}
-
-static void
-relay_want_load(Relay *relay, int64 subscription)
-{
-	if (relay->load_count > 0 &&
-		relay->loads[relay->load_count - 1] == subscription)
-		return;
-	if (relay->load_count == relay->load_room)
-	{
-		relay->load_room = Max(2 * relay->load_room, RELAY_LOADS_MAX);
-		relay->loads = relay->loads == NULL ?
-			MemoryContextAlloc(relay->context,
-							   relay->load_room * sizeof(int64)) :
-			repalloc_huge(relay->loads, relay->load_room * sizeof(int64));
-	}
-	relay->loads[relay->load_count++] = subscription;
-}
-
-static bool
-relay_serves(const Relay *relay, OutboxPartitionId id)
-{
-	int			bucket = outbox_bucket(id);
-
-	return relay->buckets[bucket] && relay_has_to_serve(relay, bucket);
-}
-
-/*
- * Is what is known of a partition, or of its subscription, out of date?
- */
-static bool
-relay_is_out_of_date(const Relay *relay, Endpoint *endpoint,
-					 const OutboxSeen *seen)
-{
-	const OutboxSubscription *settings = endpoint ? endpoint->settings : NULL;
-	const Feed *feed;
-
-	if (!relay_serves(relay, seen->id))
-		return false;
-	if (settings == NULL || endpoint->stale ||
-		settings->row_version.xmin != seen->row_version.xmin ||
-		!ItemPointerEquals(&endpoint->settings->row_version.place,
-						   (ItemPointer) &seen->row_version.place))
-		return true;
-	feed = endpoint_find_feed(endpoint, seen->id.number);
-	return feed == NULL || !feed->active || feed_is_out_of_date(feed, seen);
-}
-
-/*
- * Looks which subscriptions have to be loaded, and which are not there or not
- * active any more.
- */
-static void
-relay_look(Relay *relay, bool with_due)
-{
-	OutboxSeen *seen;
-	int			count = 0;
-	ListCell   *cell;
-
-	relay->at_home = relay_is_at_home(relay);
-	if (relay->at_home)
-		count = outbox_see_partitions(with_due, &seen);
-	relay->look++;
-	relay->load_count = 0;
-	for (int i = 0; i < count; i++)
-	{
-		Endpoint   *endpoint = relay_find_endpoint(relay,
-												   seen[i].id.subscription);
-
-		if (endpoint != NULL)
-			endpoint->seen = relay->look;
-		if (relay_is_out_of_date(relay, endpoint, &seen[i]))
-			relay_want_load(relay, seen[i].id.subscription);
-	}
-	foreach(cell, relay->endpoints)
-	{
-		Endpoint   *endpoint = lfirst(cell);
-
-		if (endpoint->seen != relay->look)
-			relay_deactivate(endpoint, -1);
-	}
-}
-
-/*
- * Looks at all subscriptions if one of them may have changed, and from time to
- * time.  Changes by other means than our functions, and deliveries that they
- * have made due, are seen then.  changes_ended was read before the snapshot was
- * taken: if more changes have begun by now, it may show some of them or not.
- */
-static void
-relay_look_if_needed(Relay *relay, uint64 changes_ended)
-{
-	uint64		changes = xacts_changes_begun();
-	bool		is_time = GetCurrentTimestamp() >= relay->next_look_at;
-
-	if (!is_time && relay->seen_all && changes == relay->seen_changes)
-		return;
-	relay_look(relay, is_time);
-	relay->seen_changes = changes;
-	relay->seen_all = changes == changes_ended;
-	if (is_time)
-		relay->next_look_at =
-			TimestampTzPlusMilliseconds(relay->pass_started_at,
-										RELAY_RECONCILE_MS);
-}
-
-/*
- * Takes over a partition of a subscription, as it is recorded now.
- */
-static void
-relay_load_partition(Relay *relay, const OutboxSubscription *subscription)
-{
-	Feed	   *feed;
-
-	if (!relay_serves(relay, subscription->id))
-		return;
-	feed = relay_feed(relay, subscription->id);
-	if (subscription->wrong != NULL)
-	{
-		endpoint_set_name(feed->endpoint, subscription);
-		feed_load(feed, subscription);
-		relay_note_trouble(relay, feed, subscription->wrong, NULL);
-		return;
-	}
-	if (feed->endpoint->settings == NULL ||
-		feed->endpoint->settings->version != subscription->version)
-		trouble_hurry(&feed->trouble, GetCurrentTimestamp());
-	feed_load(feed, subscription);
-}
-
-/*
- * Loads a subscription, whose partitions are these.  Its columns are the same
- * in all of them that are not wrong.
- */
-static void
-relay_load_subscription(Relay *relay, const OutboxSubscription *partitions,
-						int count)
-{
-	Endpoint   *endpoint;
-	int			right = 0;
-
-	for (int i = 0; i < count; i++)
-	{
-		if (relay_serves(relay, partitions[i].id))
-			(void) relay_feed(relay, partitions[i].id);
-	}
-	endpoint = relay_find_endpoint(relay, partitions[0].id.subscription);
-	if (endpoint == NULL)
-		return;
-	while (right < count && partitions[right].wrong != NULL)
-		right++;
-	if (right < count)
-		endpoint_set(endpoint, &partitions[right]);
-	for (int i = 0; i < count; i++)
-		relay_load_partition(relay, &partitions[i]);
-}
-
-/*
- * Adds the busy endpoints that are out of date to those that are to be loaded.
- */
-static void
-relay_want_stale(Relay *relay)
-{
-	ListCell   *cell;
-	ListCell   *inner;
-
-	foreach(cell, endpoints_busy)
-	{
-		const Endpoint *endpoint = lfirst(cell);
-		bool		stale = endpoint->stale;
-
-		foreach(inner, endpoint->feeds)
-			stale |= feed_is_to_load(lfirst(inner));
-		if (stale)
-			relay_want_load(relay, endpoint->subscription);
-	}
-}
-
-/*
- * What is not found when the subscription is loaded is not there any more.
- */
-static void
-relay_forget(Relay *relay, int64 subscription)
-{
-	Endpoint   *endpoint = relay_find_endpoint(relay, subscription);
-
-	if (endpoint == NULL)
-		return;
-	relay_deactivate(endpoint, -1);
-	endpoint->stale = false;
-}
-
-/*
- * Loads subscriptions that have changed, some in each pass.
- */
-static void
-relay_load(Relay *relay)
-{
-	OutboxSubscription *rows;
-	int			loads;
-	int			count;
-	int			first = 0;
-
-	relay_want_stale(relay);
-	loads = Min(relay->load_count, RELAY_LOADS_MAX);
-	if (loads == 0)
-		return;
-	head_forget_topics(&relay->head);
-	relay->load_count -= loads;
-	for (int i = relay->load_count; i < relay->load_count + loads; i++)
-		relay_forget(relay, relay->loads[i]);
-	count = outbox_read_subscriptions(&relay->loads[relay->load_count], loads,
-									  &rows);
-	for (int i = 1; i <= count; i++)
-	{
-		if (i < count &&
-			rows[i].id.subscription == rows[first].id.subscription)
-			continue;
-		relay_load_subscription(relay, &rows[first], i - first);
-		first = i;
-	}
-	relay->pass_urgent |= relay->load_count > 0;
 }
 
 /*
@@ -882,7 +324,7 @@ relay_read_together(Relay *relay, const OutboxHorizon *horizon, Feed *first,
 	}
 	if (list_length(together) > 1)
 		relay->pass_urgent |= head_read_together(&relay->head, horizon,
-												 relay->endpoints, together);
+												 relay->served.endpoints, together);
 }
 
 /*
@@ -893,7 +335,7 @@ relay_read_together(Relay *relay, const OutboxHorizon *horizon, Feed *first,
 static void
 relay_read_feeds(Relay *relay, const OutboxHorizon *horizon)
 {
-	List	   *feeds = relay_busy_feeds();
+	List	   *feeds = endpoints_busy_feeds();
 	int			count = list_length(feeds);
 	TimestampTz now = GetCurrentTimestamp();
 	TimestampTz until = TimestampTzPlusMilliseconds(now, RELAY_SLICE_MS);
@@ -917,7 +359,7 @@ relay_read_feeds(Relay *relay, const OutboxHorizon *horizon)
 		relay_read_together(relay, horizon, feed, feeds);
 		relay->reading = feed;
 		relay->pass_urgent |= feed_read(feed, horizon);
-		relay_end_trouble(relay, feed);
+		stuck_end(feed);
 		relay->reading = NULL;
 	}
 }
@@ -935,7 +377,7 @@ relay_note_due(Relay *relay)
 	if (relay->next_due_at == 0 || relay->next_due_at > now)
 		return;
 	relay->next_due_at = 0;
-	foreach(cell, relay->endpoints)
+	foreach(cell, relay->served.endpoints)
 	{
 		Endpoint   *endpoint = lfirst(cell);
 		TimestampTz due_at = 0;
@@ -953,7 +395,7 @@ relay_note_due(Relay *relay)
 static void
 relay_read_events(Relay *relay, const OutboxHorizon *horizon)
 {
-	relay->pass_urgent |= head_read(&relay->head, horizon, relay->endpoints);
+	relay->pass_urgent |= head_read(&relay->head, horizon, relay->served.endpoints);
 	relay_read_feeds(relay, horizon);
 }
 
@@ -964,6 +406,7 @@ relay_read_step(void *arg)
 	ConstraintsSetStmt immediate = {.type = T_ConstraintsSetStmt};
 	OutboxHorizon horizon;
 	uint64		changes_ended;
+	bool		all_loaded;
 
 	/*
 	 * Fire deferred triggers now: at commit the relay could no longer tell
@@ -971,19 +414,20 @@ relay_read_step(void *arg)
 	 */
 	AfterTriggerSetState(&immediate);
 	outbox_events_sweep();
-	relay_divide(relay);
+	served_divide(&relay->served);
 	changes_ended = xacts_changes_ended();
 	pg_memory_barrier();
 	horizon = outbox_horizon_begin();
 	pg_memory_barrier();
 	head_load(&relay->head);
-	relay_look_if_needed(relay, changes_ended);
-	relay_load(relay);
+	served_look(&relay->served, changes_ended, relay->next_pass_at);
+	all_loaded = served_load(&relay->served);
 	relay_note_due(relay);
-	if (relay->load_count == 0)
+	if (all_loaded)
 		relay_read_events(relay, &horizon);
 	else
 		head_wait(&relay->head);
+	relay->pass_urgent |= !all_loaded;
 	relay->grace_ends_at = horizon.grace_ends_at;
 	outbox_horizon_end(&horizon);
 }
@@ -1002,8 +446,7 @@ relay_read(Relay *relay)
 	while ((error = worker_try("relay reads", relay_read_step, relay)) != NULL)
 	{
 		if (relay->reading != NULL)
-			relay_note_trouble(relay, relay->reading, error->message,
-							   error->context);
+			stuck_note(relay->reading, error->message, error->context);
 		else if (relay->head.reading && !relay->head.handing_out)
 			head_failed(&relay->head, error->message);
 		else
@@ -1072,11 +515,10 @@ relay_pass(Relay *relay)
 	MemoryContextSwitchTo(relay->turn_context);
 	relay_settle(relay);
 	relay_read(relay);
-	relay_drop_inactive(relay);
+	served_drop_inactive(&relay->served);
 	relay_record_head(relay);
 	relay_note_commit(relay);
-	if (relay->troubles_changed)
-		relay_show_troubles(relay);
+	stuck_show(relay->database, relay->number);
 	relay->next_due_at = endpoints_rest(relay->next_due_at);
 	relay_rest(relay, started_at);
 }
@@ -1094,7 +536,7 @@ relay_send(Relay *relay)
 	for (int i = 0; i < count; i++)
 		endpoint_send(list_nth(endpoints_busy,
 							   (relay->send_turn + i) % count),
-					  &relay->places, relay->identity);
+					  &relay->places, relay->served.identity);
 }
 
 /*
@@ -1110,7 +552,7 @@ relay_work(Relay *relay)
 	while (http_next_response(&response))
 		endpoint_take_response(&response, &relay->places);
 	relay_send(relay);
-	foreach(cell, relay_busy_feeds())
+	foreach(cell, endpoints_busy_feeds())
 	{
 		const Feed *feed = lfirst(cell);
 		bool		wants_pass = feed_wants_pass(feed);
@@ -1132,7 +574,7 @@ relay_wants_events(Relay *relay)
 
 	if (relay->head.followers > 0)
 		return true;
-	foreach(cell, relay_busy_feeds())
+	foreach(cell, endpoints_busy_feeds())
 	{
 		if (feed_wants_events(lfirst(cell)))
 			return true;
@@ -1150,8 +592,8 @@ relay_next_timer(Relay *relay)
 		next = Min(next, relay->grace_ends_at);
 	if (relay->flush_at != 0)
 		next = Min(next, relay->flush_at);
-	if (relay->own_at != 0)
-		next = Min(next, relay->own_at);
+	if (relay->served.own_at != 0)
+		next = Min(next, relay->served.own_at);
 	if (relay->next_due_at != 0)
 		next = Min(next, relay->next_due_at);
 	if (head_wants_record(&relay->head))
@@ -1284,10 +726,10 @@ relay_start(Relay *relay, SharedWorkerSlot slot)
 	relay->turn_context = AllocSetContextCreate(relay->context,
 												"idempotency relay turn",
 												ALLOCSET_DEFAULT_SIZES);
-	relay->endpoint_table = relay_create_table(relay->context);
 	relay->database = shared_my_database();
 	relay->number = slot - SHARED_RELAY;
 	head_init(&relay->head, relay->number);
+	served_init(&relay->served, relay->database, &relay->head, relay->context);
 	http_start();
 	http_allow_networks(settings_webhook_allowed_networks);
 	relay->wait_set = compat_create_wait_event_set(TopMemoryContext, 3);
@@ -1332,12 +774,12 @@ relay_watch_clock(Relay *relay)
 	if (!set_back)
 		return;
 	relay->pass_wanted = true;
-	relay->rest_until = relay->next_look_at = 0;
+	relay->rest_until = relay->served.next_look_at = 0;
 	relay->flush_at = Min(relay->flush_at, now);
 	relay->head.record_at = now;
 	trouble_hurry(&relay->head.trouble, now);
 	trouble_hurry(&relay->head.record_trouble, now);
-	foreach(cell, relay_busy_feeds())
+	foreach(cell, endpoints_busy_feeds())
 		trouble_hurry(&((Feed *) lfirst(cell))->trouble, now);
 	foreach(cell, endpoints_busy)
 		breaker_limit_waits(&((Endpoint *) lfirst(cell))->breaker, now);
@@ -1363,7 +805,7 @@ relay_main(Datum arg)
 			relay_pass(&relay);
 			relay_work(&relay);
 		}
-		if (relay.number >= settings_relays && relay.endpoints == NIL)
+		if (relay.number >= settings_relays && relay.served.endpoints == NIL)
 			worker_exit("it is one more than idempotency.relays");
 		if (!relay_pass_is_due(&relay))
 		{
