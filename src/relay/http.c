@@ -6,9 +6,10 @@
  * sends something with libcurl.
  *
  * libcurl's multi interface tells us by callbacks which sockets it waits for
- * and when its next timer is due.  The sockets go into one epoll descriptor,
- * which the relay nests in its own wait set beside its latch; the timer limits
- * how long the relay sleeps.  http_work() passes ready sockets to libcurl.
+ * and when its next timer is due.  The sockets go into one epoll descriptor
+ * (sockets.c), which the relay nests in its own wait set beside its latch; the
+ * timer limits how long the relay sleeps.  http_work() passes ready sockets to
+ * libcurl.
  *
  * A request passes through a transfer, a slot of a fixed array:
  *
@@ -61,7 +62,6 @@
 #include <netinet/tcp.h>
 #include <pthread.h>
 #include <signal.h>
-#include <sys/epoll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <time.h>
@@ -72,6 +72,7 @@
 
 #include "relay/address.h"
 #include "relay/http.h"
+#include "relay/sockets.h"
 #include "relay/wire.h"
 
 #if LIBCURL_VERSION_NUM < 0x075700
@@ -120,9 +121,6 @@
 /* Ready sockets that one http_work() handles: all of them. */
 #define HTTP_EVENTS_MAX HTTP_IN_FLIGHT_MAX
 
-/* Marks, for the socket callback, a socket that was added to epoll. */
-#define HTTP_SOCKET_KNOWN ((void *) &http)
-
 typedef struct HttpTransfer
 {
 	dlist_node	node;			/* in http.idle or http.done, unless active */
@@ -152,7 +150,6 @@ typedef struct HttpTransfer
 typedef struct HttpState
 {
 	CURLM	   *multi;
-	int			epoll_fd;
 	int64		timer_due_ms;	/* by http_now_ms(); -1: none */
 	int			in_flight;
 	const char *ca_file;		/* NULL: libcurl's own */
@@ -166,7 +163,6 @@ typedef struct HttpState
 } HttpState;
 
 static HttpState http = {
-	.epoll_fd = -1,
 	.timer_due_ms = -1
 };
 
@@ -216,39 +212,19 @@ http_set_error(HttpResponse *response, const char *text)
  *----------
  */
 
-/* Tells epoll which socket libcurl waits for, and for which events. */
+/* Records which socket libcurl waits for, and for which events. */
 static int
 http_on_socket(pg_attribute_unused() CURL *easy, curl_socket_t fd, int what,
-			   pg_attribute_unused() void *context, void *known)
+			   pg_attribute_unused() void *context,
+			   pg_attribute_unused() void *of_socket)
 {
-	struct epoll_event event = {0};
-
-	event.data.fd = fd;
-	if (what == CURL_POLL_REMOVE)
-	{
-		/* This fails if the socket was closed already, which does no harm. */
-		(void) epoll_ctl(http.epoll_fd, EPOLL_CTL_DEL, fd, &event);
-		return 0;
-	}
+	uint32		events = 0;
 
 	if (what == CURL_POLL_IN || what == CURL_POLL_INOUT)
-		event.events |= EPOLLIN;
+		events |= EPOLLIN;
 	if (what == CURL_POLL_OUT || what == CURL_POLL_INOUT)
-		event.events |= EPOLLOUT;
-
-	/*
-	 * The mark may be wrong in both directions: a closed socket disappears
-	 * from epoll by itself, and its number may be in use again.
-	 */
-	if (known == HTTP_SOCKET_KNOWN &&
-		epoll_ctl(http.epoll_fd, EPOLL_CTL_MOD, fd, &event) == 0)
-		return 0;
-	if (epoll_ctl(http.epoll_fd, EPOLL_CTL_ADD, fd, &event) != 0 &&
-		(errno != EEXIST ||
-		 epoll_ctl(http.epoll_fd, EPOLL_CTL_MOD, fd, &event) != 0))
-		return -1;
-	curl_multi_assign(http.multi, fd, HTTP_SOCKET_KNOWN);
-	return 0;
+		events |= EPOLLOUT;
+	return sockets_wait_for(fd, events) ? 0 : -1;
 }
 
 /* Records when libcurl has to be called even if no socket is ready. */
@@ -302,8 +278,9 @@ http_on_open_socket(void *context, pg_attribute_unused() curlsocktype purpose,
 				address->protocol);
 	if (fd < 0)
 		return CURL_SOCKET_BAD;
-	if (!wire_opened(fd))
+	if (!wire_opened(fd) || !sockets_opened(fd))
 	{
+		wire_closed(fd);
 		(void) close(fd);
 		return CURL_SOCKET_BAD;
 	}
@@ -343,6 +320,7 @@ http_on_close_socket(pg_attribute_unused() void *context, curl_socket_t fd)
 			http_leave_wire(&http.transfers[i]);
 	}
 	wire_closed(fd);
+	sockets_closed(fd);
 	return close(fd);
 }
 
@@ -594,11 +572,7 @@ http_start(void)
 		ereport(ERROR,
 				(errcode(ERRCODE_OUT_OF_MEMORY),
 				 errmsg("out of memory")));
-	http.epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-	if (http.epoll_fd < 0)
-		ereport(ERROR,
-				(errcode_for_socket_access(),
-				 errmsg("could not create an epoll descriptor: %m")));
+	sockets_start();
 	wire_start();
 
 	http_set_multi(CURLMOPT_SOCKETFUNCTION, http_on_socket);
@@ -626,13 +600,12 @@ http_stop(void)
 		curl_slist_free_all(transfer->headers);
 	}
 	(void) curl_multi_cleanup(http.multi);
-	(void) close(http.epoll_fd);
+	sockets_stop();
 	wire_stop();
 	pfree(http.transfers);
 
 	http.multi = NULL;
 	http.transfers = NULL;
-	http.epoll_fd = -1;
 	http.timer_due_ms = -1;
 	http.in_flight = 0;
 }
@@ -658,7 +631,7 @@ http_allow_networks(const char *list)
 int
 http_wait_fd(void)
 {
-	return http.epoll_fd;
+	return sockets_fd();
 }
 
 /* Returns when the transfer that has waited longest has to be checked. */
@@ -1104,7 +1077,7 @@ http_drive(void)
 	int			running;
 	int			count;
 
-	count = epoll_wait(http.epoll_fd, events, HTTP_EVENTS_MAX, 0);
+	count = sockets_ready(events, HTTP_EVENTS_MAX);
 	for (int i = 0; i < count && code == CURLM_OK; i++)
 	{
 		int			ready = 0;

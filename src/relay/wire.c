@@ -42,6 +42,9 @@ typedef struct WireConnection
 {
 	bool		open;
 	int			local_port;		/* 0: not known yet */
+	int			peer_port;		/* the same */
+	char		peer[INET6_ADDRSTRLEN]; /* its address */
+	bool		used;			/* by a request */
 	int			requests;		/* in flight on it */
 	int			reads;			/* since the last look */
 	uint64		limit;			/* what may arrive in all */
@@ -173,26 +176,38 @@ wire_port(const WireName *name)
 				 name->ip4.sin_port);
 }
 
+static void
+wire_note_peer(int fd)
+{
+	WireConnection *connection = &connections[fd];
+	WireName	name;
+	socklen_t	length = sizeof(name);
+	const void *bytes;
+
+	memset(&name, 0, sizeof(name));
+	if (getpeername(fd, &name.any, &length) != 0)
+		return;
+	if (name.any.sa_family == AF_INET6)
+		bytes = &name.ip6.sin6_addr;
+	else
+		bytes = &name.ip4.sin_addr;
+	if (inet_ntop(name.any.sa_family, bytes, connection->peer,
+				  sizeof(connection->peer)) != NULL)
+		connection->peer_port = wire_port(&name);
+}
+
 /*
  * A port of our own can belong to several connections to different peers.
  */
 static bool
 wire_has_peer(int fd, const char *address, int port)
 {
-	WireName	name;
-	socklen_t	length = sizeof(name);
-	char		found[INET6_ADDRSTRLEN];
-	const void *bytes;
+	const WireConnection *connection = &connections[fd];
 
-	memset(&name, 0, sizeof(name));
-	if (getpeername(fd, &name.any, &length) != 0 || wire_port(&name) != port)
-		return false;
-	if (name.any.sa_family == AF_INET6)
-		bytes = &name.ip6.sin6_addr;
-	else
-		bytes = &name.ip4.sin_addr;
-	return inet_ntop(name.any.sa_family, bytes, found, sizeof(found)) != NULL &&
-		strcmp(found, address) == 0;
+	if (connection->peer_port == 0)
+		wire_note_peer(fd);
+	return connection->peer_port == port &&
+		strcmp(connection->peer, address) == 0;
 }
 
 static int
@@ -212,10 +227,12 @@ static void
 wire_begin_on(int fd)
 {
 	WireConnection *connection = &connections[fd];
-	bool		idle = connection->requests++ == 0;
+	uint64		before = connection->used ? connection->limit :
+	wire_received(fd);
 
-	connection->limit = WIRE_BYTES_MAX +
-		(idle ? wire_received(fd) : connection->limit);
+	connection->limit = before + WIRE_BYTES_MAX;
+	connection->used = true;
+	connection->requests++;
 	connection->reads = 0;
 }
 
