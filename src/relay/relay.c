@@ -10,8 +10,8 @@
  * whose rows cannot be read or written does not stop the others (trouble.c).
  *
  * Most endpoints are at rest at any time: the head reads the log for them
- * (head.c), and the loop visits only the busy ones (endpoint.c).  A database can
- * have several relays, which share the partitions (served.c).
+ * (head.c), and the loop visits only the busy ones (endpoint.c).  A database
+ * can have several relays, which share the partitions (served.c).
  *
  * The commits of enqueuing transactions set the latch, but only while the relay
  * is armed: asleep, with a partition that could take more events.
@@ -323,8 +323,9 @@ relay_read_together(Relay *relay, const OutboxHorizon *horizon, Feed *first,
 			together = lappend(together, feed);
 	}
 	if (list_length(together) > 1)
-		relay->pass_urgent |= head_read_together(&relay->head, horizon,
-												 relay->served.endpoints, together);
+		relay->pass_urgent |=
+			head_read_together(&relay->head, horizon, relay->served.endpoints,
+							   together);
 }
 
 /*
@@ -395,7 +396,8 @@ relay_note_due(Relay *relay)
 static void
 relay_read_events(Relay *relay, const OutboxHorizon *horizon)
 {
-	relay->pass_urgent |= head_read(&relay->head, horizon, relay->served.endpoints);
+	relay->pass_urgent |=
+		head_read(&relay->head, horizon, relay->served.endpoints);
 	relay_read_feeds(relay, horizon);
 }
 

@@ -27,7 +27,7 @@ extern void sockets_closed(int fd);
 /* libcurl waits for these events of a socket, or (0) for none any more. */
 extern bool sockets_wait_for(int fd, uint32 events);
 
-/* Returns at most max sockets that are ready and waited for, without waiting. */
+/* Returns at most max sockets that are ready now and waited for. */
 extern int	sockets_ready(struct epoll_event *events, int max);
 
 #endif							/* RELAY_SOCKETS_H */
