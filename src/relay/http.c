@@ -120,6 +120,8 @@
 
 /* Ready sockets that one http_work() handles: all of them. */
 #define HTTP_EVENTS_MAX HTTP_IN_FLIGHT_MAX
+/* After so many of them libcurl's timer is looked at. */
+#define HTTP_EVENTS_SLICE 16
 
 typedef struct HttpTransfer
 {
@@ -1068,7 +1070,23 @@ http_finish_flooded(void)
 	}
 }
 
-/* Lets libcurl handle the ready sockets and its timer. */
+/* Lets libcurl handle its timer. */
+static CURLMcode
+http_drive_timer(void)
+{
+	int			running;
+
+	if (http.timer_due_ms < 0 || http.timer_due_ms > http_now_ms())
+		return CURLM_OK;
+	http.timer_due_ms = -1;
+	return curl_multi_socket_action(http.multi, CURL_SOCKET_TIMEOUT, 0,
+									&running);
+}
+
+/*
+ * Lets libcurl handle the ready sockets and its timer.  New requests wait for
+ * the timer, so it does not come only after all sockets.
+ */
 static CURLMcode
 http_drive(void)
 {
@@ -1092,16 +1110,10 @@ http_drive(void)
 										ready, &running);
 		if (code == CURLM_OK && wire_is_flooded(events[i].data.fd))
 			http_note_flood(events[i].data.fd);
+		if (code == CURLM_OK && (i + 1) % HTTP_EVENTS_SLICE == 0)
+			code = http_drive_timer();
 	}
-
-	if (code == CURLM_OK &&
-		http.timer_due_ms >= 0 && http.timer_due_ms <= http_now_ms())
-	{
-		http.timer_due_ms = -1;
-		code = curl_multi_socket_action(http.multi, CURL_SOCKET_TIMEOUT,
-										0, &running);
-	}
-	return code;
+	return code == CURLM_OK ? http_drive_timer() : code;
 }
 
 void

@@ -46,7 +46,7 @@
  * If no more events are known, the next pass waits for this multiple of the
  * duration of the last one, within these bounds.
  */
-#define RELAY_REST_FACTOR 4
+#define RELAY_REST_FACTOR 3
 #define RELAY_REST_MIN_MS 1
 #define RELAY_REST_MAX_MS 10
 /* Positions are made durable after this time at the latest. */
@@ -500,6 +500,22 @@ relay_rest(Relay *relay, TimestampTz started_at)
 }
 
 /*
+ * Sends what may be sent.  The endpoints take turns to be the first, in case
+ * there is not a place for each of them.
+ */
+static void
+relay_send(Relay *relay)
+{
+	int			count = list_length(endpoints_busy);
+
+	relay->send_turn++;
+	for (int i = 0; i < count; i++)
+		endpoint_send(list_nth(endpoints_busy,
+							   (relay->send_turn + i) % count),
+					  &relay->places, relay->served.identity);
+}
+
+/*
  * Makes one pass.  The count of ends is read before anything else, so that
  * transactions that end later cause another pass.
  */
@@ -521,24 +537,9 @@ relay_pass(Relay *relay)
 	relay_record_head(relay);
 	relay_note_commit(relay);
 	stuck_show(relay->database, relay->number);
+	relay_send(relay);
 	relay->next_due_at = endpoints_rest(relay->next_due_at);
 	relay_rest(relay, started_at);
-}
-
-/*
- * Sends what may be sent.  The endpoints take turns to be the first, in case
- * there is not a place for each of them.
- */
-static void
-relay_send(Relay *relay)
-{
-	int			count = list_length(endpoints_busy);
-
-	relay->send_turn++;
-	for (int i = 0; i < count; i++)
-		endpoint_send(list_nth(endpoints_busy,
-							   (relay->send_turn + i) % count),
-					  &relay->places, relay->served.identity);
 }
 
 /*
