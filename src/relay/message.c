@@ -20,10 +20,22 @@
 #include "lib/stringinfo.h"
 #include "nodes/pg_list.h"
 #include "utils/json.h"
-#include "utils/memutils.h"
 
 #include "relay/message.h"
 #include "relay/signature.h"
+
+/* Formats of an event's attributes. */
+#define MESSAGE_ID "msg_%s_%lld_%llu"
+#define MESSAGE_SOURCE "/idempotency/%s"
+#define MESSAGE_SEQUENCE "%019lld"
+
+/* Parts of an event in the JSON format of CloudEvents. */
+#define MESSAGE_SUBJECT ",\"subject\":"
+#define MESSAGE_PARTITIONKEY ",\"partitionkey\":"
+#define MESSAGE_DATA ",\"datacontenttype\":\"application/json\",\"data\":"
+
+/* Room for the start of an event. */
+#define MESSAGE_START_MAX 512
 
 /*
  * Returns the body for Standard Webhooks.
@@ -66,13 +78,13 @@ message_attribute(const char *name, const char *value)
 static char *
 message_source(const char *identity)
 {
-	return psprintf("/idempotency/%s", identity);
+	return psprintf(MESSAGE_SOURCE, identity);
 }
 
 static char *
 message_sequence(const OutboxEvent *event)
 {
-	return psprintf("%019lld", (long long) event->position);
+	return psprintf(MESSAGE_SEQUENCE, (long long) event->position);
 }
 
 static List *
@@ -153,7 +165,7 @@ message_header_array(List *headers)
 static char *
 message_id(const OutboxEvent *event, const char *identity)
 {
-	return psprintf("msg_%s_%lld_%llu", identity, (long long) event->position,
+	return psprintf(MESSAGE_ID, identity, (long long) event->position,
 					(unsigned long long) event->created_us);
 }
 
@@ -188,36 +200,69 @@ message_request_id(List *events, const char *identity)
 					signature_digest(identity, ids.data));
 }
 
-static void
-message_append_member(StringInfo json, const char *name, const char *value)
+/*
+ * Returns how long a string is in JSON at most.
+ */
+static Size
+message_json_size(const char *value)
 {
-	appendStringInfo(json, "\"%s\":", name);
-	escape_json(json, value);
-	appendStringInfoChar(json, ',');
+	Size		size = strlen("\"\"");
+
+	for (const unsigned char *c = (const unsigned char *) value; *c; c++)
+		size += *c < ' ' || *c == '"' || *c == '\\' ? strlen("\\u0000") : 1;
+	return size;
 }
 
 /*
- * Appends an event in the JSON format of CloudEvents, without its payload and
- * the end.
+ * Writes the start of an event in the JSON format of CloudEvents, up to its
+ * type.  Returns how long it is.
  */
-static void
-message_append_attributes(StringInfo json, const OutboxEvent *event,
-						  const char *identity)
+static int
+message_start(char start[MESSAGE_START_MAX], const OutboxEvent *event,
+			  const char *identity)
 {
-	appendStringInfoChar(json, '{');
-	message_append_member(json, "specversion", "1.0");
-	message_append_member(json, "id", message_id(event, identity));
-	message_append_member(json, "source", message_source(identity));
-	message_append_member(json, "type", event->type);
-	message_append_member(json, "time", event->created_at);
-	message_append_member(json, "sequence", message_sequence(event));
+	return snprintf(start, MESSAGE_START_MAX,
+					"{\"specversion\":\"1.0\",\"id\":\"" MESSAGE_ID "\","
+					"\"source\":\"" MESSAGE_SOURCE "\",\"time\":\"%s\","
+					"\"sequence\":\"" MESSAGE_SEQUENCE "\",\"type\":",
+					identity, (long long) event->position,
+					(unsigned long long) event->created_us, identity,
+					event->created_at, (long long) event->position);
+}
+
+static void
+message_append_event(StringInfo json, const OutboxEvent *event,
+					 const char *identity)
+{
+	char		start[MESSAGE_START_MAX];
+
+	(void) message_start(start, event, identity);
+	appendStringInfoString(json, start);
+	escape_json(json, event->type);
 	if (event->wire_key != NULL)
 	{
-		message_append_member(json, "subject", event->wire_key);
-		message_append_member(json, "partitionkey", event->wire_key);
+		appendStringInfoString(json, MESSAGE_SUBJECT);
+		escape_json(json, event->wire_key);
+		appendStringInfoString(json, MESSAGE_PARTITIONKEY);
+		escape_json(json, event->wire_key);
 	}
-	message_append_member(json, "datacontenttype", "application/json");
-	appendStringInfoString(json, "\"data\":");
+	appendStringInfoString(json, MESSAGE_DATA);
+	appendStringInfoString(json, event->payload);
+	appendStringInfoChar(json, '}');
+}
+
+Size
+message_batched_size(const OutboxEvent *event, const char *identity)
+{
+	char		start[MESSAGE_START_MAX];
+	Size		size = strlen("[") + message_start(start, event, identity) +
+	message_json_size(event->type) + strlen(MESSAGE_DATA) +
+	strlen(event->payload) + strlen("}]");
+
+	if (event->wire_key != NULL)
+		size += strlen(MESSAGE_SUBJECT MESSAGE_PARTITIONKEY) +
+			2 * message_json_size(event->wire_key);
+	return size;
 }
 
 static char *
@@ -229,32 +274,11 @@ message_batched_body(List *events, const char *identity)
 	initStringInfo(&body);
 	foreach(cell, events)
 	{
-		const OutboxEvent *event = lfirst(cell);
-
 		appendStringInfoChar(&body, body.len == 0 ? '[' : ',');
-		message_append_attributes(&body, event, identity);
-		appendStringInfo(&body, "%s}", event->payload);
+		message_append_event(&body, lfirst(cell), identity);
 	}
 	appendStringInfoChar(&body, ']');
 	return body.data;
-}
-
-Size
-message_batched_size(const OutboxEvent *event, const char *identity)
-{
-	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
-												  "idempotency message",
-												  ALLOCSET_SMALL_SIZES);
-	MemoryContext old = MemoryContextSwitchTo(context);
-	StringInfoData json;
-	Size		size;
-
-	initStringInfo(&json);
-	message_append_attributes(&json, event, identity);
-	size = strlen("[") + json.len + strlen(event->payload) + strlen("}]");
-	MemoryContextSwitchTo(old);
-	MemoryContextDelete(context);
-	return size;
 }
 
 bool
