@@ -167,7 +167,8 @@ feed_bytes(const Feed *feed)
  * next one half of the rest, and so on: endpoints that hang leave memory for
  * those that work.  Only the last event of a chunk can exceed the limit.
  *
- * Batches are as large as small events, and each subscription has its own.
+ * Each subscription has batches of its own, which are as large as small events
+ * are.  If they use too much, only a subscription without events gets some.
  */
 static Size
 feed_share(const Feed *feed)
