@@ -12,6 +12,7 @@
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
 #include "utils/array.h"
+#include "utils/builtins.h"
 
 #include "base/catalog.h"
 #include "base/query.h"
@@ -59,14 +60,14 @@ query_open(SavedQuery *query, Datum *values, bool read_only)
 	return cursor;
 }
 
-bool
-query_fetch(Portal cursor)
+uint64
+query_fetch(Portal cursor, int most)
 {
 	MemoryContext caller = CurrentMemoryContext;
 
-	SPI_cursor_fetch(cursor, true, 1);
+	SPI_cursor_fetch(cursor, true, most);
 	MemoryContextSwitchTo(caller);
-	return SPI_processed > 0;
+	return SPI_processed;
 }
 
 Datum
@@ -92,6 +93,15 @@ query_int64(uint64 row, int column)
 	Datum		value = query_datum(row, column, &isnull);
 
 	return isnull ? 0 : DatumGetInt64(value);
+}
+
+char *
+query_text_column(uint64 row, int column)
+{
+	bool		isnull;
+	Datum		value = query_datum(row, column, &isnull);
+
+	return isnull ? NULL : TextDatumGetCString(value);
 }
 
 char *

@@ -31,11 +31,11 @@ extern uint64 query_run(SavedQuery *query, Datum *values, const char *nulls,
 						bool read_only);
 
 /*
- * Opens a cursor on a query and fetches its next row; false: there is none.
- * Close it with SPI_cursor_close.
+ * Opens a cursor on a query and fetches its next rows, at most so many; 0: there
+ * are none.  Close it with SPI_cursor_close.
  */
 extern Portal query_open(SavedQuery *query, Datum *values, bool read_only);
-extern bool query_fetch(Portal cursor);
+extern uint64 query_fetch(Portal cursor, int most);
 
 /* Makes an array of 8-byte elements, of type xid8 or bigint. */
 extern Datum query_array8(Datum *elements, int count, Oid type);
@@ -43,10 +43,12 @@ extern Datum query_array8(Datum *elements, int count, Oid type);
 /*
  * Return a column of a row of SPI_tuptable; columns count from 1, rows from 0.
  * A null is 0 for query_int64 and NULL for query_text, which returns a copy in
- * the current memory context.
+ * the current memory context.  query_text_column is the same, and faster, for a
+ * column of type text.
  */
 extern int64 query_int64(uint64 row, int column);
 extern char *query_text(uint64 row, int column);
+extern char *query_text_column(uint64 row, int column);
 extern Datum query_datum(uint64 row, int column, bool *isnull);
 
 #endif							/* BASE_QUERY_H */

@@ -22,6 +22,9 @@
 #include "base/settings.h"
 #include "outbox/reader.h"
 
+/* Rows of a query that are fetched at a time, at most. */
+#define READER_ROWS 50
+
 #define FROM_STRAGGLERS \
 	" JOIN unnest($1, $2) AS k(xid, first)" \
 	" ON e.xid = k.xid AND e.position >= k.first" \
@@ -145,7 +148,8 @@ typedef struct ReaderSource
 	SavedQuery *stragglers;
 	SavedQuery *range;
 	OutboxPartitionId id;		/* the last parameters of both, if any */
-	bool		(*take) (OutboxChunk *chunk, void *arg);
+	int			rows;			/* fetched at a time, if READER_ROWS are more */
+	bool		(*take) (OutboxChunk *chunk, uint64 row, void *arg);
 	void	   *arg;
 } ReaderSource;
 
@@ -189,11 +193,11 @@ outbox_chunk_add(OutboxChunk *chunk, const OutboxDelivery *delivery)
 }
 
 /*
- * Does the filter let the event in SPI_tuptable pass?  One without a payload is
+ * Does the filter let an event in SPI_tuptable pass?  One without a payload is
  * wrong, which others find.
  */
 static bool
-reader_filter_passes(OutboxChunk *chunk, ReaderLimits *limits)
+reader_filter_passes(OutboxChunk *chunk, uint64 row, ReaderLimits *limits)
 {
 	bool		isnull;
 	Datum		payload;
@@ -202,7 +206,7 @@ reader_filter_passes(OutboxChunk *chunk, ReaderLimits *limits)
 
 	if (limits->filter == NULL)
 		return true;
-	payload = query_datum(0, OUTBOX_EVENT_PAYLOAD, &isnull);
+	payload = query_datum(row, OUTBOX_EVENT_PAYLOAD, &isnull);
 	if (isnull)
 		return true;
 	copy = DatumGetJsonbPCopy(payload);
@@ -214,14 +218,14 @@ reader_filter_passes(OutboxChunk *chunk, ReaderLimits *limits)
 }
 
 static bool
-reader_take_delivery(OutboxChunk *chunk, void *arg)
+reader_take_delivery(OutboxChunk *chunk, uint64 row, void *arg)
 {
 	ReaderLimits *limits = arg;
 
-	chunk->last = query_int64(0, 1);
-	if (reader_filter_passes(chunk, limits))
+	chunk->last = query_int64(row, 1);
+	if (reader_filter_passes(chunk, row, limits))
 	{
-		OutboxDelivery delivery = reader_delivery(0);
+		OutboxDelivery delivery = reader_delivery(row);
 
 		outbox_chunk_add(chunk, &delivery);
 	}
@@ -230,20 +234,24 @@ reader_take_delivery(OutboxChunk *chunk, void *arg)
 }
 
 /*
- * Reads rows of a query until the chunk is full.  Rows are fetched one by one,
- * since each can be large.
+ * Reads rows of a query until the chunk is full.  Rows that were fetched and are
+ * not taken are read again later.  Payloads are not in the rows if they are
+ * large, so a few rows do not take much memory.
  */
 static void
 reader_fetch(OutboxChunk *chunk, SavedQuery *query, Datum *values,
 			 const ReaderSource *source)
 {
 	Portal		portal = query_open(query, values, true);
+	uint64		count;
 
-	while (!chunk->cut && query_fetch(portal))
+	while (!chunk->cut &&
+		   (count = query_fetch(portal, Min(source->rows, READER_ROWS))) > 0)
 	{
 		SPITupleTable *rows = SPI_tuptable;
 
-		chunk->cut = source->take(chunk, source->arg);
+		for (uint64 row = 0; row < count && !chunk->cut; row++)
+			chunk->cut = source->take(chunk, row, source->arg);
 		SPI_freetuptable(rows);
 	}
 	SPI_cursor_close(portal);
@@ -412,6 +420,7 @@ outbox_read_chunk(const OutboxHorizon *horizon, OutboxPartitionId id,
 		.stragglers = &read_stragglers,
 		.range = &read_range,
 		.id = id,
+		.rows = max_events,
 		.take = reader_take_delivery,
 		.arg = &limits
 	};
@@ -426,19 +435,20 @@ typedef struct ReaderLog
 } ReaderLog;
 
 static bool
-reader_take_log_row(OutboxChunk *chunk, void *arg)
+reader_take_log_row(OutboxChunk *chunk, uint64 number, void *arg)
 {
 	const ReaderLog *log = arg;
 	const int	first = OUTBOX_EVENT_COLUMN_COUNT + 1;
 	OutboxLogRow row;
 	bool		isnull;
 
-	row.position = query_int64(0, 1);
-	row.topic = query_datum(0, first, &isnull);
+	row.number = number;
+	row.position = query_int64(number, 1);
+	row.topic = query_datum(number, first, &isnull);
 	row.has_topic = !isnull;
-	row.payload = query_datum(0, OUTBOX_EVENT_PAYLOAD, &isnull);
+	row.payload = query_datum(number, OUTBOX_EVENT_PAYLOAD, &isnull);
 	row.has_payload = !isnull;
-	row.hash = DatumGetInt32(query_datum(0, first + 1, &isnull));
+	row.hash = DatumGetInt32(query_datum(number, first + 1, &isnull));
 	chunk->last = row.position;
 	return log->take(log->arg, &row);
 }
@@ -451,6 +461,7 @@ outbox_read_log(const OutboxHorizon *horizon, const OutboxCursor *cursor,
 	ReaderSource source = {
 		.stragglers = &read_log_stragglers,
 		.range = &read_log_range,
+		.rows = READER_ROWS,
 		.take = reader_take_log_row,
 		.arg = &log
 	};
@@ -537,7 +548,9 @@ reader_read_deferred(SavedQuery *query, Datum *values, Size max_bytes)
 	OutboxCursor none = {0};
 	OutboxChunk chunk = reader_new_chunk(&none, 0);
 	ReaderLimits limits = {.events = OUTBOX_CHUNK_MAX, .bytes = max_bytes};
-	ReaderSource source = {.take = reader_take_delivery, .arg = &limits};
+	ReaderSource source = {
+		.rows = READER_ROWS, .take = reader_take_delivery, .arg = &limits
+	};
 
 	reader_fetch(&chunk, query, values, &source);
 	return chunk;
@@ -567,7 +580,9 @@ reader_fetch_parked(OutboxChunk *chunk, OutboxPartitionId id, Size max_bytes)
 {
 	List	   *blocking = NIL;
 	ReaderLimits limits = {.events = PG_INT32_MAX, .bytes = max_bytes};
-	ReaderSource source = {.take = reader_take_delivery, .arg = &limits};
+	ReaderSource source = {
+		.rows = READER_ROWS, .take = reader_take_delivery, .arg = &limits
+	};
 	int			limit;
 	Datum		values[3];
 

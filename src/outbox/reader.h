@@ -113,6 +113,7 @@ extern OutboxChunk outbox_read_chunk(const OutboxHorizon *horizon,
 /* An event of the log. */
 typedef struct OutboxLogRow
 {
+	uint64		number;			/* of the row in SPI_tuptable */
 	int64		position;
 	Datum		topic;			/* text */
 	bool		has_topic;		/* otherwise topic is not valid */
@@ -122,8 +123,8 @@ typedef struct OutboxLogRow
 } OutboxLogRow;
 
 /*
- * Called for each event that outbox_read_log reads; outbox_event_read(0) makes
- * it.  Returns whether to read no more.
+ * Called for each event that outbox_read_log reads; outbox_event_read(number)
+ * makes it.  Returns whether to read no more.
  */
 typedef bool (*OutboxTake) (void *arg, const OutboxLogRow *row);
 

@@ -185,12 +185,12 @@ head_wanting(Head *head, List *endpoints, Datum topic)
  * Makes the event, and keeps in mind which one it is, in case of an error.
  */
 static OutboxEvent *
-head_make_event(Head *head, int64 position)
+head_make_event(Head *head, const OutboxLogRow *row)
 {
 	OutboxEvent *event;
 
-	head->making = position;
-	event = outbox_event_read(0);
+	head->making = row->position;
+	event = outbox_event_read(row->number);
 	head->making = 0;
 	return event;
 }
@@ -336,7 +336,7 @@ head_take(void *arg, const OutboxLogRow *row)
 		}
 		if (event == NULL)
 		{
-			event = head_make_event(head, row->position);
+			event = head_make_event(head, row);
 			head->page_bytes += event->bytes;
 		}
 		head_deliver(head, page, event);
