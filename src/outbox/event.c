@@ -12,6 +12,7 @@
 #include "mb/pg_wchar.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
+#include "utils/datetime.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
@@ -50,7 +51,7 @@ outbox_text_list(uint64 row, int column)
 static char *
 event_utf8_text(uint64 row, int column)
 {
-	char	   *string = query_text(row, column);
+	char	   *string = query_text_column(row, column);
 
 	return string == NULL ? NULL :
 		pg_server_to_any(string, strlen(string), PG_UTF8);
@@ -82,21 +83,40 @@ event_payload(uint64 row, int column, bool *too_large)
 }
 
 /*
+ * Appends a number with leading zeros, and what comes before it.
+ */
+static char *
+event_append_number(char *end, const char *before, int number, int digits)
+{
+	end = stpcpy(end, before);
+	return pg_ultostr_zeropad(end, number, digits);
+}
+
+/*
  * Returns a time as to_char(..., 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') shows it in
  * UTC, or NULL if it is infinite.
  */
 static char *
 event_time_text(TimestampTz at)
 {
+	char	   *text = palloc(MAXDATELEN + 1);
+	char	   *end = text;
 	struct pg_tm tm;
 	fsec_t		fraction;
 
 	if (TIMESTAMP_NOT_FINITE(at) ||
 		timestamp2tm(at, NULL, &tm, &fraction, NULL, NULL) != 0)
 		return NULL;
-	return psprintf("%04d-%02d-%02dT%02d:%02d:%02d.%06dZ",
-					tm.tm_year > 0 ? tm.tm_year : 1 - tm.tm_year, tm.tm_mon,
-					tm.tm_mday, tm.tm_hour, tm.tm_min, tm.tm_sec, fraction);
+	end = event_append_number(end, "", tm.tm_year > 0 ? tm.tm_year :
+							  1 - tm.tm_year, 4);
+	end = event_append_number(end, "-", tm.tm_mon, 2);
+	end = event_append_number(end, "-", tm.tm_mday, 2);
+	end = event_append_number(end, "T", tm.tm_hour, 2);
+	end = event_append_number(end, ":", tm.tm_min, 2);
+	end = event_append_number(end, ":", tm.tm_sec, 2);
+	end = event_append_number(end, ".", fraction, 6);
+	strcpy(end, "Z");
+	return text;
 }
 
 static Size
@@ -194,7 +214,7 @@ outbox_event_read(uint64 row)
 	TimestampTz created_at;
 
 	event.position = query_int64(row, 1);
-	event.key = query_text(row, 2);
+	event.key = query_text_column(row, 2);
 	event.wire_key = event_utf8_text(row, 2);
 	event.type = event_utf8_text(row, 3);
 	event.payload = event_payload(row, OUTBOX_EVENT_PAYLOAD,
@@ -205,7 +225,7 @@ outbox_event_read(uint64 row)
 	event.created_us = (uint64) created_at +
 		(uint64) (POSTGRES_EPOCH_JDATE - UNIX_EPOCH_JDATE) * USECS_PER_DAY;
 	event.scheduled = DatumGetBool(query_datum(row, 7, &isnull));
-	event.wrong = query_text(row, 8);
+	event.wrong = query_text_column(row, 8);
 	if (too_large)
 		event.wrong = "the payload is too large";
 	packed = event_pack(&event);

@@ -20,6 +20,14 @@
 #define SHORT_ESCAPE_LENGTH 2	/* \n */
 #define LONG_ESCAPE_LENGTH 6	/* \u001f */
 
+/*
+ * The longest text of a number with its separator, and the smallest size of a
+ * number in a jsonb.
+ */
+#define NUMBER_LENGTH_MAX \
+	(strlen("-.") + 131072 + 16383 + SEPARATOR_LENGTH)
+#define NUMBER_BYTES_MIN 10
+
 static Size
 payload_string_length(const char *string, int bytes)
 {
@@ -103,11 +111,15 @@ payload_token_length(JsonbIteratorToken token, const JsonbValue *value)
 bool
 payload_text_fits(Jsonb *payload, Size limit)
 {
-	JsonbIterator *iterator = JsonbIteratorInit(&payload->root);
+	JsonbIterator *iterator;
 	JsonbIteratorToken token;
 	JsonbValue	value;
 	Size		length = 0;
 
+	/* A small one fits, even if it consists of numbers. */
+	if (VARSIZE(payload) / NUMBER_BYTES_MIN < limit / NUMBER_LENGTH_MAX)
+		return true;
+	iterator = JsonbIteratorInit(&payload->root);
 	while (length <= limit &&
 		   (token = JsonbIteratorNext(&iterator, &value, false)) != WJB_DONE)
 	{
