@@ -99,6 +99,11 @@
 
 /* What libcurl may keep of a request's body besides our copy. */
 #define HTTP_UPLOAD_BUFFER_BYTES (16 * 1024L)
+/*
+ * What libcurl reads at a time.  Each request has such a buffer, and answers are
+ * short.
+ */
+#define HTTP_READ_BUFFER_BYTES 1024L
 
 /* Connections that are kept, how long if unused, and how long in any case. */
 #define HTTP_CONNECTIONS_MAX ((long) HTTP_IN_FLIGHT_MAX)
@@ -474,6 +479,7 @@ http_set_up_easy(HttpTransfer *transfer, CURL *easy)
 	http_set(easy, CURLOPT_HEADERDATA, transfer);
 	http_set(easy, CURLOPT_WRITEFUNCTION, http_on_body);
 	http_set(easy, CURLOPT_WRITEDATA, transfer);
+	http_set(easy, CURLOPT_BUFFERSIZE, HTTP_READ_BUFFER_BYTES);
 	http_set(easy, CURLOPT_UPLOAD_BUFFERSIZE, HTTP_UPLOAD_BUFFER_BYTES);
 	http_set(easy, CURLOPT_MAXAGE_CONN, HTTP_CONNECTION_IDLE_MAX_S);
 	http_set(easy, CURLOPT_MAXLIFETIME_CONN, HTTP_CONNECTION_AGE_MAX_S);
@@ -582,6 +588,14 @@ http_start(void)
 	http_set_multi(CURLMOPT_MAXCONNECTS, HTTP_CONNECTIONS_MAX);
 }
 
+static void
+http_free_headers(HttpTransfer *transfer)
+{
+	if (transfer->headers != NULL)
+		pfree(transfer->headers);
+	transfer->headers = NULL;
+}
+
 /*
  * curl_global_cleanup() is not called, because a thread that is still resolving
  * a name may outlive this function; it ends with the process.
@@ -599,7 +613,7 @@ http_stop(void)
 		if (transfer->active)
 			(void) curl_multi_remove_handle(http.multi, transfer->easy);
 		curl_easy_cleanup(transfer->easy);
-		curl_slist_free_all(transfer->headers);
+		http_free_headers(transfer);
 	}
 	(void) curl_multi_cleanup(http.multi);
 	sockets_stop();
@@ -670,45 +684,66 @@ http_in_flight(void)
 	return http.in_flight;
 }
 
-/* Adds a header to the request. */
-static void
-http_add_header(HttpTransfer *transfer, const char *header)
+/*
+ * Returns a header as libcurl wants it, or NULL if it has a control character,
+ * which could inject another header or another request.
+ */
+static const char *
+http_header(const char *header)
 {
-	struct curl_slist *longer = curl_slist_append(transfer->headers, header);
+	const char *colon = strchr(header, ':');
 
-	if (longer == NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_OUT_OF_MEMORY),
-				 errmsg("out of memory")));
-	transfer->headers = longer;
+	for (const char *c = header; *c != '\0'; c++)
+	{
+		if ((unsigned char) *c < ' ' || *c == 0x7f)
+			return NULL;
+	}
+	/* To libcurl "Name:" means to remove it, "Name;" an empty value. */
+	if (colon != NULL && colon[1 + strspn(colon + 1, " ")] == '\0')
+		return psprintf("%.*s;", (int) (colon - header), header);
+	return header;
 }
 
-/*
- * Adds the request's headers.  Returns false if one of them has a control
- * character, which could inject another header or another request.
- */
-static bool
-http_add_headers(HttpTransfer *transfer, const char *const *headers)
+/* Copies headers into a list in one piece of memory, which libcurl reads. */
+static struct curl_slist *
+http_list_headers(const char **headers, int count)
 {
-	/* With "Expect: 100-continue" a large body would wait for an answer. */
-	http_add_header(transfer, "Expect:");
+	Size		size = count * sizeof(struct curl_slist);
+	struct curl_slist *list;
+	char	   *end;
 
-	for (; *headers != NULL; headers++)
+	for (int i = 0; i < count; i++)
+		size += strlen(headers[i]) + 1;
+	list = MemoryContextAlloc(TopMemoryContext, size);
+	end = (char *) &list[count];
+	for (int i = 0; i < count; i++)
 	{
-		const char *header = *headers;
-		const char *colon = strchr(header, ':');
-
-		for (const char *c = header; *c != '\0'; c++)
-		{
-			if ((unsigned char) *c < ' ' || *c == 0x7f)
-				return false;
-		}
-
-		/* To libcurl "Name:" means to remove it, "Name;" an empty value. */
-		if (colon != NULL && colon[1 + strspn(colon + 1, " ")] == '\0')
-			header = psprintf("%.*s;", (int) (colon - header), header);
-		http_add_header(transfer, header);
+		list[i].data = strcpy(end, headers[i]);
+		list[i].next = i + 1 < count ? &list[i + 1] : NULL;
+		end += strlen(end) + 1;
 	}
+	return list;
+}
+
+/* Sets the request's headers.  Returns false if one of them is not valid. */
+static bool
+http_set_headers(HttpTransfer *transfer, const char *const *headers)
+{
+	const char **wanted;
+	int			count = 0;
+
+	while (headers[count] != NULL)
+		count++;
+	wanted = palloc((count + 1) * sizeof(char *));
+	/* With "Expect: 100-continue" a large body would wait for an answer. */
+	wanted[count] = "Expect:";
+	for (int i = 0; i < count; i++)
+	{
+		wanted[i] = http_header(headers[i]);
+		if (wanted[i] == NULL)
+			return false;
+	}
+	transfer->headers = http_list_headers(wanted, count + 1);
 	return true;
 }
 
@@ -722,7 +757,7 @@ http_prepare(HttpTransfer *transfer, const HttpRequest *request)
 	CURL	   *easy = transfer->easy;
 
 	Assert(request->timeout_ms > 0);
-	if (!http_add_headers(transfer, request->headers))
+	if (!http_set_headers(transfer, request->headers))
 		return "a header has a control character";
 
 	http_set(easy, CURLOPT_URL, request->url);
@@ -1162,8 +1197,7 @@ http_next_response(HttpResponse *response)
 
 	curl_easy_cleanup(transfer->easy);
 	transfer->easy = NULL;
-	curl_slist_free_all(transfer->headers);
-	transfer->headers = NULL;
+	http_free_headers(transfer);
 	dlist_push_head(&http.idle, &transfer->node);
 	http.in_flight--;
 	return true;
