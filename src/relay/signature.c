@@ -74,53 +74,36 @@ signature_decode_secret(const char *secret, uint8 *key)
 }
 
 /*
- * PostgreSQL registers each HMAC context with the current resource owner.
- * Outside of a transaction, where the relay signs, there is none, so this one
- * is used.
+ * Returns an HMAC context, which lives as long as the process; NULL if there is
+ * not enough memory.  PostgreSQL registers it with a resource owner, which is
+ * one of its own: the relay signs outside of transactions.
  */
-static ResourceOwner
-signature_resource_owner(void)
+static pg_hmac_ctx *
+signature_hmac(void)
 {
-	static ResourceOwner owner = NULL;
+	static pg_hmac_ctx *hmac = NULL;
+	ResourceOwner before = CurrentResourceOwner;
 
-	if (CurrentResourceOwner != NULL)
-		return CurrentResourceOwner;
-	if (owner == NULL)
-		owner = ResourceOwnerCreate(NULL, "idempotency signature");
-	return owner;
+	if (hmac != NULL)
+		return hmac;
+	CurrentResourceOwner = ResourceOwnerCreate(NULL, "idempotency signature");
+	hmac = pg_hmac_create(PG_SHA256);
+	CurrentResourceOwner = before;
+	return hmac;
 }
 
-/* Computes the HMAC-SHA256 of head and body; false if that fails. */
-static bool
-signature_compute(uint8 *digest, const uint8 *key, int key_length,
-				  const char *head, const char *body, size_t body_length)
-{
-	pg_hmac_ctx *hmac = pg_hmac_create(PG_SHA256);
-	bool		is_done;
-
-	if (hmac == NULL)
-		return false;
-	is_done = pg_hmac_init(hmac, key, key_length) >= 0 &&
-		pg_hmac_update(hmac, (const uint8 *) head, strlen(head)) >= 0 &&
-		pg_hmac_update(hmac, (const uint8 *) body, body_length) >= 0 &&
-		pg_hmac_final(hmac, digest, PG_SHA256_DIGEST_LENGTH) >= 0;
-	pg_hmac_free(hmac);
-	return is_done;
-}
-
-/* The same, in any place; raises an error if it fails. */
+/* Computes the HMAC-SHA256 of head and body; raises an error if it fails. */
 static void
 signature_make_digest(uint8 *digest, const uint8 *key, int key_length,
 					  const char *head, const char *body, size_t body_length)
 {
-	ResourceOwner before = CurrentResourceOwner;
-	bool		is_done;
+	pg_hmac_ctx *hmac = signature_hmac();
 
-	CurrentResourceOwner = signature_resource_owner();
-	is_done = signature_compute(digest, key, key_length,
-								head, body, body_length);
-	CurrentResourceOwner = before;
-	if (!is_done)
+	if (hmac == NULL ||
+		pg_hmac_init(hmac, key, key_length) < 0 ||
+		pg_hmac_update(hmac, (const uint8 *) head, strlen(head)) < 0 ||
+		pg_hmac_update(hmac, (const uint8 *) body, body_length) < 0 ||
+		pg_hmac_final(hmac, digest, PG_SHA256_DIGEST_LENGTH) < 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_INTERNAL_ERROR),
 				 errmsg("could not compute a signature")));
@@ -136,7 +119,8 @@ signature_append(StringInfo out, const uint8 *key, int key_length,
 
 	signature_make_digest(digest, key, key_length, head, body, body_length);
 	signature_encode(digest, sizeof(digest), base64, sizeof(base64));
-	appendStringInfo(out, "v1,%s", base64);
+	appendStringInfoString(out, "v1,");
+	appendStringInfoString(out, base64);
 }
 
 /*
