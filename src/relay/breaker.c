@@ -37,6 +37,7 @@ breaker_init(Breaker *breaker)
 void
 breaker_works(Breaker *breaker)
 {
+	breaker->works = true;
 	breaker->failures = 0;
 	breaker->trip_wanted = false;
 	breaker->reset_wanted = breaker->open;
@@ -97,6 +98,7 @@ breaker_failure(Breaker *breaker, int64 position, int status,
 		breaker->window = Max(breaker->window / 2, 1);
 		breaker->asked_until = Max(breaker->asked_until, asked);
 	}
+	breaker->works = false;
 	if (breaker->open)
 		return;
 	breaker_note_failed(breaker, position, status != 0, now);
@@ -128,6 +130,7 @@ void
 breaker_forget(Breaker *breaker, TimestampTz now)
 {
 	breaker->window = BREAKER_WINDOW_START;
+	breaker->works = false;
 	breaker->failures = 0;
 	breaker->trip_wanted = false;
 	breaker->asked_until = 0;

@@ -18,6 +18,7 @@
 typedef struct Breaker
 {
 	int			window;			/* requests that may be in flight */
+	bool		works;			/* as its last answer has shown */
 	int64		failed[BREAKER_FAILURES];	/* first events of the requests
 											 * that failed in a row */
 	int			failures;		/* their number */

@@ -331,14 +331,22 @@ endpoint_lacks_tokens(const Endpoint *endpoint)
 	return false;
 }
 
+bool
+endpoint_goes_first(const Endpoint *endpoint)
+{
+	return endpoint->in_flight == 0 && endpoint->breaker.works;
+}
+
 /*
  * The feeds take turns, and get the same share if there is not enough room.
  */
-void
-endpoint_send(Endpoint *endpoint, Places *places, const char *identity)
+int
+endpoint_send(Endpoint *endpoint, Places *places, int most,
+			  const char *identity)
 {
 	TimestampTz now = GetCurrentTimestamp();
 	int			feeds = list_length(endpoint->feeds);
+	int			before = endpoint->in_flight;
 	int			room;
 	int			sent;
 	int			had;
@@ -346,8 +354,9 @@ endpoint_send(Endpoint *endpoint, Places *places, const char *identity)
 
 	endpoint->rate_limited = false;
 	if (endpoint->settings == NULL || endpoint->breaker.asked_until > now)
-		return;
-	room = place_room(places, endpoint->in_flight, endpoint->breaker.window);
+		return 0;
+	room = place_room(places, before, endpoint->breaker.window);
+	room = Min(room, most);
 	had = tokens = endpoint_tokens(endpoint, now);
 	while (room > 0 && tokens > 0)
 	{
@@ -361,6 +370,7 @@ endpoint_send(Endpoint *endpoint, Places *places, const char *identity)
 	}
 	rate_take(&endpoint->rate, had - tokens);
 	endpoint->rate_limited = endpoint_lacks_tokens(endpoint);
+	return endpoint->in_flight - before;
 }
 
 TimestampTz

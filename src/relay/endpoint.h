@@ -76,8 +76,14 @@ extern void endpoint_set(Endpoint *endpoint,
 extern void endpoint_take_response(const HttpResponse *response,
 								   Places *places);
 
-/* Sends as many requests as allowed. */
-extern void endpoint_send(Endpoint *endpoint, Places *places,
+/*
+ * Is it to send before others?  It works and has nothing in flight: endpoints
+ * that hang must not delay it.
+ */
+extern bool endpoint_goes_first(const Endpoint *endpoint);
+
+/* Sends as many requests as allowed, at most so many; returns how many. */
+extern int	endpoint_send(Endpoint *endpoint, Places *places, int most,
 						  const char *identity);
 
 /* When it may send what waits for the limit of its rate; 0: nothing does. */

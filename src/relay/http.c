@@ -127,6 +127,8 @@
 #define HTTP_EVENTS_MAX HTTP_IN_FLIGHT_MAX
 /* After so many of them libcurl's timer is looked at. */
 #define HTTP_EVENTS_SLICE 16
+/* Requests whose time is over that one http_work() ends. */
+#define HTTP_OVERDUE_SLICE 64
 
 typedef struct HttpTransfer
 {
@@ -1056,13 +1058,15 @@ http_finish_complete(void)
 }
 
 /*
- * Ends the requests whose time is over.  The first call that finds one does not
- * end it, since http_drive() may have read only a part of what has arrived.
+ * Ends the requests whose time is over, some at a time.  The first call that
+ * finds one does not end it, since http_drive() may have read only a part of
+ * what has arrived.
  */
 static void
 http_finish_overdue(void)
 {
 	int64		now_ms = http_now_ms();
+	int			ended = 0;
 
 	if (now_ms < http.deadline_ms)
 		return;
@@ -1074,9 +1078,11 @@ http_finish_overdue(void)
 
 		if (!transfer->active)
 			continue;
-		if (deadline_ms <= now_ms && transfer->overdue)
+		if (deadline_ms <= now_ms && transfer->overdue &&
+			ended < HTTP_OVERDUE_SLICE)
 		{
 			http_finish(transfer, CURLE_OPERATION_TIMEDOUT);
+			ended++;
 			continue;
 		}
 		transfer->overdue = deadline_ms <= now_ms;

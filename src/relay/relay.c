@@ -53,10 +53,14 @@
 #define RELAY_FLUSH_MS 20
 /* When to try again to write the row of the head. */
 #define RELAY_HEAD_RETRY_MS 1000
-/* Rows after which a pass settles no further partition. */
-#define RELAY_ROWS_MAX 500
+/* Rows that one transaction settles, and those of one partition more. */
+#define RELAY_ROWS_MAX 100
+/* How long a pass settles, and one transaction more. */
+#define RELAY_SETTLE_MS 10
 /* How long a pass reads, and at least as long as it took to begin. */
 #define RELAY_SLICE_MS 10
+/* Requests that are sent before new events are looked for again. */
+#define RELAY_SENDS_MAX 64
 
 PGDLLEXPORT void relay_main(Datum arg);
 
@@ -71,6 +75,7 @@ typedef struct Relay
 	Served		served;
 	TimestampTz next_due_at;	/* of endpoints at rest; 0: none */
 	uint32		send_turn;		/* number of the endpoint that sends first */
+	bool		send_more;		/* there may be more to send */
 	uint32		settle_turn;	/* number of the partition that settles first */
 	uint32		read_turn;		/* number of the partition that is read first */
 	Places		places;
@@ -86,6 +91,7 @@ typedef struct Relay
 	bool		pass_wanted;
 	bool		pass_urgent;	/* there is more to send at once */
 	TimestampTz pass_started_at;
+	int64		lagging_us;		/* time of this pass for feeds that lag */
 	Feed	   *reading;		/* the partition that is being read, or NULL */
 } Relay;
 
@@ -176,13 +182,14 @@ relay_settle_feeds(Relay *relay, List *feeds)
 }
 
 /*
- * Settles what can be settled, of one partition after another until that takes
- * too many rows.
+ * Settles what can be settled, of one partition after another, until the time
+ * for that is up.  No answers are taken meanwhile.
  */
 static void
 relay_settle(Relay *relay)
 {
 	TimestampTz now = GetCurrentTimestamp();
+	TimestampTz until = TimestampTzPlusMilliseconds(now, RELAY_SETTLE_MS);
 	List	   *busy = endpoints_busy_feeds();
 	List	   *chosen = NIL;
 	int			count = list_length(busy);
@@ -193,10 +200,19 @@ relay_settle(Relay *relay)
 	{
 		Feed	   *feed = list_nth(busy, (relay->settle_turn + i) % count);
 
-		if (rows > RELAY_ROWS_MAX || !feed_is_to_settle(feed, now))
+		if (!feed_is_to_settle(feed, now))
 			continue;
 		chosen = lappend(chosen, feed);
 		rows += feed_rows(feed);
+		if (rows < RELAY_ROWS_MAX)
+			continue;
+		relay_settle_feeds(relay, chosen);
+		chosen = NIL;
+		rows = 0;
+		if (GetCurrentTimestamp() < until)
+			continue;
+		relay->settle_turn += i;
+		return;
 	}
 	relay_settle_feeds(relay, chosen);
 }
@@ -396,9 +412,13 @@ relay_note_due(Relay *relay)
 static void
 relay_read_events(Relay *relay, const OutboxHorizon *horizon)
 {
+	TimestampTz before;
+
 	relay->pass_urgent |=
 		head_read(&relay->head, horizon, relay->served.endpoints);
+	before = GetCurrentTimestamp();
 	relay_read_feeds(relay, horizon);
+	relay->lagging_us = GetCurrentTimestamp() - before;
 }
 
 static void
@@ -486,13 +506,16 @@ relay_flush(Relay *relay)
 
 /*
  * A pass for each single event would cost the producers more than the event is
- * worth.  Under load several events share one pass.
+ * worth.  Under load several events share one pass.  A backlog that is read in
+ * between does not make this longer.
  */
 static void
-relay_rest(Relay *relay, TimestampTz started_at)
+relay_rest(Relay *relay)
 {
 	TimestampTz now = GetCurrentTimestamp();
-	long		rest_ms = TimestampDifferenceMilliseconds(started_at, now);
+	long		rest_ms =
+	TimestampDifferenceMilliseconds(relay->pass_started_at +
+									relay->lagging_us, now);
 
 	rest_ms *= RELAY_REST_FACTOR;
 	rest_ms = Min(Max(rest_ms, RELAY_REST_MIN_MS), RELAY_REST_MAX_MS);
@@ -500,19 +523,44 @@ relay_rest(Relay *relay, TimestampTz started_at)
 }
 
 /*
- * Sends what may be sent.  The endpoints take turns to be the first, in case
- * there is not a place for each of them.
+ * Sends at most so many requests, of all endpoints or of those that go first.
+ * They take turns, in case there is not a place for each of them.  Returns how
+ * many more could have been sent.
+ */
+static int
+relay_send_some(Relay *relay, bool first, int most)
+{
+	int			count = list_length(endpoints_busy);
+
+	for (int i = 0; i < count && most > 0; i++)
+	{
+		Endpoint   *endpoint = list_nth(endpoints_busy,
+										(relay->send_turn + i) % count);
+
+		if (first && !endpoint_goes_first(endpoint))
+			continue;
+		most -= endpoint_send(endpoint, &relay->places, most,
+							  relay->served.identity);
+		if (most == 0)
+			relay->send_turn += i;
+	}
+	return most;
+}
+
+/*
+ * Sends what may be sent, but not too much at once.  A request that needs a new
+ * connection takes some 0.1 ms, and many endpoints that hang reach their
+ * timeouts together.
  */
 static void
 relay_send(Relay *relay)
 {
-	int			count = list_length(endpoints_busy);
+	int			most = RELAY_SENDS_MAX;
 
 	relay->send_turn++;
-	for (int i = 0; i < count; i++)
-		endpoint_send(list_nth(endpoints_busy,
-							   (relay->send_turn + i) % count),
-					  &relay->places, relay->served.identity);
+	most = relay_send_some(relay, true, most);
+	most = relay_send_some(relay, false, most);
+	relay->send_more = most == 0;
 }
 
 /*
@@ -522,13 +570,12 @@ relay_send(Relay *relay)
 static void
 relay_pass(Relay *relay)
 {
-	TimestampTz started_at = GetCurrentTimestamp();
-
 	relay->seen_ends = pg_atomic_read_u64(&relay->database->ends);
 	pg_memory_barrier();
 	relay->pass_wanted = relay->pass_urgent = false;
-	relay->pass_started_at = started_at;
-	relay->next_pass_at = TimestampTzPlusMilliseconds(started_at,
+	relay->pass_started_at = GetCurrentTimestamp();
+	relay->lagging_us = 0;
+	relay->next_pass_at = TimestampTzPlusMilliseconds(relay->pass_started_at,
 													  RELAY_RECONCILE_MS);
 	MemoryContextSwitchTo(relay->turn_context);
 	relay_settle(relay);
@@ -539,7 +586,7 @@ relay_pass(Relay *relay)
 	stuck_show(relay->database, relay->number);
 	relay_send(relay);
 	relay->next_due_at = endpoints_rest(relay->next_due_at);
-	relay_rest(relay, started_at);
+	relay_rest(relay);
 }
 
 /*
@@ -660,6 +707,8 @@ relay_sleep(Relay *relay)
 	timeout = Min(timeout, RELAY_RECONCILE_MS);
 	if (http_timeout >= 0)
 		timeout = Min(timeout, http_timeout);
+	if (relay->send_more)
+		timeout = 0;
 	if (armed)
 	{
 		shared_arm_relay(relay->database, relay->number, true);
