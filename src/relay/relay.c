@@ -59,8 +59,10 @@
 #define RELAY_SETTLE_MS 10
 /* How long a pass reads, and at least as long as it took to begin. */
 #define RELAY_SLICE_MS 10
-/* Requests that are sent before new events are looked for again. */
+/* Requests that are sent before new events are looked for again, */
 #define RELAY_SENDS_MAX 64
+/* and how many of these are of endpoints that go first. */
+#define RELAY_SENDS_FIRST_MAX (RELAY_SENDS_MAX / 2)
 
 PGDLLEXPORT void relay_main(Datum arg);
 
@@ -523,44 +525,49 @@ relay_rest(Relay *relay)
 }
 
 /*
- * Sends at most so many requests, of all endpoints or of those that go first.
- * They take turns, in case there is not a place for each of them.  Returns how
- * many more could have been sent.
+ * Sends a request of each endpoint that goes first, at most so many.  Returns
+ * how many it has sent.
  */
 static int
-relay_send_some(Relay *relay, bool first, int most)
+relay_send_first(Relay *relay, int most)
 {
 	int			count = list_length(endpoints_busy);
+	int			sent = 0;
 
-	for (int i = 0; i < count && most > 0; i++)
+	for (int i = 0; i < count && sent < most; i++)
 	{
 		Endpoint   *endpoint = list_nth(endpoints_busy,
 										(relay->send_turn + i) % count);
 
-		if (first && !endpoint_goes_first(endpoint))
-			continue;
-		most -= endpoint_send(endpoint, &relay->places, most,
-							  relay->served.identity);
-		if (most == 0)
-			relay->send_turn += i;
+		if (endpoint_goes_first(endpoint))
+			sent += endpoint_send(endpoint, &relay->places, 1,
+								  relay->served.identity);
 	}
-	return most;
+	return sent;
 }
 
 /*
  * Sends what may be sent, but not too much at once.  A request that needs a new
  * connection takes some 0.1 ms, and many endpoints that hang reach their
- * timeouts together.
+ * timeouts together.  The endpoints take turns: fast ones, which could always
+ * go first, must not keep others from sending.
  */
 static void
 relay_send(Relay *relay)
 {
-	int			most = RELAY_SENDS_MAX;
+	int			count = list_length(endpoints_busy);
+	int			left = RELAY_SENDS_MAX;
 
+	left -= relay_send_first(relay, RELAY_SENDS_FIRST_MAX);
 	relay->send_turn++;
-	most = relay_send_some(relay, true, most);
-	most = relay_send_some(relay, false, most);
-	relay->send_more = most == 0;
+	for (int i = 0; i < count && left > 0; i++)
+	{
+		left -= endpoint_send(list_nth(endpoints_busy,
+									   relay->send_turn % count),
+							  &relay->places, left, relay->served.identity);
+		relay->send_turn += left > 0 ? 1 : 0;
+	}
+	relay->send_more = left == 0;
 }
 
 /*
@@ -734,14 +741,13 @@ relay_sleep(Relay *relay)
 }
 
 /*
- * Shows in outbox_subscriptions what is in flight, and what waits for the limit
- * of a rate.
+ * Adds the endpoints whose rate is limited, or the others, while there is room.
+ * Returns how many there are then.
  */
-static void
-relay_show_flights(Relay *relay)
+static int
+relay_list_flights(SharedFlight flights[SHARED_FLIGHTS_MAX], int count,
+				   bool limited)
 {
-	SharedFlight flights[SHARED_FLIGHTS_MAX];
-	int			count = 0;
 	ListCell   *cell;
 
 	foreach(cell, endpoints_busy)
@@ -750,12 +756,27 @@ relay_show_flights(Relay *relay)
 
 		if (count == SHARED_FLIGHTS_MAX)
 			break;
-		if (endpoint->in_flight == 0 && !endpoint->rate_limited)
+		if (endpoint->rate_limited != limited ||
+			(endpoint->in_flight == 0 && !limited))
 			continue;
 		flights[count].subscription = endpoint->subscription;
-		flights[count].rate_limited = endpoint->rate_limited;
+		flights[count].rate_limited = limited;
 		flights[count++].in_flight = endpoint->in_flight;
 	}
+	return count;
+}
+
+/*
+ * Shows in outbox_subscriptions what waits for the limit of a rate, and what is
+ * in flight.
+ */
+static void
+relay_show_flights(Relay *relay)
+{
+	SharedFlight flights[SHARED_FLIGHTS_MAX];
+	int			count = relay_list_flights(flights, 0, true);
+
+	count = relay_list_flights(flights, count, false);
 	shared_show_flights(relay->database, relay->number, flights, count);
 }
 
