@@ -100,8 +100,8 @@
 /* What libcurl may keep of a request's body besides our copy. */
 #define HTTP_UPLOAD_BUFFER_BYTES (16 * 1024L)
 /*
- * What libcurl reads at a time.  Each request has such a buffer, and answers are
- * short.
+ * What libcurl reads at a time over HTTP/1.1.  Each request has such a buffer,
+ * and answers are short.
  */
 #define HTTP_READ_BUFFER_BYTES 1024L
 
@@ -481,7 +481,6 @@ http_set_up_easy(HttpTransfer *transfer, CURL *easy)
 	http_set(easy, CURLOPT_HEADERDATA, transfer);
 	http_set(easy, CURLOPT_WRITEFUNCTION, http_on_body);
 	http_set(easy, CURLOPT_WRITEDATA, transfer);
-	http_set(easy, CURLOPT_BUFFERSIZE, HTTP_READ_BUFFER_BYTES);
 	http_set(easy, CURLOPT_UPLOAD_BUFFERSIZE, HTTP_UPLOAD_BUFFER_BYTES);
 	http_set(easy, CURLOPT_MAXAGE_CONN, HTTP_CONNECTION_IDLE_MAX_S);
 	http_set(easy, CURLOPT_MAXLIFETIME_CONN, HTTP_CONNECTION_AGE_MAX_S);
@@ -763,6 +762,12 @@ http_prepare(HttpTransfer *transfer, const HttpRequest *request)
 		return "a header has a control character";
 
 	http_set(easy, CURLOPT_URL, request->url);
+	/*
+	 * HTTP/2 needs TLS.  There, before 8.1.0, libcurl waits for ever if a body
+	 * does not fit, and it fails for long headers.
+	 */
+	if (pg_strncasecmp(request->url, "http:", strlen("http:")) == 0)
+		http_set(easy, CURLOPT_BUFFERSIZE, HTTP_READ_BUFFER_BYTES);
 	http_set(easy, CURLOPT_HTTPHEADER, transfer->headers);
 	http_set(easy, CURLOPT_POSTFIELDSIZE_LARGE,
 			 (curl_off_t) request->body_length);
