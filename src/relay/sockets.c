@@ -9,7 +9,8 @@
  * when its peer has closed it.
  *
  * Other sockets, which libcurl uses to resolve names, it closes without telling
- * us.  So those are taken out at once.
+ * us.  So those are taken out at once.  Before 8.2.0 the same holds for a socket
+ * that has never been connected.
  */
 #include "postgres.h"
 
@@ -125,6 +126,12 @@ sockets_wait_for(int fd, uint32 events)
 {
 	Socket	   *connection = sockets_connection(fd);
 
+	/* One that does not connect may be closed, and its number used again. */
+	if (events == 0 && connection != NULL && connection->polled == EPOLLOUT)
+	{
+		sockets_closed(fd);
+		connection = NULL;
+	}
 	if (connection != NULL)
 		connection->wanted = events;
 	if (events == 0 && connection == NULL)
