@@ -286,10 +286,12 @@ message_append_event(StringInfo json, const OutboxEvent *event,
 Size
 message_batched_size(const OutboxEvent *event, const char *identity)
 {
+	char		digits[MESSAGE_DIGITS_MAX + 1];
 	Size		size = strlen("[" MESSAGE_SPECVERSION MESSAGE_SOURCE_NAME
 							  MESSAGE_TIME MESSAGE_SEQUENCE MESSAGE_TYPE
 							  MESSAGE_DATA "}]" "msg___") +
-	2 * strlen(identity) + 2 * MESSAGE_DIGITS_MAX +
+	2 * strlen(identity) + pg_lltoa(event->position, digits) +
+	pg_ulltoa_n(event->created_us, digits) +
 	strlen(event->created_at) + MESSAGE_SEQUENCE_DIGITS +
 	message_json_size(event->type) + strlen(event->payload);
 
