@@ -14,7 +14,7 @@
  *
  * An endpoint that answers 429 or 503 can ask for a pause (Retry-After).  Then
  * it gets no request of any kind for that time, whether the breaker is open or
- * not.
+ * not.  With another status it asks for one event, unless it fails as a whole.
  *
  * The number of requests in flight follows the endpoint.  It begins with a few,
  * grows by one with each success, and is halved after no answer, 429 or 503.
@@ -90,19 +90,18 @@ breaker_failure(Breaker *breaker, int64 position, int status,
 {
 	int64		asked_ms = Min((int64) retry_after_s * 1000,
 							   BREAKER_PROBE_MAX_MS);
+	TimestampTz asked = TimestampTzPlusMilliseconds(now, asked_ms);
 
 	if (retry_tells_overload(status))
-	{
-		TimestampTz asked = TimestampTzPlusMilliseconds(now, asked_ms);
-
 		breaker->window = Max(breaker->window / 2, 1);
-		breaker->asked_until = Max(breaker->asked_until, asked);
-	}
 	breaker->works = false;
-	if (breaker->open)
-		return;
-	breaker_note_failed(breaker, position, status != 0, now);
-	breaker->trip_wanted = breaker_fails(breaker, now);
+	if (!breaker->open)
+	{
+		breaker_note_failed(breaker, position, status != 0, now);
+		breaker->trip_wanted = breaker_fails(breaker, now);
+	}
+	if (retry_tells_overload(status) || breaker->open || breaker->trip_wanted)
+		breaker->asked_until = Max(breaker->asked_until, asked);
 }
 
 static void

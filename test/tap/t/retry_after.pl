@@ -1,7 +1,8 @@
 # An endpoint that answers 429 or 503 with Retry-After gets no request at all
 # before that time, whether it counts as failing or not, unless an operator says
-# that it works again.  If this fails, an endpoint that is overloaded is not left
-# alone, and the service behind it does not recover.
+# that it works again.  If it fails as a whole, that holds for any answer.  If
+# this fails, an endpoint that is overloaded is not left alone, and the service
+# behind it does not recover.
 
 use strict;
 use warnings FATAL => 'all';
@@ -55,10 +56,10 @@ sub ask_to_wait
 # Makes the endpoint of a subscription fail; the last answer has Retry-After.
 sub fail_as_a_whole
 {
-	my ($name, $after) = @_;
+	my ($name, $after, $status) = @_;
 
 	subscribe($node, $receiver, "/told/$name", topics => "'{$name}'", max_in_flight => 1, retry_schedule => "'{0 s,1 h}'");
-	enqueue($name, (qq({"fail": 1})) x 19, qq({"fail": 1, "status": 503, "after": $after}), '{}');
+	enqueue($name, (qq({"fail": 1})) x 19, qq({"fail": 1, "status": $status, "after": $after}), '{}');
 	wait_until($node, "SELECT state = 'failing' FROM outbox_subscriptions WHERE name = '$name'", "$name: the endpoint fails");
 	return;
 }
@@ -74,7 +75,8 @@ sub is_delivered
 
 # The following waits overlap.
 
-fail_as_a_whole('tripped', ASKED_S);
+fail_as_a_whole('tripped', ASKED_S, 503);
+fail_as_a_whole('missing', ASKED_S, 404);
 ask_to_wait('limited', 429, ASKED_S);
 ask_to_wait('busy', 503, ASKED_S);
 ask_to_wait('broken', 500, LONG_S);
@@ -88,10 +90,13 @@ my $probe = () = $receiver->requests('probed');
 
 # --- the endpoint fails with this answer
 
-$receiver->wait_for('tripped', requests => 21);
-my @tripped = arrivals('tripped');
-cmp_ok($tripped[20] - $tripped[19], '>=', ASKED_MS, 'an endpoint that fails is not probed before the time that it asked for');
-is_delivered('tripped');
+for my $name (qw(tripped missing))
+{
+	$receiver->wait_for($name, requests => 21);
+	my @tripped = arrivals($name);
+	cmp_ok($tripped[20] - $tripped[19], '>=', ASKED_MS, "$name: an endpoint that fails is not probed before the time that it asked for");
+	is_delivered($name);
+}
 
 # --- it works otherwise: other keys, and other partitions, wait as well
 
@@ -117,7 +122,7 @@ cmp_ok($probed[ $probe + 1 ] - $probed[$probe], '>=', ASKED_MS, 'nor is the next
 
 # --- an operator knows better
 
-fail_as_a_whole('down', LONG_S);
+fail_as_a_whole('down', LONG_S, 503);
 ask_to_wait('waits', 429, LONG_S);
 wait_for_pass($node);
 is(scalar(arrivals('waits')), 1, 'an endpoint has asked to wait for long');
