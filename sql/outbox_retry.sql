@@ -43,6 +43,10 @@ FROM outbox_subscription ORDER BY name DESC;
 SELECT name, state, waiting, next_attempt_at <= now() + interval '1 s' AS next
 FROM outbox_subscriptions ORDER BY name DESC;
 
+-- The second call finds them due, so it takes off no further attempt.
+SELECT outbox_retry('s');
+SELECT position, attempts FROM due WHERE name = 's' ORDER BY position;
+
 -- Some deliveries: unknown positions, duplicates and other states are ignored.
 CALL fill();
 SELECT outbox_retry(name => 's', positions => '{3,3,2,4,7,99,-1}');

@@ -240,7 +240,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION outbox_event_id(bigint) IS
-	'The id that receivers get with an event, as webhook-id, Idempotency-Key and ce-id; null if the event is no longer in the log.';
+	'The id that receivers get with an event, as webhook-id, Idempotency-Key and ce-id, or as id in a batch; null if the event is no longer in the log.';
 
 CREATE FUNCTION outbox_subscribe(
 	name           text,
@@ -629,8 +629,11 @@ BEGIN
 	-- The relay is not settling.
 	PERFORM FROM idempotency_internal.outbox_partition
 	WHERE subscription = subscription_id FOR UPDATE;
+	-- The attempt comes in addition: it does not use up the schedule.
 	UPDATE idempotency_internal.outbox_delivery d
-	SET due_at = least(d.due_at, clock_timestamp())
+	SET due_at = least(d.due_at, clock_timestamp()),
+		attempts = d.attempts -
+			(d.due_at > clock_timestamp() AND d.attempts > 0)::integer
 	WHERE d.subscription = subscription_id AND d.state = 'waiting'
 		AND d.last_at IS NOT NULL
 		AND (positions IS NULL OR d.position = ANY (positions));
@@ -640,7 +643,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION outbox_retry(text, bigint[]) IS
-	'Sends events that wait for a retry now, all of them or those at the given positions; returns their number.';
+	'Sends events that wait for a retry now, all of them or those at the given positions, in addition to the schedule; returns their number.';
 
 CREATE FUNCTION outbox_discard(name text, positions bigint[] DEFAULT NULL)
 RETURNS bigint
@@ -798,7 +801,7 @@ RETURNS SETOF record
 LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION idempotency_internal.outbox_flights() IS
-	'Internal: number of requests in flight, for each partition that a relay serves.';
+	'Internal: number of requests in flight, for each subscription of a relay.';
 
 CREATE FUNCTION idempotency_internal.outbox_rate_limited()
 RETURNS SETOF bigint
