@@ -12,10 +12,8 @@ AS $$
 		SELECT s.name, 1,
 			CASE WHEN s.state IN ('held', 'stuck') THEN 'error' ELSE 'warning' END,
 			CASE s.state
-				WHEN 'failing' THEN format('failing for %s, next attempt %s: %s',
+				WHEN 'failing' THEN format('failing for %s: %s',
 					date_trunc('second', clock_timestamp() - s.failing_since),
-					coalesce('in ' || date_trunc('second', nullif(greatest(
-						s.next_attempt_at - clock_timestamp(), '0'), '0')), 'now'),
 					coalesce(s.last_status::text, left(s.last_error, 40)))
 				ELSE s.state || coalesce(': ' || left(s.reason, 60), '') END,
 			CASE s.state
