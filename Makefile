@@ -6,7 +6,7 @@
 #   make check              every test, on private clusters; needs only make
 #   make models             spin searches the protocols, in larger models
 #   make valgrind           pg_regress and more under valgrind, likewise
-#   make soak               the crash test for SOAK_SECONDS (600), likewise
+#   make soak               the crash tests for SOAK_SECONDS (600) each, likewise
 #   make coverage           the suites that run the server, and a table of the
 #                           lines and branches of src/ that they reach; fails
 #                           below 90 % of lines

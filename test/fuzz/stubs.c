@@ -164,6 +164,12 @@ MemoryContextAllocZero(MemoryContext context, Size size)
 	return calloc(1, size);
 }
 
+void *
+MemoryContextAlloc(MemoryContext context, Size size)
+{
+	return palloc(size);
+}
+
 ResourceOwner
 ResourceOwnerCreate(ResourceOwner parent, const char *name)
 {

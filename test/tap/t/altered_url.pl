@@ -12,7 +12,7 @@ use Server;
 use Test::More;
 use Time::HiRes qw(time);
 
-use constant { KEYS => 10, EVENTS_OF_KEY => 5, ARRIVED_MS => 5000, WAIT_S => 15 };
+use constant { KEYS => 10, EVENTS_OF_KEY => 5, ARRIVED_MS => 3000, WAIT_S => 15 };
 
 my $events = KEYS * EVENTS_OF_KEY;
 my $receiver = Receiver->start;

@@ -1,7 +1,7 @@
 # Events of a transaction that was open for long, with many positions of others
 # since, are found little by little: requests are sent and answered meanwhile.
-# If this fails, events of such a transaction are lost, or answers that come
-# while the relay reads are taken for timeouts.
+# If this fails, events of such a transaction are lost, or nothing is sent and no
+# answer is taken while the relay reads.
 
 use strict;
 use warnings FATAL => 'all';
@@ -14,7 +14,7 @@ use Test::More;
 
 use constant {
 	PARTITIONS => 48,
-	POSITIONS => 150000,
+	POSITIONS => 500000,
 	EVENTS => 60,
 };
 
@@ -38,6 +38,39 @@ is(scalar($receiver->requests('wide')), 0, 'without the events of the open trans
 
 # --- it ends
 
+# How long it takes to read all of that, and how long the relay reads at a time.
+my $all_ms = sql(<<'EOF');
+CREATE TABLE longest (ms double precision);
+CREATE TABLE all_read ();
+CREATE FUNCTION read_all() RETURNS double precision LANGUAGE plpgsql AS $$
+DECLARE
+	began_at timestamptz := clock_timestamp();
+BEGIN
+	SET LOCAL enable_seqscan = off;
+	PERFORM sum(position), count(topic) FILTER (WHERE xid = '3') FROM (
+		SELECT * FROM outbox_event WHERE position > 0 ORDER BY position) e;
+	RETURN extract(epoch FROM clock_timestamp() - began_at) * 1000;
+END
+$$;
+SELECT read_all();
+EOF
+my $watcher = session($node);
+$watcher->query_until(qr/watching/, <<'EOF');
+\echo watching
+DO $$
+DECLARE
+	longest interval := '0';
+	ends    timestamptz := clock_timestamp() + '3 min';
+BEGIN
+	WHILE clock_timestamp() < ends AND NOT EXISTS (SELECT FROM all_read) LOOP
+		PERFORM pg_stat_clear_snapshot(), pg_sleep(0.001);
+		longest := greatest(longest, (SELECT max(clock_timestamp() - xact_start) FROM pg_stat_activity
+			WHERE backend_type = 'idempotency relay'));
+	END LOOP;
+	INSERT INTO longest VALUES (extract(epoch FROM longest) * 1000);
+END
+$$;
+EOF
 $late->query_safe('COMMIT');
 sql(<<'EOF');
 CREATE PROCEDURE enqueue_good(count integer) LANGUAGE plpgsql AS $$
@@ -57,6 +90,10 @@ $receiver->wait_for('wide', events => 200);
 wait_until($node, 'SELECT bool_and(delivered >= 61 AND waiting + dead = 0) FROM outbox_subscriptions',
 	'the events of the transaction are delivered');
 is($receiver->sorted_numbers('wide'), join(' ', 1 .. 200), 'each of them once');
+sql('INSERT INTO all_read DEFAULT VALUES');
+wait_until($node, 'SELECT count(*) = 1 FROM longest', 'the transactions of the relay were watched');
+cmp_ok(sql('SELECT ms FROM longest'), '<', $all_ms / 2, "each was short: it takes $all_ms ms to read all");
+$watcher->quit;
 wait_until($node, 'SELECT count(*) = 0 FROM outbox_partition WHERE cardinality(stragglers) > 0',
 	'and the transaction is forgotten');
 $late->quit;
