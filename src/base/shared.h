@@ -13,7 +13,7 @@
 #define SHARED_DATABASES_MAX 128
 
 #define SHARED_RELAYS_MAX 8		/* of one database */
-#define SHARED_FLIGHTS_MAX 64	/* partitions of one relay that views show */
+#define SHARED_FLIGHTS_MAX 64	/* subscriptions of one relay in views */
 #define SHARED_TROUBLES_MAX 32	/* stuck subscriptions that views show */
 #define SHARED_TROUBLE_MAX 160	/* bytes of the text about one of these */
 #define SHARED_ERROR_MAX 160	/* bytes of a worker's last error */

@@ -17,7 +17,7 @@ PG_FUNCTION_INFO_V1(outbox_rate_limited);
 PG_FUNCTION_INFO_V1(outbox_troubles);
 
 /*
- * SQL: outbox_flights(), a row for each partition that a relay serves.
+ * SQL: outbox_flights(), a row for each subscription of a relay.
  */
 Datum
 outbox_flights(PG_FUNCTION_ARGS)

@@ -234,9 +234,9 @@ reader_take_delivery(OutboxChunk *chunk, uint64 row, void *arg)
 }
 
 /*
- * Reads rows of a query until the chunk is full.  Rows that were fetched and are
- * not taken are read again later.  Payloads are not in the rows if they are
- * large, so a few rows do not take much memory.
+ * Reads rows of a query until the chunk is full.  Rows that were fetched and
+ * not taken are read again later.  Large payloads are not in the rows, so some
+ * rows do not take much memory.
  */
 static void
 reader_fetch(OutboxChunk *chunk, SavedQuery *query, Datum *values,

@@ -1053,8 +1053,8 @@ feed_read_early(Feed *feed)
 }
 
 /*
- * What has been answered of these is recorded before more is read: the rows of
- * parked events do not tell which of them were delivered.  New events that are
+ * The answers to these are recorded before more is read: the rows of parked
+ * events do not tell which of them were delivered.  New events that are
  * parked need not be recorded first; with much traffic each pass has some.
  * Parked events that wait for others do not keep those of other keys from being
  * read.

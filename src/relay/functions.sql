@@ -8,7 +8,7 @@ RETURNS void
 LANGUAGE C IMMUTABLE PARALLEL SAFE
 AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION idempotency_internal.outbox_check_url(text) IS
-	'Internal: raise an error unless events can be sent to this URL.';
+	'Internal: raises an error unless events can be sent to this URL.';
 
 CREATE FUNCTION idempotency_internal.outbox_same_origin(one text, other text)
 RETURNS boolean
@@ -22,7 +22,7 @@ RETURNS void
 LANGUAGE C IMMUTABLE PARALLEL SAFE
 AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION idempotency_internal.outbox_check_secret(text) IS
-	'Internal: raise an error unless this is a secret that can sign events.';
+	'Internal: raises an error unless this is a secret that can sign events.';
 
 CREATE FUNCTION outbox_secret_generate()
 RETURNS text

@@ -397,8 +397,8 @@ head_hand_out(const Head *head, const OutboxChunk *chunk)
 }
 
 /*
- * Begins to read.  What a read that has failed has left is in memory that was
- * reset.
+ * Begins to read.  If a read has failed before, its pages were in memory that
+ * was reset.
  */
 static void
 head_begin_pages(Head *head, List *endpoints)

@@ -76,10 +76,10 @@ retry_asked_ms(int retry_after_s)
 }
 
 /*
- * What the endpoint asked for is a minimum.  Jitter is only added, so it keeps
- * that minimum, and it is added in both cases, since an endpoint may ask all
- * callers for the same time.  The number of attempts comes from a row and may
- * have any value.
+ * The wait that the endpoint asked for is a minimum.  Jitter is only added, so
+ * it keeps that minimum, and it is added in both cases, since an endpoint may
+ * ask all callers for the same time.  The number of attempts comes from a row
+ * and may have any value.
  */
 int64
 retry_delay_ms(const int64 *schedule_ms, int count, int attempts,
