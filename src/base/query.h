@@ -31,8 +31,8 @@ extern uint64 query_run(SavedQuery *query, Datum *values, const char *nulls,
 						bool read_only);
 
 /*
- * Opens a cursor on a query and fetches its next rows, at most so many; 0: there
- * are none.  Close it with SPI_cursor_close.
+ * Opens a cursor on a query and fetches its next rows, at most so many; 0:
+ * there are none.  Close it with SPI_cursor_close.
  */
 extern Portal query_open(SavedQuery *query, Datum *values, bool read_only);
 extern uint64 query_fetch(Portal cursor, int most);

@@ -70,9 +70,9 @@ extern bool head_read_together(Head *head, const OutboxHorizon *horizon,
 extern void head_wait(Head *head);
 
 /*
- * head_read has raised an error.  If one event was the cause, the feeds that want
- * it read it themselves; if it was a filter, its feed does.  Otherwise the head
- * pauses.
+ * head_read has raised an error.  If one event was the cause, the feeds that
+ * want it read it themselves; if it was a filter, its feed does.  Otherwise the
+ * head pauses.
  */
 extern void head_failed(Head *head, const char *error);
 

@@ -762,9 +762,10 @@ http_prepare(HttpTransfer *transfer, const HttpRequest *request)
 		return "a header has a control character";
 
 	http_set(easy, CURLOPT_URL, request->url);
+
 	/*
-	 * HTTP/2 needs TLS.  There, before 8.1.0, libcurl waits for ever if a body
-	 * does not fit, and it fails for long headers.
+	 * HTTP/2 needs TLS.  There, before 8.1.0, libcurl waits for ever if a
+	 * body does not fit, and it fails for long headers.
 	 */
 	if (pg_strncasecmp(request->url, "http:", strlen("http:")) == 0)
 		http_set(easy, CURLOPT_BUFFERSIZE, HTTP_READ_BUFFER_BYTES);

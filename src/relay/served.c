@@ -405,8 +405,8 @@ served_want_stale(Served *served)
 }
 
 /*
- * Partitions that are not found when the subscription is loaded do not exist any
- * more.
+ * Partitions that are not found when the subscription is loaded do not exist
+ * any more.
  */
 static void
 served_forget(Served *served, int64 subscription)

@@ -9,8 +9,8 @@
  * when its peer has closed it.
  *
  * Other sockets, which libcurl uses to resolve names, it closes without telling
- * us.  So those are taken out at once.  Before 8.2.0 the same holds for a socket
- * that has never been connected.
+ * us.  So those are taken out at once.  Before 8.2.0 the same holds for a
+ * socket that has never been connected.
  */
 #include "postgres.h"
 
