@@ -40,7 +40,12 @@ const nowMs = () => clockOffsetMs + performance.now();
 function accept(arrivedAtMs, body, response) {
 	const { data } = JSON.parse(body);
 	console.log((arrivedAtMs - data.at * 1000).toFixed(3), (arrivedAtMs / 1000).toFixed(6));
-	setTimeout(() => response.writeHead(204).end(), Number(delayMs));
+	const answer = () => response.writeHead(204).end();
+	if (Number(delayMs) > 0) {
+		setTimeout(answer, Number(delayMs));	// 1 ms at least
+	} else {
+		answer();
+	}
 }
 
 const modes = {
