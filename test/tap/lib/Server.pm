@@ -15,6 +15,7 @@ our @EXPORT = qw(
   new_server start_server sql use_server alter_system subscribe enqueue_numbers
   enqueue_steadily webhook_id stock_level error_code session finish wait_for_workers
   wait_for_no_workers worker_pid terminate_worker relay_shares wait_for_pass wait_until
+  watch_relay
 );
 
 # The server that sql() uses: the first one made, or that of use_server().
@@ -172,6 +173,37 @@ sub session
 
 	$session->set_query_timer_restart;
 	return $session;
+}
+
+# Watches the transactions of the relay. Returns a function that stops that and
+# returns how long the longest one has been, in ms.
+sub watch_relay
+{
+	my ($node) = @_;
+	my $session = session($node);
+
+	sql('CREATE TABLE watch_ends (); CREATE TABLE longest (ms double precision)');
+	$session->query_until(qr/watching/, <<'EOF');
+\echo watching
+DO $$
+DECLARE
+	longest interval := '0';
+BEGIN
+	WHILE NOT EXISTS (SELECT FROM watch_ends) LOOP
+		PERFORM pg_stat_clear_snapshot(), pg_sleep(0.001);
+		longest := greatest(longest, (SELECT max(clock_timestamp() - xact_start) FROM pg_stat_activity
+			WHERE backend_type = 'idempotency relay'));
+	END LOOP;
+	INSERT INTO longest VALUES (extract(epoch FROM longest) * 1000);
+END
+$$;
+EOF
+	return sub {
+		sql('INSERT INTO watch_ends DEFAULT VALUES');
+		wait_until($node, 'SELECT count(*) = 1 FROM longest', 'transactions of the relay were watched');
+		$session->quit;
+		return sql('SELECT ms FROM longest');
+	};
 }
 
 # Ends its transaction, by COMMIT or ROLLBACK, and the session.

@@ -40,8 +40,6 @@ is(scalar($receiver->requests('wide')), 0, 'without the events of the open trans
 
 # How long it takes to read all of that, and how long the relay reads at a time.
 my $all_ms = sql(<<'EOF');
-CREATE TABLE longest (ms double precision);
-CREATE TABLE all_read ();
 CREATE FUNCTION read_all() RETURNS double precision LANGUAGE plpgsql AS $$
 DECLARE
 	began_at timestamptz := clock_timestamp();
@@ -54,23 +52,7 @@ END
 $$;
 SELECT read_all();
 EOF
-my $watcher = session($node);
-$watcher->query_until(qr/watching/, <<'EOF');
-\echo watching
-DO $$
-DECLARE
-	longest interval := '0';
-	ends    timestamptz := clock_timestamp() + '3 min';
-BEGIN
-	WHILE clock_timestamp() < ends AND NOT EXISTS (SELECT FROM all_read) LOOP
-		PERFORM pg_stat_clear_snapshot(), pg_sleep(0.001);
-		longest := greatest(longest, (SELECT max(clock_timestamp() - xact_start) FROM pg_stat_activity
-			WHERE backend_type = 'idempotency relay'));
-	END LOOP;
-	INSERT INTO longest VALUES (extract(epoch FROM longest) * 1000);
-END
-$$;
-EOF
+my $longest_ms = watch_relay($node);
 $late->query_safe('COMMIT');
 sql(<<'EOF');
 CREATE PROCEDURE enqueue_good(count integer) LANGUAGE plpgsql AS $$
@@ -90,10 +72,7 @@ $receiver->wait_for('wide', events => 200);
 wait_until($node, 'SELECT bool_and(delivered >= 61 AND waiting + dead = 0) FROM outbox_subscriptions',
 	'the events of the transaction are delivered');
 is($receiver->sorted_numbers('wide'), join(' ', 1 .. 200), 'each of them once');
-sql('INSERT INTO all_read DEFAULT VALUES');
-wait_until($node, 'SELECT count(*) = 1 FROM longest', 'the transactions of the relay were watched');
-cmp_ok(sql('SELECT ms FROM longest'), '<', $all_ms / 2, "each was short: it takes $all_ms ms to read all");
-$watcher->quit;
+cmp_ok($longest_ms->(), '<', $all_ms / 2, "the relay has read little at a time: it takes $all_ms ms to read all");
 wait_until($node, 'SELECT count(*) = 0 FROM outbox_partition WHERE cardinality(stragglers) > 0',
 	'and the transaction is forgotten');
 $late->quit;
