@@ -228,8 +228,9 @@ groups_send(Groups *groups, List *batches, int room, int *tokens,
 			group = linitial(groups->halves);
 			groups->halves = list_delete_first(groups->halves);
 		}
-		else if ((group = group_take(groups, batches, *tokens,
-									 identity)) == NULL)
+		else
+			group = group_take(groups, batches, *tokens, identity);
+		if (group == NULL)
 			break;
 		*tokens -= list_length(group->items);
 		groups->in_flight = lappend(groups->in_flight, group);
