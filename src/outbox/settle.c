@@ -76,9 +76,13 @@ static SavedQuery delete_delivered = {
 	.types = {INT8OID, INT8ARRAYOID}
 };
 
+/*
+ * An attempt that does not count keeps the number of attempts: outbox_retry may
+ * have changed it while the request was in flight.
+ */
 static SavedQuery update_delivery = {
 	.sql = "UPDATE idempotency_internal.outbox_delivery SET state = $4, blocks_key = $5,"
-	" attempts = $6,"
+	" attempts = CASE WHEN $10 THEN attempts ELSE $6 END,"
 	" due_at = CASE WHEN $4 = 'waiting' THEN greatest("
 	"  CASE WHEN $10 THEN due_at END,"
 	"  clock_timestamp() + $7 * interval '1 ms') END,"

@@ -86,6 +86,25 @@ sql("SELECT outbox_resume('shop')");
 $receiver->wait_for('shop', requests => 11);
 wait_until($node, sprintf($waits, 1, 'shop'), 'it is sent as soon as it goes on');
 
+# --- an event that a probe is trying
+
+$receiver->switch('tried', 'fail');
+subscribe($node, $receiver, '/switch/tried', topics => "'{tried}'", retry_schedule => "'{0 s,2 h}'");
+enqueue_numbers($node, 'tried', 1 .. 20);
+wait_until($node, "SELECT state = 'failing' AND waiting = 20 FROM outbox_subscriptions WHERE name = 'tried'", 'another endpoint fails');
+$receiver->switch('tried', 'late-500');
+my $tries = () = $receiver->requests('tried');
+$receiver->wait_for('tried', requests => $tries + 1);
+my $number = ($receiver->requests('tried'))[$tries]{data}{n};
+my $tried = sql("SELECT position FROM outbox_delivery WHERE topic = 'tried' AND payload = '{\"n\": $number}'");
+is(sql("SELECT outbox_retry('tried', ARRAY[$tried])"), 1, 'a probe waits for its answer');
+$receiver->switch('tried', 'fail');
+$receiver->release('tried');
+$receiver->wait_for('tried', requests => $tries + 2);
+wait_until($node, "SELECT state = 'dead' OR attempts = 1 AND due_at > now() + interval '1 h' FROM outbox_delivery WHERE position = $tried",
+	'the event is tried again');
+is(sql("SELECT state FROM outbox_delivery WHERE position = $tried"), 'waiting', 'and that uses up nothing of its schedule');
+
 # --- an endpoint that fails as a whole
 
 $receiver->switch('all', 'fail');
