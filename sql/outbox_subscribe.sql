@@ -169,6 +169,7 @@ SELECT outbox_alter('s2', retry_schedule => '{{5 s,1 s}}');
 SELECT url, topics, format, max_in_flight, batch FROM outbox_subscription
 WHERE name = 's2';
 SELECT outbox_subscribe('s3', :'url', filter => '$.amount >');
+SELECT outbox_subscribe('s3', :'url', filter => '$.a like_regex "("');
 SELECT outbox_alter('s2', filter => '');
 SELECT outbox_alter('s2', filter => ('$.a == "' || repeat('x', 9000) || '"')::jsonpath);
 -- The same for the owner who changes the row.
