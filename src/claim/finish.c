@@ -119,8 +119,8 @@ finish_is_own(KeyRing *keys)
 }
 
 /*
- * What was completed by the commit of its claim has no answer.  Other keys can
- * be completed without one, so the hint says which it is for.
+ * A key that was completed by the commit of its claim has no answer.  Other
+ * keys can be completed without one, so the hint says which it is for.
  */
 static void
 finish_require_open(KeyRing *keys, const KeyName *name, const KeyRow *row,

@@ -529,7 +529,7 @@ feed_lock(Feed *feed, OutboxRow *row)
 }
 
 /*
- * What is known of the partition is not true any more.
+ * The partition in memory is no longer as it is recorded.
  */
 static void
 feed_discard(Feed *feed)
