@@ -14,7 +14,9 @@
  *
  * An endpoint that answers 429 or 503 can ask for a pause (Retry-After).  Then
  * it gets no request of any kind for that time, whether the breaker is open or
- * not.  With another status it asks for one event, unless it fails as a whole.
+ * not.  With another status it asks for one event.  But if it fails as a whole,
+ * the next probe waits that long, unless an answer shows before that it works:
+ * one that had been in flight, or one that another relay has got.
  *
  * The number of requests in flight follows the endpoint.  It begins with a few,
  * grows by one with each success, and is halved after no answer, 429 or 503.
@@ -39,6 +41,7 @@ breaker_works(Breaker *breaker)
 {
 	breaker->works = true;
 	breaker->failures = 0;
+	breaker->probe_asked_until = 0;
 	breaker->trip_wanted = false;
 	breaker->reset_wanted = breaker->open;
 }
@@ -93,15 +96,18 @@ breaker_failure(Breaker *breaker, int64 position, int status,
 	TimestampTz asked = TimestampTzPlusMilliseconds(now, asked_ms);
 
 	if (retry_tells_overload(status))
+	{
 		breaker->window = Max(breaker->window / 2, 1);
+		breaker->asked_until = Max(breaker->asked_until, asked);
+	}
 	breaker->works = false;
 	if (!breaker->open)
 	{
 		breaker_note_failed(breaker, position, status != 0, now);
 		breaker->trip_wanted = breaker_fails(breaker, now);
 	}
-	if (retry_tells_overload(status) || breaker->open || breaker->trip_wanted)
-		breaker->asked_until = Max(breaker->asked_until, asked);
+	if (breaker->open || breaker->trip_wanted)
+		breaker->probe_asked_until = Max(breaker->probe_asked_until, asked);
 }
 
 static void
@@ -121,6 +127,8 @@ breaker_set(Breaker *breaker, bool open, TimestampTz now)
 		return;
 	breaker->open = open;
 	breaker->failures = 0;
+	if (!open)
+		breaker->probe_asked_until = 0;
 	breaker->probe_new = breaker->idle = false;
 	breaker_hurry(breaker, now);
 }
@@ -133,6 +141,7 @@ breaker_forget(Breaker *breaker, TimestampTz now)
 	breaker->failures = 0;
 	breaker->trip_wanted = false;
 	breaker->asked_until = 0;
+	breaker->probe_asked_until = 0;
 	breaker->idle = false;
 	breaker_hurry(breaker, now);
 }
@@ -145,12 +154,14 @@ breaker_limit_waits(Breaker *breaker, TimestampTz now)
 
 	breaker->probe.until = Min(breaker->probe.until, latest);
 	breaker->asked_until = Min(breaker->asked_until, latest);
+	breaker->probe_asked_until = Min(breaker->probe_asked_until, latest);
 }
 
 TimestampTz
 breaker_probe_at(const Breaker *breaker)
 {
-	return Max(breaker->probe.until, breaker->asked_until);
+	return Max(breaker->probe.until,
+			   Max(breaker->asked_until, breaker->probe_asked_until));
 }
 
 void

@@ -24,7 +24,8 @@ typedef struct Breaker
 	int			failures;		/* their number */
 	bool		unanswered;		/* none of them was answered */
 	TimestampTz failed_from;	/* when the first one failed */
-	TimestampTz asked_until;	/* the endpoint wants no request before */
+	TimestampTz asked_until;	/* the endpoint wants no request before, */
+	TimestampTz probe_asked_until;	/* or no probe */
 	bool		open;			/* the endpoint fails: only probes are sent */
 	bool		trip_wanted;	/* open has to be recorded in the database */
 	bool		reset_wanted;	/* its end has to be recorded */

@@ -64,7 +64,10 @@ check_breaker(const Breaker *breaker, int max_in_flight, TimestampTz now)
 		fuzz_check(breaker->failed[i] != breaker->failed[i - 1]);
 	fuzz_check(breaker->asked_until <=
 			   TimestampTzPlusMilliseconds(now, BREAKER_PROBE_MAX_MS));
+	fuzz_check(breaker->probe_asked_until <=
+			   TimestampTzPlusMilliseconds(now, BREAKER_PROBE_MAX_MS));
 	fuzz_check(breaker_probe_at(breaker) >= breaker->asked_until);
+	fuzz_check(breaker_probe_at(breaker) >= breaker->probe_asked_until);
 	fuzz_check(!(breaker->open && breaker->trip_wanted));
 	fuzz_check(!(!breaker->open && breaker->reset_wanted));
 	if (breaker->open)

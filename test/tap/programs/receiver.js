@@ -33,6 +33,7 @@
  *   retry-date-N   the same, with the date that is N seconds away
  *   busy-N         503 with Retry-After: N, always
  *   many-N         429 with Retry-After: N, always
+ *   missing-N      404 with Retry-After: N, always
  *   some-N         200 to N % of the requests, at random, 500 to the others
  *   collapse       200 to CALM_REQUESTS requests after CALM_MS without one, 500
  *                  to all others: it works until it is used
@@ -173,6 +174,7 @@ function decide(behaviour, to, attempt, data, events) {
 		};
 		case 'busy': return { status: 503, headers: { 'Retry-After': number } };
 		case 'many': return { status: 429, headers: { 'Retry-After': number } };
+		case 'missing': return { status: 404, headers: { 'Retry-After': number } };
 		case 'some': return { status: random(to) < number / 100 ? 200 : 500 };
 		case 'collapse': return { status: isCalm(to) ? 200 : 500 };
 		case 'told':

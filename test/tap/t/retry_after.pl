@@ -81,12 +81,18 @@ ask_to_wait('limited', 429, ASKED_S);
 ask_to_wait('busy', 503, ASKED_S);
 ask_to_wait('broken', 500, LONG_S);
 
-$receiver->switch('probed', 'fail');
-subscribe($node, $receiver, '/switch/probed', topics => "'{probed}'", retry_schedule => "'{0 s,1 h}'");
-enqueue('probed', ('{}') x 40);
-wait_until($node, "SELECT state = 'failing' FROM outbox_subscriptions WHERE name = 'probed'", 'probed: the endpoint fails');
-$receiver->switch('probed', 'busy-' . ASKED_S);
-my $probe = () = $receiver->requests('probed');
+my %probes;
+for my $kind (qw(busy missing))
+{
+	my $name = "probed-$kind";
+
+	$receiver->switch($name, 'fail');
+	subscribe($node, $receiver, "/switch/$name", topics => "'{$name}'", retry_schedule => "'{0 s,1 h}'");
+	enqueue($name, ('{}') x 40);
+	wait_until($node, "SELECT state = 'failing' FROM outbox_subscriptions WHERE name = '$name'", "$name: the endpoint fails");
+	$receiver->switch($name, "$kind-" . ASKED_S);
+	$probes{$name} = () = $receiver->requests($name);
+}
 
 # --- the endpoint fails with this answer
 
@@ -116,9 +122,25 @@ cmp_ok($broken[-1] - $broken[0], '<', ASKED_MS, 'after another answer with Retry
 
 # --- the answer to a probe
 
-$receiver->wait_for('probed', requests => $probe + 2);
-my @probed = arrivals('probed');
-cmp_ok($probed[ $probe + 1 ] - $probed[$probe], '>=', ASKED_MS, 'nor is the next probe sent before the time that a probe was told');
+while (my ($name, $probe) = each %probes)
+{
+	$receiver->wait_for($name, requests => $probe + 2);
+	my @probed = arrivals($name);
+	cmp_ok($probed[ $probe + 1 ] - $probed[$probe], '>=', ASKED_MS,
+		"$name: nor is the next probe sent before the time that a probe was told");
+}
+
+# --- an answer to an earlier request shows that the endpoint works
+
+subscribe($node, $receiver, '/told/slow', topics => "'{slow}'", max_in_flight => 2, retry_schedule => "'{0 s,1 h}'");
+enqueue('slow', '{"hold": true}', (qq({"fail": 1, "status": 404, "after": @{[ LONG_S ]}})) x 20);
+$receiver->wait_for('slow', requests => 21);
+wait_for_pass($node);
+enqueue('slow', '{}');
+my $works_at = time();
+$receiver->release('slow');
+$receiver->wait_for('slow', events => 22);
+cmp_ok(1000 * (time() - $works_at), '<', SOON_MS, 'slow: then it does not wait for what the others were told');
 
 # --- an operator knows better
 
