@@ -17,6 +17,8 @@ use Server;
 use Test::More;
 
 use constant { RATE => 20, EVENTS => 80, SLACK_S => 0.5, SLOW_S => 15 };
+# More than SHARED_FLIGHTS_MAX.
+use constant CROWD => 80;
 use constant { ROUNDS => 3, STEPS => 100, PAUSE_MS => 20, DELAY_MS_MAX => 1000 };
 
 my $receiver = Receiver->start;
@@ -196,6 +198,18 @@ for my $round (1 .. ROUNDS)
 cmp_ok($delay, '<', DELAY_MS_MAX, 'a backlog of a limited subscription delays no other');
 shows('backlog', 'true', 'while it waits');
 sql("SELECT outbox_unsubscribe('backlog')");
+
+# --- more endpoints are busy than can be shown
+
+sql("SELECT count(outbox_subscribe('hangs ' || n, '" . $receiver->url('/hang/hangs') . "', topics => '{crowd}', timeout => '30 min')) FROM generate_series(1, @{[ CROWD ]}) n");
+subscribe($node, $receiver, '/ok/crowded', topics => "'{crowd}'", rate_limit => 0.001);
+sql("SELECT count(outbox_subscribe('more ' || n, '" . $receiver->url('/hang/more') . "', topics => '{crowd}', timeout => '30 min')) FROM generate_series(1, @{[ CROWD ]}) n");
+enqueue('crowd', 2);
+$receiver->wait_for('hangs', requests => CROWD);
+$receiver->wait_for('more', requests => CROWD);
+shows('crowded', 'true', 'one that waits for its limit is shown among many');
+cmp_ok(sql('SELECT count(*) FROM outbox_subscriptions WHERE in_flight > 0'), '>', 0, 'and some of the others');
+sql("SELECT outbox_unsubscribe(name) FROM outbox_subscriptions WHERE name ~ '^(hangs|more) ' OR name = 'crowded'");
 
 # --- a relay that dies sends little again
 
