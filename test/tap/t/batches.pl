@@ -426,11 +426,10 @@ is(sum(map { $_ > 0 } sizes('killed')), 6, 'killed: and the others once');
 # --- the server crashes between the halves of a request
 
 batch_to('/switch/crashed', max_in_flight => 1);
-$receiver->switch('crashed', 'late-413');
-enqueue('crashed', map { qq({"n": $_, "key": "k) . $_ % 2 . '"}' } 1 .. 8);
-$receiver->wait_for('crashed', requests => 1);
-$receiver->release('crashed');
+$receiver->switch('crashed', 'each-4');
+enqueue('crashed', map { qq({"n": $_, "hold": 1, "key": "k) . $_ % 2 . '"}' } 1 .. 8);
 $receiver->wait_for('crashed', requests => 2);
+is(carried('crashed'), '1,3,5,7,2,4,6,8 1,3,5,7', 'crashed: the first half is not answered');
 $receiver->switch('crashed', 'ok');
 kill 'KILL', worker_pid($node, 'relay');
 wait_for_delivered('crashed', 8);
