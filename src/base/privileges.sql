@@ -34,7 +34,7 @@ BEGIN
 			has_schema_privilege(role::oid, n.oid, 'USAGE' || option) AS granted
 		FROM pg_namespace n WHERE n.nspname = ANY (schemas)
 		UNION ALL
-		SELECT format('EXECUTE ON FUNCTION %s', p.oid::regprocedure),
+		SELECT format('EXECUTE ON ROUTINE %s', p.oid::regprocedure),
 			has_function_privilege(p.oid, 'EXECUTE WITH GRANT OPTION'),
 			has_function_privilege(role::oid, p.oid, 'EXECUTE' || option)
 		FROM pg_proc p
@@ -81,6 +81,20 @@ END
 $$;
 COMMENT ON FUNCTION idempotency_grant(regrole) IS
 	'Lets the role of an application claim keys, enqueue events, reserve stock and see what is available.';
+
+CREATE FUNCTION idempotency_grant_reader(role regrole)
+RETURNS void
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE COST 10000
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+	PERFORM idempotency_internal.idempotency_enter();
+	PERFORM idempotency_internal.idempotency_grant_names(role,
+		'{outbox_fetch, outbox_ack, outbox_wait}', '{}');
+END
+$$;
+COMMENT ON FUNCTION idempotency_grant_reader(regrole) IS
+	'Lets a role read the events, with their payloads, of all subscriptions without a URL.';
 
 CREATE FUNCTION idempotency_grant_operator(role regrole)
 RETURNS void
@@ -152,7 +166,7 @@ BEGIN
 			AND d.refclassid = 'pg_extension'::regclass
 			AND d.classid = 'pg_proc'::regclass
 	LOOP
-		EXECUTE format('REVOKE ALL ON FUNCTION %s FROM PUBLIC', member);
+		EXECUTE format('REVOKE ALL ON ROUTINE %s FROM PUBLIC', member);
 	END LOOP;
 	SET LOCAL search_path = @extschema@, pg_temp;
 END

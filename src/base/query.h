@@ -8,7 +8,7 @@
 
 #include "executor/spi.h"
 
-#define QUERY_ARGS_MAX 12
+#define QUERY_ARGS_MAX 16
 
 /*
  * A query that is planned once per session.  It must qualify the name of each

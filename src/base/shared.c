@@ -63,6 +63,8 @@ shared_init_database(SharedDatabase *entry)
 	entry->since = GetCurrentTimestamp();
 	entry->check_at = entry->since;
 	pg_atomic_init_u32(&entry->relays_armed, 0);
+	pg_atomic_init_u32(&entry->readers_armed, 0);
+	ConditionVariableInit(&entry->readers);
 }
 
 void
@@ -419,6 +421,19 @@ shared_copy_worker(SharedDatabase *database, SharedWorkerSlot slot)
 }
 
 /*
+ * Sessions that wait arm this before they look for events.  If one is armed for
+ * the second time meanwhile, it is in the list that is woken here.
+ */
+void
+shared_wake_readers(SharedDatabase *database)
+{
+	pg_memory_barrier();
+	if (pg_atomic_read_u32(&database->readers_armed) != 0 &&
+		pg_atomic_exchange_u32(&database->readers_armed, 0) != 0)
+		ConditionVariableBroadcast(&database->readers);
+}
+
+/*
  * A relay arms itself and then reads "ends" once more before it sleeps.  Here
  * the order is the reverse, with a barrier in between, so one of the two always
  * sees the other.
@@ -430,7 +445,7 @@ shared_wake_relays(SharedDatabase *database, bool in_any_case)
 	uint32		armed;
 
 	pg_atomic_fetch_add_u64(&database->ends, 1);
-	pg_memory_barrier();
+	shared_wake_readers(database);
 	armed = in_any_case ? PG_UINT32_MAX :
 		pg_atomic_read_u32(&database->relays_armed);
 	if (armed == 0)

@@ -6,6 +6,7 @@
 #define BASE_SHARED_H
 
 #include "port/atomics.h"
+#include "storage/condition_variable.h"
 #include "storage/latch.h"
 #include "storage/spin.h"
 #include "utils/timestamp.h"
@@ -118,6 +119,9 @@ typedef struct SharedDatabase
 	TimestampTz since;
 	/* One bit per relay, set before it sleeps if an event could be sent. */
 	pg_atomic_uint32 relays_armed;
+	/* Sessions that wait for events; armed is 1 if there may be any. */
+	pg_atomic_uint32 readers_armed;
+	ConditionVariable readers;
 } SharedDatabase;
 
 /* An entry as the launcher copies it. */
@@ -196,6 +200,9 @@ extern void shared_wake_launcher(void);
 
 /* Adds to ends; wakes the armed relays, or all relays if in_any_case. */
 extern void shared_wake_relays(SharedDatabase *database, bool in_any_case);
+
+/* Wakes those in outbox_wait; shared_wake_relays does that, too. */
+extern void shared_wake_readers(SharedDatabase *database);
 
 /* Takes a worker slot; false: another process has it. */
 extern bool shared_take_worker_slot(SharedDatabase *database,

@@ -37,6 +37,13 @@ typedef struct OutboxEvent
 	" CASE WHEN jsonb_typeof(e.headers) = 'object' THEN" \
 	"  ARRAY(SELECT h.key || ': ' || h.value FROM jsonb_each_text(e.headers) h) END," \
 	" e.created_at, coalesce(" deliver_at " > clock_timestamp(), false)," \
+	OUTBOX_EVENT_WRONG
+/* Their number, and that of the payload. */
+#define OUTBOX_EVENT_COLUMN_COUNT 8
+#define OUTBOX_EVENT_PAYLOAD 4
+
+/* Why an event with alias e cannot be sent, or null. */
+#define OUTBOX_EVENT_WRONG \
 	" CASE" \
 	UNLESS("isfinite(e.created_at)", "created_at") \
 	UNLESS("octet_length(e.topic) BETWEEN 1 AND 255", "topic") \
@@ -45,9 +52,6 @@ typedef struct OutboxEvent
 	UNLESS("e.payload IS NOT NULL", "payload") \
 	UNLESS("e.headers IS NULL OR jsonb_typeof(e.headers) = 'object'", "headers") \
 	" END"
-/* Their number, and that of the payload. */
-#define OUTBOX_EVENT_COLUMN_COUNT 8
-#define OUTBOX_EVENT_PAYLOAD 4
 
 /* A branch of a CASE that names a column whose value is not valid. */
 #define UNLESS(condition, column) \

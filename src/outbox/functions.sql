@@ -190,6 +190,30 @@ COMMENT ON FUNCTION idempotency_internal.outbox_check_subscription(
 	integer, numeric, integer, jsonpath) IS
 	'Internal: checks arguments of outbox_subscribe.';
 
+CREATE FUNCTION idempotency_internal.outbox_check_without_url(
+	secret text, headers jsonb, format text, rate_limit numeric, batch integer)
+RETURNS void
+LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	useless text := CASE WHEN secret IS NOT NULL THEN 'secret'
+		WHEN headers IS NOT NULL THEN 'headers'
+		WHEN format <> 'standard' THEN 'format'
+		WHEN rate_limit IS NOT NULL THEN 'rate_limit'
+		WHEN batch <> 1 THEN 'batch' END;
+BEGIN
+	IF useless IS NOT NULL THEN
+		PERFORM idempotency_internal.idempotency_raise('22023',
+			format('%s needs a url', useless),
+			'The subscription has no URL: its events are read by outbox_fetch.');
+	END IF;
+END
+$$;
+COMMENT ON FUNCTION idempotency_internal.outbox_check_without_url(
+	text, jsonb, text, numeric, integer) IS
+	'Internal: raises an error if a subscription without a URL has what only requests need.';
+
 /*
  * Before the first subscription, no database is the home of the outbox.  An
  * event id that is returned before must stay valid, even if the transaction
@@ -264,8 +288,8 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
 	subscription_id bigint;
-	signing_secret  text :=
-		coalesce(secret, @extschema@.outbox_secret_generate());
+	signing_secret  text := coalesce(secret,
+		CASE WHEN url IS NOT NULL THEN @extschema@.outbox_secret_generate() END);
 	finite_limit    numeric := nullif(rate_limit, 'infinity');
 	given_filter    jsonpath :=
 		CASE WHEN filter::text <> 'true' THEN filter END;
@@ -275,9 +299,14 @@ BEGIN
 	PERFORM idempotency_internal.outbox_check_subscription(name, topics, format,
 		max_in_flight, timeout, retry_schedule, start, ordered, partitions,
 		finite_limit, batch, given_filter);
-	PERFORM idempotency_internal.outbox_check_url(url);
-	PERFORM idempotency_internal.outbox_check_secret(signing_secret);
-	PERFORM idempotency_internal.outbox_check_headers(headers);
+	IF url IS NULL THEN
+		PERFORM idempotency_internal.outbox_check_without_url(
+			secret, headers, format, finite_limit, batch);
+	ELSE
+		PERFORM idempotency_internal.outbox_check_url(url);
+		PERFORM idempotency_internal.outbox_check_secret(signing_secret);
+		PERFORM idempotency_internal.outbox_check_headers(headers);
+	END IF;
 
 	-- If no database is the home of the outbox yet, this one becomes it.
 	INSERT INTO idempotency_internal.outbox_home
@@ -325,7 +354,7 @@ $$;
 COMMENT ON FUNCTION outbox_subscribe(
 	text, text, text[], text, jsonb, text, boolean, integer, interval,
 	interval[], text, integer, numeric, integer, jsonpath) IS
-	'Subscribes a URL to the events of some topics; returns the secret that signs the requests.';
+	'Subscribes a URL to the events of some topics; returns the secret that signs the requests. Without a URL, the events are read by outbox_fetch.';
 
 CREATE FUNCTION idempotency_internal.outbox_subscription_id(name text)
 RETURNS bigint
@@ -374,6 +403,11 @@ BEGIN
 	SELECT * INTO altered FROM idempotency_internal.outbox_subscription s
 	WHERE s.id = idempotency_internal.outbox_subscription_id(outbox_alter.name)
 	FOR NO KEY UPDATE;
+	IF altered.url IS NULL AND url IS NOT NULL THEN
+		PERFORM idempotency_internal.idempotency_raise('55000',
+			format('subscription "%s" has no URL', name),
+			'Its events are read by outbox_fetch. Make another subscription for the URL.');
+	END IF;
 	IF headers IS NOT NULL THEN
 		altered.headers := headers;
 	ELSIF altered.headers <> '{}'
@@ -403,8 +437,13 @@ BEGIN
 		altered.timeout, altered.retry_schedule, 'latest'::text,
 		altered.ordered, altered.partitions, altered.rate_limit,
 		altered.batch, altered.filter);
-	PERFORM idempotency_internal.outbox_check_url(altered.url);
-	PERFORM idempotency_internal.outbox_check_headers(altered.headers);
+	IF altered.url IS NULL THEN
+		PERFORM idempotency_internal.outbox_check_without_url(altered.secret,
+			altered.headers, altered.format, altered.rate_limit, altered.batch);
+	ELSE
+		PERFORM idempotency_internal.outbox_check_url(altered.url);
+		PERFORM idempotency_internal.outbox_check_headers(altered.headers);
+	END IF;
 	UPDATE idempotency_internal.outbox_subscription s
 	SET url = altered.url, topics = altered.topics, headers = altered.headers,
 		format = altered.format, max_in_flight = altered.max_in_flight,
@@ -713,7 +752,8 @@ BEGIN
 	ORDER BY e.position LIMIT 1;
 	UPDATE idempotency_internal.outbox_partition p
 	SET position = first - 1, stragglers = r.stragglers,
-		straggler_froms = r.straggler_froms, head = NULL
+		straggler_froms = r.straggler_froms, head = NULL,
+		token = NULL, leased_until = NULL, lapsed_to = r.position
 	FROM idempotency_internal.outbox_reached r
 	WHERE p.subscription = subscription_id AND r.position >= first
 		AND r.subscription = p.subscription AND r.number = p.number;
@@ -753,6 +793,13 @@ BEGIN
 			'overlap must be from 0 to 366 days');
 	END IF;
 	PERFORM idempotency_internal.outbox_check_secret(new_secret);
+	IF EXISTS (SELECT FROM idempotency_internal.outbox_subscription s
+		WHERE s.id = subscription_id AND s.url IS NULL)
+	THEN
+		PERFORM idempotency_internal.idempotency_raise('55000',
+			format('subscription "%s" has no URL', name),
+			'Its events are read by outbox_fetch and are not signed.');
+	END IF;
 	UPDATE idempotency_internal.outbox_subscription s
 	SET old_secret = s.secret, old_until = clock_timestamp() + overlap,
 		secret = new_secret, version = s.version + 1
@@ -789,11 +836,47 @@ BEGIN
 	FROM pg_control_system() s, pg_database d
 	WHERE d.datname = current_database()
 	ON CONFLICT DO NOTHING;
+	-- A token of the original must not acknowledge anything here.
+	UPDATE idempotency_internal.outbox_partition
+	SET token = NULL, leased_until = NULL WHERE token IS NOT NULL;
 	PERFORM idempotency_internal.outbox_wake();
 END
 $$;
 COMMENT ON FUNCTION outbox_adopt(boolean) IS
 	'Lets this database, a restored copy, send its events, under a new identity or under that of the original.';
+
+CREATE FUNCTION outbox_fetch(
+	name       text,
+	max_events integer DEFAULT 100,
+	lease      interval DEFAULT '30 s',
+	OUT token bigint, OUT "position" bigint, OUT id text, OUT topic text,
+	OUT key text, OUT type text, OUT payload jsonb, OUT headers jsonb,
+	OUT created_at timestamptz, OUT attempt integer)
+RETURNS SETOF record
+LANGUAGE C VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000 ROWS 100
+SET search_path = pg_catalog, pg_temp
+AS 'MODULE_PATHNAME';
+COMMENT ON FUNCTION outbox_fetch(text, integer, interval) IS
+	'Reads the next events of a subscription without a URL: a batch that is this reader''s until outbox_ack, or until the lease ends.';
+
+CREATE FUNCTION outbox_ack(
+	name   text,
+	token  bigint,
+	failed bigint[] DEFAULT '{}',
+	error  text DEFAULT NULL)
+RETURNS boolean
+LANGUAGE C VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
+SET search_path = pg_catalog, pg_temp
+AS 'MODULE_PATHNAME';
+COMMENT ON FUNCTION outbox_ack(text, bigint, bigint[], text) IS
+	'Acknowledges a batch of outbox_fetch; the events at the positions in failed are read again by the retry schedule. False if the batch was acknowledged before.';
+
+CREATE PROCEDURE outbox_wait(name text, timeout interval DEFAULT '20 s')
+LANGUAGE C SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS 'MODULE_PATHNAME';
+COMMENT ON PROCEDURE outbox_wait(text, interval) IS
+	'Sleeps until a subscription without a URL has events to fetch, or until the timeout.';
 
 CREATE FUNCTION idempotency_internal.outbox_flights(
 	OUT subscription bigint, OUT in_flight integer)
@@ -861,7 +944,7 @@ SELECT s.name,
 	s.partitions, p.position, q.last_value - p.position AS lag_events,
 	coalesce(CASE WHEN isfinite(e.created_at)
 		THEN clock_timestamp() - e.created_at END, '0') AS lag,
-	coalesce(w.in_flight, 0) AS in_flight,
+	coalesce(w.in_flight, p.in_flight) AS in_flight,
 	d.waiting, d.parked, d.dead, p.lost, p.delivered,
 	round(p.rate::numeric, 1) AS rate, s.failing_since,
 	f.last_at AS last_failed_at, f.last_status, f.last_error, d.next_attempt_at,
@@ -874,7 +957,8 @@ CROSS JOIN LATERAL (
 		sum(delivered)::bigint AS delivered,
 		sum(filtered)::bigint AS filtered,
 		sum(filter_errors)::bigint AS filter_errors,
-		sum(idempotency_internal.outbox_rate(rate, moved_at)) AS rate
+		sum(idempotency_internal.outbox_rate(rate, moved_at)) AS rate,
+		sum(in_flight)::integer AS in_flight
 	FROM idempotency_internal.outbox_reached WHERE subscription = s.id) p
 CROSS JOIN (SELECT CASE WHEN is_called THEN last_value ELSE 0 END AS last_value
 	FROM idempotency_internal.outbox_position_seq) q

@@ -182,11 +182,8 @@ outbox_cursor_from_row(uint64 row, int column, OutboxCursor *cursor)
 	return true;
 }
 
-/*
- * Sets the parameters position, stragglers and straggler_froms.
- */
-static void
-partition_set_cursor(Datum *values, const OutboxCursor *cursor)
+void
+outbox_cursor_values(Datum *values, const OutboxCursor *cursor)
 {
 	int			count = cursor->straggler_count;
 	Datum	   *xids = palloc((count + 1) * sizeof(Datum));
@@ -239,7 +236,7 @@ outbox_write_partition(OutboxPartitionId id, const OutboxCursor *cursor,
 
 	values[0] = Int64GetDatum(id.subscription);
 	values[1] = Int32GetDatum(id.number);
-	partition_set_cursor(&values[2], cursor);
+	outbox_cursor_values(&values[2], cursor);
 	values[5] = Int16GetDatum(head);
 	nulls[5] = head == OUTBOX_NO_HEAD ? 'n' : ' ';
 	values[6] = Int64GetDatum(delivered);
@@ -275,7 +272,7 @@ outbox_write_head(int relay, const OutboxCursor *cursor)
 	Datum		values[4];
 
 	values[0] = Int16GetDatum(relay);
-	partition_set_cursor(&values[1], cursor);
+	outbox_cursor_values(&values[1], cursor);
 	query_run(&write_head, values, NULL, false);
 }
 

@@ -62,6 +62,9 @@ extern bool outbox_cursors_equal(const OutboxCursor *one,
 extern bool outbox_cursor_from_row(uint64 row, int column,
 								   OutboxCursor *cursor);
 
+/* Sets three parameters: position, stragglers and straggler_froms. */
+extern void outbox_cursor_values(Datum *values, const OutboxCursor *cursor);
+
 /* Reads two columns of SPI_tuptable: position and head. */
 extern OutboxRow outbox_row(uint64 row, int column);
 

@@ -25,13 +25,6 @@
 /* Rows of a query that are fetched at a time, at most. */
 #define READER_ROWS 50
 
-#define FROM_STRAGGLERS \
-	" JOIN unnest($1, $2) AS k(xid, first)" \
-	" ON e.xid = k.xid AND e.position >= k.first" \
-	" WHERE e.position >= $3 AND e.position <= $4"
-
-#define FROM_RANGE " WHERE e.position > $1 AND e.position <= $2"
-
 #define LOG_COLUMNS \
 	"SELECT" OUTBOX_EVENT_COLUMNS("e.deliver_at") ", e.topic," \
 	" idempotency_internal.outbox_partition_number(" \
@@ -39,36 +32,29 @@
 	" FROM idempotency_internal.outbox_event e"
 
 static SavedQuery read_log_stragglers = {
-	.sql = LOG_COLUMNS FROM_STRAGGLERS " ORDER BY e.position",
+	.sql = LOG_COLUMNS OUTBOX_FROM_STRAGGLERS " ORDER BY e.position",
 	.types = {XID8ARRAYOID, INT8ARRAYOID, INT8OID, INT8OID}
 };
 
 static SavedQuery read_log_range = {
-	.sql = LOG_COLUMNS FROM_RANGE " ORDER BY e.position",
+	.sql = LOG_COLUMNS OUTBOX_FROM_RANGE " ORDER BY e.position",
 	.types = {INT8OID, INT8OID}
 };
 
 /* In the next two, the last parameters are the subscription and partition. */
 #define NEW_EVENT_COLUMNS(subscription) \
 	"SELECT" OUTBOX_EVENT_COLUMNS("e.deliver_at") ", s.ordered," \
-	" s.ordered AND EXISTS (SELECT FROM idempotency_internal.outbox_delivery d" \
-	"  WHERE d.subscription = s.id AND d.key = e.key AND d.blocks_key)," \
-	" 0 FROM (SELECT * FROM idempotency_internal.outbox_subscription" \
-	"  WHERE id = " subscription ") s CROSS JOIN idempotency_internal.outbox_event e"
-
-#define NEW_EVENT_FILTER(partition) \
-	" AND idempotency_internal.outbox_is_wanted(s.topics, e.topic)" \
-	" AND (s.partitions = 1 OR " partition " = idempotency_internal.outbox_partition_number(" \
-	"  e.key, e.position, s.partitions))" \
-	" ORDER BY e.position"
+	OUTBOX_IS_BLOCKED ", 0" OUTBOX_SUBSCRIBED(subscription)
 
 static SavedQuery read_stragglers = {
-	.sql = NEW_EVENT_COLUMNS("$5") FROM_STRAGGLERS NEW_EVENT_FILTER("$6"),
+	.sql = NEW_EVENT_COLUMNS("$5") OUTBOX_FROM_STRAGGLERS
+	OUTBOX_AND_WANTED("$6") " ORDER BY e.position",
 	.types = {XID8ARRAYOID, INT8ARRAYOID, INT8OID, INT8OID, INT8OID, INT4OID}
 };
 
 static SavedQuery read_range = {
-	.sql = NEW_EVENT_COLUMNS("$3") FROM_RANGE NEW_EVENT_FILTER("$4"),
+	.sql = NEW_EVENT_COLUMNS("$3") OUTBOX_FROM_RANGE
+	OUTBOX_AND_WANTED("$4") " ORDER BY e.position",
 	.types = {INT8OID, INT8OID, INT8OID, INT4OID}
 };
 
@@ -138,20 +124,6 @@ static SavedQuery next_due_at = {
 	" AND position <> ALL ($3) ORDER BY due_at LIMIT 1",
 	.types = {INT8OID, INT4OID, INT8ARRAYOID}
 };
-
-/*
- * Where events are read from, and what takes them.  take returns whether no
- * more are wanted; the row is in SPI_tuptable.
- */
-typedef struct ReaderSource
-{
-	SavedQuery *stragglers;
-	SavedQuery *range;
-	OutboxPartitionId id;		/* the last parameters of both, if any */
-	int			rows;			/* fetched at a time, if READER_ROWS are more */
-	bool		(*take) (OutboxChunk *chunk, uint64 row, void *arg);
-	void	   *arg;
-} ReaderSource;
 
 typedef struct ReaderLimits
 {
@@ -240,13 +212,12 @@ reader_take_delivery(OutboxChunk *chunk, uint64 row, void *arg)
  */
 static void
 reader_fetch(OutboxChunk *chunk, SavedQuery *query, Datum *values,
-			 const ReaderSource *source)
+			 const OutboxSource *source)
 {
 	Portal		portal = query_open(query, values, true);
 	uint64		count;
 
-	while (!chunk->cut &&
-		   (count = query_fetch(portal, Min(source->rows, READER_ROWS))) > 0)
+	while (!chunk->cut && (count = query_fetch(portal, source->rows)) > 0)
 	{
 		SPITupleTable *rows = SPI_tuptable;
 
@@ -262,13 +233,13 @@ reader_fetch(OutboxChunk *chunk, SavedQuery *query, Datum *values,
  * first OUTBOX_RANGE_MAX positions.  Returns the last position that it reads.
  */
 static int64
-reader_fetch_left_behind(OutboxChunk *chunk, const ReaderSource *source)
+reader_fetch_left_behind(OutboxChunk *chunk, const OutboxSource *source)
 {
 	Datum	   *xids = palloc(chunk->ended_count * sizeof(Datum));
 	Datum	   *froms = palloc(chunk->ended_count * sizeof(Datum));
 	int64		lowest = PG_INT64_MAX;
 	int64		last = chunk->before.position;
-	Datum		values[6];
+	Datum		values[7];
 
 	for (int i = 0; i < chunk->ended_count; i++)
 	{
@@ -284,19 +255,21 @@ reader_fetch_left_behind(OutboxChunk *chunk, const ReaderSource *source)
 	values[3] = Int64GetDatum(last);
 	values[4] = Int64GetDatum(source->id.subscription);
 	values[5] = Int32GetDatum(source->id.number);
+	values[6] = Int64GetDatum(source->extra);
 	reader_fetch(chunk, source->stragglers, values, source);
 	return last;
 }
 
 static void
-reader_fetch_range(OutboxChunk *chunk, const ReaderSource *source, int64 limit)
+reader_fetch_range(OutboxChunk *chunk, const OutboxSource *source, int64 limit)
 {
-	Datum		values[4];
+	Datum		values[5];
 
 	values[0] = Int64GetDatum(chunk->before.position);
 	values[1] = Int64GetDatum(limit);
 	values[2] = Int64GetDatum(source->id.subscription);
 	values[3] = Int32GetDatum(source->id.number);
+	values[4] = Int64GetDatum(source->extra);
 	reader_fetch(chunk, source->range, values, source);
 }
 
@@ -380,9 +353,9 @@ reader_readable(const OutboxHorizon *horizon, const OutboxCursor *cursor)
 			   cursor->position);
 }
 
-static OutboxChunk
-reader_read(const OutboxHorizon *horizon, const OutboxCursor *cursor,
-			const ReaderSource *source)
+OutboxChunk
+outbox_read(const OutboxHorizon *horizon, const OutboxCursor *cursor,
+			const OutboxSource *source)
 {
 	OutboxChunk chunk = reader_new_chunk(cursor, horizon->straggler_count);
 	int64		readable = reader_readable(horizon, cursor);
@@ -416,16 +389,16 @@ outbox_read_chunk(const OutboxHorizon *horizon, OutboxPartitionId id,
 	ReaderLimits limits = {
 		.events = max_events, .bytes = max_bytes, .filter = filter
 	};
-	ReaderSource source = {
+	OutboxSource source = {
 		.stragglers = &read_stragglers,
 		.range = &read_range,
 		.id = id,
-		.rows = max_events,
+		.rows = Min(max_events, READER_ROWS),
 		.take = reader_take_delivery,
 		.arg = &limits
 	};
 
-	return reader_read(horizon, cursor, &source);
+	return outbox_read(horizon, cursor, &source);
 }
 
 typedef struct ReaderLog
@@ -458,7 +431,7 @@ outbox_read_log(const OutboxHorizon *horizon, const OutboxCursor *cursor,
 				OutboxTake take, void *arg)
 {
 	ReaderLog	log = {take, arg};
-	ReaderSource source = {
+	OutboxSource source = {
 		.stragglers = &read_log_stragglers,
 		.range = &read_log_range,
 		.rows = READER_ROWS,
@@ -466,7 +439,7 @@ outbox_read_log(const OutboxHorizon *horizon, const OutboxCursor *cursor,
 		.arg = &log
 	};
 
-	return reader_read(horizon, cursor, &source);
+	return outbox_read(horizon, cursor, &source);
 }
 
 OutboxCursor
@@ -548,7 +521,7 @@ reader_read_deferred(SavedQuery *query, Datum *values, Size max_bytes)
 	OutboxCursor none = {0};
 	OutboxChunk chunk = reader_new_chunk(&none, 0);
 	ReaderLimits limits = {.events = OUTBOX_CHUNK_MAX, .bytes = max_bytes};
-	ReaderSource source = {
+	OutboxSource source = {
 		.rows = READER_ROWS, .take = reader_take_delivery, .arg = &limits
 	};
 
@@ -580,7 +553,7 @@ reader_fetch_parked(OutboxChunk *chunk, OutboxPartitionId id, Size max_bytes)
 {
 	List	   *blocking = NIL;
 	ReaderLimits limits = {.events = PG_INT32_MAX, .bytes = max_bytes};
-	ReaderSource source = {
+	OutboxSource source = {
 		.rows = READER_ROWS, .take = reader_take_delivery, .arg = &limits
 	};
 	int			limit;

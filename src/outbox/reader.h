@@ -110,6 +110,54 @@ extern OutboxChunk outbox_read_chunk(const OutboxHorizon *horizon,
 									 const OutboxCursor *cursor,
 									 int max_events, Size max_bytes);
 
+/*
+ * Where rows of the log come from, and what takes them.  stragglers has the
+ * parameters: xids, their first positions, the range of positions; range has
+ * the two ends of a range, the first of which it leaves out.  After them come
+ * the subscription, the number of the partition, and extra.
+ */
+typedef struct OutboxSource
+{
+	struct SavedQuery *stragglers;
+	struct SavedQuery *range;
+	OutboxPartitionId id;
+	int64		extra;
+	int			rows;			/* that are fetched at a time, at most */
+	/* Takes a row of SPI_tuptable; returns whether to read no more. */
+	bool		(*take) (OutboxChunk *chunk, uint64 row, void *arg);
+	void	   *arg;
+} OutboxSource;
+
+#define OUTBOX_FROM_STRAGGLERS \
+	" JOIN unnest($1, $2) AS k(xid, first)" \
+	" ON e.xid = k.xid AND e.position >= k.first" \
+	" WHERE e.position >= $3 AND e.position <= $4"
+
+#define OUTBOX_FROM_RANGE " WHERE e.position > $1 AND e.position <= $2"
+
+/*
+ * A subscription, as s, with the log, as e; whether the event is behind another
+ * one of its key; whether it belongs to a partition.
+ */
+#define OUTBOX_SUBSCRIBED(subscription) \
+	" FROM (SELECT * FROM idempotency_internal.outbox_subscription" \
+	"  WHERE id = " subscription ") s CROSS JOIN idempotency_internal.outbox_event e"
+#define OUTBOX_IS_BLOCKED \
+	" s.ordered AND EXISTS (SELECT FROM idempotency_internal.outbox_delivery d" \
+	"  WHERE d.subscription = s.id AND d.key = e.key AND d.blocks_key)"
+#define OUTBOX_AND_WANTED(partition) \
+	" AND idempotency_internal.outbox_is_wanted(s.topics, e.topic)" \
+	" AND (s.partitions = 1 OR " partition " = idempotency_internal.outbox_partition_number(" \
+	"  e.key, e.position, s.partitions))"
+
+/*
+ * Reads the next rows of the log from a cursor on.  The take function of the
+ * source sets last in the chunk.
+ */
+extern OutboxChunk outbox_read(const OutboxHorizon *horizon,
+							   const OutboxCursor *cursor,
+							   const OutboxSource *source);
+
 /* An event of the log. */
 typedef struct OutboxLogRow
 {

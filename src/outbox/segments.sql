@@ -132,7 +132,7 @@ BEGIN
 			straggler_froms = ARRAY(SELECT greatest(k.f, upto + 1)
 				FROM unnest(b.straggler_froms) WITH ORDINALITY AS k(f, number)
 				ORDER BY k.number),
-			head = NULL
+			head = NULL, token = NULL, leased_until = NULL
 		FROM behind b, idempotency_internal.outbox_subscription s
 		WHERE b.subscription = p.subscription AND b.number = p.number
 			AND s.id = p.subscription

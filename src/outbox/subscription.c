@@ -65,7 +65,8 @@ static SavedQuery read_subscriptions = {
 	" LEFT JOIN idempotency_internal.outbox_partition p ON p.subscription = s.id"
 	" LEFT JOIN idempotency_internal.outbox_reached r"
 	"  ON r.subscription = p.subscription AND r.number = p.number"
-	" WHERE s.id = ANY ($1) AND s.state = 'active' ORDER BY s.id, p.number",
+	" WHERE s.id = ANY ($1) AND s.state = 'active' AND s.url IS NOT NULL"
+	" ORDER BY s.id, p.number",
 	.types = {INT8ARRAYOID}
 };
 
@@ -74,7 +75,7 @@ static SavedQuery read_subscriptions = {
 	due_at \
 	" FROM idempotency_internal.outbox_subscription s" \
 	" LEFT JOIN idempotency_internal.outbox_partition p ON p.subscription = s.id" \
-	" WHERE s.state = 'active'"
+	" WHERE s.state = 'active' AND s.url IS NOT NULL"
 
 static SavedQuery see_partitions = {.sql = SEE_PARTITIONS("NULL")};
 static SavedQuery see_partitions_due = {.sql = SEE_PARTITIONS(NEXT_DUE_AT)};

@@ -135,6 +135,12 @@ BEGIN
 	PERFORM idempotency_internal.outbox_check_subscription(name, topics, format,
 		max_in_flight, timeout, retry_schedule, 'latest', ordered, partitions,
 		rate_limit, batch, filter);
+	IF url IS NULL THEN
+		PERFORM idempotency_internal.outbox_check_without_url(
+			coalesce(secret, old_secret), headers, format, rate_limit, batch);
+	ELSIF secret IS NULL THEN
+		RAISE EXCEPTION 'secret must not be null' USING ERRCODE = '22004';
+	END IF;
 	RETURN idempotency_internal.outbox_check_endpoint(
 		url, secret, old_secret, headers);
 END
@@ -152,9 +158,9 @@ COMMENT ON FUNCTION idempotency_internal.outbox_check_subscription_row(
 CREATE TABLE idempotency_internal.outbox_subscription (
 	id             bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
 	name           text COLLATE "C" NOT NULL UNIQUE,
-	url            text NOT NULL,
+	url            text,
 	topics         text[] NOT NULL,
-	secret         text NOT NULL,
+	secret         text,
 	old_secret     text,
 	old_until      timestamptz,
 	headers        jsonb,
@@ -180,7 +186,7 @@ CREATE TABLE idempotency_internal.outbox_subscription (
 			rate_limit, batch, filter))
 );
 COMMENT ON TABLE idempotency_internal.outbox_subscription IS
-	'Subscriptions: URL, topics, format and limits. For the owner only, since it holds secrets.';
+	'Subscriptions: URL, or null if they are read by outbox_fetch, topics, format and limits. For the owner only, since it holds secrets.';
 
 /*
  * How far a subscription has read, in each of its partitions.  There are no
@@ -194,6 +200,11 @@ COMMENT ON TABLE idempotency_internal.outbox_subscription IS
  *
  * If head is set, the partition follows the head of that relay: the same is
  * true of the head's columns, if the head's position is higher.
+ *
+ * The columns from token on are for subscriptions without a URL: the batch that
+ * outbox_fetch handed out last (pull.c).  outbox_ack moves the partition to
+ * leased_position; if that is null, the batch has the deferred deliveries in
+ * leased_events.
  */
 CREATE TABLE idempotency_internal.outbox_partition (
 	subscription    bigint NOT NULL,
@@ -208,6 +219,14 @@ CREATE TABLE idempotency_internal.outbox_partition (
 	head            smallint,
 	filtered        bigint NOT NULL DEFAULT 0,
 	filter_errors   bigint NOT NULL DEFAULT 0,
+	token             bigint,
+	leased_until      timestamptz,
+	leased_position   bigint,
+	leased_stragglers xid8[],
+	leased_froms      bigint[],
+	leased_count      integer NOT NULL DEFAULT 0,
+	leased_events     bigint[],
+	lapsed_to         bigint NOT NULL DEFAULT 0,
 	PRIMARY KEY (subscription, number),
 	CHECK (pg_catalog.cardinality(stragglers) OPERATOR(pg_catalog.=)
 		pg_catalog.cardinality(straggler_froms)),
@@ -222,7 +241,13 @@ CREATE TABLE idempotency_internal.outbox_partition (
 			END),
 	CONSTRAINT outbox_partition_counts_check CHECK (lost >= 0 AND delivered >= 0
 		AND filtered >= 0 AND filter_errors >= 0
-		AND rate BETWEEN '0' AND '1e15' AND pg_catalog.isfinite(moved_at))
+		AND rate BETWEEN '0' AND '1e15' AND pg_catalog.isfinite(moved_at)),
+	CONSTRAINT outbox_partition_lease_check CHECK (
+		(token > 0) IS NOT FALSE AND leased_count >= 0 AND lapsed_to >= 0
+		AND pg_catalog.isfinite(leased_until) IS NOT FALSE
+		AND (leased_until IS NULL OR token IS NOT NULL)
+		AND (pg_catalog.array_ndims(leased_events) > 1) IS NOT TRUE
+		AND pg_catalog.array_position(leased_events, NULL) IS NULL)
 ) WITH (fillfactor = 50);
 COMMENT ON TABLE idempotency_internal.outbox_partition IS
 	'The position of each partition of a subscription in the log.';
@@ -258,7 +283,9 @@ SELECT p.subscription, p.number, p.lost, p.delivered, p.filtered,
 	CASE WHEN h.position > p.position THEN h.stragglers ELSE p.stragglers END
 		AS stragglers,
 	CASE WHEN h.position > p.position THEN h.straggler_froms
-		ELSE p.straggler_froms END AS straggler_froms
+		ELSE p.straggler_froms END AS straggler_froms,
+	CASE WHEN p.leased_until > clock_timestamp() THEN p.leased_count ELSE 0 END
+		AS in_flight
 FROM idempotency_internal.outbox_partition p
 LEFT JOIN idempotency_internal.outbox_head h ON h.relay = p.head;
 COMMENT ON VIEW idempotency_internal.outbox_reached IS

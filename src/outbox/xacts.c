@@ -46,6 +46,7 @@ static XactSlot *slots = NULL;
 /* State of the current transaction. */
 static bool entered = false;
 static bool wake_at_commit = false;
+static XactsReader reader = XACTS_NOT_READING;
 static bool async = false;		/* counted as begun, but not yet as ended */
 static bool changing = false;	/* likewise as a change */
 static int64 lower_bound;
@@ -171,6 +172,10 @@ xacts_callback(XactEvent event, void *arg)
 			wake_at_commit = false;
 			if (was_entered || news)
 				shared_wake_relays(shared_my_database(), news);
+			else if (reader == XACTS_ACKNOWLEDGED ||
+					 (reader == XACTS_FETCHED && event == XACT_EVENT_ABORT))
+				shared_wake_readers(shared_my_database());
+			reader = XACTS_NOT_READING;
 			break;
 		case XACT_EVENT_PRE_PREPARE:
 			if (entered)
@@ -180,6 +185,7 @@ xacts_callback(XactEvent event, void *arg)
 			break;
 		case XACT_EVENT_PREPARE:
 			wake_at_commit = false;
+			reader = XACTS_NOT_READING;
 			break;
 		default:
 			break;
@@ -254,6 +260,13 @@ xacts_wake_at_commit(void)
 		return;
 	xacts_prepare_callback();
 	wake_at_commit = true;
+}
+
+void
+xacts_wake_readers(XactsReader done)
+{
+	xacts_prepare_callback();
+	reader = Max(reader, done);
 }
 
 void

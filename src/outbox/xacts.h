@@ -28,6 +28,17 @@ extern int64 xacts_next_position(void);
 /* Makes the commit of this transaction wake the relays in any case. */
 extern void xacts_wake_at_commit(void);
 
+/* What a session that reads a subscription has done in its transaction. */
+typedef enum XactsReader
+{
+	XACTS_NOT_READING,
+	XACTS_FETCHED,				/* if it aborts, others can fetch the batch */
+	XACTS_ACKNOWLEDGED			/* its end lets others fetch the next batch */
+} XactsReader;
+
+/* Makes the end of this transaction wake those in outbox_wait. */
+extern void xacts_wake_readers(XactsReader done);
+
 /*
  * Called before COMMIT PREPARED.  No callback runs for what was prepared, and
  * it may have changed a subscription.

@@ -1,7 +1,7 @@
 /*
  * From 0.2.0 to 1.0.0: the part that is written by hand.  The Makefile appends
- * every function, view and comment of the install script (replace.awk), and
- * revoke.sql, repair.sql and announce.sql.  The result must be the same
+ * every function, procedure, view and comment of the install script
+ * (replace.awk), and revoke.sql, repair.sql and announce.sql.  The result must be the same
  * database as after CREATE EXTENSION with 1.0.0; test/tap/t/upgrade.pl
  * compares the two.
  *
@@ -237,6 +237,8 @@ ALTER TABLE idempotency_internal.outbox_subscription
 	ADD COLUMN rate_limit numeric,
 	ADD COLUMN batch integer NOT NULL DEFAULT 1,
 	ADD COLUMN filter jsonpath,
+	ALTER COLUMN url DROP NOT NULL,
+	ALTER COLUMN secret DROP NOT NULL,
 	DROP CONSTRAINT IF EXISTS outbox_subscription_format_check,
 	DROP CONSTRAINT IF EXISTS outbox_subscription_max_in_flight_check,
 	DROP CONSTRAINT IF EXISTS outbox_subscription_partitions_check,
@@ -282,6 +284,14 @@ ALTER TABLE idempotency_internal.outbox_partition
 	ADD COLUMN head smallint,
 	ADD COLUMN filtered bigint NOT NULL DEFAULT 0,
 	ADD COLUMN filter_errors bigint NOT NULL DEFAULT 0,
+	ADD COLUMN token bigint,
+	ADD COLUMN leased_until timestamptz,
+	ADD COLUMN leased_position bigint,
+	ADD COLUMN leased_stragglers xid8[],
+	ADD COLUMN leased_froms bigint[],
+	ADD COLUMN leased_count integer NOT NULL DEFAULT 0,
+	ADD COLUMN leased_events bigint[],
+	ADD COLUMN lapsed_to bigint NOT NULL DEFAULT 0,
 	ADD CONSTRAINT outbox_partition_number_check
 		CHECK (subscription > 0 AND number BETWEEN 0 AND 63),
 	ADD CONSTRAINT outbox_partition_position_check CHECK (position >= 0),
@@ -294,7 +304,13 @@ ALTER TABLE idempotency_internal.outbox_partition
 	ADD CONSTRAINT outbox_partition_counts_check CHECK (
 		lost >= 0 AND delivered >= 0
 		AND filtered >= 0 AND filter_errors >= 0
-		AND rate BETWEEN '0' AND '1e15' AND pg_catalog.isfinite(moved_at));
+		AND rate BETWEEN '0' AND '1e15' AND pg_catalog.isfinite(moved_at)),
+	ADD CONSTRAINT outbox_partition_lease_check CHECK (
+		(token > 0) IS NOT FALSE AND leased_count >= 0 AND lapsed_to >= 0
+		AND pg_catalog.isfinite(leased_until) IS NOT FALSE
+		AND (leased_until IS NULL OR token IS NOT NULL)
+		AND (pg_catalog.array_ndims(leased_events) > 1) IS NOT TRUE
+		AND pg_catalog.array_position(leased_events, NULL) IS NULL);
 CREATE TABLE idempotency_internal.outbox_head (
 	relay           smallint PRIMARY KEY,
 	position        bigint NOT NULL,

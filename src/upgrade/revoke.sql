@@ -17,7 +17,7 @@ BEGIN
 			JOIN pg_extension e ON e.oid = d.refobjid
 			WHERE e.extname = 'idempotency' AND d.deptype = 'e'
 				AND d.refclassid = 'pg_extension'::regclass)
-		SELECT format('FUNCTION %s', p.oid::regprocedure) AS name,
+		SELECT format('ROUTINE %s', p.oid::regprocedure) AS name,
 			p.proowner <> owner AS is_foreign
 		FROM pg_proc p
 		JOIN member m ON m.classid = 'pg_proc'::regclass AND m.objid = p.oid
@@ -35,7 +35,7 @@ BEGIN
 		IF created.is_foreign THEN
 			EXECUTE format('ALTER %s OWNER TO %s', created.name, owner);
 		END IF;
-		IF starts_with(created.name, 'FUNCTION') THEN
+		IF starts_with(created.name, 'ROUTINE') THEN
 			EXECUTE format('REVOKE ALL ON %s FROM PUBLIC', created.name);
 		END IF;
 	END LOOP;

@@ -1,0 +1,264 @@
+/*
+ * outbox_wait.c
+ *		outbox_wait: sleeps until a subscription has something to fetch.
+ *
+ * It is a procedure, since a function cannot let go of the snapshot of the
+ * query that calls it, and a snapshot that is held for long keeps VACUUM from
+ * removing rows.  While it sleeps it has no snapshot and no lock: it looks for
+ * events in a subtransaction, and rolls that back.
+ *
+ * The commit of a transaction that has enqueued events, of outbox_ack, or of a
+ * change of the subscription wakes it (xacts.c).
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "catalog/pg_type.h"
+#include "miscadmin.h"
+#include "storage/condition_variable.h"
+#include "tcop/utility.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/memutils.h"
+#include "utils/snapmgr.h"
+#include "utils/timestamp.h"
+#include "utils/wait_event.h"
+
+#include "base/args.h"
+#include "base/compat.h"
+#include "base/query.h"
+#include "base/shared.h"
+#include "outbox/pull.h"
+
+#define WAIT_TIMEOUT_MAX_S (24 * 60 * 60)
+#define WAIT_LOOK_MS 5000		/* look again after so long in any case */
+#define WAIT_PAUSE_MS 50		/* the longest pause after looks in vain */
+#define WAIT_ROWS 50			/* of the log that are fetched at a time */
+#define WAIT_CHUNKS_MAX 20		/* of a partition that are read in a look */
+#define WAIT_PARTITIONS_MAX 64
+
+/* How far the log has nothing for a partition. */
+typedef struct WaitPartition
+{
+	bool		known;
+	int64		position;		/* as recorded when this was read */
+	int64		token;
+	OutboxCursor cursor;
+} WaitPartition;
+
+typedef struct Wait
+{
+	const text *name;
+	MemoryContext context;		/* of what is kept between looks */
+	WaitPartition partitions[WAIT_PARTITIONS_MAX];
+	/* Of the look that is being taken: */
+	PullSubscription subscription;
+	TimestampTz again_at;		/* when there may be something to fetch */
+	bool		found;
+	FilterCounts filtered;		/* not used */
+} Wait;
+
+PG_FUNCTION_INFO_V1(outbox_wait);
+
+static void
+wait_until(Wait *wait, TimestampTz at)
+{
+	if (at != 0)
+		wait->again_at = Min(wait->again_at, at);
+}
+
+/*
+ * Takes a row of the log (OutboxSource).
+ */
+static bool
+wait_take(OutboxChunk *chunk, uint64 row, void *arg)
+{
+	Wait	   *wait = arg;
+
+	chunk->last = query_int64(row, PULL_POSITION);
+	wait->found = pull_wants(&wait->subscription, row, &wait->filtered);
+	return wait->found;
+}
+
+static void
+wait_keep_cursor(Wait *wait, WaitPartition *kept, const OutboxCursor *cursor)
+{
+	MemoryContext old = MemoryContextSwitchTo(wait->context);
+
+	if (kept->cursor.stragglers != NULL)
+		pfree(kept->cursor.stragglers);
+	kept->cursor = outbox_copy_cursor(cursor);
+	MemoryContextSwitchTo(old);
+}
+
+/*
+ * Reads the log where the last look has ended, unless another session has
+ * fetched from the partition meanwhile.
+ */
+static void
+wait_read_log(Wait *wait, const OutboxHorizon *horizon,
+			  const PullPartition *partition)
+{
+	WaitPartition *kept = &wait->partitions[partition->id.number];
+	OutboxChunk chunk = {.after = partition->cursor, .cut = true};
+
+	if (kept->known && kept->position == partition->cursor.position &&
+		kept->token == partition->token)
+		chunk.after = kept->cursor;
+	for (int i = 0; i < WAIT_CHUNKS_MAX && chunk.cut && !wait->found; i++)
+		chunk = pull_read(horizon, partition, &chunk.after, WAIT_ROWS,
+						  wait_take, wait);
+	if (wait->found)
+		return;
+	if (chunk.cut)
+		wait_until(wait, GetCurrentTimestamp());
+	wait_keep_cursor(wait, kept, &chunk.after);
+	kept->known = true;
+	kept->position = partition->cursor.position;
+	kept->token = partition->token;
+}
+
+static void
+wait_look_at(Wait *wait, const OutboxHorizon *horizon,
+			 const PullPartition *partition)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	TimestampTz due_at;
+
+	if (partition->leased_until > now)
+	{
+		wait_until(wait, partition->leased_until);
+		return;
+	}
+	due_at = outbox_next_due_at(partition->id,
+								PointerGetDatum(construct_empty_array(INT8OID)));
+	wait->found = partition->leased_until != 0 || (due_at != 0 && due_at <= now);
+	wait_until(wait, due_at);
+	if (!wait->found)
+		wait_read_log(wait, horizon, partition);
+}
+
+/*
+ * Sets found, or again_at.
+ */
+static void
+wait_look_inside(Wait *wait)
+{
+	OutboxHorizon horizon;
+	PullPartition *partitions;
+	int			count;
+
+	wait->found = false;
+	wait->again_at = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
+												 WAIT_LOOK_MS);
+	wait->subscription = pull_find(wait->name);
+	if (!wait->subscription.active)
+		return;
+	horizon = outbox_horizon_begin();
+	count = pull_read_partitions(&wait->subscription, &partitions);
+	for (int i = 0; i < count && !wait->found; i++)
+		wait_look_at(wait, &horizon, &partitions[i]);
+	wait_until(wait, horizon.grace_ends_at);
+	outbox_horizon_end(&horizon);
+}
+
+/*
+ * Looks for something to fetch in a subtransaction, whose end releases all
+ * locks.
+ */
+static void
+wait_look(Wait *wait)
+{
+	MemoryContext old = CurrentMemoryContext;
+	ResourceOwner owner = CurrentResourceOwner;
+
+	BeginInternalSubTransaction(NULL);
+	SPI_connect();
+	wait_look_inside(wait);
+	SPI_finish();
+	RollbackAndReleaseCurrentSubTransaction();
+	MemoryContextSwitchTo(old);
+	CurrentResourceOwner = owner;
+	InvalidateCatalogSnapshot();
+}
+
+/*
+ * Lets go of the snapshot that a CALL has.
+ */
+static void
+wait_release_snapshot(void)
+{
+	if (ActiveSnapshotSet())
+		PopActiveSnapshot();
+	InvalidateCatalogSnapshot();
+	if (HaveRegisteredOrActiveSnapshot())
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("outbox_wait() must be called without a snapshot"),
+				 errhint("Call it outside of functions, in the isolation level READ COMMITTED.")));
+}
+
+/*
+ * Sleeps until a wake-up, again_at or until.  After looks in vain, a pause
+ * comes first: with many commits that do not concern the subscription, those
+ * who wait would take all the processors.
+ */
+static void
+wait_sleep(const Wait *wait, SharedDatabase *database, TimestampTz until,
+		   int pause_ms)
+{
+	TimestampTz wake_at = Min(wait->again_at, until);
+	long		ms = TimestampDifferenceMilliseconds(GetCurrentTimestamp(),
+													 wake_at);
+
+	if (ms > 0)
+		ConditionVariableTimedSleep(&database->readers, Min(ms, WAIT_LOOK_MS),
+									PG_WAIT_EXTENSION);
+	if (pause_ms > 0)
+	{
+		(void) WaitLatch(MyLatch, WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, pause_ms,
+						 PG_WAIT_EXTENSION);
+		CHECK_FOR_INTERRUPTS();
+	}
+}
+
+static TimestampTz
+wait_timeout_arg(FunctionCallInfo fcinfo)
+{
+	args_require(fcinfo, 1, "timeout");
+	return args_time_after(GetCurrentTimestamp(), PG_GETARG_INTERVAL_P(1),
+						   WAIT_TIMEOUT_MAX_S, "timeout", NULL);
+}
+
+/*
+ * SQL: outbox_wait(name, timeout).
+ */
+Datum
+outbox_wait(PG_FUNCTION_ARGS)
+{
+	SharedDatabase *database;
+	Wait	   *wait = palloc0(sizeof(Wait));
+	TimestampTz until;
+	int			pause_ms = 0;
+
+	wait->name = args_text(fcinfo, 0, "name");
+	until = wait_timeout_arg(fcinfo);
+	wait->context = CurrentMemoryContext;
+	PreventCommandDuringRecovery("outbox_wait()");
+	shared_require("the outbox");
+	wait_release_snapshot();
+	database = shared_my_database();
+	for (;;)
+	{
+		ConditionVariablePrepareToSleep(&database->readers);
+		pg_atomic_write_u32(&database->readers_armed, 1);
+		pg_memory_barrier();
+		wait_look(wait);
+		if (wait->found || GetCurrentTimestamp() >= until)
+			break;
+		wait_sleep(wait, database, until, pause_ms);
+		pause_ms = Min(2 * pause_ms + 1, WAIT_PAUSE_MS);
+	}
+	ConditionVariableCancelSleep();
+	PG_RETURN_VOID();
+}
