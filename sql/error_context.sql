@@ -13,7 +13,7 @@ SELECT outbox_subscribe('known', 'https://example.com/', topics => '{none}') LIK
 SELECT outbox_subscribe(NULL, 'https://example.com/');
 SELECT outbox_subscribe('', 'https://example.com/');
 SELECT outbox_subscribe('new', 'ftp://example.com/');
-SELECT outbox_subscribe('new', NULL);
+SELECT outbox_subscribe('new', NULL, headers => '{}');
 SELECT outbox_subscribe('new', 'https://example.com/', secret => 'short');
 SELECT outbox_subscribe('new', 'https://example.com/', headers => '{"a b": "1"}');
 SELECT outbox_subscribe('new', 'https://example.com/', format => 'xml');

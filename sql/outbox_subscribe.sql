@@ -97,7 +97,7 @@ SELECT outbox_pause('nobody');
 \set VERBOSITY sqlstate
 SELECT outbox_subscribe('', :'url');
 SELECT outbox_subscribe(repeat('x', 256), :'url');
-SELECT outbox_subscribe('s3', NULL);
+SELECT outbox_subscribe('s3', NULL, secret => 'whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw');
 SELECT outbox_subscribe('s3', '');
 SELECT outbox_subscribe('s3', 'http://user:password@example.com/');
 SELECT outbox_subscribe('s3', :'url', topics => NULL);

@@ -205,7 +205,7 @@ DECLARE
 BEGIN
 	IF useless IS NOT NULL THEN
 		PERFORM idempotency_internal.idempotency_raise('22023',
-			format('%s needs a url', useless),
+			format('%s must not be given without a url', useless),
 			'The subscription has no URL: its events are read by outbox_fetch.');
 	END IF;
 END

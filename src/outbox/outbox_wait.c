@@ -162,24 +162,44 @@ wait_look_inside(Wait *wait)
 	outbox_horizon_end(&horizon);
 }
 
+static void
+wait_end_look(MemoryContext context, ResourceOwner owner)
+{
+	RollbackAndReleaseCurrentSubTransaction();
+	MemoryContextSwitchTo(context);
+	CurrentResourceOwner = owner;
+	InvalidateCatalogSnapshot();
+}
+
 /*
  * Looks for something to fetch in a subtransaction, whose end releases all
- * locks.
+ * locks.  After an error, it must have ended, too.
  */
 static void
 wait_look(Wait *wait)
 {
-	MemoryContext old = CurrentMemoryContext;
+	MemoryContext context = CurrentMemoryContext;
 	ResourceOwner owner = CurrentResourceOwner;
 
 	BeginInternalSubTransaction(NULL);
-	SPI_connect();
-	wait_look_inside(wait);
-	SPI_finish();
-	RollbackAndReleaseCurrentSubTransaction();
-	MemoryContextSwitchTo(old);
-	CurrentResourceOwner = owner;
-	InvalidateCatalogSnapshot();
+	PG_TRY();
+	{
+		SPI_connect();
+		wait_look_inside(wait);
+		SPI_finish();
+	}
+	PG_CATCH();
+	{
+		ErrorData  *error;
+
+		MemoryContextSwitchTo(context);
+		error = CopyErrorData();
+		FlushErrorState();
+		wait_end_look(context, owner);
+		ReThrowError(error);
+	}
+	PG_END_TRY();
+	wait_end_look(context, owner);
 }
 
 /*

@@ -292,7 +292,7 @@ GRANT EXECUTE ON FUNCTION idempotency_grant(regrole),
 GRANT USAGE ON SCHEMA idempotency_internal TO crew;
 SET ROLE hand;
 SELECT throws_ok($$ SELECT idempotency_grant('stranger') $$, '42501',
-	'permission denied to grant EXECUTE ON FUNCTION public.idem_claim(text,text,interval,text,interval,boolean)',
+	'permission denied to grant EXECUTE ON ROUTINE public.idem_claim(text,text,interval,text,interval,boolean)',
 	'nor if it may call the function that gives');
 RESET ROLE;
 GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA public TO crew WITH GRANT OPTION;

@@ -45,8 +45,8 @@ WHERE a.attnum > 0 AND NOT a.attisdropped;
 
 CREATE TEMPORARY VIEW public_object AS
 SELECT kind, identity, 0 AS number, concat_ws(' ',
-	format('function %s(%s) RETURNS %s', p.proname,
-		pg_get_function_arguments(p.oid), pg_get_function_result(p.oid)),
+	format('%s %s(%s)', kind, p.proname, pg_get_function_arguments(p.oid)),
+	'RETURNS ' || pg_get_function_result(p.oid),
 	CASE p.provolatile WHEN 'i' THEN 'IMMUTABLE' WHEN 's' THEN 'STABLE'
 		ELSE 'VOLATILE' END,
 	CASE p.proparallel WHEN 's' THEN 'PARALLEL SAFE'
@@ -57,7 +57,7 @@ SELECT kind, identity, 0 AS number, concat_ws(' ',
 	|| pg_temp.others(coalesce(p.proacl, acldefault('f', p.proowner)),
 		p.proowner, 'EXECUTE') AS line
 FROM member JOIN pg_proc p ON classid = 'pg_proc'::regclass AND p.oid = objid
-WHERE kind = 'function' AND schema <> 'idempotency_internal'
+WHERE kind IN ('function', 'procedure') AND schema <> 'idempotency_internal'
 UNION ALL
 SELECT kind, identity, 0, concat_ws(' ', 'type', t.typname,
 	CASE t.typtype
@@ -95,7 +95,7 @@ FROM member JOIN pg_namespace n ON classid = 'pg_namespace'::regclass AND n.oid 
 UNION ALL
 SELECT kind, identity, 0, kind || ' ' || identity
 FROM member
-WHERE kind <> 'function'
+WHERE kind NOT IN ('function', 'procedure')
 	AND classid NOT IN ('pg_type'::regclass, 'pg_class'::regclass, 'pg_namespace'::regclass)
 	AND schema IS DISTINCT FROM 'idempotency_internal';
 
@@ -115,14 +115,17 @@ function idem_renew(key text, token bigint, lease interval DEFAULT NULL::interva
 function idempotency_grant(role regrole) RETURNS void VOLATILE PARALLEL UNSAFE COST 10000: nobody
 function idempotency_grant_admin(role regrole) RETURNS void VOLATILE PARALLEL UNSAFE COST 10000: nobody
 function idempotency_grant_operator(role regrole) RETURNS void VOLATILE PARALLEL UNSAFE COST 10000: nobody
+function idempotency_grant_reader(role regrole) RETURNS void VOLATILE PARALLEL UNSAFE COST 10000: nobody
 function idempotency_repair() RETURNS void VOLATILE PARALLEL UNSAFE COST 10000 SECURITY DEFINER: nobody
 function idempotency_status(OUT "check" text, OUT state text, OUT detail text, OUT hint text) RETURNS SETOF record VOLATILE PARALLEL UNSAFE COST 100 SECURITY DEFINER: operator, pg_monitor
+function outbox_ack(name text, token bigint, failed bigint[] DEFAULT '{}'::bigint[], error text DEFAULT NULL::text) RETURNS boolean VOLATILE PARALLEL UNSAFE COST 10000 SECURITY DEFINER: nobody
 function outbox_acknowledge_lost(name text) RETURNS void VOLATILE PARALLEL UNSAFE COST 10000 SECURITY DEFINER: operator
 function outbox_adopt(keep_identity boolean DEFAULT false) RETURNS void VOLATILE PARALLEL UNSAFE COST 10000 SECURITY DEFINER: operator
 function outbox_alter(name text, url text DEFAULT NULL::text, topics text[] DEFAULT NULL::text[], headers jsonb DEFAULT NULL::jsonb, format text DEFAULT NULL::text, max_in_flight integer DEFAULT NULL::integer, timeout interval DEFAULT NULL::interval, retry_schedule interval[] DEFAULT NULL::interval[], rate_limit numeric DEFAULT NULL::numeric, batch integer DEFAULT NULL::integer, filter jsonpath DEFAULT NULL::jsonpath) RETURNS void VOLATILE PARALLEL UNSAFE COST 10000 SECURITY DEFINER: operator
 function outbox_discard(name text, positions bigint[] DEFAULT NULL::bigint[]) RETURNS bigint VOLATILE PARALLEL UNSAFE COST 10000 SECURITY DEFINER: operator
 function outbox_enqueue(topic text, payload jsonb, key text DEFAULT NULL::text, type text DEFAULT NULL::text, headers jsonb DEFAULT NULL::jsonb, deliver_at timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS bigint VOLATILE PARALLEL UNSAFE COST 10000: application
 function outbox_event_id("position" bigint) RETURNS text VOLATILE PARALLEL UNSAFE COST 100 SECURITY DEFINER: application
+function outbox_fetch(name text, max_events integer DEFAULT 100, lease interval DEFAULT '00:00:30'::interval, OUT token bigint, OUT "position" bigint, OUT id text, OUT topic text, OUT key text, OUT type text, OUT payload jsonb, OUT headers jsonb, OUT created_at timestamp with time zone, OUT attempt integer) RETURNS SETOF record VOLATILE PARALLEL UNSAFE COST 10000 SECURITY DEFINER: nobody
 function outbox_pause(name text, reason text DEFAULT NULL::text) RETURNS void VOLATILE PARALLEL UNSAFE COST 10000 SECURITY DEFINER: operator
 function outbox_ping(name text) RETURNS bigint VOLATILE PARALLEL UNSAFE COST 10000 SECURITY DEFINER: operator
 function outbox_redrive(name text, positions bigint[] DEFAULT NULL::bigint[]) RETURNS bigint VOLATILE PARALLEL UNSAFE COST 10000 SECURITY DEFINER: operator
@@ -147,6 +150,7 @@ function stock_reserve(sku text, quantity bigint, reservation text, ttl interval
 function stock_reserve_many(lines jsonb, reservation text, ttl interval DEFAULT NULL::interval, actor text DEFAULT NULL::text) RETURNS stock_reservation VOLATILE PARALLEL UNSAFE COST 10000: application
 function stock_transfer(from_sku text, to_sku text, quantity bigint, note text DEFAULT NULL::text, actor text DEFAULT NULL::text) RETURNS void VOLATILE PARALLEL UNSAFE COST 10000: operator
 function stock_verify(INOUT sku text DEFAULT NULL::text, OUT available bigint, OUT reserved bigint, OUT ok boolean, OUT detail text) RETURNS SETOF record VOLATILE PARALLEL UNSAFE COST 100 SECURITY DEFINER: operator
+procedure outbox_wait(IN name text, IN timeout interval DEFAULT '00:00:20'::interval) VOLATILE PARALLEL UNSAFE COST 1 SECURITY DEFINER: nobody
 schema idempotency_internal: nobody
 type idem_answer (outcome idem_outcome, token bigint, attempt integer, response jsonb, retry_after interval): PUBLIC
 type idem_outcome ENUM (claimed, in_progress, completed, failed, mismatch): PUBLIC

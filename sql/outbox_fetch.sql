@@ -1,0 +1,228 @@
+-- Subscriptions that are read: batches, acknowledgements, retries, what is left
+-- out, and bad arguments.  If this fails, a reader misses events, gets them
+-- out of order, or loses those that have failed.
+\getenv dir PG_ABS_SRCDIR
+\set db regress_outbox_fetch
+\i :dir/sql/include/ring.sql
+\pset null -
+\set VERBOSITY terse
+CREATE FUNCTION state() RETURNS TABLE (lag bigint, in_flight int, waiting bigint, parked bigint, dead bigint, delivered bigint)
+LANGUAGE sql AS 'SELECT lag_events, in_flight, waiting, parked, dead, delivered FROM outbox_subscriptions WHERE name = ''r''';
+-- Fetches, and says which events came; the token is in the table last.
+CREATE TABLE last (token bigint);
+CREATE FUNCTION got(max_events int DEFAULT 100, lease interval DEFAULT '1 h')
+RETURNS TABLE (event text, key text, attempt int)
+LANGUAGE plpgsql AS $$
+BEGIN
+	TRUNCATE last;
+	RETURN QUERY
+		WITH batch AS (SELECT * FROM outbox_fetch('r', max_events, lease)),
+			noted AS (INSERT INTO last SELECT DISTINCT b.token FROM batch b)
+		SELECT b.topic || b.payload, b.key, b.attempt FROM batch b;
+END
+$$;
+CREATE FUNCTION ack(failed text DEFAULT NULL, error text DEFAULT NULL) RETURNS boolean
+LANGUAGE sql AS $$
+	SELECT outbox_ack('r', token, ARRAY(SELECT position FROM outbox_log
+		WHERE topic || payload = ANY (string_to_array(failed, ' '))), error) FROM last
+$$;
+CREATE FUNCTION lapse() RETURNS void
+LANGUAGE sql AS 'UPDATE idempotency_internal.outbox_partition SET leased_until = now()';
+CREATE FUNCTION due() RETURNS void
+LANGUAGE sql AS 'UPDATE idempotency_internal.outbox_delivery SET due_at = now() WHERE due_at IS NOT NULL';
+
+SELECT outbox_subscribe('r', url => NULL, topics => '{a, b}', retry_schedule => '{0 s, 1 h, 2 h}');
+SELECT count(*) FROM outbox_fetch('r');
+SELECT outbox_enqueue('a', '1', key => 'k'), outbox_enqueue('c', '2'), outbox_enqueue('b', '3'),
+	outbox_enqueue('a', '4', key => 'k', type => 't', headers => '{"x-h": "v"}'), outbox_enqueue('a', '5');
+-- The columns.
+SELECT token > 0 AS token, position, id = outbox_event_id(position) AS id, topic, key, type, payload, headers,
+	now() - created_at < '1 min' AS now, attempt FROM outbox_fetch('r', 2);
+SELECT * FROM state();
+-- One batch is out; nobody else gets these events, nor those after them.
+SELECT * FROM got();
+SELECT lapse();
+-- After a lapse they come again, fewer at a time.
+SELECT * FROM got();
+SELECT ack(), ack();
+SELECT * FROM state();
+-- A batch with an event that fails: the later ones of its key are parked.
+SELECT * FROM got();
+SELECT outbox_enqueue('a', '6', key => 'k'), outbox_enqueue('a', '7', key => 'other');
+SELECT ack('b3 a4', 'no such customer');
+SELECT position, topic, key, state, attempts, next_attempt_at > now() AS later, last_error FROM outbox_deliveries ORDER BY position;
+SELECT position, attempt, status, error FROM outbox_attempts ORDER BY position;
+SELECT * FROM got();
+SELECT ack();
+SELECT * FROM state();
+-- They are due.
+SELECT due();
+SELECT * FROM got(2);
+SELECT * FROM state();
+SELECT ack('a4');
+SELECT due();
+SELECT * FROM got(10);
+SELECT ack('a6');
+SELECT position, key, state, attempts FROM outbox_deliveries ORDER BY position;
+-- The schedule ends.
+SELECT due();
+SELECT * FROM got(); SELECT ack('a6');
+SELECT due();
+SELECT * FROM got(); SELECT ack('a6', 'still');
+SELECT position, topic, attempts, last_error FROM outbox_dead;
+SELECT outbox_redrive('r');
+SELECT * FROM got(); SELECT ack();
+SELECT * FROM state();
+-- A batch with several events of a key that fail: they stay in order.
+SELECT count(outbox_enqueue('a', to_jsonb(n), key => 'k')) FROM generate_series(8, 11) n;
+SELECT * FROM got(3); SELECT ack('a8 a9 a10');
+SELECT * FROM got();
+SELECT position, key, state, attempts FROM outbox_deliveries ORDER BY position;
+SELECT due();
+SELECT * FROM got(); SELECT ack('a9 a11');
+SELECT position, key, state, attempts FROM outbox_deliveries ORDER BY position;
+SELECT due();
+SELECT * FROM got(); SELECT ack();
+SELECT * FROM state();
+-- The lease of a single event that lapses is a failed attempt.
+SELECT count(outbox_enqueue('a', to_jsonb(n), key => 'k' || n % 2)) FROM generate_series(12, 15) n;
+SELECT * FROM got(); SELECT lapse();
+SELECT * FROM got(); SELECT lapse();
+SELECT * FROM got(); SELECT lapse();
+SELECT * FROM got(); SELECT ack();
+SELECT position, key, state, attempts, last_error FROM outbox_deliveries ORDER BY position;
+SELECT due();
+SELECT * FROM got(); SELECT lapse();
+SELECT * FROM got(); SELECT lapse();
+SELECT * FROM got();
+SELECT position, key, state, attempts, last_error FROM outbox_deliveries ORDER BY position;
+SELECT due();
+SELECT * FROM got(); SELECT ack();
+SELECT * FROM got(); SELECT ack();
+SELECT * FROM state();
+-- Events whose time has not come.
+SELECT count(outbox_enqueue('a', '16', key => 'k', deliver_at => now() + interval '1 h')), count(outbox_enqueue('a', '17', key => 'k'));
+SELECT * FROM got(); SELECT ack();
+SELECT due();
+SELECT * FROM got(); SELECT ack();
+-- Rollback of the reader; several batches in a transaction; own events.
+SELECT count(outbox_enqueue('a', to_jsonb(n))) FROM generate_series(18, 20) n;
+BEGIN;
+SELECT * FROM got(); SELECT ack();
+ROLLBACK;
+BEGIN;
+SELECT outbox_enqueue('a', '21') > 0 AS own;
+SELECT pg_sleep(0.15);
+SELECT * FROM got(2); SELECT ack();
+SAVEPOINT one;
+SELECT * FROM got(2); SELECT ack();
+ROLLBACK TO one;
+SELECT * FROM got(2); SELECT ack();
+SELECT * FROM got(2);
+COMMIT;
+SELECT * FROM got(2); SELECT ack();
+SELECT * FROM state();
+-- Replay and a batch that is out.
+SELECT * FROM got();
+SELECT count(outbox_enqueue('a', to_jsonb(n))) FROM generate_series(22, 23) n;
+SELECT * FROM got(1);
+SELECT outbox_replay('r', from_position => (SELECT position FROM outbox_log WHERE payload = '20')) > 0 AS replayed;
+\set VERBOSITY default
+SELECT ack();
+\set VERBOSITY terse
+SELECT * FROM got(); SELECT ack();
+-- Filters, patterns, a test event.
+SELECT outbox_alter('r', topics => '{a.*}', filter => '$.n > 1');
+SELECT outbox_enqueue('a.b', '{"n": 1}') IS NULL, outbox_enqueue('a.b', '{"n": 2}') IS NULL, outbox_enqueue('a', '{"n": 2}') IS NULL,
+	outbox_ping('r') IS NULL;
+SELECT * FROM got(); SELECT ack();
+SELECT * FROM got(); SELECT ack();
+SELECT filtered, filter_errors FROM outbox_subscriptions;
+-- Paused: what is out can be acknowledged.
+SELECT outbox_enqueue('a.b', '{"n": 3}') IS NULL, outbox_enqueue('a.b', '{"n": 4}') IS NULL;
+SELECT * FROM got(1);
+SELECT outbox_pause('r', 'maintenance');
+SELECT ack();
+SELECT * FROM got();
+SELECT outbox_resume('r');
+SELECT * FROM got(); SELECT ack();
+-- Partitions: a batch of each can be out, and a key is in one of them.
+SELECT outbox_subscribe('p', url => NULL, topics => '{p}', partitions => 3);
+SELECT count(outbox_enqueue('p', to_jsonb(n), key => 'k' || n % 20)) FROM generate_series(1, 100) n;
+CREATE TABLE batches AS SELECT * FROM outbox_fetch('p', 60);
+INSERT INTO batches SELECT * FROM outbox_fetch('p', 60);
+INSERT INTO batches SELECT * FROM outbox_fetch('p', 60);
+SELECT count(*) FROM outbox_fetch('p');
+SELECT count(DISTINCT token), count(*), count(DISTINCT payload) FROM batches;
+SELECT max(tokens) FROM (SELECT count(DISTINCT token) AS tokens FROM batches GROUP BY key) k;
+SELECT count(*) FILTER (WHERE outbox_ack('p', token)) FROM (SELECT DISTINCT token FROM batches) t;
+SELECT outbox_subscribe('u', 'https://example.com/') IS NOT NULL AS url;
+SELECT outbox_unsubscribe('p');
+-- Errors.
+\set VERBOSITY sqlstate
+SELECT * FROM outbox_fetch(NULL);
+SELECT * FROM outbox_fetch('p');
+SELECT * FROM outbox_fetch('u');
+SELECT * FROM outbox_fetch('r', NULL);
+SELECT * FROM outbox_fetch('r', 0);
+SELECT * FROM outbox_fetch('r', 10001);
+SELECT * FROM outbox_fetch('r', lease => NULL);
+SELECT * FROM outbox_fetch('r', lease => '0');
+SELECT * FROM outbox_fetch('r', lease => '-1 s');
+SELECT * FROM outbox_fetch('r', lease => '367 days');
+SELECT outbox_ack(NULL, 1);
+SELECT outbox_ack('r', NULL);
+SELECT outbox_ack('r', 0);
+SELECT outbox_ack('r', 9223372036854775807);
+SELECT outbox_ack('r', 1, NULL);
+SELECT outbox_ack('r', 1, '{{1}}');
+SELECT outbox_ack('r', 1, '{NULL}');
+SELECT outbox_ack('r', 1, '{}', 'why');
+SELECT outbox_ack('p', 1);
+SELECT outbox_ack('u', 1);
+SELECT outbox_enqueue('a.b', '{"n": 5}') IS NULL;
+SELECT * FROM got();
+SELECT outbox_ack('r', token, '{1}') FROM last;
+SELECT outbox_ack('r', token, ARRAY[1, max(position) + 1]) FROM last, outbox_log GROUP BY token;
+SELECT outbox_ack('r', token, ARRAY[(SELECT max(position) FROM outbox_log)], repeat('ü', 10000)) FROM last;
+SELECT octet_length(last_error) FROM outbox_deliveries;
+SELECT due();
+SELECT * FROM got();
+SELECT outbox_ack('r', token, '{1}') FROM last;
+SELECT ack();
+CALL outbox_wait(NULL);
+CALL outbox_wait('p');
+CALL outbox_wait('u');
+CALL outbox_wait('r', NULL);
+CALL outbox_wait('r', '0');
+CALL outbox_wait('r', '25 h');
+CALL outbox_wait('r', '10 ms');
+BEGIN ISOLATION LEVEL REPEATABLE READ;
+SELECT * FROM outbox_fetch('r');
+ROLLBACK;
+BEGIN ISOLATION LEVEL SERIALIZABLE;
+SELECT outbox_ack('r', 1);
+ROLLBACK;
+BEGIN ISOLATION LEVEL REPEATABLE READ;
+CALL outbox_wait('r', '10 ms');
+ROLLBACK;
+BEGIN READ ONLY;
+SELECT * FROM outbox_fetch('r');
+ROLLBACK;
+DO $$ BEGIN CALL outbox_wait('r', '10 ms'); END $$;
+CREATE FUNCTION waits() RETURNS void LANGUAGE plpgsql AS $$ BEGIN CALL outbox_wait('r', '10 ms'); END $$;
+SELECT waits();
+BEGIN;
+CALL outbox_wait('r', '10 ms');
+SELECT count(*) FROM outbox_fetch('r');
+COMMIT;
+SELECT outbox_subscribe('r2', NULL, secret => 'whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw');
+SELECT outbox_subscribe('r2', NULL, headers => '{}');
+SELECT outbox_subscribe('r2', NULL, format => 'cloudevents');
+SELECT outbox_subscribe('r2', NULL, rate_limit => 1);
+SELECT outbox_alter('r', url => 'https://example.com/');
+SELECT outbox_alter('r', headers => '{"x": "y"}');
+SELECT outbox_alter('r', rate_limit => 10);
+SELECT outbox_rotate_secret('r');
+SELECT outbox_alter('r', retry_schedule => '{0 s}');
+SELECT * FROM state();
