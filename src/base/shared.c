@@ -421,16 +421,23 @@ shared_copy_worker(SharedDatabase *database, SharedWorkerSlot slot)
 }
 
 /*
- * Sessions that wait arm this before they look for events.  If one is armed for
- * the second time meanwhile, it is in the list that is woken here.
+ * A session that waits arms this, and then reads "ends" once more before it
+ * sleeps, as a relay does.  It is in the list by then.
  */
-void
-shared_wake_readers(SharedDatabase *database)
+static void
+shared_wake_armed_readers(SharedDatabase *database)
 {
-	pg_memory_barrier();
 	if (pg_atomic_read_u32(&database->readers_armed) != 0 &&
 		pg_atomic_exchange_u32(&database->readers_armed, 0) != 0)
 		ConditionVariableBroadcast(&database->readers);
+}
+
+void
+shared_wake_readers(SharedDatabase *database)
+{
+	pg_atomic_fetch_add_u64(&database->ends, 1);
+	pg_memory_barrier();
+	shared_wake_armed_readers(database);
 }
 
 /*
@@ -445,7 +452,8 @@ shared_wake_relays(SharedDatabase *database, bool in_any_case)
 	uint32		armed;
 
 	pg_atomic_fetch_add_u64(&database->ends, 1);
-	shared_wake_readers(database);
+	pg_memory_barrier();
+	shared_wake_armed_readers(database);
 	armed = in_any_case ? PG_UINT32_MAX :
 		pg_atomic_read_u32(&database->relays_armed);
 	if (armed == 0)

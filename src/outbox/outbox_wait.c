@@ -184,6 +184,8 @@ wait_look(Wait *wait)
 	BeginInternalSubTransaction(NULL);
 	PG_TRY();
 	{
+		/* Otherwise, SPI would push one for the CALL, to be kept. */
+		PushActiveSnapshot(GetLatestSnapshot());
 		SPI_connect();
 		wait_look_inside(wait);
 		SPI_finish();
@@ -219,27 +221,32 @@ wait_release_snapshot(void)
 }
 
 /*
- * Sleeps until a wake-up, again_at or until.  After looks in vain, a pause
- * comes first: with many commits that do not concern the subscription, those
- * who wait would take all the processors.
+ * Sleeps until a wake-up, again_at or until, unless a transaction has ended
+ * since ends was read.  After looks in vain, a pause comes first: with many
+ * commits that do not concern the subscription, those who wait would take all
+ * the processors.
  */
 static void
-wait_sleep(const Wait *wait, SharedDatabase *database, TimestampTz until,
-		   int pause_ms)
+wait_sleep(const Wait *wait, SharedDatabase *database, uint64 ends,
+		   TimestampTz until, int pause_ms)
 {
-	TimestampTz wake_at = Min(wait->again_at, until);
-	long		ms = TimestampDifferenceMilliseconds(GetCurrentTimestamp(),
-													 wake_at);
+	long		ms;
 
-	if (ms > 0)
-		ConditionVariableTimedSleep(&database->readers, Min(ms, WAIT_LOOK_MS),
-									PG_WAIT_EXTENSION);
 	if (pause_ms > 0)
 	{
 		(void) WaitLatch(MyLatch, WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, pause_ms,
 						 PG_WAIT_EXTENSION);
 		CHECK_FOR_INTERRUPTS();
 	}
+	ConditionVariablePrepareToSleep(&database->readers);
+	pg_atomic_write_u32(&database->readers_armed, 1);
+	pg_memory_barrier();
+	ms = TimestampDifferenceMilliseconds(GetCurrentTimestamp(),
+										 Min(wait->again_at, until));
+	if (ms > 0 && pg_atomic_read_u64(&database->ends) == ends)
+		ConditionVariableTimedSleep(&database->readers, Min(ms, WAIT_LOOK_MS),
+									PG_WAIT_EXTENSION);
+	ConditionVariableCancelSleep();
 }
 
 static TimestampTz
@@ -270,15 +277,14 @@ outbox_wait(PG_FUNCTION_ARGS)
 	database = shared_my_database();
 	for (;;)
 	{
-		ConditionVariablePrepareToSleep(&database->readers);
-		pg_atomic_write_u32(&database->readers_armed, 1);
+		uint64		ends = pg_atomic_read_u64(&database->ends);
+
 		pg_memory_barrier();
 		wait_look(wait);
 		if (wait->found || GetCurrentTimestamp() >= until)
 			break;
-		wait_sleep(wait, database, until, pause_ms);
+		wait_sleep(wait, database, ends, until, pause_ms);
 		pause_ms = Min(2 * pause_ms + 1, WAIT_PAUSE_MS);
 	}
-	ConditionVariableCancelSleep();
 	PG_RETURN_VOID();
 }
