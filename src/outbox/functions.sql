@@ -845,6 +845,10 @@ $$;
 COMMENT ON FUNCTION outbox_adopt(boolean) IS
 	'Lets this database, a restored copy, send its events, under a new identity or under that of the original.';
 
+/*
+ * Like a worker, these functions use indexes whatever the statistics say: a plan
+ * may be made when the tables are empty, and stay.
+ */
 CREATE FUNCTION outbox_fetch(
 	name       text,
 	max_events integer DEFAULT 100,
@@ -855,6 +859,8 @@ CREATE FUNCTION outbox_fetch(
 RETURNS SETOF record
 LANGUAGE C VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000 ROWS 100
 SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET jit = off
 AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION outbox_fetch(text, integer, interval) IS
 	'Reads the next events of a subscription without a URL: a batch that is this reader''s until outbox_ack, or until the lease ends.';
@@ -867,6 +873,8 @@ CREATE FUNCTION outbox_ack(
 RETURNS boolean
 LANGUAGE C VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET jit = off
 AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION outbox_ack(text, bigint, bigint[], text) IS
 	'Acknowledges a batch of outbox_fetch; the events at the positions in failed are read again by the retry schedule. False if the batch was acknowledged before.';
@@ -874,6 +882,8 @@ COMMENT ON FUNCTION outbox_ack(text, bigint, bigint[], text) IS
 CREATE PROCEDURE outbox_wait(name text, timeout interval DEFAULT '20 s')
 LANGUAGE C SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET jit = off
 AS 'MODULE_PATHNAME';
 COMMENT ON PROCEDURE outbox_wait(text, interval) IS
 	'Sleeps until a subscription without a URL has events to fetch, or until the timeout.';
