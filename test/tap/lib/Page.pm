@@ -121,10 +121,18 @@ sub check_signatures
 		pg_get_function_result(p.oid)), E'\n' ORDER BY proname, pg_get_function_arguments(p.oid)) FROM pg_proc p);
 
 	$node->safe_psql($db, 'CREATE SCHEMA page');
-	while ($self->{text} =~ /^```\n(${module}_\w+\([^`]*?\))(?: -> ([^`]+))?\n```$/mg)
+	while ($self->{text} =~ /^```\n(CALL )?(${module}_\w+)\(([^`]*?)\)(?:\s+-> ([^`]+))?\n```$/mg)
 	{
-		my $returns = defined $2 ? "RETURNS $2" : '';
-		$node->safe_psql($db, "CREATE FUNCTION page.$1 $returns LANGUAGE plpgsql AS 'BEGIN END'");
+		my ($kind, $name, $parameters, $result) = ($1 ? 'PROCEDURE' : 'FUNCTION', $2, $3, $4);
+		my $returns = defined $result ? "RETURNS $result" : '';
+
+		# Columns of rows are parameters, too.
+		if ($returns =~ /^RETURNS setof \((.*)\)$/s)
+		{
+			$parameters .= join('', map { /^\s*(\w+) (.*)/ ? ", OUT \"$1\" $2" : '' } split(/,/, $1));
+			$returns = 'RETURNS SETOF record';
+		}
+		$node->safe_psql($db, "CREATE $kind page.$name($parameters) $returns LANGUAGE plpgsql AS 'BEGIN END'");
 	}
 	return is($node->safe_psql($db, "$signatures WHERE pronamespace = 'page'::regnamespace"),
 		$node->safe_psql($db, "$signatures JOIN pg_depend d ON d.classid = 'pg_proc'::regclass AND d.objid = p.oid"
