@@ -3,7 +3,7 @@
 -- granted to it, or one of these roles cannot do its work.  public_api.sql
 -- lists the roles of each public object.
 BEGIN;
-SELECT plan(84);
+SELECT plan(88);
 
 CREATE VIEW member AS
 SELECT d.classid, d.objid FROM pg_depend d
@@ -12,16 +12,18 @@ WHERE d.refclassid = 'pg_extension'::regclass AND d.deptype = 'e'
 	AND e.extname = 'idempotency';
 CREATE ROLE application;
 CREATE ROLE operator;
+CREATE ROLE reader;
 CREATE ROLE stranger;
 CREATE ROLE watcher;
 GRANT pg_monitor TO watcher;
 SELECT idempotency_grant('application');
 SELECT idempotency_grant_operator('operator');
+SELECT idempotency_grant_reader('reader');
 
 -- Each internal object, each role, and each privilege that the role has on it;
 -- public_api.sql has the public objects.
 CREATE VIEW privilege AS
-WITH role (role) AS (VALUES ('application'), ('operator'), ('stranger'), ('watcher')),
+WITH role (role) AS (VALUES ('application'), ('operator'), ('reader'), ('stranger'), ('watcher')),
 relation_privilege (privilege) AS (VALUES ('SELECT'), ('INSERT'), ('UPDATE'),
 	('DELETE'), ('TRUNCATE'), ('REFERENCES'), ('TRIGGER')),
 column_privilege (privilege) AS (VALUES ('SELECT'), ('INSERT'), ('UPDATE'), ('REFERENCES')),
@@ -123,6 +125,18 @@ SELECT throws_ok($$ SELECT * FROM idempotency_status() $$, '42501', NULL,
 	'an application does not read the status');
 SELECT throws_ok($$ SELECT idempotency_repair() $$, '42501', NULL,
 	'an application repairs nothing');
+SELECT throws_ok($$ SELECT * FROM outbox_fetch('x') $$, '42501', NULL,
+	'an application reads no events');
+RESET ROLE;
+SELECT outbox_subscribe('read', NULL);
+SET ROLE reader;
+SELECT lives_ok($$ SELECT outbox_ack('read', token) FROM outbox_fetch('read') $$,
+	'a reader reads events');
+SELECT throws_ok($$ SELECT outbox_enqueue('t', '{}') $$, '42501', NULL,
+	'and enqueues none');
+SELECT throws_ok($$ SELECT outbox_replay('read', 1) $$, '42501', NULL,
+	'or reads them again');
+SET ROLE application;
 SELECT throws_ok($$ SELECT idempotency_grant('stranger') $$, '42501', NULL,
 	'an application gives nothing away');
 SELECT throws_ok($$ SELECT idempotency_grant_admin('application') $$, '42501',

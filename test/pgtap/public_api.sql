@@ -8,8 +8,10 @@ SELECT plan(5);
 
 CREATE ROLE application;
 CREATE ROLE operator;
+CREATE ROLE reader;
 SELECT idempotency_grant('application');
 SELECT idempotency_grant_operator('operator');
+SELECT idempotency_grant_reader('reader');
 
 -- As users see it: names in idempotency_internal are printed with their schema.
 SET LOCAL search_path = public;
@@ -118,14 +120,14 @@ function idempotency_grant_operator(role regrole) RETURNS void VOLATILE PARALLEL
 function idempotency_grant_reader(role regrole) RETURNS void VOLATILE PARALLEL UNSAFE COST 10000: nobody
 function idempotency_repair() RETURNS void VOLATILE PARALLEL UNSAFE COST 10000 SECURITY DEFINER: nobody
 function idempotency_status(OUT "check" text, OUT state text, OUT detail text, OUT hint text) RETURNS SETOF record VOLATILE PARALLEL UNSAFE COST 100 SECURITY DEFINER: operator, pg_monitor
-function outbox_ack(name text, token bigint, failed bigint[] DEFAULT '{}'::bigint[], error text DEFAULT NULL::text) RETURNS boolean VOLATILE PARALLEL UNSAFE COST 10000 SECURITY DEFINER: nobody
+function outbox_ack(name text, token bigint, failed bigint[] DEFAULT '{}'::bigint[], error text DEFAULT NULL::text) RETURNS boolean VOLATILE PARALLEL UNSAFE COST 10000 SECURITY DEFINER: reader
 function outbox_acknowledge_lost(name text) RETURNS void VOLATILE PARALLEL UNSAFE COST 10000 SECURITY DEFINER: operator
 function outbox_adopt(keep_identity boolean DEFAULT false) RETURNS void VOLATILE PARALLEL UNSAFE COST 10000 SECURITY DEFINER: operator
 function outbox_alter(name text, url text DEFAULT NULL::text, topics text[] DEFAULT NULL::text[], headers jsonb DEFAULT NULL::jsonb, format text DEFAULT NULL::text, max_in_flight integer DEFAULT NULL::integer, timeout interval DEFAULT NULL::interval, retry_schedule interval[] DEFAULT NULL::interval[], rate_limit numeric DEFAULT NULL::numeric, batch integer DEFAULT NULL::integer, filter jsonpath DEFAULT NULL::jsonpath) RETURNS void VOLATILE PARALLEL UNSAFE COST 10000 SECURITY DEFINER: operator
 function outbox_discard(name text, positions bigint[] DEFAULT NULL::bigint[]) RETURNS bigint VOLATILE PARALLEL UNSAFE COST 10000 SECURITY DEFINER: operator
 function outbox_enqueue(topic text, payload jsonb, key text DEFAULT NULL::text, type text DEFAULT NULL::text, headers jsonb DEFAULT NULL::jsonb, deliver_at timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS bigint VOLATILE PARALLEL UNSAFE COST 10000: application
 function outbox_event_id("position" bigint) RETURNS text VOLATILE PARALLEL UNSAFE COST 100 SECURITY DEFINER: application
-function outbox_fetch(name text, max_events integer DEFAULT 100, lease interval DEFAULT '00:00:30'::interval, OUT token bigint, OUT "position" bigint, OUT id text, OUT topic text, OUT key text, OUT type text, OUT payload jsonb, OUT headers jsonb, OUT created_at timestamp with time zone, OUT attempt integer) RETURNS SETOF record VOLATILE PARALLEL UNSAFE COST 10000 SECURITY DEFINER: nobody
+function outbox_fetch(name text, max_events integer DEFAULT 100, lease interval DEFAULT '00:00:30'::interval, OUT token bigint, OUT "position" bigint, OUT id text, OUT topic text, OUT key text, OUT type text, OUT payload jsonb, OUT headers jsonb, OUT created_at timestamp with time zone, OUT attempt integer) RETURNS SETOF record VOLATILE PARALLEL UNSAFE COST 10000 SECURITY DEFINER: reader
 function outbox_pause(name text, reason text DEFAULT NULL::text) RETURNS void VOLATILE PARALLEL UNSAFE COST 10000 SECURITY DEFINER: operator
 function outbox_ping(name text) RETURNS bigint VOLATILE PARALLEL UNSAFE COST 10000 SECURITY DEFINER: operator
 function outbox_redrive(name text, positions bigint[] DEFAULT NULL::bigint[]) RETURNS bigint VOLATILE PARALLEL UNSAFE COST 10000 SECURITY DEFINER: operator
@@ -150,7 +152,7 @@ function stock_reserve(sku text, quantity bigint, reservation text, ttl interval
 function stock_reserve_many(lines jsonb, reservation text, ttl interval DEFAULT NULL::interval, actor text DEFAULT NULL::text) RETURNS stock_reservation VOLATILE PARALLEL UNSAFE COST 10000: application
 function stock_transfer(from_sku text, to_sku text, quantity bigint, note text DEFAULT NULL::text, actor text DEFAULT NULL::text) RETURNS void VOLATILE PARALLEL UNSAFE COST 10000: operator
 function stock_verify(INOUT sku text DEFAULT NULL::text, OUT available bigint, OUT reserved bigint, OUT ok boolean, OUT detail text) RETURNS SETOF record VOLATILE PARALLEL UNSAFE COST 100 SECURITY DEFINER: operator
-procedure outbox_wait(IN name text, IN timeout interval DEFAULT '00:00:20'::interval) VOLATILE PARALLEL UNSAFE COST 1 SECURITY DEFINER: nobody
+procedure outbox_wait(IN name text, IN timeout interval DEFAULT '00:00:20'::interval) VOLATILE PARALLEL UNSAFE COST 1 SECURITY DEFINER: reader
 schema idempotency_internal: nobody
 type idem_answer (outcome idem_outcome, token bigint, attempt integer, response jsonb, retry_after interval): PUBLIC
 type idem_outcome ENUM (claimed, in_progress, completed, failed, mismatch): PUBLIC
