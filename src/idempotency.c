@@ -37,6 +37,7 @@
 #include "base/compat.h"
 #include "base/settings.h"
 #include "base/shared.h"
+#include "claim/waiters.h"
 #include "launch/launcher.h"
 #include "launch/ddl_guard.h"
 #include "launch/ddl_hooks.h"
@@ -59,6 +60,7 @@ idempotency_shmem_request(void)
 		previous_shmem_request();
 	shared_request();
 	xacts_request();
+	waiters_request();
 	escrow_request();
 }
 
@@ -69,6 +71,7 @@ idempotency_shmem_startup(void)
 		previous_shmem_startup();
 	shared_startup();
 	xacts_startup();
+	waiters_startup();
 	escrow_startup();
 }
 

@@ -155,11 +155,7 @@ claim_mismatches(const Claim *claim, const KeyRow *row)
 											 PointerGetDatum(row->request)));
 }
 
-/*
- * Determines the answer to a new claimer from a row that is not being written.
- * Returns false if the key can be claimed.
- */
-static bool
+bool
 claim_classify(const Claim *claim, const KeyRow *row, ClaimAnswer *answer)
 {
 	static const ClaimAnswer mismatch = {.outcome = IDEM_MISMATCH};

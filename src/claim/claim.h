@@ -40,6 +40,13 @@ extern void claim_read_args(Claim *claim, FunctionCallInfo fcinfo,
 /* Claims a key, or returns the outcome of an earlier claim. */
 extern ClaimAnswer claim_key(const Claim *claim);
 
+/*
+ * Determines the answer to a new claimer from a row that is not being written.
+ * Returns false if the key can be claimed.
+ */
+extern bool claim_classify(const Claim *claim, const KeyRow *row,
+						   ClaimAnswer *answer);
+
 /* Sets the columns outcome, token, attempt, response and retry_after. */
 extern void claim_answer_columns(const ClaimAnswer *answer, Datum *values,
 								 bool *nulls);

@@ -35,6 +35,20 @@ COMMENT ON FUNCTION idem_claim_many(
 	text[], text, interval, interval, boolean) IS
 	'Claims a batch of keys, each as idem_claim does; batches cannot deadlock with each other. Returns a row for each key, in the order of the array.';
 
+CREATE PROCEDURE idem_wait(
+	key     text,
+	scope   text DEFAULT '',
+	timeout interval DEFAULT '20 s',
+	INOUT outcome     idem_outcome DEFAULT NULL,
+	INOUT attempt     integer DEFAULT NULL,
+	INOUT response    jsonb DEFAULT NULL,
+	INOUT retry_after interval DEFAULT NULL)
+LANGUAGE C
+AS 'MODULE_PATHNAME';
+COMMENT ON PROCEDURE idem_wait(
+	text, text, interval, idem_outcome, integer, jsonb, interval) IS
+	'Sleeps until a key is completed, has failed or is free, or until the timeout; returns the outcome as idem_claim does, null if the key is free.';
+
 CREATE FUNCTION idem_complete(
 	key      text,
 	token    bigint,

@@ -31,6 +31,7 @@
 #include "base/settings.h"
 #include "base/trigger.h"
 #include "claim/key.h"
+#include "claim/waiters.h"
 
 /* The columns of idem_key_*, counted from 0. */
 enum
@@ -356,6 +357,7 @@ keys_insert_row(KeyRing *keys, TupleTableSlot *row)
 bool
 keys_insert(KeyRing *keys, const KeyName *name, const KeyRow *row)
 {
+	waiters_note(name);
 	keys_table(keys, 0);		/* makes the slot */
 	key_store(keys->slot, name, row);
 	return keys_insert_row(keys, keys->slot);
@@ -386,6 +388,7 @@ keys_replace(KeyRing *keys, const KeyName *name, const KeyRow *row)
 {
 	TM_Result	result;
 
+	waiters_note(name);
 	if (keys->found_in == 0)
 	{
 		key_store(keys->slot, name, row);

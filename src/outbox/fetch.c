@@ -44,8 +44,8 @@
 #define FETCH_ROWS 500			/* of the log that are fetched at a time */
 #define FETCH_CHUNKS_MAX 20		/* that a call reads and finds nothing in */
 #define FETCH_ASIDE_MAX 500		/* events that a chunk sets aside */
-#define FETCH_STRIDE 1000		/* positions without an event that are recorded
-								 * at once */
+#define FETCH_STRIDE 1000		/* positions without an event that are
+								 * recorded at once */
 
 /*
  * Those that are due, and then the parked ones of their keys.
@@ -118,7 +118,7 @@ static Datum
 fetch_event_id(const Fetch *fetch, int64 position, Datum created_at)
 {
 	int64		created_us = DatumGetTimestampTz(created_at) +
-		(int64) (POSTGRES_EPOCH_JDATE - UNIX_EPOCH_JDATE) * USECS_PER_DAY;
+	(int64) (POSTGRES_EPOCH_JDATE - UNIX_EPOCH_JDATE) * USECS_PER_DAY;
 
 	return CStringGetTextDatum(psprintf("msg_%s_" INT64_FORMAT "_" INT64_FORMAT,
 										fetch->subscription.identity,
@@ -298,19 +298,34 @@ fetch_deferred(Fetch *fetch)
 }
 
 /*
- * Hands out events of the log.  Where there are none, the cursor is recorded
- * only now and then, since others may fetch as often.
+ * Is it time to record how far a partition was read although it has nothing to
+ * hand out?  Others may fetch as often, so it is not recorded each time.
+ */
+static bool
+fetch_must_record(const PullPartition *partition, const OutboxCursor *cursor)
+{
+	const OutboxCursor *before = &partition->cursor;
+
+	if (partition->leased_until != 0 ||
+		cursor->position - before->position >= FETCH_STRIDE)
+		return true;
+	return partition->resting && !outbox_cursors_equal(before, cursor, true);
+}
+
+/*
+ * Hands out events of the log.
  */
 static bool
 fetch_new(Fetch *fetch)
 {
+	const PullPartition *partition = &fetch->partition;
 	OutboxHorizon horizon = outbox_horizon_begin();
-	OutboxChunk chunk = {.after = fetch->partition.cursor, .cut = true};
+	OutboxChunk chunk = {.after = partition->cursor, .cut = true};
 	bool		set_aside = false;
 
 	for (int i = 0; i < FETCH_CHUNKS_MAX && chunk.cut && fetch->count == 0; i++)
 	{
-		chunk = pull_read(&horizon, &fetch->partition, &chunk.after,
+		chunk = pull_read(&horizon, partition, &chunk.after,
 						  Min(fetch->limit, FETCH_ROWS), fetch_take, fetch);
 		set_aside |= fetch->aside != NIL;
 		fetch_settle_aside(fetch, outbox_settle_new);
@@ -318,10 +333,7 @@ fetch_new(Fetch *fetch)
 	outbox_horizon_end(&horizon);
 	if (fetch->count > 0)
 		fetch_write(fetch, &chunk.before, &chunk.after);
-	else if (set_aside || fetch->partition.leased_until != 0 ||
-			 chunk.after.position - fetch->partition.cursor.position >= FETCH_STRIDE ||
-			 (fetch->partition.resting &&
-			  !outbox_cursors_equal(&fetch->partition.cursor, &chunk.after, true)))
+	else if (set_aside || fetch_must_record(partition, &chunk.after))
 		fetch_write(fetch, &chunk.after, NULL);
 	return fetch->count > 0;
 }
@@ -385,12 +397,13 @@ fetch_partition(Fetch *fetch)
 static void
 fetch_batch(Fetch *fetch)
 {
-	Datum	   *skipped = palloc(fetch->subscription.partitions * sizeof(Datum));
+	const PullSubscription *subscription = &fetch->subscription;
+	Datum	   *skipped = palloc(subscription->partitions * sizeof(Datum));
 	int			count = 0;
 	ArrayType  *array = construct_empty_array(INT4OID);
 
-	while (count < fetch->subscription.partitions &&
-		   pull_lock_free(&fetch->subscription, PointerGetDatum(array),
+	while (count < subscription->partitions &&
+		   pull_lock_free(subscription, PointerGetDatum(array),
 						  &fetch->partition))
 	{
 		if (fetch_partition(fetch))

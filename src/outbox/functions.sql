@@ -288,8 +288,8 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
 	subscription_id bigint;
-	signing_secret  text := coalesce(secret,
-		CASE WHEN url IS NOT NULL THEN @extschema@.outbox_secret_generate() END);
+	signing_secret  text := coalesce(secret, CASE WHEN url IS NOT NULL
+		THEN @extschema@.outbox_secret_generate() END);
 	finite_limit    numeric := nullif(rate_limit, 'infinity');
 	given_filter    jsonpath :=
 		CASE WHEN filter::text <> 'true' THEN filter END;
@@ -846,8 +846,8 @@ COMMENT ON FUNCTION outbox_adopt(boolean) IS
 	'Lets this database, a restored copy, send its events, under a new identity or under that of the original.';
 
 /*
- * Like a worker, these functions use indexes whatever the statistics say: a plan
- * may be made when the tables are empty, and stay.
+ * Like a worker, these functions use indexes whatever the statistics say: a
+ * plan may be made when the tables are empty, and stay.
  */
 CREATE FUNCTION outbox_fetch(
 	name       text,

@@ -2,25 +2,18 @@
  * outbox_wait.c
  *		outbox_wait: sleeps until a subscription has something to fetch.
  *
- * It is a procedure, since a function cannot let go of the snapshot of the
- * query that calls it, and a snapshot that is held for long keeps VACUUM from
- * removing rows.  While it sleeps it has no snapshot and no lock: it looks for
- * events in a subtransaction, and rolls that back.
- *
+ * It is a procedure, so that it can sleep without a snapshot (base/wait.c).
  * The commit of a transaction that has enqueued events, of outbox_ack, or of a
  * change of the subscription wakes it (xacts.c).
  */
 #include "postgres.h"
 
-#include "access/xact.h"
 #include "catalog/pg_type.h"
 #include "miscadmin.h"
 #include "storage/condition_variable.h"
 #include "tcop/utility.h"
-#include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/memutils.h"
-#include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 #include "utils/wait_event.h"
 
@@ -28,6 +21,7 @@
 #include "base/compat.h"
 #include "base/query.h"
 #include "base/shared.h"
+#include "base/wait.h"
 #include "outbox/pull.h"
 
 #define WAIT_TIMEOUT_MAX_S (24 * 60 * 60)
@@ -61,7 +55,7 @@ typedef struct Wait
 PG_FUNCTION_INFO_V1(outbox_wait);
 
 static void
-wait_until(Wait *wait, TimestampTz at)
+wait_again_at(Wait *wait, TimestampTz at)
 {
 	if (at != 0)
 		wait->again_at = Min(wait->again_at, at);
@@ -111,7 +105,7 @@ wait_read_log(Wait *wait, const OutboxHorizon *horizon,
 	if (wait->found)
 		return;
 	if (chunk.cut)
-		wait_until(wait, GetCurrentTimestamp());
+		wait_again_at(wait, GetCurrentTimestamp());
 	wait_keep_cursor(wait, kept, &chunk.after);
 	kept->known = true;
 	kept->position = partition->cursor.position;
@@ -127,13 +121,14 @@ wait_look_at(Wait *wait, const OutboxHorizon *horizon,
 
 	if (partition->leased_until > now)
 	{
-		wait_until(wait, partition->leased_until);
+		wait_again_at(wait, partition->leased_until);
 		return;
 	}
 	due_at = outbox_next_due_at(partition->id,
-								PointerGetDatum(construct_empty_array(INT8OID)));
-	wait->found = partition->leased_until != 0 || (due_at != 0 && due_at <= now);
-	wait_until(wait, due_at);
+								query_array8(NULL, 0, INT8OID));
+	wait->found = partition->leased_until != 0 ||
+		(due_at != 0 && due_at <= now);
+	wait_again_at(wait, due_at);
 	if (!wait->found)
 		wait_read_log(wait, horizon, partition);
 }
@@ -142,8 +137,9 @@ wait_look_at(Wait *wait, const OutboxHorizon *horizon,
  * Sets found, or again_at.
  */
 static void
-wait_look_inside(Wait *wait)
+wait_look_for_events(void *arg)
 {
+	Wait	   *wait = arg;
 	OutboxHorizon horizon;
 	PullPartition *partitions;
 	int			count;
@@ -158,66 +154,8 @@ wait_look_inside(Wait *wait)
 	count = pull_read_partitions(&wait->subscription, &partitions);
 	for (int i = 0; i < count && !wait->found; i++)
 		wait_look_at(wait, &horizon, &partitions[i]);
-	wait_until(wait, horizon.grace_ends_at);
+	wait_again_at(wait, horizon.grace_ends_at);
 	outbox_horizon_end(&horizon);
-}
-
-static void
-wait_end_look(MemoryContext context, ResourceOwner owner)
-{
-	RollbackAndReleaseCurrentSubTransaction();
-	MemoryContextSwitchTo(context);
-	CurrentResourceOwner = owner;
-	InvalidateCatalogSnapshot();
-}
-
-/*
- * Looks for something to fetch in a subtransaction, whose end releases all
- * locks.  After an error, it must have ended, too.
- */
-static void
-wait_look(Wait *wait)
-{
-	MemoryContext context = CurrentMemoryContext;
-	ResourceOwner owner = CurrentResourceOwner;
-
-	BeginInternalSubTransaction(NULL);
-	PG_TRY();
-	{
-		/* Otherwise, SPI would push one for the CALL, to be kept. */
-		PushActiveSnapshot(GetLatestSnapshot());
-		SPI_connect();
-		wait_look_inside(wait);
-		SPI_finish();
-	}
-	PG_CATCH();
-	{
-		ErrorData  *error;
-
-		MemoryContextSwitchTo(context);
-		error = CopyErrorData();
-		FlushErrorState();
-		wait_end_look(context, owner);
-		ReThrowError(error);
-	}
-	PG_END_TRY();
-	wait_end_look(context, owner);
-}
-
-/*
- * Lets go of the snapshot that a CALL has.
- */
-static void
-wait_release_snapshot(void)
-{
-	if (ActiveSnapshotSet())
-		PopActiveSnapshot();
-	InvalidateCatalogSnapshot();
-	if (HaveRegisteredOrActiveSnapshot())
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("outbox_wait() must be called without a snapshot"),
-				 errhint("Call it outside of functions, in the isolation level READ COMMITTED.")));
 }
 
 /*
@@ -273,14 +211,14 @@ outbox_wait(PG_FUNCTION_ARGS)
 	wait->context = CurrentMemoryContext;
 	PreventCommandDuringRecovery("outbox_wait()");
 	shared_require("the outbox");
-	wait_release_snapshot();
+	wait_release_snapshot("outbox_wait()");
 	database = shared_my_database();
 	for (;;)
 	{
 		uint64		ends = pg_atomic_read_u64(&database->ends);
 
 		pg_memory_barrier();
-		wait_look(wait);
+		wait_look(wait_look_for_events, wait);
 		if (wait->found || GetCurrentTimestamp() >= until)
 			break;
 		wait_sleep(wait, database, ends, until, pause_ms);

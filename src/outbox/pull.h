@@ -38,8 +38,8 @@ typedef struct PullPartition
 	int64	   *events;			/* their positions, if it has deferred
 								 * deliveries, or one event */
 	int			known_count;	/* of those positions */
-	int64		lapsed_to;		/* up to here, events may be deferred that were
-								 * not acknowledged */
+	int64		lapsed_to;		/* up to here, events may be deferred that
+								 * were not acknowledged */
 } PullPartition;
 
 /* Columns of an event that is read. */

@@ -1,9 +1,9 @@
 /*
  * From 0.2.0 to 1.0.0: the part that is written by hand.  The Makefile appends
  * every function, procedure, view and comment of the install script
- * (replace.awk), and revoke.sql, repair.sql and announce.sql.  The result must be the same
- * database as after CREATE EXTENSION with 1.0.0; test/tap/t/upgrade.pl
- * compares the two.
+ * (replace.awk), and revoke.sql, repair.sql and announce.sql.  The result must
+ * be the same database as after CREATE EXTENSION with 1.0.0;
+ * test/tap/t/upgrade.pl compares the two.
  *
  * Rules for this and later scripts:
  *
