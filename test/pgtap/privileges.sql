@@ -309,7 +309,7 @@ SELECT throws_ok($$ SELECT idempotency_grant('stranger') $$, '42501',
 	'permission denied to grant EXECUTE ON ROUTINE public.idem_claim(text,text,interval,text,interval,boolean)',
 	'nor if it may call the function that gives');
 RESET ROLE;
-GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA public TO crew WITH GRANT OPTION;
+GRANT EXECUTE ON ALL ROUTINES IN SCHEMA public TO crew WITH GRANT OPTION;
 SET ROLE crew;
 SELECT throws_ok($$ SELECT idempotency_grant('stranger') $$, '42501', 'permission denied to grant SELECT ON public.stock_levels',
 	'nor if a view is all that is missing');
