@@ -240,6 +240,8 @@ catalog_load_outbox(Catalog *catalog)
 					  "outbox_ring", "outbox_log");
 	catalog->outbox_position_seq = catalog_relation(catalog->internal,
 													"outbox_position_seq");
+	catalog->outbox_registered_topic =
+		catalog_relation(catalog->internal, "outbox_registered_topic");
 }
 
 static void

@@ -96,6 +96,7 @@ typedef struct Catalog
 	Oid			idem_answer;
 	CatalogTriggers key_triggers;
 	Oid			outbox_position_seq;
+	Oid			outbox_registered_topic;
 	Oid			stock_log;
 	Oid			stock_log_id_seq;
 	Oid			stock_hold;

@@ -76,7 +76,7 @@ BEGIN
 			stock_reserve, stock_reserve_many, stock_confirm, stock_cancel,
 			stock_extend, stock_reinstate, stock_reservation_status,
 			stock_level}',
-		'{stock_levels}');
+		'{stock_levels, outbox_topics}');
 END
 $$;
 COMMENT ON FUNCTION idempotency_grant(regrole) IS
@@ -90,7 +90,7 @@ AS $$
 BEGIN
 	PERFORM idempotency_internal.idempotency_enter();
 	PERFORM idempotency_internal.idempotency_grant_names(role,
-		'{outbox_fetch, outbox_ack, outbox_wait}', '{}');
+		'{outbox_fetch, outbox_ack, outbox_wait}', '{outbox_topics}');
 END
 $$;
 COMMENT ON FUNCTION idempotency_grant_reader(regrole) IS
@@ -109,12 +109,13 @@ BEGIN
 			outbox_pause, outbox_resume, outbox_redrive, outbox_retry,
 			outbox_discard, outbox_acknowledge_lost, outbox_replay,
 			outbox_rotate_secret, outbox_adopt,
+			outbox_topic, outbox_drop_topic,
 			outbox_topic_matches, outbox_secret_generate, outbox_signature,
 			outbox_flights, outbox_rate_limited, outbox_troubles, outbox_rate,
 			stock_receive, stock_adjust, stock_transfer, stock_level,
 			stock_verify}',
 		'{idem_stats, idem_keys,
-			outbox_subscriptions, outbox_deliveries, outbox_dead,
+			outbox_subscriptions, outbox_deliveries, outbox_dead, outbox_topics,
 			stock_levels, stock_holds, stock_history, idempotency_segments}');
 END
 $$;
@@ -178,7 +179,7 @@ $$;
  * and a barrier would keep a join with it from using the index.
  */
 GRANT SELECT ON idem_stats, idem_keys,
-	outbox_subscriptions, outbox_deliveries, outbox_dead,
+	outbox_subscriptions, outbox_deliveries, outbox_dead, outbox_topics,
 	stock_levels, stock_holds, idempotency_segments
 TO pg_monitor;
 GRANT EXECUTE ON FUNCTION

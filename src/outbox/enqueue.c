@@ -35,6 +35,7 @@
 #include "outbox/header.h"
 #include "outbox/payload.h"
 #include "outbox/topic.h"
+#include "outbox/topic_schema.h"
 #include "outbox/xacts.h"
 
 #define OUTBOX_NAME_MAX 255		/* bytes of a topic, key or type */
@@ -237,6 +238,7 @@ outbox_enqueue(PG_FUNCTION_ARGS)
 				 errmsg("topic is reserved"),
 				 errdetail("Topics that begin with \"%s\" are for events of the extension itself.",
 						   SETTINGS_TOPIC_RESERVED)));
+	topic_schema_check(fcinfo);
 	return enqueue_event(fcinfo);
 }
 

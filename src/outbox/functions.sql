@@ -26,7 +26,7 @@ LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION idempotency_internal.outbox_enqueue_reserved(
 	text, jsonb, text, text, jsonb, timestamptz) IS
-	'Internal: outbox_enqueue, for the extension''s own events, whose topics are reserved.';
+	'Internal: outbox_enqueue, for the extension''s own events, whose topics may be reserved, and whose payloads match no schema of a user.';
 
 CREATE FUNCTION idempotency_internal.outbox_log_insert()
 RETURNS trigger
@@ -844,6 +844,111 @@ END
 $$;
 COMMENT ON FUNCTION outbox_adopt(boolean) IS
 	'Lets this database, a restored copy, send its events, under a new identity or under that of the original.';
+
+/* ---- topics ---- */
+
+CREATE FUNCTION idempotency_internal.outbox_check_schema(schema jsonb)
+RETURNS void
+LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME';
+COMMENT ON FUNCTION idempotency_internal.outbox_check_schema(jsonb) IS
+	'Internal: raises an error unless payloads can be checked against this schema.';
+
+CREATE FUNCTION idempotency_internal.outbox_check_topic(
+	name text, schema jsonb, description text)
+RETURNS void
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	wrong text := CASE
+		WHEN name = '' THEN 'name must not be empty'
+		WHEN octet_length(name) > 255 THEN 'name is too long'
+		WHEN jsonb_typeof(schema) NOT IN ('object', 'boolean')
+			THEN 'schema must be an object or a boolean'
+		WHEN octet_length(schema::text) > 262144 THEN 'schema is too long'
+		WHEN octet_length(description) > 1000 THEN 'description is too long' END;
+BEGIN
+	IF name IS NULL THEN
+		PERFORM idempotency_internal.idempotency_raise('22004',
+			'name must not be null');
+	ELSIF wrong IS NOT NULL THEN
+		PERFORM idempotency_internal.idempotency_raise('22023', wrong);
+	ELSIF strpos(name, '*') > 0 THEN
+		PERFORM idempotency_internal.idempotency_raise('22023',
+			'name must not contain *',
+			'Patterns are for subscriptions. Register each topic by its name.');
+	ELSIF starts_with(name, 'outbox.') THEN
+		PERFORM idempotency_internal.idempotency_raise('22023',
+			'topic is reserved',
+			'Topics that begin with "outbox." are for events of the extension itself.');
+	END IF;
+	PERFORM idempotency_internal.outbox_check_schema(schema);
+END
+$$;
+COMMENT ON FUNCTION idempotency_internal.outbox_check_topic(
+	text, jsonb, text) IS
+	'Internal: checks the arguments of outbox_topic.';
+
+/*
+ * A topic that is registered again as it is keeps its row, so that no session
+ * has to read the table again.
+ */
+CREATE FUNCTION outbox_topic(
+	name        text,
+	schema      jsonb DEFAULT NULL,
+	description text DEFAULT NULL)
+RETURNS void
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+	PERFORM idempotency_internal.idempotency_enter();
+	PERFORM idempotency_internal.outbox_check_topic(name, schema, description);
+	IF (SELECT count(*) >= 10000 AND NOT coalesce(bool_or(t.topic = name), false)
+		FROM idempotency_internal.outbox_registered_topic t)
+	THEN
+		PERFORM idempotency_internal.idempotency_raise('54000',
+			'too many topics are registered',
+			'There can be 10000. See outbox_drop_topic().');
+	END IF;
+	INSERT INTO idempotency_internal.outbox_registered_topic AS t
+		(topic, schema, description)
+	VALUES (name, outbox_topic.schema, outbox_topic.description)
+	ON CONFLICT (topic) DO UPDATE
+	SET schema = excluded.schema, description = excluded.description,
+		changed_at = clock_timestamp()
+	WHERE t.schema IS DISTINCT FROM excluded.schema
+		OR t.description IS DISTINCT FROM excluded.description;
+END
+$$;
+COMMENT ON FUNCTION outbox_topic(text, jsonb, text) IS
+	'Registers a topic, or replaces what was registered: from now on, outbox_enqueue refuses payloads that do not match the JSON schema. Needs the extension pg_jsonschema, unless schema is null.';
+
+CREATE FUNCTION outbox_drop_topic(name text)
+RETURNS boolean
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+	PERFORM idempotency_internal.idempotency_enter();
+	IF name IS NULL THEN
+		PERFORM idempotency_internal.idempotency_raise('22004',
+			'name must not be null');
+	END IF;
+	DELETE FROM idempotency_internal.outbox_registered_topic t
+	WHERE t.topic = name;
+	RETURN FOUND;
+END
+$$;
+COMMENT ON FUNCTION outbox_drop_topic(text) IS
+	'Removes a topic and its schema from outbox_topics; false if it was not registered. Its events remain, and new ones are not checked.';
+
+CREATE VIEW outbox_topics AS
+	SELECT topic, schema, description, created_at, changed_at
+	FROM idempotency_internal.outbox_registered_topic;
+COMMENT ON VIEW outbox_topics IS
+	'The topics that outbox_topic has registered, with the JSON schema of their payloads.';
 
 /*
  * Like a worker, these functions use indexes whatever the statistics say: a

@@ -80,6 +80,15 @@ AS $$
 			FROM idempotency_internal.outbox_reached p) s
 		JOIN pg_stat_activity a ON a.backend_xid = s.xid::xid
 		ORDER BY a.xact_start LIMIT 1) straggler ON true
+	UNION ALL
+	SELECT 'topics',
+		CASE WHEN e.oid IS NULL THEN 'error' ELSE 'ok' END,
+		format('with a schema: %s', count(*)),
+		CASE WHEN e.oid IS NULL THEN 'their events are refused; CREATE EXTENSION pg_jsonschema' END
+	FROM idempotency_internal.outbox_registered_topic t
+	LEFT JOIN pg_extension e ON e.extname = 'pg_jsonschema'
+	WHERE t.schema IS NOT NULL
+	GROUP BY e.oid
 $$;
 COMMENT ON FUNCTION idempotency_internal.outbox_status(interval) IS
 	'Internal: what idempotency_status says of the outbox.';

@@ -443,6 +443,38 @@ CREATE TABLE idempotency_internal.outbox_home (
 COMMENT ON TABLE idempotency_internal.outbox_home IS
 	'The cluster and database that may send, and the identity in webhook ids.';
 
+/*
+ * The topics that outbox_topic has registered.  A constraint must not check
+ * that a schema is valid, since the extension that could may be restored later
+ * (topic_schema.c).
+ */
+CREATE TABLE idempotency_internal.outbox_registered_topic (
+	topic       text COLLATE "C" PRIMARY KEY,
+	schema      jsonb,
+	description text,
+	created_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
+	changed_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
+	CONSTRAINT outbox_registered_topic_topic_check
+		CHECK (pg_catalog.octet_length(topic) BETWEEN 1 AND 255),
+	CONSTRAINT outbox_registered_topic_schema_check
+		CHECK (pg_catalog.jsonb_typeof(schema) IN ('object', 'boolean'))
+);
+COMMENT ON TABLE idempotency_internal.outbox_registered_topic IS
+	'Topics that are announced, with the JSON schema that their payloads must match. See the view outbox_topics.';
+
+CREATE FUNCTION idempotency_internal.outbox_topic_changed()
+RETURNS trigger
+LANGUAGE C
+AS 'MODULE_PATHNAME';
+COMMENT ON FUNCTION idempotency_internal.outbox_topic_changed() IS
+	'Internal: makes every session read the topics with a schema again.';
+CREATE TRIGGER outbox_topic_changed
+	AFTER INSERT OR UPDATE OR DELETE
+	ON idempotency_internal.outbox_registered_topic
+	FOR EACH ROW EXECUTE FUNCTION idempotency_internal.outbox_topic_changed();
+ALTER TABLE idempotency_internal.outbox_registered_topic
+	ENABLE ALWAYS TRIGGER outbox_topic_changed;
+
 SELECT pg_catalog.pg_extension_config_dump('idempotency_internal.outbox_position_seq', '');
 SELECT pg_catalog.pg_extension_config_dump('idempotency_internal.outbox_log_0', '');
 SELECT pg_catalog.pg_extension_config_dump('idempotency_internal.outbox_log_1', '');
@@ -454,3 +486,4 @@ SELECT pg_catalog.pg_extension_config_dump('idempotency_internal.outbox_head', '
 SELECT pg_catalog.pg_extension_config_dump('idempotency_internal.outbox_delivery', '');
 SELECT pg_catalog.pg_extension_config_dump('idempotency_internal.outbox_attempt', '');
 SELECT pg_catalog.pg_extension_config_dump('idempotency_internal.outbox_home', '');
+SELECT pg_catalog.pg_extension_config_dump('idempotency_internal.outbox_registered_topic', '');

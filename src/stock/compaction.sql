@@ -29,7 +29,7 @@ RETURNS bigint
 LANGUAGE sql VOLATILE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp
 AS $$
-	SELECT @extschema@.outbox_enqueue(
+	SELECT idempotency_internal.outbox_enqueue_reserved(
 		current_setting('idempotency.stock_archive_topic'),
 		jsonb_build_object('sku', stock_archive.sku, 'rows', stock_archive.rows),
 		stock_archive.sku, NULL::text, NULL::jsonb, NULL::timestamptz)

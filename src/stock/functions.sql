@@ -142,7 +142,7 @@ RETURNS bigint
 LANGUAGE sql VOLATILE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp
 AS $$
-	SELECT @extschema@.outbox_enqueue(
+	SELECT idempotency_internal.outbox_enqueue_reserved(
 		stock_announce.topic,
 		jsonb_build_object('reservation', stock_announce.reservation, 'lines',
 			(SELECT jsonb_agg(jsonb_build_object(
@@ -160,7 +160,7 @@ RETURNS bigint
 LANGUAGE sql VOLATILE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp
 AS $$
-	SELECT @extschema@.outbox_enqueue(
+	SELECT idempotency_internal.outbox_enqueue_reserved(
 		'stock.available'::text,
 		jsonb_build_object('sku', stock_announce_available.sku,
 			'available', stock_announce_available.available),

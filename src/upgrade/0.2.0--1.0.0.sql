@@ -364,6 +364,28 @@ ALTER TABLE idempotency_internal.outbox_attempt
 		CHECK (attempt > 0 AND duration_ms >= 0),
 	ADD CONSTRAINT outbox_attempt_at_check CHECK (pg_catalog.isfinite(at));
 DROP INDEX idempotency_internal.outbox_attempt_event_idx;
+CREATE TABLE idempotency_internal.outbox_registered_topic (
+	topic       text COLLATE "C" PRIMARY KEY,
+	schema      jsonb,
+	description text,
+	created_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
+	changed_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
+	CONSTRAINT outbox_registered_topic_topic_check
+		CHECK (pg_catalog.octet_length(topic) BETWEEN 1 AND 255),
+	CONSTRAINT outbox_registered_topic_schema_check
+		CHECK (pg_catalog.jsonb_typeof(schema) IN ('object', 'boolean'))
+);
+CREATE FUNCTION idempotency_internal.outbox_topic_changed()
+RETURNS trigger
+LANGUAGE C
+AS 'MODULE_PATHNAME';
+CREATE TRIGGER outbox_topic_changed
+	AFTER INSERT OR UPDATE OR DELETE
+	ON idempotency_internal.outbox_registered_topic
+	FOR EACH ROW EXECUTE FUNCTION idempotency_internal.outbox_topic_changed();
+ALTER TABLE idempotency_internal.outbox_registered_topic
+	ENABLE ALWAYS TRIGGER outbox_topic_changed;
+SELECT pg_catalog.pg_extension_config_dump('idempotency_internal.outbox_registered_topic', '');
 DROP FUNCTION outbox_redrive(text, bigint[]);
 DROP FUNCTION outbox_discard(text, bigint[]);
 DROP FUNCTION outbox_subscribe(text, text, text[], text, jsonb, text, boolean,
@@ -507,6 +529,7 @@ LANGUAGE plpgsql
 AS 'BEGIN END';
 CREATE VIEW idem_keys AS SELECT ''::text COLLATE "C" AS scope;
 CREATE VIEW outbox_deliveries AS SELECT ''::text COLLATE "C" AS subscription;
+CREATE VIEW outbox_topics AS SELECT ''::text COLLATE "C" AS topic;
 CREATE VIEW stock_holds AS SELECT ''::text COLLATE "C" AS reservation;
 CREATE VIEW idempotency_segments AS SELECT ''::text AS name;
 DO $$
@@ -520,7 +543,7 @@ BEGIN
 	EXECUTE pg_catalog.format('ALTER FUNCTION idempotency_internal.outbox_troubles() OWNER TO %s', owner);
 	EXECUTE pg_catalog.format('ALTER FUNCTION idempotency_status() OWNER TO %s', owner);
 	FOREACH created IN ARRAY ARRAY['idem_keys', 'outbox_deliveries',
-		'stock_holds', 'idempotency_segments'] LOOP
+		'outbox_topics', 'stock_holds', 'idempotency_segments'] LOOP
 		EXECUTE pg_catalog.format('ALTER VIEW %I OWNER TO %s', created, owner);
 	END LOOP;
 END
@@ -533,5 +556,6 @@ GRANT EXECUTE
 ON FUNCTION idempotency_internal.outbox_rate_limited(),
 	idempotency_internal.outbox_troubles(), idempotency_status()
 TO pg_monitor;
-GRANT SELECT ON idem_keys, outbox_deliveries, stock_holds, idempotency_segments
+GRANT SELECT ON idem_keys, outbox_deliveries, outbox_topics, stock_holds,
+	idempotency_segments
 TO pg_monitor;

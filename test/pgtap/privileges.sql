@@ -3,7 +3,7 @@
 -- granted to it, or one of these roles cannot do its work.  public_api.sql
 -- lists the roles of each public object.
 BEGIN;
-SELECT plan(88);
+SELECT plan(92);
 
 CREATE VIEW member AS
 SELECT d.classid, d.objid FROM pg_depend d
@@ -113,6 +113,9 @@ SELECT lives_ok($$ SELECT outbox_event_id(1) $$,
 	'an application asks for the id of an event');
 SELECT lives_ok($$ SELECT * FROM stock_levels $$,
 	'an application sees what is available');
+SELECT lives_ok($$ SELECT * FROM outbox_topics $$, 'and what is announced');
+SELECT throws_ok($$ SELECT outbox_topic('t') $$, '42501', NULL, 'but announces nothing');
+SELECT throws_ok($$ SELECT outbox_drop_topic('t') $$, '42501', NULL, 'or takes it back');
 SELECT throws_ok($$ SELECT * FROM idem_stats $$, '42501', NULL,
 	'an application does not read the statistics');
 SELECT throws_ok($$ SELECT outbox_subscribe('x', 'http://example.com/') $$,
@@ -158,6 +161,8 @@ SELECT lives_ok($$ SELECT outbox_alter('s', timeout => '1 s'),
 	outbox_ping('s') $$,
 	'an operator looks after a subscription');
 SELECT lives_ok($$ SELECT outbox_adopt() $$, 'an operator adopts');
+SELECT lives_ok($$ SELECT outbox_topic('t', description => 'd'), outbox_drop_topic('t') $$,
+	'an operator registers topics');
 SELECT lives_ok($$ SELECT outbox_unsubscribe('s') $$,
 	'an operator ends a subscription');
 SELECT lives_ok(
@@ -171,7 +176,7 @@ SELECT lives_ok($$ SELECT stock_receive('hat', 2),
 	'an operator keeps the stock');
 SELECT lives_ok($$ SELECT *
 	FROM idem_stats, idem_keys, outbox_subscriptions, outbox_deliveries,
-		outbox_dead, stock_levels, stock_holds, stock_history,
+		outbox_dead, outbox_topics, stock_levels, stock_holds, stock_history,
 		idempotency_segments $$,
 	'an operator reads the views');
 SELECT throws_ok(
@@ -193,7 +198,7 @@ RESET ROLE;
 SET ROLE watcher;
 SELECT lives_ok($$ SELECT *
 	FROM idem_stats, idem_keys, outbox_subscriptions, outbox_deliveries,
-		outbox_dead, stock_levels, stock_holds, idempotency_segments $$,
+		outbox_dead, outbox_topics, stock_levels, stock_holds, idempotency_segments $$,
 	'pg_monitor reads the views');
 SELECT lives_ok($$ SELECT * FROM idempotency_status() $$, 'and the status');
 SELECT throws_ok($$ SELECT * FROM idempotency_internal.outbox_subscription $$,
@@ -310,6 +315,7 @@ SELECT throws_ok($$ SELECT idempotency_grant('stranger') $$, '42501',
 	'nor if it may call the function that gives');
 RESET ROLE;
 GRANT EXECUTE ON ALL ROUTINES IN SCHEMA public TO crew WITH GRANT OPTION;
+GRANT SELECT ON outbox_topics TO crew WITH GRANT OPTION;
 SET ROLE crew;
 SELECT throws_ok($$ SELECT idempotency_grant('stranger') $$, '42501', 'permission denied to grant SELECT ON public.stock_levels',
 	'nor if a view is all that is missing');

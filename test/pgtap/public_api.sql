@@ -125,6 +125,7 @@ function outbox_acknowledge_lost(name text) RETURNS void VOLATILE PARALLEL UNSAF
 function outbox_adopt(keep_identity boolean DEFAULT false) RETURNS void VOLATILE PARALLEL UNSAFE COST 10000 SECURITY DEFINER: operator
 function outbox_alter(name text, url text DEFAULT NULL::text, topics text[] DEFAULT NULL::text[], headers jsonb DEFAULT NULL::jsonb, format text DEFAULT NULL::text, max_in_flight integer DEFAULT NULL::integer, timeout interval DEFAULT NULL::interval, retry_schedule interval[] DEFAULT NULL::interval[], rate_limit numeric DEFAULT NULL::numeric, batch integer DEFAULT NULL::integer, filter jsonpath DEFAULT NULL::jsonpath) RETURNS void VOLATILE PARALLEL UNSAFE COST 10000 SECURITY DEFINER: operator
 function outbox_discard(name text, positions bigint[] DEFAULT NULL::bigint[]) RETURNS bigint VOLATILE PARALLEL UNSAFE COST 10000 SECURITY DEFINER: operator
+function outbox_drop_topic(name text) RETURNS boolean VOLATILE PARALLEL UNSAFE COST 10000 SECURITY DEFINER: operator
 function outbox_enqueue(topic text, payload jsonb, key text DEFAULT NULL::text, type text DEFAULT NULL::text, headers jsonb DEFAULT NULL::jsonb, deliver_at timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS bigint VOLATILE PARALLEL UNSAFE COST 10000: application
 function outbox_event_id("position" bigint) RETURNS text VOLATILE PARALLEL UNSAFE COST 100 SECURITY DEFINER: application
 function outbox_fetch(name text, max_events integer DEFAULT 100, lease interval DEFAULT '00:00:30'::interval, OUT token bigint, OUT "position" bigint, OUT id text, OUT topic text, OUT key text, OUT type text, OUT payload jsonb, OUT headers jsonb, OUT created_at timestamp with time zone, OUT attempt integer) RETURNS SETOF record VOLATILE PARALLEL UNSAFE COST 10000 SECURITY DEFINER: reader
@@ -138,6 +139,7 @@ function outbox_rotate_secret(name text, overlap interval DEFAULT '24:00:00'::in
 function outbox_secret_generate() RETURNS text VOLATILE PARALLEL SAFE COST 1: operator
 function outbox_signature(secret text, id text, "timestamp" bigint, body text) RETURNS text IMMUTABLE PARALLEL SAFE COST 1 STRICT: operator
 function outbox_subscribe(name text, url text, topics text[] DEFAULT '{*}'::text[], secret text DEFAULT NULL::text, headers jsonb DEFAULT NULL::jsonb, format text DEFAULT 'standard'::text, ordered boolean DEFAULT true, max_in_flight integer DEFAULT 32, timeout interval DEFAULT '00:00:15'::interval, retry_schedule interval[] DEFAULT '{00:00:00,00:00:05,00:05:00,00:30:00,02:00:00,05:00:00,10:00:00,14:00:00,20:00:00,24:00:00}'::interval[], start text DEFAULT 'latest'::text, partitions integer DEFAULT 1, rate_limit numeric DEFAULT NULL::numeric, batch integer DEFAULT 1, filter jsonpath DEFAULT NULL::jsonpath) RETURNS text VOLATILE PARALLEL UNSAFE COST 10000 SECURITY DEFINER: operator
+function outbox_topic(name text, schema jsonb DEFAULT NULL::jsonb, description text DEFAULT NULL::text) RETURNS void VOLATILE PARALLEL UNSAFE COST 10000 SECURITY DEFINER: operator
 function outbox_topic_matches(patterns text[], topic text) RETURNS boolean IMMUTABLE PARALLEL SAFE COST 20 STRICT: operator
 function outbox_unsubscribe(name text) RETURNS void VOLATILE PARALLEL UNSAFE COST 10000 SECURITY DEFINER: operator
 function stock_adjust(sku text, delta bigint, note text, actor text DEFAULT NULL::text, OUT available bigint) RETURNS bigint VOLATILE PARALLEL UNSAFE COST 10000: operator
@@ -264,6 +266,12 @@ column outbox_subscriptions.next_attempt_at timestamp with time zone
 column outbox_subscriptions.rate_limited boolean
 column outbox_subscriptions.filtered bigint
 column outbox_subscriptions.filter_errors bigint
+view outbox_topics: application, operator, pg_monitor, reader
+column outbox_topics.topic text COLLATE "C"
+column outbox_topics.schema jsonb
+column outbox_topics.description text
+column outbox_topics.created_at timestamp with time zone
+column outbox_topics.changed_at timestamp with time zone
 view stock_history: operator
 column stock_history.id bigint
 column stock_history.quantity bigint
