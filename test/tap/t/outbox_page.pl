@@ -7,6 +7,7 @@ use warnings FATAL => 'all';
 
 use FindBin;
 use lib "$FindBin::RealBin/../lib";
+use Extension;
 use Page;
 use PostgreSQL::Test::Cluster;
 use Program;
@@ -22,6 +23,8 @@ my $receiver;
 
 sql('CREATE DATABASE shop');
 sql('CREATE DATABASE shipping');
+install_extension($node, 'pg_jsonschema');
+sql('CREATE EXTENSION plpython3u', 'shop');
 
 # The page's own receiver is started as soon as it has a secret.
 sub start_receiver
@@ -60,7 +63,7 @@ is($node->safe_psql('shipping', 'SELECT order_id, item, quantity FROM parcels WH
 like($receiver->line(webhook_id($node, 2, 'shop')), qr/order.placed claimed$/, 'and said so');
 
 $page->check_signatures($node, 'shop', 'outbox');
-$page->check_columns($node, 'shop', $_) for qw(outbox_subscriptions outbox_dead outbox_deliveries outbox_attempts outbox_log);
+$page->check_columns($node, 'shop', $_) for qw(outbox_subscriptions outbox_dead outbox_deliveries outbox_attempts outbox_topics outbox_log);
 
 $page->check_excerpts($page->blocks('js'));
 $page->check_links;
