@@ -45,7 +45,7 @@ sub start
 
 	# As under systemd, the script is replaced by the server, which obeys
 	# SIGTERM.
-	$self->{server} = Program->start(["$programs/rabbitmq-server"], %erlang,
+	$self->{environment} = { %erlang,
 		RUNNING_UNDER_SYSTEMD => 1,
 		RABBITMQ_CONFIG_FILE => "$dir/rabbitmq.conf",
 		RABBITMQ_ADVANCED_CONFIG_FILE => "$dir/none",
@@ -56,9 +56,25 @@ sub start
 		RABBITMQ_LOG_BASE => "$dir/log",
 		RABBITMQ_PID_FILE => "$dir/pid",
 		RABBITMQ_DIST_PORT => $distribution,
-		RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS => '-kernel inet_dist_use_interface {127,0,0,1}');
-	_wait_for_port($port) or die 'RabbitMQ does not start';
+		RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS => '-kernel inet_dist_use_interface {127,0,0,1}' };
+	return $self->start_again;
+}
+
+# Starts the server with the messages that it has written to disk.
+sub start_again
+{
+	my ($self) = @_;
+	$self->{server} = Program->start(["$programs/rabbitmq-server"], %{ $self->{environment} });
+	_wait_for_port($self->{port}) or die 'RabbitMQ does not start';
 	return $self;
+}
+
+# Ends the server as a crash does.
+sub kill
+{
+	my ($self) = @_;
+	$self->{server}->crash;
+	return;
 }
 
 sub _wait_for_port

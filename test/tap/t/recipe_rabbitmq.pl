@@ -156,6 +156,32 @@ $consumer->crash;
 $consumer = consumer('rabbitmq_consumer.js');
 is($consumer->line('given-up'), 'given-up dead (redelivered)', 'after a crash it still becomes a dead one');
 
+# --- the broker is killed: one message is not acknowledged, another is being
+# handled, and others wait
+
+$consumer->stop;
+my @restarting = (RESTART => 1);
+$consumer = consumer('rabbitmq_consumer.js', @restarting, NODE_ARGUMENTS => \@never_ack);
+publish('ann', 'down-done');
+is($consumer->line('not acknowledged:'), 'not acknowledged: down-done', 'a message is committed');
+$consumer->stop;
+$consumer = consumer('rabbitmq_consumer.js', @restarting);
+is($consumer->line('down-done'), 'down-done completed (redelivered)', 'and comes again');
+$session->query_safe($lock);
+publish('ann', 'down-half');
+wait_for_lock($node, 'UPDATE accounts', 'another is half done');
+publish('ann', map { "down-$_" } 1 .. 2 * PREFETCH);
+$rabbit->kill;
+$session->query_safe('COMMIT');
+$rabbit->start_again;
+$consumer->line('consuming') or die 'the consumer does not come back';
+$rabbit->wait_until_empty('deposits', 'the consumer is back, and acknowledges all');
+is(effects('down-%'), 2 * PREFETCH + 2 . ' of ' . (2 * PREFETCH + 2), 'confirmed messages survive, with one effect each');
+$producer->stop;
+$producer = start_recipe('rabbitmq_producer.js', %env);
+publish('ann', 'up');
+is($consumer->line('up'), 'up claimed', 'new ones come as before');
+
 # --- two consumers, and three copies of each message
 
 $second = consumer('rabbitmq_consumer.js');
