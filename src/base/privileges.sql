@@ -110,6 +110,7 @@ BEGIN
 			outbox_discard, outbox_acknowledge_lost, outbox_replay,
 			outbox_rotate_secret, outbox_adopt,
 			outbox_topic, outbox_drop_topic,
+			outbox_rotate_key, outbox_public_key, outbox_key_generate,
 			outbox_topic_matches, outbox_secret_generate, outbox_signature,
 			outbox_flights, outbox_rate_limited, outbox_troubles, outbox_rate,
 			stock_receive, stock_adjust, stock_transfer, stock_level,

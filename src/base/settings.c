@@ -24,6 +24,7 @@ int			settings_lease_s = 40;
 int			settings_sweep_interval_ms = 1000;
 char	   *settings_databases = NULL;
 char	   *settings_webhook_allowed_networks = NULL;
+char	   *settings_webhook_credentials_directory = NULL;
 
 int			settings_outbox_payload_max_mb = 16;
 int			settings_relays = 1;
@@ -82,6 +83,16 @@ settings_check_topic(char **newval, void **extra, GucSource source)
 		return false;
 	}
 	return true;
+}
+
+/* A relative name would depend on the directory of the process. */
+static bool
+settings_check_directory(char **newval, void **extra, GucSource source)
+{
+	if ((*newval)[0] == '\0' || is_absolute_path(*newval))
+		return true;
+	GUC_check_errdetail("The name of the directory must be absolute.");
+	return false;
 }
 
 static void
@@ -202,6 +213,12 @@ settings_define(GucStringCheckHook check_networks)
 							   &settings_webhook_allowed_networks,
 							   "", PGC_SIGHUP, 0,
 							   check_networks, NULL, NULL);
+	DefineCustomStringVariable("idempotency.webhook_credentials_directory",
+							   "Directory with the tokens and client certificates for receivers of webhooks.",
+							   "An empty name means that there are none.",
+							   &settings_webhook_credentials_directory,
+							   "", PGC_SIGHUP, 0,
+							   settings_check_directory, NULL, NULL);
 	MarkGUCPrefixReserved("idempotency");
 }
 

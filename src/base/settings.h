@@ -35,6 +35,7 @@ extern int	settings_stock_compact_after;
 extern bool settings_stock_events;
 extern char *settings_databases;
 extern char *settings_webhook_allowed_networks;
+extern char *settings_webhook_credentials_directory;
 
 /*
  * Defines all settings; called once by _PG_init.  check_networks is the check

@@ -30,6 +30,7 @@
 #include "base/worker.h"
 
 static char worker_name[BGW_MAXLEN + NAMEDATALEN + 32]; /* for the log */
+static char worker_own_database[NAMEDATALEN];
 static SharedDatabase *worker_database = NULL;
 static SharedWorkerSlot worker_slot;
 static Oid	worker_sequence = InvalidOid;	/* of the extension */
@@ -88,6 +89,15 @@ worker_exit(const char *why)
 	proc_exit(1);
 }
 
+/*
+ * No other name: a database with sessions cannot be renamed.
+ */
+const char *
+worker_database_name(void)
+{
+	return worker_own_database;
+}
+
 static void
 worker_find_name(void)
 {
@@ -95,6 +105,8 @@ worker_find_name(void)
 
 	StartTransactionCommand();
 	database = get_database_name(MyDatabaseId);
+	strlcpy(worker_own_database, database ? database : "",
+			sizeof(worker_own_database));
 	snprintf(worker_name, sizeof(worker_name), "%s of database \"%s\"",
 			 MyBgworkerEntry->bgw_type, database ? database : "");
 	CommitTransactionCommand();

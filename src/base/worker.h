@@ -34,6 +34,9 @@ extern void worker_start_in_database(void);
  */
 extern SharedWorkerSlot worker_start_in_slot(void);
 
+/* Returns the name of the database of this worker. */
+extern const char *worker_database_name(void);
+
 /*
  * Ends the process and logs the reason, as in "... ends because <why>".  For
  * cases that are not errors.

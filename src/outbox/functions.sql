@@ -266,6 +266,24 @@ $$;
 COMMENT ON FUNCTION outbox_event_id(bigint) IS
 	'The id that receivers get with an event, as webhook-id, Idempotency-Key and ce-id, or as id in a batch; null if the event is no longer in the log.';
 
+CREATE FUNCTION idempotency_internal.outbox_require_directory(file text)
+RETURNS void
+LANGUAGE plpgsql STABLE PARALLEL SAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+	IF file IS NOT NULL
+		AND current_setting('idempotency.webhook_credentials_directory') = ''
+	THEN
+		PERFORM idempotency_internal.idempotency_raise('55000',
+			'idempotency.webhook_credentials_directory is not set',
+			'A superuser can set it to the directory with the credentials of receivers.');
+	END IF;
+END
+$$;
+COMMENT ON FUNCTION idempotency_internal.outbox_require_directory(text) IS
+	'Internal: raises an error if a file is given and there is no directory for it.';
+
 CREATE FUNCTION outbox_subscribe(
 	name           text,
 	url            text,
@@ -281,7 +299,10 @@ CREATE FUNCTION outbox_subscribe(
 	partitions     integer DEFAULT 1,
 	rate_limit     numeric DEFAULT NULL,
 	batch          integer DEFAULT 1,
-	filter         jsonpath DEFAULT NULL)
+	filter         jsonpath DEFAULT NULL,
+	signing_key    text DEFAULT NULL,
+	authorization_file text DEFAULT NULL,
+	client_certificate text DEFAULT NULL)
 RETURNS text
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp
@@ -307,6 +328,10 @@ BEGIN
 		PERFORM idempotency_internal.outbox_check_secret(signing_secret);
 		PERFORM idempotency_internal.outbox_check_headers(headers);
 	END IF;
+	PERFORM idempotency_internal.outbox_check_credentials(url, headers,
+		signing_key, authorization_file, client_certificate);
+	PERFORM idempotency_internal.outbox_require_directory(
+		coalesce(authorization_file, client_certificate));
 
 	-- If no database is the home of the outbox yet, this one becomes it.
 	INSERT INTO idempotency_internal.outbox_home
@@ -320,10 +345,11 @@ BEGIN
 	INSERT INTO idempotency_internal.outbox_subscription
 		(name, url, topics, secret, headers, format, ordered,
 		 max_in_flight, timeout, retry_schedule, partitions, rate_limit, batch,
-		 filter)
+		 filter, signing_key, authorization_file, client_certificate)
 	VALUES (name, url, topics, signing_secret, headers, format, ordered,
 		max_in_flight, timeout, retry_schedule, partitions, finite_limit,
-		batch, given_filter)
+		batch, given_filter, signing_key, authorization_file,
+		client_certificate)
 	ON CONFLICT DO NOTHING
 	RETURNING id INTO subscription_id;
 	IF subscription_id IS NULL THEN
@@ -353,7 +379,7 @@ END
 $$;
 COMMENT ON FUNCTION outbox_subscribe(
 	text, text, text[], text, jsonb, text, boolean, integer, interval,
-	interval[], text, integer, numeric, integer, jsonpath) IS
+	interval[], text, integer, numeric, integer, jsonpath, text, text, text) IS
 	'Subscribes a URL to the events of some topics; returns the secret that signs the requests. Without a URL, the events are read by outbox_fetch.';
 
 CREATE FUNCTION idempotency_internal.outbox_subscription_id(name text)
@@ -391,7 +417,9 @@ CREATE FUNCTION outbox_alter(
 	retry_schedule interval[] DEFAULT NULL,
 	rate_limit     numeric DEFAULT NULL,
 	batch          integer DEFAULT NULL,
-	filter         jsonpath DEFAULT NULL)
+	filter         jsonpath DEFAULT NULL,
+	authorization_file text DEFAULT NULL,
+	client_certificate text DEFAULT NULL)
 RETURNS void
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp
@@ -419,6 +447,21 @@ BEGIN
 			USING DETAIL = 'The new URL has another scheme, host or port.',
 				HINT = 'Pass the headers together with the url.';
 	END IF;
+	IF coalesce(altered.authorization_file, altered.client_certificate)
+			IS NOT NULL
+		AND authorization_file IS NULL AND client_certificate IS NULL
+		AND NOT idempotency_internal.outbox_same_origin(altered.url, url)
+	THEN
+		altered.authorization_file := NULL;
+		altered.client_certificate := NULL;
+		RAISE NOTICE 'authorization_file and client_certificate of subscription "%" are dropped', name
+			USING DETAIL = 'The new URL has another scheme, host or port.',
+				HINT = 'Pass them together with the url.';
+	END IF;
+	altered.authorization_file :=
+		nullif(coalesce(authorization_file, altered.authorization_file), '');
+	altered.client_certificate :=
+		nullif(coalesce(client_certificate, altered.client_certificate), '');
 	altered.url := coalesce(url, altered.url);
 	altered.topics := coalesce(topics, altered.topics);
 	altered.format := coalesce(format, altered.format);
@@ -444,20 +487,28 @@ BEGIN
 		PERFORM idempotency_internal.outbox_check_url(altered.url);
 		PERFORM idempotency_internal.outbox_check_headers(altered.headers);
 	END IF;
+	PERFORM idempotency_internal.outbox_check_credentials(
+		altered.url, altered.headers, altered.signing_key,
+		altered.authorization_file, altered.client_certificate);
+	PERFORM idempotency_internal.outbox_require_directory(
+		coalesce(nullif(authorization_file, ''), nullif(client_certificate, '')));
 	UPDATE idempotency_internal.outbox_subscription s
 	SET url = altered.url, topics = altered.topics, headers = altered.headers,
 		format = altered.format, max_in_flight = altered.max_in_flight,
 		timeout = altered.timeout,
 		retry_schedule = altered.retry_schedule,
 		rate_limit = altered.rate_limit, batch = altered.batch,
-		filter = altered.filter, version = s.version + 1
+		filter = altered.filter,
+		authorization_file = altered.authorization_file,
+		client_certificate = altered.client_certificate,
+		version = s.version + 1
 	WHERE s.id = altered.id;
 	PERFORM idempotency_internal.outbox_wake();
 END
 $$;
 COMMENT ON FUNCTION outbox_alter(
 	text, text, text[], jsonb, text, integer, interval, interval[],
-	numeric, integer, jsonpath) IS
+	numeric, integer, jsonpath, text, text) IS
 	'Changes those properties of a subscription whose parameters are not null; its position and its waiting events stay.';
 
 CREATE FUNCTION outbox_unsubscribe(name text)
@@ -810,6 +861,66 @@ END
 $$;
 COMMENT ON FUNCTION outbox_rotate_secret(text, interval, text) IS
 	'Sets a new secret for a subscription, and signs with the old one too until the overlap is over; returns the new secret.';
+
+CREATE FUNCTION outbox_rotate_key(
+	name        text,
+	overlap     interval DEFAULT '24 h',
+	signing_key text DEFAULT NULL)
+RETURNS text
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	subscription_id bigint;
+	new_key         text :=
+		nullif(coalesce(signing_key, @extschema@.outbox_key_generate()), '');
+	public_key      text;
+BEGIN
+	PERFORM idempotency_internal.idempotency_enter();
+	subscription_id := idempotency_internal.outbox_subscription_id(name);
+	IF overlap IS NULL THEN
+		PERFORM idempotency_internal.idempotency_raise('22004',
+			'overlap must not be null');
+	ELSIF NOT overlap BETWEEN '0' AND '366 days' THEN
+		PERFORM idempotency_internal.idempotency_raise('22023',
+			'overlap must be from 0 to 366 days');
+	END IF;
+	public_key := idempotency_internal.outbox_derive_public_key(new_key);
+	IF EXISTS (SELECT FROM idempotency_internal.outbox_subscription s
+		WHERE s.id = subscription_id AND s.url IS NULL)
+	THEN
+		PERFORM idempotency_internal.idempotency_raise('55000',
+			format('subscription "%s" has no URL', name),
+			'Its events are read by outbox_fetch and are not signed.');
+	END IF;
+	UPDATE idempotency_internal.outbox_subscription s
+	SET old_signing_key = s.signing_key,
+		old_key_until = CASE WHEN s.signing_key IS NOT NULL
+			THEN clock_timestamp() + overlap END,
+		signing_key = new_key, version = s.version + 1
+	WHERE id = subscription_id;
+	PERFORM idempotency_internal.outbox_wake();
+	RETURN public_key;
+END
+$$;
+COMMENT ON FUNCTION outbox_rotate_key(text, interval, text) IS
+	'Signs the requests of a subscription with a new Ed25519 key, besides its secret; the old one signs, too, for as long as overlap. Returns the new public key.';
+
+CREATE FUNCTION outbox_public_key(name text)
+RETURNS text
+LANGUAGE plpgsql STABLE PARALLEL UNSAFE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+	PERFORM idempotency_internal.idempotency_enter();
+	RETURN (SELECT idempotency_internal.outbox_derive_public_key(s.signing_key)
+		FROM idempotency_internal.outbox_subscription s
+		WHERE s.id = idempotency_internal.outbox_subscription_id(
+			outbox_public_key.name));
+END
+$$;
+COMMENT ON FUNCTION outbox_public_key(text) IS
+	'The public key by which a receiver verifies the v1a signatures of a subscription; null if it has no signing key.';
 
 CREATE FUNCTION outbox_adopt(keep_identity boolean DEFAULT false)
 RETURNS void

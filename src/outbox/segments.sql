@@ -261,12 +261,17 @@ DECLARE
 BEGIN
 	FOR rotated IN
 		SELECT s.id, s.name FROM idempotency_internal.outbox_subscription s
-		WHERE s.old_until <= clock_timestamp() FOR NO KEY UPDATE SKIP LOCKED
+		WHERE s.old_until <= clock_timestamp()
+			OR s.old_key_until <= clock_timestamp()
+		FOR NO KEY UPDATE SKIP LOCKED
 	LOOP
 		BEGIN
 			UPDATE idempotency_internal.outbox_subscription
 			SET old_secret = NULL, old_until = NULL
-			WHERE id = rotated.id;
+			WHERE id = rotated.id AND old_until <= clock_timestamp();
+			UPDATE idempotency_internal.outbox_subscription
+			SET old_signing_key = NULL, old_key_until = NULL
+			WHERE id = rotated.id AND old_key_until <= clock_timestamp();
 		EXCEPTION WHEN OTHERS THEN
 			-- One row must not stop the others.
 			RAISE WARNING 'the old secret of subscription "%" could not be deleted', rotated.name

@@ -60,7 +60,8 @@ static SavedQuery read_subscriptions = {
 	" CASE WHEN jsonb_typeof(s.headers) = 'object' THEN"
 	"  ARRAY(SELECT h.key || ': ' || h.value FROM jsonb_each_text(s.headers) h) END,"
 	" s.old_until, s.topics, s.xmin, s.ctid, p.position, p.head," NEXT_DUE_AT ","
-	" CASE WHEN s.rate_limit BETWEEN 0.00001 AND 1000000 THEN s.rate_limit::float8 ELSE 0 END, s.batch, s.filter"
+	" CASE WHEN s.rate_limit BETWEEN 0.00001 AND 1000000 THEN s.rate_limit::float8 ELSE 0 END, s.batch, s.filter,"
+	" s.signing_key, s.old_signing_key, s.old_key_until, s.authorization_file, s.client_certificate"
 	" FROM idempotency_internal.outbox_subscription s"
 	" LEFT JOIN idempotency_internal.outbox_partition p ON p.subscription = s.id"
 	" LEFT JOIN idempotency_internal.outbox_reached r"
@@ -175,6 +176,11 @@ subscription_row(uint64 row)
 	subscription.old_until = subscription_time(row, 21);
 	subscription.topics = DatumGetArrayTypePCopy(query_datum(row, 22, &isnull));
 	subscription.filter = subscription_filter(row, 30);
+	subscription.signing_key = query_text(row, 31);
+	subscription.old_signing_key = query_text(row, 32);
+	subscription.old_key_until = subscription_time(row, 33);
+	subscription.authorization_file = query_text(row, 34);
+	subscription.client_certificate = query_text(row, 35);
 	subscription.due_at = subscription_due_at(row, 27);
 	subscription.cloudevents = DatumGetBool(query_datum(row, 8, &isnull));
 	subscription.ordered = DatumGetBool(query_datum(row, 9, &isnull));
@@ -253,6 +259,12 @@ subscription_copy_headers(char **headers)
 	return copy;
 }
 
+static char *
+subscription_copy_text(const char *text)
+{
+	return text == NULL ? NULL : pstrdup(text);
+}
+
 OutboxSubscription *
 outbox_copy_settings(const OutboxSubscription *from)
 {
@@ -263,8 +275,11 @@ outbox_copy_settings(const OutboxSubscription *from)
 	copy->name = pstrdup(from->name);
 	copy->url = pstrdup(from->url);
 	copy->secret = pstrdup(from->secret);
-	if (from->old_secret)
-		copy->old_secret = pstrdup(from->old_secret);
+	copy->old_secret = subscription_copy_text(from->old_secret);
+	copy->signing_key = subscription_copy_text(from->signing_key);
+	copy->old_signing_key = subscription_copy_text(from->old_signing_key);
+	copy->authorization_file = subscription_copy_text(from->authorization_file);
+	copy->client_certificate = subscription_copy_text(from->client_certificate);
 	copy->headers = subscription_copy_headers(from->headers);
 	copy->schedule_ms = memcpy(palloc(schedule_size),
 							   from->schedule_ms, schedule_size);

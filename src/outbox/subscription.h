@@ -31,6 +31,11 @@ typedef struct OutboxSubscription
 	char	   *secret;
 	char	   *old_secret;		/* NULL: only secret signs */
 	TimestampTz old_until;		/* until when old_secret signs, too */
+	char	   *signing_key;	/* NULL: secrets only */
+	char	   *old_signing_key;	/* NULL: none */
+	TimestampTz old_key_until;	/* until when it signs, too */
+	char	   *authorization_file; /* NULL: none */
+	char	   *client_certificate; /* name of a file; NULL: none */
 	char	  **headers;		/* "Name: value", NULL-terminated */
 	bool		cloudevents;	/* false: body as in Standard Webhooks */
 	bool		ordered;

@@ -114,6 +114,49 @@ COMMENT ON FUNCTION idempotency_internal.outbox_check_endpoint(
 	text, text, text, jsonb) IS
 	'Internal: raises an error unless events can be sent there, and be signed.';
 
+CREATE FUNCTION idempotency_internal.outbox_check_credentials(
+	url text, headers jsonb, signing_key text, authorization_file text,
+	client_certificate text)
+RETURNS void
+LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	useless text := CASE WHEN signing_key IS NOT NULL THEN 'signing_key'
+		WHEN authorization_file IS NOT NULL THEN 'authorization_file'
+		WHEN client_certificate IS NOT NULL THEN 'client_certificate' END;
+	file    CONSTANT text := '^[A-Za-z0-9_-][A-Za-z0-9._-]{0,254}$';
+	wrong   text := CASE
+		WHEN authorization_file !~ file
+			THEN 'authorization_file must be the name of a file'
+		WHEN client_certificate !~ file
+			THEN 'client_certificate must be the name of a file' END;
+BEGIN
+	IF url IS NULL AND useless IS NOT NULL THEN
+		PERFORM idempotency_internal.idempotency_raise('22023',
+			format('%s must not be given without a url', useless),
+			'The subscription has no URL: its events are read by outbox_fetch.');
+	ELSIF wrong IS NOT NULL THEN
+		PERFORM idempotency_internal.idempotency_raise('22023', wrong,
+			'It has at most 255 letters, digits, dots, hyphens and underscores, and does not begin with a dot.');
+	ELSIF coalesce(authorization_file, client_certificate) IS NOT NULL
+		AND url !~* '^https://'
+	THEN
+		PERFORM idempotency_internal.idempotency_raise('22023',
+			'authorization_file and client_certificate need a URL that begins with https://');
+	ELSIF authorization_file IS NOT NULL AND EXISTS (
+		SELECT FROM jsonb_object_keys(headers) h WHERE lower(h) = 'authorization')
+	THEN
+		PERFORM idempotency_internal.idempotency_raise('22023',
+			'authorization_file and a header Authorization exclude each other');
+	END IF;
+	PERFORM idempotency_internal.outbox_derive_public_key(signing_key);
+END
+$$;
+COMMENT ON FUNCTION idempotency_internal.outbox_check_credentials(
+	text, jsonb, text, text, text) IS
+	'Internal: raises an error unless a request can be authenticated by these.';
+
 /*
  * This function is the only CHECK constraint of the table, so that the message
  * about a row that is refused does not show the row with its secrets.  The
@@ -123,7 +166,9 @@ CREATE FUNCTION idempotency_internal.outbox_check_subscription_row(
 	name text, url text, topics text[], secret text, old_secret text,
 	headers jsonb, format text, ordered boolean, max_in_flight integer,
 	timeout interval, retry_schedule interval[], partitions integer,
-	state text, rate_limit numeric, batch integer, filter jsonpath)
+	state text, rate_limit numeric, batch integer, filter jsonpath,
+	signing_key text, old_signing_key text, authorization_file text,
+	client_certificate text)
 RETURNS boolean
 LANGUAGE plpgsql STABLE PARALLEL SAFE
 SET search_path = pg_catalog, pg_temp
@@ -141,13 +186,21 @@ BEGIN
 	ELSIF secret IS NULL THEN
 		RAISE EXCEPTION 'secret must not be null' USING ERRCODE = '22004';
 	END IF;
-	RETURN idempotency_internal.outbox_check_endpoint(
-		url, secret, old_secret, headers);
+	PERFORM idempotency_internal.outbox_derive_public_key(old_signing_key);
+	IF NOT idempotency_internal.outbox_check_endpoint(
+		url, secret, old_secret, headers) THEN
+		RETURN false;
+	END IF;
+	PERFORM idempotency_internal.outbox_check_credentials(url, headers,
+		coalesce(signing_key, old_signing_key), authorization_file,
+		client_certificate);
+	RETURN true;
 END
 $$;
 COMMENT ON FUNCTION idempotency_internal.outbox_check_subscription_row(
 	text, text, text[], text, text, jsonb, text, boolean, integer, interval,
-	interval[], integer, text, numeric, integer, jsonpath) IS
+	interval[], integer, text, numeric, integer, jsonpath, text, text, text,
+	text) IS
 	'Internal: raises an error unless the relay can serve such a subscription.';
 
 /*
@@ -179,11 +232,17 @@ CREATE TABLE idempotency_internal.outbox_subscription (
 	rate_limit     numeric,
 	batch          integer NOT NULL DEFAULT 1,
 	filter         jsonpath,
+	signing_key    text,
+	old_signing_key text,
+	old_key_until  timestamptz,
+	authorization_file text,
+	client_certificate text,
 	CONSTRAINT outbox_subscription_row_check CHECK (
 		idempotency_internal.outbox_check_subscription_row(
 			name, url, topics, secret, old_secret, headers, format, ordered,
 			max_in_flight, timeout, retry_schedule, partitions, state,
-			rate_limit, batch, filter))
+			rate_limit, batch, filter, signing_key, old_signing_key,
+			authorization_file, client_certificate))
 );
 COMMENT ON TABLE idempotency_internal.outbox_subscription IS
 	'Subscriptions: URL, or null if they are read by outbox_fetch, topics, format and limits. For the owner only, since it holds secrets.';

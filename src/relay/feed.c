@@ -824,6 +824,8 @@ feed_start_batch(Feed *feed, OutboxChunk chunk, BatchKind kind)
 	copy->id = feed->id;
 	if (copy->old_until <= GetCurrentTimestamp())
 		copy->old_secret = NULL;
+	if (copy->old_key_until <= GetCurrentTimestamp())
+		copy->old_signing_key = NULL;
 	return batch_start(copy, chunk, kind, feed_last_batch(feed),
 					   feed->due_batches);
 }

@@ -38,3 +38,17 @@ LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE
 AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION outbox_signature(text, text, bigint, text) IS
 	'The Standard Webhooks signature of a body. A receiver can compare the header webhook-signature with it.';
+
+CREATE FUNCTION idempotency_internal.outbox_derive_public_key(signing_key text)
+RETURNS text
+LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE
+AS 'MODULE_PATHNAME';
+COMMENT ON FUNCTION idempotency_internal.outbox_derive_public_key(text) IS
+	'Internal: the public key of a signing key; raises an error unless it can sign events.';
+
+CREATE FUNCTION outbox_key_generate()
+RETURNS text
+LANGUAGE C VOLATILE PARALLEL SAFE
+AS 'MODULE_PATHNAME';
+COMMENT ON FUNCTION outbox_key_generate() IS
+	'A new random Ed25519 key for signing events, in the format of Standard Webhooks.';

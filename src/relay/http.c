@@ -749,6 +749,23 @@ http_set_headers(HttpTransfer *transfer, const char *const *headers)
 }
 
 /*
+ * Sets the certificate of the client.  libcurl uses a connection only for
+ * requests with the same certificate, which it compares byte by byte.  Without
+ * a password, OpenSSL would ask the terminal for that of an encrypted key.
+ */
+static void
+http_set_certificate(CURL *easy, const char *pem)
+{
+	struct curl_blob blob = {
+		.data = (void *) pem, .len = strlen(pem), .flags = CURL_BLOB_COPY
+	};
+
+	http_set(easy, CURLOPT_SSLCERT_BLOB, &blob);
+	http_set(easy, CURLOPT_SSLKEY_BLOB, &blob);
+	http_set(easy, CURLOPT_KEYPASSWD, "");
+}
+
+/*
  * Sets up the transfer's easy handle for a request.  Returns why that is not
  * possible, or NULL.
  */
@@ -762,6 +779,8 @@ http_prepare(HttpTransfer *transfer, const HttpRequest *request)
 		return "a header has a control character";
 
 	http_set(easy, CURLOPT_URL, request->url);
+	if (request->certificate != NULL)
+		http_set_certificate(easy, request->certificate);
 
 	/*
 	 * HTTP/2 needs TLS.  There, before 8.1.0, libcurl waits for ever if a

@@ -25,6 +25,7 @@ typedef struct HttpRequest
 	const char *const *headers; /* "Name: value", NULL-terminated */
 	const char *body;
 	size_t		body_length;
+	const char *certificate;	/* of the client, with its key; PEM or NULL */
 	int			timeout_ms;		/* for everything, including name resolution */
 	const char *wrong;			/* why it cannot be sent, or NULL */
 	void	   *tag;			/* returned with the answer */

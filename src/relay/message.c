@@ -22,6 +22,7 @@
 #include "utils/builtins.h"
 #include "utils/json.h"
 
+#include "relay/credentials.h"
 #include "relay/message.h"
 #include "relay/signature.h"
 
@@ -164,15 +165,13 @@ message_add_header(List *headers, const char *header)
 }
 
 /*
- * Returns the headers of the event and the subscription; those of the event
- * take precedence.
+ * Returns these headers, and those of the event and the subscription, in this
+ * order of precedence.
  */
 static List *
 message_extra_headers(const OutboxSubscription *subscription,
-					  const OutboxEvent *event)
+					  const OutboxEvent *event, List *headers)
 {
-	List	   *headers = NIL;
-
 	for (char **header = event->headers; *header != NULL; header++)
 		headers = message_add_header(headers, *header);
 	for (char **header = subscription->headers; *header != NULL; header++)
@@ -349,13 +348,60 @@ message_headers(const char *content_type, const char *id, int64 now_s,
 					  message_concat("webhook-signature: ", signature, ""));
 }
 
+/* Returns the secrets and signing keys that sign; NULL-terminated. */
+static const char *const *
+message_secrets(const OutboxSubscription *subscription)
+{
+	const char *const all[] = {
+		subscription->secret, subscription->old_secret,
+		subscription->signing_key, subscription->old_signing_key
+	};
+	const char **secrets = palloc0((lengthof(all) + 1) * sizeof(char *));
+	int			count = 0;
+
+	for (int i = 0; i < (int) lengthof(all); i++)
+	{
+		if (all[i] != NULL)
+			secrets[count++] = all[i];
+	}
+	return secrets;
+}
+
+/*
+ * Reads the files of a subscription.  The header of the file takes precedence
+ * over one of an event, which anyone who enqueues could choose.
+ */
+static const char *
+message_read_files(const OutboxSubscription *subscription,
+				   List **headers, HttpRequest *request)
+{
+	const char *wrong;
+	const char *value;
+
+	if (subscription->client_certificate != NULL)
+	{
+		wrong = credentials_read_certificate(subscription->url,
+											 subscription->client_certificate,
+											 &request->certificate);
+		if (wrong != NULL)
+			return wrong;
+	}
+	if (subscription->authorization_file != NULL)
+	{
+		wrong = credentials_read_authorization(subscription->url,
+											   subscription->authorization_file,
+											   &value);
+		if (wrong != NULL)
+			return wrong;
+		*headers = list_make1(message_concat("Authorization: ", value, ""));
+	}
+	return NULL;
+}
+
 void
 message_build(const OutboxSubscription *subscription, List *events,
 			  const char *identity, HttpRequest *request)
 {
-	const char *const secrets[] = {
-		subscription->secret, subscription->old_secret, NULL
-	};
 	const OutboxEvent *event = linitial(events);
 	const char *content_type = "application/json";
 	const char *body;
@@ -363,7 +409,11 @@ message_build(const OutboxSubscription *subscription, List *events,
 	int64		now_s = (int64) time(NULL);
 	char	   *signature;
 	List	   *headers;
+	List	   *extra = NIL;
 
+	request->wrong = message_read_files(subscription, &extra, request);
+	if (request->wrong != NULL)
+		return;
 	if (subscription->batch > 1)
 	{
 		content_type = "application/cloudevents-batch+json";
@@ -371,10 +421,11 @@ message_build(const OutboxSubscription *subscription, List *events,
 	}
 	else
 		body = subscription->cloudevents ? event->payload : message_body(event);
-	signature = signature_header(secrets, id, now_s, body, strlen(body));
+	signature = signature_header(message_secrets(subscription), id, now_s,
+								 body, strlen(body));
 	if (signature == NULL)
 	{
-		request->wrong = "the subscription's secret cannot sign";
+		request->wrong = "the subscription's secret or signing key cannot sign";
 		return;
 	}
 
@@ -382,7 +433,7 @@ message_build(const OutboxSubscription *subscription, List *events,
 	if (subscription->cloudevents && subscription->batch == 1)
 		headers = list_concat(headers,
 							  message_cloudevents_headers(event, id, identity));
-	headers = list_concat(headers, message_extra_headers(subscription, event));
+	headers = list_concat(headers, message_extra_headers(subscription, event, extra));
 	request->url = subscription->url;
 	request->headers = message_header_array(headers);
 	request->body = body;

@@ -3,9 +3,11 @@
  *		Secrets and signatures of Standard Webhooks 1.0.
  *
  * Called by the relay for each attempt and by the SQL functions in webhook.c.
- * A signature is the base64 of HMAC-SHA256 over "id.timestamp.body".  With it a
- * receiver can verify that the body, the id by which it removes duplicates, and
- * the time of sending were not changed on the way.
+ * A signature is the base64 of HMAC-SHA256 over "id.timestamp.body", by a secret
+ * that the receiver has too ("v1"), or of Ed25519 over the same, by a signing
+ * key whose public key the receiver has ("v1a").  With it a receiver can verify
+ * that the body, the id by which it removes duplicates, and the time of sending
+ * were not changed on the way.
  *
  * No function here puts a secret into a message.
  */
@@ -17,12 +19,17 @@
 #include "lib/stringinfo.h"
 #include "utils/resowner.h"
 
+#include "relay/ed25519.h"
 #include "relay/signature.h"
 
 #define SIGNATURE_SECRET_PREFIX "whsec_"
+#define SIGNATURE_SIGNING_KEY_PREFIX "whsk_"
+#define SIGNATURE_PUBLIC_KEY_PREFIX "whpk_"
 #define SIGNATURE_KEY_BYTES_MIN 24
 #define SIGNATURE_KEY_BYTES_MAX 64
 #define SIGNATURE_KEY_BYTES_NEW 32
+/* A signing key is a seed, or a seed and its public key. */
+#define SIGNATURE_PAIR_BYTES (ED25519_SEED_BYTES + ED25519_PUBLIC_BYTES)
 /* Of the 32 bytes of a digest; so many make an id unique. */
 #define SIGNATURE_DIGEST_BYTES 16
 
@@ -46,31 +53,53 @@ signature_encode(const uint8 *bytes, int length, char *base64, int size)
 }
 
 /*
- * Decodes a secret into key, which has room for SIGNATURE_KEY_BYTES_MAX.
- * Returns its length, or -1 if the secret is malformed.
+ * Decodes what follows the prefix of a secret or key into key, which has room
+ * for SIGNATURE_KEY_BYTES_MAX.  Returns its length, or -1 if it is malformed.
  *
  * The result is encoded again and compared: the decoder accepts characters
  * after the padding, and the decoders of receivers may not.
  */
 static int
-signature_decode_secret(const char *secret, uint8 *key)
+signature_decode(const char *text, const char *prefix, uint8 *key)
 {
 	char		again[BASE64_LENGTH(SIGNATURE_KEY_BYTES_MAX) + 1];
-	const char *base64 = secret + strlen(SIGNATURE_SECRET_PREFIX);
+	const char *base64 = text + strlen(prefix);
 	int			length;
 
-	if (strncmp(secret, SIGNATURE_SECRET_PREFIX,
-				strlen(SIGNATURE_SECRET_PREFIX)) != 0 ||
+	if (strncmp(text, prefix, strlen(prefix)) != 0 ||
 		strlen(base64) >= sizeof(again))
 		return -1;
 
 	length = pg_b64_decode(base64, strlen(base64),
 						   (void *) key, SIGNATURE_KEY_BYTES_MAX);
-	if (length < SIGNATURE_KEY_BYTES_MIN)
+	if (length < 0)
 		return -1;
 
 	signature_encode(key, length, again, sizeof(again));
 	return strcmp(base64, again) == 0 ? length : -1;
+}
+
+/* Decodes a secret.  Returns its length, or -1 if it is malformed. */
+static int
+signature_decode_secret(const char *secret, uint8 *key)
+{
+	int			length = signature_decode(secret, SIGNATURE_SECRET_PREFIX, key);
+
+	return length < SIGNATURE_KEY_BYTES_MIN ? -1 : length;
+}
+
+/*
+ * Decodes a signing key into its seed, with room for SIGNATURE_KEY_BYTES_MAX.
+ * Returns its length, or -1 if it is malformed.
+ */
+static int
+signature_decode_seed(const char *signing_key, uint8 *seed)
+{
+	int			length = signature_decode(signing_key,
+										  SIGNATURE_SIGNING_KEY_PREFIX, seed);
+
+	return length == ED25519_SEED_BYTES || length == SIGNATURE_PAIR_BYTES ?
+		length : -1;
 }
 
 /*
@@ -109,23 +138,63 @@ signature_make_digest(uint8 *digest, const uint8 *key, int key_length,
 				 errmsg("could not compute a signature")));
 }
 
-/* Appends "v1,<base64 HMAC-SHA256>" of head and body to out. */
-static void
-signature_append(StringInfo out, const uint8 *key, int key_length,
-				 const char *head, const char *body, size_t body_length)
+/*
+ * Appends "v1,<base64 HMAC-SHA256>" of head and body to out; false: the secret
+ * is malformed.
+ */
+static bool
+signature_append_hmac(StringInfo out, const char *secret,
+					  const char *head, const char *body, size_t body_length)
 {
+	uint8		key[SIGNATURE_KEY_BYTES_MAX];
+	int			key_length = signature_decode_secret(secret, key);
 	uint8		digest[PG_SHA256_DIGEST_LENGTH];
 	char		base64[BASE64_LENGTH(PG_SHA256_DIGEST_LENGTH) + 1];
 
+	if (key_length < 0)
+		return false;
 	signature_make_digest(digest, key, key_length, head, body, body_length);
 	signature_encode(digest, sizeof(digest), base64, sizeof(base64));
 	appendStringInfoString(out, "v1,");
 	appendStringInfoString(out, base64);
+	return true;
+}
+
+/*
+ * Appends "v1a,<base64 Ed25519>" of head and body to out; false: the signing
+ * key is malformed.  Ed25519 reads a message twice, so it has to be in one
+ * piece.
+ */
+static bool
+signature_append_ed25519(StringInfo out, const char *signing_key,
+						 const char *head, const char *body,
+						 size_t body_length)
+{
+	uint8		seed[SIGNATURE_KEY_BYTES_MAX];
+	uint8		signature[ED25519_SIGNATURE_BYTES];
+	char		base64[BASE64_LENGTH(ED25519_SIGNATURE_BYTES) + 1];
+	size_t		head_length = strlen(head);
+	uint8	   *message;
+
+	if (signature_decode_seed(signing_key, seed) < 0)
+		return false;
+	message = palloc_extended(head_length + body_length, MCXT_ALLOC_HUGE);
+	memcpy(message, head, head_length);
+	memcpy(message + head_length, body, body_length);
+	if (!ed25519_sign(seed, message, head_length + body_length, signature))
+		ereport(ERROR,
+				(errcode(ERRCODE_INTERNAL_ERROR),
+				 errmsg("could not compute a signature")));
+	pfree(message);
+	signature_encode(signature, sizeof(signature), base64, sizeof(base64));
+	appendStringInfoString(out, "v1a,");
+	appendStringInfoString(out, base64);
+	return true;
 }
 
 /*
  * While a secret is being rotated there are two, and a receiver accepts the
- * event if either signature is right.
+ * event if either signature is right.  The same goes for signing keys.
  */
 char *
 signature_header(const char *const *secrets, const char *id,
@@ -140,14 +209,15 @@ signature_header(const char *const *secrets, const char *id,
 	head = psprintf("%s." INT64_FORMAT ".", id, timestamp_s);
 	for (; *secrets != NULL; secrets++)
 	{
-		uint8		key[SIGNATURE_KEY_BYTES_MAX];
-		int			key_length = signature_decode_secret(*secrets, key);
+		bool		asymmetric = strncmp(*secrets, SIGNATURE_SIGNING_KEY_PREFIX,
+										 strlen(SIGNATURE_SIGNING_KEY_PREFIX)) == 0;
 
-		if (key_length < 0)
-			return NULL;
 		if (out.len > 0)
 			appendStringInfoChar(&out, ' ');
-		signature_append(&out, key, key_length, head, body, body_length);
+		if (!(asymmetric ?
+			  signature_append_ed25519(&out, *secrets, head, body, body_length) :
+			  signature_append_hmac(&out, *secrets, head, body, body_length)))
+			return NULL;
 	}
 	pfree(head);
 
@@ -189,4 +259,42 @@ signature_secret_generate(void)
 
 	signature_encode(key, sizeof(key), base64, sizeof(base64));
 	return psprintf("%s%s", SIGNATURE_SECRET_PREFIX, base64);
+}
+
+char *
+signature_public_key(const char *signing_key)
+{
+	uint8		pair[SIGNATURE_KEY_BYTES_MAX];
+	uint8		public_key[ED25519_PUBLIC_BYTES];
+	char		base64[BASE64_LENGTH(ED25519_PUBLIC_BYTES) + 1];
+	int			length = signature_decode_seed(signing_key, pair);
+
+	if (length < 0)
+		return NULL;
+	if (!ed25519_public(pair, public_key))
+		ereport(ERROR,
+				(errcode(ERRCODE_INTERNAL_ERROR),
+				 errmsg("could not derive a public key")));
+	if (length == SIGNATURE_PAIR_BYTES &&
+		memcmp(pair + ED25519_SEED_BYTES, public_key, sizeof(public_key)) != 0)
+		return NULL;
+
+	signature_encode(public_key, sizeof(public_key), base64, sizeof(base64));
+	return psprintf("%s%s", SIGNATURE_PUBLIC_KEY_PREFIX, base64);
+}
+
+char *
+signature_signing_key_generate(void)
+{
+	uint8		pair[SIGNATURE_PAIR_BYTES];
+	char		base64[BASE64_LENGTH(SIGNATURE_PAIR_BYTES) + 1];
+
+	if (!pg_strong_random(pair, ED25519_SEED_BYTES) ||
+		!ed25519_public(pair, pair + ED25519_SEED_BYTES))
+		ereport(ERROR,
+				(errcode(ERRCODE_INTERNAL_ERROR),
+				 errmsg("could not generate a random signing key")));
+
+	signature_encode(pair, sizeof(pair), base64, sizeof(base64));
+	return psprintf("%s%s", SIGNATURE_SIGNING_KEY_PREFIX, base64);
 }

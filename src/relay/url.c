@@ -97,3 +97,26 @@ url_same_origin(const char *one, const char *other)
 	return origin != NULL && other_origin != NULL &&
 		pg_strcasecmp(origin, other_origin) == 0;
 }
+
+char *
+url_receiver(const char *url)
+{
+	char	   *origin = url_origin(url);
+	char	   *host;
+	char	   *port;
+
+	if (origin == NULL || pg_strncasecmp(origin, "https\n", 6) != 0)
+		return NULL;
+	host = origin + strlen("https\n");
+	port = strchr(host, '\n');
+	for (char *c = host; *c != '\0'; c++)
+		*c = pg_ascii_tolower((unsigned char) *c);
+	if (strcmp(port, "\n443\n") == 0)
+		*port = '\0';
+	else
+	{
+		*port = ':';
+		port[strlen(port) - 1] = '\0';
+	}
+	return host;
+}

@@ -14,4 +14,10 @@ extern const char *url_check(const char *url);
 /* Do both have the same scheme, host and port?  Both must be URLs. */
 extern bool url_same_origin(const char *one, const char *other);
 
+/*
+ * Returns host, colon and port of a https URL in lower case, palloc'd, without
+ * the port if it is 443; NULL if it is another URL.
+ */
+extern char *url_receiver(const char *url);
+
 #endif							/* RELAY_URL_H */

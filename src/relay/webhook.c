@@ -26,6 +26,8 @@ PG_FUNCTION_INFO_V1(outbox_check_secret);
 PG_FUNCTION_INFO_V1(outbox_check_endpoint);
 PG_FUNCTION_INFO_V1(outbox_secret_generate);
 PG_FUNCTION_INFO_V1(outbox_signature);
+PG_FUNCTION_INFO_V1(outbox_derive_public_key);
+PG_FUNCTION_INFO_V1(outbox_key_generate);
 
 static void
 webhook_check_url(text *url)
@@ -129,4 +131,30 @@ outbox_signature(PG_FUNCTION_ARGS)
 				 errdetail(SIGNATURE_SECRET_RULE)));
 
 	PG_RETURN_TEXT_P(cstring_to_text(signature));
+}
+
+/*
+ * SQL: outbox_derive_public_key(signing_key), raises an error unless the key
+ * can sign.
+ */
+Datum
+outbox_derive_public_key(PG_FUNCTION_ARGS)
+{
+	char	   *public_key;
+
+	errors_hide_frames();
+	public_key = signature_public_key(text_to_cstring(PG_GETARG_TEXT_PP(0)));
+	if (public_key == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("invalid signing key"),
+				 errdetail(SIGNATURE_SIGNING_KEY_RULE)));
+	PG_RETURN_TEXT_P(cstring_to_text(public_key));
+}
+
+/* SQL: outbox_key_generate(), a new random signing key. */
+Datum
+outbox_key_generate(pg_attribute_unused() PG_FUNCTION_ARGS)
+{
+	PG_RETURN_TEXT_P(cstring_to_text(signature_signing_key_generate()));
 }

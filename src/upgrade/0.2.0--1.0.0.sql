@@ -228,7 +228,9 @@ CREATE FUNCTION idempotency_internal.outbox_check_subscription_row(
 	name text, url text, topics text[], secret text, old_secret text,
 	headers jsonb, format text, ordered boolean, max_in_flight integer,
 	timeout interval, retry_schedule interval[], partitions integer,
-	state text, rate_limit numeric, batch integer, filter jsonpath)
+	state text, rate_limit numeric, batch integer, filter jsonpath,
+	signing_key text, old_signing_key text, authorization_file text,
+	client_certificate text)
 RETURNS boolean
 LANGUAGE sql STABLE PARALLEL SAFE
 AS 'SELECT true';
@@ -237,6 +239,11 @@ ALTER TABLE idempotency_internal.outbox_subscription
 	ADD COLUMN rate_limit numeric,
 	ADD COLUMN batch integer NOT NULL DEFAULT 1,
 	ADD COLUMN filter jsonpath,
+	ADD COLUMN signing_key text,
+	ADD COLUMN old_signing_key text,
+	ADD COLUMN old_key_until timestamptz,
+	ADD COLUMN authorization_file text,
+	ADD COLUMN client_certificate text,
 	ALTER COLUMN url DROP NOT NULL,
 	ALTER COLUMN secret DROP NOT NULL,
 	DROP CONSTRAINT IF EXISTS outbox_subscription_format_check,
@@ -247,7 +254,8 @@ ALTER TABLE idempotency_internal.outbox_subscription
 		idempotency_internal.outbox_check_subscription_row(
 			name, url, topics, secret, old_secret, headers, format, ordered,
 			max_in_flight, timeout, retry_schedule, partitions, state,
-			rate_limit, batch, filter));
+			rate_limit, batch, filter, signing_key, old_signing_key,
+			authorization_file, client_certificate));
 ALTER TABLE idempotency_internal.outbox_lane RENAME TO outbox_partition;
 ALTER TABLE idempotency_internal.outbox_partition
 	RENAME COLUMN lane TO number;

@@ -122,6 +122,12 @@ palloc(Size size)
 }
 
 void *
+palloc_extended(Size size, pg_attribute_unused() int flags)
+{
+	return palloc(size);
+}
+
+void *
 palloc0(Size size)
 {
 	return chunk_use(calloc(1, sizeof(dlist_node) + size));

@@ -132,7 +132,7 @@ for my $change (q(secret = 'whsec_none'), q(format = 'x'), 'max_in_flight = 0', 
 }
 sql('ALTER TABLE outbox_subscription DROP CONSTRAINT outbox_subscription_row_check');
 for my $broken (
-	[ 'secret', "secret = 'whsec_none'", "the subscription's secret cannot sign" ],
+	[ 'secret', "secret = 'whsec_none'", "the subscription's secret or signing key cannot sign" ],
 	[ 'header', q(headers = '{"a": "b\r\nc: d"}'), 'a header has a control character' ])
 {
 	my ($name, $change, $error) = @$broken;

@@ -1,0 +1,188 @@
+/*
+ * credentials.c
+ *		Files with tokens and client certificates for receivers.
+ *
+ * A file is idempotency.webhook_credentials_directory/DATABASE/RECEIVER/NAME.
+ * The subscription has only the NAME.  RECEIVER is the host of its URL, with
+ * the port unless it is 443, so a role that chooses URLs cannot make the relay
+ * send a file to a host for which the administrator has not put it there.
+ *
+ * Files are read each time that they are needed, so a new token or certificate
+ * takes effect with the next request.  That takes some microseconds, far less
+ * than a request over TLS.  The caller waits, so the files must be local.
+ *
+ * Nothing here raises an error because of a file.  No message has a part of
+ * the content of a file.
+ */
+#include "postgres.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/settings.h"
+#include "base/worker.h"
+#include "relay/credentials.h"
+#include "relay/url.h"
+
+#define CREDENTIALS_TOKEN_BYTES_MAX 8192
+#define CREDENTIALS_CERTIFICATE_BYTES_MAX (64 * 1024)
+
+/* What is read, as messages name it, and its limit. */
+typedef struct CredentialsKind
+{
+	const char *what;
+	int			bytes_max;
+} CredentialsKind;
+
+static const CredentialsKind credentials_token = {
+	"authorization_file", CREDENTIALS_TOKEN_BYTES_MAX
+};
+static const CredentialsKind credentials_certificate = {
+	"client_certificate", CREDENTIALS_CERTIFICATE_BYTES_MAX
+};
+
+/*
+ * A name that begins with a dot could be that of the parent directory.
+ */
+static bool
+credentials_is_plain_name(const char *name)
+{
+	return name[0] != '\0' && name[0] != '.' && strchr(name, '/') == NULL;
+}
+
+/* Returns the directory with the files for a URL, or NULL if it has none. */
+static const char *
+credentials_directory(const char *url)
+{
+	const char *database = worker_database_name();
+	const char *receiver = url_receiver(url);
+
+	if (settings_webhook_credentials_directory[0] == '\0' ||
+		receiver == NULL || !credentials_is_plain_name(receiver) ||
+		!credentials_is_plain_name(database))
+		return NULL;
+	return psprintf("%s/%s/%s", settings_webhook_credentials_directory,
+					database, receiver);
+}
+
+/*
+ * Finds a file, which may be a symbolic link to a file in the same directory or
+ * below it, as tools that replace several files at once make them.  Sets errno
+ * and returns false if there is none.
+ */
+static bool
+credentials_find(const char *directory, const char *name, char *path)
+{
+	char		real_directory[PATH_MAX];
+	size_t		length;
+
+	if (realpath(directory, real_directory) == NULL ||
+		realpath(psprintf("%s/%s", directory, name), path) == NULL)
+		return false;
+	length = strlen(real_directory);
+	errno = EXDEV;
+	return strncmp(path, real_directory, length) == 0 && path[length] == '/';
+}
+
+/*
+ * Reads an open file, to its end, into palloc'd memory.  Returns what is wrong
+ * with it, or NULL.
+ */
+static const char *
+credentials_read_open(int fd, int bytes_max, char **content)
+{
+	struct stat status;
+	ssize_t		length = 0;
+	ssize_t		got;
+
+	if (fstat(fd, &status) != 0)
+		return "cannot be read";
+	if (!S_ISREG(status.st_mode))
+		return "is not a regular file";
+	*content = palloc(bytes_max + 2);
+	do
+	{
+		got = read(fd, *content + length, bytes_max + 1 - length);
+		length += Max(got, 0);
+	} while ((got < 0 && errno == EINTR) || (got > 0 && length <= bytes_max));
+	if (got < 0)
+		return "cannot be read";
+	if (length > bytes_max)
+		return "is too long";
+	if (length == 0)
+		return "is empty";
+	(*content)[length] = '\0';
+	if (strlen(*content) != (size_t) length)
+		return "has a null byte";
+	return NULL;
+}
+
+/*
+ * Opens without waiting for a writer, in case that it is a pipe.
+ */
+static const char *
+credentials_read(const CredentialsKind *kind, const char *url,
+				 const char *name, char **content)
+{
+	const char *directory = credentials_directory(url);
+	char		path[PATH_MAX];
+	const char *wrong;
+	int			fd = -1;
+
+	if (directory == NULL)
+		return psprintf("%s: idempotency.webhook_credentials_directory has none for this receiver",
+						kind->what);
+	if (!credentials_is_plain_name(name))
+		return psprintf("%s is not the name of a file", kind->what);
+	if (credentials_find(directory, name, path))
+		fd = open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
+	if (fd < 0)
+		return psprintf("%s \"%s\" cannot be opened: %s", kind->what, name,
+						errno == EXDEV ? "it is outside of the receiver's directory" :
+						strerror(errno));
+	wrong = credentials_read_open(fd, kind->bytes_max, content);
+	(void) close(fd);
+	return wrong == NULL ? NULL :
+		psprintf("%s \"%s\" %s", kind->what, name, wrong);
+}
+
+const char *
+credentials_read_authorization(const char *url, const char *name,
+							   const char **value)
+{
+	char	   *token;
+	const char *wrong = credentials_read(&credentials_token, url, name, &token);
+	size_t		length;
+
+	if (wrong != NULL)
+		return wrong;
+	length = strlen(token);
+	if (token[length - 1] == '\n')
+		token[--length] = '\0';
+	if (length > 0 && token[length - 1] == '\r')
+		token[--length] = '\0';
+	if (strspn(token, " ") == length)
+		return psprintf("%s \"%s\" is empty", credentials_token.what, name);
+	for (const char *c = token; *c != '\0'; c++)
+	{
+		if (*c < ' ' || *c > '~')
+			return psprintf("%s \"%s\" is not one line of printable ASCII characters",
+							credentials_token.what, name);
+	}
+	*value = token;
+	return NULL;
+}
+
+const char *
+credentials_read_certificate(const char *url, const char *name,
+							 const char **pem)
+{
+	char	   *content;
+	const char *wrong = credentials_read(&credentials_certificate, url, name,
+										 &content);
+
+	if (wrong == NULL)
+		*pem = content;
+	return wrong;
+}
