@@ -22,7 +22,7 @@ const http2 = require('http2');
 const readline = require('readline');
 const { Webhook } = require('standardwebhooks');
 
-const GOAWAY_STREAMS = 10;
+const GOAWAY_STREAMS = 20;
 /* What precedes the 32 bytes of a public key in its SubjectPublicKeyInfo. */
 const SPKI_PREFIX = Buffer.from('302a300506032b6570032100', 'hex');
 
