@@ -155,7 +155,8 @@ SELECT lives_ok(
 	$$ SELECT outbox_subscribe('s', 'http://example.com/',
 		topics => '{none}') $$, 'an operator subscribes');
 SELECT lives_ok($$ SELECT outbox_alter('s', timeout => '1 s'),
-	outbox_rotate_secret('s'), outbox_redrive('s'), outbox_retry('s'),
+	outbox_rotate_secret('s'), outbox_rotate_key('s'), outbox_public_key('s'),
+	outbox_redrive('s'), outbox_retry('s'),
 	outbox_discard('s'), outbox_acknowledge_lost('s'),
 	outbox_replay('s', 1), outbox_pause('s'), outbox_resume('s'),
 	outbox_ping('s') $$,
@@ -437,7 +438,7 @@ SELECT is_empty($$
 	JOIN pg_class c ON c.oid = m.objid AND m.classid = 'pg_class'::regclass
 	JOIN pg_attribute a ON a.attrelid = c.oid
 	WHERE c.relkind = 'v'
-		AND a.attname IN ('secret', 'old_secret', 'url', 'payload', 'headers', 'answer',
+		AND a.attname IN ('secret', 'old_secret', 'signing_key', 'old_signing_key', 'url', 'payload', 'headers', 'answer',
 			'request', 'response')
 		AND (has_table_privilege('pg_monitor', c.oid, 'SELECT')
 			OR has_table_privilege('operator', c.oid, 'SELECT'))

@@ -9,7 +9,7 @@ CREATE EXTENSION IF NOT EXISTS idempotency;
 CREATE EXTENSION IF NOT EXISTS pgtap;
 
 BEGIN;
-SELECT plan(21);
+SELECT plan(31);
 
 /* The example in the standard. */
 SELECT is(
@@ -81,6 +81,27 @@ FROM (VALUES
 	(8, 'whsec_' || repeat('A', 100000), 'a huge secret')
 ) AS bad(nr, secret, what)
 ORDER BY nr;
+
+/*
+ * The first test of RFC 8032, section 7.1: the seed and its public key.  The
+ * signature was computed with Python's cryptography.
+ */
+\set seed 'whsk_nWGxne/9WmC6hEr0kuwsxERJxWl7MmkZcDusAxyuf2A='
+\set pair 'whsk_nWGxne/9WmC6hEr0kuwsxERJxWl7MmkZcDusAxyuf2DXWpgBgrEKt9VL/tPJZAc6DuFy89qmIyWvAhpo9wdRGg=='
+\set other 'whsk_nWGxne/9WmC6hEr0kuwsxERJxWl7MmkZcDusAxyuf2DWWpgBgrEKt9VL/tPJZAc6DuFy89qmIyWvAhpo9wdRGg=='
+SELECT is(idempotency_internal.outbox_derive_public_key(key),
+	'whpk_11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo=',
+	'the public key of the RFC')
+FROM unnest(ARRAY[:'seed', :'pair']) key;
+SELECT throws_ok(format('SELECT idempotency_internal.outbox_derive_public_key(%L)', :'other'),
+	'22023', 'invalid signing key', 'a key with the public key of another one');
+SELECT is(outbox_signature(:'seed', 'msg_1', 1700000000, '{}'),
+	'v1a,iUiiV4ZCeCQUD1WuapVgCy/8W8IS3lTY7fbJz7wNsiiLPazoIGCPralTwRyETD17+pAl2n7MJ86yauo9xOpNBg==', 'a signature of Ed25519 is that of another library');
+SELECT throws_ok(format('SELECT idempotency_internal.outbox_derive_public_key(%L)', key),
+	'22023', 'invalid signing key', 'refused: ' || left(key, 20))
+FROM unnest(ARRAY['', 'whsk_', 'whsk_AAAA', :'seed' || 'A', replace(:'seed', 'whsk', 'whpk')]) key;
+SELECT matches(outbox_key_generate(), '^whsk_[A-Za-z0-9+/]{86}==$',
+	'a new key is 64 bytes');
 
 SELECT * FROM finish();
 ROLLBACK;
