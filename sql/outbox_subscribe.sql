@@ -81,8 +81,22 @@ SELECT name, filter FROM outbox_subscription WHERE name LIKE 'filter %' ORDER BY
 SELECT name, filtered, filter_errors FROM outbox_subscriptions WHERE name LIKE 'filter %' ORDER BY name;
 ROLLBACK;
 
+-- The priority.
+SELECT priority FROM outbox_subscription WHERE name = 's2';
+SELECT outbox_alter('s2', priority => 4);
+SELECT outbox_alter('s2', timeout => '2 s');
+SELECT priority FROM outbox_subscription WHERE name = 's2';
+SELECT outbox_alter('s2', priority => 1);
+BEGIN;
+SELECT count(outbox_subscribe('priority ' || p, :'url', topics => '{none}', priority => p)) FROM unnest('{1,100}'::int[]) p;
+SELECT name, priority FROM outbox_subscription WHERE name LIKE 'priority %' ORDER BY name;
+SELECT name, share FROM outbox_subscriptions WHERE share IS NOT NULL;
+ROLLBACK;
+
 -- Errors.
 \set SHOW_CONTEXT never
+SELECT outbox_subscribe('s3', :'url', priority => 0);
+SELECT outbox_subscribe('s3', NULL, priority => 2);
 SELECT outbox_subscribe('s3', :'url', rate_limit => 0);
 SELECT outbox_subscribe('s1', :'url');
 SELECT outbox_subscribe('s3', 'ftp://example.com/');
@@ -148,6 +162,12 @@ SELECT outbox_alter('s2', rate_limit => 'NaN');
 SELECT outbox_alter('s2', rate_limit => '-infinity');
 SELECT outbox_alter('s2', rate_limit => 1e400);
 UPDATE outbox_subscription SET rate_limit = 0 WHERE name = 's2';
+SELECT outbox_subscribe('s3', :'url', priority => 101);
+SELECT outbox_subscribe('s3', :'url', priority => -1);
+SELECT outbox_subscribe('s3', :'url', priority => NULL);
+SELECT outbox_alter('s2', priority => 0);
+SELECT outbox_alter('s2', priority => 2147483647);
+UPDATE outbox_subscription SET priority = 0 WHERE name = 's2';
 UPDATE outbox_subscription SET rate_limit = 'NaN' WHERE name = 's2';
 UPDATE outbox_subscription SET rate_limit = 'infinity' WHERE name = 's2';
 UPDATE outbox_subscription SET rate_limit = 1e400 WHERE name = 's2';

@@ -113,6 +113,7 @@ BEGIN
 			outbox_rotate_key, outbox_public_key, outbox_key_generate,
 			outbox_topic_matches, outbox_secret_generate, outbox_signature,
 			outbox_flights, outbox_rate_limited, outbox_troubles, outbox_rate,
+			outbox_shares,
 			stock_receive, stock_adjust, stock_transfer, stock_level,
 			stock_verify}',
 		'{idem_stats, idem_keys,
@@ -143,7 +144,8 @@ BEGIN
 	PERFORM idempotency_internal.idempotency_enter();
 	PERFORM idempotency_internal.idempotency_grant_names(role,
 		'{idem_counters, idem_sample, outbox_flights, outbox_rate_limited,
-			outbox_troubles, outbox_rate, idempotency_enter, idempotency_raise,
+			outbox_troubles, outbox_rate, outbox_shares, idempotency_enter,
+			idempotency_raise,
 			idempotency_grant_names}'
 			|| ARRAY(SELECT p.proname::text FROM pg_proc p
 				WHERE p.pronamespace = '@extschema@'::regnamespace
@@ -190,6 +192,7 @@ GRANT EXECUTE ON FUNCTION
 	idempotency_internal.outbox_rate_limited(),
 	idempotency_internal.outbox_troubles(),
 	idempotency_internal.outbox_rate(double precision, timestamptz, bigint),
+	idempotency_internal.outbox_shares(),
 	idempotency_status()
 TO pg_monitor;
 GRANT USAGE ON SCHEMA @extschema@ TO pg_monitor;

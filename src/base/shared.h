@@ -42,6 +42,7 @@ typedef struct SharedFlight
 	int64		subscription;
 	int			in_flight;		/* requests */
 	bool		rate_limited;	/* events wait for the limit of the rate */
+	double		share;			/* of the places that it may take, 0 to 1 */
 } SharedFlight;
 
 /* Why a relay cannot serve a subscription, or some of its partitions. */

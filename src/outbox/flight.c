@@ -1,8 +1,8 @@
 /*
  * flight.c
- *		outbox_flights, outbox_rate_limited and outbox_troubles: what the relays
- *		of this database have in flight, what waits for the limit of a rate, and
- *		what they cannot serve.
+ *		outbox_flights, outbox_shares, outbox_rate_limited and outbox_troubles:
+ *		what the relays of this database have in flight, what they may have,
+ *		what waits for the limit of a rate, and what they cannot serve.
  */
 #include "postgres.h"
 
@@ -13,6 +13,7 @@
 #include "base/shared.h"
 
 PG_FUNCTION_INFO_V1(outbox_flights);
+PG_FUNCTION_INFO_V1(outbox_shares);
 PG_FUNCTION_INFO_V1(outbox_rate_limited);
 PG_FUNCTION_INFO_V1(outbox_troubles);
 
@@ -38,6 +39,36 @@ outbox_flights(PG_FUNCTION_ARGS)
 
 		values[0] = Int64GetDatum(flights[i].subscription);
 		values[1] = Int32GetDatum(flights[i].in_flight);
+		tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
+	}
+	return (Datum) 0;
+}
+
+/*
+ * SQL: outbox_shares(), a row for each subscription of a relay with requests in
+ * flight.
+ */
+Datum
+outbox_shares(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
+	SharedDatabase *database = shared_find_my_database();
+	SharedFlight *flights;
+	int			count;
+
+	InitMaterializedSRF(fcinfo, 0);
+	if (database == NULL)
+		return (Datum) 0;
+	count = shared_copy_flights(database, &flights);
+	for (int i = 0; i < count; i++)
+	{
+		Datum		values[2];
+		bool		nulls[2] = {false, false};
+
+		if (flights[i].in_flight == 0)
+			continue;
+		values[0] = Int64GetDatum(flights[i].subscription);
+		values[1] = Float8GetDatum(flights[i].share);
 		tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
 	}
 	return (Datum) 0;

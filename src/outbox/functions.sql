@@ -141,7 +141,8 @@ COMMENT ON FUNCTION idempotency_internal.outbox_milliseconds(interval) IS
 CREATE FUNCTION idempotency_internal.outbox_check_subscription(
 	name text, topics text[], format text, max_in_flight integer,
 	timeout interval, retry_schedule interval[], start text, ordered boolean,
-	partitions integer, rate_limit numeric, batch integer, filter jsonpath)
+	partitions integer, rate_limit numeric, batch integer, filter jsonpath,
+	priority integer)
 RETURNS void
 LANGUAGE plpgsql STABLE PARALLEL SAFE
 SET search_path = pg_catalog, pg_temp
@@ -154,7 +155,8 @@ DECLARE
 		WHEN timeout IS NULL THEN 'timeout' WHEN start IS NULL THEN 'start'
 		WHEN retry_schedule IS NULL THEN 'retry_schedule'
 		WHEN partitions IS NULL THEN 'partitions'
-		WHEN batch IS NULL THEN 'batch' END;
+		WHEN batch IS NULL THEN 'batch'
+		WHEN priority IS NULL THEN 'priority' END;
 	wrong text := CASE
 		WHEN name = '' THEN 'name must not be empty'
 		WHEN octet_length(name) > 255 THEN 'name is too long'
@@ -171,7 +173,8 @@ DECLARE
 			THEN 'rate_limit must be from 0.00001 to 1000000'
 		WHEN batch NOT BETWEEN 1 AND 1000 THEN 'batch must be from 1 to 1000'
 		WHEN batch > 1 AND format <> 'cloudevents' THEN 'batch must be 1 unless the format is cloudevents'
-		WHEN octet_length(filter::text) > 8192 THEN 'filter is too long' END;
+		WHEN octet_length(filter::text) > 8192 THEN 'filter is too long'
+		WHEN priority NOT BETWEEN 1 AND 100 THEN 'priority must be from 1 to 100' END;
 BEGIN
 	IF missing IS NOT NULL THEN
 		PERFORM idempotency_internal.idempotency_raise('22004',
@@ -187,11 +190,12 @@ END
 $$;
 COMMENT ON FUNCTION idempotency_internal.outbox_check_subscription(
 	text, text[], text, integer, interval, interval[], text, boolean,
-	integer, numeric, integer, jsonpath) IS
+	integer, numeric, integer, jsonpath, integer) IS
 	'Internal: checks arguments of outbox_subscribe.';
 
 CREATE FUNCTION idempotency_internal.outbox_check_without_url(
-	secret text, headers jsonb, format text, rate_limit numeric, batch integer)
+	secret text, headers jsonb, format text, rate_limit numeric, batch integer,
+	priority integer)
 RETURNS void
 LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
 SET search_path = pg_catalog, pg_temp
@@ -201,7 +205,8 @@ DECLARE
 		WHEN headers IS NOT NULL THEN 'headers'
 		WHEN format <> 'standard' THEN 'format'
 		WHEN rate_limit IS NOT NULL THEN 'rate_limit'
-		WHEN batch <> 1 THEN 'batch' END;
+		WHEN batch <> 1 THEN 'batch'
+		WHEN priority <> 1 THEN 'priority' END;
 BEGIN
 	IF useless IS NOT NULL THEN
 		PERFORM idempotency_internal.idempotency_raise('22023',
@@ -211,7 +216,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION idempotency_internal.outbox_check_without_url(
-	text, jsonb, text, numeric, integer) IS
+	text, jsonb, text, numeric, integer, integer) IS
 	'Internal: raises an error if a subscription without a URL has what only requests need.';
 
 /*
@@ -302,7 +307,8 @@ CREATE FUNCTION outbox_subscribe(
 	filter         jsonpath DEFAULT NULL,
 	signing_key    text DEFAULT NULL,
 	authorization_file text DEFAULT NULL,
-	client_certificate text DEFAULT NULL)
+	client_certificate text DEFAULT NULL,
+	priority       integer DEFAULT 1)
 RETURNS text
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp
@@ -319,10 +325,10 @@ BEGIN
 	PERFORM idempotency_internal.idempotency_require_preload('the outbox'::text);
 	PERFORM idempotency_internal.outbox_check_subscription(name, topics, format,
 		max_in_flight, timeout, retry_schedule, start, ordered, partitions,
-		finite_limit, batch, given_filter);
+		finite_limit, batch, given_filter, priority);
 	IF url IS NULL THEN
 		PERFORM idempotency_internal.outbox_check_without_url(
-			secret, headers, format, finite_limit, batch);
+			secret, headers, format, finite_limit, batch, priority);
 	ELSE
 		PERFORM idempotency_internal.outbox_check_url(url);
 		PERFORM idempotency_internal.outbox_check_secret(signing_secret);
@@ -345,11 +351,11 @@ BEGIN
 	INSERT INTO idempotency_internal.outbox_subscription
 		(name, url, topics, secret, headers, format, ordered,
 		 max_in_flight, timeout, retry_schedule, partitions, rate_limit, batch,
-		 filter, signing_key, authorization_file, client_certificate)
+		 filter, signing_key, authorization_file, client_certificate, priority)
 	VALUES (name, url, topics, signing_secret, headers, format, ordered,
 		max_in_flight, timeout, retry_schedule, partitions, finite_limit,
 		batch, given_filter, signing_key, authorization_file,
-		client_certificate)
+		client_certificate, priority)
 	ON CONFLICT DO NOTHING
 	RETURNING id INTO subscription_id;
 	IF subscription_id IS NULL THEN
@@ -379,7 +385,7 @@ END
 $$;
 COMMENT ON FUNCTION outbox_subscribe(
 	text, text, text[], text, jsonb, text, boolean, integer, interval,
-	interval[], text, integer, numeric, integer, jsonpath, text, text, text) IS
+	interval[], text, integer, numeric, integer, jsonpath, text, text, text, integer) IS
 	'Subscribes a URL to the events of some topics; returns the secret that signs the requests. Without a URL, the events are read by outbox_fetch.';
 
 CREATE FUNCTION idempotency_internal.outbox_subscription_id(name text)
@@ -419,7 +425,8 @@ CREATE FUNCTION outbox_alter(
 	batch          integer DEFAULT NULL,
 	filter         jsonpath DEFAULT NULL,
 	authorization_file text DEFAULT NULL,
-	client_certificate text DEFAULT NULL)
+	client_certificate text DEFAULT NULL,
+	priority       integer DEFAULT NULL)
 RETURNS void
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp
@@ -475,14 +482,16 @@ BEGIN
 	IF altered.filter::text = 'true' THEN
 		altered.filter := NULL;
 	END IF;
+	altered.priority := coalesce(priority, altered.priority);
 	PERFORM idempotency_internal.outbox_check_subscription(
 		altered.name, altered.topics, altered.format, altered.max_in_flight,
 		altered.timeout, altered.retry_schedule, 'latest'::text,
 		altered.ordered, altered.partitions, altered.rate_limit,
-		altered.batch, altered.filter);
+		altered.batch, altered.filter, altered.priority);
 	IF altered.url IS NULL THEN
 		PERFORM idempotency_internal.outbox_check_without_url(altered.secret,
-			altered.headers, altered.format, altered.rate_limit, altered.batch);
+			altered.headers, altered.format, altered.rate_limit, altered.batch,
+			altered.priority);
 	ELSE
 		PERFORM idempotency_internal.outbox_check_url(altered.url);
 		PERFORM idempotency_internal.outbox_check_headers(altered.headers);
@@ -501,6 +510,7 @@ BEGIN
 		filter = altered.filter,
 		authorization_file = altered.authorization_file,
 		client_certificate = altered.client_certificate,
+		priority = altered.priority,
 		version = s.version + 1
 	WHERE s.id = altered.id;
 	PERFORM idempotency_internal.outbox_wake();
@@ -508,7 +518,7 @@ END
 $$;
 COMMENT ON FUNCTION outbox_alter(
 	text, text, text[], jsonb, text, integer, interval, interval[],
-	numeric, integer, jsonpath, text, text) IS
+	numeric, integer, jsonpath, text, text, integer) IS
 	'Changes those properties of a subscription whose parameters are not null; its position and its waiting events stay.';
 
 CREATE FUNCTION outbox_unsubscribe(name text)
@@ -1127,6 +1137,14 @@ AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION idempotency_internal.outbox_troubles() IS
 	'Internal: what keeps a relay from serving a subscription, or some of its partitions.';
 
+CREATE FUNCTION idempotency_internal.outbox_shares(
+	OUT subscription bigint, OUT share double precision)
+RETURNS SETOF record
+LANGUAGE C VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME';
+COMMENT ON FUNCTION idempotency_internal.outbox_shares() IS
+	'Internal: the part of its places that a relay lets a subscription use now, for each one with requests in flight.';
+
 CREATE VIEW outbox_dead WITH (security_barrier) AS
 SELECT s.name AS subscription, d.position, d.topic, d.key, d.type,
 	d.attempts, d.last_at, d.last_status, d.last_error, d.created_at
@@ -1176,7 +1194,7 @@ SELECT s.name,
 	f.last_at AS last_failed_at, f.last_status, f.last_error, d.next_attempt_at,
 	s.id IN (SELECT l FROM idempotency_internal.outbox_rate_limited() l)
 		AS rate_limited,
-	p.filtered, p.filter_errors
+	p.filtered, p.filter_errors, round(a.share::numeric, 4) AS share
 FROM idempotency_internal.outbox_subscription s
 CROSS JOIN LATERAL (
 	SELECT min(position) AS position, max(lost) AS lost,
@@ -1216,6 +1234,9 @@ LEFT JOIN (SELECT subscription, sum(in_flight)::integer AS in_flight
 	ON w.subscription = s.id
 LEFT JOIN (SELECT subscription, min(trouble) AS trouble
 	FROM idempotency_internal.outbox_troubles() GROUP BY subscription) t
-	ON t.subscription = s.id;
+	ON t.subscription = s.id
+LEFT JOIN (SELECT subscription, avg(share) AS share
+	FROM idempotency_internal.outbox_shares() GROUP BY subscription) a
+	ON a.subscription = s.id;
 COMMENT ON VIEW outbox_subscriptions IS
 	'Each subscription: its state, how far behind it is, and the number of events that wait or are dead.';

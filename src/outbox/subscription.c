@@ -35,6 +35,7 @@
 	UNLESS("s.partitions BETWEEN 1 AND 64", "partitions") \
 	UNLESS("s.rate_limit IS NULL OR s.rate_limit BETWEEN 0.00001 AND 1000000", "rate_limit") \
 	UNLESS("s.batch = 1 OR s.batch BETWEEN 2 AND 1000 AND s.format = 'cloudevents'", "batch") \
+	UNLESS("s.priority BETWEEN 1 AND 100", "priority") \
 	" WHEN p.number IS NULL THEN 'outbox_partition has no row of it'" \
 	UNLESS("p.number BETWEEN 0 AND s.partitions - 1", "number") \
 	UNLESS("p.position >= 0", "position") \
@@ -61,7 +62,7 @@ static SavedQuery read_subscriptions = {
 	"  ARRAY(SELECT h.key || ': ' || h.value FROM jsonb_each_text(s.headers) h) END,"
 	" s.old_until, s.topics, s.xmin, s.ctid, p.position, p.head," NEXT_DUE_AT ","
 	" CASE WHEN s.rate_limit BETWEEN 0.00001 AND 1000000 THEN s.rate_limit::float8 ELSE 0 END, s.batch, s.filter,"
-	" s.signing_key, s.old_signing_key, s.old_key_until, s.authorization_file, s.client_certificate"
+	" s.signing_key, s.old_signing_key, s.old_key_until, s.authorization_file, s.client_certificate, s.priority"
 	" FROM idempotency_internal.outbox_subscription s"
 	" LEFT JOIN idempotency_internal.outbox_partition p ON p.subscription = s.id"
 	" LEFT JOIN idempotency_internal.outbox_reached r"
@@ -186,6 +187,7 @@ subscription_row(uint64 row)
 	subscription.ordered = DatumGetBool(query_datum(row, 9, &isnull));
 	subscription.max_in_flight = DatumGetInt32(query_datum(row, 10, &isnull));
 	subscription.batch = DatumGetInt32(query_datum(row, 29, &isnull));
+	subscription.priority = DatumGetInt32(query_datum(row, 36, &isnull));
 	subscription.timeout_ms = (int) query_int64(row, 11);
 	subscription.rate_limit = DatumGetFloat8(query_datum(row, 28, &isnull));
 	subscription.schedule_ms = subscription_array(row, 12,

@@ -49,6 +49,7 @@ typedef struct OutboxSubscription
 	bool		failing;		/* its endpoint fails as a whole */
 	TimestampTz recovered_at;	/* when it worked again; 0: it never failed */
 	int			partitions;
+	int			priority;		/* weight of its share of the places */
 	/* Of the partition: */
 	OutboxRow	row;
 	OutboxCursor cursor;		/* how far it has read */

@@ -140,10 +140,13 @@ BEGIN
 		PERFORM idempotency_internal.idempotency_raise('22023', wrong,
 			'It has at most 255 letters, digits, dots, hyphens and underscores, and does not begin with a dot.');
 	ELSIF coalesce(authorization_file, client_certificate) IS NOT NULL
-		AND url !~* '^https://'
+		AND (url ~* '^https://') IS NOT TRUE
 	THEN
 		PERFORM idempotency_internal.idempotency_raise('22023',
 			'authorization_file and client_certificate need a URL that begins with https://');
+	ELSIF url IS NULL AND signing_key IS NOT NULL THEN
+		PERFORM idempotency_internal.idempotency_raise('22023',
+			'signing_key must not be given without a url');
 	ELSIF authorization_file IS NOT NULL AND EXISTS (
 		SELECT FROM jsonb_object_keys(headers) h WHERE lower(h) = 'authorization')
 	THEN
@@ -168,7 +171,7 @@ CREATE FUNCTION idempotency_internal.outbox_check_subscription_row(
 	timeout interval, retry_schedule interval[], partitions integer,
 	state text, rate_limit numeric, batch integer, filter jsonpath,
 	signing_key text, old_signing_key text, authorization_file text,
-	client_certificate text)
+	client_certificate text, priority integer)
 RETURNS boolean
 LANGUAGE plpgsql STABLE PARALLEL SAFE
 SET search_path = pg_catalog, pg_temp
@@ -179,10 +182,11 @@ BEGIN
 	END IF;
 	PERFORM idempotency_internal.outbox_check_subscription(name, topics, format,
 		max_in_flight, timeout, retry_schedule, 'latest', ordered, partitions,
-		rate_limit, batch, filter);
+		rate_limit, batch, filter, priority);
 	IF url IS NULL THEN
 		PERFORM idempotency_internal.outbox_check_without_url(
-			coalesce(secret, old_secret), headers, format, rate_limit, batch);
+			coalesce(secret, old_secret), headers, format, rate_limit, batch,
+			priority);
 	ELSIF secret IS NULL THEN
 		RAISE EXCEPTION 'secret must not be null' USING ERRCODE = '22004';
 	END IF;
@@ -200,7 +204,7 @@ $$;
 COMMENT ON FUNCTION idempotency_internal.outbox_check_subscription_row(
 	text, text, text[], text, text, jsonb, text, boolean, integer, interval,
 	interval[], integer, text, numeric, integer, jsonpath, text, text, text,
-	text) IS
+	text, integer) IS
 	'Internal: raises an error unless the relay can serve such a subscription.';
 
 /*
@@ -237,12 +241,13 @@ CREATE TABLE idempotency_internal.outbox_subscription (
 	old_key_until  timestamptz,
 	authorization_file text,
 	client_certificate text,
+	priority       integer NOT NULL DEFAULT 1,
 	CONSTRAINT outbox_subscription_row_check CHECK (
 		idempotency_internal.outbox_check_subscription_row(
 			name, url, topics, secret, old_secret, headers, format, ordered,
 			max_in_flight, timeout, retry_schedule, partitions, state,
 			rate_limit, batch, filter, signing_key, old_signing_key,
-			authorization_file, client_certificate))
+			authorization_file, client_certificate, priority))
 );
 COMMENT ON TABLE idempotency_internal.outbox_subscription IS
 	'Subscriptions: URL, or null if they are read by outbox_fetch, topics, format and limits. For the owner only, since it holds secrets.';

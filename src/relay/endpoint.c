@@ -355,7 +355,8 @@ endpoint_send(Endpoint *endpoint, Places *places, int most,
 	endpoint->rate_limited = false;
 	if (endpoint->settings == NULL || endpoint->breaker.asked_until > now)
 		return 0;
-	room = place_room(places, before, endpoint->breaker.window);
+	room = place_room(places, before, endpoint->breaker.window,
+					  endpoint->settings->priority);
 	room = Min(room, most);
 	had = tokens = endpoint_tokens(endpoint, now);
 	while (room > 0 && tokens > 0)

@@ -5,13 +5,21 @@
  * A relay has HTTP_IN_FLIGHT_MAX places, one for each request in flight.  Half
  * of them are own places: the first request of an endpoint takes one of these.
  * The other half is a pool for further requests.  An endpoint may take one from
- * the pool while it has fewer of them than are free.
+ * the pool while it has fewer of them than are free, multiplied by its
+ * priority.
  *
  * So an endpoint that has no request in flight is served at once while fewer
  * than PLACE_OWN others have any, however many of them hang and for how long.
- * One endpoint alone gets half of the pool, the next one half of the rest, and
- * so on.  If more endpoints than PLACE_OWN have requests in flight, the pool
- * serves first requests too.
+ * Priorities do not change that: they count only for further requests, and
+ * these never take an own place.  Since each one that is taken leaves one less,
+ * an endpoint stops before the pool is empty.
+ *
+ * One endpoint alone of priority 1 gets half of the pool, the next one half of
+ * the rest, and so on.  If all want more than they get, they end up with shares
+ * in the proportion of their priorities: with the priorities p and q, these are
+ * p and q of 1 + p + q parts of the pool, and one part stays free.  If more
+ * endpoints than PLACE_OWN have requests in flight, the pool serves first
+ * requests too.
  */
 #include "postgres.h"
 
@@ -22,7 +30,7 @@
 #define PLACE_POOL (HTTP_IN_FLIGHT_MAX - PLACE_OWN)
 
 int
-place_room(const Places *places, int held, int window)
+place_room(const Places *places, int held, int window, int priority)
 {
 	int			own = Min(places->holders, PLACE_OWN);
 	int			pool_free = PLACE_POOL - (places->taken - own);
@@ -37,9 +45,20 @@ place_room(const Places *places, int held, int window)
 			return 0;
 		room = held = 1;
 	}
-	/* Each one that is taken also makes one less free. */
-	share = Max(pool_free - (held - 1) + 1, 0) / 2;
+	/*
+	 * Each one that is taken also makes one less free: the number n of them is
+	 * the largest with held - 1 + n - 1 < priority * (pool_free - (n - 1)).
+	 */
+	share = Max(priority * (pool_free + 1) - (held - 1), 0) / (priority + 1);
 	return room + Min(share, window - held);
+}
+
+double
+place_share(const Places *places, int held, int priority)
+{
+	int			room = place_room(places, held, HTTP_IN_FLIGHT_MAX, priority);
+
+	return (double) (held + room) / HTTP_IN_FLIGHT_MAX;
 }
 
 void

@@ -14,10 +14,17 @@ typedef struct Places
 } Places;
 
 /*
- * Returns how many more requests may be sent to an endpoint that has held
- * requests in flight, and may have window.
+ * Returns how many more requests may be sent to an endpoint of this priority
+ * that has held requests in flight, and may have window.
  */
-extern int	place_room(const Places *places, int held, int window);
+extern int	place_room(const Places *places, int held, int window,
+					   int priority);
+
+/*
+ * Returns what part of all places, from 0 to 1, the endpoint may hold now if
+ * its window is large enough.
+ */
+extern double place_share(const Places *places, int held, int priority);
 
 /* An endpoint that has held requests in flight gets one more, or one less. */
 extern void place_take(Places *places, int held);

@@ -745,7 +745,8 @@ relay_sleep(Relay *relay)
  * Returns how many there are then.
  */
 static int
-relay_list_flights(SharedFlight flights[SHARED_FLIGHTS_MAX], int count,
+relay_list_flights(const Places *places,
+				   SharedFlight flights[SHARED_FLIGHTS_MAX], int count,
 				   bool limited)
 {
 	ListCell   *cell;
@@ -761,6 +762,8 @@ relay_list_flights(SharedFlight flights[SHARED_FLIGHTS_MAX], int count,
 			continue;
 		flights[count].subscription = endpoint->subscription;
 		flights[count].rate_limited = limited;
+		flights[count].share = place_share(places, endpoint->in_flight,
+										   endpoint->settings->priority);
 		flights[count++].in_flight = endpoint->in_flight;
 	}
 	return count;
@@ -774,9 +777,9 @@ static void
 relay_show_flights(Relay *relay)
 {
 	SharedFlight flights[SHARED_FLIGHTS_MAX];
-	int			count = relay_list_flights(flights, 0, true);
+	int			count = relay_list_flights(&relay->places, flights, 0, true);
 
-	count = relay_list_flights(flights, count, false);
+	count = relay_list_flights(&relay->places, flights, count, false);
 	shared_show_flights(relay->database, relay->number, flights, count);
 }
 

@@ -230,7 +230,7 @@ CREATE FUNCTION idempotency_internal.outbox_check_subscription_row(
 	timeout interval, retry_schedule interval[], partitions integer,
 	state text, rate_limit numeric, batch integer, filter jsonpath,
 	signing_key text, old_signing_key text, authorization_file text,
-	client_certificate text)
+	client_certificate text, priority integer)
 RETURNS boolean
 LANGUAGE sql STABLE PARALLEL SAFE
 AS 'SELECT true';
@@ -244,6 +244,7 @@ ALTER TABLE idempotency_internal.outbox_subscription
 	ADD COLUMN old_key_until timestamptz,
 	ADD COLUMN authorization_file text,
 	ADD COLUMN client_certificate text,
+	ADD COLUMN priority integer NOT NULL DEFAULT 1,
 	ALTER COLUMN url DROP NOT NULL,
 	ALTER COLUMN secret DROP NOT NULL,
 	DROP CONSTRAINT IF EXISTS outbox_subscription_format_check,
@@ -255,7 +256,7 @@ ALTER TABLE idempotency_internal.outbox_subscription
 			name, url, topics, secret, old_secret, headers, format, ordered,
 			max_in_flight, timeout, retry_schedule, partitions, state,
 			rate_limit, batch, filter, signing_key, old_signing_key,
-			authorization_file, client_certificate));
+			authorization_file, client_certificate, priority));
 ALTER TABLE idempotency_internal.outbox_lane RENAME TO outbox_partition;
 ALTER TABLE idempotency_internal.outbox_partition
 	RENAME COLUMN lane TO number;
@@ -530,6 +531,11 @@ CREATE FUNCTION idempotency_internal.outbox_troubles(
 RETURNS SETOF record
 LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME';
+CREATE FUNCTION idempotency_internal.outbox_shares(
+	OUT subscription bigint, OUT share double precision)
+RETURNS SETOF record
+LANGUAGE C VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME';
 CREATE FUNCTION idempotency_status(
 	OUT "check" text, OUT state text, OUT detail text, OUT hint text)
 RETURNS SETOF record
@@ -549,6 +555,7 @@ BEGIN
 	WHERE extname = 'idempotency';
 	EXECUTE pg_catalog.format('ALTER FUNCTION idempotency_internal.outbox_rate_limited() OWNER TO %s', owner);
 	EXECUTE pg_catalog.format('ALTER FUNCTION idempotency_internal.outbox_troubles() OWNER TO %s', owner);
+	EXECUTE pg_catalog.format('ALTER FUNCTION idempotency_internal.outbox_shares() OWNER TO %s', owner);
 	EXECUTE pg_catalog.format('ALTER FUNCTION idempotency_status() OWNER TO %s', owner);
 	FOREACH created IN ARRAY ARRAY['idem_keys', 'outbox_deliveries',
 		'outbox_topics', 'stock_holds', 'idempotency_segments'] LOOP
@@ -558,11 +565,13 @@ END
 $$;
 REVOKE ALL
 ON FUNCTION idempotency_internal.outbox_rate_limited(),
-	idempotency_internal.outbox_troubles(), idempotency_status()
+	idempotency_internal.outbox_troubles(),
+	idempotency_internal.outbox_shares(), idempotency_status()
 FROM PUBLIC;
 GRANT EXECUTE
 ON FUNCTION idempotency_internal.outbox_rate_limited(),
-	idempotency_internal.outbox_troubles(), idempotency_status()
+	idempotency_internal.outbox_troubles(),
+	idempotency_internal.outbox_shares(), idempotency_status()
 TO pg_monitor;
 GRANT SELECT ON idem_keys, outbox_deliveries, outbox_topics, stock_holds,
 	idempotency_segments

@@ -5,8 +5,11 @@
  *		more requests in flight than places.  If this fails, endpoints that
  *		hang keep others from being served.
  *
+ * An endpoint gets further requests until it has as many as are free in the
+ * pool, multiplied by its priority.
+ *
  * Input: numbers of 8 bytes, each an endpoint, its window, and whether requests
- * are sent or answered.
+ * are sent or answered.  The priority follows from the number of the endpoint.
  */
 #include "postgres.h"
 
@@ -18,23 +21,49 @@
 #define ENDPOINTS 1500
 #define WINDOW_MAX 2000
 #define STEPS_MAX 4000
+#define POOL (HTTP_IN_FLIGHT_MAX / 2)
 
 static Places places;
 static int	held[ENDPOINTS];
 
+static int
+priority_of(int endpoint)
+{
+	return endpoint % 2 == 0 ? 1 : 1 + endpoint % 100;
+}
+
+static int
+pool_free(void)
+{
+	int			own = Min(places.holders, HTTP_IN_FLIGHT_MAX - POOL);
+
+	return POOL - (places.taken - own);
+}
+
 static void
 send_all(int endpoint, int window)
 {
-	int			room = place_room(&places, held[endpoint], window);
+	int			priority = priority_of(endpoint);
+	int			before = held[endpoint];
+	int			room = place_room(&places, before, window, priority);
+	double		share = place_share(&places, before, priority);
 
 	fuzz_check(room >= 0);
+	fuzz_check(share >= 0 && share <= 1);
+	fuzz_check(before + room <= share * HTTP_IN_FLIGHT_MAX + 0.001);
 	if (held[endpoint] == 0 && places.holders < HTTP_IN_FLIGHT_MAX / 2)
 		fuzz_check(room >= 1);
 	for (int i = 0; i < room; i++)
 		place_take(&places, held[endpoint]++);
 	fuzz_check(room == 0 || held[endpoint] <= window);
-	/* At most half of the pool, besides its own place. */
-	fuzz_check(room == 0 || held[endpoint] <= HTTP_IN_FLIGHT_MAX / 4 + 2);
+	/* At most its part of the pool, besides its own place. */
+	fuzz_check(room == 0 || held[endpoint] <=
+			   POOL * priority / (priority + 1) + 2);
+	/* No more than the pool allows, and no fewer. */
+	fuzz_check(held[endpoint] < 2 || room == 0 ||
+			   held[endpoint] - 2 < priority * (pool_free() + 1));
+	if (held[endpoint] > 0 && held[endpoint] < window)
+		fuzz_check(held[endpoint] - 1 >= priority * pool_free());
 }
 
 static void

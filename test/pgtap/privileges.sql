@@ -74,6 +74,7 @@ function idem_sample(smallint,integer): operator EXECUTE, watcher EXECUTE
 function outbox_flights(): operator EXECUTE, watcher EXECUTE
 function outbox_rate(double precision,timestamp with time zone,bigint): operator EXECUTE, watcher EXECUTE
 function outbox_rate_limited(): operator EXECUTE, watcher EXECUTE
+function outbox_shares(): operator EXECUTE, watcher EXECUTE
 function outbox_troubles(): operator EXECUTE, watcher EXECUTE$list$, E'\n'),
 	'of what is internal, nobody has anything but what views call');
 SELECT cmp_ok((SELECT count(DISTINCT object) FROM privilege), '>', 100::bigint,
@@ -362,7 +363,7 @@ SELECT set_eq($$
 		AND (has_any_column_privilege('admin', c.oid, 'SELECT, INSERT, UPDATE')
 		OR has_table_privilege('admin', c.oid, 'DELETE, TRUNCATE, TRIGGER'))
 $$, '{idem_counters,idem_sample,idempotency_enter,idempotency_grant_names,
-	idempotency_raise,outbox_flights,outbox_rate,outbox_rate_limited,outbox_troubles}'::text[],
+	idempotency_raise,outbox_flights,outbox_rate,outbox_rate_limited,outbox_shares,outbox_troubles}'::text[],
 	'and of what is internal only what that calls');
 DROP TABLE public.outbox_subscription;
 DROP FUNCTION public.stock_expire();
