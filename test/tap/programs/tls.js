@@ -11,20 +11,18 @@
  *   key PUBLICKEY		likewise; all keys are tried
  *   report			prints "report " and a JSON array of all requests
  *
- * Signatures v1 are verified by the npm package standardwebhooks, v1a by node's
- * own Ed25519.  Both are independent of this project.
+ * Signatures v1 are verified by the npm package standardwebhooks, v1a by a
+ * recipe, with node's own Ed25519.
  */
 'use strict';
 
-const crypto = require('crypto');
 const fs = require('fs');
 const http2 = require('http2');
 const readline = require('readline');
 const { Webhook } = require('standardwebhooks');
+const { verify } = require('../../../docs/recipes/ed25519');
 
 const GOAWAY_STREAMS = 20;
-/* What precedes the 32 bytes of a public key in its SubjectPublicKeyInfo. */
-const SPKI_PREFIX = Buffer.from('302a300506032b6570032100', 'hex');
 
 const dir = process.argv[2];
 const read = (name) => fs.readFileSync(`${dir}/${name}`);
@@ -45,15 +43,6 @@ const requests = [];
 const publicKeys = [];
 let secret = null;
 
-function publicKey(text) {
-	if (!text.startsWith('whpk_'))
-		throw new Error('not a public key');
-	const raw = Buffer.from(text.slice('whpk_'.length), 'base64');
-	return crypto.createPublicKey({
-		key: Buffer.concat([SPKI_PREFIX, raw]), format: 'der', type: 'spki',
-	});
-}
-
 function verifyV1(body, headers) {
 	try {
 		new Webhook(secret).verify(body, headers);
@@ -65,13 +54,7 @@ function verifyV1(body, headers) {
 
 /* Which of the keys have signed, by their numbers. */
 function verifyV1a(body, headers) {
-	const signed = Buffer.concat([
-		Buffer.from(`${headers['webhook-id']}.${headers['webhook-timestamp']}.`), body]);
-	const signatures = headers['webhook-signature'].split(' ')
-		.filter((signature) => signature.startsWith('v1a,'))
-		.map((signature) => Buffer.from(signature.slice('v1a,'.length), 'base64'));
-	return publicKeys.flatMap((key, number) =>
-		signatures.some((signature) => crypto.verify(null, signed, key, signature)) ? [number] : []);
+	return publicKeys.flatMap((key, number) => verify(key, headers, body) ? [number] : []);
 }
 
 /* Processes only the first streams of a connection, and says so. */
@@ -125,7 +108,7 @@ async function main() {
 		if (command === 'secret')
 			secret = value;
 		else if (command === 'key')
-			publicKeys.push(publicKey(value));
+			publicKeys.push(value);
 		else
 			console.log(`report ${JSON.stringify(requests)}`);
 	}).on('close', () => process.exit(0));

@@ -43,6 +43,9 @@ sub sweep
 	return 1;
 }
 
+my $with_token = q(SELECT outbox_subscribe('token', 'https://127.0.0.1:1/', topics => '{token}',
+	retry_schedule => '{0 s,50 ms,50 ms,50 ms,50 ms,50 ms,1 h}', authorization_file => 'token'));
+
 # What a setting prevents, and then makes happen: [name, value, what exists
 # before and must still exist, what comes].
 my @effects = (
@@ -71,6 +74,15 @@ my @effects = (
 	[ 'stock_history', '0',
 		sub { sweep(); return sql("SELECT count(*) FROM stock_history WHERE change = 'receive'") >= 10 },
 		sub { becomes_true('count(*) = 0 FROM stock_history_0') } ],
+	[ 'webhook_credentials_directory', "'/nonexistent'",
+		sub { error_code($node, 'postgres', $with_token) eq '55000' },
+		sub {
+			becomes_true("current_setting('idempotency.webhook_credentials_directory') <> ''") or return 0;
+			sql($with_token);
+			sql(q(SELECT outbox_enqueue('token', '{}')));
+			becomes_true(q(count(*) > 0 FROM outbox_attempt WHERE error LIKE 'authorization_file "token" cannot be opened%')) or return 0;
+			return sql(q(SELECT outbox_unsubscribe('token'))) eq '';
+		} ],
 	[ 'outbox_dead_retention', '0',
 		sub {
 			subscribe($node, $receiver, '/fail/dead', topics => "'{fail}'", retry_schedule => "'{0 s}'");
