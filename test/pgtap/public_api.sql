@@ -157,6 +157,7 @@ function stock_reserve(sku text, quantity bigint, reservation text, ttl interval
 function stock_reserve_many(lines jsonb, reservation text, ttl interval DEFAULT NULL::interval, actor text DEFAULT NULL::text) RETURNS stock_reservation VOLATILE PARALLEL UNSAFE COST 10000: application
 function stock_transfer(from_sku text, to_sku text, quantity bigint, note text DEFAULT NULL::text, actor text DEFAULT NULL::text) RETURNS void VOLATILE PARALLEL UNSAFE COST 10000: operator
 function stock_verify(INOUT sku text DEFAULT NULL::text, OUT available bigint, OUT reserved bigint, OUT ok boolean, OUT detail text) RETURNS SETOF record VOLATILE PARALLEL UNSAFE COST 100 SECURITY DEFINER: operator
+procedure idem_wait(IN key text, IN scope text DEFAULT ''::text, IN timeout interval DEFAULT '00:00:20'::interval, INOUT outcome idem_outcome DEFAULT NULL::idem_outcome, INOUT attempt integer DEFAULT NULL::integer, INOUT response jsonb DEFAULT NULL::jsonb, INOUT retry_after interval DEFAULT NULL::interval) VOLATILE PARALLEL UNSAFE COST 1: application
 procedure outbox_wait(IN name text, IN timeout interval DEFAULT '00:00:20'::interval) VOLATILE PARALLEL UNSAFE COST 1 SECURITY DEFINER: reader
 schema idempotency_internal: nobody
 type idem_answer (outcome idem_outcome, token bigint, attempt integer, response jsonb, retry_after interval): PUBLIC
@@ -269,13 +270,13 @@ column outbox_subscriptions.next_attempt_at timestamp with time zone
 column outbox_subscriptions.rate_limited boolean
 column outbox_subscriptions.filtered bigint
 column outbox_subscriptions.filter_errors bigint
+column outbox_subscriptions.share numeric
 view outbox_topics: application, operator, pg_monitor, reader
 column outbox_topics.topic text COLLATE "C"
 column outbox_topics.schema jsonb
 column outbox_topics.description text
 column outbox_topics.created_at timestamp with time zone
 column outbox_topics.changed_at timestamp with time zone
-column outbox_subscriptions.share numeric
 view stock_history: operator
 column stock_history.id bigint
 column stock_history.quantity bigint
