@@ -28,6 +28,10 @@
 #define CREDENTIALS_TOKEN_BYTES_MAX 8192
 #define CREDENTIALS_CERTIFICATE_BYTES_MAX (64 * 1024)
 
+/* If it is a pipe, its writer is not waited for. */
+#define CREDENTIALS_OPEN_FLAGS \
+	(O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | O_NOCTTY)
+
 /* What is read, as messages name it, and its limit. */
 typedef struct CredentialsKind
 {
@@ -118,9 +122,6 @@ credentials_read_open(int fd, int bytes_max, char **content)
 	return NULL;
 }
 
-/*
- * Opens without waiting for a writer, in case that it is a pipe.
- */
 static const char *
 credentials_read(const CredentialsKind *kind, const char *url,
 				 const char *name, char **content)
@@ -136,7 +137,7 @@ credentials_read(const CredentialsKind *kind, const char *url,
 	if (!credentials_is_plain_name(name))
 		return psprintf("%s is not the name of a file", kind->what);
 	if (credentials_find(directory, name, path))
-		fd = open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
+		fd = open(path, CREDENTIALS_OPEN_FLAGS);
 	if (fd < 0)
 		return psprintf("%s \"%s\" cannot be opened: %s", kind->what, name,
 						errno == EXDEV ? "it is outside of the receiver's directory" :

@@ -433,7 +433,8 @@ message_build(const OutboxSubscription *subscription, List *events,
 	if (subscription->cloudevents && subscription->batch == 1)
 		headers = list_concat(headers,
 							  message_cloudevents_headers(event, id, identity));
-	headers = list_concat(headers, message_extra_headers(subscription, event, extra));
+	headers = list_concat(headers, message_extra_headers(subscription, event,
+														 extra));
 	request->url = subscription->url;
 	request->headers = message_header_array(headers);
 	request->body = body;

@@ -60,13 +60,13 @@ signature_encode(const uint8 *bytes, int length, char *base64, int size)
  * after the padding, and the decoders of receivers may not.
  */
 static int
-signature_decode(const char *text, const char *prefix, uint8 *key)
+signature_decode(const char *secret, const char *prefix, uint8 *key)
 {
 	char		again[BASE64_LENGTH(SIGNATURE_KEY_BYTES_MAX) + 1];
-	const char *base64 = text + strlen(prefix);
+	const char *base64 = secret + strlen(prefix);
 	int			length;
 
-	if (strncmp(text, prefix, strlen(prefix)) != 0 ||
+	if (strncmp(secret, prefix, strlen(prefix)) != 0 ||
 		strlen(base64) >= sizeof(again))
 		return -1;
 
@@ -178,8 +178,8 @@ signature_append_ed25519(StringInfo out, const char *signing_key,
 
 	if (signature_decode_seed(signing_key, seed) < 0)
 		return false;
-	message = palloc_extended(head_length + body_length, MCXT_ALLOC_HUGE);
-	memcpy(message, head, head_length);
+	message = palloc_extended(head_length + body_length + 1, MCXT_ALLOC_HUGE);
+	strlcpy((char *) message, head, head_length + 1);
 	memcpy(message + head_length, body, body_length);
 	if (!ed25519_sign(seed, message, head_length + body_length, signature))
 		ereport(ERROR,
@@ -190,6 +190,13 @@ signature_append_ed25519(StringInfo out, const char *signing_key,
 	appendStringInfoString(out, "v1a,");
 	appendStringInfoString(out, base64);
 	return true;
+}
+
+static bool
+signature_is_signing_key(const char *secret)
+{
+	return strncmp(secret, SIGNATURE_SIGNING_KEY_PREFIX,
+				   strlen(SIGNATURE_SIGNING_KEY_PREFIX)) == 0;
 }
 
 /*
@@ -209,14 +216,17 @@ signature_header(const char *const *secrets, const char *id,
 	head = psprintf("%s." INT64_FORMAT ".", id, timestamp_s);
 	for (; *secrets != NULL; secrets++)
 	{
-		bool		asymmetric = strncmp(*secrets, SIGNATURE_SIGNING_KEY_PREFIX,
-										 strlen(SIGNATURE_SIGNING_KEY_PREFIX)) == 0;
+		bool		ok;
 
 		if (out.len > 0)
 			appendStringInfoChar(&out, ' ');
-		if (!(asymmetric ?
-			  signature_append_ed25519(&out, *secrets, head, body, body_length) :
-			  signature_append_hmac(&out, *secrets, head, body, body_length)))
+		if (signature_is_signing_key(*secrets))
+			ok = signature_append_ed25519(&out, *secrets, head,
+										  body, body_length);
+		else
+			ok = signature_append_hmac(&out, *secrets, head,
+									   body, body_length);
+		if (!ok)
 			return NULL;
 	}
 	pfree(head);
