@@ -385,7 +385,8 @@ END
 $$;
 COMMENT ON FUNCTION outbox_subscribe(
 	text, text, text[], text, jsonb, text, boolean, integer, interval,
-	interval[], text, integer, numeric, integer, jsonpath, text, text, text, integer) IS
+	interval[], text, integer, numeric, integer, jsonpath, text, text, text,
+	integer) IS
 	'Subscribes a URL to the events of some topics; returns the secret that signs the requests. Without a URL, the events are read by outbox_fetch.';
 
 CREATE FUNCTION idempotency_internal.outbox_subscription_id(name text)
@@ -1026,7 +1027,8 @@ AS $$
 BEGIN
 	PERFORM idempotency_internal.idempotency_enter();
 	PERFORM idempotency_internal.outbox_check_topic(name, schema, description);
-	IF (SELECT count(*) >= 10000 AND NOT coalesce(bool_or(t.topic = name), false)
+	IF (SELECT count(*) >= 10000
+			AND NOT coalesce(bool_or(t.topic = name), false)
 		FROM idempotency_internal.outbox_registered_topic t)
 	THEN
 		PERFORM idempotency_internal.idempotency_raise('54000',

@@ -45,9 +45,12 @@ place_room(const Places *places, int held, int window, int priority)
 			return 0;
 		room = held = 1;
 	}
+
 	/*
-	 * Each one that is taken also makes one less free: the number n of them is
-	 * the largest with held - 1 + n - 1 < priority * (pool_free - (n - 1)).
+	 * Each one that is taken also makes one less free: the number n of them
+	 * is the largest so that
+	 *
+	 * held - 1 + n - 1 < priority * (pool_free - (n - 1)).
 	 */
 	share = Max(priority * (pool_free + 1) - (held - 1), 0) / (priority + 1);
 	return room + Min(share, window - held);
