@@ -5,7 +5,7 @@
 
 'use strict';
 
-const { Pool } = require('pg');
+const { DatabaseError, Pool } = require('pg');
 
 // If a connection breaks, the next query on it fails, and its caller handles
 // the error. Without this handler, the error event of node-postgres would also
@@ -41,4 +41,11 @@ async function transaction(pool, work) {
   }
 }
 
-module.exports = { connectPool, transaction };
+// Whether another try can succeed: there was no answer, the server stops or
+// starts (class 08, 53, 57), there was a deadlock (class 40), or a replica has
+// answered during a failover (25006; a claim needs the primary).
+function isWorthRepeating(error) {
+  return !(error instanceof DatabaseError) || /^(08|40|53|57|25006)/.test(error.code);
+}
+
+module.exports = { connectPool, isWorthRepeating, transaction };

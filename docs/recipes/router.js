@@ -13,8 +13,7 @@
 const { createHash } = require('crypto');
 const readline = require('readline');
 const { setTimeout } = require('timers/promises');
-const { DatabaseError } = require('pg');
-const { connectPool } = require('./database');
+const { connectPool, isWorthRepeating } = require('./database');
 
 const TRY_TIMEOUT_MS = Number(process.env.TRY_TIMEOUT_MS ?? 1000);
 const CALL_TIMEOUT_MS = Number(process.env.CALL_TIMEOUT_MS ?? 30 * 1000);
@@ -31,13 +30,6 @@ const shards = JSON.parse(process.env.SHARDS).map((shard) => connectPool({
 function shardOf(account) {
   const hash = createHash('sha256').update(account).digest();
   return shards[hash.readUInt32BE() % shards.length];
-}
-
-// Whether another try can succeed: there was no answer, the server stops or
-// starts (class 08, 53, 57), there was a deadlock (class 40), or a replica has
-// answered during a failover (25006; a claim needs the primary).
-function isWorthRepeating(error) {
-  return !(error instanceof DatabaseError) || /^(08|40|53|57|25006)/.test(error.code);
 }
 
 // One try. A connection that has not answered in time is closed, although its
