@@ -19,16 +19,18 @@ use constant { START_S => 60, EMPTY_S => 60, PAUSE_S => 0.05 };
 # Debian's scripts in /usr/sbin require the user rabbitmq; these do not.
 my ($programs) = grep { -x "$_/rabbitmq-server" } sort glob('/usr/lib/rabbitmq/lib/*/sbin');
 
+# The limit of messages is in bytes.
 sub start
 {
-	my ($class) = @_;
+	my ($class, %params) = @_;
 	my $dir = PostgreSQL::Test::Utils::tempdir;
 	$programs or die 'RabbitMQ is not installed';
 	my ($port, $distribution, $epmd, $control) =
 	  map { PostgreSQL::Test::Cluster::get_free_port() } 1 .. 4;
 	my $self = bless { port => $port, dir => $dir }, $class;
 
-	append_to_file("$dir/rabbitmq.conf", "listeners.tcp.1 = 127.0.0.1:$port\nlog.console = false\n");
+	append_to_file("$dir/rabbitmq.conf", "listeners.tcp.1 = 127.0.0.1:$port\nlog.console = false\n"
+		  . ($params{max_message_size} ? "max_message_size = $params{max_message_size}\n" : ''));
 	append_to_file("$dir/plugins", "[].\n");
 
 	# Server and tools find each other by Erlang's port mapper, in the
