@@ -7,6 +7,7 @@ package Broker;
 use strict;
 use warnings FATAL => 'all';
 
+use JSON::PP;
 use PostgreSQL::Test::Utils;
 use Program;
 use Time::HiRes qw(sleep);
@@ -33,6 +34,29 @@ sub brokers
 {
 	my ($self) = @_;
 	return $self->{brokers};
+}
+
+# Until thaw(), it does not answer.  It would lose everything by a crash.
+sub freeze
+{
+	my ($self) = @_;
+	$self->{server}->signal('STOP');
+	return;
+}
+
+sub thaw
+{
+	my ($self) = @_;
+	$self->{server}->signal('CONT');
+	return;
+}
+
+# All messages of a topic, as kcat prints them.
+sub messages
+{
+	my ($self, $topic) = @_;
+	my ($output) = run_command([ qw(kcat -C -q -e -J -o beginning -b), $self->{brokers}, '-t', $topic ]);
+	return map { decode_json($_) } split /\n/, $output;
 }
 
 # The broker stores nothing, and would not end before its input does.
