@@ -123,13 +123,17 @@ sub _crash_all
 	return _wait_until_all_is_published('all is published after a crash of both');
 }
 
-# Restarts the database server under the program, which is then ended by SIGTERM.
+# Restarts the database server under the program, and publishes some events for a
+# second time.  Then SIGTERM ends the program.
 sub _restart_and_stop
 {
 	my ($last) = @_;
+	my $replayed = $last - 9;
 	$node->restart('immediate');
 	sql("CALL produce(${\EVENTS} + 1, $last, ${\KEYS})");
 	_wait_until_all_is_published('it goes on after a crash of the database server');
+	sql(qq(SELECT outbox_replay('broker', position) FROM outbox_log WHERE type = 'placed' AND payload->>'n' = '$replayed'));
+	_wait_until_all_is_published('so are events that are replayed');
 	$program{running}->signal('TERM');
 	return ok($program{running}->wait_for_end, 'SIGTERM ends it');
 }
@@ -168,6 +172,7 @@ sub check_refused
 	sql(join("\n", 'BEGIN;', $event->('order.ok', q('1'), $key),
 		$event->($event{topic} // 'order.bad', $event{payload} // q('2'), $key),
 		$event->('order.ok', q('3'), $key), $event->('order.ok', q('4'), "$what/2"), 'COMMIT;'));
+	is($program{running}->line('published 2 refused 2'), 'published 2 refused 2', "$what: the next of its key waits for it");
 	_wait_until_all_is_published("$what: all others are published");
 	is(sql(qq(SELECT count(*) FROM outbox_dead JOIN outbox_log USING (position) WHERE outbox_log.type = '$what')), '1',
 		"$what: it is a dead letter");
