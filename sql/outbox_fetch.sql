@@ -100,6 +100,12 @@ SELECT due();
 SELECT * FROM got(); SELECT ack();
 SELECT * FROM got(); SELECT ack();
 SELECT * FROM state();
+-- Without a key it is not returned as a new event besides.
+SELECT count(outbox_enqueue('a', to_jsonb(n))) FROM generate_series(151, 152) n;
+SELECT * FROM got(1); SELECT lapse();
+SELECT * FROM got(); SELECT ack();
+SELECT due();
+SELECT * FROM got(); SELECT ack();
 -- Events whose time has not come.
 SELECT count(outbox_enqueue('a', '16', key => 'k', deliver_at => now() + interval '1 h')), count(outbox_enqueue('a', '17', key => 'k'));
 SELECT * FROM got(); SELECT ack();
