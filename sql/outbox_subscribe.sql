@@ -93,8 +93,22 @@ SELECT name, priority FROM outbox_subscription WHERE name LIKE 'priority %' ORDE
 SELECT name, share FROM outbox_subscriptions WHERE share IS NOT NULL;
 ROLLBACK;
 
+-- The history of deliveries; 0 means none.
+SELECT keep_deliveries FROM outbox_subscription WHERE name = 's2';
+SELECT outbox_alter('s2', keep_deliveries => '7 days');
+SELECT outbox_alter('s2', timeout => '2 s');
+SELECT keep_deliveries FROM outbox_subscription WHERE name = 's2';
+SELECT outbox_alter('s2', keep_deliveries => '0');
+SELECT keep_deliveries FROM outbox_subscription WHERE name = 's2';
+BEGIN;
+SELECT count(outbox_subscribe('keep ' || keep, :'url', topics => '{none}', keep_deliveries => keep)) FROM unnest('{1 min,366 days,0}'::interval[]) keep;
+SELECT name, keep_deliveries FROM outbox_subscription WHERE name LIKE 'keep %' ORDER BY name;
+ROLLBACK;
+
 -- Errors.
 \set SHOW_CONTEXT never
+SELECT outbox_subscribe('s3', :'url', keep_deliveries => '1 s');
+SELECT outbox_subscribe('s3', NULL, keep_deliveries => '1 day');
 SELECT outbox_subscribe('s3', :'url', priority => 0);
 SELECT outbox_subscribe('s3', NULL, priority => 2);
 SELECT outbox_subscribe('s3', :'url', rate_limit => 0);
@@ -168,6 +182,10 @@ SELECT outbox_subscribe('s3', :'url', priority => NULL);
 SELECT outbox_alter('s2', priority => 0);
 SELECT outbox_alter('s2', priority => 2147483647);
 UPDATE outbox_subscription SET priority = 0 WHERE name = 's2';
+SELECT outbox_subscribe('s3', :'url', keep_deliveries => '367 days');
+SELECT outbox_subscribe('s3', :'url', keep_deliveries => '-1 day');
+SELECT outbox_alter('s2', keep_deliveries => '59 s');
+UPDATE outbox_subscription SET keep_deliveries = '0' WHERE name = 's2';
 UPDATE outbox_subscription SET rate_limit = 'NaN' WHERE name = 's2';
 UPDATE outbox_subscription SET rate_limit = 'infinity' WHERE name = 's2';
 UPDATE outbox_subscription SET rate_limit = 1e400 WHERE name = 's2';

@@ -238,6 +238,8 @@ catalog_load_outbox(Catalog *catalog)
 {
 	catalog_load_ring(&catalog->rings[RING_LOG], catalog->internal,
 					  "outbox_ring", "outbox_log");
+	catalog_load_ring(&catalog->rings[RING_ATTEMPTS], catalog->internal,
+					  "outbox_history_ring", "outbox_history");
 	catalog->outbox_position_seq = catalog_relation(catalog->internal,
 													"outbox_position_seq");
 	catalog->outbox_registered_topic =

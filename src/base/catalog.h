@@ -63,6 +63,7 @@ typedef enum RingId
 	RING_KEYS,					/* idem_key */
 	RING_LOG,					/* outbox_log */
 	RING_HISTORY,				/* stock_history */
+	RING_ATTEMPTS,				/* outbox_history */
 	RINGS
 } RingId;
 

@@ -34,6 +34,7 @@ int			settings_reservation_ttl_max_s = 31 * 24 * 60 * 60;
 int			settings_stock_items = 16384;
 int			settings_stock_compact_after = 1000;
 bool		settings_stock_events = false;
+bool		settings_outbox_events = false;
 
 /* SQL functions read these by current_setting. */
 static int	stock_history_s = 7 * 24 * 60 * 60;
@@ -195,12 +196,22 @@ settings_define_stock(void)
 							 false, PGC_SUSET, 0, NULL, NULL, NULL);
 }
 
+static void
+settings_define_events(void)
+{
+	DefineCustomBoolVariable("idempotency.outbox_events",
+							 "Announces dead letters, and subscriptions that fail or are disabled, in the outbox.",
+							 NULL, &settings_outbox_events,
+							 false, PGC_SUSET, 0, NULL, NULL, NULL);
+}
+
 void
 settings_define(GucStringCheckHook check_networks)
 {
 	settings_define_durations();
 	settings_define_outbox();
 	settings_define_stock();
+	settings_define_events();
 	DefineCustomStringVariable("idempotency.databases",
 							   "Databases that get workers.",
 							   "An empty list means every database that has the extension.",

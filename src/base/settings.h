@@ -33,6 +33,7 @@ extern int	settings_reservation_ttl_max_s;
 extern int	settings_stock_items;
 extern int	settings_stock_compact_after;
 extern bool settings_stock_events;
+extern bool settings_outbox_events;
 extern char *settings_databases;
 extern char *settings_webhook_allowed_networks;
 extern char *settings_webhook_credentials_directory;

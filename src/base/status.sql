@@ -127,6 +127,10 @@ FROM (
 		o.quiet_xid, o.last_position
 	FROM idempotency_internal.outbox_ring o
 	UNION ALL
+	SELECT 'outbox_history_' || h.slot, h.state, h.opened_at, h.closed_at,
+		h.quiet_xid, NULL
+	FROM idempotency_internal.outbox_history_ring h
+	UNION ALL
 	SELECT 'stock_history_' || s.slot, s.state, s.opened_at, s.closed_at,
 		s.quiet_xid, NULL
 	FROM idempotency_internal.stock_ring s) r
@@ -134,7 +138,7 @@ LEFT JOIN pg_class c ON c.relname = r.name
 	AND c.relnamespace = (SELECT n.oid FROM pg_namespace n
 		WHERE n.nspname = 'idempotency_internal');
 COMMENT ON VIEW idempotency_segments IS
-	'The tables of keys, of the log and of the history of stock: which of them are in use, and how large they are.';
+	'The tables of keys, of the log, and of the histories of deliveries and of stock: which of them are in use, and how large they are.';
 
 /*
  * A retired table of a ring is truncated as soon as no snapshot is older than

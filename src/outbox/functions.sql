@@ -28,6 +28,27 @@ COMMENT ON FUNCTION idempotency_internal.outbox_enqueue_reserved(
 	text, jsonb, text, text, jsonb, timestamptz) IS
 	'Internal: outbox_enqueue, for the extension''s own events, whose topics may be reserved, and whose payloads match no schema of a user.';
 
+/*
+ * Enqueues an event about a subscription.  A value that cannot be sent must not
+ * keep the relay from recording what the event is about.
+ */
+CREATE FUNCTION idempotency_internal.outbox_announce(
+	topic text, subscription text, about jsonb)
+RETURNS void
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE COST 10000
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+	PERFORM idempotency_internal.outbox_enqueue_reserved(topic,
+		jsonb_build_object('subscription', subscription) || about, subscription);
+EXCEPTION WHEN data_exception OR program_limit_exceeded THEN
+	RAISE WARNING 'event "%" about subscription "%" could not be enqueued', topic, subscription
+		USING ERRCODE = SQLSTATE, DETAIL = SQLERRM;
+END
+$$;
+COMMENT ON FUNCTION idempotency_internal.outbox_announce(text, text, jsonb) IS
+	'Internal: enqueues an event of the extension about a subscription.';
+
 CREATE FUNCTION idempotency_internal.outbox_log_insert()
 RETURNS trigger
 LANGUAGE plpgsql
@@ -95,6 +116,21 @@ AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION idempotency_internal.outbox_is_wanted(text[], text) IS
 	'Internal: outbox_topic_matches, for the relay, which does not read pings from the log.';
 
+/*
+ * An event about a subscription that gets such events could lead to another one
+ * about the same subscription, and so on.
+ */
+CREATE FUNCTION idempotency_internal.outbox_is_announced(topics text[])
+RETURNS boolean
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+	SELECT NOT EXISTS (SELECT FROM unnest(topics) t
+		WHERE starts_with(t, 'outbox.'))
+$$;
+COMMENT ON FUNCTION idempotency_internal.outbox_is_announced(text[]) IS
+	'Internal: whether events tell that a subscription with these topics fails or is disabled.';
+
 CREATE FUNCTION idempotency_internal.outbox_filter_is_predicate(filter jsonpath)
 RETURNS boolean
 LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE
@@ -142,7 +178,7 @@ CREATE FUNCTION idempotency_internal.outbox_check_subscription(
 	name text, topics text[], format text, max_in_flight integer,
 	timeout interval, retry_schedule interval[], start text, ordered boolean,
 	partitions integer, rate_limit numeric, batch integer, filter jsonpath,
-	priority integer)
+	priority integer, keep_deliveries interval)
 RETURNS void
 LANGUAGE plpgsql STABLE PARALLEL SAFE
 SET search_path = pg_catalog, pg_temp
@@ -174,7 +210,9 @@ DECLARE
 		WHEN batch NOT BETWEEN 1 AND 1000 THEN 'batch must be from 1 to 1000'
 		WHEN batch > 1 AND format <> 'cloudevents' THEN 'batch must be 1 unless the format is cloudevents'
 		WHEN octet_length(filter::text) > 8192 THEN 'filter is too long'
-		WHEN priority NOT BETWEEN 1 AND 100 THEN 'priority must be from 1 to 100' END;
+		WHEN priority NOT BETWEEN 1 AND 100 THEN 'priority must be from 1 to 100'
+		WHEN keep_deliveries NOT BETWEEN '1 min' AND '366 days'
+			THEN 'keep_deliveries must be from 1 min to 366 days' END;
 BEGIN
 	IF missing IS NOT NULL THEN
 		PERFORM idempotency_internal.idempotency_raise('22004',
@@ -190,12 +228,12 @@ END
 $$;
 COMMENT ON FUNCTION idempotency_internal.outbox_check_subscription(
 	text, text[], text, integer, interval, interval[], text, boolean,
-	integer, numeric, integer, jsonpath, integer) IS
+	integer, numeric, integer, jsonpath, integer, interval) IS
 	'Internal: checks arguments of outbox_subscribe.';
 
 CREATE FUNCTION idempotency_internal.outbox_check_without_url(
 	secret text, headers jsonb, format text, rate_limit numeric, batch integer,
-	priority integer)
+	priority integer, keep_deliveries interval)
 RETURNS void
 LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
 SET search_path = pg_catalog, pg_temp
@@ -206,7 +244,8 @@ DECLARE
 		WHEN format <> 'standard' THEN 'format'
 		WHEN rate_limit IS NOT NULL THEN 'rate_limit'
 		WHEN batch <> 1 THEN 'batch'
-		WHEN priority <> 1 THEN 'priority' END;
+		WHEN priority <> 1 THEN 'priority'
+		WHEN keep_deliveries IS NOT NULL THEN 'keep_deliveries' END;
 BEGIN
 	IF useless IS NOT NULL THEN
 		PERFORM idempotency_internal.idempotency_raise('22023',
@@ -216,7 +255,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION idempotency_internal.outbox_check_without_url(
-	text, jsonb, text, numeric, integer, integer) IS
+	text, jsonb, text, numeric, integer, integer, interval) IS
 	'Internal: raises an error if a subscription without a URL has what only requests need.';
 
 /*
@@ -308,7 +347,8 @@ CREATE FUNCTION outbox_subscribe(
 	signing_key    text DEFAULT NULL,
 	authorization_file text DEFAULT NULL,
 	client_certificate text DEFAULT NULL,
-	priority       integer DEFAULT 1)
+	priority       integer DEFAULT 1,
+	keep_deliveries interval DEFAULT NULL)
 RETURNS text
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp
@@ -320,15 +360,16 @@ DECLARE
 	finite_limit    numeric := nullif(rate_limit, 'infinity');
 	given_filter    jsonpath :=
 		CASE WHEN filter::text <> 'true' THEN filter END;
+	given_keep      interval := nullif(keep_deliveries, '0');
 BEGIN
 	PERFORM idempotency_internal.idempotency_enter();
 	PERFORM idempotency_internal.idempotency_require_preload('the outbox'::text);
 	PERFORM idempotency_internal.outbox_check_subscription(name, topics, format,
 		max_in_flight, timeout, retry_schedule, start, ordered, partitions,
-		finite_limit, batch, given_filter, priority);
+		finite_limit, batch, given_filter, priority, given_keep);
 	IF url IS NULL THEN
 		PERFORM idempotency_internal.outbox_check_without_url(
-			secret, headers, format, finite_limit, batch, priority);
+			secret, headers, format, finite_limit, batch, priority, given_keep);
 	ELSE
 		PERFORM idempotency_internal.outbox_check_url(url);
 		PERFORM idempotency_internal.outbox_check_secret(signing_secret);
@@ -351,11 +392,11 @@ BEGIN
 	INSERT INTO idempotency_internal.outbox_subscription
 		(name, url, topics, secret, headers, format, ordered,
 		 max_in_flight, timeout, retry_schedule, partitions, rate_limit, batch,
-		 filter, signing_key, authorization_file, client_certificate, priority)
+		 filter, signing_key, authorization_file, client_certificate, priority, keep_deliveries)
 	VALUES (name, url, topics, signing_secret, headers, format, ordered,
 		max_in_flight, timeout, retry_schedule, partitions, finite_limit,
 		batch, given_filter, signing_key, authorization_file,
-		client_certificate, priority)
+		client_certificate, priority, given_keep)
 	ON CONFLICT DO NOTHING
 	RETURNING id INTO subscription_id;
 	IF subscription_id IS NULL THEN
@@ -386,7 +427,8 @@ $$;
 COMMENT ON FUNCTION outbox_subscribe(
 	text, text, text[], text, jsonb, text, boolean, integer, interval,
 	interval[], text, integer, numeric, integer, jsonpath, text, text, text,
-	integer) IS
+	integer,
+	interval) IS
 	'Subscribes a URL to the events of some topics; returns the secret that signs the requests. Without a URL, the events are read by outbox_fetch.';
 
 CREATE FUNCTION idempotency_internal.outbox_subscription_id(name text)
@@ -427,7 +469,8 @@ CREATE FUNCTION outbox_alter(
 	filter         jsonpath DEFAULT NULL,
 	authorization_file text DEFAULT NULL,
 	client_certificate text DEFAULT NULL,
-	priority       integer DEFAULT NULL)
+	priority       integer DEFAULT NULL,
+	keep_deliveries interval DEFAULT NULL)
 RETURNS void
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp
@@ -484,15 +527,18 @@ BEGIN
 		altered.filter := NULL;
 	END IF;
 	altered.priority := coalesce(priority, altered.priority);
+	altered.keep_deliveries :=
+		nullif(coalesce(keep_deliveries, altered.keep_deliveries), '0');
 	PERFORM idempotency_internal.outbox_check_subscription(
 		altered.name, altered.topics, altered.format, altered.max_in_flight,
 		altered.timeout, altered.retry_schedule, 'latest'::text,
 		altered.ordered, altered.partitions, altered.rate_limit,
-		altered.batch, altered.filter, altered.priority);
+		altered.batch, altered.filter, altered.priority,
+		altered.keep_deliveries);
 	IF altered.url IS NULL THEN
 		PERFORM idempotency_internal.outbox_check_without_url(altered.secret,
 			altered.headers, altered.format, altered.rate_limit, altered.batch,
-			altered.priority);
+			altered.priority, altered.keep_deliveries);
 	ELSE
 		PERFORM idempotency_internal.outbox_check_url(altered.url);
 		PERFORM idempotency_internal.outbox_check_headers(altered.headers);
@@ -512,6 +558,7 @@ BEGIN
 		authorization_file = altered.authorization_file,
 		client_certificate = altered.client_certificate,
 		priority = altered.priority,
+		keep_deliveries = altered.keep_deliveries,
 		version = s.version + 1
 	WHERE s.id = altered.id;
 	PERFORM idempotency_internal.outbox_wake();
@@ -519,7 +566,7 @@ END
 $$;
 COMMENT ON FUNCTION outbox_alter(
 	text, text, text[], jsonb, text, integer, interval, interval[],
-	numeric, integer, jsonpath, text, text, integer) IS
+	numeric, integer, jsonpath, text, text, integer, interval) IS
 	'Changes those properties of a subscription whose parameters are not null; its position and its waiting events stay.';
 
 CREATE FUNCTION outbox_unsubscribe(name text)
@@ -724,6 +771,15 @@ BEGIN
 	PERFORM idempotency_internal.idempotency_enter();
 	subscription_id := idempotency_internal.outbox_subscription_id(name);
 	PERFORM idempotency_internal.outbox_check_positions(positions);
+	PERFORM FROM idempotency_internal.outbox_subscription s
+	WHERE s.id = subscription_id FOR NO KEY UPDATE;
+	IF current_setting('idempotency.outbox_events')::boolean THEN
+		PERFORM idempotency_internal.outbox_announce('outbox.failing', s.name,
+			'{"failing": false, "reason": "outbox_retry"}')
+		FROM idempotency_internal.outbox_subscription s
+		WHERE s.id = subscription_id AND s.failing_since IS NOT NULL
+			AND idempotency_internal.outbox_is_announced(s.topics);
+	END IF;
 	UPDATE idempotency_internal.outbox_subscription s
 	SET failing_since = NULL, version = s.version + 1
 	WHERE s.id = subscription_id;
@@ -1156,14 +1212,39 @@ WHERE d.state = 'dead';
 COMMENT ON VIEW outbox_dead IS
 	'Dead letters: events for which every attempt of the schedule has failed. outbox_redrive sends them again.';
 
+CREATE VIEW idempotency_internal.outbox_attempted AS
+	SELECT * FROM idempotency_internal.outbox_history_0
+	UNION ALL SELECT * FROM idempotency_internal.outbox_history_1
+	UNION ALL SELECT * FROM idempotency_internal.outbox_history_2;
+COMMENT ON VIEW idempotency_internal.outbox_attempted IS
+	'Internal: the history of deliveries, with rows that are kept for longer than asked.';
+
 CREATE VIEW outbox_deliveries WITH (security_barrier) AS
 SELECT s.name AS subscription, d.position, d.state, d.topic, d.key, d.type,
 	d.attempts, d.due_at AS next_attempt_at,
-	d.last_at, d.last_status, d.last_error, d.created_at
+	d.last_at, d.last_status, d.last_error, d.created_at,
+	NULL::interval AS duration
 FROM idempotency_internal.outbox_delivery d
-JOIN idempotency_internal.outbox_subscription s ON s.id = d.subscription;
+JOIN idempotency_internal.outbox_subscription s ON s.id = d.subscription
+UNION ALL
+SELECT s.name, h.position, 'delivered', h.topic, h.key, h.type,
+	h.attempt, NULL, h.at, h.status, NULL, h.created_at,
+	h.duration_ms::double precision * interval '1 ms'
+FROM idempotency_internal.outbox_attempted h
+JOIN idempotency_internal.outbox_subscription s ON s.id = h.subscription
+WHERE h.error IS NULL AND h.at > now() - s.keep_deliveries;
 COMMENT ON VIEW outbox_deliveries IS
-	'Deferred deliveries, without payloads: events that wait for an attempt, are parked behind one of the same key, or are dead.';
+	'Deliveries, without payloads: events that wait for an attempt, are parked behind one of the same key, or are dead, and delivered ones of subscriptions with keep_deliveries.';
+
+CREATE VIEW outbox_history WITH (security_barrier) AS
+SELECT s.name AS subscription, h.position, h.attempt, h.at,
+	h.duration_ms::double precision * interval '1 ms' AS duration, h.status,
+	h.error, h.answer, h.topic, h.key, h.type, h.created_at
+FROM idempotency_internal.outbox_attempted h
+JOIN idempotency_internal.outbox_subscription s ON s.id = h.subscription
+WHERE h.at > now() - s.keep_deliveries;
+COMMENT ON VIEW outbox_history IS
+	'All attempts at events of subscriptions with keep_deliveries, successful ones too. For the owner only, since answers may quote payloads.';
 
 CREATE VIEW outbox_attempts WITH (security_barrier) AS
 SELECT s.name AS subscription, a.position, a.attempt, a.at,

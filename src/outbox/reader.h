@@ -82,11 +82,13 @@ typedef struct OutboxResult
 	int			attempts;		/* number of attempts that count */
 	bool		uncounted;		/* the last one does not count */
 	int64		delay_ms;
-	/* The last attempt, if it failed. */
+	/* The last attempt, if it failed or has to be kept. */
 	int			status;			/* 0: no answer */
 	int			duration_ms;
 	const char *error;			/* NULL: none */
 	const char *answer;			/* start of the answer's body; NULL: none */
+	TimestampTz at;				/* when the last attempt ended, if it has to
+								 * be kept; 0: there was none */
 } OutboxResult;
 
 /*

@@ -248,6 +248,51 @@ $$;
 COMMENT ON FUNCTION idempotency_internal.outbox_expire_log() IS
 	'Internal: the next step of returning space of the log, if one is due; true: call it again.';
 
+/*
+ * The history of deliveries is a ring, too.  Its rows are needed for as long as
+ * a subscription keeps its deliveries; outbox_history leaves out older ones of
+ * others.  A segment takes rows for half of that time.
+ */
+CREATE FUNCTION idempotency_internal.outbox_forget()
+RETURNS boolean
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	kept     interval := coalesce(
+		(SELECT max(keep_deliveries) FROM idempotency_internal.outbox_subscription), '0');
+	outdated bigint;
+	now_used idempotency_internal.outbox_history_ring;
+	is_used  boolean;
+BEGIN
+	IF idempotency_internal.idempotency_ring_truncate(
+		'idempotency_internal.outbox_history_ring'::regclass, 'outbox_history'::text)
+	THEN
+		RETURN true;
+	END IF;
+	SELECT ring.segment INTO outdated
+	FROM idempotency_internal.outbox_history_ring ring
+	WHERE ring.state = 'old' AND ring.closed_at <= clock_timestamp() - kept
+		AND idempotency_internal.idempotency_is_quiet(ring.quiet_xid)
+	ORDER BY ring.segment LIMIT 1;
+	IF idempotency_internal.idempotency_ring_retire(
+		'idempotency_internal.outbox_history_ring'::regclass, outdated)
+	THEN
+		RETURN true;
+	END IF;
+	SELECT * INTO now_used FROM idempotency_internal.outbox_history_ring
+	WHERE state = 'current';
+	EXECUTE 'SELECT EXISTS (SELECT FROM idempotency_internal.outbox_history_' || now_used.slot || ')' INTO is_used;
+	IF is_used AND now_used.opened_at <= clock_timestamp() - kept / 2 THEN
+		RETURN idempotency_internal.idempotency_ring_switch(
+			'idempotency_internal.outbox_history_ring'::regclass);
+	END IF;
+	RETURN false;
+END
+$$;
+COMMENT ON FUNCTION idempotency_internal.outbox_forget() IS
+	'Internal: the next step of dropping deliveries that no subscription keeps any more; true: call it again.';
+
 CREATE FUNCTION idempotency_internal.outbox_expire(
 	max_events integer DEFAULT 1000)
 RETURNS boolean
@@ -288,7 +333,8 @@ BEGIN
 		WHERE d.subscription = o.subscription AND d.position = o.position;
 		GET DIAGNOSTICS deleted = ROW_COUNT;
 	END IF;
-	RETURN idempotency_internal.outbox_expire_log() OR deleted >= max_events;
+	RETURN idempotency_internal.outbox_expire_log()
+		OR idempotency_internal.outbox_forget() OR deleted >= max_events;
 END
 $$;
 COMMENT ON FUNCTION idempotency_internal.outbox_expire(integer) IS

@@ -10,6 +10,11 @@
  * Order per key: a waiting or parked row with blocks_key makes later events of
  * its key park.  When that row is delivered or dead, the next parked one
  * becomes due.
+ *
+ * With idempotency.outbox_events, the same transaction enqueues an event when
+ * an event is dead, or a subscription is disabled, fails or works again.  There
+ * is none about events of the extension itself, nor about a subscription that
+ * gets any: no event can lead to another one.
  */
 #include "postgres.h"
 
@@ -18,6 +23,7 @@
 #include "utils/guc.h"
 
 #include "base/query.h"
+#include "base/settings.h"
 #include "outbox/reader.h"
 
 /*
@@ -57,7 +63,8 @@ static SavedQuery lock_tables = {
 	.sql = "LOCK TABLE idempotency_internal.outbox_subscription,"
 	" idempotency_internal.outbox_partition, idempotency_internal.outbox_head,"
 	" idempotency_internal.outbox_delivery,"
-	" idempotency_internal.outbox_attempt IN ROW EXCLUSIVE MODE"
+	" idempotency_internal.outbox_attempt,"
+	" idempotency_internal.outbox_history_ring IN ROW EXCLUSIVE MODE"
 };
 
 static SavedQuery lock_log = {
@@ -132,6 +139,52 @@ static SavedQuery set_working = {
 	" WHERE id = $1 AND failing_since IS NOT NULL",
 	.types = {INT8OID}
 };
+
+/* These queries do nothing if there is to be no event. */
+#define ANNOUNCE(topic, about, source) \
+	"SELECT idempotency_internal.outbox_announce('" topic "', s.name, " \
+	about ") FROM idempotency_internal.outbox_subscription s " source
+
+static SavedQuery announce_dead = {
+	.sql = ANNOUNCE("outbox.dead",
+					"jsonb_build_object('position', d.position,"
+					" 'topic', d.topic, 'key', d.key, 'type', d.type,"
+					" 'attempts', d.attempts, 'last_status', d.last_status,"
+					" 'last_error', left(d.last_error, 1000),"
+					" 'created_at', d.created_at)",
+					"JOIN idempotency_internal.outbox_delivery d ON d.subscription = s.id"
+					" WHERE d.subscription = $1 AND d.position = $2"
+					" AND d.state = 'dead' AND NOT starts_with(d.topic, 'outbox.')"),
+	.types = {INT8OID, INT8OID}
+};
+
+#define ANNOUNCED \
+	"WHERE s.id = $1 AND idempotency_internal.outbox_is_announced(s.topics)"
+
+static SavedQuery announce_disabled = {
+	.sql = ANNOUNCE("outbox.disabled", "jsonb_build_object('reason', s.reason)",
+					ANNOUNCED),
+	.types = {INT8OID}
+};
+
+static SavedQuery announce_failing = {
+	.sql = ANNOUNCE("outbox.failing",
+					"jsonb_build_object('failing', s.failing_since IS NOT NULL)",
+					ANNOUNCED),
+	.types = {INT8OID}
+};
+
+static void
+settle_announce(SavedQuery *query, int64 subscription, int64 position)
+{
+	Datum		values[2];
+
+	if (!settings_outbox_events)
+		return;
+	values[0] = Int64GetDatum(subscription);
+	values[1] = Int64GetDatum(position);
+	query_run(query, values, NULL, false);
+}
 
 /*
  * Locks on whole tables concern all partitions alike, so they are waited for
@@ -216,6 +269,19 @@ settle_attempt(OutboxPartitionId id, const OutboxDelivery *delivery,
 }
 
 /*
+ * Records what goes with the row of an event.
+ */
+static void
+settle_written(OutboxPartitionId id, const OutboxDelivery *delivery,
+			   const OutboxResult *result)
+{
+	settle_attempt(id, delivery, result);
+	if (result->outcome == OUTBOX_DEAD)
+		settle_announce(&announce_dead, id.subscription,
+						delivery->event->position);
+}
+
+/*
  * One event of a key waits, and the others are parked.  Whether this event is
  * blocked is read again here, since that may have changed since the
  * event was read.  If the log is read again, the event may have a row in
@@ -235,7 +301,7 @@ outbox_settle_new(OutboxPartitionId id, const OutboxDelivery *delivery,
 		state = "parked";
 	settle_write(&insert_delivery, id, delivery, state, result);
 	if (SPI_processed > 0)
-		settle_attempt(id, delivery, result);
+		settle_written(id, delivery, result);
 }
 
 void
@@ -245,7 +311,7 @@ outbox_settle_due(OutboxPartitionId id, const OutboxDelivery *delivery,
 	settle_write(&update_delivery, id, delivery,
 				 result->outcome == OUTBOX_DEAD ? "dead" : "waiting", result);
 	if (SPI_processed > 0)
-		settle_attempt(id, delivery, result);
+		settle_written(id, delivery, result);
 }
 
 void
@@ -304,6 +370,7 @@ outbox_disable(int64 subscription, int64 version, const char *reason)
 	values[1] = CStringGetTextDatum(reason);
 	if (query_run(&disable, values, NULL, false) == 0)
 		return false;
+	settle_announce(&announce_disabled, subscription, 0);
 	xacts_wake_at_commit();		/* other relays serve it, too */
 	return true;
 }
@@ -316,6 +383,8 @@ outbox_set_failing(int64 subscription, int64 version, bool failing)
 	if (!settle_lock_subscription(subscription, version))
 		return false;
 	values[0] = Int64GetDatum(subscription);
-	query_run(failing ? &set_failing : &set_working, values, NULL, false);
+	if (query_run(failing ? &set_failing : &set_working, values, NULL,
+				  false) > 0)
+		settle_announce(&announce_failing, subscription, 0);
 	return true;
 }

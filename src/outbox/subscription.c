@@ -62,7 +62,8 @@ static SavedQuery read_subscriptions = {
 	"  ARRAY(SELECT h.key || ': ' || h.value FROM jsonb_each_text(s.headers) h) END,"
 	" s.old_until, s.topics, s.xmin, s.ctid, p.position, p.head," NEXT_DUE_AT ","
 	" CASE WHEN s.rate_limit BETWEEN 0.00001 AND 1000000 THEN s.rate_limit::float8 ELSE 0 END, s.batch, s.filter,"
-	" s.signing_key, s.old_signing_key, s.old_key_until, s.authorization_file, s.client_certificate, s.priority"
+	" s.signing_key, s.old_signing_key, s.old_key_until, s.authorization_file, s.client_certificate, s.priority,"
+	" s.keep_deliveries IS NOT NULL"
 	" FROM idempotency_internal.outbox_subscription s"
 	" LEFT JOIN idempotency_internal.outbox_partition p ON p.subscription = s.id"
 	" LEFT JOIN idempotency_internal.outbox_reached r"
@@ -188,6 +189,8 @@ subscription_row(uint64 row)
 	subscription.max_in_flight = DatumGetInt32(query_datum(row, 10, &isnull));
 	subscription.batch = DatumGetInt32(query_datum(row, 29, &isnull));
 	subscription.priority = DatumGetInt32(query_datum(row, 36, &isnull));
+	subscription.keeps_deliveries =
+		DatumGetBool(query_datum(row, 37, &isnull));
 	subscription.timeout_ms = (int) query_int64(row, 11);
 	subscription.rate_limit = DatumGetFloat8(query_datum(row, 28, &isnull));
 	subscription.schedule_ms = subscription_array(row, 12,

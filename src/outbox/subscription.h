@@ -50,6 +50,7 @@ typedef struct OutboxSubscription
 	TimestampTz recovered_at;	/* when it worked again; 0: it never failed */
 	int			partitions;
 	int			priority;		/* weight of its share of the places */
+	bool		keeps_deliveries;	/* all attempts are recorded */
 	/* Of the partition: */
 	OutboxRow	row;
 	OutboxCursor cursor;		/* how far it has read */

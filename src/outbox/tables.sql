@@ -171,7 +171,7 @@ CREATE FUNCTION idempotency_internal.outbox_check_subscription_row(
 	timeout interval, retry_schedule interval[], partitions integer,
 	state text, rate_limit numeric, batch integer, filter jsonpath,
 	signing_key text, old_signing_key text, authorization_file text,
-	client_certificate text, priority integer)
+	client_certificate text, priority integer, keep_deliveries interval)
 RETURNS boolean
 LANGUAGE plpgsql STABLE PARALLEL SAFE
 SET search_path = pg_catalog, pg_temp
@@ -182,11 +182,11 @@ BEGIN
 	END IF;
 	PERFORM idempotency_internal.outbox_check_subscription(name, topics, format,
 		max_in_flight, timeout, retry_schedule, 'latest', ordered, partitions,
-		rate_limit, batch, filter, priority);
+		rate_limit, batch, filter, priority, keep_deliveries);
 	IF url IS NULL THEN
 		PERFORM idempotency_internal.outbox_check_without_url(
 			coalesce(secret, old_secret), headers, format, rate_limit, batch,
-			priority);
+			priority, keep_deliveries);
 	ELSIF secret IS NULL THEN
 		RAISE EXCEPTION 'secret must not be null' USING ERRCODE = '22004';
 	END IF;
@@ -204,7 +204,8 @@ $$;
 COMMENT ON FUNCTION idempotency_internal.outbox_check_subscription_row(
 	text, text, text[], text, text, jsonb, text, boolean, integer, interval,
 	interval[], integer, text, numeric, integer, jsonpath, text, text, text,
-	text, integer) IS
+	text, integer,
+	interval) IS
 	'Internal: raises an error unless the relay can serve such a subscription.';
 
 /*
@@ -242,12 +243,13 @@ CREATE TABLE idempotency_internal.outbox_subscription (
 	authorization_file text,
 	client_certificate text,
 	priority       integer NOT NULL DEFAULT 1,
+	keep_deliveries interval,
 	CONSTRAINT outbox_subscription_row_check CHECK (
 		idempotency_internal.outbox_check_subscription_row(
 			name, url, topics, secret, old_secret, headers, format, ordered,
 			max_in_flight, timeout, retry_schedule, partitions, state,
 			rate_limit, batch, filter, signing_key, old_signing_key,
-			authorization_file, client_certificate, priority))
+			authorization_file, client_certificate, priority, keep_deliveries))
 );
 COMMENT ON TABLE idempotency_internal.outbox_subscription IS
 	'Subscriptions: URL, or null if they are read by outbox_fetch, topics, format and limits. For the owner only, since it holds secrets.';
@@ -538,6 +540,46 @@ CREATE TRIGGER outbox_topic_changed
 	FOR EACH ROW EXECUTE FUNCTION idempotency_internal.outbox_topic_changed();
 ALTER TABLE idempotency_internal.outbox_registered_topic
 	ENABLE ALWAYS TRIGGER outbox_topic_changed;
+
+/*
+ * All attempts at events of subscriptions that keep their deliveries, in a ring
+ * of tables (base/ring.c).  Rows are only inserted, by relays (history.c).  Like
+ * the ring, they are not dumped.
+ */
+CREATE TABLE idempotency_internal.outbox_history_ring (
+	LIKE idempotency_internal.idem_ring INCLUDING ALL);
+COMMENT ON TABLE idempotency_internal.outbox_history_ring IS
+	'The tables of the history of deliveries: attempts are inserted into the current one, old ones are truncated when no subscription keeps its deliveries for so long.';
+INSERT INTO idempotency_internal.outbox_history_ring
+	(slot, state, segment, opened_at)
+VALUES (0, 'current', 1, pg_catalog.clock_timestamp()),
+	(1, 'empty', NULL, NULL), (2, 'empty', NULL, NULL);
+
+CREATE TABLE idempotency_internal.outbox_history_0 (
+	subscription bigint NOT NULL,
+	position     bigint NOT NULL,
+	attempt      integer NOT NULL,
+	at           timestamptz NOT NULL,
+	duration_ms  integer,
+	status       integer,
+	error        text,
+	answer       text,
+	topic        text,
+	key          text COLLATE "C",
+	type         text,
+	created_at   timestamptz
+) WITH (autovacuum_vacuum_insert_threshold = -1);
+CREATE INDEX outbox_history_0_position
+	ON idempotency_internal.outbox_history_0 (subscription, position);
+CREATE TABLE idempotency_internal.outbox_history_1 (
+	LIKE idempotency_internal.outbox_history_0 INCLUDING ALL
+) WITH (autovacuum_vacuum_insert_threshold = -1);
+CREATE TABLE idempotency_internal.outbox_history_2 (
+	LIKE idempotency_internal.outbox_history_0 INCLUDING ALL
+) WITH (autovacuum_vacuum_insert_threshold = -1);
+COMMENT ON TABLE idempotency_internal.outbox_history_0 IS 'A segment of the history of deliveries.  See the view outbox_history.';
+COMMENT ON TABLE idempotency_internal.outbox_history_1 IS 'A segment of the history of deliveries.  See the view outbox_history.';
+COMMENT ON TABLE idempotency_internal.outbox_history_2 IS 'A segment of the history of deliveries.  See the view outbox_history.';
 
 SELECT pg_catalog.pg_extension_config_dump('idempotency_internal.outbox_position_seq', '');
 SELECT pg_catalog.pg_extension_config_dump('idempotency_internal.outbox_log_0', '');

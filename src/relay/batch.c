@@ -22,7 +22,9 @@
 #include "common/hashfn.h"
 #include "common/pg_prng.h"
 #include "utils/memutils.h"
+#include "utils/timestamp.h"
 
+#include "outbox/history.h"
 #include "relay/batch.h"
 
 /* The last event of a key in a batch.  Keys with one hash count as one key. */
@@ -411,6 +413,26 @@ batch_follow_chain(BatchEvent *item)
 }
 
 /*
+ * Keeps the answer for the settlement.  Its text counts as memory of the batch.
+ */
+static void
+batch_note_answer(BatchEvent *item, const HttpResponse *response)
+{
+	Batch	   *batch = item->batch;
+	OutboxResult *result = &item->result;
+
+	result->status = response->status;
+	result->duration_ms = response->duration_ms;
+	if (batch->subscription.keeps_deliveries)
+		result->at = GetCurrentTimestamp();
+	if (response->excerpt[0] == '\0')
+		return;
+	result->answer = MemoryContextStrdup(batch->context, response->excerpt);
+	batch->size += strlen(result->answer);
+	batches_size += strlen(result->answer);
+}
+
+/*
  * The error text must not quote the answer, which may quote the event.  The
  * start of the answer is stored separately, for the owner only.
  */
@@ -421,14 +443,11 @@ batch_note_failure(BatchEvent *item, const HttpResponse *response)
 	OutboxResult *result = &item->result;
 	MemoryContext old = MemoryContextSwitchTo(item->batch->context);
 
-	result->status = response->status;
-	result->duration_ms = response->duration_ms;
+	batch_note_answer(item, response);
 	if (response->error[0] != '\0')
 		result->error = pstrdup(response->error);
 	else
 		result->error = psprintf("answered %d", response->status);
-	if (response->excerpt[0] != '\0')
-		result->answer = pstrdup(response->excerpt);
 	result->delay_ms = retry_delay_ms(subscription->schedule_ms,
 									  subscription->schedule_count,
 									  result->attempts,
@@ -492,9 +511,11 @@ batch_fail(BatchEvent *item, const HttpResponse *response, RetryClass class)
 }
 
 void
-batch_deliver(BatchEvent *item)
+batch_deliver(BatchEvent *item, const HttpResponse *response)
 {
 	item->result.attempts++;
+	if (item->batch->subscription.keeps_deliveries)
+		batch_note_answer(item, response);
 	batch_decide(item, OUTBOX_DELIVERED);
 	batch_follow_chain(item);
 }
@@ -650,6 +671,8 @@ batch_rows(const Batch *batch)
 {
 	if (!batch_is_new(batch) || !batch_is_finished(batch))
 		return batch->news;
+	if (batch->subscription.keeps_deliveries)
+		return batch->chunk.count;
 	return batch->chunk.count - batch->delivered;
 }
 
@@ -752,12 +775,39 @@ batch_settle_new(Batch *batch, bool whole)
 	}
 }
 
+/*
+ * Adds the attempts that are settled to the history.
+ */
+static void
+batch_keep_attempts(const Batch *batch, bool whole)
+{
+	OutboxAttempt *attempts;
+	int			count = 0;
+
+	if (!batch->subscription.keeps_deliveries)
+		return;
+	attempts = palloc((batch->chunk.count + 1) * sizeof(OutboxAttempt));
+	for (int i = 0; i < batch->chunk.count; i++)
+	{
+		const BatchEvent *item = &batch->items[i];
+
+		if (!batch_is_to_settle(item, whole) || item->result.at == 0)
+			continue;
+		attempts[count].position = item->event->position;
+		attempts[count++].result = &item->result;
+	}
+	outbox_keep_attempts(batch->subscription.id.subscription, attempts, count,
+						 batch_is_new(batch));
+	pfree(attempts);
+}
+
 int64
 batch_settle(Batch *batch, bool whole)
 {
 	int64		deleted = 0;
 
 	Assert(!whole || batch_is_finished(batch));
+	batch_keep_attempts(batch, whole);
 	if (batch_is_new(batch))
 		batch_settle_new(batch, whole);
 	else

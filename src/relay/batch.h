@@ -63,7 +63,7 @@ extern void batch_take_ready(BatchEvent *item, BatchEvent *before);
  * An event was delivered, or an attempt has failed.  Those behind it can be
  * sent, or are parked; the caller has to deal with those that were sent.
  */
-extern void batch_deliver(BatchEvent *item);
+extern void batch_deliver(BatchEvent *item, const HttpResponse *response);
 extern void batch_fail(BatchEvent *item, const HttpResponse *response,
 					   RetryClass class);
 

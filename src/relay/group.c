@@ -248,12 +248,12 @@ groups_are_ready(const Groups *groups)
 }
 
 static void
-group_deliver(Group *group)
+group_deliver(Group *group, const HttpResponse *response)
 {
 	ListCell   *cell;
 
 	foreach(cell, group->items)
-		batch_deliver(lfirst(cell));
+		batch_deliver(lfirst(cell), response);
 }
 
 /*
@@ -377,7 +377,7 @@ groups_take_response(const HttpResponse *response)
 	answer.shortened = first->shortened && response->status == 0;
 	groups->in_flight = list_delete_ptr(groups->in_flight, group);
 	if (answer.class == RETRY_DONE)
-		group_deliver(group);
+		group_deliver(group, response);
 	else if (group_is_to_halve(group, response))
 		group_halve(group);
 	else

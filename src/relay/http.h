@@ -14,7 +14,7 @@
 #define RELAY_HTTP_H
 
 /* Limits of the excerpt of an answer, and of the text of an error. */
-#define HTTP_EXCERPT_MAX 255
+#define HTTP_EXCERPT_MAX 1024
 #define HTTP_ERROR_MAX 255
 /* The most requests that may be submitted and not taken back yet. */
 #define HTTP_IN_FLIGHT_MAX 1024

@@ -230,7 +230,7 @@ CREATE FUNCTION idempotency_internal.outbox_check_subscription_row(
 	timeout interval, retry_schedule interval[], partitions integer,
 	state text, rate_limit numeric, batch integer, filter jsonpath,
 	signing_key text, old_signing_key text, authorization_file text,
-	client_certificate text, priority integer)
+	client_certificate text, priority integer, keep_deliveries interval)
 RETURNS boolean
 LANGUAGE sql STABLE PARALLEL SAFE
 AS 'SELECT true';
@@ -245,6 +245,7 @@ ALTER TABLE idempotency_internal.outbox_subscription
 	ADD COLUMN authorization_file text,
 	ADD COLUMN client_certificate text,
 	ADD COLUMN priority integer NOT NULL DEFAULT 1,
+	ADD COLUMN keep_deliveries interval,
 	ALTER COLUMN url DROP NOT NULL,
 	ALTER COLUMN secret DROP NOT NULL,
 	DROP CONSTRAINT IF EXISTS outbox_subscription_format_check,
@@ -256,7 +257,7 @@ ALTER TABLE idempotency_internal.outbox_subscription
 			name, url, topics, secret, old_secret, headers, format, ordered,
 			max_in_flight, timeout, retry_schedule, partitions, state,
 			rate_limit, batch, filter, signing_key, old_signing_key,
-			authorization_file, client_certificate, priority));
+			authorization_file, client_certificate, priority, keep_deliveries));
 ALTER TABLE idempotency_internal.outbox_lane RENAME TO outbox_partition;
 ALTER TABLE idempotency_internal.outbox_partition
 	RENAME COLUMN lane TO number;
@@ -395,6 +396,34 @@ CREATE TRIGGER outbox_topic_changed
 ALTER TABLE idempotency_internal.outbox_registered_topic
 	ENABLE ALWAYS TRIGGER outbox_topic_changed;
 SELECT pg_catalog.pg_extension_config_dump('idempotency_internal.outbox_registered_topic', '');
+CREATE TABLE idempotency_internal.outbox_history_ring (
+	LIKE idempotency_internal.idem_ring INCLUDING ALL);
+INSERT INTO idempotency_internal.outbox_history_ring
+	(slot, state, segment, opened_at)
+VALUES (0, 'current', 1, pg_catalog.clock_timestamp()),
+	(1, 'empty', NULL, NULL), (2, 'empty', NULL, NULL);
+CREATE TABLE idempotency_internal.outbox_history_0 (
+	subscription bigint NOT NULL,
+	position     bigint NOT NULL,
+	attempt      integer NOT NULL,
+	at           timestamptz NOT NULL,
+	duration_ms  integer,
+	status       integer,
+	error        text,
+	answer       text,
+	topic        text,
+	key          text COLLATE "C",
+	type         text,
+	created_at   timestamptz
+) WITH (autovacuum_vacuum_insert_threshold = -1);
+CREATE INDEX outbox_history_0_position
+	ON idempotency_internal.outbox_history_0 (subscription, position);
+CREATE TABLE idempotency_internal.outbox_history_1 (
+	LIKE idempotency_internal.outbox_history_0 INCLUDING ALL
+) WITH (autovacuum_vacuum_insert_threshold = -1);
+CREATE TABLE idempotency_internal.outbox_history_2 (
+	LIKE idempotency_internal.outbox_history_0 INCLUDING ALL
+) WITH (autovacuum_vacuum_insert_threshold = -1);
 DROP FUNCTION outbox_redrive(text, bigint[]);
 DROP FUNCTION outbox_discard(text, bigint[]);
 DROP FUNCTION outbox_subscribe(text, text, text[], text, jsonb, text, boolean,

@@ -123,7 +123,7 @@ function idempotency_status(OUT "check" text, OUT state text, OUT detail text, O
 function outbox_ack(name text, token bigint, failed bigint[] DEFAULT '{}'::bigint[], error text DEFAULT NULL::text) RETURNS boolean VOLATILE PARALLEL UNSAFE COST 10000 SECURITY DEFINER: reader
 function outbox_acknowledge_lost(name text) RETURNS void VOLATILE PARALLEL UNSAFE COST 10000 SECURITY DEFINER: operator
 function outbox_adopt(keep_identity boolean DEFAULT false) RETURNS void VOLATILE PARALLEL UNSAFE COST 10000 SECURITY DEFINER: operator
-function outbox_alter(name text, url text DEFAULT NULL::text, topics text[] DEFAULT NULL::text[], headers jsonb DEFAULT NULL::jsonb, format text DEFAULT NULL::text, max_in_flight integer DEFAULT NULL::integer, timeout interval DEFAULT NULL::interval, retry_schedule interval[] DEFAULT NULL::interval[], rate_limit numeric DEFAULT NULL::numeric, batch integer DEFAULT NULL::integer, filter jsonpath DEFAULT NULL::jsonpath, authorization_file text DEFAULT NULL::text, client_certificate text DEFAULT NULL::text, priority integer DEFAULT NULL::integer) RETURNS void VOLATILE PARALLEL UNSAFE COST 10000 SECURITY DEFINER: operator
+function outbox_alter(name text, url text DEFAULT NULL::text, topics text[] DEFAULT NULL::text[], headers jsonb DEFAULT NULL::jsonb, format text DEFAULT NULL::text, max_in_flight integer DEFAULT NULL::integer, timeout interval DEFAULT NULL::interval, retry_schedule interval[] DEFAULT NULL::interval[], rate_limit numeric DEFAULT NULL::numeric, batch integer DEFAULT NULL::integer, filter jsonpath DEFAULT NULL::jsonpath, authorization_file text DEFAULT NULL::text, client_certificate text DEFAULT NULL::text, priority integer DEFAULT NULL::integer, keep_deliveries interval DEFAULT NULL::interval) RETURNS void VOLATILE PARALLEL UNSAFE COST 10000 SECURITY DEFINER: operator
 function outbox_discard(name text, positions bigint[] DEFAULT NULL::bigint[]) RETURNS bigint VOLATILE PARALLEL UNSAFE COST 10000 SECURITY DEFINER: operator
 function outbox_drop_topic(name text) RETURNS boolean VOLATILE PARALLEL UNSAFE COST 10000 SECURITY DEFINER: operator
 function outbox_enqueue(topic text, payload jsonb, key text DEFAULT NULL::text, type text DEFAULT NULL::text, headers jsonb DEFAULT NULL::jsonb, deliver_at timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS bigint VOLATILE PARALLEL UNSAFE COST 10000: application
@@ -141,7 +141,7 @@ function outbox_rotate_key(name text, overlap interval DEFAULT '24:00:00'::inter
 function outbox_rotate_secret(name text, overlap interval DEFAULT '24:00:00'::interval, secret text DEFAULT NULL::text) RETURNS text VOLATILE PARALLEL UNSAFE COST 10000 SECURITY DEFINER: operator
 function outbox_secret_generate() RETURNS text VOLATILE PARALLEL SAFE COST 1: operator
 function outbox_signature(secret text, id text, "timestamp" bigint, body text) RETURNS text IMMUTABLE PARALLEL SAFE COST 1 STRICT: operator
-function outbox_subscribe(name text, url text, topics text[] DEFAULT '{*}'::text[], secret text DEFAULT NULL::text, headers jsonb DEFAULT NULL::jsonb, format text DEFAULT 'standard'::text, ordered boolean DEFAULT true, max_in_flight integer DEFAULT 32, timeout interval DEFAULT '00:00:15'::interval, retry_schedule interval[] DEFAULT '{00:00:00,00:00:05,00:05:00,00:30:00,02:00:00,05:00:00,10:00:00,14:00:00,20:00:00,24:00:00}'::interval[], start text DEFAULT 'latest'::text, partitions integer DEFAULT 1, rate_limit numeric DEFAULT NULL::numeric, batch integer DEFAULT 1, filter jsonpath DEFAULT NULL::jsonpath, signing_key text DEFAULT NULL::text, authorization_file text DEFAULT NULL::text, client_certificate text DEFAULT NULL::text, priority integer DEFAULT 1) RETURNS text VOLATILE PARALLEL UNSAFE COST 10000 SECURITY DEFINER: operator
+function outbox_subscribe(name text, url text, topics text[] DEFAULT '{*}'::text[], secret text DEFAULT NULL::text, headers jsonb DEFAULT NULL::jsonb, format text DEFAULT 'standard'::text, ordered boolean DEFAULT true, max_in_flight integer DEFAULT 32, timeout interval DEFAULT '00:00:15'::interval, retry_schedule interval[] DEFAULT '{00:00:00,00:00:05,00:05:00,00:30:00,02:00:00,05:00:00,10:00:00,14:00:00,20:00:00,24:00:00}'::interval[], start text DEFAULT 'latest'::text, partitions integer DEFAULT 1, rate_limit numeric DEFAULT NULL::numeric, batch integer DEFAULT 1, filter jsonpath DEFAULT NULL::jsonpath, signing_key text DEFAULT NULL::text, authorization_file text DEFAULT NULL::text, client_certificate text DEFAULT NULL::text, priority integer DEFAULT 1, keep_deliveries interval DEFAULT NULL::interval) RETURNS text VOLATILE PARALLEL UNSAFE COST 10000 SECURITY DEFINER: operator
 function outbox_topic(name text, schema jsonb DEFAULT NULL::jsonb, description text DEFAULT NULL::text) RETURNS void VOLATILE PARALLEL UNSAFE COST 10000 SECURITY DEFINER: operator
 function outbox_topic_matches(patterns text[], topic text) RETURNS boolean IMMUTABLE PARALLEL SAFE COST 20 STRICT: operator
 function outbox_unsubscribe(name text) RETURNS void VOLATILE PARALLEL UNSAFE COST 10000 SECURITY DEFINER: operator
@@ -237,6 +237,20 @@ column outbox_deliveries.last_at timestamp with time zone
 column outbox_deliveries.last_status integer
 column outbox_deliveries.last_error text
 column outbox_deliveries.created_at timestamp with time zone
+column outbox_deliveries.duration interval
+view outbox_history WITH (security_barrier=true): nobody
+column outbox_history.subscription text COLLATE "C"
+column outbox_history.position bigint
+column outbox_history.attempt integer
+column outbox_history.at timestamp with time zone
+column outbox_history.duration interval
+column outbox_history.status integer
+column outbox_history.error text
+column outbox_history.answer text
+column outbox_history.topic text
+column outbox_history.key text COLLATE "C"
+column outbox_history.type text
+column outbox_history.created_at timestamp with time zone
 view outbox_log: nobody
 column outbox_log.position bigint
 column outbox_log.xid xid8

@@ -62,7 +62,7 @@ SELECT 'outbox_attempt', a
 FROM unnest(ARRAY['attempt = 0', 'duration_ms = -1', 'at = ''infinity''']) a
 UNION ALL
 SELECT ring, a
-FROM unnest(ARRAY['idem_ring', 'outbox_ring', 'stock_ring']) ring, unnest(ARRAY[
+FROM unnest(ARRAY['idem_ring', 'outbox_ring', 'outbox_history_ring', 'stock_ring']) ring, unnest(ARRAY[
 	'slot = 3', 'state = ''open''', 'segment = NULL', 'segment = -1',
 	'opened_at = ''infinity''', 'closed_at = ''infinity''',
 	'rest_until = ''infinity''']) a
