@@ -398,6 +398,10 @@ ALTER TABLE idempotency_internal.outbox_registered_topic
 SELECT pg_catalog.pg_extension_config_dump('idempotency_internal.outbox_registered_topic', '');
 CREATE TABLE idempotency_internal.outbox_history_ring (
 	LIKE idempotency_internal.idem_ring INCLUDING ALL);
+-- The name of the column in the index of idem_ring is still the old one.
+ALTER TABLE idempotency_internal.outbox_history_ring
+	RENAME CONSTRAINT outbox_history_ring_generation_key
+	TO outbox_history_ring_segment_key;
 INSERT INTO idempotency_internal.outbox_history_ring
 	(slot, state, segment, opened_at)
 VALUES (0, 'current', 1, pg_catalog.clock_timestamp()),

@@ -90,6 +90,7 @@ my %logged = (%event, xid => 'pg_current_xact_id()', position => "nextval('outbo
 my %key = (token => 1, expires_at => "now() + interval '1 h'", attempt => 1, state => "'c'", scope => "''", key => "'victim %d'");
 my %change = (quantity => 1, at => 'now()', change => "'confirm'", line => 0, sku => "'victim'", reservation => "'victim %d'");
 my %rows = (
+	(map { ("outbox_history_$_" => { subscription => $victim_id, position => '%d', attempt => 1, at => 'now()' }) } 0 .. 2),
 	(map { ("idem_key_$_" => \%key, "outbox_log_$_" => \%logged, "stock_history_$_" => { %change, id => '2000000 + %d' }) } 0 .. 2),
 	outbox_subscription => { id => '1000 + %d', name => "'victim %d'", url => "'" . $receiver->url('/ok/victim') . "'", topics => "'{victim}'",
 		secret => "'" . $receiver->new_secret('victim') . "'", format => "'standard'", ordered => 'true', max_in_flight => 8,
