@@ -577,6 +577,9 @@ CREATE TABLE idempotency_internal.outbox_history_1 (
 CREATE TABLE idempotency_internal.outbox_history_2 (
 	LIKE idempotency_internal.outbox_history_0 INCLUDING ALL
 ) WITH (autovacuum_vacuum_insert_threshold = -1);
+ALTER TABLE idempotency_internal.outbox_history_0 REPLICA IDENTITY FULL;
+ALTER TABLE idempotency_internal.outbox_history_1 REPLICA IDENTITY FULL;
+ALTER TABLE idempotency_internal.outbox_history_2 REPLICA IDENTITY FULL;
 COMMENT ON TABLE idempotency_internal.outbox_history_0 IS 'A segment of the history of deliveries.  See the view outbox_history.';
 COMMENT ON TABLE idempotency_internal.outbox_history_1 IS 'A segment of the history of deliveries.  See the view outbox_history.';
 COMMENT ON TABLE idempotency_internal.outbox_history_2 IS 'A segment of the history of deliveries.  See the view outbox_history.';

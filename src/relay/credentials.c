@@ -122,41 +122,52 @@ credentials_read_open(int fd, int bytes_max, char **content)
 	return NULL;
 }
 
-static const char *
+/*
+ * Returns the content of a file, or NULL and why it cannot be used.
+ */
+static char *
 credentials_read(const CredentialsKind *kind, const char *url,
-				 const char *name, char **content)
+				 const char *name, const char **wrong)
 {
 	const char *directory = credentials_directory(url);
 	char		path[PATH_MAX];
-	const char *wrong;
+	char	   *content = NULL;
 	int			fd = -1;
 
+	*wrong = NULL;
 	if (directory == NULL)
-		return psprintf("%s: idempotency.webhook_credentials_directory has none for this receiver",
-						kind->what);
-	if (!credentials_is_plain_name(name))
-		return psprintf("%s is not the name of a file", kind->what);
+		*wrong = psprintf("%s: idempotency.webhook_credentials_directory has none for this receiver",
+						  kind->what);
+	else if (!credentials_is_plain_name(name))
+		*wrong = psprintf("%s is not the name of a file", kind->what);
+	if (*wrong != NULL)
+		return NULL;
 	if (credentials_find(directory, name, path))
 		fd = open(path, CREDENTIALS_OPEN_FLAGS);
 	if (fd < 0)
-		return psprintf("%s \"%s\" cannot be opened: %s", kind->what, name,
-						errno == EXDEV ? "it is outside of the receiver's directory" :
-						strerror(errno));
-	wrong = credentials_read_open(fd, kind->bytes_max, content);
+	{
+		*wrong = psprintf("%s \"%s\" cannot be opened: %s", kind->what, name,
+						  errno == EXDEV ? "it is outside of the receiver's directory" :
+						  strerror(errno));
+		return NULL;
+	}
+	*wrong = credentials_read_open(fd, kind->bytes_max, &content);
 	(void) close(fd);
-	return wrong == NULL ? NULL :
-		psprintf("%s \"%s\" %s", kind->what, name, wrong);
+	if (*wrong == NULL)
+		return content;
+	*wrong = psprintf("%s \"%s\" %s", kind->what, name, *wrong);
+	return NULL;
 }
 
 const char *
 credentials_read_authorization(const char *url, const char *name,
 							   const char **value)
 {
-	char	   *token;
-	const char *wrong = credentials_read(&credentials_token, url, name, &token);
+	const char *wrong;
+	char	   *token = credentials_read(&credentials_token, url, name, &wrong);
 	size_t		length;
 
-	if (wrong != NULL)
+	if (token == NULL)
 		return wrong;
 	length = strlen(token);
 	if (token[length - 1] == '\n')
@@ -179,11 +190,8 @@ const char *
 credentials_read_certificate(const char *url, const char *name,
 							 const char **pem)
 {
-	char	   *content;
-	const char *wrong = credentials_read(&credentials_certificate, url, name,
-										 &content);
+	const char *wrong;
 
-	if (wrong == NULL)
-		*pem = content;
+	*pem = credentials_read(&credentials_certificate, url, name, &wrong);
 	return wrong;
 }

@@ -428,6 +428,9 @@ CREATE TABLE idempotency_internal.outbox_history_1 (
 CREATE TABLE idempotency_internal.outbox_history_2 (
 	LIKE idempotency_internal.outbox_history_0 INCLUDING ALL
 ) WITH (autovacuum_vacuum_insert_threshold = -1);
+ALTER TABLE idempotency_internal.outbox_history_0 REPLICA IDENTITY FULL;
+ALTER TABLE idempotency_internal.outbox_history_1 REPLICA IDENTITY FULL;
+ALTER TABLE idempotency_internal.outbox_history_2 REPLICA IDENTITY FULL;
 DROP FUNCTION outbox_redrive(text, bigint[]);
 DROP FUNCTION outbox_discard(text, bigint[]);
 DROP FUNCTION outbox_subscribe(text, text, text[], text, jsonb, text, boolean,
