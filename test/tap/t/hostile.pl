@@ -170,7 +170,7 @@ sql(q(
 	SELECT stock_reserve_many('{"cap": 2}'::jsonb, 'many'::text, '1 h'::interval, 'me'::text),
 		stock_reservation_status('many'::text), stock_transfer('cap'::text, 'hood'::text, 1::bigint, NULL::text, NULL::text);
 	SELECT outbox_alter('tried'::text, NULL::text, NULL::text[], NULL::jsonb, NULL::text, 8, NULL::interval, NULL::interval[],
-		NULL::numeric, NULL::integer, NULL::jsonpath, NULL::text, NULL::text);
+		NULL::numeric, NULL::integer, NULL::jsonpath, NULL::text, NULL::text, NULL::integer, NULL::interval);
 	SELECT outbox_pause('tried'::text, 'why'::text), outbox_resume('tried'::text), outbox_ping('tried'::text), outbox_redrive('tried'::text, NULL::bigint[]),
 		outbox_retry('tried'::text, NULL::bigint[]), outbox_event_id(1::bigint), idempotency_status(),
 		outbox_discard('tried'::text, NULL::bigint[]), outbox_acknowledge_lost('tried'::text), outbox_replay('tried'::text, 1::bigint, NULL::timestamptz),
@@ -178,7 +178,15 @@ sql(q(
 		outbox_rotate_key('tried'::text, '1 h'::interval, NULL::text), outbox_public_key('tried'::text);
 	SELECT outbox_subscribe('new'::text, 'http://127.0.0.1:1/'::text, '{none}'::text[], NULL::text, NULL::jsonb, 'standard'::text, true,
 		8, '1 s'::interval, '{0 s}'::interval[], 'latest'::text, 1, NULL::numeric, 1, NULL::jsonpath,
-		outbox_key_generate(), NULL::text, NULL::text);
+		outbox_key_generate(), NULL::text, NULL::text, 1, NULL::interval);
+	SELECT outbox_subscribe('read'::text, NULL::text, '{read}'::text[], NULL::text, NULL::jsonb, 'standard'::text, true,
+		8, '1 s'::interval, '{0 s,1 s}'::interval[], 'latest'::text, 1, NULL::numeric, 1, '$.n > 0'::jsonpath,
+		NULL::text, NULL::text, NULL::text, 1, NULL::interval);
+	SELECT outbox_topic('read'::text, NULL::jsonb, 'is read'::text),
+		outbox_enqueue('read'::text, '{"n": 1}'::jsonb, NULL::text, NULL::text, NULL::jsonb, NULL::timestamptz);
+	SELECT outbox_ack('read'::text, f.token, ARRAY[f.position], 'no'::text) FROM outbox_fetch('read'::text, 10, '1 min'::interval) f;
+	CALL outbox_wait('read'::text, '5 s'::interval);
+	SELECT outbox_ack('read'::text, f.token, '{}'::bigint[], NULL::text) FROM outbox_fetch('read'::text, 10, '1 min'::interval) f;
 	SELECT outbox_unsubscribe('new'::text);
 	SELECT count(*) FROM outbox_subscriptions, outbox_deliveries, idem_stats, idem_keys, stock_levels, stock_holds, idempotency_segments), 'tried');
 is(victims(), '', 'and nothing of hers is run but by herself');

@@ -89,6 +89,7 @@ sql(q(
 	SELECT idem_switch();
 	SELECT token AS t FROM idem_claim('failed', lease => '1 h') \gset
 	SELECT idem_fail('failed', :t, '"declined"', retry => false);
+	SELECT outbox_topic('shop', description => 'Something was sold.');
 	SELECT stock_receive('hat', 10), stock_reserve('hat', 3, 'order-1', ttl => '1 h')), 'shop');
 subscribe($node, $receiver, '/hold/shop', db => 'shop', topics => "'{shop}'", max_in_flight => 1, timeout => "'10 min'");
 subscribe($node, $receiver, '/fail/dead', db => 'shop', topics => "'{dead}'", retry_schedule => "'{0 s}'");

@@ -196,7 +196,6 @@ END $$));
 my $wrong = 'column "%s" has no valid value';
 my $partitions = 'outbox_partition does not have a row for each of its partitions';
 for my $bad (
-	[ subscription => 'url = NULL', $wrong ],
 	[ subscription => q(url = 'http://' || repeat('a', 10000000)), $wrong ],
 	[ subscription => 'topics = NULL', $wrong ],
 	[ subscription => q(topics = '{}'), $wrong ],
