@@ -392,7 +392,8 @@ BEGIN
 	INSERT INTO idempotency_internal.outbox_subscription
 		(name, url, topics, secret, headers, format, ordered,
 		 max_in_flight, timeout, retry_schedule, partitions, rate_limit, batch,
-		 filter, signing_key, authorization_file, client_certificate, priority, keep_deliveries)
+		 filter, signing_key, authorization_file, client_certificate, priority,
+		 keep_deliveries)
 	VALUES (name, url, topics, signing_secret, headers, format, ordered,
 		max_in_flight, timeout, retry_schedule, partitions, finite_limit,
 		batch, given_filter, signing_key, authorization_file,

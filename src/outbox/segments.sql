@@ -259,8 +259,8 @@ LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-	kept     interval := coalesce(
-		(SELECT max(keep_deliveries) FROM idempotency_internal.outbox_subscription), '0');
+	kept     interval := coalesce((SELECT max(keep_deliveries)
+		FROM idempotency_internal.outbox_subscription), '0');
 	outdated bigint;
 	now_used idempotency_internal.outbox_history_ring;
 	is_used  boolean;
