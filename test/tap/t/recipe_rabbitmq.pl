@@ -39,6 +39,20 @@ sub publish
 	return;
 }
 
+# RabbitMQ moves them after the consumer has rejected them.
+sub are_dead
+{
+	my ($count, $what) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	my $messages;
+	for (1 .. 30)
+	{
+		$messages = $rabbit->messages('deposits.dead');
+		last if $messages eq "$count 0";
+	}
+	return is($messages, "$count 0", $what);
+}
+
 sub effects
 {
 	my ($like) = @_;
@@ -156,6 +170,8 @@ $consumer->crash;
 $consumer = consumer('rabbitmq_consumer.js');
 is($consumer->line('given-up'), 'given-up dead (redelivered)', 'after a crash it still becomes a dead one');
 
+are_dead(2, 'the two bad messages so far are dead');
+
 # --- the broker is killed: one message is not acknowledged, another is being
 # handled, and others wait
 
@@ -176,6 +192,9 @@ $session->query_safe('COMMIT');
 $rabbit->start_again;
 $consumer->line('consuming') or die 'the consumer does not come back';
 $rabbit->wait_until_empty('deposits', 'the consumer is back, and acknowledges all');
+# RabbitMQ moves messages to the other queue without confirming that to itself:
+# a broker that is killed may lose dead ones.
+my ($dead) = $rabbit->messages('deposits.dead') =~ /^(\d+) 0$/;
 is(effects('down-%'), 2 * PREFETCH + 2 . ' of ' . (2 * PREFETCH + 2), 'confirmed messages survive, with one effect each');
 $producer->stop;
 $producer = start_recipe('rabbitmq_producer.js', %env);
@@ -218,7 +237,7 @@ is(effects('batch-%'), '151 of 151', 'each message has one effect');
 my @lines = map { $_->lines } @batches;
 cmp_ok(scalar(grep { /^batch of (\d+)/ && $1 > 1 } @lines), '>', 5, 'many of them in one call and one commit');
 is(scalar(grep { /^batch-bad .*violates/ } @lines), 1, 'a bad message in a batch does not keep the others');
-is($rabbit->messages('deposits.dead'), '3 0', 'the three bad messages of this test are dead');
+are_dead($dead + 1, 'and is dead');
 
 is(sql('SELECT bool_and(balance = (SELECT sum(amount) FROM deposits WHERE account = name)) FROM accounts'),
 	't', 'the balances are those of the deposits');
