@@ -232,3 +232,17 @@ SELECT outbox_alter('r', rate_limit => 10);
 SELECT outbox_rotate_secret('r');
 SELECT outbox_alter('r', retry_schedule => '{0 s}');
 SELECT * FROM state();
+-- Rows that no constraint has kept out: an error or a retry, not a crash.
+SELECT outbox_unsubscribe('r');
+SELECT outbox_subscribe('odd', NULL, topics => '{odd}');
+ALTER TABLE idempotency_internal.outbox_delivery DROP CONSTRAINT outbox_delivery_key_check;
+ALTER TABLE idempotency_internal.outbox_partition DROP CONSTRAINT outbox_partition_number_check, DROP CONSTRAINT outbox_partition_lease_check;
+SELECT outbox_ping('odd') > 0 AS ping;
+UPDATE idempotency_internal.outbox_delivery SET blocks_key = true, attempts = 2147483647;
+SELECT outbox_ack('odd', token, ARRAY[position]) FROM outbox_fetch('odd');
+SELECT blocks_key, state, attempts FROM idempotency_internal.outbox_delivery;
+UPDATE idempotency_internal.outbox_partition SET token = 1, leased_until = now(), leased_count = -1, leased_events = '{{1,2}}', lapsed_to = -1;
+SELECT count(*) FROM outbox_fetch('odd');
+UPDATE idempotency_internal.outbox_partition SET number = 1000;
+SELECT count(*) FROM outbox_fetch('odd');
+CALL outbox_wait('odd', '10 ms');

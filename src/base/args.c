@@ -38,6 +38,20 @@ args_text(FunctionCallInfo fcinfo, int arg, const char *name)
 	return PG_GETARG_TEXT_PP(arg);
 }
 
+int64
+args_token(FunctionCallInfo fcinfo, int arg)
+{
+	int64		token;
+
+	args_require(fcinfo, arg, "token");
+	token = PG_GETARG_INT64(arg);
+	if (token <= 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("token must be positive")));
+	return token;
+}
+
 void
 args_check_not_empty(const text *value, const char *name)
 {

@@ -16,6 +16,9 @@ extern void args_raise_null(const char *name);
 extern void args_require(FunctionCallInfo fcinfo, int arg, const char *name);
 extern text *args_text(FunctionCallInfo fcinfo, int arg, const char *name);
 
+/* Returns the argument "token"; raises an error unless it is positive. */
+extern int64 args_token(FunctionCallInfo fcinfo, int arg);
+
 /* Raise an error if a text is empty, or longer than max bytes. */
 extern void args_check_not_empty(const text *value, const char *name);
 extern void args_check_length(const text *value, const char *name, int max);

@@ -79,6 +79,16 @@ query_array8(Datum *elements, int count, Oid type)
 }
 
 Datum
+query_int64_array(const int64 *values, int count)
+{
+	Datum	   *elements = palloc((count + 1) * sizeof(Datum));
+
+	for (int i = 0; i < count; i++)
+		elements[i] = Int64GetDatum(values[i]);
+	return query_array8(elements, count, INT8OID);
+}
+
+Datum
 query_datum(uint64 row, int column, bool *isnull)
 {
 	Assert(row < SPI_tuptable->numvals);
@@ -93,6 +103,23 @@ query_int64(uint64 row, int column)
 	Datum		value = query_datum(row, column, &isnull);
 
 	return isnull ? 0 : DatumGetInt64(value);
+}
+
+int64 *
+query_int64_elements(uint64 row, int column, int *count)
+{
+	bool		isnull;
+	Datum		value = query_datum(row, column, &isnull);
+	ArrayType  *array;
+
+	*count = 0;
+	if (isnull)
+		return NULL;
+	array = DatumGetArrayTypePCopy(value);
+	if (array_contains_nulls(array))
+		return NULL;
+	*count = ArrayGetNItems(ARR_NDIM(array), ARR_DIMS(array));
+	return (int64 *) ARR_DATA_PTR(array);
 }
 
 char *

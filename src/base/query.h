@@ -40,6 +40,9 @@ extern uint64 query_fetch(Portal cursor, int most);
 /* Makes an array of 8-byte elements, of type xid8 or bigint. */
 extern Datum query_array8(Datum *elements, int count, Oid type);
 
+/* Makes an array of bigint. */
+extern Datum query_int64_array(const int64 *values, int count);
+
 /*
  * Return a column of a row of SPI_tuptable; columns count from 1, rows from 0.
  * A null is 0 for query_int64 and NULL for query_text, which returns a copy in
@@ -50,5 +53,11 @@ extern int64 query_int64(uint64 row, int column);
 extern char *query_text(uint64 row, int column);
 extern char *query_text_column(uint64 row, int column);
 extern Datum query_datum(uint64 row, int column, bool *isnull);
+
+/*
+ * Returns the elements of a column of type bigint[] or xid8[], and their
+ * number; NULL if the array or one of its elements is null.
+ */
+extern int64 *query_int64_elements(uint64 row, int column, int *count);
 
 #endif							/* BASE_QUERY_H */

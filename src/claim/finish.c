@@ -39,20 +39,6 @@ PG_FUNCTION_INFO_V1(idem_fail);
 PG_FUNCTION_INFO_V1(idem_renew);
 PG_FUNCTION_INFO_V1(idem_forget);
 
-static int64
-finish_token_arg(FunctionCallInfo fcinfo)
-{
-	int64		token;
-
-	args_require(fcinfo, 1, "token");
-	token = PG_GETARG_INT64(1);
-	if (token <= 0)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("token must be positive")));
-	return token;
-}
-
 static void
 finish_not_found(const KeyName *name)
 {
@@ -163,7 +149,7 @@ finish_end_look(KeyRing *keys, TM_Result result)
 static KeyRow
 finish_change(FunctionCallInfo fcinfo, const KeyName *name, FinishChange change)
 {
-	int64		token = finish_token_arg(fcinfo);
+	int64		token = args_token(fcinfo, 1);
 	TM_Result	result;
 	KeyRow		row;
 

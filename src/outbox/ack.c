@@ -118,16 +118,6 @@ ack_check_failed(const Ack *ack, List *deliveries)
 	}
 }
 
-static Datum
-ack_positions(const int64 *positions, int count)
-{
-	Datum	   *elements = palloc((count + 1) * sizeof(Datum));
-
-	for (int i = 0; i < count; i++)
-		elements[i] = Int64GetDatum(positions[i]);
-	return query_array8(elements, count, INT8OID);
-}
-
 static void
 ack_new(Ack *ack)
 {
@@ -136,7 +126,7 @@ ack_new(Ack *ack)
 	if (ack->failed_count == 0)
 		return;
 	deliveries = pull_read_new(&ack->partition,
-							   ack_positions(ack->failed, ack->failed_count));
+							   query_int64_array(ack->failed, ack->failed_count));
 	ack_check_failed(ack, deliveries);
 	for (int i = 0; i < list_length(deliveries); i++)
 		pull_fail_new(&ack->subscription, ack->partition.id,
@@ -174,8 +164,8 @@ ack_deferred(Ack *ack)
 	List	   *failed = NIL;
 
 	deliveries = pull_read_deferred(partition,
-									ack_positions(partition->events,
-												  partition->known_count));
+									query_int64_array(partition->events,
+													  partition->known_count));
 	ack_check_failed(ack, deliveries);
 	for (int i = 0; i < list_length(deliveries); i++)
 	{
@@ -234,20 +224,6 @@ ack_batch(Ack *ack, int64 token)
 	return true;
 }
 
-static int64
-ack_token_arg(FunctionCallInfo fcinfo)
-{
-	int64		token;
-
-	args_require(fcinfo, 1, "token");
-	token = PG_GETARG_INT64(1);
-	if (token <= 0)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("token must be positive")));
-	return token;
-}
-
 static char *
 ack_error_arg(FunctionCallInfo fcinfo, int failed_count)
 {
@@ -277,7 +253,7 @@ outbox_ack(PG_FUNCTION_ARGS)
 
 	pull_check_isolation("outbox_ack()");
 	name = args_text(fcinfo, 0, "name");
-	token = ack_token_arg(fcinfo);
+	token = args_token(fcinfo, 1);
 	args_require(fcinfo, 2, "failed");
 	ack_set_failed(&ack, PG_GETARG_ARRAYTYPE_P(2));
 	ack.error = ack_error_arg(fcinfo, ack.failed_count);

@@ -61,7 +61,7 @@ static SavedQuery fetch_due = {
 	"   WHERE d.subscription = $1 AND d.key = due.key AND d.blocks_key"
 	"   AND d.state = 'parked' ORDER BY d.position LIMIT $3) p"
 	"  WHERE due.blocks_key)"
-	" " PULL_COLUMNS("e.attempts + 1", "NULL")
+	" " PULL_COLUMNS("least(e.attempts, 2147483646) + 1", "NULL")
 	" e.blocks_key, false, NULL"
 	" FROM (SELECT * FROM due UNION ALL SELECT * FROM behind) e"
 	" ORDER BY e.state DESC,"
@@ -102,7 +102,7 @@ typedef struct Fetch
 	TimestampTz leased_until;
 	ReturnSetInfo *result;
 	int64		token;			/* 0: not drawn yet */
-	/* Of the partition that is being read: */
+	/* Of one partition: */
 	PullPartition partition;
 	int			limit;			/* of events */
 	int			count;			/* of events handed out */
@@ -248,7 +248,6 @@ fetch_write(const Fetch *fetch, const OutboxCursor *cursor,
 	bool		leased = fetch->count > 0;
 	Datum		values[15];
 	char		nulls[16] = "               ";
-	Datum	   *positions = palloc((fetch->count + 1) * sizeof(Datum));
 
 	values[0] = Int64GetDatum(partition->id.subscription);
 	values[1] = Int32GetDatum(partition->id.number);
@@ -261,9 +260,7 @@ fetch_write(const Fetch *fetch, const OutboxCursor *cursor,
 	nulls[6] = leased ? ' ' : 'n';
 	fetch_set_cursor(&values[7], &nulls[7], leased ? after : NULL);
 	values[10] = Int32GetDatum(fetch->count);
-	for (int i = 0; i < fetch->count; i++)
-		positions[i] = Int64GetDatum(fetch->positions[i]);
-	values[11] = query_array8(positions, fetch->count, INT8OID);
+	values[11] = query_int64_array(fetch->positions, fetch->count);
 	nulls[11] = leased && (after == NULL || fetch->count == 1) ? ' ' : 'n';
 	values[12] = Int64GetDatum(partition->lapsed_to);
 	values[13] = Int64GetDatum(fetch->filtered.filtered);
@@ -298,8 +295,9 @@ fetch_deferred(Fetch *fetch)
 }
 
 /*
- * Is it time to record how far a partition was read although it has nothing to
- * hand out?  Others may fetch as often, so it is not recorded each time.
+ * A partition that has nothing to hand out is recorded now and then: a row that
+ * is written at each fetch would cost more than reading the same positions
+ * again.
  */
 static bool
 fetch_must_record(const PullPartition *partition, const OutboxCursor *cursor)
@@ -346,8 +344,7 @@ fetch_fail_lapsed(Fetch *fetch)
 {
 	PullPartition *partition = &fetch->partition;
 	const char *error = "the lease ran out";
-	Datum		position = Int64GetDatum(partition->events[0]);
-	Datum		positions = query_array8(&position, 1, INT8OID);
+	Datum		positions = query_int64_array(partition->events, 1);
 	List	   *deliveries;
 
 	if (partition->deferred)

@@ -17,18 +17,18 @@ PG_FUNCTION_INFO_V1(outbox_shares);
 PG_FUNCTION_INFO_V1(outbox_rate_limited);
 PG_FUNCTION_INFO_V1(outbox_troubles);
 
-/*
- * SQL: outbox_flights(), a row for each subscription of a relay.
- */
-Datum
-outbox_flights(PG_FUNCTION_ARGS)
+/* Sets the columns of a row; false: there is none for this subscription. */
+typedef bool (*FlightRow) (const SharedFlight *flight, Datum *values);
+
+static Datum
+flight_rows(FunctionCallInfo fcinfo, bits32 flags, FlightRow set_row)
 {
 	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
 	SharedDatabase *database = shared_find_my_database();
 	SharedFlight *flights;
 	int			count;
 
-	InitMaterializedSRF(fcinfo, 0);
+	InitMaterializedSRF(fcinfo, flags);
 	if (database == NULL)
 		return (Datum) 0;
 	count = shared_copy_flights(database, &flights);
@@ -37,11 +37,36 @@ outbox_flights(PG_FUNCTION_ARGS)
 		Datum		values[2];
 		bool		nulls[2] = {false, false};
 
-		values[0] = Int64GetDatum(flights[i].subscription);
-		values[1] = Int32GetDatum(flights[i].in_flight);
-		tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
+		if (set_row(&flights[i], values))
+			tuplestore_putvalues(result->setResult, result->setDesc, values,
+								 nulls);
 	}
 	return (Datum) 0;
+}
+
+static bool
+flight_set_in_flight(const SharedFlight *flight, Datum *values)
+{
+	values[0] = Int64GetDatum(flight->subscription);
+	values[1] = Int32GetDatum(flight->in_flight);
+	return true;
+}
+
+/*
+ * SQL: outbox_flights(), a row for each subscription of a relay.
+ */
+Datum
+outbox_flights(PG_FUNCTION_ARGS)
+{
+	return flight_rows(fcinfo, 0, flight_set_in_flight);
+}
+
+static bool
+flight_set_share(const SharedFlight *flight, Datum *values)
+{
+	values[0] = Int64GetDatum(flight->subscription);
+	values[1] = Float8GetDatum(flight->share);
+	return flight->in_flight > 0;
 }
 
 /*
@@ -51,27 +76,14 @@ outbox_flights(PG_FUNCTION_ARGS)
 Datum
 outbox_shares(PG_FUNCTION_ARGS)
 {
-	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
-	SharedDatabase *database = shared_find_my_database();
-	SharedFlight *flights;
-	int			count;
+	return flight_rows(fcinfo, 0, flight_set_share);
+}
 
-	InitMaterializedSRF(fcinfo, 0);
-	if (database == NULL)
-		return (Datum) 0;
-	count = shared_copy_flights(database, &flights);
-	for (int i = 0; i < count; i++)
-	{
-		Datum		values[2];
-		bool		nulls[2] = {false, false};
-
-		if (flights[i].in_flight == 0)
-			continue;
-		values[0] = Int64GetDatum(flights[i].subscription);
-		values[1] = Float8GetDatum(flights[i].share);
-		tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
-	}
-	return (Datum) 0;
+static bool
+flight_set_rate_limited(const SharedFlight *flight, Datum *values)
+{
+	values[0] = Int64GetDatum(flight->subscription);
+	return flight->rate_limited;
 }
 
 /*
@@ -81,25 +93,8 @@ outbox_shares(PG_FUNCTION_ARGS)
 Datum
 outbox_rate_limited(PG_FUNCTION_ARGS)
 {
-	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
-	SharedDatabase *database = shared_find_my_database();
-	SharedFlight *flights;
-	int			count;
-
-	InitMaterializedSRF(fcinfo, MAT_SRF_USE_EXPECTED_DESC);
-	if (database == NULL)
-		return (Datum) 0;
-	count = shared_copy_flights(database, &flights);
-	for (int i = 0; i < count; i++)
-	{
-		Datum		value = Int64GetDatum(flights[i].subscription);
-		bool		null = false;
-
-		if (flights[i].rate_limited)
-			tuplestore_putvalues(result->setResult, result->setDesc, &value,
-								 &null);
-	}
-	return (Datum) 0;
+	return flight_rows(fcinfo, MAT_SRF_USE_EXPECTED_DESC,
+					   flight_set_rate_limited);
 }
 
 /*

@@ -29,7 +29,6 @@
 #define WAIT_PAUSE_MS 50		/* the longest pause after looks in vain */
 #define WAIT_ROWS 50			/* of the log that are fetched at a time */
 #define WAIT_CHUNKS_MAX 20		/* of a partition that are read in a look */
-#define WAIT_PARTITIONS_MAX 64
 
 /* How far the log has nothing for a partition. */
 typedef struct WaitPartition
@@ -44,12 +43,11 @@ typedef struct Wait
 {
 	const text *name;
 	MemoryContext context;		/* of what is kept between looks */
-	WaitPartition partitions[WAIT_PARTITIONS_MAX];
-	/* Of the look that is being taken: */
+	WaitPartition partitions[PULL_PARTITIONS_MAX];
+	/* Of one look: */
 	PullSubscription subscription;
 	TimestampTz again_at;		/* when there may be something to fetch */
 	bool		found;
-	FilterCounts filtered;		/* not used */
 } Wait;
 
 PG_FUNCTION_INFO_V1(outbox_wait);
@@ -68,9 +66,10 @@ static bool
 wait_take(OutboxChunk *chunk, uint64 row, void *arg)
 {
 	Wait	   *wait = arg;
+	FilterCounts ignored = {0};
 
 	chunk->last = query_int64(row, PULL_POSITION);
-	wait->found = pull_wants(&wait->subscription, row, &wait->filtered);
+	wait->found = pull_wants(&wait->subscription, row, &ignored);
 	return wait->found;
 }
 
@@ -125,7 +124,7 @@ wait_look_at(Wait *wait, const OutboxHorizon *horizon,
 		return;
 	}
 	due_at = outbox_next_due_at(partition->id,
-								query_array8(NULL, 0, INT8OID));
+								query_int64_array(NULL, 0));
 	wait->found = partition->leased_until != 0 ||
 		(due_at != 0 && due_at <= now);
 	wait_again_at(wait, due_at);

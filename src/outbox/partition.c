@@ -142,33 +142,13 @@ outbox_cursors_equal(const OutboxCursor *one, const OutboxCursor *other,
 	return true;
 }
 
-/*
- * Returns the elements of a bigint[] or xid8[], of eight bytes each; NULL if
- * the array or one of its elements is null.
- */
-static int64 *
-partition_array(uint64 row, int column, int *count)
-{
-	bool		isnull;
-	Datum		value = query_datum(row, column, &isnull);
-	ArrayType  *array;
-
-	if (isnull)
-		return NULL;
-	array = DatumGetArrayTypePCopy(value);
-	if (array_contains_nulls(array))
-		return NULL;
-	*count = ArrayGetNItems(ARR_NDIM(array), ARR_DIMS(array));
-	return (int64 *) ARR_DATA_PTR(array);
-}
-
 bool
 outbox_cursor_from_row(uint64 row, int column, OutboxCursor *cursor)
 {
 	int			count;
-	int64	   *xids = partition_array(row, column + 1, &count);
-	int64	   *froms = partition_array(row, column + 2,
-										&cursor->straggler_count);
+	int64	   *xids = query_int64_elements(row, column + 1, &count);
+	int64	   *froms = query_int64_elements(row, column + 2,
+											 &cursor->straggler_count);
 
 	if (xids == NULL || froms == NULL || count != cursor->straggler_count)
 		return false;

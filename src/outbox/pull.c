@@ -18,7 +18,6 @@
 #include "common/pg_prng.h"
 #include "miscadmin.h"
 #include "tcop/utility.h"
-#include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/xid8.h"
 
@@ -146,27 +145,6 @@ pull_check_home(PullSubscription *subscription)
 				 errhint("See outbox_adopt().")));
 }
 
-/*
- * Returns a column of type bigint[] and the number of its elements; NULL if it
- * or one of its elements is null.
- */
-static int64 *
-pull_array(uint64 row, int column, int *count)
-{
-	bool		isnull;
-	Datum		value = query_datum(row, column, &isnull);
-	ArrayType  *array;
-
-	*count = 0;
-	if (isnull)
-		return NULL;
-	array = DatumGetArrayTypePCopy(value);
-	if (array_contains_nulls(array))
-		return NULL;
-	*count = ArrayGetNItems(ARR_NDIM(array), ARR_DIMS(array));
-	return (int64 *) ARR_DATA_PTR(array);
-}
-
 PullSubscription
 pull_find(const text *name)
 {
@@ -193,7 +171,8 @@ pull_find(const text *name)
 	filter = query_datum(0, 4, &isnull);
 	subscription.filter = isnull ? NULL : DatumGetJsonPathPCopy(filter);
 	subscription.partitions = DatumGetInt32(query_datum(0, 5, &isnull));
-	subscription.schedule_ms = pull_array(0, 6, &subscription.schedule_count);
+	subscription.schedule_ms =
+		query_int64_elements(0, 6, &subscription.schedule_count);
 	pull_check_home(&subscription);
 	return subscription;
 }
@@ -215,10 +194,11 @@ pull_partition(const PullSubscription *subscription, uint64 row)
 
 	partition.id.subscription = subscription->id;
 	partition.id.number = DatumGetInt32(query_datum(row, 1, &isnull));
-	if (!outbox_cursor_from_row(row, 2, &partition.cursor))
+	if (partition.id.number < 0 || partition.id.number >= PULL_PARTITIONS_MAX ||
+		!outbox_cursor_from_row(row, 2, &partition.cursor))
 		ereport(ERROR,
 				(errcode(ERRCODE_DATA_CORRUPTED),
-				 errmsg("partition %d of subscription \"%s\" has no valid position",
+				 errmsg("partition %d of subscription \"%s\" has no valid number or position",
 						partition.id.number, subscription->name)));
 	partition.resting = DatumGetBool(query_datum(row, 5, &isnull));
 	partition.token = query_int64(row, 6);
@@ -226,7 +206,7 @@ pull_partition(const PullSubscription *subscription, uint64 row)
 	partition.deferred =
 		!outbox_cursor_from_row(row, 8, &partition.after);
 	partition.event_count = DatumGetInt32(query_datum(row, 11, &isnull));
-	partition.events = pull_array(row, 12, &partition.known_count);
+	partition.events = query_int64_elements(row, 12, &partition.known_count);
 	partition.lapsed_to = query_int64(row, 13);
 	return partition;
 }
@@ -378,7 +358,8 @@ pull_deliveries(uint64 count)
 		delivery->event = palloc0(sizeof(OutboxEvent));
 		delivery->event->position = query_int64(i, 1);
 		delivery->event->key = query_text_column(i, 2);
-		delivery->in_order = DatumGetBool(query_datum(i, 3, &isnull));
+		delivery->in_order = DatumGetBool(query_datum(i, 3, &isnull)) &&
+			delivery->event->key != NULL;
 		delivery->attempts = DatumGetInt32(query_datum(i, 4, &isnull));
 		deliveries = lappend(deliveries, delivery);
 	}

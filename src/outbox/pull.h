@@ -10,6 +10,7 @@
 
 #include "outbox/reader.h"
 
+#define PULL_PARTITIONS_MAX 64	/* of a subscription */
 #define PULL_ERROR_MAX 1000		/* bytes of the error of failed events */
 
 typedef struct PullSubscription

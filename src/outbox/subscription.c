@@ -92,26 +92,6 @@ static SavedQuery read_identity = {
 	.types = {INT8OID, OIDOID}
 };
 
-/*
- * Returns a column of type bigint[], or NULL if it or one of its elements is
- * null.
- */
-static int64 *
-subscription_array(uint64 row, int column, int *count)
-{
-	bool		isnull;
-	Datum		value = query_datum(row, column, &isnull);
-	ArrayType  *array;
-
-	if (isnull)
-		return NULL;
-	array = DatumGetArrayTypePCopy(value);
-	if (array_contains_nulls(array))
-		return NULL;
-	*count = ArrayGetNItems(ARR_NDIM(array), ARR_DIMS(array));
-	return (int64 *) ARR_DATA_PTR(array);
-}
-
 /* Returns a time, or 0 for null. */
 static TimestampTz
 subscription_time(uint64 row, int column)
@@ -193,8 +173,8 @@ subscription_row(uint64 row)
 		DatumGetBool(query_datum(row, 37, &isnull));
 	subscription.timeout_ms = (int) query_int64(row, 11);
 	subscription.rate_limit = DatumGetFloat8(query_datum(row, 28, &isnull));
-	subscription.schedule_ms = subscription_array(row, 12,
-												  &subscription.schedule_count);
+	subscription.schedule_ms = query_int64_elements(row, 12,
+													&subscription.schedule_count);
 	if (subscription.schedule_ms == NULL)
 		subscription.wrong = "column \"retry_schedule\" has no valid value";
 	else if (!outbox_cursor_from_row(row, 13, &subscription.cursor))
@@ -224,14 +204,11 @@ int
 outbox_read_subscriptions(const int64 *ids, int id_count,
 						  OutboxSubscription **subscriptions)
 {
-	Datum	   *elements = palloc((id_count + 1) * sizeof(Datum));
 	Datum		values[1];
 	uint64		count;
 	uint64		first = 0;		/* row of this subscription */
 
-	for (int i = 0; i < id_count; i++)
-		elements[i] = Int64GetDatum(ids[i]);
-	values[0] = query_array8(elements, id_count, INT8OID);
+	values[0] = query_int64_array(ids, id_count);
 	count = query_run(&read_subscriptions, values, NULL, true);
 	*subscriptions = palloc((count + 1) * sizeof(OutboxSubscription));
 	for (uint64 i = 0; i < count; i++)
