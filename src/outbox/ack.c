@@ -121,12 +121,13 @@ ack_check_failed(const Ack *ack, List *deliveries)
 static void
 ack_new(Ack *ack)
 {
+	Datum		positions;
 	List	   *deliveries;
 
 	if (ack->failed_count == 0)
 		return;
-	deliveries = pull_read_new(&ack->partition,
-							   query_int64_array(ack->failed, ack->failed_count));
+	positions = query_int64_array(ack->failed, ack->failed_count);
+	deliveries = pull_read_new(&ack->partition, positions);
 	ack_check_failed(ack, deliveries);
 	for (int i = 0; i < list_length(deliveries); i++)
 		pull_fail_new(&ack->subscription, ack->partition.id,

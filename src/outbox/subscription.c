@@ -173,8 +173,8 @@ subscription_row(uint64 row)
 		DatumGetBool(query_datum(row, 37, &isnull));
 	subscription.timeout_ms = (int) query_int64(row, 11);
 	subscription.rate_limit = DatumGetFloat8(query_datum(row, 28, &isnull));
-	subscription.schedule_ms = query_int64_elements(row, 12,
-													&subscription.schedule_count);
+	subscription.schedule_ms =
+		query_int64_elements(row, 12, &subscription.schedule_count);
 	if (subscription.schedule_ms == NULL)
 		subscription.wrong = "column \"retry_schedule\" has no valid value";
 	else if (!outbox_cursor_from_row(row, 13, &subscription.cursor))
