@@ -33,11 +33,13 @@ for my $path (@paths)
 		  . " FROM outbox_subscriptions WHERE name = '$path'", "$path: all events are delivered");
 }
 
-# An event that is too large itself keeps no other one back.
+# An event that is too large itself keeps no other one back.  If the connection
+# breaks while the relay sends, libcurl does not read the answer any more.
 for my $path (qw(whole part late))
 {
 	sql("SELECT count(outbox_enqueue('$path', jsonb_build_object('x', repeat('x', n)))) FROM unnest('{10,2000000,10}'::int[]) n");
-	wait_until($node, "SELECT delivered = @{[ EVENTS + 2 ]} AND waiting = 1 AND last_status = 413"
+	wait_until($node, "SELECT delivered = @{[ EVENTS + 2 ]} AND waiting = 1"
+		  . " AND (last_status = 413 OR last_error = 'Failed sending data to the peer')"
 		  . " FROM outbox_subscriptions WHERE name = '$path'", "$path: an event that is too large is alone");
 }
 
