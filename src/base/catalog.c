@@ -236,12 +236,18 @@ catalog_load_claim(Catalog *catalog)
 static void
 catalog_load_outbox(Catalog *catalog)
 {
+	static const Oid position = INT8OID;
+
 	catalog_load_ring(&catalog->rings[RING_LOG], catalog->internal,
 					  "outbox_ring", "outbox_log");
 	catalog_load_ring(&catalog->rings[RING_ATTEMPTS], catalog->internal,
 					  "outbox_history_ring", "outbox_history");
 	catalog->outbox_position_seq = catalog_relation(catalog->internal,
 													"outbox_position_seq");
+	catalog->outbox_cancelled = catalog_relation(catalog->internal,
+												 "outbox_cancelled");
+	catalog->outbox_cancel = catalog_function(catalog->schema, "outbox_cancel",
+											  &position, 1);
 	catalog->outbox_registered_topic =
 		catalog_relation(catalog->internal, "outbox_registered_topic");
 }

@@ -97,6 +97,8 @@ typedef struct Catalog
 	Oid			idem_answer;
 	CatalogTriggers key_triggers;
 	Oid			outbox_position_seq;
+	Oid			outbox_cancelled;
+	Oid			outbox_cancel;	/* a function */
 	Oid			outbox_registered_topic;
 	Oid			stock_log;
 	Oid			stock_log_id_seq;

@@ -37,6 +37,7 @@
 #include "base/compat.h"
 #include "base/relation.h"
 #include "claim/claim.h"
+#include "claim/dedup.h"
 #include "claim/stats.h"
 
 typedef enum ClaimStep
@@ -62,6 +63,7 @@ claim_read_args(Claim *claim, FunctionCallInfo fcinfo,
 {
 	TimestampTz now = GetCurrentTransactionStartTimestamp();
 
+	key_check_not_reserved(claim->name.scope);
 	args_require(fcinfo, wait_arg, "wait");
 	claim->wait = PG_GETARG_BOOL(wait_arg);
 	claim->leased = !PG_ARGISNULL(lease_arg);
@@ -93,6 +95,8 @@ claim_new_row(const Claim *claim, int32 attempt)
 	row.attempt = attempt;
 	row.state = claim->leased ? KEY_IN_PROGRESS : KEY_COMPLETED;
 	row.request = claim->request;
+	if (claim->dedup != NULL)
+		row.response = dedup_next_response(claim->dedup);
 	return row;
 }
 
@@ -130,11 +134,15 @@ claim_take_over(const Claim *claim, KeyRing *keys, const KeyRow *lapsed,
 {
 	int32		before = Min(lapsed->attempt, PG_INT32_MAX - 1);
 	KeyRow		row = claim_new_row(claim, lapsed->expired ? 1 : before + 1);
+	Datum		replaced = (Datum) 0;
 
+	if (claim->dedup != NULL && !lapsed->expired)
+		replaced = keys_response(keys);
 	switch (keys_replace(keys, &claim->name, &row))
 	{
 		case TM_Ok:
 			*answer = claim_won(&row);
+			answer->response = replaced;
 			answer->taken_over = !lapsed->expired &&
 				lapsed->state == KEY_IN_PROGRESS;
 			return CLAIM_ANSWERED;
@@ -232,6 +240,8 @@ claim_try(const Claim *claim, KeyRing *keys, ClaimAnswer *answer,
 			continue;
 		row = key_row(keys->slot);
 		answered = claim_classify(claim, &row, answer);
+		if (answered && claim->dedup != NULL)
+			answered = !dedup_replaces(claim->dedup, keys_response(keys));
 		if (answered && row.state != KEY_IN_PROGRESS &&
 			!TransactionIdIsValid(dirty.xmin))
 			return claim_answer(keys, answer);

@@ -20,6 +20,7 @@ typedef struct Claim
 	const Interval *lease;		/* meaningful if leased */
 	const Interval *ttl;		/* NULL: idempotency.ttl */
 	bytea	   *request;		/* SHA-256, or NULL */
+	struct Dedup *dedup;		/* for dedup_claim, or NULL */
 } Claim;
 
 /* The answer to a claim. */
@@ -28,12 +29,13 @@ typedef struct ClaimAnswer
 	IdemOutcome outcome;
 	int64		token;			/* 0: none */
 	int32		attempt;		/* 0: none */
-	Datum		response;		/* 0: none */
+	Datum		response;		/* of a key that is finished, or was replaced;
+								 * 0: none */
 	TimeOffset	retry_after_us; /* 0: unknown */
 	bool		taken_over;		/* from an owner whose lease has ended */
 } ClaimAnswer;
 
-/* Reads and checks the arguments lease, ttl and wait. */
+/* Reads and checks the arguments lease, ttl and wait; the name is set. */
 extern void claim_read_args(Claim *claim, FunctionCallInfo fcinfo,
 							int lease_arg, int ttl_arg, int wait_arg);
 

@@ -153,6 +153,7 @@ finish_change(FunctionCallInfo fcinfo, const KeyName *name, FinishChange change)
 	TM_Result	result;
 	KeyRow		row;
 
+	key_check_not_reserved(name->scope);
 	do
 	{
 		KeyRing		keys;

@@ -30,6 +30,7 @@
 #include "base/sequence.h"
 #include "base/settings.h"
 #include "base/trigger.h"
+#include "claim/dedup.h"
 #include "claim/key.h"
 #include "claim/waiters.h"
 
@@ -72,6 +73,20 @@ key_check_key(text *key)
 {
 	args_check_not_empty(key, "key");
 	args_check_length(key, "key", KEY_NAME_MAX);
+}
+
+void
+key_check_not_reserved(const text *scope)
+{
+	const int	length = strlen(DEDUP_SCOPE_RESERVED);
+
+	if (VARSIZE_ANY_EXHDR(scope) >= length &&
+		memcmp(VARDATA_ANY(scope), DEDUP_SCOPE_RESERVED, length) == 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("scope is reserved"),
+				 errdetail("Scopes that begin with \"%s\" are for the dedup_key of outbox_enqueue.",
+						   DEDUP_SCOPE_RESERVED)));
 }
 
 text *

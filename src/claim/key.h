@@ -68,6 +68,9 @@ extern Oid	key_segment_arg(FunctionCallInfo fcinfo, int arg);
 /* Raises an error unless the text is a valid key. */
 extern void key_check_key(text *key);
 
+/* Raises an error if a scope is for keys of the extension itself. */
+extern void key_check_not_reserved(const text *scope);
+
 /* Reads and checks the arguments that name a key. */
 extern text *key_scope_arg(FunctionCallInfo fcinfo, int arg);
 extern KeyName key_name_from_args(FunctionCallInfo fcinfo, int key_arg,

@@ -11,6 +11,10 @@
  * gets no more rows once it is closed.  The segment is locked until the end of
  * the transaction, so that it is not retired while a row in it may still
  * commit.
+ *
+ * With a dedup_key, the event has a key of idem_claim, in a scope of its topic,
+ * whose answer is the position.  Who finds the key gets that position, and no
+ * event is enqueued.
  */
 #include "postgres.h"
 
@@ -32,6 +36,8 @@
 #include "base/relation.h"
 #include "base/ring.h"
 #include "base/settings.h"
+#include "claim/dedup.h"
+#include "outbox/cancel.h"
 #include "outbox/header.h"
 #include "outbox/payload.h"
 #include "outbox/topic.h"
@@ -39,6 +45,8 @@
 #include "outbox/xacts.h"
 
 #define OUTBOX_NAME_MAX 255		/* bytes of a topic, key or type */
+/* A scope of keys has as many bytes as a topic. */
+#define DEDUP_TOPIC_MAX (OUTBOX_NAME_MAX - (int) strlen(DEDUP_SCOPE_RESERVED))
 /*
  * The most bytes of text that a byte of jsonb can become: 16 bytes can be a
  * number with 131072 digits before the decimal point and 16383 after it.
@@ -57,7 +65,23 @@ enum
 	LOG_ATT_TYPE,
 	LOG_ATT_PAYLOAD,
 	LOG_ATT_HEADERS,
+	LOG_ATT_EXPIRES_AT,
 	LOG_ATTS
+};
+
+/* The parameters of outbox_enqueue; other functions have the first six. */
+enum
+{
+	ENQUEUE_TOPIC,
+	ENQUEUE_PAYLOAD,
+	ENQUEUE_KEY,
+	ENQUEUE_TYPE,
+	ENQUEUE_HEADERS,
+	ENQUEUE_DELIVER_AT,
+	ENQUEUE_EXPIRES_AT,
+	ENQUEUE_DEDUP_KEY,
+	ENQUEUE_DEDUP_TTL,
+	ENQUEUE_REPLACE
 };
 
 PG_FUNCTION_INFO_V1(outbox_enqueue);
@@ -131,6 +155,15 @@ enqueue_check_payload(FunctionCallInfo fcinfo, int arg)
 	pfree(string);
 }
 
+static void
+enqueue_check_time(FunctionCallInfo fcinfo, int arg, const char *name)
+{
+	if (!PG_ARGISNULL(arg) && TIMESTAMP_NOT_FINITE(PG_GETARG_TIMESTAMPTZ(arg)))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("%s must be finite", name)));
+}
+
 /*
  * Raises an error unless the event can be delivered: an event in the log that
  * cannot would stop the relay.  The arguments are those of outbox_enqueue.
@@ -138,18 +171,15 @@ enqueue_check_payload(FunctionCallInfo fcinfo, int arg)
 static void
 enqueue_check_args(FunctionCallInfo fcinfo)
 {
-	args_require(fcinfo, 0, "topic");
-	args_require(fcinfo, 1, "payload");
-	enqueue_check_name(fcinfo, 0, "topic");
-	enqueue_check_payload(fcinfo, 1);
-	enqueue_check_name(fcinfo, 2, "key");
-	enqueue_check_name(fcinfo, 3, "type");
-	if (!PG_ARGISNULL(4))
-		header_check(PG_GETARG_JSONB_P(4));
-	if (!PG_ARGISNULL(5) && TIMESTAMP_NOT_FINITE(PG_GETARG_TIMESTAMPTZ(5)))
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("deliver_at must be finite")));
+	args_require(fcinfo, ENQUEUE_TOPIC, "topic");
+	args_require(fcinfo, ENQUEUE_PAYLOAD, "payload");
+	enqueue_check_name(fcinfo, ENQUEUE_TOPIC, "topic");
+	enqueue_check_payload(fcinfo, ENQUEUE_PAYLOAD);
+	enqueue_check_name(fcinfo, ENQUEUE_KEY, "key");
+	enqueue_check_name(fcinfo, ENQUEUE_TYPE, "type");
+	if (!PG_ARGISNULL(ENQUEUE_HEADERS))
+		header_check(PG_GETARG_JSONB_P(ENQUEUE_HEADERS));
+	enqueue_check_time(fcinfo, ENQUEUE_DELIVER_AT, "deliver_at");
 }
 
 /*
@@ -168,10 +198,12 @@ enqueue_store_args(FunctionCallInfo fcinfo, TupleTableSlot *slot)
 {
 	static const int attributes[] = {
 		LOG_ATT_TOPIC, LOG_ATT_PAYLOAD, LOG_ATT_KEY, LOG_ATT_TYPE,
-		LOG_ATT_HEADERS, LOG_ATT_DELIVER_AT
+		LOG_ATT_HEADERS, LOG_ATT_DELIVER_AT, LOG_ATT_EXPIRES_AT
 	};
+	int			count = Min((int) lengthof(attributes), PG_NARGS());
 
-	for (int arg = 0; arg < (int) lengthof(attributes); arg++)
+	slot->tts_isnull[LOG_ATT_EXPIRES_AT] = true;
+	for (int arg = 0; arg < count; arg++)
 	{
 		slot->tts_values[attributes[arg]] = PG_GETARG_DATUM(arg);
 		slot->tts_isnull[attributes[arg]] = PG_ARGISNULL(arg);
@@ -208,23 +240,107 @@ enqueue_insert(FunctionCallInfo fcinfo, Oid segment, int64 position)
 	table_close(log, NoLock);
 }
 
+/*
+ * DROP EXTENSION locks sequence, ring and segment in the order in which an
+ * event is enqueued, too.
+ */
+static void
+enqueue_append(FunctionCallInfo fcinfo, int64 position)
+{
+	RingMap		map = ring_lock(RING_LOG);
+
+	enqueue_insert(fcinfo, map.tables[0], position);
+	ring_unlock(RING_LOG);
+}
+
 static Datum
 enqueue_event(FunctionCallInfo fcinfo)
 {
-	RingMap		map;
-	int64		position;
+	int64		position = xacts_next_position();
 
-	enqueue_check_args(fcinfo);
-	/* DROP EXTENSION locks sequence, ring and segment in this order, too. */
-	position = xacts_next_position();
-	map = ring_lock(RING_LOG);
-	enqueue_insert(fcinfo, map.tables[0], position);
-	ring_unlock(RING_LOG);
+	enqueue_append(fcinfo, position);
 	PG_RETURN_INT64(position);
 }
 
+static void
+enqueue_check_expires_at(FunctionCallInfo fcinfo)
+{
+	if (PG_ARGISNULL(ENQUEUE_EXPIRES_AT))
+		return;
+	enqueue_check_time(fcinfo, ENQUEUE_EXPIRES_AT, "expires_at");
+	if (!PG_ARGISNULL(ENQUEUE_DELIVER_AT) &&
+		PG_GETARG_TIMESTAMPTZ(ENQUEUE_EXPIRES_AT) <=
+		PG_GETARG_TIMESTAMPTZ(ENQUEUE_DELIVER_AT))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("expires_at must be later than deliver_at")));
+}
+
+static void
+enqueue_check_dedup(FunctionCallInfo fcinfo)
+{
+	args_require(fcinfo, ENQUEUE_REPLACE, "replace");
+	if (PG_ARGISNULL(ENQUEUE_DEDUP_KEY) &&
+		(PG_GETARG_BOOL(ENQUEUE_REPLACE) || !PG_ARGISNULL(ENQUEUE_DEDUP_TTL)))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("dedup_ttl and replace need a dedup_key")));
+}
+
+static text *
+enqueue_dedup_scope(const text *topic)
+{
+	char	   *name = text_to_cstring(topic);
+
+	if ((int) strlen(name) > DEDUP_TOPIC_MAX)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("topic is too long"),
+				 errdetail("It has %zu bytes; with a dedup_key the limit is %d.",
+						   strlen(name), DEDUP_TOPIC_MAX)));
+	return cstring_to_text(psprintf("%s%s", DEDUP_SCOPE_RESERVED, name));
+}
+
+static bool
+enqueue_is_gone(int64 position)
+{
+	return cancel_state(position) == CANCEL_DONE;
+}
+
 /*
- * SQL: outbox_enqueue(topic, payload, key, type, headers, deliver_at).
+ * The event that is replaced is cancelled if that is still possible.
+ */
+static Datum
+enqueue_once(FunctionCallInfo fcinfo)
+{
+	Dedup		dedup = {
+		.next = xacts_next_position, .is_gone = enqueue_is_gone
+	};
+
+	dedup.scope = enqueue_dedup_scope(PG_GETARG_TEXT_PP(ENQUEUE_TOPIC));
+	dedup.key = PG_GETARG_TEXT_PP(ENQUEUE_DEDUP_KEY);
+	args_check_not_empty(dedup.key, "dedup_key");
+	args_check_length(dedup.key, "dedup_key", OUTBOX_NAME_MAX);
+	dedup.replace = PG_GETARG_BOOL(ENQUEUE_REPLACE);
+	if (!PG_ARGISNULL(ENQUEUE_DEDUP_TTL))
+	{
+		dedup.ttl = PG_GETARG_INTERVAL_P(ENQUEUE_DEDUP_TTL);
+		(void) args_time_after(GetCurrentTimestamp(), dedup.ttl,
+							   SETTINGS_TTL_MAX_S, "dedup_ttl", NULL);
+	}
+	if (dedup_claim(&dedup))
+	{
+		enqueue_append(fcinfo, dedup.number);
+		if (dedup.replace && dedup.replaced != 0)
+			(void) OidFunctionCall1(catalog_get()->outbox_cancel,
+									Int64GetDatum(dedup.replaced));
+	}
+	PG_RETURN_INT64(dedup.number);
+}
+
+/*
+ * SQL: outbox_enqueue(topic, payload, key, type, headers, deliver_at,
+ * expires_at, dedup_key, dedup_ttl, replace).
  */
 Datum
 outbox_enqueue(PG_FUNCTION_ARGS)
@@ -239,6 +355,11 @@ outbox_enqueue(PG_FUNCTION_ARGS)
 				 errdetail("Topics that begin with \"%s\" are for events of the extension itself.",
 						   SETTINGS_TOPIC_RESERVED)));
 	topic_schema_check(fcinfo);
+	enqueue_check_args(fcinfo);
+	enqueue_check_expires_at(fcinfo);
+	enqueue_check_dedup(fcinfo);
+	if (!PG_ARGISNULL(ENQUEUE_DEDUP_KEY))
+		return enqueue_once(fcinfo);
 	return enqueue_event(fcinfo);
 }
 
@@ -248,5 +369,6 @@ outbox_enqueue(PG_FUNCTION_ARGS)
 Datum
 outbox_enqueue_reserved(PG_FUNCTION_ARGS)
 {
+	enqueue_check_args(fcinfo);
 	return enqueue_event(fcinfo);
 }

@@ -226,6 +226,8 @@ outbox_event_read(uint64 row)
 		(uint64) (POSTGRES_EPOCH_JDATE - UNIX_EPOCH_JDATE) * USECS_PER_DAY;
 	event.scheduled = DatumGetBool(query_datum(row, 7, &isnull));
 	event.wrong = query_text_column(row, 8);
+	event.cancelled = DatumGetBool(query_datum(row, 9, &isnull));
+	event.expires_at = query_int64(row, 10);
 	if (too_large)
 		event.wrong = "the payload is too large";
 	packed = event_pack(&event);

@@ -23,23 +23,46 @@ typedef struct OutboxEvent
 	char	  **headers;		/* "Name: value", NULL-terminated */
 	char	   *created_at;		/* ISO 8601, UTC */
 	uint64		created_us;		/* the same in microseconds since 1970 */
-	bool		scheduled;		/* its deliver_at is in the future */
+	bool		scheduled;		/* deliver it when it is due, if ever */
+	bool		cancelled;
+	TimestampTz expires_at;		/* when it is too late to send it; 0: never */
 	const char *wrong;			/* why it cannot be sent, or NULL; if set,
 								 * type, payload and created_at may be NULL */
 } OutboxEvent;
 
 /*
- * Columns of an event for outbox_event_read, from alias e; deliver_at is an
- * expression.
+ * Is an event of the log, with alias e, scheduled?  It also is while it is due
+ * and may have been cancelled before (cancel.c): then its delivery is deferred,
+ * and looked at again.
  */
-#define OUTBOX_EVENT_COLUMNS(deliver_at) \
+#define OUTBOX_IS_SCHEDULED \
+	" CASE WHEN e.deliver_at IS NULL THEN false" \
+	" WHEN e.deliver_at > clock_timestamp() THEN true" \
+	" ELSE idempotency_internal.outbox_is_cancelled(e.position) IS DISTINCT FROM false END"
+
+/*
+ * Whether a deferred delivery, with alias e, that is due can be decided, and
+ * whether it was cancelled.  One that was tried cannot have been.
+ */
+#define OUTBOX_AND_DECIDED \
+	" AND (e.last_at IS NOT NULL OR" \
+	" idempotency_internal.outbox_is_cancelled(e.position) IS NOT NULL)"
+#define OUTBOX_IS_CANCELLED \
+	" (e.last_at IS NULL AND" \
+	" idempotency_internal.outbox_is_cancelled(e.position) IS TRUE)"
+
+/*
+ * Columns of an event for outbox_event_read, from alias e; the arguments are
+ * expressions.
+ */
+#define OUTBOX_EVENT_COLUMNS(scheduled, cancelled) \
 	" e.position, e.key, coalesce(e.type, e.topic), e.payload," \
 	" CASE WHEN jsonb_typeof(e.headers) = 'object' THEN" \
 	"  ARRAY(SELECT h.key || ': ' || h.value FROM jsonb_each_text(e.headers) h) END," \
-	" e.created_at, coalesce(" deliver_at " > clock_timestamp(), false)," \
-	OUTBOX_EVENT_WRONG
+	" e.created_at," scheduled "," OUTBOX_EVENT_WRONG "," cancelled \
+	", e.expires_at"
 /* Their number, and that of the payload. */
-#define OUTBOX_EVENT_COLUMN_COUNT 8
+#define OUTBOX_EVENT_COLUMN_COUNT 10
 #define OUTBOX_EVENT_PAYLOAD 4
 
 /* Why an event with alias e cannot be sent, or null. */
@@ -51,7 +74,10 @@ typedef struct OutboxEvent
 	UNLESS("e.type IS NULL OR octet_length(e.type) <= 255", "type") \
 	UNLESS("e.payload IS NOT NULL", "payload") \
 	UNLESS("e.headers IS NULL OR jsonb_typeof(e.headers) = 'object'", "headers") \
+	" WHEN e.expires_at <= clock_timestamp() THEN '" OUTBOX_EXPIRED "'" \
 	" END"
+
+#define OUTBOX_EXPIRED "expired before it was sent"
 
 /* A branch of a CASE that names a column whose value is not valid. */
 #define UNLESS(condition, column) \

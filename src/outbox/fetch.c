@@ -6,7 +6,7 @@
  * Otherwise the log is read as a relay reads it (horizon.c, reader.c).  What
  * must not be handed out now becomes a deferred delivery, as it does in a
  * relay: events whose time has not come, and those behind another event of
- * their key.
+ * their key.  Those that have expired become dead letters.
  *
  * If the lease of a batch lapses, its events are handed out in smaller batches,
  * so that an event that makes its reader fail does not hold up the others for
@@ -52,16 +52,17 @@
  */
 static SavedQuery fetch_due = {
 	.sql = "WITH due AS MATERIALIZED (SELECT *"
-	"  FROM idempotency_internal.outbox_delivery d"
-	"  WHERE d.subscription = $1 AND d.partition = $2 AND d.state = 'waiting'"
-	"  AND d.due_at <= (SELECT clock_timestamp())"
-	"  ORDER BY d.due_at, d.position LIMIT $3),"
+	"  FROM idempotency_internal.outbox_delivery e"
+	"  WHERE e.subscription = $1 AND e.partition = $2 AND e.state = 'waiting'"
+	"  AND e.due_at <= (SELECT clock_timestamp())" OUTBOX_AND_DECIDED
+	"  ORDER BY e.due_at, e.position LIMIT $3),"
 	" behind AS (SELECT p.* FROM due"
 	"  CROSS JOIN LATERAL (SELECT * FROM idempotency_internal.outbox_delivery d"
 	"   WHERE d.subscription = $1 AND d.key = due.key AND d.blocks_key"
 	"   AND d.state = 'parked' ORDER BY d.position LIMIT $3) p"
 	"  WHERE due.blocks_key)"
-	" " PULL_COLUMNS("least(e.attempts, 2147483646) + 1", "NULL")
+	" " PULL_COLUMNS("least(e.attempts, 2147483646) + 1", " false",
+					 OUTBOX_IS_CANCELLED)
 	" e.blocks_key, false, NULL"
 	" FROM (SELECT * FROM due UNION ALL SELECT * FROM behind) e"
 	" ORDER BY e.state DESC,"
@@ -166,11 +167,13 @@ fetch_set_aside(Fetch *fetch, uint64 row)
 	bool		isnull;
 	bool		scheduled;
 	bool		blocked;
+	bool		cancelled;
 	FetchAside *aside;
 
 	scheduled = DatumGetBool(query_datum(row, PULL_SCHEDULED, &isnull));
 	blocked = DatumGetBool(query_datum(row, PULL_BLOCKED, &isnull));
-	if (wrong == NULL && !scheduled && !blocked)
+	cancelled = DatumGetBool(query_datum(row, PULL_CANCELLED, &isnull));
+	if (wrong == NULL && !scheduled && !blocked && !cancelled)
 		return false;
 	aside = palloc0(sizeof(FetchAside));
 	aside->delivery.event = palloc0(sizeof(OutboxEvent));
@@ -179,7 +182,10 @@ fetch_set_aside(Fetch *fetch, uint64 row)
 	aside->delivery.in_order = !scheduled &&
 		DatumGetBool(query_datum(row, PULL_IN_ORDER, &isnull));
 	aside->result.error = wrong;
-	if (wrong != NULL)
+	aside->result.uncounted = true;
+	if (cancelled)
+		aside->result.outcome = OUTBOX_CANCELLED;
+	else if (wrong != NULL)
 		aside->result.outcome = OUTBOX_DEAD;
 	else
 		aside->result.outcome = scheduled ? OUTBOX_SCHEDULED : OUTBOX_PARKED;

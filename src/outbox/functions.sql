@@ -6,13 +6,86 @@ CREATE FUNCTION outbox_enqueue(
 	key        text DEFAULT NULL,
 	type       text DEFAULT NULL,
 	headers    jsonb DEFAULT NULL,
-	deliver_at timestamptz DEFAULT NULL)
+	deliver_at timestamptz DEFAULT NULL,
+	expires_at timestamptz DEFAULT NULL,
+	dedup_key  text DEFAULT NULL,
+	dedup_ttl  interval DEFAULT NULL,
+	replace    boolean DEFAULT false)
 RETURNS bigint
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME';
-COMMENT ON FUNCTION outbox_enqueue(
-	text, jsonb, text, text, jsonb, timestamptz) IS
-	'Enqueues an event, which is sent if and only if this transaction commits; returns its position in the log.';
+COMMENT ON FUNCTION outbox_enqueue(text, jsonb, text, text, jsonb, timestamptz,
+	timestamptz, text, interval, boolean) IS
+	'Enqueues an event, which is sent if and only if this transaction commits; returns its position in the log. If an event with the same topic and dedup_key was enqueued before, returns the position of that one.';
+
+/*
+ * The row is inserted before the clock is read; readers do it the other way
+ * round (cancel.c).  Copies that a relay is making at the same time are deleted
+ * by the sweeper, or when they are due.  An event of this transaction may have
+ * no time to wait for, so it is taken out of the log.
+ */
+CREATE FUNCTION outbox_cancel("position" bigint)
+RETURNS boolean
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	due_at timestamptz;
+	is_own boolean;
+BEGIN
+	PERFORM idempotency_internal.idempotency_enter();
+	IF position IS NULL THEN
+		PERFORM idempotency_internal.idempotency_raise('22004',
+			'position must not be null');
+	END IF;
+	SELECT e.deliver_at, e.xid = pg_current_xact_id_if_assigned()
+	INTO due_at, is_own
+	FROM idempotency_internal.outbox_event e
+	WHERE e.position = outbox_cancel.position;
+	IF is_own THEN
+		INSERT INTO idempotency_internal.outbox_cancelled (position)
+		VALUES (outbox_cancel.position) ON CONFLICT DO NOTHING;
+		DELETE FROM idempotency_internal.outbox_log_0 e
+		WHERE e.position = outbox_cancel.position;
+		DELETE FROM idempotency_internal.outbox_log_1 e
+		WHERE e.position = outbox_cancel.position;
+		DELETE FROM idempotency_internal.outbox_log_2 e
+		WHERE e.position = outbox_cancel.position;
+		RETURN true;
+	ELSIF NOT FOUND THEN
+		-- The log may have forgotten an event that waits for its time.
+		SELECT CASE WHEN bool_and(d.state = 'waiting' AND d.last_at IS NULL)
+			THEN min(d.due_at) END INTO due_at
+		FROM idempotency_internal.outbox_subscription s
+		JOIN idempotency_internal.outbox_delivery d ON d.subscription = s.id
+		WHERE d.position = outbox_cancel.position;
+	END IF;
+	IF due_at > clock_timestamp() THEN
+		INSERT INTO idempotency_internal.outbox_cancelled (position)
+		VALUES (outbox_cancel.position) ON CONFLICT DO NOTHING;
+		IF FOUND AND due_at <= clock_timestamp() THEN
+			DELETE FROM idempotency_internal.outbox_cancelled c
+			WHERE c.position = outbox_cancel.position;
+			RETURN false;
+		END IF;
+		DELETE FROM idempotency_internal.outbox_delivery d
+		USING idempotency_internal.outbox_subscription s
+		WHERE d.subscription = s.id AND d.position = outbox_cancel.position;
+		RETURN true;
+	END IF;
+	RETURN EXISTS (SELECT FROM idempotency_internal.outbox_cancelled c
+		WHERE c.position = outbox_cancel.position);
+END
+$$;
+COMMENT ON FUNCTION outbox_cancel(bigint) IS
+	'Cancels an event that is not due yet, or that this transaction has enqueued; returns whether nobody has been or will be sent it.';
+
+CREATE FUNCTION idempotency_internal.outbox_is_cancelled("position" bigint)
+RETURNS boolean
+LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME';
+COMMENT ON FUNCTION idempotency_internal.outbox_is_cancelled(bigint) IS
+	'Internal: was an event cancelled? Null: a transaction that does so is open.';
 
 CREATE FUNCTION idempotency_internal.outbox_enqueue_reserved(
 	topic      text,
@@ -60,7 +133,7 @@ BEGIN
 		PERFORM idempotency_internal.idempotency_refuse_trigger('outbox_log_insert');
 	END IF;
 	NEW.position := @extschema@.outbox_enqueue(NEW.topic, NEW.payload, NEW.key,
-		NEW.type, NEW.headers, NEW.deliver_at);
+		NEW.type, NEW.headers, NEW.deliver_at, NEW.expires_at);
 	NEW.xid := pg_current_xact_id();
 	NEW.created_at := clock_timestamp();
 	RETURN NEW;
@@ -705,7 +778,10 @@ COMMENT ON FUNCTION idempotency_internal.outbox_is_sendable(
 	idempotency_internal.outbox_delivery) IS
 	'Internal: could an event be delivered?';
 
--- A plan from a time with few dead letters would be quadratic.
+/*
+ * An event that has expired is sent all the same: somebody has decided that.
+ * A plan from a time with few dead letters would be quadratic.
+ */
 CREATE FUNCTION outbox_redrive(name text, positions bigint[] DEFAULT NULL)
 RETURNS bigint
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
@@ -742,6 +818,7 @@ BEGIN
 	SET state = CASE WHEN c.in_order AND c.behind THEN 'parked' ELSE 'waiting' END,
 		blocks_key = c.in_order,
 		attempts = 0,
+		expires_at = NULL,
 		due_at = CASE WHEN NOT (c.in_order AND c.behind)
 			THEN clock_timestamp() END
 	FROM chosen c

@@ -126,7 +126,7 @@ wait_look_at(Wait *wait, const OutboxHorizon *horizon,
 	due_at = outbox_next_due_at(partition->id,
 								query_int64_array(NULL, 0));
 	wait->found = partition->leased_until != 0 ||
-		(due_at != 0 && due_at <= now);
+		(due_at != 0 && due_at <= now && outbox_has_due(partition->id));
 	wait_again_at(wait, due_at);
 	if (!wait->found)
 		wait_read_log(wait, horizon, partition);

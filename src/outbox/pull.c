@@ -92,7 +92,7 @@ static SavedQuery read_deferred = {
  * The last parameter: up to this position, events may have been set aside by a
  * batch that has lapsed.
  */
-#define PULL_NEW_COLUMNS PULL_COLUMNS("1", "e.deliver_at") \
+#define PULL_NEW_COLUMNS PULL_COLUMNS("1", OUTBOX_IS_SCHEDULED, " false") \
 	" s.ordered AND e.key IS NOT NULL," OUTBOX_IS_BLOCKED ", e.xid"
 #define PULL_AND_NEW(lapsed_to) \
 	" AND (e.position > " lapsed_to " OR NOT EXISTS (" \

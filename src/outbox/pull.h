@@ -56,15 +56,16 @@ enum
 	PULL_ATTEMPT,
 	PULL_SCHEDULED,
 	PULL_WRONG,
+	PULL_CANCELLED,
 	PULL_IN_ORDER,
 	PULL_BLOCKED,
 	PULL_XID
 };
 
-#define PULL_COLUMNS(attempt, deliver_at) \
+#define PULL_COLUMNS(attempt, scheduled, cancelled) \
 	"SELECT e.position, e.topic, e.key, e.type, e.payload, e.headers," \
-	" e.created_at, " attempt "," \
-	" coalesce(" deliver_at " > clock_timestamp(), false)," OUTBOX_EVENT_WRONG ","
+	" e.created_at, " attempt "," scheduled "," OUTBOX_EVENT_WRONG "," \
+	cancelled ","
 
 /*
  * Raises an error unless a function that reads events can run in this

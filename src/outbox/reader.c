@@ -26,7 +26,7 @@
 #define READER_ROWS 50
 
 #define LOG_COLUMNS \
-	"SELECT" OUTBOX_EVENT_COLUMNS("e.deliver_at") ", e.topic," \
+	"SELECT" OUTBOX_EVENT_COLUMNS(OUTBOX_IS_SCHEDULED, " false") ", e.topic," \
 	" idempotency_internal.outbox_partition_number(" \
 	"  e.key, e.position, " CppAsString2(OUTBOX_HASHES) ")" \
 	" FROM idempotency_internal.outbox_event e"
@@ -43,7 +43,7 @@ static SavedQuery read_log_range = {
 
 /* In the next two, the last parameters are the subscription and partition. */
 #define NEW_EVENT_COLUMNS(subscription) \
-	"SELECT" OUTBOX_EVENT_COLUMNS("e.deliver_at") ", s.ordered," \
+	"SELECT" OUTBOX_EVENT_COLUMNS(OUTBOX_IS_SCHEDULED, " false") ", s.ordered," \
 	OUTBOX_IS_BLOCKED ", 0" OUTBOX_SUBSCRIBED(subscription)
 
 static SavedQuery read_stragglers = {
@@ -66,7 +66,7 @@ static SavedQuery find_blocked = {
 };
 
 #define DEFERRED_COLUMNS \
-	"SELECT" OUTBOX_EVENT_COLUMNS("NULL") \
+	"SELECT" OUTBOX_EVENT_COLUMNS(" false", OUTBOX_IS_CANCELLED) \
 	", e.blocks_key, e.state = 'parked', e.attempts" \
 	" FROM"
 
@@ -77,6 +77,7 @@ static SavedQuery find_blocked = {
 static SavedQuery read_due = {
 	.sql = WAITING_COLUMNS
 	" AND e.due_at <= (SELECT clock_timestamp()) AND e.position <> ALL ($3)"
+	OUTBOX_AND_DECIDED
 	" ORDER BY e.due_at, e.position",
 	.types = {INT8OID, INT4OID, INT8ARRAYOID}
 };
@@ -113,8 +114,16 @@ static SavedQuery read_longest_waiting = {
 	.sql = WAITING_COLUMNS
 	" AND e.position = (SELECT d.position FROM idempotency_internal.outbox_delivery d"
 	"  WHERE d.subscription = $1 AND d.partition = $2 AND d.state = 'waiting'"
-	"  AND (d.last_at IS NOT NULL OR d.due_at <= clock_timestamp())"
+	"  AND (d.last_at IS NOT NULL OR (d.due_at <= clock_timestamp()"
+	"   AND idempotency_internal.outbox_is_cancelled(d.position) IS FALSE))"
 	"  ORDER BY d.last_at NULLS FIRST, d.position LIMIT 1)",
+	.types = {INT8OID, INT4OID}
+};
+
+static SavedQuery find_due = {
+	.sql = "SELECT FROM idempotency_internal.outbox_delivery e"
+	" WHERE e.subscription = $1 AND e.partition = $2 AND e.state = 'waiting'"
+	" AND e.due_at <= (SELECT clock_timestamp())" OUTBOX_AND_DECIDED " LIMIT 1",
 	.types = {INT8OID, INT4OID}
 };
 
@@ -626,4 +635,14 @@ outbox_next_due_at(OutboxPartitionId id, Datum positions)
 	if (query_run(&next_due_at, values, NULL, true) == 0)
 		return 0;
 	return Max(query_int64(0, 1), 1);	/* 0 would mean none */
+}
+
+bool
+outbox_has_due(OutboxPartitionId id)
+{
+	Datum		values[2];
+
+	values[0] = Int64GetDatum(id.subscription);
+	values[1] = Int32GetDatum(id.number);
+	return query_run(&find_due, values, NULL, true) > 0;
 }

@@ -73,7 +73,8 @@ typedef enum OutboxOutcome
 	OUTBOX_RETRY,				/* failed; the next attempt is after delay_ms */
 	OUTBOX_DEAD,				/* failed, and the schedule is exhausted */
 	OUTBOX_PARKED,				/* not sent, perhaps behind one of its key */
-	OUTBOX_SCHEDULED			/* not sent: deliver_at is in the future */
+	OUTBOX_SCHEDULED,			/* not sent: its time has not come */
+	OUTBOX_CANCELLED			/* will never be sent */
 } OutboxOutcome;
 
 typedef struct OutboxResult
@@ -233,6 +234,12 @@ extern Datum outbox_delivery_keys(List *deliveries);
 extern TimestampTz outbox_next_due_at(OutboxPartitionId id, Datum positions);
 
 /*
+ * Is a deferred delivery due?  One that an open transaction may have cancelled
+ * does not count.
+ */
+extern bool outbox_has_due(OutboxPartitionId id);
+
+/*
  * Begins to settle: until the end of the transaction, waits for locked rows are
  * limited to OUTBOX_ROW_LOCK_MS if patient, and to 1 ms otherwise.
  */
@@ -243,7 +250,7 @@ extern void outbox_settle_new(OutboxPartitionId id,
 							  const OutboxDelivery *delivery,
 							  const OutboxResult *result);
 
-/* Records that an attempt at a deferred delivery has failed. */
+/* Records the outcome of a deferred delivery that was not delivered. */
 extern void outbox_settle_due(OutboxPartitionId id,
 							  const OutboxDelivery *delivery,
 							  const OutboxResult *result);

@@ -293,6 +293,57 @@ $$;
 COMMENT ON FUNCTION idempotency_internal.outbox_forget() IS
 	'Internal: the next step of dropping deliveries that no subscription keeps any more; true: call it again.';
 
+/*
+ * A relay that was copying an event when it was cancelled has committed the
+ * copy a second later; otherwise the copy is deleted when it is due.  Once the
+ * segment with an event is truncated, no new copy of the event is made.  A
+ * statement with an older snapshot may still see a copy that was deleted, and
+ * look whether it was cancelled.  (Rows from another cluster have transaction
+ * ids of their own.)
+ */
+CREATE FUNCTION idempotency_internal.outbox_sweep_cancelled(max_events integer)
+RETURNS boolean
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	first   bigint;				-- that the log has, or will have
+	swept   integer;
+	deleted integer;
+BEGIN
+	WITH unswept AS (
+		SELECT c.position FROM idempotency_internal.outbox_cancelled c
+		WHERE NOT c.swept AND c.cancelled_at < clock_timestamp() - interval '1 s'
+		ORDER BY c.cancelled_at LIMIT max_events FOR UPDATE SKIP LOCKED),
+	copies AS (
+		DELETE FROM idempotency_internal.outbox_delivery d
+		USING unswept u, idempotency_internal.outbox_subscription s
+		WHERE d.subscription = s.id AND d.position = u.position)
+	UPDATE idempotency_internal.outbox_cancelled c SET swept = true
+	FROM unswept u WHERE c.position = u.position;
+	GET DIAGNOSTICS swept = ROW_COUNT;
+	SELECT coalesce((SELECT min(e.position)
+			FROM idempotency_internal.outbox_event e), s.last_value + 1)
+	INTO first FROM idempotency_internal.outbox_position_seq s;
+	DELETE FROM idempotency_internal.outbox_cancelled c
+	USING (SELECT o.position FROM idempotency_internal.outbox_cancelled o
+		WHERE o.position < first
+			AND (o.xid < idempotency_internal.idempotency_horizon(
+					'idempotency_internal.outbox_ring'::regclass)
+				OR o.xid >= idempotency_internal.idempotency_next_xid())
+			AND NOT EXISTS (SELECT
+				FROM idempotency_internal.outbox_subscription s
+				JOIN idempotency_internal.outbox_delivery d
+					ON d.subscription = s.id AND d.position = o.position)
+		LIMIT max_events FOR UPDATE OF o SKIP LOCKED) o
+	WHERE c.position = o.position;
+	GET DIAGNOSTICS deleted = ROW_COUNT;
+	RETURN greatest(swept, deleted) >= max_events;
+END
+$$;
+COMMENT ON FUNCTION idempotency_internal.outbox_sweep_cancelled(integer) IS
+	'Internal: deletes copies of events that were cancelled, and forgets which ones were when the log has forgotten them, too; true: call it again.';
+
 CREATE FUNCTION idempotency_internal.outbox_expire(
 	max_events integer DEFAULT 1000)
 RETURNS boolean
@@ -334,7 +385,9 @@ BEGIN
 		GET DIAGNOSTICS deleted = ROW_COUNT;
 	END IF;
 	RETURN idempotency_internal.outbox_expire_log()
-		OR idempotency_internal.outbox_forget() OR deleted >= max_events;
+		OR idempotency_internal.outbox_forget()
+		OR idempotency_internal.outbox_sweep_cancelled(max_events)
+		OR deleted >= max_events;
 END
 $$;
 COMMENT ON FUNCTION idempotency_internal.outbox_expire(integer) IS

@@ -36,14 +36,17 @@ static SavedQuery insert_delivery = {
 	.sql = "INSERT INTO idempotency_internal.outbox_delivery"
 	" (subscription, partition, position, state, blocks_key, attempts, due_at,"
 	"  last_at, last_status, last_error, created_at, topic, key, type, payload,"
-	"  headers)"
+	"  headers, expires_at)"
 	" SELECT $1, $2, e.position, $4, $5, $6,"
 	"  CASE WHEN $4 = 'waiting' THEN"
 	"   coalesce(clock_timestamp() + $7 * interval '1 ms', e.deliver_at) END,"
 	"  CASE WHEN $9 IS NOT NULL THEN clock_timestamp() END,"
 	"  $8, $9, CASE WHEN isfinite(e.created_at) THEN e.created_at ELSE clock_timestamp() END,"
-	"  coalesce(e.topic, ''), e.key, e.type, coalesce(e.payload, 'null'), e.headers"
+	"  coalesce(e.topic, ''), e.key, e.type, coalesce(e.payload, 'null'), e.headers,"
+	"  CASE WHEN isfinite(e.expires_at) THEN e.expires_at END"
 	" FROM idempotency_internal.outbox_event e WHERE e.position = $3"
+	"  AND NOT EXISTS (SELECT FROM idempotency_internal.outbox_cancelled c"
+	"   WHERE c.position = e.position)"
 	" ON CONFLICT DO NOTHING",
 	.types = {
 		INT8OID, INT4OID, INT8OID, TEXTOID, BOOLOID, INT4OID, INT8OID, INT4OID,
@@ -77,7 +80,7 @@ static SavedQuery find_blocker = {
 	.types = {INT8OID, TEXTOID}
 };
 
-static SavedQuery delete_delivered = {
+static SavedQuery delete_deliveries = {
 	.sql = "DELETE FROM idempotency_internal.outbox_delivery"
 	" WHERE subscription = $1 AND position = ANY ($2)",
 	.types = {INT8OID, INT8ARRAYOID}
@@ -304,10 +307,27 @@ outbox_settle_new(OutboxPartitionId id, const OutboxDelivery *delivery,
 		settle_written(id, delivery, result);
 }
 
+static void
+settle_delete(OutboxPartitionId id, Datum *positions, int count)
+{
+	Datum		values[2];
+
+	values[0] = Int64GetDatum(id.subscription);
+	values[1] = query_array8(positions, count, INT8OID);
+	query_run(&delete_deliveries, values, NULL, false);
+}
+
 void
 outbox_settle_due(OutboxPartitionId id, const OutboxDelivery *delivery,
 				  const OutboxResult *result)
 {
+	Datum		position = Int64GetDatum(delivery->event->position);
+
+	if (result->outcome == OUTBOX_CANCELLED)
+	{
+		settle_delete(id, &position, 1);
+		return;
+	}
 	settle_write(&update_delivery, id, delivery,
 				 result->outcome == OUTBOX_DEAD ? "dead" : "waiting", result);
 	if (SPI_processed > 0)
@@ -319,7 +339,6 @@ outbox_delete_delivered(OutboxPartitionId id, List *deliveries)
 {
 	int			count = list_length(deliveries);
 	Datum	   *positions = palloc((count + 1) * sizeof(Datum));
-	Datum		values[2];
 
 	if (count == 0)
 		return;
@@ -329,9 +348,7 @@ outbox_delete_delivered(OutboxPartitionId id, List *deliveries)
 
 		positions[i] = Int64GetDatum(delivery->event->position);
 	}
-	values[0] = Int64GetDatum(id.subscription);
-	values[1] = query_array8(positions, count, INT8OID);
-	query_run(&delete_delivered, values, NULL, false);
+	settle_delete(id, positions, count);
 }
 
 /*

@@ -49,11 +49,14 @@ CREATE TABLE idempotency_internal.outbox_log_0 (
 	type       text,
 	payload    jsonb NOT NULL,
 	headers    jsonb,
+	expires_at timestamptz,
 	CHECK (idempotency_internal.outbox_check_event(
 		topic, payload, key, type, headers, deliver_at)),
 	CONSTRAINT outbox_log_position_check CHECK (position > 0),
 	CONSTRAINT outbox_log_created_at_check
-		CHECK (pg_catalog.isfinite(created_at))
+		CHECK (pg_catalog.isfinite(created_at)),
+	CONSTRAINT outbox_log_expires_at_check
+		CHECK (pg_catalog.isfinite(expires_at) IS NOT FALSE)
 ) WITH (autovacuum_vacuum_insert_threshold = -1);
 CREATE TABLE idempotency_internal.outbox_log_1 (
 	LIKE idempotency_internal.outbox_log_0 INCLUDING ALL
@@ -77,6 +80,22 @@ CREATE VIEW outbox_log AS
 	SELECT * FROM idempotency_internal.outbox_event;
 COMMENT ON VIEW outbox_log IS
 	'Events, in the order of their positions. Rows are never updated. An INSERT enqueues an event.';
+
+/*
+ * Events that were cancelled, as long as their segment is in the log or they
+ * are in outbox_delivery.
+ */
+CREATE TABLE idempotency_internal.outbox_cancelled (
+	position     bigint PRIMARY KEY,
+	cancelled_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+	xid          xid8 NOT NULL DEFAULT pg_current_xact_id(),
+	swept        boolean NOT NULL DEFAULT false,
+	CONSTRAINT outbox_cancelled_position_check CHECK (position > 0)
+);
+CREATE INDEX outbox_cancelled_unswept_idx
+	ON idempotency_internal.outbox_cancelled (cancelled_at) WHERE NOT swept;
+COMMENT ON TABLE idempotency_internal.outbox_cancelled IS
+	'Events that outbox_cancel has cancelled: they are not sent when their time comes.';
 
 CREATE FUNCTION idempotency_internal.outbox_topics_valid(topics text[])
 RETURNS boolean
@@ -381,6 +400,7 @@ CREATE TABLE idempotency_internal.outbox_delivery (
 	type         text,
 	payload      jsonb NOT NULL,
 	headers      jsonb,
+	expires_at   timestamptz,
 	PRIMARY KEY (subscription, position),
 	CHECK ((state = 'waiting') = (due_at IS NOT NULL)),
 	CONSTRAINT outbox_delivery_number_check CHECK (
@@ -391,7 +411,8 @@ CREATE TABLE idempotency_internal.outbox_delivery (
 	CONSTRAINT outbox_delivery_times_check CHECK (
 		pg_catalog.isfinite(created_at)
 		AND pg_catalog.isfinite(due_at) IS NOT FALSE
-		AND pg_catalog.isfinite(last_at) IS NOT FALSE),
+		AND pg_catalog.isfinite(last_at) IS NOT FALSE
+		AND pg_catalog.isfinite(expires_at) IS NOT FALSE),
 	-- A dead letter may be an event that could never have been sent.
 	CONSTRAINT outbox_delivery_event_check CHECK (CASE WHEN state <> 'dead' THEN
 		idempotency_internal.outbox_check_event(
@@ -588,6 +609,7 @@ SELECT pg_catalog.pg_extension_config_dump('idempotency_internal.outbox_position
 SELECT pg_catalog.pg_extension_config_dump('idempotency_internal.outbox_log_0', '');
 SELECT pg_catalog.pg_extension_config_dump('idempotency_internal.outbox_log_1', '');
 SELECT pg_catalog.pg_extension_config_dump('idempotency_internal.outbox_log_2', '');
+SELECT pg_catalog.pg_extension_config_dump('idempotency_internal.outbox_cancelled', '');
 SELECT pg_catalog.pg_extension_config_dump('idempotency_internal.outbox_subscription', '');
 SELECT pg_catalog.pg_extension_config_dump('idempotency_internal.outbox_subscription_id_seq', '');
 SELECT pg_catalog.pg_extension_config_dump('idempotency_internal.outbox_partition', '');

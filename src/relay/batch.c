@@ -286,17 +286,26 @@ batch_hash_key(const char *key)
 	return hash_bytes_extended((const unsigned char *) key, strlen(key), 0);
 }
 
+/*
+ * The event is dead, although it was not sent.
+ */
+static void
+batch_give_up(BatchEvent *item, const char *why)
+{
+	item->result.error = why;
+	item->result.uncounted = true;
+	batch_decide(item, OUTBOX_DEAD);
+}
+
 static void
 batch_arrange(BatchEvent *item, List *deferred)
 {
 	const OutboxEvent *event = item->event;
 
-	if (event->wrong != NULL)
-	{
-		item->result.error = event->wrong;
-		item->result.uncounted = true;
-		batch_decide(item, OUTBOX_DEAD);
-	}
+	if (event->cancelled)
+		batch_decide(item, OUTBOX_CANCELLED);
+	else if (event->wrong != NULL)
+		batch_give_up(item, event->wrong);
 	else if (event->scheduled)
 		batch_decide(item, OUTBOX_SCHEDULED);
 	else if (!item->delivery->in_order)
@@ -549,6 +558,20 @@ batch_take_ready(BatchEvent *item, BatchEvent *before)
 		before->next_ready = item->next_ready;
 	if (batch->last_ready == item)
 		batch->last_ready = before;
+}
+
+bool
+batch_has_expired(const BatchEvent *item)
+{
+	return item->event->expires_at != 0 &&
+		item->event->expires_at <= GetCurrentTimestamp();
+}
+
+void
+batch_expire(BatchEvent *item)
+{
+	batch_give_up(item, OUTBOX_EXPIRED);
+	batch_follow_chain(item);
 }
 
 /*

@@ -59,6 +59,12 @@ extern BatchEvent *batch_first_ready(const Batch *batch);
 /* Takes an item from the queue; before is the one before it, or NULL. */
 extern void batch_take_ready(BatchEvent *item, BatchEvent *before);
 
+/* Is it too late to send an item? */
+extern bool batch_has_expired(const BatchEvent *item);
+
+/* An item that was taken from the queue is dead: it is too late to send it. */
+extern void batch_expire(BatchEvent *item);
+
 /*
  * An event was delivered, or an attempt has failed.  Those behind it can be
  * sent, or are parked; the caller has to deal with those that were sent.

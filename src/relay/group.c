@@ -142,7 +142,8 @@ group_add_key(GroupFilling *filling, BatchEvent *item)
 		return false;
 	while ((item = item->next_of_key) != NULL && filling->room > 0)
 	{
-		if (!group_suits(filling, item) || !group_add(filling, item))
+		if (batch_has_expired(item) || !group_suits(filling, item) ||
+			!group_add(filling, item))
 			break;
 	}
 	return true;
@@ -158,7 +159,12 @@ group_add_ready(GroupFilling *filling, Batch *batch)
 	{
 		BatchEvent *next = item->next_ready;
 
-		if (group_add_key(filling, item))
+		if (batch_has_expired(item))
+		{
+			batch_take_ready(item, before);
+			batch_expire(item);
+		}
+		else if (group_add_key(filling, item))
 			batch_take_ready(item, before);
 		else
 			before = item;

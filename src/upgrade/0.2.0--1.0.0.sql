@@ -197,9 +197,12 @@ BEGIN
 	FOR slot IN 0..2 LOOP
 		EXECUTE pg_catalog.format($alter$
 			ALTER TABLE idempotency_internal.outbox_log_%s
+				ADD COLUMN expires_at timestamptz,
 				ADD CONSTRAINT outbox_log_position_check CHECK (position > 0),
 				ADD CONSTRAINT outbox_log_created_at_check
-					CHECK (pg_catalog.isfinite(created_at))
+					CHECK (pg_catalog.isfinite(created_at)),
+				ADD CONSTRAINT outbox_log_expires_at_check
+					CHECK (pg_catalog.isfinite(expires_at) IS NOT FALSE)
 			$alter$, slot);
 	END LOOP;
 END
@@ -343,6 +346,8 @@ CREATE INDEX outbox_delivery_last_at_idx
 		(subscription, partition, last_at NULLS FIRST, position)
 	WHERE state = 'waiting';
 ALTER TABLE idempotency_internal.outbox_delivery
+	ADD COLUMN expires_at timestamptz;
+ALTER TABLE idempotency_internal.outbox_delivery
 	ADD CONSTRAINT outbox_delivery_number_check CHECK (
 		subscription > 0 AND partition BETWEEN 0 AND 63
 		AND position > 0 AND attempts >= 0),
@@ -351,7 +356,8 @@ ALTER TABLE idempotency_internal.outbox_delivery
 	ADD CONSTRAINT outbox_delivery_times_check CHECK (
 		pg_catalog.isfinite(created_at)
 		AND pg_catalog.isfinite(due_at) IS NOT FALSE
-		AND pg_catalog.isfinite(last_at) IS NOT FALSE),
+		AND pg_catalog.isfinite(last_at) IS NOT FALSE
+		AND pg_catalog.isfinite(expires_at) IS NOT FALSE),
 	ADD CONSTRAINT outbox_delivery_event_check CHECK (CASE WHEN state <> 'dead' THEN
 		idempotency_internal.outbox_check_event(
 			topic, 'null', key, type, headers, NULL) ELSE true END);
@@ -374,6 +380,16 @@ ALTER TABLE idempotency_internal.outbox_attempt
 		CHECK (attempt > 0 AND duration_ms >= 0),
 	ADD CONSTRAINT outbox_attempt_at_check CHECK (pg_catalog.isfinite(at));
 DROP INDEX idempotency_internal.outbox_attempt_event_idx;
+CREATE TABLE idempotency_internal.outbox_cancelled (
+	position     bigint PRIMARY KEY,
+	cancelled_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+	xid          xid8 NOT NULL DEFAULT pg_current_xact_id(),
+	swept        boolean NOT NULL DEFAULT false,
+	CONSTRAINT outbox_cancelled_position_check CHECK (position > 0)
+);
+CREATE INDEX outbox_cancelled_unswept_idx
+	ON idempotency_internal.outbox_cancelled (cancelled_at) WHERE NOT swept;
+SELECT pg_catalog.pg_extension_config_dump('idempotency_internal.outbox_cancelled', '');
 CREATE TABLE idempotency_internal.outbox_registered_topic (
 	topic       text COLLATE "C" PRIMARY KEY,
 	schema      jsonb,
@@ -431,6 +447,7 @@ CREATE TABLE idempotency_internal.outbox_history_2 (
 ALTER TABLE idempotency_internal.outbox_history_0 REPLICA IDENTITY FULL;
 ALTER TABLE idempotency_internal.outbox_history_1 REPLICA IDENTITY FULL;
 ALTER TABLE idempotency_internal.outbox_history_2 REPLICA IDENTITY FULL;
+DROP FUNCTION outbox_enqueue(text, jsonb, text, text, jsonb, timestamptz);
 DROP FUNCTION outbox_redrive(text, bigint[]);
 DROP FUNCTION outbox_discard(text, bigint[]);
 DROP FUNCTION outbox_subscribe(text, text, text[], text, jsonb, text, boolean,
