@@ -3,7 +3,7 @@
 -- granted to it, or one of these roles cannot do its work.  public_api.sql
 -- lists the roles of each public object.
 BEGIN;
-SELECT plan(92);
+SELECT plan(93);
 
 CREATE VIEW member AS
 SELECT d.classid, d.objid FROM pg_depend d
@@ -110,6 +110,9 @@ SELECT lives_ok($$ SELECT stock_reserve('none', 1, 'r'),
 	stock_reserve_many('{"none": 1}', 'r'), stock_reservation_status('r'),
 	stock_confirm('r'), stock_cancel('r'), stock_extend('r'),
 	stock_reinstate('r'), stock_level('none') $$, 'an application reserves');
+SELECT lives_ok($$ SELECT outbox_cancel(outbox_enqueue('t', '{}',
+		dedup_key => 'd', replace => n > 0, deliver_at => now() + interval '1 h'))
+	FROM generate_series(0, 1) n $$, 'an application replaces and cancels');
 SELECT lives_ok($$ SELECT outbox_event_id(1) $$,
 	'an application asks for the id of an event');
 SELECT lives_ok($$ SELECT * FROM stock_levels $$,
@@ -329,7 +332,7 @@ SELECT lives_ok($$ SELECT idempotency_grant('stranger') $$,
 RESET ROLE;
 SELECT ok(
 	has_function_privilege('stranger',
-		'outbox_enqueue(text,jsonb,text,text,jsonb,timestamptz)', 'EXECUTE'), 'and that is what happens');
+		'outbox_enqueue(text,jsonb,text,text,jsonb,timestamptz,timestamptz,text,interval,boolean)', 'EXECUTE'), 'and that is what happens');
 
 -- The admin has everything public and nothing else, even if other objects have
 -- names of internal ones; and can grant it to others.

@@ -124,9 +124,10 @@ function outbox_ack(name text, token bigint, failed bigint[] DEFAULT '{}'::bigin
 function outbox_acknowledge_lost(name text) RETURNS void VOLATILE PARALLEL UNSAFE COST 10000 SECURITY DEFINER: operator
 function outbox_adopt(keep_identity boolean DEFAULT false) RETURNS void VOLATILE PARALLEL UNSAFE COST 10000 SECURITY DEFINER: operator
 function outbox_alter(name text, url text DEFAULT NULL::text, topics text[] DEFAULT NULL::text[], headers jsonb DEFAULT NULL::jsonb, format text DEFAULT NULL::text, max_in_flight integer DEFAULT NULL::integer, timeout interval DEFAULT NULL::interval, retry_schedule interval[] DEFAULT NULL::interval[], rate_limit numeric DEFAULT NULL::numeric, batch integer DEFAULT NULL::integer, filter jsonpath DEFAULT NULL::jsonpath, authorization_file text DEFAULT NULL::text, client_certificate text DEFAULT NULL::text, priority integer DEFAULT NULL::integer, keep_deliveries interval DEFAULT NULL::interval) RETURNS void VOLATILE PARALLEL UNSAFE COST 10000 SECURITY DEFINER: operator
+function outbox_cancel("position" bigint) RETURNS boolean VOLATILE PARALLEL UNSAFE COST 10000 SECURITY DEFINER: application
 function outbox_discard(name text, positions bigint[] DEFAULT NULL::bigint[]) RETURNS bigint VOLATILE PARALLEL UNSAFE COST 10000 SECURITY DEFINER: operator
 function outbox_drop_topic(name text) RETURNS boolean VOLATILE PARALLEL UNSAFE COST 10000 SECURITY DEFINER: operator
-function outbox_enqueue(topic text, payload jsonb, key text DEFAULT NULL::text, type text DEFAULT NULL::text, headers jsonb DEFAULT NULL::jsonb, deliver_at timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS bigint VOLATILE PARALLEL UNSAFE COST 10000: application
+function outbox_enqueue(topic text, payload jsonb, key text DEFAULT NULL::text, type text DEFAULT NULL::text, headers jsonb DEFAULT NULL::jsonb, deliver_at timestamp with time zone DEFAULT NULL::timestamp with time zone, expires_at timestamp with time zone DEFAULT NULL::timestamp with time zone, dedup_key text DEFAULT NULL::text, dedup_ttl interval DEFAULT NULL::interval, replace boolean DEFAULT false) RETURNS bigint VOLATILE PARALLEL UNSAFE COST 10000: application
 function outbox_event_id("position" bigint) RETURNS text VOLATILE PARALLEL UNSAFE COST 100 SECURITY DEFINER: application
 function outbox_fetch(name text, max_events integer DEFAULT 100, lease interval DEFAULT '00:00:30'::interval, OUT token bigint, OUT "position" bigint, OUT id text, OUT topic text, OUT key text, OUT type text, OUT payload jsonb, OUT headers jsonb, OUT created_at timestamp with time zone, OUT attempt integer) RETURNS SETOF record VOLATILE PARALLEL UNSAFE COST 10000 SECURITY DEFINER: reader
 function outbox_key_generate() RETURNS text VOLATILE PARALLEL SAFE COST 1: operator
@@ -261,6 +262,7 @@ column outbox_log.key text
 column outbox_log.type text
 column outbox_log.payload jsonb
 column outbox_log.headers jsonb
+column outbox_log.expires_at timestamp with time zone
 view outbox_subscriptions WITH (security_barrier=true): operator, pg_monitor
 column outbox_subscriptions.name text COLLATE "C"
 column outbox_subscriptions.state text

@@ -47,17 +47,20 @@ my $node = new_server('upgrade', preload => 0,
 sub fingerprint
 {
 	my ($internal, $public, $segment) = @_;
-	my ($partition, $number) = $internal eq INTERNAL ? qw(outbox_partition number) : qw(outbox_lane lane);
+	my ($partition, $number, $partition_of_delivery) =
+	  $internal eq INTERNAL ? qw(outbox_partition number partition) : qw(outbox_lane lane lane);
 	my %part_of = (
 		idem_key => "SELECT key, scope, token, expires_at, attempt, state, lease_until, request, response FROM $public.idem_key WHERE scope = 'kept'",
 		outbox_subscription => 'SELECT id, name, url, topics, secret, old_secret, old_until, headers, format, ordered, max_in_flight,'
 		  . ' timeout, retry_schedule, partitions, state, reason, failing_since, version, created_at'
 		  . " FROM $internal.outbox_subscription WHERE name NOT IN ('works', 'load')",
 		outbox_partition => "SELECT subscription, $number, position, stragglers, straggler_froms, lost, delivered FROM $internal.$partition WHERE subscription <= 5",
-		outbox_delivery => "SELECT * FROM $internal.outbox_delivery",
+		outbox_delivery => "SELECT subscription, position, $partition_of_delivery, state, blocks_key, attempts, due_at, last_at, last_status,"
+		  . " last_error, created_at, topic, key, type, payload, headers FROM $internal.outbox_delivery",
 		outbox_attempt => "SELECT * FROM $internal.outbox_attempt",
 		outbox_home => "SELECT identity, system_identifier, created_at FROM $internal.outbox_home",
-		outbox_log => "SELECT * FROM $public.outbox_log WHERE topic NOT IN ('works', 'load')",
+		outbox_log => 'SELECT position, xid, created_at, deliver_at, topic, key, type, payload, headers'
+		  . " FROM $public.outbox_log WHERE topic NOT IN ('works', 'load')",
 		outbox_dead => "SELECT * FROM $public.outbox_dead",
 		stock_hold => "SELECT quantity, expires_at, line, reservation, sku FROM $internal.stock_hold WHERE sku = 'kept'",
 		stock_levels => "SELECT * FROM $public.stock_levels WHERE sku = 'kept'",
@@ -90,7 +93,8 @@ sub everything_works
 		SELECT response FROM idem_claim('l$n', lease => '1 min');
 		SELECT outcome FROM idem_claim_many('{m$n,t$n}');
 		SELECT outcome FROM idem_claim('short$n', ttl => '1 ms');
-		SELECT outbox_enqueue('works', '{"n": $n}', key => 'k') > 0;
+		SELECT outbox_enqueue('works', '{"n": $n}', key => 'k', dedup_key => '$n') > 0;
+		SELECT outbox_cancel(outbox_enqueue('works', '{"n": 0}', deliver_at => now() + interval '1 h'));
 		SELECT outcome FROM stock_reserve('hat', 1, 'r$n');
 		SELECT outcome FROM stock_reserve_many('{"hat": 1, "cap": 1}', 's$n');
 		SELECT shortages -> 0 ->> 'sku' FROM stock_reserve_many('{"cap": 100000}', 'too many$n');
@@ -99,7 +103,7 @@ sub everything_works
 		SELECT outcome FROM stock_extend('s$n');
 		SELECT outcome FROM stock_reinstate('s$n');
 		SELECT state FROM stock_reservation_status('s$n'))),
-		join("\n", qw(claimed completed t), '', qq({"n": $n}), qw(claimed completed claimed t reserved reserved cap reserved
+		join("\n", qw(claimed completed t), '', qq({"n": $n}), qw(claimed completed claimed t t reserved reserved cap reserved
 			done|done already_cancelled done open)), "$when: an application does what it does");
 	is(sql(qq(
 		SELECT idem_forget('l$n');
