@@ -104,7 +104,7 @@ AS $$
 BEGIN
 	PERFORM idempotency_internal.idempotency_enter();
 	PERFORM idempotency_internal.idempotency_grant_names(role,
-		'{idempotency_status, idem_forget, idem_counters, idem_sample,
+		'{idempotency_status, idem_forget, idem_counters, idem_evicted, idem_sample,
 			outbox_subscribe, outbox_unsubscribe, outbox_alter, outbox_ping,
 			outbox_pause, outbox_resume, outbox_redrive, outbox_retry,
 			outbox_discard, outbox_acknowledge_lost, outbox_replay,
@@ -143,7 +143,8 @@ DECLARE
 BEGIN
 	PERFORM idempotency_internal.idempotency_enter();
 	PERFORM idempotency_internal.idempotency_grant_names(role,
-		'{idem_counters, idem_sample, outbox_flights, outbox_rate_limited,
+		'{idem_counters, idem_evicted, idem_sample,
+			outbox_flights, outbox_rate_limited,
 			outbox_troubles, outbox_rate, outbox_shares, idempotency_enter,
 			idempotency_raise,
 			idempotency_grant_names}'
@@ -187,6 +188,7 @@ GRANT SELECT ON idem_stats, idem_keys,
 TO pg_monitor;
 GRANT EXECUTE ON FUNCTION
 	idempotency_internal.idem_counters(),
+	idempotency_internal.idem_evicted(),
 	idempotency_internal.idem_sample(smallint, integer),
 	idempotency_internal.outbox_flights(),
 	idempotency_internal.outbox_rate_limited(),

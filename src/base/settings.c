@@ -39,6 +39,7 @@ bool		settings_outbox_events = false;
 /* SQL functions read these by current_setting. */
 static int	stock_history_s = 7 * 24 * 60 * 60;
 static char *stock_archive_topic = NULL;
+static int	keys_max_size_mb = -1;
 static int	outbox_retention_s = 24 * 60 * 60;
 static int	outbox_keep_size_mb = -1;
 static int	outbox_dead_retention_s = 30 * 24 * 60 * 60;
@@ -141,6 +142,11 @@ settings_define_outbox(void)
 							NULL, &outbox_retention_s,
 							24 * 60 * 60, 0, INT_MAX,
 							PGC_SIGHUP, GUC_UNIT_S, NULL, NULL, NULL);
+	DefineCustomIntVariable("idempotency.keys_max_size",
+							"The most that the keys may take before the oldest that are finished are forgotten.",
+							"-1 means no limit.", &keys_max_size_mb,
+							-1, -1, INT_MAX,
+							PGC_SIGHUP, GUC_UNIT_MB, NULL, NULL, NULL);
 	DefineCustomIntVariable("idempotency.outbox_keep_size",
 							"The most that the log may take before subscriptions lose what they have not read.",
 							"-1 means no limit.", &outbox_keep_size_mb,

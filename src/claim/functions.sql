@@ -113,20 +113,36 @@ COMMENT ON FUNCTION idempotency_internal.idem_switch() IS
 	'Internal: opens an empty segment of keys as the current one; false: there is none, or the ring is busy.';
 
 CREATE FUNCTION idempotency_internal.idem_migrate(
-	max_keys integer DEFAULT 1000, slot smallint DEFAULT NULL)
+	max_keys integer DEFAULT 1000, slot smallint DEFAULT NULL,
+	only_in_progress boolean DEFAULT false)
 RETURNS bigint
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME';
-COMMENT ON FUNCTION idempotency_internal.idem_migrate(integer, smallint) IS
-	'Internal: moves keys that have not expired from an old segment, the oldest by default, into the current one; returns how many.';
+COMMENT ON FUNCTION idempotency_internal.idem_migrate(
+	integer, smallint, boolean) IS
+	'Internal: moves keys that have not expired, or only those in progress, from an old segment, the oldest by default, into the current one; returns how many.';
+
+CREATE FUNCTION idempotency_internal.idem_count_evicted(keys bigint)
+RETURNS void
+LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE COST 10000
+AS 'MODULE_PATHNAME';
+COMMENT ON FUNCTION idempotency_internal.idem_count_evicted(bigint) IS
+	'Internal: adds to the counter of evicted keys.';
 
 /*
  * The segment is scanned with a later snapshot than that of the check before.
  * Once the segment is quiet no rows are added, so a scan that finds only
  * expired rows stays true.  Then there is also no snapshot left for which one
  * of these rows has not expired (key.c).
+ *
+ * With evict, finished keys do not count, although their ttl is not over: they
+ * are forgotten.  That a slow claimer inserts such a key with a token that is
+ * smaller than an earlier one cannot happen: it holds the lock of the ring from
+ * drawing the token until it has inserted the row, and the ring has been
+ * switched since this row was inserted.
  */
-CREATE FUNCTION idempotency_internal.idem_retire(slot smallint DEFAULT NULL)
+CREATE FUNCTION idempotency_internal.idem_retire(
+	slot smallint DEFAULT NULL, evict boolean DEFAULT false)
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp
@@ -137,6 +153,7 @@ DECLARE
 	oldest  idempotency_internal.idem_ring;
 	started timestamptz := clock_timestamp();
 	expired bigint;
+	evicted bigint;
 	others  bigint;
 BEGIN
 	SELECT * INTO oldest FROM idempotency_internal.idem_ring r
@@ -147,9 +164,10 @@ BEGIN
 		RETURN false;
 	END IF;
 	EXECUTE 'SELECT count(*) FILTER (WHERE expires_at <= $1),
-			count(*) FILTER (WHERE expires_at > $1)
+			count(*) FILTER (WHERE expires_at > $1 AND $2 AND state <> ''p''),
+			count(*) FILTER (WHERE expires_at > $1 AND NOT ($2 AND state <> ''p''))
 		FROM idempotency_internal.idem_key_' || oldest.slot
-		INTO expired, others USING started;
+		INTO expired, evicted, others USING started, evict;
 	IF others > 0 THEN
 		-- Other transactions hold rows that idem_migrate could not move.
 		-- Pause for 20 times as long as the scan took.
@@ -165,13 +183,18 @@ BEGIN
 		RETURN false;
 	END IF;
 	PERFORM idempotency_internal.idem_count_expired(expired);
+	IF evicted > 0 THEN
+		PERFORM idempotency_internal.idem_count_evicted(evicted);
+		RAISE WARNING '% keys are forgotten before their time', evicted
+			USING DETAIL = 'The keys take more than idempotency.keys_max_size.';
+	END IF;
 	RETURN true;
 EXCEPTION WHEN lock_not_available THEN
 	RETURN false;
 END
 $$;
-COMMENT ON FUNCTION idempotency_internal.idem_retire(smallint) IS
-	'Internal: takes an old segment of keys, the oldest by default, out of use once all in it has expired; false: not yet.';
+COMMENT ON FUNCTION idempotency_internal.idem_retire(smallint, boolean) IS
+	'Internal: takes an old segment of keys, the oldest by default, out of use once all in it has expired, or has expired or finished; false: not yet.';
 
 CREATE FUNCTION idempotency_internal.idem_truncate()
 RETURNS boolean
@@ -222,6 +245,62 @@ $$;
 COMMENT ON FUNCTION idempotency_internal.idem_next_to_empty(double precision) IS
 	'Internal: the old segment of keys that should be emptied next, if it has no more live keys than expired keys and the given number together.';
 
+CREATE FUNCTION idempotency_internal.idem_size(states text[])
+RETURNS numeric
+LANGUAGE sql VOLATILE PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+	SELECT coalesce(sum(pg_total_relation_size(
+		('idempotency_internal.idem_key_' || r.slot)::regclass)), 0)
+	FROM idempotency_internal.idem_ring r WHERE r.state = ANY (states)
+$$;
+COMMENT ON FUNCTION idempotency_internal.idem_size(text[]) IS
+	'Internal: the size of segments of keys in these states, with indexes.';
+
+/*
+ * The limit of size takes precedence over the ttl.  When the keys exceed it, the
+ * oldest segment is given up: keys in progress are moved, finished ones are
+ * forgotten.  To have such a segment, segments are closed when they reach a
+ * quarter of the limit.  A segment in which most keys are in progress is not
+ * given up: moving them would not make it much smaller.
+ */
+CREATE FUNCTION idempotency_internal.idem_evict(max_keys integer)
+RETURNS boolean
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	keep   bigint := pg_size_bytes(current_setting('idempotency.keys_max_size'));
+	victim smallint;
+BEGIN
+	IF keep < 0 THEN
+		RETURN false;
+	END IF;
+	IF idempotency_internal.idem_size('{current}') > keep / 4
+		AND EXISTS (SELECT FROM idempotency_internal.idem_ring r,
+				idempotency_internal.idem_sample(r.slot, 1) s
+			WHERE r.state = 'current' AND s.keys > 0)
+		AND idempotency_internal.idem_switch()
+	THEN
+		RETURN true;
+	ELSIF idempotency_internal.idem_size('{current, old}') <= keep THEN
+		RETURN false;
+	END IF;
+	SELECT r.slot INTO victim
+	FROM idempotency_internal.idem_ring r,
+		idempotency_internal.idem_sample(r.slot, 64) s
+	WHERE r.state = 'old' AND (r.rest_until < clock_timestamp()) IS NOT FALSE
+		AND idempotency_internal.idempotency_is_quiet(r.quiet_xid)
+		AND s.in_progress <= s.keys / 2
+	ORDER BY r.segment LIMIT 1;
+	RETURN victim IS NOT NULL
+		AND (idempotency_internal.idem_migrate(max_keys, victim, true) > 0
+			OR idempotency_internal.idem_retire(victim, true));
+END
+$$;
+COMMENT ON FUNCTION idempotency_internal.idem_evict(integer) IS
+	'Internal: the next step of keeping the keys within idempotency.keys_max_size, if one is due; true: call it again.';
+
 CREATE FUNCTION idempotency_internal.idem_expire(max_keys integer DEFAULT 1000)
 RETURNS boolean
 LANGUAGE plpgsql STRICT VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
@@ -233,7 +312,9 @@ DECLARE
 	due      boolean;
 	unused   smallint;
 BEGIN
-	IF idempotency_internal.idem_truncate() THEN
+	IF idempotency_internal.idem_truncate()
+		OR idempotency_internal.idem_evict(max_keys)
+	THEN
 		RETURN true;
 	END IF;
 	SELECT s.* INTO now_used
@@ -355,8 +436,15 @@ AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION idempotency_internal.idem_counters() IS
 	'Internal: the counters that idem_stats shows.';
 
+CREATE FUNCTION idempotency_internal.idem_evicted()
+RETURNS bigint
+LANGUAGE C VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME';
+COMMENT ON FUNCTION idempotency_internal.idem_evicted() IS
+	'Internal: the last counter that idem_stats shows.';
+
 CREATE VIEW idem_stats WITH (security_barrier) AS
-	SELECT c.*, s.*
+	SELECT c.*, s.*, idempotency_internal.idem_evicted() AS evicted
 	FROM idempotency_internal.idem_counters() c,
 		(SELECT
 			pg_catalog.round(coalesce(pg_catalog.sum(s.in_progress), 0))

@@ -15,6 +15,7 @@
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 
+#include "base/args.h"
 #include "base/compat.h"
 #include "base/relation.h"
 #include "base/trigger.h"
@@ -61,10 +62,20 @@ migrate_row(Oid table, TupleTableSlot *row)
 }
 
 /*
+ * Has a row to be moved, since the key is in use?
+ */
+static bool
+migrate_wants(TupleTableSlot *row, bool only_in_progress)
+{
+	return key_expiry_of_row(row) > GetCurrentTimestamp() &&
+		(!only_in_progress || key_row(row).state == KEY_IN_PROGRESS);
+}
+
+/*
  * Moves at most max_keys rows of a table.
  */
 static int64
-migrate_rows(Relation table, int max_keys)
+migrate_rows(Relation table, int max_keys, bool only_in_progress)
 {
 	TupleTableSlot *row = table_slot_create(table, NULL);
 	Snapshot	latest = RegisterSnapshot(GetLatestSnapshot());
@@ -84,7 +95,7 @@ migrate_rows(Relation table, int max_keys)
 		   table_scan_getnextslot_tidrange(scan, ForwardScanDirection, row))
 	{
 		CHECK_FOR_INTERRUPTS();
-		if (key_expiry_of_row(row) <= GetCurrentTimestamp())
+		if (!migrate_wants(row, only_in_progress))
 			continue;
 		migrated_to = ItemPointerGetBlockNumber(&row->tts_tid);
 		moved += migrate_row(RelationGetRelid(table), row);
@@ -111,7 +122,7 @@ migrate_oldest(void)
 }
 
 /*
- * SQL: idem_migrate(max_keys integer, slot smallint).
+ * SQL: idem_migrate(max_keys integer, slot smallint, only_in_progress boolean).
  */
 Datum
 idem_migrate(PG_FUNCTION_ARGS)
@@ -125,6 +136,7 @@ idem_migrate(PG_FUNCTION_ARGS)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("max_keys must be positive")));
+	args_require(fcinfo, 2, "only_in_progress");
 	/* Lock in the order of keys_open and of DROP EXTENSION. */
 	relation_hold(catalog_get()->idem_token_seq, RowExclusiveLock);
 	from = PG_ARGISNULL(1) ? migrate_oldest() : key_segment_arg(fcinfo, 1);
@@ -132,7 +144,7 @@ idem_migrate(PG_FUNCTION_ARGS)
 		PG_RETURN_INT64(0);
 	relation_hold(from, RowExclusiveLock);
 	table = table_open(from, NoLock);
-	moved = migrate_rows(table, PG_GETARG_INT32(0));
+	moved = migrate_rows(table, PG_GETARG_INT32(0), PG_GETARG_BOOL(2));
 	table_close(table, NoLock);
 	PG_RETURN_INT64(moved);
 }

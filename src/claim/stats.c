@@ -22,6 +22,9 @@
 #include "claim/key.h"
 #include "claim/stats.h"
 
+/* The counters that idem_counters returns, the first ones. */
+#define STATS_COUNTERS SHARED_EVICTED
+
 /* The columns of idem_sample. */
 enum
 {
@@ -42,7 +45,9 @@ typedef struct Sample
 } Sample;
 
 PG_FUNCTION_INFO_V1(idem_counters);
+PG_FUNCTION_INFO_V1(idem_evicted);
 PG_FUNCTION_INFO_V1(idem_count_expired);
+PG_FUNCTION_INFO_V1(idem_count_evicted);
 PG_FUNCTION_INFO_V1(idem_sample);
 
 void
@@ -68,6 +73,16 @@ Datum
 idem_count_expired(PG_FUNCTION_ARGS)
 {
 	shared_count(SHARED_EXPIRED, PG_GETARG_INT64(0));
+	PG_RETURN_VOID();
+}
+
+/*
+ * SQL: idem_count_evicted(keys bigint), adds to the counter of evicted keys.
+ */
+Datum
+idem_count_evicted(PG_FUNCTION_ARGS)
+{
+	shared_count(SHARED_EVICTED, PG_GETARG_INT64(0));
 	PG_RETURN_VOID();
 }
 
@@ -188,8 +203,8 @@ idem_sample(PG_FUNCTION_ARGS)
 Datum
 idem_counters(PG_FUNCTION_ARGS)
 {
-	Datum		values[1 + SHARED_COUNTERS] = {0};
-	bool		nulls[1 + SHARED_COUNTERS];
+	Datum		values[1 + STATS_COUNTERS] = {0};
+	bool		nulls[1 + STATS_COUNTERS];
 	SharedDatabase *database = shared_find_my_database();
 	TupleDesc	desc;
 
@@ -199,7 +214,7 @@ idem_counters(PG_FUNCTION_ARGS)
 	if (database != NULL)
 	{
 		values[0] = TimestampTzGetDatum(database->since);
-		for (int i = 0; i < SHARED_COUNTERS; i++)
+		for (int i = 0; i < STATS_COUNTERS; i++)
 		{
 			uint64		count = pg_atomic_read_u64(&database->counters[i]);
 
@@ -208,4 +223,17 @@ idem_counters(PG_FUNCTION_ARGS)
 	}
 	return HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values,
 											 nulls));
+}
+
+/*
+ * SQL: idem_evicted().  Null if nothing is counted.
+ */
+Datum
+idem_evicted(PG_FUNCTION_ARGS)
+{
+	SharedDatabase *database = shared_find_my_database();
+
+	if (database == NULL)
+		PG_RETURN_NULL();
+	PG_RETURN_INT64((int64) pg_atomic_read_u64(&database->counters[SHARED_EVICTED]));
 }

@@ -7,10 +7,14 @@ LANGUAGE sql VOLATILE PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
 AS $$
 	SELECT 'keys',
-		CASE WHEN lapsed.since > '10 min' THEN 'warning' ELSE 'ok' END,
+		CASE WHEN lapsed.since > '10 min' OR stats.evicted > 0
+			THEN 'warning' ELSE 'ok' END,
 		format('%s in progress, %s on disk', stats.keys_in_progress, pg_size_pretty(disk.size))
-			|| coalesce(', a lease ran out ' || lapsed.since || ' ago', ''),
-		CASE WHEN lapsed.since > '10 min' THEN 'its owner may have died; is its message lost?' END
+			|| coalesce(', a lease ran out ' || lapsed.since || ' ago', '')
+			|| CASE WHEN stats.evicted > 0 THEN format(', %s forgotten before their time since %s',
+				stats.evicted, date_trunc('second', stats.since)) ELSE '' END,
+		CASE WHEN lapsed.since > '10 min' THEN 'its owner may have died; is its message lost?'
+			WHEN stats.evicted > 0 THEN 'raise idempotency.keys_max_size, or lower idempotency.ttl' END
 	FROM @extschema@.idem_stats stats
 	CROSS JOIN LATERAL (
 		SELECT CASE WHEN stats.oldest_lease < clock_timestamp()

@@ -185,8 +185,8 @@ BEGIN
 END
 $$;
 
-ALTER FUNCTION idempotency_internal.idem_carry(integer, smallint)
-	RENAME TO idem_migrate;
+DROP FUNCTION idempotency_internal.idem_carry(integer, smallint);
+DROP FUNCTION idempotency_internal.idem_retire(smallint);
 
 /* ---- outbox ---- */
 
@@ -584,6 +584,10 @@ CREATE FUNCTION idempotency_internal.outbox_troubles(
 RETURNS SETOF record
 LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME';
+CREATE FUNCTION idempotency_internal.idem_evicted()
+RETURNS bigint
+LANGUAGE C VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME';
 CREATE FUNCTION idempotency_internal.outbox_shares(
 	OUT subscription bigint, OUT share double precision)
 RETURNS SETOF record
@@ -608,6 +612,7 @@ BEGIN
 	WHERE extname = 'idempotency';
 	EXECUTE pg_catalog.format('ALTER FUNCTION idempotency_internal.outbox_rate_limited() OWNER TO %s', owner);
 	EXECUTE pg_catalog.format('ALTER FUNCTION idempotency_internal.outbox_troubles() OWNER TO %s', owner);
+	EXECUTE pg_catalog.format('ALTER FUNCTION idempotency_internal.idem_evicted() OWNER TO %s', owner);
 	EXECUTE pg_catalog.format('ALTER FUNCTION idempotency_internal.outbox_shares() OWNER TO %s', owner);
 	EXECUTE pg_catalog.format('ALTER FUNCTION idempotency_status() OWNER TO %s', owner);
 	FOREACH created IN ARRAY ARRAY['idem_keys', 'outbox_deliveries',
@@ -617,12 +622,14 @@ BEGIN
 END
 $$;
 REVOKE ALL
-ON FUNCTION idempotency_internal.outbox_rate_limited(),
+ON FUNCTION idempotency_internal.idem_evicted(),
+	idempotency_internal.outbox_rate_limited(),
 	idempotency_internal.outbox_troubles(),
 	idempotency_internal.outbox_shares(), idempotency_status()
 FROM PUBLIC;
 GRANT EXECUTE
-ON FUNCTION idempotency_internal.outbox_rate_limited(),
+ON FUNCTION idempotency_internal.idem_evicted(),
+	idempotency_internal.outbox_rate_limited(),
 	idempotency_internal.outbox_troubles(),
 	idempotency_internal.outbox_shares(), idempotency_status()
 TO pg_monitor;

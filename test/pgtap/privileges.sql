@@ -70,6 +70,7 @@ SELECT set_eq($$
 		string_agg(role || ' ' || privilege, ', ' ORDER BY role, privilege))
 	FROM privilege WHERE privilege IS NOT NULL GROUP BY object
 $$, string_to_array($list$function idem_counters(): operator EXECUTE, watcher EXECUTE
+function idem_evicted(): operator EXECUTE, watcher EXECUTE
 function idem_sample(smallint,integer): operator EXECUTE, watcher EXECUTE
 function outbox_flights(): operator EXECUTE, watcher EXECUTE
 function outbox_rate(double precision,timestamp with time zone,bigint): operator EXECUTE, watcher EXECUTE
@@ -365,7 +366,7 @@ SELECT set_eq($$
 	WHERE c.relnamespace = 'idempotency_internal'::regnamespace
 		AND (has_any_column_privilege('admin', c.oid, 'SELECT, INSERT, UPDATE')
 		OR has_table_privilege('admin', c.oid, 'DELETE, TRUNCATE, TRIGGER'))
-$$, '{idem_counters,idem_sample,idempotency_enter,idempotency_grant_names,
+$$, '{idem_counters,idem_evicted,idem_sample,idempotency_enter,idempotency_grant_names,
 	idempotency_raise,outbox_flights,outbox_rate,outbox_rate_limited,outbox_shares,outbox_troubles}'::text[],
 	'and of what is internal only what that calls');
 DROP TABLE public.outbox_subscription;

@@ -197,6 +197,7 @@ column idem_stats.keys_completed double precision
 column idem_stats.keys_failed double precision
 column idem_stats.keys_retryable double precision
 column idem_stats.oldest_lease timestamp with time zone
+column idem_stats.evicted bigint
 view idempotency_segments: operator, pg_monitor
 column idempotency_segments.name text
 column idempotency_segments.state text
