@@ -232,8 +232,28 @@ SELECT outbox_alter('r', rate_limit => 10);
 SELECT outbox_rotate_secret('r');
 SELECT outbox_alter('r', retry_schedule => '{0 s}');
 SELECT * FROM state();
--- Rows that no constraint has kept out: an error or a retry, not a crash.
 SELECT outbox_unsubscribe('r');
+-- A batch lapses that has set events aside: one for later, and one behind
+-- another of its key.  They are handed out once, although the log is read again.
+SELECT outbox_subscribe('r', url => NULL, topics => '{l}', retry_schedule => '{0 s, 1 h, 2 h}');
+SELECT outbox_enqueue('l', '1', key => 'k') IS NOT NULL AS enqueued;
+SELECT * FROM got();
+SELECT ack('l1');
+SELECT outbox_enqueue('l', '2', key => 'k') IS NOT NULL, outbox_enqueue('l', '3', deliver_at => now() + '1 h') IS NOT NULL, outbox_enqueue('l', '4') IS NOT NULL;
+SELECT * FROM got();
+UPDATE idempotency_internal.outbox_partition SET leased_until = now() WHERE leased_until IS NOT NULL;
+SELECT due();
+UPDATE idempotency_internal.outbox_log_0 SET deliver_at = now() WHERE topic = 'l' AND deliver_at IS NOT NULL;
+SELECT * FROM got();
+SELECT ack();
+SELECT * FROM got();
+SELECT ack();
+SELECT * FROM got();
+SELECT ack();
+SELECT * FROM got();
+SELECT * FROM state();
+SELECT outbox_unsubscribe('r');
+-- Rows that no constraint has kept out: an error or a retry, not a crash.
 SELECT outbox_subscribe('odd', NULL, topics => '{odd}');
 ALTER TABLE idempotency_internal.outbox_delivery DROP CONSTRAINT outbox_delivery_key_check;
 ALTER TABLE idempotency_internal.outbox_partition DROP CONSTRAINT outbox_partition_number_check, DROP CONSTRAINT outbox_partition_lease_check;

@@ -104,7 +104,8 @@ AS $$
 BEGIN
 	PERFORM idempotency_internal.idempotency_enter();
 	PERFORM idempotency_internal.idempotency_grant_names(role,
-		'{idempotency_status, idem_forget, idem_counters, idem_evicted, idem_sample,
+		'{idempotency_status, idem_forget,
+			idem_counters, idem_evicted, idem_sample,
 			outbox_subscribe, outbox_unsubscribe, outbox_alter, outbox_ping,
 			outbox_pause, outbox_resume, outbox_redrive, outbox_retry,
 			outbox_discard, outbox_acknowledge_lost, outbox_replay,

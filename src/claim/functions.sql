@@ -163,10 +163,11 @@ BEGIN
 		OR NOT idempotency_internal.idempotency_is_quiet(oldest.quiet_xid) THEN
 		RETURN false;
 	END IF;
-	EXECUTE 'SELECT count(*) FILTER (WHERE expires_at <= $1),
-			count(*) FILTER (WHERE expires_at > $1 AND $2 AND state <> ''p''),
-			count(*) FILTER (WHERE expires_at > $1 AND NOT ($2 AND state <> ''p''))
-		FROM idempotency_internal.idem_key_' || oldest.slot
+	EXECUTE 'SELECT count(*) FILTER (WHERE k.expired),
+			count(*) FILTER (WHERE NOT k.expired AND k.evicted),
+			count(*) FILTER (WHERE NOT k.expired AND NOT k.evicted)
+		FROM (SELECT expires_at <= $1 AS expired, $2 AND state <> ''p'' AS evicted
+			FROM idempotency_internal.idem_key_' || oldest.slot || ') k'
 		INTO expired, evicted, others USING started, evict;
 	IF others > 0 THEN
 		-- Other transactions hold rows that idem_migrate could not move.
@@ -258,8 +259,8 @@ COMMENT ON FUNCTION idempotency_internal.idem_size(text[]) IS
 	'Internal: the size of segments of keys in these states, with indexes.';
 
 /*
- * The limit of size takes precedence over the ttl.  When the keys exceed it, the
- * oldest segment is given up: keys in progress are moved, finished ones are
+ * The limit of size takes precedence over the ttl.  When the keys exceed it,
+ * the oldest segment is given up: keys in progress are moved, finished ones are
  * forgotten.  To have such a segment, segments are closed when they reach a
  * quarter of the limit.  A segment in which most keys are in progress is not
  * given up: moving them would not make it much smaller.

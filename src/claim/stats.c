@@ -232,8 +232,10 @@ Datum
 idem_evicted(PG_FUNCTION_ARGS)
 {
 	SharedDatabase *database = shared_find_my_database();
+	uint64		evicted;
 
 	if (database == NULL)
 		PG_RETURN_NULL();
-	PG_RETURN_INT64((int64) pg_atomic_read_u64(&database->counters[SHARED_EVICTED]));
+	evicted = pg_atomic_read_u64(&database->counters[SHARED_EVICTED]);
+	PG_RETURN_INT64((int64) evicted);
 }

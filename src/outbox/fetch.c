@@ -48,6 +48,19 @@
 								 * recorded at once */
 
 /*
+ * Has the partition passed an event?  $4 to $6 are its cursor.  A batch of the
+ * log that has lapsed has made deferred deliveries, and its events are read
+ * again.  If one of these was delivered and deleted before, it would be handed
+ * out twice.
+ */
+#define FETCH_AND_PASSED \
+	" AND e.position <= $4 AND NOT coalesce((" \
+	"  SELECT bool_or(l.position >= k.first)" \
+	"  FROM idempotency_internal.outbox_event l" \
+	"  JOIN unnest($5, $6) AS k(xid, first) ON l.xid = k.xid" \
+	"  WHERE l.position = e.position), false)"
+
+/*
  * Those that are due, and then the parked ones of their keys.
  */
 static SavedQuery fetch_due = {
@@ -55,11 +68,13 @@ static SavedQuery fetch_due = {
 	"  FROM idempotency_internal.outbox_delivery e"
 	"  WHERE e.subscription = $1 AND e.partition = $2 AND e.state = 'waiting'"
 	"  AND e.due_at <= (SELECT clock_timestamp())" OUTBOX_AND_DECIDED
+	FETCH_AND_PASSED
 	"  ORDER BY e.due_at, e.position LIMIT $3),"
 	" behind AS (SELECT p.* FROM due"
-	"  CROSS JOIN LATERAL (SELECT * FROM idempotency_internal.outbox_delivery d"
-	"   WHERE d.subscription = $1 AND d.key = due.key AND d.blocks_key"
-	"   AND d.state = 'parked' ORDER BY d.position LIMIT $3) p"
+	"  CROSS JOIN LATERAL (SELECT * FROM idempotency_internal.outbox_delivery e"
+	"   WHERE e.subscription = $1 AND e.key = due.key AND e.blocks_key"
+	"   AND e.state = 'parked'" FETCH_AND_PASSED
+	"   ORDER BY e.position LIMIT $3) p"
 	"  WHERE due.blocks_key)"
 	" " PULL_COLUMNS("least(e.attempts, 2147483646) + 1", " false",
 					 OUTBOX_IS_CANCELLED)
@@ -67,7 +82,9 @@ static SavedQuery fetch_due = {
 	" FROM (SELECT * FROM due UNION ALL SELECT * FROM behind) e"
 	" ORDER BY e.state DESC,"
 	"  CASE WHEN e.state = 'waiting' THEN e.due_at END, e.position LIMIT $3",
-	.types = {INT8OID, INT4OID, INT4OID}
+	.types = {
+		INT8OID, INT4OID, INT4OID, INT8OID, XID8ARRAYOID, INT8ARRAYOID
+	}
 };
 
 /* $3 to $5, and $8 to $10: a cursor, and where the batch ends. */
@@ -280,12 +297,13 @@ fetch_write(const Fetch *fetch, const OutboxCursor *cursor,
 static bool
 fetch_deferred(Fetch *fetch)
 {
-	Datum		values[3];
+	Datum		values[6];
 	uint64		found;
 
 	values[0] = Int64GetDatum(fetch->partition.id.subscription);
 	values[1] = Int32GetDatum(fetch->partition.id.number);
 	values[2] = Int32GetDatum(fetch->limit);
+	outbox_cursor_values(&values[3], &fetch->partition.cursor);
 	found = query_run(&fetch_due, values, NULL, false);
 	for (uint64 row = 0; row < found && !fetch_is_full(fetch); row++)
 	{
@@ -303,7 +321,7 @@ fetch_deferred(Fetch *fetch)
 /*
  * A partition that has nothing to hand out is recorded now and then: a row that
  * is written at each fetch would cost more than reading the same positions
- * again.
+ * again.  A delivery that is due may wait for the partition to pass it.
  */
 static bool
 fetch_must_record(const PullPartition *partition, const OutboxCursor *cursor)
@@ -313,16 +331,18 @@ fetch_must_record(const PullPartition *partition, const OutboxCursor *cursor)
 	if (partition->leased_until != 0 ||
 		cursor->position - before->position >= FETCH_STRIDE)
 		return true;
-	return partition->resting && !outbox_cursors_equal(before, cursor, true);
+	return !outbox_cursors_equal(before, cursor, true) &&
+		(partition->resting || outbox_has_due(partition->id));
 }
 
 /*
- * Hands out events of the log.
+ * Hands out events of the log.  If there are none, the partition has moved, and
+ * may have passed deliveries that are due.
  */
 static bool
 fetch_new(Fetch *fetch)
 {
-	const PullPartition *partition = &fetch->partition;
+	PullPartition *partition = &fetch->partition;
 	OutboxHorizon horizon = outbox_horizon_begin();
 	OutboxChunk chunk = {.after = partition->cursor, .cut = true};
 	bool		set_aside = false;
@@ -338,7 +358,11 @@ fetch_new(Fetch *fetch)
 	if (fetch->count > 0)
 		fetch_write(fetch, &chunk.before, &chunk.after);
 	else if (set_aside || fetch_must_record(partition, &chunk.after))
+	{
 		fetch_write(fetch, &chunk.after, NULL);
+		partition->cursor = chunk.after;
+		return fetch_deferred(fetch);
+	}
 	return fetch->count > 0;
 }
 

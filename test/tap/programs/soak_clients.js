@@ -1,12 +1,15 @@
 /*
  * soak_clients.js
- *		Clients that use all modules of the extension at once, the endpoints of
- *		their events, and the ledger of both (soak_ledger.js).  Commands are in
- *		crowd.js.
+ *		Clients that use all modules of the extension at once, the endpoints and
+ *		readers of their events, and the ledger of all (soak_ledger.js).
+ *		Commands are in crowd.js.
  *
  * Further commands:
  *   down MS      all endpoints but one drop every connection for so long
  *   patient      nothing is refused permanently any more
+ *
+ * Readers take the events of the subscription "read", by the function
+ * read_some, or with a lease, and keep them in the table seen.
  *
  * Environment: CLIENTS; TTL_MS, that of the server's keys; that of soak_receiver.js.
  */
@@ -23,6 +26,8 @@ const KEYS = 16;			// of a scope, used by all clients at the same time
 const KEYS_BACK = 400;		// older keys that are sometimes used again
 const RECENT = 8;			// orders that a client uses again
 const OWN_KEYS = 3;			// event keys of a client
+const READERS = 2;
+const LEASE_MS = 100;		// of a reader
 const STRAGGLE_MS = 300;
 
 /* Errors that may happen: late owners, conflicts with other clients. */
@@ -55,7 +60,13 @@ const SQL = {
     WITH t AS (INSERT INTO trace VALUES ($1)), b AS (INSERT INTO booking VALUES ($1, 'receive', NULL, $2, $3))
     SELECT stock_receive($2, $3, $1)`,
   enqueue: `
-    SELECT outbox_enqueue('shop.event', $1, key => $2, deliver_at => clock_timestamp() + $3 * interval '1 ms') AS position`,
+    SELECT outbox_enqueue('shop.event', $1, key => $2, deliver_at => clock_timestamp() + $3 * interval '1 ms', dedup_key => $1::jsonb ->> 'event') AS position`,
+  cancel: 'SELECT outbox_cancel($1) AS cancelled',
+  read: 'SELECT read_some(0.05) AS events',
+  fetch: `SELECT token, json_agg(json_build_object('id', id, 'type', type, 'payload', payload) ORDER BY n) AS events FROM (
+    SELECT *, row_number() OVER () AS n FROM outbox_fetch('read', 10, lease => '${LEASE_MS} ms')) f GROUP BY token`,
+  keep: "INSERT INTO seen (id, payload) SELECT e ->> 'id', e -> 'payload' FROM json_array_elements($1::json) e",
+  ack: "SELECT outbox_ack('read', $1)",
 };
 const TRACED = 'WITH t AS (INSERT INTO trace VALUES ($4))';
 
@@ -109,6 +120,7 @@ class Client extends Member {
     super(number);
     this.made = 0;
     this.orders = [];
+    this.delayed = [];			// events that wait for their time
   }
 
   async greet() {
@@ -127,7 +139,8 @@ class Client extends Member {
     else if (dice < 0.64) await this.job();
     else if (dice < 0.80) await this.settle();
     else if (dice < 0.88) await this.announce();
-    else if (dice < 0.93) await this.straggle();
+    else if (dice < 0.91) await this.straggle();
+    else if (dice < 0.95) await this.recant();
     else await this.restock();
   }
 
@@ -208,10 +221,33 @@ class Client extends Member {
     return [event, [{ event: event.name, refused: event.refused }, event.key, delay]];
   }
 
+  /* Sometimes twice, which is one event. */
   async enqueue(operation) {
     const [event, parameters] = this.newEvent(operation);
     const [{ position }] = await this.send(SQL.enqueue, parameters);
     event.position = Number(position);
+    if (event.notBefore > 0)
+      this.delayed = [...this.delayed, event].slice(-RECENT);
+    if (this.random() > 0.1)
+      return;
+    count('enqueued again');
+    const [again] = await this.send(SQL.enqueue, parameters);
+    if (again.position !== position)
+      report(`${event.name} was enqueued twice, at ${position} and ${again.position}`);
+  }
+
+  /* Cancels an event that waits for its time, perhaps too late. */
+  async recant() {
+    if (this.delayed.length === 0)
+      return;
+    const event = this.pick(this.delayed);
+    this.delayed = this.delayed.filter((other) => other !== event);
+    await this.transaction(async (one) => {
+      const [{ cancelled }] = await this.send(SQL.cancel, [event.position]);
+      count(cancelled ? 'cancelled' : 'not cancelled');
+      if (cancelled)
+        event.cancels.push(one);
+    });
   }
 
   /* The effect of a claimed key: at most one while the key is remembered. */
@@ -431,8 +467,55 @@ class Client extends Member {
   }
 }
 
+/* Reads events, and keeps them in the transaction that acknowledges them. */
+class Reader extends Member {
+  async act() {
+    try {
+      if (this.random() < 0.7) await this.read();
+      else await this.lease();
+    } catch (error) {
+      if (error instanceof Died)
+        throw error;
+      if (error.code === 'ID001')
+        count('lapsed');
+      else
+        report(`reader: ${error.code} ${error.stack}`);
+      await this.send('ROLLBACK');
+    }
+  }
+
+  async end() {
+    const dice = this.random();
+    if (dice > 0.95)
+      throw new Died('reader');
+    await this.send(dice < 0.85 ? 'COMMIT' : 'ROLLBACK');
+  }
+
+  async read() {
+    await this.send('BEGIN');
+    const [{ events }] = await this.send(SQL.read);
+    await this.end();
+    if (events === 0)
+      await this.send("CALL outbox_wait('read', '100 ms')");
+  }
+
+  /* The lease may lapse, and then somebody else reads the events. */
+  async lease() {
+    const [batch] = await this.send(SQL.fetch);
+    if (!batch)
+      return;
+    await sleep(this.below(1.5 * LEASE_MS));
+    await this.send('BEGIN');
+    await this.send(SQL.keep, [JSON.stringify(batch.events)]);
+    await this.send(SQL.ack, [batch.token]);
+    count('leased');
+    await this.end();
+  }
+}
+
 const clients = Array.from({ length: Number(process.env.CLIENTS) }, (_, i) => new Client(i + 1));
-obey(clients, ledger.check, {
+const readers = Array.from({ length: READERS }, (_, i) => new Reader(clients.length + i + 1));
+obey([...clients, ...readers], ledger.check, {
   down(ms) {
     receiver.setDown(true);
     setTimeout(receiver.setDown, Number(ms), false);

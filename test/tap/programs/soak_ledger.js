@@ -32,7 +32,7 @@ class Operation {
   }
 
   addEvent(key, { refused = false, notBefore = 0 } = {}) {
-    const event = { name: `${this.name}:${this.events.length}`, key, refused, notBefore, position: null, undone: false };
+    const event = { name: `${this.name}:${this.events.length}`, key, refused, notBefore, position: null, undone: false, cancels: [] };
     this.events.push(event);
     return event;
   }
@@ -165,6 +165,7 @@ const IMPOSSIBLE = [
    WHERE (l.received, l.confirmed) IS DISTINCT FROM (b.received, b.confirmed)
      OR l.available < 0 OR l.available + l.reserved <> l.received + l.adjusted - l.confirmed`,
   `SELECT format('%s: %s', sku, detail) FROM stock_verify() WHERE NOT ok`,
+  `SELECT format('%s was read %s times', id, count(*)) FROM seen GROUP BY id HAVING count(*) > 1`,
 ];
 
 function isWhole(operation, row) {
@@ -195,8 +196,10 @@ async function checkOperations(query) {
       report(`${name} is there, which nobody has done`);
 }
 
+/* Has it to arrive?  An event can be cancelled by an operation. */
 function isCommitted(event) {
-  return !event.undone && findOperation(event.name).state === 'acknowledged';
+  return !event.undone && findOperation(event.name).state === 'acknowledged'
+    && !event.cancels.some((operation) => operation.state === 'acknowledged');
 }
 
 /* Exactly the committed events must have arrived at a subscription. */
@@ -206,7 +209,7 @@ function checkArrivals(subscription, events, dead) {
     const isDead = dead.has(`${subscription} ${event.position}`);
     if (!isCommitted(event)) {
       if (arrival)
-        report(`${event.name} was rolled back, and has arrived at ${subscription}`);
+        report(`${event.name} was rolled back or cancelled, and has arrived at ${subscription}`);
     } else if (!arrival)
       report(`${event.name} has not arrived at ${subscription}`);
     else if (arrival.accepted === null && !(event.refused && isDead))
@@ -241,6 +244,13 @@ function checkOrder(subscription, events) {
     if (!before || accepted > before.accepted)
       last.set(key, { event, accepted });
   }
+}
+
+/* What readers have kept counts as arrived and accepted, in the order of n. */
+async function takeSeen(query) {
+  arrivals.delete('read');
+  for (const { id, payload } of await query('SELECT id, payload FROM seen ORDER BY n'))
+    arrive('read', id, 'event', payload, 'read')();
 }
 
 async function checkEvents(query) {
@@ -282,6 +292,7 @@ async function check(client) {
   for (const sql of IMPOSSIBLE)
     for (const { format } of await query(sql))
       report(format);
+  await takeSeen(query);
   await checkEvents(query);
   await checkExpiries(query);
   return `${operations.size} operations`;

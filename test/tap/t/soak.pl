@@ -1,5 +1,5 @@
 # Everything at once: claims of all kinds, orders, their confirmations and
-# their events, while receivers fail, relays come and go, all rings turn as
+# their events, while receivers and readers fail, relays come and go, all rings turn as
 # fast as possible, and one process of the server after another is killed.  If
 # this fails, an answer was wrong: work is lost or done twice, an event is
 # lost, invented or overtaken, a late owner was accepted, or a unit is sold
@@ -53,6 +53,25 @@ CREATE TABLE trace (operation text);
 CREATE TABLE effect (operation text, scope text, key text, token bigint, claimed_at float8, kept_until float8);
 CREATE TABLE booking (operation text, change stock_change, reservation text, sku text, quantity bigint);
 CREATE INDEX ON booking (reservation);
+CREATE TABLE seen (n bigserial, id text, payload jsonb);
+
+-- Reads a batch, and keeps its events, except some that fail, and those behind
+-- them of their key.
+CREATE FUNCTION read_some(failing float8) RETURNS int LANGUAGE sql AS $$
+	WITH fetched AS (SELECT *, row_number() OVER () AS n, random() < failing AS bad FROM outbox_fetch('read', 20, lease => '5 s')),
+		batch AS (SELECT *, bad OR key IS NOT NULL AND bool_or(bad) OVER (PARTITION BY key ORDER BY n) AS failed FROM fetched),
+		kept AS (INSERT INTO seen (id, payload) SELECT id, payload FROM batch WHERE NOT failed ORDER BY n),
+		done AS (SELECT outbox_ack('read', max(token), coalesce(array_agg(position) FILTER (WHERE failed), '{}'), CASE WHEN bool_or(failed) THEN 'not now' END)
+			FROM batch HAVING count(*) > 0)
+	SELECT (SELECT count(*) FROM batch)::int FROM (SELECT count(*) FROM done) d
+$$;
+CREATE FUNCTION read_all() RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+	WHILE read_some(0) > 0 LOOP
+	END LOOP;
+	RETURN true;
+END
+$$;
 INSERT INTO booking SELECT 'opening', 'receive', NULL, 'sku-' || n, 50 FROM generate_series(0, 39) n;
 SELECT format('SELECT stock_receive(%L, %s, %L)', sku, quantity, operation) FROM booking \gexec
 SQL
@@ -79,6 +98,8 @@ subscribe_to_all('plain', $patience);
 subscribe_to_all('parts', "$patience, partitions => 4");
 subscribe_to_all('free', "$patience, ordered => false, format => 'cloudevents'");
 subscribe_to_all('picky', "retry_schedule => '{0 s,20 ms,20 ms}'");
+sql("SELECT outbox_subscribe('read', NULL, topics => '{shop.*}', partitions => 2,"
+	  . " retry_schedule => '0 s'::interval || array_fill(interval '20 ms', ARRAY[99]))");
 
 # --- what is killed, and what else happens
 
@@ -126,7 +147,7 @@ sub settle
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
 
 	wait_until($node, 'SELECT count(*) = 0 FROM stock_hold', "$what: what nobody has paid expires");
-	wait_until($node, 'SELECT bool_and(position = last_value AND waiting = 0 AND parked = 0)'
+	wait_until($node, "SELECT read_all() AND bool_and((position = last_value OR name = 'read') AND waiting = 0 AND parked = 0)"
 		  . ' FROM outbox_subscriptions, outbox_position_seq', "$what: all is delivered");
 	return;
 }
@@ -148,6 +169,7 @@ my %least = (
 	claimed => 50, 'taken over' => 20, late => 5, completed => 100, failed => 10, in_progress => 20,
 	complete => 20, fail => 5, renew => 10, 'give back' => 5,
 	reserved => 100, 'confirm done' => 15, 'cancel done' => 5, 'confirm expired' => 1,
+	cancelled => 3, 'not cancelled' => 3, 'enqueued again' => 20, leased => 10, lapsed => 3,
 	released => 10, 'rolled back to savepoint' => 20, 'refused ID001' => 5,
 	map { ("fault $_" => 10) } qw(refuse error busy reset half hang late slow));
 
