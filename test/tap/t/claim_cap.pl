@@ -91,11 +91,14 @@ wave("beside $_") for 1 .. 6;
 is($session->query_safe("SELECT outcome FROM idem_claim('transaction')"), 'completed', 'it stays known to that transaction');
 is(sql("SELECT outcome FROM idem_claim('transaction', wait => false)"), 'in_progress', 'and in progress for others');
 is(sql("SELECT outcome FROM idem_claim('prepared', wait => false)"), 'in_progress', 'so is one that was prepared');
+alter_system('idempotency.keys_max_size', -1);
+sql('SELECT pg_sleep(0.1)');
 $session->query_safe('COMMIT');
 sql("COMMIT PREPARED 'p'");
 is(outcome('transaction'), 'completed', 'after the commit it is known');
 is(outcome('prepared'), 'completed', 'so is the other one');
 $finished += 2;
+alter_system('idempotency.keys_max_size', CAP_MB);
 is_bounded('when they have ended');
 all_are_accounted_for('then');
 
