@@ -144,6 +144,9 @@ SELECT outbox_enqueue('a.b', '{"n": 1}') IS NULL, outbox_enqueue('a.b', '{"n": 2
 SELECT * FROM got(); SELECT ack();
 SELECT * FROM got(); SELECT ack();
 SELECT filtered, filter_errors FROM outbox_subscriptions;
+SELECT outbox_enqueue('a.b', '{"n": 1}') IS NULL, outbox_ping('r') IS NULL;
+SELECT * FROM got(); SELECT ack();
+SELECT filtered, filter_errors FROM outbox_subscriptions;
 -- Paused: what is out can be acknowledged.
 SELECT outbox_enqueue('a.b', '{"n": 3}') IS NULL, outbox_enqueue('a.b', '{"n": 4}') IS NULL;
 SELECT * FROM got(1);

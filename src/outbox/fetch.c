@@ -259,6 +259,15 @@ fetch_set_cursor(Datum *values, char *nulls, const OutboxCursor *cursor)
 		outbox_cursor_values(values, cursor);
 }
 
+static void
+fetch_count_no_filtered(Fetch *fetch)
+{
+	fetch->filtered = (FilterCounts)
+	{
+		0
+	};
+}
+
 /*
  * Writes the row of the partition: its cursor, and the batch that ends at
  * "after", or has deferred deliveries if that is NULL.
@@ -361,6 +370,7 @@ fetch_new(Fetch *fetch)
 	{
 		fetch_write(fetch, &chunk.after, NULL);
 		partition->cursor = chunk.after;
+		fetch_count_no_filtered(fetch);
 		return fetch_deferred(fetch);
 	}
 	return fetch->count > 0;
@@ -401,10 +411,7 @@ fetch_partition(Fetch *fetch)
 
 	fetch->limit = fetch->max_events;
 	fetch->bytes = 0;
-	fetch->filtered = (FilterCounts)
-	{
-		0
-	};
+	fetch_count_no_filtered(fetch);
 	if (partition->leased_until != 0)
 	{
 		if (!partition->deferred)
