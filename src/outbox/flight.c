@@ -21,7 +21,7 @@ PG_FUNCTION_INFO_V1(outbox_troubles);
 typedef bool (*FlightRow) (const SharedFlight *flight, Datum *values);
 
 static Datum
-flight_rows(FunctionCallInfo fcinfo, bits32 flags, FlightRow set_row)
+flight_rows(FunctionCallInfo fcinfo, uint32 flags, FlightRow set_row)
 {
 	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
 	SharedDatabase *database = shared_find_my_database();
