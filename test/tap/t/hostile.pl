@@ -67,7 +67,8 @@ sub exercise
 	my $key = 'key-' . ++$exercises;
 	my @before = split(/\|/, sql('SELECT (SELECT max(segment) FROM idem_ring),'
 			  . ' (SELECT max(segment) FROM outbox_ring), (SELECT max(segment) FROM stock_ring)', $db));
-	my $enqueue = 'outbox_enqueue(%s::text, \'{"n": %d}\'::jsonb, %s::text, NULL::text, NULL::jsonb, NULL::timestamptz)';
+	my $enqueue = 'outbox_enqueue(%s::text, \'{"n": %d}\'::jsonb, %s::text, NULL::text, NULL::jsonb, NULL::timestamptz,'
+	  . ' NULL::timestamptz, NULL::text, NULL::interval, false)';
 
 	sql(qq(
 		SELECT idem_claim('$key'::text, ''::text, NULL::interval, NULL::text, '1 us'::interval, true);
@@ -83,7 +84,8 @@ sub exercise
 		('ring of the history', (SELECT max(segment) FROM stock_ring) = $before[2]),
 		('holds', EXISTS (SELECT FROM stock_hold)),
 		('positions', (SELECT bool_or(position < $position) FROM outbox_reached)),
-		('deferred deliveries', EXISTS (SELECT FROM outbox_delivery))) v (undone, is_undone) WHERE is_undone", '');
+		('deferred deliveries', EXISTS (SELECT FROM outbox_delivery)),
+		('cancellations', EXISTS (SELECT FROM outbox_cancelled))) v (undone, is_undone) WHERE is_undone", '');
 }
 
 sub subscribe_all
@@ -183,7 +185,11 @@ sql(q(
 		8, '1 s'::interval, '{0 s,1 s}'::interval[], 'latest'::text, 1, NULL::numeric, 1, '$.n > 0'::jsonpath,
 		NULL::text, NULL::text, NULL::text, 1, NULL::interval);
 	SELECT outbox_topic('read'::text, NULL::jsonb, 'is read'::text),
-		outbox_enqueue('read'::text, '{"n": 1}'::jsonb, NULL::text, NULL::text, NULL::jsonb, NULL::timestamptz);
+		outbox_enqueue('read'::text, '{"n": 1}'::jsonb, NULL::text, NULL::text, NULL::jsonb, NULL::timestamptz,
+			NULL::timestamptz, 'once'::text, '1 h'::interval, true),
+		outbox_cancel(outbox_enqueue('read'::text, '{"n": 2}'::jsonb, NULL::text, NULL::text, NULL::jsonb, now() + interval '1 h',
+			NULL::timestamptz, NULL::text, NULL::interval, false));
+	CALL idem_wait('once'::text, 'outbox:read'::text, '1 s'::interval);
 	SELECT outbox_ack('read'::text, f.token, ARRAY[f.position], 'no'::text) FROM outbox_fetch('read'::text, 10, '1 min'::interval) f;
 	CALL outbox_wait('read'::text, '5 s'::interval);
 	SELECT outbox_ack('read'::text, f.token, '{}'::bigint[], NULL::text) FROM outbox_fetch('read'::text, 10, '1 min'::interval) f;

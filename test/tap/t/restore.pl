@@ -93,11 +93,13 @@ sql(q(
 	SELECT stock_receive('hat', 10), stock_reserve('hat', 3, 'order-1', ttl => '1 h')), 'shop');
 subscribe($node, $receiver, '/hold/shop', db => 'shop', topics => "'{shop}'", max_in_flight => 1, timeout => "'10 min'");
 subscribe($node, $receiver, '/fail/dead', db => 'shop', topics => "'{dead}'", retry_schedule => "'{0 s}'");
-sql(q(SELECT outbox_enqueue('dead', '{"n": 0}'), outbox_enqueue('shop', '{"n": 1}', key => 'k'), outbox_enqueue('shop', '{"n": 2}', key => 'k')), 'shop');
+sql(q(SELECT outbox_enqueue('dead', '{"n": 0}'), outbox_enqueue('shop', '{"n": 1}', key => 'k'), outbox_enqueue('shop', '{"n": 2}', key => 'k'),
+	outbox_cancel(outbox_enqueue('shop', '{"n": 3}', deliver_at => now() + interval '1 h'))), 'shop');
 $receiver->wait_for('shop', requests => 1);
 $node->poll_query_until('shop', 'SELECT sum(dead) = 1 FROM outbox_subscriptions');
 $node->poll_query_until('shop', q(SELECT position = (SELECT last_value FROM idempotency_internal.outbox_position_seq)
 	FROM idempotency_internal.outbox_head)) or die 'the relay does not record how far it has read';
+$node->poll_query_until('shop', 'SELECT swept FROM idempotency_internal.outbox_cancelled') or die 'the sweeper does not see a cancellation';
 my $contents = contents($node, 'shop');
 unlike($contents, qr/^(?!stock_history_|outbox_log_[12])\w+\|0\|/m, 'there is something of everything');
 
