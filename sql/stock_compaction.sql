@@ -20,6 +20,7 @@ SELECT * FROM stock_levels ORDER BY sku;
 SELECT stock_compact(100);
 SELECT * FROM rows;
 SELECT count(stock_reserve('cup', 1, 'order ' || i)) FROM generate_series(601, 1600) i;
+SELECT count(stock_cancel('order ' || i)) FROM generate_series(701, 1600) i;
 SELECT stock_compact(500), stock_compact(1000), stock_compact(1000);
 SELECT * FROM rows;
 SELECT * FROM stock_item ORDER BY sku;
@@ -41,13 +42,15 @@ WHERE sku = 'cup' AND (reservation = 'order 1' OR reservation IS NULL) ORDER BY 
 
 -- A compaction that is rolled back: the rows are still there for the next one.
 BEGIN;
-SELECT count(stock_reserve('cup', 1, 'more ' || i)) FROM generate_series(1, 1100) i;
+SELECT count(stock_reserve('cup', 1, 'more ' || i)), count(stock_cancel('more ' || i))
+FROM generate_series(1, 1100) i;
 SELECT stock_compact(2000);
 SELECT * FROM rows;
 ROLLBACK;
 SELECT * FROM rows;
 SELECT * FROM stock_verify();
-SELECT count(stock_reserve('cup', 1, 'more ' || i)) FROM generate_series(1, 1100) i;
+SELECT count(stock_reserve('cup', 1, 'more ' || i)), count(stock_cancel('more ' || i))
+FROM generate_series(1, 1100) i;
 SELECT stock_compact(5000);
 SELECT * FROM stock_verify();
 
@@ -89,7 +92,8 @@ SELECT until('(SELECT array_agg(sku) = ''{many 7}'' FROM stock_crowded(5) sku)')
 -- As long as a line of a reservation is open, its name is used.
 SELECT outcome FROM stock_reserve_many('{"cup": 1, "pot": 1}', 'half');
 SELECT stock_confirm('half', '{cup}');
-SELECT count(stock_reserve('cup', 1, 'most ' || i)) FROM generate_series(1, 1100) i;
+SELECT count(stock_reserve('cup', 1, 'most ' || i)), count(stock_cancel('most ' || i))
+FROM generate_series(1, 1100) i;
 SELECT stock_compact(5000);
 UPDATE stock_ring SET opened_at = opened_at - interval '4 days' WHERE state = 'current';
 SELECT stock_forget();

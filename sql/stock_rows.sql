@@ -7,6 +7,7 @@
 \i :dir/sql/include/ring.sql
 \set VERBOSITY terse
 SELECT stock_receive('cup', 10), stock_receive('pot', 10);
+INSERT INTO stock_item (sku) VALUES ('bad');
 SELECT outcome FROM stock_reserve('cup', 1, 'order 1', ttl => '1 us');
 
 -- What each constraint refuses.
@@ -33,6 +34,14 @@ FROM unnest(ARRAY[
 	$$1, now(), 0, repeat('x', 256), 'cup', 1$$,
 	$$1, now(), 0, 'x', '', 1$$,
 	$$1, now(), 0, 'x', repeat('A', 4000), 1$$]) row;
+SELECT refused(format('INSERT INTO stock_hold (quantity, expires_at, line, reservation, sku, id, at, actor)
+	VALUES (1, now(), 0, ''x'', ''cup'', %s)', opened))
+FROM unnest(ARRAY[
+	$$0, now(), 'me'$$,
+	$$1, NULL, 'me'$$,
+	$$1, now(), NULL$$,
+	$$1, now(), ''$$,
+	$$NULL, now(), 'me'$$]) opened;
 SELECT refused(format('INSERT INTO %s (id, quantity, at, change, line, sku, reservation, actor, note, lines) %s VALUES (%s)',
 	name, CASE name WHEN 'stock_log' THEN 'OVERRIDING SYSTEM VALUE' END, row))
 FROM unnest('{stock_log,stock_history_1}'::text[]) name, unnest(ARRAY[
@@ -49,16 +58,24 @@ FROM unnest('{stock_log,stock_history_1}'::text[]) name, unnest(ARRAY[
 	$$9, 1, now(), 'confirm', 0, 'cup', '', NULL, NULL, NULL$$,
 	$$9, 1, now(), 'receive', NULL, 'cup', NULL, repeat('A', 256), NULL, NULL$$,
 	$$9, 1, now(), 'receive', NULL, 'cup', NULL, NULL, repeat('A', 1001), NULL$$]) row;
-SELECT refused(format('INSERT INTO stock_item (sku, received, adjusted, confirmed, reserved) VALUES (%s)', row))
+SELECT refused(format('INSERT INTO %s (id, quantity, at, change, line, sku, reservation, reserved_id, reserved_at, reserved_by) %s
+	VALUES (9, 1, now(), ''confirm'', 0, ''cup'', ''x'', %s)',
+	name, CASE name WHEN 'stock_log' THEN 'OVERRIDING SYSTEM VALUE' END, opened))
+FROM unnest('{stock_log,stock_history_1}'::text[]) name, unnest(ARRAY[
+	$$0, now(), 'me'$$,
+	$$1, NULL, 'me'$$,
+	$$1, now(), NULL$$,
+	$$1, now(), ''$$,
+	$$NULL, now(), 'me'$$]) opened;
+SELECT refused(format('INSERT INTO stock_item (sku, received, adjusted, confirmed) VALUES (%s)', row))
 FROM unnest(ARRAY[
-	$$repeat('A', 256), 0, 0, 0, 0$$,
-	$$'x', 'NaN', 0, 0, 0$$,
-	$$'x', 'infinity', 0, 0, 0$$,
-	$$'x', 1.5, 0, 0, 0$$,
-	$$'x', 0, 'NaN', 0, 0$$,
-	$$'x', 0, '-infinity', 0, 0$$,
-	$$'x', 0, 0, 0.1, 0$$,
-	$$'x', 0, 0, 0, 'NaN'$$]) row;
+	$$repeat('A', 256), 0, 0, 0$$,
+	$$'x', 'NaN', 0, 0$$,
+	$$'x', 'infinity', 0, 0$$,
+	$$'x', 1.5, 0, 0$$,
+	$$'x', 0, 'NaN', 0$$,
+	$$'x', 0, '-infinity', 0$$,
+	$$'x', 0, 0, 0.1$$]) row;
 
 -- From here on no constraint excludes them.
 CREATE PROCEDURE drop_constraints() LANGUAGE plpgsql AS $$
@@ -86,15 +103,21 @@ VALUES
 	(1, now() - interval '1 h', 0, 'longer sku', repeat('A', 100000), NULL),
 	(1, now() - interval '1 h', 0, 'empty sku', '', NULL),
 	(1, now() - interval '1 h', 0, 'null sku', NULL, NULL),
-	(-1, now() - interval '1 h', 0, 'negative', 'cup', NULL),
-	(NULL, now() - interval '1 h', 0, 'null quantity', 'cup', NULL),
-	('-9223372036854775808', now() - interval '1 h', 0, 'smallest', 'cup', NULL),
-	(1, now() - interval '1 h', -1, 'line -1', 'cup', NULL),
-	(1, now() - interval '1 h', 32767, 'line 32767', 'cup', NULL),
-	(1, now() - interval '1 h', 3, 'line 3 of 3', 'cup', 3),
-	(1, now() - interval '1 h', 0, 'too many lines', 'cup', 32767),
-	(1, '-infinity', 0, repeat('long ', 400), 'cup', 1),
-	(1, NULL, 0, 'null time', 'cup', NULL);
+	(-1, now() - interval '1 h', 0, 'negative', 'bad', NULL),
+	(NULL, now() - interval '1 h', 0, 'null quantity', 'bad', NULL),
+	('-9223372036854775808', now() - interval '1 h', 0, 'smallest', 'bad', NULL),
+	(1, now() - interval '1 h', -1, 'line -1', 'bad', NULL),
+	(1, now() - interval '1 h', 32767, 'line 32767', 'bad', NULL),
+	(1, now() - interval '1 h', 3, 'line 3 of 3', 'bad', 3),
+	(1, now() - interval '1 h', 0, 'too many lines', 'bad', 32767),
+	(1, '-infinity', 0, repeat('long ', 400), 'bad', 1),
+	(1, NULL, 0, 'null time', 'bad', NULL);
+INSERT INTO stock_hold (quantity, expires_at, line, reservation, sku, lines, id, at, actor)
+VALUES
+	(1, now() - interval '1 h', 0, 'held id 0', 'bad', 1, 0, now(), 'me'),
+	(1, now() - interval '1 h', 0, 'held never', 'bad', 1, 1, NULL, 'me'),
+	(1, now() - interval '1 h', 0, 'held by nobody', 'bad', 1, 1, now(), NULL),
+	(1, now() - interval '1 h', 0, 'held by long', 'bad', 1, 1, now(), repeat('A', 4000));
 CREATE FUNCTION code(query text) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
 	answer text;
@@ -113,7 +136,7 @@ SELECT left(name, 20) AS name, code(format('SELECT outcome FROM stock_%s(%L)', f
 FROM names, unnest('{confirm,cancel,extend,reinstate}'::text[]) function
 WHERE octet_length(name) < 255 ORDER BY 1, function;
 SELECT name, code(format(
-	'SELECT outcome FROM stock_reserve(''cup'', 1, %L)', name)) AS answer
+	'SELECT outcome FROM stock_reserve(''pot'', 1, %L)', name)) AS answer
 FROM names WHERE octet_length(name) < 255 ORDER BY 1;
 
 -- The sweeper goes on with the others,

@@ -99,7 +99,7 @@ SELECT * FROM stock_verify();
 SELECT count(stock_compact_item(sku, 1000)) FROM stock_item;
 SELECT count(*) FROM stock_log;
 SELECT sku, available, reserved, adjusted FROM stock_levels ORDER BY sku;
-SELECT sku, received, adjusted, confirmed, reserved FROM stock_item
+SELECT sku, received, adjusted, confirmed FROM stock_item
 ORDER BY sku;
 SELECT * FROM stock_verify();
 SELECT stock_transfer('hat@east', 'hat@south', 4);

@@ -33,9 +33,9 @@ ROLLBACK;
 
 -- A wrong root record.  A transaction with external DML does not use counters.
 BEGIN;
-UPDATE stock_item SET reserved = 2 WHERE sku = 'cup';
+UPDATE stock_item SET confirmed = 5 WHERE sku = 'cup';
 SELECT * FROM stock_verify();
-UPDATE stock_item SET reserved = 9 WHERE sku = 'cup';
+UPDATE stock_item SET adjusted = 1e20 WHERE sku = 'cup';
 SELECT * FROM stock_verify('cup');
 ROLLBACK;
 \set VERBOSITY sqlstate

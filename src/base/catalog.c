@@ -50,7 +50,8 @@ catalog_is_watched(Oid relation)
 		if (relation == cached.rings[RING_KEYS].tables[i])
 			return true;
 	}
-	return relation == cached.stock_log || relation == cached.stock_item;
+	return relation == cached.stock_log || relation == cached.stock_hold ||
+		relation == cached.stock_item;
 }
 
 static void
@@ -321,7 +322,9 @@ catalog_load_stock(Catalog *catalog)
 static void
 catalog_load_triggers(Catalog *catalog)
 {
-	const Oid	guarded[] = {catalog->stock_log, catalog->stock_item};
+	const Oid	guarded[] = {
+		catalog->stock_log, catalog->stock_hold, catalog->stock_item
+	};
 
 	for (int i = 0; i < CATALOG_RING_SIZE; i++)
 		catalog_load_trigger(&catalog->key_triggers,

@@ -137,12 +137,35 @@ relation_insert_into_indexes(Relation table, TupleTableSlot *slot,
 	return unique;
 }
 
+/*
+ * Does a table have these columns, and behind them none but those that an
+ * upgrade has dropped?
+ */
+static bool
+relation_has_columns(Relation table, int columns)
+{
+	int			count = RelationGetNumberOfAttributes(table);
+
+	for (int i = 0; i < count; i++)
+	{
+		if (TupleDescAttr(RelationGetDescr(table), i)->attisdropped !=
+			(i >= columns))
+			return false;
+	}
+	return count >= columns;
+}
+
 TupleTableSlot *
 relation_slot(Relation table, int columns)
 {
-	if (RelationGetNumberOfAttributes(table) != columns)
+	TupleTableSlot *slot;
+
+	if (!relation_has_columns(table, columns))
 		relation_was_altered(table, "It has other columns than those that it was made with.");
-	return table_slot_create(table, NULL);
+	slot = table_slot_create(table, NULL);
+	memset(&slot->tts_isnull[columns], true,
+		   (RelationGetNumberOfAttributes(table) - columns) * sizeof(bool));
+	return slot;
 }
 
 bool
@@ -248,6 +271,12 @@ bool
 relation_scan_next(RelationScan *scan, TupleTableSlot *slot)
 {
 	return index_getnext_slot(scan->scan, ForwardScanDirection, slot);
+}
+
+void
+relation_scan_move(RelationScan *scan, ScanKey keys, int key_count)
+{
+	index_rescan(scan->scan, keys, key_count, NULL, 0);
 }
 
 void

@@ -71,6 +71,9 @@ extern void relation_scan_begin(RelationScan *scan, Relation table,
 								AttrNumber column, AttrNumber filter,
 								ScanKey keys, int key_count, Snapshot snapshot);
 extern bool relation_scan_next(RelationScan *scan, TupleTableSlot *slot);
+
+/* Continues the scan elsewhere, with other keys, as many as at the start. */
+extern void relation_scan_move(RelationScan *scan, ScanKey keys, int key_count);
 extern void relation_scan_end(RelationScan *scan, LOCKMODE release);
 
 /* Raises an error unless the slot's row satisfies the table's constraints. */

@@ -54,6 +54,7 @@ shared_init_database(SharedDatabase *entry)
 	for (int i = 0; i < SHARED_SEQUENCES; i++)
 		pg_atomic_init_u64(&entry->highest[i], 0);
 	pg_atomic_init_u64(&entry->ends, 0);
+	pg_atomic_init_u64(&entry->lapses_at, 0);
 	pg_atomic_init_u64(&entry->async_begun, 0);
 	pg_atomic_init_u64(&entry->async_ended, 0);
 	pg_atomic_init_u64(&entry->changes_begun, 0);

@@ -119,6 +119,8 @@ typedef struct SharedDatabase
 	/* Claim statistics, counted from the time "since", which never changes. */
 	pg_atomic_uint64 counters[SHARED_COUNTERS];
 	TimestampTz since;
+	/* No reservation of stock lapses before this time (stock/lapse.c). */
+	pg_atomic_uint64 lapses_at;
 	/* One bit per relay, set before it sleeps if an event could be sent. */
 	pg_atomic_uint32 relays_armed;
 	/* Sessions that wait for events; armed is 1 if there may be any. */

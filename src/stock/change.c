@@ -44,6 +44,10 @@ change_add(const StockLines *lines, bool is_new)
 	}
 }
 
+/*
+ * A counter that is loaded after the hold is gone would have the quantity
+ * already, so the items are touched first.
+ */
 bool
 change_close(StockChange change, const text *reservation, const text *actor,
 			 const Holds *holds, bool wait)
@@ -54,6 +58,8 @@ change_close(StockChange change, const text *reservation, const text *actor,
 		.actor = actor
 	};
 
+	for (int i = 0; i < holds->lines.count && change != STOCK_CONFIRM; i++)
+		(void) stock_xact_touch(&holds->lines.line[i], true);
 	for (int i = 0; i < holds->lines.count; i++)
 	{
 		if (holds_close(holds, i, wait))

@@ -87,18 +87,13 @@ BEGIN
 				coalesce(sum(quantity) FILTER (
 					WHERE change IN ('adjust', 'transfer')), 0) AS adjusted,
 				coalesce(sum(quantity) FILTER (
-					WHERE change = 'confirm'), 0) AS confirmed,
-				coalesce(sum(CASE
-					WHEN change IN ('reserve', 'reinstate') THEN quantity
-					WHEN change IN ('confirm', 'cancel', 'expire') THEN -quantity
-				END), 0) AS reserved
+					WHERE change = 'confirm'), 0) AS confirmed
 			FROM removed
 		), root AS (
 			UPDATE idempotency_internal.stock_item item
 			SET received = item.received + total.received,
 				adjusted = item.adjusted + total.adjusted,
-				confirmed = item.confirmed + total.confirmed,
-				reserved = item.reserved + total.reserved
+				confirmed = item.confirmed + total.confirmed
 			FROM total
 			WHERE item.sku = $1
 		)

@@ -528,18 +528,13 @@ bool
 escrow_take(EscrowItem *item, int64 quantity)
 {
 	bool		enough;
-	int			rows = 0;
 
 	SpinLockAcquire(&item->mutex);
 	Assert(item->pins > 0 && item->state == ESCROW_READY);
 	enough = item->available >= quantity;
 	if (enough)
-	{
 		item->available -= quantity;
-		rows = ++item->rows;
-	}
 	SpinLockRelease(&item->mutex);
-	escrow_note_crowded(item, rows);
 	return enough;
 }
 

@@ -184,7 +184,7 @@ DO $$
 DECLARE
 	guarded text;
 BEGIN
-	FOREACH guarded IN ARRAY '{idempotency_internal.stock_log, idempotency_internal.stock_item}'::pg_catalog.text[] LOOP
+	FOREACH guarded IN ARRAY '{idempotency_internal.stock_log, idempotency_internal.stock_hold, idempotency_internal.stock_item}'::pg_catalog.text[] LOOP
 		EXECUTE pg_catalog.format('CREATE TRIGGER stock_guard
 			BEFORE INSERT OR UPDATE OR DELETE ON %s FOR EACH ROW
 			EXECUTE FUNCTION idempotency_internal.stock_guard()', guarded);
@@ -213,14 +213,15 @@ AS $$
 DECLARE
 	tables CONSTANT regclass[] := ARRAY[
 		'idempotency_internal.stock_log',
+		'idempotency_internal.stock_hold',
 		'idempotency_internal.stock_item']::regclass[];
 BEGIN
 	IF NOT idempotency_internal.idempotency_may_repair(tables, by_hand) THEN
 		RETURN false;
 	END IF;
 	PERFORM idempotency_internal.stock_drop_counters();
-	LOCK TABLE idempotency_internal.stock_log, idempotency_internal.stock_item
-		IN SHARE ROW EXCLUSIVE MODE;
+	LOCK TABLE idempotency_internal.stock_log, idempotency_internal.stock_hold,
+		idempotency_internal.stock_item IN SHARE ROW EXCLUSIVE MODE;
 	IF NOT idempotency_internal.idempotency_may_repair(tables, by_hand) THEN
 		RETURN false;
 	END IF;
@@ -274,7 +275,7 @@ BEGIN
 			CASE past.change WHEN 'confirm' THEN 'confirmed' WHEN 'cancel' THEN 'cancelled'
 				WHEN 'expire' THEN 'expired' END AS state,
 			past.at
-		FROM @extschema@.stock_history past
+		FROM idempotency_internal.stock_entry past
 		WHERE past.reservation = stock_reservation_status.reservation
 			AND past.line IS NOT NULL
 		ORDER BY past.line, past.id DESC
@@ -343,40 +344,59 @@ COMMENT ON FUNCTION idempotency_internal.stock_counter(text) IS
 	'Internal: what is available of one item, by its counter in shared memory.';
 
 /*
- * The sums of root records and log, and of holds beside them.  A lapsed hold
- * counts as reserved here until it is settled, since the rows are compared as
- * they were written.  A query for one item reads only rows of that item.
+ * A lapsed hold counts as reserved here until it is settled, since the rows are
+ * compared with counters.  A query for one item reads only rows of that item.
  */
 CREATE VIEW idempotency_internal.stock_ledger AS
 	SELECT entry.sku, bool_or(entry.is_item) AS has_item,
-		coalesce(sum(entry.available), 0) AS available,
-		coalesce(sum(entry.reserved), 0) AS reserved,
-		coalesce(sum(entry.held), 0) AS held
+		coalesce(sum(entry.on_hand), 0) - coalesce(sum(entry.reserved), 0)
+			AS available,
+		coalesce(sum(entry.reserved), 0) AS reserved
 	FROM (
 		SELECT item.sku, true AS is_item,
-			item.received + item.adjusted - item.confirmed - item.reserved
-				AS available,
-			item.reserved, NULL::numeric AS held
+			item.received + item.adjusted - item.confirmed AS on_hand,
+			NULL::numeric AS reserved
 		FROM idempotency_internal.stock_item item
 		UNION ALL
 		SELECT logged.sku, false,
 			   CASE
-				WHEN logged.change IN ('reserve', 'reinstate') THEN -logged.quantity
-				WHEN logged.change <> 'confirm' THEN logged.quantity
+				WHEN logged.change = 'confirm' THEN -logged.quantity
+				WHEN logged.change NOT IN
+					('reserve', 'cancel', 'expire', 'reinstate')
+					THEN logged.quantity
 			   END,
-			   CASE
-				WHEN logged.change IN ('reserve', 'reinstate') THEN logged.quantity
-				WHEN logged.change IN ('confirm', 'cancel', 'expire')
-					THEN -logged.quantity
-			   END, NULL
+			   NULL
 		FROM idempotency_internal.stock_log logged
 		UNION ALL
-		SELECT hold.sku, false, NULL, NULL, hold.quantity
+		SELECT hold.sku, false, NULL, hold.quantity
 		FROM idempotency_internal.stock_hold hold
 	) entry
 	GROUP BY entry.sku;
 COMMENT ON VIEW idempotency_internal.stock_ledger IS
-	'Internal: every item as its root record and log have it, and as its holds do.';
+	'Internal: every item as its root record, log and holds have it.';
+
+/*
+ * A reservation with an open line has a row for each of its lines: a hold, or
+ * the row that has settled it.
+ */
+CREATE VIEW idempotency_internal.stock_incomplete AS
+	SELECT hold.sku, hold.reservation, whole.lines - whole.present AS missing
+	FROM idempotency_internal.stock_hold hold
+	CROSS JOIN LATERAL (
+		SELECT max(line.lines) AS lines, count(DISTINCT line.line) AS present
+		FROM (
+			SELECT open.line, open.lines
+			FROM idempotency_internal.stock_hold open
+			WHERE open.reservation = hold.reservation
+			UNION ALL
+			SELECT settled.line, settled.lines
+			FROM idempotency_internal.stock_entry settled
+			WHERE settled.reservation = hold.reservation
+				AND settled.line IS NOT NULL AND hold.lines > 1) line
+		) whole
+	WHERE hold.lines > 1 AND whole.lines > whole.present;
+COMMENT ON VIEW idempotency_internal.stock_incomplete IS
+	'Internal: open reservations of which a line is missing.';
 
 /*
  * The counters are read before and after the snapshot is taken.  A counter that
@@ -441,10 +461,12 @@ BEGIN
 			(1, CASE WHEN NOT ledger.has_item THEN 'there is no row in stock_item' END),
 			(2, CASE WHEN ledger.available < 0 THEN
 				format('too many are promised: %s', -ledger.available) END),
-			(3, CASE WHEN ledger.reserved <> ledger.held THEN
-				format('reserved: %s by stock_log, %s by stock_hold', ledger.reserved, ledger.held) END),
+			(3, (SELECT format('reservation "%s" lacks lines: %s', incomplete.reservation, incomplete.missing)
+				FROM idempotency_internal.stock_incomplete incomplete
+				WHERE incomplete.sku = ledger.sku
+				ORDER BY incomplete.reservation LIMIT 1)),
 			(4, CASE WHEN ledger.available <> counter.available THEN
-				format('available: %s by stock_log, %s by the counter', ledger.available, counter.available) END),
+				format('available: %s by the tables, %s by the counter', ledger.available, counter.available) END),
 			(5, CASE WHEN ledger.available + ledger.reserved BETWEEN
 					'-9223372036854775808' AND '9223372036854775807' THEN NULL
 				ELSE 'it is out of the range of bigint' END)
@@ -455,4 +477,4 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION stock_verify(text) IS
-	'Recomputes one item, or every item, from its root record and log, and compares it with its holds and its counter; detail describes a difference.';
+	'Recomputes one item, or every item, from its root record, log and holds, and compares it with its counter; detail describes a difference.';

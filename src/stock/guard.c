@@ -4,10 +4,10 @@
  *		the functions of stock (external DML).
  *
  * Examples are a restore, logical replication, an owner's UPDATE or TRUNCATE.
- * The counters do not see these changes.  Triggers on stock_log and stock_item
- * call stock_guard before the first change.  From then until its end the
- * transaction is alone: it waits for every transaction that has changed stock,
- * keeps new ones out, and drops the counters when it commits.
+ * The counters do not see these changes.  Triggers on stock_log, stock_hold and
+ * stock_item call stock_guard before the first change.  From then until its end
+ * the transaction is alone: it waits for every transaction that has changed
+ * stock, keeps new ones out, and drops the counters when it commits.
  *
  * The compaction changes these tables too, but no sum, and switches the guard
  * off.
@@ -44,8 +44,8 @@ PG_FUNCTION_INFO_V1(stock_guard);
 PG_FUNCTION_INFO_V1(stock_drop_counters);
 
 /*
- * SQL: stock_guard(), the trigger of stock_log and stock_item.  Without
- * preloading there are no counters, and the trigger does nothing.
+ * SQL: stock_guard(), the trigger of stock_log, stock_hold and stock_item.
+ * Without preloading there are no counters, and the trigger does nothing.
  */
 Datum
 stock_guard(PG_FUNCTION_ARGS)
@@ -57,7 +57,9 @@ stock_guard(PG_FUNCTION_ARGS)
 		TRIGGER_EVENT_BEFORE | TRIGGER_EVENT_TRUNCATE
 	};
 	const Catalog *catalog = catalog_get();
-	Oid			tables[] = {catalog->stock_log, catalog->stock_item};
+	Oid			tables[] = {
+		catalog->stock_log, catalog->stock_hold, catalog->stock_item
+	};
 	TriggerData *trigger = trigger_called(fcinfo, kinds, lengthof(kinds),
 										  tables, lengthof(tables));
 
@@ -132,9 +134,9 @@ guard_is_on(Oid table)
 }
 
 /*
- * A table that has the guard and is neither stock_log nor stock_item was
- * renamed.  If no table has the name stock_log, catalog_get raises an error; if
- * another table has it, the error is raised here.
+ * A table that has the guard and is none of ours was renamed.  If no table has
+ * its name now, catalog_get raises an error; if another table has it, the error
+ * is raised here.
  */
 static void
 guard_before_utility(Node *statement)
@@ -151,12 +153,13 @@ guard_before_utility(Node *statement)
 		!guard_is_on(table))
 		return;
 	catalog = catalog_get();
-	if (table != catalog->stock_log && table != catalog->stock_item)
+	if (table != catalog->stock_log && table != catalog->stock_hold &&
+		table != catalog->stock_item)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("cannot change triggers of table \"%s\"",
 						alter->relation->relname),
-				 errdetail("It has the trigger of stock_log and stock_item, and another name.")));
+				 errdetail("It has the trigger of the tables of stock, and another name.")));
 	stock_xact_note_external();
 }
 

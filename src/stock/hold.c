@@ -1,6 +1,6 @@
 /*
  * hold.c
- *		Rows of stock_hold: the lines of open reservations, and nothing else.
+ *		Rows of stock_hold: the lines of open reservations.
  *
  * The primary key (reservation, line) decides which of two transactions opens a
  * reservation first: every reservation has a line 0 when it is made.
@@ -10,6 +10,7 @@
 #include "access/genam.h"
 #include "access/table.h"
 #include "access/tableam.h"
+#include "common/int.h"
 #include "miscadmin.h"
 #include "storage/lmgr.h"
 #include "utils/builtins.h"
@@ -36,6 +37,9 @@ enum
 	HOLD_ATT_RESERVATION,
 	HOLD_ATT_SKU,
 	HOLD_ATT_LINES,
+	HOLD_ATT_ID,
+	HOLD_ATT_AT,
+	HOLD_ATT_ACTOR,
 	HOLD_ATTS
 };
 
@@ -49,6 +53,27 @@ static TupleTableSlot *
 hold_slot(Relation hold)
 {
 	return relation_slot(hold, HOLD_ATTS);
+}
+
+/*
+ * Reads how a line was opened.
+ */
+static void
+hold_read_opened(StockLine *line, TupleTableSlot *row)
+{
+	bool		isnull;
+
+	line->opened_id = DatumGetInt64(slot_getattr(row, HOLD_ATT_ID + 1,
+												 &isnull));
+	if (isnull)
+	{
+		line->opened_id = 0;
+		return;
+	}
+	if (line->opened_id <= 0)
+		row_raise(row, HOLD_ATT_ID, "is out of range");
+	line->opened_at = DatumGetTimestampTz(row_value(row, HOLD_ATT_AT));
+	line->opened_by = row_name(row, HOLD_ATT_ACTOR);
 }
 
 static void
@@ -75,6 +100,7 @@ holds_add(Holds *holds, int *room, TupleTableSlot *row)
 			.sku = row_name(row, HOLD_ATT_SKU),
 			.quantity = row_quantity(row, HOLD_ATT_QUANTITY, false)
 	};
+	hold_read_opened(line, row);
 	pfree(row_name(row, HOLD_ATT_RESERVATION));
 	holds->lines.order = Max(holds->lines.order,
 							 row_order(row, HOLD_ATT_LINES, line->number));
@@ -116,6 +142,40 @@ holds_scan(Holds *holds, Relation hold, const text *reservation,
 	ExecDropSingleTupleTableSlot(row);
 	relation_scan_end(&scan, NoLock);
 	return writer;
+}
+
+void
+holds_lock_for_sum(void)
+{
+	Relation	hold = hold_open();
+
+	index_close(relation_open_index(hold, HOLD_ATT_SKU + 1, 1, 0,
+									RowExclusiveLock), NoLock);
+	table_close(hold, NoLock);
+}
+
+int64
+holds_sum(const text *sku, Snapshot snapshot)
+{
+	Relation	hold = hold_open();
+	TupleTableSlot *row = hold_slot(hold);
+	int64		sum = 0;
+	RelationScan scan;
+	ScanKeyData key;
+
+	ScanKeyInit(&key, 1, BTEqualStrategyNumber, F_TEXTEQ, PointerGetDatum(sku));
+	relation_scan_begin(&scan, hold, HOLD_ATT_SKU + 1, 0, &key, 1, snapshot);
+	while (relation_scan_next(&scan, row))
+	{
+		CHECK_FOR_INTERRUPTS();
+		if (pg_add_s64_overflow(sum, row_quantity(row, HOLD_ATT_QUANTITY,
+												  false), &sum))
+			row_raise_range(sku);
+	}
+	ExecDropSingleTupleTableSlot(row);
+	relation_scan_end(&scan, NoLock);
+	table_close(hold, NoLock);
+	return sum;
 }
 
 Holds
@@ -228,6 +288,12 @@ hold_store(TupleTableSlot *row, const text *reservation,
 	row->tts_values[HOLD_ATT_SKU] = PointerGetDatum(line->sku);
 	row->tts_values[HOLD_ATT_LINES] = Int16GetDatum(lines->order);
 	row->tts_isnull[HOLD_ATT_LINES] = lines->order == 0;
+	row->tts_values[HOLD_ATT_ID] = Int64GetDatum(line->opened_id);
+	row->tts_values[HOLD_ATT_AT] = TimestampTzGetDatum(line->opened_at);
+	row->tts_values[HOLD_ATT_ACTOR] = PointerGetDatum(line->opened_by);
+	if (line->opened_id == 0)
+		memset(&row->tts_isnull[HOLD_ATT_ID], true,
+			   (HOLD_ATTS - HOLD_ATT_ID) * sizeof(bool));
 	ExecStoreVirtualTuple(row);
 }
 
@@ -291,33 +357,6 @@ holds_withdraw(const ItemPointerData *tids, int count)
 }
 
 /*
- * Begins a scan of the lines of an item that lapse until a time, by the index
- * on sku and time; or, if sku is NULL, of all lines that lapse since a time,
- * by the index on the time.
- */
-static void
-hold_begin_lapsed(RelationScan *scan, Relation hold, const text *sku,
-				  TimestampTz since, TimestampTz until, Snapshot snapshot)
-{
-	ScanKeyData keys[2];
-	int			count = 0;
-
-	if (sku != NULL)
-	{
-		ScanKeyInit(&keys[count++], 1, BTEqualStrategyNumber, F_TEXTEQ,
-					PointerGetDatum(sku));
-		ScanKeyInit(&keys[count++], 2, BTLessEqualStrategyNumber,
-					F_TIMESTAMPTZ_LE, TimestampTzGetDatum(until));
-	}
-	else
-		ScanKeyInit(&keys[count++], 1, BTGreaterEqualStrategyNumber,
-					F_TIMESTAMPTZ_GE, TimestampTzGetDatum(since));
-	relation_scan_begin(scan, hold,
-						(sku != NULL ? HOLD_ATT_SKU : HOLD_ATT_EXPIRES_AT) + 1,
-						0, keys, count, snapshot);
-}
-
-/*
  * Adds a name unless it equals the last one.
  */
 static void
@@ -335,43 +374,31 @@ hold_add_name(text ***names, int *count, int *room, Datum name)
 }
 
 /*
- * Was this line read before?  Lines with the same expiry are in the order of
- * their tids.
+ * No line of the item lapses before *next but those of the reservations that
+ * are returned.
  */
-static bool
-hold_is_passed(const HoldsPosition *from, TimestampTz expires_at,
-			   ItemPointer tid)
+int
+holds_lapsed(const text *sku, int max, text ***reservations, TimestampTz *next)
 {
-	ItemPointerData passed = from->tid;
-
-	return expires_at == from->expires_at && ItemPointerIsValid(&passed) &&
-		ItemPointerCompare(tid, &passed) <= 0;
-}
-
-/*
- * Reads lapsed lines from a position on.  *last is the last line that was read,
- * or HOLDS_START if there are no more.  No other line lapses before *next.
- */
-static int
-hold_read_lapsed(const text *sku, const HoldsPosition *from, int max,
-				 text ***reservations, HoldsPosition *last, TimestampTz *next)
-{
-	static const HoldsPosition start = HOLDS_START;
 	Relation	hold = hold_open();
 	Snapshot	latest = RegisterSnapshot(GetLatestSnapshot());
 	TupleTableSlot *row = hold_slot(hold);
 	TimestampTz now = GetCurrentTimestamp();
 	int			room = 16;
-	RelationScan scan;
 	int			lines = 0;
 	int			count = 0;
+	RelationScan scan;
+	ScanKeyData keys[2];
 
 	*reservations = palloc(room * sizeof(text *));
 	*next = now;
-	*last = *from;
-	hold_begin_lapsed(&scan, hold, sku, from->expires_at,
-					  now + HOLD_HORIZON_US, latest);
-	while (count < max && lines < HOLD_LAPSED_LINES_MAX)
+	ScanKeyInit(&keys[0], 1, BTEqualStrategyNumber, F_TEXTEQ,
+				PointerGetDatum(sku));
+	ScanKeyInit(&keys[1], 2, BTLessEqualStrategyNumber, F_TIMESTAMPTZ_LE,
+				TimestampTzGetDatum(now + HOLD_HORIZON_US));
+	relation_scan_begin(&scan, hold, HOLD_ATT_SKU + 1, 0, keys, lengthof(keys),
+						latest);
+	while (count < max && lines++ < HOLD_LAPSED_LINES_MAX)
 	{
 		CHECK_FOR_INTERRUPTS();
 		if (!relation_scan_next(&scan, row))
@@ -382,16 +409,9 @@ hold_read_lapsed(const text *sku, const HoldsPosition *from, int max,
 		*next = DatumGetTimestampTz(row_value(row, HOLD_ATT_EXPIRES_AT));
 		if (*next > now)
 			break;
-		if (hold_is_passed(from, *next, &row->tts_tid))
-			continue;
-		last->expires_at = *next;
-		last->tid = row->tts_tid;
-		lines++;
 		hold_add_name(reservations, &count, &room,
 					  row_value(row, HOLD_ATT_RESERVATION));
 	}
-	if (*next > now)
-		*last = start;
 	ExecDropSingleTupleTableSlot(row);
 	relation_scan_end(&scan, NoLock);
 	UnregisterSnapshot(latest);
@@ -399,20 +419,186 @@ hold_read_lapsed(const text *sku, const HoldsPosition *from, int max,
 	return count;
 }
 
-int
-holds_lapsed(const text *sku, int max, text ***reservations, TimestampTz *next)
+/* A search of all items for lapsed lines. */
+typedef struct HoldSearch
 {
-	HoldsPosition from = HOLDS_START;
-	HoldsPosition last;
+	Relation	hold;
+	Snapshot	snapshot;
+	RelationScan items;			/* by sku and expiry */
+	RelationScan lines;			/* by reservation and line */
+	TupleTableSlot *row;		/* of items */
+	TupleTableSlot *line;		/* of lines */
+	TimestampTz now;
+} HoldSearch;
 
-	return hold_read_lapsed(sku, &from, max, reservations, &last, next);
+static void
+hold_seek_key(ScanKey key, const HoldsPosition *position)
+{
+	if (position->sku == NULL)
+		ScanKeyInit(key, 1, BTGreaterEqualStrategyNumber, F_TEXT_GE,
+					PointerGetDatum(cstring_to_text("")));
+	else if (position->expires_at == DT_NOEND)
+		ScanKeyInit(key, 1, BTGreaterStrategyNumber, F_TEXT_GT,
+					PointerGetDatum(position->sku));
+	else
+		ScanKeyInit(key, 1, BTGreaterEqualStrategyNumber, F_TEXT_GE,
+					PointerGetDatum(position->sku));
+}
+
+static void
+hold_search_begin(HoldSearch *search, const HoldsPosition *position)
+{
+	ScanKeyData key;
+
+	search->hold = hold_open();
+	search->snapshot = RegisterSnapshot(GetLatestSnapshot());
+	search->row = hold_slot(search->hold);
+	search->line = hold_slot(search->hold);
+	search->now = GetCurrentTimestamp();
+	hold_seek_key(&key, position);
+	relation_scan_begin(&search->items, search->hold, HOLD_ATT_SKU + 1, 0,
+						&key, 1, search->snapshot);
+	relation_scan_begin(&search->lines, search->hold,
+						HOLD_ATT_RESERVATION + 1, 0, &key, 1,
+						search->snapshot);
+}
+
+static void
+hold_search_end(HoldSearch *search)
+{
+	ExecDropSingleTupleTableSlot(search->row);
+	ExecDropSingleTupleTableSlot(search->line);
+	relation_scan_end(&search->items, NoLock);
+	relation_scan_end(&search->lines, NoLock);
+	UnregisterSnapshot(search->snapshot);
+	table_close(search->hold, NoLock);
+}
+
+/*
+ * The search must not fail because of one row that is wrong: what reads the
+ * reservation raises the error.
+ */
+static TimestampTz
+hold_expiry(TupleTableSlot *row)
+{
+	bool		isnull;
+	Datum		expiry = slot_getattr(row, HOLD_ATT_EXPIRES_AT + 1, &isnull);
+
+	return isnull ? DT_NOEND : DatumGetTimestampTz(expiry);
+}
+
+static int
+hold_line(TupleTableSlot *row)
+{
+	bool		isnull;
+	Datum		line = slot_getattr(row, HOLD_ATT_LINE + 1, &isnull);
+
+	return isnull ? 0 : DatumGetInt16(line);
+}
+
+/*
+ * Was this line read before?  Lines with the same expiry are in the order of
+ * their tids.
+ */
+static bool
+hold_is_passed(const HoldsPosition *position, TupleTableSlot *row)
+{
+	ItemPointerData passed = position->tid;
+	TimestampTz expiry = hold_expiry(row);
+
+	if (position->sku == NULL || position->expires_at == DT_NOEND ||
+		args_compare_texts(position->sku, DatumGetTextPP(row_value(row, HOLD_ATT_SKU))) != 0)
+		return false;
+	return expiry < position->expires_at ||
+		(expiry == position->expires_at &&
+		 ItemPointerCompare(&row->tts_tid, &passed) <= 0);
+}
+
+/*
+ * Will another line of the reservation be found as well?  Of the lines that
+ * have lapsed, only the first is of interest.
+ */
+static bool
+hold_is_repeated(HoldSearch *search)
+{
+	int			line = hold_line(search->row);
+	ScanKeyData key;
+
+	if (line <= 0)
+		return false;
+	ScanKeyInit(&key, 1, BTEqualStrategyNumber, F_TEXTEQ,
+				row_value(search->row, HOLD_ATT_RESERVATION));
+	relation_scan_move(&search->lines, &key, 1);
+	while (relation_scan_next(&search->lines, search->line) &&
+		   hold_line(search->line) < line)
+	{
+		if (hold_expiry(search->line) <= search->now)
+			return true;
+	}
+	return false;
+}
+
+static void
+hold_set_position(HoldsPosition *position, TupleTableSlot *row,
+				  TimestampTz expires_at)
+{
+	Datum		sku = row_value(row, HOLD_ATT_SKU);
+
+	if (position->sku == NULL ||
+		args_compare_texts(position->sku, DatumGetTextPP(sku)) != 0)
+		position->sku = DatumGetTextPCopy(sku);
+	position->expires_at = expires_at;
+	position->tid = row->tts_tid;
+}
+
+/*
+ * Looks at the next line.  Returns whether it is the first lapsed one of a
+ * reservation.  If it has not lapsed, continues with the next item, since the
+ * others of this item lapse later.
+ */
+static bool
+hold_search_line(HoldSearch *search, HoldsPosition *position, TimestampTz *next)
+{
+	TupleTableSlot *row = search->row;
+	TimestampTz expiry = hold_expiry(row);
+	ScanKeyData key;
+
+	if (expiry <= search->now)
+	{
+		if (hold_is_passed(position, row))
+			return false;
+		hold_set_position(position, row, expiry);
+		return !hold_is_repeated(search);
+	}
+	*next = Min(*next, expiry);
+	hold_set_position(position, row, DT_NOEND);
+	hold_seek_key(&key, position);
+	relation_scan_move(&search->items, &key, 1);
+	return false;
 }
 
 int
-holds_lapsed_from(HoldsPosition *position, int max, text ***reservations)
+holds_lapsed_from(HoldsPosition *position, int max, text ***reservations,
+				  TimestampTz *next)
 {
-	HoldsPosition from = *position;
-	TimestampTz next;
+	int			room = 16;
+	int			count = 0;
+	HoldSearch	search;
 
-	return hold_read_lapsed(NULL, &from, max, reservations, position, &next);
+	*reservations = palloc(room * sizeof(text *));
+	hold_search_begin(&search, position);
+	for (int lines = 0; count < max && lines < HOLD_LAPSED_LINES_MAX; lines++)
+	{
+		CHECK_FOR_INTERRUPTS();
+		if (!relation_scan_next(&search.items, search.row))
+		{
+			position->sku = NULL;
+			break;
+		}
+		if (hold_search_line(&search, position, next))
+			hold_add_name(reservations, &count, &room,
+						  row_value(search.row, HOLD_ATT_RESERVATION));
+	}
+	hold_search_end(&search);
+	return count;
 }

@@ -7,6 +7,7 @@
 
 #include "datatype/timestamp.h"
 #include "storage/itemptr.h"
+#include "utils/snapshot.h"
 
 #include "stock/lines.h"
 
@@ -19,14 +20,23 @@ typedef struct Holds
 	TimestampTz expires_at;		/* the earliest of expiries */
 } Holds;
 
-/* Where a search for lapsed lines continues: after this line. */
+/*
+ * Where a search of all items for lapsed lines continues: after this line, or
+ * after all lines of the item.
+ */
 typedef struct HoldsPosition
 {
-	TimestampTz expires_at;
+	text	   *sku;			/* NULL: at the start */
+	TimestampTz expires_at;		/* DT_NOEND: after the item */
 	ItemPointerData tid;		/* orders lines with the same expiry */
 } HoldsPosition;
 
-#define HOLDS_START {.expires_at = DT_NOBEGIN}
+/*
+ * Takes the locks that holds_sum needs, until the end of the transaction; adds
+ * up the quantities of an item's holds.
+ */
+extern void holds_lock_for_sum(void);
+extern int64 holds_sum(const text *sku, Snapshot snapshot);
 
 /* Reads the open lines of a reservation as they are now. */
 extern Holds holds_read(const text *reservation);
@@ -70,11 +80,12 @@ extern int	holds_lapsed(const text *sku, int max, text ***reservations,
 						 TimestampTz *next);
 
 /*
- * Returns the names of lapsed reservations of all items, from a position on,
- * which moves to the last line that was read.  When there are no more, it is
- * set to HOLDS_START.
+ * Returns the names of lapsed reservations, item by item, from a position on.
+ * The position moves to the last line that was read, and back to the start when
+ * there are no more; its sku is allocated in the current context.
+ * *next becomes the time when the first other line lapses, if that is sooner.
  */
 extern int	holds_lapsed_from(HoldsPosition *position, int max,
-							  text ***reservations);
+							  text ***reservations, TimestampTz *next);
 
 #endif							/* STOCK_HOLD_H */

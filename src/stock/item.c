@@ -1,6 +1,6 @@
 /*
  * item.c
- *		The root records of items, and the sums of root record and log.
+ *		The root records of items, and what root record, log and holds add up to.
  *
  * A root record has the sums of the rows of the log that were compacted.  It is
  * created with the item and changed only by the compaction, so reserving and
@@ -22,8 +22,9 @@
 
 #include "base/catalog.h"
 #include "base/relation.h"
-#include "stock/ledger.h"
+#include "stock/hold.h"
 #include "stock/item.h"
+#include "stock/ledger.h"
 #include "stock/row.h"
 
 /* The columns of stock_item, counted from 0. */
@@ -33,7 +34,6 @@ enum
 	ITEM_ATT_RECEIVED,
 	ITEM_ATT_ADJUSTED,
 	ITEM_ATT_CONFIRMED,
-	ITEM_ATT_RESERVED,
 	ITEM_ATTS
 };
 
@@ -50,6 +50,7 @@ item_lock_for_load(void)
 	index_close(index, NoLock);
 	table_close(log, NoLock);
 	table_close(item, NoLock);
+	holds_lock_for_sum();
 }
 
 static bool
@@ -100,39 +101,42 @@ item_int64(const text *sku, Datum number)
 	return DatumGetInt64(DirectFunctionCall1(numeric_int8, number));
 }
 
-/*
- * on_hand = received + adjusted - confirmed; reserved is a part of it.  A
- * database that was upgraded from 0.2.0 can have an on_hand that is out of
- * range: then nothing can be received until a load finds it in range.
- */
-static void
-item_add_up(ItemLevel *level, const text *sku, TupleTableSlot *row,
-			LedgerSum log)
+static Datum
+item_on_hand(TupleTableSlot *row, Datum logged)
 {
 	Datum		on_hand;
-	Datum		reserved = item_sum(row, ITEM_ATT_RESERVED);
-	int64		all_reserved = 0;
 
 	on_hand = DirectFunctionCall2(numeric_add, item_sum(row, ITEM_ATT_RECEIVED),
 								  item_sum(row, ITEM_ATT_ADJUSTED));
 	on_hand = DirectFunctionCall2(numeric_sub, on_hand,
 								  item_sum(row, ITEM_ATT_CONFIRMED));
-	level->available =
-		item_int64(sku, DirectFunctionCall2(numeric_sub, on_hand, reserved));
-	if (pg_add_s64_overflow(level->available, log.available,
-							&level->available) ||
-		pg_add_s64_overflow(item_int64(sku, reserved), log.reserved,
-							&all_reserved))
-		row_raise_range(sku);
-	level->too_many = pg_add_s64_overflow(level->available, all_reserved,
-										  &level->on_hand);
-	if (level->too_many)
-		level->on_hand = PG_INT64_MAX;
+	return DirectFunctionCall2(numeric_add, on_hand, logged);
 }
 
 /*
- * Root record and log are read with one snapshot.  It sees rows that are being
- * compacted in exactly one of the two.
+ * What this transaction confirms stays on hand until it has committed.  A
+ * database that was upgraded from 0.2.0 can have an on_hand that is out of
+ * range: then nothing can be received until a load finds it in range.
+ */
+static void
+item_add_up(ItemLevel *level, const text *sku, TupleTableSlot *row,
+			const LedgerSum *log, int64 reserved)
+{
+	Datum		on_hand = item_on_hand(row, log->on_hand);
+	Datum		most = NumericGetDatum(int64_to_numeric(PG_INT64_MAX));
+
+	level->available =
+		item_int64(sku, DirectFunctionCall2(numeric_sub, on_hand,
+											NumericGetDatum(int64_to_numeric(reserved))));
+	on_hand = DirectFunctionCall2(numeric_add, on_hand, log->leaving);
+	level->too_many =
+		DatumGetBool(DirectFunctionCall2(numeric_gt, on_hand, most));
+	level->on_hand = level->too_many ? PG_INT64_MAX : item_int64(sku, on_hand);
+}
+
+/*
+ * Root record, log and holds are read with one snapshot.  It sees rows that are
+ * being compacted in exactly one of the first two.
  */
 ItemLevel
 item_load(const text *sku)
@@ -147,7 +151,7 @@ item_load(const text *sku)
 		LedgerSum	log = ledger_sum(sku, latest);
 
 		level.rows = log.rows;
-		item_add_up(&level, sku, row, log);
+		item_add_up(&level, sku, row, &log, holds_sum(sku, latest));
 	}
 	ExecDropSingleTupleTableSlot(row);
 	table_close(item, NoLock);
@@ -186,7 +190,6 @@ item_store(TupleTableSlot *row, const text *sku)
 	row->tts_values[ITEM_ATT_RECEIVED] = zero;
 	row->tts_values[ITEM_ATT_ADJUSTED] = zero;
 	row->tts_values[ITEM_ATT_CONFIRMED] = zero;
-	row->tts_values[ITEM_ATT_RESERVED] = zero;
 	ExecStoreVirtualTuple(row);
 }
 

@@ -19,7 +19,7 @@ typedef struct ItemLevel
 /* Takes the locks that item_load needs, until the end of the transaction. */
 extern void item_lock_for_load(void);
 
-/* Adds up an item's root record and log, as they are now. */
+/* Adds up an item's root record, log and holds, as they are now. */
 extern ItemLevel item_load(const text *sku);
 
 /* Creates the item's row; may wait for a transaction that creates it. */

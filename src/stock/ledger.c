@@ -16,7 +16,9 @@
 #include "common/int.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
+#include "utils/fmgrprotos.h"
 #include "utils/fmgroids.h"
+#include "utils/numeric.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
@@ -29,23 +31,12 @@
 
 #define LEDGER_TABLES (1 + CATALOG_RING_SIZE)
 
-/* How a change affects the available and the reserved quantity. */
-typedef struct LedgerSigns
+/* The sum of numbers that may be out of the range of bigint. */
+typedef struct LedgerTotal
 {
-	int			available;
-	int			reserved;
-} LedgerSigns;
-
-static const LedgerSigns ledger_signs[STOCK_CHANGES] = {
-	[STOCK_RECEIVE] = {1, 0},
-	[STOCK_ADJUST] = {1, 0},
-	[STOCK_RESERVE] = {-1, 1},
-	[STOCK_CANCEL] = {1, -1},
-	[STOCK_EXPIRE] = {1, -1},
-	[STOCK_CONFIRM] = {0, -1},
-	[STOCK_REINSTATE] = {-1, 1},
-	[STOCK_TRANSFER] = {1, 0}
-};
+	Datum		whole;			/* a numeric */
+	int64		part;
+} LedgerTotal;
 
 static TupleTableSlot *
 ledger_slot(Relation table)
@@ -60,19 +51,21 @@ ledger_store_text(TupleTableSlot *row, int attribute, const text *value)
 	row->tts_isnull[attribute] = value == NULL;
 }
 
+int64
+ledger_next_id(void)
+{
+	return sequence_next(SHARED_STOCK_LOG, catalog_get()->stock_log_id_seq, 0);
+}
+
 static void
 ledger_store(TupleTableSlot *row, const LedgerEntry *entry,
 			 const StockLine *line, int order)
 {
-	const Catalog *catalog = catalog_get();
-	int64		id = sequence_next(SHARED_STOCK_LOG,
-								   catalog->stock_log_id_seq, 0);
-	bool		settled;
+	bool		settled = entry->reservation != NULL;
 
-	settled = entry->reservation != NULL && entry->change != STOCK_RESERVE;
 	ExecClearTuple(row);
 	memset(row->tts_isnull, false, LOG_ATTS * sizeof(bool));
-	row->tts_values[LOG_ATT_ID] = Int64GetDatum(id);
+	row->tts_values[LOG_ATT_ID] = Int64GetDatum(ledger_next_id());
 	row->tts_values[LOG_ATT_QUANTITY] = Int64GetDatum(line->quantity);
 	row->tts_values[LOG_ATT_AT] = TimestampTzGetDatum(GetCurrentTimestamp());
 	row->tts_values[LOG_ATT_CHANGE] =
@@ -85,6 +78,12 @@ ledger_store(TupleTableSlot *row, const LedgerEntry *entry,
 	ledger_store_text(row, LOG_ATT_NOTE, entry->note);
 	row->tts_values[LOG_ATT_LINES] = Int16GetDatum(order);
 	row->tts_isnull[LOG_ATT_LINES] = !settled || order == 0;
+	row->tts_values[LOG_ATT_RESERVED_ID] = Int64GetDatum(line->opened_id);
+	row->tts_isnull[LOG_ATT_RESERVED_ID] = line->opened_id == 0;
+	row->tts_values[LOG_ATT_RESERVED_AT] =
+		TimestampTzGetDatum(line->opened_at);
+	row->tts_isnull[LOG_ATT_RESERVED_AT] = line->opened_id == 0;
+	ledger_store_text(row, LOG_ATT_RESERVED_BY, line->opened_by);
 	ExecStoreVirtualTuple(row);
 }
 
@@ -132,38 +131,51 @@ ledger_is_own(TupleTableSlot *row)
 		TransactionIdIsCurrentTransactionId(DatumGetTransactionId(xmin));
 }
 
-/*
- * What this transaction confirms stays on hand until it has committed.
- */
-static void
-ledger_add(LedgerSum *sum, const text *sku, TupleTableSlot *row)
+static Datum
+ledger_total(const LedgerTotal *total)
 {
-	StockChange change = ledger_change(row);
-	int64		quantity = row_quantity(row, LOG_ATT_QUANTITY,
-										change == STOCK_ADJUST ||
-										change == STOCK_TRANSFER);
-	LedgerSigns signs = ledger_signs[change];
+	return DirectFunctionCall2(numeric_add, total->whole,
+							   NumericGetDatum(int64_to_numeric(total->part)));
+}
 
-	if (change == STOCK_CONFIRM && ledger_is_own(row))
-		signs.reserved = 0;
-	if (pg_add_s64_overflow(sum->available, signs.available * quantity,
-							&sum->available) ||
-		pg_add_s64_overflow(sum->reserved, signs.reserved * quantity,
-							&sum->reserved))
-		row_raise_range(sku);
-	sum->rows++;
+static void
+ledger_add(LedgerTotal *total, int64 number)
+{
+	int64		sum;
+
+	if (pg_add_s64_overflow(total->part, number, &sum))
+	{
+		total->whole = ledger_total(total);
+		sum = number;
+	}
+	total->part = sum;
 }
 
 /*
- * The rows are added in the order of their ids.  Then no partial sum can
- * overflow unless the whole does: each was the available or reserved quantity
- * at some time.
+ * Reservations do not change what is on hand until they are confirmed.
  */
+static void
+ledger_add_row(LedgerTotal *on_hand, LedgerTotal *leaving, TupleTableSlot *row)
+{
+	StockChange change = ledger_change(row);
+	bool		moves = change == STOCK_ADJUST || change == STOCK_TRANSFER;
+	int64		quantity = row_quantity(row, LOG_ATT_QUANTITY, moves);
+
+	if (moves || change == STOCK_RECEIVE)
+		ledger_add(on_hand, quantity);
+	if (change == STOCK_CONFIRM)
+		ledger_add(on_hand, -quantity);
+	if (change == STOCK_CONFIRM && ledger_is_own(row))
+		ledger_add(leaving, quantity);
+}
+
 LedgerSum
 ledger_sum(const text *sku, Snapshot snapshot)
 {
 	Relation	log = table_open(catalog_get()->stock_log, NoLock);
 	TupleTableSlot *row = ledger_slot(log);
+	LedgerTotal on_hand = {.whole = NumericGetDatum(int64_to_numeric(0))};
+	LedgerTotal leaving = on_hand;
 	LedgerSum	sum = {0};
 	RelationScan scan;
 	ScanKeyData key;
@@ -173,11 +185,14 @@ ledger_sum(const text *sku, Snapshot snapshot)
 	while (relation_scan_next(&scan, row))
 	{
 		CHECK_FOR_INTERRUPTS();
-		ledger_add(&sum, sku, row);
+		ledger_add_row(&on_hand, &leaving, row);
+		sum.rows++;
 	}
 	ExecDropSingleTupleTableSlot(row);
 	relation_scan_end(&scan, NoLock);
 	table_close(log, NoLock);
+	sum.on_hand = ledger_total(&on_hand);
+	sum.leaving = ledger_total(&leaving);
 	return sum;
 }
 

@@ -25,6 +25,9 @@ enum
 	LOG_ATT_ACTOR,
 	LOG_ATT_NOTE,
 	LOG_ATT_LINES,
+	LOG_ATT_RESERVED_ID,
+	LOG_ATT_RESERVED_AT,
+	LOG_ATT_RESERVED_BY,
 	LOG_ATTS
 };
 
@@ -56,11 +59,14 @@ typedef struct LedgerLines
 /* Appends a row for each line. */
 extern void ledger_write(const LedgerEntry *entry, const StockLines *lines);
 
-/* The sums of an item's rows, and their number. */
+/* The next id of a row, also for rows of stock_hold. */
+extern int64 ledger_next_id(void);
+
+/* What an item's rows add up to; the sums are numerics. */
 typedef struct LedgerSum
 {
-	int64		available;
-	int64		reserved;
+	Datum		on_hand;
+	Datum		leaving;		/* confirmed by this transaction */
 	int			rows;
 } LedgerSum;
 

@@ -15,6 +15,10 @@ typedef struct StockLine
 	int			entry;			/* set by stock_xact_touch; 0: not yet */
 	text	   *sku;
 	int64		quantity;
+	/* How the line was opened; 0: the log has a row for it, or will have. */
+	int64		opened_id;
+	TimestampTz opened_at;
+	const text *opened_by;
 } StockLine;
 
 typedef struct StockLines

@@ -29,6 +29,7 @@
 #include "stock/ledger.h"
 #include "stock/change.h"
 #include "stock/hold.h"
+#include "stock/lapse.h"
 #include "stock/stock.h"
 #include "stock/stock_xact.h"
 
@@ -597,28 +598,63 @@ reservation_expire(text **lapsed, int count, int max, int *failed)
 }
 
 /*
- * Continues where the last call ended, until some reservations have expired,
+ * Remembers a position until the next call.
+ */
+static void
+reservation_keep_position(HoldsPosition *kept, const HoldsPosition *position)
+{
+	MemoryContext old = MemoryContextSwitchTo(TopMemoryContext);
+	text	   *before = kept->sku;
+
+	*kept = *position;
+	if (kept->sku != NULL)
+		kept->sku = DatumGetTextPCopy(PointerGetDatum(kept->sku));
+	if (before != NULL)
+		pfree(before);
+	MemoryContextSwitchTo(old);
+}
+
+/*
+ * Searches on where the last call ended, until some reservations have expired,
  * there are no more, or max were tried.  A failed try keeps no pins.
+ *
+ * A search of all items begins only if a reservation may have lapsed.  It may
+ * leave some that are locked or cannot expire, so after a search that has found
+ * any, there is another.
  */
 static int64
 reservation_expire_some(int max)
 {
-	static HoldsPosition position = {.expires_at = DT_NOBEGIN};
+	static HoldsPosition kept;
+	static TimestampTz next;
+	static bool searching = true;	/* what an earlier worker began is unknown */
+	HoldsPosition position = kept;
 	int			batch = Min(max, settings_stock_items / RESERVATION_PIN_SHARE);
 	int64		expired = 0;
 	int			failed = 0;
 	int			tried = 0;
 
-	do
+	if (position.sku == NULL)
+	{
+		searching |= lapse_take(GetCurrentTimestamp());
+		next = DT_NOEND;
+	}
+	while (searching && expired == 0 && tried < max)
 	{
 		text	  **lapsed;
 		int			count = holds_lapsed_from(&position,
 											  Min(batch, max - tried),
-											  &lapsed);
+											  &lapsed, &next);
 
+		if (count > 0)
+			next = GetCurrentTimestamp();
 		expired = reservation_expire(lapsed, count, batch, &failed);
 		tried += count;
-	} while (expired == 0 && tried < max && position.expires_at != DT_NOBEGIN);
+		searching = position.sku != NULL;
+	}
+	reservation_keep_position(&kept, &position);
+	if (!searching && next != DT_NOEND)
+		lapse_note(next);
 	reservation_report_failed(failed, expired);
 	return expired;
 }

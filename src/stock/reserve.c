@@ -5,8 +5,8 @@
  *
  * The counters decide about the quantities, and the primary key of stock_hold
  * about the name.  Usually enough is available and the name is free, so that is
- * tried first: the rows of the hold are written, the quantities taken, and the
- * log written.  If that fails, it is undone and the cause is determined.  An
+ * tried first: the rows of the hold are written, and the quantities taken.  If
+ * that fails, it is undone and the cause is determined.  An
  * open reservation with the same lines gets the same answer again; a closed one
  * is an error; if another transaction is using the same new name, the caller
  * waits for it.
@@ -160,21 +160,29 @@ reserve_replay(const Order *order, OrderAnswer *answer, bool *again)
 	return false;
 }
 
+static void
+reserve_done(const Order *order, OrderAnswer *answer)
+{
+	answer->outcome = STOCK_RESERVED;
+	announce_change(STOCK_RESERVE, order->reservation, &order->lines);
+}
+
 /*
- * Writes the log of a reservation whose quantities were taken.
+ * Notes in each line who has opened it, and when.
  */
 static void
-reserve_write(const Order *order, OrderAnswer *answer)
+reserve_sign(const Order *order)
 {
-	LedgerEntry entry = {
-		.change = STOCK_RESERVE,
-		.reservation = order->reservation,
-		.actor = order->actor
-	};
+	TimestampTz now = GetCurrentTimestamp();
 
-	answer->outcome = STOCK_RESERVED;
-	ledger_write(&entry, &order->lines);
-	announce_change(STOCK_RESERVE, order->reservation, &order->lines);
+	for (int i = 0; i < order->lines.count; i++)
+	{
+		StockLine  *line = &order->lines.line[i];
+
+		line->opened_id = ledger_next_id();
+		line->opened_at = now;
+		line->opened_by = order->actor;
+	}
 }
 
 /*
@@ -192,6 +200,7 @@ reserve_take_name(const Order *order, OrderAnswer *answer)
 {
 	if (holds_are_there(order->reservation))
 		return false;
+	reserve_sign(order);
 	change_note_expiry(&order->lines, answer->expires_at);
 	if (!holds_open(order->reservation, &order->lines, answer->expires_at,
 					order->tids))
@@ -219,7 +228,7 @@ reserve_at_once(const Order *order, OrderAnswer *answer)
 		holds_withdraw(order->tids, order->lines.count);
 		return false;
 	}
-	reserve_write(order, answer);
+	reserve_done(order, answer);
 	return true;
 }
 
@@ -250,7 +259,7 @@ reserve_try(const Order *order, OrderAnswer *answer)
 		stock_xact_undo(mark);
 		return false;
 	}
-	reserve_write(order, answer);
+	reserve_done(order, answer);
 	return true;
 }
 

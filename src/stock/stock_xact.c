@@ -9,12 +9,12 @@
  * first and do not touch the shared counter before the commit.  Each step is
  * recorded, so that a savepoint, or a call that fails halfway, can be undone.
  *
- * The order of steps that keeps counter and log equal:
+ * The order of steps that keeps counters and tables equal:
  *
  *   first   lock stock_log until the end of the transaction;
  *   then    make room for the entry, pin the counter, load it if necessary;
  *   then    take: subtract and record the step, with nothing in between that
- *           can fail; only then write the row of the log;
+ *           can fail; only then write the row of the log or the hold;
  *   at end  when the commit is visible: settle and unpin; after that the
  *           server releases the lock.
  *
@@ -35,6 +35,7 @@
 #include "base/shared.h"
 #include "base/trigger.h"
 #include "stock/item.h"
+#include "stock/lapse.h"
 #include "stock/stock_xact.h"
 
 #define STOCK_XACT_INITIAL 16	/* entries and steps at first; they double */
@@ -137,13 +138,18 @@ stock_xact_end(bool committed)
 	{
 		StockXactEntry *entry = &entries[i];
 
+		if (committed && entry->lapses_at != DT_NOEND)
+			lapse_note(entry->lapses_at);
 		escrow_settle(entry->item,
 					  committed ? entry->pending : entry->part.taken,
 					  committed ? entry->part.left : entry->part.received,
 					  committed && entry->created, entry->lapses_at);
 	}
 	if (committed && external_level > 0)
+	{
 		escrow_forget_all(locked_log);
+		lapse_note(0);
+	}
 	stock_xact_reset();
 }
 
@@ -272,6 +278,7 @@ stock_xact_begin(void)
 				 errmsg("cannot change stock in a transaction that has written to its tables directly"),
 				 errhint("Commit first.")));
 	stock_xact_register_callbacks();
+	lapse_begin();
 	locked_log = stock_xact_lock(RowExclusiveLock);
 	trigger_require(&catalog_get()->stock_triggers);
 	return locked_log;
@@ -468,6 +475,7 @@ stock_xact_remove(const StockLine *line)
 
 	stock_xact_make_room();
 	stock_xact_write(stock_xact_entry(line), difference);
+	escrow_count_row(stock_xact_item(line));
 }
 
 /*
@@ -484,7 +492,7 @@ stock_xact_confirm(StockLine *line)
 	pinned = escrow_pin_loaded(locked_log, line->sku);
 	if (pinned == NULL)
 		return;
-	escrow_count_row(stock_xact_keep_pinned(line, &fresh)->item);
+	(void) stock_xact_keep_pinned(line, &fresh);
 	stock_xact_remove(line);
 }
 
@@ -500,6 +508,7 @@ stock_xact_will_lapse(const StockLine *line, TimestampTz at)
 
 	entry->lapses_at = Min(entry->lapses_at, at);
 	escrow_will_lapse(entry->item, at);
+	lapse_note(at);
 }
 
 int64
@@ -553,6 +562,7 @@ stock_xact_note_external(void)
 	int			level = GetCurrentTransactionNestLevel();
 
 	stock_xact_register_callbacks();
+	lapse_begin();
 	locked_log = stock_xact_lock(ShareRowExclusiveLock);
 	if (external_level == 0)
 		external_level = level;

@@ -1,14 +1,15 @@
 /*
  * stock: types and tables
  *
- * stock_log is the truth: every change of a quantity appends one row per item,
- * and rows are never updated.  stock_item has an item's root record: the sums
- * of the rows that were compacted and moved to the history.  stock_hold has
- * the lines of open reservations and nothing else.  For every item, root
- * record and log together give
+ * A line of an open reservation is a row of stock_hold.  Every other change of
+ * a quantity, and also the end of a reservation, appends a row for each item to
+ * stock_log, which is never updated.  stock_item has an item's root record: the
+ * sums of the rows that were compacted and moved to the history.  For every
+ * item,
  *
- *     available = received + adjusted - confirmed - reserved >= 0
+ *     on hand   = received + adjusted - confirmed    (root record and log)
  *     reserved  = sum of the quantities of its holds
+ *     available = on hand - reserved >= 0
  *
  * Only the functions of this module write to these tables.  Other changes drop
  * the counters in shared memory (guard.c).  stock_verify compares everything.
@@ -44,12 +45,14 @@ COMMENT ON TYPE stock_reservation IS
  * the same order: the log before the other tables.  The columns of fixed width
  * come first.
  *
- * line is the number of a line in its reservation, once the line was settled.
- * Only settled lines are searched by the name of the reservation, so the row
- * that makes a reservation, which is the most frequent, is in one index only.
- * lines is how many lines the reservation had at the start, since the history
- * may drop the rows of one line sooner than those of another.  It is null in
- * rows of 0.2.0.
+ * line is the number of a line in its reservation, in the rows that settle or
+ * reinstate the line.  lines is how many lines the reservation had at the
+ * start, since the history may drop the rows of one line sooner than those of
+ * another.  It is null in rows of 0.2.0.
+ *
+ * reserved_id, reserved_at and reserved_by are the id, at and actor of the hold
+ * that was closed.  They are null if the log has a row of its own for how the
+ * line was opened: a reinstatement, or a change 'reserve' of 0.2.0.
  *
  * The constraints state what the code assumes about rows.  The code checks the
  * rows that it reads all the same (row.c).  Neither a constraint nor a view may
@@ -67,6 +70,9 @@ CREATE TABLE idempotency_internal.stock_log (
 	actor       text,
 	note        text,
 	lines       smallint,
+	reserved_id bigint,
+	reserved_at timestamptz,
+	reserved_by text,
 	PRIMARY KEY (sku, id),
 	CHECK (quantity > 0 OR (change NOT IN
 		('receive', 'reserve', 'cancel', 'expire', 'confirm', 'reinstate')
@@ -86,7 +92,11 @@ CREATE TABLE idempotency_internal.stock_log (
 	CONSTRAINT stock_log_actor_check
 		CHECK (pg_catalog.octet_length(actor) BETWEEN 1 AND 255),
 	CONSTRAINT stock_log_note_check
-		CHECK (pg_catalog.octet_length(note) <= 1000)
+		CHECK (pg_catalog.octet_length(note) <= 1000),
+	CONSTRAINT stock_log_reserved_check CHECK (
+		pg_catalog.num_nonnulls(reserved_id, reserved_at, reserved_by) IN (0, 3)
+		AND reserved_id > 0 AND (reserved_id IS NULL OR line IS NOT NULL)
+		AND pg_catalog.octet_length(reserved_by) BETWEEN 1 AND 255)
 );
 CREATE INDEX stock_log_settled ON idempotency_internal.stock_log (reservation)
 	WHERE line IS NOT NULL;
@@ -96,6 +106,10 @@ COMMENT ON TABLE idempotency_internal.stock_log IS
 COMMENT ON COLUMN idempotency_internal.stock_log.actor IS
 	'The user who made the change; null if a reservation has expired.';
 
+/*
+ * id, at and actor are those of the change that has opened the line.  They are
+ * null if the log has a row for it.
+ */
 CREATE TABLE idempotency_internal.stock_hold (
 	quantity    bigint NOT NULL CHECK (quantity > 0),
 	expires_at  timestamptz NOT NULL,
@@ -103,6 +117,9 @@ CREATE TABLE idempotency_internal.stock_hold (
 	reservation text COLLATE "C",
 	sku         text COLLATE "C" NOT NULL,
 	lines       smallint,
+	id          bigint,
+	at          timestamptz,
+	actor       text,
 	PRIMARY KEY (reservation, line),
 	CONSTRAINT stock_hold_expires_at_check
 		CHECK (pg_catalog.isfinite(expires_at)),
@@ -111,12 +128,11 @@ CREATE TABLE idempotency_internal.stock_hold (
 	CONSTRAINT stock_hold_reservation_check
 		CHECK (pg_catalog.octet_length(reservation) BETWEEN 1 AND 255),
 	CONSTRAINT stock_hold_sku_check
-		CHECK (pg_catalog.octet_length(sku) BETWEEN 1 AND 255)
+		CHECK (pg_catalog.octet_length(sku) BETWEEN 1 AND 255),
+	CONSTRAINT stock_hold_opened_check CHECK (
+		pg_catalog.num_nonnulls(id, at, actor) IN (0, 3) AND id > 0
+		AND pg_catalog.octet_length(actor) BETWEEN 1 AND 255)
 );
-
-/* The first is for the sweeper, the second for reserving an item. */
-CREATE INDEX stock_hold_expires_at
-	ON idempotency_internal.stock_hold (expires_at);
 CREATE INDEX stock_hold_sku_expires_at
 	ON idempotency_internal.stock_hold (sku, expires_at);
 
@@ -132,16 +148,13 @@ CREATE TABLE idempotency_internal.stock_item (
 	received    numeric NOT NULL DEFAULT 0 CHECK (received >= 0),
 	adjusted    numeric NOT NULL DEFAULT 0,
 	confirmed   numeric NOT NULL DEFAULT 0 CHECK (confirmed >= 0),
-	reserved    numeric NOT NULL DEFAULT 0,
 	CONSTRAINT stock_item_sku_check
 		CHECK (pg_catalog.octet_length(sku) BETWEEN 1 AND 255),
 	CONSTRAINT stock_item_sums_check CHECK (
 		received < 'Infinity' AND received = pg_catalog.trunc(received)
 		AND adjusted > '-Infinity' AND adjusted < 'Infinity'
 		AND adjusted = pg_catalog.trunc(adjusted)
-		AND confirmed < 'Infinity' AND confirmed = pg_catalog.trunc(confirmed)
-		AND reserved > '-Infinity' AND reserved < 'Infinity'
-		AND reserved = pg_catalog.trunc(reserved))
+		AND confirmed < 'Infinity' AND confirmed = pg_catalog.trunc(confirmed))
 ) WITH (fillfactor = 50);
 
 COMMENT ON TABLE idempotency_internal.stock_item IS
@@ -171,6 +184,9 @@ CREATE TABLE idempotency_internal.stock_history_0 (
 	actor       text,
 	note        text,
 	lines       smallint,
+	reserved_id bigint,
+	reserved_at timestamptz,
+	reserved_by text,
 	CONSTRAINT stock_history_quantity_check CHECK (
 		quantity > 0 OR (change NOT IN
 		('receive', 'reserve', 'cancel', 'expire', 'confirm', 'reinstate')
@@ -191,7 +207,11 @@ CREATE TABLE idempotency_internal.stock_history_0 (
 	CONSTRAINT stock_history_actor_check
 		CHECK (pg_catalog.octet_length(actor) BETWEEN 1 AND 255),
 	CONSTRAINT stock_history_note_check
-		CHECK (pg_catalog.octet_length(note) <= 1000)
+		CHECK (pg_catalog.octet_length(note) <= 1000),
+	CONSTRAINT stock_history_reserved_check CHECK (
+		pg_catalog.num_nonnulls(reserved_id, reserved_at, reserved_by) IN (0, 3)
+		AND reserved_id > 0 AND (reserved_id IS NULL OR line IS NOT NULL)
+		AND pg_catalog.octet_length(reserved_by) BETWEEN 1 AND 255)
 ) WITH (autovacuum_vacuum_insert_threshold = -1);
 CREATE INDEX stock_history_0_settled
 	ON idempotency_internal.stock_history_0 (reservation)
@@ -216,11 +236,28 @@ COMMENT ON TABLE idempotency_internal.stock_history_0 IS 'Compacted changes of i
 COMMENT ON TABLE idempotency_internal.stock_history_1 IS 'Compacted changes of items.  See the view stock_history.';
 COMMENT ON TABLE idempotency_internal.stock_history_2 IS 'Compacted changes of items.  See the view stock_history.';
 
-CREATE VIEW stock_history AS
+CREATE VIEW idempotency_internal.stock_entry AS
 	SELECT * FROM idempotency_internal.stock_log
 	UNION ALL SELECT * FROM idempotency_internal.stock_history_0
 	UNION ALL SELECT * FROM idempotency_internal.stock_history_1
 	UNION ALL SELECT * FROM idempotency_internal.stock_history_2;
+COMMENT ON VIEW idempotency_internal.stock_entry IS
+	'Internal: the rows of the log and of the history.';
+
+CREATE VIEW stock_history AS
+	SELECT entry.id, entry.quantity, entry.at, entry.change, entry.line,
+		   entry.sku, entry.reservation, entry.actor, entry.note, entry.lines
+	FROM idempotency_internal.stock_entry entry
+	UNION ALL
+	SELECT closed.reserved_id, closed.quantity, closed.reserved_at, 'reserve',
+		   NULL, closed.sku, closed.reservation, closed.reserved_by, NULL, NULL
+	FROM idempotency_internal.stock_entry closed
+	WHERE closed.reserved_id IS NOT NULL
+	UNION ALL
+	SELECT hold.id, hold.quantity, hold.at, 'reserve',
+		   NULL, hold.sku, hold.reservation, hold.actor, NULL, NULL
+	FROM idempotency_internal.stock_hold hold
+	WHERE hold.id IS NOT NULL;
 COMMENT ON VIEW stock_history IS
 	'Every change of every item that is kept, with its actor, time and note.';
 
@@ -249,28 +286,21 @@ CREATE VIEW stock_levels AS
 				'receive', 'reserve', 'cancel', 'expire', 'confirm',
 				'reinstate')), 0) AS adjusted,
 			coalesce(sum(entry.quantity) FILTER (
-				WHERE entry.change = 'confirm'), 0) AS confirmed,
-			coalesce(sum(CASE
-				WHEN entry.change IN ('reserve', 'reinstate')
-					THEN entry.quantity
-				WHEN entry.change IN ('confirm', 'cancel', 'expire')
-					THEN -entry.quantity
-			END), 0) AS reserved
+				WHERE entry.change = 'confirm'), 0) AS confirmed
 		FROM idempotency_internal.stock_log entry
 		WHERE entry.sku = item.sku
 	) logged
 	CROSS JOIN LATERAL (
-		SELECT coalesce(sum(hold.quantity), 0) AS quantity
+		SELECT coalesce(sum(hold.quantity), 0) AS reserved
 		FROM idempotency_internal.stock_hold hold
 		WHERE hold.sku = item.sku
-		  AND hold.expires_at <= (SELECT clock_timestamp())
-	) lapsed
+		  AND hold.expires_at > (SELECT clock_timestamp())
+	) held
 	CROSS JOIN LATERAL (
-		SELECT item.received + item.adjusted - item.confirmed - item.reserved
-			   + logged.received + logged.adjusted
-			   - logged.confirmed - logged.reserved
-			   + lapsed.quantity AS available,
-			   item.reserved + logged.reserved - lapsed.quantity AS reserved
+		SELECT item.received + item.adjusted - item.confirmed
+			   + logged.received + logged.adjusted - logged.confirmed
+			   - held.reserved AS available,
+			   held.reserved AS reserved
 	) level;
 
 COMMENT ON VIEW stock_levels IS

@@ -477,10 +477,38 @@ DROP TYPE stock_line, stock_shortage;
 ALTER TYPE stock_change ADD VALUE 'transfer';
 
 /*
- * No default: null means not known, and the table is not rewritten.
+ * From now on a reservation is its hold, and has no row in the log until it is
+ * settled.  That is the same only if holds and log agree.
+ */
+DO $$
+DECLARE
+	wrong pg_catalog.text;
+BEGIN
+	SELECT b.sku INTO wrong FROM idempotency_internal.stock_books b
+	WHERE b.reserved OPERATOR(pg_catalog.<>) b.held LIMIT 1;
+	IF FOUND THEN
+		RAISE EXCEPTION 'reservations of item "%" differ in stock_log and stock_hold', wrong
+			USING ERRCODE = '55000',
+			HINT = 'stock_verify() lists all such items. Correct them with the previous version.';
+	END IF;
+END
+$$;
+DROP VIEW idempotency_internal.stock_books;
+/* It gets its body below; this one does not name the column. */
+CREATE OR REPLACE VIEW stock_levels AS
+	SELECT sku, NULL::bigint AS available, NULL::bigint AS reserved,
+		received, adjusted, confirmed
+	FROM idempotency_internal.stock_item;
+ALTER TABLE idempotency_internal.stock_item DROP COLUMN reserved;
+
+/*
+ * No defaults: null means not known, and no table is rewritten.
  */
 ALTER TABLE idempotency_internal.stock_log
 	ADD COLUMN lines smallint,
+	ADD COLUMN reserved_id bigint,
+	ADD COLUMN reserved_at timestamptz,
+	ADD COLUMN reserved_by text,
 	DROP CONSTRAINT IF EXISTS stock_log_check,
 	DROP CONSTRAINT IF EXISTS stock_log_check1,
 	DROP CONSTRAINT IF EXISTS stock_log_check2,
@@ -502,9 +530,17 @@ ALTER TABLE idempotency_internal.stock_log
 	ADD CONSTRAINT stock_log_actor_check
 		CHECK (pg_catalog.octet_length(actor) BETWEEN 1 AND 255),
 	ADD CONSTRAINT stock_log_note_check
-		CHECK (pg_catalog.octet_length(note) <= 1000);
+		CHECK (pg_catalog.octet_length(note) <= 1000),
+	ADD CONSTRAINT stock_log_reserved_check CHECK (
+		pg_catalog.num_nonnulls(reserved_id, reserved_at, reserved_by) IN (0, 3)
+		AND reserved_id > 0 AND (reserved_id IS NULL OR line IS NOT NULL)
+		AND pg_catalog.octet_length(reserved_by) BETWEEN 1 AND 255);
+DROP INDEX idempotency_internal.stock_hold_expires_at;
 ALTER TABLE idempotency_internal.stock_hold
 	ADD COLUMN lines smallint,
+	ADD COLUMN id bigint,
+	ADD COLUMN at timestamptz,
+	ADD COLUMN actor text,
 	ADD CONSTRAINT stock_hold_expires_at_check
 		CHECK (pg_catalog.isfinite(expires_at)),
 	ADD CONSTRAINT stock_hold_lines_check
@@ -513,7 +549,10 @@ ALTER TABLE idempotency_internal.stock_hold
 	ADD CONSTRAINT stock_hold_reservation_check
 		CHECK (pg_catalog.octet_length(reservation) BETWEEN 1 AND 255),
 	ADD CONSTRAINT stock_hold_sku_check
-		CHECK (pg_catalog.octet_length(sku) BETWEEN 1 AND 255);
+		CHECK (pg_catalog.octet_length(sku) BETWEEN 1 AND 255),
+	ADD CONSTRAINT stock_hold_opened_check CHECK (
+		pg_catalog.num_nonnulls(id, at, actor) IN (0, 3) AND id > 0
+		AND pg_catalog.octet_length(actor) BETWEEN 1 AND 255);
 ALTER TABLE idempotency_internal.stock_item
 	ADD CONSTRAINT stock_item_sku_check
 		CHECK (pg_catalog.octet_length(sku) BETWEEN 1 AND 255),
@@ -521,15 +560,16 @@ ALTER TABLE idempotency_internal.stock_item
 		received < 'Infinity' AND received = pg_catalog.trunc(received)
 		AND adjusted > '-Infinity' AND adjusted < 'Infinity'
 		AND adjusted = pg_catalog.trunc(adjusted)
-		AND confirmed < 'Infinity' AND confirmed = pg_catalog.trunc(confirmed)
-		AND reserved > '-Infinity' AND reserved < 'Infinity'
-		AND reserved = pg_catalog.trunc(reserved));
+		AND confirmed < 'Infinity' AND confirmed = pg_catalog.trunc(confirmed));
 DO $$
 BEGIN
 	FOR slot IN 0..2 LOOP
 		EXECUTE pg_catalog.format($alter$
 			ALTER TABLE idempotency_internal.stock_history_%s
 				ADD COLUMN lines smallint,
+				ADD COLUMN reserved_id bigint,
+				ADD COLUMN reserved_at timestamptz,
+				ADD COLUMN reserved_by text,
 				ADD CONSTRAINT stock_history_quantity_check CHECK (
 					quantity > 0 OR (change NOT IN ('receive', 'reserve',
 						'cancel', 'expire', 'confirm', 'reinstate')
@@ -551,7 +591,11 @@ BEGIN
 				ADD CONSTRAINT stock_history_actor_check
 					CHECK (pg_catalog.octet_length(actor) BETWEEN 1 AND 255),
 				ADD CONSTRAINT stock_history_note_check
-					CHECK (pg_catalog.octet_length(note) <= 1000)
+					CHECK (pg_catalog.octet_length(note) <= 1000),
+				ADD CONSTRAINT stock_history_reserved_check CHECK (
+					pg_catalog.num_nonnulls(reserved_id, reserved_at, reserved_by) IN (0, 3)
+					AND reserved_id > 0 AND (reserved_id IS NULL OR line IS NOT NULL)
+					AND pg_catalog.octet_length(reserved_by) BETWEEN 1 AND 255)
 			$alter$, slot);
 		EXECUTE pg_catalog.format('ALTER TABLE idempotency_internal.stock_history_%s REPLICA IDENTITY FULL', slot);
 	END LOOP;
@@ -563,8 +607,6 @@ CREATE INDEX stock_history_1_id_idx
 	ON idempotency_internal.stock_history_1 (id) WHERE change = 'reinstate';
 CREATE INDEX stock_history_2_id_idx
 	ON idempotency_internal.stock_history_2 (id) WHERE change = 'reinstate';
-
-ALTER VIEW idempotency_internal.stock_books RENAME TO stock_ledger;
 
 /* ---- privileges ---- */
 

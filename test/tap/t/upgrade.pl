@@ -173,6 +173,7 @@ create_old('elsewhere', '"Odd schema"', q(
 	ALTER TABLE idem_key_0 ENABLE TRIGGER ALL;
 	ALTER TABLE outbox_attempt ADD CONSTRAINT by_hand PRIMARY KEY (subscription, position, attempt, at)));
 create_old('taken', 'public', "$as_made; CREATE SCHEMA " . INTERNAL . '; CREATE TABLE ' . INTERNAL . '.idem_ring (mine text)');
+create_old('differs', 'public', "$as_made; UPDATE stock_hold SET quantity = quantity + 1 WHERE sku = 'kept'");
 sql('CREATE DATABASE dropped');
 $node->safe_psql('dropped', "CREATE EXTENSION idempotency VERSION '" . OLD . "'");
 my $before = sql(fingerprint('public', 'public', 'generation AS segment'));
@@ -188,7 +189,7 @@ my $file = PostgreSQL::Test::Utils::tempdir() . '/dump';
 my $offset = -s $node->logfile;
 $node->append_conf('postgresql.conf', "shared_preload_libraries = 'idempotency'");
 $node->restart;
-for my $db (qw(dropped elsewhere postgres taken))
+for my $db (qw(differs dropped elsewhere postgres taken))
 {
 	$node->wait_for_log(qr/WARNING: .*database "$db" has version 0\.2\.0 of extension idempotency.*\n.*\n.*HINT: .*ALTER EXTENSION idempotency UPDATE/, $offset);
 }
@@ -257,7 +258,7 @@ is(error_code($node, 'dropped', 'DROP EXTENSION idempotency'), '', 'it can be dr
 is(sql(fingerprint('public', 'public', 'generation AS segment')), $before, 'nothing has changed by all that');
 is(sql($workers), 0, 'there are no workers');
 my $complaint = qr/WARNING: .*too old for the library/;
-is(scalar(grep { /$complaint/ } complaints($offset)), 4, 'and one line in the log for each database says why');
+is(scalar(grep { /$complaint/ } complaints($offset)), 5, 'and one line in the log for each database says why');
 
 # --- ALTER EXTENSION UPDATE under load
 
@@ -394,6 +395,17 @@ same_catalog(catalog($node, 'taken'), $catalog, 'and changes no object', 'Those 
 is($node->safe_psql('taken', fingerprint('public', 'public', 'generation AS segment')), $was, 'nor any data');
 $node->safe_psql('taken', 'ALTER SCHEMA ' . INTERNAL . ' RENAME TO mine; ALTER EXTENSION idempotency UPDATE');
 is($node->safe_psql('taken', 'SELECT outcome FROM idem_claim(\'answered\', \'kept\'); SELECT count(*) FROM mine.idem_ring'), "completed\n0", 'with another name of that it succeeds');
+
+# --- reservations that the log and the holds know differently
+
+$was = $node->safe_psql('differs', fingerprint('public', 'public', 'generation AS segment'));
+$catalog = catalog($node, 'differs');
+my ($status, undef, $message) = $node->psql('differs', "\\set VERBOSITY verbose\nALTER EXTENSION idempotency UPDATE");
+like($message, qr/55000: reservations of item "kept" differ in stock_log and stock_hold.*HINT: .*stock_verify/s, 'an update fails');
+same_catalog(catalog($node, 'differs'), $catalog, 'and changes no object', 'Those are the differences:');
+is($node->safe_psql('differs', fingerprint('public', 'public', 'generation AS segment')), $was, 'nor any data');
+$node->safe_psql('differs', "UPDATE stock_hold SET quantity = quantity - 1 WHERE sku = 'kept'; ALTER EXTENSION idempotency UPDATE");
+is($node->safe_psql('differs', 'SELECT count(*) FROM stock_verify() WHERE NOT ok'), '0', 'corrected, it succeeds');
 
 # --- the same as a fresh install
 
