@@ -223,7 +223,7 @@ INSERT INTO stock_item (sku, received, adjusted) VALUES
 	('NaN', 'NaN', 0), ('infinite', 'infinity', 0), ('half', 0.5, 0), ('null', NULL, 0),
 	('huge', 1e100, 0), ('max', 9223372036854775807, 1),
 	('minus', 'infinity', '-infinity');
-SELECT sku, code(format('SELECT outcome FROM stock_reserve(%L, 1, ''order 3'')', sku)) AS answer
+SELECT sku, code(format('SELECT outcome FROM stock_reserve(%L, 1, ''order 7'')', sku)) AS answer
 FROM stock_item
 WHERE sku IN ('NaN', 'infinite', 'half', 'null', 'huge', 'max', 'minus') ORDER BY 1;
 SELECT sku, available, reserved, received FROM stock_levels

@@ -45,6 +45,7 @@
 #include "relay/address.h"
 #include "stock/escrow.h"
 #include "stock/guard.h"
+#include "stock/names.h"
 
 PG_MODULE_MAGIC;
 
@@ -62,6 +63,7 @@ idempotency_shmem_request(void)
 	xacts_request();
 	waiters_request();
 	escrow_request();
+	names_request();
 }
 
 static void
@@ -73,6 +75,7 @@ idempotency_shmem_startup(void)
 	xacts_startup();
 	waiters_startup();
 	escrow_startup();
+	names_startup();
 }
 
 void

@@ -50,8 +50,12 @@ catalog_is_watched(Oid relation)
 		if (relation == cached.rings[RING_KEYS].tables[i])
 			return true;
 	}
-	return relation == cached.stock_log || relation == cached.stock_hold ||
-		relation == cached.stock_item;
+	for (int i = 0; i < CATALOG_GUARDED; i++)
+	{
+		if (relation == cached.guarded[i])
+			return true;
+	}
+	return false;
 }
 
 static void
@@ -322,20 +326,23 @@ catalog_load_stock(Catalog *catalog)
 static void
 catalog_load_triggers(Catalog *catalog)
 {
-	const Oid	guarded[] = {
-		catalog->stock_log, catalog->stock_hold, catalog->stock_item
-	};
+	const CatalogRing *history = &catalog->rings[RING_HISTORY];
 
+	catalog->guarded[0] = catalog->stock_log;
+	catalog->guarded[1] = catalog->stock_hold;
+	catalog->guarded[2] = catalog->stock_item;
+	memcpy(&catalog->guarded[3], history->tables, sizeof(history->tables));
 	for (int i = 0; i < CATALOG_RING_SIZE; i++)
 		catalog_load_trigger(&catalog->key_triggers,
 							 catalog->rings[RING_KEYS].tables[i],
 							 "idem_key_redirect");
-	for (int i = 0; i < (int) lengthof(guarded); i++)
+	for (int i = 0; i < CATALOG_GUARDED; i++)
 	{
-		catalog_load_trigger(&catalog->stock_triggers, guarded[i],
+		catalog_load_trigger(&catalog->stock_triggers, catalog->guarded[i],
 							 "stock_guard");
-		catalog_load_trigger(&catalog->stock_triggers, guarded[i],
-							 "stock_guard_truncate");
+		if (i < 3)
+			catalog_load_trigger(&catalog->stock_triggers,
+								 catalog->guarded[i], "stock_guard_truncate");
 	}
 }
 

@@ -58,6 +58,9 @@ typedef enum StockChange
 /* The number of tables in a ring (ring.h). */
 #define CATALOG_RING_SIZE 3
 
+/* The number of tables of stock that external DML may write to. */
+#define CATALOG_GUARDED (3 + CATALOG_RING_SIZE)
+
 typedef enum RingId
 {
 	RING_KEYS,					/* idem_key */
@@ -104,6 +107,8 @@ typedef struct Catalog
 	Oid			stock_log_id_seq;
 	Oid			stock_hold;
 	Oid			stock_item;
+	Oid			guarded[CATALOG_GUARDED];	/* by stock_guard; the last are
+											 * history */
 	CatalogTriggers stock_triggers;
 	Oid			stock_outcome[STOCK_OUTCOMES];
 	Oid			stock_settlement[STOCK_SETTLEMENTS];

@@ -220,7 +220,9 @@ AS $$
 	SELECT c.oid::regclass, w.name
 	FROM pg_class c
 	JOIN (VALUES ('idem_key', 'idem_key_redirect'), ('stock', 'stock_guard'),
-			('stock', 'stock_guard_truncate'))
+			('stock_log', 'stock_guard_truncate'),
+			('stock_hold', 'stock_guard_truncate'),
+			('stock_item', 'stock_guard_truncate'))
 		w(prefix, name) ON starts_with(c.relname, w.prefix)
 	WHERE c.oid = ANY (tables::oid[])
 $$;

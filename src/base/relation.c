@@ -81,33 +81,63 @@ relation_index_filter(Relation table, List *predicate)
 	return ((Var *) test->arg)->varattno;
 }
 
+RelationIndexes *
+relation_open_indexes(Relation table)
+{
+	List	   *oids = RelationGetIndexList(table);
+	RelationIndexes *indexes = palloc(offsetof(RelationIndexes, index) +
+									  list_length(oids) *
+									  sizeof(RelationIndex));
+	ListCell   *cell;
+
+	indexes->count = 0;
+	foreach(cell, oids)
+	{
+		RelationIndex *index = &indexes->index[indexes->count++];
+
+		index->index = index_open(lfirst_oid(cell), RowExclusiveLock);
+		index->info = BuildIndexInfo(index->index);
+		index->filter = relation_index_filter(table, index->info->ii_Predicate);
+		if (index->info->ii_Expressions != NIL ||
+			index->index->rd_rel->relam != BTREE_AM_OID)
+			relation_was_altered(table, "It has an index that is not a plain B-tree.");
+	}
+	list_free(oids);
+	return indexes;
+}
+
+void
+relation_close_indexes(RelationIndexes *indexes)
+{
+	for (int i = 0; i < indexes->count; i++)
+	{
+		pfree(indexes->index[i].info);
+		index_close(indexes->index[i].index, NoLock);
+	}
+	pfree(indexes);
+}
+
 /*
  * Inserts the slot's row into one index.  Returns false if another row may have
  * the same unique key; UNIQUE_CHECK_PARTIAL checks that without waiting.
  */
 static bool
-relation_insert_into_index(Relation table, Relation index, TupleTableSlot *slot,
-						   IndexUniqueCheck check, bool update)
+relation_insert_into_index(Relation table, const RelationIndex *index,
+						   TupleTableSlot *slot, IndexUniqueCheck check,
+						   bool update)
 {
-	IndexInfo  *info = BuildIndexInfo(index);
+	IndexInfo  *info = index->info;
 	Datum		values[INDEX_MAX_KEYS];
 	bool		nulls[INDEX_MAX_KEYS];
-	bool		unique = true;
-	AttrNumber	filter = relation_index_filter(table, info->ii_Predicate);
 
-	if (info->ii_Expressions != NIL || index->rd_rel->relam != BTREE_AM_OID)
-		relation_was_altered(table, "It has an index that is not a plain B-tree.");
 	if (!info->ii_Unique)
 		check = UNIQUE_CHECK_NO;
-	if (info->ii_ReadyForInserts &&
-		(filter == 0 || !slot_attisnull(slot, filter)))
-	{
-		FormIndexDatum(info, slot, NULL, values, nulls);
-		unique = index_insert(index, values, nulls, &slot->tts_tid, table,
-							  check, update, info);
-	}
-	pfree(info);
-	return unique || check == UNIQUE_CHECK_NO;
+	if (!info->ii_ReadyForInserts ||
+		(index->filter != 0 && slot_attisnull(slot, index->filter)))
+		return true;
+	FormIndexDatum(info, slot, NULL, values, nulls);
+	return index_insert(index->index, values, nulls, &slot->tts_tid, table,
+						check, update, info) || check == UNIQUE_CHECK_NO;
 }
 
 /*
@@ -115,23 +145,20 @@ relation_insert_into_index(Relation table, Relation index, TupleTableSlot *slot,
  * would ever be found.
  */
 static bool
-relation_insert_into_indexes(Relation table, TupleTableSlot *slot,
-							 IndexUniqueCheck check, bool update)
+relation_insert_into_indexes(Relation table, const RelationIndexes *indexes,
+							 TupleTableSlot *slot, IndexUniqueCheck check,
+							 bool update)
 {
-	List	   *indexes = RelationGetIndexList(table);
 	bool		decided = check != UNIQUE_CHECK_PARTIAL;
 	bool		unique = true;
-	ListCell   *cell;
 
-	foreach(cell, indexes)
+	for (int i = 0; i < indexes->count; i++)
 	{
-		Relation	index = index_open(lfirst_oid(cell), RowExclusiveLock);
+		const RelationIndex *index = &indexes->index[i];
 
 		unique &= relation_insert_into_index(table, index, slot, check, update);
-		decided |= index->rd_index->indisunique;
-		index_close(index, NoLock);
+		decided |= index->info->ii_Unique;
 	}
-	list_free(indexes);
 	if (!decided)
 		relation_was_altered(table, "It has no unique index.");
 	return unique;
@@ -289,8 +316,25 @@ relation_scan_end(RelationScan *scan, LOCKMODE release)
 void
 relation_insert(Relation table, TupleTableSlot *slot)
 {
+	RelationIndexes *indexes = relation_open_indexes(table);
+
 	table_tuple_insert(table, slot, GetCurrentCommandId(true), 0, NULL);
-	relation_insert_into_indexes(table, slot, UNIQUE_CHECK_YES, false);
+	relation_insert_into_indexes(table, indexes, slot, UNIQUE_CHECK_YES, false);
+	relation_close_indexes(indexes);
+	CommandCounterIncrement();
+}
+
+void
+relation_insert_new(Relation table, const RelationIndexes *indexes,
+					TupleTableSlot *slot)
+{
+	table_tuple_insert(table, slot, GetCurrentCommandId(true), 0, NULL);
+	if (!relation_insert_into_indexes(table, indexes, slot,
+									  UNIQUE_CHECK_PARTIAL, false))
+		ereport(ERROR,
+				(errcode(ERRCODE_UNIQUE_VIOLATION),
+				 errmsg("a new row of table \"%s\" is there already",
+						RelationGetRelationName(table))));
 	CommandCounterIncrement();
 }
 
@@ -314,14 +358,16 @@ relation_check_constraints(Relation table, TupleTableSlot *slot)
 bool
 relation_insert_or_conflict(Relation table, TupleTableSlot *slot)
 {
+	RelationIndexes *indexes = relation_open_indexes(table);
 	bool		inserted;
 
 	table_tuple_insert_speculative(table, slot, GetCurrentCommandId(true), 0,
 								   NULL, RELATION_SPECULATIVE_TOKEN);
-	inserted = relation_insert_into_indexes(table, slot, UNIQUE_CHECK_PARTIAL,
-											false);
+	inserted = relation_insert_into_indexes(table, indexes, slot,
+											UNIQUE_CHECK_PARTIAL, false);
 	table_tuple_complete_speculative(table, slot, RELATION_SPECULATIVE_TOKEN,
 									 inserted);
+	relation_close_indexes(indexes);
 	CommandCounterIncrement();
 	return inserted;
 }
@@ -362,8 +408,13 @@ relation_update_locked(Relation table, ItemPointer tid, TupleTableSlot *slot)
 	if (result != TM_Ok)
 		return result;
 	if (compat_needs_index_update(update_indexes))
-		(void) relation_insert_into_indexes(table, slot, UNIQUE_CHECK_PARTIAL,
-											true);
+	{
+		RelationIndexes *indexes = relation_open_indexes(table);
+
+		(void) relation_insert_into_indexes(table, indexes, slot,
+											UNIQUE_CHECK_PARTIAL, true);
+		relation_close_indexes(indexes);
+	}
 	CommandCounterIncrement();
 	return TM_Ok;
 }

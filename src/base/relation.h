@@ -95,8 +95,33 @@ extern RelationWriter relation_writer(const SnapshotData *dirty);
 extern void relation_wait_for_writer(Relation table, ItemPointer tid,
 									 const RelationWriter *writer);
 
+/* An index of a table that rows are inserted into. */
+typedef struct RelationIndex
+{
+	Relation	index;
+	struct IndexInfo *info;
+	AttrNumber	filter;			/* as for relation_open_index */
+} RelationIndex;
+
+typedef struct RelationIndexes
+{
+	int			count;
+	RelationIndex index[FLEXIBLE_ARRAY_MEMBER];
+} RelationIndexes;
+
+/* Open and lock all indexes of a table; the locks are kept. */
+extern RelationIndexes *relation_open_indexes(Relation table);
+extern void relation_close_indexes(RelationIndexes *indexes);
+
 /* Inserts the slot's row; raises an error on a duplicate key. */
 extern void relation_insert(Relation table, TupleTableSlot *slot);
+
+/*
+ * As relation_insert, for a key that is known to be new.  Never waits, since
+ * the caller has opened the indexes.
+ */
+extern void relation_insert_new(Relation table, const RelationIndexes *indexes,
+								TupleTableSlot *slot);
 
 /*
  * Inserts the slot's row, unless a committed or uncommitted row has the same

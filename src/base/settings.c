@@ -32,6 +32,7 @@ int			settings_relays = 1;
 int			settings_reservation_ttl_s = 15 * 60;
 int			settings_reservation_ttl_max_s = 31 * 24 * 60 * 60;
 int			settings_stock_items = 16384;
+int			settings_stock_names_memory_kb = 16 * 1024;
 int			settings_stock_compact_after = 1000;
 bool		settings_stock_events = false;
 bool		settings_outbox_events = false;
@@ -165,9 +166,9 @@ settings_define_outbox(void)
 }
 
 /*
- * idempotency.stock_items sets the size of shared memory, so it cannot change
- * after the start.  Without preloading there is no shared memory, and the
- * setting has no effect.
+ * idempotency.stock_items and stock_names_memory set the size of shared memory,
+ * so they cannot change after the start.  Without preloading there is no shared
+ * memory, and they have no effect.
  */
 static void
 settings_define_stock(void)
@@ -180,6 +181,14 @@ settings_define_stock(void)
 							process_shared_preload_libraries_in_progress ?
 							PGC_POSTMASTER : PGC_SIGHUP,
 							0, NULL, NULL, NULL);
+	DefineCustomIntVariable("idempotency.stock_names_memory",
+							"How much shared memory the filter takes that knows which names of reservations are new.",
+							"It needs 2 bytes for each name that is remembered.",
+							&settings_stock_names_memory_kb,
+							16 * 1024, 8, 2 * 1024 * 1024,
+							process_shared_preload_libraries_in_progress ?
+							PGC_POSTMASTER : PGC_SIGHUP,
+							GUC_UNIT_KB, NULL, NULL, NULL);
 	DefineCustomIntVariable("idempotency.stock_compact_after",
 							"How many rows an item's log may have before they are added up in its root record.",
 							NULL, &settings_stock_compact_after,

@@ -31,6 +31,7 @@ extern int	settings_relays;
 extern int	settings_reservation_ttl_s;
 extern int	settings_reservation_ttl_max_s;
 extern int	settings_stock_items;
+extern int	settings_stock_names_memory_kb;
 extern int	settings_stock_compact_after;
 extern bool settings_stock_events;
 extern bool settings_outbox_events;

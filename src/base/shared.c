@@ -55,6 +55,7 @@ shared_init_database(SharedDatabase *entry)
 		pg_atomic_init_u64(&entry->highest[i], 0);
 	pg_atomic_init_u64(&entry->ends, 0);
 	pg_atomic_init_u64(&entry->lapses_at, 0);
+	pg_atomic_init_u64(&entry->names_complete, 0);
 	pg_atomic_init_u64(&entry->async_begun, 0);
 	pg_atomic_init_u64(&entry->async_ended, 0);
 	pg_atomic_init_u64(&entry->changes_begun, 0);

@@ -121,6 +121,8 @@ typedef struct SharedDatabase
 	TimestampTz since;
 	/* No reservation of stock lapses before this time (stock/lapse.c). */
 	pg_atomic_uint64 lapses_at;
+	/* Does the filter know all names of reservations (stock/names.c)? */
+	pg_atomic_uint64 names_complete;
 	/* One bit per relay, set before it sleeps if an event could be sent. */
 	pg_atomic_uint32 relays_armed;
 	/* Sessions that wait for events; armed is 1 if there may be any. */

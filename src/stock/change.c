@@ -14,6 +14,7 @@
 #include "utils/builtins.h"
 #include "utils/fmgrprotos.h"
 #include "utils/json.h"
+#include "utils/jsonb.h"
 #include "utils/timestamp.h"
 
 #include "base/catalog.h"
@@ -147,20 +148,6 @@ change_note_expiry(const StockLines *lines, TimestampTz expires_at)
 		stock_xact_will_lapse(&lines->line[i], expires_at);
 }
 
-bool
-change_can_take(const StockLines *lines)
-{
-	for (int i = 0; i < lines->count; i++)
-	{
-		StockLine  *line = &lines->line[i];
-
-		if (!stock_xact_touch(line, false) ||
-			stock_xact_available(line) < line->quantity)
-			return false;
-	}
-	return true;
-}
-
 /*
  * Takes the lines that are available and lists the others.
  */
@@ -226,8 +213,11 @@ change_take(const StockLines *lines, int *mark)
 Datum
 change_shortages_datum(const Shortages *shortages)
 {
+	JsonbValue	none = {.type = jbvArray};
 	StringInfoData json;
 
+	if (shortages->count == 0)	/* the usual case, without a parser */
+		return JsonbPGetDatum(JsonbValueToJsonb(&none));
 	initStringInfo(&json);
 	appendStringInfoChar(&json, '[');
 	for (int i = 0; i < shortages->count; i++)

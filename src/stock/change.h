@@ -32,9 +32,6 @@ typedef struct Shortages
  */
 extern Shortages change_take(const StockLines *lines, int *mark);
 
-/* Do the counters have enough for all lines at the moment? */
-extern bool change_can_take(const StockLines *lines);
-
 /* Records that the lines are about to be held until this time. */
 extern void change_note_expiry(const StockLines *lines, TimestampTz expires_at);
 

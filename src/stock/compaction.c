@@ -21,24 +21,43 @@
 #define COMPACTION_ITEMS_MAX 100	/* items that one call returns */
 
 PG_FUNCTION_INFO_V1(stock_compact);
+PG_FUNCTION_INFO_V1(stock_migrate);
 PG_FUNCTION_INFO_V1(stock_crowded);
 PG_FUNCTION_INFO_V1(stock_count_compacted);
 
-static bool
-compaction_step(int max_rows)
+static Datum
+compaction_query(SavedQuery *query, Datum value)
 {
-	static SavedQuery step = {
-		.sql = "SELECT idempotency_internal.stock_compact_next($1)", .types = {INT4OID}
-	};
-	Datum		values[1] = {Int32GetDatum(max_rows)};
+	Datum		result;
 	bool		isnull;
-	bool		more;
 
 	SPI_connect();
-	query_run(&step, values, NULL, false);
-	more = DatumGetBool(query_datum(0, 1, &isnull));
+	query_run(query, &value, NULL, false);
+	result = query_datum(0, 1, &isnull);
 	SPI_finish();
-	return more;
+	return result;
+}
+
+/*
+ * Runs a query that moves rows between the log and the history.  Its result is
+ * a value that is passed by value.
+ */
+static Datum
+compaction_move(SavedQuery *query, Datum value)
+{
+	volatile Datum result = 0;
+
+	guard_let_pass(true);
+	PG_TRY();
+	{
+		result = compaction_query(query, value);
+	}
+	PG_FINALLY();
+	{
+		guard_let_pass(false);
+	}
+	PG_END_TRY();
+	return result;
 }
 
 /*
@@ -47,22 +66,27 @@ compaction_step(int max_rows)
 Datum
 stock_compact(PG_FUNCTION_ARGS)
 {
-	volatile bool more = false;
+	static SavedQuery step = {
+		.sql = "SELECT idempotency_internal.stock_compact_next($1)", .types = {INT4OID}
+	};
 
 	PreventCommandDuringRecovery("stock_compact()");
 	PreventCommandIfReadOnly("stock_compact()");
 	(void) stock_xact_begin();
-	guard_let_pass(true);
-	PG_TRY();
-	{
-		more = compaction_step(PG_GETARG_INT32(0));
-	}
-	PG_FINALLY();
-	{
-		guard_let_pass(false);
-	}
-	PG_END_TRY();
-	PG_RETURN_BOOL(more);
+	PG_RETURN_DATUM(compaction_move(&step, PG_GETARG_DATUM(0)));
+}
+
+/*
+ * SQL: stock_migrate(old_slot), a part of stock_forget.
+ */
+Datum
+stock_migrate(PG_FUNCTION_ARGS)
+{
+	static SavedQuery step = {
+		.sql = "SELECT idempotency_internal.stock_migrate_rows($1)", .types = {INT2OID}
+	};
+
+	PG_RETURN_DATUM(compaction_move(&step, PG_GETARG_DATUM(0)));
 }
 
 /*

@@ -212,7 +212,7 @@ COMMENT ON FUNCTION idempotency_internal.stock_needed(smallint) IS
  * the current table: from all old tables, so that no row is kept for longer
  * than a later row of the same line.
  */
-CREATE FUNCTION idempotency_internal.stock_migrate(old_slot smallint)
+CREATE FUNCTION idempotency_internal.stock_migrate_rows(old_slot smallint)
 RETURNS bigint
 LANGUAGE plpgsql STRICT VOLATILE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp SET enable_seqscan = off
@@ -254,6 +254,13 @@ BEGIN
 	RETURN total;
 END
 $$;
+COMMENT ON FUNCTION idempotency_internal.stock_migrate_rows(smallint) IS
+	'Internal: what stock_migrate does.';
+
+CREATE FUNCTION idempotency_internal.stock_migrate(old_slot smallint)
+RETURNS bigint
+LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE COST 10000
+AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION idempotency_internal.stock_migrate(smallint) IS
 	'Internal: moves rows that must not be dropped with an old table of the history to the current one; returns how many.';
 

@@ -178,7 +178,7 @@ RETURNS trigger
 LANGUAGE C
 AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION idempotency_internal.stock_guard() IS
-	'Internal: drops the counters of stock after external DML.';
+	'Internal: drops the counters and the filter of names after external DML.';
 
 DO $$
 DECLARE
@@ -193,6 +193,13 @@ BEGIN
 			EXECUTE FUNCTION idempotency_internal.stock_guard()', guarded);
 		EXECUTE pg_catalog.format('ALTER TABLE %s ENABLE ALWAYS TRIGGER stock_guard', guarded);
 		EXECUTE pg_catalog.format('ALTER TABLE %s ENABLE ALWAYS TRIGGER stock_guard_truncate', guarded);
+	END LOOP;
+	FOR slot IN 0..2 LOOP
+		EXECUTE pg_catalog.format('CREATE TRIGGER stock_guard
+			BEFORE INSERT OR UPDATE OR DELETE
+			ON idempotency_internal.stock_history_%s FOR EACH ROW
+			EXECUTE FUNCTION idempotency_internal.stock_guard()', slot);
+		EXECUTE pg_catalog.format('ALTER TABLE idempotency_internal.stock_history_%s ENABLE ALWAYS TRIGGER stock_guard', slot);
 	END LOOP;
 END
 $$;
@@ -214,14 +221,19 @@ DECLARE
 	tables CONSTANT regclass[] := ARRAY[
 		'idempotency_internal.stock_log',
 		'idempotency_internal.stock_hold',
-		'idempotency_internal.stock_item']::regclass[];
+		'idempotency_internal.stock_item',
+		'idempotency_internal.stock_history_0',
+		'idempotency_internal.stock_history_1',
+		'idempotency_internal.stock_history_2']::regclass[];
 BEGIN
 	IF NOT idempotency_internal.idempotency_may_repair(tables, by_hand) THEN
 		RETURN false;
 	END IF;
 	PERFORM idempotency_internal.stock_drop_counters();
 	LOCK TABLE idempotency_internal.stock_log, idempotency_internal.stock_hold,
-		idempotency_internal.stock_item IN SHARE ROW EXCLUSIVE MODE;
+		idempotency_internal.stock_item, idempotency_internal.stock_history_0,
+		idempotency_internal.stock_history_1,
+		idempotency_internal.stock_history_2 IN SHARE ROW EXCLUSIVE MODE;
 	IF NOT idempotency_internal.idempotency_may_repair(tables, by_hand) THEN
 		RETURN false;
 	END IF;
@@ -236,6 +248,31 @@ END
 $$;
 COMMENT ON FUNCTION idempotency_internal.stock_repair(boolean) IS
 	'Internal: drops the counters of stock after triggers were disabled, and enables these; false: there is nothing to do, or not yet.';
+
+/* ---- the filter of names: names.c; when the next one lapses: lapse.c ---- */
+
+CREATE FUNCTION idempotency_internal.stock_learn_names(
+	max_rows integer DEFAULT 0)
+RETURNS boolean
+LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE COST 10000
+AS 'MODULE_PATHNAME';
+COMMENT ON FUNCTION idempotency_internal.stock_learn_names(integer) IS
+	'Internal: the sweeper reads the names of all reservations, unless the filter of names is complete.';
+
+CREATE FUNCTION idempotency_internal.stock_names(
+	OUT complete boolean, OUT mistakes double precision)
+RETURNS record
+LANGUAGE C VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME';
+COMMENT ON FUNCTION idempotency_internal.stock_names() IS
+	'Internal: whether the filter of names is complete for this database, and the share of new names that it takes for known.';
+
+CREATE FUNCTION idempotency_internal.stock_may_lapse(at timestamptz)
+RETURNS boolean
+LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME';
+COMMENT ON FUNCTION idempotency_internal.stock_may_lapse(timestamptz) IS
+	'Internal: whether an open reservation may lapse before this time, as far as shared memory knows.';
 
 /* ---- levels and verification ---- */
 

@@ -4,10 +4,11 @@
  *		the functions of stock (external DML).
  *
  * Examples are a restore, logical replication, an owner's UPDATE or TRUNCATE.
- * The counters do not see these changes.  Triggers on stock_log, stock_hold and
- * stock_item call stock_guard before the first change.  From then until its end
- * the transaction is alone: it waits for every transaction that has changed
- * stock, keeps new ones out, and drops the counters when it commits.
+ * Neither the counters nor the filter of names sees these changes.  Triggers on
+ * the tables of stock call stock_guard before the first change.  From then
+ * until its end the transaction is alone: it waits for every transaction that
+ * has changed stock, and keeps new ones out.  When it commits, the counters are
+ * dropped, and the filter is built again.
  *
  * The compaction changes these tables too, but no sum, and switches the guard
  * off.
@@ -37,15 +38,15 @@
 #include "stock/guard.h"
 #include "stock/stock_xact.h"
 
-static bool let_pass = false;	/* the compaction is changing the tables */
+static bool let_pass = false;	/* rows only move between the tables */
 static ProcessUtility_hook_type previous_utility = NULL;
 
 PG_FUNCTION_INFO_V1(stock_guard);
 PG_FUNCTION_INFO_V1(stock_drop_counters);
 
 /*
- * SQL: stock_guard(), the trigger of stock_log, stock_hold and stock_item.
- * Without preloading there are no counters, and the trigger does nothing.
+ * SQL: stock_guard(), the trigger of the tables of stock.  Without preloading
+ * there are no counters, and the trigger does nothing.
  */
 Datum
 stock_guard(PG_FUNCTION_ARGS)
@@ -56,12 +57,9 @@ stock_guard(PG_FUNCTION_ARGS)
 		TRIGGER_EVENT_BEFORE | TRIGGER_EVENT_ROW | TRIGGER_EVENT_DELETE,
 		TRIGGER_EVENT_BEFORE | TRIGGER_EVENT_TRUNCATE
 	};
-	const Catalog *catalog = catalog_get();
-	Oid			tables[] = {
-		catalog->stock_log, catalog->stock_hold, catalog->stock_item
-	};
 	TriggerData *trigger = trigger_called(fcinfo, kinds, lengthof(kinds),
-										  tables, lengthof(tables));
+										  catalog_get()->guarded,
+										  CATALOG_GUARDED);
 
 	if (shared_ready() && !let_pass)
 		stock_xact_note_external();
@@ -133,6 +131,19 @@ guard_is_on(Oid table)
 	return found;
 }
 
+static bool
+guard_is_ours(Oid table)
+{
+	const Catalog *catalog = catalog_get();
+
+	for (int i = 0; i < CATALOG_GUARDED; i++)
+	{
+		if (catalog->guarded[i] == table)
+			return true;
+	}
+	return false;
+}
+
 /*
  * A table that has the guard and is none of ours was renamed.  If no table has
  * its name now, catalog_get raises an error; if another table has it, the error
@@ -142,7 +153,6 @@ static void
 guard_before_utility(Node *statement)
 {
 	const AlterTableStmt *alter = (const AlterTableStmt *) statement;
-	const Catalog *catalog;
 	Oid			table;
 
 	if (!IsA(statement, AlterTableStmt) || !guard_changes_triggers(alter) ||
@@ -152,9 +162,7 @@ guard_before_utility(Node *statement)
 	if (!OidIsValid(table) || !compat_owns_relation(table, GetUserId()) ||
 		!guard_is_on(table))
 		return;
-	catalog = catalog_get();
-	if (table != catalog->stock_log && table != catalog->stock_hold &&
-		table != catalog->stock_item)
+	if (!guard_is_ours(table))
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("cannot change triggers of table \"%s\"",

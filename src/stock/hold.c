@@ -28,21 +28,6 @@
 #define HOLD_LAPSED_LINES_MAX 100000	/* lapsed lines read at a time */
 #define HOLD_HORIZON_US USECS_PER_SEC	/* how far ahead a search looks */
 
-/* The columns of stock_hold, counted from 0. */
-enum
-{
-	HOLD_ATT_QUANTITY,
-	HOLD_ATT_EXPIRES_AT,
-	HOLD_ATT_LINE,
-	HOLD_ATT_RESERVATION,
-	HOLD_ATT_SKU,
-	HOLD_ATT_LINES,
-	HOLD_ATT_ID,
-	HOLD_ATT_AT,
-	HOLD_ATT_ACTOR,
-	HOLD_ATTS
-};
-
 static Relation
 hold_open(void)
 {
@@ -191,28 +176,6 @@ holds_read(const text *reservation)
 	return holds;
 }
 
-bool
-holds_are_there(const text *reservation)
-{
-	Relation	hold = hold_open();
-	TupleTableSlot *row = hold_slot(hold);
-	SnapshotData dirty;
-	RelationScan scan;
-	ScanKeyData key;
-	bool		found;
-
-	InitDirtySnapshot(dirty);
-	ScanKeyInit(&key, 1, BTEqualStrategyNumber, F_TEXTEQ,
-				PointerGetDatum(reservation));
-	relation_scan_begin(&scan, hold, HOLD_ATT_RESERVATION + 1, 0, &key, 1,
-						&dirty);
-	found = relation_scan_next(&scan, row);
-	ExecDropSingleTupleTableSlot(row);
-	relation_scan_end(&scan, NoLock);
-	table_close(hold, NoLock);
-	return found;
-}
-
 /*
  * A dirty scan can miss a row that an update is moving.  So finding no lines
  * proves nothing; the primary key decides.
@@ -318,22 +281,52 @@ holds_extend(const Holds *holds, const text *reservation,
 	table_close(hold, NoLock);
 }
 
+/*
+ * Inserts the row of a line.  A new name cannot conflict with any row.
+ */
+static bool
+hold_insert(Relation hold, const RelationIndexes *indexes,
+			const ReservationName *name, TupleTableSlot *row)
+{
+	if (!name->is_new)
+		return relation_insert_or_conflict(hold, row);
+	relation_insert_new(hold, indexes, row);
+	return true;
+}
+
+static bool
+hold_insert_first(Relation hold, const RelationIndexes *indexes,
+				  const ReservationName *name, TupleTableSlot *row)
+{
+	bool		inserted;
+
+	if (!names_begin(name))
+		return false;
+	inserted = hold_insert(hold, indexes, name, row);
+	names_end(name);
+	return inserted;
+}
+
 bool
-holds_open(const text *reservation, const StockLines *lines,
-		   TimestampTz expires_at, ItemPointerData *tids)
+holds_open(const text *reservation, const ReservationName *name,
+		   const StockLines *lines, TimestampTz expires_at,
+		   ItemPointerData *tids)
 {
 	Relation	hold = hold_open();
+	RelationIndexes *indexes = relation_open_indexes(hold);
 	TupleTableSlot *row = hold_slot(hold);
 	int			opened = 0;
 
 	for (; opened < lines->count; opened++)
 	{
 		hold_store(row, reservation, lines, opened, expires_at);
-		if (!relation_insert_or_conflict(hold, row))
+		if (!(opened == 0 ? hold_insert_first(hold, indexes, name, row) :
+			  hold_insert(hold, indexes, name, row)))
 			break;
 		tids[opened] = row->tts_tid;
 	}
 	ExecDropSingleTupleTableSlot(row);
+	relation_close_indexes(indexes);
 	table_close(hold, NoLock);
 	if (opened == lines->count)
 		return true;
@@ -506,8 +499,10 @@ hold_is_passed(const HoldsPosition *position, TupleTableSlot *row)
 	ItemPointerData passed = position->tid;
 	TimestampTz expiry = hold_expiry(row);
 
-	if (position->sku == NULL || position->expires_at == DT_NOEND ||
-		args_compare_texts(position->sku, DatumGetTextPP(row_value(row, HOLD_ATT_SKU))) != 0)
+	if (position->sku == NULL || position->expires_at == DT_NOEND)
+		return false;
+	if (args_compare_texts(position->sku,
+						   DatumGetTextPP(row_value(row, HOLD_ATT_SKU))) != 0)
 		return false;
 	return expiry < position->expires_at ||
 		(expiry == position->expires_at &&

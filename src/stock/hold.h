@@ -10,6 +10,22 @@
 #include "utils/snapshot.h"
 
 #include "stock/lines.h"
+#include "stock/names.h"
+
+/* The columns of stock_hold, counted from 0. */
+enum
+{
+	HOLD_ATT_QUANTITY,
+	HOLD_ATT_EXPIRES_AT,
+	HOLD_ATT_LINE,
+	HOLD_ATT_RESERVATION,
+	HOLD_ATT_SKU,
+	HOLD_ATT_LINES,
+	HOLD_ATT_ID,
+	HOLD_ATT_AT,
+	HOLD_ATT_ACTOR,
+	HOLD_ATTS
+};
 
 /* The open lines of a reservation, in the order of their numbers. */
 typedef struct Holds
@@ -62,15 +78,14 @@ extern void holds_extend(const Holds *holds, const text *reservation,
 						 TimestampTz expires_at);
 
 /*
- * holds_open opens all lines; if one of them is open already, it opens none and
- * returns false.  holds_withdraw deletes the rows again.
+ * holds_open opens all lines.  If one of them is open already, or names_begin
+ * fails, it opens none and returns false.  holds_withdraw deletes the rows
+ * again.
  */
-extern bool holds_open(const text *reservation, const StockLines *lines,
-					   TimestampTz expires_at, ItemPointerData *tids);
+extern bool holds_open(const text *reservation, const ReservationName *name,
+					   const StockLines *lines, TimestampTz expires_at,
+					   ItemPointerData *tids);
 extern void holds_withdraw(const ItemPointerData *tids, int count);
-
-/* Has a reservation open lines, committed or not? */
-extern bool holds_are_there(const text *reservation);
 
 /*
  * Returns the names of lapsed reservations of an item, oldest first, at most

@@ -1,6 +1,7 @@
 /*
  * item.c
- *		The root records of items, and what root record, log and holds add up to.
+ *		The root records of items, and what they, the log and the holds add up
+ *		to.
  *
  * A root record has the sums of the rows of the log that were compacted.  It is
  * created with the item and changed only by the compaction, so reserving and
@@ -124,10 +125,10 @@ item_add_up(ItemLevel *level, const text *sku, TupleTableSlot *row,
 {
 	Datum		on_hand = item_on_hand(row, log->on_hand);
 	Datum		most = NumericGetDatum(int64_to_numeric(PG_INT64_MAX));
+	Datum		held = NumericGetDatum(int64_to_numeric(reserved));
+	Datum		available = DirectFunctionCall2(numeric_sub, on_hand, held);
 
-	level->available =
-		item_int64(sku, DirectFunctionCall2(numeric_sub, on_hand,
-											NumericGetDatum(int64_to_numeric(reserved))));
+	level->available = item_int64(sku, available);
 	on_hand = DirectFunctionCall2(numeric_add, on_hand, log->leaving);
 	level->too_many =
 		DatumGetBool(DirectFunctionCall2(numeric_gt, on_hand, most));

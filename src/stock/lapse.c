@@ -7,10 +7,17 @@
  */
 #include "postgres.h"
 
+#include "fmgr.h"
+#include "utils/timestamp.h"
+
+#include "base/compat.h"
 #include "base/shared.h"
 #include "stock/lapse.h"
+#include "stock/stock_xact.h"
 
 static SharedDatabase *database = NULL;
+
+PG_FUNCTION_INFO_V1(stock_may_lapse);
 
 void
 lapse_begin(void)
@@ -38,4 +45,18 @@ lapse_take(TimestampTz now)
 		return false;
 	pg_atomic_exchange_u64(&database->lapses_at, (uint64) DT_NOEND);
 	return true;
+}
+
+/*
+ * SQL: stock_may_lapse(at), may any reservation have lapsed at this time?
+ */
+Datum
+stock_may_lapse(PG_FUNCTION_ARGS)
+{
+	uint64		at = (uint64) Max(PG_GETARG_TIMESTAMPTZ(0), 0);
+
+	shared_require("stock");
+	lapse_begin();
+	PG_RETURN_BOOL(stock_xact_is_external() ||
+				   pg_atomic_read_u64(&database->lapses_at) <= at);
 }

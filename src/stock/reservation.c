@@ -421,10 +421,12 @@ reservation_reopen(const text *reservation, const text *actor,
 		.actor = actor
 	};
 	ItemPointerData *tids = palloc(closed->count * sizeof(ItemPointerData));
+	ReservationName name = names_find(catalog_get()->stock_log, reservation);
 
+	names_note(&name);
 	change_note_expiry(closed, expires_at);
 	if (!holds_lock(holds, true) ||
-		!holds_open(reservation, closed, expires_at, tids))
+		!holds_open(reservation, &name, closed, expires_at, tids))
 		return false;
 	holds_extend(holds, reservation, expires_at);
 	ledger_write(&entry, closed);
@@ -627,7 +629,7 @@ reservation_expire_some(int max)
 {
 	static HoldsPosition kept;
 	static TimestampTz next;
-	static bool searching = true;	/* what an earlier worker began is unknown */
+	static bool searching = true;	/* an earlier worker may have begun */
 	HoldsPosition position = kept;
 	int			batch = Min(max, settings_stock_items / RESERVATION_PIN_SHARE);
 	int64		expired = 0;

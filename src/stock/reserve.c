@@ -4,12 +4,10 @@
  *		of them, and only once however often they are called.
  *
  * The counters decide about the quantities, and the primary key of stock_hold
- * about the name.  Usually enough is available and the name is free, so that is
- * tried first: the rows of the hold are written, and the quantities taken.  If
- * that fails, it is undone and the cause is determined.  An
- * open reservation with the same lines gets the same answer again; a closed one
- * is an error; if another transaction is using the same new name, the caller
- * waits for it.
+ * about the name.  Usually the name is new, as the filter of names knows, and
+ * enough is available.  If not, the name is searched.  An open reservation with
+ * the same lines gets the same answer again; a closed one is an error; if
+ * another transaction is using the same name, the caller waits for it.
  */
 #include "postgres.h"
 
@@ -36,6 +34,7 @@ typedef struct Order
 	StockLines	lines;
 	FunctionCallInfo fcinfo;
 	int			ttl_arg;
+	ReservationName name;
 	ItemPointerData *tids;		/* of the rows of the hold */
 } Order;
 
@@ -160,13 +159,6 @@ reserve_replay(const Order *order, OrderAnswer *answer, bool *again)
 	return false;
 }
 
-static void
-reserve_done(const Order *order, OrderAnswer *answer)
-{
-	answer->outcome = STOCK_RESERVED;
-	announce_change(STOCK_RESERVE, order->reservation, &order->lines);
-}
-
 /*
  * Notes in each line who has opened it, and when.
  */
@@ -186,67 +178,38 @@ reserve_sign(const Order *order)
 }
 
 /*
- * Writes the rows of the hold.  Returns whether the name was free: no line with
- * this name is open, and none was ever settled.  If it was not, nothing is
- * changed, and usually nothing was written.
+ * Writes the rows of the holds.  Returns whether the name was free: no line
+ * with this name is open, and none was ever settled.  If it was not, nothing is
+ * changed.
  *
- * The names are searched before the insert, and the insert decides between two
- * transactions that both find nothing.  A line 0 of the other transaction is
- * then either open, so that the insert fails, or settled, which the second
+ * The caller has searched a name that may be known.  The insert decides between
+ * two transactions that both find nothing.  A line 0 of the other transaction
+ * is then either open, so that the insert fails, or settled, which the second
  * search finds.
  */
 static bool
 reserve_take_name(const Order *order, OrderAnswer *answer)
 {
-	if (holds_are_there(order->reservation))
-		return false;
 	reserve_sign(order);
 	change_note_expiry(&order->lines, answer->expires_at);
-	if (!holds_open(order->reservation, &order->lines, answer->expires_at,
-					order->tids))
+	if (!holds_open(order->reservation, &order->name, &order->lines,
+					answer->expires_at, order->tids))
 		return false;
-	if (!ledger_is_settled(order->reservation))
+	if (order->name.is_new || !ledger_is_settled(order->reservation))
 		return true;
 	holds_withdraw(order->tids, order->lines.count);
 	return false;
 }
 
 /*
- * Handles the usual case.  Returns false, with nothing changed, if it is
- * another.
+ * Takes the quantities and the name.  Returns false, with nothing changed, if
+ * the name was not free.
  */
 static bool
-reserve_at_once(const Order *order, OrderAnswer *answer)
+reserve_take(const Order *order, OrderAnswer *answer)
 {
 	int			mark;
 
-	if (!change_can_take(&order->lines) || !reserve_take_name(order, answer))
-		return false;
-	answer->shortages = change_take(&order->lines, &mark);
-	if (answer->shortages.count > 0)
-	{
-		holds_withdraw(order->tids, order->lines.count);
-		return false;
-	}
-	reserve_done(order, answer);
-	return true;
-}
-
-/*
- * Handles any other case once.  Returns false if the caller has to try again.
- */
-static bool
-reserve_try(const Order *order, OrderAnswer *answer)
-{
-	bool		again;
-	int			mark;
-
-	if (reserve_replay(order, answer, &again))
-		return true;
-	if (again)
-		return false;
-	answer->expires_at = lines_expiry(order->fcinfo, order->ttl_arg,
-									  GetCurrentTimestamp());
 	answer->shortages = change_take(&order->lines, &mark);
 	if (answer->shortages.count > 0)
 	{
@@ -259,8 +222,37 @@ reserve_try(const Order *order, OrderAnswer *answer)
 		stock_xact_undo(mark);
 		return false;
 	}
-	reserve_done(order, answer);
+	answer->outcome = STOCK_RESERVED;
+	announce_change(STOCK_RESERVE, order->reservation, &order->lines);
 	return true;
+}
+
+/*
+ * Handles a new name.  If the quantities fall short, another transaction with
+ * the same name may have them, so that case is left to reserve_try.
+ */
+static bool
+reserve_at_once(const Order *order, OrderAnswer *answer)
+{
+	return reserve_take(order, answer) && answer->outcome == STOCK_RESERVED;
+}
+
+/*
+ * Handles any case once.  Returns false if the caller has to try again.
+ */
+static bool
+reserve_try(Order *order, OrderAnswer *answer)
+{
+	bool		again;
+
+	names_note(&order->name);
+	if (reserve_replay(order, answer, &again))
+		return true;
+	if (again)
+		return false;
+	answer->expires_at = lines_expiry(order->fcinfo, order->ttl_arg,
+									  GetCurrentTimestamp());
+	return reserve_take(order, answer);
 }
 
 static Datum
@@ -292,8 +284,8 @@ reserve_order(Order *order, const char *function)
 	PreventCommandIfReadOnly(function);
 	order->tids = palloc(order->lines.count * sizeof(ItemPointerData));
 	order->lines.order = order->lines.count;
-	(void) stock_xact_begin();
-	answered = reserve_at_once(order, &answer);
+	order->name = names_find(stock_xact_begin(), order->reservation);
+	answered = order->name.is_new && reserve_at_once(order, &answer);
 	while (!answered)
 	{
 		CHECK_FOR_INTERRUPTS();

@@ -34,8 +34,18 @@ AS $$
 		CASE WHEN hold.overdue > 0 THEN 'does the sweeper run? their stock is available all the same' END
 	FROM (SELECT count(*) AS overdue FROM (
 			SELECT FROM idempotency_internal.stock_hold h
-			WHERE h.expires_at < clock_timestamp() - interval '1 min'
+			WHERE (SELECT idempotency_internal.stock_may_lapse(
+					now() - interval '1 min'))
+				AND h.expires_at < clock_timestamp() - interval '1 min'
 			LIMIT 1000) late) hold
+	UNION ALL
+	SELECT 'reservation names',
+		CASE WHEN name.mistakes > 0.1 THEN 'warning' ELSE 'ok' END,
+		CASE WHEN name.mistakes > 0.1 THEN format('%s of 100 new names are taken for known', round(100 * name.mistakes))
+			WHEN name.complete THEN 'known'
+			ELSE 'not known yet: each one is searched' END,
+		CASE WHEN name.mistakes > 0.1 THEN 'increase idempotency.stock_names_memory' END
+	FROM idempotency_internal.stock_names() name
 $$;
 COMMENT ON FUNCTION idempotency_internal.stock_status() IS
 	'Internal: what idempotency_status says of stock.';

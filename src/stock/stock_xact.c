@@ -36,6 +36,7 @@
 #include "base/trigger.h"
 #include "stock/item.h"
 #include "stock/lapse.h"
+#include "stock/names.h"
 #include "stock/stock_xact.h"
 
 #define STOCK_XACT_INITIAL 16	/* entries and steps at first; they double */
@@ -148,6 +149,7 @@ stock_xact_end(bool committed)
 	if (committed && external_level > 0)
 	{
 		escrow_forget_all(locked_log);
+		names_forget();
 		lapse_note(0);
 	}
 	stock_xact_reset();
@@ -279,6 +281,7 @@ stock_xact_begin(void)
 				 errhint("Commit first.")));
 	stock_xact_register_callbacks();
 	lapse_begin();
+	names_prepare();
 	locked_log = stock_xact_lock(RowExclusiveLock);
 	trigger_require(&catalog_get()->stock_triggers);
 	return locked_log;
@@ -563,6 +566,7 @@ stock_xact_note_external(void)
 
 	stock_xact_register_callbacks();
 	lapse_begin();
+	names_prepare();
 	locked_log = stock_xact_lock(ShareRowExclusiveLock);
 	if (external_level == 0)
 		external_level = level;

@@ -76,6 +76,11 @@ static SweepModule modules[] = {
 		REPAIR_STOCK
 	},
 	{
+		.activity = "learning names of reservations",
+		.sweep = {.sql = "SELECT idempotency_internal.stock_learn_names($1)", .types = {INT4OID}},
+		REPAIR_STOCK
+	},
+	{
 		.activity = "compacting stock",
 		.sweep = {.sql = "SELECT idempotency_internal.stock_compact($1)", .types = {INT4OID}},
 		REPAIR_STOCK

@@ -593,8 +593,10 @@ BEGIN
 				ADD CONSTRAINT stock_history_note_check
 					CHECK (pg_catalog.octet_length(note) <= 1000),
 				ADD CONSTRAINT stock_history_reserved_check CHECK (
-					pg_catalog.num_nonnulls(reserved_id, reserved_at, reserved_by) IN (0, 3)
-					AND reserved_id > 0 AND (reserved_id IS NULL OR line IS NOT NULL)
+					pg_catalog.num_nonnulls(
+						reserved_id, reserved_at, reserved_by) IN (0, 3)
+					AND reserved_id > 0
+					AND (reserved_id IS NULL OR line IS NOT NULL)
 					AND pg_catalog.octet_length(reserved_by) BETWEEN 1 AND 255)
 			$alter$, slot);
 		EXECUTE pg_catalog.format('ALTER TABLE idempotency_internal.stock_history_%s REPLICA IDENTITY FULL', slot);

@@ -2,21 +2,22 @@
  * Stock: a filter in shared memory knows which names of reservations are new.
  *
  * One name, sessions that reserve it, one that settles a reservation, external
- * DML, the sweeper that builds the filter, and a crash.  The name is reserved
- * once, whoever is told that it is new.
+ * DML, a sweeper that builds the filter, one that clears it, and a crash.  The
+ * name is reserved once, whoever is told that it is new.
  *
- * The filter has a bit for the name in the area that is used, and in the area
- * that is built.  Who writes the first row of a name sets the bits and writes
- * the row with a lock in shared mode, which is the stripe of the name.
+ * The filter has a bit for the name.  Who writes the first row of a name sets
+ * the bit and writes the row with a lock in shared mode, the stripe of the name.
  *
  * NOT_HELD       the row of a new name is written after the lock was released
  * NO_BARRIER     who finds the bit set does not wait for the writer of the row
  * PEEK_TRUSTED   the bit is only looked at, and not set and tested at once
- * LOOKED_AFTER   a name that may be known sets its bits after its row
+ * LOOKED_AFTER   a name that may be known sets its bit after its row
  * LOOKED_FREE    its row is written without the lock
- * AREA_OF_LOOK   its row is written although an area was published or switched
- *                since its bits were set
- * SWITCH_FREE    the area that is built is published without the lock
+ * CLEARED_AWAY   its row is written although its bit may have been cleared
+ * CLEAR_BEFORE   the filter is cleared while it still counts as complete
+ * CLEAR_ONCE     and no writers are waited for when it is clear
+ * BUILD_CLEARED  a build counts although the filter was cleared meanwhile
+ * BUILD_EARLY    a build begins while the filter is being cleared
  * SCAN_COMMITTED the build sees only holds that are committed
  * SCAN_LOG_FIRST the build reads the log before the holds
  * BUILD_FREE     the build does not keep out external DML
@@ -27,6 +28,9 @@
 #ifndef SESSIONS
 #define SESSIONS 2
 #endif
+#ifndef CLEARS
+#define CLEARS 1
+#endif
 
 mtype = { NONE, OPEN, DONE };
 
@@ -36,11 +40,10 @@ bit physical[SESSIONS + 1];		/* also a row that nobody can see */
 mtype closing = NONE;			/* the row that settles in the log */
 byte reserved = 0;				/* committed reservations of the name */
 
-/* The filter. */
-bit used, built;				/* the bit of the name in both areas */
-bit building = 0;				/* writers set the bit in both */
-bit complete = 0;
-byte generation = 0;			/* of the areas */
+/* The filter.  While it is cleared, the generation is odd. */
+bit filter;
+byte generation = 0;
+byte complete = 255;			/* the generation that is complete */
 
 /* The stripe; and the lock on the log, which external DML takes alone. */
 byte shared = 0;
@@ -48,6 +51,7 @@ bit exclusive = 0;
 byte changers = 0;
 bit dml = 0;
 
+#define COMPLETE        (complete == generation)
 #define LOCK_SHARED     atomic { !exclusive -> shared++ }
 #define UNLOCK_SHARED   shared--
 #define LOCK_ALONE      atomic { !exclusive && shared == 0 -> exclusive = 1 }
@@ -56,15 +60,14 @@ bit dml = 0;
 #define SOME(state) (hold[0] == state || hold[1] == state || \
 	hold[SESSIONS - 1] == state || hold[SESSIONS] == state)
 
-inline set_bits(was_set)
+inline set_bit(was_set)
 {
 #ifdef PEEK_TRUSTED
 	was_set = 0;
 #else
-	was_set = used || !complete;
+	was_set = filter || !COMPLETE;
 #endif
-	used = 1;
-	if :: building -> built = 1 :: else fi
+	filter = 1
 }
 
 inline reserve(me)
@@ -73,17 +76,13 @@ inline reserve(me)
 	byte seen;
 
 	atomic { !dml -> changers++ }
-	known = used || !complete;
+	known = filter || !COMPLETE;
 	if
 	:: known -> goto LOOK
 	:: else
 	fi;
 	LOCK_SHARED;
-#ifdef PEEK_TRUSTED
-	set_bits(known);
-#else
-	atomic { set_bits(known) };
-#endif
+	atomic { set_bit(known) };
 	if
 	:: known -> UNLOCK_SHARED; goto LOOK
 	:: else
@@ -98,13 +97,13 @@ inline reserve(me)
 	goto OWN;
 
 LOOK:
-	/* No other session is now between the bits of the name and its row. */
+	/* No other session is now between the bit of the name and its row. */
 #ifdef NO_BARRIER
-	atomic { set_bits(_); seen = generation };
+	atomic { set_bit(_); seen = generation };
 #else
 	LOCK_ALONE;
 #ifndef LOOKED_AFTER
-	atomic { set_bits(_); seen = generation };
+	atomic { set_bit(_); seen = generation };
 #endif
 	UNLOCK_ALONE;
 #endif
@@ -116,7 +115,7 @@ LOOK:
 	if :: seen != generation -> goto LOOK :: else fi;
 #else
 	LOCK_SHARED;
-#if !defined(AREA_OF_LOOK) && !defined(LOOKED_AFTER)
+#if !defined(CLEARED_AWAY) && !defined(LOOKED_AFTER)
 	if :: seen != generation -> UNLOCK_SHARED; goto LOOK :: else fi;
 #endif
 #endif
@@ -126,7 +125,7 @@ LOOK:
 		if :: !known -> hold[me] = OPEN; physical[me] = 1 :: else fi
 	};
 #ifdef LOOKED_AFTER
-	atomic { set_bits(_) };
+	atomic { set_bit(_) };
 #endif
 #ifndef LOOKED_FREE
 	UNLOCK_SHARED;
@@ -174,7 +173,7 @@ proctype Outsider()
 {
 	atomic { changers == 0 && !dml -> dml = 1 };
 #ifndef DML_UNTOLD
-	complete = 0;
+	complete = 255;
 #endif
 	if
 	:: atomic { !SOME(DONE) && closing == NONE ->
@@ -188,20 +187,17 @@ proctype Outsider()
 proctype Builder()
 {
 	bit found;
+	byte seen;
 	byte times = 0;
 
 AGAIN:
 	found = 0;
-
 #ifndef BUILD_FREE
 	atomic { !dml -> changers++ };
 #endif
-#ifdef SWITCH_FREE
-	atomic { building = 1; built = 0; generation++ };
-#else
-	LOCK_ALONE;
-	atomic { building = 1; built = 0; generation++ };
-	UNLOCK_ALONE;
+	seen = generation;
+#ifndef BUILD_EARLY
+	if :: seen % 2 == 1 -> goto ENDED :: else fi;
 #endif
 #ifdef SCAN_LOG_FIRST
 	if :: closing == DONE -> found = 1 :: else fi;
@@ -214,10 +210,13 @@ AGAIN:
 #ifndef SCAN_LOG_FIRST
 	if :: closing == DONE -> found = 1 :: else fi;
 #endif
-	if :: found -> built = 1 :: else fi;
-	LOCK_ALONE;
-	atomic { used = built; building = 0; complete = 1; generation++ };
-	UNLOCK_ALONE;
+	if :: found -> filter = 1 :: else fi;
+#ifdef BUILD_CLEARED
+	complete = generation;
+#else
+	complete = seen;
+#endif
+ENDED:
 #ifndef BUILD_FREE
 	changers--;
 #endif
@@ -225,14 +224,45 @@ AGAIN:
 	if :: times < 2 -> goto AGAIN :: else fi
 }
 
+/* The sweeper of any database, since all of them share the filter. */
+proctype Clearer()
+{
+	byte times = 0;
+
+	do
+	:: times < CLEARS ->
+#ifdef CLEAR_BEFORE
+		filter = 0;
+		LOCK_ALONE;
+		generation++;
+		UNLOCK_ALONE;
+#else
+		LOCK_ALONE;
+		generation++;
+		UNLOCK_ALONE;
+		filter = 0;
+#endif
+#ifdef CLEAR_ONCE
+		generation++;
+#else
+		LOCK_ALONE;
+		generation++;
+		UNLOCK_ALONE;
+#endif
+		times++
+	:: else -> break
+	od
+}
+
 /* A crash ends all transactions; one that has written rolls back. */
 proctype Restart()
 {
-	atomic { changers == 0 && !dml && shared == 0 && !exclusive ->
-		used = 0;
-		building = 0;
-#ifndef CRASH_KEEPS
-		complete = 0
+	atomic { changers == 0 && !dml && shared == 0 && !exclusive && generation % 2 == 0 ->
+		filter = 0;
+#ifdef CRASH_KEEPS
+		complete = generation
+#else
+		complete = 255
 #endif
 	}
 }
@@ -242,11 +272,13 @@ init
 	byte i;
 
 	atomic {
-		if :: used = 0 :: used = 1 fi;
+		if :: filter = 0 :: filter = 1 fi;
+		if :: complete = 255 :: complete = generation fi;
 		for (i : 0 .. SESSIONS - 1) { run Session(i) };
 		run Settler();
 		run Outsider();
 		run Builder();
+		run Clearer();
 		run Restart()
 	};
 	_nr_pr == 1 || timeout;

@@ -35,7 +35,8 @@ SELECT set_eq($$ SELECT name FROM function WHERE internal AND cost < 10000 $$,
 	'outbox_start_position', 'outbox_status', 'outbox_subscription_id',
 	'outbox_subscription_status', 'outbox_topics_valid', 'outbox_troubles',
 	'stock_check_reservation', 'stock_check_sku', 'stock_counter',
-	'stock_counters', 'stock_crowded', 'stock_status'],
+	'stock_counters', 'stock_crowded', 'stock_may_lapse', 'stock_names',
+	'stock_status'],
 	'these internal functions read or check, and are cheap');
 SELECT is_empty($$ SELECT name, cost FROM function
 	WHERE cost > 100 AND cost <> 10000 $$,
