@@ -73,9 +73,9 @@ BEGIN
 	PERFORM idempotency_internal.idempotency_grant_names(role,
 		'{idem_claim, idem_claim_many, idem_complete, idem_fail, idem_renew,
 			idem_wait, outbox_enqueue, outbox_cancel, outbox_event_id,
-			stock_reserve, stock_reserve_many, stock_confirm, stock_cancel,
-			stock_extend, stock_reinstate, stock_reservation_status,
-			stock_level}',
+			stock_reserve, stock_reserve_many, stock_change_many,
+			stock_confirm, stock_cancel, stock_extend, stock_reinstate,
+			stock_reservation_status, stock_level}',
 		'{stock_levels, outbox_topics}');
 END
 $$;

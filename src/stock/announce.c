@@ -24,16 +24,15 @@ static const char *const announce_topics[STOCK_CHANGES] = {
 	[STOCK_REINSTATE] = "stock.reinstated"
 };
 
-void
-announce_change(StockChange change, const text *reservation,
-				const StockLines *lines)
+static void
+announce_lines(const char *topic, const text *reservation,
+			   const StockLines *lines)
 {
 	Datum	   *skus;
 	Datum	   *quantities;
 
 	if (!settings_stock_events || lines->count == 0)
 		return;
-	Assert(announce_topics[change] != NULL);
 	skus = palloc(lines->count * sizeof(Datum));
 	quantities = palloc(lines->count * sizeof(Datum));
 	for (int i = 0; i < lines->count; i++)
@@ -42,7 +41,7 @@ announce_change(StockChange change, const text *reservation,
 		quantities[i] = Int64GetDatum(lines->line[i].quantity);
 	}
 	OidFunctionCall4(catalog_get()->stock_announce,
-					 CStringGetTextDatum(announce_topics[change]),
+					 CStringGetTextDatum(topic),
 					 PointerGetDatum(reservation),
 					 PointerGetDatum(construct_array(skus, lines->count,
 													 TEXTOID,
@@ -51,6 +50,20 @@ announce_change(StockChange change, const text *reservation,
 													 INT8OID, sizeof(int64),
 													 FLOAT8PASSBYVAL,
 													 TYPALIGN_DOUBLE)));
+}
+
+void
+announce_change(StockChange change, const text *reservation,
+				const StockLines *lines)
+{
+	Assert(announce_topics[change] != NULL);
+	announce_lines(announce_topics[change], reservation, lines);
+}
+
+void
+announce_amended(const text *reservation, const StockLines *lines)
+{
+	announce_lines("stock.changed", reservation, lines);
 }
 
 void

@@ -13,6 +13,9 @@
 extern void announce_change(StockChange change, const text *reservation,
 							const StockLines *lines);
 
+/* Enqueues an event about the lines that a reservation has now. */
+extern void announce_amended(const text *reservation, const StockLines *lines);
+
 /* Enqueues an event about an item that was sold out and is available again. */
 extern void announce_available(const text *sku, int64 available);
 

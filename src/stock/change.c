@@ -10,19 +10,24 @@
  */
 #include "postgres.h"
 
+#include "common/hashfn.h"
 #include "miscadmin.h"
+#include "storage/lock.h"
 #include "utils/builtins.h"
 #include "utils/fmgrprotos.h"
 #include "utils/json.h"
 #include "utils/jsonb.h"
 #include "utils/timestamp.h"
 
+#include "base/args.h"
 #include "base/catalog.h"
 #include "stock/announce.h"
 #include "stock/ledger.h"
 #include "stock/change.h"
+#include "stock/stock.h"
 #include "stock/stock_xact.h"
 
+#define CHANGE_LOCK_KIND 4		/* advisory locks of SQL are 1 and 2 */
 #define CHANGE_LAPSED_BATCH 10000	/* lapsed reservations read at a time */
 
 /*
@@ -46,12 +51,87 @@ change_add(const StockLines *lines, bool is_new)
 }
 
 /*
- * A counter that is loaded after the hold is gone would have the quantity
- * already, so the items are touched first.
+ * Returns the number of the line of an item that is open or was cancelled, or
+ * -1.
  */
+static int
+change_find_number(const text *sku, const Holds *open, const LedgerLines *past)
+{
+	const StockLine *line = open->lines.count == 0 ? NULL :
+	lines_find(&open->lines, sku);
+
+	if (line != NULL)
+		return line->number;
+	for (int i = 0; i < past->count; i++)
+	{
+		if (past->line[i].last != STOCK_CONFIRM &&
+			args_compare_texts(past->line[i].line.sku, sku) == 0)
+			return past->line[i].line.number;
+	}
+	return -1;
+}
+
+void
+change_number_lines(StockLines *lines, const Holds *open,
+					const LedgerLines *past)
+{
+	int			next = Max(open->lines.order, past->order);
+
+	for (int i = 0; i < open->lines.count; i++)
+		next = Max(next, open->lines.line[i].number + 1);
+	for (int i = 0; i < past->count; i++)
+		next = Max(next, past->line[i].line.number + 1);
+	for (int i = 0; i < lines->count; i++)
+	{
+		int			number = change_find_number(lines->line[i].sku, open, past);
+
+		lines->line[i].number = number >= 0 ? number : next++;
+	}
+	if (next > STOCK_LINES_MAX)
+		ereport(ERROR,
+				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+				 errmsg("too many lines"),
+				 errdetail("The reservation would have had %d in all; the limit is %d.",
+						   next, STOCK_LINES_MAX)));
+	lines->order = next;
+}
+
+void
+change_lock_closed(const text *reservation)
+{
+	uint64		hash =
+	hash_bytes_extended((const unsigned char *) VARDATA_ANY(reservation),
+						VARSIZE_ANY_EXHDR(reservation), 0);
+	LOCKTAG		tag;
+
+	SET_LOCKTAG_ADVISORY(tag, MyDatabaseId, (uint32) (hash >> 32),
+						 (uint32) hash, CHANGE_LOCK_KIND);
+	(void) LockAcquire(&tag, ExclusiveLock, false, false);
+}
+
 bool
-change_close(StockChange change, const text *reservation, const text *actor,
-			 const Holds *holds, bool wait)
+change_reopen(const text *reservation, const text *actor,
+			  const StockLines *lines, TimestampTz expires_at)
+{
+	LedgerEntry entry = {
+		.change = STOCK_REINSTATE,
+		.reservation = reservation,
+		.actor = actor
+	};
+	ItemPointerData *tids = palloc(lines->count * sizeof(ItemPointerData));
+	ReservationName name = names_find(catalog_get()->stock_log, reservation);
+
+	names_note(&name);
+	change_note_expiry(lines, expires_at);
+	if (!holds_open(reservation, &name, lines, expires_at, tids))
+		return false;
+	ledger_write(&entry, lines);
+	return true;
+}
+
+bool
+change_end_lines(StockChange change, const text *reservation,
+				 const text *actor, const Holds *holds, bool wait)
 {
 	LedgerEntry entry = {
 		.change = change,
@@ -59,8 +139,6 @@ change_close(StockChange change, const text *reservation, const text *actor,
 		.actor = actor
 	};
 
-	for (int i = 0; i < holds->lines.count && change != STOCK_CONFIRM; i++)
-		(void) stock_xact_touch(&holds->lines.line[i], true);
 	for (int i = 0; i < holds->lines.count; i++)
 	{
 		if (holds_close(holds, i, wait))
@@ -69,11 +147,26 @@ change_close(StockChange change, const text *reservation, const text *actor,
 			elog(ERROR, "a locked line of a reservation is gone");
 		return false;
 	}
+	ledger_write(&entry, &holds->lines);
+	return true;
+}
+
+/*
+ * A counter that is loaded after the hold is gone would have the quantity
+ * already, so the items are touched first.
+ */
+bool
+change_close(StockChange change, const text *reservation, const text *actor,
+			 const Holds *holds, bool wait)
+{
+	for (int i = 0; i < holds->lines.count && change != STOCK_CONFIRM; i++)
+		(void) stock_xact_touch(&holds->lines.line[i], true);
+	if (!change_end_lines(change, reservation, actor, holds, wait))
+		return false;
 	for (int i = 0; i < holds->lines.count && change == STOCK_CONFIRM; i++)
 		stock_xact_confirm(&holds->lines.line[i]);
 	if (change != STOCK_CONFIRM)
 		change_add(&holds->lines, false);
-	ledger_write(&entry, &holds->lines);
 	announce_change(change, reservation, &holds->lines);
 	return true;
 }

@@ -8,6 +8,7 @@
 
 #include "base/catalog.h"
 #include "stock/hold.h"
+#include "stock/ledger.h"
 #include "stock/lines.h"
 
 /* A line that cannot be taken. */
@@ -42,10 +43,33 @@ extern void change_add(const StockLines *lines, bool is_new);
 extern Datum change_shortages_datum(const Shortages *shortages);
 
 /*
- * Closes lines by this change and writes the log.  The caller has locked the
- * lines, or there is only one.  Returns false if that one was not free; see
- * holds_close.
+ * Keeps others who open lines of a closed reservation waiting until the end of
+ * the transaction.  They could choose other lines, so that no key is the same.
  */
+extern void change_lock_closed(const text *reservation);
+
+/*
+ * Numbers the lines that a reservation shall have, for change_reopen.  The line
+ * of an item keeps its number, unless it is confirmed.
+ */
+extern void change_number_lines(StockLines *lines, const Holds *open,
+								const LedgerLines *past);
+
+/*
+ * Opens closed lines of a reservation again, or new ones; their quantities are
+ * taken.  Returns false if one of them is open already.
+ */
+extern bool change_reopen(const text *reservation, const text *actor,
+						  const StockLines *lines, TimestampTz expires_at);
+
+/*
+ * change_end_lines deletes the holds of lines and writes the log.
+ * change_close also gives the quantities back, unless they are confirmed, and
+ * announces the change.  The caller has locked the lines, or there is only one.
+ * Returns false if that one was not free; see holds_close.
+ */
+extern bool change_end_lines(StockChange change, const text *reservation,
+							 const text *actor, const Holds *holds, bool wait);
 extern bool change_close(StockChange change, const text *reservation,
 						 const text *actor, const Holds *holds, bool wait);
 

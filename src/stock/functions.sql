@@ -62,23 +62,42 @@ CREATE FUNCTION stock_reserve(
 	quantity    bigint,
 	reservation text,
 	ttl         interval DEFAULT NULL,
-	actor       text DEFAULT NULL)
+	actor       text DEFAULT NULL,
+	anew        boolean DEFAULT false)
 RETURNS stock_reservation
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME';
-COMMENT ON FUNCTION stock_reserve(text, bigint, text, interval, text) IS
+COMMENT ON FUNCTION stock_reserve(
+	text, bigint, text, interval, text, boolean) IS
 	'Reserves a quantity of one item until the reservation is confirmed, cancelled or expires. If the call is repeated, nothing more is reserved.';
 
 CREATE FUNCTION stock_reserve_many(
 	lines       jsonb,
 	reservation text,
 	ttl         interval DEFAULT NULL,
-	actor       text DEFAULT NULL)
+	actor       text DEFAULT NULL,
+	anew        boolean DEFAULT false,
+	partial     boolean DEFAULT false)
 RETURNS stock_reservation
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME';
-COMMENT ON FUNCTION stock_reserve_many(jsonb, text, interval, text) IS
+COMMENT ON FUNCTION stock_reserve_many(
+	jsonb, text, interval, text, boolean, boolean) IS
 	'Reserves all lines of an order, {"sku": quantity, ...}, or none, and lists every line that falls short. If the call is repeated, nothing more is reserved.';
+
+CREATE FUNCTION stock_change_many(
+	reservation text,
+	lines       jsonb,
+	ttl         interval DEFAULT NULL,
+	actor       text DEFAULT NULL,
+	OUT outcome    stock_settlement,
+	OUT expires_at timestamptz,
+	OUT shortages  jsonb)
+RETURNS record
+LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000
+AS 'MODULE_PATHNAME';
+COMMENT ON FUNCTION stock_change_many(text, jsonb, interval, text) IS
+	'Changes the open lines of a reservation to these, all of them or none, and extends it.';
 
 CREATE FUNCTION stock_confirm(
 	reservation text,
@@ -282,7 +301,8 @@ COMMENT ON FUNCTION idempotency_internal.stock_may_lapse(timestamptz) IS
  * expired if a hold has lapsed, since that will be its last change.  Otherwise
  * its state is that of its last change, or unknown if the history has dropped
  * rows of a line.  Rows of 0.2.0 lack the number of lines, but a gap in the
- * numbers shows that one is missing.
+ * numbers shows that one is missing.  A reservation that was changed or made
+ * anew can have had several lines of an item: the last one counts.
  */
 CREATE FUNCTION stock_reservation_status(
 	reservation text,
@@ -317,10 +337,14 @@ BEGIN
 			AND past.line IS NOT NULL
 		ORDER BY past.line, past.id DESC
 	), line AS (
-		SELECT * FROM held
-		UNION ALL
-		SELECT * FROM closed
-		WHERE NOT EXISTS (SELECT FROM held WHERE held.line = closed.line)
+		SELECT known.*, known.id = max(known.id) OVER (PARTITION BY known.sku)
+			AS counts
+		FROM (
+			SELECT * FROM held
+			UNION ALL
+			SELECT * FROM closed
+			WHERE NOT EXISTS (SELECT FROM held WHERE held.line = closed.line)
+		) known
 	)
 	SELECT CASE
 			WHEN bool_or(line.state = 'open') THEN 'open'
@@ -331,7 +355,7 @@ BEGIN
 		min(line.at) FILTER (WHERE line.state = 'open'),
 		jsonb_agg(jsonb_build_object(
 				'sku', line.sku, 'quantity', line.quantity, 'state', line.state)
-			ORDER BY line.line)
+			ORDER BY line.line) FILTER (WHERE line.counts)
 	FROM line
 	HAVING count(*) > 0;
 END

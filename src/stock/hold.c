@@ -95,6 +95,52 @@ holds_add(Holds *holds, int *room, TupleTableSlot *row)
 	holds->lines.count++;
 }
 
+/* A line while the lines are sorted. */
+typedef struct HoldLine
+{
+	StockLine	line;
+	ItemPointerData tid;
+	TimestampTz expiry;
+} HoldLine;
+
+static int
+hold_compare(const void *a, const void *b)
+{
+	return args_compare_texts(((const HoldLine *) a)->line.sku,
+							  ((const HoldLine *) b)->line.sku);
+}
+
+/*
+ * Sorts the lines by sku.  Usually they are, since their numbers are.
+ */
+static void
+holds_sort(Holds *holds)
+{
+	HoldLine   *sorted;
+	int			at = 1;
+
+	while (at < holds->lines.count &&
+		   args_compare_texts(holds->lines.line[at - 1].sku,
+							  holds->lines.line[at].sku) < 0)
+		at++;
+	if (at >= holds->lines.count)
+		return;
+	sorted = palloc(holds->lines.count * sizeof(HoldLine));
+	for (int i = 0; i < holds->lines.count; i++)
+		sorted[i] = (HoldLine)
+	{
+		holds->lines.line[i], holds->tids[i], holds->expiries[i]
+	};
+	qsort(sorted, holds->lines.count, sizeof(HoldLine), hold_compare);
+	for (int i = 0; i < holds->lines.count; i++)
+	{
+		holds->lines.line[i] = sorted[i].line;
+		holds->tids[i] = sorted[i].tid;
+		holds->expiries[i] = sorted[i].expiry;
+	}
+	pfree(sorted);
+}
+
 /*
  * Reads the lines that a snapshot shows.  With a dirty snapshot, stops at the
  * first line that a transaction in progress is writing, and returns that
@@ -171,6 +217,7 @@ holds_read(const text *reservation)
 	Holds		holds;
 
 	(void) holds_scan(&holds, hold, reservation, latest);
+	holds_sort(&holds);
 	UnregisterSnapshot(latest);
 	table_close(hold, NoLock);
 	return holds;
@@ -199,6 +246,7 @@ holds_read_settled(const text *reservation)
 		relation_wait_for_writer(hold, &holds.tids[holds.lines.count - 1],
 								 &writer);
 	}
+	holds_sort(&holds);
 	table_close(hold, NoLock);
 	return holds;
 }

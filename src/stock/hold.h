@@ -27,7 +27,7 @@ enum
 	HOLD_ATTS
 };
 
-/* The open lines of a reservation, in the order of their numbers. */
+/* The open lines of a reservation, in the order of their skus. */
 typedef struct Holds
 {
 	StockLines	lines;

@@ -317,6 +317,20 @@ lines_skus_arg(FunctionCallInfo fcinfo, int arg)
 	return lines;
 }
 
+bool
+lines_are_same(const StockLines *a, const StockLines *b)
+{
+	if (a->count != b->count)
+		return false;
+	for (int i = 0; i < a->count; i++)
+	{
+		if (a->line[i].quantity != b->line[i].quantity ||
+			lines_compare(&a->line[i], &b->line[i]) != 0)
+			return false;
+	}
+	return true;
+}
+
 const StockLine *
 lines_find(const StockLines *lines, const text *sku)
 {

@@ -51,6 +51,9 @@ extern StockLines lines_arg(FunctionCallInfo fcinfo, int arg);
 /* Reads a text[] of skus; count 0: it is null, which means all. */
 extern StockLines lines_skus_arg(FunctionCallInfo fcinfo, int arg);
 
+/* Are these the same skus with the same quantities, in the same order? */
+extern bool lines_are_same(const StockLines *a, const StockLines *b);
+
 /* Finds the line of a sku, or NULL. */
 extern const StockLine *lines_find(const StockLines *lines, const text *sku);
 

@@ -30,6 +30,7 @@
 #include "stock/change.h"
 #include "stock/hold.h"
 #include "stock/lapse.h"
+#include "stock/reservation.h"
 #include "stock/stock.h"
 #include "stock/stock_xact.h"
 
@@ -44,7 +45,7 @@ PG_FUNCTION_INFO_V1(stock_extend);
 PG_FUNCTION_INFO_V1(stock_reinstate);
 PG_FUNCTION_INFO_V1(stock_expire);
 
-static text *
+text *
 reservation_begin(FunctionCallInfo fcinfo, const char *function)
 {
 	text	   *reservation = lines_name_arg(fcinfo, 0, "reservation");
@@ -124,7 +125,7 @@ reservation_knows_all(const Holds *holds, const LedgerLines *past)
  * As reservation_answer_past, but returns STOCK_UNKNOWN if the rows of a line
  * were dropped, since that may have been the last line to change.
  */
-static StockSettlement
+StockSettlement
 reservation_answer_closed(const text *reservation, const Holds *holds)
 {
 	LedgerLines past = ledger_read(reservation);
@@ -171,15 +172,24 @@ reservation_is_open(const Holds *holds, const text *sku)
 	return false;
 }
 
+/*
+ * If the reservation had several lines of the item, one after the other,
+ * returns the last one.
+ */
 static const LedgerLine *
 reservation_find_past(const LedgerLines *past, const text *sku)
 {
+	const LedgerLine *last = NULL;
+
 	for (int i = 0; i < past->count; i++)
 	{
-		if (args_compare_texts(past->line[i].line.sku, sku) == 0)
-			return &past->line[i];
+		const LedgerLine *line = &past->line[i];
+
+		if (args_compare_texts(line->line.sku, sku) == 0 &&
+			(last == NULL || last->id < line->id))
+			last = line;
 	}
-	return NULL;
+	return last;
 }
 
 /*
@@ -415,21 +425,10 @@ reservation_reopen(const text *reservation, const text *actor,
 				   const Holds *holds, const StockLines *closed,
 				   TimestampTz expires_at)
 {
-	LedgerEntry entry = {
-		.change = STOCK_REINSTATE,
-		.reservation = reservation,
-		.actor = actor
-	};
-	ItemPointerData *tids = palloc(closed->count * sizeof(ItemPointerData));
-	ReservationName name = names_find(catalog_get()->stock_log, reservation);
-
-	names_note(&name);
-	change_note_expiry(closed, expires_at);
 	if (!holds_lock(holds, true) ||
-		!holds_open(reservation, &name, closed, expires_at, tids))
+		!change_reopen(reservation, actor, closed, expires_at))
 		return false;
 	holds_extend(holds, reservation, expires_at);
-	ledger_write(&entry, closed);
 	announce_change(STOCK_REINSTATE, reservation, closed);
 	return true;
 }
@@ -488,6 +487,20 @@ reservation_try_reinstate(const text *reservation, const text *actor,
 	return false;
 }
 
+Datum
+reservation_result(FunctionCallInfo fcinfo, StockSettlement answer,
+				   TimestampTz expires_at, const Shortages *shortages)
+{
+	Datum		values[3];
+	bool		nulls[3] = {false, false, false};
+
+	values[0] = ObjectIdGetDatum(catalog_get()->stock_settlement[answer]);
+	values[1] = TimestampTzGetDatum(expires_at);
+	nulls[1] = answer != STOCK_DONE;
+	values[2] = change_shortages_datum(shortages);
+	return reservation_record(fcinfo, values, nulls);
+}
+
 /*
  * SQL: stock_reinstate(reservation, ttl, actor).
  */
@@ -499,18 +512,13 @@ stock_reinstate(PG_FUNCTION_ARGS)
 	text	   *actor = lines_actor_arg(fcinfo, 2);
 	Shortages	shortages = {0};
 	StockSettlement answer;
-	Datum		values[3];
-	bool		nulls[3] = {false, false, false};
 
 	(void) stock_xact_begin();
+	change_lock_closed(reservation);
 	while (!reservation_try_reinstate(reservation, actor, &expires_at, &answer,
 									  &shortages))
 		CHECK_FOR_INTERRUPTS();
-	values[0] = ObjectIdGetDatum(catalog_get()->stock_settlement[answer]);
-	values[1] = TimestampTzGetDatum(expires_at);
-	nulls[1] = answer != STOCK_DONE;
-	values[2] = change_shortages_datum(&shortages);
-	return reservation_record(fcinfo, values, nulls);
+	return reservation_result(fcinfo, answer, expires_at, &shortages);
 }
 
 /*

@@ -6,8 +6,9 @@
  * The counters decide about the quantities, and the primary key of stock_hold
  * about the name.  Usually the name is new, as the filter of names knows, and
  * enough is available.  If not, the name is searched.  An open reservation with
- * the same lines gets the same answer again; a closed one is an error; if
- * another transaction is using the same name, the caller waits for it.
+ * the same lines gets the same answer again; a closed one is an error, unless
+ * the caller reserves anew; if another transaction is using the same name, the
+ * caller waits for it.
  */
 #include "postgres.h"
 
@@ -31,10 +32,15 @@ typedef struct Order
 {
 	text	   *reservation;
 	text	   *actor;
-	StockLines	lines;
+	StockLines	asked;
+	StockLines	lines;			/* what is reserved of that */
 	FunctionCallInfo fcinfo;
 	int			ttl_arg;
+	bool		anew;			/* also if it was cancelled or has expired */
+	bool		partial;		/* also less than is asked */
 	ReservationName name;
+	int64		ended;			/* the row that ended it; 0: it was not there */
+	LedgerLines past;			/* the lines that it had before that */
 	ItemPointerData *tids;		/* of the rows of the hold */
 } Order;
 
@@ -62,18 +68,96 @@ reserve_raise_closed(const Order *order, StockChange change, const char *what)
 			 errhint("Reserve under another name.")));
 }
 
+/*
+ * Does the reservation, which is open, have these lines, or, for a partial
+ * order, no more than these?
+ */
 static bool
-reserve_same_lines(const StockLines *a, const StockLines *b)
+reserve_is_answer(const Order *order, const StockLines *open)
 {
-	if (a->count != b->count)
-		return false;
-	for (int i = 0; i < a->count; i++)
+	if (!order->partial)
+		return lines_are_same(open, &order->asked);
+	for (int i = 0; i < open->count; i++)
 	{
-		if (a->line[i].quantity != b->line[i].quantity ||
-			args_compare_texts(a->line[i].sku, b->line[i].sku) != 0)
+		const StockLine *asked = lines_find(&order->asked,
+											open->line[i].sku);
+
+		if (asked == NULL || asked->quantity < open->line[i].quantity)
 			return false;
 	}
-	return true;
+	return open->count > 0;
+}
+
+/*
+ * For a partial order, lists what was asked and is not in the lines.
+ */
+static Shortages
+reserve_missing(const Order *order, const StockLines *lines)
+{
+	Shortages	missing = {0};
+
+	if (order->partial)
+		missing.line = palloc(order->asked.count * sizeof(Shortage));
+	for (int i = 0; i < order->asked.count && order->partial; i++)
+	{
+		const StockLine *asked = &order->asked.line[i];
+		const StockLine *line = lines->count == 0 ? NULL :
+		lines_find(lines, asked->sku);
+		int64		got = line == NULL ? 0 : line->quantity;
+
+		if (got < asked->quantity)
+			missing.line[missing.count++] = (Shortage)
+		{
+			.line = asked,
+				.available = got
+		};
+	}
+	return missing;
+}
+
+/*
+ * Can a reservation be made anew under this name?  All of its lines were
+ * cancelled or have expired.
+ */
+static bool
+reserve_may_begin_anew(const LedgerLines *past)
+{
+	for (int i = 0; i < past->count; i++)
+	{
+		if (past->line[i].last != STOCK_CANCEL &&
+			past->line[i].last != STOCK_EXPIRE)
+			return false;
+	}
+	return past->count > 0 && past->count >= past->order;
+}
+
+/*
+ * Does the line not belong to the reservation any more?  It was cancelled, and
+ * then the reservation was reinstated, changed or made anew without it.
+ */
+static bool
+reserve_is_left_out(const LedgerLines *past, const LedgerLine *line)
+{
+	return line->id < past->reopened && line->last != STOCK_CONFIRM &&
+		line->last != STOCK_REINSTATE;
+}
+
+/*
+ * Counts these lines, and returns the change that has ended the last of them.
+ */
+static int
+reserve_left_out(const LedgerLines *past, StockChange *change)
+{
+	int			count = 0;
+
+	for (int i = 0; i < past->count; i++)
+	{
+		if (!reserve_is_left_out(past, &past->line[i]))
+			continue;
+		*change = past->line[i].last;
+		count++;
+	}
+	return count;
 }
 
 /*
@@ -89,6 +173,7 @@ reserve_last_closed(const LedgerLines *past)
 		const LedgerLine *line = &past->line[i];
 
 		if (line->last != STOCK_RESERVE && line->last != STOCK_REINSTATE &&
+			!reserve_is_left_out(past, line) &&
 			(last == NULL || last->id < line->id))
 			last = line;
 	}
@@ -113,7 +198,7 @@ reserve_is_whole(const text *reservation, const Holds *holds)
  * in part.  Sets *again if the reservation is being changed at the moment.
  */
 static bool
-reserve_replay(const Order *order, OrderAnswer *answer, bool *again)
+reserve_replay(Order *order, OrderAnswer *answer, bool *again)
 {
 	Holds		holds = holds_read_settled(order->reservation);
 	OrderAnswer present = {
@@ -122,12 +207,21 @@ reserve_replay(const Order *order, OrderAnswer *answer, bool *again)
 	};
 	const LedgerLine *closed;
 	LedgerLines past;
+	StockChange change = STOCK_CHANGES;
+	int			left_out;
 
 	*again = false;
 	if (holds.lines.count > 0 && holds.expires_at <= GetCurrentTimestamp())
-		reserve_raise_closed(order, STOCK_EXPIRE, "It");
+	{
+		if (!order->anew)
+			reserve_raise_closed(order, STOCK_EXPIRE, "It");
+		(void) change_expire(order->reservation);
+		*again = true;
+		return false;
+	}
+	present.shortages = reserve_missing(order, &holds.lines);
 	*answer = present;
-	if (reserve_same_lines(&holds.lines, &order->lines) &&
+	if (reserve_is_answer(order, &holds.lines) &&
 		reserve_is_whole(order->reservation, &holds))
 		return true;
 	if (holds.lines.count == 0 && !ledger_is_settled(order->reservation))
@@ -135,21 +229,31 @@ reserve_replay(const Order *order, OrderAnswer *answer, bool *again)
 
 	past = ledger_read(order->reservation);
 	closed = reserve_last_closed(&past);
+	if (closed != NULL && order->anew && holds.lines.count == 0 &&
+		reserve_may_begin_anew(&past))
+	{
+		order->ended = closed->id;
+		order->past = past;
+		return false;
+	}
 	if (closed != NULL)
 		reserve_raise_closed(order, closed->last,
 							 holds.lines.count == 0 ? "It" : "A line of it");
 	/* The dirty scan may have missed a line that is being extended. */
 	holds = holds_read(order->reservation);
-	if (holds.lines.count < holds.lines.order)
+	left_out = reserve_left_out(&past, &change);
+	if (holds.lines.count + left_out < holds.lines.order)
 		reserve_raise_closed(order, STOCK_CHANGES, "A line of it");
-	if (holds.lines.count > 0 && holds.lines.order == 0 &&
-		reserve_same_lines(&holds.lines, &order->lines))
+	if ((past.count > 0 || holds.lines.order == 0) &&
+		reserve_is_answer(order, &holds.lines))
 	{
 		answer->expires_at = holds.expires_at;
-		return true;			/* its settled lines were reinstated */
+		answer->shortages = reserve_missing(order, &holds.lines);
+		return true;			/* the settled lines do not belong to it */
 	}
-	if (holds.lines.count > 0 &&
-		!reserve_same_lines(&holds.lines, &order->lines))
+	if (left_out > 0)
+		reserve_raise_closed(order, change, "A line of it");
+	if (holds.lines.count > 0 && !reserve_is_answer(order, &holds.lines))
 		ereport(ERROR,
 				(errcode(ERRCODE_RESERVATION_REUSED),
 				 errmsg("reservation \"%s\" exists with other lines",
@@ -163,10 +267,11 @@ reserve_replay(const Order *order, OrderAnswer *answer, bool *again)
  * Notes in each line who has opened it, and when.
  */
 static void
-reserve_sign(const Order *order)
+reserve_sign(Order *order)
 {
 	TimestampTz now = GetCurrentTimestamp();
 
+	order->lines.order = order->lines.count;
 	for (int i = 0; i < order->lines.count; i++)
 	{
 		StockLine  *line = &order->lines.line[i];
@@ -178,6 +283,26 @@ reserve_sign(const Order *order)
 }
 
 /*
+ * Is the name free, apart from this reservation?  The answer may be no, if a
+ * line was settled that the first search did not find.
+ */
+static bool
+reserve_was_free(const Order *order)
+{
+	LedgerLines past;
+	const LedgerLine *closed;
+
+	if (order->name.is_new)
+		return true;
+	if (order->ended == 0)
+		return !ledger_is_settled(order->reservation);
+	past = ledger_read(order->reservation);
+	closed = reserve_last_closed(&past);
+	return closed != NULL && closed->id == order->ended &&
+		reserve_may_begin_anew(&past);
+}
+
+/*
  * Writes the rows of the holds.  Returns whether the name was free: no line
  * with this name is open, and none was ever settled.  If it was not, nothing is
  * changed.
@@ -186,19 +311,95 @@ reserve_sign(const Order *order)
  * two transactions that both find nothing.  A line 0 of the other transaction
  * is then either open, so that the insert fails, or settled, which the second
  * search finds.
+ *
+ * If the reservation is made anew, the log records a reinstatement, so that its
+ * lines count as open from then on.
  */
 static bool
-reserve_take_name(const Order *order, OrderAnswer *answer)
+reserve_take_name(Order *order, OrderAnswer *answer)
 {
-	reserve_sign(order);
+	LedgerEntry entry = {
+		.change = STOCK_REINSTATE,
+		.reservation = order->reservation,
+		.actor = order->actor
+	};
+	const Holds none = {0};
+
+	if (order->ended == 0)
+		reserve_sign(order);
+	else
+		change_number_lines(&order->lines, &none, &order->past);
 	change_note_expiry(&order->lines, answer->expires_at);
 	if (!holds_open(order->reservation, &order->name, &order->lines,
 					answer->expires_at, order->tids))
 		return false;
-	if (order->name.is_new || !ledger_is_settled(order->reservation))
-		return true;
-	holds_withdraw(order->tids, order->lines.count);
-	return false;
+	if (!reserve_was_free(order))
+	{
+		holds_withdraw(order->tids, order->lines.count);
+		return false;
+	}
+	if (order->ended != 0)
+		ledger_write(&entry, &order->lines);
+	return true;
+}
+
+/*
+ * Reduces the lines to what is available.  Returns whether anything is.
+ */
+static bool
+reserve_reduce(StockLines *lines, const Shortages *shortages)
+{
+	int			count = 0;
+
+	for (int i = 0, at = 0; i < lines->count; i++)
+	{
+		StockLine	line = lines->line[i];
+
+		if (at < shortages->count &&
+			shortages->line[at].line == &lines->line[i])
+			line.quantity = shortages->line[at++].available;
+		if (line.quantity <= 0)
+			continue;
+		line.number = count;
+		lines->line[count++] = line;
+	}
+	lines->count = count;
+	return count > 0;
+}
+
+/*
+ * Takes all lines; for a partial order, what there is of them.
+ */
+static Shortages
+reserve_take_lines(Order *order, int *mark)
+{
+	Shortages	shortages = change_take(&order->lines, mark);
+	bool		unknown = shortages.unknown;
+
+	while (shortages.count > 0 && order->partial)
+	{
+		CHECK_FOR_INTERRUPTS();
+		if (!reserve_reduce(&order->lines, &shortages))
+		{
+			shortages = reserve_missing(order, &order->lines);
+			shortages.unknown = unknown;
+			break;
+		}
+		shortages = change_take(&order->lines, mark);
+	}
+	return shortages;
+}
+
+/*
+ * Begins with all that was asked.
+ */
+static void
+reserve_ask(Order *order)
+{
+	order->ended = 0;
+	order->lines.count = order->asked.count;
+	memcpy(order->lines.line, order->asked.line,
+		   order->asked.count * sizeof(StockLine));
 }
 
 /*
@@ -206,11 +407,11 @@ reserve_take_name(const Order *order, OrderAnswer *answer)
  * the name was not free.
  */
 static bool
-reserve_take(const Order *order, OrderAnswer *answer)
+reserve_take(Order *order, OrderAnswer *answer)
 {
 	int			mark;
 
-	answer->shortages = change_take(&order->lines, &mark);
+	answer->shortages = reserve_take_lines(order, &mark);
 	if (answer->shortages.count > 0)
 	{
 		answer->outcome = answer->shortages.unknown ?
@@ -223,6 +424,7 @@ reserve_take(const Order *order, OrderAnswer *answer)
 		return false;
 	}
 	answer->outcome = STOCK_RESERVED;
+	answer->shortages = reserve_missing(order, &order->lines);
 	announce_change(STOCK_RESERVE, order->reservation, &order->lines);
 	return true;
 }
@@ -232,8 +434,9 @@ reserve_take(const Order *order, OrderAnswer *answer)
  * the same name may have them, so that case is left to reserve_try.
  */
 static bool
-reserve_at_once(const Order *order, OrderAnswer *answer)
+reserve_at_once(Order *order, OrderAnswer *answer)
 {
+	reserve_ask(order);
 	return reserve_take(order, answer) && answer->outcome == STOCK_RESERVED;
 }
 
@@ -245,6 +448,7 @@ reserve_try(Order *order, OrderAnswer *answer)
 {
 	bool		again;
 
+	reserve_ask(order);
 	names_note(&order->name);
 	if (reserve_replay(order, answer, &again))
 		return true;
@@ -282,10 +486,12 @@ reserve_order(Order *order, const char *function)
 
 	PreventCommandDuringRecovery(function);
 	PreventCommandIfReadOnly(function);
-	order->tids = palloc(order->lines.count * sizeof(ItemPointerData));
-	order->lines.order = order->lines.count;
+	order->lines.line = palloc(order->asked.count * sizeof(StockLine));
+	order->tids = palloc(order->asked.count * sizeof(ItemPointerData));
 	order->name = names_find(stock_xact_begin(), order->reservation);
 	answered = order->name.is_new && reserve_at_once(order, &answer);
+	if (order->anew && !answered)
+		change_lock_closed(order->reservation);
 	while (!answered)
 	{
 		CHECK_FOR_INTERRUPTS();
@@ -300,15 +506,27 @@ reserve_order(Order *order, const char *function)
 }
 
 /*
- * SQL: stock_reserve(sku, quantity, reservation, ttl, actor).
+ * As lines_actor_arg: SQL functions of an older version lack the argument.
+ */
+static bool
+reserve_flag_arg(FunctionCallInfo fcinfo, int arg, const char *name)
+{
+	(void) catalog_get();
+	args_require(fcinfo, arg, name);
+	return PG_GETARG_BOOL(arg);
+}
+
+/*
+ * SQL: stock_reserve(sku, quantity, reservation, ttl, actor, anew).
  */
 Datum
 stock_reserve(PG_FUNCTION_ARGS)
 {
 	Order		order = {
-		.lines = lines_single_arg(fcinfo, 0, "sku", 1),
+		.asked = lines_single_arg(fcinfo, 0, "sku", 1),
 		.reservation = lines_name_arg(fcinfo, 2, "reservation"),
 		.actor = lines_actor_arg(fcinfo, 4),
+		.anew = reserve_flag_arg(fcinfo, 5, "anew"),
 		.fcinfo = fcinfo,
 		.ttl_arg = 3
 	};
@@ -317,15 +535,17 @@ stock_reserve(PG_FUNCTION_ARGS)
 }
 
 /*
- * SQL: stock_reserve_many(lines, reservation, ttl, actor).
+ * SQL: stock_reserve_many(lines, reservation, ttl, actor, anew, partial).
  */
 Datum
 stock_reserve_many(PG_FUNCTION_ARGS)
 {
 	Order		order = {
-		.lines = lines_arg(fcinfo, 0),
+		.asked = lines_arg(fcinfo, 0),
 		.reservation = lines_name_arg(fcinfo, 1, "reservation"),
 		.actor = lines_actor_arg(fcinfo, 3),
+		.anew = reserve_flag_arg(fcinfo, 4, "anew"),
+		.partial = reserve_flag_arg(fcinfo, 5, "partial"),
 		.fcinfo = fcinfo,
 		.ttl_arg = 2
 	};

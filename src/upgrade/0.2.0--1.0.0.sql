@@ -463,6 +463,7 @@ DROP FUNCTION stock_lines(jsonb);
 DROP FUNCTION stock_receive(text, bigint, text);
 DROP FUNCTION stock_adjust(text, bigint, text);
 DROP FUNCTION stock_reserve(stock_line[], text, interval, text);
+DROP FUNCTION stock_reserve(text, bigint, text, interval, text);
 DROP FUNCTION stock_confirm(text, text[]);
 DROP FUNCTION stock_cancel(text, text[]);
 DROP FUNCTION stock_reinstate(text, interval);

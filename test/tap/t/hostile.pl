@@ -73,7 +73,7 @@ sub exercise
 	sql(qq(
 		SELECT idem_claim('$key'::text, ''::text, NULL::interval, NULL::text, '1 us'::interval, true);
 		SELECT stock_receive('hat'::text, 10::bigint, NULL::text, NULL::text);
-		SELECT stock_reserve('hat'::text, 10::bigint, '$key'::text, '1 us'::interval, 'me'::text)), $db);
+		SELECT stock_reserve('hat'::text, 10::bigint, '$key'::text, '1 us'::interval, 'me'::text, false)), $db);
 	my $position = sql('SELECT ' . sprintf($enqueue, "'fail'", 1, 'NULL') . ' UNION ALL SELECT ' . sprintf($enqueue, "'$name'", 1, "'k'")
 		  . ' ORDER BY 1 DESC LIMIT 1', $db);
 	$receiver->wait_for($name, events => 1);
@@ -169,7 +169,8 @@ terminate_worker($node, $_, 'tried') for qw(relay sweeper);
 ok(exercise('tried', 'tried'), 'the workers go on as before');
 sql(q(
 	SELECT stock_level('hat'::text), stock_verify('hat'::text), stock_receive('cap'::text, 10::bigint, NULL::text, NULL::text);
-	SELECT stock_reserve_many('{"cap": 2}'::jsonb, 'many'::text, '1 h'::interval, 'me'::text),
+	SELECT stock_reserve_many('{"cap": 2}'::jsonb, 'many'::text, '1 h'::interval, 'me'::text, false, false),
+		stock_change_many('many'::text, '{"cap": 2}'::jsonb, '1 h'::interval, 'me'::text),
 		stock_reservation_status('many'::text), stock_transfer('cap'::text, 'hood'::text, 1::bigint, NULL::text, NULL::text);
 	SELECT outbox_alter('tried'::text, NULL::text, NULL::text[], NULL::jsonb, NULL::text, 8, NULL::interval, NULL::interval[],
 		NULL::numeric, NULL::integer, NULL::jsonpath, NULL::text, NULL::text, NULL::integer, NULL::interval);

@@ -67,7 +67,7 @@ my %seen = (t => 0, f => 0);
 my $until = time + SECONDS - 1;
 while (time < $until)
 {
-	sql("UPDATE stock_item SET sku = sku WHERE sku = 'cold'") if rand() < 0.1;
+	$seen{ sql("UPDATE stock_item SET sku = sku WHERE sku = 'cold'; SELECT known()") }++ if rand() < 0.1;
 	sql(q(SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'pgbench' LIMIT 1)) if rand() < 0.02;
 	$seen{ sql('SELECT known()') }++;
 	sleep(0.02);

@@ -23,7 +23,7 @@ my $settings = sql(q(
 sub documented_settings
 {
 	my %default = $page->{text} =~ /^\| `(idempotency\.\w+)` \| [^|]+ \| ([^|]+?) \| /gm;
-	return join("\n", map { "$_|" . $default{$_} =~ s/ (min|d)(?:ays)?$/$1/r } sort keys %default);
+	return join("\n", map { "$_|" . $default{$_} =~ s/ (min|d|MB)(?:ays)?$/$1/r } sort keys %default);
 }
 
 # Does a block only read what the sweeper does, which needs time?
