@@ -1,6 +1,6 @@
 /*
  * The two clusters that are started again and again: one item, or very many;
- * and items with a log of 1,000 rows each.
+ * and items with 1,000 open reservations each.
  */
 
 CREATE EXTENSION idempotency;

@@ -38,14 +38,6 @@ typedef struct Amendment
 
 PG_FUNCTION_INFO_V1(stock_change_many);
 
-static int64
-amend_quantity(const StockLines *lines, const text *sku)
-{
-	const StockLine *line = lines_find(lines, sku);
-
-	return line == NULL ? 0 : line->quantity;
-}
-
 /*
  * Returns by how much the quantities of "to" are larger than those of "from".
  */
@@ -56,14 +48,11 @@ amend_difference(const StockLines *from, const StockLines *to)
 
 	for (int i = 0; i < to->count; i++)
 	{
-		int64		before = amend_quantity(from, to->line[i].sku);
+		StockLine	line = {.sku = to->line[i].sku};
 
-		if (to->line[i].quantity > before)
-			more.line[more.count++] = (StockLine)
-		{
-			.sku = to->line[i].sku,
-				.quantity = to->line[i].quantity - before
-		};
+		line.quantity = to->line[i].quantity - lines_quantity(from, line.sku);
+		if (line.quantity > 0)
+			more.line[more.count++] = line;
 	}
 	return more;
 }
@@ -80,7 +69,7 @@ amend_count_open(Amendment *amendment, const StockLines *open)
 		const text *sku = shortage->line->sku;
 
 		shortage->line = lines_find(&amendment->lines, sku);
-		shortage->available += amend_quantity(open, sku);
+		shortage->available += lines_quantity(open, sku);
 	}
 }
 

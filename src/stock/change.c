@@ -57,8 +57,7 @@ change_add(const StockLines *lines, bool is_new)
 static int
 change_find_number(const text *sku, const Holds *open, const LedgerLines *past)
 {
-	const StockLine *line = open->lines.count == 0 ? NULL :
-	lines_find(&open->lines, sku);
+	const StockLine *line = lines_find(&open->lines, sku);
 
 	if (line != NULL)
 		return line->number;

@@ -127,10 +127,11 @@ holds_sort(Holds *holds)
 		return;
 	sorted = palloc(holds->lines.count * sizeof(HoldLine));
 	for (int i = 0; i < holds->lines.count; i++)
-		sorted[i] = (HoldLine)
 	{
-		holds->lines.line[i], holds->tids[i], holds->expiries[i]
-	};
+		sorted[i].line = holds->lines.line[i];
+		sorted[i].tid = holds->tids[i];
+		sorted[i].expiry = holds->expiries[i];
+	}
 	qsort(sorted, holds->lines.count, sizeof(HoldLine), hold_compare);
 	for (int i = 0; i < holds->lines.count; i++)
 	{

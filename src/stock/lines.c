@@ -336,9 +336,18 @@ lines_find(const StockLines *lines, const text *sku)
 {
 	StockLine	wanted = {.sku = unconstify(text *, sku)};
 
-	Assert(lines->count > 0);
+	if (lines->count == 0)
+		return NULL;
 	return bsearch(&wanted, lines->line, lines->count, sizeof(StockLine),
 				   lines_compare);
+}
+
+int64
+lines_quantity(const StockLines *lines, const text *sku)
+{
+	const StockLine *line = lines_find(lines, sku);
+
+	return line == NULL ? 0 : line->quantity;
 }
 
 /*

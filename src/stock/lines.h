@@ -54,8 +54,11 @@ extern StockLines lines_skus_arg(FunctionCallInfo fcinfo, int arg);
 /* Are these the same skus with the same quantities, in the same order? */
 extern bool lines_are_same(const StockLines *a, const StockLines *b);
 
-/* Finds the line of a sku, or NULL. */
+/* Finds the line of a sku, or NULL; the lines are sorted. */
 extern const StockLine *lines_find(const StockLines *lines, const text *sku);
+
+/* The quantity of a sku; 0: it has no line. */
+extern int64 lines_quantity(const StockLines *lines, const text *sku);
 
 /* Returns when a reservation expires that is made or extended at "from". */
 extern TimestampTz lines_expiry(FunctionCallInfo fcinfo, int ttl_arg,

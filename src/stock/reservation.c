@@ -393,11 +393,7 @@ reservation_to_reopen(const LedgerLines *past)
 		reservation_closed_by(past, STOCK_CANCEL, past->reopened);
 }
 
-/*
- * Lets the open lines expire; the caller has found that they have lapsed.
- * Returns false if another transaction was faster.
- */
-static bool
+bool
 reservation_lapsed(const text *reservation, const Holds *holds)
 {
 	if (holds->lines.count > 1 && !holds_lock(holds, true))

@@ -18,6 +18,12 @@ extern text *reservation_begin(FunctionCallInfo fcinfo, const char *function);
 extern StockSettlement reservation_answer_closed(const text *reservation,
 												 const Holds *holds);
 
+/*
+ * Lets the open lines expire; the caller has found that they have lapsed.
+ * Returns false if another transaction was faster.
+ */
+extern bool reservation_lapsed(const text *reservation, const Holds *holds);
+
 /* The result of stock_reinstate and stock_change_many. */
 extern Datum reservation_result(FunctionCallInfo fcinfo,
 								StockSettlement answer, TimestampTz expires_at,

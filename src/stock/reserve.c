@@ -24,6 +24,7 @@
 #include "stock/ledger.h"
 #include "stock/change.h"
 #include "stock/hold.h"
+#include "stock/reservation.h"
 #include "stock/stock_xact.h"
 
 #define RESERVE_LOOKS_MAX 1000	/* tries while the rows of a name change */
@@ -79,10 +80,8 @@ reserve_is_answer(const Order *order, const StockLines *open)
 		return lines_are_same(open, &order->asked);
 	for (int i = 0; i < open->count; i++)
 	{
-		const StockLine *asked = lines_find(&order->asked,
-											open->line[i].sku);
-
-		if (asked == NULL || asked->quantity < open->line[i].quantity)
+		if (lines_quantity(&order->asked, open->line[i].sku) <
+			open->line[i].quantity)
 			return false;
 	}
 	return open->count > 0;
@@ -101,16 +100,13 @@ reserve_missing(const Order *order, const StockLines *lines)
 	for (int i = 0; i < order->asked.count && order->partial; i++)
 	{
 		const StockLine *asked = &order->asked.line[i];
-		const StockLine *line = lines->count == 0 ? NULL :
-		lines_find(lines, asked->sku);
-		int64		got = line == NULL ? 0 : line->quantity;
-
-		if (got < asked->quantity)
-			missing.line[missing.count++] = (Shortage)
-		{
+		Shortage	shortage = {
 			.line = asked,
-				.available = got
+			.available = lines_quantity(lines, asked->sku)
 		};
+
+		if (shortage.available < asked->quantity)
+			missing.line[missing.count++] = shortage;
 	}
 	return missing;
 }
@@ -215,7 +211,7 @@ reserve_replay(Order *order, OrderAnswer *answer, bool *again)
 	{
 		if (!order->anew)
 			reserve_raise_closed(order, STOCK_EXPIRE, "It");
-		(void) change_expire(order->reservation);
+		(void) reservation_lapsed(order->reservation, &holds);
 		*again = true;
 		return false;
 	}
