@@ -1,6 +1,7 @@
 # Many sessions reserve the same new names at the same time, while the filter of
 # names is cleared, built and forgotten, backends are killed, and the server
-# crashes.  If this fails, a name was reserved twice.
+# crashes; and they reserve cancelled names anew.  If this fails, a name was
+# reserved twice.
 
 use strict;
 use warnings FATAL => 'all';
@@ -36,6 +37,16 @@ EXCEPTION WHEN SQLSTATE 'ID005' THEN
 	answer := 'closed';
 END
 $$;
+CREATE FUNCTION anew(sku text, name text) RETURNS text LANGUAGE plpgsql AS $$
+BEGIN
+	RETURN outcome FROM stock_reserve(sku, 1, name, anew => true);
+EXCEPTION WHEN SQLSTATE 'ID004' THEN
+	RETURN 'open';
+END
+$$;
+CREATE TABLE two (name text);
+CREATE FUNCTION watch(name text) RETURNS void LANGUAGE sql AS
+	'INSERT INTO two SELECT watch.name FROM stock_hold WHERE reservation = watch.name HAVING count(*) > 1';
 CREATE FUNCTION known() RETURNS boolean LANGUAGE sql AS 'SELECT complete FROM idempotency_internal.stock_names()';
 EOF
 
@@ -45,13 +56,21 @@ my %script = (
 	cancel => "SELECT name, answer FROM reserve() \\gset\nSELECT stock_cancel(':name');",
 	'give up' => "BEGIN;\nSELECT reserve();\nROLLBACK;",
 	savepoint => "BEGIN;\nSAVEPOINT a;\nSELECT reserve();\nROLLBACK TO a;\nSELECT reserve();\nCOMMIT;");
+# Each of a few names has at most one line at a time.
+my %anew = (
+	hot => "\\set n random(1, 10)\nSELECT anew('hot', 'again :n');",
+	cold => "\\set n random(1, 10)\nSELECT anew('cold', 'again :n');",
+	cancel => "\\set n random(1, 10)\nSELECT watch('again :n'), stock_cancel('again :n');",
+	reinstate => "\\set n random(1, 10)\nSELECT outcome FROM stock_reinstate('again :n');");
 my $folder = PostgreSQL::Test::Utils::tempdir();
-append_to_file("$folder/$_", "$script{$_}\n") for keys %script;
+append_to_file("$folder/first $_", "$script{$_}\n") for keys %script;
+append_to_file("$folder/anew $_", "$anew{$_}\n") for keys %anew;
 
 sub load
 {
+	my ($kind) = @_;
 	return IPC::Run::start([ 'pgbench', '-n', '-c', CLIENTS, '-j', 2, '-T', SECONDS,
-			(map { ('-f', "$folder/$_") } sort keys %script), $node->connstr('postgres') ], '>', \my $output, '2>', \my $errors);
+			(map { ('-f', $_) } sort glob("'$folder/$kind *'")), $node->connstr('postgres') ], '>', \my $output, '2>', \my $errors);
 }
 
 sub twice
@@ -62,7 +81,7 @@ sub twice
 
 # --- external DML, killed backends
 
-my $load = load();
+my $load = load('first');
 my %seen = (t => 0, f => 0);
 my $until = time + SECONDS - 1;
 while (time < $until)
@@ -81,19 +100,26 @@ is(sql('SELECT count(*) FROM stock_verify() WHERE NOT ok'), '0', 'the ledger is 
 
 # --- a crash in between
 
-$load = load();
+$load = load('first');
 sleep(SECONDS / 2);
 $node->stop('immediate');
 $load->finish;
 $node->start;
-$load = load();
+$load = load('first');
 my ($first) = sql("SELECT reservation FROM stock_history WHERE change = 'confirm' ORDER BY id LIMIT 1");
 is(error_code($node, 'postgres', "SELECT stock_reserve('hot', 1, '$first')"), 'ID005', 'after a crash a name is known');
 $load->finish;
 is(twice(), '0', 'no name was reserved twice');
 is(sql('SELECT count(*) FROM stock_verify() WHERE NOT ok'), '0', 'the ledger is right');
 
-# --- a new name is not searched, a filter that is full is reported
+# --- names that are used again
+
+load('anew')->finish;
+cmp_ok(sql("SELECT count(*) FROM stock_history WHERE change = 'reinstate'"), '>', 500, 'names were used again, many times');
+is(sql('SELECT count(*) FROM two'), '0', 'none of them by two at a time');
+is(sql('SELECT count(*) FROM stock_verify() WHERE NOT ok'), '0', 'the ledger is right');
+
+# --- a filter that is full is reported
 
 wait_until($node, 'SELECT known()', 'the sweeper learns the names');
 like(sql(q(SELECT state || ': ' || detail FROM idempotency_status() WHERE "check" = 'reservation names')),
