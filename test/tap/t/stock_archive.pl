@@ -7,8 +7,10 @@ use strict;
 use warnings FATAL => 'all';
 
 use FindBin;
+use HTTP::Tiny;
 use lib "$FindBin::RealBin/../lib";
 use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
 use Program;
 use Server;
 use Test::More;
@@ -34,25 +36,25 @@ idempotency.stock_archive_topic = 'stock.archive'
 EOF
 my $port = PostgreSQL::Test::Cluster::get_free_port();
 
-# --- the archive: its table has no constraint that would prevent duplicates
+# --- the archive: without the constraint that would prevent duplicates
 
 sql('CREATE DATABASE archive');
-sql(<<'END', 'archive');
-CREATE EXTENSION idempotency;
-CREATE TABLE archive (id bigint, quantity bigint, at timestamptz, change text, line smallint,
-	sku text, reservation text, actor text, note text, reserved_id bigint, reserved_at timestamptz, reserved_by text);
-END
+sql(slurp_file("$FindBin::RealBin/../../../docs/recipes/archive.sql") . 'ALTER TABLE archive DROP CONSTRAINT archive_pkey', 'archive');
 my $secret = sql("SELECT outbox_subscribe('archive', 'http://127.0.0.1:$port/', topics => '{stock.archive}',"
 	  . " timeout => '1 s', retry_schedule => '{0 s" . ',100 ms' x 99 . "}')");
 my $started = 0;
 my @said;
 
+sub archive_settings
+{
+	return (PGHOST => $node->host, PGPORT => $node->port, PGDATABASE => 'archive',
+		PGUSER => scalar(getpwuid($<)), PORT => $port, WEBHOOK_SECRET => $secret);
+}
+
 sub start_archive
 {
 	my ($faults) = @_;
-	return Program->start([ 'node', "$FindBin::RealBin/../programs/archive.js" ],
-		PGHOST => $node->host, PGPORT => $node->port, PGDATABASE => 'archive',
-		PGUSER => scalar(getpwuid($<)), PORT => $port, WEBHOOK_SECRET => $secret,
+	return Program->start([ 'node', "$FindBin::RealBin/../programs/archive.js" ], archive_settings(),
 		SEED => 1 + ($seed + ++$started) % 2**30, FAULTS => $faults)->wait_for_start('listening');
 }
 
@@ -143,6 +145,24 @@ wait_until($node, 'SELECT position = last_value AND waiting + parked + dead = 0'
 	  . ' FROM outbox_subscriptions, outbox_position_seq', 'the archive has got everything');
 push @said, $archive->lines;
 $archive->stop;
+
+# --- the program of the recipe, without faults
+
+my $plain = Program->start([ 'node', "$FindBin::RealBin/../../../docs/recipes/archive.js" ], archive_settings())->wait_for_start('listening');
+is(HTTP::Tiny->new->post("http://127.0.0.1:$port/", { content => '{}' })->{status}, 401, 'an event without a signature is refused');
+for my $i (1 .. 25)
+{
+	sql("SELECT stock_receive('plain', 1, 'plain $i')");
+	expect('plain', 'receive', 1, "plain $i");
+}
+ok($node->poll_query_until('archive', "SELECT count(*) > 0 FROM archive WHERE sku = 'plain'"), 'the program of the recipe keeps rows');
+wait_until($node, 'SELECT count(*) = 0 FROM stock_crowded(20)', 'until the log is short again');
+wait_until($node, 'SELECT position = last_value AND waiting + parked + dead = 0'
+	  . ' FROM outbox_subscriptions, outbox_position_seq', 'and it has got everything');
+$plain->stop;
+
+# --- nothing is lost or there twice
+
 my %said;
 $said{$_}++ for @said;
 cmp_ok($said{$_} // 0, '>', 0, "meanwhile: $_")
