@@ -8,6 +8,11 @@
 // with every line that falls short, order.confirmed, order.cancelled,
 // order.expired.
 //
+// Each line has a hash of all lines of its order: the SHA-256, in hex, of
+// "sku=quantity" of each line, sorted and joined by line feeds. So lines of
+// another version of the order are not mixed with it, and an order is reserved
+// only with exactly the lines that were sent.
+//
 // A message, its effect and the event about it are one transaction. The offset
 // is committed after that. A message that is delivered again is recognised by
 // its id.
@@ -50,14 +55,17 @@ async function setState(client, order, state, data) {
 // The lines are counted while the row of the order is locked. So if two lines
 // arrive at the same time, exactly one of them is the last.
 async function gather(client, {
-  order, of: count, sku, quantity,
+  order, of: count, hash, sku, quantity,
 }) {
-  const { rows: [{ complete }] } = await client.query(
-    `INSERT INTO orders AS o (name, line_count, gathered) VALUES ($1, $2, 1)
+  const { rows: [{ complete, same }] } = await client.query(
+    `INSERT INTO orders AS o (name, line_count, gathered, hash) VALUES ($1, $2, 1, $3)
      ON CONFLICT (name) DO UPDATE SET gathered = o.gathered + 1
-     RETURNING gathered = line_count AS complete`,
-    [order, count],
+     RETURNING gathered = line_count AS complete, line_count = $2 AND hash = $3 AS same`,
+    [order, count, hash],
   );
+  if (!same) {
+    throw Object.assign(new Error('a line of another version of the order'), { code: '22023' });
+  }
   await client.query('INSERT INTO order_lines VALUES ($1, $2, $3)', [order, sku, quantity]);
   return complete;
 }
@@ -76,8 +84,24 @@ async function reserve(client, { order }) {
     : setState(client, order, 'refused', { shortages });
 }
 
+async function hasAllLines(client, { order }) {
+  const { rows: [{ whole }] } = await client.query(
+    `SELECT hash = encode(sha256(convert_to((
+         SELECT string_agg(sku || '=' || quantity, E'\n' ORDER BY sku COLLATE "C", quantity)
+         FROM order_lines WHERE order_name = name), 'UTF8')), 'hex') AS whole
+     FROM orders WHERE name = $1`,
+    [order],
+  );
+  return whole;
+}
+
 async function takeLine(client, line) {
-  return await gather(client, line) ? reserve(client, line) : 'gathering';
+  if (!await gather(client, line)) {
+    return 'gathering';
+  }
+  return await hasAllLines(client, line)
+    ? reserve(client, line)
+    : setState(client, line.order, 'refused', { reason: 'the lines are not those of the order' });
 }
 
 // A refused order has no reservation: the outcome is unknown, and nothing is

@@ -5,6 +5,7 @@ CREATE TABLE orders (
 	name       text PRIMARY KEY,
 	line_count integer NOT NULL,
 	gathered   integer NOT NULL,
+	hash       text NOT NULL,	-- of all lines, as the producer has them
 	state      text NOT NULL DEFAULT 'gathering'
 		CHECK (state IN ('gathering', 'reserved', 'refused', 'confirmed',
 			'cancelled', 'expired'))

@@ -10,6 +10,7 @@ use warnings FATAL => 'all';
 use FindBin;
 use lib "$FindBin::RealBin/../lib";
 use Broker;
+use Digest::SHA qw(sha256_hex);
 use JSON::PP;
 use Program;
 use Receiver;
@@ -51,7 +52,10 @@ sub lines_of
 {
 	my ($order, @lines) = @_;
 	my $of = @lines / 2;
-	return map { +{ topic => 'order-lines', key => $lines[ 2 * $_ ], id => "$order-$_", order => $order, of => $of,
+	my %quantity = @lines;
+	my $hash = sha256_hex(join("\n", map { "$_=$quantity{$_}" } sort keys %quantity));
+
+	return map { +{ topic => 'order-lines', key => $lines[ 2 * $_ ], id => "$order-$_", order => $order, of => $of, hash => $hash,
 			sku => $lines[ 2 * $_ ], quantity => $lines[ 2 * $_ + 1 ] } } 0 .. $of - 1;
 }
 
@@ -116,6 +120,21 @@ is(join(', ', map { stock_level($_) } qw(hat cap)), '7 1, 3 1', 'each counts onc
 
 is(outcomes($consumer, lines_of('bad', hat => -1)), 'refused (23514)', 'a line that is none is noted down');
 is(outcomes($consumer, lines_of('good', hat => 1)), 'reserved', 'and those behind it are not held up');
+
+# --- lines that do not belong together
+
+my ($hat, $cap) = lines_of('mixed', hat => 1, cap => 1);
+my (undef, $newer) = lines_of('mixed', hat => 1, cap => 2);
+$newer->{id} = 'mixed-newer';
+is(outcomes($consumer, $hat), 'gathering', 'a line comes');
+is(outcomes($consumer, $newer), 'refused (22023)', 'a line of another version of the order is noted down');
+is(outcomes($consumer, $cap), 'reserved', 'and the order is that of the first');
+is(sql("SELECT string_agg(sku || quantity, ' ' ORDER BY sku) FROM stock_holds WHERE reservation = 'mixed'"), 'cap1 hat1', 'with its lines');
+($hat, $cap) = lines_of('changed', hat => 1, cap => 1);
+$cap->{quantity} = 2;
+is(outcomes($consumer, $hat, $cap), 'gathering, refused', 'an order of which a line was changed on the way is refused');
+is(sql("SELECT payload ->> 'reason' FROM outbox_log WHERE key = 'changed'"), 'the lines are not those of the order', 'with the reason');
+is(sql("SELECT count(*) FROM stock_holds WHERE reservation = 'changed'"), '0', 'and nothing of it is reserved');
 
 # --- a consumer crashes while it works
 
