@@ -340,7 +340,7 @@ catalog_load_triggers(Catalog *catalog)
 	{
 		catalog_load_trigger(&catalog->stock_triggers, catalog->guarded[i],
 							 "stock_guard");
-		if (i < 3)
+		if (i < CATALOG_GUARDED - CATALOG_RING_SIZE)	/* no history */
 			catalog_load_trigger(&catalog->stock_triggers,
 								 catalog->guarded[i], "stock_guard_truncate");
 	}

@@ -9,8 +9,8 @@
  * taken, an abort gives it back.  What a transaction adds becomes available to
  * others when it commits.  stock_xact.c keeps the part of each transaction.
  *
- * The counter is a cache of the log and never the truth.  It equals the log
- * because of these rules:
+ * The counter is a cache of root record, log and holds, and never the truth.
+ * It equals them because of these rules:
  *
  * - A transaction pins a counter before it has any effect on the item, and
  *   unpins it after its end is visible and settled here.  A counter is loaded

@@ -3,7 +3,9 @@
  *		Rows of stock_hold: the lines of open reservations.
  *
  * The primary key (reservation, line) decides which of two transactions opens a
- * reservation first: every reservation has a line 0 when it is made.
+ * reservation first: every reservation has a line 0 when it is first made.  The
+ * first row of a name must never be inserted without names_begin before it and
+ * names_end after it, or the filter of names misses the name.
  */
 #include "postgres.h"
 
@@ -476,15 +478,13 @@ typedef struct HoldSearch
 static void
 hold_seek_key(ScanKey key, const HoldsPosition *position)
 {
-	if (position->sku == NULL)
-		ScanKeyInit(key, 1, BTGreaterEqualStrategyNumber, F_TEXT_GE,
-					PointerGetDatum(cstring_to_text("")));
-	else if (position->expires_at == DT_NOEND)
+	if (position->sku != NULL && position->expires_at == DT_NOEND)
 		ScanKeyInit(key, 1, BTGreaterStrategyNumber, F_TEXT_GT,
 					PointerGetDatum(position->sku));
 	else
 		ScanKeyInit(key, 1, BTGreaterEqualStrategyNumber, F_TEXT_GE,
-					PointerGetDatum(position->sku));
+					PointerGetDatum(position->sku == NULL ?
+									cstring_to_text("") : position->sku));
 }
 
 static void

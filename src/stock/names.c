@@ -9,10 +9,10 @@
  * was used.  If one of them is not set, the name is new; if all are set, it may
  * be known, and is searched.
  *
- * The bits of a name are set before its first row is inserted, and both are
- * done under the lock of the name, in shared mode.  Of several sessions that
- * find the name new, one sets the bits; the others then find them set.  They
- * take the lock alone for a moment, so that the row is there when they search.
+ * A session sets the bits of a name and then inserts its first row, and holds
+ * the lock of the name in shared mode for both.  Of several sessions that find
+ * the name new, one sets the bits; the others then find them set.  They take
+ * the lock alone for a moment, so that the row is there when they search.
  *
  * The filter is complete for a database when its sweeper has read all of its
  * names (names_learn).  Who writes the first row of a name sets its bits in any
