@@ -1041,6 +1041,9 @@ http_finish(HttpTransfer *transfer, CURLcode code)
 	curl_off_t	retry_after_s = 0;
 	bool		answered;
 
+	/* Over HTTP/2 libcurl may report the end of a connection that it keeps. */
+	transfer->flooded |= wire_is_cut(transfer->fd);
+
 	curl_easy_getinfo(easy, CURLINFO_RESPONSE_CODE, &status);
 	curl_easy_getinfo(easy, CURLINFO_RETRY_AFTER, &retry_after_s);
 	answered = http_was_answered(transfer, code, status);

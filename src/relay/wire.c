@@ -267,7 +267,8 @@ wire_end(int fd)
 bool
 wire_is_cut(int fd)
 {
-	return fd < connections_size && connections[fd].open && connections[fd].cut;
+	return fd >= 0 && fd < connections_size && connections[fd].open &&
+		connections[fd].cut;
 }
 
 bool

@@ -37,7 +37,10 @@ extern void wire_end(int fd);
 /* Called after each read; returns whether more has arrived than may. */
 extern bool wire_is_flooded(int fd);
 
-/* Was the connection shut down, because more has arrived than may? */
+/*
+ * Was the connection shut down, because more has arrived than may?  No if there
+ * is none (-1).
+ */
 extern bool wire_is_cut(int fd);
 
 /* Forgets all connections. */
