@@ -264,6 +264,7 @@ catalog_load_stock_enums(Catalog *catalog)
 		[STOCK_RESERVED] = "reserved",
 		[STOCK_INSUFFICIENT] = "insufficient",
 		[STOCK_UNKNOWN_SKU] = "unknown_sku",
+		[STOCK_WAITING] = "waiting",
 	};
 	static const char *const settlements[STOCK_SETTLEMENTS] = {
 		[STOCK_DONE] = "done",
@@ -273,6 +274,7 @@ catalog_load_stock_enums(Catalog *catalog)
 		[STOCK_ALREADY_RESERVED] = "already_reserved",
 		[STOCK_FALLS_SHORT] = "insufficient",
 		[STOCK_UNKNOWN] = "unknown",
+		[STOCK_WAITS] = "waiting",
 	};
 	static const char *const changes[STOCK_CHANGES] = {
 		[STOCK_RECEIVE] = "receive",
@@ -283,6 +285,7 @@ catalog_load_stock_enums(Catalog *catalog)
 		[STOCK_CONFIRM] = "confirm",
 		[STOCK_REINSTATE] = "reinstate",
 		[STOCK_TRANSFER] = "transfer",
+		[STOCK_BACKORDER] = "backorder",
 	};
 
 	catalog_load_enum(catalog->schema, "stock_outcome", outcomes,
@@ -300,12 +303,16 @@ catalog_load_stock_functions(Catalog *catalog)
 		TEXTOID, TEXTOID, TEXTARRAYOID, INT8ARRAYOID
 	};
 	static const Oid available[] = {TEXTOID, INT8OID};
+	static const Oid served[] = {TEXTOID, INT8OID, TEXTOID, TIMESTAMPTZOID};
 
 	catalog->stock_announce = catalog_function(catalog->internal, "stock_announce",
 											   announce, lengthof(announce));
 	catalog->stock_announce_available =
 		catalog_function(catalog->internal, "stock_announce_available",
 						 available, lengthof(available));
+	catalog->stock_announce_served =
+		catalog_function(catalog->internal, "stock_announce_served",
+						 served, lengthof(served));
 }
 
 static void
@@ -316,6 +323,7 @@ catalog_load_stock(Catalog *catalog)
 												 "stock_log_id_seq");
 	catalog->stock_hold = catalog_relation(catalog->internal, "stock_hold");
 	catalog->stock_item = catalog_relation(catalog->internal, "stock_item");
+	catalog->stock_queue = catalog_relation(catalog->internal, "stock_queue");
 	catalog_load_ring(&catalog->rings[RING_HISTORY], catalog->internal,
 					  "stock_ring", "stock_history");
 	catalog_load_stock_enums(catalog);
@@ -331,7 +339,8 @@ catalog_load_triggers(Catalog *catalog)
 	catalog->guarded[0] = catalog->stock_log;
 	catalog->guarded[1] = catalog->stock_hold;
 	catalog->guarded[2] = catalog->stock_item;
-	memcpy(&catalog->guarded[3], history->tables, sizeof(history->tables));
+	catalog->guarded[3] = catalog->stock_queue;
+	memcpy(&catalog->guarded[4], history->tables, sizeof(history->tables));
 	for (int i = 0; i < CATALOG_RING_SIZE; i++)
 		catalog_load_trigger(&catalog->key_triggers,
 							 catalog->rings[RING_KEYS].tables[i],

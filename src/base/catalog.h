@@ -22,6 +22,7 @@ typedef enum StockOutcome
 	STOCK_RESERVED,
 	STOCK_INSUFFICIENT,
 	STOCK_UNKNOWN_SKU,
+	STOCK_WAITING,
 	STOCK_OUTCOMES
 } StockOutcome;
 
@@ -35,6 +36,7 @@ typedef enum StockSettlement
 	STOCK_ALREADY_RESERVED,
 	STOCK_FALLS_SHORT,
 	STOCK_UNKNOWN,
+	STOCK_WAITS,
 	STOCK_SETTLEMENTS
 } StockSettlement;
 
@@ -49,6 +51,7 @@ typedef enum StockChange
 	STOCK_CONFIRM,
 	STOCK_REINSTATE,
 	STOCK_TRANSFER,
+	STOCK_BACKORDER,
 	STOCK_CHANGES
 } StockChange;
 
@@ -59,7 +62,7 @@ typedef enum StockChange
 #define CATALOG_RING_SIZE 3
 
 /* The number of tables of stock that external DML may write to. */
-#define CATALOG_GUARDED (3 + CATALOG_RING_SIZE)
+#define CATALOG_GUARDED (4 + CATALOG_RING_SIZE)
 
 typedef enum RingId
 {
@@ -107,6 +110,7 @@ typedef struct Catalog
 	Oid			stock_log_id_seq;
 	Oid			stock_hold;
 	Oid			stock_item;
+	Oid			stock_queue;
 	Oid			guarded[CATALOG_GUARDED];	/* by stock_guard; the last are
 											 * history */
 	CatalogTriggers stock_triggers;
@@ -116,6 +120,7 @@ typedef struct Catalog
 	Oid			stock_reservation;
 	Oid			stock_announce; /* functions */
 	Oid			stock_announce_available;
+	Oid			stock_announce_served;
 } Catalog;
 
 /*

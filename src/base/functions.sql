@@ -222,7 +222,8 @@ AS $$
 	JOIN (VALUES ('idem_key', 'idem_key_redirect'), ('stock', 'stock_guard'),
 			('stock_log', 'stock_guard_truncate'),
 			('stock_hold', 'stock_guard_truncate'),
-			('stock_item', 'stock_guard_truncate'))
+			('stock_item', 'stock_guard_truncate'),
+			('stock_queue', 'stock_guard_truncate'))
 		w(prefix, name) ON starts_with(c.relname, w.prefix)
 	WHERE c.oid = ANY (tables::oid[])
 $$;

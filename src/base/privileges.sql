@@ -115,11 +115,13 @@ BEGIN
 			outbox_topic_matches, outbox_secret_generate, outbox_signature,
 			outbox_flights, outbox_rate_limited, outbox_troubles, outbox_rate,
 			outbox_shares,
-			stock_receive, stock_adjust, stock_transfer, stock_level,
+			stock_receive, stock_adjust, stock_transfer, stock_backorder,
+			stock_level,
 			stock_verify}',
 		'{idem_stats, idem_keys,
 			outbox_subscriptions, outbox_deliveries, outbox_dead, outbox_topics,
-			stock_levels, stock_holds, stock_history, idempotency_segments}');
+			stock_levels, stock_holds, stock_waiting, stock_history,
+			idempotency_segments}');
 END
 $$;
 COMMENT ON FUNCTION idempotency_grant_operator(regrole) IS
@@ -185,7 +187,7 @@ $$;
  */
 GRANT SELECT ON idem_stats, idem_keys,
 	outbox_subscriptions, outbox_deliveries, outbox_dead, outbox_topics,
-	stock_levels, stock_holds, idempotency_segments
+	stock_levels, stock_holds, stock_waiting, idempotency_segments
 TO pg_monitor;
 GRANT EXECUTE ON FUNCTION
 	idempotency_internal.idem_counters(),

@@ -164,35 +164,25 @@ relation_insert_into_indexes(Relation table, const RelationIndexes *indexes,
 	return unique;
 }
 
-/*
- * Does a table have these columns, and behind them none but those that an
- * upgrade has dropped?
- */
 static bool
 relation_has_columns(Relation table, int columns)
 {
-	int			count = RelationGetNumberOfAttributes(table);
-
-	for (int i = 0; i < count; i++)
+	if (RelationGetNumberOfAttributes(table) != columns)
+		return false;
+	for (int i = 0; i < columns; i++)
 	{
-		if (TupleDescAttr(RelationGetDescr(table), i)->attisdropped !=
-			(i >= columns))
+		if (TupleDescAttr(RelationGetDescr(table), i)->attisdropped)
 			return false;
 	}
-	return count >= columns;
+	return true;
 }
 
 TupleTableSlot *
 relation_slot(Relation table, int columns)
 {
-	TupleTableSlot *slot;
-
 	if (!relation_has_columns(table, columns))
 		relation_was_altered(table, "It has other columns than those that it was made with.");
-	slot = table_slot_create(table, NULL);
-	memset(&slot->tts_isnull[columns], true,
-		   (RelationGetNumberOfAttributes(table) - columns) * sizeof(bool));
-	return slot;
+	return table_slot_create(table, NULL);
 }
 
 bool

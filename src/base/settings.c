@@ -34,6 +34,9 @@ int			settings_reservation_ttl_max_s = 31 * 24 * 60 * 60;
 int			settings_stock_items = 16384;
 int			settings_stock_names_memory_kb = 16 * 1024;
 int			settings_stock_compact_after = 1000;
+int			settings_stock_wait_ttl_s = 24 * 60 * 60;
+int			settings_stock_wait_ttl_max_s = 31 * 24 * 60 * 60;
+int			settings_stock_queue_max = 10000;
 bool		settings_stock_events = false;
 bool		settings_outbox_events = false;
 
@@ -205,6 +208,22 @@ settings_define_stock(void)
 							   &stock_archive_topic,
 							   "", PGC_SIGHUP, 0,
 							   settings_check_topic, NULL, NULL);
+	DefineCustomIntVariable("idempotency.stock_wait_ttl",
+							"How long a reservation of stock waits in the queue of its item.",
+							NULL, &settings_stock_wait_ttl_s,
+							24 * 60 * 60, 1, SETTINGS_RESERVATION_TTL_MAX_S,
+							PGC_USERSET, GUC_UNIT_S, NULL, NULL, NULL);
+	DefineCustomIntVariable("idempotency.stock_wait_ttl_max",
+							"The longest that a reservation of stock may wait in the queue of its item.",
+							NULL, &settings_stock_wait_ttl_max_s,
+							31 * 24 * 60 * 60, 1,
+							SETTINGS_RESERVATION_TTL_MAX_S,
+							PGC_SUSET, GUC_UNIT_S, NULL, NULL, NULL);
+	DefineCustomIntVariable("idempotency.stock_queue_max",
+							"How many reservations may wait in the queue of an item.",
+							NULL, &settings_stock_queue_max,
+							10000, 0, 1000 * 1000,
+							PGC_SUSET, 0, NULL, NULL, NULL);
 	DefineCustomBoolVariable("idempotency.stock_events",
 							 "Announces changes of stock in the outbox.",
 							 NULL, &settings_stock_events,

@@ -56,6 +56,7 @@ shared_init_database(SharedDatabase *entry)
 	pg_atomic_init_u64(&entry->ends, 0);
 	pg_atomic_init_u64(&entry->lapses_at, 0);
 	pg_atomic_init_u64(&entry->names_complete, 0);
+	pg_atomic_init_u32(&entry->queues_called, 0);
 	pg_atomic_init_u64(&entry->async_begun, 0);
 	pg_atomic_init_u64(&entry->async_ended, 0);
 	pg_atomic_init_u64(&entry->changes_begun, 0);
@@ -381,7 +382,10 @@ shared_take_worker_slot(SharedDatabase *database, SharedWorkerSlot slot)
 	SpinLockAcquire(&database->mutex);
 	taken = database->workers[slot].pid == 0;
 	if (taken)
+	{
 		database->workers[slot].pid = MyProcPid;
+		database->workers[slot].latch = MyLatch;
+	}
 	SpinLockRelease(&database->mutex);
 	return taken;
 }
@@ -391,7 +395,20 @@ shared_leave_worker_slot(SharedDatabase *database, SharedWorkerSlot slot)
 {
 	SpinLockAcquire(&database->mutex);
 	database->workers[slot].pid = 0;
+	database->workers[slot].latch = NULL;
 	SpinLockRelease(&database->mutex);
+}
+
+void
+shared_wake_worker(SharedDatabase *database, SharedWorkerSlot slot)
+{
+	Latch	   *latch;
+
+	SpinLockAcquire(&database->mutex);
+	latch = database->workers[slot].latch;
+	SpinLockRelease(&database->mutex);
+	if (latch != NULL)
+		SetLatch(latch);
 }
 
 void

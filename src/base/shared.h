@@ -31,6 +31,7 @@ typedef enum SharedWorkerSlot
 typedef struct SharedWorker
 {
 	pid_t		pid;			/* of the running worker; 0: none */
+	Latch	   *latch;			/* the same; NULL: none */
 	int64		errors;			/* number of errors and warnings */
 	TimestampTz last_error_at;
 	char		last_error[SHARED_ERROR_MAX];
@@ -123,6 +124,8 @@ typedef struct SharedDatabase
 	pg_atomic_uint64 lapses_at;
 	/* Does the filter know all names of reservations (stock/names.c)? */
 	pg_atomic_uint64 names_complete;
+	/* Could the queue of an item of stock be served (stock/queue.c)? */
+	pg_atomic_uint32 queues_called;
 	/* One bit per relay, set before it sleeps if an event could be sent. */
 	pg_atomic_uint32 relays_armed;
 	/* Sessions that wait for events; armed is 1 if there may be any. */
@@ -215,6 +218,9 @@ extern bool shared_take_worker_slot(SharedDatabase *database,
 									SharedWorkerSlot slot);
 extern void shared_leave_worker_slot(SharedDatabase *database,
 									 SharedWorkerSlot slot);
+
+/* Wakes the worker in a slot, if there is one. */
+extern void shared_wake_worker(SharedDatabase *database, SharedWorkerSlot slot);
 
 /* Records an error of the worker in a slot. */
 extern void shared_note_error(SharedDatabase *database, SharedWorkerSlot slot,

@@ -163,7 +163,7 @@ AS $$
 			SELECT idempotency_internal.idempotency_trigger_state(
 				array_agg(c.oid::regclass)) AS state
 			FROM pg_class c WHERE c.relnamespace = 'idempotency_internal'::regnamespace
-				AND c.relname ~ '^(idem_key_[0-2]|stock_(log|hold|item|history_[0-2]))$') t
+				AND c.relname ~ '^(idem_key_[0-2]|stock_(log|hold|item|queue|history_[0-2]))$') t
 	)
 	SELECT 'tables',
 		CASE WHEN kept.tables IS NULL THEN 'ok' ELSE 'warning' END,

@@ -113,6 +113,11 @@ amend_try(Amendment *amendment)
 													  &open);
 		return true;
 	}
+	if (holds_wait(&open) && open.expires_at > GetCurrentTimestamp())
+	{
+		amendment->answer = STOCK_WAITS;
+		return true;
+	}
 	if (!holds_lock(&open, true))
 		return false;
 	if (open.expires_at <= GetCurrentTimestamp())
@@ -122,7 +127,7 @@ amend_try(Amendment *amendment)
 							true);
 	}
 	more = amend_difference(&open.lines, &amendment->lines);
-	amendment->shortages = change_take(&more, &mark);
+	amendment->shortages = change_take(&more, false, &mark);
 	if (amendment->shortages.count > 0)
 	{
 		amend_count_open(amendment, &open.lines);

@@ -11,6 +11,7 @@
 #include "catalog/pg_type.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
+#include "utils/timestamp.h"
 
 #include "base/catalog.h"
 #include "base/settings.h"
@@ -72,4 +73,14 @@ announce_available(const text *sku, int64 available)
 	if (settings_stock_events)
 		OidFunctionCall2(catalog_get()->stock_announce_available,
 						 PointerGetDatum(sku), Int64GetDatum(available));
+}
+
+void
+announce_served(const text *reservation, const StockLine *line,
+				TimestampTz expires_at)
+{
+	OidFunctionCall4(catalog_get()->stock_announce_served,
+					 PointerGetDatum(line->sku), Int64GetDatum(line->quantity),
+					 PointerGetDatum(reservation),
+					 TimestampTzGetDatum(expires_at));
 }

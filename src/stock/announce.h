@@ -19,4 +19,11 @@ extern void announce_amended(const text *reservation, const StockLines *lines);
 /* Enqueues an event about an item that was sold out and is available again. */
 extern void announce_available(const text *sku, int64 available);
 
+/*
+ * Enqueues an event about a reservation that has waited and is reserved now,
+ * whatever the setting is: its customer waits to be told.
+ */
+extern void announce_served(const text *reservation, const StockLine *line,
+							TimestampTz expires_at);
+
 #endif							/* STOCK_ANNOUNCE_H */

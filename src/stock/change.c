@@ -24,15 +24,17 @@
 #include "stock/announce.h"
 #include "stock/ledger.h"
 #include "stock/change.h"
+#include "stock/queue.h"
 #include "stock/stock.h"
 #include "stock/stock_xact.h"
 
-#define CHANGE_LOCK_KIND 4		/* advisory locks of SQL are 1 and 2 */
+#define CHANGE_LOCK_CLOSED 4	/* kinds; advisory locks of SQL are 1 and 2 */
+#define CHANGE_LOCK_BACKORDER 5
 #define CHANGE_LAPSED_BATCH 10000	/* lapsed reservations read at a time */
 
 /*
- * If nothing was available of an item that is not new, a customer may be
- * waiting for it, so an event is enqueued.
+ * If nothing was available of an item that is not new, a customer may want to
+ * know, so an event is enqueued, unless it is for those in its queue.
  */
 void
 change_add(const StockLines *lines, bool is_new)
@@ -43,7 +45,8 @@ change_add(const StockLines *lines, bool is_new)
 		bool		back;
 
 		(void) stock_xact_touch(line, true);
-		back = stock_xact_available(line) <= 0 && !stock_xact_is_new(line);
+		back = stock_xact_available(line) <= 0 && !stock_xact_is_new(line) &&
+			stock_xact_waiting(line) == 0;
 		stock_xact_add(line, is_new);
 		if (back)
 			announce_available(line->sku, stock_xact_available(line));
@@ -95,17 +98,29 @@ change_number_lines(StockLines *lines, const Holds *open,
 	lines->order = next;
 }
 
-void
-change_lock_closed(const text *reservation)
+static void
+change_lock(const text *name, int kind)
 {
 	uint64		hash =
-	hash_bytes_extended((const unsigned char *) VARDATA_ANY(reservation),
-						VARSIZE_ANY_EXHDR(reservation), 0);
+	hash_bytes_extended((const unsigned char *) VARDATA_ANY(name),
+						VARSIZE_ANY_EXHDR(name), 0);
 	LOCKTAG		tag;
 
 	SET_LOCKTAG_ADVISORY(tag, MyDatabaseId, (uint32) (hash >> 32),
-						 (uint32) hash, CHANGE_LOCK_KIND);
+						 (uint32) hash, kind);
 	(void) LockAcquire(&tag, ExclusiveLock, false, false);
+}
+
+void
+change_lock_closed(const text *reservation)
+{
+	change_lock(reservation, CHANGE_LOCK_CLOSED);
+}
+
+void
+change_lock_backorder(const text *sku)
+{
+	change_lock(sku, CHANGE_LOCK_BACKORDER);
 }
 
 bool
@@ -151,6 +166,30 @@ change_end_lines(StockChange change, const text *reservation,
 }
 
 /*
+ * Ends the wait of a reservation.  The log records how it ended, but not a
+ * reservation, since nothing was reserved.
+ */
+static bool
+change_end_wait(StockChange change, const text *reservation,
+				const text *actor, const Holds *holds, bool wait)
+{
+	LedgerEntry entry = {
+		.change = change,
+		.reservation = reservation,
+		.actor = actor
+	};
+	StockLine  *line = holds->lines.line;
+
+	(void) stock_xact_touch(line, true);
+	if (!holds_close(holds, 0, wait))
+		return false;
+	queue_leave(line);
+	ledger_write(&entry, &holds->lines);
+	escrow_count_row(stock_xact_item(line));
+	return true;
+}
+
+/*
  * A counter that is loaded after the hold is gone would have the quantity
  * already, so the items are touched first.
  */
@@ -158,6 +197,8 @@ bool
 change_close(StockChange change, const text *reservation, const text *actor,
 			 const Holds *holds, bool wait)
 {
+	if (holds_wait(holds))
+		return change_end_wait(change, reservation, actor, holds, wait);
 	for (int i = 0; i < holds->lines.count && change != STOCK_CONFIRM; i++)
 		(void) stock_xact_touch(&holds->lines.line[i], true);
 	if (!change_end_lines(change, reservation, actor, holds, wait))
@@ -241,10 +282,21 @@ change_note_expiry(const StockLines *lines, TimestampTz expires_at)
 }
 
 /*
+ * Returns what the caller may take.
+ */
+static int64
+change_available(const StockLine *line, bool overtake)
+{
+	if (!overtake && stock_xact_waiting(line) > 0)
+		return 0;
+	return stock_xact_available(line);
+}
+
+/*
  * Takes the lines that are available and lists the others.
  */
 static Shortages
-change_try(const StockLines *lines)
+change_try(const StockLines *lines, bool overtake)
 {
 	Shortages	shortages = {.line = palloc(lines->count * sizeof(Shortage))};
 
@@ -254,11 +306,11 @@ change_try(const StockLines *lines)
 		Shortage   *shortage = &shortages.line[shortages.count];
 		bool		known = stock_xact_touch(line, false);
 
-		if (known && stock_xact_take(line))
+		if (known && stock_xact_take(line, overtake))
 			continue;
 		shortage->line = line;
 		shortage->known = known;
-		shortage->available = known ? stock_xact_available(line) : 0;
+		shortage->available = known ? change_available(line, overtake) : 0;
 		/* Another transaction may have given some back in between. */
 		shortage->available = Min(shortage->available, line->quantity - 1);
 		shortages.unknown |= !known;
@@ -267,15 +319,22 @@ change_try(const StockLines *lines)
 	return shortages;
 }
 
+/*
+ * If others wait for an item, what expires is for them, and the sweeper lets it
+ * expire.
+ */
 static bool
-change_all_make_way(const Shortages *shortages)
+change_all_make_way(const Shortages *shortages, bool overtake)
 {
 	bool		any = false;
 
 	for (int i = 0; i < shortages->count; i++)
 	{
-		if (shortages->line[i].known)
-			any |= change_make_way(shortages->line[i].line);
+		const Shortage *shortage = &shortages->line[i];
+
+		if (shortage->known &&
+			(overtake || stock_xact_waiting(shortage->line) == 0))
+			any |= change_make_way(shortage->line);
 	}
 	return any;
 }
@@ -285,18 +344,18 @@ change_all_make_way(const Shortages *shortages)
  * expires to replace a quantity that another line of this order holds.
  */
 Shortages
-change_take(const StockLines *lines, int *mark)
+change_take(const StockLines *lines, bool overtake, int *mark)
 {
 	Shortages	shortages;
 
 	for (;;)
 	{
 		*mark = stock_xact_mark();
-		shortages = change_try(lines);
+		shortages = change_try(lines, overtake);
 		if (shortages.count == 0)
 			break;
 		stock_xact_undo(*mark);
-		if (!change_all_make_way(&shortages))
+		if (!change_all_make_way(&shortages, overtake))
 			break;
 	}
 	return shortages;

@@ -28,10 +28,11 @@ typedef struct Shortages
 
 /*
  * Takes all lines or none.  If an item falls short, lapsed reservations of it
- * expire first.  If shortages.count is 0 the lines are taken, and
+ * expire first.  If others wait for it, nothing of it is available, unless
+ * overtake.  If shortages.count is 0 the lines are taken, and
  * stock_xact_undo(*mark) gives them back.
  */
-extern Shortages change_take(const StockLines *lines, int *mark);
+extern Shortages change_take(const StockLines *lines, bool overtake, int *mark);
 
 /* Records that the lines are about to be held until this time. */
 extern void change_note_expiry(const StockLines *lines, TimestampTz expires_at);
@@ -47,6 +48,9 @@ extern Datum change_shortages_datum(const Shortages *shortages);
  * the transaction.  They could choose other lines, so that no key is the same.
  */
 extern void change_lock_closed(const text *reservation);
+
+/* Keeps others who set the backorder of an item waiting, likewise. */
+extern void change_lock_backorder(const text *sku);
 
 /*
  * Numbers the lines that a reservation shall have, for change_reopen.  The line
@@ -65,7 +69,8 @@ extern bool change_reopen(const text *reservation, const text *actor,
 /*
  * change_end_lines deletes the holds of lines and writes the log.
  * change_close also gives the quantities back, unless they are confirmed, and
- * announces the change.  The caller has locked the lines, or there is only one.
+ * announces the change; or ends the wait of a reservation that waits.  The
+ * caller has locked the lines, or there is only one.
  * Returns false if that one was not free; see holds_close.
  */
 extern bool change_end_lines(StockChange change, const text *reservation,

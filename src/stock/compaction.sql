@@ -87,13 +87,16 @@ BEGIN
 				coalesce(sum(quantity) FILTER (
 					WHERE change IN ('adjust', 'transfer')), 0) AS adjusted,
 				coalesce(sum(quantity) FILTER (
-					WHERE change = 'confirm'), 0) AS confirmed
+					WHERE change = 'confirm'), 0) AS confirmed,
+				coalesce(sum(quantity) FILTER (
+					WHERE change = 'backorder'), 0) AS backorder
 			FROM removed
 		), root AS (
 			UPDATE idempotency_internal.stock_item item
 			SET received = item.received + total.received,
 				adjusted = item.adjusted + total.adjusted,
-				confirmed = item.confirmed + total.confirmed
+				confirmed = item.confirmed + total.confirmed,
+				backorder = item.backorder + total.backorder
 			FROM total
 			WHERE item.sku = $1
 		)

@@ -21,14 +21,15 @@ PG_FUNCTION_INFO_V1(stock_counter);
 static void
 counters_put(ReturnSetInfo *result, const EscrowLevel *level)
 {
-	Datum		values[5] = {
+	Datum		values[6] = {
 		PointerGetDatum(level->sku),
 		Int64GetDatum(level->available),
 		Int64GetDatum((int64) level->touches),
 		BoolGetDatum(level->pinned),
-		Int32GetDatum(level->rows)
+		Int32GetDatum(level->rows),
+		Int32GetDatum(level->waiting)
 	};
-	bool		nulls[5] = {false};
+	bool		nulls[6] = {false};
 
 	tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
 }

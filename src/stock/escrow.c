@@ -92,6 +92,7 @@ struct EscrowItem
 	bool		used;			/* since the last search for a place */
 	int			pins;			/* number of pins by transactions */
 	int			rows;			/* approximate number in its log */
+	int			waiting;		/* reservations in its queue */
 	uint64		touches;		/* number of pins so far */
 	int64		available;
 	int64		on_hand;		/* upper bound of available plus reserved */
@@ -360,6 +361,7 @@ escrow_init(EscrowItem *item, const EscrowKey *key)
 	item->used = true;
 	item->pins = 1;
 	item->rows = 0;
+	item->waiting = 0;
 	/* A counter that was evicted and loaded again must differ in touches. */
 	item->touches = (uint64) GetCurrentTimestamp();
 	item->available = 0;
@@ -488,6 +490,7 @@ escrow_publish(EscrowItem *item, const ItemLevel *level)
 	item->on_hand = level->on_hand;
 	item->too_many = level->too_many;
 	item->rows = level->rows;
+	item->waiting = level->waiting;
 	SpinLockRelease(&item->mutex);
 	escrow_note_crowded(item, level->rows);
 	ConditionVariableBroadcast(&item->loaded);
@@ -524,14 +527,25 @@ escrow_available(EscrowItem *item)
 	return available;
 }
 
+int
+escrow_waiting(EscrowItem *item)
+{
+	int			waiting;
+
+	SpinLockAcquire(&item->mutex);
+	waiting = item->waiting;
+	SpinLockRelease(&item->mutex);
+	return waiting;
+}
+
 bool
-escrow_take(EscrowItem *item, int64 quantity)
+escrow_take(EscrowItem *item, int64 quantity, int past)
 {
 	bool		enough;
 
 	SpinLockAcquire(&item->mutex);
 	Assert(item->pins > 0 && item->state == ESCROW_READY);
-	enough = item->available >= quantity;
+	enough = item->available >= quantity && item->waiting <= past;
 	if (enough)
 		item->available -= quantity;
 	SpinLockRelease(&item->mutex);
@@ -572,25 +586,69 @@ escrow_add(int64 available, int64 quantity)
 }
 
 void
-escrow_undo(EscrowItem *item, const EscrowPart *part)
+escrow_join(EscrowItem *item)
 {
 	SpinLockAcquire(&item->mutex);
-	item->available = escrow_add(item->available, part->taken);
-	item->on_hand -= part->received;
+	item->waiting++;
 	SpinLockRelease(&item->mutex);
 }
 
-void
-escrow_settle(EscrowItem *item, int64 more, int64 less, bool created,
-			  TimestampTz lapses_at)
+/*
+ * Undoes a part; the caller holds the mutex.
+ */
+static bool
+escrow_give_back(EscrowItem *item, const EscrowPart *part)
 {
+	item->available = escrow_add(item->available, part->taken);
+	item->on_hand -= part->received;
+	item->waiting -= part->joined;
+	return item->waiting > 0 && part->taken > 0;
+}
+
+bool
+escrow_undo(EscrowItem *item, const EscrowPart *part)
+{
+	bool		call;
+
 	SpinLockAcquire(&item->mutex);
-	item->available = escrow_add(item->available, more);
-	item->on_hand -= less;
+	call = escrow_give_back(item, part);
+	SpinLockRelease(&item->mutex);
+	return call;
+}
+
+bool
+escrow_abort(EscrowItem *item, const EscrowPart *part)
+{
+	bool		call;
+
+	SpinLockAcquire(&item->mutex);
+	call = escrow_give_back(item, part);
+	item->pins--;
+	SpinLockRelease(&item->mutex);
+	return call;
+}
+
+/*
+ * The queue is also served after a reservation has joined it: what became
+ * available before that did not concern the queue.
+ */
+bool
+escrow_commit(EscrowItem *item, const EscrowPart *part, int64 pending,
+			  bool created, TimestampTz lapses_at)
+{
+	bool		call;
+
+	SpinLockAcquire(&item->mutex);
+	item->available = escrow_add(item->available, pending);
+	item->on_hand -= part->left;
+	item->waiting -= part->served;
 	item->known |= created;
 	item->lapses_at = Min(item->lapses_at, lapses_at);
 	item->pins--;
+	call = item->waiting > 0 &&
+		(pending > 0 || part->joined > 0 || part->served > 0);
 	SpinLockRelease(&item->mutex);
+	return call;
 }
 
 bool
@@ -698,6 +756,7 @@ escrow_copy_level(EscrowItem *item, Oid log, EscrowLevel *level)
 	level->touches = copy.touches;
 	level->pinned = copy.pins > 0;
 	level->rows = copy.rows;
+	level->waiting = copy.waiting;
 	return true;
 }
 

@@ -21,6 +21,8 @@ typedef struct EscrowPart
 	int64		taken;			/* from the available quantity */
 	int64		received;		/* new on hand */
 	int64		left;			/* no longer on hand at commit */
+	int			joined;			/* reservations that wait in the queue now */
+	int			served;			/* and those that no longer wait at commit */
 } EscrowPart;
 
 /* Request the memory; create it or attach to it. */
@@ -48,27 +50,38 @@ extern bool escrow_begin_load(EscrowItem *item);
 extern void escrow_publish(EscrowItem *item, const ItemLevel *level);
 extern void escrow_fail_load(EscrowItem *item);
 
-/* Does the item exist, and what is available of it, by committed changes? */
+/*
+ * Does the item exist, what is available of it, and how many reservations wait
+ * in its queue, by committed changes and the queuing of open transactions?
+ */
 extern bool escrow_is_known(EscrowItem *item);
 extern int64 escrow_available(EscrowItem *item);
+extern int	escrow_waiting(EscrowItem *item);
 
-/* Takes a quantity if it is available. */
-extern bool escrow_take(EscrowItem *item, int64 quantity);
+/* Takes a quantity if it is available, and if no more than "past" wait. */
+extern bool escrow_take(EscrowItem *item, int64 quantity, int past);
 
 /* Adds to what is on hand; false: out of range. */
 extern bool escrow_receive(EscrowItem *item, int64 quantity);
 
-/* Gives back what a step has taken or received. */
-extern void escrow_undo(EscrowItem *item, const EscrowPart *part);
+/* Counts one more reservation that waits. */
+extern void escrow_join(EscrowItem *item);
 
 /*
- * Settles an item at the end of a transaction, and unpins it: adds "more" to
- * the available quantity, subtracts "less" from what is on hand, marks the
- * item as existing if it was created, and notes when its new reservations
- * lapse.
+ * Gives back what a step has taken or received.  Returns whether the queue of
+ * the item could be served now.
  */
-extern void escrow_settle(EscrowItem *item, int64 more, int64 less,
-						  bool created, TimestampTz lapses_at);
+extern bool escrow_undo(EscrowItem *item, const EscrowPart *part);
+
+/*
+ * Settles an item at the end of a transaction that has committed or not, and
+ * unpins it: adds "pending" to the available quantity, marks the item as
+ * existing if it was created, and notes when its new reservations lapse; or
+ * undoes the part.  Returns whether the queue of the item could be served now.
+ */
+extern bool escrow_commit(EscrowItem *item, const EscrowPart *part,
+						  int64 pending, bool created, TimestampTz lapses_at);
+extern bool escrow_abort(EscrowItem *item, const EscrowPart *part);
 
 /*
  * When an item's reservations lapse, so that a refused caller need not search
@@ -104,6 +117,7 @@ typedef struct EscrowLevel
 	uint64		touches;		/* number of pins so far */
 	bool		pinned;
 	int			rows;			/* approximate number in the item's log */
+	int			waiting;		/* reservations in its queue */
 } EscrowLevel;
 
 /*

@@ -55,6 +55,18 @@ AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION stock_transfer(text, text, bigint, text, text) IS
 	'Moves a quantity from one item to another, for example from one place to another, but no more than is available.';
 
+CREATE FUNCTION stock_backorder(
+	sku      text,
+	quantity bigint,
+	note     text DEFAULT NULL,
+	actor    text DEFAULT NULL,
+	OUT available bigint)
+RETURNS bigint
+LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000
+AS 'MODULE_PATHNAME';
+COMMENT ON FUNCTION stock_backorder(text, bigint, text, text) IS
+	'Sets the quantity that may be promised of an item beyond what is on hand, creates the item if it is new, and returns the quantity that is available now.';
+
 /* ---- reservations ---- */
 
 CREATE FUNCTION stock_reserve(
@@ -63,13 +75,15 @@ CREATE FUNCTION stock_reserve(
 	reservation text,
 	ttl         interval DEFAULT NULL,
 	actor       text DEFAULT NULL,
-	anew        boolean DEFAULT false)
+	anew        boolean DEFAULT false,
+	wait        boolean DEFAULT false,
+	wait_ttl    interval DEFAULT NULL)
 RETURNS stock_reservation
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION stock_reserve(
-	text, bigint, text, interval, text, boolean) IS
-	'Reserves a quantity of one item until the reservation is confirmed, cancelled or expires. If the call is repeated, nothing more is reserved.';
+	text, bigint, text, interval, text, boolean, boolean, interval) IS
+	'Reserves a quantity of one item until the reservation is confirmed, cancelled or expires. If the call is repeated, nothing more is reserved. With wait, a reservation that falls short waits in the queue of the item.';
 
 CREATE FUNCTION stock_reserve_many(
 	lines       jsonb,
@@ -190,6 +204,85 @@ COMMENT ON FUNCTION idempotency_internal.stock_announce_available(
 	text, bigint) IS
 	'Internal: an event about an item that is available again.';
 
+CREATE FUNCTION idempotency_internal.stock_announce_served(
+	sku text, quantity bigint, reservation text, expires_at timestamptz)
+RETURNS bigint
+LANGUAGE sql VOLATILE SECURITY DEFINER COST 10000
+SET search_path = pg_catalog, pg_temp
+AS $$
+	SELECT idempotency_internal.outbox_enqueue_reserved(
+		'stock.available'::text,
+		jsonb_build_object('sku', stock_announce_served.sku,
+			'reservation', stock_announce_served.reservation,
+			'quantity', stock_announce_served.quantity,
+			'expires_at', stock_announce_served.expires_at),
+		stock_announce_served.sku, NULL::text, NULL::jsonb, NULL::timestamptz)
+$$;
+COMMENT ON FUNCTION idempotency_internal.stock_announce_served(
+	text, bigint, text, timestamptz) IS
+	'Internal: an event about a reservation that has waited and is reserved now.';
+
+/* ---- the queues of items: serve.c ---- */
+
+CREATE FUNCTION idempotency_internal.stock_serve_item(
+	sku text, max_rows integer)
+RETURNS integer
+LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE COST 10000
+AS 'MODULE_PATHNAME';
+COMMENT ON FUNCTION idempotency_internal.stock_serve_item(text, integer) IS
+	'Internal: serves the queue of an item; returns how many reservations have left it.';
+
+/*
+ * A queue that cannot be served does not block the others.
+ */
+CREATE FUNCTION idempotency_internal.stock_serve_next(
+	after text, max_items integer, max_rows integer, quiet boolean,
+	OUT sku text, OUT failed boolean)
+RETURNS record
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER COST 10000
+SET search_path = pg_catalog, pg_temp SET enable_seqscan = off
+AS $$
+DECLARE
+	served integer := 0;
+	before text;
+BEGIN
+	failed := false;
+	sku := coalesce(after, '');
+	FOR item IN 1 .. max_items LOOP
+		before := sku;
+		SELECT queue.sku INTO sku FROM idempotency_internal.stock_queue queue
+		WHERE queue.sku > stock_serve_next.sku COLLATE "C"
+		ORDER BY queue.sku LIMIT 1;
+		EXIT WHEN sku IS NULL;
+		BEGIN
+			served := served + idempotency_internal.stock_serve_item(sku,
+				max_rows - served);
+		EXCEPTION WHEN OTHERS THEN
+			IF NOT failed AND NOT quiet THEN
+				RAISE WARNING 'queue of "%" could not be served', sku
+					USING ERRCODE = SQLSTATE, DETAIL = SQLERRM;
+			END IF;
+			failed := true;
+		END;
+		IF served >= max_rows THEN
+			sku := before;	-- this queue may have more
+			EXIT;
+		END IF;
+	END LOOP;
+END
+$$;
+COMMENT ON FUNCTION idempotency_internal.stock_serve_next(
+	text, integer, integer, boolean) IS
+	'Internal: the next step of stock_serve; sku is null after the last queue.';
+
+CREATE FUNCTION idempotency_internal.stock_serve(
+	max_rows integer DEFAULT 1000)
+RETURNS boolean
+LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE COST 10000
+AS 'MODULE_PATHNAME';
+COMMENT ON FUNCTION idempotency_internal.stock_serve(integer) IS
+	'Internal: the sweeper serves the queues of items; true: call it again.';
+
 /* ---- external DML: guard.c ---- */
 
 CREATE FUNCTION idempotency_internal.stock_guard()
@@ -203,7 +296,7 @@ DO $$
 DECLARE
 	guarded text;
 BEGIN
-	FOREACH guarded IN ARRAY '{idempotency_internal.stock_log, idempotency_internal.stock_hold, idempotency_internal.stock_item}'::pg_catalog.text[] LOOP
+	FOREACH guarded IN ARRAY '{idempotency_internal.stock_log, idempotency_internal.stock_hold, idempotency_internal.stock_item, idempotency_internal.stock_queue}'::pg_catalog.text[] LOOP
 		EXECUTE pg_catalog.format('CREATE TRIGGER stock_guard
 			BEFORE INSERT OR UPDATE OR DELETE ON %s FOR EACH ROW
 			EXECUTE FUNCTION idempotency_internal.stock_guard()', guarded);
@@ -241,6 +334,7 @@ DECLARE
 		'idempotency_internal.stock_log',
 		'idempotency_internal.stock_hold',
 		'idempotency_internal.stock_item',
+		'idempotency_internal.stock_queue',
 		'idempotency_internal.stock_history_0',
 		'idempotency_internal.stock_history_1',
 		'idempotency_internal.stock_history_2']::regclass[];
@@ -252,7 +346,8 @@ BEGIN
 	LOCK TABLE idempotency_internal.stock_log, idempotency_internal.stock_hold,
 		idempotency_internal.stock_item, idempotency_internal.stock_history_0,
 		idempotency_internal.stock_history_1,
-		idempotency_internal.stock_history_2 IN SHARE ROW EXCLUSIVE MODE;
+		idempotency_internal.stock_history_2,
+		idempotency_internal.stock_queue IN SHARE ROW EXCLUSIVE MODE;
 	IF NOT idempotency_internal.idempotency_may_repair(tables, by_hand) THEN
 		RETURN false;
 	END IF;
@@ -298,9 +393,9 @@ COMMENT ON FUNCTION idempotency_internal.stock_may_lapse(timestamptz) IS
 /*
  * The state of a line is that of its hold; without a hold, its last change
  * tells how it was closed.  The reservation is open if a line is open.  It is
- * expired if a hold has lapsed, since that will be its last change.  Otherwise
- * its state is that of its last change, or unknown if the history has dropped
- * rows of a line.  Rows of 0.2.0 lack the number of lines, but a gap in the
+ * expired if a hold has lapsed, since that will be its last change.  If it
+ * waits, the queue of the item has its quantity.  Otherwise its state is that of
+ * its last change, or unknown if the history has dropped rows of a line.  Rows of 0.2.0 lack the number of lines, but a gap in the
  * numbers shows that one is missing.  A reservation that was changed or made
  * anew can have had several lines of an item: the last one counts.
  */
@@ -319,12 +414,16 @@ BEGIN
 	PERFORM idempotency_internal.stock_check_reservation(reservation);
 	RETURN QUERY
 	WITH held AS MATERIALIZED (
-		SELECT hold.line, hold.sku, hold.quantity, hold.lines AS count,
-			9223372036854775807 AS id,
-			CASE WHEN hold.expires_at > clock_timestamp() THEN 'open'
-				ELSE 'expired' END AS state,
+		SELECT hold.line, hold.sku,
+			coalesce(queue.quantity, hold.quantity) AS quantity,
+			hold.lines AS count, 9223372036854775807 AS id,
+			CASE WHEN hold.expires_at <= clock_timestamp() THEN 'expired'
+				WHEN hold.quantity = 0 THEN 'waiting'
+				ELSE 'open' END AS state,
 			hold.expires_at AS at
 		FROM idempotency_internal.stock_hold hold
+		LEFT JOIN idempotency_internal.stock_queue queue
+			ON queue.sku = hold.sku AND queue.id = hold.id
 		WHERE hold.reservation = stock_reservation_status.reservation
 	), closed AS MATERIALIZED (
 		SELECT DISTINCT ON (past.line)
@@ -348,11 +447,12 @@ BEGIN
 	)
 	SELECT CASE
 			WHEN bool_or(line.state = 'open') THEN 'open'
+			WHEN bool_or(line.state = 'waiting') THEN 'waiting'
 			WHEN bool_or(line.id = 9223372036854775807) THEN 'expired'
 			WHEN count(*) < greatest(max(line.count), max(line.line) + 1) THEN 'unknown'
 			ELSE (array_agg(line.state ORDER BY line.id DESC))[1]
 		END,
-		min(line.at) FILTER (WHERE line.state = 'open'),
+		min(line.at) FILTER (WHERE line.state IN ('open', 'waiting')),
 		jsonb_agg(jsonb_build_object(
 				'sku', line.sku, 'quantity', line.quantity, 'state', line.state)
 			ORDER BY line.line) FILTER (WHERE line.counts)
@@ -361,7 +461,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION stock_reservation_status(text) IS
-	'The state of a reservation and of each of its lines: open, confirmed, cancelled or expired; no row if the reservation is not known.';
+	'The state of a reservation and of each of its lines: open, waiting, confirmed, cancelled or expired; no row if the reservation is not known.';
 
 CREATE FUNCTION stock_level(sku text)
 RETURNS TABLE (available bigint, reserved bigint)
@@ -385,7 +485,8 @@ CREATE FUNCTION idempotency_internal.stock_counters(
 	OUT available bigint,
 	OUT touches   bigint,
 	OUT in_use    boolean,
-	OUT rows      integer)
+	OUT rows      integer,
+	OUT waiting   integer)
 RETURNS SETOF record
 LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME';
@@ -397,7 +498,8 @@ CREATE FUNCTION idempotency_internal.stock_counter(
 	OUT available bigint,
 	OUT touches   bigint,
 	OUT in_use    boolean,
-	OUT rows      integer)
+	OUT rows      integer,
+	OUT waiting   integer)
 RETURNS SETOF record
 LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME';
@@ -415,7 +517,8 @@ CREATE VIEW idempotency_internal.stock_ledger AS
 		coalesce(sum(entry.reserved), 0) AS reserved
 	FROM (
 		SELECT item.sku, true AS is_item,
-			item.received + item.adjusted - item.confirmed AS on_hand,
+			item.received + item.adjusted + item.backorder - item.confirmed
+				AS on_hand,
 			NULL::numeric AS reserved
 		FROM idempotency_internal.stock_item item
 		UNION ALL
@@ -517,6 +620,15 @@ BEGIN
 	FROM ledger
 	LEFT JOIN counter ON counter.sku = ledger.sku
 	CROSS JOIN LATERAL (
+		SELECT count(entry.id) AS waiting,
+			count(*) FILTER (WHERE entry.id IS NULL OR held.id IS NULL) AS wrong
+		FROM (SELECT * FROM idempotency_internal.stock_queue
+			WHERE stock_queue.sku = ledger.sku) entry
+		FULL JOIN (SELECT * FROM idempotency_internal.stock_hold
+			WHERE stock_hold.sku = ledger.sku AND quantity = 0) held
+			ON held.id = entry.id AND held.reservation = entry.reservation
+	) queue
+	CROSS JOIN LATERAL (
 		SELECT string_agg(problem.what, '; ' ORDER BY problem.number) AS detail
 		FROM (VALUES
 			(1, CASE WHEN NOT ledger.has_item THEN 'there is no row in stock_item' END),
@@ -530,7 +642,11 @@ BEGIN
 				format('available: %s by the tables, %s by the counter', ledger.available, counter.available) END),
 			(5, CASE WHEN ledger.available + ledger.reserved BETWEEN
 					'-9223372036854775808' AND '9223372036854775807' THEN NULL
-				ELSE 'it is out of the range of bigint' END)
+				ELSE 'it is out of the range of bigint' END),
+			(6, CASE WHEN queue.waiting <> counter.waiting THEN
+				format('waiting: %s by the tables, %s by the counter', queue.waiting, counter.waiting) END),
+			(7, CASE WHEN queue.wrong > 0 THEN
+				format('reservations that wait differ in stock_hold and stock_queue: %s', queue.wrong) END)
 		) problem (number, what)
 		WHERE problem.what IS NOT NULL
 	) difference

@@ -63,6 +63,31 @@ hold_read_opened(StockLine *line, TupleTableSlot *row)
 	line->opened_by = row_name(row, HOLD_ATT_ACTOR);
 }
 
+/*
+ * Reads the quantity, which is 0 if the line waits.
+ */
+static int64
+hold_quantity(TupleTableSlot *row)
+{
+	if (DatumGetInt64(row_value(row, HOLD_ATT_QUANTITY)) == 0)
+		return 0;
+	return row_quantity(row, HOLD_ATT_QUANTITY, false);
+}
+
+/*
+ * Only a reservation of one line waits.
+ */
+static void
+hold_check_wait(const Holds *holds, const StockLine *line, TupleTableSlot *row)
+{
+	bool		alone = holds->lines.count == 0;
+
+	if (line->waits && (!alone || line->opened_id == 0))
+		row_raise(row, HOLD_ATT_QUANTITY, "is out of range");
+	if (!alone && holds->lines.line[0].waits)
+		row_raise(row, HOLD_ATT_RESERVATION, "is that of one that waits");
+}
+
 static void
 holds_add(Holds *holds, int *room, TupleTableSlot *row)
 {
@@ -85,9 +110,11 @@ holds_add(Holds *holds, int *room, TupleTableSlot *row)
 	{
 		.number = row_line(row, HOLD_ATT_LINE),
 			.sku = row_name(row, HOLD_ATT_SKU),
-			.quantity = row_quantity(row, HOLD_ATT_QUANTITY, false)
+			.quantity = hold_quantity(row)
 	};
+	line->waits = line->quantity == 0;
 	hold_read_opened(line, row);
+	hold_check_wait(holds, line, row);
 	pfree(row_name(row, HOLD_ATT_RESERVATION));
 	holds->lines.order = Max(holds->lines.order,
 							 row_order(row, HOLD_ATT_LINES, line->number));
@@ -202,8 +229,7 @@ holds_sum(const text *sku, Snapshot snapshot)
 	while (relation_scan_next(&scan, row))
 	{
 		CHECK_FOR_INTERRUPTS();
-		if (pg_add_s64_overflow(sum, row_quantity(row, HOLD_ATT_QUANTITY,
-												  false), &sum))
+		if (pg_add_s64_overflow(sum, hold_quantity(row), &sum))
 			row_raise_range(sku);
 	}
 	ExecDropSingleTupleTableSlot(row);
@@ -295,7 +321,8 @@ hold_store(TupleTableSlot *row, const text *reservation,
 
 	ExecClearTuple(row);
 	memset(row->tts_isnull, false, HOLD_ATTS * sizeof(bool));
-	row->tts_values[HOLD_ATT_QUANTITY] = Int64GetDatum(line->quantity);
+	row->tts_values[HOLD_ATT_QUANTITY] =
+		Int64GetDatum(line->waits ? 0 : line->quantity);
 	row->tts_values[HOLD_ATT_EXPIRES_AT] = TimestampTzGetDatum(expires_at);
 	row->tts_values[HOLD_ATT_LINE] = Int16GetDatum(line->number);
 	row->tts_values[HOLD_ATT_RESERVATION] = PointerGetDatum(reservation);
@@ -309,6 +336,27 @@ hold_store(TupleTableSlot *row, const text *reservation,
 		memset(&row->tts_isnull[HOLD_ATT_ID], true,
 			   (HOLD_ATTS - HOLD_ATT_ID) * sizeof(bool));
 	ExecStoreVirtualTuple(row);
+}
+
+bool
+holds_wait(const Holds *holds)
+{
+	return holds->lines.count == 1 && holds->lines.line->waits;
+}
+
+void
+holds_serve(const Holds *holds, const text *reservation,
+			TimestampTz expires_at)
+{
+	Relation	hold = hold_open();
+	TupleTableSlot *row = hold_slot(hold);
+	ItemPointerData tid = holds->tids[0];
+
+	hold_store(row, reservation, &holds->lines, 0, expires_at);
+	if (relation_update(hold, &tid, row) != TM_Ok)
+		elog(ERROR, "a locked line of a reservation is gone");
+	ExecDropSingleTupleTableSlot(row);
+	table_close(hold, NoLock);
 }
 
 void

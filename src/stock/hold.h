@@ -30,7 +30,7 @@ enum
 /* The open lines of a reservation, in the order of their skus. */
 typedef struct Holds
 {
-	StockLines	lines;
+	StockLines	lines;			/* the only one may wait, with quantity 0 */
 	ItemPointerData *tids;		/* of the rows */
 	TimestampTz *expiries;
 	TimestampTz expires_at;		/* the earliest of expiries */
@@ -72,6 +72,13 @@ extern bool holds_lock(const Holds *holds, bool wait);
 
 /* Closes a line that is locked, or is the only one; result: holds_lock. */
 extern bool holds_close(const Holds *holds, int line, bool wait);
+
+/* Does the reservation wait, so that nothing is reserved? */
+extern bool holds_wait(const Holds *holds);
+
+/* Writes the locked line of a reservation that does not wait any more. */
+extern void holds_serve(const Holds *holds, const text *reservation,
+						TimestampTz expires_at);
 
 /* Sets the expiry of locked lines, unless it is later already. */
 extern void holds_extend(const Holds *holds, const text *reservation,

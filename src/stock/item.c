@@ -6,6 +6,9 @@
  * A root record has the sums of the rows of the log that were compacted.  It is
  * created with the item and changed only by the compaction, so reserving and
  * receiving never wait for it.
+ *
+ * What may be promised beyond what is on hand, the backorder, counts as on hand
+ * here and in the counters.
  */
 #include "postgres.h"
 
@@ -26,6 +29,7 @@
 #include "stock/hold.h"
 #include "stock/item.h"
 #include "stock/ledger.h"
+#include "stock/queue.h"
 #include "stock/row.h"
 
 /* The columns of stock_item, counted from 0. */
@@ -35,6 +39,7 @@ enum
 	ITEM_ATT_RECEIVED,
 	ITEM_ATT_ADJUSTED,
 	ITEM_ATT_CONFIRMED,
+	ITEM_ATT_BACKORDER,
 	ITEM_ATTS
 };
 
@@ -52,6 +57,7 @@ item_lock_for_load(void)
 	table_close(log, NoLock);
 	table_close(item, NoLock);
 	holds_lock_for_sum();
+	queue_lock_for_count();
 }
 
 static bool
@@ -109,6 +115,8 @@ item_on_hand(TupleTableSlot *row, Datum logged)
 
 	on_hand = DirectFunctionCall2(numeric_add, item_sum(row, ITEM_ATT_RECEIVED),
 								  item_sum(row, ITEM_ATT_ADJUSTED));
+	on_hand = DirectFunctionCall2(numeric_add, on_hand,
+								  item_sum(row, ITEM_ATT_BACKORDER));
 	on_hand = DirectFunctionCall2(numeric_sub, on_hand,
 								  item_sum(row, ITEM_ATT_CONFIRMED));
 	return DirectFunctionCall2(numeric_add, on_hand, logged);
@@ -152,12 +160,35 @@ item_load(const text *sku)
 		LedgerSum	log = ledger_sum(sku, latest);
 
 		level.rows = log.rows;
+		level.waiting = queue_count(sku, latest);
 		item_add_up(&level, sku, row, &log, holds_sum(sku, latest));
 	}
 	ExecDropSingleTupleTableSlot(row);
 	table_close(item, NoLock);
 	UnregisterSnapshot(latest);
 	return level;
+}
+
+int64
+item_backorder(const text *sku)
+{
+	Snapshot	latest = RegisterSnapshot(GetLatestSnapshot());
+	Relation	item = table_open(catalog_get()->stock_item, NoLock);
+	TupleTableSlot *row = relation_slot(item, ITEM_ATTS);
+	int64		backorder = 0;
+
+	if (item_find(item, sku, latest, row))
+	{
+		LedgerSum	log = ledger_sum(sku, latest);
+		Datum		root = item_sum(row, ITEM_ATT_BACKORDER);
+
+		backorder = item_int64(sku, DirectFunctionCall2(numeric_add, root,
+														log.backorder));
+	}
+	ExecDropSingleTupleTableSlot(row);
+	table_close(item, NoLock);
+	UnregisterSnapshot(latest);
+	return backorder;
 }
 
 /*
@@ -191,6 +222,7 @@ item_store(TupleTableSlot *row, const text *sku)
 	row->tts_values[ITEM_ATT_RECEIVED] = zero;
 	row->tts_values[ITEM_ATT_ADJUSTED] = zero;
 	row->tts_values[ITEM_ATT_CONFIRMED] = zero;
+	row->tts_values[ITEM_ATT_BACKORDER] = zero;
 	ExecStoreVirtualTuple(row);
 }
 

@@ -62,6 +62,7 @@ ledger_store(TupleTableSlot *row, const LedgerEntry *entry,
 			 const StockLine *line, int order)
 {
 	bool		settled = entry->reservation != NULL;
+	bool		opened = line->opened_id != 0 && !line->waits;
 
 	ExecClearTuple(row);
 	memset(row->tts_isnull, false, LOG_ATTS * sizeof(bool));
@@ -79,11 +80,12 @@ ledger_store(TupleTableSlot *row, const LedgerEntry *entry,
 	row->tts_values[LOG_ATT_LINES] = Int16GetDatum(order);
 	row->tts_isnull[LOG_ATT_LINES] = !settled || order == 0;
 	row->tts_values[LOG_ATT_RESERVED_ID] = Int64GetDatum(line->opened_id);
-	row->tts_isnull[LOG_ATT_RESERVED_ID] = line->opened_id == 0;
+	row->tts_isnull[LOG_ATT_RESERVED_ID] = !opened;
 	row->tts_values[LOG_ATT_RESERVED_AT] =
 		TimestampTzGetDatum(line->opened_at);
-	row->tts_isnull[LOG_ATT_RESERVED_AT] = line->opened_id == 0;
-	ledger_store_text(row, LOG_ATT_RESERVED_BY, line->opened_by);
+	row->tts_isnull[LOG_ATT_RESERVED_AT] = !opened;
+	ledger_store_text(row, LOG_ATT_RESERVED_BY,
+					  opened ? line->opened_by : NULL);
 	ExecStoreVirtualTuple(row);
 }
 
@@ -151,22 +153,33 @@ ledger_add(LedgerTotal *total, int64 number)
 	total->part = sum;
 }
 
+/* Sums while the rows of an item are read. */
+typedef struct LedgerTotals
+{
+	LedgerTotal on_hand;
+	LedgerTotal leaving;
+	LedgerTotal backorder;
+} LedgerTotals;
+
 /*
  * Reservations do not change what is on hand until they are confirmed.
  */
 static void
-ledger_add_row(LedgerTotal *on_hand, LedgerTotal *leaving, TupleTableSlot *row)
+ledger_add_row(LedgerTotals *totals, TupleTableSlot *row)
 {
 	StockChange change = ledger_change(row);
-	bool		moves = change == STOCK_ADJUST || change == STOCK_TRANSFER;
+	bool		moves = change == STOCK_ADJUST || change == STOCK_TRANSFER ||
+	change == STOCK_BACKORDER;
 	int64		quantity = row_quantity(row, LOG_ATT_QUANTITY, moves);
 
 	if (moves || change == STOCK_RECEIVE)
-		ledger_add(on_hand, quantity);
+		ledger_add(&totals->on_hand, quantity);
 	if (change == STOCK_CONFIRM)
-		ledger_add(on_hand, -quantity);
+		ledger_add(&totals->on_hand, -quantity);
 	if (change == STOCK_CONFIRM && ledger_is_own(row))
-		ledger_add(leaving, quantity);
+		ledger_add(&totals->leaving, quantity);
+	if (change == STOCK_BACKORDER)
+		ledger_add(&totals->backorder, quantity);
 }
 
 LedgerSum
@@ -174,8 +187,8 @@ ledger_sum(const text *sku, Snapshot snapshot)
 {
 	Relation	log = table_open(catalog_get()->stock_log, NoLock);
 	TupleTableSlot *row = ledger_slot(log);
-	LedgerTotal on_hand = {.whole = NumericGetDatum(int64_to_numeric(0))};
-	LedgerTotal leaving = on_hand;
+	LedgerTotal none = {.whole = NumericGetDatum(int64_to_numeric(0))};
+	LedgerTotals totals = {none, none, none};
 	LedgerSum	sum = {0};
 	RelationScan scan;
 	ScanKeyData key;
@@ -185,14 +198,15 @@ ledger_sum(const text *sku, Snapshot snapshot)
 	while (relation_scan_next(&scan, row))
 	{
 		CHECK_FOR_INTERRUPTS();
-		ledger_add_row(&on_hand, &leaving, row);
+		ledger_add_row(&totals, row);
 		sum.rows++;
 	}
 	ExecDropSingleTupleTableSlot(row);
 	relation_scan_end(&scan, NoLock);
 	table_close(log, NoLock);
-	sum.on_hand = ledger_total(&on_hand);
-	sum.leaving = ledger_total(&leaving);
+	sum.on_hand = ledger_total(&totals.on_hand);
+	sum.leaving = ledger_total(&totals.leaving);
+	sum.backorder = ledger_total(&totals.backorder);
 	return sum;
 }
 

@@ -67,6 +67,7 @@ typedef struct LedgerSum
 {
 	Datum		on_hand;
 	Datum		leaving;		/* confirmed by this transaction */
+	Datum		backorder;		/* a part of on_hand */
 	int			rows;
 } LedgerSum;
 

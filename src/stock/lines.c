@@ -367,6 +367,20 @@ lines_expiry(FunctionCallInfo fcinfo, int ttl_arg, TimestampTz from)
 						   "idempotency.reservation_ttl_max");
 }
 
+TimestampTz
+lines_wait_end(FunctionCallInfo fcinfo, int wait_ttl_arg, TimestampTz from)
+{
+	Interval	by_setting = {
+		.time = settings_stock_wait_ttl_s * USECS_PER_SEC
+	};
+	const Interval *ttl = &by_setting;
+
+	if (!PG_ARGISNULL(wait_ttl_arg))
+		ttl = PG_GETARG_INTERVAL_P(wait_ttl_arg);
+	return args_time_after(from, ttl, settings_stock_wait_ttl_max_s, "wait_ttl",
+						   "idempotency.stock_wait_ttl_max");
+}
+
 /*
  * SQL: stock_check_sku(sku), raises an error unless the sku is valid.
  */

@@ -15,6 +15,7 @@ typedef struct StockLine
 	int			entry;			/* set by stock_xact_touch; 0: not yet */
 	text	   *sku;
 	int64		quantity;
+	bool		waits;			/* for its item; nothing is reserved */
 	/* How the line was opened; 0: the log has a row for it, or will have. */
 	int64		opened_id;
 	TimestampTz opened_at;
@@ -63,5 +64,9 @@ extern int64 lines_quantity(const StockLines *lines, const text *sku);
 /* Returns when a reservation expires that is made or extended at "from". */
 extern TimestampTz lines_expiry(FunctionCallInfo fcinfo, int ttl_arg,
 								TimestampTz from);
+
+/* Returns when a reservation stops waiting that begins to wait at "from". */
+extern TimestampTz lines_wait_end(FunctionCallInfo fcinfo, int wait_ttl_arg,
+								  TimestampTz from);
 
 #endif							/* STOCK_LINES_H */

@@ -1,7 +1,8 @@
 /*
  * receive.c
- *		stock_receive, stock_adjust and stock_transfer: stock that comes in, is
- *		corrected after a count, or moves to another item.
+ *		stock_receive, stock_adjust, stock_transfer and stock_backorder: stock
+ *		that comes in, is corrected after a count, moves to another item, or is
+ *		promised before it comes in.
  */
 #include "postgres.h"
 
@@ -21,6 +22,7 @@
 PG_FUNCTION_INFO_V1(stock_receive);
 PG_FUNCTION_INFO_V1(stock_adjust);
 PG_FUNCTION_INFO_V1(stock_transfer);
+PG_FUNCTION_INFO_V1(stock_backorder);
 
 static void
 receive_write(StockChange change, const StockLines *lines, const text *note,
@@ -82,16 +84,16 @@ receive_require(StockLine *line)
 }
 
 static void
-receive_take(const StockLines *lines)
+receive_take(const StockLines *lines, const char *what)
 {
 	int			mark;
-	Shortages	shortages = change_take(lines, &mark);
+	Shortages	shortages = change_take(lines, true, &mark);
 
 	if (shortages.count > 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_STOCK),
-				 errmsg("stock of \"%s\" cannot be lowered below what is available",
-						text_to_cstring(lines->line->sku)),
+				 errmsg("%s of \"%s\" cannot be lowered by more than is available",
+						what, text_to_cstring(lines->line->sku)),
 				 errdetail("It was to be lowered by %lld; available: %lld.",
 						   (long long) lines->line->quantity,
 						   (long long) shortages.line->available)));
@@ -134,7 +136,7 @@ stock_adjust(PG_FUNCTION_ARGS)
 	(void) stock_xact_begin();
 	receive_require(lines.line);
 	if (delta < 0)
-		receive_take(&lines);
+		receive_take(&lines, "stock");
 	else
 		change_add(&lines, true);
 	lines.line->quantity = delta;
@@ -165,11 +167,50 @@ stock_transfer(PG_FUNCTION_ARGS)
 	PreventCommandIfReadOnly("stock_transfer()");
 	(void) stock_xact_begin();
 	receive_require(from.line);
-	receive_take(&from);
+	receive_take(&from, "stock");
 	receive_create(&line);
 	change_add(&to, true);
 	from.line->quantity = -from.line->quantity;
 	receive_write(STOCK_TRANSFER, &from, reason, actor);
 	receive_write(STOCK_TRANSFER, &to, reason, actor);
 	PG_RETURN_VOID();
+}
+
+/*
+ * SQL: stock_backorder(sku, quantity, note, actor).  The log has by how much the
+ * backorder changes, so the lock keeps another session from setting it, too.
+ */
+Datum
+stock_backorder(PG_FUNCTION_ARGS)
+{
+	StockLines	lines = {.count = 1, .line = palloc0(sizeof(StockLine))};
+	StockLine  *line = lines.line;
+	int64		delta;
+	text	   *reason;
+	text	   *actor;
+
+	line->sku = lines_name_arg(fcinfo, 0, "sku");
+	args_require(fcinfo, 1, "quantity");
+	if (PG_GETARG_INT64(1) < 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("quantity must not be negative")));
+	reason = lines_note_arg(fcinfo, 2);
+	actor = lines_actor_arg(fcinfo, 3);
+	PreventCommandDuringRecovery("stock_backorder()");
+	PreventCommandIfReadOnly("stock_backorder()");
+	(void) stock_xact_begin();
+	change_lock_backorder(line->sku);
+	receive_create(line);
+	item_lock_for_load();
+	delta = PG_GETARG_INT64(1) - item_backorder(line->sku);
+	line->quantity = delta < 0 ? -delta : delta;
+	if (delta < 0)
+		receive_take(&lines, "backorder");
+	else if (delta > 0)
+		change_add(&lines, true);
+	line->quantity = delta;
+	if (delta != 0)
+		receive_write(STOCK_BACKORDER, &lines, reason, actor);
+	return receive_available(&lines);
 }

@@ -261,6 +261,9 @@ reservation_try_settle(StockChange change, const text *reservation,
 		*answer = STOCK_EXPIRED;
 		return change_close(STOCK_EXPIRE, reservation, NULL, &holds, true);
 	}
+	*answer = STOCK_WAITS;
+	if (change == STOCK_CONFIRM && holds_wait(&holds))
+		return true;
 	*answer = STOCK_DONE;
 	return change_close(change, reservation, actor, &chosen, true);
 }
@@ -323,6 +326,9 @@ reservation_try_extend(const text *reservation, TimestampTz wanted,
 		*answer = reservation_answer_closed(reservation, &holds);
 		return true;
 	}
+	*answer = STOCK_WAITS;
+	if (holds_wait(&holds) && holds.expires_at > GetCurrentTimestamp())
+		return true;
 	if (!holds_lock(&holds, true))
 		return false;
 	if (holds.expires_at <= GetCurrentTimestamp())
@@ -407,8 +413,9 @@ reservation_lapsed(const text *reservation, const Holds *holds)
 static StockSettlement
 reservation_nothing_to_reopen(const Holds *holds, const LedgerLines *past)
 {
-	return holds->lines.count > 0 ? STOCK_ALREADY_RESERVED :
-		reservation_answer_past(past);
+	if (holds->lines.count == 0)
+		return reservation_answer_past(past);
+	return holds_wait(holds) ? STOCK_WAITS : STOCK_ALREADY_RESERVED;
 }
 
 /*
@@ -471,7 +478,7 @@ reservation_try_reinstate(const text *reservation, const text *actor,
 	if (closed.count == 0)
 		return true;
 	*answer = STOCK_FALLS_SHORT;
-	*shortages = change_take(&closed, &mark);
+	*shortages = change_take(&closed, false, &mark);
 	if (shortages->count > 0)
 		return true;
 	if (holds.lines.count > 0)

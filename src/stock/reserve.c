@@ -9,6 +9,8 @@
  * the same lines gets the same answer again; a closed one is an error, unless
  * the caller reserves anew; if another transaction is using the same name, the
  * caller waits for it.
+ *
+ * A reservation of one item can wait in the queue of the item.
  */
 #include "postgres.h"
 
@@ -20,10 +22,12 @@
 #include "base/catalog.h"
 #include "base/compat.h"
 #include "base/errors.h"
+#include "base/settings.h"
 #include "stock/announce.h"
 #include "stock/ledger.h"
 #include "stock/change.h"
 #include "stock/hold.h"
+#include "stock/queue.h"
 #include "stock/reservation.h"
 #include "stock/stock_xact.h"
 
@@ -39,6 +43,8 @@ typedef struct Order
 	int			ttl_arg;
 	bool		anew;			/* also if it was cancelled or has expired */
 	bool		partial;		/* also less than is asked */
+	bool		wait;			/* in the item's queue, if it falls short */
+	int			wait_ttl_arg;	/* if it may wait */
 	ReservationName name;
 	int64		ended;			/* the row that ended it; 0: it was not there */
 	LedgerLines past;			/* the lines that it had before that */
@@ -48,7 +54,7 @@ typedef struct Order
 typedef struct OrderAnswer
 {
 	StockOutcome outcome;
-	TimestampTz expires_at;		/* if it is reserved */
+	TimestampTz expires_at;		/* if it is reserved, or waits */
 	Shortages	shortages;
 } OrderAnswer;
 
@@ -189,6 +195,27 @@ reserve_is_whole(const text *reservation, const Holds *holds)
 }
 
 /*
+ * Makes the answer for a reservation with these lines.  If it waits, others
+ * have what there is.  Returns false if it does not wait any more.
+ */
+static bool
+reserve_answer_open(const Order *order, Holds *holds, OrderAnswer *answer)
+{
+	StockLine  *line = holds->lines.line;
+
+	answer->expires_at = holds->expires_at;
+	answer->outcome = STOCK_RESERVED;
+	answer->shortages = reserve_missing(order, &holds->lines);
+	if (!holds_wait(holds))
+		return true;
+	answer->outcome = STOCK_WAITING;
+	answer->shortages.count = 1;
+	answer->shortages.line = palloc0(sizeof(Shortage));
+	answer->shortages.line->line = line;
+	return queue_read(line);
+}
+
+/*
  * Looks the name up.  Returns true, and the answer, if the reservation is open
  * with these lines.  Raises an error if it has other lines or is closed, even
  * in part.  Sets *again if the reservation is being changed at the moment.
@@ -197,10 +224,6 @@ static bool
 reserve_replay(Order *order, OrderAnswer *answer, bool *again)
 {
 	Holds		holds = holds_read_settled(order->reservation);
-	OrderAnswer present = {
-		.outcome = STOCK_RESERVED,
-		.expires_at = holds.expires_at
-	};
 	const LedgerLine *closed;
 	LedgerLines past;
 	StockChange change = STOCK_CHANGES;
@@ -215,8 +238,9 @@ reserve_replay(Order *order, OrderAnswer *answer, bool *again)
 		*again = true;
 		return false;
 	}
-	present.shortages = reserve_missing(order, &holds.lines);
-	*answer = present;
+	*again = !reserve_answer_open(order, &holds, answer);
+	if (*again)
+		return false;
 	if (reserve_is_answer(order, &holds.lines) &&
 		reserve_is_whole(order->reservation, &holds))
 		return true;
@@ -237,16 +261,15 @@ reserve_replay(Order *order, OrderAnswer *answer, bool *again)
 							 holds.lines.count == 0 ? "It" : "A line of it");
 	/* The dirty scan may have missed a line that is being extended. */
 	holds = holds_read(order->reservation);
+	*again = !reserve_answer_open(order, &holds, answer);
+	if (*again)
+		return false;
 	left_out = reserve_left_out(&past, &change);
 	if (holds.lines.count + left_out < holds.lines.order)
 		reserve_raise_closed(order, STOCK_CHANGES, "A line of it");
 	if ((past.count > 0 || holds.lines.order == 0) &&
 		reserve_is_answer(order, &holds.lines))
-	{
-		answer->expires_at = holds.expires_at;
-		answer->shortages = reserve_missing(order, &holds.lines);
 		return true;			/* the settled lines do not belong to it */
-	}
 	if (left_out > 0)
 		reserve_raise_closed(order, change, "A line of it");
 	if (holds.lines.count > 0 && !reserve_is_answer(order, &holds.lines))
@@ -321,9 +344,9 @@ reserve_take_name(Order *order, OrderAnswer *answer)
 	};
 	const Holds none = {0};
 
-	if (order->ended == 0)
+	if (order->ended == 0 || order->lines.line->waits)
 		reserve_sign(order);
-	else
+	if (order->ended != 0)
 		change_number_lines(&order->lines, &none, &order->past);
 	change_note_expiry(&order->lines, answer->expires_at);
 	if (!holds_open(order->reservation, &order->name, &order->lines,
@@ -369,7 +392,7 @@ reserve_reduce(StockLines *lines, const Shortages *shortages)
 static Shortages
 reserve_take_lines(Order *order, int *mark)
 {
-	Shortages	shortages = change_take(&order->lines, mark);
+	Shortages	shortages = change_take(&order->lines, false, mark);
 	bool		unknown = shortages.unknown;
 
 	while (shortages.count > 0 && order->partial)
@@ -381,7 +404,7 @@ reserve_take_lines(Order *order, int *mark)
 			shortages.unknown = unknown;
 			break;
 		}
-		shortages = change_take(&order->lines, mark);
+		shortages = change_take(&order->lines, false, mark);
 	}
 	return shortages;
 }
@@ -426,6 +449,35 @@ reserve_take(Order *order, OrderAnswer *answer)
 }
 
 /*
+ * Lets the reservation wait in the queue of its item, if that is not full: its
+ * only line falls short.  Returns false, with nothing changed, if the name was
+ * not free.
+ */
+static bool
+reserve_wait(Order *order, OrderAnswer *answer)
+{
+	StockLine  *line = order->lines.line;
+	TimestampTz now = GetCurrentTimestamp();
+	TimestampTz expires_at = lines_expiry(order->fcinfo, order->ttl_arg, now);
+	int			mark = stock_xact_mark();
+
+	if (stock_xact_waiting(line) >= settings_stock_queue_max)
+		return true;
+	line->waits = true;
+	stock_xact_join(line);
+	answer->expires_at = lines_wait_end(order->fcinfo, order->wait_ttl_arg,
+										now);
+	if (!reserve_take_name(order, answer))
+	{
+		stock_xact_undo(mark);
+		return false;
+	}
+	queue_join(order->reservation, line, expires_at - now);
+	answer->outcome = STOCK_WAITING;
+	return true;
+}
+
+/*
  * Handles a new name.  If the quantities fall short, another transaction with
  * the same name may have them, so that case is left to reserve_try.
  */
@@ -452,7 +504,11 @@ reserve_try(Order *order, OrderAnswer *answer)
 		return false;
 	answer->expires_at = lines_expiry(order->fcinfo, order->ttl_arg,
 									  GetCurrentTimestamp());
-	return reserve_take(order, answer);
+	if (!reserve_take(order, answer))
+		return false;
+	if (order->wait && answer->outcome == STOCK_INSUFFICIENT)
+		return reserve_wait(order, answer);
+	return true;
 }
 
 static Datum
@@ -464,7 +520,8 @@ reserve_result(const OrderAnswer *answer)
 
 	values[0] = ObjectIdGetDatum(catalog->stock_outcome[answer->outcome]);
 	values[1] = TimestampTzGetDatum(answer->expires_at);
-	nulls[1] = answer->outcome != STOCK_RESERVED;
+	nulls[1] = answer->outcome != STOCK_RESERVED &&
+		answer->outcome != STOCK_WAITING;
 	values[2] = change_shortages_datum(&answer->shortages);
 	return args_form_row(catalog->stock_reservation, "stock_reservation",
 						 lengthof(values), values, nulls);
@@ -513,7 +570,8 @@ reserve_flag_arg(FunctionCallInfo fcinfo, int arg, const char *name)
 }
 
 /*
- * SQL: stock_reserve(sku, quantity, reservation, ttl, actor, anew).
+ * SQL: stock_reserve(sku, quantity, reservation, ttl, actor, anew, wait,
+ * wait_ttl).
  */
 Datum
 stock_reserve(PG_FUNCTION_ARGS)
@@ -523,10 +581,14 @@ stock_reserve(PG_FUNCTION_ARGS)
 		.reservation = lines_name_arg(fcinfo, 2, "reservation"),
 		.actor = lines_actor_arg(fcinfo, 4),
 		.anew = reserve_flag_arg(fcinfo, 5, "anew"),
+		.wait = reserve_flag_arg(fcinfo, 6, "wait"),
 		.fcinfo = fcinfo,
-		.ttl_arg = 3
+		.ttl_arg = 3,
+		.wait_ttl_arg = 7
 	};
 
+	if (order.wait || !PG_ARGISNULL(7))
+		(void) lines_wait_end(fcinfo, 7, GetCurrentTimestamp());
 	return reserve_order(&order, "stock_reserve()");
 }
 

@@ -46,6 +46,22 @@ AS $$
 			ELSE 'not known yet: each one is searched' END,
 		CASE WHEN name.mistakes > 0.1 THEN 'increase idempotency.stock_names_memory' END
 	FROM idempotency_internal.stock_names() name
+	UNION ALL
+	SELECT 'stock queues',
+		CASE WHEN queue.late > 0 THEN 'warning' ELSE 'ok' END,
+		CASE WHEN queue.late > 0 THEN format('items whose queue could be served for more than 1 min: %s', queue.late)
+			ELSE format('%s wait for %s items', queue.waiting, queue.items) END,
+		CASE WHEN queue.late > 0 THEN 'does the sweeper run? does a transaction lock the first of a queue?' END
+	FROM (SELECT coalesce(sum(whole.waiting), 0) AS waiting, count(*) AS items,
+			count(*) FILTER (WHERE counter.available >= first.quantity
+				AND hold.at < clock_timestamp() - interval '1 min') AS late
+		FROM (SELECT q.sku, min(q.id) AS id, count(*) AS waiting
+			FROM idempotency_internal.stock_queue q GROUP BY q.sku) whole
+		JOIN idempotency_internal.stock_queue first USING (sku, id)
+		LEFT JOIN idempotency_internal.stock_hold hold
+			ON hold.reservation = first.reservation AND hold.id = first.id
+		LEFT JOIN idempotency_internal.stock_counters() counter
+			ON counter.sku = whole.sku) queue
 $$;
 COMMENT ON FUNCTION idempotency_internal.stock_status() IS
 	'Internal: what idempotency_status says of stock.';

@@ -5,7 +5,9 @@
  *
  * Each item that the transaction uses has an entry: what was taken from the
  * shared counter, which an abort gives back; and what was added and not taken
- * again, which a commit adds to the shared counter.  Own additions are used up
+ * again, which a commit adds to the shared counter.  A reservation that waits
+ * is counted at once, too: if the commit counted it, another session could see
+ * its row, end its wait and count that first.  Own additions are used up
  * first and do not touch the shared counter before the commit.  Each step is
  * recorded, so that a savepoint, or a call that fails halfway, can be undone.
  *
@@ -37,6 +39,7 @@
 #include "stock/item.h"
 #include "stock/lapse.h"
 #include "stock/names.h"
+#include "stock/queue.h"
 #include "stock/stock_xact.h"
 
 #define STOCK_XACT_INITIAL 16	/* entries and steps at first; they double */
@@ -134,6 +137,8 @@ stock_xact_let_go(void)
 static void
 stock_xact_end(bool committed)
 {
+	bool		call = false;
+
 	stock_xact_let_go();
 	for (int i = 0; i < entry_count; i++)
 	{
@@ -141,16 +146,20 @@ stock_xact_end(bool committed)
 
 		if (committed && entry->lapses_at != DT_NOEND)
 			lapse_note(entry->lapses_at);
-		escrow_settle(entry->item,
-					  committed ? entry->pending : entry->part.taken,
-					  committed ? entry->part.left : entry->part.received,
-					  committed && entry->created, entry->lapses_at);
+		if (committed)
+			call |= escrow_commit(entry->item, &entry->part, entry->pending,
+								  entry->created, entry->lapses_at);
+		else
+			call |= escrow_abort(entry->item, &entry->part);
 	}
+	if (call)
+		queue_call();
 	if (committed && external_level > 0)
 	{
 		escrow_forget_all(locked_log);
 		names_forget();
 		lapse_note(0);
+		queue_call();
 	}
 	stock_xact_reset();
 }
@@ -281,6 +290,7 @@ stock_xact_begin(void)
 				 errhint("Commit first.")));
 	stock_xact_register_callbacks();
 	lapse_begin();
+	queue_begin();
 	names_prepare();
 	locked_log = stock_xact_lock(RowExclusiveLock);
 	trigger_require(&catalog_get()->stock_triggers);
@@ -410,6 +420,8 @@ stock_xact_write(StockXactEntry *to, StockXactEntry difference)
 	to->part.taken += difference.part.taken;
 	to->part.received += difference.part.received;
 	to->part.left += difference.part.left;
+	to->part.joined += difference.part.joined;
+	to->part.served += difference.part.served;
 	to->pending += difference.pending;
 	steps[step_count++] = step;
 }
@@ -431,7 +443,7 @@ stock_xact_is_new(const StockLine *line)
 }
 
 bool
-stock_xact_take(const StockLine *line)
+stock_xact_take(const StockLine *line, bool overtake)
 {
 	StockXactEntry difference = {0};
 	StockXactEntry *entry;
@@ -442,7 +454,8 @@ stock_xact_take(const StockLine *line)
 	entry = stock_xact_entry(line);
 	own = Min(entry->pending, line->quantity);
 	common = line->quantity - own;
-	if (!escrow_take(entry->item, common))
+	if (!escrow_take(entry->item, common,
+					 overtake ? PG_INT32_MAX : entry->part.served))
 		return false;
 	difference.part.taken = common;
 	difference.pending = -own;
@@ -479,6 +492,25 @@ stock_xact_remove(const StockLine *line)
 	stock_xact_make_room();
 	stock_xact_write(stock_xact_entry(line), difference);
 	escrow_count_row(stock_xact_item(line));
+}
+
+void
+stock_xact_join(const StockLine *line)
+{
+	StockXactEntry difference = {.part.joined = 1};
+
+	stock_xact_make_room();
+	escrow_join(stock_xact_item(line));
+	stock_xact_write(stock_xact_entry(line), difference);
+}
+
+void
+stock_xact_leave(const StockLine *line)
+{
+	StockXactEntry difference = {.part.served = 1};
+
+	stock_xact_make_room();
+	stock_xact_write(stock_xact_entry(line), difference);
 }
 
 /*
@@ -526,6 +558,14 @@ stock_xact_available(const StockLine *line)
 	return available;
 }
 
+int
+stock_xact_waiting(const StockLine *line)
+{
+	StockXactEntry *entry = stock_xact_entry(line);
+
+	return escrow_waiting(entry->item) - entry->part.served;
+}
+
 EscrowItem *
 stock_xact_item(const StockLine *line)
 {
@@ -550,8 +590,11 @@ stock_xact_undo(int mark)
 		entry->part.taken -= difference->part.taken;
 		entry->part.received -= difference->part.received;
 		entry->part.left -= difference->part.left;
+		entry->part.joined -= difference->part.joined;
+		entry->part.served -= difference->part.served;
 		entry->pending -= difference->pending;
-		escrow_undo(entry->item, &difference->part);
+		if (escrow_undo(entry->item, &difference->part))
+			queue_call();
 	}
 }
 
@@ -566,6 +609,7 @@ stock_xact_note_external(void)
 
 	stock_xact_register_callbacks();
 	lapse_begin();
+	queue_begin();
 	names_prepare();
 	locked_log = stock_xact_lock(ShareRowExclusiveLock);
 	if (external_level == 0)

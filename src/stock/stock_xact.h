@@ -30,8 +30,18 @@ extern bool stock_xact_touch(StockLine *line, bool create);
 extern void stock_xact_create(const StockLine *line);
 extern bool stock_xact_is_new(const StockLine *line);
 
-/* Takes the quantity, own additions first; false: there is not so much. */
-extern bool stock_xact_take(const StockLine *line);
+/*
+ * Takes the quantity, own additions first.  Returns false if there is not so
+ * much, or if other reservations wait for the item, unless overtake.
+ */
+extern bool stock_xact_take(const StockLine *line, bool overtake);
+
+/*
+ * Counts a reservation that waits in the queue of the item, and one that will
+ * not wait there after the commit.
+ */
+extern void stock_xact_join(const StockLine *line);
+extern void stock_xact_leave(const StockLine *line);
 
 /*
  * Adds the quantity, new on hand (is_new) or reserved until now: for this
@@ -47,6 +57,9 @@ extern void stock_xact_will_lapse(const StockLine *line, TimestampTz at);
 
 /* What this transaction could take. */
 extern int64 stock_xact_available(const StockLine *line);
+
+/* How many reservations wait for the item, for this transaction. */
+extern int	stock_xact_waiting(const StockLine *line);
 
 /* The line's counter. */
 extern EscrowItem *stock_xact_item(const StockLine *line);

@@ -8,22 +8,27 @@
  * item,
  *
  *     on hand   = received + adjusted - confirmed    (root record and log)
+ *     backorder = what may be promised beyond that   (root record and log)
  *     reserved  = sum of the quantities of its holds
- *     available = on hand - reserved >= 0
+ *     available = on hand + backorder - reserved >= 0
+ *
+ * A reservation of one item that falls short can wait in the queue of the item,
+ * stock_queue, until the sweeper serves it.
  *
  * Only the functions of this module write to these tables.  Other changes drop
  * the counters in shared memory (guard.c).  stock_verify compares everything.
  */
 
-CREATE TYPE stock_outcome AS ENUM ('reserved', 'insufficient', 'unknown_sku');
+CREATE TYPE stock_outcome AS ENUM
+	('reserved', 'insufficient', 'unknown_sku', 'waiting');
 
 CREATE TYPE stock_settlement AS ENUM
 	('done', 'expired', 'already_confirmed', 'already_cancelled', 'already_reserved',
-	 'insufficient', 'unknown');
+	 'insufficient', 'unknown', 'waiting');
 
 CREATE TYPE stock_change AS ENUM
 	('receive', 'adjust', 'reserve', 'cancel', 'expire', 'confirm', 'reinstate',
-		'transfer');
+		'transfer', 'backorder');
 
 CREATE TYPE stock_reservation AS (
 	outcome     stock_outcome,
@@ -56,8 +61,9 @@ COMMENT ON TYPE stock_reservation IS
  *
  * The constraints state what the code assumes about rows.  The code checks the
  * rows that it reads all the same (row.c).  Neither a constraint nor a view may
- * name the change 'transfer': the upgrade script adds this label to the type,
- * and a new label cannot be used in the transaction that adds it.
+ * name the changes 'transfer' and 'backorder', except as text: the upgrade
+ * script adds these labels to the type, and a new label cannot be used in the
+ * transaction that adds it.
  */
 CREATE TABLE idempotency_internal.stock_log (
 	id          bigint GENERATED ALWAYS AS IDENTITY,
@@ -108,10 +114,11 @@ COMMENT ON COLUMN idempotency_internal.stock_log.actor IS
 
 /*
  * id, at and actor are those of the change that has opened the line.  They are
- * null if the log has a row for it.
+ * null if the log has a row for it.  If the reservation waits in the queue of
+ * its item, its only line has the quantity 0, and id orders the queue.
  */
 CREATE TABLE idempotency_internal.stock_hold (
-	quantity    bigint NOT NULL CHECK (quantity > 0),
+	quantity    bigint NOT NULL CHECK (quantity >= 0),
 	expires_at  timestamptz NOT NULL,
 	line        smallint CHECK (line >= 0),
 	reservation text COLLATE "C",
@@ -131,7 +138,8 @@ CREATE TABLE idempotency_internal.stock_hold (
 		CHECK (pg_catalog.octet_length(sku) BETWEEN 1 AND 255),
 	CONSTRAINT stock_hold_opened_check CHECK (
 		pg_catalog.num_nonnulls(id, at, actor) IN (0, 3) AND id > 0
-		AND pg_catalog.octet_length(actor) BETWEEN 1 AND 255)
+		AND pg_catalog.octet_length(actor) BETWEEN 1 AND 255),
+	CONSTRAINT stock_hold_waits_check CHECK (quantity > 0 OR id IS NOT NULL)
 );
 CREATE INDEX stock_hold_sku_expires_at
 	ON idempotency_internal.stock_hold (sku, expires_at);
@@ -148,13 +156,16 @@ CREATE TABLE idempotency_internal.stock_item (
 	received    numeric NOT NULL DEFAULT 0 CHECK (received >= 0),
 	adjusted    numeric NOT NULL DEFAULT 0,
 	confirmed   numeric NOT NULL DEFAULT 0 CHECK (confirmed >= 0),
+	backorder   numeric NOT NULL DEFAULT 0,
 	CONSTRAINT stock_item_sku_check
 		CHECK (pg_catalog.octet_length(sku) BETWEEN 1 AND 255),
 	CONSTRAINT stock_item_sums_check CHECK (
 		received < 'Infinity' AND received = pg_catalog.trunc(received)
 		AND adjusted > '-Infinity' AND adjusted < 'Infinity'
 		AND adjusted = pg_catalog.trunc(adjusted)
-		AND confirmed < 'Infinity' AND confirmed = pg_catalog.trunc(confirmed))
+		AND confirmed < 'Infinity' AND confirmed = pg_catalog.trunc(confirmed)
+		AND backorder > '-Infinity' AND backorder < 'Infinity'
+		AND backorder = pg_catalog.trunc(backorder))
 ) WITH (fillfactor = 50);
 
 COMMENT ON TABLE idempotency_internal.stock_item IS
@@ -236,6 +247,23 @@ COMMENT ON TABLE idempotency_internal.stock_history_0 IS 'Compacted changes of i
 COMMENT ON TABLE idempotency_internal.stock_history_1 IS 'Compacted changes of items.  See the view stock_history.';
 COMMENT ON TABLE idempotency_internal.stock_history_2 IS 'Compacted changes of items.  See the view stock_history.';
 
+/*
+ * ttl_us is how long the reservation will be open once it is served, in
+ * microseconds.  When it stops waiting is in stock_hold.
+ */
+CREATE TABLE idempotency_internal.stock_queue (
+	id          bigint CHECK (id > 0),
+	quantity    bigint NOT NULL CHECK (quantity > 0),
+	ttl_us      bigint NOT NULL CHECK (ttl_us BETWEEN 1 AND 31622400000000),
+	sku         text COLLATE "C"
+		CHECK (pg_catalog.octet_length(sku) BETWEEN 1 AND 255),
+	reservation text COLLATE "C" NOT NULL
+		CHECK (pg_catalog.octet_length(reservation) BETWEEN 1 AND 255),
+	PRIMARY KEY (sku, id)
+);
+COMMENT ON TABLE idempotency_internal.stock_queue IS
+	'One row per reservation that waits for its item.';
+
 CREATE VIEW idempotency_internal.stock_entry AS
 	SELECT * FROM idempotency_internal.stock_log
 	UNION ALL SELECT * FROM idempotency_internal.stock_history_0
@@ -257,7 +285,7 @@ CREATE VIEW stock_history AS
 	SELECT hold.id, hold.quantity, hold.at, 'reserve',
 		   NULL, hold.sku, hold.reservation, hold.actor, NULL, NULL
 	FROM idempotency_internal.stock_hold hold
-	WHERE hold.id IS NOT NULL;
+	WHERE hold.id IS NOT NULL AND hold.quantity > 0;
 COMMENT ON VIEW stock_history IS
 	'Every change of every item that is kept, with its actor, time and note.';
 
@@ -276,7 +304,10 @@ CREATE VIEW stock_levels AS
 				THEN level.reserved::bigint END AS reserved,
 		   item.received + logged.received AS received,
 		   item.adjusted + logged.adjusted AS adjusted,
-		   item.confirmed + logged.confirmed AS confirmed
+		   item.confirmed + logged.confirmed AS confirmed,
+		   (SELECT count(*) FROM idempotency_internal.stock_queue queue
+			WHERE queue.sku = item.sku) AS waiting,
+		   item.backorder + logged.backorder AS backorder
 	FROM idempotency_internal.stock_item item
 	CROSS JOIN LATERAL (
 		SELECT
@@ -284,7 +315,10 @@ CREATE VIEW stock_levels AS
 				WHERE entry.change = 'receive'), 0) AS received,
 			coalesce(sum(entry.quantity) FILTER (WHERE entry.change NOT IN (
 				'receive', 'reserve', 'cancel', 'expire', 'confirm',
-				'reinstate')), 0) AS adjusted,
+				'reinstate') AND entry.change::text <> 'backorder'), 0)
+				AS adjusted,
+			coalesce(sum(entry.quantity) FILTER (
+				WHERE entry.change::text = 'backorder'), 0) AS backorder,
 			coalesce(sum(entry.quantity) FILTER (
 				WHERE entry.change = 'confirm'), 0) AS confirmed
 		FROM idempotency_internal.stock_log entry
@@ -299,21 +333,35 @@ CREATE VIEW stock_levels AS
 	CROSS JOIN LATERAL (
 		SELECT item.received + item.adjusted - item.confirmed
 			   + logged.received + logged.adjusted - logged.confirmed
+			   + item.backorder + logged.backorder
 			   - held.reserved AS available,
 			   held.reserved AS reserved
 	) level;
 
 COMMENT ON VIEW stock_levels IS
-	'Every item: the available and the reserved quantity, and the sums of its changes.';
+	'Every item: the available and the reserved quantity, the sums of its changes, how many reservations wait for it, and its backorder.';
 
 CREATE VIEW stock_holds AS
 	SELECT hold.reservation, hold.line, hold.sku, hold.quantity, hold.expires_at
-	FROM idempotency_internal.stock_hold hold;
+	FROM idempotency_internal.stock_hold hold
+	WHERE hold.quantity > 0;
 COMMENT ON VIEW stock_holds IS
 	'The lines of open reservations; one whose time is over stays here until its expiry is recorded.';
 
+CREATE VIEW stock_waiting AS
+	SELECT queue.sku,
+		   row_number() OVER (PARTITION BY queue.sku ORDER BY queue.id)
+			AS position,
+		   queue.reservation, queue.quantity, hold.at AS since, hold.expires_at
+	FROM idempotency_internal.stock_queue queue
+	LEFT JOIN idempotency_internal.stock_hold hold
+		ON hold.reservation = queue.reservation AND hold.id = queue.id;
+COMMENT ON VIEW stock_waiting IS
+	'The reservations that wait in the queues of their items, in the order in which they are served.';
+
 SELECT pg_catalog.pg_extension_config_dump('idempotency_internal.stock_item', '');
 SELECT pg_catalog.pg_extension_config_dump('idempotency_internal.stock_hold', '');
+SELECT pg_catalog.pg_extension_config_dump('idempotency_internal.stock_queue', '');
 SELECT pg_catalog.pg_extension_config_dump('idempotency_internal.stock_log', '');
 SELECT pg_catalog.pg_extension_config_dump('idempotency_internal.stock_log_id_seq', '');
 SELECT pg_catalog.pg_extension_config_dump('idempotency_internal.stock_history_0', '');

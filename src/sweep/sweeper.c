@@ -5,7 +5,8 @@
  * It knows nothing of the rows.  Each module has an SQL function that takes a
  * bounded step, skips what is locked, and returns whether there is more to do.
  * Each step is one short transaction.  The sweeper sleeps for
- * idempotency.sweep_interval when no module has more to do.  A module that
+ * idempotency.sweep_interval, or until it is called (shared_wake_worker), when
+ * no module has more to do.  A module that
  * fails pauses, each time for longer.
  */
 #include "postgres.h"
@@ -73,6 +74,11 @@ static SweepModule modules[] = {
 	{
 		.activity = "sweeping reservations",
 		.sweep = {.sql = "SELECT idempotency_internal.stock_expire($1) > 0", .types = {INT4OID}},
+		REPAIR_STOCK
+	},
+	{
+		.activity = "serving queues of stock",
+		.sweep = {.sql = "SELECT idempotency_internal.stock_serve($1)", .types = {INT4OID}},
 		REPAIR_STOCK
 	},
 	{

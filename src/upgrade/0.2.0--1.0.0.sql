@@ -472,10 +472,13 @@ ALTER TYPE stock_reservation ALTER ATTRIBUTE shortages TYPE jsonb;
 DROP TYPE stock_line, stock_shortage;
 
 /*
- * Nothing below may use the new label, neither a constraint nor the definition
+ * Nothing below may use the new labels, neither a constraint nor the definition
  * of a view or SQL function: that is possible only after this has committed.
  */
 ALTER TYPE stock_change ADD VALUE 'transfer';
+ALTER TYPE stock_change ADD VALUE 'backorder';
+ALTER TYPE stock_outcome ADD VALUE 'waiting';
+ALTER TYPE stock_settlement ADD VALUE 'waiting';
 
 /*
  * From now on a reservation is its hold, and has no row in the log until it is
@@ -500,7 +503,10 @@ CREATE OR REPLACE VIEW stock_levels AS
 	SELECT sku, NULL::bigint AS available, NULL::bigint AS reserved,
 		received, adjusted, confirmed
 	FROM idempotency_internal.stock_item;
-ALTER TABLE idempotency_internal.stock_item DROP COLUMN reserved;
+ALTER TABLE idempotency_internal.stock_item
+	RENAME COLUMN reserved TO backorder;
+ALTER TABLE idempotency_internal.stock_item
+	ALTER COLUMN backorder TYPE numeric USING 0;
 
 /*
  * No defaults: null means not known, and no table is rewritten.
@@ -542,6 +548,8 @@ ALTER TABLE idempotency_internal.stock_hold
 	ADD COLUMN id bigint,
 	ADD COLUMN at timestamptz,
 	ADD COLUMN actor text,
+	DROP CONSTRAINT stock_hold_quantity_check,
+	ADD CONSTRAINT stock_hold_quantity_check CHECK (quantity >= 0),
 	ADD CONSTRAINT stock_hold_expires_at_check
 		CHECK (pg_catalog.isfinite(expires_at)),
 	ADD CONSTRAINT stock_hold_lines_check
@@ -553,7 +561,20 @@ ALTER TABLE idempotency_internal.stock_hold
 		CHECK (pg_catalog.octet_length(sku) BETWEEN 1 AND 255),
 	ADD CONSTRAINT stock_hold_opened_check CHECK (
 		pg_catalog.num_nonnulls(id, at, actor) IN (0, 3) AND id > 0
-		AND pg_catalog.octet_length(actor) BETWEEN 1 AND 255);
+		AND pg_catalog.octet_length(actor) BETWEEN 1 AND 255),
+	ADD CONSTRAINT stock_hold_waits_check
+		CHECK (quantity > 0 OR id IS NOT NULL);
+CREATE TABLE idempotency_internal.stock_queue (
+	id          bigint CHECK (id > 0),
+	quantity    bigint NOT NULL CHECK (quantity > 0),
+	ttl_us      bigint NOT NULL CHECK (ttl_us BETWEEN 1 AND 31622400000000),
+	sku         text COLLATE "C"
+		CHECK (pg_catalog.octet_length(sku) BETWEEN 1 AND 255),
+	reservation text COLLATE "C" NOT NULL
+		CHECK (pg_catalog.octet_length(reservation) BETWEEN 1 AND 255),
+	PRIMARY KEY (sku, id)
+);
+SELECT pg_catalog.pg_extension_config_dump('idempotency_internal.stock_queue', '');
 ALTER TABLE idempotency_internal.stock_item
 	ADD CONSTRAINT stock_item_sku_check
 		CHECK (pg_catalog.octet_length(sku) BETWEEN 1 AND 255),
@@ -561,7 +582,9 @@ ALTER TABLE idempotency_internal.stock_item
 		received < 'Infinity' AND received = pg_catalog.trunc(received)
 		AND adjusted > '-Infinity' AND adjusted < 'Infinity'
 		AND adjusted = pg_catalog.trunc(adjusted)
-		AND confirmed < 'Infinity' AND confirmed = pg_catalog.trunc(confirmed));
+		AND confirmed < 'Infinity' AND confirmed = pg_catalog.trunc(confirmed)
+		AND backorder > '-Infinity' AND backorder < 'Infinity'
+		AND backorder = pg_catalog.trunc(backorder));
 DO $$
 BEGIN
 	FOR slot IN 0..2 LOOP
@@ -647,6 +670,7 @@ CREATE VIEW idem_keys AS SELECT ''::text COLLATE "C" AS scope;
 CREATE VIEW outbox_deliveries AS SELECT ''::text COLLATE "C" AS subscription;
 CREATE VIEW outbox_topics AS SELECT ''::text COLLATE "C" AS topic;
 CREATE VIEW stock_holds AS SELECT ''::text COLLATE "C" AS reservation;
+CREATE VIEW stock_waiting AS SELECT ''::text COLLATE "C" AS sku;
 CREATE VIEW idempotency_segments AS SELECT ''::text AS name;
 DO $$
 DECLARE
@@ -661,7 +685,8 @@ BEGIN
 	EXECUTE pg_catalog.format('ALTER FUNCTION idempotency_internal.outbox_shares() OWNER TO %s', owner);
 	EXECUTE pg_catalog.format('ALTER FUNCTION idempotency_status() OWNER TO %s', owner);
 	FOREACH created IN ARRAY ARRAY['idem_keys', 'outbox_deliveries',
-		'outbox_topics', 'stock_holds', 'idempotency_segments'] LOOP
+		'outbox_topics', 'stock_holds', 'stock_waiting',
+		'idempotency_segments'] LOOP
 		EXECUTE pg_catalog.format('ALTER VIEW %I OWNER TO %s', created, owner);
 	END LOOP;
 END
@@ -679,5 +704,5 @@ ON FUNCTION idempotency_internal.idem_evicted(),
 	idempotency_internal.outbox_shares(), idempotency_status()
 TO pg_monitor;
 GRANT SELECT ON idem_keys, outbox_deliveries, outbox_topics, stock_holds,
-	idempotency_segments
+	stock_waiting, idempotency_segments
 TO pg_monitor;

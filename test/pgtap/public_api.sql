@@ -147,6 +147,7 @@ function outbox_topic(name text, schema jsonb DEFAULT NULL::jsonb, description t
 function outbox_topic_matches(patterns text[], topic text) RETURNS boolean IMMUTABLE PARALLEL SAFE COST 20 STRICT: operator
 function outbox_unsubscribe(name text) RETURNS void VOLATILE PARALLEL UNSAFE COST 10000 SECURITY DEFINER: operator
 function stock_adjust(sku text, delta bigint, note text, actor text DEFAULT NULL::text, OUT available bigint) RETURNS bigint VOLATILE PARALLEL UNSAFE COST 10000: operator
+function stock_backorder(sku text, quantity bigint, note text DEFAULT NULL::text, actor text DEFAULT NULL::text, OUT available bigint) RETURNS bigint VOLATILE PARALLEL UNSAFE COST 10000: operator
 function stock_cancel(reservation text, skus text[] DEFAULT NULL::text[], actor text DEFAULT NULL::text, OUT outcome stock_settlement) RETURNS stock_settlement VOLATILE PARALLEL UNSAFE COST 10000: application
 function stock_change_many(reservation text, lines jsonb, ttl interval DEFAULT NULL::interval, actor text DEFAULT NULL::text, OUT outcome stock_settlement, OUT expires_at timestamp with time zone, OUT shortages jsonb) RETURNS record VOLATILE PARALLEL UNSAFE COST 10000: application
 function stock_confirm(reservation text, skus text[] DEFAULT NULL::text[], actor text DEFAULT NULL::text, OUT outcome stock_settlement) RETURNS stock_settlement VOLATILE PARALLEL UNSAFE COST 10000: application
@@ -155,7 +156,7 @@ function stock_level(sku text) RETURNS TABLE(available bigint, reserved bigint) 
 function stock_receive(sku text, quantity bigint, note text DEFAULT NULL::text, actor text DEFAULT NULL::text, OUT available bigint) RETURNS bigint VOLATILE PARALLEL UNSAFE COST 10000: operator
 function stock_reinstate(reservation text, ttl interval DEFAULT NULL::interval, actor text DEFAULT NULL::text, OUT outcome stock_settlement, OUT expires_at timestamp with time zone, OUT shortages jsonb) RETURNS record VOLATILE PARALLEL UNSAFE COST 10000: application
 function stock_reservation_status(reservation text, OUT state text, OUT expires_at timestamp with time zone, OUT lines jsonb) RETURNS SETOF record VOLATILE PARALLEL UNSAFE COST 100 SECURITY DEFINER: application
-function stock_reserve(sku text, quantity bigint, reservation text, ttl interval DEFAULT NULL::interval, actor text DEFAULT NULL::text, anew boolean DEFAULT false) RETURNS stock_reservation VOLATILE PARALLEL UNSAFE COST 10000: application
+function stock_reserve(sku text, quantity bigint, reservation text, ttl interval DEFAULT NULL::interval, actor text DEFAULT NULL::text, anew boolean DEFAULT false, wait boolean DEFAULT false, wait_ttl interval DEFAULT NULL::interval) RETURNS stock_reservation VOLATILE PARALLEL UNSAFE COST 10000: application
 function stock_reserve_many(lines jsonb, reservation text, ttl interval DEFAULT NULL::interval, actor text DEFAULT NULL::text, anew boolean DEFAULT false, partial boolean DEFAULT false) RETURNS stock_reservation VOLATILE PARALLEL UNSAFE COST 10000: application
 function stock_transfer(from_sku text, to_sku text, quantity bigint, note text DEFAULT NULL::text, actor text DEFAULT NULL::text) RETURNS void VOLATILE PARALLEL UNSAFE COST 10000: operator
 function stock_verify(INOUT sku text DEFAULT NULL::text, OUT available bigint, OUT reserved bigint, OUT ok boolean, OUT detail text) RETURNS SETOF record VOLATILE PARALLEL UNSAFE COST 100 SECURITY DEFINER: operator
@@ -164,10 +165,10 @@ procedure outbox_wait(IN name text, IN timeout interval DEFAULT '00:00:20'::inte
 schema idempotency_internal: nobody
 type idem_answer (outcome idem_outcome, token bigint, attempt integer, response jsonb, retry_after interval): PUBLIC
 type idem_outcome ENUM (claimed, in_progress, completed, failed, mismatch): PUBLIC
-type stock_change ENUM (receive, adjust, reserve, cancel, expire, confirm, reinstate, transfer): PUBLIC
-type stock_outcome ENUM (reserved, insufficient, unknown_sku): PUBLIC
+type stock_change ENUM (receive, adjust, reserve, cancel, expire, confirm, reinstate, transfer, backorder): PUBLIC
+type stock_outcome ENUM (reserved, insufficient, unknown_sku, waiting): PUBLIC
 type stock_reservation (outcome stock_outcome, expires_at timestamp with time zone, shortages jsonb): PUBLIC
-type stock_settlement ENUM (done, expired, already_confirmed, already_cancelled, already_reserved, insufficient, unknown): PUBLIC
+type stock_settlement ENUM (done, expired, already_confirmed, already_cancelled, already_reserved, insufficient, unknown, waiting): PUBLIC
 view idem_key: nobody
 column idem_key.token bigint
 column idem_key.expires_at timestamp with time zone
@@ -318,7 +319,16 @@ column stock_levels.available bigint
 column stock_levels.reserved bigint
 column stock_levels.received numeric
 column stock_levels.adjusted numeric
-column stock_levels.confirmed numeric$list$, E'\n') WITH ORDINALITY l (line, number);
+column stock_levels.confirmed numeric
+column stock_levels.waiting bigint
+column stock_levels.backorder numeric
+view stock_waiting: operator, pg_monitor
+column stock_waiting.sku text COLLATE "C"
+column stock_waiting.position bigint
+column stock_waiting.reservation text COLLATE "C"
+column stock_waiting.quantity bigint
+column stock_waiting.since timestamp with time zone
+column stock_waiting.expires_at timestamp with time zone$list$, E'\n') WITH ORDINALITY l (line, number);
 
 SELECT is((
 	SELECT string_agg(sign || ' ' || line, E'\n' ORDER BY line, sign)

@@ -9,10 +9,10 @@ CREATE EXTENSION IF NOT EXISTS idempotency;
 CREATE EXTENSION IF NOT EXISTS pgtap;
 
 BEGIN;
-SELECT plan(26);
+SELECT plan(28);
 
 SELECT columns_are('stock_item',
-	ARRAY['sku', 'received', 'adjusted', 'confirmed']);
+	ARRAY['sku', 'received', 'adjusted', 'confirmed', 'backorder']);
 SELECT columns_are('stock_hold',
 	ARRAY['quantity', 'expires_at', 'line', 'reservation', 'sku', 'lines',
 		'id', 'at', 'actor']);
@@ -23,6 +23,9 @@ SELECT columns_are('stock_log',
 SELECT col_is_pk('stock_item', 'sku');
 SELECT col_is_pk('stock_hold', ARRAY['reservation', 'line']);
 SELECT col_is_pk('stock_log', ARRAY['sku', 'id']);
+SELECT columns_are('stock_queue',
+	ARRAY['id', 'quantity', 'ttl_us', 'sku', 'reservation']);
+SELECT col_is_pk('stock_queue', ARRAY['sku', 'id']);
 SELECT has_index('stock_hold', 'stock_hold_sku_expires_at', ARRAY['sku', 'expires_at']);
 SELECT has_index('stock_log', 'stock_log_settled', 'reservation');
 SELECT is_empty($$
@@ -97,7 +100,7 @@ SELECT bag_eq(
 	$$SELECT unnest(extconfig)::regclass::text FROM pg_extension
 		WHERE extname = 'idempotency'
 	  INTERSECT SELECT oid::regclass::text FROM pg_class WHERE relname LIKE 'stock\_%'$$,
-	ARRAY['stock_item', 'stock_hold', 'stock_log', 'stock_log_id_seq',
+	ARRAY['stock_item', 'stock_hold', 'stock_queue', 'stock_log', 'stock_log_id_seq',
 		  'stock_history_0', 'stock_history_1', 'stock_history_2'],
 	'a dump carries the stock');
 

@@ -50,8 +50,6 @@ sub catalog
 		# Numbers of this cluster, and values for columns added to old rows.
 		$definition =~ s/^SELECT pg_catalog\.binary_upgrade_set_(?:next|missing)_.*\n|^UPDATE pg_catalog\.pg_class\nSET relfrozenxid.*\n.*\n|^\\unrestrict .*\n?|^--.*\n|^\n//mg;
 		$definition =~ s/'\{[\d,]+\}'/N/;
-		# What is left of a column that an upgrade has dropped.
-		$definition =~ s/^ +"\.{8}pg\.dropped.*\n|^UPDATE pg_catalog\.pg_attribute\nSET attlen.*\nWHERE attname = '\.{8}pg\.dropped.*\n.*\n|^ALTER TABLE .* DROP COLUMN "\.{8}pg\.dropped.*\n?//mg;
 		$catalog{$name} = $definition;
 	}
 	for my $line (split(/\n/, $node->safe_psql($db, $query)))

@@ -73,7 +73,7 @@ sub exercise
 	sql(qq(
 		SELECT idem_claim('$key'::text, ''::text, NULL::interval, NULL::text, '1 us'::interval, true);
 		SELECT stock_receive('hat'::text, 10::bigint, NULL::text, NULL::text);
-		SELECT stock_reserve('hat'::text, 10::bigint, '$key'::text, '1 us'::interval, 'me'::text, false)), $db);
+		SELECT stock_reserve('hat'::text, 10::bigint, '$key'::text, '1 us'::interval, 'me'::text, false, false, NULL::interval)), $db);
 	my $position = sql('SELECT ' . sprintf($enqueue, "'fail'", 1, 'NULL') . ' UNION ALL SELECT ' . sprintf($enqueue, "'$name'", 1, "'k'")
 		  . ' ORDER BY 1 DESC LIMIT 1', $db);
 	$receiver->wait_for($name, events => 1);
@@ -171,6 +171,8 @@ sql(q(
 	SELECT stock_level('hat'::text), stock_verify('hat'::text), stock_receive('cap'::text, 10::bigint, NULL::text, NULL::text);
 	SELECT stock_reserve_many('{"cap": 2}'::jsonb, 'many'::text, '1 h'::interval, 'me'::text, false, false),
 		stock_change_many('many'::text, '{"cap": 2}'::jsonb, '1 h'::interval, 'me'::text),
+		stock_backorder('cap'::text, 1::bigint, NULL::text, NULL::text), stock_reserve('cap'::text, 20::bigint, 'waits'::text, '1 h'::interval, 'me'::text,
+			true, true, '1 h'::interval), stock_reservation_status('waits'::text), stock_cancel('waits'::text, NULL::text[], NULL::text),
 		stock_reservation_status('many'::text), stock_transfer('cap'::text, 'hood'::text, 1::bigint, NULL::text, NULL::text);
 	SELECT outbox_alter('tried'::text, NULL::text, NULL::text[], NULL::jsonb, NULL::text, 8, NULL::interval, NULL::interval[],
 		NULL::numeric, NULL::integer, NULL::jsonpath, NULL::text, NULL::text, NULL::integer, NULL::interval);
@@ -195,7 +197,7 @@ sql(q(
 	CALL outbox_wait('read'::text, '5 s'::interval);
 	SELECT outbox_ack('read'::text, f.token, '{}'::bigint[], NULL::text) FROM outbox_fetch('read'::text, 10, '1 min'::interval) f;
 	SELECT outbox_unsubscribe('new'::text);
-	SELECT count(*) FROM outbox_subscriptions, outbox_deliveries, idem_stats, idem_keys, stock_levels, stock_holds, idempotency_segments), 'tried');
+	SELECT count(*) FROM outbox_subscriptions, outbox_deliveries, idem_stats, idem_keys, stock_levels, stock_holds, stock_waiting, idempotency_segments), 'tried');
 is(victims(), '', 'and nothing of hers is run but by herself');
 
 # --- a role with all privileges on all tables

@@ -105,6 +105,7 @@ my %rows = (
 	outbox_home => { identity => 'gen_random_uuid()', system_identifier => '%d', database => 1 },
 	stock_item => { sku => "'victim %d'", received => 10 },
 	stock_hold => { quantity => 1, expires_at => "now() - interval '1 s'", line => 0, sku => "'victim'", reservation => "'victim %d'" },
+	stock_queue => { id => '4000000 + %d', quantity => 1, ttl_us => 1000, sku => "'victim'", reservation => "'victim %d'" },
 	stock_log => { %change, id => '1000000 + %d' });
 
 # The rows of the victim, in tables where the witness has rows too.
@@ -113,7 +114,7 @@ my %victims = (
 	(map { ("outbox_log_$_" => "topic <> 'witness'") } 0 .. 2),
 	(map { ($_ => $no_witness) } qw(outbox_partition outbox_delivery outbox_attempt)),
 	outbox_subscription => "name <> 'witness'",
-	(map { ($_ => "sku <> 'witness'") } qw(stock_item stock_hold stock_log stock_history_0 stock_history_1 stock_history_2)));
+	(map { ($_ => "sku <> 'witness'") } qw(stock_item stock_hold stock_queue stock_log stock_history_0 stock_history_1 stock_history_2)));
 
 # Bad values in these break the whole database, but with a proper error.
 my $is_central = qr/^(?:\w+_ring|outbox_home)$/;
@@ -205,6 +206,8 @@ my @calls = map { "SELECT $_;" } (
 	(map { ("stock_reserve($_, 1, 'order ' || random())", "stock_level($_)", "stock_receive($_, 1)", "stock_adjust($_, -1, 'lost')") }
 		"'victim'", $any_item),
 	"stock_reserve_many('{\"victim\": 1, \"none\": 1}', 'order ' || random())",
+	"stock_reserve('victim', 100000, 'order ' || random(), wait => true)", "stock_backorder($any_item, 5)",
+	"stock_serve_item($any_item, 10)", 'stock_serve(1000)',
 	"stock_transfer($any_item, 'victim', 1)", (map { "stock_reservation_status($_)" } $any_settled, $any_held),
 	"outbox_event_id((SELECT position FROM outbox_log WHERE topic <> 'witness' $any)",
 	"idem_claim(key, scope, request => 'x') $keys", "idem_complete(key, token, '1', scope) $keys", "idem_renew(key, token, '1 s', scope) $keys",
@@ -212,7 +215,7 @@ my @calls = map { "SELECT $_;" } (
 	(map { ("outbox_redrive($_)", "outbox_retry($_)", "outbox_replay($_, 1)", "outbox_alter($_, max_in_flight => 4)", "outbox_rotate_secret($_)",
 			"outbox_pause($_)", "outbox_resume($_)", "outbox_discard($_)", "outbox_acknowledge_lost($_)") } "'victim'", $any_subscription),
 	(map { "count(*) FROM (SELECT t.*::text FROM $_ t) t" } qw(idem_key idem_keys idem_stats outbox_subscriptions outbox_dead
-		outbox_deliveries outbox_attempts outbox_log stock_levels stock_holds stock_ledger stock_history stock_verify() idempotency_segments idempotency_status())),
+		outbox_deliveries outbox_attempts outbox_log stock_levels stock_holds stock_waiting stock_ledger stock_history stock_verify() idempotency_segments idempotency_status())),
 	'idem_migrate(1000)', 'idem_expire(1000)', 'outbox_expire(1000)', 'stock_expire(1000)', 'stock_compact(1000)', 'stock_forget(1000)',
 	'outbox_wake()');
 

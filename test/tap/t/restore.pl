@@ -90,7 +90,8 @@ sql(q(
 	SELECT token AS t FROM idem_claim('failed', lease => '1 h') \gset
 	SELECT idem_fail('failed', :t, '"declined"', retry => false);
 	SELECT outbox_topic('shop', description => 'Something was sold.');
-	SELECT stock_receive('hat', 10), stock_reserve('hat', 3, 'order-1', ttl => '1 h')), 'shop');
+	SELECT stock_receive('hat', 10), stock_reserve('hat', 3, 'order-1', ttl => '1 h'),
+		stock_reserve('hat', 8, 'order-2', wait => true)), 'shop');
 subscribe($node, $receiver, '/hold/shop', db => 'shop', topics => "'{shop}'", max_in_flight => 1, timeout => "'10 min'");
 subscribe($node, $receiver, '/fail/dead', db => 'shop', topics => "'{dead}'", retry_schedule => "'{0 s}'");
 sql(q(SELECT outbox_enqueue('dead', '{"n": 0}'), outbox_enqueue('shop', '{"n": 1}', key => 'k'), outbox_enqueue('shop', '{"n": 2}', key => 'k'),

@@ -1,5 +1,5 @@
-# Dozens of clients compete for few items, let reservations lapse, roll back
-# and forget, while backends, workers and the server are killed; at last the
+# Dozens of clients compete for few items, wait for them, change their carts, let
+# reservations lapse, roll back and forget, while backends, workers and the server are killed; at last the
 # server is lost and its standby is promoted.  If this fails, an answer was
 # wrong, or a unit was sold twice.  SEED repeats what the clients try, but not
 # in which order they get there.
@@ -94,6 +94,8 @@ $havoc->wreak($seconds, STEPS_BETWEEN, %killings);
 
 check('after ' . $havoc->deaths . ' deaths');
 wait_until($node, 'SELECT count(*) = 0 FROM stock_hold WHERE expires_at <= now()', 'what has lapsed expires');
+wait_until($node, 'SELECT count(*) = 0 FROM stock_waiting JOIN stock_levels USING (sku) WHERE position = 1 AND available >= quantity',
+	'the first of each queue gets what there is');
 check('once it has expired');
 $node->restart;
 check('after a restart');
@@ -131,6 +133,7 @@ my %least = (
 	'reserve reserved' => 300, 'reserve insufficient' => 10, 'receive done' => 50, 'adjust done' => 20,
 	'confirm done' => 100, 'confirm expired' => 5, 'cancel done' => 50, 'extend done' => 30,
 	'reinstate done' => 20, 'reinstate already_reserved' => 10,
+	'reserve waiting' => 20, 'confirm waiting' => 1, 'cart reserved' => 10, 'change done' => 5, 'change insufficient' => 1,
 );
 cmp_ok($counts->{$_} // 0, '>=', $least{$_}, "at least $least{$_}: $_") for sort keys %least;
 diag("failed with SEED=$seed") unless Test::More->builder->is_passing;

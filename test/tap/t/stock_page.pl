@@ -23,7 +23,7 @@ my $settings = sql(q(
 sub documented_settings
 {
 	my %default = $page->{text} =~ /^\| `(idempotency\.\w+)` \| [^|]+ \| ([^|]+?) \| /gm;
-	return join("\n", map { "$_|" . $default{$_} =~ s/ (min|d|MB)(?:ays)?$/$1/r } sort keys %default);
+	return join("\n", map { "$_|" . $default{$_} =~ s/ (min|d|MB)(?:ays?)?$/$1/r } sort keys %default);
 }
 
 # Does a block only read what the sweeper does, which needs time?
@@ -55,7 +55,7 @@ for my $block (grep { !$page->is_of_recipe($_) } $page->blocks('sql'))
 }
 
 $page->check_signatures($node, 'shop', 'stock');
-$page->check_columns($node, 'shop', $_) for qw(stock_levels stock_holds stock_history);
+$page->check_columns($node, 'shop', $_) for qw(stock_levels stock_holds stock_waiting stock_history);
 
 is(documented_settings(), $settings, 'settings and their defaults');
 

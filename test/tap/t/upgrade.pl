@@ -63,7 +63,7 @@ sub fingerprint
 		  . " FROM $public.outbox_log WHERE topic NOT IN ('works', 'load')",
 		outbox_dead => "SELECT * FROM $public.outbox_dead",
 		stock_hold => "SELECT quantity, expires_at, line, reservation, sku FROM $internal.stock_hold WHERE sku = 'kept'",
-		stock_levels => "SELECT * FROM $public.stock_levels WHERE sku = 'kept'",
+		stock_levels => "SELECT sku, available, reserved, received, adjusted, confirmed FROM $public.stock_levels WHERE sku = 'kept'",
 		stock_history => "SELECT id, quantity, at, change, line, sku, reservation, actor, note FROM $public.stock_history WHERE sku = 'kept'");
 	if ($segment)
 	{
