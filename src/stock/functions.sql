@@ -394,10 +394,11 @@ COMMENT ON FUNCTION idempotency_internal.stock_may_lapse(timestamptz) IS
  * The state of a line is that of its hold; without a hold, its last change
  * tells how it was closed.  The reservation is open if a line is open.  It is
  * expired if a hold has lapsed, since that will be its last change.  If it
- * waits, the queue of the item has its quantity.  Otherwise its state is that of
- * its last change, or unknown if the history has dropped rows of a line.  Rows of 0.2.0 lack the number of lines, but a gap in the
- * numbers shows that one is missing.  A reservation that was changed or made
- * anew can have had several lines of an item: the last one counts.
+ * waits, the queue of the item has its quantity.  Otherwise its state is that
+ * of its last change, or unknown if the history has dropped rows of a line.
+ * Rows of 0.2.0 lack the number of lines, but a gap in the numbers shows that
+ * one is missing.  A reservation that was changed or made anew can have had
+ * several lines of an item: the last one counts.
  */
 CREATE FUNCTION stock_reservation_status(
 	reservation text,

@@ -177,8 +177,8 @@ stock_transfer(PG_FUNCTION_ARGS)
 }
 
 /*
- * SQL: stock_backorder(sku, quantity, note, actor).  The log has by how much the
- * backorder changes, so the lock keeps another session from setting it, too.
+ * SQL: stock_backorder(sku, quantity, note, actor).  The log has by how much
+ * the backorder changes, so the lock keeps another session from setting it.
  */
 Datum
 stock_backorder(PG_FUNCTION_ARGS)

@@ -83,7 +83,8 @@ serve_first(StockLine *item, const QueueEntry *first)
 	Holds		holds = holds_read(first->reservation);
 
 	if (holds.lines.count != 1 || !holds.lines.line->waits ||
-		holds.lines.line->opened_id != first->id)
+		holds.lines.line->opened_id != first->id ||
+		args_compare_texts(holds.lines.line->sku, item->sku) != 0)
 	{
 		/* Another session was faster, or the rows are wrong. */
 		met_lock = true;
