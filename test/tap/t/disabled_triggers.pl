@@ -69,7 +69,7 @@ is(there('SELECT string_agg(key, $$ $$ ORDER BY key) FROM idem_key'), 'both expi
 is(answer($session, q(SELECT outcome FROM stock_reserve('hat', 8, 'order-2'))), 'insufficient', 'nobody gets more than there is,');
 is(answer($session, q(SELECT outcome FROM stock_reserve('hat', 7, 'order-2'))), 'reserved', 'nor less');
 is(there('SELECT count(*) FROM stock_verify() WHERE NOT ok'), '0', 'the ledger is right');
-is(there(q(SELECT count(*) FROM pg_trigger WHERE tgname ~ '^(idem_key_redirect|stock_guard)' AND tgenabled = 'A')), '12',
+is(there(q(SELECT count(*) FROM pg_trigger WHERE tgname ~ '^(idem_key_redirect|stock_guard)' AND tgenabled = 'A')), '14',
 	'the triggers fire always again');
 
 # --- two rows of a key: which of them counts, in any tables
@@ -126,7 +126,7 @@ is(there('SELECT count(*) FROM stock_verify() WHERE NOT ok'), '0', 'the ledger i
 
 # --- disabled for long: more rows may come, so only the owner can repair
 
-for my $case ([ 'idem_key_0', q(idem_claim('new')) ], [ 'stock_item', q(stock_reserve('cup', 1, 'new')) ], [ 'stock_log', q(stock_receive('jug', 1)) ],
+for my $case ([ 'idem_key_0', q(idem_claim('new')) ], [ 'stock_item', q(stock_reserve('cup', 1, 'new')) ], [ 'stock_log', q(stock_receive('jug', 1)) ], [ 'stock_queue', q(stock_receive('jug', 1)) ],
 	[ 'stock_hold', q(stock_reserve('cup', 1, 'newer')) ], [ 'stock_history_1', q(stock_reserve('cup', 1, 'newest')) ])
 {
 	my ($table, $call) = @$case;
@@ -163,7 +163,7 @@ for my $case ([ 'DROP TRIGGER idem_key_redirect ON idem_key_0', q(idem_claim('dr
 	there('SELECT idempotency_repair()');
 	isnt(there("SELECT $call"), '', "$ddl: until it is repaired");
 }
-is(there(q(SELECT count(*) FROM pg_trigger WHERE tgname ~ '^(idem_key_redirect|stock_guard)' AND tgenabled = 'A')), '12', 'the triggers are there again');
+is(there(q(SELECT count(*) FROM pg_trigger WHERE tgname ~ '^(idem_key_redirect|stock_guard)' AND tgenabled = 'A')), '14', 'the triggers are there again');
 there('DROP TRIGGER other ON stock_item');
 
 # --- the repair while a transaction stays open
