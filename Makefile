@@ -89,7 +89,7 @@ REGRESS_OPTS = --no-locale --encoding=UTF8
 # does not allow by default, tests that take steps of the sweeper by hand, since
 # a sweeper runs there, and tests that make deliveries by hand, since a relay
 # would try them. "make check" runs all of them.
-ISOLATION_PRIVATE = PREPARE TRANSACTION|INSERT INTO outbox_delivery|outbox_ping\(|(idem|outbox|stock)_(expire|serve|migrate|switch|retire|truncate|pass_over|compact|forget)\(|idempotency_ring_
+ISOLATION_PRIVATE = PREPARE TRANSACTION|INSERT INTO outbox_delivery|outbox_ping\(|(idem|outbox|stock)_(expire|serve_item|migrate|switch|retire|truncate|pass_over|compact|forget)\(|idempotency_ring_
 ISOLATION := $(sort $(patsubst $(srcdir)/test/isolation/specs/%.spec,%,\
 	$(shell grep -LE '$(ISOLATION_PRIVATE)' $(srcdir)/test/isolation/specs/*.spec)))
 ISOLATION_OPTS = --no-locale --encoding=UTF8 --inputdir=$(srcdir)/test/isolation --outputdir=output_iso --load-extension=$(EXTENSION)
