@@ -18,6 +18,7 @@ const { connectPool, isWorthRepeating } = require('./database');
 const TRY_TIMEOUT_MS = Number(process.env.TRY_TIMEOUT_MS ?? 1000);
 const CALL_TIMEOUT_MS = Number(process.env.CALL_TIMEOUT_MS ?? 30 * 1000);
 const PAUSE_MS = 50;
+const PAUSE_MAX_MS = 2000;
 
 const shards = JSON.parse(process.env.SHARDS).map((shard) => connectPool({
   ...shard,
@@ -63,7 +64,8 @@ async function call(request) {
         return { error: error.message, code: error.code, tries };
       }
     }
-    await setTimeout(PAUSE_MS);
+    // Calls that have failed together must not be repeated together.
+    await setTimeout(Math.random() * Math.min(PAUSE_MAX_MS, PAUSE_MS * 2 ** tries));
   }
 }
 
