@@ -37,7 +37,7 @@ sub error_of
 subscribe($node, $receiver, '/ok/debounced', topics => "'{debounced}'");
 sql(q(SELECT outbox_enqueue('debounced', '{"n": 0}', dedup_key => 'page', replace => true, deliver_at => now() + interval '1 h')));
 wait_until($node, 'SELECT count(*) = 1 FROM outbox_delivery', 'an event waits');
-sql(qq(SELECT outbox_enqueue('debounced', '{"n": $_}', dedup_key => 'page', replace => true, deliver_at => now() + interval '0.5 s')))
+sql(qq(SELECT outbox_enqueue('debounced', '{"n": $_}', dedup_key => 'page', replace => true, deliver_at => now() + interval '3 s')))
   for 1 .. 20;
 wait_until($node, "SELECT (SELECT delivered FROM outbox_subscriptions WHERE name = 'debounced') = 1"
 	  . ' AND count(*) = 0 FROM outbox_delivery', 'after many events with one key, one is sent, and nothing is left');
