@@ -16,6 +16,8 @@ const { setTimeout } = require('timers/promises');
 const { connectPool, isWorthRepeating } = require('./database');
 
 const TRY_TIMEOUT_MS = Number(process.env.TRY_TIMEOUT_MS ?? 1000);
+// With the time in which all connections of the pool may be in use.
+const CONNECT_TIMEOUT_MS = Number(process.env.CONNECT_TIMEOUT_MS ?? 5 * TRY_TIMEOUT_MS);
 const CALL_TIMEOUT_MS = Number(process.env.CALL_TIMEOUT_MS ?? 30 * 1000);
 const PAUSE_MS = 50;
 const PAUSE_MAX_MS = 2000;
@@ -23,7 +25,7 @@ const PAUSE_MAX_MS = 2000;
 const shards = JSON.parse(process.env.SHARDS).map((shard) => connectPool({
   ...shard,
   query_timeout: TRY_TIMEOUT_MS,
-  connectionTimeoutMillis: TRY_TIMEOUT_MS,
+  connectionTimeoutMillis: CONNECT_TIMEOUT_MS,
 }));
 
 // The data determine the shard, and the id is claimed there too: claim and
