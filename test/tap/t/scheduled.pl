@@ -45,9 +45,9 @@ is(join(' ', $receiver->numbers('debounced')), '20', 'it is the latest one');
 
 # --- expired before the first attempt, or before the next one
 
-subscribe($node, $receiver, '/switch/failing', topics => "'{failing}'", retry_schedule => "'{0 s,500 ms,1 h}'");
+subscribe($node, $receiver, '/switch/failing', topics => "'{failing}'", retry_schedule => "'{0 s,3 s,1 h}'");
 $receiver->switch('failing', 'fail');
-sql(q(SELECT outbox_enqueue('failing', '{"n": 1}', 'k', expires_at => now() + interval '400 ms'),
+sql(q(SELECT outbox_enqueue('failing', '{"n": 1}', 'k', expires_at => now() + interval '2 s'),
 	outbox_enqueue('failing', '{"n": 2}', 'k'), outbox_enqueue('failing', '{"n": 3}', 'other', expires_at => now() - interval '1 s')));
 wait_until($node, "SELECT dead = 2 FROM outbox_subscriptions WHERE name = 'failing'", 'events have expired');
 is(error_of('failing', 1), 'expired before it was sent', 'one of them before its second attempt');
