@@ -1,7 +1,8 @@
 /*
  * announce.h
- *		Enqueues events about stock, if idempotency.stock_events is on.  For
- *		the stock module only.
+ *		Enqueues events about stock, if idempotency.stock_events is on, and in
+ *		any case about reservations that have waited.  For the stock module
+ *		only.
  */
 #ifndef STOCK_ANNOUNCE_H
 #define STOCK_ANNOUNCE_H

@@ -350,35 +350,35 @@ lines_quantity(const StockLines *lines, const text *sku)
 	return line == NULL ? 0 : line->quantity;
 }
 
+static TimestampTz
+lines_time_after(FunctionCallInfo fcinfo, int arg, TimestampTz from,
+				 int setting_s, int max_s, const char *name,
+				 const char *max_name)
+{
+	Interval	by_setting = {.time = setting_s * USECS_PER_SEC};
+
+	return args_time_after(from, PG_ARGISNULL(arg) ? &by_setting :
+						   PG_GETARG_INTERVAL_P(arg), max_s, name, max_name);
+}
+
 /*
  * idempotency.reservation_ttl_max limits how long callers can hold stock.
  */
 TimestampTz
 lines_expiry(FunctionCallInfo fcinfo, int ttl_arg, TimestampTz from)
 {
-	Interval	by_setting = {
-		.time = settings_reservation_ttl_s * USECS_PER_SEC
-	};
-	const Interval *ttl = &by_setting;
-
-	if (!PG_ARGISNULL(ttl_arg))
-		ttl = PG_GETARG_INTERVAL_P(ttl_arg);
-	return args_time_after(from, ttl, settings_reservation_ttl_max_s, "ttl",
-						   "idempotency.reservation_ttl_max");
+	return lines_time_after(fcinfo, ttl_arg, from, settings_reservation_ttl_s,
+							settings_reservation_ttl_max_s, "ttl",
+							"idempotency.reservation_ttl_max");
 }
 
 TimestampTz
 lines_wait_end(FunctionCallInfo fcinfo, int wait_ttl_arg, TimestampTz from)
 {
-	Interval	by_setting = {
-		.time = settings_stock_wait_ttl_s * USECS_PER_SEC
-	};
-	const Interval *ttl = &by_setting;
-
-	if (!PG_ARGISNULL(wait_ttl_arg))
-		ttl = PG_GETARG_INTERVAL_P(wait_ttl_arg);
-	return args_time_after(from, ttl, settings_stock_wait_ttl_max_s, "wait_ttl",
-						   "idempotency.stock_wait_ttl_max");
+	return lines_time_after(fcinfo, wait_ttl_arg, from,
+							settings_stock_wait_ttl_s,
+							settings_stock_wait_ttl_max_s, "wait_ttl",
+							"idempotency.stock_wait_ttl_max");
 }
 
 /*

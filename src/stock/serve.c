@@ -148,8 +148,8 @@ serve_run(SavedQuery *step, Datum *values, const char *nulls)
 
 /*
  * Serves some queues, those of items after this one.  Returns the last of them,
- * or NULL if there are no more.  If some fail, one of them is reported, unless
- * quiet.
+ * in TopMemoryContext, or NULL if there are no more.  If some fail, one of them
+ * is reported, unless quiet.
  */
 static text *
 serve_some(const text *after, int max_rows, bool quiet, bool *failed)
@@ -158,7 +158,6 @@ serve_some(const text *after, int max_rows, bool quiet, bool *failed)
 		.sql = "SELECT sku, failed FROM idempotency_internal.stock_serve_next($1, $2, $3, $4)",
 		.types = {TEXTOID, INT4OID, INT4OID, BOOLOID}
 	};
-	MemoryContext caller = CurrentMemoryContext;
 	int			items = Min(settings_stock_items / SERVE_PIN_SHARE,
 							SERVE_ITEMS_MAX);
 	Datum		values[] = {
@@ -175,28 +174,13 @@ serve_some(const text *after, int max_rows, bool quiet, bool *failed)
 	sku = query_datum(0, 1, &isnull);
 	if (!isnull)
 	{
-		MemoryContext old = MemoryContextSwitchTo(caller);
+		MemoryContext old = MemoryContextSwitchTo(TopMemoryContext);
 
 		last = DatumGetTextPCopy(sku);
 		MemoryContextSwitchTo(old);
 	}
 	SPI_finish();
 	return last;
-}
-
-static void
-serve_keep_position(text **kept, const text *position)
-{
-	text	   *copy = NULL;
-
-	if (position != NULL)
-	{
-		copy = MemoryContextAlloc(TopMemoryContext, VARSIZE_ANY(position));
-		memcpy(copy, position, VARSIZE_ANY(position));
-	}
-	if (*kept != NULL)
-		pfree(*kept);
-	*kept = copy;
 }
 
 /*
@@ -210,6 +194,7 @@ stock_serve(PG_FUNCTION_ARGS)
 	static text *position = NULL;
 	static bool looking = true; /* an earlier worker may have begun */
 	static bool failing = false;
+	text	   *last;
 	bool		failed;
 
 	PreventCommandDuringRecovery("stock_serve()");
@@ -223,9 +208,10 @@ stock_serve(PG_FUNCTION_ARGS)
 	if (!looking)
 		PG_RETURN_BOOL(false);
 	looking = true;
-	serve_keep_position(&position,
-						serve_some(position, PG_GETARG_INT32(0), failing,
-								   &failed));
+	last = serve_some(position, PG_GETARG_INT32(0), failing, &failed);
+	if (position != NULL)
+		pfree(position);
+	position = last;
 	met_lock |= failed;
 	if (position == NULL)
 		failing = failed;

@@ -6,11 +6,13 @@ RETURNS SETOF record
 LANGUAGE sql VOLATILE PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
 AS $$
-	WITH counter AS MATERIALIZED (
+	WITH counted AS MATERIALIZED (
+		SELECT * FROM idempotency_internal.stock_counters()
+	), counter AS MATERIALIZED (
 		SELECT count(*) AS used, count(*) FILTER (WHERE c.in_use) AS pinned,
 			count(*) FILTER (WHERE c.rows > 10 * current_setting(
 				'idempotency.stock_compact_after')::numeric) AS crowded
-		FROM idempotency_internal.stock_counters() c
+		FROM counted c
 	), setting AS (
 		SELECT current_setting('idempotency.stock_items')::bigint AS items
 	)
@@ -53,15 +55,14 @@ AS $$
 			ELSE format('%s wait for %s items', queue.waiting, queue.items) END,
 		CASE WHEN queue.late > 0 THEN 'does the sweeper run? does a transaction lock the first of a queue?' END
 	FROM (SELECT coalesce(sum(whole.waiting), 0) AS waiting, count(*) AS items,
-			count(*) FILTER (WHERE counter.available >= first.quantity
+			count(*) FILTER (WHERE counted.available >= first.quantity
 				AND hold.at < clock_timestamp() - interval '1 min') AS late
 		FROM (SELECT q.sku, min(q.id) AS id, count(*) AS waiting
 			FROM idempotency_internal.stock_queue q GROUP BY q.sku) whole
 		JOIN idempotency_internal.stock_queue first USING (sku, id)
 		LEFT JOIN idempotency_internal.stock_hold hold
 			ON hold.reservation = first.reservation AND hold.id = first.id
-		LEFT JOIN idempotency_internal.stock_counters() counter
-			ON counter.sku = whole.sku) queue
+		LEFT JOIN counted ON counted.sku = whole.sku) queue
 $$;
 COMMENT ON FUNCTION idempotency_internal.stock_status() IS
 	'Internal: what idempotency_status says of stock.';

@@ -40,6 +40,18 @@ sub is_served
 	return cmp_ok(time - $start, '<', SECONDS_MAX, 'soon');
 }
 
+# Waits until the sweeper has looked at everything that there is now.
+sub swept
+{
+	for (1 .. 2)
+	{
+		my $now = sql('SELECT clock_timestamp()');
+		$node->poll_query_until('postgres', "SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = 'postgres'"
+			  . " AND backend_type = 'idempotency sweeper' AND state = 'idle' AND query_start > '$now'");
+	}
+	return;
+}
+
 # --- what calls the sweeper
 
 waits('a receipt', 1);
@@ -99,7 +111,7 @@ waits('locked', 1);
 waits('after it', 1);
 $session->query_safe("BEGIN; SELECT FROM stock_hold WHERE reservation = 'locked' FOR UPDATE");
 sql("SELECT stock_receive('hat', 2)");
-sleep(1);
+swept();
 is(sql('SELECT count(*) FROM stock_waiting'), '2', 'a lock on the first keeps the queue waiting');
 $session->query_safe('COMMIT');
 is_served($_, 'the lock') for 'locked', 'after it';
@@ -114,7 +126,7 @@ sql("SELECT stock_receive('hat', 1)");
 ok($node->wait_for_log(qr/WARNING:  queue of "hat" could not be served/, $offset), 'a wrong row is reported');
 sql("SELECT stock_receive('cap', 1)");
 is_served('other queue', 'that');
-sleep(1);
+swept();
 my $warnings = () = slurp_file($node->logfile, $offset) =~ /could not be served/g;
 is($warnings, '1', 'it is reported once');
 sql("UPDATE stock_queue SET ttl_us = 60000000 WHERE reservation = 'wrong row'");
