@@ -7,12 +7,16 @@ package Broker;
 use strict;
 use warnings FATAL => 'all';
 
+use Cwd qw(abs_path);
+use File::Basename qw(dirname);
 use JSON::PP;
 use PostgreSQL::Test::Utils;
 use Program;
 use Time::HiRes qw(sleep);
 
 use constant { START_S => 60, PAUSE_S => 0.05 };
+
+my $programs = abs_path(dirname(__FILE__) . '/../programs');
 
 sub start
 {
@@ -34,6 +38,19 @@ sub brokers
 {
 	my ($self) = @_;
 	return $self->{brokers};
+}
+
+# Starts a consumer of docs/recipes and waits until it has partitions.  Options
+# are PRELOAD, a program of ../programs that is loaded into it; all others are
+# environment variables.
+sub start_consumer
+{
+	my ($self, $file, %env) = @_;
+	my @preload = ('kafka_leader.js', grep { defined } delete $env{PRELOAD});
+
+	# This broker does not answer earlier when messages come, as Kafka does.
+	return start_recipe($file, KAFKA_BROKERS => $self->brokers, FETCH_MS => 50, SESSION_MS => 4500,
+		NODE_ARGUMENTS => [ map { ('--require', "$programs/$_") } @preload ], %env)->wait_for_start('consuming');
 }
 
 # Until thaw(), it does not answer.  It would lose everything by a crash.

@@ -18,15 +18,12 @@ use Test::More;
 my $broker = Broker->start;
 my $node = start_server('bank', internal_path => 0);
 
-# This broker does not answer earlier when messages come, as Kafka does.
-my %env = (as_shop($node), KAFKA_BROKERS => $broker->brokers, FETCH_MS => 50, SESSION_MS => 4500);
-
 prepare_recipe($node, 'rabbitmq.sql');
 sql("INSERT INTO accounts VALUES ('ann'), ('bob')");
 
 sub consumer
 {
-	return start_recipe('kafka_requests.js', RESTART => 1, %env, @_)->wait_for_start('consuming');
+	return $broker->start_consumer('kafka_requests.js', as_shop($node), @_);
 }
 
 # Publishes a message with some headers.
@@ -104,7 +101,7 @@ $consumer->stop;
 
 # --- a crash after the commit, before the offset is committed
 
-$consumer = consumer(NODE_ARGUMENTS => [ '--require', "$FindBin::RealBin/../programs/never_commit.js" ]);
+$consumer = consumer(PRELOAD => 'never_commit.js');
 deposit('committed');
 is($consumer->line('not committed:'), 'not committed: deposits', 'a message is committed');
 $consumer->crash;

@@ -23,19 +23,14 @@ my $broker = Broker->start;
 my $receiver = Receiver->start;
 my $node = start_server('stock', conf => 'idempotency.sweep_interval = 50ms', internal_path => 0);
 
-# This broker does not answer earlier when messages come, as Kafka does.
-my %env = (as_shop($node), KAFKA_BROKERS => $broker->brokers, FETCH_MS => 50, SESSION_MS => 4500);
-
 prepare_recipe($node, 'kafka_stock.sql');
 sql("SELECT stock_receive('hat', 10), stock_receive('cap', 5), stock_receive('mug', 3)");
 subscribe($node, $receiver, '/ok/shop', topics => "'{order.*}'");
-my $producer = start_recipe('kafka_producer.js', %env);
+my $producer = start_recipe('kafka_producer.js', KAFKA_BROKERS => $broker->brokers);
 
-# If a consumer joins the group while it rebalances, this broker may give it an
-# answer that ends it, which Kafka does not.
 sub consumer
 {
-	return start_recipe('kafka_stock.js', RESTART => 1, %env, @_)->wait_for_start('consuming');
+	return $broker->start_consumer('kafka_stock.js', as_shop($node), @_);
 }
 
 # Publishes messages, and waits until the broker has them.
@@ -153,7 +148,7 @@ $consumer->stop;
 
 # --- a consumer crashes after its commit, before its offset is committed
 
-$consumer = consumer(NODE_ARGUMENTS => [ '--require', "$FindBin::RealBin/../programs/never_commit.js" ]);
+$consumer = consumer(PRELOAD => 'never_commit.js');
 publish(lines_of('done', mug => 1));
 is($consumer->line('not committed:'), 'not committed: order-lines', 'a line is done');
 is(stock_level('mug'), '1 2', 'and committed');
