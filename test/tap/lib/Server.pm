@@ -292,16 +292,22 @@ sub relay_shares
 		WHERE l.locktype = 'advisory' AND l.objsubid = 3 AND l.objid::bigint = (p.subscription + p.number) % 64));
 }
 
-# Waits until each relay has read everything that exists now and is asleep.
+# Waits until each relay has read everything that exists now and is asleep.  A
+# pass that begins before may end after, so this waits for two.
 sub wait_for_pass
 {
 	my ($node, $db) = @_;
+	my $done = 1;
 	$db //= 'postgres';
-	my ($now) = split(/\n/,
-		$node->safe_psql($db, 'SELECT clock_timestamp(); SELECT idempotency_internal.outbox_wake()'));
-	return $node->poll_query_until('postgres',
-		"SELECT coalesce(bool_and(state = 'idle' AND query_start >= '$now'), false)"
-		  . " FROM pg_stat_activity WHERE datname = '$db' AND backend_type = 'idempotency relay'");
+	for (1 .. 2)
+	{
+		my ($now) = split(/\n/,
+			$node->safe_psql($db, 'SELECT clock_timestamp(); SELECT idempotency_internal.outbox_wake()'));
+		$done &&= $node->poll_query_until('postgres',
+			"SELECT coalesce(bool_and(state = 'idle' AND query_start >= '$now'), false)"
+			  . " FROM pg_stat_activity WHERE datname = '$db' AND backend_type = 'idempotency relay'");
+	}
+	return $done;
 }
 
 1;
