@@ -22,7 +22,10 @@
 #include "base/query.h"
 #include "outbox/pull.h"
 
-/* $3 to $5: the new cursor. */
+/*
+ * $3 to $5: the new cursor.  Events that a lapsed batch has set aside are after
+ * its position, or belong to a straggler, whose events can be before it.
+ */
 static SavedQuery write_acknowledged = {
 	.sql = "UPDATE idempotency_internal.outbox_partition"
 	" SET position = $3, stragglers = $4, straggler_froms = $5,"
@@ -31,7 +34,8 @@ static SavedQuery write_acknowledged = {
 	"  moved_at = clock_timestamp(), leased_until = NULL,"
 	"  leased_position = NULL, leased_stragglers = NULL, leased_froms = NULL,"
 	"  leased_count = 0, leased_events = NULL,"
-	"  lapsed_to = CASE WHEN lapsed_to > $3 THEN lapsed_to ELSE 0 END"
+	"  lapsed_to = CASE WHEN lapsed_to > $3 OR cardinality($4) > 0"
+	"   THEN lapsed_to ELSE 0 END"
 	" WHERE subscription = $1 AND number = $2",
 	.types = {
 		INT8OID, INT4OID, INT8OID, XID8ARRAYOID, INT8ARRAYOID, INT8OID
