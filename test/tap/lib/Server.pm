@@ -100,8 +100,6 @@ sub subscribe
 	my ($node, $receiver, $path, %params) = @_;
 	my $db = delete $params{db} // 'postgres';
 	my ($name) = $path =~ m{([^/]+)$};
-	# What is held is not to time out, however slow the machine is.
-	$params{timeout} //= "'30 min'" if $path =~ m{^/hold/};
 	my $secret = $receiver->new_secret($name);
 	my $more = join('', map { ", $_ => $params{$_}" } sort keys %params);
 

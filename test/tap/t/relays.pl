@@ -63,7 +63,7 @@ sql("SELECT outbox_unsubscribe('deaths')");
 # --- their number changes
 
 alter_system('idempotency.relays', 1);
-subscribe($node, $receiver, '/hold/held', topics => "'{held}'", partitions => 4);
+subscribe($node, $receiver, '/hold/held', topics => "'{held}'", partitions => 4, timeout => "'30 min'");
 wait_for_shares('1 4', 'one relay serves all');
 sql(q(SELECT count(outbox_enqueue('held', jsonb_build_object('key', n, 'n', 1))) FROM generate_series(1, 20) n));
 $receiver->wait_for('held', requests => 8);
@@ -80,7 +80,7 @@ is(scalar($receiver->requests('held')), 40, 'each event was sent once');
 
 # A relay that has to exit first finishes its requests in flight.  They have a
 # second, so the tests of this section do nothing slow meanwhile.
-subscribe($node, $receiver, '/hold/leaving', topics => "'{leaving}'", partitions => 3);
+subscribe($node, $receiver, '/hold/leaving', topics => "'{leaving}'", partitions => 3, timeout => "'30 min'");
 wait_for_shares('3 7', 'three relays serve two subscriptions');
 sql(q(SELECT count(outbox_enqueue('leaving', jsonb_build_object('key', n, 'n', 1))) FROM generate_series(1, 18) n));
 $receiver->wait_for('leaving', requests => 18);
