@@ -45,6 +45,7 @@
 #include "relay/address.h"
 #include "stock/escrow.h"
 #include "stock/guard.h"
+#include "stock/in_doubt.h"
 #include "stock/names.h"
 
 PG_MODULE_MAGIC;
@@ -64,6 +65,7 @@ idempotency_shmem_request(void)
 	waiters_request();
 	escrow_request();
 	names_request();
+	in_doubt_request();
 }
 
 static void
@@ -76,6 +78,7 @@ idempotency_shmem_startup(void)
 	waiters_startup();
 	escrow_startup();
 	names_startup();
+	in_doubt_startup();
 }
 
 void

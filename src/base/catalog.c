@@ -324,6 +324,8 @@ catalog_load_stock(Catalog *catalog)
 	catalog->stock_hold = catalog_relation(catalog->internal, "stock_hold");
 	catalog->stock_item = catalog_relation(catalog->internal, "stock_item");
 	catalog->stock_queue = catalog_relation(catalog->internal, "stock_queue");
+	catalog->stock_in_doubt = catalog_relation(catalog->internal,
+											   "stock_in_doubt");
 	catalog_load_ring(&catalog->rings[RING_HISTORY], catalog->internal,
 					  "stock_ring", "stock_history");
 	catalog_load_stock_enums(catalog);

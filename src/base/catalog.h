@@ -111,6 +111,7 @@ typedef struct Catalog
 	Oid			stock_hold;
 	Oid			stock_item;
 	Oid			stock_queue;
+	Oid			stock_in_doubt;
 	Oid			guarded[CATALOG_GUARDED];	/* by stock_guard; the last are
 											 * history */
 	CatalogTriggers stock_triggers;

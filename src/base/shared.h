@@ -92,7 +92,8 @@ typedef struct SharedDatabase
 {
 	/* Guarded by SharedState.lock. */
 	Oid			database;		/* InvalidOid: the entry is free */
-	Oid			owner;			/* of the extension; InvalidOid: none */
+	Oid			extension;		/* InvalidOid: none */
+	Oid			owner;			/* whom workers run as; InvalidOid: no workers */
 	bool		check;			/* the launcher has to look again */
 	TimestampTz check_at;		/* when check was set, or the entry was added */
 	int			vacaters;		/* commands that keep workers out */
@@ -126,6 +127,8 @@ typedef struct SharedDatabase
 	pg_atomic_uint64 names_complete;
 	/* Could the queue of an item of stock be served (stock/queue.c)? */
 	pg_atomic_uint32 queues_called;
+	/* 1 and how many are left (stock/in_doubt.c); 0: not known. */
+	pg_atomic_uint32 prepared_before_start;
 	/* One bit per relay, set before it sleeps if an event could be sent. */
 	pg_atomic_uint32 relays_armed;
 	/* Sessions that wait for events; armed is 1 if there may be any. */
@@ -182,8 +185,14 @@ extern void shared_forget_database(Oid database, uint64 looks);
 /* Resets the entry of a database that is being dropped and has no sessions. */
 extern void shared_drop_database(Oid database);
 
-/* Records what discovery found; InvalidOid: no extension. */
-extern void shared_set_owner(Oid database, Oid owner);
+/*
+ * Records what discovery found: the extension, and the role that workers run
+ * as; InvalidOid: none.
+ */
+extern void shared_set_extension(Oid database, Oid extension, Oid owner);
+
+/* The extension that discovery found last; InvalidOid: none. */
+extern Oid	shared_extension(Oid database);
 
 /* Returns and clears the database that discovery finished; InvalidOid: none. */
 extern Oid	shared_last_looked(void);

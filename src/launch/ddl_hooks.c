@@ -10,7 +10,10 @@
  * seconds for other sessions to leave, which is enough for our workers to
  * exit.
  *
- * COMMIT PREPARED makes the relays look for changed subscriptions.
+ * No callback runs for a prepared transaction when it ends.  So after COMMIT
+ * and ROLLBACK PREPARED relays look for events and changed subscriptions, what
+ * the transaction has done to stock is settled, and the launcher looks into the
+ * database if the extension was created or dropped.
  *
  * DROP DATABASE resets what shared memory holds of the database, since another
  * database may get its OID.  This happens at the end of the command, before its
@@ -36,6 +39,7 @@
 #include "launch/ddl_hooks.h"
 #include "outbox/xacts.h"
 #include "stock/escrow.h"
+#include "stock/in_doubt.h"
 
 static object_access_hook_type previous_object_access = NULL;
 static ProcessUtility_hook_type previous_utility = NULL;
@@ -191,12 +195,28 @@ ddl_hooks_vacate(Oid database)
 }
 
 static bool
-ddl_hooks_commits_prepared(Node *statement)
+ddl_hooks_ends_prepared(Node *statement)
 {
 	const TransactionStmt *command = (TransactionStmt *) statement;
 
 	return IsA(statement, TransactionStmt) &&
-		command->kind == TRANS_STMT_COMMIT_PREPARED;
+		(command->kind == TRANS_STMT_COMMIT_PREPARED ||
+		 command->kind == TRANS_STMT_ROLLBACK_PREPARED);
+}
+
+/*
+ * The transaction has ended, whatever happens here, so a cancelled query must
+ * not raise an error any more.
+ */
+static void
+ddl_hooks_prepared_ended(void)
+{
+	HOLD_INTERRUPTS();
+	in_doubt_resolve();
+	if (get_extension_oid("idempotency", true) !=
+		shared_extension(MyDatabaseId))
+		ddl_hooks_check_at_end();
+	RESUME_INTERRUPTS();
 }
 
 /*
@@ -210,6 +230,7 @@ ddl_hooks_forget_dropped(Node *statement)
 	if (!IsA(statement, DropdbStmt) || !OidIsValid(dropping))
 		return;
 	shared_drop_database(dropping);
+	in_doubt_forget_database(dropping);
 	escrow_forget_database(dropping);
 	dropping = InvalidOid;
 }
@@ -228,8 +249,8 @@ ddl_hooks_utility(PlannedStmt *statement, const char *query,
 	if (IsA(statement->utilityStmt, CreatedbStmt) ||
 		IsA(statement->utilityStmt, AlterDatabaseStmt))
 		ddl_hooks_wake_at_end();
-	if (ddl_hooks_commits_prepared(statement->utilityStmt))
-		xacts_commit_prepared();
+	if (ddl_hooks_ends_prepared(statement->utilityStmt))
+		xacts_end_prepared();
 	dropping = InvalidOid;
 	if (previous_utility)
 		previous_utility(statement, query, read_only_tree, context, params,
@@ -237,6 +258,8 @@ ddl_hooks_utility(PlannedStmt *statement, const char *query,
 	else
 		standard_ProcessUtility(statement, query, read_only_tree, context,
 								params, environment, dest, completion);
+	if (ddl_hooks_ends_prepared(statement->utilityStmt))
+		ddl_hooks_prepared_ended();
 	ddl_hooks_forget_dropped(statement->utilityStmt);
 }
 

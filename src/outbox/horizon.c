@@ -8,10 +8,11 @@
  * ended.
  *
  * The order of the steps matters: first the highest position is read, then the
- * set of open enqueuing transactions (xacts.c) is copied, then one snapshot is
- * taken by which everything else is decided.  A position up to the highest one
- * was drawn by a transaction that is either in the copy, or had ended before
- * the set was copied, and therefore before the snapshot.
+ * set of open enqueuing transactions (xacts.c) is copied, then those that are
+ * prepared are added, then one snapshot is taken by which everything else is
+ * decided.  A transaction that has drawn a position up to the highest one moves
+ * from the set, perhaps over being prepared, to its end, and is met in one of
+ * the three.  Model: test/models/prepared_events.pml.
  */
 #include "postgres.h"
 
@@ -22,6 +23,8 @@
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
+#include "base/catalog.h"
+#include "base/prepared.h"
 #include "base/query.h"
 #include "outbox/reader.h"
 
@@ -120,12 +123,58 @@ horizon_find_stragglers(OutboxHorizon *horizon, int open_count)
 	}
 }
 
+/*
+ * Adds an open transaction that has no slot, unless it had one.  The bound of
+ * its first position is not known.  It was open for long enough.
+ */
+static void
+horizon_add(OutboxHorizon *horizon, int *open_count, FullTransactionId xid)
+{
+	OutboxXact	xact = {.xid = xid, .lo = 1, .entered_at = DT_NOBEGIN};
+
+	for (int i = 0; i < *open_count; i++)
+	{
+		if (FullTransactionIdEquals(horizon->stragglers[i].xid, xid))
+			return;
+	}
+	horizon->stragglers = repalloc(horizon->stragglers, mul_size(*open_count + 1, sizeof(OutboxXact)));
+	horizon->stragglers[(*open_count)++] = xact;
+}
+
+static void
+horizon_add_prepared(OutboxHorizon *horizon, int *open_count, bool *unknown)
+{
+	PreparedXact *prepared;
+	int			count;
+
+	count = prepared_holders(catalog_get()->outbox_position_seq, &prepared,
+							 unknown);
+	for (int i = 0; i < count; i++)
+		horizon_add(horizon, open_count, prepared[i].xid);
+}
+
+/*
+ * If a prepared transaction could not be identified, it can be any that is open
+ * in the snapshot.
+ */
+static void
+horizon_add_all(OutboxHorizon *horizon, int *open_count)
+{
+	Snapshot	snapshot = horizon->snapshot;
+	FullTransactionId next = ReadNextFullTransactionId();
+
+	for (uint32 i = 0; i < snapshot->xcnt; i++)
+		horizon_add(horizon, open_count,
+					prepared_full_xid(next, snapshot->xip[i]));
+}
+
 OutboxHorizon
 outbox_horizon_begin(void)
 {
 	OutboxHorizon horizon = {0};
 	uint64		async_ended;
 	int			open_count;
+	bool		unknown;
 
 	PushActiveSnapshot(GetLatestSnapshot());
 	query_run(&read_max_position, NULL, NULL, true);
@@ -136,11 +185,14 @@ outbox_horizon_begin(void)
 	open_count = xacts_copy(&horizon.stragglers);
 	async_ended = xacts_async_ended();
 	pg_memory_barrier();
+	horizon_add_prepared(&horizon, &open_count, &unknown);
 
 	PushActiveSnapshot(GetLatestSnapshot());
 	horizon.snapshot = GetActiveSnapshot();
 	pg_memory_barrier();
 	horizon_make_durable(async_ended);
+	if (unknown)
+		horizon_add_all(&horizon, &open_count);
 	horizon_find_stragglers(&horizon, open_count);
 	return horizon;
 }

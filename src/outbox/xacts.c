@@ -12,8 +12,9 @@
  *   leave:  the end of the transaction is visible (the callback runs after
  *           that); clear the slot; count the end; wake the armed relays
  *
- * Subtransactions neither enter nor leave.  PREPARE TRANSACTION is refused,
- * since no callback would run at COMMIT PREPARED.
+ * Subtransactions neither enter nor leave.  A transaction that is prepared
+ * leaves, too: then the lock that nextval took on the sequence of positions
+ * tells of it (base/prepared.c), as it does after a restart.
  *
  * Each backend has one slot, which only that backend writes; a spinlock in the
  * slot keeps readers from seeing half an entry.
@@ -177,13 +178,9 @@ xacts_callback(XactEvent event, void *arg)
 				shared_wake_readers(shared_my_database());
 			reader = XACTS_NOT_READING;
 			break;
-		case XACT_EVENT_PRE_PREPARE:
-			if (entered)
-				ereport(ERROR,
-						(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-						 errmsg("cannot PREPARE a transaction that has enqueued events")));
-			break;
 		case XACT_EVENT_PREPARE:
+			if (entered)
+				xacts_leave();
 			wake_at_commit = false;
 			reader = XACTS_NOT_READING;
 			break;
@@ -270,7 +267,7 @@ xacts_wake_readers(XactsReader done)
 }
 
 void
-xacts_commit_prepared(void)
+xacts_end_prepared(void)
 {
 	if (catalog_find() == NULL || shared_find_my_database() == NULL)
 		return;

@@ -40,10 +40,10 @@ typedef enum XactsReader
 extern void xacts_wake_readers(XactsReader done);
 
 /*
- * Called before COMMIT PREPARED.  No callback runs for what was prepared, and
- * it may have changed a subscription.
+ * Called before COMMIT or ROLLBACK PREPARED.  No callback runs for what was
+ * prepared, and it may have enqueued events or changed a subscription.
  */
-extern void xacts_commit_prepared(void);
+extern void xacts_end_prepared(void);
 
 /*
  * Return how many enqueuing transactions of this database have begun to commit
@@ -59,7 +59,10 @@ extern uint64 xacts_async_ended(void);
 extern uint64 xacts_changes_begun(void);
 extern uint64 xacts_changes_ended(void);
 
-/* Copies those of this database; palloc'd.  Returns how many. */
+/*
+ * Copies those of this database, except prepared ones; palloc'd.  Returns how
+ * many.
+ */
 extern int	xacts_copy(OutboxXact **xacts);
 
 #endif							/* OUTBOX_XACTS_H */

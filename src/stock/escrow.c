@@ -250,6 +250,21 @@ escrow_pin_found(EscrowItem *item)
 	SpinLockRelease(&item->mutex);
 }
 
+void
+escrow_pin_again(EscrowItem *item)
+{
+	SpinLockAcquire(&item->mutex);
+	Assert(item->pins > 0);
+	item->pins++;
+	SpinLockRelease(&item->mutex);
+}
+
+text *
+escrow_sku(const EscrowItem *item)
+{
+	return cstring_to_text_with_len(item->key.sku, item->key.length);
+}
+
 static EscrowItem *
 escrow_find_and_pin(const EscrowKey *key)
 {
@@ -633,20 +648,19 @@ escrow_abort(EscrowItem *item, const EscrowPart *part)
  * available before that did not concern the queue.
  */
 bool
-escrow_commit(EscrowItem *item, const EscrowPart *part, int64 pending,
-			  bool created, TimestampTz lapses_at)
+escrow_commit(EscrowItem *item, const EscrowPart *part)
 {
 	bool		call;
 
 	SpinLockAcquire(&item->mutex);
-	item->available = escrow_add(item->available, pending);
+	item->available = escrow_add(item->available, part->pending);
 	item->on_hand -= part->left;
 	item->waiting -= part->served;
-	item->known |= created;
-	item->lapses_at = Min(item->lapses_at, lapses_at);
+	item->known |= part->created;
+	item->lapses_at = Min(item->lapses_at, part->lapses_at);
 	item->pins--;
 	call = item->waiting > 0 &&
-		(pending > 0 || part->joined > 0 || part->served > 0);
+		(part->pending > 0 || part->joined > 0 || part->served > 0);
 	SpinLockRelease(&item->mutex);
 	return call;
 }

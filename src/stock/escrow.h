@@ -21,8 +21,11 @@ typedef struct EscrowPart
 	int64		taken;			/* from the available quantity */
 	int64		received;		/* new on hand */
 	int64		left;			/* no longer on hand at commit */
+	int64		pending;		/* added: available at commit */
 	int			joined;			/* reservations that wait in the queue now */
 	int			served;			/* and those that no longer wait at commit */
+	bool		created;		/* the item */
+	TimestampTz lapses_at;		/* when the first new reservation lapses */
 } EscrowPart;
 
 /* Request the memory; create it or attach to it. */
@@ -39,6 +42,12 @@ extern EscrowItem *escrow_pin(Oid log, const text *sku);
 extern EscrowItem *escrow_pin_loaded(Oid log, const text *sku);
 
 extern void escrow_unpin(EscrowItem *item);
+
+/* Pins a counter once more that is pinned. */
+extern void escrow_pin_again(EscrowItem *item);
+
+/* The name of an item that is pinned; palloc'd. */
+extern text *escrow_sku(const EscrowItem *item);
 
 /*
  * Loading.  escrow_begin_load returns whether the caller must load the counter;
@@ -75,12 +84,10 @@ extern bool escrow_undo(EscrowItem *item, const EscrowPart *part);
 
 /*
  * Settles an item at the end of a transaction that has committed or not, and
- * unpins it: adds "pending" to the available quantity, marks the item as
- * existing if it was created, and notes when its new reservations lapse; or
- * undoes the part.  Returns whether the queue of the item could be served now.
+ * unpins it: makes available what was added, marks the item as existing if it
+ * was created, and notes when its new reservations lapse; or undoes the part.  Returns whether the queue of the item could be served now.
  */
-extern bool escrow_commit(EscrowItem *item, const EscrowPart *part,
-						  int64 pending, bool created, TimestampTz lapses_at);
+extern bool escrow_commit(EscrowItem *item, const EscrowPart *part);
 extern bool escrow_abort(EscrowItem *item, const EscrowPart *part);
 
 /*

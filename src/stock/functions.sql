@@ -363,6 +363,16 @@ $$;
 COMMENT ON FUNCTION idempotency_internal.stock_repair(boolean) IS
 	'Internal: drops the counters of stock after triggers were disabled, and enables these; false: there is nothing to do, or not yet.';
 
+/* ---- what prepared transactions have done: in_doubt.c ---- */
+
+CREATE FUNCTION idempotency_internal.stock_settle_prepared(
+	max_rows integer DEFAULT 0)
+RETURNS boolean
+LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME';
+COMMENT ON FUNCTION idempotency_internal.stock_settle_prepared(integer) IS
+	'Internal: the sweeper settles what prepared transactions have done to the counters that have ended without COMMIT or ROLLBACK PREPARED in a session, such as in an apply worker.';
+
 /* ---- the filter of names: names.c; when the next one lapses: lapse.c ---- */
 
 CREATE FUNCTION idempotency_internal.stock_learn_names(

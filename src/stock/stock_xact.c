@@ -20,8 +20,7 @@
  *   at end  when the commit is visible: settle and unpin; after that the
  *           server releases the lock.
  *
- * PREPARE TRANSACTION is refused, since no callback would run at COMMIT
- * PREPARED.
+ * PREPARE TRANSACTION hands all of it over (in_doubt.c), with the lock.
  */
 #include "postgres.h"
 
@@ -31,11 +30,13 @@
 #include "miscadmin.h"
 #include "utils/builtins.h"
 #include "utils/memutils.h"
+#include "utils/snapmgr.h"
 
 #include "base/catalog.h"
 #include "base/relation.h"
 #include "base/shared.h"
 #include "base/trigger.h"
+#include "stock/in_doubt.h"
 #include "stock/item.h"
 #include "stock/lapse.h"
 #include "stock/names.h"
@@ -49,10 +50,8 @@ typedef struct StockXactEntry
 {
 	EscrowItem *item;
 	EscrowPart	part;
-	int64		pending;		/* added, and not taken again */
-	bool		created;
-	TimestampTz lapses_at;		/* when the first of its reservations lapses */
 	int			level;			/* nesting level that first touched it */
+	bool		in_doubt;		/* entered there by PREPARE TRANSACTION */
 } StockXactEntry;
 
 /* The change that a step made to an entry. */
@@ -60,7 +59,7 @@ typedef struct StockXactStep
 {
 	int			entry;
 	int			level;			/* nesting level that made it */
-	StockXactEntry difference;
+	EscrowPart	difference;
 } StockXactStep;
 
 /* Maps an item to its entry, counted from 1. */
@@ -139,16 +138,16 @@ stock_xact_end(bool committed)
 {
 	bool		call = false;
 
+	in_doubt_cancel();
 	stock_xact_let_go();
 	for (int i = 0; i < entry_count; i++)
 	{
 		StockXactEntry *entry = &entries[i];
 
-		if (committed && entry->lapses_at != DT_NOEND)
-			lapse_note(entry->lapses_at);
+		if (committed && entry->part.lapses_at != DT_NOEND)
+			lapse_note(entry->part.lapses_at);
 		if (committed)
-			call |= escrow_commit(entry->item, &entry->part, entry->pending,
-								  entry->created, entry->lapses_at);
+			call |= escrow_commit(entry->item, &entry->part);
 		else
 			call |= escrow_abort(entry->item, &entry->part);
 	}
@@ -164,12 +163,52 @@ stock_xact_end(bool committed)
 	stock_xact_reset();
 }
 
-static void
-stock_xact_refuse_prepare(void)
+/*
+ * Has the transaction done anything to the item that its end has to settle?
+ */
+static bool
+stock_xact_has_effect(const StockXactEntry *entry)
 {
-	ereport(ERROR,
-			(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-			 errmsg("cannot PREPARE a transaction that has changed stock")));
+	const EscrowPart *part = &entry->part;
+
+	return part->taken != 0 || part->received != 0 || part->left != 0 ||
+		part->pending != 0 || part->joined != 0 || part->served != 0 ||
+		part->created || part->lapses_at != DT_NOEND;
+}
+
+/*
+ * What external DML has changed is not known to the counters, which its commit
+ * would have to drop.
+ */
+static void
+stock_xact_before_prepare(void)
+{
+	if (external_level > 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("cannot PREPARE a transaction that has written to the tables of stock directly")));
+	PushActiveSnapshot(GetTransactionSnapshot());
+	for (int i = 0; i < entry_count; i++)
+	{
+		StockXactEntry *entry = &entries[i];
+
+		entry->in_doubt = stock_xact_has_effect(entry);
+		if (entry->in_doubt)
+			in_doubt_enter(entry->item, &entry->part);
+	}
+	PopActiveSnapshot();
+}
+
+static void
+stock_xact_prepared(void)
+{
+	for (int i = 0; i < entry_count; i++)
+	{
+		if (!entries[i].in_doubt)
+			escrow_unpin(entries[i].item);
+	}
+	in_doubt_activate();
+	stock_xact_reset();
 }
 
 /*
@@ -188,7 +227,11 @@ stock_xact_transaction_ended(XactEvent event, void *arg)
 			break;
 		case XACT_EVENT_PRE_PREPARE:
 			if (OidIsValid(locked_log))
-				stock_xact_refuse_prepare();
+				stock_xact_before_prepare();
+			break;
+		case XACT_EVENT_PREPARE:
+			if (OidIsValid(locked_log))
+				stock_xact_prepared();
 			break;
 		default:
 			break;
@@ -342,7 +385,7 @@ stock_xact_keep_pinned(StockLine *line, bool *fresh)
 {
 	StockXactEntry entry = {
 		.item = pinned,
-		.lapses_at = DT_NOEND,
+		.part.lapses_at = DT_NOEND,
 		.level = GetCurrentTransactionNestLevel()
 	};
 	EntrySlot  *slot;
@@ -369,14 +412,11 @@ stock_xact_keep_pinned(StockLine *line, bool *fresh)
 static void
 stock_xact_load(EscrowItem *item, const text *sku)
 {
-	ItemLevel	level;
-
 	item_lock_for_load();
 	if (!escrow_begin_load(item))
 		return;
 	loading = item;
-	level = item_load(sku);
-	escrow_publish(item, &level);
+	in_doubt_load(item, locked_log, sku);
 	loading = NULL;
 }
 
@@ -393,7 +433,7 @@ stock_xact_touch(StockLine *line, bool create)
 	entry = stock_xact_keep_pinned(line, &fresh);
 	if (!escrow_is_loaded(entry->item))
 		stock_xact_load(entry->item, line->sku);
-	if (create || entry->created || escrow_is_known(entry->item))
+	if (create || entry->part.created || escrow_is_known(entry->item))
 		return true;
 	line->entry = 0;
 	if (fresh)
@@ -409,7 +449,7 @@ stock_xact_touch(StockLine *line, bool create)
  * Records a step.  The caller has made room.
  */
 static void
-stock_xact_write(StockXactEntry *to, StockXactEntry difference)
+stock_xact_write(StockXactEntry *to, EscrowPart difference)
 {
 	StockXactStep step = {
 		.entry = to - entries,
@@ -417,12 +457,12 @@ stock_xact_write(StockXactEntry *to, StockXactEntry difference)
 		.difference = difference
 	};
 
-	to->part.taken += difference.part.taken;
-	to->part.received += difference.part.received;
-	to->part.left += difference.part.left;
-	to->part.joined += difference.part.joined;
-	to->part.served += difference.part.served;
-	to->pending += difference.pending;
+	to->part.taken += difference.taken;
+	to->part.received += difference.received;
+	to->part.left += difference.left;
+	to->part.pending += difference.pending;
+	to->part.joined += difference.joined;
+	to->part.served += difference.served;
 	steps[step_count++] = step;
 }
 
@@ -433,31 +473,31 @@ stock_xact_write(StockXactEntry *to, StockXactEntry difference)
 void
 stock_xact_create(const StockLine *line)
 {
-	stock_xact_entry(line)->created = true;
+	stock_xact_entry(line)->part.created = true;
 }
 
 bool
 stock_xact_is_new(const StockLine *line)
 {
-	return stock_xact_entry(line)->created;
+	return stock_xact_entry(line)->part.created;
 }
 
 bool
 stock_xact_take(const StockLine *line, bool overtake)
 {
-	StockXactEntry difference = {0};
+	EscrowPart	difference = {0};
 	StockXactEntry *entry;
 	int64		own;
 	int64		common;
 
 	stock_xact_make_room();
 	entry = stock_xact_entry(line);
-	own = Min(entry->pending, line->quantity);
+	own = Min(entry->part.pending, line->quantity);
 	common = line->quantity - own;
 	if (!escrow_take(entry->item, common,
 					 overtake ? PG_INT32_MAX : entry->part.served))
 		return false;
-	difference.part.taken = common;
+	difference.taken = common;
 	difference.pending = -own;
 	stock_xact_write(entry, difference);
 	return true;
@@ -466,19 +506,19 @@ stock_xact_take(const StockLine *line, bool overtake)
 void
 stock_xact_add(const StockLine *line, bool is_new)
 {
-	StockXactEntry difference = {0};
+	EscrowPart	difference = {0};
 	StockXactEntry *entry;
 	int64		pending;
 
 	stock_xact_make_room();
 	entry = stock_xact_entry(line);
-	if (pg_add_s64_overflow(entry->pending, line->quantity, &pending) ||
+	if (pg_add_s64_overflow(entry->part.pending, line->quantity, &pending) ||
 		(is_new && !escrow_receive(entry->item, line->quantity)))
 		ereport(ERROR,
 				(errcode(ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE),
 				 errmsg("stock would be out of range"),
 				 errdetail("What is available of an item and what is reserved must fit into a bigint together.")));
-	difference.part.received = is_new ? line->quantity : 0;
+	difference.received = is_new ? line->quantity : 0;
 	difference.pending = line->quantity;
 	stock_xact_write(entry, difference);
 	escrow_count_row(entry->item);
@@ -487,7 +527,7 @@ stock_xact_add(const StockLine *line, bool is_new)
 void
 stock_xact_remove(const StockLine *line)
 {
-	StockXactEntry difference = {.part.left = line->quantity};
+	EscrowPart	difference = {.left = line->quantity};
 
 	stock_xact_make_room();
 	stock_xact_write(stock_xact_entry(line), difference);
@@ -497,7 +537,7 @@ stock_xact_remove(const StockLine *line)
 void
 stock_xact_join(const StockLine *line)
 {
-	StockXactEntry difference = {.part.joined = 1};
+	EscrowPart	difference = {.joined = 1};
 
 	stock_xact_make_room();
 	escrow_join(stock_xact_item(line));
@@ -507,7 +547,7 @@ stock_xact_join(const StockLine *line)
 void
 stock_xact_leave(const StockLine *line)
 {
-	StockXactEntry difference = {.part.served = 1};
+	EscrowPart	difference = {.served = 1};
 
 	stock_xact_make_room();
 	stock_xact_write(stock_xact_entry(line), difference);
@@ -541,7 +581,7 @@ stock_xact_will_lapse(const StockLine *line, TimestampTz at)
 {
 	StockXactEntry *entry = stock_xact_entry(line);
 
-	entry->lapses_at = Min(entry->lapses_at, at);
+	entry->part.lapses_at = Min(entry->part.lapses_at, at);
 	escrow_will_lapse(entry->item, at);
 	lapse_note(at);
 }
@@ -552,7 +592,7 @@ stock_xact_available(const StockLine *line)
 	StockXactEntry *entry = stock_xact_entry(line);
 	int64		available;
 
-	if (pg_add_s64_overflow(escrow_available(entry->item), entry->pending,
+	if (pg_add_s64_overflow(escrow_available(entry->item), entry->part.pending,
 							&available))
 		return PG_INT64_MAX;
 	return available;
@@ -585,22 +625,22 @@ stock_xact_undo(int mark)
 	{
 		StockXactStep *step = &steps[--step_count];
 		StockXactEntry *entry = &entries[step->entry];
-		StockXactEntry *difference = &step->difference;
+		EscrowPart *difference = &step->difference;
 
-		entry->part.taken -= difference->part.taken;
-		entry->part.received -= difference->part.received;
-		entry->part.left -= difference->part.left;
-		entry->part.joined -= difference->part.joined;
-		entry->part.served -= difference->part.served;
-		entry->pending -= difference->pending;
-		if (escrow_undo(entry->item, &difference->part))
+		entry->part.taken -= difference->taken;
+		entry->part.received -= difference->received;
+		entry->part.left -= difference->left;
+		entry->part.pending -= difference->pending;
+		entry->part.joined -= difference->joined;
+		entry->part.served -= difference->served;
+		if (escrow_undo(entry->item, difference))
 			queue_call();
 	}
 }
 
 /*
  * Takes the lock with which no other transaction can have pins until this one
- * ends.
+ * ends.  Prepared ones have ended, but nobody may have settled them.
  */
 void
 stock_xact_note_external(void)
@@ -613,7 +653,10 @@ stock_xact_note_external(void)
 	names_prepare();
 	locked_log = stock_xact_lock(ShareRowExclusiveLock);
 	if (external_level == 0)
+	{
 		external_level = level;
+		in_doubt_resolve();
+	}
 }
 
 bool

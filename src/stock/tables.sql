@@ -264,6 +264,25 @@ CREATE TABLE idempotency_internal.stock_queue (
 COMMENT ON TABLE idempotency_internal.stock_queue IS
 	'One row per reservation that waits for its item.';
 
+/*
+ * What a transaction that is prepared has done to the counters (in_doubt.c).
+ * It deletes its rows itself, so no snapshot ever shows one.
+ */
+CREATE TABLE idempotency_internal.stock_in_doubt (
+	sku         text COLLATE "C" NOT NULL,
+	taken       bigint NOT NULL,
+	received    bigint NOT NULL,
+	leaving     bigint NOT NULL,
+	pending     bigint NOT NULL,
+	joined      integer NOT NULL,
+	served      integer NOT NULL,
+	created     boolean NOT NULL,
+	lapses_at   timestamptz NOT NULL
+);
+CREATE INDEX ON idempotency_internal.stock_in_doubt (sku);
+COMMENT ON TABLE idempotency_internal.stock_in_doubt IS
+	'Empty for everybody: what prepared transactions have done to the counters of items, for the time after a restart.';
+
 CREATE VIEW idempotency_internal.stock_entry AS
 	SELECT * FROM idempotency_internal.stock_log
 	UNION ALL SELECT * FROM idempotency_internal.stock_history_0

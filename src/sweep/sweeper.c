@@ -72,6 +72,10 @@ static SweepModule modules[] = {
 		.sweep = {.sql = "SELECT idempotency_internal.outbox_expire($1)", .types = {INT4OID}}
 	},
 	{
+		.activity = "settling prepared transactions",
+		.sweep = {.sql = "SELECT idempotency_internal.stock_settle_prepared($1)", .types = {INT4OID}}
+	},
+	{
 		.activity = "sweeping reservations",
 		.sweep = {.sql = "SELECT idempotency_internal.stock_expire($1) > 0", .types = {INT4OID}},
 		REPAIR_STOCK

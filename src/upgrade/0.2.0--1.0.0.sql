@@ -575,6 +575,18 @@ CREATE TABLE idempotency_internal.stock_queue (
 	PRIMARY KEY (sku, id)
 );
 SELECT pg_catalog.pg_extension_config_dump('idempotency_internal.stock_queue', '');
+CREATE TABLE idempotency_internal.stock_in_doubt (
+	sku         text COLLATE "C" NOT NULL,
+	taken       bigint NOT NULL,
+	received    bigint NOT NULL,
+	leaving     bigint NOT NULL,
+	pending     bigint NOT NULL,
+	joined      integer NOT NULL,
+	served      integer NOT NULL,
+	created     boolean NOT NULL,
+	lapses_at   timestamptz NOT NULL
+);
+CREATE INDEX ON idempotency_internal.stock_in_doubt (sku);
 ALTER TABLE idempotency_internal.stock_item
 	ADD CONSTRAINT stock_item_sku_check
 		CHECK (pg_catalog.octet_length(sku) BETWEEN 1 AND 255),
