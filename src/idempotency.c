@@ -33,6 +33,7 @@
 #include "fmgr.h"
 #include "miscadmin.h"
 #include "storage/ipc.h"
+#include "utils/varlena.h"
 
 #include "base/compat.h"
 #include "base/settings.h"
@@ -81,12 +82,39 @@ idempotency_shmem_startup(void)
 	in_doubt_startup();
 }
 
+/*
+ * Citus refuses to be loaded after a library that has hooks, and its message
+ * does not name that library.
+ */
+static void
+idempotency_check_order(void)
+{
+	char	   *copy = pstrdup(shared_preload_libraries_string);
+	bool		loaded = false;
+	List	   *names;
+	ListCell   *cell;
+
+	if (!SplitDirectoriesString(copy, ',', &names))
+		return;
+	foreach(cell, names)
+	{
+		const char *name = lfirst(cell);
+
+		loaded |= strcmp(name, "idempotency") == 0;
+		if (loaded && strcmp(name, "citus") == 0)
+			ereport(WARNING,
+					(errmsg("citus comes after idempotency in shared_preload_libraries, so that the server cannot start"),
+					 errhint("Write shared_preload_libraries = 'citus, idempotency'.")));
+	}
+}
+
 void
 _PG_init(void)
 {
 	settings_define(address_check_setting);
 	if (!process_shared_preload_libraries_in_progress || IsBinaryUpgrade)
 		return;
+	idempotency_check_order();
 	previous_shmem_request = shmem_request_hook;
 	shmem_request_hook = idempotency_shmem_request;
 	previous_shmem_startup = shmem_startup_hook;

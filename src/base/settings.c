@@ -11,6 +11,7 @@
 #include <limits.h>
 
 #include "miscadmin.h"
+#include "tcop/utility.h"
 #include "utils/guc.h"
 #include "utils/varlena.h"
 
@@ -39,6 +40,7 @@ int			settings_stock_wait_ttl_max_s = 31 * 24 * 60 * 60;
 int			settings_stock_queue_max = 10000;
 bool		settings_stock_events = false;
 bool		settings_outbox_events = false;
+bool		settings_writes = true;
 
 /* SQL functions read these by current_setting. */
 static int	stock_history_s = 7 * 24 * 60 * 60;
@@ -240,8 +242,26 @@ settings_define_events(void)
 }
 
 void
+settings_prevent_write(const char *function)
+{
+	PreventCommandDuringRecovery(function);
+	PreventCommandIfReadOnly(function);
+	if (!settings_writes)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("cannot execute %s while idempotency.writes is off", function),
+				 errhint("Call it on the node that has the data it belongs to.")));
+}
+
+void
 settings_define(GucStringCheckHook check_networks)
 {
+	DefineCustomBoolVariable("idempotency.writes",
+							 "Whether functions that write can be called.",
+							 "Off on a node of a cluster that has no data of its own, such as a coordinator.",
+							 &settings_writes,
+							 true, PGC_SUSET, 0, NULL, NULL, NULL);
+
 	settings_define_durations();
 	settings_define_outbox();
 	settings_define_stock();

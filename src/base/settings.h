@@ -38,6 +38,7 @@ extern int	settings_stock_wait_ttl_max_s;
 extern int	settings_stock_queue_max;
 extern bool settings_stock_events;
 extern bool settings_outbox_events;
+extern bool settings_writes;
 extern char *settings_databases;
 extern char *settings_webhook_allowed_networks;
 extern char *settings_webhook_credentials_directory;
@@ -47,6 +48,12 @@ extern char *settings_webhook_credentials_directory;
  * hook of idempotency.webhook_allowed_networks.
  */
 extern void settings_define(GucStringCheckHook check_networks);
+
+/*
+ * Raises an error unless a function that writes may be called: not during
+ * recovery, in a read-only transaction, or if idempotency.writes is off.
+ */
+extern void settings_prevent_write(const char *function);
 
 /* Does idempotency.databases include this database? */
 extern bool settings_database_wanted(const char *name);

@@ -178,22 +178,6 @@ AS $$
 		CASE WHEN disabled.state = 'A' THEN 'enabled' ELSE 'disabled: claims or stock are refused' END,
 		CASE WHEN disabled.state <> 'A' THEN 'after the restore: SELECT idempotency_repair()' END
 	FROM disabled
-	UNION ALL
-	SELECT 'prepared transactions',
-		CASE WHEN prepared.old = 0 THEN 'ok' ELSE 'warning' END,
-		CASE WHEN prepared.old = 0 THEN format('%s in this database', prepared.all)
-			ELSE format('%s for more than 10 minutes; the oldest, %L, for %s',
-				prepared.old, prepared.oldest, prepared.since) END,
-		CASE WHEN prepared.old > 0
-			THEN 'end it: COMMIT PREPARED or ROLLBACK PREPARED' END
-	FROM (
-		SELECT count(*) AS all,
-			count(*) FILTER (WHERE
-				p.prepared < clock_timestamp() - interval '10 min') AS old,
-			(array_agg(p.gid ORDER BY p.prepared, p.gid))[1] AS oldest,
-			date_trunc('second', clock_timestamp() - min(p.prepared)) AS since
-		FROM pg_prepared_xacts p WHERE p.database = current_database()
-	) prepared
 $$;
 COMMENT ON FUNCTION idempotency_internal.idempotency_table_status() IS
 	'Internal: what idempotency_status says of tables.';

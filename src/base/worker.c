@@ -70,6 +70,7 @@ worker_fix_settings(void)
 		{"enable_bitmapscan", "off"},
 		{"enable_sort", "off"},
 		{"jit", "off"},
+		{"idempotency.writes", "on"},
 	};
 
 	for (int i = 0; i < (int) lengthof(fixed); i++)

@@ -26,7 +26,6 @@
 #include "funcapi.h"
 #include "miscadmin.h"
 #include "storage/lmgr.h"
-#include "tcop/utility.h"
 #include "utils/builtins.h"
 #include "utils/fmgrprotos.h"
 #include "utils/snapmgr.h"
@@ -36,6 +35,7 @@
 #include "base/catalog.h"
 #include "base/compat.h"
 #include "base/relation.h"
+#include "base/settings.h"
 #include "claim/claim.h"
 #include "claim/dedup.h"
 #include "claim/stats.h"
@@ -324,7 +324,7 @@ idem_claim(PG_FUNCTION_ARGS)
 	Claim		claim = {.name = key_name_from_args(fcinfo, 0, 1)};
 	ClaimAnswer answer;
 
-	key_prevent_if_readonly("idem_claim()");
+	settings_prevent_write("idem_claim()");
 	claim_read_args(&claim, fcinfo, 2, 4, 5);
 	if (!PG_ARGISNULL(3))
 	{

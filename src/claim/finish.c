@@ -22,6 +22,7 @@
 #include "base/compat.h"
 #include "base/errors.h"
 #include "base/relation.h"
+#include "base/settings.h"
 #include "claim/claim.h"
 
 #define FINISH_NO_TTL (-1)		/* the function has no ttl argument */
@@ -227,7 +228,7 @@ idem_complete(PG_FUNCTION_ARGS)
 {
 	KeyName		name = key_name_from_args(fcinfo, 0, 3);
 
-	key_prevent_if_readonly("idem_complete()");
+	settings_prevent_write("idem_complete()");
 	finish_change(fcinfo, &name, finish_complete);
 	PG_RETURN_VOID();
 }
@@ -252,7 +253,7 @@ idem_fail(PG_FUNCTION_ARGS)
 	KeyName		name = key_name_from_args(fcinfo, 0, 3);
 
 	args_require(fcinfo, 4, "retry");
-	key_prevent_if_readonly("idem_fail()");
+	settings_prevent_write("idem_fail()");
 	finish_change(fcinfo, &name, finish_fail);
 	PG_RETURN_VOID();
 }
@@ -289,7 +290,7 @@ idem_renew(PG_FUNCTION_ARGS)
 {
 	KeyName		name = key_name_from_args(fcinfo, 0, 3);
 
-	key_prevent_if_readonly("idem_renew()");
+	settings_prevent_write("idem_renew()");
 	PG_RETURN_TIMESTAMPTZ(finish_change(fcinfo, &name,
 										finish_renew).lease_until);
 }
@@ -327,7 +328,7 @@ idem_forget(PG_FUNCTION_ARGS)
 	TM_Result	result;
 	bool		remembered;
 
-	key_prevent_if_readonly("idem_forget()");
+	settings_prevent_write("idem_forget()");
 	do
 	{
 		KeyRing		keys;

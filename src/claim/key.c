@@ -18,7 +18,6 @@
 #include "catalog/pg_collation.h"
 #include "common/int.h"
 #include "miscadmin.h"
-#include "tcop/utility.h"
 #include "utils/fmgroids.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
@@ -48,13 +47,6 @@ enum
 	KEY_ATT_RESPONSE,
 	KEY_ATTS
 };
-
-void
-key_prevent_if_readonly(const char *function)
-{
-	PreventCommandDuringRecovery(function);
-	PreventCommandIfReadOnly(function);
-}
 
 Oid
 key_segment_arg(FunctionCallInfo fcinfo, int arg)

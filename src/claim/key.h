@@ -59,9 +59,6 @@ typedef struct KeyRing
 	bool		locked;
 } KeyRing;
 
-/* Raises an error unless the transaction may write. */
-extern void key_prevent_if_readonly(const char *function);
-
 /* Returns the table of keys whose number is an argument. */
 extern Oid	key_segment_arg(FunctionCallInfo fcinfo, int arg);
 

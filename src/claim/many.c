@@ -16,6 +16,7 @@
 
 #include "base/args.h"
 #include "base/compat.h"
+#include "base/settings.h"
 #include "claim/claim.h"
 #include "claim/stats.h"
 
@@ -153,7 +154,7 @@ idem_claim_many(PG_FUNCTION_ARGS)
 	ManyItem   *items;
 	int			count;
 
-	key_prevent_if_readonly("idem_claim_many()");
+	settings_prevent_write("idem_claim_many()");
 	InitMaterializedSRF(fcinfo, 0);
 	items = many_items(fcinfo, &count);
 	claim.name.scope = key_scope_arg(fcinfo, 1);

@@ -18,6 +18,7 @@
 #include "base/args.h"
 #include "base/compat.h"
 #include "base/relation.h"
+#include "base/settings.h"
 #include "base/trigger.h"
 #include "claim/claim.h"
 
@@ -131,7 +132,7 @@ idem_migrate(PG_FUNCTION_ARGS)
 	Relation	table;
 	int64		moved;
 
-	key_prevent_if_readonly("idem_migrate()");
+	settings_prevent_write("idem_migrate()");
 	if (PG_ARGISNULL(0) || PG_GETARG_INT32(0) <= 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),

@@ -24,7 +24,6 @@
 #include "access/xact.h"
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
-#include "tcop/utility.h"
 #include "utils/builtins.h"
 #include "utils/rel.h"
 #include "utils/timestamp.h"
@@ -98,6 +97,7 @@ Datum
 outbox_wake(PG_FUNCTION_ARGS)
 {
 	(void) catalog_get();
+	settings_prevent_write("a change of the outbox");
 	xacts_wake_at_commit();
 	PG_RETURN_VOID();
 }
@@ -345,8 +345,7 @@ enqueue_once(FunctionCallInfo fcinfo)
 Datum
 outbox_enqueue(PG_FUNCTION_ARGS)
 {
-	PreventCommandDuringRecovery("outbox_enqueue()");
-	PreventCommandIfReadOnly("outbox_enqueue()");
+	settings_prevent_write("outbox_enqueue()");
 
 	if (!PG_ARGISNULL(0) && topic_is_reserved(PG_GETARG_TEXT_PP(0)))
 		ereport(ERROR,

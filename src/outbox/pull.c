@@ -17,11 +17,11 @@
 #include "catalog/pg_type.h"
 #include "common/pg_prng.h"
 #include "miscadmin.h"
-#include "tcop/utility.h"
 #include "utils/builtins.h"
 #include "utils/xid8.h"
 
 #include "base/query.h"
+#include "base/settings.h"
 #include "base/shared.h"
 #include "outbox/pull.h"
 #include "outbox/subscription.h"
@@ -121,8 +121,7 @@ static SavedQuery read_range = {
 void
 pull_check_isolation(const char *function)
 {
-	PreventCommandDuringRecovery(function);
-	PreventCommandIfReadOnly(function);
+	settings_prevent_write(function);
 	shared_require("the outbox");
 	if (IsolationUsesXactSnapshot())
 		ereport(ERROR,

@@ -81,6 +81,16 @@ AS $$
 		JOIN pg_stat_activity a ON a.backend_xid = s.xid::xid
 		ORDER BY a.xact_start LIMIT 1) straggler ON true
 	UNION ALL
+	SELECT 'prepared transactions',
+		CASE WHEN prepared.since > patience THEN 'warning' ELSE 'ok' END,
+		CASE WHEN prepared.count = 0 THEN 'none'
+			ELSE format('%s, the oldest, %L, for %s', prepared.count, prepared.oldest, prepared.since) END,
+		CASE WHEN prepared.since > patience THEN 'end it: COMMIT PREPARED or ROLLBACK PREPARED' END
+	FROM (SELECT count(*),
+			(array_agg(p.gid ORDER BY p.prepared, p.gid))[1] AS oldest,
+			date_trunc('second', clock_timestamp() - min(p.prepared)) AS since
+		FROM pg_prepared_xacts p WHERE p.database = current_database()) prepared
+	UNION ALL
 	SELECT 'topics',
 		CASE WHEN e.oid IS NULL THEN 'error' ELSE 'ok' END,
 		format('with a schema: %s', count(*)),

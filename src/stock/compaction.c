@@ -14,6 +14,7 @@
 #include "base/compat.h"
 #include "base/query.h"
 #include "base/relation.h"
+#include "base/settings.h"
 #include "base/shared.h"
 #include "stock/guard.h"
 #include "stock/stock_xact.h"
@@ -70,8 +71,7 @@ stock_compact(PG_FUNCTION_ARGS)
 		.sql = "SELECT idempotency_internal.stock_compact_next($1)", .types = {INT4OID}
 	};
 
-	PreventCommandDuringRecovery("stock_compact()");
-	PreventCommandIfReadOnly("stock_compact()");
+	settings_prevent_write("stock_compact()");
 	(void) stock_xact_begin();
 	PG_RETURN_DATUM(compaction_move(&step, PG_GETARG_DATUM(0)));
 }

@@ -30,6 +30,7 @@
  */
 #include "postgres.h"
 
+#include "access/genam.h"
 #include "access/table.h"
 #include "access/transam.h"
 #include "access/twophase.h"
@@ -278,6 +279,17 @@ in_doubt_settle(const InDoubt *entry)
 }
 
 /*
+ * Is it known that no transaction is left that was prepared before the last
+ * start?  Then there will be none.
+ */
+static bool
+in_doubt_none_recovered(void)
+{
+	return max_prepared_xacts == 0 ||
+		pg_atomic_read_u32(&shared_my_database()->prepared_before_start) == 1;
+}
+
+/*
  * How many transactions are left that have changed stock and were prepared
  * before the last start.  One that has ended may have made reservations that
  * nobody was told of, so the sweeper searches for them.
@@ -290,8 +302,8 @@ in_doubt_recovered(Oid log, PreparedXact **xacts)
 	uint32		count = 0;
 	int			all;
 
-	if (pg_atomic_read_u32(known) == 1)
-		return 0;				/* none, and there will be none */
+	if (in_doubt_none_recovered())
+		return 0;
 	all = prepared_holders(log, xacts, &unknown);
 	for (int i = 0; i < all; i++)
 	{
@@ -368,6 +380,19 @@ in_doubt_read(TupleTableSlot *row, EscrowItem *item, FullTransactionId xid)
 	part->created = DatumGetBool(row->tts_values[DOUBT_ATT_CREATED]);
 	part->lapses_at = DatumGetTimestampTz(row->tts_values[DOUBT_ATT_LAPSES_AT]);
 	return entry;
+}
+
+void
+in_doubt_lock_for_load(void)
+{
+	Relation	table;
+
+	if (in_doubt_none_recovered())
+		return;
+	table = table_open(catalog_get()->stock_in_doubt, RowExclusiveLock);
+	index_close(relation_open_index(table, DOUBT_ATT_SKU + 1, 1, 0,
+									RowExclusiveLock), NoLock);
+	table_close(table, NoLock);
 }
 
 static const PreparedXact *

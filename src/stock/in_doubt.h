@@ -27,6 +27,9 @@ extern void in_doubt_cancel(void);
 /* Settles what transactions of this database have done that have ended. */
 extern void in_doubt_resolve(void);
 
+/* Takes the locks that in_doubt_load needs. */
+extern void in_doubt_lock_for_load(void);
+
 /*
  * Loads and publishes the counter of an item that is being loaded.  What
  * transactions have done to it that were prepared before the last start is in

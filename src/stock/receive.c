@@ -14,6 +14,7 @@
 #include "base/catalog.h"
 #include "base/compat.h"
 #include "base/errors.h"
+#include "base/settings.h"
 #include "stock/ledger.h"
 #include "stock/change.h"
 #include "stock/item.h"
@@ -64,8 +65,7 @@ stock_receive(PG_FUNCTION_ARGS)
 	text	   *reason = lines_note_arg(fcinfo, 2);
 	text	   *actor = lines_actor_arg(fcinfo, 3);
 
-	PreventCommandDuringRecovery("stock_receive()");
-	PreventCommandIfReadOnly("stock_receive()");
+	settings_prevent_write("stock_receive()");
 	(void) stock_xact_begin();
 	receive_create(lines.line);
 	change_add(&lines, true);
@@ -131,8 +131,7 @@ stock_adjust(PG_FUNCTION_ARGS)
 	text	   *reason = lines_note_arg(fcinfo, 2);
 	text	   *actor = lines_actor_arg(fcinfo, 3);
 
-	PreventCommandDuringRecovery("stock_adjust()");
-	PreventCommandIfReadOnly("stock_adjust()");
+	settings_prevent_write("stock_adjust()");
 	(void) stock_xact_begin();
 	receive_require(lines.line);
 	if (delta < 0)
@@ -163,8 +162,7 @@ stock_transfer(PG_FUNCTION_ARGS)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("from_sku and to_sku must differ")));
-	PreventCommandDuringRecovery("stock_transfer()");
-	PreventCommandIfReadOnly("stock_transfer()");
+	settings_prevent_write("stock_transfer()");
 	(void) stock_xact_begin();
 	receive_require(from.line);
 	receive_take(&from, "stock");
@@ -197,8 +195,7 @@ stock_backorder(PG_FUNCTION_ARGS)
 				 errmsg("quantity must not be negative")));
 	reason = lines_note_arg(fcinfo, 2);
 	actor = lines_actor_arg(fcinfo, 3);
-	PreventCommandDuringRecovery("stock_backorder()");
-	PreventCommandIfReadOnly("stock_backorder()");
+	settings_prevent_write("stock_backorder()");
 	(void) stock_xact_begin();
 	change_lock_backorder(line->sku);
 	receive_create(line);

@@ -50,8 +50,7 @@ reservation_begin(FunctionCallInfo fcinfo, const char *function)
 {
 	text	   *reservation = lines_name_arg(fcinfo, 0, "reservation");
 
-	PreventCommandDuringRecovery(function);
-	PreventCommandIfReadOnly(function);
+	settings_prevent_write(function);
 	return reservation;
 }
 
@@ -681,8 +680,7 @@ stock_expire(PG_FUNCTION_ARGS)
 {
 	int			max;
 
-	PreventCommandDuringRecovery("stock_expire()");
-	PreventCommandIfReadOnly("stock_expire()");
+	settings_prevent_write("stock_expire()");
 	args_require(fcinfo, 0, "max_holds");
 	max = PG_GETARG_INT32(0);
 	if (max <= 0)

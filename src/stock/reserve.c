@@ -537,8 +537,7 @@ reserve_order(Order *order, const char *function)
 	bool		answered;
 	int			looks = 0;
 
-	PreventCommandDuringRecovery(function);
-	PreventCommandIfReadOnly(function);
+	settings_prevent_write(function);
 	order->lines.line = palloc(order->asked.count * sizeof(StockLine));
 	order->tids = palloc(order->asked.count * sizeof(ItemPointerData));
 	order->name = names_find(stock_xact_begin(), order->reservation);

@@ -114,8 +114,7 @@ stock_serve_item(PG_FUNCTION_ARGS)
 	bool		more;
 	QueueEntry	first;
 
-	PreventCommandDuringRecovery("stock_serve_item()");
-	PreventCommandIfReadOnly("stock_serve_item()");
+	settings_prevent_write("stock_serve_item()");
 	(void) stock_xact_begin();
 	if (!stock_xact_touch(&item, false))
 		PG_RETURN_INT32(0);
@@ -197,8 +196,7 @@ stock_serve(PG_FUNCTION_ARGS)
 	text	   *last;
 	bool		failed;
 
-	PreventCommandDuringRecovery("stock_serve()");
-	PreventCommandIfReadOnly("stock_serve()");
+	settings_prevent_write("stock_serve()");
 	(void) stock_xact_begin();
 	if (position == NULL)
 	{

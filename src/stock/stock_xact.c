@@ -413,6 +413,7 @@ static void
 stock_xact_load(EscrowItem *item, const text *sku)
 {
 	item_lock_for_load();
+	in_doubt_lock_for_load();
 	if (!escrow_begin_load(item))
 		return;
 	loading = item;

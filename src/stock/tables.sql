@@ -280,6 +280,7 @@ CREATE TABLE idempotency_internal.stock_in_doubt (
 	lapses_at   timestamptz NOT NULL
 );
 CREATE INDEX ON idempotency_internal.stock_in_doubt (sku);
+ALTER TABLE idempotency_internal.stock_in_doubt REPLICA IDENTITY FULL;
 COMMENT ON TABLE idempotency_internal.stock_in_doubt IS
 	'Empty for everybody: what prepared transactions have done to the counters of items, for the time after a restart.';
 

@@ -587,6 +587,7 @@ CREATE TABLE idempotency_internal.stock_in_doubt (
 	lapses_at   timestamptz NOT NULL
 );
 CREATE INDEX ON idempotency_internal.stock_in_doubt (sku);
+ALTER TABLE idempotency_internal.stock_in_doubt REPLICA IDENTITY FULL;
 ALTER TABLE idempotency_internal.stock_item
 	ADD CONSTRAINT stock_item_sku_check
 		CHECK (pg_catalog.octet_length(sku) BETWEEN 1 AND 255),

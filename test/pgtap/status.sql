@@ -20,7 +20,7 @@ SELECT results_eq($$ SELECT * FROM says('settings') $$, $$ VALUES
 SELECT set_eq($$ SELECT "check" FROM idempotency_status() $$,
 	ARRAY['library', 'workers', 'worker errors', 'settings', 'tables',
 		'triggers', 'keys', 'subscriptions', 'log', 'open transactions',
-		'stock counters', 'stock log', 'reservations', 'reservation names', 'stock queues'], 'these are the checks');
+		'prepared transactions', 'stock counters', 'stock log', 'reservations', 'reservation names', 'stock queues'], 'these are the checks');
 SELECT is_empty($$ SELECT * FROM idempotency_status()
 	WHERE "check" IS NULL OR state IS NULL OR detail IS NULL $$,
 	'each says what it found');

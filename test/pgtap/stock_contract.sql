@@ -9,7 +9,7 @@ CREATE EXTENSION IF NOT EXISTS idempotency;
 CREATE EXTENSION IF NOT EXISTS pgtap;
 
 BEGIN;
-SELECT plan(28);
+SELECT plan(30);
 
 SELECT columns_are('stock_item',
 	ARRAY['sku', 'received', 'adjusted', 'confirmed', 'backorder']);
@@ -26,6 +26,10 @@ SELECT col_is_pk('stock_log', ARRAY['sku', 'id']);
 SELECT columns_are('stock_queue',
 	ARRAY['id', 'quantity', 'ttl_us', 'sku', 'reservation']);
 SELECT col_is_pk('stock_queue', ARRAY['sku', 'id']);
+SELECT columns_are('stock_in_doubt',
+	ARRAY['sku', 'taken', 'received', 'leaving', 'pending', 'joined',
+		'served', 'created', 'lapses_at']);
+SELECT has_index('stock_in_doubt', 'stock_in_doubt_sku_idx', 'sku');
 SELECT has_index('stock_hold', 'stock_hold_sku_expires_at', ARRAY['sku', 'expires_at']);
 SELECT has_index('stock_log', 'stock_log_settled', 'reservation');
 SELECT is_empty($$

@@ -106,6 +106,7 @@ my %rows = (
 	stock_item => { sku => "'victim %d'", received => 10 },
 	stock_hold => { quantity => 1, expires_at => "now() - interval '1 s'", line => 0, sku => "'victim'", reservation => "'victim %d'" },
 	stock_queue => { id => '4000000 + %d', quantity => 1, ttl_us => 1000, sku => "'victim'", reservation => "'victim %d'" },
+	stock_in_doubt => { sku => "'victim'", map({ ($_ => 1) } qw(taken received leaving pending joined served)), created => 'true', lapses_at => 'now()' },
 	stock_log => { %change, id => '1000000 + %d' });
 
 # The rows of the victim, in tables where the witness has rows too.
@@ -114,7 +115,7 @@ my %victims = (
 	(map { ("outbox_log_$_" => "topic <> 'witness'") } 0 .. 2),
 	(map { ($_ => $no_witness) } qw(outbox_partition outbox_delivery outbox_attempt)),
 	outbox_subscription => "name <> 'witness'",
-	(map { ($_ => "sku <> 'witness'") } qw(stock_item stock_hold stock_queue stock_log stock_history_0 stock_history_1 stock_history_2)));
+	(map { ($_ => "sku <> 'witness'") } qw(stock_item stock_hold stock_queue stock_in_doubt stock_log stock_history_0 stock_history_1 stock_history_2)));
 
 # Bad values in these break the whole database, but with a proper error.
 my $is_central = qr/^(?:\w+_ring|outbox_home)$/;

@@ -83,6 +83,9 @@ sub waiting
 prepare('one', event(1) . "; SELECT stock_reserve('hat', 4, 'one')");
 sql(event(2));
 is_sent('an event behind a prepared one is sent', 2);
+my $status = q(SELECT state, detail, hint FROM outbox_status('%s') WHERE "check" = 'prepared transactions');
+like(sql(sprintf($status, '1 h')), qr/^ok\|1, the oldest, 'one', for 00:0\d:\d\d\|$/, 'the status has it');
+like(sql(sprintf($status, '-1 s')), qr/^warning\|1, .*\|end it: COMMIT PREPARED/, 'with a warning after a while');
 sql("COMMIT PREPARED 'one'");
 is_sent('and the prepared one at its commit', 2, 1);
 prepare('two', event(3));
