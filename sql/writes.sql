@@ -10,7 +10,7 @@ BEGIN
 	RETURN 'no: ' || call;
 EXCEPTION WHEN OTHERS THEN
 	GET STACKED DIAGNOSTICS message = MESSAGE_TEXT;
-	RETURN CASE WHEN SQLSTATE <> '55000' THEN SQLSTATE || ' ' || call || ': ' END || message;
+	RETURN concat(CASE WHEN SQLSTATE <> '55000' THEN SQLSTATE || ' ' || call || ': ' END, message);
 END
 $$;
 
@@ -25,7 +25,7 @@ SELECT refuses(call) FROM unnest(ARRAY[
 	$$idem_claim('k')$$, $$idem_claim_many('{k}')$$, $$idem_complete('k', 1)$$, $$idem_fail('k', 1)$$,
 	$$idem_renew('k', 1)$$, $$idem_forget('k')$$,
 	$$outbox_enqueue('t', '{}')$$, $$outbox_cancel(1)$$, $$outbox_fetch('s')$$, $$outbox_ack('s', 1)$$,
-	$$outbox_subscribe('other', NULL)$$, $$outbox_alter('s', batch => 2)$$, $$outbox_pause('s')$$, $$outbox_resume('s')$$,
+	$$outbox_subscribe('other', NULL)$$, $$outbox_alter('s', max_in_flight => 2)$$, $$outbox_pause('s')$$, $$outbox_resume('s')$$,
 	$$outbox_unsubscribe('s')$$, $$outbox_replay('s', 1)$$, $$outbox_redrive('s')$$, $$outbox_retry('s')$$, $$outbox_discard('s')$$,
 	$$outbox_ping('s')$$, $$outbox_rotate_secret('s')$$, $$outbox_acknowledge_lost('s')$$, $$outbox_adopt()$$,
 	$$outbox_topic('t')$$, $$outbox_drop_topic('t')$$,

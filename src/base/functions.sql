@@ -36,6 +36,13 @@ AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION idempotency_internal.idempotency_require_preload(text) IS
 	'Internal: raises an error unless the library is preloaded.';
 
+CREATE FUNCTION idempotency_internal.idempotency_prevent_write(function text)
+RETURNS void
+LANGUAGE C STABLE STRICT PARALLEL UNSAFE
+AS 'MODULE_PATHNAME';
+COMMENT ON FUNCTION idempotency_internal.idempotency_prevent_write(text) IS
+	'Internal: raises an error unless a function that writes may be called.';
+
 CREATE FUNCTION idempotency_internal.idempotency_refuse_trigger(function text)
 RETURNS void
 LANGUAGE plpgsql STABLE PARALLEL SAFE

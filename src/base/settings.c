@@ -12,9 +12,11 @@
 
 #include "miscadmin.h"
 #include "tcop/utility.h"
+#include "utils/builtins.h"
 #include "utils/guc.h"
 #include "utils/varlena.h"
 
+#include "base/compat.h"
 #include "base/settings.h"
 #include "base/shared.h"
 
@@ -41,6 +43,8 @@ int			settings_stock_queue_max = 10000;
 bool		settings_stock_events = false;
 bool		settings_outbox_events = false;
 bool		settings_writes = true;
+
+PG_FUNCTION_INFO_V1(idempotency_prevent_write);
 
 /* SQL functions read these by current_setting. */
 static int	stock_history_s = 7 * 24 * 60 * 60;
@@ -239,6 +243,17 @@ settings_define_events(void)
 							 "Announces dead letters, and subscriptions that fail or are disabled, in the outbox.",
 							 NULL, &settings_outbox_events,
 							 false, PGC_SUSET, 0, NULL, NULL, NULL);
+}
+
+/*
+ * SQL: idempotency_prevent_write(function), settings_prevent_write for SQL
+ * functions.
+ */
+Datum
+idempotency_prevent_write(PG_FUNCTION_ARGS)
+{
+	settings_prevent_write(text_to_cstring(PG_GETARG_TEXT_PP(0)));
+	PG_RETURN_VOID();
 }
 
 void

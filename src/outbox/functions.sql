@@ -34,6 +34,7 @@ DECLARE
 	is_own boolean;
 BEGIN
 	PERFORM idempotency_internal.idempotency_enter();
+	PERFORM idempotency_internal.idempotency_prevent_write('outbox_cancel()');
 	IF position IS NULL THEN
 		PERFORM idempotency_internal.idempotency_raise('22004',
 			'position must not be null');
@@ -889,6 +890,7 @@ DECLARE
 	discarded bigint;
 BEGIN
 	PERFORM idempotency_internal.idempotency_enter();
+	PERFORM idempotency_internal.idempotency_prevent_write('outbox_discard()');
 	PERFORM idempotency_internal.outbox_check_positions(positions);
 	DELETE FROM idempotency_internal.outbox_delivery d
 	WHERE d.subscription =
@@ -908,6 +910,7 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
 	PERFORM idempotency_internal.idempotency_enter();
+	PERFORM idempotency_internal.idempotency_prevent_write('outbox_acknowledge_lost()');
 	UPDATE idempotency_internal.outbox_partition p SET lost = 0
 	WHERE p.subscription = idempotency_internal.outbox_subscription_id(
 			outbox_acknowledge_lost.name)
@@ -1160,6 +1163,7 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
 	PERFORM idempotency_internal.idempotency_enter();
+	PERFORM idempotency_internal.idempotency_prevent_write('outbox_topic()');
 	PERFORM idempotency_internal.outbox_check_topic(name, schema, description);
 	IF (SELECT count(*) >= 10000
 			AND NOT coalesce(bool_or(t.topic = name), false)
@@ -1189,6 +1193,7 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
 	PERFORM idempotency_internal.idempotency_enter();
+	PERFORM idempotency_internal.idempotency_prevent_write('outbox_drop_topic()');
 	IF name IS NULL THEN
 		PERFORM idempotency_internal.idempotency_raise('22004',
 			'name must not be null');

@@ -399,9 +399,9 @@ static const PreparedXact *
 in_doubt_writer(TupleTableSlot *row, const PreparedXact *xacts, int count)
 {
 	bool		isnull;
-	TransactionId xmin =
-		DatumGetTransactionId(slot_getsysattr(row, MinTransactionIdAttributeNumber,
-											  &isnull));
+	Datum		value = slot_getsysattr(row, MinTransactionIdAttributeNumber,
+									&isnull);
+	TransactionId xmin = DatumGetTransactionId(value);
 
 	for (int i = 0; i < count; i++)
 	{
@@ -428,7 +428,8 @@ in_doubt_find(EscrowItem *item, const text *sku, const PreparedXact *xacts,
 
 	*found = palloc(mul_size(xact_count, sizeof(InDoubt)));
 	ScanKeyInit(&key, 1, BTEqualStrategyNumber, F_TEXTEQ, PointerGetDatum(sku));
-	relation_scan_begin(&scan, table, DOUBT_ATT_SKU + 1, 0, &key, 1, SnapshotAny);
+	relation_scan_begin(&scan, table, DOUBT_ATT_SKU + 1, 0, &key, 1,
+						SnapshotAny);
 	while (relation_scan_next(&scan, row))
 	{
 		const PreparedXact *writer = in_doubt_writer(row, xacts, xact_count);
