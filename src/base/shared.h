@@ -93,7 +93,7 @@ typedef struct SharedDatabase
 	/* Guarded by SharedState.lock. */
 	Oid			database;		/* InvalidOid: the entry is free */
 	Oid			extension;		/* InvalidOid: none */
-	Oid			owner;			/* whom workers run as; InvalidOid: no workers */
+	Oid			owner;			/* role of its workers; InvalidOid: none */
 	bool		check;			/* the launcher has to look again */
 	TimestampTz check_at;		/* when check was set, or the entry was added */
 	int			vacaters;		/* commands that keep workers out */

@@ -47,8 +47,8 @@ discovery_report_old(const char *version)
 /*
  * Returns the extension, and the role that workers run as.  InvalidOid: the
  * extension does not exist, or is older than the library and must be updated
- * before workers can run.  A schema of the internal name that is not a member of the extension
- * does not count: workers must not touch the tables in it.
+ * before workers can run.  A schema of the internal name that is not a member
+ * of the extension does not count: workers must not touch the tables in it.
  */
 static Oid
 discovery_find_extension(Oid *owner)

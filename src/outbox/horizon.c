@@ -137,7 +137,9 @@ horizon_add(OutboxHorizon *horizon, int *open_count, FullTransactionId xid)
 		if (FullTransactionIdEquals(horizon->stragglers[i].xid, xid))
 			return;
 	}
-	horizon->stragglers = repalloc(horizon->stragglers, mul_size(*open_count + 1, sizeof(OutboxXact)));
+	horizon->stragglers = repalloc(horizon->stragglers,
+								   mul_size(*open_count + 1,
+											sizeof(OutboxXact)));
 	horizon->stragglers[(*open_count)++] = xact;
 }
 

@@ -85,7 +85,8 @@ extern bool escrow_undo(EscrowItem *item, const EscrowPart *part);
 /*
  * Settles an item at the end of a transaction that has committed or not, and
  * unpins it: makes available what was added, marks the item as existing if it
- * was created, and notes when its new reservations lapse; or undoes the part.  Returns whether the queue of the item could be served now.
+ * was created, and notes when its new reservations lapse; or undoes the part.
+ * Returns whether the queue of the item could be served now.
  */
 extern bool escrow_commit(EscrowItem *item, const EscrowPart *part);
 extern bool escrow_abort(EscrowItem *item, const EscrowPart *part);

@@ -400,7 +400,7 @@ in_doubt_writer(TupleTableSlot *row, const PreparedXact *xacts, int count)
 {
 	bool		isnull;
 	Datum		value = slot_getsysattr(row, MinTransactionIdAttributeNumber,
-									&isnull);
+										&isnull);
 	TransactionId xmin = DatumGetTransactionId(value);
 
 	for (int i = 0; i < count; i++)
