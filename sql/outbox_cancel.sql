@@ -93,6 +93,8 @@ SELECT outbox_cancel(:ghost), outbox_cancel(9223372036854775807), outbox_cancel(
 SELECT outbox_cancel(NULL);
 BEGIN READ ONLY;
 SELECT cancel('kept');
+ROLLBACK;
+BEGIN READ ONLY;
 SELECT event('waits', '30 min');
 ROLLBACK;
 

@@ -27,7 +27,7 @@ SELECT refuses(call) FROM unnest(ARRAY[
 	$$outbox_enqueue('t', '{}')$$, $$outbox_cancel(1)$$, $$outbox_fetch('s')$$, $$outbox_ack('s', 1)$$,
 	$$outbox_subscribe('other', NULL)$$, $$outbox_alter('s', max_in_flight => 2)$$, $$outbox_pause('s')$$, $$outbox_resume('s')$$,
 	$$outbox_unsubscribe('s')$$, $$outbox_replay('s', 1)$$, $$outbox_redrive('s')$$, $$outbox_retry('s')$$, $$outbox_discard('s')$$,
-	$$outbox_ping('s')$$, $$outbox_rotate_secret('s')$$, $$outbox_acknowledge_lost('s')$$, $$outbox_adopt()$$,
+	$$outbox_ping('s')$$, $$outbox_acknowledge_lost('s')$$, $$outbox_adopt()$$,
 	$$outbox_topic('t')$$, $$outbox_drop_topic('t')$$,
 	$$stock_receive('hat', 1)$$, $$stock_adjust('hat', 1, 'count')$$, $$stock_transfer('hat', 'cap', 1)$$, $$stock_backorder('hat', 1)$$,
 	$$stock_reserve('hat', 1, 'r')$$, $$stock_reserve_many('{"hat": 1}', 'r')$$, $$stock_change_many('r', '{"hat": 1}')$$,

@@ -368,7 +368,7 @@ COMMENT ON FUNCTION idempotency_internal.stock_repair(boolean) IS
 CREATE FUNCTION idempotency_internal.stock_settle_prepared(
 	max_rows integer DEFAULT 0)
 RETURNS boolean
-LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE
+LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION idempotency_internal.stock_settle_prepared(integer) IS
 	'Internal: the sweeper settles what prepared transactions have done to the counters that have ended without COMMIT or ROLLBACK PREPARED in a session, such as in an apply worker.';
