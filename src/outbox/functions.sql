@@ -934,6 +934,7 @@ DECLARE
 	first           bigint;
 BEGIN
 	PERFORM idempotency_internal.idempotency_enter();
+	PERFORM idempotency_internal.idempotency_prevent_write('outbox_replay()');
 	subscription_id := idempotency_internal.outbox_subscription_id(name);
 	IF (from_position IS NULL) = (since IS NULL) THEN
 		PERFORM idempotency_internal.idempotency_raise('22023',
