@@ -6,6 +6,7 @@ use warnings FATAL => 'all';
 
 use FindBin;
 use lib "$FindBin::RealBin/../lib";
+use PostgreSQL::Test::Utils;
 use Server;
 use Test::More;
 
@@ -60,5 +61,14 @@ is(error_code($node, 'postgres', $refused{outbox_enqueue}), '55000',
 	'without the library they are refused again');
 sql('DROP EXTENSION idempotency');
 pass('DROP EXTENSION works without it');
+
+# --- Citus has to come first, and says so, but not before what
+
+$node->stop;
+$node->append_conf('postgresql.conf', "shared_preload_libraries = 'idempotency, citus'");
+my $log_before = -s $node->logfile;
+ok(!$node->start(fail_ok => 1), 'Citus after idempotency: the server does not start');
+like(slurp_file($node->logfile, $log_before), qr/WARNING: .*citus comes after idempotency.*\n.*HINT: .*'citus, idempotency'/,
+	'and the log says why');
 
 done_testing();
