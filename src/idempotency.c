@@ -21,7 +21,7 @@
  *   upgrade/  SQL that takes a database from one version to the next
  *
  * Calls go one way: this file -> launch, sweep, relay -> claim, outbox, stock
- * -> base; src/README.md names the three exceptions.  The launcher runs once
+ * -> base; src/README.md names the exceptions.  The launcher runs once
  * in a cluster; a sweeper and idempotency.relays relays run for each database
  * that has the extension.
  *

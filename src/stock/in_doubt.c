@@ -279,8 +279,8 @@ in_doubt_settle(const InDoubt *entry)
 }
 
 /*
- * Is it known that no transaction is left that was prepared before the last
- * start?  Then there will be none.
+ * Returns whether all transactions are known to have ended that were prepared
+ * before the last start.
  */
 static bool
 in_doubt_none_recovered(void)
