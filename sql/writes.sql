@@ -24,6 +24,7 @@ SET idempotency.writes = off;
 SELECT refuses(call) FROM unnest(ARRAY[
 	$$idem_claim('k')$$, $$idem_claim_many('{k}')$$, $$idem_complete('k', 1)$$, $$idem_fail('k', 1)$$,
 	$$idem_renew('k', 1)$$, $$idem_forget('k')$$,
+	$$idem_fence('s')$$, $$idem_unfence('s')$$, $$idem_import('{}')$$,
 	$$outbox_enqueue('t', '{}')$$, $$outbox_cancel(1)$$, $$outbox_fetch('s')$$, $$outbox_ack('s', 1)$$,
 	$$outbox_subscribe('other', NULL)$$, $$outbox_alter('s', max_in_flight => 2)$$, $$outbox_pause('s')$$, $$outbox_resume('s')$$,
 	$$outbox_unsubscribe('s')$$, $$outbox_replay('s', 1)$$, $$outbox_redrive('s')$$, $$outbox_retry('s')$$, $$outbox_discard('s')$$,

@@ -235,6 +235,7 @@ catalog_load_claim(Catalog *catalog)
 					  "idem_ring", "idem_key");
 	catalog_load_enum(catalog->schema, "idem_outcome", outcomes, IDEM_OUTCOMES,
 					  catalog->idem_outcome);
+	catalog->idem_fence = catalog_relation(catalog->internal, "idem_fence");
 	catalog->idem_answer = catalog_type(catalog->schema, "idem_answer");
 }
 

@@ -101,6 +101,7 @@ typedef struct Catalog
 	CatalogRing rings[RINGS];
 	Oid			idem_outcome[IDEM_OUTCOMES];
 	Oid			idem_answer;
+	Oid			idem_fence;
 	CatalogTriggers key_triggers;
 	Oid			outbox_position_seq;
 	Oid			outbox_cancelled;

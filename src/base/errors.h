@@ -26,6 +26,9 @@
 /* A correction would take more than what is available. */
 #define ERRCODE_INSUFFICIENT_STOCK	MAKE_SQLSTATE('I', 'D', '0', '0', '6')
 
+/* The scope has moved to another database. */
+#define ERRCODE_SCOPE_MOVED			MAKE_SQLSTATE('I', 'D', '0', '0', '7')
+
 /*
  * For functions that public functions in PL/pgSQL perform to check arguments.
  * The context of an error that they raise then leaves out what is within the

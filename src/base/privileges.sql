@@ -104,7 +104,7 @@ AS $$
 BEGIN
 	PERFORM idempotency_internal.idempotency_enter();
 	PERFORM idempotency_internal.idempotency_grant_names(role,
-		'{idempotency_status, idem_forget,
+		'{idempotency_status, idem_forget, idem_fence, idem_unfence,
 			idem_counters, idem_evicted, idem_sample,
 			outbox_subscribe, outbox_unsubscribe, outbox_alter, outbox_ping,
 			outbox_pause, outbox_resume, outbox_redrive, outbox_retry,
@@ -118,7 +118,7 @@ BEGIN
 			stock_receive, stock_adjust, stock_transfer, stock_backorder,
 			stock_level,
 			stock_verify}',
-		'{idem_stats, idem_keys,
+		'{idem_stats, idem_keys, idem_fences,
 			outbox_subscriptions, outbox_deliveries, outbox_dead, outbox_topics,
 			stock_levels, stock_holds, stock_waiting, stock_history,
 			idempotency_segments}');
@@ -185,7 +185,7 @@ $$;
  * condition could be evaluated on those rows.  stock_levels shows every item,
  * and a barrier would keep a join with it from using the index.
  */
-GRANT SELECT ON idem_stats, idem_keys,
+GRANT SELECT ON idem_stats, idem_keys, idem_fences,
 	outbox_subscriptions, outbox_deliveries, outbox_dead, outbox_topics,
 	stock_levels, stock_holds, stock_waiting, idempotency_segments
 TO pg_monitor;

@@ -14,12 +14,17 @@
 
 #include "commands/sequence.h"
 #include "miscadmin.h"
+#include "storage/lmgr.h"
+#include "utils/fmgrprotos.h"
 #include "utils/lsyscache.h"
 
 #include "base/sequence.h"
 
 /* The most numbers that one call skips, which takes seconds. */
 #define SEQUENCE_SKIP_MAX 10000000
+
+/* More numbers than are drawn in the instant between two steps. */
+#define SEQUENCE_MARGIN (1 << 20)
 
 /*
  * Returns where the highest number is kept, or NULL if there is no shared
@@ -70,6 +75,29 @@ sequence_raise(SharedSequence id, Oid sequence, int64 number)
 			return true;
 	}
 	return false;
+}
+
+/*
+ * The lock is for those who advance the sequence; it does not stop those who
+ * draw numbers.  So we go further than needed, by more numbers than can be
+ * drawn meanwhile: otherwise, the sequence might be set back.
+ */
+void
+sequence_advance(SharedSequence id, Oid sequence, int64 beyond)
+{
+	LOCAL_FCINFO(fcinfo, 1);
+	Datum		last;
+
+	LockRelationOid(sequence, ShareUpdateExclusiveLock);
+	InitFunctionCallInfoData(*fcinfo, NULL, 1, InvalidOid, NULL, NULL);
+	fcinfo->args[0].value = ObjectIdGetDatum(sequence);
+	fcinfo->args[0].isnull = false;
+	last = pg_sequence_last_value(fcinfo);
+	if (fcinfo->isnull || DatumGetInt64(last) < beyond)
+		DirectFunctionCall2(setval_oid, ObjectIdGetDatum(sequence),
+							Int64GetDatum(beyond + SEQUENCE_MARGIN));
+	UnlockRelationOid(sequence, ShareUpdateExclusiveLock);
+	sequence_raise(id, sequence, beyond);
 }
 
 /*

@@ -13,6 +13,9 @@
  */
 extern int64 sequence_highest(SharedSequence id, Oid sequence);
 
+/* Sets the sequence so that all numbers from now on are greater than this. */
+extern void sequence_advance(SharedSequence id, Oid sequence, int64 beyond);
+
 /* Returns the next number, greater than that one and than floor. */
 extern int64 sequence_next(SharedSequence id, Oid sequence, int64 floor);
 

@@ -38,6 +38,7 @@
 #include "base/settings.h"
 #include "claim/claim.h"
 #include "claim/dedup.h"
+#include "claim/fence.h"
 #include "claim/stats.h"
 
 typedef enum ClaimStep
@@ -54,6 +55,9 @@ typedef struct ClaimObstacle
 	ItemPointerData tid;
 	RelationWriter writer;		/* no xid: the transaction with the row lock */
 } ClaimObstacle;
+
+/* The answer to an import: what this database has is newer. */
+static const ClaimAnswer claim_kept = {.outcome = IDEM_COMPLETED};
 
 PG_FUNCTION_INFO_V1(idem_claim);
 
@@ -84,6 +88,8 @@ claim_new_row(const Claim *claim, int32 attempt)
 	TimestampTz start = GetCurrentTimestamp();
 	KeyRow		row = {0};
 
+	if (claim->imported != NULL)
+		return *claim->imported;
 	row.token = key_next_token();
 	if (claim->leased)
 	{
@@ -115,8 +121,14 @@ claim_won(const KeyRow *row)
 static ClaimStep
 claim_insert(const Claim *claim, KeyRing *keys, ClaimAnswer *answer)
 {
-	KeyRow		row = claim_new_row(claim, 1);
+	KeyRow		row;
 
+	if (claim->imported != NULL && claim->imported->expired)
+	{
+		*answer = claim_kept;
+		return CLAIM_ANSWERED;
+	}
+	row = claim_new_row(claim, 1);
 	if (!keys_insert(keys, &claim->name, &row))
 		return CLAIM_AGAIN;
 	*answer = claim_won(&row);
@@ -192,6 +204,50 @@ claim_classify(const Claim *claim, const KeyRow *row, ClaimAnswer *answer)
 }
 
 /*
+ * How far a claim has come: rows of a key with the same token are of the same
+ * claim.
+ */
+static int
+claim_rank(const KeyRow *row)
+{
+	if (TIMESTAMP_IS_NOBEGIN(row->expires_at))
+		return 2;				/* forgotten */
+	return row->state == KEY_IN_PROGRESS ? 0 : 1;
+}
+
+/*
+ * Is the row in the slot newer than an imported one, or the same?  It does not
+ * matter whether they have expired.
+ */
+static bool
+claim_is_newer(const KeyRow *row, const KeyRow *imported)
+{
+	if (row->token != imported->token)
+		return row->token > imported->token;
+	if (claim_rank(row) != claim_rank(imported))
+		return claim_rank(row) > claim_rank(imported);
+	return row->lease_until >= imported->lease_until;
+}
+
+/*
+ * Does the row in the slot answer the claim?
+ */
+static bool
+claim_is_answered(const Claim *claim, KeyRing *keys, const KeyRow *row,
+				  ClaimAnswer *answer)
+{
+	if (claim->imported != NULL)
+	{
+		*answer = claim_kept;
+		return claim_is_newer(row, claim->imported);
+	}
+	if (!claim_classify(claim, row, answer))
+		return false;
+	return claim->dedup == NULL ||
+		!dedup_replaces(claim->dedup, keys_response(keys));
+}
+
+/*
  * Waits for the transaction that is writing a row.  That transaction can wait
  * for us only through locks that the deadlock detector knows.
  */
@@ -239,9 +295,7 @@ claim_try(const Claim *claim, KeyRing *keys, ClaimAnswer *answer,
 		if (!keys_find_in(keys, i, &claim->name, &dirty))
 			continue;
 		row = key_row(keys->slot);
-		answered = claim_classify(claim, &row, answer);
-		if (answered && claim->dedup != NULL)
-			answered = !dedup_replaces(claim->dedup, keys_response(keys));
+		answered = claim_is_answered(claim, keys, &row, answer);
 		if (answered && row.state != KEY_IN_PROGRESS &&
 			!TransactionIdIsValid(dirty.xmin))
 			return claim_answer(keys, answer);
@@ -273,6 +327,8 @@ claim_key(const Claim *claim)
 
 		CHECK_FOR_INTERRUPTS();
 		keys_open(&keys);
+		if (claim->dedup == NULL && claim->imported == NULL)
+			fence_check(claim->name.scope);
 		step = claim_try(claim, &keys, &answer, &obstacle);
 		keys_unlock(&keys);
 		if (step == CLAIM_IN_PROGRESS && claim->wait)
@@ -282,7 +338,8 @@ claim_key(const Claim *claim)
 
 	if (step == CLAIM_IN_PROGRESS)
 		answer = in_progress;
-	stats_count_claim(answer.outcome, answer.taken_over);
+	if (claim->imported == NULL)
+		stats_count_claim(answer.outcome, answer.taken_over);
 	return answer;
 }
 

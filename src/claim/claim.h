@@ -21,6 +21,7 @@ typedef struct Claim
 	const Interval *ttl;		/* NULL: idempotency.ttl */
 	bytea	   *request;		/* SHA-256, or NULL */
 	struct Dedup *dedup;		/* for dedup_claim, or NULL */
+	const KeyRow *imported;		/* the row to write, for idem_import; or NULL */
 } Claim;
 
 /* The answer to a claim. */
@@ -39,7 +40,10 @@ typedef struct ClaimAnswer
 extern void claim_read_args(Claim *claim, FunctionCallInfo fcinfo,
 							int lease_arg, int ttl_arg, int wait_arg);
 
-/* Claims a key, or returns the outcome of an earlier claim. */
+/*
+ * Claims a key, or returns the outcome of an earlier claim.  Likewise imports a
+ * key: IDEM_CLAIMED says that the imported row is now the key's.
+ */
 extern ClaimAnswer claim_key(const Claim *claim);
 
 /*

@@ -24,6 +24,7 @@
 #include "base/relation.h"
 #include "base/settings.h"
 #include "claim/claim.h"
+#include "claim/fence.h"
 
 #define FINISH_NO_TTL (-1)		/* the function has no ttl argument */
 
@@ -161,6 +162,7 @@ finish_change(FunctionCallInfo fcinfo, const KeyName *name, FinishChange change)
 
 		CHECK_FOR_INTERRUPTS();
 		keys_open(&keys);
+		fence_check(name->scope);
 		row = finish_find_owned(&keys, name, token);
 		if (change(fcinfo, name, &keys, &row))
 			result = keys_replace(&keys, name, &row);
@@ -335,6 +337,7 @@ idem_forget(PG_FUNCTION_ARGS)
 
 		CHECK_FOR_INTERRUPTS();
 		keys_open(&keys);
+		fence_check(name.scope);
 		result = TM_Ok;
 		remembered = keys_find(&keys, &name) &&
 			finish_forget(&keys, &name, &result);

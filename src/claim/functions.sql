@@ -92,6 +92,165 @@ COMMENT ON FUNCTION idem_forget(text, text) IS
 	'Forgets a key, so that it is unknown and free again; returns whether it was known. For operators.';
 
 /*
+ * A scope moves to another database (fence.c).
+ */
+
+CREATE FUNCTION idempotency_internal.idem_fence_check_scope(scope text)
+RETURNS void
+LANGUAGE C STABLE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME';
+COMMENT ON FUNCTION idempotency_internal.idem_fence_check_scope(text) IS
+	'Internal: raises an error unless a scope can have a fence.';
+
+CREATE FUNCTION idem_fence(scope text)
+RETURNS boolean
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	added boolean;
+BEGIN
+	PERFORM idempotency_internal.idempotency_enter();
+	PERFORM idempotency_internal.idempotency_prevent_write('idem_fence()');
+	PERFORM idempotency_internal.idem_fence_check_scope(scope);
+	INSERT INTO idempotency_internal.idem_fence AS f (scope) VALUES (scope)
+	ON CONFLICT DO NOTHING;
+	added := FOUND;
+	-- As the trigger does, which may be disabled.
+	PERFORM idempotency_internal.idempotency_ring_changed('idempotency_internal.idem_fence');
+	RETURN added;
+END
+$$;
+COMMENT ON FUNCTION idem_fence(text) IS
+	'Makes every claim in a scope fail with ID007, since the scope moves to another database; false: it had a fence already.';
+
+CREATE FUNCTION idem_unfence(scope text)
+RETURNS boolean
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+	PERFORM idempotency_internal.idempotency_enter();
+	PERFORM idempotency_internal.idempotency_prevent_write('idem_unfence()');
+	PERFORM idempotency_internal.idem_fence_check_scope(scope);
+	DELETE FROM idempotency_internal.idem_fence f
+	WHERE f.scope = idem_unfence.scope;
+	RETURN FOUND;
+END
+$$;
+COMMENT ON FUNCTION idem_unfence(text) IS
+	'Allows claims in a scope again, since its keys are here now; false: it had no fence.';
+
+CREATE VIEW idem_fences AS
+	SELECT scope, fenced_at FROM idempotency_internal.idem_fence;
+COMMENT ON VIEW idem_fences IS
+	'Scopes that have moved to another database, or are on their way.';
+
+CREATE FUNCTION idempotency_internal.idem_fence_wait(scopes text[])
+RETURNS void
+LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000
+AS 'MODULE_PATHNAME';
+COMMENT ON FUNCTION idempotency_internal.idem_fence_wait(text[]) IS
+	'Internal: waits for the transactions that may have claimed keys before these scopes had their fences.';
+
+/*
+ * Expired and forgotten keys are exported too: they may be known in the other
+ * database, from a time when the scope was there.
+ */
+CREATE FUNCTION idem_export(VARIADIC scopes text[])
+RETURNS SETOF jsonb
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000 ROWS 1000
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = on
+AS $$
+BEGIN
+	PERFORM idempotency_internal.idempotency_enter();
+	IF scopes IS NULL THEN
+		PERFORM idempotency_internal.idempotency_raise('22004', 'scope must not be null');
+	END IF;
+	IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
+		PERFORM idempotency_internal.idempotency_raise('25001',
+			'idem_export() must run in a transaction that is READ COMMITTED');
+	END IF;
+	PERFORM idempotency_internal.idem_fence_wait(scopes);
+	RETURN QUERY SELECT jsonb_build_object('scope', s.scope, 'last_token', t.last_value)
+		FROM (SELECT DISTINCT unnest(scopes)) s(scope), idempotency_internal.idem_token_seq t;
+	RETURN QUERY
+		SELECT jsonb_build_object('scope', k.scope, 'key', k.key, 'token', k.token,
+				'attempt', k.attempt, 'state', CASE k.state WHEN 'p' THEN 'in_progress' WHEN 'c' THEN 'completed'
+					WHEN 'f' THEN 'failed' WHEN 'r' THEN 'retryable' END,
+				'expires_at', k.expires_at)
+			|| CASE WHEN k.lease_until IS NULL THEN '{}' ELSE jsonb_build_object('lease_until', k.lease_until) END
+			|| CASE WHEN k.request IS NULL THEN '{}' ELSE jsonb_build_object('request', encode(k.request, 'hex')) END
+			|| CASE WHEN k.response IS NULL THEN '{}' ELSE jsonb_build_object('response', k.response) END
+		FROM (SELECT * FROM idempotency_internal.idem_key_0
+			UNION ALL SELECT * FROM idempotency_internal.idem_key_1
+			UNION ALL SELECT * FROM idempotency_internal.idem_key_2) k
+		WHERE k.scope = ANY (scopes);
+END
+$$;
+COMMENT ON FUNCTION idem_export(text[]) IS
+	'Returns the keys of scopes that have a fence, with their saved answers, for idem_import in another database. Waits for transactions that claimed keys before the fence.';
+
+CREATE FUNCTION idempotency_internal.idem_import_key(
+	key text, scope text, token bigint, attempt integer, state text,
+	expires_at timestamptz, lease_until timestamptz, request bytea,
+	response jsonb)
+RETURNS boolean
+LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000
+AS 'MODULE_PATHNAME';
+COMMENT ON FUNCTION idempotency_internal.idem_import_key(
+	text, text, bigint, integer, text, timestamptz, timestamptz, bytea, jsonb) IS
+	'Internal: inserts a key of another database, or replaces one that has a smaller token; false: what is here is newer.';
+
+CREATE FUNCTION idempotency_internal.idem_import_token(
+	scope text, last_token bigint)
+RETURNS void
+LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000
+AS 'MODULE_PATHNAME';
+COMMENT ON FUNCTION idempotency_internal.idem_import_token(text, bigint) IS
+	'Internal: makes all tokens from now on larger than those of another database.';
+
+/*
+ * The lock on the fence keeps another session from removing it before this
+ * transaction, with the imported keys, is committed.
+ */
+CREATE FUNCTION idem_import(exported jsonb)
+RETURNS boolean
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+	PERFORM idempotency_internal.idempotency_enter();
+	PERFORM idempotency_internal.idempotency_prevent_write('idem_import()');
+	IF exported IS NULL THEN
+		PERFORM idempotency_internal.idempotency_raise('22004', 'exported must not be null');
+	END IF;
+	IF jsonb_typeof(exported) <> 'object'
+		OR jsonb_typeof(exported -> 'scope') IS DISTINCT FROM 'string'
+		OR NOT exported ?| '{key, last_token}' THEN
+		PERFORM idempotency_internal.idempotency_raise('22023',
+			'exported must be a row that idem_export() has returned');
+	END IF;
+	PERFORM FROM idempotency_internal.idem_fence f
+	WHERE f.scope = exported ->> 'scope' FOR KEY SHARE;
+	IF exported ? 'last_token' THEN
+		PERFORM idempotency_internal.idem_import_token(
+			exported ->> 'scope', (exported ->> 'last_token')::bigint);
+		RETURN false;
+	END IF;
+	RETURN idempotency_internal.idem_import_key(
+		exported ->> 'key', exported ->> 'scope',
+		(exported ->> 'token')::bigint, (exported ->> 'attempt')::integer,
+		exported ->> 'state', (exported ->> 'expires_at')::timestamptz,
+		(exported ->> 'lease_until')::timestamptz,
+		decode(exported ->> 'request', 'hex'), exported -> 'response');
+END
+$$;
+COMMENT ON FUNCTION idem_import(jsonb) IS
+	'Takes over a row of idem_export from another database; the scope must have a fence here. False: it is not a key, or the key has a newer token here.';
+
+/*
  * The steps by which keys expire (base/ring.c).  The sweeper calls idem_expire,
  * each time in a short transaction.  The steps wait for a lock for at most
  * 0.1 s; then they return false and are tried again later.
@@ -373,6 +532,8 @@ BEGIN
 	SELECT tables[r.slot + 1] INTO STRICT current
 	FROM idempotency_internal.idem_ring r WHERE r.state = 'current';
 	PERFORM idempotency_internal.idempotency_enable_triggers(tables);
+	-- This also makes every session look again whether there are fences.
+	ALTER TABLE idempotency_internal.idem_fence ENABLE ALWAYS TRIGGER idem_fence_changed;
 	EXECUTE format('ALTER TABLE %s DISABLE TRIGGER idem_key_redirect', current);
 	FOR other IN
 		SELECT r.slot, r.state, tables[r.slot + 1] AS name

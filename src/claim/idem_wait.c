@@ -26,6 +26,7 @@
 #include "base/shared.h"
 #include "base/wait.h"
 #include "claim/claim.h"
+#include "claim/fence.h"
 #include "claim/waiters.h"
 
 #define IDEM_WAIT_MAX_S (24 * 60 * 60)
@@ -89,6 +90,7 @@ idem_wait_look(void *arg)
 
 	wait->open = wait->known = false;
 	keys_open(&keys);
+	fence_check(wait->name.scope);
 	idem_wait_find(wait, &keys);
 	keys_unlock(&keys);
 	if (wait->known && wait->answer.response != (Datum) 0)

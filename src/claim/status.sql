@@ -10,6 +10,7 @@ AS $$
 		CASE WHEN lapsed.since > '10 min' OR stats.evicted > 0
 			THEN 'warning' ELSE 'ok' END,
 		format('%s in progress, %s on disk', stats.keys_in_progress, pg_size_pretty(disk.size))
+			|| coalesce(', scopes with a fence: ' || nullif(fences.count, 0), '')
 			|| coalesce(', a lease ran out ' || lapsed.since || ' ago', '')
 			|| CASE WHEN stats.evicted > 0 THEN format(', %s forgotten before their time since %s',
 				stats.evicted, date_trunc('second', stats.since)) ELSE '' END,
@@ -25,6 +26,7 @@ AS $$
 		FROM pg_class c
 		WHERE c.relnamespace = 'idempotency_internal'::regnamespace
 			AND c.relname ~ '^idem_key_[0-2]$') disk
+	CROSS JOIN (SELECT count(*) FROM idempotency_internal.idem_fence) fences
 $$;
 COMMENT ON FUNCTION idempotency_internal.idem_status() IS
 	'Internal: what idempotency_status says of claims.';

@@ -120,3 +120,28 @@ BEGIN
 END
 $$;
 SELECT pg_catalog.pg_extension_config_dump('idempotency_internal.idem_token_seq', '');
+
+/*
+ * Scopes that have moved to another database, or are on their way (fence.c).
+ * Every session knows whether there are any.
+ */
+CREATE TABLE idempotency_internal.idem_fence (
+	scope     text COLLATE "C" PRIMARY KEY
+		CHECK (pg_catalog.octet_length(scope) <= 255),
+	fenced_at timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp()
+);
+COMMENT ON TABLE idempotency_internal.idem_fence IS
+	'Scopes in which no key can be claimed or finished, since they have moved to another database. See the view idem_fences.';
+CREATE FUNCTION idempotency_internal.idem_fence_changed()
+RETURNS trigger
+LANGUAGE C
+AS 'MODULE_PATHNAME';
+COMMENT ON FUNCTION idempotency_internal.idem_fence_changed() IS
+	'Internal: makes every session look again whether there are fences.';
+CREATE TRIGGER idem_fence_changed
+	AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE
+	ON idempotency_internal.idem_fence
+	FOR EACH STATEMENT EXECUTE FUNCTION idempotency_internal.idem_fence_changed();
+ALTER TABLE idempotency_internal.idem_fence
+	ENABLE ALWAYS TRIGGER idem_fence_changed;
+SELECT pg_catalog.pg_extension_config_dump('idempotency_internal.idem_fence', '');

@@ -188,6 +188,23 @@ $$;
 DROP FUNCTION idempotency_internal.idem_carry(integer, smallint);
 DROP FUNCTION idempotency_internal.idem_retire(smallint);
 
+CREATE TABLE idempotency_internal.idem_fence (
+	scope     text COLLATE "C" PRIMARY KEY
+		CHECK (pg_catalog.octet_length(scope) <= 255),
+	fenced_at timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp()
+);
+CREATE FUNCTION idempotency_internal.idem_fence_changed()
+RETURNS trigger
+LANGUAGE C
+AS 'MODULE_PATHNAME';
+CREATE TRIGGER idem_fence_changed
+	AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE
+	ON idempotency_internal.idem_fence
+	FOR EACH STATEMENT EXECUTE FUNCTION idempotency_internal.idem_fence_changed();
+ALTER TABLE idempotency_internal.idem_fence
+	ENABLE ALWAYS TRIGGER idem_fence_changed;
+SELECT pg_catalog.pg_extension_config_dump('idempotency_internal.idem_fence', '');
+
 /* ---- outbox ---- */
 
 ALTER TABLE idempotency_internal.outbox_ring
@@ -680,6 +697,7 @@ RETURNS SETOF record
 LANGUAGE plpgsql
 AS 'BEGIN END';
 CREATE VIEW idem_keys AS SELECT ''::text COLLATE "C" AS scope;
+CREATE VIEW idem_fences AS SELECT ''::text COLLATE "C" AS scope;
 CREATE VIEW outbox_deliveries AS SELECT ''::text COLLATE "C" AS subscription;
 CREATE VIEW outbox_topics AS SELECT ''::text COLLATE "C" AS topic;
 CREATE VIEW stock_holds AS SELECT ''::text COLLATE "C" AS reservation;
@@ -697,7 +715,7 @@ BEGIN
 	EXECUTE pg_catalog.format('ALTER FUNCTION idempotency_internal.idem_evicted() OWNER TO %s', owner);
 	EXECUTE pg_catalog.format('ALTER FUNCTION idempotency_internal.outbox_shares() OWNER TO %s', owner);
 	EXECUTE pg_catalog.format('ALTER FUNCTION idempotency_status() OWNER TO %s', owner);
-	FOREACH created IN ARRAY ARRAY['idem_keys', 'outbox_deliveries',
+	FOREACH created IN ARRAY ARRAY['idem_keys', 'idem_fences', 'outbox_deliveries',
 		'outbox_topics', 'stock_holds', 'stock_waiting',
 		'idempotency_segments'] LOOP
 		EXECUTE pg_catalog.format('ALTER VIEW %I OWNER TO %s', created, owner);
@@ -716,6 +734,6 @@ ON FUNCTION idempotency_internal.idem_evicted(),
 	idempotency_internal.outbox_troubles(),
 	idempotency_internal.outbox_shares(), idempotency_status()
 TO pg_monitor;
-GRANT SELECT ON idem_keys, outbox_deliveries, outbox_topics, stock_holds,
+GRANT SELECT ON idem_keys, idem_fences, outbox_deliveries, outbox_topics, stock_holds,
 	stock_waiting, idempotency_segments
 TO pg_monitor;

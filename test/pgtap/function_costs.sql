@@ -16,7 +16,7 @@ CREATE TEMP VIEW function AS
 -- public_api.sql has the costs of the others.
 SELECT set_eq($$ SELECT name FROM function WHERE internal AND cost < 10000 $$,
 	ARRAY[
-	'idem_counters', 'idem_evicted', 'idem_next_to_empty', 'idem_sample', 'idem_size', 'idem_status',
+	'idem_counters', 'idem_evicted', 'idem_fence_check_scope', 'idem_next_to_empty', 'idem_sample', 'idem_size', 'idem_status',
 	'idempotency_enter', 'idempotency_raise',
 	'idempotency_horizon', 'idempotency_is_quiet', 'idempotency_is_served', 'idempotency_last_check',
 	'idempotency_library_status', 'idempotency_may_repair', 'idempotency_next_xid',

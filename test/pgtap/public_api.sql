@@ -111,9 +111,13 @@ SELECT line COLLATE "C" AS line, number FROM string_to_table(
 $list$function idem_claim(key text, scope text DEFAULT ''::text, lease interval DEFAULT NULL::interval, request text DEFAULT NULL::text, ttl interval DEFAULT NULL::interval, wait boolean DEFAULT true) RETURNS idem_answer VOLATILE PARALLEL UNSAFE COST 10000: application
 function idem_claim_many(keys text[], scope text DEFAULT ''::text, lease interval DEFAULT NULL::interval, ttl interval DEFAULT NULL::interval, wait boolean DEFAULT true, OUT key text, OUT outcome idem_outcome, OUT token bigint, OUT attempt integer, OUT response jsonb, OUT retry_after interval) RETURNS SETOF record VOLATILE PARALLEL UNSAFE COST 10000: application
 function idem_complete(key text, token bigint, response jsonb DEFAULT NULL::jsonb, scope text DEFAULT ''::text, ttl interval DEFAULT NULL::interval) RETURNS void VOLATILE PARALLEL UNSAFE COST 10000: application
+function idem_export(VARIADIC scopes text[]) RETURNS SETOF jsonb VOLATILE PARALLEL UNSAFE COST 10000 SECURITY DEFINER: nobody
 function idem_fail(key text, token bigint, error jsonb DEFAULT NULL::jsonb, scope text DEFAULT ''::text, retry boolean DEFAULT true) RETURNS void VOLATILE PARALLEL UNSAFE COST 10000: application
+function idem_fence(scope text) RETURNS boolean VOLATILE PARALLEL UNSAFE COST 10000 SECURITY DEFINER: operator
 function idem_forget(key text, scope text DEFAULT ''::text) RETURNS boolean VOLATILE PARALLEL UNSAFE COST 10000: operator
+function idem_import(exported jsonb) RETURNS boolean VOLATILE PARALLEL UNSAFE COST 10000 SECURITY DEFINER: nobody
 function idem_renew(key text, token bigint, lease interval DEFAULT NULL::interval, scope text DEFAULT ''::text) RETURNS timestamp with time zone VOLATILE PARALLEL UNSAFE COST 10000: application
+function idem_unfence(scope text) RETURNS boolean VOLATILE PARALLEL UNSAFE COST 10000 SECURITY DEFINER: operator
 function idempotency_grant(role regrole) RETURNS void VOLATILE PARALLEL UNSAFE COST 10000: nobody
 function idempotency_grant_admin(role regrole) RETURNS void VOLATILE PARALLEL UNSAFE COST 10000: nobody
 function idempotency_grant_operator(role regrole) RETURNS void VOLATILE PARALLEL UNSAFE COST 10000: nobody
@@ -169,6 +173,9 @@ type stock_change ENUM (receive, adjust, reserve, cancel, expire, confirm, reins
 type stock_outcome ENUM (reserved, insufficient, unknown_sku, waiting): PUBLIC
 type stock_reservation (outcome stock_outcome, expires_at timestamp with time zone, shortages jsonb): PUBLIC
 type stock_settlement ENUM (done, expired, already_confirmed, already_cancelled, already_reserved, insufficient, unknown, waiting): PUBLIC
+view idem_fences: operator, pg_monitor
+column idem_fences.scope text COLLATE "C"
+column idem_fences.fenced_at timestamp with time zone
 view idem_key: nobody
 column idem_key.token bigint
 column idem_key.expires_at timestamp with time zone

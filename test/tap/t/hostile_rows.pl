@@ -101,6 +101,7 @@ my %rows = (
 		blocks_key => 'true', attempts => 1, due_at => 'now()' },
 	outbox_attempt => { subscription => $victim_id, position => 1, attempt => 1, at => 'now()', duration_ms => 1 },
 	outbox_cancelled => { position => '3000000 + %d' },
+	idem_fence => { scope => "'victim %d'" },
 	outbox_registered_topic => { topic => "'victim %d'" },
 	outbox_home => { identity => 'gen_random_uuid()', system_identifier => '%d', database => 1 },
 	stock_item => { sku => "'victim %d'", received => 10 },

@@ -89,6 +89,7 @@ sql(q(
 	SELECT idem_switch();
 	SELECT token AS t FROM idem_claim('failed', lease => '1 h') \gset
 	SELECT idem_fail('failed', :t, '"declined"', retry => false);
+	SELECT idem_fence('moved');
 	SELECT outbox_topic('shop', description => 'Something was sold.');
 	SELECT stock_receive('hat', 10), stock_reserve('hat', 3, 'order-1', ttl => '1 h'),
 		stock_reserve('hat', 8, 'order-2', wait => true)), 'shop');
