@@ -59,6 +59,8 @@ shared_init_database(SharedDatabase *entry)
 	pg_atomic_init_u32(&entry->queues_called, 0);
 	pg_atomic_init_u64(&entry->async_begun, 0);
 	pg_atomic_init_u64(&entry->async_ended, 0);
+	pg_atomic_init_u64(&entry->committed_upto, 0);
+	pg_atomic_init_u64(&entry->unreplicated_since, 0);
 	pg_atomic_init_u64(&entry->changes_begun, 0);
 	pg_atomic_init_u64(&entry->changes_ended, 0);
 	for (int i = 0; i < SHARED_COUNTERS; i++)

@@ -115,6 +115,10 @@ typedef struct SharedDatabase
 	/* Enqueuing transactions with an asynchronous commit. */
 	pg_atomic_uint64 async_begun;
 	pg_atomic_uint64 async_ended;
+	/* Where in the WAL the last commit with events ends (outbox/xacts.c). */
+	pg_atomic_uint64 committed_upto;
+	/* Since when a relay waits for a synchronous standby; 0: none does. */
+	pg_atomic_uint64 unreplicated_since;
 	/* Transactions that may have changed a subscription. */
 	pg_atomic_uint64 changes_begun;
 	pg_atomic_uint64 changes_ended;

@@ -356,6 +356,11 @@ fetch_new(Fetch *fetch)
 	OutboxChunk chunk = {.after = partition->cursor, .cut = true};
 	bool		set_aside = false;
 
+	if (!horizon.replicated)
+	{
+		outbox_horizon_end(&horizon);
+		return false;
+	}
 	for (int i = 0; i < FETCH_CHUNKS_MAX && chunk.cut && fetch->count == 0; i++)
 	{
 		chunk = pull_read(&horizon, partition, &chunk.after,

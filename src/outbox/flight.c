@@ -1,8 +1,9 @@
 /*
  * flight.c
- *		outbox_flights, outbox_shares, outbox_rate_limited and outbox_troubles:
- *		what the relays of this database have in flight, what they may have,
- *		what waits for the limit of a rate, and what they cannot serve.
+ *		outbox_flights, outbox_shares, outbox_rate_limited, outbox_troubles and
+ *		outbox_unreplicated_since: what the relays of this database have in
+ *		flight, what they may have, what waits for the limit of a rate, what
+ *		they cannot serve, and whether they wait for a standby.
  */
 #include "postgres.h"
 
@@ -15,6 +16,7 @@
 PG_FUNCTION_INFO_V1(outbox_flights);
 PG_FUNCTION_INFO_V1(outbox_shares);
 PG_FUNCTION_INFO_V1(outbox_rate_limited);
+PG_FUNCTION_INFO_V1(outbox_unreplicated_since);
 PG_FUNCTION_INFO_V1(outbox_troubles);
 
 /* Sets the columns of a row; false: there is none for this subscription. */
@@ -95,6 +97,23 @@ outbox_rate_limited(PG_FUNCTION_ARGS)
 {
 	return flight_rows(fcinfo, MAT_SRF_USE_EXPECTED_DESC,
 					   flight_set_rate_limited);
+}
+
+/*
+ * SQL: outbox_unreplicated_since(), since when the relays send nothing new, as
+ * no synchronous standby has it; null: they do not wait for one.
+ */
+Datum
+outbox_unreplicated_since(PG_FUNCTION_ARGS)
+{
+	SharedDatabase *database = shared_find_my_database();
+	TimestampTz since = 0;
+
+	if (database != NULL)
+		since = pg_atomic_read_u64(&database->unreplicated_since);
+	if (since == 0)
+		PG_RETURN_NULL();
+	PG_RETURN_TIMESTAMPTZ(since);
 }
 
 /*

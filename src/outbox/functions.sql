@@ -1271,6 +1271,13 @@ AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION idempotency_internal.outbox_rate_limited() IS
 	'Internal: subscriptions whose rate_limit makes events wait now.';
 
+CREATE FUNCTION idempotency_internal.outbox_unreplicated_since()
+RETURNS timestamptz
+LANGUAGE C VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME';
+COMMENT ON FUNCTION idempotency_internal.outbox_unreplicated_since() IS
+	'Internal: since when relays wait for a synchronous standby; null: they do not.';
+
 CREATE FUNCTION idempotency_internal.outbox_troubles(
 	OUT subscription bigint, OUT trouble text)
 RETURNS SETOF record

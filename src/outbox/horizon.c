@@ -20,6 +20,10 @@
 #include "access/xact.h"
 #include "access/xlog.h"
 #include "access/xlog_internal.h"
+#include "replication/syncrep.h"
+#include "replication/walsender.h"
+#include "replication/walsender_private.h"
+#include "storage/lwlock.h"
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
@@ -72,6 +76,32 @@ horizon_make_durable(uint64 async_ended)
 	horizon_flush();
 	durable_known = async_begun == async_ended;
 	durable_begun = async_begun;
+}
+
+/*
+ * Has a synchronous standby all commits that the snapshot shows?  Usually it
+ * has, since a commit waits for it before the commit is visible.  It need not if
+ * synchronous_commit is local or off, if that wait was cancelled, or after a
+ * restart.  A failover would undo such a commit, and an event of it must not be
+ * sent.  A transaction of the set that is not open in the snapshot has not noted
+ * its commit yet; its end causes another pass.
+ */
+static bool
+horizon_is_replicated(const OutboxHorizon *horizon, int open_count)
+{
+	XLogRecPtr	confirmed;
+
+	if (SyncRepStandbyNames == NULL || SyncRepStandbyNames[0] == '\0')
+		return true;
+	for (int i = 0; i < open_count; i++)
+	{
+		if (!outbox_xid_is_open(horizon->stragglers[i].xid, horizon->snapshot))
+			return false;
+	}
+	LWLockAcquire(SyncRepLock, LW_SHARED);
+	confirmed = WalSndCtl->lsn[SYNC_REP_WAIT_FLUSH];
+	LWLockRelease(SyncRepLock);
+	return xacts_committed_upto() <= confirmed;
 }
 
 /*
@@ -193,6 +223,7 @@ outbox_horizon_begin(void)
 	horizon.snapshot = GetActiveSnapshot();
 	pg_memory_barrier();
 	horizon_make_durable(async_ended);
+	horizon.replicated = horizon_is_replicated(&horizon, open_count);
 	if (unknown)
 		horizon_add_all(&horizon, &open_count);
 	horizon_find_stragglers(&horizon, open_count);

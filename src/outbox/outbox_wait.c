@@ -128,8 +128,13 @@ wait_look_at(Wait *wait, const OutboxHorizon *horizon,
 	wait->found = partition->leased_until != 0 ||
 		(due_at != 0 && due_at <= now && outbox_has_due(partition->id));
 	wait_again_at(wait, due_at);
-	if (!wait->found)
+	if (wait->found)
+		return;
+	if (horizon->replicated)
 		wait_read_log(wait, horizon, partition);
+	else
+		wait_again_at(wait, TimestampTzPlusMilliseconds(now,
+														OUTBOX_STANDBY_MS));
 }
 
 /*

@@ -23,6 +23,7 @@
 #define OUTBOX_CHAIN_MIN 5		/* of each key at least */
 #define OUTBOX_ATTEMPTS_MAX (PG_INT32_MAX - 1)	/* the highest count */
 #define OUTBOX_GRACE_MS 100		/* wait for an open transaction */
+#define OUTBOX_STANDBY_MS 50	/* wait for a synchronous standby */
 #define OUTBOX_ROW_LOCK_MS "100"	/* wait for a row lock */
 
 /*
@@ -33,6 +34,7 @@ typedef struct OutboxHorizon
 {
 	int64		max_position;
 	Snapshot	snapshot;		/* active until outbox_horizon_end */
+	bool		replicated;		/* otherwise, nothing may be read */
 	OutboxXact *stragglers;		/* those that are open in snapshot */
 	int			straggler_count;
 	int64		young_lo;		/* lowest position of those within the grace */

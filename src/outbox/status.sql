@@ -91,6 +91,14 @@ AS $$
 			date_trunc('second', clock_timestamp() - min(p.prepared)) AS since
 		FROM pg_prepared_xacts p WHERE p.database = current_database()) prepared
 	UNION ALL
+	SELECT 'synchronous standbys',
+		CASE WHEN waits.since > interval '10 s' THEN 'warning' ELSE 'ok' END,
+		CASE WHEN waits.since IS NULL THEN 'relays wait for none'
+			ELSE format('no new event is sent for %s', waits.since) END,
+		CASE WHEN waits.since > interval '10 s' THEN 'no standby confirms commits; see pg_stat_replication' END
+	FROM (SELECT date_trunc('second', clock_timestamp() - idempotency_internal.outbox_unreplicated_since()) AS since) waits
+	WHERE current_setting('synchronous_standby_names') <> ''
+	UNION ALL
 	SELECT 'topics',
 		CASE WHEN e.oid IS NULL THEN 'error' ELSE 'ok' END,
 		format('with a schema: %s', count(*)),

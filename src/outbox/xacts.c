@@ -22,6 +22,7 @@
 #include "postgres.h"
 
 #include "access/xact.h"
+#include "access/xlog.h"
 #include "miscadmin.h"
 #include "storage/ipc.h"
 #include "storage/lwlock.h"
@@ -141,6 +142,23 @@ xacts_changes_ended(void)
 	return pg_atomic_read_u64(&shared_my_database()->changes_ended);
 }
 
+XLogRecPtr
+xacts_committed_upto(void)
+{
+	return pg_atomic_read_u64(&shared_my_database()->committed_upto);
+}
+
+void
+xacts_note_committed(XLogRecPtr upto)
+{
+	pg_atomic_uint64 *place = &shared_my_database()->committed_upto;
+	uint64		known = pg_atomic_read_u64(place);
+
+	while (known < upto &&
+		   !pg_atomic_compare_exchange_u64(place, &known, upto))
+		;
+}
+
 /*
  * XACT_EVENT_COMMIT and XACT_EVENT_ABORT come after the end of the transaction
  * is visible to new snapshots.
@@ -161,6 +179,8 @@ xacts_callback(XactEvent event, void *arg)
 			break;
 		case XACT_EVENT_COMMIT:
 		case XACT_EVENT_ABORT:
+			if (entered || wake_at_commit)
+				xacts_note_committed(XactLastCommitEnd);
 			if (async)
 				pg_atomic_fetch_add_u64(&shared_my_database()->async_ended, 1);
 			async = false;

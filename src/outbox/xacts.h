@@ -6,6 +6,7 @@
 #define OUTBOX_XACTS_H
 
 #include "access/transam.h"
+#include "access/xlogdefs.h"
 #include "datatype/timestamp.h"
 
 /* A transaction that may hold positions that are not visible yet. */
@@ -44,6 +45,13 @@ extern void xacts_wake_readers(XactsReader done);
  * prepared, and it may have enqueued events or changed a subscription.
  */
 extern void xacts_end_prepared(void);
+
+/*
+ * Where the commits that may have events end in the WAL.  A commit is noted
+ * before its transaction leaves the set.
+ */
+extern XLogRecPtr xacts_committed_upto(void);
+extern void xacts_note_committed(XLogRecPtr upto);
 
 /*
  * Return how many enqueuing transactions of this database have begun to commit

@@ -423,6 +423,25 @@ relay_read_events(Relay *relay, const OutboxHorizon *horizon)
 	relay->lagging_us = GetCurrentTimestamp() - before;
 }
 
+/*
+ * While no synchronous standby has what is committed, nothing new is sent, and
+ * passes look whether it has.
+ */
+static void
+relay_note_replicated(Relay *relay, bool replicated)
+{
+	pg_atomic_uint64 *since = &relay->database->unreplicated_since;
+	TimestampTz again_at =
+	TimestampTzPlusMilliseconds(relay->pass_started_at, OUTBOX_STANDBY_MS);
+
+	if (replicated)
+		pg_atomic_write_u64(since, 0);
+	else if (pg_atomic_read_u64(since) == 0)
+		pg_atomic_write_u64(since, relay->pass_started_at);
+	if (!replicated)
+		relay->next_pass_at = Min(relay->next_pass_at, again_at);
+}
+
 static void
 relay_read_step(void *arg)
 {
@@ -447,7 +466,8 @@ relay_read_step(void *arg)
 	served_look(&relay->served, changes_ended, relay->next_pass_at);
 	all_loaded = served_load(&relay->served);
 	relay_note_due(relay);
-	if (all_loaded)
+	relay_note_replicated(relay, horizon.replicated);
+	if (all_loaded && horizon.replicated)
 		relay_read_events(relay, &horizon);
 	else
 		head_wait(&relay->head);
@@ -816,6 +836,8 @@ relay_start(Relay *relay, SharedWorkerSlot slot)
 	AddWaitEventToSet(relay->wait_set, WL_SOCKET_READABLE, http_wait_fd(), NULL,
 					  NULL);
 	shared_set_relay_latch(relay->database, relay->number, MyLatch);
+	/* Commits before a restart of the server are not noted. */
+	xacts_note_committed(GetFlushRecPtr(NULL));
 	before_shmem_exit(relay_sign_off, PointerGetDatum(relay));
 	SetConfigOption("synchronous_commit", "off", PGC_SUSET, PGC_S_OVERRIDE);
 	relay->pass_wanted = true;

@@ -1,0 +1,154 @@
+# With synchronous standbys, the relay sends nothing new that none of them has,
+# whatever way a transaction came to be visible before that: its session asked
+# for synchronous_commit = local, its wait was cancelled, or the server crashed.
+# If this fails, a failover leaves receivers with events of transactions that
+# never were.
+
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib "$FindBin::RealBin/../lib";
+use PostgreSQL::Test::Cluster;
+use Receiver;
+use Server;
+use Test::More;
+
+use constant PASSES => 5;
+
+my $receiver = Receiver->start;
+my $node = start_server('primary', allows_streaming => 1, conf => 'max_prepared_transactions = 5');
+$node->backup('base');
+my $standby = PostgreSQL::Test::Cluster->new('standby');
+$standby->init_from_backup($node, 'base', has_streaming => 1);
+$standby->start;
+
+# A standby whose walreceiver is stopped confirms nothing.
+my $walreceiver;
+
+sub pause
+{
+	$walreceiver = $standby->safe_psql('postgres', 'SELECT pid FROM pg_stat_wal_receiver');
+	kill(STOP => $walreceiver) or die 'there is no walreceiver';
+	return;
+}
+
+sub resume
+{
+	kill(CONT => $walreceiver) or die 'the walreceiver is gone';
+	return;
+}
+
+sub numbers { return $receiver->distinct_numbers('shop'); }
+
+# Several passes are over, and nothing was sent.
+sub is_held
+{
+	my ($expected, $what) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+
+	wait_for_pass($node) for 1 .. PASSES;
+	is(sql('SELECT idempotency_internal.outbox_unreplicated_since() IS NOT NULL'), 't', "$what: the relay waits for a standby");
+	is(numbers(), $expected, "$what: nothing is sent");
+	is(sql(q(SET synchronous_commit = local; SELECT count(*) FROM outbox_fetch('pull'))), '0', "$what: nothing is handed out");
+	return;
+}
+
+sub arrives
+{
+	my ($expected, $what) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+
+	my $count = () = $expected =~ /\d+/g;
+	$receiver->wait_for('shop', events => $count);
+	is(numbers(), $expected, "$what: it is sent then");
+	$node->poll_query_until('postgres', 'SELECT idempotency_internal.outbox_unreplicated_since() IS NULL')
+		or die 'the relay waits for a standby that has everything';
+	my ($number, $token) = split(/\|/, sql(q(SELECT payload ->> 'n', token FROM outbox_fetch('pull'))));
+	is($number, (split(/ /, $expected))[-1], "$what: and is handed out");
+	sql("SELECT outbox_ack('pull', $token)");
+	return;
+}
+
+sub enqueue_local
+{
+	my ($number) = @_;
+	sql(qq(SET synchronous_commit = local; SELECT outbox_enqueue('t', '{"n": $number}')));
+	return;
+}
+
+subscribe($node, $receiver, '/ok/shop', topics => "'{t}'");
+sql(q(SELECT outbox_subscribe('pull', NULL, '{t}')));
+wait_for_workers($node);
+
+# Without synchronous standbys, the relay waits for none.
+pause();
+enqueue_numbers($node, 't', 1);
+$receiver->wait_for('shop', events => 1);
+is(numbers(), '1', 'without synchronous_standby_names, an event is sent');
+is(sql(q(SELECT count(*) FROM idempotency_status() WHERE "check" = 'synchronous standbys')), '0', 'and nothing is said of them');
+resume();
+sql(q(ALTER SYSTEM SET synchronous_standby_names = '*'));
+$node->reload;
+$node->poll_query_until('postgres', q(SELECT sync_state = 'sync' FROM pg_stat_replication)) or die 'the standby is not synchronous';
+arrives('1', 'the first');
+
+enqueue_numbers($node, 't', 2);
+arrives('1 2', 'with a standby that works');
+
+pause();
+enqueue_local(3);
+is_held('1 2', 'synchronous_commit = local');
+is(sql(q(SELECT state, detail ~ '^no new event is sent for' FROM idempotency_status() WHERE "check" = 'synchronous standbys')),
+	'ok|t', 'it is not a warning at once');
+$node->poll_query_until('postgres', q(SELECT state = 'warning' AND hint LIKE '%pg_stat_replication'
+	FROM idempotency_status() WHERE "check" = 'synchronous standbys')) or die 'there is no warning after some time';
+resume();
+arrives('1 2 3', 'synchronous_commit = local');
+
+# A cancelled wait leaves the transaction committed.
+pause();
+my $session = session($node);
+$session->query_until(qr/begun/, qq(\\echo begun\nSELECT outbox_enqueue('t', '{"n": 4}');\n));
+$node->poll_query_until('postgres', q(SELECT count(*) = 1 FROM pg_stat_activity WHERE wait_event = 'SyncRep')) or die 'the commit does not wait';
+wait_for_pass($node);
+is(numbers(), '1 2 3', 'a commit that waits: nothing is sent');
+sql(q(SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'));
+$node->poll_query_until('postgres', q(SELECT count(*) = 1 FROM outbox_log WHERE payload ->> 'n' = '4')) or die 'it is not visible';
+is_held('1 2 3', 'a cancelled wait');
+resume();
+arrives('1 2 3 4', 'a cancelled wait');
+eval { $session->quit };
+
+# After a crash, a commit that waited is visible.
+pause();
+$session = session($node);
+$session->query_until(qr/begun/, qq(\\echo begun\nSELECT outbox_enqueue('t', '{"n": 5}');\n));
+$node->poll_query_until('postgres', q(SELECT count(*) = 1 FROM pg_stat_activity WHERE wait_event = 'SyncRep')) or die 'the commit does not wait';
+$node->stop('immediate');
+eval { $session->quit };
+$node->start;
+is(sql(q(SELECT count(*) FROM outbox_log WHERE payload ->> 'n' = '5')), '1', 'after a crash, the commit is visible');
+wait_for_workers($node);
+is_held('1 2 3 4', 'a crash');
+resume();
+arrives('1 2 3 4 5', 'a crash');
+
+# A transaction that was prepared, and ended without a wait.
+pause();
+sql(q(SET synchronous_commit = local; BEGIN; SELECT outbox_enqueue('t', '{"n": 6}'); PREPARE TRANSACTION 'p'));
+sql(q(SET synchronous_commit = local; COMMIT PREPARED 'p'));
+is_held('1 2 3 4 5', 'a prepared transaction');
+resume();
+arrives('1 2 3 4 5 6', 'a prepared transaction');
+
+# The administrator gives the standby up.
+pause();
+enqueue_local(7);
+is_held('1 2 3 4 5 6', 'a standby that does not come back');
+sql(q(ALTER SYSTEM RESET synchronous_standby_names));
+$node->reload;
+arrives('1 2 3 4 5 6 7', 'without synchronous_standby_names again');
+resume();
+
+done_testing();
