@@ -141,7 +141,8 @@ COMMENT ON FUNCTION idempotency_internal.idem_fence_changed() IS
 CREATE TRIGGER idem_fence_changed
 	AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE
 	ON idempotency_internal.idem_fence
-	FOR EACH STATEMENT EXECUTE FUNCTION idempotency_internal.idem_fence_changed();
+	FOR EACH STATEMENT
+	EXECUTE FUNCTION idempotency_internal.idem_fence_changed();
 ALTER TABLE idempotency_internal.idem_fence
 	ENABLE ALWAYS TRIGGER idem_fence_changed;
 SELECT pg_catalog.pg_extension_config_dump('idempotency_internal.idem_fence', '');

@@ -402,6 +402,17 @@ $$;
 COMMENT ON FUNCTION idempotency_internal.outbox_require_directory(text) IS
 	'Internal: raises an error if a file is given and there is no directory for it.';
 
+CREATE FUNCTION idempotency_internal.outbox_timeline()
+RETURNS integer
+LANGUAGE sql STABLE PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+	SELECT CASE WHEN NOT pg_is_in_recovery() THEN
+		('x' || left(pg_walfile_name(pg_current_wal_insert_lsn()), 8))::bit(32)::integer END
+$$;
+COMMENT ON FUNCTION idempotency_internal.outbox_timeline() IS
+	'Internal: the timeline that this server writes to; null on a standby.';
+
 CREATE FUNCTION outbox_subscribe(
 	name           text,
 	url            text,
@@ -456,9 +467,10 @@ BEGIN
 
 	-- If no database is the home of the outbox yet, this one becomes it.
 	INSERT INTO idempotency_internal.outbox_home
-		(identity, system_identifier, database, relation)
+		(identity, system_identifier, database, relation, timeline)
 	SELECT idempotency_internal.outbox_identity(), s.system_identifier, d.oid,
-		'idempotency_internal.outbox_home'::regclass
+		'idempotency_internal.outbox_home'::regclass,
+		idempotency_internal.outbox_timeline()
 	FROM pg_control_system() s, pg_database d
 	WHERE d.datname = current_database()
 		AND NOT EXISTS (SELECT FROM idempotency_internal.outbox_home)
@@ -1089,10 +1101,11 @@ BEGIN
 	ORDER BY h.system_identifier = s.system_identifier, h.created_at LIMIT 1;
 	DELETE FROM idempotency_internal.outbox_home;
 	INSERT INTO idempotency_internal.outbox_home
-		(identity, system_identifier, database, relation)
+		(identity, system_identifier, database, relation, timeline)
 	SELECT
 		coalesce(CASE WHEN keep_identity THEN adopted END, gen_random_uuid()),
-		s.system_identifier, d.oid, 'idempotency_internal.outbox_home'::regclass
+		s.system_identifier, d.oid, 'idempotency_internal.outbox_home'::regclass,
+		idempotency_internal.outbox_timeline()
 	FROM pg_control_system() s, pg_database d
 	WHERE d.datname = current_database()
 	ON CONFLICT DO NOTHING;

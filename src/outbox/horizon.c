@@ -80,11 +80,11 @@ horizon_make_durable(uint64 async_ended)
 
 /*
  * Has a synchronous standby all commits that the snapshot shows?  Usually it
- * has, since a commit waits for it before the commit is visible.  It need not if
+ * has, since a commit waits for it before the commit is visible.  It may not if
  * synchronous_commit is local or off, if that wait was cancelled, or after a
  * restart.  A failover would undo such a commit, and an event of it must not be
- * sent.  A transaction of the set that is not open in the snapshot has not noted
- * its commit yet; its end causes another pass.
+ * sent.  A transaction of the set that is not open in the snapshot has not yet
+ * noted its commit; its end causes another pass.
  */
 static bool
 horizon_is_replicated(const OutboxHorizon *horizon, int open_count)

@@ -91,12 +91,24 @@ AS $$
 			date_trunc('second', clock_timestamp() - min(p.prepared)) AS since
 		FROM pg_prepared_xacts p WHERE p.database = current_database()) prepared
 	UNION ALL
+	SELECT 'timeline',
+		CASE WHEN home.timeline < now.timeline THEN 'warning' ELSE 'ok' END,
+		CASE WHEN home.timeline < now.timeline
+			THEN format('this server was promoted or restored: timeline %s, the outbox began on %s',
+				now.timeline, home.timeline)
+			ELSE format('%s, as when the outbox began', home.timeline) END,
+		CASE WHEN home.timeline < now.timeline
+			THEN 'if it replaces the original: SELECT outbox_adopt(keep_identity => true); if both run, it is a copy: see outbox_adopt()' END
+	FROM idempotency_internal.outbox_home home, idempotency_internal.outbox_timeline() now(timeline)
+	WHERE home.timeline IS NOT NULL AND now.timeline IS NOT NULL
+	UNION ALL
 	SELECT 'synchronous standbys',
 		CASE WHEN waits.since > interval '10 s' THEN 'warning' ELSE 'ok' END,
 		CASE WHEN waits.since IS NULL THEN 'relays wait for none'
 			ELSE format('no new event is sent for %s', waits.since) END,
 		CASE WHEN waits.since > interval '10 s' THEN 'no standby confirms commits; see pg_stat_replication' END
-	FROM (SELECT date_trunc('second', clock_timestamp() - idempotency_internal.outbox_unreplicated_since()) AS since) waits
+	FROM (SELECT date_trunc('second', clock_timestamp()
+			- idempotency_internal.outbox_unreplicated_since()) AS since) waits
 	WHERE current_setting('synchronous_standby_names') <> ''
 	UNION ALL
 	SELECT 'topics',

@@ -517,7 +517,8 @@ CREATE TRIGGER outbox_delivery_deleted
  * restored outbox has the row of another home and sends nothing until it is
  * adopted.  An outbox without the row sends nothing either: tables are
  * restored in any order, and events would be skipped before all of them are
- * restored.
+ * restored.  A physical copy has the same home, and so has a server after a
+ * failover; both have another timeline, so idempotency_status warns then.
  */
 CREATE TABLE idempotency_internal.outbox_home (
 	identity          uuid PRIMARY KEY,
@@ -525,6 +526,7 @@ CREATE TABLE idempotency_internal.outbox_home (
 	database          oid NOT NULL,
 	created_at        timestamptz NOT NULL DEFAULT clock_timestamp(),
 	relation          oid NOT NULL DEFAULT 0,
+	timeline          integer,
 	UNIQUE (system_identifier, database)
 );
 COMMENT ON TABLE idempotency_internal.outbox_home IS

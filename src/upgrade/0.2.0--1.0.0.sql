@@ -200,7 +200,8 @@ AS 'MODULE_PATHNAME';
 CREATE TRIGGER idem_fence_changed
 	AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE
 	ON idempotency_internal.idem_fence
-	FOR EACH STATEMENT EXECUTE FUNCTION idempotency_internal.idem_fence_changed();
+	FOR EACH STATEMENT
+	EXECUTE FUNCTION idempotency_internal.idem_fence_changed();
 ALTER TABLE idempotency_internal.idem_fence
 	ENABLE ALWAYS TRIGGER idem_fence_changed;
 SELECT pg_catalog.pg_extension_config_dump('idempotency_internal.idem_fence', '');
@@ -407,6 +408,11 @@ CREATE TABLE idempotency_internal.outbox_cancelled (
 CREATE INDEX outbox_cancelled_unswept_idx
 	ON idempotency_internal.outbox_cancelled (cancelled_at) WHERE NOT swept;
 SELECT pg_catalog.pg_extension_config_dump('idempotency_internal.outbox_cancelled', '');
+ALTER TABLE idempotency_internal.outbox_home ADD COLUMN timeline integer;
+UPDATE idempotency_internal.outbox_home
+SET timeline = ('x' OPERATOR(pg_catalog.||) pg_catalog.left(
+	pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_insert_lsn()),
+	8))::bit(32)::integer;
 CREATE TABLE idempotency_internal.outbox_registered_topic (
 	topic       text COLLATE "C" PRIMARY KEY,
 	schema      jsonb,
@@ -734,6 +740,6 @@ ON FUNCTION idempotency_internal.idem_evicted(),
 	idempotency_internal.outbox_troubles(),
 	idempotency_internal.outbox_shares(), idempotency_status()
 TO pg_monitor;
-GRANT SELECT ON idem_keys, idem_fences, outbox_deliveries, outbox_topics, stock_holds,
-	stock_waiting, idempotency_segments
+GRANT SELECT ON idem_keys, idem_fences, outbox_deliveries, outbox_topics,
+	stock_holds, stock_waiting, idempotency_segments
 TO pg_monitor;

@@ -98,6 +98,16 @@ ok((grep { $lost{$_} } lost_positions($standby)), 'positions of lost events are 
 $receiver->wait_for('lost', events => 2 * LOST);
 is($receiver->distinct_numbers('lost'), join(' ', 1 .. 2 * LOST), 'under other webhook-ids');
 
+# A physical copy that runs beside its original would look the same.
+my $timeline = q(SELECT state, detail FROM idempotency_status() WHERE "check" = 'timeline');
+is($standby->safe_psql('postgres', $timeline),
+	'warning|this server was promoted or restored: timeline 2, the outbox began on 1', 'the promotion is a warning');
+$standby->safe_psql('postgres', 'SELECT outbox_adopt(keep_identity => true)');
+is($standby->safe_psql('postgres', $timeline), 'ok|2, as when the outbox began', 'until it is accepted');
+enqueue_numbers($standby, 't', 5);
+$receiver->wait_for('shop', events => 5);
+is(scalar(keys %{ { map { $_->{id} =~ /^msg_([0-9a-f]+)_/; $1 => 1 } $receiver->requests('shop') } }), 1, 'with the same identity');
+
 # Keys expire on the new primary.
 $standby->safe_psql('postgres', "SELECT count(*) FROM idem_claim_many(ARRAY(SELECT 'x' || i FROM generate_series(1, 100) i), ttl => '1 us')");
 $standby->poll_query_until('postgres', q(SELECT max(segment) > 2 FROM idem_ring));
