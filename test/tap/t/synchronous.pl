@@ -17,7 +17,10 @@ use Test::More;
 use constant PASSES => 5;
 
 my $receiver = Receiver->start;
-my $node = start_server('primary', allows_streaming => 1, conf => 'max_prepared_transactions = 5');
+my $node = start_server('primary', allows_streaming => 1, conf => <<EOF);
+max_prepared_transactions = 5
+synchronous_commit = local
+EOF
 $node->backup('base');
 my $standby = PostgreSQL::Test::Cluster->new('standby');
 $standby->init_from_backup($node, 'base', has_streaming => 1);
@@ -50,7 +53,7 @@ sub is_held
 	wait_for_pass($node) for 1 .. PASSES;
 	is(sql('SELECT idempotency_internal.outbox_unreplicated_since() IS NOT NULL'), 't', "$what: the relay waits for a standby");
 	is(numbers(), $expected, "$what: nothing is sent");
-	is(sql(q(SET synchronous_commit = local; SELECT count(*) FROM outbox_fetch('pull'))), '0', "$what: nothing is handed out");
+	is(sql(q(SELECT count(*) FROM outbox_fetch('pull'))), '0', "$what: nothing is handed out");
 	return;
 }
 
@@ -70,10 +73,21 @@ sub arrives
 	return;
 }
 
-sub enqueue_local
+# Enqueues an event in a session that waits for the standby.
+sub enqueue_and_wait
 {
 	my ($number) = @_;
-	sql(qq(SET synchronous_commit = local; SELECT outbox_enqueue('t', '{"n": $number}')));
+	my $session = session($node);
+	$session->query_safe('SET synchronous_commit = on');
+	$session->query_until(qr/begun/, qq(\\echo begun\nSELECT outbox_enqueue('t', '{"n": $number}');\n));
+	return $session;
+}
+
+# Waits until its commit waits.
+sub wait_for_its_commit
+{
+	$node->poll_query_until('postgres', q(SELECT count(*) = 1 FROM pg_stat_activity WHERE wait_event = 'SyncRep'))
+		or die 'the commit does not wait';
 	return;
 }
 
@@ -93,11 +107,12 @@ $node->reload;
 $node->poll_query_until('postgres', q(SELECT sync_state = 'sync' FROM pg_stat_replication)) or die 'the standby is not synchronous';
 arrives('1', 'the first');
 
-enqueue_numbers($node, 't', 2);
+my $session = enqueue_and_wait(2);
 arrives('1 2', 'with a standby that works');
+$session->quit;
 
 pause();
-enqueue_local(3);
+enqueue_numbers($node, 't', 3);
 is_held('1 2', 'synchronous_commit = local');
 is(sql(q(SELECT state, detail ~ '^no new event is sent for' FROM idempotency_status() WHERE "check" = 'synchronous standbys')),
 	'ok|t', 'it is not a warning at once');
@@ -108,9 +123,8 @@ arrives('1 2 3', 'synchronous_commit = local');
 
 # A cancelled wait leaves the transaction committed.
 pause();
-my $session = session($node);
-$session->query_until(qr/begun/, qq(\\echo begun\nSELECT outbox_enqueue('t', '{"n": 4}');\n));
-$node->poll_query_until('postgres', q(SELECT count(*) = 1 FROM pg_stat_activity WHERE wait_event = 'SyncRep')) or die 'the commit does not wait';
+$session = enqueue_and_wait(4);
+wait_for_its_commit();
 wait_for_pass($node);
 is(numbers(), '1 2 3', 'a commit that waits: nothing is sent');
 sql(q(SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'));
@@ -122,9 +136,8 @@ eval { $session->quit };
 
 # After a crash, a commit that waited is visible.
 pause();
-$session = session($node);
-$session->query_until(qr/begun/, qq(\\echo begun\nSELECT outbox_enqueue('t', '{"n": 5}');\n));
-$node->poll_query_until('postgres', q(SELECT count(*) = 1 FROM pg_stat_activity WHERE wait_event = 'SyncRep')) or die 'the commit does not wait';
+$session = enqueue_and_wait(5);
+wait_for_its_commit();
 $node->stop('immediate');
 eval { $session->quit };
 $node->start;
@@ -136,15 +149,15 @@ arrives('1 2 3 4 5', 'a crash');
 
 # A transaction that was prepared, and ended without a wait.
 pause();
-sql(q(SET synchronous_commit = local; BEGIN; SELECT outbox_enqueue('t', '{"n": 6}'); PREPARE TRANSACTION 'p'));
-sql(q(SET synchronous_commit = local; COMMIT PREPARED 'p'));
+sql(q(BEGIN; SELECT outbox_enqueue('t', '{"n": 6}'); PREPARE TRANSACTION 'p'));
+sql(q(COMMIT PREPARED 'p'));
 is_held('1 2 3 4 5', 'a prepared transaction');
 resume();
 arrives('1 2 3 4 5 6', 'a prepared transaction');
 
 # The administrator gives the standby up.
 pause();
-enqueue_local(7);
+enqueue_numbers($node, 't', 7);
 is_held('1 2 3 4 5 6', 'a standby that does not come back');
 sql(q(ALTER SYSTEM RESET synchronous_standby_names));
 $node->reload;
