@@ -9,6 +9,7 @@ use warnings FATAL => 'all';
 
 use FindBin;
 use lib "$FindBin::RealBin/../lib";
+use PostgreSQL::Test::Cluster;
 use Receiver;
 use Server;
 use Test::More;
@@ -19,15 +20,19 @@ use constant {
 	WAKE_S => 3,    # before the timer
 };
 
-# Only sessions that ask for it wait for a standby, which does not exist.  The
-# timer of the deadlock detector wakes a process some time after it has got its
-# lock.
+# Only sessions that ask for it wait for the standby.  The timer of the deadlock
+# detector wakes a process some time after it has got its lock.
 my $receiver = Receiver->start;
 my $node = start_server('relay_pass', allows_streaming => 1, conf => <<'EOF');
 synchronous_commit = local
-synchronous_standby_names = 'nobody'
 deadlock_timeout = 1min
 EOF
+my $standby = PostgreSQL::Test::Cluster->new('standby');
+$node->backup('base');
+$standby->init_from_backup($node, 'base', has_streaming => 1);
+$standby->start;
+alter_system('synchronous_standby_names', q('*'));
+$node->poll_query_until('postgres', q(SELECT sync_state = 'sync' FROM pg_stat_replication)) or die 'the standby is not synchronous';
 my ($locker, $other) = map { session($node) } 1 .. 2;
 
 # A new subscription to a topic of the same name.
@@ -145,7 +150,8 @@ ok($receiver->wait_for($topic, events => 5, WAKE_S), 'what ends during a pass ha
 $topic = topic('waits');
 my $slow = straggler($topic, 1);
 my $pid = $slow->query_safe('SELECT pg_backend_pid()');
-$slow->query_safe('SET synchronous_commit = on');
+$standby->safe_psql('postgres', 'SELECT pg_wal_replay_pause()');
+$slow->query_safe('SET synchronous_commit = remote_apply');
 $slow->query_until(qr/committing/, "\\echo committing\nCOMMIT;\n");
 $node->poll_query_until('postgres', "SELECT wait_event = 'SyncRep' FROM pg_stat_activity WHERE pid = $pid");
 enqueue_numbers($node, $topic, 2);

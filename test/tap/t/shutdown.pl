@@ -70,10 +70,8 @@ $node->append_conf('postgresql.conf', "synchronous_standby_names = 'nobody'");
 $node->reload;
 $node->poll_query_until('postgres', "SELECT setting = 'nobody' FROM pg_settings WHERE name = 'synchronous_standby_names'");
 sql(q(SET synchronous_commit = local; SELECT outbox_enqueue('t', '{"n": 1}')));
-$receiver->wait_for('waits', requests => 1);
-sql(q(SET synchronous_commit = local; SELECT outbox_enqueue('t', '{"n": 2}')));
-ok($receiver->wait_for('waits', events => 2, 20),
-	'a standby that does not answer does not stop the relay');
+wait_for_pass($node);
+is(scalar($receiver->requests('waits')), 0, 'what no standby has is not sent, but passes go on');
 stop_quickly('with a synchronous standby that does not answer');
 
 $node->stop('immediate');
