@@ -33,6 +33,7 @@
 #include "utils/syscache.h"
 
 #include "base/catalog.h"
+#include "base/invalidation.h"
 
 static Catalog cached;
 static bool cached_valid = false;
@@ -59,7 +60,7 @@ catalog_is_watched(Oid relation)
 }
 
 static void
-catalog_relation_changed(Datum arg, Oid relation)
+catalog_relation_changed(Oid relation)
 {
 	loading_disturbed = true;
 	if (!OidIsValid(relation) ||
@@ -82,7 +83,7 @@ catalog_register_callbacks(void)
 {
 	if (callbacks_registered)
 		return;
-	CacheRegisterRelcacheCallback(catalog_relation_changed, (Datum) 0);
+	invalidation_watch_relations(catalog_relation_changed);
 	CacheRegisterSyscacheCallback(NAMESPACEOID, catalog_schema_changed,
 								  (Datum) 0);
 	callbacks_registered = true;

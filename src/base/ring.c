@@ -47,6 +47,7 @@
 #include "utils/xid8.h"
 
 #include "base/compat.h"
+#include "base/invalidation.h"
 #include "base/ring.h"
 
 /* The columns of a state table that make up the map. */
@@ -73,7 +74,7 @@ PG_FUNCTION_INFO_V1(idempotency_next_xid);
 PG_FUNCTION_INFO_V1(idempotency_horizon);
 
 static void
-ring_state_changed(Datum arg, Oid relation)
+ring_state_changed(Oid relation)
 {
 	for (int i = 0; i < RINGS; i++)
 	{
@@ -182,7 +183,7 @@ ring_lock(RingId id)
 		CatalogRing ring = catalog_get()->rings[id];
 
 		if (!callback_registered)
-			CacheRegisterRelcacheCallback(ring_state_changed, (Datum) 0);
+			invalidation_watch_relations(ring_state_changed);
 		callback_registered = true;
 		cache->map = ring_load(&ring);
 		cache->state = cache->locked;

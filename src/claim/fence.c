@@ -41,6 +41,7 @@
 #include "base/catalog.h"
 #include "base/compat.h"
 #include "base/errors.h"
+#include "base/invalidation.h"
 #include "base/relation.h"
 #include "base/trigger.h"
 #include "claim/fence.h"
@@ -63,7 +64,7 @@ PG_FUNCTION_INFO_V1(idem_fence_check_scope);
 PG_FUNCTION_INFO_V1(idem_fence_wait);
 
 static void
-fence_table_changed(Datum arg, Oid relation)
+fence_table_changed(Oid relation)
 {
 	if (!OidIsValid(relation) || relation == fence_table)
 		fence_table = InvalidOid;
@@ -102,7 +103,7 @@ fence_load(Oid table)
 	TableScanDesc scan = compat_table_beginscan(fences, latest);
 
 	if (!callback_registered)
-		CacheRegisterRelcacheCallback(fence_table_changed, (Datum) 0);
+		invalidation_watch_relations(fence_table_changed);
 	callback_registered = true;
 	fence_table = table;
 	fence_any = table_scan_getnextslot(scan, ForwardScanDirection, row);

@@ -45,6 +45,7 @@
 #include "base/catalog.h"
 #include "base/compat.h"
 #include "base/errors.h"
+#include "base/invalidation.h"
 #include "base/relation.h"
 #include "base/trigger.h"
 #include "outbox/topic_schema.h"
@@ -89,7 +90,7 @@ PG_FUNCTION_INFO_V1(outbox_topic_changed);
 PG_FUNCTION_INFO_V1(outbox_check_schema);
 
 static void
-topic_schema_table_changed(Datum arg, Oid relation)
+topic_schema_table_changed(Oid relation)
 {
 	if (OidIsValid(relation) && relation != names_table)
 		return;
@@ -109,7 +110,7 @@ topic_schema_register_callbacks(void)
 {
 	if (callbacks_registered)
 		return;
-	CacheRegisterRelcacheCallback(topic_schema_table_changed, (Datum) 0);
+	invalidation_watch_relations(topic_schema_table_changed);
 	CacheRegisterSyscacheCallback(PROCOID, topic_schema_function_changed,
 								  (Datum) 0);
 	callbacks_registered = true;
