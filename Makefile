@@ -4,6 +4,8 @@
 #   make install            into that server
 #   make installcheck       pg_regress and isolation tests on a running server
 #   make check              every test, on private clusters; needs only make
+#   make check SUITE=citus CITUS_SOURCE=...
+#                           tests with Citus, which is built from a source tree
 #   make models             spin searches the protocols, in larger models
 #   make valgrind           pg_regress and more under valgrind, likewise
 #   make soak               the crash tests for SOAK_SECONDS (600) each, likewise

@@ -1,5 +1,6 @@
 -- Each shard has the orders of some buckets of customers. The bucket is the
--- scope of the request ids, so the ids of a bucket can move with its orders.
+-- scope of the request ids, so the ids of a bucket can move with its orders. The
+-- key begins with the customer, who must not get the answers of others.
 
 CREATE FUNCTION bucket(customer text) RETURNS integer
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
@@ -21,11 +22,11 @@ RETURNS jsonb
 LANGUAGE plpgsql AS $$
 DECLARE
 	scope CONSTANT text := 'bucket-' || bucket(customer);
+	key   CONSTANT text := customer || '/' || request;
 	claim  idem_answer;
 	answer jsonb;
 BEGIN
-	claim := idem_claim(request, scope => scope,
-		request => jsonb_build_array(customer, item)::text);
+	claim := idem_claim(key, scope => scope, request => item);
 
 	CASE claim.outcome
 		WHEN 'claimed' THEN
@@ -42,7 +43,7 @@ BEGIN
 	RETURNING jsonb_build_object('order', id, 'request', orders.request) INTO answer;
 	PERFORM outbox_enqueue('order.placed', answer, key => customer);
 
-	PERFORM idem_complete(request, claim.token, answer, scope => scope);
+	PERFORM idem_complete(key, claim.token, answer, scope => scope);
 	RETURN answer;
 END
 $$;
