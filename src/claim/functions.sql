@@ -173,16 +173,19 @@ BEGIN
 			'idem_export() must run in a transaction that is READ COMMITTED');
 	END IF;
 	PERFORM idempotency_internal.idem_fence_wait(scopes);
-	RETURN QUERY SELECT jsonb_build_object('scope', s.scope, 'last_token', t.last_value)
-		FROM (SELECT DISTINCT unnest(scopes)) s(scope), idempotency_internal.idem_token_seq t;
 	RETURN QUERY
-		SELECT jsonb_build_object('scope', k.scope, 'key', k.key, 'token', k.token,
-				'attempt', k.attempt, 'state', CASE k.state WHEN 'p' THEN 'in_progress' WHEN 'c' THEN 'completed'
+		SELECT jsonb_build_object('scope', s.scope, 'last_token', t.last_value)
+		FROM (SELECT DISTINCT unnest(scopes)) s(scope),
+			idempotency_internal.idem_token_seq t;
+	RETURN QUERY
+		SELECT jsonb_strip_nulls(jsonb_build_object(
+				'scope', k.scope, 'key', k.key, 'token', k.token, 'attempt', k.attempt,
+				'state', CASE k.state WHEN 'p' THEN 'in_progress' WHEN 'c' THEN 'completed'
 					WHEN 'f' THEN 'failed' WHEN 'r' THEN 'retryable' END,
-				'expires_at', k.expires_at)
-			|| CASE WHEN k.lease_until IS NULL THEN '{}' ELSE jsonb_build_object('lease_until', k.lease_until) END
-			|| CASE WHEN k.request IS NULL THEN '{}' ELSE jsonb_build_object('request', encode(k.request, 'hex')) END
-			|| CASE WHEN k.response IS NULL THEN '{}' ELSE jsonb_build_object('response', k.response) END
+				'expires_at', k.expires_at, 'lease_until', k.lease_until,
+				'request', encode(k.request, 'hex')))
+			|| CASE WHEN k.response IS NULL THEN '{}'
+				ELSE jsonb_build_object('response', k.response) END
 		FROM (SELECT * FROM idempotency_internal.idem_key_0
 			UNION ALL SELECT * FROM idempotency_internal.idem_key_1
 			UNION ALL SELECT * FROM idempotency_internal.idem_key_2) k
@@ -200,7 +203,8 @@ RETURNS boolean
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION idempotency_internal.idem_import_key(
-	text, text, bigint, integer, text, timestamptz, timestamptz, bytea, jsonb) IS
+	text, text, bigint, integer, text, timestamptz, timestamptz, bytea,
+	jsonb) IS
 	'Internal: inserts a key of another database, or replaces one that has a smaller token; false: what is here is newer.';
 
 CREATE FUNCTION idempotency_internal.idem_import_token(
@@ -533,7 +537,8 @@ BEGIN
 	FROM idempotency_internal.idem_ring r WHERE r.state = 'current';
 	PERFORM idempotency_internal.idempotency_enable_triggers(tables);
 	-- This also makes every session look again whether there are fences.
-	ALTER TABLE idempotency_internal.idem_fence ENABLE ALWAYS TRIGGER idem_fence_changed;
+	ALTER TABLE idempotency_internal.idem_fence
+		ENABLE ALWAYS TRIGGER idem_fence_changed;
 	EXECUTE format('ALTER TABLE %s DISABLE TRIGGER idem_key_redirect', current);
 	FOR other IN
 		SELECT r.slot, r.state, tables[r.slot + 1] AS name

@@ -408,7 +408,8 @@ LANGUAGE sql STABLE PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
 AS $$
 	SELECT CASE WHEN NOT pg_is_in_recovery() THEN
-		('x' || left(pg_walfile_name(pg_current_wal_insert_lsn()), 8))::bit(32)::integer END
+		('x' || left(pg_walfile_name(pg_current_wal_insert_lsn()),
+			8))::bit(32)::integer END
 $$;
 COMMENT ON FUNCTION idempotency_internal.outbox_timeline() IS
 	'Internal: the timeline that this server writes to; null on a standby.';

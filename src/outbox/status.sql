@@ -99,7 +99,8 @@ AS $$
 			ELSE format('%s, as when the outbox began', home.timeline) END,
 		CASE WHEN home.timeline < now.timeline
 			THEN 'if it replaces the original: SELECT outbox_adopt(keep_identity => true); if both run, it is a copy: see outbox_adopt()' END
-	FROM idempotency_internal.outbox_home home, idempotency_internal.outbox_timeline() now(timeline)
+	FROM idempotency_internal.outbox_home home,
+		idempotency_internal.outbox_timeline() now(timeline)
 	WHERE home.timeline IS NOT NULL AND now.timeline IS NOT NULL
 	UNION ALL
 	SELECT 'synchronous standbys',
