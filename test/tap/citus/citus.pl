@@ -29,6 +29,7 @@ sub citus_node
 	my ($name) = @_;
 	my $node = new_server($name, preload => 0, internal_path => 0, allows_streaming => 'logical', conf => <<EOF);
 shared_preload_libraries = 'citus,idempotency'
+max_connections = 100
 max_prepared_transactions = 100
 max_worker_processes = 24
 listen_addresses = '127.0.0.1'
