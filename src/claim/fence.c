@@ -213,14 +213,14 @@ idem_fence_wait(PG_FUNCTION_ARGS)
 {
 	const CatalogRing ring = catalog_get()->rings[RING_KEYS];
 	const Oid	fences = catalog_get()->idem_fence;
-	ArrayType  *scopes = PG_GETARG_ARRAYTYPE_P(0);
 	Datum	   *elements;
 	bool	   *nulls;
 	int			count;
 
 	errors_hide_frames();
-	deconstruct_array(scopes, TEXTOID, -1, false, TYPALIGN_INT, &elements,
-					  &nulls, &count);
+	args_require(fcinfo, 0, "scope");
+	deconstruct_array(PG_GETARG_ARRAYTYPE_P(0), TEXTOID, -1, false,
+					  TYPALIGN_INT, &elements, &nulls, &count);
 	for (int i = 0; i < count; i++)
 	{
 		if (nulls[i])

@@ -165,9 +165,6 @@ SET enable_seqscan = on
 AS $$
 BEGIN
 	PERFORM idempotency_internal.idempotency_enter();
-	IF scopes IS NULL THEN
-		PERFORM idempotency_internal.idempotency_raise('22004', 'scope must not be null');
-	END IF;
 	IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
 		PERFORM idempotency_internal.idempotency_raise('25001',
 			'idem_export() must run in a transaction that is READ COMMITTED');

@@ -239,7 +239,7 @@ sub missing
 	my $n = ++$witnesses;
 	my @missing;
 
-	push @missing, 'key' unless try_sql("SELECT outcome FROM idem_claim('witness $n')") eq 'claimed';
+	push @missing, 'key' unless try_sql("SELECT outcome FROM idem_claim('witness $n', 'witness')") eq 'claimed';
 	push @missing, 'event' unless try_sql("SELECT outbox_enqueue('witness', '{\"n\": $n}') > 0") eq 't';
 	push @missing, 'stock' unless try_sql("SELECT outcome FROM stock_reserve('witness', 1, 'witness $n', ttl => '1 us')") eq 'reserved';
 	my $until = time() + WITNESS_S;
