@@ -77,10 +77,18 @@ BEGIN;
 SELECT count(*) FILTER (WHERE idem_import(line)) AS imported, count(*) FROM exported;
 COMMIT;
 -- As if the other database did not have these keys, or older ones.
-UPDATE idem_key_0 SET expires_at = '-infinity', token = 1 WHERE scope = 'tenant' AND key IN ('done', 'free');
-UPDATE idem_key_0 SET state = 'c', lease_until = NULL, token = 1 WHERE scope = 'tenant' AND key = 'leased';
-UPDATE idem_key_0 SET token = 1000 WHERE scope = 'tenant' AND key = 'failed';
-DELETE FROM idem_key_0 WHERE scope = 'tenant' AND key IN ('new', 'forgotten');
+DO $$
+BEGIN
+	FOR slot IN 0..2 LOOP
+		EXECUTE format($change$
+			UPDATE idem_key_%1$s SET expires_at = '-infinity', token = 1 WHERE scope = 'tenant' AND key IN ('done', 'free');
+			UPDATE idem_key_%1$s SET state = 'c', lease_until = NULL, token = 1 WHERE scope = 'tenant' AND key = 'leased';
+			UPDATE idem_key_%1$s SET token = 1000000000 WHERE scope = 'tenant' AND key = 'failed';
+			DELETE FROM idem_key_%1$s WHERE scope = 'tenant' AND key IN ('new', 'forgotten')
+			$change$, slot);
+	END LOOP;
+END
+$$;
 BEGIN;
 SELECT line ->> 'key' AS key, idem_import(line) FROM exported ORDER BY key NULLS FIRST;
 SELECT idem_unfence('tenant');
