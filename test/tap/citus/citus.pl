@@ -8,16 +8,14 @@ use warnings FATAL => 'all';
 
 use FindBin;
 use lib "$FindBin::RealBin/../lib";
-use JSON::PP;
 use Page;
 use PostgreSQL::Test::Cluster;
 use Program;
 use Receiver;
 use Server;
+use Shoppers;
 use Test::More;
-use Time::HiRes qw(sleep time);
-
-use constant { CLIENTS => 6, CUSTOMERS => 60, STEPS => 60, DEADLINE_S => 120 };
+use Time::HiRes qw(sleep);
 
 my $recipes = "$FindBin::RealBin/../../../docs/recipes";
 my $owner = getpwuid($<);
@@ -94,31 +92,7 @@ for my $end (qw(ROLLBACK COMMIT))
 
 # --- workers die, and shards move
 
-my $clients = Program->start([ 'node', "$FindBin::RealBin/../programs/proxy_clients.js" ],
-	PGHOST => '127.0.0.1', PGPORT => $coordinator->port, PGUSER => $owner, PGDATABASE => 'shop',
-	CLIENTS => CLIENTS, CUSTOMERS => CUSTOMERS)->wait_for_start('started');
-
-sub answered
-{
-	$clients->say('counts');
-	return $clients->line('counts') =~ s/counts //r;
-}
-
-# More orders get their answers.
-sub get_on
-{
-	my ($what) = @_;
-	my $before = answered();
-	my $until = time + DEADLINE_S;
-
-	while (answered() < $before + STEPS)
-	{
-		die "no orders are placed after $what" if time > $until;
-		sleep 0.05;
-	}
-	pass("orders are placed after $what");
-	return;
-}
+my $shoppers = Shoppers->start(PGHOST => '127.0.0.1', PGPORT => $coordinator->port, PGDATABASE => 'shop');
 
 sub move
 {
@@ -152,17 +126,17 @@ sub move_through
 		die "shard $shard does not move" if $tries > 10;
 		move($shard, $from, $to)->wait_for_end;
 	}
-	get_on("the move of a shard to worker $to");
+	$shoppers->get_on("the move of a shard to worker $to");
 	return;
 }
 
-get_on('the start');
+$shoppers->get_on('the start');
 for my $n (0, 1)
 {
 	$workers[$n]->stop('immediate');
 	sleep 0.3;
 	$workers[$n]->start;
-	get_on("the death of worker $n");
+	$shoppers->get_on("the death of worker $n");
 }
 my $shard = on_coordinator('SELECT min(shardid) FROM citus_shards WHERE nodeport = ' . $workers[0]->port);
 move_through($shard, 0, 1);
@@ -171,31 +145,9 @@ move_through($shard, 0, 1, $workers[0], $workers[1]);
 
 # --- the ledger
 
-$clients->say('stop');
-my $ledger = decode_json($clients->line('stopped') =~ s/^stopped //r);
-is("@{$ledger->{different}}", '', 'each repeated request gets the same answer');
-my %placed;
-for my $row (split /\n/, on_coordinator(q(SELECT request, id FROM orders WHERE request LIKE 'client%')))
-{
-	my ($request, $id) = split /\|/, $row;
-	push @{ $placed{$request} }, $id;
-}
-is(join(' ', grep { @{ $placed{$_} } > 1 } keys %placed), '', 'no order is placed twice');
-is(join(' ', grep { ($placed{$_}[0] // '') ne $ledger->{answers}{$_} } keys %{ $ledger->{answers} }), '', 'each answer is true');
-is(scalar(keys %placed), scalar(keys %{ $ledger->{answers} }), 'each order has an answer');
-
+$shoppers->stop;
+$shoppers->check(split /\n/, on_coordinator(q(SELECT request, id FROM orders WHERE request LIKE 'client%')));
 # The order of the page was placed before there was a subscription.
-my $announced = on_coordinator(q(SELECT count(*) FROM orders WHERE request <> 'request-1'));
-my %sent;
-my $until = time + DEADLINE_S;
-do
-{
-	sleep 0.2;
-	%sent = ();
-	$sent{ $_->{data}{order} }{ $_->{id} } = 1 for map { $receiver->requests("worker_$_") } 0, 1;
-} until (keys %sent >= $announced || time > $until);
-is(scalar(keys %sent), $announced, 'the event of each order is sent, and no other');
-is(scalar(grep { keys %$_ > 1 } values %sent), 0, 'each under one id');
+$shoppers->check_events($receiver, on_coordinator(q(SELECT count(*) FROM orders WHERE request <> 'request-1')), map { "worker_$_" } 0, 1);
 
-$clients->stop;
 done_testing();

@@ -9,15 +9,15 @@ use warnings FATAL => 'all';
 
 use FindBin;
 use lib "$FindBin::RealBin/../lib";
-use JSON::PP;
 use PostgreSQL::Test::Cluster;
 use Program;
 use Receiver;
 use Server;
+use Shoppers;
 use Test::More;
-use Time::HiRes qw(sleep time);
+use Time::HiRes qw(sleep);
 
-use constant { CLIENTS => 6, CUSTOMERS => 60, BUCKETS => 16, STEPS => 60, DEADLINE_S => 120 };
+use constant { BUCKETS => 16 };
 
 my $recipes = "$FindBin::RealBin/../../../docs/recipes";
 my $receiver = Receiver->start;
@@ -44,41 +44,17 @@ $proxy->command_ok([
 		'psql', '-X', '-q', '-v', 'ON_ERROR_STOP=1', '-d', $proxy->connstr('postgres'), '-f', "$recipes/shop_proxy.sql",
 		map { ('-v', "shard_$_=" . as_user($_, 'shop')) } 0, 1 ], 'the proxy is set up');
 
-my $clients = Program->start([ 'node', "$FindBin::RealBin/../programs/proxy_clients.js" ],
-	PGHOST => $proxy->host, PGPORT => $proxy->port, PGUSER => $owner, PGDATABASE => 'postgres',
-	CLIENTS => CLIENTS, CUSTOMERS => CUSTOMERS)->wait_for_start('started');
-
-sub answered
-{
-	$clients->say('counts');
-	return $clients->line('counts') =~ s/counts //r;
-}
-
-# More orders get their answers.
-sub get_on
-{
-	my ($what) = @_;
-	my $before = answered();
-	my $until = time + DEADLINE_S;
-
-	while (answered() < $before + STEPS)
-	{
-		die "no orders are placed after $what" if time > $until;
-		sleep 0.05;
-	}
-	pass("orders are placed after $what");
-	return;
-}
+my $shoppers = Shoppers->start(PGHOST => $proxy->host, PGPORT => $proxy->port, PGDATABASE => 'postgres');
 
 # --- shards die
 
-get_on('the start');
+$shoppers->get_on('the start');
 for my $n (0, 1, 0)
 {
 	$servers[$n]->stop('immediate');
 	sleep 0.3;
 	$servers[$n]->start;
-	get_on("the death of server $n");
+	$shoppers->get_on("the death of server $n");
 }
 
 # --- buckets move
@@ -119,7 +95,7 @@ sub move_through
 		move($bucket, $from, $to)->wait_for_end;
 	}
 	route($bucket, $to);
-	get_on("the move of bucket $bucket to shard $to");
+	$shoppers->get_on("the move of bucket $bucket to shard $to");
 	return;
 }
 
@@ -145,52 +121,26 @@ for my $old (0, 1)
 $proxy->safe_psql('postgres', sprintf("ALTER SERVER shop OPTIONS (ADD p2 %s, ADD p3 %s)",
 		map { "'" . (as_user($_, 'shop') =~ s/'/''/gr) . "'" } 2, 3));
 $proxy->safe_psql('postgres', 'UPDATE bucket_shard SET shard = bucket % 4');
-get_on('the split');
+$shoppers->get_on('the split');
 on_shard($_, 'DELETE FROM orders WHERE bucket % 4 <> ' . $_) for 0, 1;
 for my $n (0, 1)
 {
 	$servers[$n]->stop('immediate');
 	$servers[$n]->start;
-	get_on("the death of server $n with two shards");
+	$shoppers->get_on("the death of server $n with two shards");
 }
 
 # --- the ledger
 
-$clients->say('stop');
-my $ledger = decode_json($clients->line('stopped') =~ s/^stopped //r);
-is("@{$ledger->{different}}", '', 'each repeated request gets the same answer');
-
-my %placed;    # orders by request
-my %shards;
+$shoppers->stop;
+my @orders;
 for my $shard (0 .. 3)
 {
-	for my $row (split /\n/, on_shard($shard, 'SELECT request, id, bucket FROM orders'))
-	{
-		my ($request, $id, $bucket) = split /\|/, $row;
-		push @{ $placed{$request} }, $id;
-		$shards{$shard} += 1;
-		fail("an order of bucket $bucket is in shard $shard") if $bucket % 4 != $shard;
-	}
+	push @orders, split /\n/, on_shard($shard, 'SELECT request, id FROM orders');
+	is(on_shard($shard, "SELECT count(*) FILTER (WHERE bucket % 4 = $shard) > 0, count(*) FILTER (WHERE bucket % 4 <> $shard) FROM orders"),
+		't|0', "shard $shard has orders, and only its own");
 }
-my @twice = grep { @{ $placed{$_} } > 1 } keys %placed;
-is("@twice", '', 'no order is placed twice');
-is(join(' ', sort grep { ($placed{$_}[0] // '') ne $ledger->{answers}{$_} } keys %{ $ledger->{answers} }), '', 'each answer is true');
-is(scalar(keys %placed), scalar(keys %{ $ledger->{answers} }), 'each order has an answer');
-is(scalar(grep { $shards{$_} } 0 .. 3), 4, 'all shards have orders');
-note(scalar(keys %placed) . ' orders');
+$shoppers->check(@orders);
+$shoppers->check_events($receiver, scalar(@orders), map { "shop_$_" } 0 .. 3);
 
-# The events, each under one id.
-my %sent;
-my $until = time + DEADLINE_S;
-do
-{
-	sleep 0.2;
-	%sent = ();
-	$sent{ $_->{data}{order} }{ $_->{id} } = 1 for map { $receiver->requests("shop_$_") } 0 .. 3;
-} until (keys %sent >= keys %placed || time > $until);
-is(scalar(grep { !$sent{ $_->[0] } } values %placed), 0, 'the event of each order is sent');
-is(scalar(keys %sent), scalar(keys %placed), 'and no other');
-is(scalar(grep { keys %$_ > 1 } values %sent), 0, 'each under one id');
-
-$clients->stop;
 done_testing();
