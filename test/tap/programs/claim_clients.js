@@ -364,35 +364,38 @@ class Finisher extends Member {
   }
 }
 
-/* Turns the ring as the sweeper does, but much faster and in small steps. */
-class Turner extends Member {
-  async act() {
-    for (const step of ['idem_switch()', `idem_migrate(${1 + this.below(20)})`, 'idem_retire()', 'idem_truncate()']) {
-      if (await this.take(step) > 0)
-        count(step.replace(/\(.*/, ''));
-    }
-    await sleep(this.below(4));
-  }
-
-  /*
-   * The sweeper gives up after 100 ms if it waits for a REINDEX that waits for
-   * it.  The test has a shorter deadlock_timeout.
-   */
-  async take(step) {
+/*
+ * Who works on the tables.  The sweeper gives up after 100 ms if it waits for a
+ * REINDEX that waits for it.  The test has a shorter deadlock_timeout, and the
+ * one that looks first is the victim.
+ */
+class Keeper extends Member {
+  async send(sql) {
     try {
-      const [{ done }] = await this.send(`SELECT ${step}::int AS done`);
-      return done;
+      return await super.send(sql);
     } catch (error) {
       if (error.code !== '40P01')
         throw error;
-      count('deadlock of a step');
-      return 0;
+      count('deadlock of a keeper');
+      return [];
     }
   }
 }
 
+/* Turns the ring as the sweeper does, but much faster and in small steps. */
+class Turner extends Keeper {
+  async act() {
+    for (const step of ['idem_switch()', `idem_migrate(${1 + this.below(20)})`, 'idem_retire()', 'idem_truncate()']) {
+      const [row] = await this.send(`SELECT ${step}::int AS done`);
+      if (row?.done > 0)
+        count(step.replace(/\(.*/, ''));
+    }
+    await sleep(this.below(4));
+  }
+}
+
 /* Does what an administrator may do at any time. */
-class Janitor extends Member {
+class Janitor extends Keeper {
   async act() {
     const table = `idem_key_${this.below(3)}`;
     await this.send(this.pick([`VACUUM FULL ${table}`, `VACUUM ${table}`, `REINDEX TABLE ${table}`,

@@ -25,7 +25,7 @@ sub batch_to
 {
 	my ($path, %params) = @_;
 	my ($name) = $path =~ m{([^/]+)$};
-	%params = (batch => 8, retry_schedule => "'{0 s,1 h}'", %params);
+	%params = (batch => 8, retry_schedule => "'{0 s,1 h}'", timeout => "'30 min'", %params);
 	return subscribe($node, $receiver, $path, topics => "'{$name}'", format => "'cloudevents'", %params);
 }
 
@@ -359,7 +359,7 @@ enqueue('half', map { qq({"n": $_, "key": "k"}) } 1 .. 8);
 $receiver->wait_for('half', requests => 1);
 $receiver->release('half');
 $receiver->wait_for('half', requests => 2);
-sql("SELECT outbox_alter('half', timeout => '20 s')");
+sql("SELECT outbox_alter('half', timeout => '20 min')");
 wait_for_pass($node);
 $receiver->switch('half', 'ok');
 $receiver->release('half');
