@@ -49,13 +49,22 @@ sub next_xid
 	return sql('SELECT pg_snapshot_xmax(pg_current_snapshot())');
 }
 
+# These events, and no others, were sent in this order.  A stop of the server may
+# repeat the last ones.
+sub is_sent_to
+{
+	my ($name, $what, @numbers) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	my %seen;
+	$receiver->wait_for($name, events => scalar @numbers);
+	return is(join(' ', grep { !$seen{$_}++ } map { $_->{data}{n} } $receiver->requests($name)), "@numbers", $what);
+}
+
 sub is_sent
 {
 	my ($what, @numbers) = @_;
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
-	my %seen;
-	$receiver->wait_for('shop', events => scalar @numbers);
-	return is(join(' ', grep { !$seen{$_}++ } map { $_->{data}{n} } $receiver->requests('shop')), "@numbers", $what);
+	return is_sent_to('shop', $what, @numbers);
 }
 
 sub event
@@ -86,6 +95,7 @@ sql(event(2));
 is_sent('an event behind it is sent', 2);
 sql(join(';', ('SELECT pg_current_xact_id()') x 200));
 cmp_ok(next_xid(), '>', 4 * XID_END, 'another epoch begins');
+subscribe($node, $receiver, '/ok/late', topics => "'{t}'");
 sql(event(3));
 is_sent('an event of it is sent', 2, 3);
 $node->restart;
@@ -94,6 +104,7 @@ is_sent('another one after a restart', 2, 3, 4);
 is(sql("SELECT available, in_use FROM stock_counter('hat')"), '7|t', 'what is prepared is in use');
 sql("COMMIT PREPARED 'before'");
 is_sent('the event that was prepared is sent', 2, 3, 4, 1);
+is_sent_to('late', 'also to who subscribed in the other epoch', 3, 4, 1);
 is(sql("SELECT available, in_use FROM stock_counter('hat')"), '7|f', 'and its reservation is there');
 is(sql('SELECT count(*) FROM stock_verify() WHERE NOT ok'), '0', 'the ledger is right');
 
