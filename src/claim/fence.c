@@ -106,7 +106,7 @@ fence_load(Oid table)
 		invalidation_watch_relations(fence_table_changed);
 	callback_registered = true;
 	fence_table = table;
-	fence_any = true;			/* if this fails, every claim looks for its own */
+	fence_any = true;			/* in case that the scan fails */
 	fence_any = table_scan_getnextslot(scan, ForwardScanDirection, row);
 	table_endscan(scan);
 	UnregisterSnapshot(latest);
