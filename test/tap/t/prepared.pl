@@ -121,11 +121,15 @@ is_sent('each event that was committed is sent', 2, 1, 4, 6, 5, 8, 7);
 is(stock_level('hat'), '2 8', 'each reservation that was committed is there');
 is(stock_level('cap'), '16 0', 'and what was received');
 
+prepare('soon', "SELECT stock_reserve('cap', 1, 'soon', '100 ms')");
+sql("COMMIT PREPARED 'soon'");
+wait_until($node, "SELECT state = 'expired' FROM stock_reservation_status('soon')", 'a reservation expires that was prepared');
+
 # Nobody uses the item after the restart.
 prepare('lapses', "SELECT stock_reserve('cap', 1, 'lapses', '100 ms')");
 $node->restart;
 sql("COMMIT PREPARED 'lapses'");
-wait_until($node, "SELECT state = 'expired' FROM stock_reservation_status('lapses')", 'a reservation that was prepared expires');
+wait_until($node, "SELECT state = 'expired' FROM stock_reservation_status('lapses')", 'likewise one that was prepared before a restart');
 
 # --- sessions that wait for it
 
