@@ -122,6 +122,7 @@ is(stock_level('hat'), '2 8', 'each reservation that was committed is there');
 is(stock_level('cap'), '16 0', 'and what was received');
 
 prepare('soon', "SELECT stock_reserve('cap', 1, 'soon', '100 ms')");
+wait_until($node, "SELECT NOT stock_may_lapse(now() + '1 s')", 'the sweeper searches for lapsed reservations');
 sql("COMMIT PREPARED 'soon'");
 wait_until($node, "SELECT state = 'expired' FROM stock_reservation_status('soon')", 'a reservation expires that was prepared');
 
