@@ -103,14 +103,17 @@ for my $how (qw(fast immediate))
 
 	prepare('kept', event($n) . "; SELECT stock_reserve('hat', 2, 'kept $how'), stock_receive('cap', 3), stock_receive('new $how', 1)");
 	prepare('lost', event(100) . "; SELECT stock_reserve('hat', 1, 'lost'), stock_receive('hat', 50)");
+	prepare('waits', "SELECT stock_reserve('hat', 100, 'waits $how', wait => true)");
 	$node->stop($how);
 	$node->start;
 	sql(event($n + 1));
 	is(shelf(), '', "a stop, $how: there are no counters");
 	is(sql("SELECT outcome FROM stock_reserve('hat', 100, 'x')"), 'insufficient', 'an item is loaded');
 	like(shelf(), qr/^hat \d\*$/, 'it is in use by what is prepared');
-	sql("ROLLBACK PREPARED 'lost'");
+	is(sql("SELECT waiting FROM stock_counter('hat')"), 1, 'with the reservation that waits');
+	sql("ROLLBACK PREPARED 'lost'; ROLLBACK PREPARED 'waits'");
 	like(shelf(), qr/^hat \d\*$/, 'it still is');
+	is(sql("SELECT waiting FROM stock_counter('hat')"), 0, 'and that does not wait any more');
 	$receiver->wait_for('shop', events => $n - 1);
 	sql("COMMIT PREPARED 'kept'");
 	like(shelf(), qr/^hat \d$/, 'and is not any more');
