@@ -6,6 +6,10 @@
 #   make check              every test, on private clusters; needs only make
 #   make check SUITE=citus CITUS_SOURCE=...
 #                           tests with Citus, which is built from a source tree
+#   make check SUITE=packages
+#                           builds packages of each kind, and installs them in
+#                           new root directories; as root
+#   make dist               the archive for PGXN
 #   make models             spin searches the protocols, in larger models
 #   make valgrind           pg_regress and more under valgrind, likewise
 #   make soak               the crash tests for SOAK_SECONDS (600) each, likewise
@@ -121,6 +125,12 @@ include $(PGXS)
 
 # Tests name internal objects without their schema; see test/postgresql.conf.
 installcheck: export PGOPTIONS += -c search_path="$$user",public,idempotency_internal
+
+# What is published on PGXN: the last commit.
+.PHONY: dist
+dist:
+	git -C $(srcdir) archive --format=zip --prefix=$(EXTENSION)-$(EXTVERSION)/ \
+		-o $(CURDIR)/$(EXTENSION)-$(EXTVERSION).zip HEAD
 
 .PHONY: indent
 indent: $(shlib)

@@ -454,7 +454,9 @@ everything_works('nothing has changed by that');
 my $version = sql("SELECT extversion FROM pg_extension WHERE extname = 'idempotency'");
 my %said = (
 	'META.json' => qr/"version": "(.*?)"/,
-	'CHANGELOG.md' => qr/^## ([\d.]+)/m,
+	'CHANGELOG.md' => qr/^## \[?([\d.]+)/m,
+	'debian/changelog' => qr/^idempotency \(([\d.]+)/,
+	'packaging/idempotency.spec' => qr/^Version: +([\d.]+)$/m,
 	'docs/reference.md' => qr/^Version ([\d.]*\d)/m,
 	'docs/outbox.md' => qr/^User-Agent: idempotency\/(.*)$/m);
 for my $file (sort keys %said)
