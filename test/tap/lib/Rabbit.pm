@@ -14,7 +14,7 @@ use Program;
 use Test::More;
 use Time::HiRes qw(sleep);
 
-use constant { START_S => 60, EMPTY_S => 60, PAUSE_S => 0.05 };
+use constant { START_S => 60, EMPTY_S => 60, PAUSE_S => 0.05, ANSWER_TRIES => 10 };
 
 # Debian's scripts in /usr/sbin require the user rabbitmq; these do not.
 my ($programs) = grep { -x "$_/rabbitmq-server" } sort glob('/usr/lib/rabbitmq/lib/*/sbin');
@@ -121,13 +121,18 @@ sub wait_until_empty
 	return is($left, '0 0', $what);
 }
 
-# How many messages of a queue wait, and how many are not acknowledged yet.
+# How many messages of a queue wait, and how many are not acknowledged yet.  A
+# busy server may not answer at first.
 sub messages
 {
 	my ($self, $queue) = @_;
-	my ($ready, $out) = $self->control(qw(list_queues --no-table-headers
-		  name messages_ready messages_unacknowledged)) =~ /^\Q$queue\E\t(\d+)\t(\d+)$/m;
-	return defined $out ? "$ready $out" : 'no queue';
+	for (1 .. ANSWER_TRIES)
+	{
+		my ($ready, $out) = $self->control(qw(list_queues --no-table-headers
+			  name messages_ready messages_unacknowledged)) =~ /^\Q$queue\E\t(\d+)\t(\d+)$/m;
+		return "$ready $out" if defined $out;
+	}
+	return 'no queue';
 }
 
 sub stop

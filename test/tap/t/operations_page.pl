@@ -41,7 +41,7 @@ sub may_find
 sub only_looks
 {
 	my ($sql) = @_;
-	return !may_find($sql) && $sql !~ /\b(?:ALTER|CREATE|UPDATE|DELETE|INSERT|outbox_\w+\(|idem\w*_\w+\(|stock_re\w+\()/;
+	return !may_find($sql) && $sql !~ /\b(?:ALTER|CREATE|UPDATE|DELETE|INSERT|outbox_\w+\(|idem_\w+\(|idempotency_(?:grant\w*|repair)\(|stock_re\w+\()/;
 }
 
 my $blocks = 0;
