@@ -14,7 +14,7 @@ use PostgreSQL::Test::Utils;
 use Program;
 use Time::HiRes qw(sleep);
 
-use constant { START_S => 60, PAUSE_S => 0.05 };
+use constant { START_S => 180, PAUSE_S => 0.05 };
 
 my $programs = abs_path(dirname(__FILE__) . '/../programs');
 

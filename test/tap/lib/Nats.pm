@@ -12,7 +12,7 @@ use PostgreSQL::Test::Utils;
 use Program;
 use Time::HiRes qw(sleep);
 
-use constant { START_S => 60, PAUSE_S => 0.05 };
+use constant { START_S => 180, PAUSE_S => 0.05 };
 
 # Debian's package has it in a directory of daemons.
 my ($program) = grep { -x } map { "$_/nats-server" } split(/:/, $ENV{PATH}), qw(/usr/sbin /usr/local/sbin);

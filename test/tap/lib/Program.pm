@@ -18,7 +18,7 @@ use Test::More;
 
 our @EXPORT = qw(as_shop prepare_recipe start_recipe wait_for_lock post_to);
 
-use constant { WAIT_S => 60, STOP_S => 15 };
+use constant { WAIT_S => 180, STOP_S => 15 };
 
 my $recipes = abs_path(dirname(__FILE__) . '/../../../docs/recipes');
 my $programs = abs_path(dirname(__FILE__) . '/../programs');

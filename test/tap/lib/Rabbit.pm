@@ -14,7 +14,7 @@ use Program;
 use Test::More;
 use Time::HiRes qw(sleep);
 
-use constant { START_S => 60, EMPTY_S => 60, PAUSE_S => 0.05, ANSWER_TRIES => 10 };
+use constant { START_S => 180, EMPTY_S => 60, PAUSE_S => 0.05, ANSWER_TRIES => 10 };
 
 # Debian's scripts in /usr/sbin require the user rabbitmq; these do not.
 my ($programs) = grep { -x "$_/rabbitmq-server" } sort glob('/usr/lib/rabbitmq/lib/*/sbin');

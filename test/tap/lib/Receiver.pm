@@ -21,7 +21,7 @@ use Test::More;
 our @EXPORT = qw(PLANTED planted_secret);
 our @EXPORT_OK = qw(events);
 
-use constant WAIT_S => 60;
+use constant WAIT_S => 180;
 
 # Text that must be in no log of a server.  It is in every secret of a test and
 # is also valid base64; test/run searches for it.

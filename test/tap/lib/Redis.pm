@@ -11,7 +11,7 @@ use PostgreSQL::Test::Utils;
 use Program;
 use Time::HiRes qw(sleep);
 
-use constant { START_S => 60, PAUSE_S => 0.05 };
+use constant { START_S => 180, PAUSE_S => 0.05 };
 
 # Parameters: durable => 1, and options as in the configuration file.
 sub start
