@@ -77,6 +77,7 @@ SQL_PARTS := $(addprefix $(srcdir)/src/, \
 	stock/compaction.sql \
 	stock/status.sql \
 	base/status.sql \
+	base/statistics.sql \
 	base/privileges.sql)
 ANNOUNCE_SQL := $(srcdir)/src/base/announce.sql
 INSTALL_SCRIPT_SQL = $(EXTENSION)--$(EXTVERSION).sql

@@ -44,6 +44,7 @@
 #include "launch/ddl_hooks.h"
 #include "outbox/xacts.h"
 #include "relay/address.h"
+#include "relay/traffic.h"
 #include "stock/escrow.h"
 #include "stock/guard.h"
 #include "stock/in_doubt.h"
@@ -67,6 +68,7 @@ idempotency_shmem_request(void)
 	escrow_request();
 	names_request();
 	in_doubt_request();
+	traffic_request();
 }
 
 static void
@@ -80,6 +82,7 @@ idempotency_shmem_startup(void)
 	escrow_startup();
 	names_startup();
 	in_doubt_startup();
+	traffic_startup();
 }
 
 /*

@@ -114,14 +114,17 @@ BEGIN
 			outbox_rotate_key, outbox_public_key, outbox_key_generate,
 			outbox_topic_matches, outbox_secret_generate, outbox_signature,
 			outbox_flights, outbox_rate_limited, outbox_troubles, outbox_rate,
-			outbox_shares,
+			outbox_shares, idempotency_stats_reset, idempotency_workers,
+			outbox_traffic, outbox_latencies, idempotency_counted_since,
+			stock_counts, stock_numbers,
 			stock_receive, stock_adjust, stock_transfer, stock_backorder,
 			stock_level,
 			stock_verify}',
 		'{idem_stats, idem_keys, idem_fences,
 			outbox_subscriptions, outbox_deliveries, outbox_dead, outbox_topics,
 			stock_levels, stock_holds, stock_waiting, stock_history,
-			idempotency_segments}');
+			idempotency_segments, idempotency_workers,
+			outbox_stats, outbox_latency, stock_stats}');
 END
 $$;
 COMMENT ON FUNCTION idempotency_grant_operator(regrole) IS
@@ -148,7 +151,10 @@ BEGIN
 	PERFORM idempotency_internal.idempotency_grant_names(role,
 		'{idem_counters, idem_evicted, idem_sample,
 			outbox_flights, outbox_rate_limited,
-			outbox_troubles, outbox_rate, outbox_shares, idempotency_enter,
+			outbox_troubles, outbox_rate, outbox_shares,
+			idempotency_workers, outbox_traffic, outbox_latencies,
+			idempotency_counted_since, stock_counts, stock_numbers,
+			idempotency_enter,
 			idempotency_raise,
 			idempotency_grant_names}'
 			|| ARRAY(SELECT p.proname::text FROM pg_proc p
@@ -187,7 +193,8 @@ $$;
  */
 GRANT SELECT ON idem_stats, idem_keys, idem_fences,
 	outbox_subscriptions, outbox_deliveries, outbox_dead, outbox_topics,
-	stock_levels, stock_holds, stock_waiting, idempotency_segments
+	stock_levels, stock_holds, stock_waiting, idempotency_segments,
+	idempotency_workers, outbox_stats, outbox_latency, stock_stats
 TO pg_monitor;
 GRANT EXECUTE ON FUNCTION
 	idempotency_internal.idem_counters(),
@@ -198,6 +205,12 @@ GRANT EXECUTE ON FUNCTION
 	idempotency_internal.outbox_troubles(),
 	idempotency_internal.outbox_rate(double precision, timestamptz, bigint),
 	idempotency_internal.outbox_shares(),
+	idempotency_internal.idempotency_workers(),
+	idempotency_internal.outbox_traffic(),
+	idempotency_internal.outbox_latencies(),
+	idempotency_internal.idempotency_counted_since(),
+	idempotency_internal.stock_counts(),
+	idempotency_internal.stock_numbers(),
 	idempotency_status()
 TO pg_monitor;
 GRANT USAGE ON SCHEMA @extschema@ TO pg_monitor;

@@ -65,8 +65,8 @@ shared_init_database(SharedDatabase *entry)
 	pg_atomic_init_u64(&entry->changes_ended, 0);
 	for (int i = 0; i < SHARED_COUNTERS; i++)
 		pg_atomic_init_u64(&entry->counters[i], 0);
-	entry->since = GetCurrentTimestamp();
-	entry->check_at = entry->since;
+	entry->check_at = GetCurrentTimestamp();
+	pg_atomic_init_u64(&entry->since, entry->check_at);
 	pg_atomic_init_u32(&entry->relays_armed, 0);
 	pg_atomic_init_u32(&entry->readers_armed, 0);
 	ConditionVariableInit(&entry->readers);
@@ -208,6 +208,21 @@ shared_count(SharedCounter counter, uint64 count)
 
 	if (database != NULL)
 		pg_atomic_fetch_add_u64(&database->counters[counter], count);
+}
+
+void
+shared_reset_counters(SharedDatabase *database)
+{
+	for (int i = 0; i < SHARED_COUNTERS; i++)
+		pg_atomic_write_u64(&database->counters[i], 0);
+	pg_atomic_write_u64(&database->since, GetCurrentTimestamp());
+	SpinLockAcquire(&database->mutex);
+	for (int i = 0; i < SHARED_WORKER_SLOTS; i++)
+	{
+		database->workers[i].starts = database->workers[i].pid != 0;
+		database->workers[i].errors = 0;
+	}
+	SpinLockRelease(&database->mutex);
 }
 
 void
@@ -393,14 +408,18 @@ shared_wake_launcher(void)
 bool
 shared_take_worker_slot(SharedDatabase *database, SharedWorkerSlot slot)
 {
+	SharedWorker *worker = &database->workers[slot];
+	TimestampTz now = GetCurrentTimestamp();
 	bool		taken;
 
 	SpinLockAcquire(&database->mutex);
-	taken = database->workers[slot].pid == 0;
+	taken = worker->pid == 0;
 	if (taken)
 	{
-		database->workers[slot].pid = MyProcPid;
-		database->workers[slot].latch = MyLatch;
+		worker->pid = MyProcPid;
+		worker->latch = MyLatch;
+		worker->starts++;
+		worker->started_at = now;
 	}
 	SpinLockRelease(&database->mutex);
 	return taken;
@@ -441,6 +460,16 @@ shared_note_error(SharedDatabase *database, SharedWorkerSlot slot,
 	worker->last_error_at = now;
 	memcpy(worker->last_error, message, length);
 	worker->last_error[length] = '\0';
+	SpinLockRelease(&database->mutex);
+}
+
+void
+shared_note_success(SharedDatabase *database, SharedWorkerSlot slot)
+{
+	TimestampTz now = GetCurrentTimestamp();
+
+	SpinLockAcquire(&database->mutex);
+	database->workers[slot].last_success_at = now;
 	SpinLockRelease(&database->mutex);
 }
 

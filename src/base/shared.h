@@ -32,6 +32,9 @@ typedef struct SharedWorker
 {
 	pid_t		pid;			/* of the running worker; 0: none */
 	Latch	   *latch;			/* the same; NULL: none */
+	int64		starts;			/* number of workers so far */
+	TimestampTz started_at;		/* the last of these */
+	TimestampTz last_success_at;	/* a round without an error; 0: none */
 	int64		errors;			/* number of errors and warnings */
 	TimestampTz last_error_at;
 	char		last_error[SHARED_ERROR_MAX];
@@ -71,7 +74,7 @@ typedef enum SharedSequence
 	SHARED_SEQUENCES
 } SharedSequence;
 
-/* Claim statistics. */
+/* Statistics. */
 typedef enum SharedCounter
 {
 	SHARED_CLAIMED,
@@ -81,6 +84,12 @@ typedef enum SharedCounter
 	SHARED_TAKEOVERS,
 	SHARED_EXPIRED,
 	SHARED_EVICTED,
+	SHARED_RESERVED,			/* of stock, from here on */
+	SHARED_INSUFFICIENT,
+	SHARED_QUEUED,
+	SHARED_CONFIRMED,
+	SHARED_CANCELLED,
+	SHARED_LAPSED,
 	SHARED_COUNTERS
 } SharedCounter;
 
@@ -122,9 +131,9 @@ typedef struct SharedDatabase
 	/* Transactions that may have changed a subscription. */
 	pg_atomic_uint64 changes_begun;
 	pg_atomic_uint64 changes_ended;
-	/* Claim statistics, counted from the time "since", which never changes. */
+	/* Statistics, counted from the time "since". */
 	pg_atomic_uint64 counters[SHARED_COUNTERS];
-	TimestampTz since;
+	pg_atomic_uint64 since;
 	/* No reservation of stock lapses before this time (stock/lapse.c). */
 	pg_atomic_uint64 lapses_at;
 	/* Does the filter know all names of reservations (stock/names.c)? */
@@ -179,6 +188,9 @@ extern SharedDatabase *shared_known_database(void);
 
 /* Adds to a counter of this session's database, if it has an entry. */
 extern void shared_count(SharedCounter counter, uint64 count);
+
+/* Sets all counters to 0, also those of errors of workers. */
+extern void shared_reset_counters(SharedDatabase *database);
 
 /*
  * Frees the entry of a database that did not exist, unless it was looked up
@@ -238,6 +250,9 @@ extern void shared_wake_worker(SharedDatabase *database, SharedWorkerSlot slot);
 /* Records an error of the worker in a slot. */
 extern void shared_note_error(SharedDatabase *database, SharedWorkerSlot slot,
 							  const char *message);
+/* Records that the worker in a slot has done a round without an error. */
+extern void shared_note_success(SharedDatabase *database,
+								SharedWorkerSlot slot);
 extern SharedWorker shared_copy_worker(SharedDatabase *database,
 									   SharedWorkerSlot slot);
 

@@ -59,8 +59,7 @@ idempotency_last_check(PG_FUNCTION_ARGS)
 }
 
 /*
- * SQL: idempotency_workers(), a row for each worker slot that is in use or
- * whose workers have logged errors.
+ * SQL: idempotency_workers(), a row for each worker slot that is or was in use.
  */
 Datum
 idempotency_workers(PG_FUNCTION_ARGS)
@@ -72,19 +71,25 @@ idempotency_workers(PG_FUNCTION_ARGS)
 	for (int slot = 0; database != NULL && slot < SHARED_WORKER_SLOTS; slot++)
 	{
 		SharedWorker worker = shared_copy_worker(database, slot);
-		Datum		values[5] = {0};
-		bool		nulls[5] = {false};
+		bool		is_relay = slot >= SHARED_RELAY;
+		Datum		values[9] = {0};
+		bool		nulls[9] = {false};
 
-		if (worker.pid == 0 && worker.errors == 0)
+		if (worker.started_at == 0)
 			continue;
-		values[0] = CStringGetTextDatum(slot >= SHARED_RELAY ? "relay" : "sweeper");
-		values[1] = Int32GetDatum(worker.pid);
-		nulls[1] = worker.pid == 0;
-		values[2] = Int64GetDatum(worker.errors);
-		values[3] = TimestampTzGetDatum(worker.last_error_at);
-		nulls[3] = worker.errors == 0;
-		values[4] = CStringGetTextDatum(worker.last_error);
-		nulls[4] = worker.errors == 0;
+		values[0] = CStringGetTextDatum(is_relay ? "relay" : "sweeper");
+		values[1] = Int32GetDatum(is_relay ? slot - SHARED_RELAY + 1 : 1);
+		values[2] = Int32GetDatum(worker.pid);
+		nulls[2] = worker.pid == 0;
+		values[3] = TimestampTzGetDatum(worker.started_at);
+		values[4] = Int64GetDatum(worker.starts);
+		values[5] = TimestampTzGetDatum(worker.last_success_at);
+		nulls[5] = worker.last_success_at == 0;
+		values[6] = Int64GetDatum(worker.errors);
+		values[7] = TimestampTzGetDatum(worker.last_error_at);
+		nulls[7] = worker.last_error_at == 0;
+		values[8] = CStringGetTextDatum(worker.last_error);
+		nulls[8] = worker.last_error_at == 0;
 		tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
 	}
 	return (Datum) 0;

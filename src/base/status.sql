@@ -22,7 +22,9 @@ COMMENT ON FUNCTION idempotency_internal.idempotency_last_check() IS
 	'Internal: when the launcher was last told to look for the extension in this database; null: too many databases have it.';
 
 CREATE FUNCTION idempotency_internal.idempotency_workers(
-	OUT kind text, OUT pid integer, OUT errors bigint,
+	OUT kind text, OUT number integer, OUT pid integer,
+	OUT started_at timestamptz, OUT starts bigint,
+	OUT last_success_at timestamptz, OUT errors bigint,
 	OUT last_error_at timestamptz, OUT last_error text)
 RETURNS SETOF record
 LANGUAGE C VOLATILE PARALLEL UNSAFE
@@ -117,7 +119,9 @@ COMMENT ON FUNCTION
 
 CREATE VIEW idempotency_segments AS
 SELECT r.name, r.state, r.opened_at, r.closed_at, r.quiet_xid, r.last_position,
-	pg_total_relation_size(c.oid) AS size
+	pg_total_relation_size(c.oid) AS size,
+	CASE r.state WHEN 'empty' THEN 0 WHEN 'current' THEN 1 WHEN 'old' THEN 2
+		ELSE 3 END AS state_code
 FROM (
 	SELECT 'idem_key_' || i.slot AS name, i.state, i.opened_at, i.closed_at,
 		i.quiet_xid, NULL::bigint AS last_position
@@ -222,27 +226,25 @@ COMMENT ON FUNCTION idempotency_internal.idempotency_setting_status() IS
  * Checks that need the preloaded library are left out if it is not preloaded.
  */
 CREATE FUNCTION idempotency_status(
-	OUT "check" text, OUT state text, OUT detail text, OUT hint text)
+	OUT "check" text, OUT state text, OUT detail text, OUT hint text,
+	OUT state_code integer)
 RETURNS SETOF record
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
+DECLARE
+	part text;
+	parts text[] := '{idempotency_setting, idempotency_table, idem}';
 BEGIN
-	RETURN QUERY SELECT *
-		FROM idempotency_internal.idempotency_library_status();
 	IF idempotency_internal.idempotency_preloaded_version() IS NOT NULL THEN
-		RETURN QUERY SELECT *
-			FROM idempotency_internal.idempotency_worker_status();
+		parts := '{idempotency_worker}' || parts || '{outbox, stock}';
 	END IF;
-	RETURN QUERY SELECT *
-		FROM idempotency_internal.idempotency_setting_status();
-	RETURN QUERY SELECT * FROM idempotency_internal.idempotency_table_status();
-	RETURN QUERY SELECT * FROM idempotency_internal.idem_status();
-	IF idempotency_internal.idempotency_preloaded_version() IS NOT NULL THEN
-		RETURN QUERY SELECT * FROM idempotency_internal.outbox_status();
-		RETURN QUERY SELECT * FROM idempotency_internal.stock_status();
-	END IF;
+	FOREACH part IN ARRAY '{idempotency_library}' || parts LOOP
+		RETURN QUERY EXECUTE format('SELECT s.*,
+				array_position(''{ok,warning,error}''::text[], s.state) - 1
+			FROM idempotency_internal.%I() s', part || '_status');
+	END LOOP;
 END
 $$;
 COMMENT ON FUNCTION idempotency_status() IS
-	'Checks the extension in this database. One or more rows for each check: ok, warning or error, what was found, and what to do.';
+	'Checks the extension in this database. One or more rows for each check: ok, warning or error (state_code 0 to 2), what was found, and what to do.';

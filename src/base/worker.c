@@ -129,6 +129,18 @@ worker_start_in_database(void)
 	report_begin(worker_name);
 }
 
+void
+worker_note_success(void)
+{
+	shared_note_success(worker_database, worker_slot);
+}
+
+Oid
+worker_extension(void)
+{
+	return worker_sequence;
+}
+
 static void
 worker_leave_slot(int code, Datum slot)
 {

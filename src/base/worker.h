@@ -46,6 +46,15 @@ extern _Noreturn void worker_exit(const char *why);
 /* Handles shutdown and reload; true if the configuration was reloaded. */
 extern bool worker_obey_signals(void);
 
+/* The worker has done what it does, without an error. */
+extern void worker_note_success(void);
+
+/*
+ * Returns the OID of idem_token_seq, by which an extension differs from one
+ * that was created again.  Only after the first worker_begin.
+ */
+extern Oid	worker_extension(void);
+
 /*
  * Begin and commit a transaction with SPI.  worker_begin returns false, and
  * begins nothing, if the database no longer has the extension.

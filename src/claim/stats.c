@@ -1,6 +1,6 @@
 /*
  * stats.c
- *		Claim statistics: answers since the server started, and keys by state.
+ *		Claim statistics: answers since counting began, and keys by state.
  *
  * The number of keys in each state is estimated from a sample of pages.
  *
@@ -19,11 +19,9 @@
 
 #include "base/compat.h"
 #include "base/shared.h"
+#include "base/statistics.h"
 #include "claim/key.h"
 #include "claim/stats.h"
-
-/* The counters that idem_counters returns, the first ones. */
-#define STATS_COUNTERS SHARED_EVICTED
 
 /* The columns of idem_sample. */
 enum
@@ -198,31 +196,12 @@ idem_sample(PG_FUNCTION_ARGS)
 }
 
 /*
- * SQL: idem_counters().  All columns are null if nothing is counted.
+ * SQL: idem_counters(), all but the last, which was added later.
  */
 Datum
 idem_counters(PG_FUNCTION_ARGS)
 {
-	Datum		values[1 + STATS_COUNTERS] = {0};
-	bool		nulls[1 + STATS_COUNTERS];
-	SharedDatabase *database = shared_find_my_database();
-	TupleDesc	desc;
-
-	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
-		elog(ERROR, "return type must be a row type");
-	memset(nulls, database == NULL, sizeof(nulls));
-	if (database != NULL)
-	{
-		values[0] = TimestampTzGetDatum(database->since);
-		for (int i = 0; i < STATS_COUNTERS; i++)
-		{
-			uint64		count = pg_atomic_read_u64(&database->counters[i]);
-
-			values[1 + i] = Int64GetDatum((int64) count);
-		}
-	}
-	return HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values,
-											 nulls));
+	return statistics_row(fcinfo, SHARED_CLAIMED, SHARED_EXPIRED);
 }
 
 /*

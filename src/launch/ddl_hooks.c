@@ -38,6 +38,7 @@
 #include "base/shared.h"
 #include "launch/ddl_hooks.h"
 #include "outbox/xacts.h"
+#include "relay/traffic.h"
 #include "stock/escrow.h"
 #include "stock/in_doubt.h"
 
@@ -231,6 +232,7 @@ ddl_hooks_forget_dropped(Node *statement)
 		return;
 	shared_drop_database(dropping);
 	in_doubt_forget_database(dropping);
+	traffic_drop_database(dropping);
 	escrow_forget_database(dropping);
 	dropping = InvalidOid;
 }

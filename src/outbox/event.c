@@ -228,6 +228,7 @@ outbox_event_read(uint64 row)
 	event.wrong = query_text_column(row, 8);
 	event.cancelled = DatumGetBool(query_datum(row, 9, &isnull));
 	event.expires_at = query_int64(row, 10);
+	event.due_at = query_int64(row, 11);
 	if (too_large)
 		event.wrong = "the payload is too large";
 	packed = event_pack(&event);

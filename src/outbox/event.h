@@ -25,6 +25,7 @@ typedef struct OutboxEvent
 	uint64		created_us;		/* the same in microseconds since 1970 */
 	bool		scheduled;		/* deliver it when it is due, if ever */
 	bool		cancelled;
+	TimestampTz due_at;			/* created, or when it was to be delivered */
 	TimestampTz expires_at;		/* when it is too late to send it; 0: never */
 	const char *wrong;			/* why it cannot be sent, or NULL; if set,
 								 * type, payload and created_at may be NULL */
@@ -60,9 +61,9 @@ typedef struct OutboxEvent
 	" CASE WHEN jsonb_typeof(e.headers) = 'object' THEN" \
 	"  ARRAY(SELECT h.key || ': ' || h.value FROM jsonb_each_text(e.headers) h) END," \
 	" e.created_at," scheduled "," OUTBOX_EVENT_WRONG "," cancelled \
-	", e.expires_at"
+	", e.expires_at, coalesce(e.deliver_at, e.created_at)"
 /* Their number, and that of the payload. */
-#define OUTBOX_EVENT_COLUMN_COUNT 10
+#define OUTBOX_EVENT_COLUMN_COUNT 11
 #define OUTBOX_EVENT_PAYLOAD 4
 
 /* Why an event with alias e cannot be sent, or null. */

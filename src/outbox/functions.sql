@@ -1382,7 +1382,10 @@ SELECT s.name,
 	f.last_at AS last_failed_at, f.last_status, f.last_error, d.next_attempt_at,
 	s.id IN (SELECT l FROM idempotency_internal.outbox_rate_limited() l)
 		AS rate_limited,
-	p.filtered, p.filter_errors, round(a.share::numeric, 4) AS share
+	p.filtered, p.filter_errors, round(a.share::numeric, 4) AS share,
+	CASE WHEN NOT h.at_home THEN 5 WHEN s.state = 'disabled' THEN 3
+		WHEN s.state = 'paused' THEN 1 WHEN t.trouble IS NOT NULL THEN 4
+		WHEN s.failing_since IS NOT NULL THEN 2 ELSE 0 END AS state_code
 FROM idempotency_internal.outbox_subscription s
 CROSS JOIN LATERAL (
 	SELECT min(position) AS position, max(lost) AS lost,

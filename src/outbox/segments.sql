@@ -384,6 +384,8 @@ BEGIN
 		WHERE d.subscription = o.subscription AND d.position = o.position;
 		GET DIAGNOSTICS deleted = ROW_COUNT;
 	END IF;
+	PERFORM idempotency_internal.outbox_keep_traffic(ARRAY(
+		SELECT s.id FROM idempotency_internal.outbox_subscription s));
 	RETURN idempotency_internal.outbox_expire_log()
 		OR idempotency_internal.outbox_forget()
 		OR idempotency_internal.outbox_sweep_cancelled(max_events)

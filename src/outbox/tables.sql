@@ -401,6 +401,7 @@ CREATE TABLE idempotency_internal.outbox_delivery (
 	payload      jsonb NOT NULL,
 	headers      jsonb,
 	expires_at   timestamptz,
+	deliver_at   timestamptz,
 	PRIMARY KEY (subscription, position),
 	CHECK ((state = 'waiting') = (due_at IS NOT NULL)),
 	CONSTRAINT outbox_delivery_number_check CHECK (
@@ -412,7 +413,8 @@ CREATE TABLE idempotency_internal.outbox_delivery (
 		pg_catalog.isfinite(created_at)
 		AND pg_catalog.isfinite(due_at) IS NOT FALSE
 		AND pg_catalog.isfinite(last_at) IS NOT FALSE
-		AND pg_catalog.isfinite(expires_at) IS NOT FALSE),
+		AND pg_catalog.isfinite(expires_at) IS NOT FALSE
+		AND pg_catalog.isfinite(deliver_at) IS NOT FALSE),
 	-- A dead letter may be an event that could never have been sent.
 	CONSTRAINT outbox_delivery_event_check CHECK (CASE WHEN state <> 'dead' THEN
 		idempotency_internal.outbox_check_event(

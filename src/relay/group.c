@@ -23,6 +23,7 @@
 
 #include "relay/group.h"
 #include "relay/message.h"
+#include "relay/traffic.h"
 
 /* The most bytes of a body, unless it has one event only. */
 #define GROUP_BYTES_MAX (1024 * 1024)
@@ -381,6 +382,8 @@ groups_take_response(const HttpResponse *response)
 	answer.blames_event = retry_blames_event(response->status);
 	answer.version = batch_subscription(first->batch)->version;
 	answer.shortened = first->shortened && response->status == 0;
+	traffic_count_request(batch_subscription(first->batch)->id.subscription,
+						  response);
 	groups->in_flight = list_delete_ptr(groups->in_flight, group);
 	if (answer.class == RETRY_DONE)
 		group_deliver(group, response);

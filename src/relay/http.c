@@ -1048,6 +1048,7 @@ http_finish(HttpTransfer *transfer, CURLcode code)
 	curl_easy_getinfo(easy, CURLINFO_RETRY_AFTER, &retry_after_s);
 	answered = http_was_answered(transfer, code, status);
 	response->cut_short = !answered && http_was_cut_short(transfer, code);
+	response->timed_out = !answered && code == CURLE_OPERATION_TIMEDOUT;
 
 	http_leave_wire(transfer);
 	http_check_multi(curl_multi_remove_handle(http.multi, easy));

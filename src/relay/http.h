@@ -37,6 +37,7 @@ typedef struct HttpResponse
 	int			status;			/* 0: no answer; error has the reason */
 	bool		cut_short;		/* no answer: the connection broke before the
 								 * whole request was sent */
+	bool		timed_out;		/* no answer in time */
 	int			retry_after_s;	/* 0: the endpoint asked for none */
 	int			duration_ms;
 	char		error[HTTP_ERROR_MAX + 1];	/* ASCII; empty if answered */

@@ -499,6 +499,8 @@ relay_read(Relay *relay)
 		relay->reading = NULL;
 		relay->read_failed = true;
 	}
+	if (!relay->read_failed)
+		worker_note_success();
 }
 
 /*

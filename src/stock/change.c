@@ -21,6 +21,7 @@
 
 #include "base/args.h"
 #include "base/catalog.h"
+#include "base/shared.h"
 #include "stock/announce.h"
 #include "stock/ledger.h"
 #include "stock/change.h"
@@ -208,6 +209,8 @@ change_close(StockChange change, const text *reservation, const text *actor,
 	if (change != STOCK_CONFIRM)
 		change_add(&holds->lines, false);
 	announce_change(change, reservation, &holds->lines);
+	shared_count(change == STOCK_CONFIRM ? SHARED_CONFIRMED :
+				 change == STOCK_CANCEL ? SHARED_CANCELLED : SHARED_LAPSED, 1);
 	return true;
 }
 

@@ -1,7 +1,7 @@
 /*
  * counters.c
  *		The SQL functions that show counters, for stock_verify and
- *		idempotency_status.
+ *		idempotency_status, and what was counted of reservations.
  */
 #include "postgres.h"
 
@@ -13,10 +13,12 @@
 #include "base/compat.h"
 #include "base/settings.h"
 #include "base/shared.h"
+#include "base/statistics.h"
 #include "stock/stock_xact.h"
 
 PG_FUNCTION_INFO_V1(stock_counters);
 PG_FUNCTION_INFO_V1(stock_counter);
+PG_FUNCTION_INFO_V1(stock_counts);
 
 static void
 counters_put(ReturnSetInfo *result, const EscrowLevel *level)
@@ -73,4 +75,13 @@ stock_counter(PG_FUNCTION_ARGS)
 		escrow_level_of(catalog_get()->stock_log, PG_GETARG_TEXT_PP(0), &level))
 		counters_put(result, &level);
 	return (Datum) 0;
+}
+
+/*
+ * SQL: stock_counts().
+ */
+Datum
+stock_counts(PG_FUNCTION_ARGS)
+{
+	return statistics_row(fcinfo, SHARED_RESERVED, SHARED_LAPSED);
 }

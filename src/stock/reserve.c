@@ -23,6 +23,7 @@
 #include "base/compat.h"
 #include "base/errors.h"
 #include "base/settings.h"
+#include "base/shared.h"
 #include "stock/announce.h"
 #include "stock/ledger.h"
 #include "stock/change.h"
@@ -478,6 +479,25 @@ reserve_wait(Order *order, OrderAnswer *answer)
 }
 
 /*
+ * An answer that was given before is not counted.
+ */
+static void
+reserve_count(StockOutcome outcome)
+{
+	switch (outcome)
+	{
+		case STOCK_RESERVED:
+			shared_count(SHARED_RESERVED, 1);
+			break;
+		case STOCK_WAITING:
+			shared_count(SHARED_QUEUED, 1);
+			break;
+		default:
+			shared_count(SHARED_INSUFFICIENT, 1);
+	}
+}
+
+/*
  * Handles a new name.  If the quantities fall short, another transaction with
  * the same name may have them, so that case is left to reserve_try.
  */
@@ -485,7 +505,10 @@ static bool
 reserve_at_once(Order *order, OrderAnswer *answer)
 {
 	reserve_ask(order);
-	return reserve_take(order, answer) && answer->outcome == STOCK_RESERVED;
+	if (!reserve_take(order, answer) || answer->outcome != STOCK_RESERVED)
+		return false;
+	reserve_count(answer->outcome);
+	return true;
 }
 
 /*
@@ -506,8 +529,10 @@ reserve_try(Order *order, OrderAnswer *answer)
 									  GetCurrentTimestamp());
 	if (!reserve_take(order, answer))
 		return false;
-	if (order->wait && answer->outcome == STOCK_INSUFFICIENT)
-		return reserve_wait(order, answer);
+	if (order->wait && answer->outcome == STOCK_INSUFFICIENT &&
+		!reserve_wait(order, answer))
+		return false;
+	reserve_count(answer->outcome);
 	return true;
 }
 

@@ -25,6 +25,7 @@
 #include "base/compat.h"
 #include "base/query.h"
 #include "base/settings.h"
+#include "base/shared.h"
 #include "stock/announce.h"
 #include "stock/change.h"
 #include "stock/ledger.h"
@@ -70,6 +71,7 @@ serve_reserve(const QueueEntry *first, Holds *holds)
 	holds_serve(holds, first->reservation, expires_at);
 	announce_change(STOCK_RESERVE, first->reservation, &holds->lines);
 	announce_served(first->reservation, line, expires_at);
+	shared_count(SHARED_RESERVED, 1);
 	return true;
 }
 

@@ -1,45 +1,73 @@
 /* stock: the checks that idempotency_status() makes of stock. */
 
+/*
+ * Only the first 1,000 overdue holds are counted.
+ */
+CREATE FUNCTION idempotency_internal.stock_numbers(
+	OUT counters_used bigint, OUT counters_in_use bigint,
+	OUT counters_max bigint, OUT crowded bigint, OUT overdue bigint,
+	OUT waiting bigint, OUT waiting_items bigint, OUT late_items bigint)
+RETURNS record
+LANGUAGE sql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+	WITH counted AS MATERIALIZED (
+		SELECT * FROM idempotency_internal.stock_counters()
+	)
+	SELECT counter.used, counter.in_use,
+		current_setting('idempotency.stock_items')::bigint,
+		counter.crowded, hold.overdue, queue.waiting, queue.items, queue.late
+	FROM (SELECT count(*) AS used, count(*) FILTER (WHERE c.in_use) AS in_use,
+			count(*) FILTER (WHERE c.rows > 10 * current_setting(
+				'idempotency.stock_compact_after')::numeric) AS crowded
+		FROM counted c) counter,
+		(SELECT count(*) AS overdue FROM (
+			SELECT FROM idempotency_internal.stock_hold h
+			WHERE (SELECT idempotency_internal.stock_may_lapse(
+					now() - interval '1 min'))
+				AND h.expires_at < clock_timestamp() - interval '1 min'
+			LIMIT 1000) late) hold,
+		(SELECT coalesce(sum(whole.waiting), 0)::bigint AS waiting, count(*) AS items,
+			count(*) FILTER (WHERE counted.available >= first.quantity
+				AND hold.at < clock_timestamp() - interval '1 min') AS late
+		FROM (SELECT q.sku, min(q.id) AS id, count(*) AS waiting
+			FROM idempotency_internal.stock_queue q GROUP BY q.sku) whole
+		JOIN idempotency_internal.stock_queue first USING (sku, id)
+		LEFT JOIN idempotency_internal.stock_hold hold
+			ON hold.reservation = first.reservation AND hold.id = first.id
+		LEFT JOIN counted ON counted.sku = whole.sku) queue
+$$;
+COMMENT ON FUNCTION idempotency_internal.stock_numbers() IS
+	'Internal: how many counters there are, holds are overdue, and reservations wait.';
+
 CREATE FUNCTION idempotency_internal.stock_status(
 	OUT "check" text, OUT state text, OUT detail text, OUT hint text)
 RETURNS SETOF record
 LANGUAGE sql VOLATILE PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp
 AS $$
-	WITH counted AS MATERIALIZED (
-		SELECT * FROM idempotency_internal.stock_counters()
-	), counter AS MATERIALIZED (
-		SELECT count(*) AS used, count(*) FILTER (WHERE c.in_use) AS pinned,
-			count(*) FILTER (WHERE c.rows > 10 * current_setting(
-				'idempotency.stock_compact_after')::numeric) AS crowded
-		FROM counted c
-	), setting AS (
-		SELECT current_setting('idempotency.stock_items')::bigint AS items
+	WITH number AS MATERIALIZED (
+		SELECT * FROM idempotency_internal.stock_numbers()
 	)
 	SELECT 'stock counters',
-		CASE WHEN counter.pinned > setting.items / 2 THEN 'warning' ELSE 'ok' END,
-		format('%s of %s counters in use, %s by open transactions', counter.used, setting.items, counter.pinned),
-		CASE WHEN counter.pinned > setting.items / 2 THEN 'increase idempotency.stock_items' END
-	FROM counter, setting
+		CASE WHEN n.counters_in_use > n.counters_max / 2 THEN 'warning' ELSE 'ok' END,
+		format('%s of %s counters in use, %s by open transactions', n.counters_used, n.counters_max, n.counters_in_use),
+		CASE WHEN n.counters_in_use > n.counters_max / 2 THEN 'increase idempotency.stock_items' END
+	FROM number n
 	UNION ALL
 	SELECT 'stock log',
-		CASE WHEN counter.crowded > 0 THEN 'warning' ELSE 'ok' END,
-		CASE WHEN counter.crowded > 0 THEN format('items above 10 times idempotency.stock_compact_after: %s', counter.crowded)
+		CASE WHEN n.crowded > 0 THEN 'warning' ELSE 'ok' END,
+		CASE WHEN n.crowded > 0 THEN format('items above 10 times idempotency.stock_compact_after: %s', n.crowded)
 			ELSE 'compacted' END,
-		CASE WHEN counter.crowded > 0 THEN 'does the sweeper run? does a transaction stay open?' END
-	FROM counter
+		CASE WHEN n.crowded > 0 THEN 'does the sweeper run? does a transaction stay open?' END
+	FROM number n
 	UNION ALL
 	SELECT 'reservations',
-		CASE WHEN hold.overdue > 0 THEN 'warning' ELSE 'ok' END,
-		CASE WHEN hold.overdue > 0 THEN format('%s should have expired more than 1 min ago', hold.overdue)
+		CASE WHEN n.overdue > 0 THEN 'warning' ELSE 'ok' END,
+		CASE WHEN n.overdue > 0 THEN format('%s should have expired more than 1 min ago', n.overdue)
 			ELSE 'none is overdue' END,
-		CASE WHEN hold.overdue > 0 THEN 'does the sweeper run? their stock is available all the same' END
-	FROM (SELECT count(*) AS overdue FROM (
-			SELECT FROM idempotency_internal.stock_hold h
-			WHERE (SELECT idempotency_internal.stock_may_lapse(
-					now() - interval '1 min'))
-				AND h.expires_at < clock_timestamp() - interval '1 min'
-			LIMIT 1000) late) hold
+		CASE WHEN n.overdue > 0 THEN 'does the sweeper run? their stock is available all the same' END
+	FROM number n
 	UNION ALL
 	SELECT 'reservation names',
 		CASE WHEN name.mistakes > 0.1 THEN 'warning' ELSE 'ok' END,
@@ -50,19 +78,11 @@ AS $$
 	FROM idempotency_internal.stock_names() name
 	UNION ALL
 	SELECT 'stock queues',
-		CASE WHEN queue.late > 0 THEN 'warning' ELSE 'ok' END,
-		CASE WHEN queue.late > 0 THEN format('items whose queue could be served for more than 1 min: %s', queue.late)
-			ELSE format('%s wait for %s items', queue.waiting, queue.items) END,
-		CASE WHEN queue.late > 0 THEN 'does the sweeper run? does a transaction lock the first of a queue?' END
-	FROM (SELECT coalesce(sum(whole.waiting), 0) AS waiting, count(*) AS items,
-			count(*) FILTER (WHERE counted.available >= first.quantity
-				AND hold.at < clock_timestamp() - interval '1 min') AS late
-		FROM (SELECT q.sku, min(q.id) AS id, count(*) AS waiting
-			FROM idempotency_internal.stock_queue q GROUP BY q.sku) whole
-		JOIN idempotency_internal.stock_queue first USING (sku, id)
-		LEFT JOIN idempotency_internal.stock_hold hold
-			ON hold.reservation = first.reservation AND hold.id = first.id
-		LEFT JOIN counted ON counted.sku = whole.sku) queue
+		CASE WHEN n.late_items > 0 THEN 'warning' ELSE 'ok' END,
+		CASE WHEN n.late_items > 0 THEN format('items whose queue could be served for more than 1 min: %s', n.late_items)
+			ELSE format('%s wait for %s items', n.waiting, n.waiting_items) END,
+		CASE WHEN n.late_items > 0 THEN 'does the sweeper run? does a transaction lock the first of a queue?' END
+	FROM number n
 $$;
 COMMENT ON FUNCTION idempotency_internal.stock_status() IS
 	'Internal: what idempotency_status says of stock.';

@@ -182,6 +182,20 @@ sweep_wake_all(void)
 		modules[i].rest.until = 0;
 }
 
+/*
+ * Does no module pause after a failure?
+ */
+static bool
+sweep_all_work(void)
+{
+	for (int i = 0; i < (int) lengthof(modules); i++)
+	{
+		if (modules[i].rest.pause_ms > 0)
+			return false;
+	}
+	return true;
+}
+
 void
 sweeper_main(Datum arg)
 {
@@ -197,6 +211,8 @@ sweeper_main(Datum arg)
 			if (GetCurrentTimestamp() >= modules[i].rest.until)
 				more |= sweep_module_or_report(&modules[i]);
 		}
+		if (sweep_all_work())
+			worker_note_success();
 		if (more)
 			continue;
 		WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,

@@ -364,7 +364,8 @@ CREATE INDEX outbox_delivery_last_at_idx
 		(subscription, partition, last_at NULLS FIRST, position)
 	WHERE state = 'waiting';
 ALTER TABLE idempotency_internal.outbox_delivery
-	ADD COLUMN expires_at timestamptz;
+	ADD COLUMN expires_at timestamptz,
+	ADD COLUMN deliver_at timestamptz;
 ALTER TABLE idempotency_internal.outbox_delivery
 	ADD CONSTRAINT outbox_delivery_number_check CHECK (
 		subscription > 0 AND partition BETWEEN 0 AND 63
@@ -375,7 +376,8 @@ ALTER TABLE idempotency_internal.outbox_delivery
 		pg_catalog.isfinite(created_at)
 		AND pg_catalog.isfinite(due_at) IS NOT FALSE
 		AND pg_catalog.isfinite(last_at) IS NOT FALSE
-		AND pg_catalog.isfinite(expires_at) IS NOT FALSE),
+		AND pg_catalog.isfinite(expires_at) IS NOT FALSE
+		AND pg_catalog.isfinite(deliver_at) IS NOT FALSE),
 	ADD CONSTRAINT outbox_delivery_event_check CHECK (CASE WHEN state <> 'dead' THEN
 		idempotency_internal.outbox_check_event(
 			topic, 'null', key, type, headers, NULL) ELSE true END);
@@ -676,8 +678,8 @@ DROP FUNCTION idempotency_internal.idempotency_grant_names(
 	regrole, text[], text[]);
 
 /*
- * New functions and views for pg_monitor.  The last function gets its body
- * below, and the views get their other columns.
+ * New functions and views for pg_monitor.  Those in SQL get their bodies below,
+ * and the views get their other columns.
  */
 CREATE FUNCTION idempotency_internal.outbox_rate_limited()
 RETURNS SETOF bigint
@@ -697,8 +699,49 @@ CREATE FUNCTION idempotency_internal.outbox_shares(
 RETURNS SETOF record
 LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME';
+CREATE FUNCTION idempotency_internal.idempotency_workers(
+	OUT kind text, OUT number integer, OUT pid integer,
+	OUT started_at timestamptz, OUT starts bigint,
+	OUT last_success_at timestamptz, OUT errors bigint,
+	OUT last_error_at timestamptz, OUT last_error text)
+RETURNS SETOF record
+LANGUAGE C VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME';
+CREATE FUNCTION idempotency_internal.outbox_traffic(
+	OUT subscription bigint, OUT answered_2xx bigint, OUT answered_4xx bigint,
+	OUT answered_410 bigint, OUT answered_429 bigint, OUT answered_5xx bigint,
+	OUT answered_other bigint, OUT timeouts bigint, OUT connection_errors bigint,
+	OUT request_seconds double precision, OUT delivery_seconds double precision)
+RETURNS SETOF record
+LANGUAGE C VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME';
+CREATE FUNCTION idempotency_internal.outbox_latencies(
+	OUT subscription bigint, OUT measure text, OUT le double precision,
+	OUT count bigint)
+RETURNS SETOF record
+LANGUAGE C VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME';
+CREATE FUNCTION idempotency_internal.idempotency_counted_since()
+RETURNS timestamptz
+LANGUAGE C VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME';
+CREATE FUNCTION idempotency_internal.stock_counts(
+	OUT since timestamptz, OUT reserved bigint, OUT insufficient bigint,
+	OUT queued bigint, OUT confirmed bigint, OUT cancelled bigint,
+	OUT expired bigint)
+RETURNS record
+LANGUAGE C VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME';
+CREATE FUNCTION idempotency_internal.stock_numbers(
+	OUT counters_used bigint, OUT counters_in_use bigint,
+	OUT counters_max bigint, OUT crowded bigint, OUT overdue bigint,
+	OUT waiting bigint, OUT waiting_items bigint, OUT late_items bigint)
+RETURNS record
+LANGUAGE plpgsql
+AS 'BEGIN END';
 CREATE FUNCTION idempotency_status(
-	OUT "check" text, OUT state text, OUT detail text, OUT hint text)
+	OUT "check" text, OUT state text, OUT detail text, OUT hint text,
+	OUT state_code integer)
 RETURNS SETOF record
 LANGUAGE plpgsql
 AS 'BEGIN END';
@@ -709,6 +752,10 @@ CREATE VIEW outbox_topics AS SELECT ''::text COLLATE "C" AS topic;
 CREATE VIEW stock_holds AS SELECT ''::text COLLATE "C" AS reservation;
 CREATE VIEW stock_waiting AS SELECT ''::text COLLATE "C" AS sku;
 CREATE VIEW idempotency_segments AS SELECT ''::text AS name;
+CREATE VIEW idempotency_workers AS SELECT ''::text AS kind;
+CREATE VIEW outbox_stats AS SELECT ''::text COLLATE "C" AS name;
+CREATE VIEW outbox_latency AS SELECT ''::text COLLATE "C" AS name;
+CREATE VIEW stock_stats AS SELECT pg_catalog.now() AS since;
 DO $$
 DECLARE
 	owner pg_catalog.regrole;
@@ -716,14 +763,17 @@ DECLARE
 BEGIN
 	SELECT extowner INTO STRICT owner FROM pg_catalog.pg_extension
 	WHERE extname = 'idempotency';
-	EXECUTE pg_catalog.format('ALTER FUNCTION idempotency_internal.outbox_rate_limited() OWNER TO %s', owner);
-	EXECUTE pg_catalog.format('ALTER FUNCTION idempotency_internal.outbox_troubles() OWNER TO %s', owner);
-	EXECUTE pg_catalog.format('ALTER FUNCTION idempotency_internal.idem_evicted() OWNER TO %s', owner);
-	EXECUTE pg_catalog.format('ALTER FUNCTION idempotency_internal.outbox_shares() OWNER TO %s', owner);
+	FOREACH created IN ARRAY ARRAY['idem_evicted', 'outbox_rate_limited',
+		'outbox_troubles', 'outbox_shares', 'idempotency_workers',
+		'outbox_traffic', 'outbox_latencies', 'idempotency_counted_since',
+		'stock_counts', 'stock_numbers'] LOOP
+		EXECUTE pg_catalog.format('ALTER FUNCTION idempotency_internal.%I() OWNER TO %s', created, owner);
+	END LOOP;
 	EXECUTE pg_catalog.format('ALTER FUNCTION idempotency_status() OWNER TO %s', owner);
 	FOREACH created IN ARRAY ARRAY['idem_keys', 'idem_fences', 'outbox_deliveries',
 		'outbox_topics', 'stock_holds', 'stock_waiting',
-		'idempotency_segments'] LOOP
+		'idempotency_segments', 'idempotency_workers', 'outbox_stats',
+		'outbox_latency', 'stock_stats'] LOOP
 		EXECUTE pg_catalog.format('ALTER VIEW %I OWNER TO %s', created, owner);
 	END LOOP;
 END
@@ -732,14 +782,27 @@ REVOKE ALL
 ON FUNCTION idempotency_internal.idem_evicted(),
 	idempotency_internal.outbox_rate_limited(),
 	idempotency_internal.outbox_troubles(),
-	idempotency_internal.outbox_shares(), idempotency_status()
+	idempotency_internal.outbox_shares(),
+	idempotency_internal.idempotency_workers(),
+	idempotency_internal.outbox_traffic(),
+	idempotency_internal.outbox_latencies(),
+	idempotency_internal.idempotency_counted_since(),
+	idempotency_internal.stock_counts(),
+	idempotency_internal.stock_numbers(), idempotency_status()
 FROM PUBLIC;
 GRANT EXECUTE
 ON FUNCTION idempotency_internal.idem_evicted(),
 	idempotency_internal.outbox_rate_limited(),
 	idempotency_internal.outbox_troubles(),
-	idempotency_internal.outbox_shares(), idempotency_status()
+	idempotency_internal.outbox_shares(),
+	idempotency_internal.idempotency_workers(),
+	idempotency_internal.outbox_traffic(),
+	idempotency_internal.outbox_latencies(),
+	idempotency_internal.idempotency_counted_since(),
+	idempotency_internal.stock_counts(),
+	idempotency_internal.stock_numbers(), idempotency_status()
 TO pg_monitor;
 GRANT SELECT ON idem_keys, idem_fences, outbox_deliveries, outbox_topics,
-	stock_holds, stock_waiting, idempotency_segments
+	stock_holds, stock_waiting, idempotency_segments, idempotency_workers,
+	outbox_stats, outbox_latency, stock_stats
 TO pg_monitor;
