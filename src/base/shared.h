@@ -250,6 +250,7 @@ extern void shared_wake_worker(SharedDatabase *database, SharedWorkerSlot slot);
 /* Records an error of the worker in a slot. */
 extern void shared_note_error(SharedDatabase *database, SharedWorkerSlot slot,
 							  const char *message);
+
 /* Records that the worker in a slot has done a round without an error. */
 extern void shared_note_success(SharedDatabase *database,
 								SharedWorkerSlot slot);

@@ -94,6 +94,7 @@ LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
+	PERFORM idempotency_internal.idempotency_enter();
 	PERFORM idempotency_internal.idempotency_reset_counters();
 	PERFORM idempotency_internal.outbox_keep_traffic('{}');
 END

@@ -233,17 +233,24 @@ LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-	part text;
-	parts text[] := '{idempotency_setting, idempotency_table, idem}';
+	preloaded CONSTANT boolean := idempotency_internal.idempotency_preloaded_version() IS NOT NULL;
 BEGIN
-	IF idempotency_internal.idempotency_preloaded_version() IS NOT NULL THEN
-		parts := '{idempotency_worker}' || parts || '{outbox, stock}';
-	END IF;
-	FOREACH part IN ARRAY '{idempotency_library}' || parts LOOP
-		RETURN QUERY EXECUTE format('SELECT s.*,
-				array_position(''{ok,warning,error}''::text[], s.state) - 1
-			FROM idempotency_internal.%I() s', part || '_status');
-	END LOOP;
+	RETURN QUERY
+		SELECT s.*, array_position('{ok, warning, error}', s.state) - 1
+		FROM (
+			SELECT * FROM idempotency_internal.idempotency_library_status()
+			UNION ALL
+			SELECT * FROM idempotency_internal.idempotency_worker_status() WHERE preloaded
+			UNION ALL
+			SELECT * FROM idempotency_internal.idempotency_setting_status()
+			UNION ALL
+			SELECT * FROM idempotency_internal.idempotency_table_status()
+			UNION ALL
+			SELECT * FROM idempotency_internal.idem_status()
+			UNION ALL
+			SELECT * FROM idempotency_internal.outbox_status() WHERE preloaded
+			UNION ALL
+			SELECT * FROM idempotency_internal.stock_status() WHERE preloaded) s;
 END
 $$;
 COMMENT ON FUNCTION idempotency_status() IS

@@ -3,7 +3,7 @@
 -- granted to it, or one of these roles cannot do its work.  public_api.sql
 -- lists the roles of each public object.
 BEGIN;
-SELECT plan(93);
+SELECT plan(94);
 
 CREATE VIEW member AS
 SELECT d.classid, d.objid FROM pg_depend d
@@ -72,11 +72,17 @@ SELECT set_eq($$
 $$, string_to_array($list$function idem_counters(): operator EXECUTE, watcher EXECUTE
 function idem_evicted(): operator EXECUTE, watcher EXECUTE
 function idem_sample(smallint,integer): operator EXECUTE, watcher EXECUTE
+function idempotency_counted_since(): operator EXECUTE, watcher EXECUTE
+function idempotency_workers(): operator EXECUTE, watcher EXECUTE
 function outbox_flights(): operator EXECUTE, watcher EXECUTE
+function outbox_latencies(): operator EXECUTE, watcher EXECUTE
 function outbox_rate(double precision,timestamp with time zone,bigint): operator EXECUTE, watcher EXECUTE
 function outbox_rate_limited(): operator EXECUTE, watcher EXECUTE
 function outbox_shares(): operator EXECUTE, watcher EXECUTE
-function outbox_troubles(): operator EXECUTE, watcher EXECUTE$list$, E'\n'),
+function outbox_traffic(): operator EXECUTE, watcher EXECUTE
+function outbox_troubles(): operator EXECUTE, watcher EXECUTE
+function stock_counts(): operator EXECUTE, watcher EXECUTE
+function stock_numbers(): operator EXECUTE, watcher EXECUTE$list$, E'\n'),
 	'of what is internal, nobody has anything but what views call');
 SELECT cmp_ok((SELECT count(DISTINCT object) FROM privilege), '>', 100::bigint,
 	'and all of it was asked about');
@@ -184,7 +190,8 @@ SELECT lives_ok($$ SELECT stock_receive('hat', 2),
 SELECT lives_ok($$ SELECT *
 	FROM idem_stats, idem_keys, outbox_subscriptions, outbox_deliveries,
 		outbox_dead, outbox_topics, stock_levels, stock_holds, stock_history,
-		idempotency_segments $$,
+		idempotency_segments, idempotency_workers, outbox_stats, outbox_latency,
+		stock_stats $$,
 	'an operator reads the views');
 SELECT throws_ok(
 	$$ SELECT secret FROM idempotency_internal.outbox_subscription $$, '42501',
@@ -195,6 +202,8 @@ SELECT throws_ok($$ SELECT idem_claim('k') $$, '42501', NULL,
 	'and does not do the work of applications');
 SELECT lives_ok($$ SELECT * FROM idempotency_status() $$,
 	'an operator reads the status');
+SELECT lives_ok($$ SELECT idempotency_stats_reset() $$,
+	'an operator resets the statistics');
 SELECT throws_ok($$ SELECT idempotency_repair() $$, '42501', NULL,
 	'an operator repairs nothing');
 SELECT throws_ok($$ SELECT idempotency_grant_admin('operator') $$, '42501',
@@ -205,7 +214,8 @@ RESET ROLE;
 SET ROLE watcher;
 SELECT lives_ok($$ SELECT *
 	FROM idem_stats, idem_keys, outbox_subscriptions, outbox_deliveries,
-		outbox_dead, outbox_topics, stock_levels, stock_holds, idempotency_segments $$,
+		outbox_dead, outbox_topics, stock_levels, stock_holds, idempotency_segments,
+		idempotency_workers, outbox_stats, outbox_latency, stock_stats $$,
 	'pg_monitor reads the views');
 SELECT lives_ok($$ SELECT * FROM idempotency_status() $$, 'and the status');
 SELECT throws_ok($$ SELECT * FROM idempotency_internal.outbox_subscription $$,
@@ -367,8 +377,10 @@ SELECT set_eq($$
 	WHERE c.relnamespace = 'idempotency_internal'::regnamespace
 		AND (has_any_column_privilege('admin', c.oid, 'SELECT, INSERT, UPDATE')
 		OR has_table_privilege('admin', c.oid, 'DELETE, TRUNCATE, TRIGGER'))
-$$, '{idem_counters,idem_evicted,idem_sample,idempotency_enter,idempotency_grant_names,
-	idempotency_raise,outbox_flights,outbox_rate,outbox_rate_limited,outbox_shares,outbox_troubles}'::text[],
+$$, '{idem_counters,idem_evicted,idem_sample,idempotency_counted_since,idempotency_enter,
+	idempotency_grant_names,idempotency_raise,idempotency_workers,outbox_flights,outbox_latencies,
+	outbox_rate,outbox_rate_limited,outbox_shares,outbox_traffic,outbox_troubles,
+	stock_counts,stock_numbers}'::text[],
 	'and of what is internal only what that calls');
 DROP TABLE public.outbox_subscription;
 DROP FUNCTION public.stock_expire();
@@ -389,6 +401,9 @@ SELECT lives_ok($$ SELECT (SELECT count(*) FROM idem_key),
 	(SELECT count(*) FROM outbox_dead), (SELECT count(*) FROM outbox_attempts),
 	(SELECT count(*) FROM outbox_subscriptions),
 	(SELECT count(*) FROM stock_levels), (SELECT count(*) FROM stock_history),
+	(SELECT count(*) FROM idempotency_workers),
+	(SELECT count(*) FROM outbox_stats), (SELECT count(*) FROM outbox_latency),
+	(SELECT count(*) FROM stock_stats),
 	(SELECT count(*) FROM idempotency_status()) $$, 'reads all views');
 SELECT lives_ok($$ SELECT idempotency_repair() $$, 'repairs');
 SELECT throws_ok(

@@ -123,7 +123,8 @@ function idempotency_grant_admin(role regrole) RETURNS void VOLATILE PARALLEL UN
 function idempotency_grant_operator(role regrole) RETURNS void VOLATILE PARALLEL UNSAFE COST 10000: nobody
 function idempotency_grant_reader(role regrole) RETURNS void VOLATILE PARALLEL UNSAFE COST 10000: nobody
 function idempotency_repair() RETURNS void VOLATILE PARALLEL UNSAFE COST 10000 SECURITY DEFINER: nobody
-function idempotency_status(OUT "check" text, OUT state text, OUT detail text, OUT hint text) RETURNS SETOF record VOLATILE PARALLEL UNSAFE COST 100 SECURITY DEFINER: operator, pg_monitor
+function idempotency_stats_reset() RETURNS void VOLATILE PARALLEL UNSAFE COST 10000 SECURITY DEFINER: operator
+function idempotency_status(OUT "check" text, OUT state text, OUT detail text, OUT hint text, OUT state_code integer) RETURNS SETOF record VOLATILE PARALLEL UNSAFE COST 100 SECURITY DEFINER: operator, pg_monitor
 function outbox_ack(name text, token bigint, failed bigint[] DEFAULT '{}'::bigint[], error text DEFAULT NULL::text) RETURNS boolean VOLATILE PARALLEL UNSAFE COST 10000 SECURITY DEFINER: reader
 function outbox_acknowledge_lost(name text) RETURNS void VOLATILE PARALLEL UNSAFE COST 10000 SECURITY DEFINER: operator
 function outbox_adopt(keep_identity boolean DEFAULT false) RETURNS void VOLATILE PARALLEL UNSAFE COST 10000 SECURITY DEFINER: operator
@@ -215,6 +216,17 @@ column idempotency_segments.closed_at timestamp with time zone
 column idempotency_segments.quiet_xid xid8
 column idempotency_segments.last_position bigint
 column idempotency_segments.size bigint
+column idempotency_segments.state_code integer
+view idempotency_workers: operator, pg_monitor
+column idempotency_workers.kind text
+column idempotency_workers.number integer
+column idempotency_workers.pid integer
+column idempotency_workers.started_at timestamp with time zone
+column idempotency_workers.starts bigint
+column idempotency_workers.last_success_at timestamp with time zone
+column idempotency_workers.errors bigint
+column idempotency_workers.last_error_at timestamp with time zone
+column idempotency_workers.last_error text
 view outbox_attempts WITH (security_barrier=true): nobody
 column outbox_attempts.subscription text COLLATE "C"
 column outbox_attempts.position bigint
@@ -262,6 +274,11 @@ column outbox_history.topic text
 column outbox_history.key text COLLATE "C"
 column outbox_history.type text
 column outbox_history.created_at timestamp with time zone
+view outbox_latency WITH (security_barrier=true): operator, pg_monitor
+column outbox_latency.name text COLLATE "C"
+column outbox_latency.measure text
+column outbox_latency.le double precision
+column outbox_latency.count bigint
 view outbox_log: nobody
 column outbox_log.position bigint
 column outbox_log.xid xid8
@@ -273,6 +290,19 @@ column outbox_log.type text
 column outbox_log.payload jsonb
 column outbox_log.headers jsonb
 column outbox_log.expires_at timestamp with time zone
+view outbox_stats WITH (security_barrier=true): operator, pg_monitor
+column outbox_stats.name text COLLATE "C"
+column outbox_stats.since timestamp with time zone
+column outbox_stats.answered_2xx bigint
+column outbox_stats.answered_4xx bigint
+column outbox_stats.answered_410 bigint
+column outbox_stats.answered_429 bigint
+column outbox_stats.answered_5xx bigint
+column outbox_stats.answered_other bigint
+column outbox_stats.timeouts bigint
+column outbox_stats.connection_errors bigint
+column outbox_stats.request_seconds double precision
+column outbox_stats.delivery_seconds double precision
 view outbox_subscriptions WITH (security_barrier=true): operator, pg_monitor
 column outbox_subscriptions.name text COLLATE "C"
 column outbox_subscriptions.state text
@@ -297,6 +327,7 @@ column outbox_subscriptions.rate_limited boolean
 column outbox_subscriptions.filtered bigint
 column outbox_subscriptions.filter_errors bigint
 column outbox_subscriptions.share numeric
+column outbox_subscriptions.state_code integer
 view outbox_topics: application, operator, pg_monitor, reader
 column outbox_topics.topic text COLLATE "C"
 column outbox_topics.schema jsonb
@@ -329,6 +360,19 @@ column stock_levels.adjusted numeric
 column stock_levels.confirmed numeric
 column stock_levels.waiting bigint
 column stock_levels.backorder numeric
+view stock_stats WITH (security_barrier=true): operator, pg_monitor
+column stock_stats.since timestamp with time zone
+column stock_stats.reserved bigint
+column stock_stats.insufficient bigint
+column stock_stats.queued bigint
+column stock_stats.confirmed bigint
+column stock_stats.cancelled bigint
+column stock_stats.expired bigint
+column stock_stats.waiting bigint
+column stock_stats.overdue bigint
+column stock_stats.counters_used bigint
+column stock_stats.counters_in_use bigint
+column stock_stats.counters_max bigint
 view stock_waiting: operator, pg_monitor
 column stock_waiting.sku text COLLATE "C"
 column stock_waiting.position bigint

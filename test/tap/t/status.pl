@@ -24,7 +24,7 @@ my %too_wide;
 sub rows
 {
 	my ($check, $on, $db) = @_;
-	my $all = ($on // $node)->safe_psql($db // 'postgres', 'SELECT * FROM idempotency_status()');
+	my $all = ($on // $node)->safe_psql($db // 'postgres', 'SELECT "check", state, detail, hint FROM idempotency_status()');
 
 	for (split /\n/, $all)
 	{
