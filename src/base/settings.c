@@ -17,6 +17,7 @@
 #include "utils/varlena.h"
 
 #include "base/compat.h"
+#include "base/errors.h"
 #include "base/settings.h"
 #include "base/shared.h"
 
@@ -252,6 +253,7 @@ settings_define_events(void)
 Datum
 idempotency_prevent_write(PG_FUNCTION_ARGS)
 {
+	errors_hide_frames();
 	settings_prevent_write(text_to_cstring(PG_GETARG_TEXT_PP(0)));
 	PG_RETURN_VOID();
 }

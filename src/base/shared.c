@@ -60,6 +60,8 @@ shared_init_database(SharedDatabase *entry)
 	pg_atomic_init_u64(&entry->async_begun, 0);
 	pg_atomic_init_u64(&entry->async_ended, 0);
 	pg_atomic_init_u64(&entry->committed_upto, 0);
+	pg_atomic_init_u64(&entry->prepared_begun, 0);
+	pg_atomic_init_u64(&entry->prepared_noted, 0);
 	pg_atomic_init_u64(&entry->unreplicated_since, 0);
 	pg_atomic_init_u64(&entry->changes_begun, 0);
 	pg_atomic_init_u64(&entry->changes_ended, 0);
@@ -175,6 +177,22 @@ shared_find_my_database(void)
 {
 	if (my_database == NULL && shared_ready())
 		my_database = shared_database(MyDatabaseId);
+	return my_database;
+}
+
+SharedDatabase *
+shared_existing_database(void)
+{
+	bool		exists;
+
+	if (my_database == NULL && shared_ready())
+	{
+		LWLockAcquire(shared->lock, LW_SHARED);
+		exists = shared_find(MyDatabaseId) != NULL;
+		LWLockRelease(shared->lock);
+		if (exists)
+			(void) shared_find_my_database();
+	}
 	return my_database;
 }
 

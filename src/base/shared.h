@@ -126,6 +126,9 @@ typedef struct SharedDatabase
 	pg_atomic_uint64 async_ended;
 	/* Where in the WAL the last commit with events ends (outbox/xacts.c). */
 	pg_atomic_uint64 committed_upto;
+	/* Transactions with events that were prepared, and whose end is noted. */
+	pg_atomic_uint64 prepared_begun;
+	pg_atomic_uint64 prepared_noted;
 	/* Since when a relay waits for a synchronous standby; 0: none does. */
 	pg_atomic_uint64 unreplicated_since;
 	/* Transactions that may have changed a subscription. */
@@ -182,6 +185,9 @@ extern SharedDatabase *shared_database(Oid database);
  */
 extern SharedDatabase *shared_my_database(void);
 extern SharedDatabase *shared_find_my_database(void);
+
+/* As shared_find_my_database, but adds no entry. */
+extern SharedDatabase *shared_existing_database(void);
 
 /* As shared_find_my_database, but looks only once per session. */
 extern SharedDatabase *shared_known_database(void);

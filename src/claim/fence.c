@@ -206,6 +206,24 @@ fence_wait_for_writers(Oid table)
 }
 
 /*
+ * Waits for all others that write to a segment.  What this transaction has
+ * written there itself could be exported and then rolled back.
+ */
+static void
+fence_wait_for_segment(Oid segment)
+{
+	Relation	table = table_open(segment, AccessShareLock);
+
+	if (CheckRelationLockedByMe(table, RowExclusiveLock, true))
+		ereport(ERROR,
+				(errcode(ERRCODE_ACTIVE_SQL_TRANSACTION),
+				 errmsg("idem_export() must not run in a transaction that has changed keys"),
+				 errhint("Commit first.")));
+	table_close(table, NoLock);
+	fence_wait_for_writers(segment);
+}
+
+/*
  * SQL: idem_fence_wait(scopes text[]).  Raises an error unless all these scopes
  * have a fence; then waits for the transactions that may not have seen them.
  */
@@ -220,6 +238,8 @@ idem_fence_wait(PG_FUNCTION_ARGS)
 
 	errors_hide_frames();
 	args_require(fcinfo, 0, "scope");
+	/* There, transactions of the primary hold no locks to wait for. */
+	PreventCommandDuringRecovery("idem_export()");
 	deconstruct_array(PG_GETARG_ARRAYTYPE_P(0), TEXTOID, -1, false,
 					  TYPALIGN_INT, &elements, &nulls, &count);
 	for (int i = 0; i < count; i++)
@@ -231,6 +251,6 @@ idem_fence_wait(PG_FUNCTION_ARGS)
 	fence_wait_for_writers(fences);
 	fence_wait_for_writers(ring.state);
 	for (int i = 0; i < CATALOG_RING_SIZE; i++)
-		fence_wait_for_writers(ring.tables[i]);
+		fence_wait_for_segment(ring.tables[i]);
 	PG_RETURN_VOID();
 }

@@ -31,6 +31,7 @@
 #include "fmgr.h"
 #include "miscadmin.h"
 #include "nodes/parsenodes.h"
+#include "storage/lmgr.h"
 #include "tcop/utility.h"
 #include "utils/memutils.h"
 
@@ -132,7 +133,10 @@ ddl_hooks_object_access(ObjectAccessType access, Oid class, Oid object,
 		char	   *name = get_extension_name(object);
 
 		if (name != NULL && strcmp(name, "idempotency") == 0)
+		{
 			ddl_hooks_check_at_end();
+			in_doubt_resolve(); /* nobody does it later */
+		}
 	}
 	if (access == OAT_DROP && class == DatabaseRelationId)
 		dropping = object;
@@ -206,16 +210,33 @@ ddl_hooks_ends_prepared(Node *statement)
 }
 
 /*
+ * May the extension in this database be another one than the launcher knows?
+ * If the catalog is locked, the launcher will look.
+ */
+static bool
+ddl_hooks_extension_differs(void)
+{
+	bool		differs;
+
+	if (!ConditionalLockRelationOid(ExtensionRelationId, AccessShareLock))
+		return true;
+	differs = get_extension_oid("idempotency", true) !=
+		shared_extension(MyDatabaseId);
+	UnlockRelationOid(ExtensionRelationId, AccessShareLock);
+	return differs;
+}
+
+/*
  * The transaction has ended, whatever happens here, so a cancelled query must
- * not raise an error any more.
+ * not raise an error any more, and nothing here depends on the tables of the
+ * extension, whose version may be another one.
  */
 static void
 ddl_hooks_prepared_ended(void)
 {
 	HOLD_INTERRUPTS();
 	in_doubt_resolve();
-	if (get_extension_oid("idempotency", true) !=
-		shared_extension(MyDatabaseId))
+	if (ddl_hooks_extension_differs())
 		ddl_hooks_check_at_end();
 	RESUME_INTERRUPTS();
 }

@@ -97,7 +97,6 @@ Datum
 outbox_wake(PG_FUNCTION_ARGS)
 {
 	(void) catalog_get();
-	settings_prevent_write("a change of the outbox");
 	xacts_wake_at_commit();
 	PG_RETURN_VOID();
 }

@@ -449,6 +449,7 @@ DECLARE
 	given_keep      interval := nullif(keep_deliveries, '0');
 BEGIN
 	PERFORM idempotency_internal.idempotency_enter();
+	PERFORM idempotency_internal.idempotency_prevent_write('outbox_subscribe()');
 	PERFORM idempotency_internal.idempotency_require_preload('the outbox'::text);
 	PERFORM idempotency_internal.outbox_check_subscription(name, topics, format,
 		max_in_flight, timeout, retry_schedule, start, ordered, partitions,
@@ -567,6 +568,7 @@ DECLARE
 	altered idempotency_internal.outbox_subscription;
 BEGIN
 	PERFORM idempotency_internal.idempotency_enter();
+	PERFORM idempotency_internal.idempotency_prevent_write('outbox_alter()');
 	SELECT * INTO altered FROM idempotency_internal.outbox_subscription s
 	WHERE s.id = idempotency_internal.outbox_subscription_id(outbox_alter.name)
 	FOR NO KEY UPDATE;
@@ -664,6 +666,7 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
 	PERFORM idempotency_internal.idempotency_enter();
+	PERFORM idempotency_internal.idempotency_prevent_write('outbox_unsubscribe()');
 	DELETE FROM idempotency_internal.outbox_subscription
 	WHERE id =
 		idempotency_internal.outbox_subscription_id(outbox_unsubscribe.name);
@@ -680,6 +683,7 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
 	PERFORM idempotency_internal.idempotency_enter();
+	PERFORM idempotency_internal.idempotency_prevent_write('outbox_pause()');
 	UPDATE idempotency_internal.outbox_subscription s
 	SET state = 'paused', reason = outbox_pause.reason
 	WHERE id = idempotency_internal.outbox_subscription_id(outbox_pause.name);
@@ -696,6 +700,7 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
 	PERFORM idempotency_internal.idempotency_enter();
+	PERFORM idempotency_internal.idempotency_prevent_write('outbox_resume()');
 	UPDATE idempotency_internal.outbox_subscription s
 	SET state = 'active', reason = NULL, version = version + 1
 	WHERE id = idempotency_internal.outbox_subscription_id(outbox_resume.name);
@@ -721,6 +726,7 @@ DECLARE
 	ping            bigint;
 BEGIN
 	PERFORM idempotency_internal.idempotency_enter();
+	PERFORM idempotency_internal.idempotency_prevent_write('outbox_ping()');
 	PERFORM idempotency_internal.idempotency_require_preload('the outbox'::text);
 	UPDATE idempotency_internal.outbox_subscription s SET state = s.state
 	WHERE s.id = idempotency_internal.outbox_subscription_id(outbox_ping.name);
@@ -807,6 +813,7 @@ DECLARE
 	redriven        bigint;
 BEGIN
 	PERFORM idempotency_internal.idempotency_enter();
+	PERFORM idempotency_internal.idempotency_prevent_write('outbox_redrive()');
 	subscription_id := idempotency_internal.outbox_subscription_id(name);
 	PERFORM idempotency_internal.outbox_check_positions(positions);
 	-- A new version of the row makes the relay look for events that are due.
@@ -861,6 +868,7 @@ DECLARE
 	due             bigint;
 BEGIN
 	PERFORM idempotency_internal.idempotency_enter();
+	PERFORM idempotency_internal.idempotency_prevent_write('outbox_retry()');
 	subscription_id := idempotency_internal.outbox_subscription_id(name);
 	PERFORM idempotency_internal.outbox_check_positions(positions);
 	PERFORM FROM idempotency_internal.outbox_subscription s
@@ -997,6 +1005,7 @@ DECLARE
 		coalesce(secret, @extschema@.outbox_secret_generate());
 BEGIN
 	PERFORM idempotency_internal.idempotency_enter();
+	PERFORM idempotency_internal.idempotency_prevent_write('outbox_rotate_secret()');
 	subscription_id := idempotency_internal.outbox_subscription_id(name);
 	IF overlap IS NULL THEN
 		PERFORM idempotency_internal.idempotency_raise('22004',
@@ -1039,6 +1048,7 @@ DECLARE
 	public_key      text;
 BEGIN
 	PERFORM idempotency_internal.idempotency_enter();
+	PERFORM idempotency_internal.idempotency_prevent_write('outbox_rotate_key()');
 	subscription_id := idempotency_internal.outbox_subscription_id(name);
 	IF overlap IS NULL THEN
 		PERFORM idempotency_internal.idempotency_raise('22004',
@@ -1093,6 +1103,7 @@ DECLARE
 	adopted uuid;
 BEGIN
 	PERFORM idempotency_internal.idempotency_enter();
+	PERFORM idempotency_internal.idempotency_prevent_write('outbox_adopt()');
 	IF keep_identity IS NULL THEN
 		PERFORM idempotency_internal.idempotency_raise('22004',
 			'keep_identity must not be null');

@@ -20,6 +20,7 @@
 #include "access/xact.h"
 #include "access/xlog.h"
 #include "access/xlog_internal.h"
+#include "miscadmin.h"
 #include "replication/syncrep.h"
 #include "replication/walsender.h"
 #include "replication/walsender_private.h"
@@ -32,6 +33,10 @@
 #include "base/query.h"
 #include "outbox/reader.h"
 
+/* How long a synchronous standby is waited for at most, and how often. */
+#define HORIZON_STANDBY_MAX_MS 1000
+#define HORIZON_STANDBY_LOOK_US 1000
+
 /* Were all asynchronous commits durable when durable_begun had begun? */
 static bool durable_known = false;
 static uint64 durable_begun;
@@ -42,12 +47,12 @@ static SavedQuery read_max_position = {
 };
 
 /*
- * Makes everything durable that can be visible now.  At the start of a WAL page
- * the insert position is after the page header, where nothing has been written
- * yet, so the page header is left out.
+ * Returns where the WAL ends in which everything is that can be visible now.  At
+ * the start of a page the insert position is after the page header, where
+ * nothing has been written yet, so the page header is left out.
  */
-static void
-horizon_flush(void)
+static XLogRecPtr
+horizon_wal_end(void)
 {
 	XLogRecPtr	upto = GetXLogInsertRecPtr();
 	uint32		into_segment = XLogSegmentOffset(upto, wal_segment_size);
@@ -56,7 +61,7 @@ horizon_flush(void)
 		upto -= SizeOfXLogLongPHD;
 	else if (into_segment % XLOG_BLCKSZ == SizeOfXLogShortPHD)
 		upto -= SizeOfXLogShortPHD;
-	XLogFlush(upto);
+	return upto;
 }
 
 /*
@@ -73,35 +78,96 @@ horizon_make_durable(uint64 async_ended)
 
 	if (durable_known && async_begun == durable_begun)
 		return;
-	horizon_flush();
+	XLogFlush(horizon_wal_end());
 	durable_known = async_begun == async_ended;
 	durable_begun = async_begun;
 }
 
 /*
- * Has a synchronous standby all commits that the snapshot shows?  Usually it
- * has, since a commit waits for it before the commit is visible.  It may not if
- * synchronous_commit is local or off, if that wait was cancelled, or after a
- * restart.  A failover would undo such a commit, and an event of it must not be
- * sent.  A transaction of the set that is not open in the snapshot has not yet
- * noted its commit; its end causes another pass.
+ * Returns where the last commit with events ends that the snapshot shows, or a
+ * later place.  A commit is noted when its transaction leaves the set.  It was
+ * not, or not yet, if a transaction of the set is not open in the snapshot, if
+ * it was prepared, or after a restart.
  */
-static bool
-horizon_is_replicated(const OutboxHorizon *horizon, int open_count)
+static XLogRecPtr
+horizon_committed_upto(const OutboxHorizon *horizon, int open_count,
+					   bool any_prepared)
+{
+	bool		known = !any_prepared && xacts_committed_upto() != 0;
+
+	for (int i = 0; i < open_count; i++)
+		known &= outbox_xid_is_open(horizon->stragglers[i].xid,
+									horizon->snapshot);
+	if (!known)
+	{
+		xacts_note_committed(horizon_wal_end());
+		XLogFlush(xacts_committed_upto());
+	}
+	return xacts_committed_upto();
+}
+
+static XLogRecPtr
+horizon_confirmed(void)
 {
 	XLogRecPtr	confirmed;
 
-	if (SyncRepStandbyNames == NULL || SyncRepStandbyNames[0] == '\0')
-		return true;
-	for (int i = 0; i < open_count; i++)
-	{
-		if (!outbox_xid_is_open(horizon->stragglers[i].xid, horizon->snapshot))
-			return false;
-	}
 	LWLockAcquire(SyncRepLock, LW_SHARED);
 	confirmed = WalSndCtl->lsn[SYNC_REP_WAIT_FLUSH];
 	LWLockRelease(SyncRepLock);
-	return xacts_committed_upto() <= confirmed;
+	return confirmed;
+}
+
+/*
+ * Has a synchronous standby the WAL up to there?  While it makes progress, this
+ * waits for it: there may be no moment at which it has all commits.
+ */
+static bool
+horizon_is_replicated(XLogRecPtr upto)
+{
+	TimestampTz begin = GetCurrentTimestamp();
+	TimestampTz moved = begin;
+	XLogRecPtr	before = horizon_confirmed();
+	XLogRecPtr	confirmed = before;
+
+	while (confirmed < upto)
+	{
+		TimestampTz now = GetCurrentTimestamp();
+
+		if (confirmed != before)
+			moved = now;
+		if (TimestampDifferenceExceeds(moved, now, OUTBOX_STANDBY_MS) ||
+			TimestampDifferenceExceeds(begin, now, HORIZON_STANDBY_MAX_MS))
+			return false;
+		CHECK_FOR_INTERRUPTS();
+		pg_usleep(HORIZON_STANDBY_LOOK_US);
+		before = confirmed;
+		confirmed = horizon_confirmed();
+	}
+	return true;
+}
+
+/*
+ * Has a synchronous standby all commits that the snapshot shows?  Usually it
+ * has, since a commit waits for it before the commit is visible.  It may not if
+ * synchronous_commit is local or off, if that wait was cancelled, if the commit
+ * was that of an apply worker, or after a restart.  A failover would undo such
+ * a commit, and an event of it must not be sent.
+ */
+static void
+horizon_await_standby(OutboxHorizon *horizon, int open_count,
+					  uint64 prepared_begun, bool any_left)
+{
+	bool		any_prepared;
+	XLogRecPtr	upto;
+
+	horizon->replicated = true;
+	if (SyncRepStandbyNames == NULL || SyncRepStandbyNames[0] == '\0')
+		return;
+	any_prepared = xacts_any_prepared(prepared_begun, any_left);
+	upto = horizon_committed_upto(horizon, open_count, any_prepared);
+	if (!any_left)
+		xacts_note_prepared(prepared_begun);
+	horizon->replicated = horizon_is_replicated(upto);
 }
 
 /*
@@ -173,7 +239,10 @@ horizon_add(OutboxHorizon *horizon, int *open_count, FullTransactionId xid)
 	horizon->stragglers[(*open_count)++] = xact;
 }
 
-static void
+/*
+ * Returns whether there are any.
+ */
+static bool
 horizon_add_prepared(OutboxHorizon *horizon, int *open_count, bool *unknown)
 {
 	PreparedXact *prepared;
@@ -183,21 +252,25 @@ horizon_add_prepared(OutboxHorizon *horizon, int *open_count, bool *unknown)
 							 unknown);
 	for (int i = 0; i < count; i++)
 		horizon_add(horizon, open_count, prepared[i].xid);
+	return count > 0 || *unknown;
 }
 
 /*
  * If a prepared transaction could not be identified, it can be any that is open
- * in the snapshot.
+ * in the snapshot: those that it lists, and all that are newer.
  */
 static void
 horizon_add_all(OutboxHorizon *horizon, int *open_count)
 {
 	Snapshot	snapshot = horizon->snapshot;
 	FullTransactionId next = ReadNextFullTransactionId();
+	FullTransactionId xid = prepared_full_xid(next, snapshot->xmax);
 
 	for (uint32 i = 0; i < snapshot->xcnt; i++)
 		horizon_add(horizon, open_count,
 					prepared_full_xid(next, snapshot->xip[i]));
+	for (; FullTransactionIdPrecedes(xid, next); FullTransactionIdAdvance(&xid))
+		horizon_add(horizon, open_count, xid);
 }
 
 OutboxHorizon
@@ -205,8 +278,10 @@ outbox_horizon_begin(void)
 {
 	OutboxHorizon horizon = {0};
 	uint64		async_ended;
+	uint64		prepared_begun;
 	int			open_count;
 	bool		unknown;
+	bool		any_left;
 
 	PushActiveSnapshot(GetLatestSnapshot());
 	query_run(&read_max_position, NULL, NULL, true);
@@ -217,13 +292,15 @@ outbox_horizon_begin(void)
 	open_count = xacts_copy(&horizon.stragglers);
 	async_ended = xacts_async_ended();
 	pg_memory_barrier();
-	horizon_add_prepared(&horizon, &open_count, &unknown);
+	prepared_begun = xacts_prepared_begun();
+	pg_memory_barrier();
+	any_left = horizon_add_prepared(&horizon, &open_count, &unknown);
 
 	PushActiveSnapshot(GetLatestSnapshot());
 	horizon.snapshot = GetActiveSnapshot();
 	pg_memory_barrier();
 	horizon_make_durable(async_ended);
-	horizon.replicated = horizon_is_replicated(&horizon, open_count);
+	horizon_await_standby(&horizon, open_count, prepared_begun, any_left);
 	if (unknown)
 		horizon_add_all(&horizon, &open_count);
 	horizon_find_stragglers(&horizon, open_count);

@@ -14,7 +14,8 @@
  *
  * Subtransactions neither enter nor leave.  A transaction that is prepared
  * leaves, too: then the lock that nextval took on the sequence of positions
- * tells of it (base/prepared.c), as it does after a restart.
+ * tells of it (base/prepared.c), as it does after a restart.  It is counted
+ * before it leaves, since nobody need note where its commit ends in the WAL.
  *
  * Each backend has one slot, which only that backend writes; a spinlock in the
  * slot keeps readers from seeing half an entry.
@@ -199,6 +200,9 @@ xacts_callback(XactEvent event, void *arg)
 			reader = XACTS_NOT_READING;
 			break;
 		case XACT_EVENT_PREPARE:
+			if (entered || wake_at_commit)
+				pg_atomic_fetch_add_u64(&shared_my_database()->prepared_begun,
+										1);
 			if (entered)
 				xacts_leave();
 			wake_at_commit = false;
@@ -289,10 +293,41 @@ xacts_wake_readers(XactsReader done)
 void
 xacts_end_prepared(void)
 {
-	if (catalog_find() == NULL || shared_find_my_database() == NULL)
+	if (shared_existing_database() == NULL)
 		return;
 	xacts_wake_at_commit();
 	xacts_note_change();
+}
+
+uint64
+xacts_prepared_begun(void)
+{
+	return pg_atomic_read_u64(&shared_my_database()->prepared_begun);
+}
+
+/*
+ * One that was prepared before a restart was not counted yet.
+ */
+bool
+xacts_any_prepared(uint64 begun, bool any_left)
+{
+	SharedDatabase *database = shared_my_database();
+	bool		any = begun != pg_atomic_read_u64(&database->prepared_noted);
+
+	if (any_left && !any)
+		pg_atomic_fetch_add_u64(&database->prepared_begun, 1);
+	return any || any_left;
+}
+
+void
+xacts_note_prepared(uint64 begun)
+{
+	pg_atomic_uint64 *place = &shared_my_database()->prepared_noted;
+	uint64		known = pg_atomic_read_u64(place);
+
+	while (known < begun &&
+		   !pg_atomic_compare_exchange_u64(place, &known, begun))
+		;
 }
 
 int

@@ -838,8 +838,6 @@ relay_start(Relay *relay, SharedWorkerSlot slot)
 	AddWaitEventToSet(relay->wait_set, WL_SOCKET_READABLE, http_wait_fd(), NULL,
 					  NULL);
 	shared_set_relay_latch(relay->database, relay->number, MyLatch);
-	/* Commits before a restart of the server are not noted. */
-	xacts_note_committed(GetFlushRecPtr(NULL));
 	before_shmem_exit(relay_sign_off, PointerGetDatum(relay));
 	SetConfigOption("synchronous_commit", "off", PGC_SUSET, PGC_S_OVERRIDE);
 	relay->pass_wanted = true;

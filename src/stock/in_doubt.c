@@ -320,18 +320,19 @@ in_doubt_recovered(Oid log, PreparedXact **xacts)
 	return count;
 }
 
+/*
+ * The entries of a transaction are next to each other, mostly, so it is asked
+ * for once.
+ */
 void
 in_doubt_resolve(void)
 {
-	const Catalog *catalog = catalog_find();
-	PreparedXact *xacts;
+	FullTransactionId asked = InvalidFullTransactionId;
+	bool		ended = false;
 	bool		call = false;
 
-	if (max_prepared_xacts == 0 || catalog == NULL ||
-		shared_find_my_database() == NULL)
-		return;
-	(void) in_doubt_recovered(catalog->stock_log, &xacts);
-	if (in_doubt_count() == 0)
+	if (max_prepared_xacts == 0 || in_doubt_count() == 0 ||
+		shared_existing_database() == NULL)
 		return;
 	lapse_begin();
 	queue_begin();
@@ -340,8 +341,12 @@ in_doubt_resolve(void)
 	{
 		const InDoubt *entry = &shared->entries[i];
 
-		if (entry->database != MyDatabaseId || !entry->active ||
-			!in_doubt_has_ended(entry->xid))
+		if (entry->database != MyDatabaseId || !entry->active)
+			continue;
+		if (!FullTransactionIdEquals(entry->xid, asked))
+			ended = in_doubt_has_ended(entry->xid);
+		asked = entry->xid;
+		if (!ended)
 			continue;
 		call |= in_doubt_settle(entry);
 		in_doubt_remove(i);
@@ -357,7 +362,10 @@ in_doubt_resolve(void)
 Datum
 stock_settle_prepared(PG_FUNCTION_ARGS)
 {
+	PreparedXact *xacts;
+
 	shared_require("stock");
+	(void) in_doubt_recovered(catalog_get()->stock_log, &xacts);
 	in_doubt_resolve();
 	PG_RETURN_BOOL(false);
 }

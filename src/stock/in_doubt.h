@@ -24,7 +24,10 @@ extern void in_doubt_enter(EscrowItem *item, const EscrowPart *part);
 extern void in_doubt_activate(void);
 extern void in_doubt_cancel(void);
 
-/* Settles what transactions of this database have done that have ended. */
+/*
+ * Settles what transactions of this database have done that have ended.  Needs
+ * no catalog.
+ */
 extern void in_doubt_resolve(void);
 
 /* Takes the locks that in_doubt_load needs. */
