@@ -1,4 +1,4 @@
-#!/bin/sh
+#!/bin/bash
 #
 # move_bucket.sh BUCKET FROM TO
 #
@@ -6,26 +6,41 @@
 # while orders come in. FROM and TO are connections as psql takes them. If it
 # stops anywhere, run it again.
 
-set -eu
+set -eu -o pipefail
 bucket=$1 from=$2 to=$3
+options=(-X -q -A -t -v ON_ERROR_STOP=1 -v bucket="$bucket")
 
 sql() {
-	psql -X -q -A -t -v ON_ERROR_STOP=1 -v bucket="$bucket" "$1"
+	psql "${options[@]}" "$1"
 }
 
-has_fence() {
-	echo "SELECT count(*) FROM idem_fences WHERE scope = 'bucket-' || :'bucket'" | sql "$1"
+die() {
+	echo "bucket $bucket: $1" >&2
+	exit 1
 }
+
+# One run at a time: this session has a lock in the old database. What must not
+# be done without the lock is done by it. Each query has one line as its answer.
+coproc KEEPER { sql "$from"; }
+ask_keeper() {
+	echo "$1;" >&"${KEEPER[1]}"
+	read -r answer <&"${KEEPER[0]}"
+}
+
+ask_keeper "SELECT pg_try_advisory_lock(hashtext('bucket-' || :'bucket'))"
+[ "$answer" = t ] || die "another run is moving it"
 
 # If only the old database has a fence, the bucket has moved.
 is_moved() {
-	[ "$(has_fence "$from")$(has_fence "$to")" = 10 ]
+	ask_keeper "SELECT count(*) FROM idem_fences WHERE scope = 'bucket-' || :'bucket'"
+	[ "$answer" = 1 ] || return 1
+	[ "$(echo "SELECT count(*) FROM idem_fences WHERE scope = 'bucket-' || :'bucket'" | sql "$to")" = 0 ]
 }
 
 if ! is_moved; then
 	# From here on, both refuse orders of the bucket, and clients try again.
 	echo "SELECT idem_fence('bucket-' || :'bucket')" | sql "$to"
-	echo "SELECT idem_fence('bucket-' || :'bucket')" | sql "$from"
+	ask_keeper "SELECT idem_fence('bucket-' || :'bucket')"
 
 	# All that arrives is committed together with the end of the fence. The
 	# export comes first, since it waits for orders that are not committed yet.
@@ -40,5 +55,8 @@ if ! is_moved; then
 	} | sql "$to"
 fi >/dev/null
 
-is_moved || { echo "bucket $bucket has not moved; run this again" >&2; exit 1; }
-echo 'DELETE FROM orders WHERE bucket = :bucket' | sql "$from"
+is_moved || die "it has not moved; run this again"
+ask_keeper 'SELECT count(*) FROM orders WHERE bucket = :bucket'
+there=$(echo 'SELECT count(*) FROM orders WHERE bucket = :bucket' | sql "$to")
+[ "$answer" -le "$there" ] || die "it has moved, but to another database"
+ask_keeper 'WITH deleted AS (DELETE FROM orders WHERE bucket = :bucket RETURNING id) SELECT count(*) FROM deleted'

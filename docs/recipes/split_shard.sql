@@ -6,15 +6,32 @@
 -- if it has stopped anywhere.
 
 \set ON_ERROR_STOP on
+\connect postgres
+ALTER DATABASE :"old" ALLOW_CONNECTIONS true;
 \connect :old
+SELECT set_config('split.new', :'new', false);
+DO $$
+BEGIN
+	IF EXISTS (SELECT FROM pg_database WHERE datname = current_setting('split.new')) THEN
+		RAISE EXCEPTION 'the new database exists';
+	ELSIF EXISTS (SELECT FROM pg_prepared_xacts WHERE database = current_database()) THEN
+		RAISE EXCEPTION 'the shard has prepared transactions, with which it cannot be copied';
+	ELSIF EXISTS (SELECT FROM stock_levels) THEN
+		RAISE EXCEPTION 'the shard has stock, which both would sell';
+	END IF;
+END
+$$;
 SELECT count(idem_fence('bucket-' || b)) FROM unnest(:'buckets'::integer[]) b;
 
--- A database is copied while nobody is connected to it. Clients try again.
+-- A database is copied while nobody is connected to it. Clients try again. If
+-- the copy fails, the shard goes on, and clients of these buckets still wait.
 \connect postgres
 ALTER DATABASE :"old" ALLOW_CONNECTIONS false;
+\set ON_ERROR_STOP off
 SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE datname = :'old';
 CREATE DATABASE :"new" TEMPLATE :"old";
 ALTER DATABASE :"old" ALLOW_CONNECTIONS true;
+\set ON_ERROR_STOP on
 
 -- The old database sends the events that both have, the new one those to come.
 \connect :new

@@ -432,7 +432,7 @@ relay_note_replicated(Relay *relay, bool replicated)
 {
 	pg_atomic_uint64 *since = &relay->database->unreplicated_since;
 	TimestampTz again_at =
-	TimestampTzPlusMilliseconds(relay->pass_started_at, OUTBOX_STANDBY_MS);
+	TimestampTzPlusMilliseconds(GetCurrentTimestamp(), OUTBOX_STANDBY_MS);
 
 	if (replicated)
 		pg_atomic_write_u64(since, 0);

@@ -201,6 +201,29 @@ sql("COMMIT PREPARED 'gone'", 'other');
 wait_for_no_workers($node, 'other');
 pass('workers end when DROP EXTENSION was prepared');
 
+# --- whatever state the extension is in
+
+prepare('any', 'CREATE TABLE unrelated ()');
+prepare('event', event(31));
+sql('ALTER TABLE idempotency_internal.idem_fence RENAME TO hidden');
+sql("COMMIT PREPARED 'any'");
+sql("COMMIT PREPARED 'event'");
+sql('ALTER TABLE idempotency_internal.hidden RENAME TO idem_fence');
+is_sent('transactions end although a table of the extension is missing', 2, 1, 4, 6, 5, 8, 7, 31);
+
+# CREATE EXTENSION and stock in one transaction that is rolled back, as often as
+# there is room for once.
+sql('CREATE DATABASE without');
+for (1 .. 2)
+{
+	prepare('undone', 'CREATE EXTENSION idempotency; SELECT count(stock_receive($$x$$ || n, 1)) FROM generate_series(1, ' . PREPARED_MAX * ITEMS_EACH . ') n', 'without');
+	sql("ROLLBACK PREPARED 'undone'", 'without');
+}
+prepare('room', "SELECT stock_reserve('hat', 1, 'room')");
+sql("ROLLBACK PREPARED 'room'");
+pass('what was rolled back with the extension takes no room');
+sql('DROP DATABASE without');
+
 # --- where no hook runs
 
 my $publisher = PostgreSQL::Test::Cluster->new('publisher');
@@ -234,7 +257,7 @@ for my $how (qw(COMMIT ROLLBACK))
 	wait_until($node, "SELECT NOT in_use FROM stock_counter('cap')", "the sweeper notices its $how");
 }
 is(sql("SELECT available FROM stock_level('cap')"), $caps - 1, 'what was committed is reserved');
-is_sent('and sent', 2, 1, 4, 6, 5, 8, 7, 11);
+is_sent('and sent', 2, 1, 4, 6, 5, 8, 7, 31, 11);
 is_verified('an apply worker');
 sql('DROP SUBSCRIPTION orders');
 $publisher->stop;
@@ -248,7 +271,7 @@ $standby->start;
 prepare('moved', event(21) . "; SELECT stock_reserve('hat', 1, 'moved'), stock_receive('cap', 2)");
 sql(event(22));
 $node->wait_for_catchup($standby);
-is_sent('before the promotion', 2, 1, 4, 6, 5, 8, 7, 11, 22);
+is_sent('before the promotion', 2, 1, 4, 6, 5, 8, 7, 31, 11, 22);
 my $hats = sql("SELECT available FROM stock_counter('hat')");
 $node->stop('immediate');
 $standby->promote;
@@ -258,7 +281,7 @@ is(sql("SELECT available, in_use FROM stock_counter('hat')"), "$hats|t", 'with w
 sql("COMMIT PREPARED 'moved'");
 is(sql("SELECT available, in_use FROM stock_counter('hat')"), "$hats|f", 'which is committed on the new primary');
 is_verified('a promotion');
-$receiver->wait_for('shop', events => 10);
+$receiver->wait_for('shop', events => 11);
 ok((grep { $_->{data}{n} == 21 } $receiver->requests('shop')), 'and sent from there');
 
 done_testing();

@@ -47,6 +47,7 @@ my %writes = (
 	idem_migrate => 'SELECT idem_migrate()',
 	idem_switch => 'SELECT idem_switch()',
 	idem_complete => "SELECT idem_complete('k', 1)",
+	idem_export => "SELECT idem_export('s')",
 	idem_forget => "SELECT idem_forget('k')",
 	outbox_enqueue => "SELECT outbox_enqueue('t', '{}')",
 	outbox_subscribe => "SELECT outbox_subscribe('s', 'https://example.com/')",

@@ -9,12 +9,15 @@ use warnings FATAL => 'all';
 
 use FindBin;
 use lib "$FindBin::RealBin/../lib";
+use IPC::Run;
 use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
 use Receiver;
 use Server;
 use Test::More;
+use Time::HiRes qw(sleep);
 
-use constant PASSES => 5;
+use constant { PASSES => 5, LOAD_S => 8, STOPPED_S => 0.03, RUNNING_S => 0.02 };
 
 my $receiver = Receiver->start;
 my $node = start_server('primary', allows_streaming => 1, conf => <<EOF);
@@ -31,7 +34,8 @@ my $walreceiver;
 
 sub pause
 {
-	$walreceiver = $standby->safe_psql('postgres', 'SELECT pid FROM pg_stat_wal_receiver');
+	$walreceiver = $standby->safe_psql('postgres', 'SELECT pid FROM pg_stat_wal_receiver')
+	  unless $walreceiver && kill(0 => $walreceiver);
 	kill(STOP => $walreceiver) or die 'there is no walreceiver';
 	return;
 }
@@ -91,6 +95,30 @@ sub wait_for_its_commit
 	return;
 }
 
+# With such a load there is no moment at which the standby has everything.
+sub use_load
+{
+	subscribe($node, $receiver, '/ok/load', topics => "'{load}'");
+	my $file = "$PostgreSQL::Test::Utils::tmp_check/load.sql";
+	append_to_file($file, "SELECT outbox_enqueue('load', '{}');\n");
+	my $load = IPC::Run::start([ 'pgbench', '-n', '-f', $file, '-c', '4', '-R', '300', '-T', LOAD_S, $node->connstr('postgres') ],
+		'<', \undef, '>', \my $output, '2>&1');
+	my $until = time + LOAD_S - 1;
+	while (time < $until)
+	{
+		pause();
+		sleep STOPPED_S;
+		resume();
+		sleep RUNNING_S;
+	}
+	my $sent = () = $receiver->requests('load');
+	my $enqueued = sql(q(SELECT count(*) FROM outbox_log WHERE topic = 'load'));
+	$load->finish;
+	cmp_ok($sent, '>', $enqueued / 4, 'while the standby is always a bit behind, events are sent');
+	sql(q(SELECT outbox_unsubscribe('load')));
+	return;
+}
+
 subscribe($node, $receiver, '/ok/shop', topics => "'{t}'");
 sql(q(SELECT outbox_subscribe('pull', NULL, '{t}')));
 wait_for_workers($node);
@@ -147,21 +175,76 @@ is_held('1 2 3 4', 'a crash');
 resume();
 arrives('1 2 3 4 5', 'a crash');
 
+# Without relays, nobody has looked since the start.
+alter_system('idempotency.databases', "'template1'");
+wait_for_no_workers($node);
+pause();
+$session = enqueue_and_wait(6);
+wait_for_its_commit();
+$node->stop('immediate');
+eval { $session->quit };
+$node->start;
+is(sql(q(SELECT count(*) FROM outbox_fetch('pull'))), '0', 'after a crash, without relays: nothing is handed out');
+resume();
+$node->poll_query_until('postgres', q(SELECT sync_state = 'sync' FROM pg_stat_replication)) or die 'the standby does not come back';
+my $token = sql(q(SELECT token FROM outbox_fetch('pull')));
+like($token, qr/^\d+$/, 'until the standby has it');
+sql("SELECT outbox_ack('pull', $token)");
+sql('ALTER SYSTEM RESET idempotency.databases');
+$node->reload;
+wait_for_workers($node);
+
+# A steady load of local commits, and a standby that is always a bit behind.
+use_load();
+
 # A transaction that was prepared, and ended without a wait.
 pause();
-sql(q(BEGIN; SELECT outbox_enqueue('t', '{"n": 6}'); PREPARE TRANSACTION 'p'));
+sql(q(BEGIN; SELECT outbox_enqueue('t', '{"n": 7}'); PREPARE TRANSACTION 'p'));
 sql(q(COMMIT PREPARED 'p'));
-is_held('1 2 3 4 5', 'a prepared transaction');
+is_held('1 2 3 4 5 6', 'a prepared transaction');
 resume();
-arrives('1 2 3 4 5 6', 'a prepared transaction');
+arrives('1 2 3 4 5 6 7', 'a prepared transaction');
+
+# One that an apply worker commits, which notes nothing.
+my $publisher = PostgreSQL::Test::Cluster->new('publisher');
+$publisher->init(allows_streaming => 'logical');
+$publisher->append_conf('postgresql.conf', 'max_prepared_transactions = 5');
+$publisher->start;
+$publisher->safe_psql('postgres', 'CREATE TABLE orders (n int PRIMARY KEY); CREATE PUBLICATION orders FOR TABLE orders');
+my $connection = $publisher->connstr . ' dbname=postgres';
+sql(<<"SQL");
+CREATE TABLE orders (n int PRIMARY KEY);
+CREATE FUNCTION announce() RETURNS trigger LANGUAGE plpgsql SET search_path = public AS \$\$
+BEGIN
+	PERFORM outbox_enqueue('t', jsonb_build_object('n', NEW.n));
+	RETURN NEW;
+END
+\$\$;
+CREATE TRIGGER announce AFTER INSERT ON orders FOR EACH ROW EXECUTE FUNCTION announce();
+ALTER TABLE orders ENABLE ALWAYS TRIGGER announce;
+CREATE SUBSCRIPTION orders CONNECTION '$connection' PUBLICATION orders WITH (two_phase = true, copy_data = false);
+SQL
+$node->poll_query_until('postgres', q(SELECT subtwophasestate = 'e' FROM pg_subscription)) or die 'no two-phase replication';
+$publisher->safe_psql('postgres', q(BEGIN; INSERT INTO orders VALUES (8); PREPARE TRANSACTION 'order'));
+$node->poll_query_until('postgres', 'SELECT count(*) = 1 FROM pg_prepared_xacts') or die 'the apply worker prepares nothing';
+wait_for_pass($node);
+pause();
+$publisher->safe_psql('postgres', q(COMMIT PREPARED 'order'));
+$node->poll_query_until('postgres', q(SELECT count(*) = 1 FROM outbox_log WHERE payload ->> 'n' = '8')) or die 'it is not visible';
+is_held('1 2 3 4 5 6 7', 'a commit by an apply worker');
+resume();
+arrives('1 2 3 4 5 6 7 8', 'a commit by an apply worker');
+sql('DROP SUBSCRIPTION orders');
+$publisher->stop;
 
 # The administrator gives the standby up.
 pause();
-enqueue_numbers($node, 't', 7);
-is_held('1 2 3 4 5 6', 'a standby that does not come back');
+enqueue_numbers($node, 't', 9);
+is_held('1 2 3 4 5 6 7 8', 'a standby that does not come back');
 sql(q(ALTER SYSTEM RESET synchronous_standby_names));
 $node->reload;
-arrives('1 2 3 4 5 6 7', 'without synchronous_standby_names again');
+$receiver->wait_for('shop', events => 9);
+is(numbers(), '1 2 3 4 5 6 7 8 9', 'without synchronous_standby_names again, it is sent');
 resume();
 
 done_testing();
