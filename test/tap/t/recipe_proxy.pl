@@ -106,16 +106,38 @@ move_through(3, 0, 1, $servers[1]);
 move_through(4, 1, 0);
 move_through(5, 0, 1);
 
+# Two runs must not move a bucket at the same time.
+my $run = session($servers[0], 'shop_0');
+$run->query_safe("SELECT pg_advisory_lock(hashtext('bucket-6'))");
+$proxy->command_fails_like([ "$recipes/move_bucket.sh", 6, as_user(0, $owner), as_user(1, $owner) ],
+	qr/^bucket 6: another run is moving it$/, 'a bucket that another run moves is left alone');
+is(on_shard($_, q(SELECT count(*) FROM idem_fences WHERE scope = 'bucket-6')), '0', "nor has shard $_ a fence") for 0, 1;
+$run->quit;
+$shoppers->get_on('a run that did nothing');
+
 # --- two shards become four
+
+# The command that copies a shard.
+sub split_command
+{
+	my ($old, $new, $n) = @_;
+	return ('psql', '-X', '-q', '-d', server_of($n)->connstr('postgres') . " user=$owner", '-v', "old=$old", '-v', "new=$new",
+		'-v', 'buckets={' . join(',', grep { $_ % 4 == $n + 2 } 0 .. BUCKETS - 1) . '}', '-f', "$recipes/split_shard.sql");
+}
+
+$servers[0]->safe_psql('postgres', 'CREATE DATABASE shop_2');
+$proxy->command_fails_like([ split_command('shop_0', 'shop_2', 0) ], qr/the new database exists/, 'a shard is not copied over another one');
+$shoppers->get_on('a copy that failed');
+$servers[0]->safe_psql('postgres', 'DROP DATABASE shop_2');
+$servers[0]->safe_psql('postgres', 'CREATE DATABASE stock');
+$servers[0]->safe_psql('stock', q(CREATE EXTENSION idempotency; SELECT stock_receive('hat', 1)));
+$proxy->command_fails_like([ split_command('stock', 'stock_2', 0) ], qr/the shard has stock/, 'nor is one with stock copied');
+is($servers[0]->safe_psql('stock', 'SELECT count(*) FROM idem_fences'), '0', 'which works as before');
 
 for my $old (0, 1)
 {
 	my $new = $old + 2;
-	my @buckets = grep { $_ % 4 == $new } 0 .. BUCKETS - 1;
-	$proxy->command_ok([
-			'psql', '-X', '-q', '-d', server_of($old)->connstr('postgres') . " user=$owner",
-			'-v', "old=shop_$old", '-v', "new=shop_$new", '-v', 'buckets={' . join(',', @buckets) . '}',
-			'-f', "$recipes/split_shard.sql" ], "shard $old gives buckets to a copy");
+	$proxy->command_ok([ split_command("shop_$old", "shop_$new", $old) ], "shard $old gives buckets to a copy");
 	subscribe(server_of($new), $receiver, "/ok/shop_$new", db => "shop_$new");
 }
 $proxy->safe_psql('postgres', sprintf("ALTER SERVER shop OPTIONS (ADD p2 %s, ADD p3 %s)",
