@@ -217,7 +217,8 @@ my @calls = map { "SELECT $_;" } (
 	(map { ("outbox_redrive($_)", "outbox_retry($_)", "outbox_replay($_, 1)", "outbox_alter($_, max_in_flight => 4)", "outbox_rotate_secret($_)",
 			"outbox_pause($_)", "outbox_resume($_)", "outbox_discard($_)", "outbox_acknowledge_lost($_)") } "'victim'", $any_subscription),
 	(map { "count(*) FROM (SELECT t.*::text FROM $_ t) t" } qw(idem_key idem_keys idem_stats outbox_subscriptions outbox_dead
-		outbox_deliveries outbox_attempts outbox_log stock_levels stock_holds stock_waiting stock_ledger stock_history stock_verify() idempotency_segments idempotency_status())),
+		outbox_deliveries outbox_attempts outbox_log stock_levels stock_holds stock_waiting stock_ledger stock_history stock_verify() idempotency_segments idempotency_status()
+		idempotency_workers outbox_stats outbox_latency stock_stats)),
 	'idem_migrate(1000)', 'idem_expire(1000)', 'outbox_expire(1000)', 'stock_expire(1000)', 'stock_compact(1000)', 'stock_forget(1000)',
 	'outbox_wake()');
 

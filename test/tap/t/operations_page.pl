@@ -112,6 +112,7 @@ cmp_ok(scalar(@tests), '>', 10, 'SECURITY.md names tests');
 is(join(' ', grep { !-f "$FindBin::RealBin/../../$_" } @tests), '', 'which are all there');
 
 Page->load($_)->check_links for qw(operations.md ../SECURITY.md);
-Page->load('reference.md')->check_columns($node, 'shop', 'idempotency_segments');
+Page->load('reference.md')->check_columns($node, 'shop', $_)
+  for qw(idempotency_segments idempotency_workers outbox_stats outbox_latency stock_stats);
 
 done_testing();

@@ -118,6 +118,8 @@ sub everything_works
 		SELECT count(*) FROM stock_verify() WHERE NOT ok;
 		SELECT count(*) FROM idempotency_status() WHERE state = 'error')), "t\nt|t\n\n@{[ 2 * $n ]}\n0\n\n\n\nt\n0\n0", "$when: and so do operators");
 	$receiver->wait_for('works', events => $n);
+	wait_until($node, 'SELECT reserved > 0 AND (SELECT sum(answered_2xx) > 0 FROM outbox_stats) AND (SELECT count(*) = 2 FROM idempotency_workers) FROM stock_stats',
+		"$when: statistics count that");
 	wait_until($node, 'SELECT count(*) = 0 FROM ' . INTERNAL . ".stock_hold WHERE reservation = 'lapses$n'", "$when: reservations expire");
 	wait_until($node, 'SELECT NOT EXISTS (SELECT FROM ' . INTERNAL . '.idem_ring r, ' . INTERNAL
 		  . '.idem_sample(r.slot, 1000) s WHERE s.expired > s.keys / 2 AND s.keys > 20)', "$when: keys are swept");
