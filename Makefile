@@ -3,7 +3,8 @@
 #   make                    build against the pg_config on PATH, or PG_CONFIG=...
 #   make install            into that server
 #   make installcheck       pg_regress and isolation tests on a running server
-#   make check              every test, on private clusters; needs only make
+#   make check              the tests, on private clusters; needs only make
+#   make check SUITE=long   those that take minutes each, likewise
 #   make check SUITE=citus CITUS_SOURCE=...
 #                           tests with Citus, which is built from a source tree
 #   make check SUITE=packages
