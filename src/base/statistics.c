@@ -21,6 +21,7 @@ statistics_row(FunctionCallInfo fcinfo, SharedCounter first,
 	Datum		values[1 + SHARED_COUNTERS] = {0};
 	bool		nulls[1 + SHARED_COUNTERS];
 	SharedDatabase *database = shared_find_my_database();
+	pg_atomic_uint64 *counters;
 	TupleDesc	desc;
 
 	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
@@ -29,12 +30,9 @@ statistics_row(FunctionCallInfo fcinfo, SharedCounter first,
 	if (database != NULL)
 	{
 		values[0] = TimestampTzGetDatum(pg_atomic_read_u64(&database->since));
+		counters = &database->counters[first];
 		for (int i = 0; i < count; i++)
-		{
-			uint64		value = pg_atomic_read_u64(&database->counters[first + i]);
-
-			values[1 + i] = Int64GetDatum((int64) value);
-		}
+			values[1 + i] = Int64GetDatum(pg_atomic_read_u64(&counters[i]));
 	}
 	return HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values,
 											 nulls));

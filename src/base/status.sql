@@ -233,14 +233,16 @@ LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-	preloaded CONSTANT boolean := idempotency_internal.idempotency_preloaded_version() IS NOT NULL;
+	preloaded CONSTANT boolean :=
+		idempotency_internal.idempotency_preloaded_version() IS NOT NULL;
 BEGIN
 	RETURN QUERY
 		SELECT s.*, array_position('{ok, warning, error}', s.state) - 1
 		FROM (
 			SELECT * FROM idempotency_internal.idempotency_library_status()
 			UNION ALL
-			SELECT * FROM idempotency_internal.idempotency_worker_status() WHERE preloaded
+			SELECT * FROM idempotency_internal.idempotency_worker_status()
+			WHERE preloaded
 			UNION ALL
 			SELECT * FROM idempotency_internal.idempotency_setting_status()
 			UNION ALL
@@ -250,7 +252,8 @@ BEGIN
 			UNION ALL
 			SELECT * FROM idempotency_internal.outbox_status() WHERE preloaded
 			UNION ALL
-			SELECT * FROM idempotency_internal.stock_status() WHERE preloaded) s;
+			SELECT * FROM idempotency_internal.stock_status()
+			WHERE preloaded) s;
 END
 $$;
 COMMENT ON FUNCTION idempotency_status() IS

@@ -47,7 +47,7 @@ static SavedQuery read_max_position = {
 };
 
 /*
- * Returns where the WAL ends in which everything is that can be visible now.  At
+ * Returns where the WAL ends that has everything that can be visible now.  At
  * the start of a page the insert position is after the page header, where
  * nothing has been written yet, so the page header is left out.
  */

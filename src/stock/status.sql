@@ -27,7 +27,8 @@ AS $$
 					now() - interval '1 min'))
 				AND h.expires_at < clock_timestamp() - interval '1 min'
 			LIMIT 1000) late) hold,
-		(SELECT coalesce(sum(whole.waiting), 0)::bigint AS waiting, count(*) AS items,
+		(SELECT coalesce(sum(whole.waiting), 0)::bigint AS waiting,
+			count(*) AS items,
 			count(*) FILTER (WHERE counted.available >= first.quantity
 				AND hold.at < clock_timestamp() - interval '1 min') AS late
 		FROM (SELECT q.sku, min(q.id) AS id, count(*) AS waiting
