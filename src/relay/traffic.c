@@ -367,7 +367,8 @@ outbox_keep_traffic(PG_FUNCTION_ARGS)
 	deconstruct_array(PG_GETARG_ARRAYTYPE_P(0), INT8OID, sizeof(int64),
 					  FLOAT8PASSBYVAL, TYPALIGN_DOUBLE, &kept, NULL, &count);
 	if (entries != NULL)
-		traffic_remove(MyDatabaseId, catalog_get()->idem_token_seq, kept, count);
+		traffic_remove(MyDatabaseId, catalog_get()->idem_token_seq, kept,
+					   count);
 	PG_RETURN_VOID();
 }
 

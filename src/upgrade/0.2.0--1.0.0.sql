@@ -710,8 +710,9 @@ AS 'MODULE_PATHNAME';
 CREATE FUNCTION idempotency_internal.outbox_traffic(
 	OUT subscription bigint, OUT answered_2xx bigint, OUT answered_4xx bigint,
 	OUT answered_410 bigint, OUT answered_429 bigint, OUT answered_5xx bigint,
-	OUT answered_other bigint, OUT timeouts bigint, OUT connection_errors bigint,
-	OUT request_seconds double precision, OUT delivery_seconds double precision)
+	OUT answered_other bigint, OUT timeouts bigint,
+	OUT connection_errors bigint, OUT request_seconds double precision,
+	OUT delivery_seconds double precision)
 RETURNS SETOF record
 LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME';
