@@ -108,9 +108,8 @@ traffic_startup(void)
 	};
 
 	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
-	entries = ShmemInitHash("idempotency traffic", TRAFFIC_ENTRIES_MAX,
-							TRAFFIC_ENTRIES_MAX, &control,
-							HASH_ELEM | HASH_BLOBS);
+	entries = compat_init_hash("idempotency traffic", TRAFFIC_ENTRIES_MAX,
+							   &control, HASH_ELEM | HASH_BLOBS);
 	lock = &GetNamedLWLockTranche(TRAFFIC_TRANCHE)->lock;
 	LWLockRelease(AddinShmemInitLock);
 }
