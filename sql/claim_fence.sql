@@ -45,6 +45,12 @@ SELECT idem_fence('tenant');
 SELECT idem_fence('tenant');
 SELECT scope, fenced_at <= clock_timestamp() AS fenced FROM idem_fences;
 
+-- What this transaction has claimed could be rolled back.
+BEGIN;
+SELECT outcome FROM idem_claim('own', 'elsewhere');
+SELECT refuses($$SELECT idem_export('tenant')$$);
+ROLLBACK;
+
 SELECT refuses(call) FROM unnest(ARRAY[
 	$$SELECT idem_claim('done', 'tenant')$$,
 	$$SELECT idem_claim_many('{done,new}', 'tenant')$$,

@@ -59,15 +59,6 @@ typedef bool CompatUpdateIndexes;
 #define compat_needs_index_update(update) (update)
 #endif
 
-/* 19: a hash table in shared memory has one size. */
-#if PG_VERSION_NUM >= 190000
-#define compat_init_hash(name, size, control, flags) \
-	ShmemInitHash(name, size, control, flags)
-#else
-#define compat_init_hash(name, size, control, flags) \
-	ShmemInitHash(name, size, size, control, flags)
-#endif
-
 static inline IndexScanDesc
 compat_index_beginscan(Relation table, Relation index, Snapshot snapshot,
 					   int key_count)

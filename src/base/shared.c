@@ -60,7 +60,8 @@ shared_init_database(SharedDatabase *entry)
 	pg_atomic_init_u64(&entry->async_begun, 0);
 	pg_atomic_init_u64(&entry->async_ended, 0);
 	pg_atomic_init_u64(&entry->committed_upto, 0);
-	pg_atomic_init_u64(&entry->prepared_begun, 0);
+	/* Some may have been prepared before the start. */
+	pg_atomic_init_u64(&entry->prepared_begun, 1);
 	pg_atomic_init_u64(&entry->prepared_noted, 0);
 	pg_atomic_init_u64(&entry->unreplicated_since, 0);
 	pg_atomic_init_u64(&entry->changes_begun, 0);

@@ -97,7 +97,8 @@ AS $$
 BEGIN
 	PERFORM idempotency_internal.idempotency_enter();
 	PERFORM idempotency_internal.idempotency_reset_counters();
-	PERFORM idempotency_internal.outbox_keep_traffic('{}');
+	PERFORM idempotency_internal.outbox_forget_traffic(ARRAY(
+		SELECT t.subscription FROM idempotency_internal.outbox_traffic() t));
 END
 $$;
 COMMENT ON FUNCTION idempotency_stats_reset() IS

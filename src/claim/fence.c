@@ -206,11 +206,11 @@ fence_wait_for_writers(Oid table)
 }
 
 /*
- * Waits for all others that write to a segment.  What this transaction has
- * written there itself could be exported and then rolled back.
+ * What this transaction has written to a segment could be exported and then
+ * rolled back.
  */
 static void
-fence_wait_for_segment(Oid segment)
+fence_prevent_own_keys(Oid segment)
 {
 	Relation	table = table_open(segment, AccessShareLock);
 
@@ -220,7 +220,6 @@ fence_wait_for_segment(Oid segment)
 				 errmsg("idem_export() must not run in a transaction that has changed keys"),
 				 errhint("Commit first.")));
 	table_close(table, NoLock);
-	fence_wait_for_writers(segment);
 }
 
 /*
@@ -248,9 +247,11 @@ idem_fence_wait(PG_FUNCTION_ARGS)
 			args_raise_null("scope");
 		fence_require_committed(DatumGetTextPP(elements[i]));
 	}
+	for (int i = 0; i < CATALOG_RING_SIZE; i++)
+		fence_prevent_own_keys(ring.tables[i]);
 	fence_wait_for_writers(fences);
 	fence_wait_for_writers(ring.state);
 	for (int i = 0; i < CATALOG_RING_SIZE; i++)
-		fence_wait_for_segment(ring.tables[i]);
+		fence_wait_for_writers(ring.tables[i]);
 	PG_RETURN_VOID();
 }

@@ -196,7 +196,7 @@ idem_sample(PG_FUNCTION_ARGS)
 }
 
 /*
- * SQL: idem_counters(), all but the last, which was added later.
+ * SQL: idem_counters(), all but the last.
  */
 Datum
 idem_counters(PG_FUNCTION_ARGS)

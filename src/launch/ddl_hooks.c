@@ -135,7 +135,9 @@ ddl_hooks_object_access(ObjectAccessType access, Oid class, Oid object,
 		if (name != NULL && strcmp(name, "idempotency") == 0)
 		{
 			ddl_hooks_check_at_end();
-			in_doubt_resolve(); /* nobody does it later */
+			/* Nobody does it later. */
+			in_doubt_resolve();
+			traffic_forget_database(MyDatabaseId);
 		}
 	}
 	if (access == OAT_DROP && class == DatabaseRelationId)
@@ -253,7 +255,7 @@ ddl_hooks_forget_dropped(Node *statement)
 		return;
 	shared_drop_database(dropping);
 	in_doubt_forget_database(dropping);
-	traffic_drop_database(dropping);
+	traffic_forget_database(dropping);
 	escrow_forget_database(dropping);
 	dropping = InvalidOid;
 }

@@ -34,7 +34,7 @@
 #include "outbox/reader.h"
 
 /* How long a synchronous standby is waited for at most, and how often. */
-#define HORIZON_STANDBY_MAX_MS 1000
+#define HORIZON_STANDBY_MAX_MS 100
 #define HORIZON_STANDBY_LOOK_US 1000
 
 /* Were all asynchronous commits durable when durable_begun had begun? */
@@ -87,13 +87,13 @@ horizon_make_durable(uint64 async_ended)
  * Returns where the last commit with events ends that the snapshot shows, or a
  * later place.  A commit is noted when its transaction leaves the set.  It was
  * not, or not yet, if a transaction of the set is not open in the snapshot, if
- * it was prepared, or after a restart.
+ * it was prepared, or if it was before the start.
  */
 static XLogRecPtr
 horizon_committed_upto(const OutboxHorizon *horizon, int open_count,
 					   bool any_prepared)
 {
-	bool		known = !any_prepared && xacts_committed_upto() != 0;
+	bool		known = !any_prepared;
 
 	for (int i = 0; i < open_count; i++)
 		known &= outbox_xid_is_open(horizon->stragglers[i].xid,
@@ -163,7 +163,7 @@ horizon_await_standby(OutboxHorizon *horizon, int open_count,
 	horizon->replicated = true;
 	if (SyncRepStandbyNames == NULL || SyncRepStandbyNames[0] == '\0')
 		return;
-	any_prepared = xacts_any_prepared(prepared_begun, any_left);
+	any_prepared = any_left || xacts_any_prepared(prepared_begun);
 	upto = horizon_committed_upto(horizon, open_count, any_prepared);
 	if (!any_left)
 		xacts_note_prepared(prepared_begun);
@@ -196,10 +196,8 @@ outbox_xid_is_open(FullTransactionId xid, Snapshot snapshot)
  * up to the highest one.
  */
 static void
-horizon_find_stragglers(OutboxHorizon *horizon, int open_count)
+horizon_find_stragglers(OutboxHorizon *horizon, int open_count, TimestampTz now)
 {
-	TimestampTz now = GetCurrentTimestamp();
-
 	horizon->young_lo = PG_INT64_MAX;
 	for (int i = 0; i < open_count; i++)
 	{
@@ -257,20 +255,26 @@ horizon_add_prepared(OutboxHorizon *horizon, int *open_count, bool *unknown)
 
 /*
  * If a prepared transaction could not be identified, it can be any that is open
- * in the snapshot: those that it lists, and all that are newer.
+ * in the snapshot: one that it lists, or a newer one, below that id.
  */
 static void
-horizon_add_all(OutboxHorizon *horizon, int *open_count)
+horizon_add_all(OutboxHorizon *horizon, int *open_count, FullTransactionId next)
 {
 	Snapshot	snapshot = horizon->snapshot;
-	FullTransactionId next = ReadNextFullTransactionId();
-	FullTransactionId xid = prepared_full_xid(next, snapshot->xmax);
+	FullTransactionId latest = ReadNextFullTransactionId();
+	FullTransactionId xid = next;
 
 	for (uint32 i = 0; i < snapshot->xcnt; i++)
 		horizon_add(horizon, open_count,
-					prepared_full_xid(next, snapshot->xip[i]));
-	for (; FullTransactionIdPrecedes(xid, next); FullTransactionIdAdvance(&xid))
+					prepared_full_xid(latest, snapshot->xip[i]));
+	for (;;)
+	{
+		FullTransactionIdRetreat(&xid);
+		if (TransactionIdPrecedes(XidFromFullTransactionId(xid),
+								  snapshot->xmax))
+			break;
 		horizon_add(horizon, open_count, xid);
+	}
 }
 
 OutboxHorizon
@@ -279,6 +283,8 @@ outbox_horizon_begin(void)
 	OutboxHorizon horizon = {0};
 	uint64		async_ended;
 	uint64		prepared_begun;
+	FullTransactionId next;
+	TimestampTz now;
 	int			open_count;
 	bool		unknown;
 	bool		any_left;
@@ -295,15 +301,18 @@ outbox_horizon_begin(void)
 	prepared_begun = xacts_prepared_begun();
 	pg_memory_barrier();
 	any_left = horizon_add_prepared(&horizon, &open_count, &unknown);
+	next = ReadNextFullTransactionId();
+	pg_memory_barrier();
 
 	PushActiveSnapshot(GetLatestSnapshot());
 	horizon.snapshot = GetActiveSnapshot();
 	pg_memory_barrier();
+	now = GetCurrentTimestamp();
 	horizon_make_durable(async_ended);
-	horizon_await_standby(&horizon, open_count, prepared_begun, any_left);
 	if (unknown)
-		horizon_add_all(&horizon, &open_count);
-	horizon_find_stragglers(&horizon, open_count);
+		horizon_add_all(&horizon, &open_count, next);
+	horizon_await_standby(&horizon, open_count, prepared_begun, any_left);
+	horizon_find_stragglers(&horizon, open_count, now);
 	return horizon;
 }
 

@@ -353,6 +353,7 @@ AS $$
 DECLARE
 	dead_retention text := current_setting('idempotency.outbox_dead_retention');
 	rotated        record;
+	counted        bigint[];
 	deleted        integer := 0;
 BEGIN
 	FOR rotated IN
@@ -384,8 +385,13 @@ BEGIN
 		WHERE d.subscription = o.subscription AND d.position = o.position;
 		GET DIAGNOSTICS deleted = ROW_COUNT;
 	END IF;
-	PERFORM idempotency_internal.outbox_keep_traffic(ARRAY(
-		SELECT s.id FROM idempotency_internal.outbox_subscription s));
+	-- The second snapshot has all subscriptions that are counted.
+	counted := ARRAY(SELECT t.subscription
+		FROM idempotency_internal.outbox_traffic() t);
+	PERFORM idempotency_internal.outbox_forget_traffic(ARRAY(
+		SELECT c.id FROM unnest(counted) c(id) WHERE NOT EXISTS (
+			SELECT FROM idempotency_internal.outbox_subscription s
+			WHERE s.id = c.id)));
 	RETURN idempotency_internal.outbox_expire_log()
 		OR idempotency_internal.outbox_forget()
 		OR idempotency_internal.outbox_sweep_cancelled(max_events)

@@ -15,7 +15,7 @@
  * Subtransactions neither enter nor leave.  A transaction that is prepared
  * leaves, too: then the lock that nextval took on the sequence of positions
  * tells of it (base/prepared.c), as it does after a restart.  It is counted
- * before it leaves, since nobody need note where its commit ends in the WAL.
+ * before it leaves, since nobody may note where its commit ends in the WAL.
  *
  * Each backend has one slot, which only that backend writes; a spinlock in the
  * slot keeps readers from seeing half an entry.
@@ -305,18 +305,13 @@ xacts_prepared_begun(void)
 	return pg_atomic_read_u64(&shared_my_database()->prepared_begun);
 }
 
-/*
- * One that was prepared before a restart was not counted yet.
- */
 bool
-xacts_any_prepared(uint64 begun, bool any_left)
+xacts_any_prepared(uint64 begun)
 {
-	SharedDatabase *database = shared_my_database();
-	bool		any = begun != pg_atomic_read_u64(&database->prepared_noted);
+	uint64		noted = pg_atomic_read_u64(&shared_my_database()->prepared_noted);
 
-	if (any_left && !any)
-		pg_atomic_fetch_add_u64(&database->prepared_begun, 1);
-	return any || any_left;
+	pg_read_barrier();			/* xacts_committed_upto is read after this */
+	return begun != noted;
 }
 
 void

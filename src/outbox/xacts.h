@@ -56,12 +56,12 @@ extern void xacts_note_committed(XLogRecPtr upto);
 /*
  * How many transactions that may have events were prepared so far.  Read this,
  * see whether any is left that is prepared, and then ask xacts_any_prepared
- * whether there may be commits of which xacts_committed_upto does not know.  If
- * none was left, and all that was visible later is noted, call
- * xacts_note_prepared.
+ * whether there may be commits of which xacts_committed_upto does not know:
+ * those of prepared ones, and those before the start of the server.  If none
+ * was left, and all that was visible later is noted, call xacts_note_prepared.
  */
 extern uint64 xacts_prepared_begun(void);
-extern bool xacts_any_prepared(uint64 begun, bool any_left);
+extern bool xacts_any_prepared(uint64 begun);
 extern void xacts_note_prepared(uint64 begun);
 
 /*

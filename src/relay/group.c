@@ -382,8 +382,9 @@ groups_take_response(const HttpResponse *response)
 	answer.blames_event = retry_blames_event(response->status);
 	answer.version = batch_subscription(first->batch)->version;
 	answer.shortened = first->shortened && response->status == 0;
-	traffic_count_request(batch_subscription(first->batch)->id.subscription,
-						  response);
+	if (!answer.shortened)
+		traffic_count_request(batch_subscription(first->batch)->id.subscription,
+							  response);
 	groups->in_flight = list_delete_ptr(groups->in_flight, group);
 	if (answer.class == RETRY_DONE)
 		group_deliver(group, response);

@@ -89,7 +89,7 @@ static LWLock *lock = NULL;
 
 PG_FUNCTION_INFO_V1(outbox_traffic);
 PG_FUNCTION_INFO_V1(outbox_latencies);
-PG_FUNCTION_INFO_V1(outbox_keep_traffic);
+PG_FUNCTION_INFO_V1(outbox_forget_traffic);
 
 void
 traffic_request(void)
@@ -108,8 +108,8 @@ traffic_startup(void)
 	};
 
 	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
-	entries = compat_init_hash("idempotency traffic", TRAFFIC_ENTRIES_MAX,
-							   &control, HASH_ELEM | HASH_BLOBS);
+	entries = compat_shmem_init_hash("idempotency traffic", TRAFFIC_ENTRIES_MAX,
+									 &control, HASH_ELEM | HASH_BLOBS);
 	lock = &GetNamedLWLockTranche(TRAFFIC_TRANCHE)->lock;
 	LWLockRelease(AddinShmemInitLock);
 }
@@ -140,7 +140,7 @@ traffic_lock_entry(int64 subscription)
 
 	LWLockAcquire(lock, LW_SHARED);
 	entry = hash_search(entries, &key, HASH_FIND, NULL);
-	if (entry != NULL)
+	if (entry != NULL || hash_get_num_entries(entries) >= TRAFFIC_ENTRIES_MAX)
 		return entry;
 	LWLockRelease(lock);
 	LWLockAcquire(lock, LW_EXCLUSIVE);
@@ -328,11 +328,33 @@ outbox_latencies(PG_FUNCTION_ARGS)
 }
 
 /*
- * Removes the entries of a database, except those of some of the subscriptions
- * of an extension.
+ * SQL: outbox_forget_traffic(subscriptions bigint[]).
  */
-static void
-traffic_remove(Oid database, Oid extension, const Datum *kept, int count)
+Datum
+outbox_forget_traffic(PG_FUNCTION_ARGS)
+{
+	TrafficKey	key = {MyDatabaseId, catalog_get()->idem_token_seq, 0};
+	Datum	   *forgotten;
+	int			count;
+
+	args_require(fcinfo, 0, "subscriptions");
+	deconstruct_array(PG_GETARG_ARRAYTYPE_P(0), INT8OID, sizeof(int64),
+					  FLOAT8PASSBYVAL, TYPALIGN_DOUBLE, &forgotten, NULL,
+					  &count);
+	if (entries == NULL || count == 0)
+		PG_RETURN_VOID();
+	LWLockAcquire(lock, LW_EXCLUSIVE);
+	for (int i = 0; i < count; i++)
+	{
+		key.subscription = DatumGetInt64(forgotten[i]);
+		hash_search(entries, &key, HASH_REMOVE, NULL);
+	}
+	LWLockRelease(lock);
+	PG_RETURN_VOID();
+}
+
+void
+traffic_forget_database(Oid database)
 {
 	HASH_SEQ_STATUS status;
 	const TrafficEntry *entry;
@@ -341,38 +363,8 @@ traffic_remove(Oid database, Oid extension, const Datum *kept, int count)
 	hash_seq_init(&status, entries);
 	while ((entry = hash_seq_search(&status)) != NULL)
 	{
-		bool		keep = false;
-
-		if (entry->key.database != database)
-			continue;
-		for (int i = 0; i < count && entry->key.extension == extension; i++)
-			keep |= DatumGetInt64(kept[i]) == entry->key.subscription;
-		if (!keep)
+		if (entry->key.database == database)
 			hash_search(entries, &entry->key, HASH_REMOVE, NULL);
 	}
 	LWLockRelease(lock);
-}
-
-/*
- * SQL: outbox_keep_traffic(subscriptions bigint[]), forgets all others.
- */
-Datum
-outbox_keep_traffic(PG_FUNCTION_ARGS)
-{
-	Datum	   *kept;
-	int			count;
-
-	args_require(fcinfo, 0, "subscriptions");
-	deconstruct_array(PG_GETARG_ARRAYTYPE_P(0), INT8OID, sizeof(int64),
-					  FLOAT8PASSBYVAL, TYPALIGN_DOUBLE, &kept, NULL, &count);
-	if (entries != NULL)
-		traffic_remove(MyDatabaseId, catalog_get()->idem_token_seq, kept,
-					   count);
-	PG_RETURN_VOID();
-}
-
-void
-traffic_drop_database(Oid database)
-{
-	traffic_remove(database, InvalidOid, NULL, 0);
 }

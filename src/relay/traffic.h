@@ -23,7 +23,7 @@ extern void traffic_count_request(int64 subscription,
 extern void traffic_count_delivery(int64 subscription,
 								   const OutboxEvent *event);
 
-/* The database is being dropped. */
-extern void traffic_drop_database(Oid database);
+/* The database, or the extension in it, is being dropped. */
+extern void traffic_forget_database(Oid database);
 
 #endif							/* RELAY_TRAFFIC_H */

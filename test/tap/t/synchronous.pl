@@ -239,17 +239,34 @@ $node->poll_query_until('postgres', q(SELECT count(*) = 1 FROM outbox_log WHERE 
 is_held('1 2 3 4 5 6 7', 'a commit by an apply worker');
 resume();
 arrives('1 2 3 4 5 6 7 8', 'a commit by an apply worker');
+
+# The same, prepared before a restart, when no relay has looked since the start.
+$publisher->safe_psql('postgres', q(BEGIN; INSERT INTO orders VALUES (9); PREPARE TRANSACTION 'order'));
+$node->poll_query_until('postgres', 'SELECT count(*) = 1 FROM pg_prepared_xacts') or die 'the apply worker prepares nothing';
+sql(q(ALTER SYSTEM SET idempotency.databases = 'template1'));
+$node->restart;
+$node->poll_query_until('postgres', q(SELECT sync_state = 'sync' FROM pg_stat_replication)) or die 'the standby does not come back';
+sql(q(SELECT outbox_enqueue('none', '{}')));
+wait_until($node, q(SELECT count(*) = 1 FROM pg_stat_subscription WHERE pid IS NOT NULL), 'the apply worker is back');
+pause();
+$publisher->safe_psql('postgres', q(COMMIT PREPARED 'order'));
+$node->poll_query_until('postgres', q(SELECT count(*) = 1 FROM outbox_log WHERE topic = 't' AND payload ->> 'n' = '9')) or die 'it is not visible';
+is(sql(q(SELECT count(*) FROM outbox_fetch('pull'))), '0', 'a commit by an apply worker after a restart: nothing is handed out');
+resume();
+sql('ALTER SYSTEM RESET idempotency.databases');
+$node->reload;
+arrives('1 2 3 4 5 6 7 8 9', 'a commit by an apply worker after a restart');
 sql('DROP SUBSCRIPTION orders');
 $publisher->stop;
 
 # The administrator gives the standby up.
 pause();
-enqueue_numbers($node, 't', 9);
-is_held('1 2 3 4 5 6 7 8', 'a standby that does not come back');
+enqueue_numbers($node, 't', 10);
+is_held('1 2 3 4 5 6 7 8 9', 'a standby that does not come back');
 sql(q(ALTER SYSTEM RESET synchronous_standby_names));
 $node->reload;
-$receiver->wait_for('shop', events => 9);
-is(numbers(), '1 2 3 4 5 6 7 8 9', 'without synchronous_standby_names again, it is sent');
+$receiver->wait_for('shop', events => 10);
+is(numbers(), '1 2 3 4 5 6 7 8 9 10', 'without synchronous_standby_names again, it is sent');
 resume();
 
 done_testing();
