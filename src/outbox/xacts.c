@@ -308,7 +308,8 @@ xacts_prepared_begun(void)
 bool
 xacts_any_prepared(uint64 begun)
 {
-	uint64		noted = pg_atomic_read_u64(&shared_my_database()->prepared_noted);
+	SharedDatabase *database = shared_my_database();
+	uint64		noted = pg_atomic_read_u64(&database->prepared_noted);
 
 	pg_read_barrier();			/* xacts_committed_upto is read after this */
 	return begun != noted;

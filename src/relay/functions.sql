@@ -24,7 +24,8 @@ AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION idempotency_internal.outbox_check_secret(text) IS
 	'Internal: raises an error unless this is a secret that can sign events.';
 
-CREATE FUNCTION idempotency_internal.outbox_forget_traffic(subscriptions bigint[])
+CREATE FUNCTION idempotency_internal.outbox_forget_traffic(
+	subscriptions bigint[])
 RETURNS void
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME';
