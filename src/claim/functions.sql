@@ -625,7 +625,7 @@ CREATE VIEW idem_stats WITH (security_barrier) AS
 		WHERE r.state OPERATOR(pg_catalog.=) 'current'
 			OR r.state OPERATOR(pg_catalog.=) 'old') s;
 COMMENT ON VIEW idem_stats IS
-	'Claim statistics: answers of idem_claim since the server started, and the current number of keys, estimated if there are many.';
+	'Claim statistics: answers of idem_claim since counting began, and the current number of keys, estimated if there are many.';
 
 CREATE VIEW idem_keys WITH (security_barrier) AS
 SELECT k.scope, k.key,

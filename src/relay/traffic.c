@@ -247,12 +247,12 @@ traffic_seconds(TrafficHistogram *histogram)
 }
 
 /*
- * SQL: outbox_traffic(), a row for each subscription with requests.
+ * Puts the rows of each subscription of this database.
  */
-Datum
-outbox_traffic(PG_FUNCTION_ARGS)
+static Datum
+traffic_rows(FunctionCallInfo fcinfo,
+			 void (*put) (ReturnSetInfo *result, TrafficEntry *entry))
 {
-	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
 	TrafficEntry *copies;
 	int			count = 0;
 
@@ -260,21 +260,32 @@ outbox_traffic(PG_FUNCTION_ARGS)
 	if (entries != NULL)
 		count = traffic_copy(&copies);
 	for (int i = 0; i < count; i++)
-	{
-		TrafficEntry *entry = &copies[i];
-		Datum		values[1 + TRAFFIC_ANSWERS + TRAFFIC_MEASURES];
-		bool		nulls[lengthof(values)] = {false};
-
-		values[0] = Int64GetDatum(entry->key.subscription);
-		for (int j = 0; j < TRAFFIC_ANSWERS; j++)
-			values[1 + j] =
-				Int64GetDatum(pg_atomic_read_u64(&entry->answers[j]));
-		for (int j = 0; j < TRAFFIC_MEASURES; j++)
-			values[1 + TRAFFIC_ANSWERS + j] =
-				traffic_seconds(&entry->histograms[j]);
-		tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
-	}
+		put((ReturnSetInfo *) fcinfo->resultinfo, &copies[i]);
 	return (Datum) 0;
+}
+
+static void
+traffic_put_counts(ReturnSetInfo *result, TrafficEntry *entry)
+{
+	Datum		values[1 + TRAFFIC_ANSWERS + TRAFFIC_MEASURES];
+	bool		nulls[lengthof(values)] = {false};
+
+	values[0] = Int64GetDatum(entry->key.subscription);
+	for (int i = 0; i < TRAFFIC_ANSWERS; i++)
+		values[1 + i] = Int64GetDatum(pg_atomic_read_u64(&entry->answers[i]));
+	for (int i = 0; i < TRAFFIC_MEASURES; i++)
+		values[1 + TRAFFIC_ANSWERS + i] =
+			traffic_seconds(&entry->histograms[i]);
+	tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
+}
+
+/*
+ * SQL: outbox_traffic(), a row for each subscription with requests.
+ */
+Datum
+outbox_traffic(PG_FUNCTION_ARGS)
+{
+	return traffic_rows(fcinfo, traffic_put_counts);
 }
 
 /*
@@ -306,25 +317,20 @@ traffic_put_histogram(ReturnSetInfo *result, TrafficEntry *entry,
 	}
 }
 
+static void
+traffic_put_histograms(ReturnSetInfo *result, TrafficEntry *entry)
+{
+	for (int i = 0; i < TRAFFIC_MEASURES; i++)
+		traffic_put_histogram(result, entry, i);
+}
+
 /*
  * SQL: outbox_latencies(), the histograms of each subscription with requests.
  */
 Datum
 outbox_latencies(PG_FUNCTION_ARGS)
 {
-	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
-	TrafficEntry *copies;
-	int			count = 0;
-
-	InitMaterializedSRF(fcinfo, 0);
-	if (entries != NULL)
-		count = traffic_copy(&copies);
-	for (int i = 0; i < count; i++)
-	{
-		for (int j = 0; j < TRAFFIC_MEASURES; j++)
-			traffic_put_histogram(result, &copies[i], j);
-	}
-	return (Datum) 0;
+	return traffic_rows(fcinfo, traffic_put_histograms);
 }
 
 /*
