@@ -56,7 +56,13 @@ if ! is_moved; then
 fi >/dev/null
 
 is_moved || die "it has not moved; run this again"
-ask_keeper 'SELECT count(*) FROM orders WHERE bucket = :bucket'
-there=$(echo 'SELECT count(*) FROM orders WHERE bucket = :bucket' | sql "$to")
-[ "$answer" -le "$there" ] || die "it has moved, but to another database"
+
+# No order is deleted that came to another database.
+there=$({
+	echo 'CREATE TEMPORARY TABLE old (id uuid); COPY old FROM STDIN;'
+	echo 'COPY (SELECT id FROM orders WHERE bucket = :bucket) TO STDOUT' | sql "$from"
+	echo '\.'
+	echo 'SELECT count(*) = 0 OR count(orders.id) > 0 FROM old LEFT JOIN orders USING (id)'
+} | sql "$to")
+[ "$there" = t ] || die "it has moved, but to another database"
 ask_keeper 'WITH deleted AS (DELETE FROM orders WHERE bucket = :bucket RETURNING id) SELECT count(*) FROM deleted'

@@ -115,6 +115,13 @@ is(on_shard($_, q(SELECT count(*) FROM idem_fences WHERE scope = 'bucket-6')), '
 $run->quit;
 $shoppers->get_on('a run that did nothing');
 
+# Bucket 3 has moved to shard 1. An order left in shard 0 that is not there came
+# to another database, and this must not be the end of it.
+on_shard(0, q(INSERT INTO orders (bucket, request, customer, item) VALUES (3, 'left', 'ann', 'hat')));
+$proxy->command_fails_like([ "$recipes/move_bucket.sh", 3, as_user(0, $owner), as_user(1, $owner) ],
+	qr/^bucket 3: it has moved, but to another database$/, 'orders that came elsewhere are not deleted');
+is(on_shard(0, q(DELETE FROM orders WHERE request = 'left' RETURNING item)), 'hat', 'they are still there');
+
 # --- two shards become four
 
 # The command that copies a shard.
