@@ -75,6 +75,25 @@ for my $query (@queries)
 	is(error_code($node, 'shop', "SET ROLE $_; $query"), '', "$_: $line") for @roles;
 }
 
+# --- the files of queries, each with its question
+
+my %files = $page->{text} =~ m{^\| (.*\?) \| \[\w+\.sql\]\(queries/(\w+)\.sql\)}mg;
+my $directory = "$FindBin::RealBin/../../../docs/queries";
+my %variables = (position => 1, key => 'job-17', sku => 'hat', reservation => 'order-1');
+my $set = join('', map { "\\set $_ $variables{$_}\n" } sort keys %variables);
+
+is(join(' ', sort values %files), join(' ', map { m{(\w+)\.sql$} } sort glob("$directory/*.sql")), 'every file of queries is on the page');
+sql(q(SELECT stock_receive('hat', 2); SELECT stock_reserve('hat', 1, 'order-1')), 'shop');
+for my $question (sort keys %files)
+{
+	my $file = "$directory/$files{$question}.sql";
+	my ($printed, $error) = Page::run($node, 'shop', "SET ROLE operator;\n$set\\i $file");
+
+	like(slurp_file($file), qr/\A-- \Q$question\E/, "$files{$question}.sql: $question");
+	is($error, '', 'an operator may ask');
+	isnt($printed, '', 'and gets an answer') unless $files{$question} =~ /^(?:late_leases|all_well)$/;
+}
+
 # --- settings, as reference.md has them
 
 my %who = (
