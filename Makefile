@@ -20,6 +20,7 @@
 #   make indent             formats the C sources; needs pg_bsd_indent
 #   make demo               the demonstration, likewise
 #   make bench              measurements, also of other systems, likewise
+#   make docs               the documentation as a web site, in the directory site
 #
 # "make WERROR=1" turns warnings into errors.
 
@@ -32,9 +33,9 @@ override VPATH :=
 
 # These targets install what they need, including a compiler and a server, so
 # they must work where neither exists: nothing below may be read for them.
-ifneq ($(filter check coverage models valgrind soak demo bench,$(MAKECMDGOALS)),)
+ifneq ($(filter check coverage models valgrind soak demo bench docs,$(MAKECMDGOALS)),)
 
-.PHONY: check coverage models valgrind soak demo bench
+.PHONY: check coverage models valgrind soak demo bench docs
 check coverage:
 	@$(srcdir)/test/run $@ $(SUITE) $(TESTS)
 models:
@@ -47,6 +48,8 @@ demo:
 	@$(srcdir)/demo/run
 bench:
 	@$(srcdir)/bench/run $(BENCH)
+docs:
+	@$(srcdir)/docs/site/build
 
 else
 

@@ -79,11 +79,11 @@ for my $query (@queries)
 
 my %files = $page->{text} =~ m{^\| (.*\?) \| \[\w+\.sql\]\(queries/(\w+)\.sql\)}mg;
 my $directory = "$FindBin::RealBin/../../../docs/queries";
-my %variables = (position => 1, key => 'job-17', sku => 'hat', reservation => 'order-1');
+my %variables = (position => 1, key => 'job-17', sku => 'hat', reservation => 'cart-1');
 my $set = join('', map { "\\set $_ $variables{$_}\n" } sort keys %variables);
 
 is(join(' ', sort values %files), join(' ', map { m{(\w+)\.sql$} } sort glob("$directory/*.sql")), 'every file of queries is on the page');
-sql(q(SELECT stock_receive('hat', 2); SELECT stock_reserve('hat', 1, 'order-1')), 'shop');
+sql(q(SELECT stock_receive('hat', 2); SELECT stock_reserve('hat', 1, 'cart-1')), 'shop');
 for my $question (sort keys %files)
 {
 	my $file = "$directory/$files{$question}.sql";

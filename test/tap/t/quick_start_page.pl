@@ -52,6 +52,7 @@ sub check_receiver
 my $receiver = start_receiver();
 run_part($before);
 check_receiver($receiver, $before);
+$node->poll_query_until('shop', 'SELECT delivered = 2 FROM outbox_subscriptions') or die 'its answers do not arrive';
 $receiver->stop;
 
 # Without a receiver an order is placed, and its event waits.
