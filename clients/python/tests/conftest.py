@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -105,7 +104,8 @@ class Sync:
         return await asyncio.to_thread(run)
 
     async def transaction(self, key, work, source=None, **options):
-        return await asyncio.to_thread(idempotency_pg.transaction, source or self.pool, key, self._work(work), **options)
+        source = source or self.pool
+        return await asyncio.to_thread(idempotency_pg.transaction, source, key, self._work(work), **options)
 
     async def consume(self, scope, id, work, **options):
         return await asyncio.to_thread(idempotency_pg.consume, self.pool, scope, id, self._work(work), **options)
@@ -323,7 +323,7 @@ class Program:
 
     def __init__(self, file, *arguments):
         self.process = subprocess.Popen(
-            [sys.executable, "-B", "-u", PROGRAMS / file, *arguments],
+            ["setpriv", "--pdeathsig", "KILL", sys.executable, "-B", "-u", PROGRAMS / file, *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -345,10 +345,7 @@ class Program:
         self.process.send_signal(number)
 
     def stop(self):
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGCONT)
-            self.process.terminate()
-        self.process.wait()
+        self.kill()
         self.process.stdin.close()
         self.process.stdout.close()
 

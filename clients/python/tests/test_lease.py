@@ -96,6 +96,18 @@ async def test_error_in_last_transaction(db, key):
     assert outcome(key) == ("claimed", 2, None)
 
 
+async def test_answer_that_cannot_be_saved(db, key):
+    """jsonb has no character 0."""
+
+    async def body(held):
+        await held.commit(inserting(db, key, {"note": "a\0b"}))
+
+    with pytest.raises(db.errors):
+        await db.lease(key, body, lease=LEASE)
+    assert effects(key) == 0
+    assert outcome(key) == ("claimed", 2, None)
+
+
 async def test_final_failure(db, key):
     async def body(held):
         await held.fail({"declined": "no money"})

@@ -42,7 +42,8 @@ def test_wheel(tmp_path):
     (wheel,) = tmp_path.glob("*.whl")
     assert wheel.name == f"idempotency_pg-{idempotency_pg.__version__}-py3-none-any.whl"
     files = {name for name in zipfile.ZipFile(wheel).namelist() if not name.count(".dist-info/")}
-    assert files == {f"idempotency_pg/{file.name}" for file in (source / "src/idempotency_pg").iterdir() if file.is_file()}
+    package = source / "src/idempotency_pg"
+    assert files == {f"idempotency_pg/{file.name}" for file in package.iterdir() if file.is_file()}
     assert "idempotency_pg/py.typed" in files
 
     run(sys.executable, "-m", "venv", tmp_path / "venv")

@@ -10,7 +10,8 @@ README = Path(__file__).parent.parent / "README.md"
 
 
 def test_readme(capsys):
-    sql("CREATE TABLE orders (item text); CREATE TABLE payments (receipt text); GRANT ALL ON orders, payments TO PUBLIC")
+    sql("CREATE TABLE orders (item text); CREATE TABLE payments (receipt text)")
+    sql("GRANT ALL ON orders, payments TO PUBLIC")
     code = "".join(re.findall(r"^```python\n(.*?)^```$", README.read_text(), re.M | re.S))
     names = {}
     exec(compile(code, "README.md", "exec"), names)

@@ -59,6 +59,17 @@ async def test_hidden_error(db, key):
     assert (await db.transaction(key, inserting(db, key))).replayed is False
 
 
+async def test_answer_that_cannot_be_saved(db, key):
+    """jsonb has no character 0."""
+    with pytest.raises(db.errors) as error:
+        await db.transaction(key, inserting(db, key, {"note": "a\0b"}))
+    assert idempotency_pg.sqlstate(error.value) == "22P05"
+    with pytest.raises(TypeError):
+        await db.transaction(key, inserting(db, key, {1, 2}))
+    assert effects(key) == 0
+    assert (await db.transaction(key, inserting(db, key))).replayed is False
+
+
 async def test_final_failure(db, key):
     async def work(conn):
         await inserting(db, key)(conn)
@@ -82,7 +93,7 @@ async def test_without_wait(db, key):
     await db.execute(conn, "BEGIN")
     await db.on(conn, "claim", key)
     result = await db.transaction(key, inserting(db, key), wait=False)
-    assert result == Result("in_progress", None, True, None, None)
+    assert result == Result("in_progress", None, False, None, None)
     await db.execute(conn, "ROLLBACK")
     await db.close(conn)
     assert (await db.transaction(key, inserting(db, key), wait=False)).replayed is False
@@ -91,7 +102,7 @@ async def test_without_wait(db, key):
 async def test_leased_by_another(db, key):
     await db.call("claim", key, lease=timedelta(minutes=5))
     result = await db.transaction(key, inserting(db, key))
-    assert (result.outcome, result.replayed) == ("in_progress", True)
+    assert (result.outcome, result.replayed) == ("in_progress", False)
     assert timedelta(minutes=4) < result.retry_after <= timedelta(minutes=5)
     assert effects(key) == 0
 

@@ -145,8 +145,8 @@ class Result:
     """What became of the work for a key.
 
     outcome is "completed" (response is the answer), "failed" (response is the
-    saved error), "in_progress" or "mismatch". replayed: the work was not done by
-    this call.
+    saved error), "in_progress" or "mismatch". replayed: the response is that of
+    an earlier call.
     """
 
     outcome: Outcome
@@ -171,7 +171,8 @@ def claim_of(row: tuple[Any, ...]) -> Claim:
 
 
 def replay_of(claim: Claim) -> Result:
-    return Result(claim.outcome, claim.response, True, claim.attempt, claim.retry_after)
+    replayed = claim.outcome in ("completed", "failed")
+    return Result(claim.outcome, claim.response, replayed, claim.attempt, claim.retry_after)
 
 
 # ---------------------------------------------------------------------------

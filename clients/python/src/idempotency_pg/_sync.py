@@ -6,6 +6,7 @@ manager with a connection.
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -151,7 +152,13 @@ def _give_up(source: Pool | Connection, key: str, answer: object, scope: str, **
         return Result("failed", decode(encode(answer)), False, claimed.attempt)
 
 
-def _try(source: Pool | Connection, key: str, work: Callable[[Connection], object], scope: str, **options: Any) -> Result:
+def _try(
+    source: Pool | Connection,
+    key: str,
+    work: Callable[[Connection], object],
+    scope: str,
+    **options: Any,
+) -> Result:
     try:
         with _begin(source) as conn:
             claimed = claim(conn, key, scope=scope, **options)
@@ -228,7 +235,7 @@ def webhook_receiver(
             id = _webhooks.verify_webhook(secret, headers, body, tolerance=tolerance)
         except _webhooks.InvalidSignature:
             return _webhooks.UNVERIFIED
-        event = _webhooks.decode_event(body)
+        event = json.loads(body)
         result = consume(source, scope, id, lambda conn: work(conn, event), request=body.decode(), ttl=ttl)
         return _webhooks.STATUS.get(result.outcome, _webhooks.ELSEWHERE)
 

@@ -6,12 +6,10 @@ import base64
 import binascii
 import hashlib
 import hmac
-import json
 import re
 import time
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import Any
 
 TOLERANCE = timedelta(minutes=5)
 
@@ -54,10 +52,6 @@ def verify_webhook(
     if not any(hmac.compare_digest(one, other) for one in given for other in expected):
         raise InvalidSignature("no signature matches")
     return id
-
-
-def decode_event(body: bytes) -> Any:
-    return json.loads(body)
 
 
 # A final failure is acknowledged: the sender cannot do anything about it.

@@ -7,6 +7,7 @@ of psycopg_pool.AsyncConnectionPool or asyncpg.Pool.
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
@@ -259,7 +260,7 @@ def webhook_receiver(
             id = _webhooks.verify_webhook(secret, headers, body, tolerance=tolerance)
         except _webhooks.InvalidSignature:
             return _webhooks.UNVERIFIED
-        event = _webhooks.decode_event(body)
+        event = json.loads(body)
         result = await consume(source, scope, id, lambda conn: work(conn, event), request=body.decode(), ttl=ttl)
         return _webhooks.STATUS.get(result.outcome, _webhooks.ELSEWHERE)
 

@@ -81,6 +81,8 @@ class _Exchange:
             return
         if self.begun:
             return await self._send(message)
+        if self.error is not None:
+            raise self.error  # whatever the program made of it
         if message["type"] == "http.response.start":
             self._start = message
             return
@@ -193,7 +195,8 @@ class IdempotencyMiddleware:
             "ttl": self.ttl,
             "wait": False,
         }
-        begun = False
+        held: Lease | None = None
+        exchange: _Exchange | None = None
         try:
             async with AsyncExitStack() as stack:
                 if duration is None:
@@ -209,14 +212,15 @@ class IdempotencyMiddleware:
                 if claimed.outcome == "claimed":
                     exchange = _Exchange(end, self.max_answer, send)
                     await self.app({**scope, "extensions": {}, SCOPE_KEY: given}, _again(body, receive), exchange.send)
-                    begun = exchange.begun
-                    if not begun:
+                    if not exchange.begun:
                         raise exchange.error or _Undone
-            if not begun:
+            if exchange is None:
                 await send_answer(send, _http.answer_for(claimed, self.documentation))
         except _Undone:
             pass
         except LeaseLost:
+            if held is None or not held.lost or (exchange is not None and exchange.begun):
+                raise
             await send_answer(send, _http.outstanding(self.documentation))
 
     def _in_transaction(self, stack: AsyncExitStack, conn: Any, key: str, account: str, claimed: Claim) -> _End:
@@ -225,7 +229,7 @@ class IdempotencyMiddleware:
                 await stack.__aexit__(_Undone, _Undone(), None)
                 return
             if is_large:
-                raise AnswerTooLarge(f"the answer has more than {self.max_answer} bytes; its transaction is rolled back")
+                raise AnswerTooLarge(f"the answer has more than {self.max_answer} bytes, and is undone")
             await complete(conn, key, claimed.owned_token, answer.to_json(), scope=account)
             await stack.aclose()
 

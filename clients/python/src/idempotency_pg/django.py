@@ -88,7 +88,7 @@ class IdempotencyMiddleware:
         for part in response.streaming_content if response.streaming else [response.content]:
             body += part
             if len(body) > self.max_answer:
-                raise AnswerTooLarge(f"the answer has more than {self.max_answer} bytes; its transaction is rolled back")
+                raise AnswerTooLarge(f"the answer has more than {self.max_answer} bytes, and is undone")
         if response.streaming:
             response.streaming_content = [bytes(body)]
         cookies = (("Set-Cookie", cookie.OutputString()) for cookie in response.cookies.values())

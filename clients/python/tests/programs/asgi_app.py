@@ -115,7 +115,11 @@ def with_keys(route, account, **options):
     return app
 
 
-orders = with_keys(Route("/new", order, methods=["POST", "PATCH"]), account_of, documentation="https://shop.example/keys")
+orders = with_keys(
+    Route("/new", order, methods=["POST", "PATCH"]),
+    account_of,
+    documentation="https://shop.example/keys",
+)
 payments = with_keys(
     Route("/new", payment, methods=["POST"]),
     account_later,
