@@ -25,7 +25,7 @@ import pytest
 import idempotency_pg
 from idempotency_pg import aio
 
-WAIT_S = 60
+WAIT_S = 180
 PROGRAMS = Path(__file__).parent / "programs"
 
 

@@ -2,7 +2,7 @@
 It prints a line at each step, and then waits to be killed where it was told.
 
     before COMMIT, after COMMIT     in a transaction
-    lease                           with a lease of 2 s, until a line is read
+    lease                           with a lease of 6 s, until a line is read
 """
 
 import asyncio
@@ -47,7 +47,7 @@ async def with_lease(db, key):
         await held.commit(work)
 
     try:
-        await db.lease(key, body, lease=timedelta(seconds=2))
+        await db.lease(key, body, lease=timedelta(seconds=6))
         print("done")
     except LeaseLost as error:
         print(f"LeaseLost {error.sqlstate}")
