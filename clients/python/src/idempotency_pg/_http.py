@@ -1,0 +1,141 @@
+"""What both middlewares share: the header Idempotency-Key of
+draft-ietf-httpapi-idempotency-key-header, and answers as they are saved."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import math
+import re
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ._claims import Claim
+
+KEY_CHARACTERS_MAX = 255
+METHODS = frozenset({"POST", "PATCH"})
+BODY_BYTES_MAX = 1024 * 1024
+
+# A string of structured fields: in quotes, with \" and \\ as escapes. Two such
+# headers arrive joined by a comma, and do not match.
+_KEY = re.compile(r' *"((?:[ !#-\[\]-~]|\\["\\])+)" *')
+
+# These are about one connection or one moment.
+_NOT_SAVED = frozenset(
+    "connection date keep-alive proxy-authenticate proxy-connection te trailer transfer-encoding upgrade".split()
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    status: int
+    headers: tuple[tuple[str, str], ...]
+    body: bytes
+
+    def with_header(self, name: str, value: str) -> Answer:
+        return replace(self, headers=(*self.headers, (name, value)))
+
+    def to_json(self) -> dict[str, Any]:
+        """As it is saved. jsonb has no character 0, and text must be UTF-8."""
+        headers = [[name, value] for name, value in self.headers if name.lower() not in _NOT_SAVED]
+        saved: dict[str, Any] = {"status": self.status, "headers": headers}
+        try:
+            text = self.body.decode()
+        except UnicodeDecodeError:
+            text = "\0"
+        if "\0" in text:
+            return {**saved, "base64": base64.b64encode(self.body).decode()}
+        return {**saved, "body": text}
+
+    @classmethod
+    def from_json(cls, saved: dict[str, Any]) -> Answer:
+        body = base64.b64decode(saved["base64"]) if "base64" in saved else saved["body"].encode()
+        return cls(saved["status"], tuple((name, value) for name, value in saved["headers"]), body)
+
+
+def parse_key(header: str) -> str | None:
+    match = _KEY.fullmatch(header)
+    if match is None:
+        return None
+    key = re.sub(r"\\(.)", r"\1", match[1])
+    return key if len(key) <= KEY_CHARACTERS_MAX else None
+
+
+def fingerprint(method: str, target: str, body: bytes) -> str:
+    """Of the whole request. A hash, since a body need not be text."""
+    return hashlib.sha256(f"{method} {target}\n".encode() + body).hexdigest()
+
+
+# ---------------------------------------------------------------------------
+# Answers of the middleware
+# ---------------------------------------------------------------------------
+
+
+def problem(status: int, title: str, detail: str, type: str, **more: object) -> Answer:
+    """A problem of RFC 9457."""
+    body = json.dumps({"type": type, "title": title, "detail": detail, **more}).encode()
+    headers = (("content-type", "application/problem+json"), ("content-length", str(len(body))))
+    return Answer(status, headers, body)
+
+
+def missing_key(documentation: str) -> Answer:
+    return problem(
+        400,
+        "Idempotency-Key is missing",
+        "This operation requires the header Idempotency-Key.",
+        documentation,
+    )
+
+
+def malformed_key(documentation: str) -> Answer:
+    return problem(
+        400,
+        "Idempotency-Key is malformed",
+        f"It is a string in quotes, of at most {KEY_CHARACTERS_MAX} characters.",
+        documentation,
+    )
+
+
+def outstanding(documentation: str, retry_s: int = 1) -> Answer:
+    return problem(
+        409,
+        "A request is outstanding for this Idempotency-Key",
+        "The first request with this key has not been answered yet.",
+        documentation,
+    ).with_header("retry-after", str(retry_s))
+
+
+def too_large_to_repeat(answer: Answer, documentation: str) -> Answer:
+    """Saved in place of an answer of which the work cannot be undone."""
+    return problem(
+        410,
+        "The answer was too large to be kept",
+        f"The request took effect, and was answered with status {answer.status}.",
+        documentation,
+        original_status=answer.status,
+    )
+
+
+def body_too_large(bytes_max: int) -> Answer:
+    return problem(413, "The body is too large", f"It has at most {bytes_max} bytes.", "about:blank")
+
+
+def answer_for(claim: Claim, documentation: str) -> Answer:
+    """The answer to requests whose key was claimed before."""
+    if claim.outcome in ("completed", "failed"):
+        return Answer.from_json(claim.response).with_header("idempotent-replayed", "true")
+    if claim.outcome == "in_progress":
+        rest = claim.retry_after
+        return outstanding(documentation, 1 if rest is None else max(1, math.ceil(rest.total_seconds())))
+    return problem(
+        422,
+        "Idempotency-Key is already used",
+        "The key was used for another request. Use a new one.",
+        documentation,
+    )
+
+
+def is_kept(status: int) -> bool:
+    """Whether an answer is saved: an error of the server frees the key."""
+    return status < 500

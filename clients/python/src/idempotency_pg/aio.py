@@ -1,0 +1,500 @@
+"""The functions for async programs, with psycopg 3 or asyncpg.
+
+A connection is a psycopg.AsyncConnection or an asyncpg.Connection, and a pool one
+of psycopg_pool.AsyncConnectionPool or asyncpg.Pool.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from datetime import datetime, timedelta
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, Union, cast
+
+from . import _webhooks
+from ._claims import (
+    CLAIM,
+    COMMIT_TRIES,
+    COMPLETE,
+    EVENT_TTL,
+    FAIL,
+    LEASE,
+    RENEW,
+    RENEWAL_PAUSE_S,
+    RENEWALS,
+    Claim,
+    Failed,
+    IdempotencyError,
+    KeyNotFound,
+    KeyNotInProgress,
+    LeaseLost,
+    Outcome,
+    Result,
+    claim_of,
+    decode,
+    encode,
+    in_transaction,
+    is_worth_repeating,
+    numbered,
+    own_errors,
+    pause_s,
+    replay_of,
+)
+
+if TYPE_CHECKING:
+    import asyncpg
+    import psycopg
+
+    Connection: TypeAlias = Union[psycopg.AsyncConnection[Any], asyncpg.Connection, asyncpg.pool.PoolConnectionProxy]
+
+
+class PsycopgPool(Protocol):
+    def connection(self, timeout: float | None = None) -> AbstractAsyncContextManager[Any]: ...
+
+
+class AsyncpgPool(Protocol):
+    def acquire(self, *, timeout: float | None = None) -> AbstractAsyncContextManager[Any]: ...
+
+
+Pool: TypeAlias = PsycopgPool | AsyncpgPool
+
+# The connection is of the driver of the pool.
+Work: TypeAlias = Callable[[Any], Awaitable[object]]
+
+
+# ---------------------------------------------------------------------------
+# What the drivers do differently
+# ---------------------------------------------------------------------------
+
+
+async def _row(conn: Any, sql: str, *values: object) -> tuple[Any, ...]:
+    with own_errors():
+        if hasattr(conn, "fetchrow"):
+            return tuple(await conn.fetchrow(numbered(sql), *values))
+
+        from psycopg.rows import tuple_row
+
+        async with conn.cursor(row_factory=tuple_row) as cursor:
+            await cursor.execute(sql.encode(), values)
+            return cast(tuple[Any, ...], await cursor.fetchone())
+
+
+def _connection(pool: Any, timeout: float | None = None) -> AbstractAsyncContextManager[Any]:
+    take = pool.acquire if hasattr(pool, "acquire") else pool.connection
+    return cast(AbstractAsyncContextManager[Any], take(timeout=timeout))
+
+
+def _is_in_transaction(conn: Any) -> bool:
+    if hasattr(conn, "is_in_transaction"):
+        return cast(bool, conn.is_in_transaction())
+
+    from psycopg.pq import TransactionStatus as Status
+
+    return conn.info.transaction_status in (Status.ACTIVE, Status.INTRANS, Status.INERROR)
+
+
+@asynccontextmanager
+async def begin(source: Any) -> AsyncIterator[Any]:
+    """A transaction of its own; a savepoint would not be committed."""
+    if not hasattr(source, "cursor"):
+        async with _connection(source) as conn, conn.transaction():
+            yield conn
+        return
+    if _is_in_transaction(source):
+        raise in_transaction()
+    async with source.transaction():
+        yield source
+
+
+# ---------------------------------------------------------------------------
+# The functions of SQL
+# ---------------------------------------------------------------------------
+
+
+async def claim(
+    conn: Connection,
+    key: str,
+    *,
+    scope: str = "",
+    request: str | None = None,
+    lease: timedelta | None = None,
+    ttl: timedelta | None = None,
+    wait: bool = True,
+) -> Claim:
+    """Claims a key, or returns the outcome of an earlier claim."""
+    return claim_of(await _row(conn, CLAIM, key, scope, lease, request, ttl, wait))
+
+
+async def complete(
+    conn: Connection,
+    key: str,
+    token: int,
+    response: object = None,
+    *,
+    scope: str = "",
+    ttl: timedelta | None = None,
+) -> None:
+    """Completes a claimed key, and saves the answer."""
+    await _row(conn, COMPLETE, key, token, encode(response), scope, ttl)
+
+
+async def fail(
+    conn: Connection,
+    key: str,
+    token: int,
+    error: object = None,
+    *,
+    scope: str = "",
+    retry: bool = True,
+) -> None:
+    """Frees a claimed key or, with retry=False, lets it fail for good."""
+    await _row(conn, FAIL, key, token, encode(error), scope, retry)
+
+
+async def renew(
+    conn: Connection,
+    key: str,
+    token: int,
+    lease: timedelta | None = None,
+    *,
+    scope: str = "",
+) -> datetime:
+    """Extends a lease, counted from now, and returns when it ends."""
+    return cast(datetime, (await _row(conn, RENEW, key, token, lease, scope))[0])
+
+
+# ---------------------------------------------------------------------------
+# Work in one transaction
+# ---------------------------------------------------------------------------
+
+
+async def _give_up(source: Pool | Connection, key: str, answer: object, scope: str, **options: Any) -> Result:
+    """The error has rolled back the claim with the work: claims the key again, and
+    lets it fail for good, unless another caller was faster."""
+    async with begin(source) as conn:
+        claimed = await claim(conn, key, scope=scope, **options)
+        if claimed.outcome != "claimed":
+            return replay_of(claimed)
+        await fail(conn, key, claimed.owned_token, answer, scope=scope, retry=False)
+        return Result("failed", decode(encode(answer)), False, claimed.attempt)
+
+
+async def _try(source: Pool | Connection, key: str, work: Work, scope: str, **options: Any) -> Result:
+    try:
+        async with begin(source) as conn:
+            claimed = await claim(conn, key, scope=scope, **options)
+            if claimed.outcome != "claimed":
+                return replay_of(claimed)
+            response = await work(conn)
+            # Also without an answer: it is refused if work has hidden an error,
+            # after which COMMIT would silently be a rollback.
+            await complete(conn, key, claimed.owned_token, response, scope=scope)
+            return Result("completed", decode(encode(response)), False, claimed.attempt)
+    except Failed as failure:
+        return await _give_up(source, key, failure.answer, scope, **options)
+
+
+async def transaction(
+    source: Pool | Connection,
+    key: str,
+    work: Work,
+    *,
+    scope: str = "",
+    request: str | None = None,
+    ttl: timedelta | None = None,
+    wait: bool = True,
+    tries: int = 1,
+) -> Result:
+    """Does work(conn) once for the key, in the transaction that claims it, and
+    saves the answer that work returns. After an error nothing is changed.
+
+    With tries, a transaction that failed for a passing reason is repeated. If the
+    connection broke during COMMIT, the next claim of the key tells the outcome.
+    """
+    options = {"request": request, "ttl": ttl, "wait": wait}
+    for failures in range(tries - 1):
+        try:
+            return await _try(source, key, work, scope, **options)
+        except Exception as error:
+            if not is_worth_repeating(error):
+                raise
+        await asyncio.sleep(pause_s(failures))
+    return await _try(source, key, work, scope, **options)
+
+
+async def consume(
+    source: Pool | Connection,
+    scope: str,
+    id: str,
+    work: Work,
+    *,
+    request: str | None = None,
+    ttl: timedelta = EVENT_TTL,
+    tries: int = 1,
+) -> Result:
+    """Processes a message once, although its broker delivers it at least once.
+    Acknowledge the message after that. An error leaves the message unprocessed:
+    give it back. Raise Failed in work if no other try can succeed."""
+    return await transaction(source, id, work, scope=scope, request=request, ttl=ttl, tries=tries)
+
+
+def webhook_receiver(
+    source: Pool | Connection,
+    secret: str | Sequence[str],
+    work: Callable[[Any, Any], Awaitable[object]],
+    *,
+    scope: str,
+    ttl: timedelta = EVENT_TTL,
+    tolerance: timedelta = _webhooks.TOLERANCE,
+) -> Callable[[Mapping[str, str], bytes], Awaitable[int]]:
+    """Returns a function that takes the headers and the body of a request, and
+    returns the status to answer: 401 if the signature is wrong, 204 after
+    work(conn, event) was done once. An error is the caller's 500."""
+
+    async def receive(headers: Mapping[str, str], body: bytes) -> int:
+        try:
+            id = _webhooks.verify_webhook(secret, headers, body, tolerance=tolerance)
+        except _webhooks.InvalidSignature:
+            return _webhooks.UNVERIFIED
+        event = json.loads(body)
+        result = await consume(source, scope, id, lambda conn: work(conn, event), request=body.decode(), ttl=ttl)
+        return _webhooks.STATUS.get(result.outcome, _webhooks.ELSEWHERE)
+
+    return receive
+
+
+# ---------------------------------------------------------------------------
+# Work outside the database
+# ---------------------------------------------------------------------------
+
+
+class Lease:
+    """A key that this program owns during an async with block; see lease()."""
+
+    def __init__(
+        self,
+        pool: Pool,
+        key: str,
+        *,
+        scope: str,
+        request: str | None,
+        lease: timedelta,
+        ttl: timedelta | None,
+        wait: bool,
+    ) -> None:
+        self._pool = pool
+        self._key = key
+        self._scope = scope
+        self._request = request
+        self._lease = lease
+        self._ttl = ttl
+        self._wait = wait
+        self._every = lease.total_seconds() / RENEWALS
+        self._lock = asyncio.Lock()  # held while the key is renewed or ended
+        self._lost: Exception | None = None
+        self._ended = False
+        self._keeper: asyncio.Task[None] | None = None
+        self._cancelled = False
+
+    async def __aenter__(self) -> Lease:
+        start = time.monotonic()
+        async with begin(self._pool) as conn:
+            self.claim = await claim(
+                conn,
+                self._key,
+                scope=self._scope,
+                request=self._request,
+                lease=self._lease,
+                ttl=self._ttl,
+                wait=self._wait,
+            )
+        self._until = start + self._lease.total_seconds()
+        self._body = asyncio.current_task()
+        self._cancelling = self._body.cancelling() if self._body else 0
+        if self.claimed:
+            self._keeper = asyncio.create_task(self._keep(), name=f"lease of {self._key}")
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._keeper is None:
+            return
+        try:
+            if isinstance(error, Failed):
+                await self.fail(error.answer)
+            elif error is None and not self._ended:
+                await self.complete()
+        except asyncio.CancelledError as cancelled:
+            error = cancelled
+            raise
+        finally:
+            self._keeper.cancel()
+            if not self._ended and self._lost is None:
+                await self._free()
+            # As asyncio.timeout() does: a cancellation that was not ours goes on.
+            if self._cancelled and self._body is not None:
+                left = self._body.uncancel()
+                if left <= self._cancelling and isinstance(error, asyncio.CancelledError):
+                    self.check()
+
+    @property
+    def outcome(self) -> Outcome:
+        return self.claim.outcome
+
+    @property
+    def claimed(self) -> bool:
+        """Whether the key is this program's: only then do the work."""
+        return self.claim.outcome == "claimed"
+
+    @property
+    def ended(self) -> bool:
+        """Whether the key was completed or has failed, by this program."""
+        return self._ended
+
+    @property
+    def lost(self) -> bool:
+        """Whether another claimer has the key, or may have it, since the lease ran
+        out before it could be renewed. The block is cancelled then."""
+        return self._lost is not None
+
+    def check(self) -> None:
+        """Raises LeaseLost if the lease is lost."""
+        if self._lost is not None:
+            raise LeaseLost(str(self._lost)) from self._lost
+
+    async def commit(self, work: Work) -> Any:
+        """Commits the last changes and the answer that work(conn) returns in one
+        transaction, and returns the answer. If the key was taken over, raises
+        LeaseLost, and nothing is changed. A transaction that failed for a passing
+        reason is repeated, with work."""
+        return await self._end(COMPLETE, work, None)
+
+    async def complete(self, response: object = None) -> Any:
+        """Completes the key without any other change."""
+
+        async def answer(conn: Any) -> object:
+            return response
+
+        return await self.commit(answer)
+
+    async def fail(self, answer: object = None) -> Any:
+        """Lets the key fail for good, with an answer for later claims."""
+
+        async def error(conn: Any) -> object:
+            return answer
+
+        return await self._end(FAIL, error, False)
+
+    async def _end(self, sql: str, work: Work, last: object) -> Any:
+        answer: str | None = None
+
+        async def once() -> None:
+            nonlocal answer
+            async with _connection(self._pool) as conn, AsyncExitStack() as locked:
+                async with conn.transaction():
+                    answer = encode(await work(conn))
+                    await locked.enter_async_context(self._lock)
+                    await _row(conn, sql, self._key, self.claim.owned_token, answer, self._scope, last)
+                self._ended = True
+
+        for failures in range(COMMIT_TRIES):
+            try:
+                await once()
+                break
+            except (LeaseLost, KeyNotFound) as error:
+                self._lost = error
+                raise LeaseLost(str(error)) from error
+            except Exception as error:
+                if not is_worth_repeating(error) or failures == COMMIT_TRIES - 1:
+                    raise
+                if await self._has_ended(error):
+                    break
+        return decode(answer)
+
+    async def _has_ended(self, reason: Exception) -> bool:
+        """After a COMMIT without an answer: whether it has ended the key. Only the
+        owner of the token can have done that."""
+        tries = 0
+        while time.monotonic() < self._until:
+            try:
+                await self._renew()
+                return False
+            except KeyNotInProgress:
+                self._ended = True
+                return True
+            except (LeaseLost, KeyNotFound) as error:
+                self._lost = error
+                raise LeaseLost(str(error)) from error
+            except Exception as error:
+                if not is_worth_repeating(error):
+                    raise
+            await asyncio.sleep(pause_s(tries))
+            tries += 1
+        raise reason
+
+    async def _renew(self) -> None:
+        async with _connection(self._pool, self._every) as conn, self._lock:
+            if self._ended:
+                return
+            start = time.monotonic()
+            async with conn.transaction():
+                await renew(conn, self._key, self.claim.owned_token, self._lease, scope=self._scope)
+            self._until = start + self._lease.total_seconds()
+
+    async def _keep(self) -> None:
+        """The task that renews the lease until it is lost or not needed."""
+        pause = self._every
+        while not self._ended and self._lost is None:
+            await asyncio.sleep(pause)
+            pause = self._every
+            try:
+                await self._renew()
+            except IdempotencyError as error:
+                await self._notice(error)
+            except Exception as error:
+                pause = min(self._every, RENEWAL_PAUSE_S)
+                if time.monotonic() >= self._until:
+                    await self._notice(error)
+
+    async def _notice(self, error: Exception) -> None:
+        async with self._lock:
+            if not self._ended and self._lost is None:
+                self._lost = error
+                self._cancelled = self._body is not None and self._body.cancel()
+
+    async def _free(self) -> None:
+        """Lets the next claimer try at once; if this fails, the lease runs out."""
+        try:
+            async with _connection(self._pool, self._every) as conn, conn.transaction():
+                await fail(conn, self._key, self.claim.owned_token, scope=self._scope)
+        except Exception:
+            pass
+
+
+def lease(
+    pool: Pool,
+    key: str,
+    *,
+    scope: str = "",
+    request: str | None = None,
+    lease: timedelta = LEASE,
+    ttl: timedelta | None = None,
+    wait: bool = True,
+) -> Lease:
+    """An async context manager that owns a key for work outside the database.
+
+    The lease is committed before the block begins, and a task renews it. In the
+    block, look at claimed first. End the work with commit(), complete() or fail();
+    without one of these, the key is completed without an answer. An error frees
+    the key for the next try; Failed lets it fail for good. If the lease is lost,
+    the block is cancelled, and LeaseLost is raised.
+    """
+    return Lease(pool, key, scope=scope, request=request, lease=lease, ttl=ttl, wait=wait)

@@ -1,0 +1,273 @@
+"""A middleware for Starlette, FastAPI and other ASGI programs: requests with the
+same Idempotency-Key take effect once.
+
+    app.add_middleware(IdempotencyMiddleware, pool=pool, account=account_of)
+
+The answer of the program is held back until it is saved and committed. What the
+program does after its answer, such as background tasks, is not part of that.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Collection, MutableMapping
+from contextlib import AsyncExitStack
+from datetime import timedelta
+from typing import Any, TypeAlias
+from urllib.parse import quote
+
+from . import _http
+from ._claims import AnswerTooLarge, Claim, LeaseLost
+from .aio import Lease, Pool, Work, begin, claim, complete, lease
+
+Scope: TypeAlias = MutableMapping[str, Any]
+Message: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[Message]]
+Send: TypeAlias = Callable[[Message], Awaitable[None]]
+App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+# Where the program finds its connection or its lease, in the scope of the request.
+SCOPE_KEY = "idempotency_pg"
+
+_log = logging.getLogger("idempotency_pg")
+
+
+class _Undone(Exception):
+    """Rolls a transaction back, or frees a lease, without being an error."""
+
+
+class Held:
+    """What the program finds there if the request has a lease."""
+
+    def __init__(self, lease: Lease) -> None:
+        self.lease = lease
+        self._work: Work | None = None
+
+    def with_answer(self, work: Work) -> None:
+        """Sets work(conn), which is committed in one transaction with the answer,
+        if that is one that is kept."""
+        self._work = work
+
+    async def save(self, answer: _http.Answer) -> None:
+        async def last(conn: Any) -> object:
+            if self._work is not None:
+                await self._work(conn)
+            return answer.to_json()
+
+        await self.lease.commit(last)
+
+
+# Saves an answer, or undoes the work, and returns another answer to send instead.
+# The flag: the answer is too large to be kept.
+_End: TypeAlias = Callable[[_http.Answer, bool], Awaitable[_http.Answer | None]]
+
+
+class _Exchange:
+    """Holds the answer of the program back until end() is done with it. What
+    follows, if it is too large, is passed on."""
+
+    def __init__(self, end: _End, bytes_max: int, send: Send) -> None:
+        self._end = end
+        self._bytes_max = bytes_max
+        self._send = send
+        self._start: Message = {}
+        self._body = bytearray()
+        self._replaced = False
+        self.begun = False
+        self.error: Exception | None = None
+
+    async def send(self, message: Message) -> None:
+        if self._replaced:
+            return
+        if self.begun:
+            return await self._send(message)
+        if self.error is not None:
+            raise self.error  # whatever the program made of it
+        if message["type"] == "http.response.start":
+            self._start = message
+            return
+        self._body += message.get("body", b"")
+        more = message.get("more_body", False)
+        if not more or len(self._body) > self._bytes_max:
+            await self._finish(more)
+
+    async def _finish(self, more: bool) -> None:
+        headers = ((name.decode("latin-1"), value.decode("latin-1")) for name, value in self._start.get("headers", ()))
+        answer = _http.Answer(self._start["status"], tuple(headers), bytes(self._body))
+        try:
+            other = await self._end(answer, len(answer.body) > self._bytes_max)
+        except Exception as error:
+            self.error = error
+            raise
+        self.begun = True
+        if other is not None:
+            self._replaced = True
+            return await send_answer(self._send, other)
+        await self._send(self._start)
+        await self._send({"type": "http.response.body", "body": answer.body, "more_body": more})
+
+
+class IdempotencyMiddleware:
+    """Parameters:
+
+    pool           of psycopg_pool or asyncpg, or a function that returns it
+    account        a function of the ASGI scope that returns the account of the
+                   client, which is the scope of its keys; with None, the request
+                   is passed on as it is
+    lease          for work outside the database: how long a key belongs to a
+                   request, or a function of the ASGI scope that returns that. By
+                   default the claim is part of a transaction.
+    ttl            how long answers are kept; by default idempotency.ttl
+    methods        the methods that need a key
+    required       False: requests without a key are passed on as they are
+    keep           which statuses are kept; any other frees the key
+    max_body       of a request, in bytes; beyond that 413
+    max_answer     that is kept, in bytes
+    documentation  a URL, the type of the problems
+    """
+
+    def __init__(
+        self,
+        app: App,
+        pool: Pool | Callable[[], Pool],
+        account: Callable[[Scope], str | None | Awaitable[str | None]],
+        *,
+        lease: timedelta | None | Callable[[Scope], timedelta | None] = None,
+        ttl: timedelta | None = None,
+        methods: Collection[str] = _http.METHODS,
+        required: bool = True,
+        keep: Callable[[int], bool] = _http.is_kept,
+        max_body: int = _http.BODY_BYTES_MAX,
+        max_answer: int = _http.BODY_BYTES_MAX,
+        documentation: str = "about:blank",
+    ) -> None:
+        self.app = app
+        self.pool = pool
+        self.account = account
+        self.lease = lease
+        self.ttl = ttl
+        self.methods = methods
+        self.required = required
+        self.keep = keep
+        self.max_body = max_body
+        self.max_answer = max_answer
+        self.documentation = documentation
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] not in self.methods:
+            return await self.app(scope, receive, send)
+        found = self.account(scope)
+        account = await found if isinstance(found, Awaitable) else found
+        headers = [value.decode("latin-1") for name, value in scope["headers"] if name.lower() == b"idempotency-key"]
+        if account is None or not (headers or self.required):
+            return await self.app(scope, receive, send)
+
+        if not headers:
+            return await send_answer(send, _http.missing_key(self.documentation))
+        key = _http.parse_key(",".join(headers))
+        if key is None:
+            return await send_answer(send, _http.malformed_key(self.documentation))
+        body = await self._read(receive)
+        if body is None:
+            return
+        if len(body) > self.max_body:
+            return await send_answer(send, _http.body_too_large(self.max_body))
+        await self._answer(account, key, scope, body, receive, send)
+
+    async def _read(self, receive: Receive) -> bytes | None:
+        """The body, or more than its limit; None if the client is gone."""
+        body = bytearray()
+        more = True
+        while more and len(body) <= self.max_body:
+            message = await receive()
+            if message["type"] != "http.request":
+                return None
+            body += message.get("body", b"")
+            more = message.get("more_body", False)
+        return bytes(body)
+
+    async def _answer(self, account: str, key: str, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
+        pool = self.pool() if callable(self.pool) else self.pool
+        duration = self.lease(scope) if callable(self.lease) else self.lease
+        options: dict[str, Any] = {
+            "scope": account,
+            "request": _http.fingerprint(scope["method"], _target(scope), body),
+            "ttl": self.ttl,
+            "wait": False,
+        }
+        held: Lease | None = None
+        exchange: _Exchange | None = None
+        try:
+            async with AsyncExitStack() as stack:
+                if duration is None:
+                    given = await stack.enter_async_context(begin(pool))
+                    claimed = await claim(given, key, **options)
+                    end = self._in_transaction(stack, given, key, account, claimed)
+                else:
+                    held = await stack.enter_async_context(lease(pool, key, lease=duration, **options))
+                    claimed = held.claim
+                    given = Held(held)
+                    end = self._with_lease(stack, given)
+
+                if claimed.outcome == "claimed":
+                    exchange = _Exchange(end, self.max_answer, send)
+                    await self.app({**scope, "extensions": {}, SCOPE_KEY: given}, _again(body, receive), exchange.send)
+                    if not exchange.begun:
+                        raise exchange.error or _Undone
+            if exchange is None:
+                await send_answer(send, _http.answer_for(claimed, self.documentation))
+        except _Undone:
+            pass
+        except LeaseLost:
+            if held is None or not held.lost or (exchange is not None and exchange.begun):
+                raise
+            await send_answer(send, _http.outstanding(self.documentation))
+
+    def _in_transaction(self, stack: AsyncExitStack, conn: Any, key: str, account: str, claimed: Claim) -> _End:
+        async def end(answer: _http.Answer, is_large: bool) -> None:
+            if not self.keep(answer.status):
+                await stack.__aexit__(_Undone, _Undone(), None)
+                return
+            if is_large:
+                raise AnswerTooLarge(f"the answer has more than {self.max_answer} bytes, and is undone")
+            await complete(conn, key, claimed.owned_token, answer.to_json(), scope=account)
+            await stack.aclose()
+
+        return end
+
+    def _with_lease(self, stack: AsyncExitStack, held: Held) -> _End:
+        async def end(answer: _http.Answer, is_large: bool) -> _http.Answer | None:
+            if not self.keep(answer.status):
+                await stack.__aexit__(_Undone, _Undone(), None)
+                return None
+            if is_large:
+                _log.warning("an answer has more than %d bytes, and is not kept", self.max_answer)
+            try:
+                await held.save(_http.too_large_to_repeat(answer, self.documentation) if is_large else answer)
+            except LeaseLost:
+                return _http.outstanding(self.documentation)
+            return None
+
+        return end
+
+
+def _target(scope: Scope) -> str:
+    path: bytes = scope.get("raw_path") or quote(scope["path"]).encode()
+    query: bytes = scope.get("query_string", b"")
+    return (path + b"?" + query).decode("latin-1")
+
+
+def _again(body: bytes, receive: Receive) -> Receive:
+    """Returns the body that was read, and then what the client does next."""
+    messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def receive_again() -> Message:
+        return messages.pop() if messages else await receive()
+
+    return receive_again
+
+
+async def send_answer(send: Send, answer: _http.Answer) -> None:
+    headers = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in answer.headers]
+    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+    await send({"type": "http.response.body", "body": answer.body})

@@ -1,0 +1,165 @@
+"""The ASGI middleware answers as the IETF draft of Idempotency-Key requires, behind
+uvicorn, with both drivers, in a transaction and with a lease. If this fails, a
+request that is sent again takes effect again, or gets a wrong answer."""
+
+import json
+
+import pytest
+
+from conftest import effects, sql, wait_until
+from http_client import Later, check_header, is_problem, open_gate, send, send_header
+
+
+@pytest.fixture(params=["psycopg", "asyncpg"], scope="module")
+def port(request, start_server):
+    return int(start_server("asgi_app.py", request.param, "300").line())
+
+
+@pytest.fixture(params=["/orders/new", "/payments/new"], ids=["transaction", "lease"])
+def path(request):
+    return request.param
+
+
+def do(key, what="work"):
+    return {"effect": key, "do": what}
+
+
+def test_header(port):
+    check_header(port, "/orders/new")
+    assert send_header(port, "/orders/plain", r' "say \"hi\" \\ " ').status == 200
+    assert sql(r"""SELECT count(*) FROM idem_keys WHERE key = 'say "hi" \ '""") == [(1,)]
+    assert send(port, "/orders/new", body={}).body["type"] == "https://shop.example/keys"
+
+
+def test_requests_without_claim(port, key):
+    assert send(port, "/payments/plain", body=b"no key").body == {"body": "no key"}
+    assert send(port, "/orders/plain", key, b"no account", account=None).body == {"body": "no account"}
+    assert send(port, "/orders/plain", key, b"", method="GET").status == 200
+    assert sql("SELECT count(*) FROM idem_keys WHERE key = %s", key) == [(0,)]
+
+
+def test_replay(port, path, key):
+    first = send(port, path, key, do(key))
+    assert (first.status, first.replayed, first.headers["x-order"]) == (201, False, "17")
+    again = send(port, path, key, do(key))
+    assert again.replayed
+    assert again.replayable == first.replayable
+    assert again.headers.get_all("set-cookie") == ["a=1; Path=/orders; SameSite=lax", "b=2; Path=/; SameSite=lax"]
+    assert effects(key) == 1
+
+    other = send(port, path, key, do(key), account="bob")
+    assert (other.status, other.replayed) == (201, False)
+    assert effects(key) == 2
+
+
+def test_other_request(port, path, key):
+    send(port, path, key, do(key))
+    title = "Idempotency-Key is already used"
+    is_problem(send(port, path, key, do(key, "other")), 422, title)
+    is_problem(send(port, path + "?x=1", key, do(key)), 422, title)
+    is_problem(send(port, path.replace("new", "plain"), key, do(key)), 422, title)
+    if path == "/orders/new":
+        is_problem(send(port, path, key, do(key), method="PATCH"), 422, title)
+    assert effects(key) == 1
+
+
+def test_outstanding(port, path, key):
+    slow = Later(port, path, key, do(key, "gate"))
+    query = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'SELECT count(*) FROM gates%%' AND query ~ %s"
+    wait_until(lambda: sql(query, key)[0][0])
+    busy = send(port, path, key, do(key, "gate"))
+    is_problem(busy, 409, "A request is outstanding for this Idempotency-Key")
+    retry_s = int(busy.headers["retry-after"])
+    assert retry_s == 1 if path == "/orders/new" else 200 < retry_s <= 300
+    open_gate(key)
+    assert slow.answer().status == 201
+    assert send(port, path, key, do(key, "gate")).replayed
+    assert effects(key) == 1
+
+
+@pytest.mark.parametrize("what, status", [("raise", 500), ("unavailable", 503)])
+def test_errors_free_the_key(port, path, key, what, status):
+    assert send(port, path, key, do(key, what)).status == status
+    assert effects(key) == 0
+    again = send(port, path, key, do(key))
+    assert (again.status, again.replayed) == (201, False)
+    assert effects(key) == 1
+
+
+@pytest.mark.parametrize("what, status", [("forbid", 403), ("conflict", 409)])
+def test_refusals_are_kept(port, path, key, what, status):
+    assert send(port, path, key, do(key, what)).status == status
+    again = send(port, path, key, do(key, what))
+    assert (again.status, again.replayed) == (status, True)
+    assert effects(key) == 1
+
+
+def test_binary_answer(port, path, key):
+    first = send(port, path, key, do(key, "binary"))
+    again = send(port, path, key, do(key, "binary"))
+    assert first.content == again.content == bytes(range(256))
+    assert again.replayed
+
+
+@pytest.mark.parametrize("what", ["large", "large stream"])
+def test_large_answer(port, path, key, what):
+    first = send(port, path, key, do(key, what))
+    again = send(port, path, key, do(key, what))
+    if path == "/orders/new":
+        # Work in the database is undone.
+        assert first.status == again.status == 500
+        assert effects(key) == 0
+    else:
+        # Other work cannot be.
+        assert (first.status, len(first.content)) == (200, 5000)
+        is_problem(again, 410, "The answer was too large to be kept")
+        assert again.body["original_status"] == 200
+        assert effects(key) == 1
+
+
+def test_large_request(port, path, key):
+    answer = send(port, path, key, b"x" * 10001)
+    is_problem(answer, 413, "The body is too large")
+    largest = json.dumps(do(key)).encode()
+    assert send(port, path, key, largest + b" " * (10000 - len(largest))).status == 201
+
+
+def test_background_task(port, path, key):
+    """It runs after the answer and after the commit."""
+    assert send(port, path, key, do(key, "background")).body == {"do": "background"}
+    assert effects(key) == 1
+    assert send(port, path, key, do(key, "background")).replayed
+    open_gate(key)
+
+
+def test_duplicates_at_once(port, path, key):
+    requests = [Later(port, path, key, do(key)) for _ in range(20)]
+    statuses = sorted(request.answer().status for request in requests)
+    assert set(statuses) <= {201, 409} and 201 in statuses
+    assert json.loads(send(port, path, key, do(key)).content) == {"effect": key}
+    assert effects(key) == 1
+
+
+def test_killed_program(start, key):
+    """The key is free when the lease is over, and the work is done once."""
+    program = start("asgi_app.py", "asyncpg", "2")
+    port = int(program.line())
+    lost = Later(port, "/payments/new", key, do(key, "gate"))
+    wait_until(lambda: sql("SELECT count(*) FROM idem_keys WHERE key = %s", key)[0][0])
+    program.kill()
+    assert lost.answer() is None
+    port = int(start("asgi_app.py", "asyncpg", "2").line())
+    open_gate(key)
+    wait_until(lambda: send(port, "/payments/new", key, do(key, "gate")).status == 201)
+    assert effects(key) == 1
+
+
+def test_lost_lease(start, key):
+    """The request is cancelled, and nothing of it is committed."""
+    port = int(start("asgi_app.py", "psycopg", "1").line())
+    late = Later(port, "/payments/new", key, do(key, "gate"))
+    wait_until(lambda: sql("SELECT count(*) FROM idem_keys WHERE key = %s", key)[0][0])
+    sql("SELECT idem_forget(%s, 'ann')", key)
+    sql("SELECT idem_claim(%s, 'ann', lease => '1 h')", key)
+    is_problem(late.answer(), 409, "A request is outstanding for this Idempotency-Key")
+    assert effects(key) == 0

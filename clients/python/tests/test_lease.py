@@ -1,0 +1,227 @@
+"""lease: it is committed before the work, renewed during it, and fences the last
+transaction. If this fails, two owners work for one key, or an owner that is too
+late changes something."""
+
+import os
+import subprocess
+from datetime import timedelta
+
+import pytest
+
+from conftest import effects, sql
+from idempotency_pg import Failed, LeaseLost
+
+LEASE = timedelta(minutes=5)
+SHORT = timedelta(seconds=6)  # also enough for a slow machine
+
+
+def inserting(db, key, answer=None):
+    async def work(conn):
+        await db.execute(conn, f"INSERT INTO effects VALUES ('{key}')")
+        return answer
+
+    return work
+
+
+def outcome(key):
+    return sql("SELECT outcome::text, attempt, response FROM idem_claim(%s, wait => false)", key)[0]
+
+
+def take_over(key):
+    """As an operator can, without waiting for the end of the lease."""
+    sql("SELECT idem_forget(%s)", key)
+    sql("SELECT idem_claim(%s, lease => '1 h')", key)
+
+
+async def test_outcomes(db, key):
+    async def body(held):
+        assert (held.outcome, held.claimed, held.lost) == ("claimed", True, False)
+        assert outcome(key) == ("in_progress", 1, None)
+        assert sql("SELECT count(*) FROM pg_stat_activity WHERE usename = 'shop' AND state ~ 'transaction'") == [(0,)]
+        return await held.commit(inserting(db, key, {"receipt": 1}))
+
+    assert await db.lease(key, body, lease=LEASE, request="one") == {"receipt": 1}
+    assert effects(key) == 1
+
+    async def again(held):
+        assert held.claimed is False
+        return held.claim.response
+
+    assert await db.lease(key, again, lease=LEASE, request="one") == {"receipt": 1}
+
+    async def other(held):
+        return held.outcome
+
+    assert await db.lease(key, other, lease=LEASE, request="two") == "mismatch"
+
+
+async def test_end_of_block(db, key):
+    async def body(held):
+        assert held.claimed
+
+    await db.lease(key, body, lease=LEASE)
+    assert outcome(key) == ("completed", 1, None)
+
+
+async def test_complete(db, key):
+    async def body(held):
+        await held.complete({"receipt": 2})
+
+    await db.lease(key, body, lease=LEASE)
+    assert outcome(key) == ("completed", 1, {"receipt": 2})
+
+
+async def test_error(db, key):
+    """Frees the key at once."""
+
+    async def body(held):
+        raise KeyError("of the work")
+
+    with pytest.raises(KeyError):
+        await db.lease(key, body, lease=LEASE)
+    assert outcome(key) == ("claimed", 2, None)
+
+
+async def test_error_in_last_transaction(db, key):
+    async def body(held):
+        async def work(conn):
+            await inserting(db, key)(conn)
+            raise KeyError("of the work")
+
+        await held.commit(work)
+
+    with pytest.raises(KeyError):
+        await db.lease(key, body, lease=LEASE)
+    assert effects(key) == 0
+    assert outcome(key) == ("claimed", 2, None)
+
+
+async def test_answer_that_cannot_be_saved(db, key):
+    """jsonb has no character 0."""
+
+    async def body(held):
+        await held.commit(inserting(db, key, {"note": "a\0b"}))
+
+    with pytest.raises(db.errors):
+        await db.lease(key, body, lease=LEASE)
+    assert effects(key) == 0
+    assert outcome(key) == ("claimed", 2, None)
+
+
+async def test_final_failure(db, key):
+    async def body(held):
+        await held.fail({"declined": "no money"})
+
+    await db.lease(key, body, lease=LEASE)
+    assert outcome(key) == ("failed", 1, {"declined": "no money"})
+
+    async def failing(held):
+        raise Failed({"declined": "no card"})
+
+    with pytest.raises(Failed):
+        await db.lease(key + " raised", failing, lease=LEASE)
+    assert outcome(key + " raised") == ("failed", 1, {"declined": "no card"})
+
+
+async def test_renewal(db, key):
+    """The work lasts longer than the lease, and is not interrupted."""
+
+    async def body(held):
+        start = sql("SELECT lease_until FROM idem_keys WHERE key = %s", key)[0][0]
+        later = "SELECT lease_until > %s + interval '3 s' FROM idem_keys WHERE key = %s"
+        await db.until(lambda: sql(later, start, key)[0][0])
+        assert outcome(key)[:2] == ("in_progress", 1)
+        await held.commit(inserting(db, key))
+
+    await db.lease(key, body, lease=SHORT)
+    assert effects(key) == 1
+    assert outcome(key) == ("completed", 1, None)
+
+
+async def test_lost_lease_is_noticed(db, key):
+    """By looking at it, or because the block is cancelled."""
+    steps = []
+
+    async def body(held):
+        take_over(key)
+        steps.append("taken over")
+        await db.until(lambda: held.lost)
+        steps.append("noticed")
+        held.check()
+
+    with pytest.raises(LeaseLost) as error:
+        await db.lease(key, body, lease=SHORT)
+    assert error.value.__cause__ is not None
+    assert steps == (["taken over", "noticed"] if type(db).__name__ == "Sync" else ["taken over"])
+    assert outcome(key)[:2] == ("in_progress", 1)
+
+
+async def test_lost_lease_is_not_committed(db, key):
+    async def body(held):
+        take_over(key)
+        try:
+            await held.commit(inserting(db, key))
+        finally:
+            assert held.lost
+
+    with pytest.raises(LeaseLost):
+        await db.lease(key, body, lease=LEASE)
+    assert effects(key) == 0
+    assert outcome(key)[:2] == ("in_progress", 1)
+
+    async def forgotten(held):
+        sql("SELECT idem_forget(%s)", key + " forgotten")
+        await held.commit(inserting(db, key))
+
+    with pytest.raises(LeaseLost):
+        await db.lease(key + " forgotten", forgotten, lease=LEASE)
+    assert effects(key) == 0
+
+
+async def test_renewal_ends_with_the_block(db, key):
+    """The next owner must not be disturbed, and no session stays busy."""
+
+    async def body(held):
+        raise KeyError
+
+    with pytest.raises(KeyError):
+        await db.lease(key, body, lease=SHORT)
+    assert sql("SELECT attempt FROM idem_claim(%s, lease => '1 ms')", key) == [(2,)]
+    expired = "SELECT lease_until < clock_timestamp() - interval '3 s' FROM idem_keys WHERE key = %s"
+    await db.until(lambda: sql(expired, key)[0][0])
+
+
+async def test_commit_without_answer(db, key, proxied):
+    """Whether it was committed is asked before work is repeated."""
+    through, proxy = proxied
+    async with through:
+        for number, cut in enumerate(("after", "before")):
+            each = f"{key} {cut}"
+
+            async def body(held):
+                async def work(conn):
+                    await inserting(db, each)(conn)
+                    if proxy.cuts == number:
+                        proxy.cut = cut
+                    return {"cut": cut}
+
+                return await held.commit(work)
+
+            assert await through.lease(each, body, lease=LEASE) == {"cut": cut}
+            assert proxy.cuts == number + 1
+            assert effects(each) == 1
+            assert outcome(each) == ("completed", 1, {"cut": cut})
+
+
+async def test_restart_of_the_server(db, key):
+    async def body(held):
+        subprocess.run(
+            ["pg_ctl", "restart", "-w", "-m", "fast", "-l", os.environ["PGLOG"]],
+            check=True,
+            stdout=subprocess.DEVNULL,
+        )
+        return await held.commit(inserting(db, key, {"receipt": 3}))
+
+    assert await db.lease(key, body, lease=LEASE) == {"receipt": 3}
+    assert effects(key) == 1
+    assert outcome(key) == ("completed", 1, {"receipt": 3})
