@@ -25,8 +25,9 @@ WITH called AS (
 		WHERE at > $1 AND NOT died AND answer ? 'replayed' AND answer ? 'order'
 		ORDER BY at DESC LIMIT 1)
 	UNION ALL
-	(SELECT 'refused', format('request %s is refused: %s %ss wanted, %s left', number,
-			short ->> 'wanted', short ->> 'sku', short ->> 'available')
+	(SELECT 'refused', format('request %s is refused: %s wanted, %s left', number,
+			load.goods(jsonb_build_object(short ->> 'sku', short -> 'wanted')),
+			short ->> 'available')
 		FROM load.call, jsonb_path_query_first(answer, '$.shortages[0]') short
 		WHERE at > $1 AND NOT died AND NOT answer ? 'replayed'
 			AND answer ->> 'status' = 'insufficient'
