@@ -18,7 +18,8 @@
 #                           lines and branches of src/ that they reach; fails
 #                           below 90 % of lines
 #   make indent             formats the C sources; needs pg_bsd_indent
-#   make demo               the demonstration, likewise
+#   make demo               the demonstration, likewise; WATCH=1 shows it in a
+#                           browser, KEEP=1 leaves it running
 #   make bench              measurements, also of other systems, likewise
 #   make docs               the documentation as a web site, in the directory site
 #

@@ -7,17 +7,16 @@
 
 CREATE SCHEMA load;
 
-/* Fifty products with plenty of stock, and one that half of the orders want. */
+/* Products with enough stock for all, and one that half of the orders want. */
 CREATE TABLE load.product (
 	sku     text PRIMARY KEY,
 	stocked bigint NOT NULL,
 	hot     boolean NOT NULL
 );
+INSERT INTO load.product VALUES ('lamp', :requests / 5, true);
 INSERT INTO load.product
-	SELECT format('product-%s', lpad(n::text, 2, '0')), 10000, false
-	FROM generate_series(1, 50) n
-	UNION ALL
-	SELECT 'lamp', :requests / 5, true;
+	SELECT sku, :requests * 2 / 3, false
+	FROM unnest('{hat,mug,book,clock,vase,chair,bowl}'::text[]) sku;
 
 SELECT count(stock_receive(sku, stocked, 'opening stock')) FROM load.product;
 
@@ -36,8 +35,8 @@ INSERT INTO load.request
 	CROSS JOIN LATERAL (
 		SELECT jsonb_object_agg(line.sku, line.quantity) AS lines
 		FROM (
-			SELECT format('product-%s',
-				lpad((1 + (n * k * 7 + k) % 50)::text, 2, '0')) AS sku,
+			SELECT ('{hat,mug,book,clock,vase,chair,bowl}'::text[])
+					[1 + (n * (k + 1) + k) % 7] AS sku,
 				   1 + (n + k) % 3 AS quantity
 			FROM generate_series(1, 1 + n % 3) k
 			UNION ALL
@@ -45,6 +44,12 @@ INSERT INTO load.request
 			WHERE hashint4(n) % 2 = 0
 		) line
 	) wanted;
+
+/* '{"hat": 1, "mug": 2}' is "1 hat, 2 mugs". */
+CREATE FUNCTION load.goods(lines jsonb) RETURNS text LANGUAGE sql
+	AS $$ SELECT string_agg(format('%s %s', quantity,
+			CASE WHEN quantity = '1' THEN sku ELSE sku || 's' END), ', ')
+		FROM jsonb_each_text(lines) line (sku, quantity) $$;
 
 /*
  * One row a call of checkout.  died: the client rolled back what the call had
@@ -56,6 +61,7 @@ CREATE TABLE load.call (
 	died   boolean NOT NULL,
 	answer jsonb NOT NULL,
 	paid   stock_settlement,
+	at     timestamptz NOT NULL DEFAULT clock_timestamp(),
 	PRIMARY KEY (number, copy)
 );
 

@@ -4,33 +4,44 @@
  *
  * It checks the signature of each request with the standardwebhooks package,
  * as any receiver would, and takes in each event once, by its webhook-id. Some
- * requests it fails on purpose: it answers 500, or that it is busy, or it takes
+ * requests it fails on purpose: it answers 503, or that it is busy, or it takes
  * the event in and cuts the connection before it has answered, so that the
- * same event has to come again.
+ * same event has to come again. It prints a line for each request.
  *
- * It listens on a free port of 127.0.0.1, which it writes to DIRECTORY/port.
- * When its standard input ends, or at SIGTERM, it writes what it has seen to
- * DIRECTORY/summary.json and ends. WEBHOOK_SECRET has the secret.
+ * It listens on a free port of 127.0.0.1, which it writes to DIRECTORY/port,
+ * and its process id to DIRECTORY/pid. A GET request gets a page (watch.html)
+ * that shows how it stands (watch.js); the first one makes the file
+ * DIRECTORY/watched. At SIGUSR2 it writes what it has seen to
+ * DIRECTORY/summary.json. WEBHOOK_SECRET has the secret.
  */
 
 const fs = require('node:fs');
 const http = require('node:http');
 const path = require('node:path');
 const { Webhook } = require('standardwebhooks');
+const { startWatching, writeFile } = require('./watch');
 
 const ERROR_SHARE = 0.02;
-const BUSY_SHARE = 0.01;
+const BUSY_SHARE = 0.002; // each time, nothing is sent for BUSY_SECONDS
 const CUT_SHARE = 0.02;
 const BUSY_SECONDS = 1;
 const BODY_BYTES_MAX = 1024 * 1024;
 
+const PAGE_HEADERS = {
+  'Content-Type': 'text/html; charset=utf-8',
+  'Content-Security-Policy': "default-src 'none'; connect-src 'self'; img-src data:; "
+    + "script-src 'unsafe-inline'; style-src 'unsafe-inline'",
+};
+
 const directory = process.argv[2];
+const page = fs.readFileSync(path.join(__dirname, 'watch.html'));
 const webhook = new Webhook(process.env.WEBHOOK_SECRET);
 
 const seen = {
   requests: 0,
   badly_signed: 0,
-  failed: 0, // answered 500
+  arrived: 0, // different events, taken in
+  failed: 0, // answered 503
   busy: 0, // answered 429
   cut: 0, // taken in, but not answered
   duplicates: 0,
@@ -38,6 +49,8 @@ const seen = {
 };
 const events = new Map(); // by webhook-id
 const latest = new Map(); // timestamp of the last event taken in, by order
+const refused = new Map(); // status and time of the first refusal, by webhook-id
+let watch;
 
 // Milliseconds since 1970, with the microseconds that a Date would drop.
 function milliseconds(timestamp) {
@@ -58,18 +71,44 @@ function noteOrder(order, timestamp) {
   }
 }
 
+function orderOf(event) {
+  return event.data.reservation ?? `order-${event.data.order}`;
+}
+
+function refuse(id, response, status, headers = {}) {
+  if (!refused.has(id)) {
+    refused.set(id, { status, at: now() });
+  }
+  response.writeHead(status, headers).end();
+  return status;
+}
+
+// An event that was refused before.
+function noteRetry(id, event) {
+  const first = refused.get(id);
+  if (first) {
+    const seconds = ((now() - first.at) / 1000).toFixed(1);
+    watch.happened('retried', `${event.type} of ${orderOf(event)} was answered ${first.status}, `
+      + `and is accepted ${seconds} s later`);
+    refused.delete(id);
+  }
+}
+
 function takeIn(id, event) {
   if (events.has(id)) {
     seen.duplicates += 1;
+    watch.happened('duplicate', `${event.type} of ${orderOf(event)} comes again, and is recognised`);
     return;
   }
-  const order = event.data.reservation ?? `order-${event.data.order}`;
-  noteOrder(order, event.timestamp);
+  noteRetry(id, event);
+  noteOrder(orderOf(event), event.timestamp);
   events.set(id, {
     type: event.type,
-    order,
+    order: orderOf(event),
     latency_ms: now() - milliseconds(event.timestamp),
   });
+  seen.arrived += 1;
+  watch.arrived();
 }
 
 function verify(request, body) {
@@ -80,39 +119,58 @@ function verify(request, body) {
   }
 }
 
-function answer(request, response, body) {
+// Returns what was answered.
+function answer(request, response, event) {
   const luck = Math.random();
+  const id = request.headers['webhook-id'];
+
+  if (luck < ERROR_SHARE) {
+    seen.failed += 1;
+    return refuse(id, response, 503);
+  }
+  if (luck < ERROR_SHARE + BUSY_SHARE) {
+    seen.busy += 1;
+    return refuse(id, response, 429, { 'Retry-After': BUSY_SECONDS });
+  }
+  takeIn(id, event);
+  if (luck < ERROR_SHARE + BUSY_SHARE + CUT_SHARE) {
+    seen.cut += 1;
+    request.socket.destroy();
+    return 'cut';
+  }
+  response.writeHead(204).end();
+  return 204;
+}
+
+function receive(request, response, body) {
   const event = verify(request, body);
 
   seen.requests += 1;
   if (event === null) {
     seen.badly_signed += 1;
     response.writeHead(401).end();
-  } else if (luck < ERROR_SHARE) {
-    seen.failed += 1;
-    response.writeHead(500).end();
-  } else if (luck < ERROR_SHARE + BUSY_SHARE) {
-    seen.busy += 1;
-    response.writeHead(429, { 'Retry-After': BUSY_SECONDS }).end();
+    return;
+  }
+  const answered = answer(request, response, event);
+  console.log(`${new Date().toISOString()} ${answered} ${event.type} ${orderOf(event)}`);
+}
+
+function show(request, response) {
+  if (request.url === '/') {
+    response.writeHead(200, PAGE_HEADERS).end(page);
+    fs.writeFileSync(path.join(directory, 'watched'), '');
+  } else if (request.url === '/state') {
+    response.writeHead(200, { 'Content-Type': 'application/json' }).end(JSON.stringify(watch.state()));
   } else {
-    takeIn(request.headers['webhook-id'], event);
-    if (luck < ERROR_SHARE + BUSY_SHARE + CUT_SHARE) {
-      seen.cut += 1;
-      request.socket.destroy();
-    } else {
-      response.writeHead(204).end();
-    }
+    response.writeHead(404).end();
   }
 }
 
-// A file appears at once and whole, so that a reader can wait for it.
-function write(name, text) {
-  const file = path.join(directory, name);
-  fs.writeFileSync(`${file}.tmp`, text);
-  fs.renameSync(`${file}.tmp`, file);
-}
-
 const server = http.createServer((request, response) => {
+  if (request.method === 'GET') {
+    show(request, response);
+    return;
+  }
   const chunks = [];
   let bytes = 0;
   request.on('data', (chunk) => {
@@ -122,18 +180,19 @@ const server = http.createServer((request, response) => {
     }
     chunks.push(chunk);
   });
-  request.on('end', () => answer(request, response, Buffer.concat(chunks).toString()));
+  request.on('end', () => receive(request, response, Buffer.concat(chunks).toString()));
   request.on('error', () => {});
 });
 
-server.listen(0, '127.0.0.1', () => {
-  write('port', `${server.address().port}\n`);
+process.on('SIGUSR2', () => {
+  writeFile(path.join(directory, 'summary.json'),
+    JSON.stringify({ ...seen, events: [...events.values()] }));
 });
 
-function finish() {
-  write('summary.json', JSON.stringify({ ...seen, events: [...events.values()] }));
-  process.exit(0);
-}
-
-process.on('SIGTERM', finish);
-process.stdin.on('end', finish).resume();
+startWatching(directory, seen).then((started) => {
+  watch = started;
+  server.listen(0, '127.0.0.1', () => {
+    writeFile(path.join(directory, 'pid'), `${process.pid}\n`);
+    writeFile(path.join(directory, 'port'), `${server.address().port}\n`);
+  });
+});

@@ -120,7 +120,7 @@ FROM calls, answers, ordered, lamp, events, seen, clock, LATERAL (VALUES
 	('', '', ''),
 	('events delivered', pg_temp.pretty(taken), 'in order for each order'),
 	('  failed', pg_temp.pretty(failed + busy + cut),
-		format('sent again: %s answered 500, %s busy, %s cut off',
+		format('sent again: %s answered 503, %s busy, %s cut off',
 			pg_temp.pretty(failed), pg_temp.pretty(busy), pg_temp.pretty(cut))),
 	('  seen twice', pg_temp.pretty(duplicates), 'duplicates, recognised by their webhook-id'),
 	('', '', ''),

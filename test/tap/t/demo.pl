@@ -1,0 +1,182 @@
+# "make demo" does what demo/README.md says: it passes its checks, it shows a page
+# whose numbers are those of the database, what it leaves with KEEP=1 can be used
+# and removed as it says, and otherwise nothing is left, whenever it is
+# interrupted.  If this fails, the first impression of a new user is wrong.
+
+use strict;
+use warnings FATAL => 'all';
+
+use Cwd qw(abs_path);
+use FindBin;
+use HTTP::Tiny;
+use IPC::Run;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+use constant { WAIT_S => 900, PAGE_MS => 5000 };
+
+my $root = abs_path("$FindBin::RealBin/../../..");
+my $mark = "DEMO_TEST=$$";
+
+# Sockets below need short names.
+my $work = PostgreSQL::Test::Utils::tempdir_short();
+my %demo = (TMPDIR => $work, DEMO_TEST => $$, REQUESTS => 600, TERM => 'xterm');
+
+sub on_terminal
+{
+	my (%env) = @_;
+	my $self = { in => '', out => '', timer => IPC::Run::timer(WAIT_S) };
+	local %ENV = (%ENV, %demo, %env);
+	$self->{run} = IPC::Run::start([ "$root/demo/run", '--watch' ],
+		'<pty<', \$self->{in}, '>pty>', \$self->{out}, $self->{timer});
+	return $self;
+}
+
+sub wait_for_text
+{
+	my ($self, $text) = @_;
+	$self->{timer}->start(WAIT_S);
+	my $found = pump_until($self->{run}, $self->{timer}, \$self->{out}, $text);
+	diag("it printed: $self->{out}") unless $found;
+	return ok($found, "prints $text");
+}
+
+sub type_and_finish
+{
+	my ($self, $keys) = @_;
+	$self->{in} .= $keys;
+	$self->{run}->finish;
+	return $self->{run}->result(0);
+}
+
+# Processes of a demonstration, by their environment, and its files.
+sub what_is_left
+{
+	my @left = glob("$work/*");
+	for my $file (glob('/proc/[0-9]*/environ'))
+	{
+		next if $file eq "/proc/$$/environ";
+		open(my $environ, '<', $file) or next;
+		local $/ = undef;
+		push @left, $file if grep { $_ eq $mark } split /\0/, <$environ> // '';
+	}
+	return "@left";
+}
+
+# In a browser; the screenshots are kept with the logs.
+sub look_at
+{
+	my ($url, $width, $height) = @_;
+	my $shot = "$PostgreSQL::Test::Utils::log_path/demo_${width}x$height.png";
+	my $profile = PostgreSQL::Test::Utils::tempdir();
+	my ($dom, $log);
+	IPC::Run::run([ qw(chromium --headless --no-sandbox --disable-gpu --disable-dev-shm-usage --hide-scrollbars),
+			"--user-data-dir=$profile", "--window-size=$width,$height", '--virtual-time-budget=' . PAGE_MS,
+			"--screenshot=$shot", '--dump-dom', $url ],
+		'>', \$dom, '2>', \$log) or diag($log);
+	ok(-s $shot, "a screenshot of $width x $height");
+	return $dom;
+}
+
+# The numbers of the page by their names.
+sub numbers_of
+{
+	my ($dom) = @_;
+	my %number = $dom =~ /(?:data-n|id)="([a-z_-]+)"[^>]*>([0-9,]+)</g;
+	tr/,//d for values %number;
+	return \%number;
+}
+
+# --- left running, with a page
+
+my ($out, $err) = ('', '');
+{
+	local %ENV = (%ENV, %demo);
+	IPC::Run::run([ qw(make -s -C), $root, qw(demo WATCH=1 KEEP=1) ], '<', \undef, '>', \$out, '2>', \$err,
+		IPC::Run::timeout(WAIT_S));
+	is($?, 0, 'make demo') or diag("$out$err");
+}
+like($out, qr/600 customers order.*In stock: 120 lamps.*All 11 checks hold\..*demo\/shop\.sql/s, 'introduction, report, and what to read');
+like($out, qr/ % of 2,400 checkouts answered: /, 'progress');
+unlike($out, qr/[\e\r]/, 'without a terminal, only lines');
+
+my ($psql) = $out =~ /^ *open psql +(.*)/m;
+my ($tail) = $out =~ /^ *see deliveries +tail -f (.*)/m;
+my ($url) = $out =~ /^ *see the page +(.*)/m;
+my ($stop) = $out =~ /^ *stop and remove +(.*)/m;
+like($url, qr{^http://127\.0\.0\.1:[0-9]+/$}, 'the page is on the loopback interface');
+
+sub ask
+{
+	my ($query, $owner) = @_;
+	my ($stdout, $stderr) = run_command([ split(' ', $psql), ($owner ? qw(-U postgres) : ()), '-XAtc', $query ]);
+	diag($stderr) if $stderr;
+	return $stdout;
+}
+
+my $narrow = look_at($url, 390, 844);
+my $page = numbers_of(look_at($url, 1280, 800));
+my %expected = split /[|\n]/, ask(<<'END', 1);
+SELECT 'orders', count(*) FROM shop.orders
+UNION ALL SELECT 'paid', count(*) FROM shop.orders WHERE status = 'paid'
+UNION ALL SELECT 'calls', count(*) FROM load.call
+UNION ALL SELECT 'claimed', count(*) FROM load.call WHERE NOT answer ? 'replayed'
+UNION ALL SELECT 'repeated', count(*) FROM load.call WHERE answer ? 'replayed'
+UNION ALL SELECT 'rolled_back', count(*) FROM load.call WHERE died
+UNION ALL SELECT 'expired', count(*) FROM outbox_log WHERE topic = 'stock.expired'
+UNION ALL SELECT 'arrived', count(*) FROM outbox_log WHERE topic IN ('order.placed', 'order.paid', 'stock.expired')
+UNION ALL SELECT 'stock-' || sku, available FROM stock_levels
+END
+# What the receiver has answered, as its log has it.
+my $log = slurp_file($tail);
+$expected{failed} = () = $log =~ / 503 /g;
+$expected{busy} = () = $log =~ / 429 /g;
+$expected{cut} = () = $log =~ / cut /g;
+cmp_ok(scalar(keys %expected), '>=', 19, 'the database and the log have numbers');
+is_deeply({ map { $_ => $page->{$_} } keys %expected }, \%expected, 'and the page has the same');
+is_deeply({ map { $_ => numbers_of($narrow)->{$_} } keys %expected }, \%expected, 'on a narrow screen too');
+like($narrow, qr/settled/, 'it says that nothing is on its way');
+
+my $checkout = q(SELECT checkout('my-request', 'me', '{"hat": 1}'));
+my ($order) = ask($checkout) =~ /"order": ([0-9]+)/;
+like(ask($checkout), qr/"order": $order.*"replayed": true/, 'psql: an order, once');
+is(ask("SELECT pay($order)"), 'done', 'which there is time to pay');
+my $deadline = time + WAIT_S;
+sleep(1) until slurp_file($tail) =~ / 204 order\.paid order-$order\n/ || time > $deadline;
+like(slurp_file($tail), qr/ order\.placed order-$order\n/, 'its events are seen');
+sleep(1) until numbers_of(look_at($url, 1280, 800))->{arrived} == $expected{arrived} + 2 || time > $deadline;
+is(numbers_of(look_at($url, 1280, 800))->{orders}, $expected{orders} + 1, 'and the page goes on');
+
+is(HTTP::Tiny->new->get("${url}package.json")->{status}, 404, 'it serves nothing else');
+isnt(what_is_left(), '', 'all of that is found here');
+($out, $err) = run_command([$stop]);
+is("$out$err", '', 'the last command prints nothing');
+is(what_is_left(), '', 'and nothing is left');
+
+# --- on a terminal, until Enter
+
+my $demo = on_terminal(WATCH => 1, NO_COLOR => 1);
+wait_for_text($demo, qr/Watch it at (\S+)/);
+my ($address) = $demo->{out} =~ /Watch it at (\S+)/;
+is(HTTP::Tiny->new->get($address)->{status}, 200, 'the page is there before the shop opens');
+wait_for_text($demo, qr/All 11 checks hold.*press Enter/s);
+is(type_and_finish($demo, "\n"), 0, 'it ends with Enter');
+like($demo->{out}, qr/of [0-9]+ files/, 'the build has progress');
+like($demo->{out}, qr/█(?:░)+ +[0-9]+ % of 2,400 checkouts/, 'and so has the shop');
+like($demo->{out}, qr/\e\[[0-9]+F/, 'in place');
+unlike($demo->{out}, qr/\e\[[0-9;]*m/, 'NO_COLOR=1: no colours');
+is(what_is_left(), '', 'nothing is left');
+
+# --- interrupted
+
+for my $moment (qr/ [0-9]+ of [0-9]+ files/, qr/ % of 2,400 checkouts/)
+{
+	$demo = on_terminal();
+	HTTP::Tiny->new->get($1) if $moment =~ /checkouts/ && wait_for_text($demo, qr/Watch it at /) && $demo->{out} =~ m{(http://[0-9.:]+/)};
+	wait_for_text($demo, $moment);
+	like($demo->{out}, qr/\e\[36m/, 'in colour') if $moment =~ /checkouts/;
+	is(type_and_finish($demo, "\x03"), 130, 'Ctrl-C ends it');
+	is(what_is_left(), '', 'nothing is left');
+}
+
+done_testing();
