@@ -1,8 +1,8 @@
 # Prometheus: a private Prometheus that listens on loopback only, with the files
 # of the directory monitoring, and the exporters that it reads from.
 #
-# A minute takes a second: "5m" becomes "5s", and "* 60" becomes "* 1", in the
-# configurations and alerts.  Nothing else is changed but addresses.
+# A minute takes MINUTE_S seconds: "5m" becomes "10s", and "* 60" becomes "* 2",
+# in the configurations and alerts.  Nothing else is changed but addresses.
 
 package Prometheus;
 
@@ -19,22 +19,21 @@ use PostgreSQL::Test::Utils;
 use Program;
 use Time::HiRes qw(sleep time);
 
-our @EXPORT_OK = qw(MONITORING quicker);
+our @EXPORT_OK = qw(MONITORING);
 
 use constant MONITORING => abs_path(dirname(__FILE__) . '/../../../monitoring');
-use constant { WAIT_S => 240, PAUSE_S => 0.2 };
+use constant { MINUTE_S => 2, WAIT_S => 300, PAUSE_S => 0.2 };
 
-# Lets a minute take a second.
-sub quicker
+sub _shorten
 {
 	my ($text) = @_;
-	return $text =~ s/\b(\d+)m\b/$1s/gr =~ s/\* 60\b/* 1/gr =~ s/(cache_seconds:) 60\b/$1 1/gr;
+	return $text =~ s/\b(\d+)m\b/$1 * MINUTE_S . 's'/ger =~ s/(\*|cache_seconds:) 60\b/"$1 " . MINUTE_S/ger;
 }
 
 sub _copy
 {
 	my ($self, $name, $change) = @_;
-	my $text = quicker(slurp_file(MONITORING . "/$name"));
+	my $text = _shorten(slurp_file(MONITORING . "/$name"));
 
 	$text = $change->($text) if $change;
 	append_to_file("$self->{dir}/$name", $text);
@@ -67,7 +66,7 @@ sub start
 	$self->{server} = Program->start([
 			'prometheus', "--storage.tsdb.path=$self->{dir}/data", '--log.level=warn',
 			"--web.listen-address=127.0.0.1:$self->{port}", "--config.file=$configuration" ]);
-	$self->_wait(sub { $self->_get($self->{port}, '/-/ready')->{success} }) or die 'Prometheus does not start';
+	$self->wait_until(sub { $self->_get($self->{port}, '/-/ready')->{success} }) or die 'Prometheus does not start';
 	return $self;
 }
 
@@ -97,7 +96,8 @@ sub stop_exporter
 	return;
 }
 
-sub _wait
+# Waits until a condition is true; returns whether it is.
+sub wait_until
 {
 	my ($self, $condition) = @_;
 	my $until = time + WAIT_S;
@@ -155,42 +155,19 @@ sub value
 	return $series ? $series->{value}[1] : '';
 }
 
-# Waits until an expression has this value; returns the last one.
-sub wait_for_value
-{
-	my ($self, $expression, $wanted) = @_;
-	$self->_wait(sub { $self->value($expression) eq $wanted });
-	return $self->value($expression);
-}
-
 # The names of the alerts that fire.
 sub firing
 {
 	my ($self) = @_;
-	my %names = map { $_->{labels}{alertname} => 1 } grep { $_->{state} eq 'firing' } @{ $self->ask('alerts')->{alerts} };
-	return sort keys %names;
+	return map { $_->{labels}{alertname} } grep { $_->{state} eq 'firing' } @{ $self->ask('alerts')->{alerts} };
 }
 
-# Waits until all of these alerts fire; returns those that do not.
-sub wait_for_alerts
+# The names of the alerts that have fired since a time.
+sub fired_since
 {
-	my ($self, @names) = @_;
-	my @missing;
-
-	$self->_wait(sub {
-			my %firing = map { $_ => 1 } $self->firing;
-			@missing = grep { !$firing{$_} } @names;
-			return !@missing;
-		});
-	return @missing;
-}
-
-# Waits until no alert fires; returns those that do.
-sub wait_for_silence
-{
-	my ($self) = @_;
-	$self->_wait(sub { !$self->firing });
-	return $self->firing;
+	my ($self, $since) = @_;
+	my $seconds = int(time - $since) || 1;
+	return map { $_->{metric}{alertname} } $self->series(qq(count by (alertname) (last_over_time(ALERTS{alertstate="firing"}[${seconds}s]))));
 }
 
 1;
