@@ -96,6 +96,15 @@ sub stop_exporter
 	return;
 }
 
+# Ends Prometheus and the exporter.
+sub stop
+{
+	my ($self) = @_;
+	$self->{server}->stop;
+	$self->stop_exporter;
+	return;
+}
+
 # Waits until a condition is true; returns whether it is.
 sub wait_until
 {
