@@ -28,7 +28,7 @@ use Server;
 use Test::More;
 use Time::HiRes qw(time);
 
-use constant { CALM_S => 40, KEYS => 5000, KEYS_MB => 4, INTERVAL => '10s' };
+use constant { CALM_S => 20, KEYS => 5000, KEYS_MB => 4, INTERVAL => '10s' };
 
 sub run_ok
 {
