@@ -81,8 +81,8 @@ function parseKey(header) {
 
 // The default fingerprint: the SHA-256 of method, path and body.
 function fingerprintOf(method, path, body) {
-  const hash = createHash('sha256').update(`${method} ${path}\n`);
-  return hash.update(typeof body === 'string' || Buffer.isBuffer(body) ? body : JSON.stringify(body ?? null)).digest('hex');
+  const bytes = typeof body === 'string' || Buffer.isBuffer(body) ? body : JSON.stringify(body ?? null);
+  return createHash('sha256').update(`${method} ${path}\n`).update(bytes).digest('hex');
 }
 
 function makeOnce({
