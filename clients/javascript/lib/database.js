@@ -10,6 +10,7 @@ const { setTimeout } = require('timers/promises');
 
 const REPEAT_PAUSE_MS = 50;
 const REPEAT_PAUSE_MAX_MS = 2000;
+const CLOSE_MS = 500;
 
 // The sql function of postgres.js, or of one of its transactions.
 function isPostgresJs(db) {
@@ -68,12 +69,36 @@ async function transactPg(pool, work) {
   }
 }
 
+// After an error, begin() sends ROLLBACK. If the connection has just broken,
+// postgres.js 3.4.9 ends the process then. So give begin() time to notice that,
+// and let it send nothing.
+async function transactPostgresJs(sql, work) {
+  let isOver = false;
+  try {
+    return await sql.begin(async (client) => {
+      try {
+        return await work(client);
+      } catch (error) {
+        if (isRetryable(error) && !/^40/.test(error.code)) {
+          await setTimeout(CLOSE_MS);
+        }
+        if (isOver) {
+          await new Promise(() => {});
+        }
+        throw error;
+      }
+    });
+  } finally {
+    isOver = true;
+  }
+}
+
 // Runs work in a transaction, and returns its result after the commit. After an
 // error nothing is changed, unless the connection broke during COMMIT: then the
 // outcome is unknown. (postgres.js itself throws the error of a statement that
 // work did not pass on.)
 async function transact(pool, work) {
-  return isPostgresJs(pool) ? pool.begin(work) : transactPg(pool, work);
+  return isPostgresJs(pool) ? transactPostgresJs(pool, work) : transactPg(pool, work);
 }
 
 // The codes of Node and of postgres.js, and the messages of node-postgres.
