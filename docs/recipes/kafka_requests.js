@@ -15,8 +15,9 @@
 
 'use strict';
 
+const { consume } = require('idempotency-pg');
 const { Kafka, Partitioners, logLevel } = require('kafkajs');
-const { connectPool, transaction } = require('./database');
+const { connectPool } = require('./database');
 
 const TOPIC = process.env.TOPIC ?? 'deposits';
 const ID_HEADER = process.env.ID_HEADER ?? 'idempotency-key';
@@ -45,60 +46,28 @@ async function deposit(client, id, { account, amount }) {
   );
 }
 
+// Invalid data (classes 22, data, and 23, constraints, of SQLSTATE) fail each
+// time, and the id then fails for good. Other errors are thrown: Kafka delivers
+// the message again.
+function failure(error) {
+  const isFinal = error instanceof SyntaxError || error instanceof TypeError || /^2[23]/.test(error.code);
+  return isFinal ? { error: error.message } : undefined;
+}
+
 // The scope is the topic: producers of other topics may use the same ids. The
 // request is the message: another message with the same id is a mismatch.
-async function claim(client, id, value) {
-  const { rows } = await client.query(
-    'SELECT outcome, token, response FROM idem_claim($1, scope => $2, request => $3, ttl => $4)',
-    [id, TOPIC, value, TTL],
-  );
-  return rows[0];
-}
-
-async function handle(id, value) {
-  return transaction(pool, async (client) => {
-    const claimed = await claim(client, id, value);
-    if (claimed.outcome === 'claimed') {
-      await deposit(client, id, JSON.parse(value));
-    }
-    return claimed;
-  });
-}
-
-// The error has rolled back the claim with the work. Claim the id again, and let
-// it fail for good.
-async function giveUp(id, value, error) {
-  return transaction(pool, async (client) => {
-    const claimed = await claim(client, id, value);
-    if (claimed.outcome !== 'claimed') {
-      return claimed;
-    }
-    const response = { error: error.message };
-    await client.query(
-      'SELECT idem_fail($1, $2, error => $3, scope => $4, retry => false)',
-      [id, claimed.token, JSON.stringify(response), TOPIC],
-    );
-    return { outcome: 'failed', response };
-  });
-}
-
-// Invalid data (classes 22, data, and 23, constraints, of SQLSTATE) fail each
-// time. Other errors are thrown: Kafka delivers the message again.
 async function processMessage(message) {
   const id = readId(message);
   const value = message.value?.toString() ?? '';
   if (id === null) {
     return { outcome: 'dead', reason: `no usable header ${ID_HEADER}` };
   }
-  const { outcome, response } = await handle(id, value).catch((error) => {
-    if (!(error instanceof SyntaxError || error instanceof TypeError || /^2[23]/.test(error.code))) {
-      throw error;
-    }
-    return giveUp(id, value, error);
-  });
+  const { outcome, error } = await consume(pool, {
+    scope: TOPIC, id, request: value, ttl: TTL, failure,
+  }, (client) => deposit(client, id, JSON.parse(value)));
   switch (outcome) {
     case 'failed':
-      return { id, outcome: 'dead', reason: response.error };
+      return { id, outcome: 'dead', reason: error.error };
     case 'mismatch':
       return { id, outcome: 'dead', reason: 'the id was used for another message' };
     default:
@@ -108,7 +77,7 @@ async function processMessage(message) {
 
 // If the process dies before the offset is committed, a dead letter is published
 // twice.
-async function consume(producer, message) {
+async function handle(producer, message) {
   const { id, outcome, reason } = await processMessage(message);
   if (outcome === 'dead') {
     const { key, value, headers } = message;
@@ -147,7 +116,7 @@ async function main() {
   await consumer.subscribe({ topics: [TOPIC], fromBeginning: true });
   await consumer.run({
     autoCommitThreshold: 1, // the offset of each message, as soon as it is handled
-    eachMessage: ({ message }) => consume(producer, message),
+    eachMessage: ({ message }) => handle(producer, message),
   });
 }
 

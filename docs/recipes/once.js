@@ -6,7 +6,7 @@
 
 'use strict';
 
-const { transaction } = require('./database');
+const { consume } = require('idempotency-pg');
 
 // As long as an event can arrive again: the schedule of the sender has attempts
 // for three days, and a dead letter can be sent again for 30 more days.
@@ -16,16 +16,8 @@ const TTL = process.env.TTL ?? '40 days';
 // returns the outcome of idem_claim. If a copy arrives while the first one is
 // being processed, it waits until that transaction has ended.
 async function once(pool, { scope, id, body }, work) {
-  return transaction(pool, async (client) => {
-    const { rows: [{ outcome }] } = await client.query(
-      'SELECT outcome FROM idem_claim($1, scope => $2, request => $3, ttl => $4)',
-      [id, scope, body, TTL],
-    );
-    if (outcome === 'claimed') {
-      await work(client);
-    }
-    return outcome;
-  });
+  const { outcome } = await consume(pool, { scope, id, request: body, ttl: TTL }, work);
+  return outcome;
 }
 
 module.exports = { once };

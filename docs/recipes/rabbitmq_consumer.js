@@ -10,7 +10,8 @@
 
 'use strict';
 
-const { connectPool, transaction } = require('./database');
+const { consume } = require('idempotency-pg');
+const { connectPool } = require('./database');
 const {
   QUEUE, connect, declareQueues, deposit, giveBack, isFinal,
 } = require('./rabbitmq');
@@ -20,63 +21,36 @@ const TTL = process.env.TTL ?? '7 days'; // longer than a message can stay in a 
 
 const pool = connectPool({ max: PREFETCH });
 
-// If another consumer processes a copy of the message, idem_claim waits until
-// that transaction has ended, and returns its outcome. (in_progress is for
-// leases, which are not used here.)
-async function claim(client, id) {
-  const { rows } = await client.query(
-    'SELECT outcome, token FROM idem_claim($1, scope => $2, ttl => $3)',
-    [id, QUEUE, TTL],
-  );
-  return rows[0];
-}
-
+// Claim and work are one transaction. If another consumer processes a copy of
+// the message, the claim waits until that transaction has ended, and returns
+// its outcome. If the error is final, the key fails for good: other copies of
+// the message are then acknowledged without being tried.
 async function handle(message) {
-  return transaction(pool, async (client) => {
-    const { outcome } = await claim(client, message.properties.messageId);
-    if (outcome === 'claimed') {
-      await deposit(client, message);
-    }
-    return outcome;
-  });
+  return consume(pool, {
+    scope: QUEUE,
+    id: message.properties.messageId,
+    ttl: TTL,
+    retries: 0, // RabbitMQ delivers it again
+    failure: (error) => (isFinal(error) ? { error: error.message, code: error.code } : undefined),
+  }, (client) => deposit(client, message));
 }
 
-// The error has rolled back the claim with the work. Claim the key again, and
-// let it fail for good: other copies of the message are then acknowledged
-// without being tried. Returns claimed, unless another copy was faster.
-async function giveUp(message, error) {
-  const id = message.properties.messageId;
-  return transaction(pool, async (client) => {
-    const { outcome, token } = await claim(client, id);
-    if (outcome === 'claimed') {
-      await client.query(
-        'SELECT idem_fail($1, $2, error => $3, scope => $4, retry => false)',
-        [id, token, JSON.stringify({ error: error.message }), QUEUE],
-      );
-    }
-    return outcome;
-  });
-}
-
-async function consume(channel, message) {
-  let outcome;
+async function take(channel, message) {
   if (!message.properties.messageId) {
     channel.nack(message, false, false);
     return 'dead (no id)';
   }
+  let result;
   try {
-    outcome = await handle(message);
+    result = await handle(message);
   } catch (error) {
-    const reason = error.code ?? error.message;
-    if (!isFinal(error)) {
-      await giveBack(channel, message);
-      return `again (${reason})`;
-    }
-    outcome = await giveUp(message, error);
-    if (outcome === 'claimed') {
-      channel.nack(message, false, false);
-      return `dead (${reason})`;
-    }
+    await giveBack(channel, message);
+    return `again (${error.code ?? error.message})`;
+  }
+  const { outcome, error, replayed } = result;
+  if (outcome === 'failed' && !replayed) {
+    channel.nack(message, false, false);
+    return `dead (${error.code ?? error.error})`;
   }
   // The consumer that let it fail may have died before rejecting it.
   if (outcome === 'failed' && message.fields.redelivered) {
@@ -92,7 +66,7 @@ async function main() {
   await declareQueues(channel);
   await channel.prefetch(PREFETCH);
   await channel.consume(QUEUE, async (message) => {
-    const outcome = await consume(channel, message);
+    const outcome = await take(channel, message);
     const again = message.fields.redelivered ? ' (redelivered)' : '';
     console.log(`${message.properties.messageId} ${outcome}${again}`);
   });

@@ -1,0 +1,117 @@
+// express.js
+//
+// The header Idempotency-Key for Express: a middleware that comes after the one
+// that reads the body, such as express.json(). The answer of the handler is
+// held back until it is saved.
+
+'use strict';
+
+const { makeOnce } = require('./key');
+
+// Keeps what is written to a response. Returns a promise of the answer, with the
+// headers that were not there before, and a function that undoes this.
+function holdBack(response, before) {
+  const {
+    write, end, writeHead, flushHeaders,
+  } = response;
+  const chunks = [];
+  const ended = new Promise((resolve) => {
+    function keep(chunk, encoding, callback) {
+      const done = [chunk, encoding, callback].find((argument) => typeof argument === 'function');
+      if (chunk && typeof chunk !== 'function') {
+        chunks.push(Buffer.from(chunk, typeof encoding === 'string' ? encoding : undefined));
+      }
+      if (done) {
+        process.nextTick(done);
+      }
+    }
+    response.write = (...chunk) => {
+      keep(...chunk);
+      return true;
+    };
+    response.end = (...chunk) => {
+      keep(...chunk);
+      const headers = Object.entries(response.getHeaders()).filter(([name, value]) => before[name] !== value);
+      resolve({
+        status: response.statusCode,
+        headers: Object.fromEntries(headers),
+        body: Buffer.concat(chunks),
+      });
+      return response;
+    };
+  });
+  response.writeHead = (status, ...more) => {
+    response.statusCode = status;
+    const headers = more.find((argument) => typeof argument === 'object') ?? {};
+    for (const [name, value] of Object.entries(headers)) {
+      response.setHeader(name, value);
+    }
+    return response;
+  };
+  response.flushHeaders = () => {};
+  function release() {
+    Object.assign(response, {
+      write, end, writeHead, flushHeaders,
+    });
+  }
+  return { ended, release };
+}
+
+function send(response, { status, headers, body }) {
+  response.statusCode = status;
+  for (const [name, value] of Object.entries(headers)) {
+    response.setHeader(name, value);
+  }
+  response.end(body);
+}
+
+// The body is in the fingerprint, so it must have been read.
+function bodyOf(request) {
+  const body = request.rawBody ?? request.body;
+  const { 'transfer-encoding': encoding, 'content-length': length = 0 } = request.headers;
+  const hasBody = encoding !== undefined || Number(length) > 0;
+  if (body === undefined && hasBody) {
+    throw new TypeError('idempotencyKey must come after a middleware that reads the body, such as express.json()');
+  }
+  return body;
+}
+
+function idempotencyKey(options) {
+  const once = makeOnce(options);
+
+  return async (request, response, next) => {
+    const before = response.getHeaders();
+    let held;
+    async function handle(idempotency) {
+      request.idempotency = idempotency;
+      held = holdBack(response, before);
+      next();
+      return held.ended;
+    }
+    // Undoes what the handler has done to the response.
+    function reset() {
+      held?.release();
+      response.getHeaderNames().filter((name) => !(name in before)).forEach((name) => response.removeHeader(name));
+    }
+    try {
+      const answer = await once({
+        method: request.method,
+        path: request.originalUrl,
+        header: request.headers['idempotency-key'],
+        body: () => bodyOf(request),
+        request,
+      }, handle);
+      if (answer === null) {
+        next();
+      } else {
+        reset();
+        send(response, answer);
+      }
+    } catch (error) {
+      reset();
+      next(error);
+    }
+  };
+}
+
+module.exports = { idempotencyKey };

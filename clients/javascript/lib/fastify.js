@@ -1,0 +1,100 @@
+// fastify.js
+//
+// The header Idempotency-Key for Fastify: a plugin for the routes of the scope
+// in which it is registered. The key is claimed before the handler, and the
+// answer is saved before it is sent.
+
+'use strict';
+
+const { makeOnce } = require('./key');
+
+const state = Symbol('idempotency');
+
+async function toBuffer(payload) {
+  if (payload === undefined || payload === null) {
+    return Buffer.alloc(0);
+  }
+  if (typeof payload === 'string' || Buffer.isBuffer(payload)) {
+    return Buffer.from(payload);
+  }
+  const chunks = [];
+  for await (const chunk of payload) {
+    chunks.push(Buffer.from(chunk));
+  }
+  return Buffer.concat(chunks);
+}
+
+function setHead(reply, { status, headers }) {
+  return reply.code(status).headers(headers);
+}
+
+function idempotencyKey(options) {
+  const once = makeOnce(options);
+
+  // Ends as soon as it is known whether the handler has to be called.
+  async function beforeHandler(request, reply) {
+    const before = reply.getHeaders();
+    let answered;
+    let answer;
+    const handling = new Promise((start) => {
+      answer = once({
+        method: request.method,
+        path: request.raw.url,
+        header: request.headers['idempotency-key'],
+        body: () => request.rawBody ?? request.body,
+        request,
+      }, (idempotency) => new Promise((resolve) => {
+        answered = resolve;
+        request.idempotency = idempotency;
+        start();
+      }));
+    });
+    const first = await Promise.race([handling, answer]);
+    if (answered) {
+      request[state] = { answer, answered, before };
+    } else if (first) {
+      setHead(reply, first).send(first.body);
+      return reply;
+    }
+    return undefined;
+  }
+
+  async function beforeSend(request, reply, payload) {
+    if (!request[state]) {
+      return payload;
+    }
+    const { answer, answered, before } = request[state];
+    request[state] = null; // the answer to an error is sent as it is
+    const headers = Object.entries(reply.getHeaders()).filter(([name, value]) => before[name] !== value);
+    const own = {
+      status: reply.statusCode,
+      headers: Object.fromEntries(headers),
+      body: await toBuffer(payload),
+    };
+    answered(own);
+    let saved;
+    try {
+      saved = await answer;
+    } finally {
+      if (saved !== own) {
+        headers.forEach(([name]) => reply.removeHeader(name));
+      }
+    }
+    if (saved !== own) {
+      setHead(reply, saved);
+    }
+    return saved.body;
+  }
+
+  async function plugin(fastify) {
+    fastify.decorateRequest('idempotency', null);
+    fastify.decorateRequest(state, null);
+    fastify.addHook('preHandler', beforeHandler);
+    fastify.addHook('onSend', beforeSend);
+  }
+  // The hooks are for the scope that registers the plugin.
+  plugin[Symbol.for('skip-override')] = true;
+  return plugin;
+}
+
+module.exports = { idempotencyKey };

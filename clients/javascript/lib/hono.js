@@ -1,0 +1,57 @@
+// hono.js
+//
+// The header Idempotency-Key for Hono. The handler gets what Express has as
+// request.idempotency by context.get('idempotency').
+
+'use strict';
+
+const { makeOnce } = require('./key');
+
+// These have no body, not even an empty one.
+const NULL_BODY = [204, 205, 304];
+
+function bodyOf({ status, body }) {
+  return NULL_BODY.includes(status) ? null : body;
+}
+
+function idempotencyKey(options) {
+  const once = makeOnce(options);
+
+  return async (context, next) => {
+    const { req: request } = context;
+    const { search, pathname } = new URL(request.url);
+    let own;
+    let head;
+    async function handle(idempotency) {
+      context.set('idempotency', idempotency);
+      await next();
+      head = context.res;
+      context.res = undefined; // or else its headers would be added to those of another answer
+      own = {
+        status: head.status,
+        headers: Object.fromEntries(head.headers),
+        body: Buffer.from(await head.arrayBuffer()),
+      };
+      return own;
+    }
+    const answer = await once({
+      method: request.method,
+      path: pathname + search,
+      header: request.header('idempotency-key'),
+      body: async () => Buffer.from(await request.arrayBuffer()),
+      request: context,
+    }, handle);
+    if (answer === null) {
+      return next();
+    }
+    if (!own) {
+      return context.body(bodyOf(answer), answer.status, answer.headers);
+    }
+    // The handler's own head can have several cookies.
+    const { status, headers } = answer === own ? head : answer;
+    context.res = new Response(bodyOf(answer), { status, headers });
+    return undefined;
+  };
+}
+
+module.exports = { idempotencyKey };

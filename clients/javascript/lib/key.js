@@ -1,0 +1,249 @@
+// key.js
+//
+// The header Idempotency-Key as draft-ietf-httpapi-idempotency-key-header
+// describes it, for any framework. express.js, fastify.js and hono.js translate
+// requests and answers.
+//
+// A request is {method, path, header, body, request}: the header
+// Idempotency-Key, a function that returns the body, and the request as the
+// framework has it. An answer is {status, headers, body}, with a Buffer as body.
+
+'use strict';
+
+const { createHash } = require('crypto');
+const { lease } = require('./lease');
+const { transaction } = require('./claims');
+
+const KEY_BYTES_MAX = 255;
+const ANSWER_BYTES_MAX = 1024 * 1024;
+const RETRY_AFTER_S = 1;
+const PROBLEM = 'application/problem+json';
+
+// Headers that belong to one connection, one moment or one session.
+const NOT_SAVED = ['connection', 'content-length', 'date', 'keep-alive', 'set-cookie', 'transfer-encoding'];
+
+// A string of structured fields (RFC 8941), with parameters, which are ignored.
+const CHARACTERS = String.raw`(?:[ !#-[\]-~]|\\["\\])*`;
+const NUMBER = String.raw`-?\d{1,15}(?:\.\d{1,3})?`;
+const TOKEN = "[A-Za-z*][\\w!#$%&'*+.^|~:/`-]*";
+const BYTES = ':[A-Za-z0-9+/=]*:';
+const BOOLEAN = String.raw`\?[01]`;
+const VALUE = `"${CHARACTERS}"|${NUMBER}|${TOKEN}|${BYTES}|${BOOLEAN}`;
+const PARAMETER = `; *[a-z*][a-z0-9_.*-]*(?:=(?:${VALUE}))?`;
+const ITEM = new RegExp(`^ *"(${CHARACTERS})"(?:${PARAMETER})* *$`);
+
+// The answer saved for a key is the JSON {status, headers, body}, with the body
+// as text, or as base64 if it is not UTF-8 or has the character 0, which jsonb
+// does not allow.
+function save({ status, headers, body }) {
+  const text = body.toString();
+  const isText = !text.includes('\0') && Buffer.from(text).equals(body);
+  return {
+    status,
+    headers: Object.fromEntries(Object.entries(headers).filter(([name]) => !NOT_SAVED.includes(name))),
+    ...(isText ? { body: text } : { base64: body.toString('base64') }),
+  };
+}
+
+function replay({
+  status, headers, body, base64,
+}) {
+  return {
+    status,
+    headers: { ...headers, 'idempotent-replayed': 'true' },
+    body: base64 === undefined ? Buffer.from(body) : Buffer.from(base64, 'base64'),
+  };
+}
+
+// The handler has refused the request, or has failed: its changes are undone.
+class Refused extends Error {
+  constructor(answer, isKept) {
+    super(`the handler answered ${answer.status}`);
+    this.answer = answer;
+    this.isKept = isKept;
+  }
+}
+
+class AnswerTooLarge extends Error {}
+
+function problem(status, title, detail, type, headers = {}) {
+  return {
+    status,
+    headers: { 'content-type': PROBLEM, ...headers },
+    body: Buffer.from(JSON.stringify({ type, title, detail })),
+  };
+}
+
+function parseKey(header) {
+  const key = ITEM.exec(header)?.[1].replace(/\\(.)/g, '$1');
+  return key && key.length <= KEY_BYTES_MAX ? key : null;
+}
+
+// The default fingerprint: the SHA-256 of method, path and body.
+function fingerprintOf(method, path, body) {
+  const bytes = typeof body === 'string' || Buffer.isBuffer(body) ? body : JSON.stringify(body ?? null);
+  return createHash('sha256').update(`${method} ${path}\n`).update(bytes).digest('hex');
+}
+
+function makeOnce({
+  pool,
+  scope,
+  fingerprint,
+  lease: duration,
+  ttl,
+  keep = ({ status }) => status < 500,
+  methods = ['POST', 'PATCH'],
+  required = true,
+  answerBytesMax = ANSWER_BYTES_MAX,
+  documentation = 'about:blank',
+}) {
+  if (typeof scope !== 'function') {
+    throw new TypeError('idempotencyKey needs the option scope: a function that returns the account of a request');
+  }
+
+  function answerOutstanding(seconds) {
+    return problem(
+      409,
+      'A request is outstanding for this Idempotency-Key',
+      'The first request with this key has not been answered yet.',
+      documentation,
+      { 'retry-after': String(Math.max(1, Math.ceil(seconds ?? RETRY_AFTER_S))) },
+    );
+  }
+
+  // The answer to a request whose key was claimed before.
+  function answerFor({
+    outcome, response, error, retryAfter,
+  }) {
+    switch (outcome) {
+      case 'completed':
+        return replay(response);
+      case 'failed':
+        return replay(error);
+      case 'in_progress':
+        return answerOutstanding(retryAfter);
+      default:
+        return problem(
+          422,
+          'Idempotency-Key is already used',
+          'The key was used for another request. Use a new one.',
+          documentation,
+        );
+    }
+  }
+
+  // What the handler has answered, as far as it may be kept as a success.
+  async function check(answered) {
+    const answer = await answered;
+    const isKept = await keep(answer);
+    if (isKept && answer.body.length > answerBytesMax) {
+      throw new AnswerTooLarge();
+    }
+    if (!isKept || answer.status >= 400) {
+      throw new Refused(answer, isKept);
+    }
+    return answer;
+  }
+
+  // All is in the transaction of the claim.
+  function inTransaction(claim, options, handle) {
+    return transaction(pool, claim.key, async (client, { token, attempt }) => {
+      const answer = await check(handle({
+        ...claim, token, attempt, client,
+      }));
+      return save(answer);
+    }, options);
+  }
+
+  // The handler works outside any transaction, until it calls begin(), if it
+  // does. The transaction that begins then also saves the answer.
+  function withLease(claim, options, handle) {
+    return lease(pool, claim.key, async ({
+      token, attempt, signal, commit,
+    }) => {
+      let checked;
+      let begun;
+      let committing;
+      function begin() {
+        begun ??= new Promise((resolve, reject) => {
+          committing = commit(async (client) => {
+            resolve(client);
+            return save(await checked);
+          });
+          committing.catch(reject);
+        });
+        return begun;
+      }
+      checked = check(handle({
+        ...claim, token, attempt, signal, begin,
+      }));
+      const answer = await checked;
+      await (committing ?? commit(() => save(answer)));
+    }, options);
+  }
+
+  // Answers a request: with the answer of handle(idempotency), or without a call
+  // of it. Returns null if the request does not need a key.
+  return async function once({
+    method, path, header, body, request,
+  }, handle) {
+    if (!methods.includes(method) || (header === undefined && !required)) {
+      return null;
+    }
+    if (header === undefined) {
+      return problem(
+        400,
+        'Idempotency-Key is missing',
+        'This operation requires the header Idempotency-Key.',
+        documentation,
+      );
+    }
+    const key = parseKey(header);
+    if (!key) {
+      return problem(
+        400,
+        'Idempotency-Key is malformed',
+        `It is a string in quotes, of at most ${KEY_BYTES_MAX} characters.`,
+        documentation,
+      );
+    }
+    const account = await scope(request);
+    if (typeof account !== 'string') {
+      throw new TypeError('the option scope of idempotencyKey has returned no string');
+    }
+    let own;
+    const options = {
+      scope: account,
+      request: fingerprint ? await fingerprint(request) : fingerprintOf(method, path, await body()),
+      ttl,
+      wait: false,
+      retries: 0, // a handler cannot be called twice
+      failure: (error) => (error instanceof Refused && error.isKept ? save(error.answer) : undefined),
+      ...(duration === undefined ? {} : { lease: duration }),
+    };
+    async function handleOnce(idempotency) {
+      own = await handle(idempotency);
+      return own;
+    }
+    try {
+      const work = duration === undefined ? inTransaction : withLease;
+      const result = await work({ key, scope: account }, options, handleOnce);
+      // If a refusal was to be saved, another request may have been faster.
+      const isOwn = result.outcome === 'claimed' || (result.outcome === 'failed' && !result.replayed);
+      return isOwn ? own : answerFor(result);
+    } catch (error) {
+      if (error instanceof Refused) {
+        return error.answer;
+      }
+      if (error instanceof AnswerTooLarge) {
+        return problem(500, 'The answer is too large', 'The work was undone.', 'about:blank');
+      }
+      if (error.code === 'ID001') {
+        return answerOutstanding();
+      }
+      throw error;
+    }
+  };
+}
+
+module.exports = { makeOnce };

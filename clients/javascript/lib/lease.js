@@ -1,0 +1,166 @@
+// lease.js
+//
+// Work outside the database, under a lease: the claim is committed before the
+// work, the lease is renewed during it, and its last changes are committed
+// together with the saved answer.
+
+'use strict';
+
+const {
+  fromJson, query, repeat, toJson, transact,
+} = require('./database');
+const {
+  RETRIES, claim, claimedResult, complete, fail, failedResult, renew, resultOf,
+} = require('./claims');
+
+const LEASE = '1 min';
+const RENEWALS_PER_LEASE = 3;
+const TIMER_MAX_MS = 2 ** 31 - 1;
+
+// The key belongs to another owner, was forgotten or has moved.
+const LOST = ['ID001', 'ID002', 'ID007'];
+const ENDED = 'ID003'; // completed or failed, by this owner
+
+// Renews a lease until it is stopped, and calls lose(reason) as soon as the key
+// may have another owner: the server says so, or it could not be reached for as
+// long as the lease lasts. The claim was sent at this time. Returns a function
+// that stops it.
+function keepRenewing(renewOnce, leaseMs, sentAt, lose) {
+  const lastsMs = Math.min(leaseMs, TIMER_MAX_MS);
+  const pauseMs = lastsMs / RENEWALS_PER_LEASE;
+  let next;
+  let deadline;
+  let stopped = false;
+
+  function stop() {
+    stopped = true;
+    clearTimeout(next);
+    clearTimeout(deadline);
+  }
+
+  function loseFor(reason) {
+    stop();
+    lose(reason);
+  }
+
+  // The server counts a lease from when it has got the request.
+  function extend(since) {
+    clearTimeout(deadline);
+    deadline = setTimeout(
+      loseFor,
+      since + lastsMs - performance.now(),
+      new Error('the lease has run out, and could not be renewed'),
+    );
+  }
+
+  async function beat() {
+    const since = performance.now();
+    try {
+      await renewOnce();
+      if (!stopped) {
+        extend(since);
+      }
+    } catch (error) {
+      if (error.code === ENDED) {
+        stop();
+      } else if (LOST.includes(error.code) && !stopped) {
+        loseFor(error);
+      }
+    }
+    if (!stopped) {
+      next = setTimeout(beat, pauseMs);
+    }
+  }
+
+  // If the claim has waited for another transaction, it is not known when the
+  // lease began, so it is renewed at once.
+  const now = performance.now();
+  const isFresh = now - sentAt < pauseMs;
+  extend(isFresh ? sentAt : now);
+  next = setTimeout(beat, isFresh ? pauseMs : 0);
+  return stop;
+}
+
+// The saved answer of a completed key. This claims nothing.
+async function readAnswer(pool, key, scope) {
+  const [{ outcome, response }] = await query(
+    pool,
+    "CALL idem_wait($1::text, $2::text, timeout => '1 ms')",
+    [key, scope],
+  );
+  return outcome === 'completed' ? { response } : null;
+}
+
+// Does the last changes and saves the answer that change returns, in one
+// transaction. If the outcome of COMMIT is unknown, idem_renew tells whether the
+// key is completed, before anything is repeated.
+async function commitLease(pool, { key, token }, change, { scope, lease, retries }) {
+  return repeat(retries, async (n) => {
+    try {
+      return await transact(pool, async (client) => {
+        if (n > 0) {
+          await renew(client, key, token, { scope, lease });
+        }
+        const response = await change(client);
+        await complete(client, key, token, response, { scope });
+        return { response: fromJson(toJson(response)) };
+      });
+    } catch (error) {
+      const saved = n > 0 && error.code === ENDED && await readAnswer(pool, key, scope);
+      if (!saved) {
+        throw error;
+      }
+      return saved;
+    }
+  });
+}
+
+// Claims the key with a lease, and does the work outside any transaction. If
+// the work does not call commit, what it returns is the saved answer.
+async function lease(pool, key, work, {
+  scope = '', request, ttl, wait, lease: duration = LEASE, retries = RETRIES,
+  failure = () => undefined,
+} = {}) {
+  const sentAt = performance.now();
+  const claimed = await claim(pool, key, {
+    scope, request, ttl, wait, lease: duration,
+  });
+  if (claimed.outcome !== 'claimed') {
+    return resultOf(claimed);
+  }
+  const { token, attempt } = claimed;
+  const loss = new AbortController();
+  const stop = keepRenewing(
+    () => renew(pool, key, token, { scope, lease: duration }),
+    claimed.lease * 1000,
+    sentAt,
+    (reason) => loss.abort(reason),
+  );
+  let committed;
+  async function commit(change) {
+    committed = await commitLease(pool, { key, token }, change, { scope, lease: duration, retries });
+    return committed.response;
+  }
+  try {
+    const response = await work({
+      key, token, attempt, signal: loss.signal, commit,
+    });
+    if (!committed) {
+      await commit(() => response);
+    }
+    return claimedResult(claimed, committed.response);
+  } catch (error) {
+    const final = failure(error);
+    if (final === undefined) {
+      // Free the key for the next try. If this fails too, the lease runs out.
+      await fail(pool, key, token, { error: error.message }, { scope }).catch(() => {});
+      throw error;
+    }
+    await repeat(retries, () => fail(pool, key, token, final, { scope, retry: false }));
+    return failedResult(claimed, final);
+  } finally {
+    stop();
+  }
+}
+
+module.exports = { lease };

@@ -1,0 +1,314 @@
+// key.test.js
+//
+// The header Idempotency-Key in real servers of Express, Fastify and Hono: every
+// status of the draft, one effect for each key, and which answers are kept.
+
+'use strict';
+
+const assert = require('assert/strict');
+const { once } = require('events');
+const { after, before, describe, test } = require('node:test');
+const express = require('express');
+const { fastify } = require('fastify');
+const { Hono } = require('hono');
+const { serve } = require('@hono/node-server');
+const { idempotencyKey: forExpress } = require('idempotency-pg/express');
+const { idempotencyKey: forFastify } = require('idempotency-pg/fastify');
+const { idempotencyKey: forHono } = require('idempotency-pg/hono');
+const { DRIVERS, admin, effects, gate } = require('./lib');
+
+const COPIES = 20;
+const ANSWER_BYTES_MAX = 5000;
+
+const { pool, query, end } = DRIVERS.pg();
+const far = DRIVERS.postgres();
+after(() => Promise.all([end(), far.end()]));
+
+// What the handlers of all servers do: the body says with which effect, and
+// what to answer. Tests may hold them in between.
+const calls = [];
+const held = new Map();
+
+async function handle(idempotency, {
+  id, status = 201, size, binary, fails, cookie, late,
+}) {
+  calls.push(id);
+  const hold = held.get(id);
+  if (hold) {
+    hold.entered.open();
+    await hold.leave.opened;
+  }
+  if (idempotency) {
+    if (late) {
+      await admin('SELECT idem_forget($1, $2)', [idempotency.key, idempotency.scope]);
+      await admin("SELECT idem_claim($1, $2, lease => '1 h')", [idempotency.key, idempotency.scope]);
+    }
+    const client = idempotency.client ?? await idempotency.begin();
+    const db = client.unsafe ? far : { query };
+    await db.query(client, 'INSERT INTO effects VALUES ($1)', [id]);
+  }
+  if (fails) {
+    throw new Error('the handler fails');
+  }
+  const text = size ? 'x'.repeat(size) : JSON.stringify({ id, call: calls.length });
+  return {
+    status,
+    headers: {
+      'content-type': binary ? 'application/octet-stream' : 'application/json',
+      'x-order': `order ${calls.length}`,
+      ...(cookie ? { 'set-cookie': 'session=1' } : {}),
+    },
+    body: status === 204 ? null : binary ? Buffer.from([0, 1, 255, calls.length]) : text,
+  };
+}
+
+// Each starts a server with the routes /orders and /payments, and returns its
+// port and a function that stops it.
+const FRAMEWORKS = {
+  async express(transactional, leased) {
+    const app = express();
+    const scope = (request) => request.get('x-account');
+    const route = (request, response, next) => handle(request.idempotency, request.body ?? {}).then((answer) => {
+      response.status(answer.status).set(answer.headers);
+      if (answer.body === null) {
+        response.end();
+      } else if (answer.status === 201) {
+        response.send(answer.body);
+      } else { // as by a pipe
+        response.write(answer.body.slice(0, 3));
+        response.end(answer.body.slice(3));
+      }
+    }).catch(next);
+    app.use(express.json());
+    app.all('/orders', forExpress({ ...transactional, scope }), route);
+    app.all('/payments', forExpress({ ...leased, scope }), route);
+    app.use((error, request, response, next) => {
+      response.status(500).send(error.message);
+    });
+    const server = app.listen(0, '127.0.0.1');
+    await once(server, 'listening');
+    return { port: server.address().port, stop: () => server.close() };
+  },
+
+  async fastify(transactional, leased) {
+    const app = fastify();
+    const scope = (request) => request.headers['x-account'];
+    const route = async (request, reply) => {
+      const answer = await handle(request.idempotency, request.body ?? {});
+      return reply.code(answer.status).headers(answer.headers).send(answer.body ?? undefined);
+    };
+    for (const [path, options] of [['/orders', transactional], ['/payments', leased]]) {
+      app.register(async (routes) => {
+        routes.register(forFastify({ ...options, scope }));
+        routes.route({ method: ['GET', 'POST'], url: path, handler: route });
+      });
+    }
+    await app.listen({ port: 0, host: '127.0.0.1' });
+    return { port: app.server.address().port, stop: () => app.close() };
+  },
+
+  async hono(transactional, leased) {
+    const app = new Hono();
+    const scope = (context) => context.req.header('x-account');
+    const route = async (context) => {
+      const input = context.req.method === 'POST' ? await context.req.json() : {};
+      const answer = await handle(context.get('idempotency'), input);
+      return context.body(answer.body, answer.status, answer.headers);
+    };
+    app.use('/orders', forHono({ ...transactional, scope }));
+    app.use('/payments', forHono({ ...leased, scope }));
+    app.all('/orders', route);
+    app.all('/payments', route);
+    app.onError((error, context) => context.text(error.message, 500));
+    const server = serve({ fetch: app.fetch, port: 0, hostname: '127.0.0.1' });
+    await once(server, 'listening');
+    return { port: server.address().port, stop: () => server.close() };
+  },
+};
+
+for (const [framework, start] of Object.entries(FRAMEWORKS)) {
+  describe(framework, () => {
+    let server;
+
+    // The keys with a lease use the other driver.
+    before(async () => {
+      const options = { answerBytesMax: ANSWER_BYTES_MAX, documentation: 'https://example.com/keys' };
+      server = await start({ ...options, pool }, { ...options, pool: far.pool, lease: 40 });
+    });
+    after(() => server.stop());
+
+    async function send(path, key, input, { account = 'ann', method = 'POST' } = {}) {
+      const response = await fetch(`http://127.0.0.1:${server.port}${path}`, {
+        method,
+        headers: {
+          'content-type': 'application/json',
+          'x-account': account,
+          ...(key === undefined ? {} : { 'idempotency-key': key }),
+        },
+        ...(method === 'POST' ? { body: JSON.stringify(input) } : {}),
+      });
+      return {
+        status: response.status,
+        headers: response.headers,
+        body: Buffer.from(await response.arrayBuffer()),
+        isReplay: response.headers.get('idempotent-replayed') === 'true',
+      };
+    }
+
+    function isProblem({ status, headers, body }, expected, title) {
+      assert.equal(status, expected, body.toString());
+      assert.equal(headers.get('content-type'), 'application/problem+json');
+      assert.deepEqual([JSON.parse(body).title, JSON.parse(body).type], [title, 'https://example.com/keys']);
+    }
+
+    for (const path of ['/orders', '/payments']) {
+      const name = (what) => `${framework} ${path} ${what}`;
+      const callsOf = (id) => calls.filter((called) => called === id).length;
+
+      function isSame(answer, first) {
+        assert.deepEqual([answer.status, answer.body.toString('hex')], [first.status, first.body.toString('hex')]);
+        for (const header of ['content-type', 'x-order']) {
+          assert.equal(answer.headers.get(header), first.headers.get(header));
+        }
+        assert.deepEqual([answer.isReplay, first.isReplay], [true, false]);
+      }
+
+      test(`${path}: no key, or a malformed one`, async () => {
+        const id = name('malformed');
+        isProblem(await send(path, undefined, { id }), 400, 'Idempotency-Key is missing');
+        for (const key of ['abc', '""', '"abc', '"a"b"', `"${'x'.repeat(256)}"`, '"a", "b"', '"a";b=', '"\\n"']) {
+          isProblem(await send(path, key, { id }), 400, 'Idempotency-Key is malformed');
+        }
+        assert.equal(callsOf(id), 0);
+        for (const key of [`"say \\"hi\\" \\\\ ${id}"`, `  "${id}";a; b=1.5;c="x;y";d=?1;e=tok/en `]) {
+          assert.equal((await send(path, key, { id })).status, 201, key);
+        }
+        assert.equal((await send(path, undefined, {}, { method: 'GET' })).status, 201, 'GET needs no key');
+      });
+
+      test(`${path}: the answer is replayed`, async () => {
+        const id = name('replay');
+        const first = await send(path, `"${id}"`, { id, cookie: true });
+        assert.equal(first.status, 201);
+        assert.equal(first.headers.get('set-cookie'), 'session=1');
+        const again = await send(path, `"${id}"`, { id, cookie: true });
+        isSame(again, first);
+        assert.equal(again.headers.get('set-cookie'), null);
+        assert.deepEqual([callsOf(id), await effects(id)], [1, 1]);
+        isProblem(await send(path, `"${id}"`, { id, other: 1 }), 422, 'Idempotency-Key is already used');
+        isProblem(await send(`${path}?query`, `"${id}"`, { id, cookie: true }), 422, 'Idempotency-Key is already used');
+        assert.equal((await send(path, `"${id}"`, { id }, { account: 'bob' })).isReplay, false, 'another account');
+      });
+
+      test(`${path}: bodies that are not text, or empty`, async () => {
+        for (const input of [{ id: name('binary'), binary: true }, { id: name('empty'), status: 204 }]) {
+          const first = await send(path, `"${input.id}"`, input);
+          assert.ok(first.status < 300);
+          isSame(await send(path, `"${input.id}"`, input), first);
+          assert.equal(await effects(input.id), 1);
+        }
+      });
+
+      test(`${path}: while a request is outstanding`, async () => {
+        const id = name('outstanding');
+        held.set(id, { entered: gate(), leave: gate() });
+        const first = send(path, `"${id}"`, { id });
+        await held.get(id).entered.opened;
+        const answer = await send(path, `"${id}"`, { id });
+        isProblem(answer, 409, 'A request is outstanding for this Idempotency-Key');
+        const wait = Number(answer.headers.get('retry-after'));
+        assert.ok(path === '/orders' ? wait === 1 : wait > 30 && wait <= 40, `retry after ${wait}`);
+        held.get(id).leave.open();
+        const done = await first;
+        isSame(await send(path, `"${id}"`, { id }), done);
+        assert.equal(await effects(id), 1);
+      });
+
+      test(`${path}: copies at the same time`, async () => {
+        const id = name('copies');
+        const answers = await Promise.all(Array.from({ length: COPIES }, () => send(path, `"${id}"`, { id })));
+        const done = answers.filter(({ status }) => status === 201);
+        assert.equal(answers.filter(({ status }) => status === 409).length + done.length, COPIES);
+        assert.equal(done.filter(({ isReplay }) => !isReplay).length, 1);
+        assert.equal(new Set(done.map(({ body }) => body.toString())).size, 1);
+        assert.deepEqual([callsOf(id), await effects(id)], [1, 1]);
+      });
+
+      test(`${path}: a refusal is kept, and its changes are undone`, async () => {
+        const input = { id: name('refused'), status: 402 };
+        const first = await send(path, `"${input.id}"`, input);
+        assert.equal(first.status, 402);
+        isSame(await send(path, `"${input.id}"`, input), first);
+        assert.deepEqual([callsOf(input.id), await effects(input.id)], [1, 0]);
+      });
+
+      test(`${path}: a failure frees the key`, async () => {
+        for (const input of [{ id: name('503'), status: 503 }, { id: name('throws'), fails: true }]) {
+          for (let i = 1; i <= 2; i += 1) {
+            const { status, isReplay } = await send(path, `"${input.id}"`, input);
+            assert.deepEqual([status >= 500, isReplay, callsOf(input.id)], [true, false, i]);
+          }
+          assert.equal(await effects(input.id), 0);
+        }
+      });
+
+      test(`${path}: an answer that is too large`, async () => {
+        const id = name('large');
+        const { status, headers, body } = await send(path, `"${id}"`, { id, size: ANSWER_BYTES_MAX + 1 });
+        assert.deepEqual([status, JSON.parse(body).title], [500, 'The answer is too large']);
+        assert.equal(headers.get('x-order'), null);
+        assert.equal(await effects(id), 0);
+        const fits = await send(path, `"${id}"`, { id, size: ANSWER_BYTES_MAX });
+        assert.deepEqual([fits.status, fits.body.length, await effects(id)], [201, ANSWER_BYTES_MAX, 1]);
+      });
+    }
+
+    test('an owner that is too late', async () => {
+      const id = `${framework} late`;
+      isProblem(await send('/payments', `"${id}"`, { id, late: true }), 409, 'A request is outstanding for this Idempotency-Key');
+      assert.equal(await effects(id), 0);
+    });
+
+    test('the answer cannot be saved', async () => {
+      const id = `${framework} unsaved`;
+      await admin(`ALTER TABLE effects ADD CONSTRAINT later FOREIGN KEY (note) REFERENCES notes DEFERRABLE INITIALLY DEFERRED`);
+      await admin(`ALTER TABLE effects ALTER note SET DEFAULT 'unknown'`);
+      try {
+        const { status, headers } = await send('/orders', `"${id}"`, { id });
+        assert.deepEqual([status, headers.get('x-order')], [500, null]);
+      } finally {
+        await admin('ALTER TABLE effects DROP CONSTRAINT later, ALTER note DROP DEFAULT');
+      }
+      assert.equal(await effects(id), 0);
+      assert.equal((await send('/orders', `"${id}"`, { id })).status, 201);
+    });
+  });
+}
+
+test('the scope is required', async () => {
+  assert.throws(() => forHono({ pool }), /needs the option scope/);
+});
+
+test('the options keep, fingerprint, methods and required', async () => {
+  const app = new Hono();
+  let status = 429;
+  app.use(forHono({
+    pool,
+    scope: async () => 'options',
+    keep: (answer) => answer.status !== 429,
+    fingerprint: (context) => context.req.header('x-fingerprint'),
+    methods: ['PUT'],
+    required: false,
+  }));
+  app.all('/', (context) => context.text('text', status));
+  const send = (key, fingerprint = '', method = 'PUT') => app.request('/', {
+    method, body: String(Math.random()), headers: { 'idempotency-key': key, 'x-fingerprint': fingerprint },
+  });
+  assert.equal((await send('"1"')).status, 429);
+  status = 200;
+  assert.equal((await send('"1"', 'a')).status, 200, 'it was not kept');
+  assert.equal((await send('"1"', 'a')).headers.get('idempotent-replayed'), 'true');
+  assert.equal((await send('"1"', 'b')).status, 422);
+  assert.equal((await send('malformed', '', 'POST')).status, 200, 'POST is not asked for');
+  assert.equal((await app.request('/', { method: 'PUT' })).status, 200, 'no key is required');
+});

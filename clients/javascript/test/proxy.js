@@ -1,0 +1,66 @@
+// proxy.js
+//
+// A proxy between a driver and the server, which can lose the answer to a
+// COMMIT, or stop forwarding.
+
+'use strict';
+
+const net = require('net');
+const { once } = require('events');
+
+const COMMIT = /commit/i;
+
+async function startProxy() {
+  const path = `${process.env.PGHOST}/.s.PGSQL.${process.env.PGPORT}`;
+  const sockets = new Set();
+  const state = { losesCommit: false, isStopped: false };
+
+  const listener = net.createServer((client) => {
+    const server = net.connect(path);
+    let hasLost = false;
+    sockets.add(client).add(server);
+    client.on('data', (data) => {
+      if (state.losesCommit && COMMIT.test(data.toString('latin1'))) {
+        state.losesCommit = false;
+        hasLost = true;
+      }
+      if (!state.isStopped) {
+        server.write(data);
+      }
+    });
+    server.on('data', (data) => {
+      if (hasLost) {
+        client.destroy(); // the server has committed
+        server.destroy();
+      } else if (!state.isStopped) {
+        client.write(data);
+      }
+    });
+    for (const [from, to] of [[client, server], [server, client]]) {
+      from.on('error', () => {});
+      from.on('close', () => to.destroy());
+    }
+  });
+  listener.listen(0, '127.0.0.1');
+  await once(listener, 'listening');
+  return {
+    options: { host: '127.0.0.1', port: listener.address().port },
+    loseCommit() {
+      state.losesCommit = true;
+    },
+    stop() {
+      state.isStopped = true;
+    },
+    // Connections that were stopped are lost.
+    resume() {
+      state.isStopped = false;
+      sockets.forEach((socket) => socket.destroy());
+    },
+    close() {
+      sockets.forEach((socket) => socket.destroy());
+      listener.close();
+    },
+  };
+}
+
+module.exports = { startProxy };

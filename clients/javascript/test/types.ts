@@ -1,0 +1,84 @@
+// types.ts
+//
+// A typed program that uses everything; package.test.js compiles it, and does
+// not run it. Each line after @ts-expect-error must be an error.
+
+import * as http from 'http';
+import express from 'express';
+import { fastify } from 'fastify';
+import { Hono } from 'hono';
+import { Pool, type PoolClient } from 'pg';
+import postgres from 'postgres';
+import {
+  claim, complete, consume, fail, isRetryable, lease, renew, transaction, webhookReceiver, type Idempotency,
+} from 'idempotency-pg';
+import { idempotencyKey as forExpress } from 'idempotency-pg/express';
+import { idempotencyKey as forFastify } from 'idempotency-pg/fastify';
+import { idempotencyKey as forHono } from 'idempotency-pg/hono';
+
+const pool = new Pool();
+const sql = postgres();
+
+async function calls(client: PoolClient): Promise<Date> {
+  const { outcome, token, retryAfter } = await claim(client, 'key', { scope: 'a', lease: 40, wait: false });
+  if (outcome !== 'claimed' || token === null) {
+    throw new Error(`${outcome}, again after ${retryAfter ?? 1} s`);
+  }
+  await complete(pool, 'key', token, { any: ['json'] }, { ttl: '1 day' });
+  await fail(sql, 'key', token, 'error', { retry: false });
+  // @ts-expect-error no such option
+  await claim(pool, 'key', { leas: 40 });
+  // @ts-expect-error not a database
+  await claim({}, 'key');
+  return renew(sql, 'key', token, { lease: '1 min' });
+}
+
+async function work(): Promise<number> {
+  const { response } = await transaction(pool, 'key', async (client, { attempt }) => {
+    const { rows } = await client.query<{ n: number }>('SELECT 1 AS n');
+    return { order: rows[0]!.n + attempt };
+  }, { failure: (error) => (isRetryable(error) ? undefined : { error: String(error) }) });
+  // @ts-expect-error the answer has no such member
+  response?.orders;
+  const { response: paid } = await lease(sql, 'key', async ({ commit, signal, token }) => {
+    await fetch('http://localhost', { signal, headers: { token } });
+    return commit(async (tx) => {
+      await tx`SELECT 1`;
+      return { payment: 1 };
+    });
+  }, { lease: '40 s' });
+  await consume(sql, { scope: 'queue', id: 'message', request: 'body', ttl: 3600 }, (tx) => tx`SELECT 1`);
+  // @ts-expect-error a message has an id
+  await consume(pool, { scope: 'queue' }, () => {});
+  return (response?.order ?? 0) + (paid?.payment ?? 0);
+}
+
+const receive = webhookReceiver({
+  pool, secret: ['whsec_new', 'whsec_old'], scope: 'shop', work: (client, event) => client.query('SELECT $1', [event.type]),
+});
+http.createServer(receive.handler);
+const status: Promise<number> = receive(new Headers(), 'body');
+
+const app = express();
+app.use(express.json());
+app.use(forExpress({ pool, scope: (request: express.Request) => request.get('x-account')! }));
+app.post('/', async (request, response) => {
+  await request.idempotency!.client.query('SELECT 1');
+  response.json({});
+});
+// @ts-expect-error the scope is required
+forExpress({ pool });
+
+const server = fastify();
+server.register(forFastify({ pool: sql, lease: 40, scope: (request) => String(request.headers['x-account']) }));
+server.post('/', async (request) => {
+  const client = await request.idempotency!.begin();
+  await client`SELECT 1`;
+  return {};
+});
+
+const hono = new Hono<{ Variables: { idempotency: Idempotency } }>();
+hono.use(forHono({ pool, scope: (context) => context.req.header('x-account')!, keep: ({ status: code }) => code !== 429 }));
+hono.post('/', (context) => context.json({ key: context.get('idempotency').key }));
+
+export { calls, status, work };
