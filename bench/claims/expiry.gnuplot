@@ -2,7 +2,7 @@
 # Variables: directory, output.
 set terminal svg size 960,640 dynamic background rgb 'white' font 'sans-serif,13'
 set output output
-set multiplot layout 2,1
+set multiplot layout 2,1 title 'Keys expire without slowing claims down, and the tables stop growing'
 set lmargin 10
 set xlabel 'seconds'
 set yrange [0:*]
@@ -12,7 +12,7 @@ set tics nomirror
 set key outside right top vertical Left reverse samplen 2
 names = 'kept expiring deleting'
 title_of(i) = i == 1 ? 'no key expires' : i == 2 ? 'as many expire as arrive' : 'batched DELETE'
-array colour[3] = ['#7f8c8d', '#c0392b', '#2c3e50']
+array colour[3] = ['#aeb6bf', '#c0392b', '#5d6d7e']
 do for [part in 'rates sizes'] {
 	set ylabel (part eq 'rates' ? 'new keys a second' : 'MB of table and indexes')
 	plot for [i = 1:3] directory . word(names, i) . '.' . part using 0:1 with lines linewidth 2 \

@@ -1,5 +1,5 @@
 # figures.awk: reads what lib/measure has noted down, the first file on the
-# command line, for table.awk and columns.awk.
+# command line, for table.awk and bars.awk.
 #
 # An id is a section, a case and a contender; figure[id, n] is its figure of
 # the nth round.
