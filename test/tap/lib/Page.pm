@@ -178,13 +178,6 @@ sub _anchors
 	return map { lc(tr/ /-/r) =~ tr/a-z0-9_-//cdr => 1 } $text =~ /^#+ (.*)$/gm;
 }
 
-sub has_anchor
-{
-	my ($self, $anchor) = @_;
-	my %anchors = _anchors($self->{text});
-	return $anchors{$anchor};
-}
-
 sub check_links
 {
 	my ($self) = @_;

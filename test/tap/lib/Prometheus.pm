@@ -19,7 +19,7 @@ use PostgreSQL::Test::Utils;
 use Program;
 use Time::HiRes qw(sleep time);
 
-our @EXPORT_OK = qw(MONITORING);
+our @EXPORT_OK = qw(MINUTE_S MONITORING);
 
 use constant MONITORING => abs_path(dirname(__FILE__) . '/../../../monitoring');
 use constant { MINUTE_S => 2, WAIT_S => 300, PAUSE_S => 0.2 };
