@@ -13,7 +13,7 @@ use IPC::Run;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-use constant { WAIT_S => 900, PAGE_MS => 5000, LOOK_S => 90, LOOKS_MAX => 5 };
+use constant { WAIT_S => 300, PAGE_MS => 5000, LOOK_S => 90, LOOKS_MAX => 5 };
 
 my $root = abs_path("$FindBin::RealBin/../../..");
 my $mark = "DEMO_TEST=$$";
@@ -27,7 +27,8 @@ sub on_terminal
 	my (%env) = @_;
 	my $self = { in => '', out => '', timer => IPC::Run::timer(WAIT_S) };
 	local %ENV = (%ENV, %demo, %env);
-	$self->{run} = IPC::Run::start([ "$root/demo/run", '--watch' ],
+	# The caller may ignore what Ctrl-C sends, as a shell's background jobs do.
+	$self->{run} = IPC::Run::start([ qw(env --default-signal=INT), "$root/demo/run", '--watch' ],
 		'<pty<', \$self->{in}, '>pty>', \$self->{out}, $self->{timer});
 	return $self;
 }
@@ -45,6 +46,9 @@ sub type_and_finish
 {
 	my ($self, $keys) = @_;
 	$self->{in} .= $keys;
+	$self->{timer}->start(WAIT_S);
+	$self->{run}->pump while $self->{run}->pumpable && !$self->{timer}->is_expired;
+	$self->{run}->kill_kill(grace => WAIT_S) if $self->{timer}->is_expired;
 	$self->{run}->finish;
 	return $self->{run}->result(0);
 }
