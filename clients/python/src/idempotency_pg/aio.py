@@ -413,6 +413,8 @@ class Lease:
                 self._lost = error
                 raise LeaseLost(str(error)) from error
             except Exception as error:
+                if self._ended:
+                    break    # the pool has failed after the COMMIT
                 if not is_worth_repeating(error) or failures == COMMIT_TRIES - 1:
                     raise
                 if await self._has_ended(error):

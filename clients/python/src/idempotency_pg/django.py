@@ -5,7 +5,7 @@ Django's own connection.
     # shop/middleware.py, named last in MIDDLEWARE
     class ShopIdempotency(IdempotencyMiddleware):
         def account(self, request):
-            return str(request.user.pk) if request.path.startswith("/api/") else None
+            return str(request.user.pk) if request.user.is_authenticated else None
 """
 
 from __future__ import annotations
