@@ -117,9 +117,8 @@ async function transaction(pool, key, work, {
         return resultOf(claimed);
       }
       const response = await work(client, claimed);
-      if (response !== undefined) {
-        await complete(client, key, claimed.token, response, { scope });
-      }
+      // Also without an answer: this fails if work has rolled the claim back.
+      await complete(client, key, claimed.token, response, { scope });
       return claimedResult(claimed, response);
     }));
   } catch (error) {

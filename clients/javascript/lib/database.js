@@ -1,7 +1,7 @@
 // database.js
 //
-// The two drivers behind one face: queries, and transactions on a connection of
-// a pool. The statements name the types of what they return, so that both
+// A common interface to both drivers: queries, and transactions on a connection
+// of a pool. The statements name the types of what they return, so that both
 // drivers, however their parsers are set, give the same values.
 
 'use strict';
@@ -45,10 +45,12 @@ function fromJson(text) {
 function ignoreEvent() {}
 
 // The server answers COMMIT with ROLLBACK if a statement has failed before, and
-// work did not pass the error on.
+// work did not pass the error on. After an error the connection is closed, since
+// work may still send queries, which must not reach the next transaction. Only an
+// error with workIsOver tells that it does not.
 async function transactPg(pool, work) {
   const client = await pool.connect();
-  let broken;
+  let isReusable = false;
   client.on('error', ignoreEvent);
   try {
     await client.query('BEGIN');
@@ -57,15 +59,18 @@ async function transactPg(pool, work) {
     if (command !== 'COMMIT') {
       throw new Error('the transaction was rolled back');
     }
+    isReusable = true;
     return result;
   } catch (error) {
-    await client.query('ROLLBACK').catch((reason) => {
-      broken = reason;
-    });
+    await client.query('ROLLBACK').then(() => {
+      isReusable = error?.workIsOver === true;
+    }, () => {});
     throw error;
   } finally {
-    client.off('error', ignoreEvent);
-    client.release(broken);
+    if (isReusable) {
+      client.off('error', ignoreEvent);
+    }
+    client.release(!isReusable);
   }
 }
 

@@ -8,6 +8,11 @@
 
 const { makeOnce } = require('./key');
 
+// The headers [name, value, name, value, ...], as writeHead also takes them.
+function pairsOf(headers) {
+  return headers.flatMap((name, i) => (i % 2 === 0 ? [[name, headers[i + 1]]] : []));
+}
+
 // Keeps what is written to a response. Returns a promise of the answer, with the
 // headers that were not there before, and a function that undoes this.
 function holdBack(response, before) {
@@ -15,7 +20,22 @@ function holdBack(response, before) {
     write, end, writeHead, flushHeaders,
   } = response;
   const chunks = [];
-  const ended = new Promise((resolve) => {
+  let onPipe;
+  let onClose;
+  const ended = new Promise((resolve, reject) => {
+    // A stream that is piped to a closed response may never end it.
+    let isPiped = false;
+    function giveUp() {
+      if (isPiped && response.destroyed) {
+        reject(new Error('the client has closed the connection before the answer was complete'));
+      }
+    }
+    onPipe = () => {
+      isPiped = true;
+      giveUp();
+    };
+    onClose = giveUp;
+    response.on('pipe', onPipe).on('close', onClose);
     function keep(chunk, encoding, callback) {
       const done = [chunk, encoding, callback].find((argument) => typeof argument === 'function');
       if (chunk && typeof chunk !== 'function') {
@@ -43,13 +63,14 @@ function holdBack(response, before) {
   response.writeHead = (status, ...more) => {
     response.statusCode = status;
     const headers = more.find((argument) => typeof argument === 'object') ?? {};
-    for (const [name, value] of Object.entries(headers)) {
+    for (const [name, value] of Array.isArray(headers) ? pairsOf(headers) : Object.entries(headers)) {
       response.setHeader(name, value);
     }
     return response;
   };
   response.flushHeaders = () => {};
   function release() {
+    response.off('pipe', onPipe).off('close', onClose);
     Object.assign(response, {
       write, end, writeHead, flushHeaders,
     });
@@ -80,6 +101,10 @@ function idempotencyKey(options) {
   const once = makeOnce(options);
 
   return async (request, response, next) => {
+    if (request.idempotency) {
+      next(); // another middleware of this kind came before
+      return;
+    }
     const before = response.getHeaders();
     let held;
     async function handle(idempotency) {

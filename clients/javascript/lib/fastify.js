@@ -35,6 +35,7 @@ function idempotencyKey(options) {
   async function beforeHandler(request, reply) {
     const before = reply.getHeaders();
     let answered;
+    let failed;
     let answer;
     const handling = new Promise((start) => {
       answer = once({
@@ -43,15 +44,18 @@ function idempotencyKey(options) {
         header: request.headers['idempotency-key'],
         body: () => request.rawBody ?? request.body,
         request,
-      }, (idempotency) => new Promise((resolve) => {
+      }, (idempotency) => new Promise((resolve, reject) => {
         answered = resolve;
+        failed = reject;
         request.idempotency = idempotency;
         start();
       }));
     });
     const first = await Promise.race([handling, answer]);
     if (answered) {
-      request[state] = { answer, answered, before };
+      request[state] = {
+        answer, answered, failed, before,
+      };
     } else if (first) {
       setHead(reply, first).send(first.body);
       return reply;
@@ -63,17 +67,20 @@ function idempotencyKey(options) {
     if (!request[state]) {
       return payload;
     }
-    const { answer, answered, before } = request[state];
+    const {
+      answer, answered, failed, before,
+    } = request[state];
     request[state] = null; // the answer to an error is sent as it is
     const headers = Object.entries(reply.getHeaders()).filter(([name, value]) => before[name] !== value);
-    const own = {
-      status: reply.statusCode,
-      headers: Object.fromEntries(headers),
-      body: await toBuffer(payload),
-    };
-    answered(own);
+    let own;
     let saved;
     try {
+      own = {
+        status: reply.statusCode,
+        headers: Object.fromEntries(headers),
+        body: await toBuffer(payload).catch(failed),
+      };
+      answered(own); // unless the payload could not be read
       saved = await answer;
     } finally {
       if (saved !== own) {

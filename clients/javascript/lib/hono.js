@@ -18,6 +18,9 @@ function idempotencyKey(options) {
   const once = makeOnce(options);
 
   return async (context, next) => {
+    if (context.get('idempotency')) {
+      return next(); // another middleware of this kind came before
+    }
     const { req: request } = context;
     const { search, pathname } = new URL(request.url);
     let own;

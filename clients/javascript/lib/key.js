@@ -55,22 +55,28 @@ function replay({
   };
 }
 
+// Whether it is an answer that was saved here. Other functions save any JSON.
+function isAnswer(saved) {
+  return Number.isInteger(saved?.status) && typeof (saved.body ?? saved.base64) === 'string';
+}
+
 // The handler has refused the request, or has failed: its changes are undone.
 class Refused extends Error {
   constructor(answer, isKept) {
     super(`the handler answered ${answer.status}`);
     this.answer = answer;
     this.isKept = isKept;
+    this.workIsOver = true;
   }
 }
 
 class AnswerTooLarge extends Error {}
 
-function problem(status, title, detail, type, headers = {}) {
+function problem(status, title, detail, type, headers = {}, more = {}) {
   return {
     status,
     headers: { 'content-type': PROBLEM, ...headers },
-    body: Buffer.from(JSON.stringify({ type, title, detail })),
+    body: Buffer.from(JSON.stringify({ type, title, detail, ...more })),
   };
 }
 
@@ -115,34 +121,45 @@ function makeOnce({
   function answerFor({
     outcome, response, error, retryAfter,
   }) {
-    switch (outcome) {
-      case 'completed':
-        return replay(response);
-      case 'failed':
-        return replay(error);
-      case 'in_progress':
-        return answerOutstanding(retryAfter);
-      default:
-        return problem(
-          422,
-          'Idempotency-Key is already used',
-          'The key was used for another request. Use a new one.',
-          documentation,
-        );
+    if (outcome === 'in_progress') {
+      return answerOutstanding(retryAfter);
     }
+    const saved = response ?? error;
+    if (outcome !== 'mismatch' && isAnswer(saved)) {
+      return replay(saved);
+    }
+    return problem(
+      422,
+      'Idempotency-Key is already used',
+      'The key was used for another request. Use a new one.',
+      documentation,
+    );
   }
 
   // What the handler has answered, as far as it may be kept as a success.
   async function check(answered) {
     const answer = await answered;
     const isKept = await keep(answer);
-    if (isKept && answer.body.length > answerBytesMax) {
+    if (isKept && duration === undefined && answer.body.length > answerBytesMax) {
       throw new AnswerTooLarge();
     }
     if (!isKept || answer.status >= 400) {
       throw new Refused(answer, isKept);
     }
     return answer;
+  }
+
+  // Work outside the database cannot be undone, so its key is never freed because
+  // of an answer that is too large: a later call learns that it took effect.
+  function saveFitting(answer) {
+    return save(answer.body.length <= answerBytesMax ? answer : problem(
+      410,
+      'The answer was too large to be kept',
+      `The request took effect, and was answered with status ${answer.status}.`,
+      documentation,
+      {},
+      { original_status: answer.status },
+    ));
   }
 
   // All is in the transaction of the claim.
@@ -168,7 +185,7 @@ function makeOnce({
         begun ??= new Promise((resolve, reject) => {
           committing = commit(async (client) => {
             resolve(client);
-            return save(await checked);
+            return saveFitting(await checked);
           });
           committing.catch(reject);
         });
@@ -178,7 +195,7 @@ function makeOnce({
         ...claim, token, attempt, signal, begin,
       }));
       const answer = await checked;
-      await (committing ?? commit(() => save(answer)));
+      await (committing ?? commit(() => saveFitting(answer)));
     }, options);
   }
 
@@ -218,7 +235,7 @@ function makeOnce({
       ttl,
       wait: false,
       retries: 0, // a handler cannot be called twice
-      failure: (error) => (error instanceof Refused && error.isKept ? save(error.answer) : undefined),
+      failure: (error) => (error instanceof Refused && error.isKept ? saveFitting(error.answer) : undefined),
       ...(duration === undefined ? {} : { lease: duration }),
     };
     async function handleOnce(idempotency) {

@@ -92,13 +92,16 @@ async function readAnswer(pool, key, scope) {
 }
 
 // Does the last changes and saves the answer that change returns, in one
-// transaction. If the outcome of COMMIT is unknown, idem_renew tells whether the
-// key is completed, before anything is repeated.
-async function commitLease(pool, { key, token }, change, { scope, lease, retries }) {
-  return repeat(retries, async (n) => {
+// transaction. If the outcome of an earlier COMMIT is unknown, idem_renew tells
+// whether the key is completed, before anything is repeated.
+async function commitLease(pool, owner, change, { scope, lease, retries }) {
+  const { key, token } = owner;
+  return repeat(retries, async () => {
+    const isRepeated = owner.hasTried;
+    owner.hasTried = true;
     try {
       return await transact(pool, async (client) => {
-        if (n > 0) {
+        if (isRepeated) {
           await renew(client, key, token, { scope, lease });
         }
         const response = await change(client);
@@ -106,7 +109,7 @@ async function commitLease(pool, { key, token }, change, { scope, lease, retries
         return { response: fromJson(toJson(response)) };
       });
     } catch (error) {
-      const saved = n > 0 && error.code === ENDED && await readAnswer(pool, key, scope);
+      const saved = isRepeated && error.code === ENDED && await readAnswer(pool, key, scope);
       if (!saved) {
         throw error;
       }
@@ -121,6 +124,9 @@ async function lease(pool, key, work, {
   scope = '', request, ttl, wait, lease: duration = LEASE, retries = RETRIES,
   failure = () => undefined,
 } = {}) {
+  if (duration === null) {
+    throw new TypeError('lease needs a duration');
+  }
   const sentAt = performance.now();
   const claimed = await claim(pool, key, {
     scope, request, ttl, wait, lease: duration,
@@ -136,27 +142,56 @@ async function lease(pool, key, work, {
     sentAt,
     (reason) => loss.abort(reason),
   );
-  let committed;
+  const owner = { key, token, hasTried: false };
+  let committing;
+  let mayCommit = true;
+  let hasCommitted = false;
+  async function commitOnce(change) {
+    mayCommit = false;
+    try {
+      const committed = await commitLease(pool, owner, change, { scope, lease: duration, retries });
+      hasCommitted = true;
+      return committed;
+    } catch (error) {
+      mayCommit = true;
+      throw error;
+    }
+  }
   async function commit(change) {
-    committed = await commitLease(pool, { key, token }, change, { scope, lease: duration, retries });
-    return committed.response;
+    if (!mayCommit) {
+      throw new Error('commit was called again, during another commit or after it');
+    }
+    committing = commitOnce(change);
+    return (await committing).response;
   }
   try {
     const response = await work({
       key, token, attempt, signal: loss.signal, commit,
     });
-    if (!committed) {
+    if (!committing) {
       await commit(() => response);
     }
-    return claimedResult(claimed, committed.response);
+    return claimedResult(claimed, (await committing).response);
   } catch (error) {
+    if (hasCommitted) {
+      throw error;
+    }
     const final = failure(error);
     if (final === undefined) {
       // Free the key for the next try. If this fails too, the lease runs out.
-      await fail(pool, key, token, { error: error.message }, { scope }).catch(() => {});
+      await fail(pool, key, token, { error: error?.message }, { scope }).catch(() => {});
       throw error;
     }
-    await repeat(retries, () => fail(pool, key, token, final, { scope, retry: false }));
+    await repeat(retries, async (n) => {
+      try {
+        await fail(pool, key, token, final, { scope, retry: false });
+      } catch (reason) {
+        // The answer to an earlier try was lost.
+        if (n === 0 || reason.code !== ENDED) {
+          throw reason;
+        }
+      }
+    });
     return failedResult(claimed, final);
   } finally {
     stop();

@@ -58,7 +58,8 @@ function webhookReceiver({
 
   async function receive(given, rawBody) {
     const body = rawBody.toString();
-    const headers = typeof given.get === 'function' ? Object.fromEntries(given) : given;
+    const pairs = typeof given.get === 'function' ? [...given] : Object.entries(given);
+    const headers = Object.fromEntries(pairs.map(([name, value]) => [name.toLowerCase(), value]));
     const verified = verify(headers, body);
     if (!verified) {
       return 401;

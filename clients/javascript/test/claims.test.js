@@ -247,6 +247,33 @@ for (const [driver, open] of Object.entries(DRIVERS)) {
       assert.deepEqual((await claim(pool, name('plain lease'))).response, plain.response);
     });
 
+    test('transaction: work that ends it', async () => {
+      const key = name('ended');
+      const end = (client) => query(client, 'ROLLBACK').then(() => undefined);
+      await assert.rejects(transaction(pool, key, counted(key, end).work, { retries: 0 }));
+      assert.equal((await claim(pool, key, { wait: false })).outcome, 'claimed', 'the key is free');
+    });
+
+    test('lease: commit is called again', async () => {
+      const key = name('again');
+      const proxy = await startProxy();
+      const far = open(proxy.options);
+      const { response } = await lease(far.pool, key, async ({ commit }) => {
+        const change = async (client) => {
+          await effect(client, key);
+          return { done: 1 };
+        };
+        proxy.loseCommit();
+        await assert.rejects(commit(change));
+        assert.deepEqual(await commit(change), { done: 1 });
+        await assert.rejects(commit(change), /called again/);
+      }, { retries: 0 });
+      assert.deepEqual([response, await effects(key)], [{ done: 1 }, 1]);
+      await far.end();
+      proxy.close();
+      await assert.rejects(lease(pool, name('no lease'), assert.fail, { lease: null }), /needs a duration/);
+    });
+
     test('lease: an owner that is too late', async () => {
       const key = name('late');
       const late = lease(pool, key, async ({ commit, signal }) => {

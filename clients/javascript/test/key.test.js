@@ -7,6 +7,7 @@
 
 const assert = require('assert/strict');
 const { once } = require('events');
+const { Readable } = require('stream');
 const { after, before, describe, test } = require('node:test');
 const express = require('express');
 const { fastify } = require('fastify');
@@ -15,7 +16,10 @@ const { serve } = require('@hono/node-server');
 const { idempotencyKey: forExpress } = require('idempotency-pg/express');
 const { idempotencyKey: forFastify } = require('idempotency-pg/fastify');
 const { idempotencyKey: forHono } = require('idempotency-pg/hono');
-const { DRIVERS, admin, effects, gate } = require('./lib');
+const { claim, transaction } = require('idempotency-pg');
+const {
+  DRIVERS, admin, effects, gate, waitUntil,
+} = require('./lib');
 
 const COPIES = 20;
 const ANSWER_BYTES_MAX = 5000;
@@ -254,7 +258,15 @@ for (const [framework, start] of Object.entries(FRAMEWORKS)) {
 
       test(`${path}: an answer that is too large`, async () => {
         const id = name('large');
-        const { status, headers, body } = await send(path, `"${id}"`, { id, size: ANSWER_BYTES_MAX + 1 });
+        const large = { id, size: ANSWER_BYTES_MAX + 1 };
+        const { status, headers, body } = await send(path, `"${id}"`, large);
+        if (path === '/payments') { // what was done outside the database stays
+          assert.deepEqual([status, body.length, await effects(id)], [201, large.size, 1]);
+          const again = await send(path, `"${id}"`, large);
+          isProblem(again, 410, 'The answer was too large to be kept');
+          assert.deepEqual([JSON.parse(again.body).original_status, again.isReplay, callsOf(id)], [201, true, 1]);
+          return;
+        }
         assert.deepEqual([status, JSON.parse(body).title], [500, 'The answer is too large']);
         assert.equal(headers.get('x-order'), null);
         assert.equal(await effects(id), 0);
@@ -284,6 +296,66 @@ for (const [framework, start] of Object.entries(FRAMEWORKS)) {
     });
   });
 }
+
+test('Express: the client is gone while a stream is piped', async () => {
+  const app = express();
+  const errors = [];
+  const piped = gate();
+  app.use(express.json());
+  app.post('/', forExpress({ pool, scope: () => 'ann' }), async (request, response) => {
+    await query(request.idempotency.client, "INSERT INTO effects VALUES ('piped')");
+    new Readable({ read() {} }).pipe(response);
+    piped.open();
+  });
+  app.use((error, request, response, next) => {
+    errors.push(error.message);
+    response.end();
+  });
+  const server = app.listen(0, '127.0.0.1');
+  await once(server, 'listening');
+  const abort = new AbortController();
+  const lost = fetch(`http://127.0.0.1:${server.address().port}/`, {
+    method: 'POST', headers: { 'idempotency-key': '"piped"' }, signal: abort.signal,
+  });
+  await piped.opened;
+  abort.abort();
+  await assert.rejects(lost);
+  await waitUntil(() => errors.length === 1);
+  assert.match(errors[0], /closed the connection/);
+  assert.equal((await claim(pool, 'piped', { scope: 'ann', wait: false })).outcome, 'claimed', 'the key is free');
+  assert.equal(await effects('piped'), 0);
+  server.close();
+});
+
+test('Fastify: a payload that cannot be read', async () => {
+  const app = fastify();
+  app.register(forFastify({ pool, scope: () => 'ann' }));
+  app.post('/', async (request, reply) => {
+    await query(request.idempotency.client, "INSERT INTO effects VALUES ('unread')");
+    return reply.send(new Readable({
+      read() {
+        this.destroy(new Error('the file is gone'));
+      },
+    }));
+  });
+  const { statusCode } = await app.inject({ method: 'POST', url: '/', headers: { 'idempotency-key': '"unread"' } });
+  assert.equal(statusCode, 500);
+  assert.equal((await claim(pool, 'unread', { scope: 'ann', wait: false })).outcome, 'claimed', 'the key is free');
+  assert.equal(await effects('unread'), 0);
+  await app.close();
+});
+
+test('a key that other functions have used', async () => {
+  const app = new Hono();
+  app.use(forHono({ pool, scope: () => 'other', fingerprint: () => 'same' }));
+  app.all('/', assert.fail);
+  for (const [i, saved] of [undefined, { order: 1 }].entries()) {
+    const key = `saved ${i}`;
+    await transaction(pool, key, () => saved, { scope: 'other', request: 'same' });
+    const { status } = await app.request('/', { method: 'POST', headers: { 'idempotency-key': `"${key}"` } });
+    assert.equal(status, 422);
+  }
+});
 
 test('the scope is required', async () => {
   assert.throws(() => forHono({ pool }), /needs the option scope/);

@@ -2,6 +2,8 @@
 transaction. If this fails, two owners work for one key, or an owner that is too
 late changes something."""
 
+import asyncio
+import contextlib
 import os
 import subprocess
 from datetime import timedelta
@@ -9,7 +11,7 @@ from datetime import timedelta
 import pytest
 
 from conftest import effects, sql
-from idempotency_pg import Failed, LeaseLost
+from idempotency_pg import Failed, KeyNotInProgress, LeaseLost, is_worth_repeating
 
 LEASE = timedelta(minutes=5)
 SHORT = timedelta(seconds=6)  # also enough for a slow machine
@@ -225,3 +227,129 @@ async def test_restart_of_the_server(db, key):
     assert await db.lease(key, body, lease=LEASE) == {"receipt": 3}
     assert effects(key) == 1
     assert outcome(key) == ("completed", 1, {"receipt": 3})
+
+
+class BadPool:
+    """A pool that raises an error when it takes a connection back, while bad."""
+
+    def __init__(self, pool):
+        self.bad = False
+        if hasattr(pool, "acquire"):
+            self.acquire = self._awaited(pool.acquire)
+        elif hasattr(pool, "__aenter__"):
+            self.connection = self._awaited(pool.connection)
+        else:
+            self.connection = self._plain(pool.connection)
+
+    def _release(self):
+        if self.bad:
+            raise ConnectionResetError("of the pool")
+
+    def _awaited(self, take):
+        @contextlib.asynccontextmanager
+        async def connection(timeout=None):
+            async with take(timeout=timeout) as conn:
+                yield conn
+            self._release()
+
+        return connection
+
+    def _plain(self, take):
+        @contextlib.contextmanager
+        def connection(timeout=None):
+            with take(timeout=timeout) as conn:
+                yield conn
+            self._release()
+
+        return connection
+
+
+async def test_error_after_commit(db, key):
+    """The work is committed, and must not be repeated."""
+    real, db.pool = db.pool, BadPool(db.pool)
+
+    async def body(held):
+        db.pool.bad = True
+        return await held.commit(inserting(db, key, {"receipt": 4}))
+
+    try:
+        assert await db.lease(key, body, lease=LEASE) == {"receipt": 4}
+    finally:
+        db.pool = real
+    assert effects(key) == 1
+    assert outcome(key) == ("completed", 1, {"receipt": 4})
+
+
+async def test_second_commit(db, key):
+    async def body(held):
+        await held.commit(inserting(db, key, {"receipt": 5}))
+        for call in (held.commit(inserting(db, key)), held.fail()):
+            with pytest.raises(KeyNotInProgress):
+                await call
+        raise Failed("too late")
+
+    with pytest.raises(Failed):
+        await db.lease(key, body, lease=LEASE)
+    assert effects(key) == 1
+    assert outcome(key) == ("completed", 1, {"receipt": 5})
+
+
+async def test_second_commit_after_an_unknown_outcome(db, key, proxied, monkeypatch):
+    monkeypatch.setattr("idempotency_pg._sync.COMMIT_TRIES", 1)
+    monkeypatch.setattr("idempotency_pg.aio.COMMIT_TRIES", 1)
+    through, proxy = proxied
+    async with through:
+        for number, cut in enumerate(("after", "before")):
+            each = f"{key} {cut}"
+
+            async def body(held):
+                async def work(conn):
+                    await inserting(db, each, {"cut": cut})(conn)
+                    if proxy.cuts == number:
+                        proxy.cut = cut
+
+                with pytest.raises(Exception) as error:
+                    await held.commit(work)
+                assert is_worth_repeating(error.value)
+                if cut == "after":
+                    with pytest.raises(KeyNotInProgress):
+                        await held.commit(work)
+                else:
+                    await held.commit(work)
+
+            await through.lease(each, body, lease=LEASE)
+            assert effects(each) == 1
+            assert outcome(each) == ("completed", 1, None)
+
+
+async def test_failed_commit_is_not_completed(db, key):
+    """Although the block hides the error."""
+
+    async def body(held):
+        async def work(conn):
+            raise KeyError("of the work")
+
+        with pytest.raises(KeyError):
+            await held.commit(work)
+
+    await db.lease(key, body, lease=LEASE)
+    assert outcome(key) == ("claimed", 2, None)
+
+
+async def test_cancellation_comes_again(db, key):
+    """A driver can swallow one."""
+
+    async def body(held):
+        take_over(key)
+        for _ in range(2):
+            try:
+                await db.until(lambda: type(db).__name__ == "Sync" and held.lost)
+            except asyncio.CancelledError:
+                steps.append("cancelled")
+        await db.until(lambda: type(db).__name__ == "Sync")
+        held.check()
+
+    steps = []
+    with pytest.raises(LeaseLost):
+        await db.lease(key, body, lease=SHORT)
+    assert steps == ([] if type(db).__name__ == "Sync" else ["cancelled"] * 2)

@@ -273,6 +273,7 @@ class Lease:
         self._stop = threading.Event()
         self._lost: Exception | None = None
         self._ended = False
+        self._failure: Exception | None = None  # of the last commit(), complete() or fail()
 
     def __enter__(self) -> Lease:
         start = time.monotonic()
@@ -300,9 +301,9 @@ class Lease:
         if not self.claimed:
             return
         try:
-            if isinstance(error, Failed):
+            if isinstance(error, Failed) and not self._ended:
                 self.fail(error.answer)
-            elif error is None and not self._ended:
+            elif error is None and not self._ended and self._failure is None:
                 self.complete()
         finally:
             self._stop.set()
@@ -345,6 +346,8 @@ class Lease:
         return self._end(FAIL, lambda conn: answer, False)
 
     def _end(self, sql: str, work: Callable[[Connection], object], last: object) -> Any:
+        if self._ended or (self._failure is not None and self._has_ended(self._failure)):
+            raise KeyNotInProgress("this lease has completed the key before, or has let it fail")
         answer: str | None = None
 
         def once() -> None:
@@ -365,7 +368,8 @@ class Lease:
                 raise LeaseLost(str(error)) from error
             except Exception as error:
                 if self._ended:
-                    break    # the pool has failed after the COMMIT
+                    break  # the pool has failed after the COMMIT
+                self._failure = error
                 if not is_worth_repeating(error) or failures == COMMIT_TRIES - 1:
                     raise
                 if self._has_ended(error):
@@ -409,6 +413,8 @@ class Lease:
             pause = self._every
             try:
                 self._renew()
+            except KeyNotInProgress:
+                return  # a COMMIT has ended the key; its answer may be lost
             except IdempotencyError as error:
                 self._notice(error)
             except Exception as error:

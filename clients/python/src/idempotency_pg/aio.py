@@ -297,8 +297,9 @@ class Lease:
         self._lock = asyncio.Lock()  # held while the key is renewed or ended
         self._lost: Exception | None = None
         self._ended = False
+        self._failure: Exception | None = None  # of the last commit(), complete() or fail()
         self._keeper: asyncio.Task[None] | None = None
-        self._cancelled = False
+        self._cancels = 0  # of the block, by this lease
 
     async def __aenter__(self) -> Lease:
         start = time.monotonic()
@@ -328,9 +329,9 @@ class Lease:
         if self._keeper is None:
             return
         try:
-            if isinstance(error, Failed):
+            if isinstance(error, Failed) and not self._ended:
                 await self.fail(error.answer)
-            elif error is None and not self._ended:
+            elif error is None and not self._ended and self._failure is None:
                 await self.complete()
         except asyncio.CancelledError as cancelled:
             error = cancelled
@@ -340,8 +341,9 @@ class Lease:
             if not self._ended and self._lost is None:
                 await self._free()
             # As asyncio.timeout() does: a cancellation that was not ours goes on.
-            if self._cancelled and self._body is not None:
-                left = self._body.uncancel()
+            if self._cancels and self._body is not None:
+                for _ in range(self._cancels):
+                    left = self._body.uncancel()
                 if left <= self._cancelling and isinstance(error, asyncio.CancelledError):
                     self.check()
 
@@ -394,6 +396,8 @@ class Lease:
         return await self._end(FAIL, error, False)
 
     async def _end(self, sql: str, work: Work, last: object) -> Any:
+        if self._ended or (self._failure is not None and await self._has_ended(self._failure)):
+            raise KeyNotInProgress("this lease has completed the key before, or has let it fail")
         answer: str | None = None
 
         async def once() -> None:
@@ -414,7 +418,8 @@ class Lease:
                 raise LeaseLost(str(error)) from error
             except Exception as error:
                 if self._ended:
-                    break    # the pool has failed after the COMMIT
+                    break  # the pool has failed after the COMMIT
+                self._failure = error
                 if not is_worth_repeating(error) or failures == COMMIT_TRIES - 1:
                     raise
                 if await self._has_ended(error):
@@ -459,6 +464,8 @@ class Lease:
             pause = self._every
             try:
                 await self._renew()
+            except KeyNotInProgress:
+                return  # a COMMIT has ended the key; its answer may be lost
             except IdempotencyError as error:
                 await self._notice(error)
             except Exception as error:
@@ -468,9 +475,13 @@ class Lease:
 
     async def _notice(self, error: Exception) -> None:
         async with self._lock:
-            if not self._ended and self._lost is None:
-                self._lost = error
-                self._cancelled = self._body is not None and self._body.cancel()
+            if self._ended or self._lost is not None:
+                return
+            self._lost = error
+        # A driver can swallow a cancellation: psycopg 3.1 does so now and then.
+        while self._body is not None:
+            self._cancels += self._body.cancel()
+            await asyncio.sleep(self._every)
 
     async def _free(self) -> None:
         """Lets the next claimer try at once; if this fails, the lease runs out."""
