@@ -27,6 +27,14 @@ for my $page (@pages)
 }
 like(slurp_file("$site/docs/claims.html"), qr/<pre class="mermaid">/, 'states are drawn');
 
+my $map = slurp_file("$root/docs/README.md");
+my $menu = slurp_file("$root/docs/site/mkdocs.yml");
+for my $page (grep { $_ ne 'README' } map { m{(\w[\w-]*)\.md$} } glob("$root/docs/*.md"))
+{
+	like($map, qr/\($page\.md[)#]/, "$page.md is in the map of the pages");
+	like($menu, qr/ docs\/$page\.md$/m, 'and in the menu');
+}
+
 my $index = decode_json(slurp_file("$site/search/search_index.json"));
 ok((grep { $_->{location} eq 'docs/claims.html#idem_claim' } @{ $index->{docs} }), 'the search finds idem_claim');
 
