@@ -31,7 +31,7 @@ BEGIN {
 	LINE = "\n          "
 	print "# Configuration of prometheus-sql-exporter, made of postgres-exporter.yml by"
 	print "# sql-exporter.awk: edit that file. The databases are in the environment variable"
-	print "# IDEMPOTENCY_CONNECTIONS, and docs/monitoring.md says how to set this up."
+	print "# IDEMPOTENCY_CONNECTIONS, and docs/operations/prometheus.md says how to set this up."
 	print ""
 	print "jobs:"
 	print "  - name: idempotency"

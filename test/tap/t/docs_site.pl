@@ -14,7 +14,7 @@ my $root = "$FindBin::RealBin/../../..";
 my $site = PostgreSQL::Test::Utils::tempdir();
 command_ok([ "$root/docs/site/build", $site ], 'the site is built');
 
-my @pages = ("$site/index.html", glob("$site/docs/*.html"));
+my @pages = ("$site/index.html", glob("$site/docs/*.html $site/docs/*/*.html"));
 cmp_ok(scalar(@pages), '>', 10, 'it has pages');
 for my $page (@pages)
 {
@@ -29,13 +29,13 @@ like(slurp_file("$site/docs/claims.html"), qr/<pre class="mermaid">/, 'states ar
 
 my $map = slurp_file("$root/docs/README.md");
 my $menu = slurp_file("$root/docs/site/mkdocs.yml");
-for my $page (grep { $_ ne 'README' } map { m{(\w[\w-]*)\.md$} } glob("$root/docs/*.md"))
+for my $page (map { m{/docs/(.*\.md)$} } glob("$root/docs/*.md $root/docs/*/*.md"))
 {
-	like($map, qr/\($page\.md[)#]/, "$page.md is in the map of the pages");
-	like($menu, qr/ docs\/$page\.md$/m, 'and in the menu');
+	like($map, qr/\(\Q$page\E[)#]/, "$page is in the map of the pages") unless $page eq 'README.md';
+	like($menu, qr/ docs\/\Q$page\E$/m, 'and in the menu');
 }
 
 my $index = decode_json(slurp_file("$site/search/search_index.json"));
-ok((grep { $_->{location} eq 'docs/claims.html#idem_claim' } @{ $index->{docs} }), 'the search finds idem_claim');
+ok((grep { $_->{location} eq 'docs/reference/claims.html#idem_claim' } @{ $index->{docs} }), 'the search finds idem_claim');
 
 done_testing();

@@ -1,4 +1,4 @@
-# The payments of docs/stock.md: each order is charged once, and in the end it
+# The payments of docs/how-to/stock.md: each order is charged once, and in the end it
 # is paid and its stock has left, or its money goes back, although callers die
 # between all steps, several try the same order, and many payments come too
 # late.  If this fails, a customer pays twice or for nothing.
@@ -25,7 +25,7 @@ srand($seed);
 note("seed $seed");
 
 my $node = start_server('payment', internal_path => 0, conf => "idempotency.sweep_interval = 20ms\n");
-my ($function) = grep { /FUNCTION finish_payment/ } Page->load('stock.md')->blocks('sql');
+my ($function) = grep { /FUNCTION finish_payment/ } Page->load('how-to/stock.md')->blocks('sql');
 $function =~ s/^SELECT .*//ms;
 sql($function);
 sql("SELECT stock_receive('hat', ${\ HATS})");
