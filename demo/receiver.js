@@ -22,7 +22,7 @@ const { Webhook } = require('standardwebhooks');
 const { startWatching, writeFile } = require('./watch');
 
 const ERROR_SHARE = 0.02;
-const BUSY_SHARE = 0.002; // each time, nothing is sent for BUSY_SECONDS
+const BUSY_EVERY = 2000; // requests; each time, nothing is sent for BUSY_SECONDS
 const CUT_SHARE = 0.02;
 const BUSY_SECONDS = 1;
 const BODY_BYTES_MAX = 1024 * 1024;
@@ -128,12 +128,12 @@ function answer(request, response, event) {
     seen.failed += 1;
     return refuse(id, response, 503);
   }
-  if (luck < ERROR_SHARE + BUSY_SHARE) {
+  if (seen.requests % BUSY_EVERY === 0) {
     seen.busy += 1;
     return refuse(id, response, 429, { 'Retry-After': BUSY_SECONDS });
   }
   takeIn(id, event);
-  if (luck < ERROR_SHARE + BUSY_SHARE + CUT_SHARE) {
+  if (luck < ERROR_SHARE + CUT_SHARE) {
     seen.cut += 1;
     request.socket.destroy();
     return 'cut';
