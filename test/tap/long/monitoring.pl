@@ -367,7 +367,7 @@ for my $panel (@{ $dashboard->{panels} })
 	like($page->{text}, qr/^!\[\Q$panel->{title}\E\]\(pictures\/panel-$panel->{id}\.svg\)$/m, "a picture of it: $panel->{title}");
 	for my $target (@{ $panel->{targets} })
 	{
-		my $expression = $target->{expr} =~ s/\$database/.*/gr =~ s/\$__rate_interval/@{[ INTERVAL ]}/gr;
+		my $expression = $target->{expr} =~ s/\$(?:instance|database)/.*/gr =~ s/\$__rate_interval/@{[ INTERVAL ]}/gr;
 		each_watcher("$panel->{title}: $target->{legendFormat}", sub {
 				my $data = $_[0]->ask('query_range', query => $expression, start => $began, end => time, step => 1);
 				return @{ $data->{result} } ? '' : 'no data';
