@@ -1,14 +1,19 @@
 # The documentation site is built, every link on it leads somewhere, it has a
-# search index, and its pages load nothing from elsewhere.  If this fails, the
-# site is missing, or readers are sent to other servers.
+# search index, its pages load nothing from elsewhere, and they fit the screens
+# of a phone and of a desktop.  If this fails, the site is missing, cannot be
+# read, or sends readers to other servers.
 
 use strict;
 use warnings FATAL => 'all';
 
 use FindBin;
+use IPC::Run ();
 use JSON::PP;
 use PostgreSQL::Test::Utils;
 use Test::More;
+
+# Pixels: widths of screens, and the height of the lowest picture.
+use constant { LOOK_S => 180, PHONE => 390, DESKTOP => 1280, PICTURE => 40 };
 
 my $root = "$FindBin::RealBin/../../..";
 my $site = PostgreSQL::Test::Utils::tempdir();
@@ -37,5 +42,23 @@ for my $page (map { m{/docs/(.*\.md)$} } glob("$root/docs/*.md $root/docs/*/*.md
 
 my $index = decode_json(slurp_file("$site/search/search_index.json"));
 ok((grep { $_->{location} eq 'docs/reference/claims.html#idem_claim' } @{ $index->{docs} }), 'the search finds idem_claim');
+
+# --- in a browser: a page that has to be moved sideways is too wide; tables and
+# --- code in it move on their own
+
+my ($seen, $log);
+IPC::Run::run([ 'node', "$FindBin::RealBin/../programs/widths.js", PHONE, DESKTOP, '--',
+		map { "file://$site/$_.html" } qw(index docs/quick-start docs/claims docs/reference/outbox) ],
+	'<', \undef, '>', \$seen, '2>', \$log, IPC::Run::timeout(LOOK_S));
+my @seen = map { decode_json($_) } split /\n/, $seen;
+is(scalar(@seen), 8, 'the browser shows the pages') or diag($log);
+for my $page (@seen)
+{
+	my $what = "$page->{address}, $page->{width} pixels wide:" =~ s{.*$site/}{}r;
+
+	cmp_ok($page->{wide}, '<=', $page->{width}, "$what it fits");
+	is($page->{undrawn}, 0, "$what its pictures are drawn");
+	cmp_ok($page->{lowest} // PICTURE, '>=', PICTURE, "$what and can be seen");
+}
 
 done_testing();
