@@ -17,7 +17,7 @@ function pairsOf(headers) {
 // headers that were not there before, and a function that undoes this.
 function holdBack(response, before) {
   const {
-    write, end, writeHead, flushHeaders,
+    write, end, writeHead, flushHeaders, destroy,
   } = response;
   const chunks = [];
   let onPipe;
@@ -45,6 +45,10 @@ function holdBack(response, before) {
         process.nextTick(done);
       }
     }
+    response.destroy = (error) => {
+      reject(error ?? new Error('the handler has destroyed the response'));
+      return destroy.call(response, error);
+    };
     response.write = (...chunk) => {
       keep(...chunk);
       return true;
@@ -72,7 +76,7 @@ function holdBack(response, before) {
   function release() {
     response.off('pipe', onPipe).off('close', onClose);
     Object.assign(response, {
-      write, end, writeHead, flushHeaders,
+      write, end, writeHead, flushHeaders, destroy,
     });
   }
   return { ended, release };
@@ -125,6 +129,7 @@ function idempotencyKey(options) {
         header: request.headers['idempotency-key'],
         body: () => bodyOf(request),
         request,
+        response,
       }, handle);
       if (answer === null) {
         next();

@@ -44,6 +44,7 @@ function idempotencyKey(options) {
         header: request.headers['idempotency-key'],
         body: () => request.rawBody ?? request.body,
         request,
+        response: reply.raw,
       }, (idempotency) => new Promise((resolve, reject) => {
         answered = resolve;
         failed = reject;

@@ -130,6 +130,13 @@ export function lease<Pool extends DatabasePool, Answer>(
   options?: WorkOptions & { lease?: Duration },
 ): Promise<Result<Answer>>;
 
+// Runs work in a transaction without a key, and returns its result after the
+// commit. After an error nothing is changed, unless the answer to COMMIT was
+// lost: then the outcome is unknown.
+export function transact<Pool extends DatabasePool, Returned>(
+  pool: Pool, work: (client: ClientOf<Pool>) => Promise<Returned> | Returned,
+): Promise<Returned>;
+
 // Whether the same transaction can succeed if it is repeated: after a deadlock,
 // a serialization failure, a lost connection, a restart or a failover.
 export function isRetryable(error: unknown): boolean;
@@ -178,6 +185,10 @@ export interface KeyOptions<Request, Pool = DatabasePool> {
   required?: boolean;
   // Default: 1 MiB.
   answerBytesMax?: number;
+  // Without a lease, in Express and Fastify: how long a handler may work on after
+  // its client has closed the connection, in seconds; default: 60. Then its
+  // changes are undone.
+  closeTimeout?: number;
   // A URL, for the type of problems.
   documentation?: string;
 }

@@ -9,10 +9,10 @@
 const {
   claim, complete, consume, fail, renew, transaction,
 } = require('./claims');
-const { isRetryable } = require('./database');
+const { isRetryable, transact } = require('./database');
 const { lease } = require('./lease');
 const { webhookReceiver } = require('./webhooks');
 
 module.exports = {
-  claim, complete, consume, fail, isRetryable, lease, renew, transaction, webhookReceiver,
+  claim, complete, consume, fail, isRetryable, lease, renew, transact, transaction, webhookReceiver,
 };

@@ -4,9 +4,10 @@
 // describes it, for any framework. express.js, fastify.js and hono.js translate
 // requests and answers.
 //
-// A request is {method, path, header, body, request}: the header
-// Idempotency-Key, a function that returns the body, and the request as the
-// framework has it. An answer is {status, headers, body}, with a Buffer as body.
+// A request is {method, path, header, body, request, response}: the header
+// Idempotency-Key, a function that returns the body, the request as the
+// framework has it, and the http.ServerResponse, if the handler may never
+// answer. An answer is {status, headers, body}, with a Buffer as body.
 
 'use strict';
 
@@ -17,6 +18,7 @@ const { transaction } = require('./claims');
 const KEY_BYTES_MAX = 255;
 const ANSWER_BYTES_MAX = 1024 * 1024;
 const RETRY_AFTER_S = 1;
+const CLOSE_TIMEOUT_S = 60;
 const PROBLEM = 'application/problem+json';
 
 // Headers that belong to one connection, one moment or one session.
@@ -80,6 +82,30 @@ function problem(status, title, detail, type, headers = {}, more = {}) {
   };
 }
 
+// When its client has gone, a handler may work on, since the client can come
+// back for the answer. It may also stop, and never answer: its transaction must
+// not stay open then.
+async function orGone(answered, response, timeoutS) {
+  let timer;
+  let onClose;
+  const gone = new Promise((resolve, reject) => {
+    onClose = () => {
+      const error = new Error(`the client has closed the connection, and there was no answer within ${timeoutS} s`);
+      timer = setTimeout(reject, timeoutS * 1000, error);
+    };
+  });
+  response?.once('close', onClose);
+  if (response?.destroyed) {
+    onClose();
+  }
+  try {
+    return await Promise.race([answered, gone]);
+  } finally {
+    clearTimeout(timer);
+    response?.off('close', onClose);
+  }
+}
+
 function parseKey(header) {
   const key = ITEM.exec(header)?.[1].replace(/\\(.)/g, '$1');
   return key && key.length <= KEY_BYTES_MAX ? key : null;
@@ -101,6 +127,7 @@ function makeOnce({
   methods = ['POST', 'PATCH'],
   required = true,
   answerBytesMax = ANSWER_BYTES_MAX,
+  closeTimeout = CLOSE_TIMEOUT_S,
   documentation = 'about:blank',
 }) {
   if (typeof scope !== 'function') {
@@ -202,7 +229,7 @@ function makeOnce({
   // Answers a request: with the answer of handle(idempotency), or without a call
   // of it. Returns null if the request does not need a key.
   return async function once({
-    method, path, header, body, request,
+    method, path, header, body, request, response,
   }, handle) {
     if (!methods.includes(method) || (header === undefined && !required)) {
       return null;
@@ -239,7 +266,8 @@ function makeOnce({
       ...(duration === undefined ? {} : { lease: duration }),
     };
     async function handleOnce(idempotency) {
-      own = await handle(idempotency);
+      const answered = handle(idempotency);
+      own = await (duration === undefined ? orGone(answered, response, closeTimeout) : answered);
       return own;
     }
     try {

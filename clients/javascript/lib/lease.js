@@ -81,19 +81,17 @@ function keepRenewing(renewOnce, leaseMs, sentAt, lose) {
   return stop;
 }
 
-// The saved answer of a completed key. This claims nothing.
-async function readAnswer(pool, key, scope) {
-  const [{ outcome, response }] = await query(
-    pool,
-    "CALL idem_wait($1::text, $2::text, timeout => '1 ms')",
-    [key, scope],
-  );
-  return outcome === 'completed' ? { response } : null;
+// How a key that has ended did end, with its saved answer or error. This claims
+// nothing.
+async function readEnd(pool, key, scope) {
+  const [end] = await query(pool, "CALL idem_wait($1::text, $2::text, timeout => '1 ms')", [key, scope]);
+  return end;
 }
 
 // Does the last changes and saves the answer that change returns, in one
 // transaction. If the outcome of an earlier COMMIT is unknown, idem_renew tells
-// whether the key is completed, before anything is repeated.
+// whether the key is completed, before anything is repeated. The savepoint fails
+// if change has ended the transaction: the key would be completed without it.
 async function commitLease(pool, owner, change, { scope, lease, retries }) {
   const { key, token } = owner;
   return repeat(retries, async () => {
@@ -105,15 +103,37 @@ async function commitLease(pool, owner, change, { scope, lease, retries }) {
           await renew(client, key, token, { scope, lease });
         }
         const response = await change(client);
+        await query(client, 'SAVEPOINT idempotency_pg');
         await complete(client, key, token, response, { scope });
         return { response: fromJson(toJson(response)) };
       });
     } catch (error) {
-      const saved = isRepeated && error.code === ENDED && await readAnswer(pool, key, scope);
-      if (!saved) {
+      const end = isRepeated && error.code === ENDED ? await readEnd(pool, key, scope) : null;
+      if (end?.outcome !== 'completed') {
         throw error;
       }
-      return saved;
+      return end;
+    }
+  });
+}
+
+// Lets the key fail for good. It may have ended before: the answer to an earlier
+// try, or to a commit, was lost.
+async function failLease(pool, claimed, key, error, { scope, retries }) {
+  return repeat(retries, async () => {
+    try {
+      await fail(pool, key, claimed.token, error, { scope, retry: false });
+      return failedResult(claimed, error);
+    } catch (reason) {
+      const end = reason.code === ENDED ? await readEnd(pool, key, scope) : null;
+      switch (end?.outcome) {
+        case 'completed':
+          return claimedResult(claimed, end.response);
+        case 'failed':
+          return failedResult(claimed, end.response);
+        default:
+          throw reason;
+      }
     }
   });
 }
@@ -151,18 +171,22 @@ async function lease(pool, key, work, {
     try {
       const committed = await commitLease(pool, owner, change, { scope, lease: duration, retries });
       hasCommitted = true;
+      stop(); // nobody can take the key over any more
       return committed;
     } catch (error) {
       mayCommit = true;
       throw error;
     }
   }
-  async function commit(change) {
+  // Work need not wait for the promise: lease throws its error, too.
+  function commit(change) {
     if (!mayCommit) {
-      throw new Error('commit was called again, during another commit or after it');
+      return Promise.reject(new Error('commit was called again, during another commit or after it'));
     }
     committing = commitOnce(change);
-    return (await committing).response;
+    const answer = committing.then(({ response }) => response);
+    answer.catch(() => {});
+    return answer;
   }
   try {
     const response = await work({
@@ -182,17 +206,7 @@ async function lease(pool, key, work, {
       await fail(pool, key, token, { error: error?.message }, { scope }).catch(() => {});
       throw error;
     }
-    await repeat(retries, async (n) => {
-      try {
-        await fail(pool, key, token, final, { scope, retry: false });
-      } catch (reason) {
-        // The answer to an earlier try was lost.
-        if (n === 0 || reason.code !== ENDED) {
-          throw reason;
-        }
-      }
-    });
-    return failedResult(claimed, final);
+    return await failLease(pool, claimed, key, final, { scope, retries });
   } finally {
     stop();
   }

@@ -10,9 +10,10 @@ const { execFile, spawn } = require('child_process');
 const { once } = require('events');
 const path = require('path');
 const { after, describe, test } = require('node:test');
+const { setTimeout } = require('timers/promises');
 const { promisify } = require('util');
 const {
-  claim, complete, consume, fail, isRetryable, lease, renew, transaction,
+  claim, complete, consume, fail, isRetryable, lease, renew, transact, transaction,
 } = require('idempotency-pg');
 const {
   DRIVERS, admin, effects, waitUntil,
@@ -247,31 +248,100 @@ for (const [driver, open] of Object.entries(DRIVERS)) {
       assert.deepEqual((await claim(pool, name('plain lease'))).response, plain.response);
     });
 
-    test('transaction: work that ends it', async () => {
-      const key = name('ended');
+    test('work that ends its transaction', async () => {
       const end = (client) => query(client, 'ROLLBACK').then(() => undefined);
-      await assert.rejects(transaction(pool, key, counted(key, end).work, { retries: 0 }));
-      assert.equal((await claim(pool, key, { wait: false })).outcome, 'claimed', 'the key is free');
+      const ways = {
+        transaction: (key, work) => transaction(pool, key, work, { retries: 0 }),
+        consume: (key, work) => consume(pool, { id: key, retries: 0 }, work),
+        lease: (key, work) => lease(pool, key, ({ commit }) => commit(work), { retries: 0 }),
+      };
+      for (const [way, run] of Object.entries(ways)) {
+        const key = name(`ended ${way}`);
+        await assert.rejects(run(key, counted(key, end).work), way);
+        assert.equal((await claim(pool, key, { wait: false })).outcome, 'claimed', `${way}: the key is free`);
+      }
     });
 
+    test('transact', async () => {
+      const key = name('transact');
+      assert.deepEqual(await transact(pool, (client) => effect(client, key).then(() => ({ at: key }))), { at: key });
+      await assert.rejects(transact(pool, async (client) => {
+        await effect(client, key);
+        throw new TypeError('a mistake');
+      }), /a mistake/);
+      assert.equal(await effects(key), 1);
+    });
+
+    // A renewal comes between the two calls: the key is completed, but not lost.
     test('lease: commit is called again', async () => {
       const key = name('again');
       const proxy = await startProxy();
       const far = open(proxy.options);
-      const { response } = await lease(far.pool, key, async ({ commit }) => {
+      const { response } = await lease(far.pool, key, async ({ commit, signal }) => {
         const change = async (client) => {
           await effect(client, key);
           return { done: 1 };
         };
         proxy.loseCommit();
         await assert.rejects(commit(change));
+        await setTimeout(3500);
+        assert.equal(signal.aborted, false);
         assert.deepEqual(await commit(change), { done: 1 });
         await assert.rejects(commit(change), /called again/);
-      }, { retries: 0 });
+      }, { retries: 0, lease: 3 });
       assert.deepEqual([response, await effects(key)], [{ done: 1 }, 1]);
       await far.end();
       proxy.close();
       await assert.rejects(lease(pool, name('no lease'), assert.fail, { lease: null }), /needs a duration/);
+    });
+
+    test('lease: what looks like a failure was committed', async () => {
+      const key = name('not failed');
+      const proxy = await startProxy();
+      const far = open(proxy.options);
+      const { outcome, response } = await lease(far.pool, key, ({ commit }) => {
+        proxy.loseCommit();
+        return commit(async (client) => {
+          await effect(client, key);
+          return { done: 1 };
+        });
+      }, { retries: 0, failure: ({ message }) => ({ error: message }) });
+      assert.deepEqual([outcome, response, await effects(key)], ['claimed', { done: 1 }, 1]);
+      await far.end();
+      proxy.close();
+    });
+
+    test('lease: nobody waits for a commit that fails', async () => {
+      const key = name('not awaited');
+      await assert.rejects(lease(pool, key, ({ commit }) => {
+        commit(() => {
+          throw new Error('a late mistake');
+        });
+      }), /a late mistake/);
+      assert.equal((await claim(pool, key, { wait: false })).outcome, 'claimed', 'the key is free');
+    });
+
+    test('lease: a renewal that hangs', async () => {
+      const key = name('hanging');
+      const proxy = await startProxy();
+      const far = open(proxy.options);
+      proxy.hang(/idem_renew/);
+      await lease(far.pool, key, async ({ commit, signal }) => {
+        await waitUntil(proxy.hasHung);
+        await commit((client) => effect(client, key));
+        await setTimeout(5000);
+        assert.equal(signal.aborted, false, 'it was completed in time');
+      }, { lease: 5 });
+      await lease(far.pool, name('hanging too'), async ({ commit, signal }) => {
+        const since = performance.now();
+        await waitUntil(() => signal.aborted);
+        assert.match(signal.reason.message, /has run out/);
+        assert.ok(performance.now() - since < 30 * 1000);
+        await commit((client) => effect(client, key)); // nobody else has taken the key
+      }, { lease: 1 });
+      assert.equal(await effects(key), 2);
+      proxy.close();
+      await far.end();
     });
 
     test('lease: an owner that is too late', async () => {

@@ -7,7 +7,7 @@
 
 const assert = require('assert/strict');
 const { once } = require('events');
-const { Readable } = require('stream');
+const { Readable, pipeline } = require('stream');
 const { after, before, describe, test } = require('node:test');
 const express = require('express');
 const { fastify } = require('fastify');
@@ -297,34 +297,97 @@ for (const [framework, start] of Object.entries(FRAMEWORKS)) {
   });
 }
 
-test('Express: the client is gone while a stream is piped', async () => {
+// Each way in which a handler of Express can stop without an answer; its client
+// goes as soon as the handler has been called.
+for (const [how, expected, stop] of [
+  ['pipes to the client that is gone', /closed the connection before/, (response) => new Readable({ read() {} }).pipe(response)],
+  ['pipes a stream that fails', /the file is gone/, (response) => pipeline(new Readable({
+    read() {
+      this.destroy(new Error('the file is gone'));
+    },
+  }), response, () => {})],
+  ['destroys the response', /has destroyed the response/, (response) => response.destroy()],
+  ['stops', /no answer within 0.1 s/, () => {}],
+]) {
+  test(`Express: a handler that ${how}`, async () => {
+    const app = express();
+    const errors = [];
+    const entered = gate();
+    const id = `a handler that ${how}`;
+    app.use(express.json());
+    app.post('/', forExpress({ pool, scope: () => 'ann', closeTimeout: 0.1 }), async (request, response) => {
+      await query(request.idempotency.client, 'INSERT INTO effects VALUES ($1)', [id]);
+      stop(response);
+      entered.open();
+    });
+    app.use((error, request, response, next) => {
+      errors.push(error.message);
+      response.end();
+    });
+    const server = app.listen(0, '127.0.0.1');
+    await once(server, 'listening');
+    const abort = new AbortController();
+    const answered = fetch(`http://127.0.0.1:${server.address().port}/`, {
+      method: 'POST', headers: { 'idempotency-key': `"${id}"` }, signal: abort.signal,
+    }).catch(() => {});
+    await entered.opened;
+    abort.abort();
+    await answered;
+    await waitUntil(() => errors.length === 1);
+    assert.match(errors[0], expected);
+    assert.equal((await claim(pool, id, { scope: 'ann', wait: false })).outcome, 'claimed', 'the key is free');
+    assert.equal(await effects(id), 0);
+    server.close();
+  });
+}
+
+test('Express: a client that goes away comes back for the answer', async () => {
+  const gone = gate();
+  const leave = gate();
   const app = express();
-  const errors = [];
-  const piped = gate();
   app.use(express.json());
   app.post('/', forExpress({ pool, scope: () => 'ann' }), async (request, response) => {
-    await query(request.idempotency.client, "INSERT INTO effects VALUES ('piped')");
-    new Readable({ read() {} }).pipe(response);
-    piped.open();
-  });
-  app.use((error, request, response, next) => {
-    errors.push(error.message);
-    response.end();
+    response.once('close', gone.open);
+    await leave.opened;
+    await query(request.idempotency.client, "INSERT INTO effects VALUES ('gone')");
+    response.json('done');
   });
   const server = app.listen(0, '127.0.0.1');
   await once(server, 'listening');
-  const abort = new AbortController();
-  const lost = fetch(`http://127.0.0.1:${server.address().port}/`, {
-    method: 'POST', headers: { 'idempotency-key': '"piped"' }, signal: abort.signal,
+  const send = (signal) => fetch(`http://127.0.0.1:${server.address().port}/`, {
+    method: 'POST', headers: { 'idempotency-key': '"gone"' }, signal,
   });
-  await piped.opened;
+  await assert.rejects(send(AbortSignal.timeout(500)));
+  await gone.opened;
+  leave.open();
+  let answer;
+  await waitUntil(async () => {
+    answer = await send();
+    return answer.status !== 409;
+  });
+  assert.deepEqual([answer.status, await answer.json(), await effects('gone')], [200, 'done', 1]);
+  assert.equal(answer.headers.get('idempotent-replayed'), 'true');
+  server.close();
+});
+
+test('Fastify: a handler that stops', async () => {
+  const app = fastify();
+  const entered = gate();
+  app.register(forFastify({ pool, scope: () => 'ann', closeTimeout: 0.1 }));
+  app.post('/', async (request, reply) => {
+    await query(request.idempotency.client, "INSERT INTO effects VALUES ('stopped')");
+    reply.hijack();
+    entered.open();
+  });
+  const address = await app.listen({ port: 0, host: '127.0.0.1' });
+  const abort = new AbortController();
+  const lost = fetch(address, { method: 'POST', headers: { 'idempotency-key': '"stopped"' }, signal: abort.signal });
+  await entered.opened;
   abort.abort();
   await assert.rejects(lost);
-  await waitUntil(() => errors.length === 1);
-  assert.match(errors[0], /closed the connection/);
-  assert.equal((await claim(pool, 'piped', { scope: 'ann', wait: false })).outcome, 'claimed', 'the key is free');
-  assert.equal(await effects('piped'), 0);
-  server.close();
+  await waitUntil(async () => (await claim(pool, 'stopped', { scope: 'ann', wait: false })).outcome === 'claimed');
+  assert.equal(await effects('stopped'), 0);
+  await app.close();
 });
 
 test('Fastify: a payload that cannot be read', async () => {

@@ -51,7 +51,7 @@ test('it is installed in an empty directory', () => {
   }`;
   assert.equal(
     execFileSync(process.execPath, ['-e', program], { cwd: app }).toString(),
-    'claim complete consume fail isRetryable lease renew transaction webhookReceiver\n'
+    'claim complete consume fail isRetryable lease renew transact transaction webhookReceiver\n'
     + 'idempotencyKey\nidempotencyKey\nidempotencyKey\n',
   );
 });

@@ -1,7 +1,7 @@
 // proxy.js
 //
 // A proxy between a driver and the server, which can lose the answer to a
-// COMMIT, or stop forwarding.
+// COMMIT, let a query hang, or stop forwarding.
 
 'use strict';
 
@@ -13,18 +13,25 @@ const COMMIT = /commit/i;
 async function startProxy() {
   const path = `${process.env.PGHOST}/.s.PGSQL.${process.env.PGPORT}`;
   const sockets = new Set();
-  const state = { losesCommit: false, isStopped: false };
+  const state = {
+    losesCommit: false, isStopped: false, hanging: undefined, hasHung: 0,
+  };
 
   const listener = net.createServer((client) => {
     const server = net.connect(path);
     let hasLost = false;
+    let hangs = false;
     sockets.add(client).add(server);
     client.on('data', (data) => {
       if (state.losesCommit && COMMIT.test(data.toString('latin1'))) {
         state.losesCommit = false;
         hasLost = true;
       }
-      if (!state.isStopped) {
+      if (state.hanging?.test(data.toString('latin1'))) {
+        hangs = true;
+        state.hasHung += 1;
+      }
+      if (!state.isStopped && !hangs) {
         server.write(data);
       }
     });
@@ -48,6 +55,11 @@ async function startProxy() {
     loseCommit() {
       state.losesCommit = true;
     },
+    // From now on, queries like this have no answer.
+    hang(pattern) {
+      state.hanging = pattern;
+    },
+    hasHung: () => state.hasHung > 0,
     stop() {
       state.isStopped = true;
     },

@@ -10,7 +10,7 @@ import { Hono } from 'hono';
 import { Pool, type PoolClient } from 'pg';
 import postgres from 'postgres';
 import {
-  claim, complete, consume, fail, isRetryable, lease, renew, transaction, webhookReceiver, type Idempotency,
+  claim, complete, consume, fail, isRetryable, lease, renew, transact, transaction, webhookReceiver, type Idempotency,
 } from 'idempotency-pg';
 import { idempotencyKey as forExpress } from 'idempotency-pg/express';
 import { idempotencyKey as forFastify } from 'idempotency-pg/fastify';
@@ -48,9 +48,11 @@ async function work(): Promise<number> {
     });
   }, { lease: '40 s' });
   await consume(sql, { scope: 'queue', id: 'message', request: 'body', ttl: 3600 }, (tx) => tx`SELECT 1`);
+  const count: number | null = await transact(pool, async (client) => (await client.query('SELECT 1')).rowCount);
+  await transact(sql, (tx) => tx`SELECT 1`);
   // @ts-expect-error a message has an id
   await consume(pool, { scope: 'queue' }, () => {});
-  return (response?.order ?? 0) + (paid?.payment ?? 0);
+  return (count ?? response?.order ?? 0) + (paid?.payment ?? 0);
 }
 
 const receive = webhookReceiver({

@@ -115,6 +115,11 @@ test('a wrong signature, another body, no signature', async () => {
 
 test('a body that is too large', async () => {
   assert.equal(await post({}, 'x'.repeat(1001)), 413);
+  const message = http.request({ port: server.address().port, host: '127.0.0.1', method: 'POST' });
+  message.write('x'.repeat(1001)); // more would follow
+  const [response] = await once(message, 'response');
+  assert.equal(response.statusCode, 413);
+  message.destroy();
 });
 
 test('an event that fails, and one that fails for good', async () => {
