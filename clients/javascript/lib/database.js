@@ -108,7 +108,7 @@ async function transact(pool, work) {
 
 // The codes of Node and of postgres.js, and the messages of node-postgres.
 const NO_CONNECTION = /^(ECONN(REFUSED|RESET)|EPIPE|ETIMEDOUT|CONNECT(ION_CLOSED|ION_DESTROYED|_TIMEOUT))$/;
-const NO_CONNECTION_PG = /^(Connection terminated|Client has encountered a connection error)/;
+const NO_CONNECTION_PG = /^(Connection terminated|Client has encountered a connection error|timeout (expired|exceeded when trying to connect)$)/;
 
 // Whether the same transaction can succeed if it is repeated: there was no
 // answer, the server stops or starts (class 08, 53, 57P), there was a deadlock

@@ -116,7 +116,8 @@ export interface Lease<Pool> {
   // Fires when the key may belong to another owner.
   signal: AbortSignal;
   // Does the last changes and saves the answer that change returns, in one
-  // transaction. An owner that is too late gets ID001, and changes nothing.
+  // transaction. An owner that is too late gets ID001, and changes nothing. After
+  // an error it may be called again, and takes effect once.
   commit<Answer>(change: (client: ClientOf<Pool>) => Promise<Answer> | Answer): Promise<Answer>;
 }
 

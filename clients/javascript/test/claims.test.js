@@ -48,6 +48,17 @@ for (const [driver, open] of Object.entries(DRIVERS)) {
       await query(client, 'INSERT INTO effects VALUES ($1)', [key]);
     }
 
+    // A pool behind a proxy. Both are closed after the test.
+    async function openFar(t, options) {
+      const proxy = await startProxy();
+      const far = open({ ...proxy.options, ...options });
+      t.after(async () => {
+        proxy.close();
+        await far.end();
+      });
+      return { proxy, far: far.pool };
+    }
+
     // Work that counts its calls.
     function counted(key, work = () => ({ done: 1 })) {
       const counter = { calls: 0 };
@@ -273,11 +284,10 @@ for (const [driver, open] of Object.entries(DRIVERS)) {
     });
 
     // A renewal comes between the two calls: the key is completed, but not lost.
-    test('lease: commit is called again', async () => {
+    test('lease: commit is called again', async (t) => {
       const key = name('again');
-      const proxy = await startProxy();
-      const far = open(proxy.options);
-      const { response } = await lease(far.pool, key, async ({ commit, signal }) => {
+      const { proxy, far } = await openFar(t);
+      const { response } = await lease(far, key, async ({ commit, signal }) => {
         const change = async (client) => {
           await effect(client, key);
           return { done: 1 };
@@ -290,16 +300,13 @@ for (const [driver, open] of Object.entries(DRIVERS)) {
         await assert.rejects(commit(change), /called again/);
       }, { retries: 0, lease: 3 });
       assert.deepEqual([response, await effects(key)], [{ done: 1 }, 1]);
-      await far.end();
-      proxy.close();
       await assert.rejects(lease(pool, name('no lease'), assert.fail, { lease: null }), /needs a duration/);
     });
 
-    test('lease: what looks like a failure was committed', async () => {
+    test('lease: what looks like a failure was committed', async (t) => {
       const key = name('not failed');
-      const proxy = await startProxy();
-      const far = open(proxy.options);
-      const { outcome, response } = await lease(far.pool, key, ({ commit }) => {
+      const { proxy, far } = await openFar(t);
+      const { outcome, response } = await lease(far, key, ({ commit }) => {
         proxy.loseCommit();
         return commit(async (client) => {
           await effect(client, key);
@@ -307,8 +314,6 @@ for (const [driver, open] of Object.entries(DRIVERS)) {
         });
       }, { retries: 0, failure: ({ message }) => ({ error: message }) });
       assert.deepEqual([outcome, response, await effects(key)], ['claimed', { done: 1 }, 1]);
-      await far.end();
-      proxy.close();
     });
 
     test('lease: nobody waits for a commit that fails', async () => {
@@ -321,18 +326,17 @@ for (const [driver, open] of Object.entries(DRIVERS)) {
       assert.equal((await claim(pool, key, { wait: false })).outcome, 'claimed', 'the key is free');
     });
 
-    test('lease: a renewal that hangs', async () => {
+    test('lease: a renewal that hangs', async (t) => {
       const key = name('hanging');
-      const proxy = await startProxy();
-      const far = open(proxy.options);
+      const { proxy, far } = await openFar(t);
       proxy.hang(/idem_renew/);
-      await lease(far.pool, key, async ({ commit, signal }) => {
+      await lease(far, key, async ({ commit, signal }) => {
         await waitUntil(proxy.hasHung);
         await commit((client) => effect(client, key));
         await setTimeout(5000);
         assert.equal(signal.aborted, false, 'it was completed in time');
       }, { lease: 5 });
-      await lease(far.pool, name('hanging too'), async ({ commit, signal }) => {
+      await lease(far, name('hanging too'), async ({ commit, signal }) => {
         const since = performance.now();
         await waitUntil(() => signal.aborted);
         assert.match(signal.reason.message, /has run out/);
@@ -340,8 +344,6 @@ for (const [driver, open] of Object.entries(DRIVERS)) {
         await commit((client) => effect(client, key)); // nobody else has taken the key
       }, { lease: 1 });
       assert.equal(await effects(key), 2);
-      proxy.close();
-      await far.end();
     });
 
     test('lease: an owner that is too late', async () => {
@@ -357,11 +359,10 @@ for (const [driver, open] of Object.entries(DRIVERS)) {
       assert.equal((await claim(pool, key)).outcome, 'in_progress', 'the other owner keeps the key');
     });
 
-    test('lease: the server cannot be reached', async () => {
+    test('lease: the server cannot be reached', async (t) => {
       const key = name('unreachable');
-      const proxy = await startProxy();
-      const far = open({ ...proxy.options, max: 5 });
-      const late = lease(far.pool, key, async ({ commit, signal }) => {
+      const { proxy, far } = await openFar(t, { max: 5 });
+      const late = lease(far, key, async ({ commit, signal }) => {
         proxy.stop();
         await waitUntil(() => signal.aborted);
         assert.match(signal.reason.message, /has run out/);
@@ -371,24 +372,21 @@ for (const [driver, open] of Object.entries(DRIVERS)) {
       }, { lease: 1 });
       await assert.rejects(late, { code: 'ID001' });
       assert.equal(await effects(key), 0);
-      await far.end();
-      proxy.close();
     });
 
-    test('the answer to COMMIT is lost', async () => {
-      const proxy = await startProxy();
-      const far = open(proxy.options);
+    test('the answer to COMMIT is lost', async (t) => {
+      const { proxy, far } = await openFar(t);
       const work = (key) => async (client) => {
         await effect(client, key);
         return { saved: 'answer' };
       };
       proxy.loseCommit();
-      const first = await transaction(far.pool, name('lost'), (client) => work(name('lost'))(client));
+      const first = await transaction(far, name('lost'), (client) => work(name('lost'))(client));
       assert.deepEqual(
         [first.outcome, first.response, await effects(name('lost'))],
         ['completed', { saved: 'answer' }, 1],
       );
-      const second = await lease(far.pool, name('lost too'), ({ commit }) => {
+      const second = await lease(far, name('lost too'), ({ commit }) => {
         proxy.loseCommit();
         return commit(work(name('lost too')));
       });
@@ -396,8 +394,6 @@ for (const [driver, open] of Object.entries(DRIVERS)) {
         [second.outcome, second.response, await effects(name('lost too'))],
         ['claimed', { saved: 'answer' }, 1],
       );
-      await far.end();
-      proxy.close();
     });
 
     test('the server is restarted during a lease', async () => {
@@ -449,6 +445,9 @@ for (const [driver, open] of Object.entries(DRIVERS)) {
 test('which errors are worth another try', () => {
   for (const code of ['08006', '40001', '40P01', '53300', '57P01', '57P03', '25006', 'ECONNREFUSED', 'CONNECTION_CLOSED']) {
     assert.equal(isRetryable({ code }), true, code);
+  }
+  for (const message of ['Connection terminated unexpectedly', 'timeout exceeded when trying to connect']) {
+    assert.equal(isRetryable(new Error(message)), true, message);
   }
   for (const code of ['22012', '23505', '55P03', '57014', 'ID001', 'ENOENT', undefined]) {
     assert.equal(isRetryable({ code }), false, String(code));

@@ -309,7 +309,7 @@ for (const [how, expected, stop] of [
   ['destroys the response', /has destroyed the response/, (response) => response.destroy()],
   ['stops', /no answer within 0.1 s/, () => {}],
 ]) {
-  test(`Express: a handler that ${how}`, async () => {
+  test(`Express: a handler that ${how}`, async (t) => {
     const app = express();
     const errors = [];
     const entered = gate();
@@ -325,6 +325,7 @@ for (const [how, expected, stop] of [
       response.end();
     });
     const server = app.listen(0, '127.0.0.1');
+    t.after(() => server.close());
     await once(server, 'listening');
     const abort = new AbortController();
     const answered = fetch(`http://127.0.0.1:${server.address().port}/`, {
@@ -337,11 +338,10 @@ for (const [how, expected, stop] of [
     assert.match(errors[0], expected);
     assert.equal((await claim(pool, id, { scope: 'ann', wait: false })).outcome, 'claimed', 'the key is free');
     assert.equal(await effects(id), 0);
-    server.close();
   });
 }
 
-test('Express: a client that goes away comes back for the answer', async () => {
+test('Express: a client that goes away comes back for the answer', async (t) => {
   const gone = gate();
   const leave = gate();
   const app = express();
@@ -353,6 +353,7 @@ test('Express: a client that goes away comes back for the answer', async () => {
     response.json('done');
   });
   const server = app.listen(0, '127.0.0.1');
+  t.after(() => server.close());
   await once(server, 'listening');
   const send = (signal) => fetch(`http://127.0.0.1:${server.address().port}/`, {
     method: 'POST', headers: { 'idempotency-key': '"gone"' }, signal,
@@ -367,10 +368,9 @@ test('Express: a client that goes away comes back for the answer', async () => {
   });
   assert.deepEqual([answer.status, await answer.json(), await effects('gone')], [200, 'done', 1]);
   assert.equal(answer.headers.get('idempotent-replayed'), 'true');
-  server.close();
 });
 
-test('Fastify: a handler that stops', async () => {
+test('Fastify: a handler that stops', async (t) => {
   const app = fastify();
   const entered = gate();
   app.register(forFastify({ pool, scope: () => 'ann', closeTimeout: 0.1 }));
@@ -380,6 +380,7 @@ test('Fastify: a handler that stops', async () => {
     entered.open();
   });
   const address = await app.listen({ port: 0, host: '127.0.0.1' });
+  t.after(() => app.close());
   const abort = new AbortController();
   const lost = fetch(address, { method: 'POST', headers: { 'idempotency-key': '"stopped"' }, signal: abort.signal });
   await entered.opened;
@@ -387,7 +388,6 @@ test('Fastify: a handler that stops', async () => {
   await assert.rejects(lost);
   await waitUntil(async () => (await claim(pool, 'stopped', { scope: 'ann', wait: false })).outcome === 'claimed');
   assert.equal(await effects('stopped'), 0);
-  await app.close();
 });
 
 test('Fastify: a payload that cannot be read', async () => {

@@ -10,7 +10,9 @@ import { Hono } from 'hono';
 import { Pool, type PoolClient } from 'pg';
 import postgres from 'postgres';
 import {
-  claim, complete, consume, fail, isRetryable, lease, renew, transact, transaction, webhookReceiver, type Idempotency,
+  claim, complete, consume, fail, isRetryable, lease, renew, transact, transaction, webhookReceiver,
+  type Answer, type Claim, type ClaimOptions, type ClientOf, type DatabasePool, type Duration, type Idempotency, type KeyOptions,
+  type Lease, type Outcome, type Queryable, type Result, type WebhookOptions, type WebhookReceiver, type WorkOptions,
 } from 'idempotency-pg';
 import { idempotencyKey as forExpress } from 'idempotency-pg/express';
 import { idempotencyKey as forFastify } from 'idempotency-pg/fastify';
@@ -55,6 +57,24 @@ async function work(): Promise<number> {
   return (count ?? response?.order ?? 0) + (paid?.payment ?? 0);
 }
 
+// Wrappers, as programs write them.
+async function firstOf(db: Queryable, key: string, options: ClaimOptions): Promise<Claim['token']> {
+  return (await claim(db, key, options)).token;
+}
+
+async function withDefaults<P extends DatabasePool, A>(
+  anyPool: P, key: string, change: (client: ClientOf<P>) => Promise<A>, seconds: Duration, options: WorkOptions = {},
+): Promise<[Outcome, A | null]> {
+  const { outcome, response }: Result<A> = await lease(
+    anyPool, key, (held: Lease<P>) => held.commit(change), { ...options, lease: seconds },
+  );
+  return [outcome, response];
+}
+
+const keep: KeyOptions<express.Request>['keep'] = ({ status: code, body }: Answer) => code < 500 && body.length > 0;
+const receiverOptions: WebhookOptions<Pool> = { pool, secret: 'whsec_', scope: 'shop', work() {} };
+const receiver: WebhookReceiver = webhookReceiver(receiverOptions);
+
 const receive = webhookReceiver({
   pool, secret: ['whsec_new', 'whsec_old'], scope: 'shop', work: (client, event) => client.query('SELECT $1', [event.type]),
 });
@@ -83,4 +103,6 @@ const hono = new Hono<{ Variables: { idempotency: Idempotency } }>();
 hono.use(forHono({ pool, scope: (context) => context.req.header('x-account')!, keep: ({ status: code }) => code !== 429 }));
 hono.post('/', (context) => context.json({ key: context.get('idempotency').key }));
 
-export { calls, status, work };
+export {
+  calls, firstOf, keep, receiver, status, withDefaults, work,
+};

@@ -44,6 +44,6 @@ sub run_file
 	return;
 }
 
-run_file($_) for qw(claims.test.js key.test.js webhooks.test.js package.test.js);
+run_file($_) for qw(claims.test.js key.test.js webhooks.test.js readme.test.js package.test.js);
 
 done_testing();
