@@ -15,8 +15,9 @@
 'use strict';
 
 const readline = require('readline');
+const { transact } = require('idempotency-pg');
 const { Webhook } = require('standardwebhooks');
-const { connectPool, transaction } = require('./database');
+const { connectPool } = require('./database');
 const { listen } = require('./endpoint');
 const { once } = require('./once');
 
@@ -34,7 +35,7 @@ async function announce(client, topic, key, data) {
 // ---------------------------------------------------------------------------
 
 async function changeOrder({ order, customer, quantity }) {
-  return transaction(pool, async (client) => {
+  return transact(pool, async (client) => {
     const { rows: [{ version }] } = await client.query(
       `INSERT INTO orders AS o (name, customer, quantity) VALUES ($1, $2, $3)
        ON CONFLICT (name) DO UPDATE SET quantity = excluded.quantity, version = o.version + 1

@@ -23,8 +23,8 @@
 const path = require('path');
 const grpc = require('@grpc/grpc-js');
 const { loadSync } = require('@grpc/proto-loader');
-const { DatabaseError } = require('pg');
-const { connectPool, transaction } = require('./database');
+const { isRetryable, transaction } = require('idempotency-pg');
+const { connectPool } = require('./database');
 
 const KEY_BYTES_MAX = 255;
 const ACCOUNT_BYTES_MAX = 255; // it is the scope of the keys
@@ -71,54 +71,44 @@ function identify({ metadata, request }, { path: method, requestSerialize }) {
 }
 
 // ---------------------------------------------------------------------------
-// The claim
+// The call
 // ---------------------------------------------------------------------------
 
-async function claim(client, { key, account, fingerprint }) {
-  const { rows } = await client.query(
-    `SELECT outcome, token, response
-     FROM idem_claim($1, scope => $2, request => $3, wait => false)`,
-    [key, account, fingerprint],
-  );
-  return rows[0];
+// gRPC clients with a retry policy for UNAVAILABLE wait as long as this metadata
+// says.
+function tryAgain(details) {
+  const metadata = new grpc.Metadata();
+  metadata.set('grpc-retry-pushback-ms', String(RETRY_MS));
+  return { code: grpc.status.UNAVAILABLE, details, metadata };
 }
 
-// What was done before is undone to the savepoint, but not the claim: the
-// refusal is saved with it.
-async function work(client, handler, call, id) {
-  await client.query('SAVEPOINT work');
-  try {
-    return { reply: await handler(client, call.request, id) };
-  } catch (error) {
-    if (!(error instanceof Refusal)) {
-      throw error;
-    }
-    await client.query('ROLLBACK TO work');
+// The transaction was rolled back, or the connection broke and its outcome is
+// unknown: the same id finds out.
+function answerForError(error) {
+  if (error instanceof Refusal) {
     return { code: error.code, details: error.message };
   }
+  console.error(error);
+  return isRetryable(error)
+    ? tryAgain('Send the same call again, with the same idempotency-key.')
+    : { code: grpc.status.INTERNAL, details: 'The call has failed.' };
 }
 
-// A reply is saved as it is sent, since JSON would not keep all types.
-async function save(client, { key, account }, token, { reply, ...refusal }, method) {
-  const [finish, saved] = reply
-    ? ['idem_complete($1, $2, $3, $4)', method.responseSerialize(reply).toString('base64')]
-    : ['idem_fail($1, $2, $3, $4, retry => false)', refusal];
-  await client.query(`SELECT ${finish}`, [key, token, JSON.stringify(saved), account]);
-}
-
-// The answer to calls whose id was claimed before.
-function answerFor({ outcome, response }, method) {
-  const replayed = new grpc.Metadata();
+// The result of the claim, as the client gets it. What an earlier call has done
+// is marked as a replay.
+function answerFor({
+  outcome, response, error, replayed,
+}, method) {
+  const metadata = new grpc.Metadata();
+  if (replayed) {
+    metadata.set('idempotent-replayed', 'true');
+  }
   switch (outcome) {
+    case 'claimed':
     case 'completed':
-      replayed.set('idempotent-replayed', 'true');
-      return {
-        reply: method.responseDeserialize(Buffer.from(response, 'base64')),
-        metadata: replayed,
-      };
+      return { reply: method.responseDeserialize(Buffer.from(response, 'base64')), metadata };
     case 'failed':
-      replayed.set('idempotent-replayed', 'true');
-      return { ...response, metadata: replayed };
+      return { ...error, metadata };
     case 'in_progress':
       return tryAgain('The call with this idempotency-key has not ended yet.');
     case 'mismatch':
@@ -131,46 +121,24 @@ function answerFor({ outcome, response }, method) {
   }
 }
 
-// ---------------------------------------------------------------------------
-// The call
-// ---------------------------------------------------------------------------
-
-// gRPC clients with a retry policy for UNAVAILABLE wait as long as this metadata
-// says.
-function tryAgain(details) {
-  const metadata = new grpc.Metadata();
-  metadata.set('grpc-retry-pushback-ms', String(RETRY_MS));
-  return { code: grpc.status.UNAVAILABLE, details, metadata };
-}
-
-// The connection broke or could not be made, the server stops, starts or is
-// full (class 08, 53, 57), there was a deadlock (class 40), or a standby has
-// answered (25006). The transaction was rolled back, or its outcome is unknown:
-// the same id finds out.
-function answerForError(error) {
-  if (error instanceof Refusal) {
-    return { code: error.code, details: error.message };
-  }
-  console.error(error);
-  return !(error instanceof DatabaseError) || /^(08|40|53|57|25006)/.test(error.code)
-    ? tryAgain('Send the same call again, with the same idempotency-key.')
-    : { code: grpc.status.INTERNAL, details: 'The call has failed.' };
+// A refusal is saved, too. Its work is undone.
+function failure(error) {
+  return error instanceof Refusal ? { code: error.code, details: error.message } : undefined;
 }
 
 // If the client cancels the call or its deadline passes, the work goes on, and
-// the client gets the reply when it calls again with the same id.
+// the client gets the reply when it calls again with the same id. A reply is
+// saved as it is sent, since JSON would not keep all types.
 function once(method, handler) {
   async function answer(call) {
-    const id = identify(call, method);
-    return transaction(pool, async (client) => {
-      const claimed = await claim(client, id);
-      if (claimed.outcome !== 'claimed') {
-        return answerFor(claimed, method);
-      }
-      const result = await work(client, handler, call, id);
-      await save(client, id, claimed.token, result, method);
-      return result;
+    const { key, account, fingerprint } = identify(call, method);
+    const result = await transaction(pool, key, async (client) => {
+      const reply = await handler(client, call.request, { account });
+      return method.responseSerialize(reply).toString('base64');
+    }, {
+      scope: account, request: fingerprint, wait: false, retries: 0, failure,
     });
+    return answerFor(result, method);
   }
 
   return async (call, callback) => {

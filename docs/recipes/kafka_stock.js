@@ -24,8 +24,9 @@
 
 'use strict';
 
+const { transact } = require('idempotency-pg');
 const { Kafka, logLevel } = require('kafkajs');
-const { connectPool, transaction } = require('./database');
+const { connectPool } = require('./database');
 
 const GROUP = 'stock';
 const TTL = process.env.TTL ?? '15 min';
@@ -124,7 +125,7 @@ const topics = { 'order-lines': takeLine, payments: takePayment };
 // ---------------------------------------------------------------------------
 
 async function once(id, work) {
-  return transaction(pool, async (client) => {
+  return transact(pool, async (client) => {
     const { rows: [{ outcome }] } = await client.query(
       'SELECT outcome FROM idem_claim($1, scope => $2, ttl => $3)',
       [id, GROUP, IDS_TTL],

@@ -25,7 +25,8 @@
 'use strict';
 
 const { setTimeout: sleep } = require('timers/promises');
-const { connectPool, isWorthRepeating } = require('./database');
+const { isRetryable } = require('idempotency-pg');
+const { connectPool } = require('./database');
 
 const SUBSCRIPTION = process.env.SUBSCRIPTION ?? 'broker';
 const MAX_EVENTS = Number(process.env.MAX_EVENTS ?? 100);
@@ -52,7 +53,7 @@ async function query(sql, values) {
     try {
       return (await pool.query(sql, values)).rows;
     } catch (error) {
-      if (!isWorthRepeating(error) || stopping) {
+      if (!isRetryable(error) || stopping) {
         throw error;
       }
       console.error(`database: ${error.message}`);

@@ -10,7 +10,8 @@
 'use strict';
 
 const { setImmediate } = require('timers/promises');
-const { connectPool, transaction } = require('./database');
+const { transact } = require('idempotency-pg');
+const { connectPool } = require('./database');
 const {
   QUEUE, connect, declareQueues, deposit, giveBack, isFinal,
 } = require('./rabbitmq');
@@ -24,7 +25,7 @@ const pool = connectPool({ max: 1 });
 // sorted order, so that two consumers cannot deadlock. If a batch has two
 // copies of a message, the outcome of the second is completed.
 async function handle(messages) {
-  return transaction(pool, async (client) => {
+  return transact(pool, async (client) => {
     const { rows } = await client.query(
       'SELECT outcome FROM idem_claim_many($1, scope => $2, ttl => $3)',
       [messages.map((message) => message.properties.messageId), QUEUE, TTL],

@@ -16,7 +16,8 @@
 const fs = require('fs');
 const path = require('path');
 const { createClient } = require('@redis/client');
-const { connectPool, transaction } = require('./database');
+const { transact } = require('idempotency-pg');
+const { connectPool } = require('./database');
 
 const SCOPE = 'redis import';
 const TTL = '1 year'; // the import is not run again after that
@@ -47,7 +48,7 @@ function heldOf(sku, reservations) {
 }
 
 async function carryItem(sku, total) {
-  return transaction(pool, async (client) => {
+  return transact(pool, async (client) => {
     const { rows: [{ outcome }] } = await client.query(
       'SELECT outcome FROM idem_claim($1, scope => $2, ttl => $3)',
       [sku, SCOPE, TTL],

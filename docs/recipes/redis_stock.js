@@ -14,7 +14,8 @@
 'use strict';
 
 const readline = require('readline');
-const { connectPool, transaction } = require('./database');
+const { transact } = require('idempotency-pg');
+const { connectPool } = require('./database');
 
 const TTL = process.env.TTL ?? '15 min';
 
@@ -77,7 +78,7 @@ const requests = {
 
 readline.createInterface({ input: process.stdin }).on('line', async (line) => {
   const request = JSON.parse(line);
-  const answer = await transaction(pool, (client) => requests[request.do](client, request))
+  const answer = await transact(pool, (client) => requests[request.do](client, request))
     .catch((error) => `rolled back (${error.code})`);
   console.log(`${request.order} ${answer}`);
 });

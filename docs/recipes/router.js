@@ -13,7 +13,8 @@
 const { createHash } = require('crypto');
 const readline = require('readline');
 const { setTimeout } = require('timers/promises');
-const { connectPool, isWorthRepeating } = require('./database');
+const { isRetryable } = require('idempotency-pg');
+const { connectPool } = require('./database');
 
 const TRY_TIMEOUT_MS = Number(process.env.TRY_TIMEOUT_MS ?? 1000);
 // With the time in which all connections of the pool may be in use.
@@ -33,6 +34,11 @@ const shards = JSON.parse(process.env.SHARDS).map((shard) => connectPool({
 function shardOf(account) {
   const hash = createHash('sha256').update(account).digest();
   return shards[hash.readUInt32BE() % shards.length];
+}
+
+// Another try can succeed, too, if there was no answer in time.
+function isWorthRepeating(error) {
+  return isRetryable(error) || error.message === 'Query read timeout';
 }
 
 // One try. A connection that has not answered in time is closed, although its

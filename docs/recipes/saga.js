@@ -24,7 +24,8 @@
 'use strict';
 
 const { setTimeout } = require('timers/promises');
-const { connectPool, transaction } = require('./database');
+const { transact } = require('idempotency-pg');
+const { connectPool } = require('./database');
 const { once } = require('./once');
 
 const SUBSCRIPTION = process.env.SUBSCRIPTION ?? 'saga';
@@ -106,7 +107,7 @@ async function finish(order, key, token, { receipt, refused }, { record, done, i
   if (refused !== undefined && !instead) {
     throw new Error(`${key} was refused`); // only a person can help
   }
-  await transaction(pool, async (client) => {
+  await transact(pool, async (client) => {
     if (refused === undefined) {
       await record(client, order, receipt);
     }
