@@ -33,12 +33,15 @@ my %env = (as_shop($node), ADMIN => sql('SELECT current_user'), SERVER_DATA => $
 sub run_file
 {
 	my ($file) = @_;
-	my ($stdout, $stderr);
+	my ($stdout, $stderr) = ('', '');
 
 	local %ENV = (%ENV, %env);
-	IPC::Run::run([ qw(setpriv --pdeathsig KILL node --test-reporter=tap), "$tests/$file" ],
-		'<', \undef, '>', \$stdout, '2>', \$stderr, IPC::Run::timeout(RUN_S));
-	my $status = $?;
+	my $ended = eval {
+		IPC::Run::run([ qw(setpriv --pdeathsig KILL node --test-reporter=tap), "$tests/$file" ],
+			'<', \undef, '>', \$stdout, '2>', \$stderr, IPC::Run::timeout(RUN_S));
+		1;
+	};
+	my $status = $ended ? $? : $@;
 	ok($1 eq 'ok', "$file: $2") while $stdout =~ /^ *(ok|not ok) \d+ - (.*)$/mg;
 	is($status, 0, "$file: all have passed") or diag($stdout, $stderr);
 	return;
