@@ -71,8 +71,26 @@ async function withDefaults<P extends DatabasePool, A>(
   return [outcome, response];
 }
 
-const keep: KeyOptions<express.Request>['keep'] = ({ status: code, body }: Answer) => code < 500 && body.length > 0;
-const receiverOptions: WebhookOptions<Pool> = { pool, secret: 'whsec_', scope: 'shop', work() {} };
+// All options, so that each one that is missing or superfluous is an error.
+const workOptions: Required<WorkOptions> = {
+  scope: 'a', request: null, ttl: 3600, wait: false, retries: 3, failure: (error) => error.code,
+};
+const keyOptions: Required<KeyOptions<express.Request, Pool>> = {
+  pool,
+  scope: async (request) => request.get('x-account')!,
+  fingerprint: (request) => request.url,
+  lease: '40 s',
+  ttl: 3600,
+  keep: ({ status: code, body }: Answer) => code < 500 && body.length > 0,
+  methods: ['PUT'],
+  required: false,
+  answerBytesMax: 1000,
+  closeTimeout: 10,
+  documentation: 'https://example.com',
+};
+const receiverOptions: Required<WebhookOptions<Pool>> = {
+  pool, secret: 'whsec_', scope: 'shop', work() {}, ttl: '40 days', retries: 3, failure: () => null, bodyBytesMax: 1000, onError() {},
+};
 const receiver: WebhookReceiver = webhookReceiver(receiverOptions);
 
 const receive = webhookReceiver({
@@ -104,5 +122,5 @@ hono.use(forHono({ pool, scope: (context) => context.req.header('x-account')!, k
 hono.post('/', (context) => context.json({ key: context.get('idempotency').key }));
 
 export {
-  calls, firstOf, keep, receiver, status, withDefaults, work,
+  calls, firstOf, keyOptions, receiver, status, withDefaults, work, workOptions,
 };
