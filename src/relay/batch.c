@@ -26,7 +26,6 @@
 
 #include "outbox/history.h"
 #include "relay/batch.h"
-#include "relay/traffic.h"
 
 /* The last event of a key in a batch.  Keys with one hash count as one key. */
 typedef struct BatchKey
@@ -524,8 +523,6 @@ void
 batch_deliver(BatchEvent *item, const HttpResponse *response)
 {
 	item->result.attempts++;
-	traffic_count_delivery(item->batch->subscription.id.subscription,
-						   item->event);
 	if (item->batch->subscription.keeps_deliveries)
 		batch_note_answer(item, response);
 	batch_decide(item, OUTBOX_DELIVERED);

@@ -254,11 +254,24 @@ groups_are_ready(const Groups *groups)
 	return groups->halves != NIL;
 }
 
+/*
+ * The statistics of all its events are added at once: finding their entry costs
+ * more than adding to it.
+ */
 static void
 group_deliver(Group *group, const HttpResponse *response)
 {
+	const BatchEvent *first = linitial(group->items);
+	TimestampTz *due_at = palloc(list_length(group->items) *
+								 sizeof(TimestampTz));
+	int			count = 0;
 	ListCell   *cell;
 
+	foreach(cell, group->items)
+		due_at[count++] = ((BatchEvent *) lfirst(cell))->event->due_at;
+	traffic_count_deliveries(batch_subscription(first->batch)->id.subscription,
+							 due_at, count);
+	pfree(due_at);
 	foreach(cell, group->items)
 		batch_deliver(lfirst(cell), response);
 }

@@ -152,16 +152,17 @@ traffic_lock_entry(int64 subscription)
 	return entry;
 }
 
+/*
+ * Adds to the bucket of a time.  The caller adds it to the sum.
+ */
 static void
 traffic_count_time(TrafficHistogram *histogram, int64 ms)
 {
 	int			bucket = 0;
 
-	ms = Max(ms, 0);
 	while (bucket < (int) TRAFFIC_BUCKETS - 1 && ms > traffic_bounds_ms[bucket])
 		bucket++;
 	pg_atomic_fetch_add_u64(&histogram->buckets[bucket], 1);
-	pg_atomic_fetch_add_u64(&histogram->sum_ms, ms);
 }
 
 static TrafficAnswer
@@ -195,21 +196,37 @@ traffic_count_request(int64 subscription, const HttpResponse *response)
 
 	if (entry != NULL)
 	{
+		TrafficHistogram *histogram = &entry->histograms[TRAFFIC_REQUESTS];
+		int64		ms = Max(response->duration_ms, 0);
+
 		pg_atomic_fetch_add_u64(&entry->answers[traffic_classify(response)], 1);
-		traffic_count_time(&entry->histograms[TRAFFIC_REQUESTS],
-						   response->duration_ms);
+		traffic_count_time(histogram, ms);
+		pg_atomic_fetch_add_u64(&histogram->sum_ms, ms);
 	}
 	LWLockRelease(lock);
 }
 
 void
-traffic_count_delivery(int64 subscription, const OutboxEvent *event)
+traffic_count_deliveries(int64 subscription, const TimestampTz *due_at,
+						 int count)
 {
 	TrafficEntry *entry = traffic_lock_entry(subscription);
 
 	if (entry != NULL)
-		traffic_count_time(&entry->histograms[TRAFFIC_DELIVERIES],
-						   (GetCurrentTimestamp() - event->due_at) / 1000);
+	{
+		TrafficHistogram *histogram = &entry->histograms[TRAFFIC_DELIVERIES];
+		TimestampTz now = GetCurrentTimestamp();
+		int64		sum_ms = 0;
+
+		for (int i = 0; i < count; i++)
+		{
+			int64		ms = Max(now - due_at[i], 0) / 1000;
+
+			traffic_count_time(histogram, ms);
+			sum_ms += ms;
+		}
+		pg_atomic_fetch_add_u64(&histogram->sum_ms, sum_ms);
+	}
 	LWLockRelease(lock);
 }
 

@@ -6,7 +6,8 @@
 #ifndef RELAY_TRAFFIC_H
 #define RELAY_TRAFFIC_H
 
-#include "outbox/event.h"
+#include "datatype/timestamp.h"
+
 #include "relay/http.h"
 
 /* Requests the memory and its lock; called by shmem_request_hook. */
@@ -19,9 +20,9 @@ extern void traffic_startup(void);
 extern void traffic_count_request(int64 subscription,
 								  const HttpResponse *response);
 
-/* An event was delivered to a subscription. */
-extern void traffic_count_delivery(int64 subscription,
-								   const OutboxEvent *event);
+/* Events that were due at these times were delivered to a subscription. */
+extern void traffic_count_deliveries(int64 subscription,
+									 const TimestampTz *due_at, int count);
 
 /* The database, or the extension in it, is being dropped. */
 extern void traffic_forget_database(Oid database);
