@@ -23,7 +23,7 @@ END {
 			printf "\n\n"
 		for (j = 1; j <= contenders; j++)
 			print contender[order[j]], middle[order[j]], low[order[j]], high[order[j]],
-				contender[order[j]] ~ /^(idem|outbox|stock)_|^relay/, case_name[i]
+				contender[order[j]] ~ /^(idem|outbox|stock)_|^relay|^ours|^[0-9]+ relays?$/, case_name[i]
 	}
 }
 

@@ -30,3 +30,23 @@ FILENAME == ARGV[1] {
 	id = $1 FS $2 FS $3
 	figure[id, ++rounds[id]] = $4
 }
+
+# Sets ratio, ratio_min and ratio_max; false if one would be over nothing.
+function find_ratios(ours, peer,    list, n, i) {
+	n = rounds[ours] < rounds[peer] ? rounds[ours] : rounds[peer]
+	if (n == 0)
+		return 0
+	for (i = 1; i <= n; i++) {
+		if (figure[peer, i] == 0)
+			return 0
+		list[i] = figure[ours, i] / figure[peer, i]
+	}
+	ratio = median(list, n)
+	ratio_min = list[1]
+	ratio_max = list[n]
+	return 1
+}
+
+function is_within(value, operator, limit) {
+	return operator == ">=" ? value >= limit : value <= limit
+}
