@@ -1,8 +1,8 @@
 # expiry.gnuplot: rate and size over time, of the three runs of the clean-up.
-# Variables: directory, output.
+# Variables: directory, output, heading.
 set terminal svg size 960,640 dynamic background rgb 'white' font 'sans-serif,13'
 set output output
-set multiplot layout 2,1 title 'Keys expire without slowing claims down, and the tables stop growing'
+set multiplot layout 2,1 title heading
 set lmargin 10
 set xlabel 'seconds'
 set yrange [0:*]

@@ -20,5 +20,8 @@ INSERT INTO peer_do_update TABLE peer_do_nothing;
 INSERT INTO peer_insert_first TABLE peer_do_nothing;
 INSERT INTO peer_select_first TABLE peer_do_nothing;
 INSERT INTO peer_batch TABLE peer_do_nothing;
+INSERT INTO peer_leased (scope, key, state, request, response, expires_at)
+	SELECT scope, key, 'completed', md5(key), response, expires_at
+	FROM peer_do_nothing;
 
 VACUUM ANALYZE;

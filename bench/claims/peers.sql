@@ -23,6 +23,33 @@ CREATE TABLE peer_insert_first (LIKE peer INCLUDING ALL);
 CREATE TABLE peer_select_first (LIKE peer INCLUDING ALL);
 CREATE TABLE peer_batch (LIKE peer INCLUDING ALL);
 
+/*
+ * A key that is in progress under a lease.  The pages have room for the new row
+ * version of the completion.
+ */
+CREATE TABLE peer_leased (
+	scope       text NOT NULL,
+	key         text NOT NULL,
+	state       text NOT NULL DEFAULT 'in_progress',
+	attempt     integer NOT NULL DEFAULT 1,
+	lease_until timestamptz,
+	request     text,
+	response    jsonb,
+	expires_at  timestamptz NOT NULL,
+	PRIMARY KEY (scope, key)
+) WITH (fillfactor = 60);
+
+/*
+ * What a request makes, in service.pl: a row for each contender's key.  If the
+ * key were unique here, nobody would need another store for it.
+ */
+CREATE TABLE peer_order (
+	id        bigserial PRIMARY KEY,
+	contender text NOT NULL,
+	key       text NOT NULL,
+	total     numeric NOT NULL
+);
+
 /* The upsert decides; who was too late asks for the answer. */
 CREATE FUNCTION insert_first(the_key text, OUT outcome text, OUT response jsonb)
 LANGUAGE plpgsql AS $$

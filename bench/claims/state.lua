@@ -1,9 +1,11 @@
 -- The state machine of a claim as a Redis user writes it: a hash for each key,
 -- in progress under a lease with a fencing token, then completed with an
--- answer. Both steps are one call here, which is in favour of Redis: an
--- application makes two, around its work.
+-- answer. An application makes two calls, around its work. Both steps can also
+-- be one call, and one call can be for many keys.
 --
--- KEYS: the key. ARGV: hash of the request, lease and ttl in ms, answer.
+-- KEYS: the keys. ARGV: "claim", hash of the request, lease in ms; "complete",
+-- token, ttl in ms, answer; or "both", hash, lease, ttl and answer. Returns an
+-- outcome and a detail: of the last key.
 
 local function now_ms()
 	local time = redis.call('TIME')
@@ -31,15 +33,22 @@ end
 local function complete(key, token, ttl_ms, answer)
 	local row = redis.call('HMGET', key, 'state', 'token')
 	if row[1] ~= 'in_progress' or tonumber(row[2]) ~= token then
-		return 'lease_lost'
+		error('lease lost')
 	end
 	redis.call('HSET', key, 'state', 'completed', 'answer', answer)
 	redis.call('PEXPIRE', key, ttl_ms)
 	return 'claimed', token
 end
 
-local outcome, detail = claim(KEYS[1], ARGV[1], ARGV[2])
-if outcome == 'claimed' then
-	outcome, detail = complete(KEYS[1], detail, ARGV[3], ARGV[4])
+local outcome, detail
+for _, key in ipairs(KEYS) do
+	if ARGV[1] == 'complete' then
+		outcome, detail = complete(key, tonumber(ARGV[2]), ARGV[3], ARGV[4])
+	else
+		outcome, detail = claim(key, ARGV[2], ARGV[3])
+		if ARGV[1] == 'both' and outcome == 'claimed' then
+			outcome, detail = complete(key, detail, ARGV[4], ARGV[5])
+		end
+	end
 end
 return {outcome, detail}
