@@ -1,8 +1,8 @@
 # backlog.gnuplot: rate and memory of the relay while it delivers the backlog.
-# Variables: data, output.
+# Variables: data, output, heading.
 set terminal svg size 960,640 dynamic background rgb 'white' font 'sans-serif,13'
 set output output
-set multiplot layout 2,1 title 'A backlog of millions of events takes no more time for each, and no more memory'
+set multiplot layout 2,1 title heading
 set lmargin 12
 set xlabel 'seconds'
 set yrange [0:*]
