@@ -11,6 +11,11 @@ function fits(text, cell) {
 	return text ~ "^" cell "$"
 }
 
+function without_note(section) {
+	sub(/ \(.*/, "", section)
+	return section
+}
+
 function judge(id, target,    part, value, ours, peer) {
 	split(target, part, " ")
 	ours = section_of[id] FS case_of[id] FS contender_of[id]
@@ -24,8 +29,8 @@ function judge(id, target,    part, value, ours, peer) {
 	value = sprintf("%.2f", value) + 0
 	judged++
 	if (!is_within(value, part[2], part[3] + 0))
-		missed[++misses] = sprintf("%s: %s, %s%s: %s is %s", section_of[id], case_of[id], contender_of[id],
-			peer_of[id] == "" ? "" : " against " peer_of[id], target, value)
+		missed[++misses] = sprintf("%s: %s, %s%s: %s is %s", without_note(section_of[id]), case_of[id],
+			contender_of[id], peer_of[id] == "" ? "" : " against " peer_of[id], target, value)
 }
 
 FILENAME == ARGV[2] && $1 == "compare" {
