@@ -73,10 +73,11 @@ my %serve = (
 sub run_client
 {
 	my ($client) = @_;
-	my ($requests, $until, @dead) = (0, time + $seconds);
+	my ($requests, $until, @dead) = (0);
 
 	prepare_statements();
 	srand($client * 1e6 + $$);
+	$until = time + $seconds;
 	while (time < $until)
 	{
 		my $key = sprintf('%06d-%012d-%04d-4b1d-9c1e-8a7f7a', rand(1e6), rand(1e12), $client);
