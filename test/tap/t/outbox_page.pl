@@ -1,6 +1,7 @@
-# docs/outbox.md is true: its SQL prints the output shown, with the receiver
-# that the page names, its excerpts are those of the recipes, and functions and
-# views are as described.  If this fails, the page shows what does not work.
+# The pages about the outbox are true: each of them, pasted into an empty
+# database, prints the output shown, with the receiver that it names; excerpts
+# are those of the recipes, and functions and views are as described.  If this
+# fails, a page shows what does not work.
 
 use strict;
 use warnings FATAL => 'all';
@@ -15,21 +16,26 @@ use Receiver;
 use Server;
 use Test::More;
 
-my $page = Page->load('outbox.md');
+my @pages = map { Page->load($_) } qw(outbox.md how-to/outbox.md how-to/subscriptions.md reference/outbox.md
+  reference/delivery.md recipes/outbox.md operations/outbox.md);
 my $node = start_server('page', internal_path => 0);
 my $elsewhere = Receiver->start;
 my $port = PostgreSQL::Test::Cluster::get_free_port();
 my $receiver;
 
-sql('CREATE DATABASE shop');
 sql('CREATE DATABASE shipping');
 install_extension($node, 'pg_jsonschema');
-sql('CREATE EXTENSION plpython3u', 'shop');
 
-# The page's own receiver is started as soon as it has a secret.
+sub database
+{
+	my ($page) = @_;
+	return $page->{name} =~ s/\W/_/gr;
+}
+
+# The receiver of a page is started as soon as it has a secret.
 sub start_receiver
 {
-	my ($secret) = @_;
+	my ($db, $secret) = @_;
 	prepare_recipe($node, 'webhooks.sql', 'shipping');
 	$receiver = start_recipe('webhooks.js', as_shop($node, 'shipping'),
 		PORT => $port, WEBHOOK_SECRET => $secret)->wait_for_start('listening');
@@ -43,29 +49,41 @@ sub only_looks
 	return $sql =~ /\A(?:SELECT [^;(]*? FROM outbox_(?:subscriptions|deliveries|dead|attempts)\b[^;]*;[^;]*)\z/s;
 }
 
-for my $block ($page->blocks('sql'))
+sub run_block
 {
+	my ($db, $block) = @_;
 	my ($line) = $block =~ /^ *(.*)/;
 	my $sql = $block =~ s/127\.0\.0\.1:8080/127.0.0.1:$port/r;
 
 	$sql =~ s{https://example\.com/}{$elsewhere->url('/ok/')}ge;
 	my ($printed, $error) = only_looks($sql)
-	  ? Page::run_until_expected($node, 'shop', $sql)
-	  : Page::run($node, 'shop', $sql);
-	is($error, '', "runs: $line");
+	  ? Page::run_until_expected($node, $db, $sql)
+	  : Page::run($node, $db, $sql);
+	is($error, '', "$db runs: $line");
 	ok(Page::prints_as_expected($block, $printed), 'and prints what stands beside it')
 	  or diag "it prints: $printed";
-	start_receiver($printed) if $block =~ /\Q127.0.0.1:8080\E/ && !$receiver;
+	start_receiver($db, $printed) if $block =~ /\Q127.0.0.1:8080\E/ && !$receiver;
+	return;
+}
+
+for my $page (@pages)
+{
+	my $db = database($page);
+
+	sql("CREATE DATABASE $db");
+	sql('CREATE EXTENSION plpython3u', $db); # for the stand-in of pg_jsonschema
+	run_block($db, $_) for $page->blocks('sql');
+	$page->check_excerpts($page->blocks('js'));
+	$page->check_links;
 }
 
 is($node->safe_psql('shipping', 'SELECT order_id, item, quantity FROM parcels WHERE order_id = 1'), '1|hat|2',
 	'the receiver of the page has done its work');
-like($receiver->line(webhook_id($node, 2, 'shop')), qr/order.placed claimed$/, 'and said so');
+like($receiver->line(webhook_id($node, 2, 'outbox_md')), qr/order.placed claimed$/, 'and said so');
 
-$page->check_signatures($node, 'shop', 'outbox');
-$page->check_columns($node, 'shop', $_) for qw(outbox_subscriptions outbox_dead outbox_deliveries outbox_attempts outbox_topics outbox_log);
-
-$page->check_excerpts($page->blocks('js'));
-$page->check_links;
+my %page = map { $_->{name} => $_ } @pages;
+$page{'reference/outbox.md'}->check_signatures($node, 'reference_outbox_md', 'outbox');
+$page{'reference/delivery.md'}->check_columns($node, 'reference_delivery_md', $_)
+  for qw(outbox_subscriptions outbox_dead outbox_deliveries outbox_attempts outbox_history outbox_topics outbox_log);
 
 done_testing();

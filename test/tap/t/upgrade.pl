@@ -460,7 +460,7 @@ my %said = (
 	'debian/changelog' => qr/^idempotency \(([\d.]+)/,
 	'packaging/idempotency.spec' => qr/^Version: +([\d.]+)$/m,
 	'docs/reference/README.md' => qr/^Version ([\d.]*\d)/m,
-	'docs/reference/outbox.md' => qr/^User-Agent: idempotency\/(.*)$/m);
+	'docs/reference/delivery.md' => qr/^User-Agent: idempotency\/(.*)$/m);
 for my $file (sort keys %said)
 {
 	my ($there) = slurp_file("$FindBin::RealBin/../../../$file") =~ $said{$file};
