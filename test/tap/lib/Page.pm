@@ -90,6 +90,38 @@ sub run_until_expected
 	return ($printed, $error);
 }
 
+# Does a block only read what workers do, which needs time?
+sub _only_looks
+{
+	my ($sql) = @_;
+	my $acts = qr/\b(?:idem|outbox|stock)_(?!(?:level|verify|reservation_status)\()\w+\(|\bpg_reload_conf\(/;
+	return !grep { !/\A\s*SELECT\b/ || /$acts/ } grep { /\S/ } split /;[^\n]*\n/, $sql =~ s/^\s*--.*\n//mgr;
+}
+
+# Tests that the SQL of a page runs in an empty database, block by block, and
+# prints what stands beside it.
+sub check_sql
+{
+	my ($self, $node, $db) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+
+	$node->safe_psql('postgres', "CREATE DATABASE $db");
+	for my $block ($self->blocks('sql'))
+	{
+		my ($line) = $block =~ /^ *(.*)/;
+		my $loaded = $node->safe_psql($db, 'SELECT pg_conf_load_time()');
+		my ($printed, $error) = _only_looks($block) ? run_until_expected($node, $db, $block) : run($node, $db, $block);
+
+		is($error, '', "$self->{name} runs: $line");
+		ok(prints_as_expected($block, $printed), 'and prints what stands beside it')
+		  or diag "it prints: $printed";
+
+		# New sessions have the changed settings.
+		$node->poll_query_until($db, "SELECT pg_conf_load_time() > '$loaded'") if $block =~ /pg_reload_conf/;
+	}
+	return;
+}
+
 # Is this block an excerpt from a recipe?
 sub is_of_recipe
 {

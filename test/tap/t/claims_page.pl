@@ -1,6 +1,7 @@
-# docs/claims.md is true: its SQL prints the output shown beside it, and its
-# excerpts are those of the recipes.  If this fails, the page shows what does
-# not work.
+# The pages about claims are true: the SQL of each page runs in an empty
+# database and prints the output shown beside it, excerpts are those of the
+# recipes, and functions and views are as described.  If this fails, a page
+# shows what does not work.
 
 use strict;
 use warnings FATAL => 'all';
@@ -11,18 +12,20 @@ use Page;
 use Server;
 use Test::More;
 
-my $page = Page->load('claims.md');
 my $node = start_server('page', internal_path => 0);
+my %page = map { $_ => Page->load("$_.md") } qw(claims how-to/claims reference/claims recipes/claims operations/claims);
 
-# Everything runs in one session, as readers of the page would type it.
-sql('CREATE DATABASE page');
-my $script = join("\n", $page->blocks('sql'));
-my ($printed, $error) = Page::run($node, 'page', $script);
-is($error, '', 'the SQL of the page runs');
-is($printed, join("\n", Page::expected($script)), 'and prints what stands beside it');
+for my $name (sort keys %page)
+{
+	$page{$name}->check_sql($node, $name =~ tr/a-z/_/cr);
+	$page{$name}->check_excerpts($page{$name}->blocks('js'));
+	$page{$name}->check_links;
+}
 
-$page->check_columns($node, 'page', $_) for qw(idem_key idem_keys idem_stats);
-$page->check_excerpts($page->blocks('js'), grep { /deposit/ } $page->blocks('sql'));
-Page->load($_)->check_links for qw(claims.md reference.md);
+my $reference = $page{'reference/claims'};
+$reference->check_signatures($node, 'reference_claims', 'idem');
+$reference->check_columns($node, 'reference_claims', $_) for qw(idem_key idem_keys idem_fences idem_stats);
+
+$page{'recipes/claims'}->check_excerpts(grep { /deposit/ } $page{'recipes/claims'}->blocks('sql'));
 
 done_testing();
