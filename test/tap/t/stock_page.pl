@@ -33,7 +33,7 @@ for my $name (sort keys %page)
 	$page{$name}->check_excerpts($page{$name}->blocks('js'), $page{$name}->blocks('lua'));
 	$page{$name}->check_links;
 }
-$page{'recipes/stock'}->check_excerpts(grep { /reserve_stock/ } $page{'recipes/stock'}->blocks('sql'));
+$page{'recipes/stock'}->check_excerpts(grep { /FUNCTION reserve_stock/ } $page{'recipes/stock'}->blocks('sql'));
 
 my $reference = $page{'reference/stock'};
 $reference->check_signatures($node, 'reference_stock', 'stock');
