@@ -30,7 +30,7 @@ sub documented_settings
 for my $name (sort keys %page)
 {
 	$page{$name}->check_sql($node, $name =~ tr/a-z/_/cr);
-	$page{$name}->check_excerpts($page{$name}->blocks('js'), $page{$name}->blocks('lua'));
+	$page{$name}->check_excerpts($page{$name}->blocks('js'));
 	$page{$name}->check_links;
 }
 $page{'recipes/stock'}->check_excerpts(grep { /FUNCTION reserve_stock/ } $page{'recipes/stock'}->blocks('sql'));
