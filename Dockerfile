@@ -6,7 +6,7 @@
 # official one, and with the repository that its packages come from.
 
 ARG PG_MAJOR=17
-ARG BASE=postgres:${PG_MAJOR}-bookworm
+ARG BASE=postgres:${PG_MAJOR}-trixie
 
 FROM ${BASE} AS build
 ARG PG_MAJOR=17

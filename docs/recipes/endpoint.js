@@ -4,7 +4,7 @@
 // of each POST to a function, and answers with the status that the function
 // returns. If the status is not 2xx, the sender sends the event again.
 //
-// Environment: PORT to listen on (0: any).
+// Environment: PORT to listen on (0: any), and HOST, the address (127.0.0.1).
 
 'use strict';
 
@@ -46,7 +46,7 @@ function listen(receive) {
     response.writeHead(await statusOf(message, receive)).end();
   });
   server.keepAliveTimeout = KEEP_ALIVE_MS;
-  server.listen(process.env.PORT ?? 8080, '127.0.0.1', () => {
+  server.listen(process.env.PORT ?? 8080, process.env.HOST ?? '127.0.0.1', () => {
     console.log(`listening on port ${server.address().port}`);
   });
 }
