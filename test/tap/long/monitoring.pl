@@ -364,7 +364,7 @@ my $dashboard = decode_json(slurp_file(MONITORING . '/dashboard.json'));
 is(scalar(@{ $dashboard->{panels} }), 10, 'the dashboard has ten panels');
 for my $panel (@{ $dashboard->{panels} })
 {
-	like($page->{text}, qr/^!\[\Q$panel->{title}\E\]\(pictures\/panel-$panel->{id}\.svg\)$/m, "a picture of it: $panel->{title}");
+	like($page->{text}, qr/^!\[\Q$panel->{title}\E\]\(\.\.\/pictures\/panel-$panel->{id}\.svg\)$/m, "a picture of it: $panel->{title}");
 	for my $target (@{ $panel->{targets} })
 	{
 		my $expression = $target->{expr} =~ s/\$(?:instance|database)/.*/gr =~ s/\$__rate_interval/@{[ INTERVAL ]}/gr;

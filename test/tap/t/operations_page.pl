@@ -1,7 +1,8 @@
-# docs/operations.md and SECURITY.md are true: their SQL prints the output
-# shown, operators may run their queries, links lead somewhere, and the table of
-# settings matches the server.  If this fails, an operator is misled when it
-# matters.
+# The pages for operators, docs/operations/, the general pages of docs/reference/
+# and SECURITY.md are true: their SQL, pasted into an empty database, prints the
+# output shown, operators may run their queries, links lead somewhere, and the
+# tables of settings and views match the server.  If this fails, an operator is
+# misled when it matters.
 
 use strict;
 use warnings FATAL => 'all';
@@ -13,60 +14,73 @@ use PostgreSQL::Test::Utils;
 use Server;
 use Test::More;
 
-my $page = Page->load('operations.md');
+# Pages whose SQL is run here. That of the modules is run in the tests of their
+# pages.
+my @pages = map { Page->load("$_.md") }
+  (map { "operations/$_" } qw(README install monitoring runbook copies prometheus)),
+  (map { "reference/$_" } qw(README operation settings privileges));
+my @of_modules = map { Page->load("operations/$_.md") } qw(claims outbox stock);
 my $node = start_server('page', internal_path => 0);
 
-sql('CREATE DATABASE shop');
-sql('CREATE ROLE shop_app LOGIN');
+# --- the SQL of each page, in a database of its own, on a server without the
+# roles and settings of other pages
 
-# What the page assumes: a subscription, and events that were not delivered.
-sub prepare
-{
-	wait_for_workers($node, 'shop');
-	return $node->safe_psql('shop', q(
-		SELECT outbox_subscribe('shipping', 'http://127.0.0.1:9/', topics => '{order.*}', retry_schedule => '{0 s,1 h}');
-		SELECT outbox_pause('shipping');
-		SELECT outbox_enqueue('order.placed', '{}') FROM generate_series(1, 2)));
-}
-
-# Queries of the second half search for problems, and may find some.
+# Queries for trouble find something on a server where things happen.
 sub may_find
 {
-	my ($block) = @_;
-	return !Page::expected($block) && $block =~ /\ASELECT/
-	  && index($page->{text}, $block) > index($page->{text}, "\n## What to do when\n");
+	my ($page, $block) = @_;
+	return !Page::expected($block) && $page->{name} =~ /runbook/ && $block =~ /\ASELECT/;
 }
 
 # Does a block only read what workers do, which need time?
 sub only_looks
 {
 	my ($sql) = @_;
-	return !may_find($sql) && $sql !~ /\b(?:ALTER|CREATE|UPDATE|DELETE|INSERT|outbox_\w+\(|idem_\w+\(|idempotency_(?:grant\w*|repair)\(|stock_re\w+\()/;
+	return $sql !~ /\b(?:ALTER|UPDATE|DELETE|INSERT|ROLE|DO|outbox_\w+\(|idem_\w+\(|idempotency_(?:grant\w*|repair|stats_reset)\(|stock_re\w+\()/;
 }
 
-my $blocks = 0;
-for my $block ($page->blocks('sql'))
+sub roles { return sql(q(SELECT string_agg(rolname, ' ' ORDER BY rolname) FROM pg_roles)) }
+
+my $roles = roles();
+for my $page (@pages)
 {
-	my ($line) = $block =~ /^ *(.*)/;
-	prepare() if $block =~ /max_in_flight/;
-	my ($printed, $error) = only_looks($block)
-	  ? Page::run_until_expected($node, 'shop', $block)
-	  : Page::run($node, 'shop', $block);
+	my $db = $page->{name} =~ tr/a-z/_/cr;
+	my $blocks = 0;
 
-	is($error =~ s/^.*NOTICE:.*\n//mgr, '', "runs: $line");
-	ok(may_find($block) || Page::prints_as_expected($block, $printed), 'and prints what stands beside it')
-	  or diag "it prints: $printed";
-	$blocks++;
+	sql(qq(CREATE DATABASE "$db"));
+	for my $block ($page->blocks('sql'))
+	{
+		my ($line) = $block =~ /^ *(.*)/;
+		my ($printed, $error) = only_looks($block)
+		  ? Page::run_until_expected($node, $db, $block)
+		  : Page::run($node, $db, $block);
+
+		is($error =~ s/^.*NOTICE:.*\n//mgr, '', "$page->{name} runs: $line");
+		ok(may_find($page, $block) || Page::prints_as_expected($block, $printed), "and prints what stands beside it: $line")
+		  or diag "it prints: $printed";
+		wait_for_workers($node, $db) if !$blocks++ && $block =~ /CREATE EXTENSION/;
+	}
+	cmp_ok($blocks, '>', 0, "$page->{name} has SQL");
+	$page->check_links;
+
+	sql(qq(DROP DATABASE "$db"));
+	sql('ALTER SYSTEM RESET ALL');
+	sql('SELECT pg_reload_conf()');
+	sql("DROP OWNED BY $_; DROP ROLE $_") for grep { " $roles " !~ / $_ / } split / /, roles();
 }
-cmp_ok($blocks, '>', 15, 'the page has queries');
+$_->check_links for Page->load('../SECURITY.md');
 
 # --- queries for operators, of all pages
 
+sql('CREATE DATABASE shop');
+$node->safe_psql('shop', q(CREATE EXTENSION idempotency; SELECT stock_receive('hat', 2); SELECT stock_reserve('hat', 1, 'cart-1')));
+wait_for_workers($node, 'shop');
 sql('CREATE ROLE watcher LOGIN IN ROLE pg_monitor');
 sql('CREATE ROLE operator LOGIN IN ROLE pg_monitor');
 $node->safe_psql('shop', q(SELECT idempotency_grant_operator('operator')));
-my @queries = map { $_->queries } $page, map { Page->load($_)->part('For operators') } qw(claims.md outbox.md stock.md);
-cmp_ok(scalar(@queries), '>', 15, 'the pages have queries for operators');
+
+my @queries = map { $_->queries } grep({ $_->{name} =~ /operations/ } @pages), @of_modules;
+cmp_ok(scalar(@queries), '>', 25, 'the pages have queries for operators');
 for my $query (@queries)
 {
 	my ($line) = $query =~ /^(.*)/;
@@ -77,13 +91,18 @@ for my $query (@queries)
 
 # --- the files of queries, each with its question
 
-my %files = $page->{text} =~ m{^\| (.*\?) \| \[\w+\.sql\]\(queries/(\w+)\.sql\)}mg;
+my ($monitoring) = grep { $_->{name} =~ /monitoring/ } @pages;
+my %files = $monitoring->{text} =~ m{^\| (.*\?) \| \[\w+\.sql\]\(\.\./queries/(\w+)\.sql\)}mg;
 my $directory = "$FindBin::RealBin/../../../docs/queries";
 my %variables = (position => 1, key => 'job-17', sku => 'hat', reservation => 'cart-1');
 my $set = join('', map { "\\set $_ $variables{$_}\n" } sort keys %variables);
 
+$node->safe_psql('shop', q(
+	SELECT outbox_subscribe('shipping', 'http://127.0.0.1:9/', topics => '{order.*}', retry_schedule => '{0 s,1 h}');
+	SELECT outbox_enqueue('order.placed', '{}', deliver_at => now() + '1 day');
+	SELECT idem_claim('job-17', lease => '40 s')));
+$node->poll_query_until('shop', 'SELECT count(*) = 1 FROM outbox_deliveries') or die 'the relay does not defer the event';
 is(join(' ', sort values %files), join(' ', map { m{(\w+)\.sql$} } sort glob("$directory/*.sql")), 'every file of queries is on the page');
-sql(q(SELECT stock_receive('hat', 2); SELECT stock_reserve('hat', 1, 'cart-1')), 'shop');
 for my $question (sort keys %files)
 {
 	my $file = "$directory/$files{$question}.sql";
@@ -94,15 +113,20 @@ for my $question (sort keys %files)
 	isnt($printed, '', 'and gets an answer') unless $files{$question} =~ /^(?:late_leases|all_well)$/;
 }
 
-# --- settings, as reference.md has them
+# --- views and settings, as the reference has them
+
+my ($operation) = grep { $_->{name} =~ /operation\.md/ } @pages;
+$operation->check_columns($node, 'shop', $_)
+  for qw(idempotency_segments idempotency_workers outbox_stats outbox_latency stock_stats);
 
 my %who = (
 	user => 'anyone|in the next call',
 	sighup => 'configuration file|on reload',
 	postmaster => 'configuration file|at the start of the server',
 	superuser => 'superuser|at once in the session');
-my $reference = slurp_file("$FindBin::RealBin/../../../docs/reference.md");
-my %documented = $reference =~ /^\| `(idempotency\.\w+)` \| (.*) \|$/mg;
+my ($reference) = grep { $_->{name} =~ /settings/ } @pages;
+my %documented = $reference->{text} =~ /^\| `(idempotency\.\w+)` \| (.*) \|$/mg;
+my %explained = map { $_ => 1 } $reference->{text} =~ /\*\*(\w+)\*\*/g;
 my @settings = map { [ split(/\|/, $_, -1) ] } split(/\n/, $node->safe_psql('shop', q(
 	SELECT name, context, vartype, unit, min_val, max_val, current_setting(name) FROM pg_settings
 	WHERE name LIKE 'idempotency.%' AND name <> 'idempotency.webhook_allowed_networks'
@@ -110,6 +134,7 @@ my @settings = map { [ split(/\|/, $_, -1) ] } split(/\n/, $node->safe_psql('sho
 	WHERE name = 'idempotency.webhook_allowed_networks' ORDER BY 1)));
 
 is(join(' ', sort keys %documented), join(' ', map { $_->[0] } @settings), 'every setting is in the reference, and no other');
+is(join(' ', sort map { "idempotency.$_" } keys %explained), join(' ', map { $_->[0] } @settings), 'and each is explained');
 for my $setting (@settings)
 {
 	my ($name, $context, $type, $unit, $min, $max, $default) = @$setting;
@@ -125,13 +150,24 @@ for my $setting (@settings)
 	is(defined $from ? "$from $to" : '', $type eq 'integer' ? "$min $max" : '', "$name: its range");
 }
 
+# --- the index of the reference: all public objects, and no others
+
+my ($index) = grep { $_->{name} eq 'reference/README.md' } @pages;
+my %listed = map { $_ => 1 } map { s/^\.\.\./idempotency_grant/r } map { /^\|(?! type| `)[^|]*\|/ ? /\[((?:\.\.\.|idem|outbox|stock)\w+)\]/g : () } split /\n/, $index->{text};
+$listed{$_} = 1 for $index->{text} =~ /^\| `((?:idem|stock)_\w+)` \| (?:enum|row)/mg;
+is(join("\n", sort keys %listed), $node->safe_psql('shop', q(
+	SELECT name COLLATE "C" FROM (
+		SELECT proname AS name, p.oid, 'pg_proc'::regclass AS class, pronamespace AS schema FROM pg_proc p
+		UNION ALL SELECT relname, oid, 'pg_class'::regclass, relnamespace FROM pg_class WHERE relkind = 'v'
+		UNION ALL SELECT typname, oid, 'pg_type'::regclass, typnamespace FROM pg_type t
+		WHERE typtype = 'e' OR typtype = 'c' AND (SELECT relkind = 'c' FROM pg_class c WHERE c.oid = typrelid)) object
+	WHERE schema = 'public'::regnamespace AND EXISTS (SELECT FROM pg_depend d JOIN pg_extension e ON e.oid = d.refobjid
+		WHERE e.extname = 'idempotency' AND d.deptype = 'e' AND d.classid = class AND d.objid = object.oid)
+	GROUP BY 1 ORDER BY 1)), 'the index of the reference has all public functions, views and types');
+
 my $security = slurp_file("$FindBin::RealBin/../../../SECURITY.md");
 my @tests = $security =~ m{`((?:tap/t|pgtap|isolation/specs)/\w+\.\w+)`}g;
 cmp_ok(scalar(@tests), '>', 10, 'SECURITY.md names tests');
 is(join(' ', grep { !-f "$FindBin::RealBin/../../$_" } @tests), '', 'which are all there');
-
-Page->load($_)->check_links for qw(operations.md ../SECURITY.md);
-Page->load('reference.md')->check_columns($node, 'shop', $_)
-  for qw(idempotency_segments idempotency_workers outbox_stats outbox_latency stock_stats);
 
 done_testing();
