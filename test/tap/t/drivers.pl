@@ -175,16 +175,19 @@ try_driver('jdbc', @java, 'jdbc');
 try_driver('jdbc_unspecified', @java, 'unspecified');
 try_readme('jdbc', @java, 'jdbc');
 
-# --- Go, with Debian's packages, since nothing may be downloaded; one directory
-# is one program
+# --- Go, with Debian's packages, since nothing may be downloaded; the files of a
+# program have to be in one directory
 
 my $go = save_example('Go', 'checkout.go',
 	qq(package main\n\nimport (\n\t"context"\n\t"database/sql"\n\t"errors"\n\t"fmt"\n)\n\n));
-append_to_file("$dir/libpq.go", slurp_file("$programs/libpq.go"));
-output_of({ GO111MODULE => 'off', GOFLAGS => '', GOPATH => '/usr/share/gocode', GOCACHE => "$dir/cache" },
-	BUILD_S, 'go', 'build', '-o', "$dir/libpq", "$dir/libpq.go", $go);
-try_driver('libpq', "$dir/libpq");
-try_readme('libpq', "$dir/libpq");
+append_to_file("$dir/$_.go", slurp_file("$programs/$_.go")) for qw(golang libpq pgx);
+for my $driver (qw(libpq pgx))
+{
+	output_of({ GO111MODULE => 'off', GOFLAGS => '', GOPATH => '/usr/share/gocode', GOCACHE => "$dir/cache" },
+		BUILD_S, 'go', 'build', '-o', "$dir/$driver", "$dir/golang.go", "$dir/$driver.go", $go);
+	try_driver($driver, "$dir/$driver");
+	try_readme($driver, "$dir/$driver");
+}
 
 # --- Ruby and Perl
 
