@@ -165,6 +165,31 @@ is(join("\n", sort keys %listed), $node->safe_psql('shop', q(
 		WHERE e.extname = 'idempotency' AND d.deptype = 'e' AND d.classid = class AND d.objid = object.oid)
 	GROUP BY 1 ORDER BY 1)), 'the index of the reference has all public functions, views and types');
 
+# --- privileges: what the table says that each role has, and no more
+
+my ($privileges) = grep { $_->{name} =~ /privileges/ } @pages;
+my (%granted, $whose);
+for my $row ($privileges->{text} =~ /^\| (?!role)(.*) \|$/mg)
+{
+	my ($role, $names) = split / *\| */, $row;
+	$whose = $1 if $role =~ /`(idempotency_grant\w*|pg_monitor)`/;
+	$whose = 'owner' if $role =~ /owner/;
+	$granted{$whose}{$_} = 1 for $names =~ /`((?:idem|idempotency|outbox|stock)_\w+)`/g;
+}
+my $members = q(SELECT DISTINCT name COLLATE "C" AS name FROM (
+	SELECT proname AS name, pronamespace AS schema, has_function_privilege('%1$s', oid, 'EXECUTE') AS may FROM pg_proc
+	UNION ALL SELECT relname, relnamespace, has_table_privilege('%1$s', oid, 'SELECT') FROM pg_class WHERE relkind = 'v') object
+	WHERE may AND schema = 'public'::regnamespace ORDER BY 1);
+$granted{idempotency_grant_operator}{$_} = 1 for keys %{ $granted{pg_monitor} },
+  grep { !$granted{idempotency_grant}{$_} && !$granted{idempotency_grant_reader}{$_} }
+  split /\n/, $node->safe_psql('shop', q(SELECT proname FROM pg_proc WHERE proname LIKE 'outbox\_%' AND pronamespace = 'public'::regnamespace));
+for my $grant (qw(idempotency_grant idempotency_grant_reader pg_monitor idempotency_grant_operator))
+{
+	my $role = $grant eq 'pg_monitor' ? $grant : "by_$grant";
+	$node->safe_psql('shop', "CREATE ROLE $role; SELECT $grant('$role')") if $role ne $grant;
+	is(join("\n", sort keys %{ $granted{$grant} }), $node->safe_psql('shop', sprintf($members, $role)), "what a role has by $grant");
+}
+
 my $security = slurp_file("$FindBin::RealBin/../../../SECURITY.md");
 my @tests = $security =~ m{`((?:tap/t|pgtap|isolation/specs)/\w+\.\w+)`}g;
 cmp_ok(scalar(@tests), '>', 10, 'SECURITY.md names tests');
