@@ -51,7 +51,7 @@ for my $page (@pages)
 	for my $block ($page->blocks('sql'))
 	{
 		my ($line) = $block =~ /^ *(.*)/;
-		my ($printed, $error) = only_looks($block)
+		my ($printed, $error) = !may_find($page, $block) && only_looks($block)
 		  ? Page::run_until_expected($node, $db, $block)
 		  : Page::run($node, $db, $block);
 
