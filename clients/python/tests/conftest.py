@@ -26,6 +26,8 @@ import idempotency_pg
 from idempotency_pg import aio
 
 WAIT_S = 180
+HANG_S = 60
+HOLD_S = 4
 PROGRAMS = Path(__file__).parent / "programs"
 
 
@@ -252,17 +254,23 @@ def proxied(db, tmp_path):
 
 
 # ---------------------------------------------------------------------------
-# A proxy that loses COMMIT, or the answer to it
+# A proxy that loses COMMIT, or the answer to it, or that stands still
 # ---------------------------------------------------------------------------
 
 
 class Proxy:
     """If cut is "before" or "after", the next connection that sends COMMIT is cut
-    before the server gets it, or before the client gets the answer."""
+    before the server gets it, or before the client gets the answer; with "hold" that
+    is after HOLD_S. While hang is a text, each connection that
+    sends it stands still; so do at most hangs_max of them."""
 
     def __init__(self, directory):
         self.cut = None
         self.cuts = 0
+        self.hang = None
+        self.hangs = 0
+        self.hangs_max = 1000
+        self.standing = 0
         name = f".s.PGSQL.{os.environ['PGPORT']}"
         self.server = os.path.join(os.environ["PGHOST"], name)
         self.listener = socket.socket(socket.AF_UNIX)
@@ -282,13 +290,15 @@ class Proxy:
                 return
             server = socket.socket(socket.AF_UNIX)
             server.connect(self.server)
-            threading.Thread(target=self._upstream, args=(client, server), daemon=True).start()
-            threading.Thread(target=self._copy, args=(server, client), daemon=True).start()
+            mute = threading.Event()
+            threading.Thread(target=self._upstream, args=(client, server, mute), daemon=True).start()
+            threading.Thread(target=self._copy, args=(server, client, mute), daemon=True).start()
 
-    def _copy(self, source, target):
+    def _copy(self, source, target, mute):
         try:
             while data := source.recv(65536):
-                target.sendall(data)
+                if not mute.is_set():
+                    target.sendall(data)
         except OSError:
             pass
         for end in (source, target):
@@ -297,12 +307,19 @@ class Proxy:
             except OSError:
                 pass
 
-    def _upstream(self, client, server):
+    def _upstream(self, client, server, mute):
         try:
             while data := client.recv(65536):
+                if self.hang and self.hang in data and self.hangs < self.hangs_max:
+                    self._stand_still(client)
+                    break
                 if self.cut and b"COMMIT" in data:
                     cut, self.cut = self.cut, None
                     self.cuts += 1
+                    if cut == "hold":
+                        mute.set()
+                        server.sendall(data)
+                        time.sleep(HOLD_S)
                     client.shutdown(socket.SHUT_RDWR)
                     if cut == "after":
                         server.sendall(data)
@@ -311,6 +328,20 @@ class Proxy:
         except OSError:
             pass
         server.shutdown(socket.SHUT_WR)
+
+    def _stand_still(self, client):
+        """Until the client gives up, or HANG_S are over, so that a test that fails
+        also ends."""
+        self.hangs += 1
+        self.standing += 1
+        client.settimeout(HANG_S)
+        try:
+            while client.recv(65536):
+                pass
+        except OSError:
+            pass
+        self.standing -= 1
+        client.shutdown(socket.SHUT_RDWR)
 
 
 # ---------------------------------------------------------------------------

@@ -89,9 +89,47 @@ def test_errors_free_the_key(port, path, key, what, status):
 @pytest.mark.parametrize("what, status", [("forbid", 403), ("conflict", 409)])
 def test_refusals_are_kept(port, path, key, what, status):
     assert send(port, path, key, do(key, what)).status == status
+    assert effects(key) == 0
     again = send(port, path, key, do(key, what))
     assert (again.status, again.replayed) == (status, True)
+    assert effects(key) == 0
+    assert sql("SELECT state FROM idem_keys WHERE key = %s", key) == [("failed",)]
+
+
+def test_redirection_is_committed(port, path, key):
+    assert send(port, path, key, do(key, "redirect")).status == 303
+    again = send(port, path, key, do(key, "redirect"))
+    assert (again.status, again.replayed) == (303, True)
     assert effects(key) == 1
+
+
+def test_large_refusal(port, path, key):
+    """Nothing has taken effect, with a lease too."""
+    first = send(port, path, key, do(key, "large refusal"))
+    again = send(port, path, key, do(key, "large refusal"))
+    if path == "/orders/new":
+        assert first.status == again.status == 500
+    else:
+        assert first.status == 400
+        is_problem(again, 410, "The answer was too large to be kept")
+        assert again.body["original_status"] == 400
+    assert effects(key) == 0
+
+
+@pytest.mark.parametrize("what", ["fail", "fail in work"])
+def test_failed_frees_the_key(port, path, key, what):
+    """It has no HTTP answer that could be sent again."""
+    assert send(port, path, key, do(key, what)).status == 500
+    assert effects(key) == 0
+    again = send(port, path, key, do(key))
+    assert (again.status, again.replayed) == (201, False)
+    assert effects(key) == 1
+
+
+def test_answer_of_another_function(port, key):
+    [(token,)] = sql("SELECT token FROM idem_claim(%s, 'ann', lease => '1 h')", key)
+    sql("SELECT idem_complete(%s, %s, '[1]', scope => 'ann')", key, token)
+    is_problem(send(port, "/orders/new", key, do(key)), 422, "Idempotency-Key is already used")
 
 
 def test_binary_answer(port, path, key):
@@ -154,10 +192,12 @@ def test_killed_program(start, key):
     assert effects(key) == 1
 
 
-def test_lost_lease(start, key):
-    """The request is cancelled, and nothing of it is committed."""
+@pytest.mark.parametrize("what", ["gate", "gate, then raise"])
+def test_lost_lease(start, key, what):
+    """The request is cancelled, and nothing of it is committed. A program or driver
+    that makes another error of the cancellation changes nothing of that."""
     port = int(start("asgi_app.py", "psycopg", "1").line())
-    late = Later(port, "/payments/new", key, do(key, "gate"))
+    late = Later(port, "/payments/new", key, do(key, what))
     wait_until(lambda: sql("SELECT count(*) FROM idem_keys WHERE key = %s", key)[0][0])
     sql("SELECT idem_forget(%s, 'ann')", key)
     sql("SELECT idem_claim(%s, 'ann', lease => '1 h')", key)

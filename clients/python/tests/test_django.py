@@ -82,8 +82,18 @@ def test_errors_free_the_key(port, key, what, status):
 @pytest.mark.parametrize("what, status", [("forbid", 404), ("conflict", 409)])
 def test_refusals_are_kept(port, key, what, status):
     assert send(port, PATH, key, do(key, what)).status == status
+    assert effects(key) == 0
     again = send(port, PATH, key, do(key, what))
     assert (again.status, again.replayed) == (status, True)
+    assert effects(key) == 0
+    assert sql("SELECT state FROM idem_keys WHERE key = %s", key) == [("failed",)]
+
+
+def test_redirection_is_committed(port, key):
+    assert send(port, PATH, key, do(key, "redirect")).status == 303
+    again = send(port, PATH, key, do(key, "redirect"))
+    assert (again.status, again.replayed) == (303, True)
+    assert effects(key) == 1
 
 
 @pytest.mark.parametrize("what", ["binary", "stream"])

@@ -6,11 +6,13 @@ import asyncio
 import contextlib
 import os
 import subprocess
+import threading
+import time
 from datetime import timedelta
 
 import pytest
 
-from conftest import effects, sql
+from conftest import effects, sql, wait_until
 from idempotency_pg import Failed, KeyNotInProgress, LeaseLost, is_worth_repeating
 
 LEASE = timedelta(minutes=5)
@@ -353,3 +355,167 @@ async def test_cancellation_comes_again(db, key):
     with pytest.raises(LeaseLost):
         await db.lease(key, body, lease=SHORT)
     assert steps == ([] if type(db).__name__ == "Sync" else ["cancelled"] * 2)
+
+
+# ---------------------------------------------------------------------------
+# A renewal that does not get an answer
+# ---------------------------------------------------------------------------
+
+HANGING = timedelta(seconds=9)  # renewed after 3 s; a renewal is given up after 3 s
+
+
+def no_renewal_goes_on():
+    return not [thread for thread in threading.enumerate() if thread.name.startswith("lease of")]
+
+
+async def test_lease_runs_out_during_a_renewal_that_hangs(db, key, proxied):
+    """By the clock of the program, since it hears nothing from the server."""
+    through, proxy = proxied
+    steps = []
+
+    async def body(held):
+        proxy.hang = b"idem_renew"
+        await through.until(lambda: held.lost)
+        steps.append("noticed")
+        with pytest.raises(LeaseLost):
+            held.check()
+
+    async with through:
+        start = time.monotonic()
+        with pytest.raises(LeaseLost) as error:
+            await through.lease(key, body, lease=HANGING)
+        assert 8.5 < time.monotonic() - start < 50
+        assert isinstance(error.value.__cause__, TimeoutError)
+        assert proxy.hangs > 0
+        wait_until(no_renewal_goes_on)
+    assert steps == (["noticed"] if type(db).__name__ == "Sync" else [])
+    assert effects(key) == 0
+
+
+async def test_commit_does_not_wait_for_a_renewal_that_hangs(db, key, proxied):
+    through, proxy = proxied
+    lease = timedelta(seconds=30)
+
+    async def body(held):
+        proxy.hang = b"idem_renew"
+        await through.until(lambda: proxy.standing)
+        await held.commit(inserting(db, key, {"receipt": 6}))
+        assert proxy.standing == 1
+        assert not held.lost
+
+    async with through:
+        await through.lease(key, body, lease=lease)
+    assert effects(key) == 1
+    assert outcome(key) == ("completed", 1, {"receipt": 6})
+
+
+async def test_renewal_that_hangs_is_repeated(db, key, proxied):
+    """On another connection, in time."""
+    through, proxy = proxied
+    proxy.hangs_max = 1
+
+    async def body(held):
+        proxy.hang = b"idem_renew"
+        [(start,)] = sql("SELECT lease_until FROM idem_keys WHERE key = %s", key)
+        later = "SELECT lease_until > %s + interval '4 s' FROM idem_keys WHERE key = %s"
+        await through.until(lambda: sql(later, start, key)[0][0])
+        assert proxy.hangs == 1
+        assert not held.lost
+        await held.commit(inserting(db, key))
+
+    async with through:
+        await through.lease(key, body, lease=HANGING)
+    assert effects(key) == 1
+
+
+async def test_renewal_holds_no_lock(db, key, proxied):
+    """The connection of a renewal that stands still between two statements would
+    keep the row locked, and commit would wait for it."""
+    if type(db).__name__ == "Asyncpg":
+        pytest.skip("asyncpg has no transaction unless it is asked for one")
+    through, proxy = type(db)(host=proxied[0].conninfo["host"], autocommit=False), proxied[1]
+
+    async def body(held):
+        proxy.hang = b"COMMIT"
+        proxy.hangs_max = 1
+        [(start,)] = sql("SELECT lease_until FROM idem_keys WHERE key = %s", key)
+        later = "SELECT lease_until > %s + interval '1 s' FROM idem_keys WHERE key = %s"
+        await through.until(lambda: sql(later, start, key)[0][0])
+        proxy.hang = None
+        assert proxy.hangs == 0
+        await held.commit(inserting(db, key))
+
+    async with through:
+        await through.lease(key, body, lease=SHORT)
+        if type(db).__name__ == "Sync":
+            with through.pool.connection() as conn:
+                assert conn.autocommit is False
+        else:
+            async with through.pool.connection() as conn:
+                assert conn.autocommit is False
+    assert effects(key) == 1
+
+
+# ---------------------------------------------------------------------------
+# ID003 of a renewal
+# ---------------------------------------------------------------------------
+
+
+async def test_key_that_the_program_has_completed_is_not_lost(db, key):
+    """The program may call complete() by itself; the block goes on."""
+
+    async def body(held):
+        sql("SELECT idem_complete(%s, %s, %s)", key, held.claim.owned_token, '{"receipt": 7}')
+        end = time.monotonic() + 1.5 * SHORT.total_seconds()
+        await db.until(lambda: time.monotonic() > end)
+        assert not held.lost
+        held.check()
+
+    await db.lease(key, body, lease=SHORT)
+    assert outcome(key) == ("completed", 1, {"receipt": 7})
+
+
+async def test_key_that_was_freed_is_lost(db, key):
+    """Anybody may have it."""
+
+    async def body(held):
+        sql("SELECT idem_fail(%s, %s)", key, held.claim.owned_token)
+        await db.until(lambda: held.lost)
+        held.check()
+
+    start = time.monotonic()
+    with pytest.raises(LeaseLost):
+        await db.lease(key, body, lease=HANGING)
+    assert time.monotonic() - start < 8.5  # by the first renewal, not by the clock
+    assert outcome(key) == ("claimed", 2, None)
+
+
+# ---------------------------------------------------------------------------
+# A COMMIT that the program does not wait for
+# ---------------------------------------------------------------------------
+
+
+async def test_second_commit_after_a_cancelled_one(db, key, proxied):
+    """The first one may have taken effect, so the server is asked."""
+    if type(db).__name__ == "Sync":
+        pytest.skip("threads are not cancelled")
+    through, proxy = proxied
+
+    async def body(held):
+        async def work(conn):
+            await inserting(db, key, {"receipt": 8})(conn)
+            if not proxy.cuts:
+                proxy.cut = "hold"
+            return {"receipt": 8}
+
+        with contextlib.suppress(Exception):  # asyncpg can raise that of the connection
+            async with asyncio.timeout(2):
+                await held.commit(work)
+        await db.until(lambda: effects(key) == 1)
+        with pytest.raises(KeyNotInProgress):
+            await held.commit(work)
+
+    async with through:
+        await through.lease(key, body, lease=LEASE)
+    assert effects(key) == 1
+    assert outcome(key) == ("completed", 1, {"receipt": 8})

@@ -187,8 +187,11 @@ async def test_consume(db, key):
     assert (await db.consume("queue", key, work, request="other")).outcome == "mismatch"
     assert (await db.consume("other queue", key, work)).replayed is False
     assert effects(key) == 2
-    rest = sql("SELECT min(expires_at - now()) FROM idem_keys WHERE key = %s", key)[0][0]
-    assert timedelta(days=39) < rest <= timedelta(days=40)
+    rest = "SELECT min(expires_at - now()), max(expires_at - now()) FROM idem_keys WHERE key = %s AND scope = %s"
+    assert sql("SHOW idempotency.ttl") == [("1d",)]
+    assert sql(rest, key, "queue")[0][1] <= timedelta(days=1)
+    await db.consume("long queue", key, work, ttl=timedelta(days=9))
+    assert timedelta(days=8) < sql(rest, key, "long queue")[0][0] <= timedelta(days=9)
 
 
 async def test_consume_failed(db, key):
@@ -199,3 +202,50 @@ async def test_consume_failed(db, key):
     assert sql("SELECT outcome::text, response FROM idem_claim(%s, 'queue')", key) == [
         ("failed", {"error": "no such account"})
     ]
+
+
+# ---------------------------------------------------------------------------
+# The schema of the extension
+# ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def elsewhere(monkeypatch):
+    """A database with the extension in the schema tools."""
+    sql("DROP DATABASE IF EXISTS elsewhere WITH (FORCE)")
+    sql("CREATE DATABASE elsewhere")
+    sql("CREATE SCHEMA tools", dbname="elsewhere")
+    sql("CREATE EXTENSION idempotency SCHEMA tools", dbname="elsewhere")
+    sql("SELECT tools.idempotency_grant('shop')", dbname="elsewhere")
+    monkeypatch.setenv("PGDATABASE", "elsewhere")
+    yield
+    sql("DROP DATABASE elsewhere WITH (FORCE)")
+
+
+async def nothing(conn):
+    return {"answer": 1}
+
+
+async def test_extension_in_another_schema(elsewhere, db, key):
+    sql("ALTER ROLE shop IN DATABASE elsewhere SET search_path = public, tools")
+    there = type(db)()
+    async with there:
+        assert (await there.transaction(key, nothing)).replayed is False
+        assert (await there.transaction(key, nothing)).replayed is True
+
+        async def body(held):
+            [(start,)] = sql(lease_until, key + " lease", dbname="elsewhere")
+            await there.until(lambda: sql(lease_until, key + " lease", dbname="elsewhere")[0][0] > start)
+            await held.commit(nothing)
+
+        lease_until = "SELECT lease_until FROM tools.idem_keys WHERE key = %s"
+        await there.lease(key + " lease", body, lease=timedelta(seconds=6))
+
+
+async def test_extension_outside_of_the_search_path(elsewhere, db, key):
+    there = type(db)()
+    async with there:
+        with pytest.raises(db.errors) as error:
+            await there.transaction(key, nothing)
+    assert idempotency_pg.sqlstate(error.value) == "42883"
+    assert "search_path" in error.value.__notes__[0]

@@ -61,9 +61,19 @@ class Failed(Exception):
         self.answer = answer
 
 
+class Undone(Exception):
+    """Rolls a transaction back, or frees a lease, without being an error."""
+
+
 class AnswerTooLarge(Exception):
     """The answer has more bytes than the middleware may save."""
 
+
+UNDEFINED_FUNCTION = "42883"
+NOT_FOUND = (
+    "The library calls idem_claim and the other functions without a schema. The database needs the extension"
+    " idempotency, in a schema that is in the search_path of the connection."
+)
 
 _ERRORS = {error.sqlstate: error for error in (LeaseLost, KeyNotFound, KeyNotInProgress, ScopeMoved)}
 
@@ -84,10 +94,23 @@ def own_errors() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        known = _ERRORS.get(sqlstate(error) or "")
+        state = sqlstate(error)
+        if state == UNDEFINED_FUNCTION:
+            error.add_note(NOT_FOUND)
+        known = _ERRORS.get(state or "")
         if known is None or isinstance(error, IdempotencyError):
             raise
         raise known(str(error)) from error
+
+
+def may_have_committed(error: BaseException) -> bool:
+    """Whether COMMIT may have taken effect, although it raised this error: there
+    was no answer, or the program has stopped waiting for it."""
+    return is_worth_repeating(error) or not isinstance(error, Exception)
+
+
+def run_out() -> TimeoutError:
+    return TimeoutError("the lease has run out, and could not be renewed")
 
 
 def is_worth_repeating(error: BaseException) -> bool:

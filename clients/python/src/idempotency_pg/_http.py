@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ._claims import Claim
+from ._claims import Claim, Result
 
 KEY_CHARACTERS_MAX = 255
 METHODS = frozenset({"POST", "PATCH"})
@@ -49,7 +49,10 @@ class Answer:
         return {**saved, "body": text}
 
     @classmethod
-    def from_json(cls, saved: dict[str, Any]) -> Answer:
+    def from_json(cls, saved: Any) -> Answer | None:
+        """None if it is not an answer: other functions save any JSON."""
+        if not isinstance(saved, dict) or not saved.keys() >= {"status", "headers"}:
+            return None
         body = base64.b64decode(saved["base64"]) if "base64" in saved else saved["body"].encode()
         return cls(saved["status"], tuple((name, value) for name, value in saved["headers"]), body)
 
@@ -121,10 +124,11 @@ def body_too_large(bytes_max: int) -> Answer:
     return problem(413, "The body is too large", f"It has at most {bytes_max} bytes.", "about:blank")
 
 
-def answer_for(claim: Claim, documentation: str) -> Answer:
+def answer_for(claim: Claim | Result, documentation: str) -> Answer:
     """The answer to requests whose key was claimed before."""
-    if claim.outcome in ("completed", "failed"):
-        return Answer.from_json(claim.response).with_header("idempotent-replayed", "true")
+    saved = Answer.from_json(claim.response)
+    if saved is not None and claim.outcome in ("completed", "failed"):
+        return saved.with_header("idempotent-replayed", "true")
     if claim.outcome == "in_progress":
         rest = claim.retry_after
         return outstanding(documentation, 1 if rest is None else max(1, math.ceil(rest.total_seconds())))
@@ -134,6 +138,12 @@ def answer_for(claim: Claim, documentation: str) -> Answer:
         "The key was used for another request. Use a new one.",
         documentation,
     )
+
+
+def is_refusal(status: int) -> bool:
+    """Whether the program has refused the request: then its changes are undone and,
+    if the answer is kept, the key has failed for good."""
+    return status >= 400
 
 
 def is_kept(status: int) -> bool:

@@ -7,10 +7,11 @@ manager with a connection.
 from __future__ import annotations
 
 import json
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import datetime, timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
@@ -34,14 +35,17 @@ from ._claims import (
     LeaseLost,
     Outcome,
     Result,
+    Undone,
     claim_of,
     decode,
     encode,
     in_transaction,
     is_worth_repeating,
+    may_have_committed,
     own_errors,
     pause_s,
     replay_of,
+    run_out,
 )
 
 if TYPE_CHECKING:
@@ -208,12 +212,13 @@ def consume(
     work: Callable[[Connection], object],
     *,
     request: str | None = None,
-    ttl: timedelta = EVENT_TTL,
+    ttl: timedelta | None = None,
     tries: int = 1,
 ) -> Result:
     """Processes a message once, although its broker delivers it at least once.
     Acknowledge the message after that. An error leaves the message unprocessed:
-    give it back. Raise Failed in work if no other try can succeed."""
+    give it back. Raise Failed in work if no other try can succeed. The ttl has to be
+    as long as the broker can deliver the message again."""
     return transaction(source, id, work, scope=scope, request=request, ttl=ttl, tries=tries)
 
 
@@ -247,6 +252,38 @@ def webhook_receiver(
 # ---------------------------------------------------------------------------
 
 
+@contextmanager
+def _statements(pool: Pool, limit_s: float) -> Iterator[Connection]:
+    """A connection on which each statement is committed by itself, so that the row
+    of the key is not locked while a client hangs. If the server does not answer in
+    time, the connection is broken, since libpq would wait without a limit."""
+    from psycopg.pq import TransactionStatus as Status
+
+    with pool.connection(timeout=limit_s) as conn:
+        autocommit = conn.autocommit
+        conn.autocommit = True
+        is_broken = False
+
+        def break_connection() -> None:
+            nonlocal is_broken
+            is_broken = True
+            with suppress(Exception), socket.fromfd(conn.fileno(), socket.AF_INET, socket.SOCK_STREAM) as wire:
+                wire.shutdown(socket.SHUT_RDWR)
+
+        timer = threading.Timer(limit_s, break_connection)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield conn
+        finally:
+            timer.cancel()
+            timer.join()
+            if is_broken:
+                conn.close()
+            elif conn.info.transaction_status == Status.IDLE:
+                conn.autocommit = autocommit
+
+
 class Lease:
     """A key that this program owns during a with block; see lease()."""
 
@@ -269,11 +306,10 @@ class Lease:
         self._ttl = ttl
         self._wait = wait
         self._every = lease.total_seconds() / RENEWALS
-        self._lock = threading.Lock()  # held while the key is renewed or ended
         self._stop = threading.Event()
         self._lost: Exception | None = None
         self._ended = False
-        self._failure: Exception | None = None  # of the last commit(), complete() or fail()
+        self._failure: BaseException | None = None  # of the last commit(), complete() or fail()
 
     def __enter__(self) -> Lease:
         start = time.monotonic()
@@ -304,10 +340,11 @@ class Lease:
             if isinstance(error, Failed) and not self._ended:
                 self.fail(error.answer)
             elif error is None and not self._ended and self._failure is None:
+                self.check()
                 self.complete()
         finally:
             self._stop.set()
-            if not self._ended and self._lost is None:
+            if not self._ended and not self.lost:
                 self._free()
 
     @property
@@ -323,11 +360,15 @@ class Lease:
     def lost(self) -> bool:
         """Whether another claimer has the key, or may have it, since the lease ran
         out before it could be renewed. Look at it during long work."""
+        if not self.claimed or self._ended:
+            return False
+        if self._lost is None and time.monotonic() >= self._until:
+            self._lost = run_out()
         return self._lost is not None
 
     def check(self) -> None:
         """Raises LeaseLost if the lease is lost."""
-        if self._lost is not None:
+        if self.lost:
             raise LeaseLost(str(self._lost)) from self._lost
 
     def commit(self, work: Callable[[Connection], object]) -> Any:
@@ -352,10 +393,9 @@ class Lease:
 
         def once() -> None:
             nonlocal answer
-            with self._pool.connection() as conn, ExitStack() as locked:
+            with self._pool.connection() as conn:
                 with conn.transaction():
                     answer = encode(work(conn))
-                    locked.enter_context(self._lock)
                     _row(conn, sql, self._key, self.claim.owned_token, answer, self._scope, last)
                 self._ended = True
 
@@ -366,8 +406,8 @@ class Lease:
             except (LeaseLost, KeyNotFound) as error:
                 self._lost = error
                 raise LeaseLost(str(error)) from error
-            except Exception as error:
-                if self._ended:
+            except BaseException as error:
+                if self._ended and isinstance(error, Exception):
                     break  # the pool has failed after the COMMIT
                 self._failure = error
                 if not is_worth_repeating(error) or failures == COMMIT_TRIES - 1:
@@ -376,61 +416,60 @@ class Lease:
                     break
         return decode(answer)
 
-    def _has_ended(self, reason: Exception) -> bool:
-        """After a COMMIT without an answer: whether it has ended the key. Only the
-        owner of the token can have done that."""
+    def _has_ended(self, failure: BaseException) -> bool:
+        """Whether a COMMIT has ended the key, although it raised this error. Asks the
+        server until the lease runs out."""
+        if not may_have_committed(failure):
+            return False
         tries = 0
-        while time.monotonic() < self._until:
+        while True:
             try:
-                self._renew()
-                return False
-            except KeyNotInProgress:
-                self._ended = True
-                return True
+                self._ended = not self._renew()
+                return self._ended
             except (LeaseLost, KeyNotFound) as error:
                 self._lost = error
                 raise LeaseLost(str(error)) from error
             except Exception as error:
                 if not is_worth_repeating(error):
                     raise
+            self.check()
             time.sleep(pause_s(tries))
             tries += 1
-        raise reason
 
-    def _renew(self) -> None:
-        with self._pool.connection(timeout=self._every) as conn, self._lock:
-            if self._ended:
-                return
+    def _renew(self) -> bool:
+        """Extends the lease. False: the key was ended with our token."""
+        with _statements(self._pool, self._every) as conn:
             start = time.monotonic()
-            with conn.transaction():
+            try:
                 renew(conn, self._key, self.claim.owned_token, self._lease, scope=self._scope)
+            except KeyNotInProgress as error:
+                # Completed, failed or freed, which only a claim tells.
+                with suppress(Undone):
+                    with conn.transaction():
+                        claimed = claim(conn, self._key, scope=self._scope, wait=False)
+                        raise Undone
+                if claimed.outcome in ("completed", "failed"):
+                    return False
+                raise LeaseLost("the key was freed") from error
             self._until = start + self._lease.total_seconds()
+            return True
 
     def _keep(self) -> None:
         """The thread that renews the lease until it is lost or not needed."""
         pause = self._every
-        while not self._stop.wait(pause) and not self._ended and self._lost is None:
+        while not self._stop.wait(pause) and not self._ended and not self.lost:
             pause = self._every
             try:
-                self._renew()
-            except KeyNotInProgress:
-                return  # a COMMIT has ended the key; its answer may be lost
+                self._ended = not self._renew() or self._ended
             except IdempotencyError as error:
-                self._notice(error)
-            except Exception as error:
-                pause = min(self._every, RENEWAL_PAUSE_S)
-                if time.monotonic() >= self._until:
-                    self._notice(error)
-
-    def _notice(self, error: Exception) -> None:
-        with self._lock:
-            if not self._ended:
                 self._lost = error
+            except Exception:
+                pause = min(self._every, RENEWAL_PAUSE_S)
 
     def _free(self) -> None:
         """Lets the next claimer try at once; if this fails, the lease runs out."""
         try:
-            with self._pool.connection(timeout=self._every) as conn, conn.transaction():
+            with _statements(self._pool, self._every) as conn:
                 fail(conn, self._key, self.claim.owned_token, scope=self._scope)
         except Exception:
             pass

@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from datetime import datetime, timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, Union, cast
@@ -34,15 +34,18 @@ from ._claims import (
     LeaseLost,
     Outcome,
     Result,
+    Undone,
     claim_of,
     decode,
     encode,
     in_transaction,
     is_worth_repeating,
+    may_have_committed,
     numbered,
     own_errors,
     pause_s,
     replay_of,
+    run_out,
 )
 
 if TYPE_CHECKING:
@@ -172,7 +175,7 @@ async def renew(
 # ---------------------------------------------------------------------------
 
 
-async def _give_up(source: Pool | Connection, key: str, answer: object, scope: str, **options: Any) -> Result:
+async def give_up(source: Pool | Connection, key: str, answer: object, scope: str, **options: Any) -> Result:
     """The error has rolled back the claim with the work: claims the key again, and
     lets it fail for good, unless another caller was faster."""
     async with begin(source) as conn:
@@ -195,7 +198,7 @@ async def _try(source: Pool | Connection, key: str, work: Work, scope: str, **op
             await complete(conn, key, claimed.owned_token, response, scope=scope)
             return Result("completed", decode(encode(response)), False, claimed.attempt)
     except Failed as failure:
-        return await _give_up(source, key, failure.answer, scope, **options)
+        return await give_up(source, key, failure.answer, scope, **options)
 
 
 async def transaction(
@@ -233,12 +236,13 @@ async def consume(
     work: Work,
     *,
     request: str | None = None,
-    ttl: timedelta = EVENT_TTL,
+    ttl: timedelta | None = None,
     tries: int = 1,
 ) -> Result:
     """Processes a message once, although its broker delivers it at least once.
     Acknowledge the message after that. An error leaves the message unprocessed:
-    give it back. Raise Failed in work if no other try can succeed."""
+    give it back. Raise Failed in work if no other try can succeed. The ttl has to be
+    as long as the broker can deliver the message again."""
     return await transaction(source, id, work, scope=scope, request=request, ttl=ttl, tries=tries)
 
 
@@ -272,6 +276,42 @@ def webhook_receiver(
 # ---------------------------------------------------------------------------
 
 
+@contextmanager
+def _broken_by_cancellation(conn: Any) -> Iterator[None]:
+    """asyncpg does not give a connection back before the server has answered, which
+    may be never. psycopg closes it."""
+    try:
+        yield
+    except asyncio.CancelledError:
+        if hasattr(conn, "terminate"):
+            conn.terminate()
+        raise
+
+
+@asynccontextmanager
+async def _statements(pool: Pool, limit_s: float) -> AsyncIterator[Any]:
+    """A connection on which each statement is committed by itself, so that the row
+    of the key is not locked while a client hangs. The limits: psycopg_pool before
+    3.1.7 loses a connection if a task that waits for it is cancelled, so that wait
+    has a limit of its own."""
+    async with _connection(pool, limit_s) as conn:
+        if hasattr(conn, "fetchrow"):
+            async with asyncio.timeout(limit_s):
+                with _broken_by_cancellation(conn):
+                    yield conn
+            return
+        from psycopg.pq import TransactionStatus as Status
+
+        autocommit = conn.autocommit
+        await conn.set_autocommit(True)
+        try:
+            async with asyncio.timeout(limit_s):
+                yield conn
+        finally:
+            if conn.info.transaction_status == Status.IDLE:
+                await conn.set_autocommit(autocommit)
+
+
 class Lease:
     """A key that this program owns during an async with block; see lease()."""
 
@@ -294,11 +334,13 @@ class Lease:
         self._ttl = ttl
         self._wait = wait
         self._every = lease.total_seconds() / RENEWALS
-        self._lock = asyncio.Lock()  # held while the key is renewed or ended
         self._lost: Exception | None = None
         self._ended = False
-        self._failure: Exception | None = None  # of the last commit(), complete() or fail()
+        self._failure: BaseException | None = None  # of the last commit(), complete() or fail()
         self._keeper: asyncio.Task[None] | None = None
+        self._is_idle = False  # the keeper is waiting for its next renewal
+        self._is_over = False  # the block has ended
+        self._alarm: asyncio.TimerHandle | None = None
         self._cancels = 0  # of the block, by this lease
 
     async def __aenter__(self) -> Lease:
@@ -313,10 +355,11 @@ class Lease:
                 ttl=self._ttl,
                 wait=self._wait,
             )
-        self._until = start + self._lease.total_seconds()
         self._body = asyncio.current_task()
         self._cancelling = self._body.cancelling() if self._body else 0
+        self._extend(start)
         if self.claimed:
+            self._set_alarm()
             self._keeper = asyncio.create_task(self._keep(), name=f"lease of {self._key}")
         return self
 
@@ -332,13 +375,18 @@ class Lease:
             if isinstance(error, Failed) and not self._ended:
                 await self.fail(error.answer)
             elif error is None and not self._ended and self._failure is None:
+                self.check()
                 await self.complete()
         except asyncio.CancelledError as cancelled:
             error = cancelled
             raise
         finally:
-            self._keeper.cancel()
-            if not self._ended and self._lost is None:
+            self._is_over = True
+            if self._alarm is not None:
+                self._alarm.cancel()
+            if self._is_idle:
+                self._keeper.cancel()
+            if not self._ended and not self.lost:
                 await self._free()
             # As asyncio.timeout() does: a cancellation that was not ours goes on.
             if self._cancels and self._body is not None:
@@ -365,11 +413,15 @@ class Lease:
     def lost(self) -> bool:
         """Whether another claimer has the key, or may have it, since the lease ran
         out before it could be renewed. The block is cancelled then."""
+        if not self.claimed or self._ended:
+            return False
+        if self._lost is None and time.monotonic() >= self._until:
+            self._lost = run_out()
         return self._lost is not None
 
     def check(self) -> None:
         """Raises LeaseLost if the lease is lost."""
-        if self._lost is not None:
+        if self.lost:
             raise LeaseLost(str(self._lost)) from self._lost
 
     async def commit(self, work: Work) -> Any:
@@ -402,11 +454,11 @@ class Lease:
 
         async def once() -> None:
             nonlocal answer
-            async with _connection(self._pool) as conn, AsyncExitStack() as locked:
-                async with conn.transaction():
-                    answer = encode(await work(conn))
-                    await locked.enter_async_context(self._lock)
-                    await _row(conn, sql, self._key, self.claim.owned_token, answer, self._scope, last)
+            async with _connection(self._pool) as conn:
+                with _broken_by_cancellation(conn):
+                    async with conn.transaction():
+                        answer = encode(await work(conn))
+                        await _row(conn, sql, self._key, self.claim.owned_token, answer, self._scope, last)
                 self._ended = True
 
         for failures in range(COMMIT_TRIES):
@@ -416,8 +468,8 @@ class Lease:
             except (LeaseLost, KeyNotFound) as error:
                 self._lost = error
                 raise LeaseLost(str(error)) from error
-            except Exception as error:
-                if self._ended:
+            except BaseException as error:
+                if self._ended and isinstance(error, Exception):
                     break  # the pool has failed after the COMMIT
                 self._failure = error
                 if not is_worth_repeating(error) or failures == COMMIT_TRIES - 1:
@@ -426,67 +478,85 @@ class Lease:
                     break
         return decode(answer)
 
-    async def _has_ended(self, reason: Exception) -> bool:
-        """After a COMMIT without an answer: whether it has ended the key. Only the
-        owner of the token can have done that."""
+    async def _has_ended(self, failure: BaseException) -> bool:
+        """Whether a COMMIT has ended the key, although it raised this error. Asks the
+        server until the lease runs out."""
+        if not may_have_committed(failure):
+            return False
         tries = 0
-        while time.monotonic() < self._until:
+        while True:
             try:
-                await self._renew()
-                return False
-            except KeyNotInProgress:
-                self._ended = True
-                return True
+                self._ended = not await self._renew()
+                return self._ended
             except (LeaseLost, KeyNotFound) as error:
                 self._lost = error
                 raise LeaseLost(str(error)) from error
             except Exception as error:
                 if not is_worth_repeating(error):
                     raise
+            self.check()
             await asyncio.sleep(pause_s(tries))
             tries += 1
-        raise reason
 
-    async def _renew(self) -> None:
-        async with _connection(self._pool, self._every) as conn, self._lock:
-            if self._ended:
-                return
+    async def _renew(self) -> bool:
+        """Extends the lease. False: the key was ended with our token."""
+        async with _statements(self._pool, self._every) as conn:
             start = time.monotonic()
-            async with conn.transaction():
+            try:
                 await renew(conn, self._key, self.claim.owned_token, self._lease, scope=self._scope)
-            self._until = start + self._lease.total_seconds()
+            except KeyNotInProgress as error:
+                # Completed, failed or freed, which only a claim tells.
+                with suppress(Undone):
+                    async with conn.transaction():
+                        claimed = await claim(conn, self._key, scope=self._scope, wait=False)
+                        raise Undone
+                if claimed.outcome in ("completed", "failed"):
+                    return False
+                raise LeaseLost("the key was freed") from error
+            self._extend(start)
+            return True
+
+    def _extend(self, start: float) -> None:
+        self._until = start + self._lease.total_seconds()
 
     async def _keep(self) -> None:
-        """The task that renews the lease until it is lost or not needed."""
+        """The task that renews the lease until it is lost or not needed. It is not
+        cancelled while it uses a connection: see _statements()."""
         pause = self._every
-        while not self._ended and self._lost is None:
+        while not self._is_over and not self._ended and not self.lost:
+            self._is_idle = True
             await asyncio.sleep(pause)
+            self._is_idle = False
             pause = self._every
             try:
-                await self._renew()
-            except KeyNotInProgress:
-                return  # a COMMIT has ended the key; its answer may be lost
+                self._ended = not await self._renew() or self._ended
             except IdempotencyError as error:
-                await self._notice(error)
-            except Exception as error:
+                self._lost = error
+                self._cancel()
+            except Exception:
                 pause = min(self._every, RENEWAL_PAUSE_S)
-                if time.monotonic() >= self._until:
-                    await self._notice(error)
 
-    async def _notice(self, error: Exception) -> None:
-        async with self._lock:
-            if self._ended or self._lost is not None:
-                return
-            self._lost = error
-        # A driver can swallow a cancellation: psycopg 3.1 does so now and then.
-        while self._body is not None:
-            self._cancels += self._body.cancel()
-            await asyncio.sleep(self._every)
+    def _set_alarm(self) -> None:
+        """Cancels the block when the lease runs out, whatever a renewal waits for."""
+        loop = asyncio.get_running_loop()
+        left = self._until - time.monotonic()
+        self._alarm = loop.call_later(left, self._set_alarm if left > 0 else self._cancel)
+
+    def _cancel(self) -> None:
+        """Cancels the block. Comes again, since asyncio.wait_for() of Python before
+        3.12 swallows a cancellation that comes together with its result, and drivers
+        use that."""
+        if self._alarm is not None:
+            self._alarm.cancel()
+        if self._is_over or self._body is None or not self.lost:
+            return
+        self._cancels += self._body.cancel()
+        self._alarm = asyncio.get_running_loop().call_later(self._every, self._cancel)
 
     async def _free(self) -> None:
         """Lets the next claimer try at once; if this fails, the lease runs out."""
         try:
-            async with _connection(self._pool, self._every) as conn, conn.transaction():
+            async with _statements(self._pool, self._every) as conn:
                 await fail(conn, self._key, self.claim.owned_token, scope=self._scope)
         except Exception:
             pass

@@ -17,8 +17,8 @@ from typing import Any, TypeAlias
 from urllib.parse import quote
 
 from . import _http
-from ._claims import AnswerTooLarge, Claim, LeaseLost
-from .aio import Lease, Pool, Work, begin, claim, complete, lease
+from ._claims import AnswerTooLarge, Claim, Failed, LeaseLost, Undone
+from .aio import Lease, Pool, Work, begin, claim, complete, give_up, lease
 
 Scope: TypeAlias = MutableMapping[str, Any]
 Message: TypeAlias = MutableMapping[str, Any]
@@ -32,10 +32,6 @@ SCOPE_KEY = "idempotency_pg"
 _log = logging.getLogger("idempotency_pg")
 
 
-class _Undone(Exception):
-    """Rolls a transaction back, or frees a lease, without being an error."""
-
-
 class Held:
     """What the program finds there if the request has a lease."""
 
@@ -45,10 +41,14 @@ class Held:
 
     def with_answer(self, work: Work) -> None:
         """Sets work(conn), which is committed in one transaction with the answer,
-        if that is one that is kept."""
+        if that is kept and has a status below 400."""
         self._work = work
 
-    async def save(self, answer: _http.Answer) -> None:
+    async def save(self, answer: _http.Answer, is_refusal: bool) -> None:
+        if is_refusal:
+            await self.lease.fail(answer.to_json())
+            return
+
         async def last(conn: Any) -> object:
             if self._work is not None:
                 await self._work(conn)
@@ -74,7 +74,7 @@ class _Exchange:
         self._body = bytearray()
         self._replaced = False
         self.begun = False
-        self.error: Exception | None = None
+        self.error: BaseException | None = None
 
     async def send(self, message: Message) -> None:
         if self._replaced:
@@ -96,7 +96,7 @@ class _Exchange:
         answer = _http.Answer(self._start["status"], tuple(headers), bytes(self._body))
         try:
             other = await self._end(answer, len(answer.body) > self._bytes_max)
-        except Exception as error:
+        except BaseException as error:
             self.error = error
             raise
         self.begun = True
@@ -197,12 +197,13 @@ class IdempotencyMiddleware:
         }
         held: Lease | None = None
         exchange: _Exchange | None = None
+        failure: Failed | None = None
         try:
             async with AsyncExitStack() as stack:
                 if duration is None:
                     given = await stack.enter_async_context(begin(pool))
                     claimed = await claim(given, key, **options)
-                    end = self._in_transaction(stack, given, key, account, claimed)
+                    end = self._in_transaction(stack, given, pool, key, options, claimed)
                 else:
                     held = await stack.enter_async_context(lease(pool, key, lease=duration, **options))
                     claimed = held.claim
@@ -211,39 +212,58 @@ class IdempotencyMiddleware:
 
                 if claimed.outcome == "claimed":
                     exchange = _Exchange(end, self.max_answer, send)
-                    await self.app({**scope, "extensions": {}, SCOPE_KEY: given}, _again(body, receive), exchange.send)
-                    if not exchange.begun:
-                        raise exchange.error or _Undone
+                    try:
+                        await self.app({**scope, "extensions": {}, SCOPE_KEY: given}, _again(body, receive), exchange.send)
+                        if not exchange.begun:
+                            raise exchange.error or Undone
+                    except Failed as error:
+                        # It has no answer that could be sent again, so it frees the
+                        # key, as any other error.
+                        failure = error
+                        raise Undone from error
             if exchange is None:
                 await send_answer(send, _http.answer_for(claimed, self.documentation))
-        except _Undone:
-            pass
-        except LeaseLost:
+        except Undone:
+            if failure is not None:
+                raise failure
+        except Exception as error:
             if held is None or not held.lost or (exchange is not None and exchange.begun):
                 raise
+            if not isinstance(error, LeaseLost):
+                _log.warning("an error after the lease was lost", exc_info=error)
             await send_answer(send, _http.outstanding(self.documentation))
 
-    def _in_transaction(self, stack: AsyncExitStack, conn: Any, key: str, account: str, claimed: Claim) -> _End:
-        async def end(answer: _http.Answer, is_large: bool) -> None:
-            if not self.keep(answer.status):
-                await stack.__aexit__(_Undone, _Undone(), None)
-                return
-            if is_large:
+    def _in_transaction(
+        self, stack: AsyncExitStack, conn: Any, pool: Pool, key: str, options: dict[str, Any], claimed: Claim
+    ) -> _End:
+        async def end(answer: _http.Answer, is_large: bool) -> _http.Answer | None:
+            is_kept = self.keep(answer.status)
+            if is_kept and is_large:
                 raise AnswerTooLarge(f"the answer has more than {self.max_answer} bytes, and is undone")
-            await complete(conn, key, claimed.owned_token, answer.to_json(), scope=account)
-            await stack.aclose()
+            if is_kept and not _http.is_refusal(answer.status):
+                await complete(conn, key, claimed.owned_token, answer.to_json(), scope=options["scope"])
+                await stack.aclose()
+                return None
+            await stack.__aexit__(Undone, Undone(), None)
+            if is_kept:
+                result = await give_up(pool, key, answer.to_json(), **options)
+                if result.outcome != "failed" or result.replayed:
+                    return _http.answer_for(result, self.documentation)
+            return None
 
         return end
 
     def _with_lease(self, stack: AsyncExitStack, held: Held) -> _End:
         async def end(answer: _http.Answer, is_large: bool) -> _http.Answer | None:
             if not self.keep(answer.status):
-                await stack.__aexit__(_Undone, _Undone(), None)
-                return None
+                await stack.__aexit__(Undone, Undone(), None)
+                # An error of the server can be what the program made of its cancellation.
+                return _http.outstanding(self.documentation) if held.lease.lost else None
             if is_large:
                 _log.warning("an answer has more than %d bytes, and is not kept", self.max_answer)
+            saved = _http.too_large_to_repeat(answer, self.documentation) if is_large else answer
             try:
-                await held.save(_http.too_large_to_repeat(answer, self.documentation) if is_large else answer)
+                await held.save(saved, _http.is_refusal(answer.status))
             except LeaseLost:
                 return _http.outstanding(self.documentation)
             return None

@@ -18,7 +18,7 @@ from django.db import connections, transaction
 from django.http import HttpRequest, HttpResponse
 
 from . import _http
-from ._claims import CLAIM, COMPLETE, AnswerTooLarge, claim_of, encode
+from ._claims import CLAIM, COMPLETE, FAIL, AnswerTooLarge, claim_of, encode
 
 
 class IdempotencyMiddleware:
@@ -65,17 +65,27 @@ class IdempotencyMiddleware:
 
     def _answer(self, request: HttpRequest, account: str, key: str) -> HttpResponse:
         request_hash = _http.fingerprint(request.method, request.get_full_path(), request.body)
+        claim = (key, account, None, request_hash, self.ttl, False)
         with transaction.atomic(using=self.using, durable=True):
-            claimed = claim_of(self._row(CLAIM, key, account, None, request_hash, self.ttl, False))
+            claimed = claim_of(self._row(CLAIM, *claim))
             if claimed.outcome != "claimed":
                 return _response(_http.answer_for(claimed, self.documentation))
             response = self.get_response(request)
-            if self.keep(response.status_code):
-                answer = self._read(response)
+            answer = self._read(response) if self.keep(response.status_code) else None
+            if answer is not None and not _http.is_refusal(answer.status):
                 self._row(COMPLETE, key, claimed.owned_token, encode(answer.to_json()), account, None)
-            else:
-                transaction.set_rollback(True, using=self.using)
+                return response
+            transaction.set_rollback(True, using=self.using)
+        if answer is None:
             return response
+
+        # The rollback has undone the claim too.
+        with transaction.atomic(using=self.using, durable=True):
+            claimed = claim_of(self._row(CLAIM, *claim))
+            if claimed.outcome != "claimed":
+                return _response(_http.answer_for(claimed, self.documentation))
+            self._row(FAIL, key, claimed.owned_token, encode(answer.to_json()), account, False)
+        return response
 
     def _row(self, sql: str, *values: object) -> tuple[Any, ...]:
         with connections[self.using].cursor() as cursor:

@@ -18,6 +18,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 
+from idempotency_pg import Failed
 from idempotency_pg.asgi import IdempotencyMiddleware
 
 DRIVER, LEASE_S = sys.argv[1:]
@@ -48,6 +49,17 @@ async def act(do, effect):
     """The answer of a request."""
     if do == "gate":
         await open_gate(effect)
+    elif do == "gate, then raise":
+        try:
+            await open_gate(effect)
+        except asyncio.CancelledError:
+            raise RuntimeError("instead of a cancellation") from None
+    elif do == "fail":
+        raise Failed({"no": "HTTP"})
+    elif do == "redirect":
+        return Response(status_code=303, headers={"Location": "/orders/17"})
+    elif do == "large refusal":
+        return Response(b"x" * 5000, 400)
     elif do == "raise":
         raise RuntimeError("of the program")
     elif do == "forbid":
@@ -78,6 +90,8 @@ async def chunks():
 async def order(request):
     body = await request.json()
     await request.scope["idempotency_pg"].execute(insert(body["effect"]))
+    if body["do"] == "fail in work":
+        raise Failed
     return await act(body["do"], body["effect"])
 
 
@@ -87,6 +101,8 @@ async def payment(request):
 
     async def work(conn):
         await conn.execute(insert(body["effect"]))
+        if body["do"] == "fail in work":
+            raise Failed
 
     held.with_answer(work)
     return await act(body["do"], body["effect"])

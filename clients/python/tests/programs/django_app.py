@@ -70,6 +70,10 @@ def order(request):
         insert(effect)
     if do == "gate":
         wait_for_gate(effect)
+    elif do == "redirect":
+        response = HttpResponse(status=303)
+        response["Location"] = "/orders/17"
+        return response
     elif do == "raise":
         raise RuntimeError("of the view")
     elif do == "forbid":
