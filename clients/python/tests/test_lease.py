@@ -428,11 +428,11 @@ async def test_renewal_that_hangs_is_repeated(db, key, proxied):
     assert effects(key) == 1
 
 
+# asyncpg has no transaction unless it is asked for one.
+@pytest.mark.parametrize("db", ["sync", "async psycopg"], indirect=True)
 async def test_renewal_holds_no_lock(db, key, proxied):
     """The connection of a renewal that stands still between two statements would
     keep the row locked, and commit would wait for it."""
-    if type(db).__name__ == "Asyncpg":
-        pytest.skip("asyncpg has no transaction unless it is asked for one")
     through, proxy = type(db)(host=proxied[0].conninfo["host"], autocommit=False), proxied[1]
 
     async def body(held):
@@ -453,6 +453,25 @@ async def test_renewal_holds_no_lock(db, key, proxied):
         else:
             async with through.pool.connection() as conn:
                 assert conn.autocommit is False
+    assert effects(key) == 1
+
+
+async def test_claim_that_waits_for_longer_than_the_lease(db, key):
+    """The lease begins when the wait is over."""
+
+    async def body(held):
+        assert not held.lost
+        await held.commit(inserting(db, key))
+
+    conn = await db.connect()
+    await db.execute(conn, "BEGIN")
+    await db.on(conn, "claim", key)
+    waiting = asyncio.create_task(db.lease(key, body, lease=timedelta(seconds=3)))
+    await asyncio.sleep(4)
+    assert not waiting.done()
+    await db.execute(conn, "ROLLBACK")
+    await db.close(conn)
+    await waiting
     assert effects(key) == 1
 
 
@@ -495,10 +514,10 @@ async def test_key_that_was_freed_is_lost(db, key):
 # ---------------------------------------------------------------------------
 
 
+# Threads are not cancelled.
+@pytest.mark.parametrize("db", ["async psycopg", "asyncpg"], indirect=True)
 async def test_second_commit_after_a_cancelled_one(db, key, proxied):
     """The first one may have taken effect, so the server is asked."""
-    if type(db).__name__ == "Sync":
-        pytest.skip("threads are not cancelled")
     through, proxy = proxied
 
     async def body(held):

@@ -102,6 +102,8 @@ async def test_statuses(db, key):
 
     assert await receive(signed(secret, key, body, int(time.time()) - 270), body) == 204
     assert await receive(signed(secret, key, body), body) == 204
+    [(rest,)] = sql("SELECT expires_at - now() FROM idem_keys WHERE key = %s", key, dbname=RECEIVER)
+    assert timedelta(days=39) < rest <= timedelta(days=40)
     changed = body + b" "
     assert await receive(signed(secret, key, changed), changed) == 422
     assert parcels(key) == 1

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import json
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -107,6 +108,13 @@ def may_have_committed(error: BaseException) -> bool:
     """Whether COMMIT may have taken effect, although it raised this error: there
     was no answer, or the program has stopped waiting for it."""
     return is_worth_repeating(error) or not isinstance(error, Exception)
+
+
+def first_pause_s(sent: float, every_s: float) -> float:
+    """How long to wait before the first renewal of a lease whose claim was sent at
+    this time. If the claim has waited for another transaction, nobody knows when its
+    lease began, so it is renewed at once."""
+    return every_s if time.monotonic() - sent < every_s else 0
 
 
 def run_out() -> TimeoutError:

@@ -39,6 +39,7 @@ from ._claims import (
     claim_of,
     decode,
     encode,
+    first_pause_s,
     in_transaction,
     is_worth_repeating,
     may_have_committed,
@@ -323,9 +324,10 @@ class Lease:
                 ttl=self._ttl,
                 wait=self._wait,
             )
-        self._until = start + self._lease.total_seconds()
+        pause = first_pause_s(start, self._every)
+        self._until = (start if pause else time.monotonic()) + self._lease.total_seconds()
         if self.claimed:
-            threading.Thread(target=self._keep, name=f"lease of {self._key}", daemon=True).start()
+            threading.Thread(target=self._keep, args=(pause,), name=f"lease of {self._key}", daemon=True).start()
         return self
 
     def __exit__(
@@ -454,9 +456,8 @@ class Lease:
             self._until = start + self._lease.total_seconds()
             return True
 
-    def _keep(self) -> None:
+    def _keep(self, pause: float) -> None:
         """The thread that renews the lease until it is lost or not needed."""
-        pause = self._every
         while not self._stop.wait(pause) and not self._ended and not self.lost:
             pause = self._every
             try:

@@ -38,6 +38,7 @@ from ._claims import (
     claim_of,
     decode,
     encode,
+    first_pause_s,
     in_transaction,
     is_worth_repeating,
     may_have_committed,
@@ -291,9 +292,9 @@ def _broken_by_cancellation(conn: Any) -> Iterator[None]:
 @asynccontextmanager
 async def _statements(pool: Pool, limit_s: float) -> AsyncIterator[Any]:
     """A connection on which each statement is committed by itself, so that the row
-    of the key is not locked while a client hangs. The limits: psycopg_pool before
-    3.1.7 loses a connection if a task that waits for it is cancelled, so that wait
-    has a limit of its own."""
+    of the key is not locked while a client hangs. The wait for it has a limit of its
+    own, since psycopg_pool before 3.1.7 loses the connection of a task that is
+    cancelled during this wait."""
     async with _connection(pool, limit_s) as conn:
         if hasattr(conn, "fetchrow"):
             async with asyncio.timeout(limit_s):
@@ -357,10 +358,11 @@ class Lease:
             )
         self._body = asyncio.current_task()
         self._cancelling = self._body.cancelling() if self._body else 0
-        self._extend(start)
+        pause = first_pause_s(start, self._every)
+        self._extend(start if pause else time.monotonic())
         if self.claimed:
             self._set_alarm()
-            self._keeper = asyncio.create_task(self._keep(), name=f"lease of {self._key}")
+            self._keeper = asyncio.create_task(self._keep(pause), name=f"lease of {self._key}")
         return self
 
     async def __aexit__(
@@ -519,10 +521,9 @@ class Lease:
     def _extend(self, start: float) -> None:
         self._until = start + self._lease.total_seconds()
 
-    async def _keep(self) -> None:
+    async def _keep(self, pause: float) -> None:
         """The task that renews the lease until it is lost or not needed. It is not
         cancelled while it uses a connection: see _statements()."""
-        pause = self._every
         while not self._is_over and not self._ended and not self.lost:
             self._is_idle = True
             await asyncio.sleep(pause)
