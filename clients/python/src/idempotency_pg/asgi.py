@@ -220,7 +220,7 @@ class IdempotencyMiddleware:
                         # It has no answer that could be sent again, so it frees the
                         # key, as any other error.
                         failure = error
-                        raise Undone from error
+                        raise Undone from None
             if exchange is None:
                 await send_answer(send, _http.answer_for(claimed, self.documentation))
         except Undone:
