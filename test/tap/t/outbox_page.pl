@@ -81,6 +81,9 @@ is($node->safe_psql('shipping', 'SELECT order_id, item, quantity FROM parcels WH
 	'the receiver of the page has done its work');
 like($receiver->line(webhook_id($node, 2, 'outbox_md')), qr/order.placed claimed$/, 'and said so');
 
+# Readers paste the first pages of all modules into one database.
+Page->load($_)->check_sql_in($node, 'outbox_md') for qw(claims.md stock.md);
+
 my %page = map { $_->{name} => $_ } @pages;
 $page{'reference/outbox.md'}->check_signatures($node, 'reference_outbox_md', 'outbox');
 $page{'reference/delivery.md'}->check_columns($node, 'reference_delivery_md', $_)
