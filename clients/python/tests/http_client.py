@@ -25,10 +25,10 @@ class Answer:
 
     @property
     def replayable(self):
-        """All but what is about one connection or one moment."""
+        """All but what is about one connection, one moment or one session."""
         headers = sorted((name.lower(), value) for name, value in self.headers.items())
-        moment = ("date", "server", "connection", "idempotent-replayed", "transfer-encoding", "content-length")
-        return self.status, [header for header in headers if header[0] not in moment], self.content
+        others = ("date", "server", "connection", "idempotent-replayed", "set-cookie", "transfer-encoding", "content-length")
+        return self.status, [header for header in headers if header[0] not in others], self.content
 
 
 def send(port, path, key=UNSET, body=None, method="POST", account="ann"):

@@ -21,9 +21,9 @@ BODY_BYTES_MAX = 1024 * 1024
 # headers arrive joined by a comma, and do not match.
 _KEY = re.compile(r' *"((?:[ !#-\[\]-~]|\\["\\])+)" *')
 
-# These are about one connection or one moment.
+# These are about one connection, one moment or one session.
 _NOT_SAVED = frozenset(
-    "connection date keep-alive proxy-authenticate proxy-connection te trailer transfer-encoding upgrade".split()
+    "connection date keep-alive proxy-authenticate proxy-connection set-cookie te trailer transfer-encoding upgrade".split()
 )
 
 

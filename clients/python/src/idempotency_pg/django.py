@@ -101,16 +101,12 @@ class IdempotencyMiddleware:
                 raise AnswerTooLarge(f"the answer has more than {self.max_answer} bytes, and is undone")
         if response.streaming:
             response.streaming_content = [bytes(body)]
-        cookies = (("Set-Cookie", cookie.OutputString()) for cookie in response.cookies.values())
-        return _http.Answer(response.status_code, (*response.headers.items(), *cookies), bytes(body))
+        return _http.Answer(response.status_code, tuple(response.headers.items()), bytes(body))
 
 
 def _response(answer: _http.Answer) -> HttpResponse:
     response = HttpResponse(answer.body, status=answer.status)
     del response["Content-Type"]
     for name, value in answer.headers:
-        if name.lower() == "set-cookie":
-            response.cookies.load(value)
-        else:
-            response[name] = value
+        response[name] = value
     return response
