@@ -70,13 +70,17 @@ my %serve = (
 		$redis->set("order:$key", $answer, 'EX', TTL_S) unless $dies;
 	});
 
+# All clients begin at the same time, when the last one is connected: until then
+# the parent keeps the writing end of the pipe $begin.
 sub run_client
 {
-	my ($client) = @_;
+	my ($client, $begin) = @_;
 	my ($requests, $until, @dead) = (0);
 
 	prepare_statements();
 	srand($client * 1e6 + $$);
+	print "connected\n";
+	readline $begin;
 	$until = time + $seconds;
 	while (time < $until)
 	{
@@ -94,16 +98,21 @@ sub run_client
 }
 
 my @pipes;
+pipe(my $begin, my $hold) or die "pipe: $!";
 for my $client (1 .. $clients)
 {
 	my $pid = open(my $pipe, '-|') // die "fork: $!";
 	if ($pid == 0)
 	{
-		print run_client($client), "\n";
+		close $hold;
+		$| = 1;
+		print run_client($client, $begin), "\n";
 		exit;
 	}
 	push @pipes, $pipe;
 }
+<$_> // die 'a client has failed' foreach @pipes;
+close $hold;
 my $requests = 0;
 for my $pipe (@pipes)
 {
