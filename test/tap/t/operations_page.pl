@@ -165,6 +165,12 @@ is(join("\n", sort keys %listed), $node->safe_psql('shop', q(
 		WHERE e.extname = 'idempotency' AND d.deptype = 'e' AND d.classid = class AND d.objid = object.oid)
 	GROUP BY 1 ORDER BY 1)), 'the index of the reference has all public functions, views and types');
 
+my %values = $index->{text} =~ /^\| `(\w+)` \| enum \| (.*) \|$/mg;
+is(join("\n", map { "$_|$values{$_}" =~ s/[` ]//gr } sort keys %values), sql(q(
+	SELECT t.typname, string_agg(e.enumlabel, ',' ORDER BY e.enumsortorder)
+	FROM pg_enum e JOIN pg_type t ON t.oid = e.enumtypid WHERE t.typnamespace = 'public'::regnamespace
+	GROUP BY 1 ORDER BY 1), 'shop'), 'and all values of enums');
+
 # --- privileges: what the table says that each role has, and no more
 
 my ($privileges) = grep { $_->{name} =~ /privileges/ } @pages;
