@@ -28,6 +28,9 @@ def test_header(port):
     check_header(port, "/orders/new")
     assert send_header(port, "/orders/plain", r' "say \"hi\" \\ " ').status == 200
     assert sql(r"""SELECT count(*) FROM idem_keys WHERE key = 'say "hi" \ '""") == [(1,)]
+    for header in ('"with parameters"; p=1;q="x, y";r;s=?0', '"with parameters"'):
+        assert send_header(port, "/orders/plain?", header).status == 200
+    assert sql("SELECT count(*) FROM idem_keys WHERE key ~ '^with parameters'") == [(1,)]
     assert send(port, "/orders/new", body={}).body["type"] == "https://shop.example/keys"
 
 
@@ -114,6 +117,7 @@ def test_large_refusal(port, path, key):
         assert first.status == 400
         is_problem(again, 410, "The answer was too large to be kept")
         assert again.body["original_status"] == 400
+        assert again.body["detail"].startswith("The request was refused")
     assert effects(key) == 0
 
 
@@ -131,6 +135,11 @@ def test_answer_of_another_function(port, key):
     [(token,)] = sql("SELECT token FROM idem_claim(%s, 'ann', lease => '1 h')", key)
     sql("SELECT idem_complete(%s, %s, '[1]', scope => 'ann')", key, token)
     is_problem(send(port, "/orders/new", key, do(key)), 422, "Idempotency-Key is already used")
+
+    [(token,)] = sql("SELECT token FROM idem_claim(%s, 'bob', lease => '1 h')", key)
+    sql("""SELECT idem_complete(%s, %s, '{"status": 200, "headers": []}', scope => 'bob')""", key, token)
+    answer = send(port, "/orders/new", key, do(key), account="bob")
+    is_problem(answer, 422, "Idempotency-Key is already used")
 
 
 def test_binary_answer(port, path, key):

@@ -17,9 +17,16 @@ KEY_CHARACTERS_MAX = 255
 METHODS = frozenset({"POST", "PATCH"})
 BODY_BYTES_MAX = 1024 * 1024
 
-# A string of structured fields: in quotes, with \" and \\ as escapes. Two such
-# headers arrive joined by a comma, and do not match.
-_KEY = re.compile(r' *"((?:[ !#-\[\]-~]|\\["\\])+)" *')
+# A string of structured fields (RFC 8941): in quotes, with \" and \\ as escapes. Its
+# parameters are ignored. Two such headers arrive joined by a comma, and do not match.
+_CHARACTERS = r'(?:[ !#-\[\]-~]|\\["\\])'
+_NUMBER = r"-?[0-9]{1,15}(?:\.[0-9]{1,3})?"
+_TOKEN = r"[A-Za-z*][A-Za-z0-9_!#$%&'*+.^|~:/`-]*"
+_BYTES = ":[A-Za-z0-9+/=]*:"
+_BOOLEAN = r"\?[01]"
+_VALUE = f'"{_CHARACTERS}*"|{_NUMBER}|{_TOKEN}|{_BYTES}|{_BOOLEAN}'
+_PARAMETER = f"; *[a-z*][a-z0-9_.*-]*(?:=(?:{_VALUE}))?"
+_KEY = re.compile(f' *"({_CHARACTERS}+)"(?:{_PARAMETER})* *')
 
 # These are about one connection, one moment or one session.
 _NOT_SAVED = frozenset(
@@ -51,10 +58,13 @@ class Answer:
     @classmethod
     def from_json(cls, saved: Any) -> Answer | None:
         """None if it is not an answer: other functions save any JSON."""
-        if not isinstance(saved, dict) or not saved.keys() >= {"status", "headers"}:
+        if not isinstance(saved, dict):
             return None
-        body = base64.b64decode(saved["base64"]) if "base64" in saved else saved["body"].encode()
-        return cls(saved["status"], tuple((name, value) for name, value in saved["headers"]), body)
+        status, headers, text = saved.get("status"), saved.get("headers"), saved.get("base64", saved.get("body"))
+        if not (isinstance(status, int) and isinstance(headers, list) and isinstance(text, str)):
+            return None
+        body = base64.b64decode(text) if "base64" in saved else text.encode()
+        return cls(status, tuple((name, value) for name, value in headers), body)
 
 
 def parse_key(header: str) -> str | None:
@@ -111,10 +121,11 @@ def outstanding(documentation: str, retry_s: int = 1) -> Answer:
 
 def too_large_to_repeat(answer: Answer, documentation: str) -> Answer:
     """Saved in place of an answer of which the work cannot be undone."""
+    effect = "was refused" if is_refusal(answer.status) else "took effect"
     return problem(
         410,
         "The answer was too large to be kept",
-        f"The request took effect, and was answered with status {answer.status}.",
+        f"The request {effect}, and was answered with status {answer.status}.",
         documentation,
         original_status=answer.status,
     )

@@ -274,7 +274,7 @@ class IdempotencyMiddleware:
 def _target(scope: Scope) -> str:
     path: bytes = scope.get("raw_path") or quote(scope["path"]).encode()
     query: bytes = scope.get("query_string", b"")
-    return (path + b"?" + query).decode("latin-1")
+    return (path + b"?" + query if query else path).decode("latin-1")
 
 
 def _again(body: bytes, receive: Receive) -> Receive:
