@@ -6,13 +6,15 @@ import asyncio
 import contextlib
 import os
 import subprocess
+import sys
 import threading
 import time
 from datetime import timedelta
 
+import psycopg
 import pytest
 
-from conftest import effects, sql, wait_until
+from conftest import HANG_S, effects, sql, wait_until
 from idempotency_pg import Failed, KeyNotInProgress, LeaseLost, is_worth_repeating
 
 LEASE = timedelta(minutes=5)
@@ -309,19 +311,56 @@ async def test_second_commit_after_an_unknown_outcome(db, key, proxied, monkeypa
                     await inserting(db, each, {"cut": cut})(conn)
                     if proxy.cuts == number:
                         proxy.cut = cut
+                    return {"cut": cut}
 
                 with pytest.raises(Exception) as error:
                     await held.commit(work)
                 assert is_worth_repeating(error.value)
-                if cut == "after":
-                    with pytest.raises(KeyNotInProgress):
-                        await held.commit(work)
-                else:
+                assert await held.commit(work) == {"cut": cut}
+                with pytest.raises(KeyNotInProgress):
                     await held.commit(work)
 
             await through.lease(each, body, lease=LEASE)
             assert effects(each) == 1
-            assert outcome(each) == ("completed", 1, None)
+            assert outcome(each) == ("completed", 1, {"cut": cut})
+
+
+async def test_failure_after_a_commit_that_had_succeeded(db, key, proxied, monkeypatch):
+    """It must not look as if the key had failed."""
+    monkeypatch.setattr("idempotency_pg._sync.COMMIT_TRIES", 1)
+    monkeypatch.setattr("idempotency_pg.aio.COMMIT_TRIES", 1)
+    through, proxy = proxied
+
+    async def body(held):
+        async def work(conn):
+            await inserting(db, key)(conn)
+            proxy.cut = "after"
+
+        with pytest.raises(Exception):
+            await held.commit(work)
+        with pytest.raises(KeyNotInProgress):
+            await held.fail({"declined": "no money"})
+
+    async with through:
+        await through.lease(key, body, lease=LEASE)
+    assert effects(key) == 1
+    assert outcome(key) == ("completed", 1, None)
+
+
+async def test_lease_error_of_work_is_not_a_loss(db, key):
+    """It can be of another key."""
+
+    async def body(held):
+        async def work(conn):
+            raise LeaseLost("of another key")
+
+        with pytest.raises(LeaseLost):
+            await held.commit(work)
+        assert not held.lost
+        await held.commit(inserting(db, key))
+
+    await db.lease(key, body, lease=LEASE)
+    assert effects(key) == 1
 
 
 async def test_failed_commit_is_not_completed(db, key):
@@ -369,27 +408,50 @@ def no_renewal_goes_on():
 
 
 async def test_lease_runs_out_during_a_renewal_that_hangs(db, key, proxied):
-    """By the clock of the program, since it hears nothing from the server."""
+    """By the clock of the program, since it hears nothing from the server. If the
+    block ends nevertheless, the server decides."""
     through, proxy = proxied
+    is_sync = type(db).__name__ == "Sync"
     steps = []
 
     async def body(held):
         proxy.hang = b"idem_renew"
         await through.until(lambda: held.lost)
         steps.append("noticed")
-        with pytest.raises(LeaseLost):
+        with pytest.raises(LeaseLost) as error:
             held.check()
+        assert isinstance(error.value.__cause__, TimeoutError)
 
     async with through:
         start = time.monotonic()
-        with pytest.raises(LeaseLost) as error:
+        if is_sync:
             await through.lease(key, body, lease=HANGING)
+        else:
+            with pytest.raises(LeaseLost) as error:
+                await through.lease(key, body, lease=HANGING)
+            assert isinstance(error.value.__cause__, TimeoutError)
         assert 8.5 < time.monotonic() - start < 50
-        assert isinstance(error.value.__cause__, TimeoutError)
         assert proxy.hangs > 0
         wait_until(no_renewal_goes_on)
-    assert steps == (["noticed"] if type(db).__name__ == "Sync" else [])
-    assert effects(key) == 0
+    assert steps == (["noticed"] if is_sync else [])
+    assert sql("SELECT state FROM idem_keys WHERE key = %s", key) == [("completed" if is_sync else "in_progress",)]
+
+
+async def test_lease_that_ran_out_and_was_taken_over(db, key, proxied):
+    """Although the block hides it."""
+    through, proxy = proxied
+
+    async def body(held):
+        proxy.hang = b"idem_renew"
+        with contextlib.suppress(asyncio.CancelledError):
+            await through.until(lambda: held.lost)
+        take_over(key)
+
+    async with through:
+        with pytest.raises(LeaseLost):
+            await through.lease(key, body, lease=SHORT)
+        wait_until(no_renewal_goes_on)
+    assert outcome(key)[:2] == ("in_progress", 1)
 
 
 async def test_commit_does_not_wait_for_a_renewal_that_hangs(db, key, proxied):
@@ -456,6 +518,37 @@ async def test_renewal_holds_no_lock(db, key, proxied):
     assert effects(key) == 1
 
 
+class LatePool(BadPool):
+    """Its first connection comes back late; meanwhile another claimer has the key."""
+
+    def __init__(self, pool, key):
+        super().__init__(pool)
+        self.key = key
+
+    def _release(self):
+        key, self.key = self.key, None
+        if key is not None:
+            time.sleep(SHORT.total_seconds() / 2)
+            take_over(key)
+
+
+async def test_claim_whose_answer_comes_too_late(db, key):
+    """The block would do the work of another owner."""
+    entered = []
+
+    async def body(held):
+        entered.append(held.lost)
+
+    real, db.pool = db.pool, LatePool(db.pool, key)
+    try:
+        with pytest.raises(LeaseLost):
+            await db.lease(key, body, lease=SHORT)
+    finally:
+        db.pool = real
+    assert not entered
+    assert outcome(key)[:2] == ("in_progress", 1)
+
+
 async def test_claim_that_waits_for_longer_than_the_lease(db, key):
     """The lease begins when the wait is over."""
 
@@ -492,6 +585,32 @@ async def test_key_that_the_program_has_completed_is_not_lost(db, key):
 
     await db.lease(key, body, lease=SHORT)
     assert outcome(key) == ("completed", 1, {"receipt": 7})
+
+
+async def test_key_that_was_freed_and_completed_by_another_owner_is_lost(db, key):
+    """Its completion is not ours, although a claim says completed."""
+
+    async def body(held):
+        module = sys.modules[type(held.held if hasattr(held, "held") else held).__module__]
+        real = module.claim
+
+        def instead(*arguments, **options):
+            """Between the renewal and the claim that asks what became of the key."""
+            module.claim = real
+            [(token,)] = sql("SELECT token FROM idem_claim(%s, lease => '1 h')", key)
+            sql("SELECT idem_complete(%s, %s)", key, token)
+            return real(*arguments, **options)
+
+        sql("SELECT idem_fail(%s, %s)", key, held.claim.owned_token)
+        module.claim = instead
+        try:
+            await db.until(lambda: module.claim is real and (held.lost or held._ended))
+        finally:
+            module.claim = real
+        assert held.lost
+
+    with pytest.raises(LeaseLost):
+        await db.lease(key, body, lease=HANGING)
 
 
 async def test_key_that_was_freed_is_lost(db, key):
@@ -531,10 +650,56 @@ async def test_second_commit_after_a_cancelled_one(db, key, proxied):
             async with asyncio.timeout(2):
                 await held.commit(work)
         await db.until(lambda: effects(key) == 1)
-        with pytest.raises(KeyNotInProgress):
-            await held.commit(work)
+        assert await held.commit(work) == {"receipt": 8}
 
     async with through:
         await through.lease(key, body, lease=LEASE)
     assert effects(key) == 1
     assert outcome(key) == ("completed", 1, {"receipt": 8})
+
+
+@pytest.mark.parametrize("db", ["async psycopg", "asyncpg"], indirect=True)
+async def test_cancelled_commit_does_not_wait_for_the_server(db, key, proxied):
+    """asyncpg would send ROLLBACK to a server that does not answer."""
+    through, proxy = proxied
+
+    async def body(held):
+        proxy.hang = b"idem_complete"
+        proxy.hangs_max = 1
+        start = time.monotonic()
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(1):
+                await held.commit(inserting(db, key))
+        assert time.monotonic() - start < HANG_S / 2
+        await held.commit(inserting(db, key))
+
+    async with through:
+        await through.lease(key, body, lease=LEASE)
+    assert proxy.hangs == 1
+    assert effects(key) == 1
+
+
+@pytest.mark.parametrize("db", ["async psycopg"], indirect=True)
+async def test_time_limit_when_the_driver_waits_in_spite_of_a_cancellation(db, key, proxied, monkeypatch):
+    """As psycopg 3.2 does, for the answer to its own cancel request."""
+    through, proxy = proxied
+    wait = psycopg.AsyncConnection.wait
+
+    async def stubborn(conn, gen, *options):
+        try:
+            return await wait(conn, gen, *options)
+        except asyncio.CancelledError:
+            await wait(conn, gen, *options)
+            raise
+
+    async def body(held):
+        proxy.hang = b"idem_fail"
+        raise KeyError("of the work")
+
+    async with through:
+        start = time.monotonic()
+        with monkeypatch.context() as patch, pytest.raises(KeyError):
+            patch.setattr(psycopg.AsyncConnection, "wait", stubborn)
+            await through.lease(key, body, lease=HANGING)
+        assert time.monotonic() - start < HANG_S / 2
+    assert proxy.hangs == 1

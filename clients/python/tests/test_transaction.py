@@ -180,6 +180,32 @@ async def test_passing_errors(db, key):
     assert len(tries) == 1
 
 
+@pytest.mark.parametrize("error", [FileNotFoundError, TimeoutError])
+async def test_errors_of_work_outside_the_database(db, key, error):
+    tries = []
+
+    async def failing(conn):
+        tries.append(1)
+        raise error("of the work")
+
+    with pytest.raises(error):
+        await db.transaction(key, failing, tries=3)
+    assert len(tries) == 1
+
+
+async def test_statement_timeout_is_not_repeated(db, key):
+    tries = []
+
+    async def slow(conn):
+        tries.append(1)
+        await db.execute(conn, "SET LOCAL statement_timeout = '10 ms'")
+        await db.execute(conn, "SELECT pg_sleep(60)")
+
+    with pytest.raises(db.errors):
+        await db.transaction(key, slow, tries=3)
+    assert len(tries) == 1
+
+
 async def test_consume(db, key):
     work = inserting(db, key)
     assert (await db.consume("queue", key, work, request="body")).replayed is False

@@ -110,24 +110,42 @@ def may_have_committed(error: BaseException) -> bool:
     return is_worth_repeating(error) or not isinstance(error, Exception)
 
 
-def first_pause_s(sent: float, every_s: float) -> float:
-    """How long to wait before the first renewal of a lease whose claim was sent at
-    this time. If the claim has waited for another transaction, nobody knows when its
-    lease began, so it is renewed at once."""
-    return every_s if time.monotonic() - sent < every_s else 0
+def is_fresh(sent: float, every_s: float) -> bool:
+    """Whether a lease whose claim was sent at this time can be counted from then. If
+    the answer was slow, the claim may have waited for another transaction, or its
+    lease may be over: only a renewal tells."""
+    return time.monotonic() - sent < every_s
 
 
 def run_out() -> TimeoutError:
     return TimeoutError("the lease has run out, and could not be renewed")
 
 
+_OF_WORK = "_idempotency_pg_of_work"
+
+
+@contextmanager
+def in_work() -> Iterator[None]:
+    """Marks an OSError that is not of a connection, such as FileNotFoundError or the
+    timeout of an HTTP client: work raises it, not the database."""
+    try:
+        yield
+    except OSError as error:
+        if not isinstance(error, ConnectionError):
+            setattr(error, _OF_WORK, True)
+        raise
+
+
 def is_worth_repeating(error: BaseException) -> bool:
     """Whether another try can succeed: there was no answer, the server stops or
-    starts (classes 08, 53, 57), there was a deadlock (class 40), or a replica has
-    answered during a failover (25006; a claim needs the primary)."""
+    starts (08, 53, 57P), there was a deadlock (class 40), or a replica has answered
+    during a failover (25006; a claim needs the primary). An OSError of work is not,
+    unless it is a ConnectionError."""
     state = sqlstate(error)
     if state is not None:
-        return state[:2] in ("08", "40", "53", "57") or state == "25006"
+        return state[:2] in ("08", "40", "53") or state.startswith("57P") or state == "25006"
+    if hasattr(error, _OF_WORK):
+        return False
     broken: list[type[BaseException]] = [OSError]
     for driver, names in (("psycopg", ("OperationalError",)), ("asyncpg", ("InterfaceError", "InternalClientError"))):
         module = sys.modules.get(driver)
@@ -219,6 +237,9 @@ CLAIM = (
 COMPLETE = "SELECT idem_complete(%s, %s, response => %s::text::jsonb, scope => %s, ttl => %s::interval)"
 FAIL = "SELECT idem_fail(%s, %s, error => %s::text::jsonb, scope => %s, retry => %s)"
 RENEW = "SELECT idem_renew(%s, %s, lease => %s::interval, scope => %s)"
+
+# The outcome of a later claim.
+ENDS: dict[str, Outcome] = {COMPLETE: "completed", FAIL: "failed"}
 
 
 @functools.cache

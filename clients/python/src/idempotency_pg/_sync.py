@@ -21,6 +21,7 @@ from ._claims import (
     CLAIM,
     COMMIT_TRIES,
     COMPLETE,
+    ENDS,
     EVENT_TTL,
     FAIL,
     LEASE,
@@ -39,8 +40,9 @@ from ._claims import (
     claim_of,
     decode,
     encode,
-    first_pause_s,
     in_transaction,
+    in_work,
+    is_fresh,
     is_worth_repeating,
     may_have_committed,
     own_errors,
@@ -169,7 +171,8 @@ def _try(
             claimed = claim(conn, key, scope=scope, **options)
             if claimed.outcome != "claimed":
                 return replay_of(claimed)
-            response = work(conn)
+            with in_work():
+                response = work(conn)
             # Also without an answer: it is refused if work has hidden an error,
             # after which COMMIT would silently be a rollback.
             complete(conn, key, claimed.owned_token, response, scope=scope)
@@ -311,6 +314,7 @@ class Lease:
         self._lost: Exception | None = None
         self._ended = False
         self._failure: BaseException | None = None  # of the last commit(), complete() or fail()
+        self._saved: Claim | None = None  # how a renewal has found the key ended
 
     def __enter__(self) -> Lease:
         start = time.monotonic()
@@ -324,11 +328,25 @@ class Lease:
                 ttl=self._ttl,
                 wait=self._wait,
             )
-        pause = first_pause_s(start, self._every)
-        self._until = (start if pause else time.monotonic()) + self._lease.total_seconds()
+        self._until = start + self._lease.total_seconds()
         if self.claimed:
-            threading.Thread(target=self._keep, args=(pause,), name=f"lease of {self._key}", daemon=True).start()
+            if not is_fresh(start, self._every):
+                self._make_sure()
+            threading.Thread(target=self._keep, name=f"lease of {self._key}", daemon=True).start()
         return self
+
+    def _make_sure(self) -> None:
+        """Renews the lease before the block begins. Another claimer may have taken the
+        key over before the answer to the claim came."""
+        try:
+            with self._noticing_loss():
+                if not self._renew():
+                    raise LeaseLost("the key has ended before the answer to its claim came")
+        except LeaseLost:
+            raise
+        except BaseException:
+            self._free()
+            raise
 
     def __exit__(
         self,
@@ -342,8 +360,9 @@ class Lease:
             if isinstance(error, Failed) and not self._ended:
                 self.fail(error.answer)
             elif error is None and not self._ended and self._failure is None:
-                self.check()
-                self.complete()
+                if isinstance(self._lost, IdempotencyError):
+                    self.check()
+                self.complete()  # also after a loss by the clock: the token decides
         finally:
             self._stop.set()
             if not self._ended and not self.lost:
@@ -389,7 +408,12 @@ class Lease:
         return self._end(FAIL, lambda conn: answer, False)
 
     def _end(self, sql: str, work: Callable[[Connection], object], last: object) -> Any:
-        if self._ended or (self._failure is not None and self._has_ended(self._failure)):
+        if self._failure is not None and may_have_committed(self._failure):
+            if self._ended or self._has_ended(self._failure):
+                saved, self._failure = self._saved, None
+                if saved is not None and saved.outcome == ENDS[sql]:
+                    return saved.response
+        if self._ended:
             raise KeyNotInProgress("this lease has completed the key before, or has let it fail")
         answer: str | None = None
 
@@ -397,18 +421,19 @@ class Lease:
             nonlocal answer
             with self._pool.connection() as conn:
                 with conn.transaction():
-                    answer = encode(work(conn))
-                    _row(conn, sql, self._key, self.claim.owned_token, answer, self._scope, last)
+                    with in_work():
+                        answer = encode(work(conn))
+                    with self._noticing_loss():
+                        _row(conn, sql, self._key, self.claim.owned_token, answer, self._scope, last)
                 self._ended = True
 
         for failures in range(COMMIT_TRIES):
             try:
                 once()
                 break
-            except (LeaseLost, KeyNotFound) as error:
-                self._lost = error
-                raise LeaseLost(str(error)) from error
             except BaseException as error:
+                if error is self._lost:
+                    raise
                 if self._ended and isinstance(error, Exception):
                     break  # the pool has failed after the COMMIT
                 self._failure = error
@@ -416,7 +441,17 @@ class Lease:
                     raise
                 if self._has_ended(error):
                     break
+        self._failure = None
         return decode(answer)
+
+    @contextmanager
+    def _noticing_loss(self) -> Iterator[None]:
+        """For statements that name our token."""
+        try:
+            yield
+        except (LeaseLost, KeyNotFound) as error:
+            self._lost = error if isinstance(error, LeaseLost) else LeaseLost(str(error))
+            raise self._lost from error.__cause__
 
     def _has_ended(self, failure: BaseException) -> bool:
         """Whether a COMMIT has ended the key, although it raised this error. Asks the
@@ -426,11 +461,10 @@ class Lease:
         tries = 0
         while True:
             try:
-                self._ended = not self._renew()
-                return self._ended
-            except (LeaseLost, KeyNotFound) as error:
-                self._lost = error
-                raise LeaseLost(str(error)) from error
+                with self._noticing_loss():
+                    if not self._renew():
+                        self._ended = True
+                    return self._ended
             except Exception as error:
                 if not is_worth_repeating(error):
                     raise
@@ -445,23 +479,32 @@ class Lease:
             try:
                 renew(conn, self._key, self.claim.owned_token, self._lease, scope=self._scope)
             except KeyNotInProgress as error:
+                if self._stop.is_set():
+                    raise LeaseLost("the block has ended") from error
                 # Completed, failed or freed, which only a claim tells.
                 with suppress(Undone):
                     with conn.transaction():
                         claimed = claim(conn, self._key, scope=self._scope, wait=False)
                         raise Undone
                 if claimed.outcome in ("completed", "failed"):
+                    # If it was freed, another owner may have ended it meanwhile. This
+                    # raises LeaseLost then.
+                    with suppress(KeyNotInProgress):
+                        renew(conn, self._key, self.claim.owned_token, self._lease, scope=self._scope)
+                    self._saved = claimed
                     return False
                 raise LeaseLost("the key was freed") from error
             self._until = start + self._lease.total_seconds()
             return True
 
-    def _keep(self, pause: float) -> None:
+    def _keep(self) -> None:
         """The thread that renews the lease until it is lost or not needed."""
+        pause = self._every
         while not self._stop.wait(pause) and not self._ended and not self.lost:
             pause = self._every
             try:
-                self._ended = not self._renew() or self._ended
+                if not self._renew():
+                    self._ended = True
             except IdempotencyError as error:
                 self._lost = error
             except Exception:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
@@ -20,6 +21,7 @@ from ._claims import (
     CLAIM,
     COMMIT_TRIES,
     COMPLETE,
+    ENDS,
     EVENT_TTL,
     FAIL,
     LEASE,
@@ -38,8 +40,9 @@ from ._claims import (
     claim_of,
     decode,
     encode,
-    first_pause_s,
     in_transaction,
+    in_work,
+    is_fresh,
     is_worth_repeating,
     may_have_committed,
     numbered,
@@ -193,7 +196,8 @@ async def _try(source: Pool | Connection, key: str, work: Work, scope: str, **op
             claimed = await claim(conn, key, scope=scope, **options)
             if claimed.outcome != "claimed":
                 return replay_of(claimed)
-            response = await work(conn)
+            with in_work():
+                response = await work(conn)
             # Also without an answer: it is refused if work has hidden an error,
             # after which COMMIT would silently be a rollback.
             await complete(conn, key, claimed.owned_token, response, scope=scope)
@@ -290,11 +294,32 @@ def _broken_by_cancellation(conn: Any) -> Iterator[None]:
 
 
 @asynccontextmanager
+async def _transaction(conn: Any) -> AsyncIterator[None]:
+    """A transaction that does not wait for the server when it is cancelled: asyncpg
+    would send ROLLBACK, and then raise its own error on the broken connection."""
+    cancelled: asyncio.CancelledError | None = None
+    try:
+        with _broken_by_cancellation(conn):
+            async with conn.transaction():
+                try:
+                    with _broken_by_cancellation(conn):
+                        yield
+                except asyncio.CancelledError as error:
+                    cancelled = error
+                    raise
+    except Exception:
+        if cancelled is not None:
+            raise cancelled from None
+        raise
+
+
+@asynccontextmanager
 async def _statements(pool: Pool, limit_s: float) -> AsyncIterator[Any]:
     """A connection on which each statement is committed by itself, so that the row
     of the key is not locked while a client hangs. The wait for it has a limit of its
     own, since psycopg_pool before 3.1.7 loses the connection of a task that is
-    cancelled during this wait."""
+    cancelled during this wait. A cancellation does not end a statement of psycopg
+    3.2, which then waits for the server, so its connection is broken instead."""
     async with _connection(pool, limit_s) as conn:
         if hasattr(conn, "fetchrow"):
             async with asyncio.timeout(limit_s):
@@ -305,11 +330,22 @@ async def _statements(pool: Pool, limit_s: float) -> AsyncIterator[Any]:
 
         autocommit = conn.autocommit
         await conn.set_autocommit(True)
+        is_broken = False
+
+        def break_connection() -> None:
+            nonlocal is_broken
+            is_broken = True
+            with suppress(Exception), socket.fromfd(conn.fileno(), socket.AF_INET, socket.SOCK_STREAM) as wire:
+                wire.shutdown(socket.SHUT_RDWR)
+
+        timer = asyncio.get_running_loop().call_later(limit_s, break_connection)
         try:
-            async with asyncio.timeout(limit_s):
-                yield conn
+            yield conn
         finally:
-            if conn.info.transaction_status == Status.IDLE:
+            timer.cancel()
+            if is_broken:
+                await conn.close()
+            elif conn.info.transaction_status == Status.IDLE:
                 await conn.set_autocommit(autocommit)
 
 
@@ -338,6 +374,7 @@ class Lease:
         self._lost: Exception | None = None
         self._ended = False
         self._failure: BaseException | None = None  # of the last commit(), complete() or fail()
+        self._saved: Claim | None = None  # how a renewal has found the key ended
         self._keeper: asyncio.Task[None] | None = None
         self._is_idle = False  # the keeper is waiting for its next renewal
         self._is_over = False  # the block has ended
@@ -358,12 +395,26 @@ class Lease:
             )
         self._body = asyncio.current_task()
         self._cancelling = self._body.cancelling() if self._body else 0
-        pause = first_pause_s(start, self._every)
-        self._extend(start if pause else time.monotonic())
+        self._extend(start)
         if self.claimed:
+            if not is_fresh(start, self._every):
+                await self._make_sure()
             self._set_alarm()
-            self._keeper = asyncio.create_task(self._keep(pause), name=f"lease of {self._key}")
+            self._keeper = asyncio.create_task(self._keep(), name=f"lease of {self._key}")
         return self
+
+    async def _make_sure(self) -> None:
+        """Renews the lease before the block begins. Another claimer may have taken the
+        key over before the answer to the claim came."""
+        try:
+            with self._noticing_loss():
+                if not await self._renew():
+                    raise LeaseLost("the key has ended before the answer to its claim came")
+        except LeaseLost:
+            raise
+        except BaseException:
+            await self._free()
+            raise
 
     async def __aexit__(
         self,
@@ -377,8 +428,9 @@ class Lease:
             if isinstance(error, Failed) and not self._ended:
                 await self.fail(error.answer)
             elif error is None and not self._ended and self._failure is None:
-                self.check()
-                await self.complete()
+                if isinstance(self._lost, IdempotencyError):
+                    self.check()
+                await self.complete()  # also after a loss by the clock: the token decides
         except asyncio.CancelledError as cancelled:
             error = cancelled
             raise
@@ -450,16 +502,22 @@ class Lease:
         return await self._end(FAIL, error, False)
 
     async def _end(self, sql: str, work: Work, last: object) -> Any:
-        if self._ended or (self._failure is not None and await self._has_ended(self._failure)):
+        if self._failure is not None and may_have_committed(self._failure):
+            if self._ended or await self._has_ended(self._failure):
+                saved, self._failure = self._saved, None
+                if saved is not None and saved.outcome == ENDS[sql]:
+                    return saved.response
+        if self._ended:
             raise KeyNotInProgress("this lease has completed the key before, or has let it fail")
         answer: str | None = None
 
         async def once() -> None:
             nonlocal answer
             async with _connection(self._pool) as conn:
-                with _broken_by_cancellation(conn):
-                    async with conn.transaction():
+                async with _transaction(conn):
+                    with in_work():
                         answer = encode(await work(conn))
+                    with self._noticing_loss():
                         await _row(conn, sql, self._key, self.claim.owned_token, answer, self._scope, last)
                 self._ended = True
 
@@ -467,10 +525,9 @@ class Lease:
             try:
                 await once()
                 break
-            except (LeaseLost, KeyNotFound) as error:
-                self._lost = error
-                raise LeaseLost(str(error)) from error
             except BaseException as error:
+                if error is self._lost:
+                    raise
                 if self._ended and isinstance(error, Exception):
                     break  # the pool has failed after the COMMIT
                 self._failure = error
@@ -478,7 +535,17 @@ class Lease:
                     raise
                 if await self._has_ended(error):
                     break
+        self._failure = None
         return decode(answer)
+
+    @contextmanager
+    def _noticing_loss(self) -> Iterator[None]:
+        """For statements that name our token."""
+        try:
+            yield
+        except (LeaseLost, KeyNotFound) as error:
+            self._lost = error if isinstance(error, LeaseLost) else LeaseLost(str(error))
+            raise self._lost from error.__cause__
 
     async def _has_ended(self, failure: BaseException) -> bool:
         """Whether a COMMIT has ended the key, although it raised this error. Asks the
@@ -488,11 +555,10 @@ class Lease:
         tries = 0
         while True:
             try:
-                self._ended = not await self._renew()
-                return self._ended
-            except (LeaseLost, KeyNotFound) as error:
-                self._lost = error
-                raise LeaseLost(str(error)) from error
+                with self._noticing_loss():
+                    if not await self._renew():
+                        self._ended = True
+                    return self._ended
             except Exception as error:
                 if not is_worth_repeating(error):
                     raise
@@ -507,12 +573,19 @@ class Lease:
             try:
                 await renew(conn, self._key, self.claim.owned_token, self._lease, scope=self._scope)
             except KeyNotInProgress as error:
+                if self._is_over:
+                    raise LeaseLost("the block has ended") from error
                 # Completed, failed or freed, which only a claim tells.
                 with suppress(Undone):
-                    async with conn.transaction():
+                    async with _transaction(conn):
                         claimed = await claim(conn, self._key, scope=self._scope, wait=False)
                         raise Undone
                 if claimed.outcome in ("completed", "failed"):
+                    # If it was freed, another owner may have ended it meanwhile. This
+                    # raises LeaseLost then.
+                    with suppress(KeyNotInProgress):
+                        await renew(conn, self._key, self.claim.owned_token, self._lease, scope=self._scope)
+                    self._saved = claimed
                     return False
                 raise LeaseLost("the key was freed") from error
             self._extend(start)
@@ -521,16 +594,18 @@ class Lease:
     def _extend(self, start: float) -> None:
         self._until = start + self._lease.total_seconds()
 
-    async def _keep(self, pause: float) -> None:
+    async def _keep(self) -> None:
         """The task that renews the lease until it is lost or not needed. It is not
         cancelled while it uses a connection: see _statements()."""
+        pause = self._every
         while not self._is_over and not self._ended and not self.lost:
             self._is_idle = True
             await asyncio.sleep(pause)
             self._is_idle = False
             pause = self._every
             try:
-                self._ended = not await self._renew() or self._ended
+                if not await self._renew():
+                    self._ended = True
             except IdempotencyError as error:
                 self._lost = error
                 self._cancel()
