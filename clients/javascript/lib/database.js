@@ -6,15 +6,31 @@
 
 'use strict';
 
-const { setTimeout } = require('timers/promises');
+const { setTimeout: pause } = require('timers/promises');
+const { guard, never } = require('./guard');
 
 const REPEAT_PAUSE_MS = 50;
 const REPEAT_PAUSE_MAX_MS = 2000;
 const CLOSE_MS = 500;
+const ROLLBACK_MAX_MS = 5000;
 
 // The sql function of postgres.js, or of one of its transactions.
 function isPostgresJs(db) {
   return typeof db === 'function' && typeof db.unsafe === 'function';
+}
+
+// The result of a promise, or an error if it takes longer.
+async function within(ms, promise) {
+  let timer;
+  const late = new Promise((resolve, reject) => {
+    const error = Object.assign(new Error(`there was no answer within ${ms} ms`), { code: 'ETIMEDOUT' });
+    timer = setTimeout(reject, ms, error);
+  });
+  try {
+    return await Promise.race([promise, late]);
+  } finally {
+    clearTimeout(timer);
+  }
 }
 
 async function query(db, text, values) {
@@ -47,7 +63,8 @@ function ignoreEvent() {}
 // The server answers COMMIT with ROLLBACK if a statement has failed before, and
 // work did not pass the error on. After an error the connection is closed, since
 // work may still send queries, which must not reach the next transaction. Only an
-// error with workIsOver tells that it does not.
+// error with workIsOver tells that it does not. If a query of work hangs, ROLLBACK
+// would wait for it: closing the connection ends the transaction, too.
 async function transactPg(pool, work) {
   const client = await pool.connect();
   let isReusable = false;
@@ -62,7 +79,7 @@ async function transactPg(pool, work) {
     isReusable = true;
     return result;
   } catch (error) {
-    await client.query('ROLLBACK').then(() => {
+    await within(ROLLBACK_MAX_MS, client.query('ROLLBACK')).then(() => {
       isReusable = error?.workIsOver === true;
     }, () => {});
     throw error;
@@ -76,25 +93,76 @@ async function transactPg(pool, work) {
 
 // After an error, begin() sends ROLLBACK. If the connection has just broken,
 // postgres.js 3.4.9 ends the process then. So give begin() time to notice that,
-// and let it send nothing.
+// and let it send nothing: the connection may already have another transaction.
+// If a query of work hangs, ROLLBACK waits for it, but the caller does not.
 async function transactPostgresJs(sql, work) {
+  let isWorkOver = false;
   let isOver = false;
-  try {
-    return await sql.begin(async (client) => {
-      try {
-        return await work(client);
-      } catch (error) {
-        if (isRetryable(error) && !/^40/.test(error.code)) {
-          await setTimeout(CLOSE_MS);
-        }
-        if (isOver) {
-          await new Promise(() => {});
-        }
-        throw error;
+  let giveUp;
+  let timer;
+  const late = new Promise((resolve, reject) => {
+    giveUp = reject;
+  });
+  const transaction = sql.begin(async (client) => {
+    try {
+      return await work(guard(client, () => isWorkOver));
+    } catch (error) {
+      isWorkOver = true;
+      timer = setTimeout(giveUp, ROLLBACK_MAX_MS, error);
+      if (isRetryable(error) && !/^40/.test(error.code)) {
+        await pause(CLOSE_MS);
       }
-    });
+      throw error;
+    } finally {
+      isWorkOver = true;
+      if (isOver) {
+        clearTimeout(timer);
+        await never();
+      }
+    }
+  });
+  try {
+    return await Promise.race([transaction, late]);
   } finally {
+    isWorkOver = true;
     isOver = true;
+    clearTimeout(timer);
+  }
+}
+
+// Calls work with a connection of the pool, and waits at most this long. Then a
+// connection of node-postgres is closed. One of postgres.js cannot be closed by
+// itself, and a failing cancel() would end the process: it stays in use until
+// the query has ended.
+async function callWithin(ms, pool, work) {
+  if (isPostgresJs(pool)) {
+    return within(ms, work(pool));
+  }
+  let client;
+  let isLate = false;
+  let isAnswered = false;
+  async function call() {
+    client = await pool.connect();
+    if (isLate) {
+      client.release();
+      return undefined;
+    }
+    client.on('error', ignoreEvent);
+    const result = await work(client);
+    isAnswered = true;
+    return result;
+  }
+  try {
+    return await within(ms, call());
+  } catch (error) {
+    isAnswered = error?.severity === 'ERROR';
+    throw error;
+  } finally {
+    isLate = true;
+    if (isAnswered) {
+      client?.off('error', ignoreEvent);
+    }
+    client?.release(!isAnswered);
   }
 }
 
@@ -107,7 +175,8 @@ async function transact(pool, work) {
 }
 
 // The codes of Node and of postgres.js, and the messages of node-postgres.
-const NO_CONNECTION = /^(ECONN(REFUSED|RESET)|EPIPE|ETIMEDOUT|CONNECT(ION_CLOSED|ION_DESTROYED|_TIMEOUT))$/;
+const NO_CONNECTION = new RegExp('^(ECONN(REFUSED|RESET)|EPIPE|ETIMEDOUT|EAI_AGAIN|E(HOST|NET)UNREACH|ENETDOWN'
+  + '|CONNECT(ION_CLOSED|ION_DESTROYED|_TIMEOUT))$');
 const NO_CONNECTION_PG = /^(Connection terminated|Client has encountered a connection error|timeout (expired|exceeded when trying to connect)$)/;
 
 // Whether the same transaction can succeed if it is repeated: there was no
@@ -118,6 +187,7 @@ function isRetryable(error) {
   return /^(08...|40...|53...|57P..|25006)$/.test(error?.code)
     || NO_CONNECTION.test(error?.code)
     || error?.syscall === 'connect'
+    || (error?.code === 'ENOTFOUND' && error.syscall === 'getaddrinfo')
     || NO_CONNECTION_PG.test(error?.message);
 }
 
@@ -132,11 +202,11 @@ async function repeat(retries, attempt) {
         throw error;
       }
       const most = Math.min(REPEAT_PAUSE_MS * 2 ** n, REPEAT_PAUSE_MAX_MS);
-      await setTimeout(most * (0.5 + Math.random() / 2));
+      await pause(most * (0.5 + Math.random() / 2));
     }
   }
 }
 
 module.exports = {
-  fromJson, isRetryable, query, repeat, toInterval, toJson, transact,
+  callWithin, fromJson, isRetryable, query, repeat, toInterval, toJson, transact,
 };

@@ -7,7 +7,7 @@
 'use strict';
 
 const {
-  fromJson, query, repeat, toJson, transact,
+  callWithin, fromJson, query, repeat, toJson, transact,
 } = require('./database');
 const {
   RETRIES, claim, claimedResult, complete, fail, failedResult, renew, resultOf,
@@ -15,6 +15,8 @@ const {
 
 const LEASE = '1 min';
 const RENEWALS_PER_LEASE = 3;
+const RENEWAL_REPEAT_MS = 500;
+const FAIL_MAX_MS = 30 * 1000;
 const TIMER_MAX_MS = 2 ** 31 - 1;
 
 // The key belongs to another owner, was forgotten or has moved.
@@ -23,10 +25,8 @@ const ENDED = 'ID003'; // completed or failed, by this owner
 
 // Renews a lease until it is stopped, and calls lose(reason) as soon as the key
 // may have another owner: the server says so, or it could not be reached for as
-// long as the lease lasts. The claim was sent at this time. Returns a function
-// that stops it.
-function keepRenewing(renewOnce, leaseMs, sentAt, lose) {
-  const lastsMs = Math.min(leaseMs, TIMER_MAX_MS);
+// long as the lease lasts, since this time. Returns a function that stops it.
+function keepRenewing(renewOnce, lastsMs, sentAt, lose) {
   const pauseMs = lastsMs / RENEWALS_PER_LEASE;
   let next;
   let deadline;
@@ -43,24 +43,27 @@ function keepRenewing(renewOnce, leaseMs, sentAt, lose) {
     lose(reason);
   }
 
-  // The server counts a lease from when it has got the request.
+  // The server counts a lease from when it has got the request. The error has the
+  // code of an owner that is too late, since work may pass it on.
   function extend(since) {
     clearTimeout(deadline);
     deadline = setTimeout(
       loseFor,
       since + lastsMs - performance.now(),
-      new Error('the lease has run out, and could not be renewed'),
+      Object.assign(new Error('the lease has run out, and could not be renewed'), { code: 'ID001' }),
     );
   }
 
   async function beat() {
     const since = performance.now();
+    let waitMs = pauseMs;
     try {
       await renewOnce();
       if (!stopped) {
         extend(since);
       }
     } catch (error) {
+      waitMs = Math.min(pauseMs, RENEWAL_REPEAT_MS);
       if (error.code === ENDED) {
         stop();
       } else if (LOST.includes(error.code) && !stopped) {
@@ -68,17 +71,24 @@ function keepRenewing(renewOnce, leaseMs, sentAt, lose) {
       }
     }
     if (!stopped) {
-      next = setTimeout(beat, pauseMs);
+      next = setTimeout(beat, waitMs);
     }
   }
 
-  // If the claim has waited for another transaction, it is not known when the
-  // lease began, so it is renewed at once.
-  const now = performance.now();
-  const isFresh = now - sentAt < pauseMs;
-  extend(isFresh ? sentAt : now);
-  next = setTimeout(beat, isFresh ? pauseMs : 0);
+  extend(sentAt);
+  next = setTimeout(beat, pauseMs);
   return stop;
+}
+
+// Renews a lease that may have run out already, and returns since when it lasts:
+// the answer to the claim was late, so that the key may have another owner.
+async function confirm(renewOnce) {
+  let since;
+  await repeat(RETRIES, () => {
+    since = performance.now();
+    return renewOnce();
+  });
+  return since;
 }
 
 // How a key that has ended did end, with its saved answer or error. This claims
@@ -119,10 +129,10 @@ async function commitLease(pool, owner, change, { scope, lease, retries }) {
 
 // Lets the key fail for good. It may have ended before: the answer to an earlier
 // try, or to a commit, was lost.
-async function failLease(pool, claimed, key, error, { scope, retries }) {
+async function failLease(pool, failMs, claimed, key, error, { scope, retries }) {
   return repeat(retries, async () => {
     try {
-      await fail(pool, key, claimed.token, error, { scope, retry: false });
+      await callWithin(failMs, pool, (db) => fail(db, key, claimed.token, error, { scope, retry: false }));
       return failedResult(claimed, error);
     } catch (reason) {
       const end = reason.code === ENDED ? await readEnd(pool, key, scope) : null;
@@ -147,7 +157,7 @@ async function lease(pool, key, work, {
   if (duration === null) {
     throw new TypeError('lease needs a duration');
   }
-  const sentAt = performance.now();
+  let since = performance.now();
   const claimed = await claim(pool, key, {
     scope, request, ttl, wait, lease: duration,
   });
@@ -155,13 +165,17 @@ async function lease(pool, key, work, {
     return resultOf(claimed);
   }
   const { token, attempt } = claimed;
+  const lastsMs = Math.min(claimed.lease * 1000, TIMER_MAX_MS);
+  const answerMs = lastsMs / RENEWALS_PER_LEASE;
+  const failMs = Math.min(lastsMs, FAIL_MAX_MS);
+  function renewOnce() {
+    return callWithin(answerMs, pool, (db) => renew(db, key, token, { scope, lease: duration }));
+  }
+  if (performance.now() - since >= answerMs) {
+    since = await confirm(renewOnce);
+  }
   const loss = new AbortController();
-  const stop = keepRenewing(
-    () => renew(pool, key, token, { scope, lease: duration }),
-    claimed.lease * 1000,
-    sentAt,
-    (reason) => loss.abort(reason),
-  );
+  const stop = keepRenewing(renewOnce, lastsMs, since, (reason) => loss.abort(reason));
   const owner = { key, token, hasTried: false };
   let committing;
   let mayCommit = true;
@@ -203,13 +217,13 @@ async function lease(pool, key, work, {
     const final = failure(error);
     if (final === undefined) {
       // Free the key for the next try. If this fails too, the lease runs out.
-      await fail(pool, key, token, { error: error?.message }, { scope }).catch(() => {});
+      await callWithin(failMs, pool, (db) => fail(db, key, token, { error: error?.message }, { scope })).catch(() => {});
       throw error;
     }
-    return await failLease(pool, claimed, key, final, { scope, retries });
+    return await failLease(pool, failMs, claimed, key, final, { scope, retries });
   } finally {
     stop();
   }
 }
 
-module.exports = { lease };
+module.exports = { TIMER_MAX_MS, lease };

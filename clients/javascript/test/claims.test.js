@@ -8,6 +8,8 @@
 const assert = require('assert/strict');
 const { execFile, spawn } = require('child_process');
 const { once } = require('events');
+const fs = require('fs');
+const os = require('os');
 const path = require('path');
 const { after, describe, test } = require('node:test');
 const { setTimeout } = require('timers/promises');
@@ -16,11 +18,12 @@ const {
   claim, complete, consume, fail, isRetryable, lease, renew, transact, transaction,
 } = require('idempotency-pg');
 const {
-  DRIVERS, admin, effects, waitUntil,
+  DRIVERS, admin, effects, gate, waitUntil,
 } = require('./lib');
 const { startProxy } = require('./proxy');
 
 const COPIES = 20;
+const TEST_MS = 120 * 1000;
 
 async function leaseUntil(key) {
   const [[until]] = await admin('SELECT lease_until FROM idem_keys WHERE key = $1', [key]);
@@ -283,6 +286,16 @@ for (const [driver, open] of Object.entries(DRIVERS)) {
       assert.equal(await effects(key), 1);
     });
 
+    test('transact: an error does not wait for a query that hangs', { timeout: TEST_MS }, async () => {
+      const since = performance.now();
+      await assert.rejects(transact(pool, async (client) => {
+        query(client, `SELECT pg_sleep(${TEST_MS})`).catch(() => {});
+        throw new Error('given up');
+      }), /given up/);
+      assert.ok(performance.now() - since < TEST_MS / 2);
+      await admin("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'SELECT pg_sleep(%'");
+    });
+
     // A renewal comes between the two calls: the key is completed, but not lost.
     test('lease: commit is called again', async (t) => {
       const key = name('again');
@@ -340,10 +353,55 @@ for (const [driver, open] of Object.entries(DRIVERS)) {
         const since = performance.now();
         await waitUntil(() => signal.aborted);
         assert.match(signal.reason.message, /has run out/);
+        assert.equal(signal.reason.code, 'ID001');
         assert.ok(performance.now() - since < 30 * 1000);
         await commit((client) => effect(client, key)); // nobody else has taken the key
       }, { lease: 1 });
       assert.equal(await effects(key), 2);
+    });
+
+    test('lease: a renewal that hangs is repeated in time', async (t) => {
+      const key = name('repeated');
+      const { proxy, far } = await openFar(t);
+      proxy.hang(/idem_renew/, 1);
+      await lease(far, key, async ({ signal }) => {
+        const until = await leaseUntil(key);
+        await waitUntil(async () => signal.aborted || await leaseUntil(key) > until);
+        assert.deepEqual([proxy.hasHung(), signal.aborted], [true, false]);
+      }, { lease: 9 });
+    });
+
+    test('lease: an error does not wait for a server that hangs', { timeout: TEST_MS }, async (t) => {
+      const { proxy, far } = await openFar(t);
+      proxy.hang(/idem_fail/);
+      const broken = () => {
+        throw new Error('the provider is down');
+      };
+      await assert.rejects(lease(far, name('unfailed'), broken, { lease: 3 }), /the provider is down/);
+      const failure = ({ message }) => ({ error: message });
+      await assert.rejects(lease(far, name('unsaved'), broken, { lease: 3, failure, retries: 1 }), { code: 'ETIMEDOUT' });
+    });
+
+    test('lease: the answer to the claim is late', async (t) => {
+      const { proxy, far } = await openFar(t);
+      for (const isTaken of [false, true]) {
+        const key = name(`late claim, taken ${isTaken}`);
+        proxy.hold(/claimed/);
+        const late = lease(far, key, isTaken ? assert.fail : async () => 'done', { lease: 3 });
+        late.catch(() => {});
+        await waitUntil(proxy.isHolding);
+        await setTimeout(1500);
+        if (isTaken) {
+          await takeOver(key);
+        }
+        proxy.release();
+        if (isTaken) {
+          await assert.rejects(late, { code: 'ID001' });
+          assert.equal((await claim(pool, key)).outcome, 'in_progress', 'the other owner keeps the key');
+        } else {
+          assert.equal((await late).response, 'done');
+        }
+      }
     });
 
     test('lease: an owner that is too late', async () => {
@@ -442,14 +500,83 @@ for (const [driver, open] of Object.entries(DRIVERS)) {
   });
 }
 
+// The pool has one connection, so that what comes too late would be sent in the
+// transaction of another caller.
+test('postgres: the client of a transaction that is over', async (t) => {
+  const { pool, end } = DRIVERS.postgres({ max: 1 });
+  const dir = fs.mkdtempSync(path.join(os.tmpdir(), 'guard-'));
+  t.after(async () => {
+    fs.rmSync(dir, { recursive: true });
+    await end();
+  });
+  const file = path.join(dir, 'effect.sql');
+  fs.writeFileSync(file, "INSERT INTO effects VALUES ('guard, file')");
+  const insert = (db, id) => db`INSERT INTO effects ${db([{ id }])}`;
+
+  await transact(pool, async (client) => {
+    await client.file(file);
+    await client.file(file, { cache: false });
+    await client.savepoint((inner) => [insert(inner, 'guard, in'), inner.unsafe('INSERT INTO effects VALUES ($1)', ['guard, in'])]);
+    await assert.rejects(client.savepoint('name', async (inner) => {
+      await insert(inner, 'guard, undone');
+      throw new Error('only this');
+    }), /only this/);
+    await client.savepoint`INSERT INTO effects VALUES ('guard, in')`;
+    assert.equal(await insert(client, 'guard, in').then(({ count }) => count), 1);
+  });
+  for (const [id, count] of [['file', 2], ['in', 4], ['undone', 0]]) {
+    assert.equal(await effects(`guard, ${id}`), count, id);
+  }
+
+  const entered = gate();
+  const leave = gate();
+  let late;
+  let made;
+  let inSavepoint;
+  let saving;
+  await assert.rejects(transact(pool, async (client) => {
+    late = client;
+    made = insert(client, 'guard, late');
+    saving = client.savepoint(async (inner) => {
+      inSavepoint = inner;
+      entered.open();
+      await leave.opened;
+      throw new Error('late');
+    });
+    saving.catch(() => {});
+    await entered.opened;
+    throw new Error('given up');
+  }), /given up/);
+  await transact(pool, async (client) => {
+    await insert(client, 'guard, other');
+    for (const [way, run] of Object.entries({
+      made: () => made,
+      tagged: () => insert(late, 'guard, late'),
+      unsafe: () => late.unsafe("INSERT INTO effects VALUES ('guard, late')"),
+      file: () => late.file(file),
+      notify: () => late.notify('channel', 'late'),
+      cursor: () => late`SELECT 1`.cursor(() => {}),
+      savepoint: () => late.savepoint((inner) => insert(inner, 'guard, late')),
+      'in a savepoint': () => insert(inSavepoint, 'guard, late'),
+    })) {
+      await assert.rejects(Promise.resolve(run()), /the transaction is over/, way);
+    }
+    leave.open();
+    await assert.rejects(saving, /the transaction is over/);
+  });
+  assert.deepEqual([await effects('guard, other'), await effects('guard, late'), await effects('guard, file')], [1, 0, 2]);
+});
+
 test('which errors are worth another try', () => {
-  for (const code of ['08006', '40001', '40P01', '53300', '57P01', '57P03', '25006', 'ECONNREFUSED', 'CONNECTION_CLOSED']) {
+  for (const code of ['08006', '40001', '40P01', '53300', '57P01', '57P03', '25006', 'ECONNREFUSED', 'CONNECTION_CLOSED',
+    'EAI_AGAIN', 'EHOSTUNREACH', 'ENETUNREACH', 'ENETDOWN']) {
     assert.equal(isRetryable({ code }), true, code);
   }
+  assert.equal(isRetryable({ code: 'ENOTFOUND', syscall: 'getaddrinfo' }), true);
   for (const message of ['Connection terminated unexpectedly', 'timeout exceeded when trying to connect']) {
     assert.equal(isRetryable(new Error(message)), true, message);
   }
-  for (const code of ['22012', '23505', '55P03', '57014', 'ID001', 'ENOENT', undefined]) {
+  for (const code of ['22012', '23505', '55P03', '57014', 'ID001', 'ENOENT', 'ENOTFOUND', undefined]) {
     assert.equal(isRetryable({ code }), false, String(code));
   }
 });

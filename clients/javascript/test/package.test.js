@@ -33,7 +33,7 @@ test('npm pack', () => {
   const printed = execFileSync('npm', ['pack', '--json', '--pack-destination', dir, ...NPM], { cwd: HOME });
   const [{ filename, files }] = JSON.parse(printed);
   archive = path.join(dir, filename);
-  const modules = ['claims.js', 'database.js', 'key.js', 'lease.js', 'webhooks.js'];
+  const modules = ['claims.js', 'database.js', 'guard.js', 'key.js', 'lease.js', 'webhooks.js'];
   const entries = ['express', 'fastify', 'hono', 'index'].flatMap((entry) => [`${entry}.d.ts`, `${entry}.js`]);
   assert.deepEqual(
     files.map((file) => file.path).sort(),

@@ -1,7 +1,7 @@
 // proxy.js
 //
 // A proxy between a driver and the server, which can lose the answer to a
-// COMMIT, let a query hang, or stop forwarding.
+// COMMIT, let a query hang, hold an answer back, or stop forwarding.
 
 'use strict';
 
@@ -14,7 +14,7 @@ async function startProxy() {
   const path = `${process.env.PGHOST}/.s.PGSQL.${process.env.PGPORT}`;
   const sockets = new Set();
   const state = {
-    losesCommit: false, isStopped: false, hanging: undefined, hasHung: 0,
+    losesCommit: false, isStopped: false, hanging: undefined, hangsLeft: 0, hasHung: 0, holding: undefined, held: [],
   };
 
   const listener = net.createServer((client) => {
@@ -27,8 +27,9 @@ async function startProxy() {
         state.losesCommit = false;
         hasLost = true;
       }
-      if (state.hanging?.test(data.toString('latin1'))) {
+      if (state.hangsLeft > 0 && state.hanging.test(data.toString('latin1'))) {
         hangs = true;
+        state.hangsLeft -= 1;
         state.hasHung += 1;
       }
       if (!state.isStopped && !hangs) {
@@ -39,6 +40,8 @@ async function startProxy() {
       if (hasLost) {
         client.destroy(); // the server has committed
         server.destroy();
+      } else if (state.holding?.test(data.toString('latin1'))) {
+        state.held.push(() => client.write(data));
       } else if (!state.isStopped) {
         client.write(data);
       }
@@ -55,11 +58,21 @@ async function startProxy() {
     loseCommit() {
       state.losesCommit = true;
     },
-    // From now on, queries like this have no answer.
-    hang(pattern) {
+    // From now on, queries like this have no answer, at most so many.
+    hang(pattern, times = Infinity) {
       state.hanging = pattern;
+      state.hangsLeft = times;
     },
     hasHung: () => state.hasHung > 0,
+    // From now on, answers like this are held back, until they are released.
+    hold(pattern) {
+      state.holding = pattern;
+    },
+    isHolding: () => state.held.length > 0,
+    release() {
+      state.holding = undefined;
+      state.held.splice(0).forEach((forward) => forward());
+    },
     stop() {
       state.isStopped = true;
     },
