@@ -54,6 +54,8 @@ function idempotencyKey(options) {
     });
     const first = await Promise.race([handling, answer]);
     if (answered) {
+      // Nobody else learns of it while there is no answer to send.
+      answer.catch((error) => request[state] && request.log.error(error, 'the handler was given up'));
       request[state] = {
         answer, answered, failed, before,
       };

@@ -12,7 +12,7 @@
 'use strict';
 
 const { createHash } = require('crypto');
-const { lease } = require('./lease');
+const { TIMER_MAX_MS, lease } = require('./lease');
 const { transaction } = require('./claims');
 
 const KEY_BYTES_MAX = 255;
@@ -90,13 +90,17 @@ async function orGone(answered, response, timeoutS) {
   let onClose;
   const gone = new Promise((resolve, reject) => {
     onClose = () => {
+      if (timeoutS === Infinity) {
+        return;
+      }
       const error = new Error(`the client has closed the connection, and there was no answer within ${timeoutS} s`);
-      timer = setTimeout(reject, timeoutS * 1000, error);
+      timer = setTimeout(reject, Math.min(timeoutS * 1000, TIMER_MAX_MS), error);
     };
   });
-  response?.once('close', onClose);
   if (response?.destroyed) {
     onClose();
+  } else {
+    response?.once('close', onClose);
   }
   try {
     return await Promise.race([answered, gone]);
@@ -132,6 +136,10 @@ function makeOnce({
 }) {
   if (typeof scope !== 'function') {
     throw new TypeError('idempotencyKey needs the option scope: a function that returns the account of a request');
+  }
+
+  if (typeof closeTimeout !== 'number' || !(closeTimeout > 0)) {
+    throw new TypeError('the option closeTimeout of idempotencyKey is a number of seconds above 0, or Infinity');
   }
 
   function answerOutstanding(seconds) {
@@ -177,12 +185,13 @@ function makeOnce({
   }
 
   // Work outside the database cannot be undone, so its key is never freed because
-  // of an answer that is too large: a later call learns that it took effect.
+  // of an answer that is too large: a later call learns what became of it.
   function saveFitting(answer) {
+    const became = answer.status >= 400 ? 'was refused' : 'took effect, and was answered';
     return save(answer.body.length <= answerBytesMax ? answer : problem(
       410,
       'The answer was too large to be kept',
-      `The request took effect, and was answered with status ${answer.status}.`,
+      `The request ${became} with status ${answer.status}.`,
       documentation,
       {},
       { original_status: answer.status },

@@ -9,6 +9,7 @@ const assert = require('assert/strict');
 const { once } = require('events');
 const { Readable, pipeline } = require('stream');
 const { after, before, describe, test } = require('node:test');
+const { setTimeout } = require('timers/promises');
 const express = require('express');
 const { fastify } = require('fastify');
 const { Hono } = require('hono');
@@ -265,6 +266,13 @@ for (const [framework, start] of Object.entries(FRAMEWORKS)) {
           const again = await send(path, `"${id}"`, large);
           isProblem(again, 410, 'The answer was too large to be kept');
           assert.deepEqual([JSON.parse(again.body).original_status, again.isReplay, callsOf(id)], [201, true, 1]);
+          assert.match(JSON.parse(again.body).detail, /took effect/);
+          const refused = { id: `${id}, refused`, status: 402, size: large.size };
+          assert.equal((await send(path, `"${refused.id}"`, refused)).status, 402);
+          const refusal = await send(path, `"${refused.id}"`, refused);
+          isProblem(refusal, 410, 'The answer was too large to be kept');
+          assert.match(JSON.parse(refusal.body).detail, /was refused with status 402/);
+          assert.equal(await effects(refused.id), 0);
           return;
         }
         assert.deepEqual([status, JSON.parse(body).title], [500, 'The answer is too large']);
@@ -341,37 +349,84 @@ for (const [how, expected, stop] of [
   });
 }
 
-test('Express: a client that goes away comes back for the answer', async (t) => {
-  const gone = gate();
-  const leave = gate();
-  const app = express();
-  app.use(express.json());
-  app.post('/', forExpress({ pool, scope: () => 'ann' }), async (request, response) => {
-    response.once('close', gone.open);
-    await leave.opened;
-    await query(request.idempotency.client, "INSERT INTO effects VALUES ('gone')");
-    response.json('done');
+// The client goes, the library gives up, and then the handler wakes up.
+for (const [driver, open] of Object.entries(DRIVERS)) {
+  test(`Express with ${driver}: a handler that was given up writes nothing`, async (t) => {
+    const own = open({ max: 1 });
+    const id = `${driver} given up`;
+    const entered = gate();
+    const leave = gate();
+    const givenUp = gate();
+    const ended = gate();
+    const app = express();
+    app.use(express.json());
+    app.post('/', forExpress({ pool: own.pool, scope: () => 'ann', closeTimeout: 0.1 }), async (request) => {
+      const { client } = request.idempotency;
+      entered.open();
+      await leave.opened;
+      ended.open(await own.query(client, 'INSERT INTO effects VALUES ($1)', [id]).then(() => 'written', () => 'refused'));
+    });
+    app.use((error, request, response, next) => {
+      givenUp.open(error.message);
+    });
+    const server = app.listen(0, '127.0.0.1');
+    t.after(async () => {
+      server.close();
+      await own.end();
+    });
+    await once(server, 'listening');
+    const abort = new AbortController();
+    const answered = fetch(`http://127.0.0.1:${server.address().port}/`, {
+      method: 'POST', headers: { 'idempotency-key': `"${id}"` }, signal: abort.signal,
+    }).catch(() => {});
+    await entered.opened;
+    abort.abort();
+    await answered;
+    assert.match(await givenUp.opened, /no answer within 0.1 s/);
+    await transaction(own.pool, id, async () => {
+      leave.open();
+      assert.equal(await ended.opened, 'refused');
+    }, { scope: 'ann' });
+    assert.equal(await effects(id), 0);
   });
-  const server = app.listen(0, '127.0.0.1');
-  t.after(() => server.close());
-  await once(server, 'listening');
-  const send = (signal) => fetch(`http://127.0.0.1:${server.address().port}/`, {
-    method: 'POST', headers: { 'idempotency-key': '"gone"' }, signal,
+}
+
+for (const closeTimeout of [undefined, 3000000, Infinity]) {
+  test(`Express: a client that goes away comes back for the answer, closeTimeout ${closeTimeout}`, async (t) => {
+    const id = `gone ${closeTimeout}`;
+    const gone = gate();
+    const leave = gate();
+    const app = express();
+    app.use(express.json());
+    app.post('/', forExpress({ pool, scope: () => 'ann', closeTimeout }), async (request, response) => {
+      response.once('close', gone.open);
+      await leave.opened;
+      await query(request.idempotency.client, 'INSERT INTO effects VALUES ($1)', [id]);
+      response.json('done');
+    });
+    const server = app.listen(0, '127.0.0.1');
+    t.after(() => server.close());
+    await once(server, 'listening');
+    const send = (signal) => fetch(`http://127.0.0.1:${server.address().port}/`, {
+      method: 'POST', headers: { 'idempotency-key': `"${id}"` }, signal,
+    });
+    await assert.rejects(send(AbortSignal.timeout(500)));
+    await gone.opened;
+    await setTimeout(100); // a limit that is passed on to a timer as it is would be over
+    leave.open();
+    let answer;
+    await waitUntil(async () => {
+      answer = await send();
+      return answer.status !== 409;
+    });
+    assert.deepEqual([answer.status, await answer.json(), await effects(id)], [200, 'done', 1]);
+    assert.equal(answer.headers.get('idempotent-replayed'), 'true');
   });
-  await assert.rejects(send(AbortSignal.timeout(500)));
-  await gone.opened;
-  leave.open();
-  let answer;
-  await waitUntil(async () => {
-    answer = await send();
-    return answer.status !== 409;
-  });
-  assert.deepEqual([answer.status, await answer.json(), await effects('gone')], [200, 'done', 1]);
-  assert.equal(answer.headers.get('idempotent-replayed'), 'true');
-});
+}
 
 test('Fastify: a handler that stops', async (t) => {
-  const app = fastify();
+  const lines = [];
+  const app = fastify({ logger: { level: 'error', stream: { write: (line) => lines.push(line) } } });
   const entered = gate();
   app.register(forFastify({ pool, scope: () => 'ann', closeTimeout: 0.1 }));
   app.post('/', async (request, reply) => {
@@ -388,6 +443,8 @@ test('Fastify: a handler that stops', async (t) => {
   await assert.rejects(lost);
   await waitUntil(async () => (await claim(pool, 'stopped', { scope: 'ann', wait: false })).outcome === 'claimed');
   assert.equal(await effects('stopped'), 0);
+  await waitUntil(() => lines.length > 0);
+  assert.match(lines.join(''), /no answer within 0.1 s.*the handler was given up/);
 });
 
 test('Fastify: a payload that cannot be read', async () => {
@@ -422,6 +479,12 @@ test('a key that other functions have used', async () => {
 
 test('the scope is required', async () => {
   assert.throws(() => forHono({ pool }), /needs the option scope/);
+});
+
+test('the option closeTimeout is a number of seconds', async () => {
+  for (const closeTimeout of ['60 s', '60', 0, -1, NaN, null]) {
+    assert.throws(() => forExpress({ pool, scope: () => 'ann', closeTimeout }), TypeError, String(closeTimeout));
+  }
 });
 
 test('the options keep, fingerprint, methods and required', async () => {
