@@ -118,7 +118,9 @@ export interface Lease<Pool> {
   // Does the last changes and saves the answer that change returns, in one
   // transaction. An owner that is too late gets ID001, and changes nothing. After
   // an error it may be called again, and takes effect once.
-  commit<Answer>(change: (client: ClientOf<Pool>) => Promise<Answer> | Answer): Promise<Answer>;
+  // Resolves to the answer as a later call gets it: what was saved as JSON, so a
+  // Date is a string, and undefined is null.
+  commit<Answer>(change: (client: ClientOf<Pool>) => Promise<Answer> | Answer): Promise<Answer | null>;
 }
 
 // Claims the key with a lease (default: '1 min'), which is renewed until the
@@ -127,7 +129,7 @@ export interface Lease<Pool> {
 export function lease<Pool extends DatabasePool, Answer>(
   pool: Pool,
   key: string,
-  work: (lease: Lease<Pool>) => Promise<Answer> | Answer,
+  work: (lease: Lease<Pool>) => Promise<Answer | null> | Answer | null,
   options?: WorkOptions & { lease?: Duration },
 ): Promise<Result<Answer>>;
 
@@ -187,8 +189,8 @@ export interface KeyOptions<Request, Pool = DatabasePool> {
   // Default: 1 MiB.
   answerBytesMax?: number;
   // Without a lease, in Express and Fastify: how long a handler may work on after
-  // its client has closed the connection, in seconds; default: 60. Then its
-  // changes are undone.
+  // its client has closed the connection, in seconds, or Infinity; default: 60.
+  // Then its changes are undone.
   closeTimeout?: number;
   // A URL, for the type of problems.
   documentation?: string;
@@ -200,16 +202,29 @@ export interface Answer {
   body: Buffer;
 }
 
-// What a handler gets.
-export interface Idempotency<Client = any> {
+// What a handler gets, with and without a lease.
+interface ClaimedKey {
   key: string;
   scope: string;
   token: string;
   attempt: number;
-  // Without a lease: the transaction of the claim.
+}
+
+export interface TransactionIdempotency<Client = any> extends ClaimedKey {
+  // The transaction of the claim.
   client: Client;
-  // With a lease: begins the transaction that also saves the answer.
+  begin?: undefined;
+  signal?: undefined;
+}
+
+export interface LeaseIdempotency<Client = any> extends ClaimedKey {
+  client?: undefined;
+  // Begins the transaction that also saves the answer.
   begin(): Promise<Client>;
-  // With a lease: fires when the key may belong to another owner.
+  // Fires when the key may belong to another owner.
   signal: AbortSignal;
 }
+
+// Which one it is depends on the option lease. A program that knows it says so:
+// request.idempotency as LeaseIdempotency.
+export type Idempotency<Client = any> = TransactionIdempotency<Client> | LeaseIdempotency<Client>;

@@ -12,7 +12,8 @@ import postgres from 'postgres';
 import {
   claim, complete, consume, fail, isRetryable, lease, renew, transact, transaction, webhookReceiver,
   type Answer, type Claim, type ClaimOptions, type ClientOf, type DatabasePool, type Duration, type Idempotency, type KeyOptions,
-  type Lease, type Outcome, type Queryable, type Result, type WebhookOptions, type WebhookReceiver, type WorkOptions,
+  type Lease, type LeaseIdempotency, type Outcome, type Queryable, type Result,
+  type TransactionIdempotency, type WebhookOptions, type WebhookReceiver, type WorkOptions,
 } from 'idempotency-pg';
 import { idempotencyKey as forExpress } from 'idempotency-pg/express';
 import { idempotencyKey as forFastify } from 'idempotency-pg/fastify';
@@ -44,10 +45,13 @@ async function work(): Promise<number> {
   response?.orders;
   const { response: paid } = await lease(sql, 'key', async ({ commit, signal, token }) => {
     await fetch('http://localhost', { signal, headers: { token } });
-    return commit(async (tx) => {
+    const answer = await commit(async (tx) => {
       await tx`SELECT 1`;
       return { payment: 1 };
     });
+    // @ts-expect-error it can be null
+    answer.payment;
+    return answer;
   }, { lease: '40 s' });
   await consume(sql, { scope: 'queue', id: 'message', request: 'body', ttl: 3600 }, (tx) => tx`SELECT 1`);
   const count: number | null = await transact(pool, async (client) => (await client.query('SELECT 1')).rowCount);
@@ -103,7 +107,10 @@ const app = express();
 app.use(express.json());
 app.use(forExpress({ pool, scope: (request: express.Request) => request.get('x-account')! }));
 app.post('/', async (request, response) => {
-  await request.idempotency!.client.query('SELECT 1');
+  const { client } = request.idempotency as TransactionIdempotency<PoolClient>;
+  await client.query('SELECT 1');
+  // @ts-expect-error it is not sure that there is a signal
+  request.idempotency!.signal.aborted;
   response.json({});
 });
 // @ts-expect-error the scope is required
@@ -112,7 +119,11 @@ forExpress({ pool });
 const server = fastify();
 server.register(forFastify({ pool: sql, lease: 40, scope: (request) => String(request.headers['x-account']) }));
 server.post('/', async (request) => {
-  const client = await request.idempotency!.begin();
+  // @ts-expect-error without a lease, there is no begin
+  request.idempotency!.begin();
+  const { begin, signal } = request.idempotency as LeaseIdempotency<postgres.TransactionSql>;
+  signal.throwIfAborted();
+  const client = await begin();
   await client`SELECT 1`;
   return {};
 });
