@@ -28,12 +28,14 @@ const pool = connectPool();
 class FinalError extends Error {}
 
 // The work outside the database. The provider gets the id as idempotency key,
-// since it is called again if an owner has died.
-async function charge({ id, amount }) {
+// since it is called again if an owner has died. The signal ends the call when
+// the key may have another owner.
+async function charge({ id, amount }, signal) {
   const response = await fetch(process.env.PAYMENT_URL, {
     method: 'POST',
     headers: { 'Idempotency-Key': JSON.stringify(id) },
     body: JSON.stringify({ amount }),
+    signal,
   });
   if (response.status >= 400 && response.status < 500) {
     throw new FinalError(`payment refused: ${response.status}`);
@@ -55,8 +57,8 @@ function failure(error) {
 // Either the effect and the state are committed, or none of them. If the token
 // is not that of the owner, commit() throws ID001, and the booking is rolled back.
 async function take(message) {
-  return lease(pool, message.id, async ({ attempt, commit }) => {
-    await charge(message);
+  return lease(pool, message.id, async ({ attempt, signal, commit }) => {
+    await charge(message, signal);
     await commit((client) => book(client, message, attempt));
   }, {
     scope: SCOPE, lease: LEASE, ttl: TTL, failure,
