@@ -124,7 +124,7 @@ is(bookings('crash'), '1 by attempt 2', 'and books it once');
 #
 # Its booking is inserted, and the key is locked, so that idem_complete waits.
 
-$dying = consumer('/hold/between', LEASE => SHORT_LEASE);
+$dying = consumer('/hold/between', LEASE => LONGER_LEASE);
 $dying->say('{"id": "between", "amount": 5}');
 $receiver->wait_for('between', requests => 1);
 my $session = session($node);
