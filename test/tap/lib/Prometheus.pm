@@ -77,8 +77,10 @@ sub start_exporter
 	my ($host, $port) = ($self->{node}->host, $self->{node}->port);
 	my $listen = "web.listen-address=127.0.0.1:$self->{exporter_port}";
 
+	# The first one logs to its standard output, which nobody reads here: when the
+	# pipe is full, it would stand still.
 	$self->{exporter_program} = $self->{exporter} eq 'sql'
-	  ? Program->start([ 'prometheus-sql-exporter', "-$listen", '-config.file', $self->{queries} ],
+	  ? Program->start([ qw(sh -c), 'exec "$@" >&2', qw(sh prometheus-sql-exporter), "-$listen", '-config.file', $self->{queries} ],
 		LOGLEVEL => 'WARN',
 		IDEMPOTENCY_CONNECTIONS => '[' . join(', ', map { "'postgres://prometheus@/$_?host=$host&port=$port'" } $first, @others) . ']')
 	  : Program->start([
