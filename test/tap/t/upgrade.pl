@@ -466,6 +466,8 @@ for my $file (sort keys %said)
 	my ($there) = slurp_file("$FindBin::RealBin/../../../$file") =~ $said{$file};
 	is($there, $version, "$file is about this version");
 }
+my ($provided) = slurp_file("$FindBin::RealBin/../../../META.json") =~ /"provides".*?"version": "(.*?)"/s;
+is($provided, $version, 'and provides it');
 is((($receiver->requests('works'))[-1]{headers}{'user-agent'}), "idempotency/$version", 'receivers are told as well');
 
 done_testing();
