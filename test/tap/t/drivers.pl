@@ -157,6 +157,13 @@ try_driver('pg', @node, 'pg', save_example('node-postgres', 'pg.js'));
 try_driver('postgres', @node, 'postgres', save_example('postgres.js', 'postgres.js'));
 try_readme($_, @node, $_) for qw(pg postgres);
 
+# Prisma's client is generated, and has no engine.  The command would download
+# engines all the same, if it were not told that they exist.
+output_of({ PRISMA_SCHEMA_ENGINE_BINARY => '/bin/true', PRISMA_QUERY_ENGINE_LIBRARY => '/bin/true',
+		CHECKPOINT_DISABLE => 1, PRISMA_HIDE_UPDATE_MESSAGE => 1 },
+	BUILD_S, "$FindBin::RealBin/../node_modules/.bin/prisma", 'generate', '--schema', "$programs/schema.prisma");
+try_driver('prisma', @node, 'prisma', save_example('Prisma', 'prisma.js'));
+
 # --- Python, as packaged by Debian; PATH may have another one first
 
 my @python = ('/usr/bin/python3', '-B', "$programs/python.py");

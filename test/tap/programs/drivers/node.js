@@ -1,8 +1,8 @@
 /*
  * node.js
- *		Calls the functions by node-postgres or postgres.js as an application
- *		does, and prints a line for each step.  t/drivers.pl has the expected
- *		lines.
+ *		Calls the functions by node-postgres, postgres.js or Prisma as an
+ *		application does, and prints a line for each step.  t/drivers.pl has the
+ *		expected lines.
  *
  * Arguments: the driver, and a file with the example of docs/drivers.md; or a
  * file with SQL, a statement a line, which is executed instead.
@@ -17,7 +17,8 @@ const ANSWER = { order: 17, note: 'Grüße, 漢字' };
 const LATER = new Date('2040-01-02T03:04:05Z');
 
 // A driver has a function from a query and positional parameters to rows, one
-// that makes JSON of an array, transactions, and the arguments of its example.
+// that makes JSON of an array, one from an error to its SQLSTATE, transactions,
+// and the first argument of its example.
 const drivers = {
   async pg() {
     const { Client } = require(require.resolve('pg', { paths: [`${__dirname}/../../../../docs/recipes`] }));
@@ -27,6 +28,7 @@ const drivers = {
     return {
       rows,
       array: JSON.stringify,
+      stateOf: (error) => error.code,
       transaction: async (work) => {
         await rows('BEGIN');
         await work(rows).finally(() => rows('ROLLBACK'));
@@ -42,9 +44,26 @@ const drivers = {
     return {
       rows: rowsOf(sql),
       array: (value) => value,
+      stateOf: (error) => error.code,
       transaction: (work) => sql.begin((connection) => work(rowsOf(connection))),
       connection: sql,
       end: () => sql.end(),
+    };
+  },
+
+  async prisma() {
+    const { PrismaPg } = require('@prisma/adapter-pg');
+    const { PrismaClient } = require('@prisma/client');
+    const prisma = new PrismaClient({ adapter: new PrismaPg({ max: 1 }) });
+    const rowsOf = (connection) => (text, ...values) => (text.includes('idem_complete')
+      ? connection.$executeRawUnsafe(text, ...values) : connection.$queryRawUnsafe(text, ...values));
+    return {
+      rows: rowsOf(prisma),
+      array: JSON.stringify,
+      stateOf: (error) => error.meta.driverAdapterError.cause.code,
+      transaction: (work) => prisma.$transaction((connection) => work(rowsOf(connection))),
+      connection: prisma,
+      end: () => prisma.$disconnect(),
     };
   },
 };
@@ -90,7 +109,7 @@ async function reservations({ rows, array }) {
   console.log(`status: ${state}, ${lines.map((line) => `${line.sku} ${line.state}`).join(', ')}`);
 }
 
-async function lostLease({ rows, transaction }) {
+async function lostLease({ rows, transaction, stateOf }) {
   const claim = () => rows('SELECT token FROM idem_claim($1, $2, $3)', 'lost', SCOPE, '1 ms');
   const [{ token }] = await claim();
   await sleep(50);
@@ -101,7 +120,7 @@ async function lostLease({ rows, transaction }) {
       await rows('SELECT idem_complete($1, $2, $3, $4)', 'lost', token, ANSWER, SCOPE);
     });
   } catch (error) {
-    console.log(`lost lease: ${error.code}`);
+    console.log(`lost lease: ${stateOf(error)}`);
   }
   const [level] = await rows('SELECT available, reserved FROM stock_level($1)', 'hat');
   console.log(`level: ${level.available} ${level.reserved}`);
