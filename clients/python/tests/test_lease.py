@@ -14,7 +14,7 @@ from datetime import timedelta
 import psycopg
 import pytest
 
-from conftest import HANG_S, effects, sql, wait_until
+from conftest import HANG_S, WAIT_S, effects, sql, wait_until
 from idempotency_pg import Failed, KeyNotInProgress, LeaseLost, is_worth_repeating
 
 LEASE = timedelta(minutes=5)
@@ -296,6 +296,51 @@ async def test_second_commit(db, key):
         await db.lease(key, body, lease=LEASE)
     assert effects(key) == 1
     assert outcome(key) == ("completed", 1, {"receipt": 5})
+
+
+async def test_commits_at_the_same_time(db, key):
+    """Of two threads or tasks: the one whose changes were undone must not look as if
+    it had succeeded."""
+
+    async def body(held):
+        if type(db).__name__ == "Sync":
+            both = threading.Barrier(2)
+
+            def commit(number):
+                def work(conn):
+                    conn.execute(f"INSERT INTO effects VALUES ('{key}')")
+                    both.wait(WAIT_S)
+                    return number
+
+                try:
+                    ends.append(held.held.commit(work))
+                except KeyNotInProgress as error:
+                    ends.append(type(error))
+
+            threads = [threading.Thread(target=commit, args=(number,)) for number in range(2)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            return
+        inserted = []
+
+        async def work(conn):
+            await inserting(db, key)(conn)
+            inserted.append(conn)
+            while len(inserted) < 2:
+                await asyncio.sleep(0.02)
+            return inserted.index(conn)
+
+        done = await asyncio.gather(held.commit(work), held.commit(work), return_exceptions=True)
+        ends.extend(end if isinstance(end, int) else type(end) for end in done)
+
+    ends = []
+    await db.lease(key, body, lease=LEASE)
+    assert len(ends) == 2 and ends.count(KeyNotInProgress) == 1
+    assert effects(key) == 1
+    (saved,) = set(ends) - {KeyNotInProgress}
+    assert outcome(key) == ("completed", 1, saved)
 
 
 async def test_second_commit_after_an_unknown_outcome(db, key, proxied, monkeypatch):

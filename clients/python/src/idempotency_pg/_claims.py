@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import json
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -108,17 +107,6 @@ def may_have_committed(error: BaseException) -> bool:
     """Whether COMMIT may have taken effect, although it raised this error: there
     was no answer, or the program has stopped waiting for it."""
     return is_worth_repeating(error) or not isinstance(error, Exception)
-
-
-def is_fresh(sent: float, every_s: float) -> bool:
-    """Whether a lease whose claim was sent at this time can be counted from then. If
-    the answer was slow, the claim may have waited for another transaction, or its
-    lease may be over: only a renewal tells."""
-    return time.monotonic() - sent < every_s
-
-
-def run_out() -> TimeoutError:
-    return TimeoutError("the lease has run out, and could not be renewed")
 
 
 _OF_WORK = "_idempotency_pg_of_work"

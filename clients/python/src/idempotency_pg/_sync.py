@@ -7,7 +7,6 @@ manager with a connection.
 from __future__ import annotations
 
 import json
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,14 +26,11 @@ from ._claims import (
     LEASE,
     RENEW,
     RENEWAL_PAUSE_S,
-    RENEWALS,
     Claim,
     Failed,
     IdempotencyError,
-    KeyNotFound,
     KeyNotInProgress,
     LeaseLost,
-    Outcome,
     Result,
     Undone,
     claim_of,
@@ -42,14 +38,13 @@ from ._claims import (
     encode,
     in_transaction,
     in_work,
-    is_fresh,
     is_worth_repeating,
     may_have_committed,
     own_errors,
     pause_s,
     replay_of,
-    run_out,
 )
+from ._lease import LeaseState, break_connection
 
 if TYPE_CHECKING:
     import psycopg
@@ -268,13 +263,12 @@ def _statements(pool: Pool, limit_s: float) -> Iterator[Connection]:
         conn.autocommit = True
         is_broken = False
 
-        def break_connection() -> None:
+        def give_up() -> None:
             nonlocal is_broken
             is_broken = True
-            with suppress(Exception), socket.fromfd(conn.fileno(), socket.AF_INET, socket.SOCK_STREAM) as wire:
-                wire.shutdown(socket.SHUT_RDWR)
+            break_connection(conn)
 
-        timer = threading.Timer(limit_s, break_connection)
+        timer = threading.Timer(limit_s, give_up)
         timer.daemon = True
         timer.start()
         try:
@@ -288,49 +282,20 @@ def _statements(pool: Pool, limit_s: float) -> Iterator[Connection]:
                 conn.autocommit = autocommit
 
 
-class Lease:
+class Lease(LeaseState[Pool]):
     """A key that this program owns during a with block; see lease()."""
 
-    def __init__(
-        self,
-        pool: Pool,
-        key: str,
-        *,
-        scope: str,
-        request: str | None,
-        lease: timedelta,
-        ttl: timedelta | None,
-        wait: bool,
-    ) -> None:
-        self._pool = pool
-        self._key = key
-        self._scope = scope
-        self._request = request
-        self._lease = lease
-        self._ttl = ttl
-        self._wait = wait
-        self._every = lease.total_seconds() / RENEWALS
+    def __init__(self, pool: Pool, key: str, **options: Any) -> None:
+        super().__init__(pool, key, **options)
         self._stop = threading.Event()
-        self._lost: Exception | None = None
-        self._ended = False
-        self._failure: BaseException | None = None  # of the last commit(), complete() or fail()
-        self._saved: Claim | None = None  # how a renewal has found the key ended
 
     def __enter__(self) -> Lease:
         start = time.monotonic()
         with _begin(self._pool) as conn:
-            self.claim = claim(
-                conn,
-                self._key,
-                scope=self._scope,
-                request=self._request,
-                lease=self._lease,
-                ttl=self._ttl,
-                wait=self._wait,
-            )
-        self._until = start + self._lease.total_seconds()
+            self.claim = claim(conn, self._key, **self._options)
+        self._extend(start)
         if self.claimed:
-            if not is_fresh(start, self._every):
+            if not self._is_fresh(start):
                 self._make_sure()
             threading.Thread(target=self._keep, name=f"lease of {self._key}", daemon=True).start()
         return self
@@ -368,30 +333,6 @@ class Lease:
             if not self._ended and not self.lost:
                 self._free()
 
-    @property
-    def outcome(self) -> Outcome:
-        return self.claim.outcome
-
-    @property
-    def claimed(self) -> bool:
-        """Whether the key is this program's: only then do the work."""
-        return self.claim.outcome == "claimed"
-
-    @property
-    def lost(self) -> bool:
-        """Whether another claimer has the key, or may have it, since the lease ran
-        out before it could be renewed. Look at it during long work."""
-        if not self.claimed or self._ended:
-            return False
-        if self._lost is None and time.monotonic() >= self._until:
-            self._lost = run_out()
-        return self._lost is not None
-
-    def check(self) -> None:
-        """Raises LeaseLost if the lease is lost."""
-        if self.lost:
-            raise LeaseLost(str(self._lost)) from self._lost
-
     def commit(self, work: Callable[[Connection], object]) -> Any:
         """Commits the last changes and the answer that work(conn) returns in one
         transaction, and returns the answer. If the key was taken over, raises
@@ -410,22 +351,22 @@ class Lease:
     def _end(self, sql: str, work: Callable[[Connection], object], last: object) -> Any:
         if self._failure is not None and may_have_committed(self._failure):
             if self._ended or self._has_ended(self._failure):
-                saved, self._failure = self._saved, None
-                if saved is not None and saved.outcome == ENDS[sql]:
+                saved = self._saved_as(ENDS[sql])
+                if saved is not None:
                     return saved.response
-        if self._ended:
-            raise KeyNotInProgress("this lease has completed the key before, or has let it fail")
+        self._refuse_second_end()
         answer: str | None = None
+        has_committed = False
 
         def once() -> None:
-            nonlocal answer
+            nonlocal answer, has_committed
             with self._pool.connection() as conn:
                 with conn.transaction():
                     with in_work():
                         answer = encode(work(conn))
                     with self._noticing_loss():
                         _row(conn, sql, self._key, self.claim.owned_token, answer, self._scope, last)
-                self._ended = True
+                has_committed = self._ended = True
 
         for failures in range(COMMIT_TRIES):
             try:
@@ -434,7 +375,7 @@ class Lease:
             except BaseException as error:
                 if error is self._lost:
                     raise
-                if self._ended and isinstance(error, Exception):
+                if has_committed and isinstance(error, Exception):
                     break  # the pool has failed after the COMMIT
                 self._failure = error
                 if not is_worth_repeating(error) or failures == COMMIT_TRIES - 1:
@@ -443,15 +384,6 @@ class Lease:
                     break
         self._failure = None
         return decode(answer)
-
-    @contextmanager
-    def _noticing_loss(self) -> Iterator[None]:
-        """For statements that name our token."""
-        try:
-            yield
-        except (LeaseLost, KeyNotFound) as error:
-            self._lost = error if isinstance(error, LeaseLost) else LeaseLost(str(error))
-            raise self._lost from error.__cause__
 
     def _has_ended(self, failure: BaseException) -> bool:
         """Whether a COMMIT has ended the key, although it raised this error. Asks the
@@ -494,7 +426,7 @@ class Lease:
                     self._saved = claimed
                     return False
                 raise LeaseLost("the key was freed") from error
-            self._until = start + self._lease.total_seconds()
+            self._extend(start)
             return True
 
     def _keep(self) -> None:

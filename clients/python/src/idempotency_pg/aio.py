@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
@@ -27,14 +26,11 @@ from ._claims import (
     LEASE,
     RENEW,
     RENEWAL_PAUSE_S,
-    RENEWALS,
     Claim,
     Failed,
     IdempotencyError,
-    KeyNotFound,
     KeyNotInProgress,
     LeaseLost,
-    Outcome,
     Result,
     Undone,
     claim_of,
@@ -42,15 +38,14 @@ from ._claims import (
     encode,
     in_transaction,
     in_work,
-    is_fresh,
     is_worth_repeating,
     may_have_committed,
     numbered,
     own_errors,
     pause_s,
     replay_of,
-    run_out,
 )
+from ._lease import LeaseState, break_connection
 
 if TYPE_CHECKING:
     import asyncpg
@@ -332,13 +327,12 @@ async def _statements(pool: Pool, limit_s: float) -> AsyncIterator[Any]:
         await conn.set_autocommit(True)
         is_broken = False
 
-        def break_connection() -> None:
+        def give_up() -> None:
             nonlocal is_broken
             is_broken = True
-            with suppress(Exception), socket.fromfd(conn.fileno(), socket.AF_INET, socket.SOCK_STREAM) as wire:
-                wire.shutdown(socket.SHUT_RDWR)
+            break_connection(conn)
 
-        timer = asyncio.get_running_loop().call_later(limit_s, break_connection)
+        timer = asyncio.get_running_loop().call_later(limit_s, give_up)
         try:
             yield conn
         finally:
@@ -349,32 +343,11 @@ async def _statements(pool: Pool, limit_s: float) -> AsyncIterator[Any]:
                 await conn.set_autocommit(autocommit)
 
 
-class Lease:
+class Lease(LeaseState[Pool]):
     """A key that this program owns during an async with block; see lease()."""
 
-    def __init__(
-        self,
-        pool: Pool,
-        key: str,
-        *,
-        scope: str,
-        request: str | None,
-        lease: timedelta,
-        ttl: timedelta | None,
-        wait: bool,
-    ) -> None:
-        self._pool = pool
-        self._key = key
-        self._scope = scope
-        self._request = request
-        self._lease = lease
-        self._ttl = ttl
-        self._wait = wait
-        self._every = lease.total_seconds() / RENEWALS
-        self._lost: Exception | None = None
-        self._ended = False
-        self._failure: BaseException | None = None  # of the last commit(), complete() or fail()
-        self._saved: Claim | None = None  # how a renewal has found the key ended
+    def __init__(self, pool: Pool, key: str, **options: Any) -> None:
+        super().__init__(pool, key, **options)
         self._keeper: asyncio.Task[None] | None = None
         self._is_idle = False  # the keeper is waiting for its next renewal
         self._is_over = False  # the block has ended
@@ -384,20 +357,12 @@ class Lease:
     async def __aenter__(self) -> Lease:
         start = time.monotonic()
         async with begin(self._pool) as conn:
-            self.claim = await claim(
-                conn,
-                self._key,
-                scope=self._scope,
-                request=self._request,
-                lease=self._lease,
-                ttl=self._ttl,
-                wait=self._wait,
-            )
+            self.claim = await claim(conn, self._key, **self._options)
         self._body = asyncio.current_task()
         self._cancelling = self._body.cancelling() if self._body else 0
         self._extend(start)
         if self.claimed:
-            if not is_fresh(start, self._every):
+            if not self._is_fresh(start):
                 await self._make_sure()
             self._set_alarm()
             self._keeper = asyncio.create_task(self._keep(), name=f"lease of {self._key}")
@@ -449,35 +414,6 @@ class Lease:
                 if left <= self._cancelling and isinstance(error, asyncio.CancelledError):
                     self.check()
 
-    @property
-    def outcome(self) -> Outcome:
-        return self.claim.outcome
-
-    @property
-    def claimed(self) -> bool:
-        """Whether the key is this program's: only then do the work."""
-        return self.claim.outcome == "claimed"
-
-    @property
-    def ended(self) -> bool:
-        """Whether the key was completed or has failed, by this program."""
-        return self._ended
-
-    @property
-    def lost(self) -> bool:
-        """Whether another claimer has the key, or may have it, since the lease ran
-        out before it could be renewed. The block is cancelled then."""
-        if not self.claimed or self._ended:
-            return False
-        if self._lost is None and time.monotonic() >= self._until:
-            self._lost = run_out()
-        return self._lost is not None
-
-    def check(self) -> None:
-        """Raises LeaseLost if the lease is lost."""
-        if self.lost:
-            raise LeaseLost(str(self._lost)) from self._lost
-
     async def commit(self, work: Work) -> Any:
         """Commits the last changes and the answer that work(conn) returns in one
         transaction, and returns the answer. If the key was taken over, raises
@@ -504,22 +440,22 @@ class Lease:
     async def _end(self, sql: str, work: Work, last: object) -> Any:
         if self._failure is not None and may_have_committed(self._failure):
             if self._ended or await self._has_ended(self._failure):
-                saved, self._failure = self._saved, None
-                if saved is not None and saved.outcome == ENDS[sql]:
+                saved = self._saved_as(ENDS[sql])
+                if saved is not None:
                     return saved.response
-        if self._ended:
-            raise KeyNotInProgress("this lease has completed the key before, or has let it fail")
+        self._refuse_second_end()
         answer: str | None = None
+        has_committed = False
 
         async def once() -> None:
-            nonlocal answer
+            nonlocal answer, has_committed
             async with _connection(self._pool) as conn:
                 async with _transaction(conn):
                     with in_work():
                         answer = encode(await work(conn))
                     with self._noticing_loss():
                         await _row(conn, sql, self._key, self.claim.owned_token, answer, self._scope, last)
-                self._ended = True
+                has_committed = self._ended = True
 
         for failures in range(COMMIT_TRIES):
             try:
@@ -528,7 +464,7 @@ class Lease:
             except BaseException as error:
                 if error is self._lost:
                     raise
-                if self._ended and isinstance(error, Exception):
+                if has_committed and isinstance(error, Exception):
                     break  # the pool has failed after the COMMIT
                 self._failure = error
                 if not is_worth_repeating(error) or failures == COMMIT_TRIES - 1:
@@ -537,15 +473,6 @@ class Lease:
                     break
         self._failure = None
         return decode(answer)
-
-    @contextmanager
-    def _noticing_loss(self) -> Iterator[None]:
-        """For statements that name our token."""
-        try:
-            yield
-        except (LeaseLost, KeyNotFound) as error:
-            self._lost = error if isinstance(error, LeaseLost) else LeaseLost(str(error))
-            raise self._lost from error.__cause__
 
     async def _has_ended(self, failure: BaseException) -> bool:
         """Whether a COMMIT has ended the key, although it raised this error. Asks the
@@ -590,9 +517,6 @@ class Lease:
                 raise LeaseLost("the key was freed") from error
             self._extend(start)
             return True
-
-    def _extend(self, start: float) -> None:
-        self._until = start + self._lease.total_seconds()
 
     async def _keep(self) -> None:
         """The task that renews the lease until it is lost or not needed. It is not
