@@ -15,7 +15,7 @@
 'use strict';
 
 const express = require('express');
-const { idempotencyKey } = require('idempotency-pg/express');
+const { idempotencyKey, keepRawBody } = require('idempotency-pg/express');
 const { connectPool } = require('./database');
 
 const ACCOUNT_BYTES_MAX = 255; // it is the scope of the keys
@@ -151,7 +151,7 @@ function answerError(error, request, response, next) {
 }
 
 const app = express();
-app.use(checkAccount, express.json({ limit: '64kb', type: () => true }));
+app.use(checkAccount, express.json({ limit: '64kb', type: () => true, verify: keepRawBody }));
 app.post('/orders', checkOrder, idempotencyKey(keys), placeOrder);
 app.post('/payments', checkPayment, idempotencyKey({ ...keys, lease: '40 s' }), pay);
 app.use((request, response) => {

@@ -1,12 +1,14 @@
 // express.js
 //
 // The header Idempotency-Key for Express: a middleware that comes after the one
-// that reads the body, such as express.json(). The answer of the handler is
-// held back until it is saved.
+// that reads the body, such as express.json({ verify: keepRawBody }). The answer of
+// the handler is held back until it is saved.
 
 'use strict';
 
-const { makeOnce } = require('./key');
+const {
+  fromPairs, hasBody, headersSince, makeOnce,
+} = require('./key');
 
 // The headers [name, value, name, value, ...], as writeHead also takes them.
 function pairsOf(headers) {
@@ -55,10 +57,9 @@ function holdBack(response, before) {
     };
     response.end = (...chunk) => {
       keep(...chunk);
-      const headers = Object.entries(response.getHeaders()).filter(([name, value]) => before[name] !== value);
       resolve({
         status: response.statusCode,
-        headers: Object.fromEntries(headers),
+        headers: headersSince(before, response.getHeaders()),
         body: Buffer.concat(chunks),
       });
       return response;
@@ -84,21 +85,29 @@ function holdBack(response, before) {
 
 function send(response, { status, headers, body }) {
   response.statusCode = status;
-  for (const [name, value] of Object.entries(headers)) {
+  for (const [name, value] of Object.entries(fromPairs(headers))) {
     response.setHeader(name, value);
   }
   response.end(body);
 }
 
-// The body is in the fingerprint, so it must have been read.
+// The option verify of express.json() and other middlewares that read the body.
+function keepRawBody(request, response, bytes) {
+  request.rawBody = bytes;
+}
+
+// The bytes of the body are in the fingerprint. Those of an object are not known
+// any more, and an upload may even have other files with the same fields.
 function bodyOf(request) {
   const body = request.rawBody ?? request.body;
-  const { 'transfer-encoding': encoding, 'content-length': length = 0 } = request.headers;
-  const hasBody = encoding !== undefined || Number(length) > 0;
-  if (body === undefined && hasBody) {
-    throw new TypeError('idempotencyKey must come after a middleware that reads the body, such as express.json()');
+  if (typeof body === 'string' || Buffer.isBuffer(body)) {
+    return body;
   }
-  return body;
+  if (hasBody(request.headers)) {
+    throw new TypeError('idempotencyKey must come after a middleware that reads the body and keeps its bytes,'
+      + ' such as express.json({ verify: keepRawBody }), or needs the option fingerprint');
+  }
+  return '';
 }
 
 function idempotencyKey(options) {
@@ -109,7 +118,7 @@ function idempotencyKey(options) {
       next(); // another middleware of this kind came before
       return;
     }
-    const before = response.getHeaders();
+    const before = structuredClone(response.getHeaders());
     let held;
     async function handle(idempotency) {
       request.idempotency = idempotency;
@@ -144,4 +153,4 @@ function idempotencyKey(options) {
   };
 }
 
-module.exports = { idempotencyKey };
+module.exports = { idempotencyKey, keepRawBody };

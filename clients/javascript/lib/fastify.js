@@ -6,9 +6,13 @@
 
 'use strict';
 
-const { makeOnce } = require('./key');
+const { Readable } = require('stream');
+const {
+  fromPairs, hasBody, headersSince, makeOnce,
+} = require('./key');
 
 const state = Symbol('idempotency');
+const readBody = Symbol('the chunks of the body that were read');
 
 async function toBuffer(payload) {
   if (payload === undefined || payload === null) {
@@ -25,7 +29,29 @@ async function toBuffer(payload) {
 }
 
 function setHead(reply, { status, headers }) {
-  return reply.code(status).headers(headers);
+  return reply.code(status).headers(fromPairs(headers));
+}
+
+// The bytes of the body are in the fingerprint. A parser of uploads may leave the
+// body to the handler.
+function bodyOf(request) {
+  if (request[readBody].length === 0 && hasBody(request.headers)) {
+    throw new TypeError('the body was not read before the handler: idempotencyKey needs the option fingerprint');
+  }
+  return Buffer.concat(request[readBody]);
+}
+
+// Keeps the bytes of the body while its parser reads it, and reads nothing itself.
+async function beforeParsing(request, reply, payload) {
+  const chunks = [];
+  request[readBody] = chunks;
+  async function* read() {
+    for await (const chunk of payload) {
+      chunks.push(chunk);
+      yield chunk;
+    }
+  }
+  return request.headers['idempotency-key'] === undefined ? payload : Readable.from(read(), { objectMode: false });
 }
 
 function idempotencyKey(options) {
@@ -33,7 +59,7 @@ function idempotencyKey(options) {
 
   // Ends as soon as it is known whether the handler has to be called.
   async function beforeHandler(request, reply) {
-    const before = reply.getHeaders();
+    const before = structuredClone(reply.getHeaders());
     let answered;
     let failed;
     let answer;
@@ -42,7 +68,7 @@ function idempotencyKey(options) {
         method: request.method,
         path: request.raw.url,
         header: request.headers['idempotency-key'],
-        body: () => request.rawBody ?? request.body,
+        body: () => bodyOf(request),
         request,
         response: reply.raw,
       }, (idempotency) => new Promise((resolve, reject) => {
@@ -74,13 +100,13 @@ function idempotencyKey(options) {
       answer, answered, failed, before,
     } = request[state];
     request[state] = null; // the answer to an error is sent as it is
-    const headers = Object.entries(reply.getHeaders()).filter(([name, value]) => before[name] !== value);
+    const headers = headersSince(before, reply.getHeaders());
     let own;
     let saved;
     try {
       own = {
         status: reply.statusCode,
-        headers: Object.fromEntries(headers),
+        headers,
         body: await toBuffer(payload).catch(failed),
       };
       answered(own); // unless the payload could not be read
@@ -99,6 +125,8 @@ function idempotencyKey(options) {
   async function plugin(fastify) {
     fastify.decorateRequest('idempotency', null);
     fastify.decorateRequest(state, null);
+    fastify.decorateRequest(readBody, null);
+    fastify.addHook('preParsing', beforeParsing);
     fastify.addHook('preHandler', beforeHandler);
     fastify.addHook('onSend', beforeSend);
   }

@@ -5,7 +5,7 @@
 
 'use strict';
 
-const { makeOnce } = require('./key');
+const { fromPairs, makeOnce } = require('./key');
 
 // These have no body, not even an empty one.
 const NULL_BODY = [204, 205, 304];
@@ -32,7 +32,7 @@ function idempotencyKey(options) {
       context.res = undefined; // or else its headers would be added to those of another answer
       own = {
         status: head.status,
-        headers: Object.fromEntries(head.headers),
+        headers: [...head.headers],
         body: Buffer.from(await head.arrayBuffer()),
       };
       return own;
@@ -48,7 +48,7 @@ function idempotencyKey(options) {
       return next();
     }
     if (!own) {
-      return context.body(bodyOf(answer), answer.status, answer.headers);
+      return context.body(bodyOf(answer), answer.status, fromPairs(answer.headers));
     }
     // The handler's own head can have several cookies.
     const { status, headers } = answer === own ? head : answer;

@@ -175,7 +175,7 @@ export interface KeyOptions<Request, Pool = DatabasePool> {
   pool: Pool;
   // The account that sends the request: no other one can read its answers.
   scope: (request: Request) => string | Promise<string>;
-  // Default: the SHA-256 of method, path and body.
+  // Default: the SHA-256 of method, path with query, and body.
   fingerprint?: (request: Request) => string | Promise<string>;
   // If given, handlers work outside a transaction, and call begin() for the last one.
   lease?: Duration;
@@ -198,7 +198,8 @@ export interface KeyOptions<Request, Pool = DatabasePool> {
 
 export interface Answer {
   status: number;
-  headers: { [name: string]: any };
+  // Names in lower case, of which each can occur several times.
+  headers: [name: string, value: string][];
   body: Buffer;
 }
 

@@ -5,9 +5,14 @@
 // requests and answers.
 //
 // A request is {method, path, header, body, request, response}: the header
-// Idempotency-Key, a function that returns the body, the request as the
-// framework has it, and the http.ServerResponse, if the handler may never
-// answer. An answer is {status, headers, body}, with a Buffer as body.
+// Idempotency-Key, a function that returns the bytes of the body, the request as
+// the framework has it, and the http.ServerResponse, if the handler may never
+// answer. An answer is {status, headers, body}: the headers are pairs of a name
+// in lower case and a value, of which a name can have several, and the body is a
+// Buffer.
+//
+// The library for Python saves answers in the same form, and has the same
+// fingerprint of requests, so that each can replay the answers of the other.
 
 'use strict';
 
@@ -22,7 +27,8 @@ const CLOSE_TIMEOUT_S = 60;
 const PROBLEM = 'application/problem+json';
 
 // Headers that belong to one connection, one moment or one session.
-const NOT_SAVED = ['connection', 'content-length', 'date', 'keep-alive', 'set-cookie', 'transfer-encoding'];
+const NOT_SAVED = ['connection', 'content-length', 'date', 'keep-alive', 'proxy-authenticate', 'proxy-connection',
+  'set-cookie', 'te', 'trailer', 'transfer-encoding', 'upgrade'];
 
 // A string of structured fields (RFC 8941), with parameters, which are ignored.
 const CHARACTERS = String.raw`(?:[ !#-[\]-~]|\\["\\])*`;
@@ -34,6 +40,26 @@ const VALUE = `"${CHARACTERS}"|${NUMBER}|${TOKEN}|${BYTES}|${BOOLEAN}`;
 const PARAMETER = `; *[a-z*][a-z0-9_.*-]*(?:=(?:${VALUE}))?`;
 const ITEM = new RegExp(`^ *"(${CHARACTERS})"(?:${PARAMETER})* *$`);
 
+// The headers of a response of Node, which may have an array of values for a name.
+function toPairs(headers) {
+  return Object.entries(headers).flatMap(([name, value]) => [value].flat().map((one) => [name.toLowerCase(), String(one)]));
+}
+
+// The reverse: a header that occurs once is a string.
+function fromPairs(pairs) {
+  const headers = {};
+  for (const [name, value] of pairs) {
+    headers[name] = name in headers ? [headers[name], value].flat() : value;
+  }
+  return headers;
+}
+
+// The headers that were set or changed since these were there. An array may have
+// been changed in place, so the caller has to copy it.
+function headersSince(before, headers) {
+  return toPairs(Object.fromEntries(Object.entries(headers).filter(([name, value]) => String(before[name]) !== String(value))));
+}
+
 // The answer saved for a key is the JSON {status, headers, body}, with the body
 // as text, or as base64 if it is not UTF-8 or has the character 0, which jsonb
 // does not allow.
@@ -42,7 +68,7 @@ function save({ status, headers, body }) {
   const isText = !text.includes('\0') && Buffer.from(text).equals(body);
   return {
     status,
-    headers: Object.fromEntries(Object.entries(headers).filter(([name]) => !NOT_SAVED.includes(name))),
+    headers: headers.filter(([name]) => !NOT_SAVED.includes(name)),
     ...(isText ? { body: text } : { base64: body.toString('base64') }),
   };
 }
@@ -52,14 +78,19 @@ function replay({
 }) {
   return {
     status,
-    headers: { ...headers, 'idempotent-replayed': 'true' },
+    headers: [...headers, ['idempotent-replayed', 'true']],
     body: base64 === undefined ? Buffer.from(body) : Buffer.from(base64, 'base64'),
   };
 }
 
+function isPair(header) {
+  return Array.isArray(header) && header.length === 2 && header.every((part) => typeof part === 'string');
+}
+
 // Whether it is an answer that was saved here. Other functions save any JSON.
 function isAnswer(saved) {
-  return Number.isInteger(saved?.status) && typeof (saved.body ?? saved.base64) === 'string';
+  return Number.isInteger(saved?.status) && Array.isArray(saved.headers) && saved.headers.every(isPair)
+    && typeof (saved.base64 ?? saved.body) === 'string';
 }
 
 // The handler has refused the request, or has failed: its changes are undone.
@@ -74,10 +105,10 @@ class Refused extends Error {
 
 class AnswerTooLarge extends Error {}
 
-function problem(status, title, detail, type, headers = {}, more = {}) {
+function problem(status, title, detail, type, headers = [], more = {}) {
   return {
     status,
-    headers: { 'content-type': PROBLEM, ...headers },
+    headers: [['content-type', PROBLEM], ...headers],
     body: Buffer.from(JSON.stringify({ type, title, detail, ...more })),
   };
 }
@@ -115,10 +146,16 @@ function parseKey(header) {
   return key && key.length <= KEY_BYTES_MAX ? key : null;
 }
 
-// The default fingerprint: the SHA-256 of method, path and body.
+// The default fingerprint: the SHA-256 of method, path with query, and body. Python
+// does not see a question mark without a query.
 function fingerprintOf(method, path, body) {
-  const bytes = typeof body === 'string' || Buffer.isBuffer(body) ? body : JSON.stringify(body ?? null);
-  return createHash('sha256').update(`${method} ${path}\n`).update(bytes).digest('hex');
+  const target = path.endsWith('?') && path.indexOf('?') === path.length - 1 ? path.slice(0, -1) : path;
+  return createHash('sha256').update(`${method} ${target}\n`).update(body).digest('hex');
+}
+
+// Whether a request of Node has a body.
+function hasBody({ 'transfer-encoding': encoding, 'content-length': length = 0 }) {
+  return encoding !== undefined || Number(length) > 0;
 }
 
 function makeOnce({
@@ -148,7 +185,7 @@ function makeOnce({
       'A request is outstanding for this Idempotency-Key',
       'The first request with this key has not been answered yet.',
       documentation,
-      { 'retry-after': String(Math.max(1, Math.ceil(seconds ?? RETRY_AFTER_S))) },
+      [['retry-after', String(Math.max(1, Math.ceil(seconds ?? RETRY_AFTER_S)))]],
     );
   }
 
@@ -193,7 +230,7 @@ function makeOnce({
       'The answer was too large to be kept',
       `The request ${became} with status ${answer.status}.`,
       documentation,
-      {},
+      [],
       { original_status: answer.status },
     ));
   }
@@ -300,4 +337,6 @@ function makeOnce({
   };
 }
 
-module.exports = { makeOnce };
+module.exports = {
+  fromPairs, hasBody, headersSince, makeOnce,
+};

@@ -14,7 +14,7 @@ const express = require('express');
 const { fastify } = require('fastify');
 const { Hono } = require('hono');
 const { serve } = require('@hono/node-server');
-const { idempotencyKey: forExpress } = require('idempotency-pg/express');
+const { idempotencyKey: forExpress, keepRawBody } = require('idempotency-pg/express');
 const { idempotencyKey: forFastify } = require('idempotency-pg/fastify');
 const { idempotencyKey: forHono } = require('idempotency-pg/hono');
 const { claim, transaction } = require('idempotency-pg');
@@ -61,6 +61,7 @@ async function handle(idempotency, {
     headers: {
       'content-type': binary ? 'application/octet-stream' : 'application/json',
       'x-order': `order ${calls.length}`,
+      link: ['</1>; rel=next', '</2>; rel=last'],
       ...(cookie ? { 'set-cookie': 'session=1' } : {}),
     },
     body: status === 204 ? null : binary ? Buffer.from([0, 1, 255, calls.length]) : text,
@@ -84,7 +85,7 @@ const FRAMEWORKS = {
         response.end(answer.body.slice(3));
       }
     }).catch(next);
-    app.use(express.json());
+    app.use(express.json({ verify: keepRawBody }));
     app.all('/orders', forExpress({ ...transactional, scope }), route);
     app.all('/payments', forExpress({ ...leased, scope }), route);
     app.use((error, request, response, next) => {
@@ -172,7 +173,7 @@ for (const [framework, start] of Object.entries(FRAMEWORKS)) {
 
       function isSame(answer, first) {
         assert.deepEqual([answer.status, answer.body.toString('hex')], [first.status, first.body.toString('hex')]);
-        for (const header of ['content-type', 'x-order']) {
+        for (const header of ['content-type', 'x-order', 'link']) {
           assert.equal(answer.headers.get(header), first.headers.get(header));
         }
         assert.deepEqual([answer.isReplay, first.isReplay], [true, false]);
@@ -196,6 +197,7 @@ for (const [framework, start] of Object.entries(FRAMEWORKS)) {
         const first = await send(path, `"${id}"`, { id, cookie: true });
         assert.equal(first.status, 201);
         assert.equal(first.headers.get('set-cookie'), 'session=1');
+        assert.equal(first.headers.get('link'), '</1>; rel=next, </2>; rel=last');
         const again = await send(path, `"${id}"`, { id, cookie: true });
         isSame(again, first);
         assert.equal(again.headers.get('set-cookie'), null);
@@ -304,6 +306,51 @@ for (const [framework, start] of Object.entries(FRAMEWORKS)) {
     });
   });
 }
+
+test('Express: a header to which the handler adds is saved as a whole', async (t) => {
+  const app = express();
+  app.use((request, response, next) => {
+    response.setHeader('vary', ['origin']);
+    next();
+  });
+  app.post('/', forExpress({ pool, scope: () => 'ann' }), (request, response) => {
+    response.appendHeader('vary', 'accept').end();
+  });
+  const server = app.listen(0, '127.0.0.1');
+  t.after(() => server.close());
+  await once(server, 'listening');
+  for (const replayed of [null, 'true']) {
+    const { headers } = await fetch(`http://127.0.0.1:${server.address().port}/`, {
+      method: 'POST', headers: { 'idempotency-key': '"appended"' },
+    });
+    assert.deepEqual([headers.get('vary'), headers.get('idempotent-replayed')], ['origin, accept', replayed]);
+  }
+});
+
+// An upload can have other files with the same fields.
+test('a body of which the bytes are not known', async (t) => {
+  const errors = [];
+  const app = express();
+  app.use(express.json());
+  app.post('/', forExpress({ pool, scope: () => 'ann' }), assert.fail);
+  app.use((error, request, response, next) => {
+    errors.push(error.message);
+    response.status(500).end();
+  });
+  const server = app.listen(0, '127.0.0.1');
+  const other = fastify({ logger: { level: 'error', stream: { write: (line) => errors.push(line) } } });
+  other.addContentTypeParser('*', (request, payload, done) => done(null));
+  other.register(forFastify({ pool, scope: () => 'ann' }));
+  other.post('/', assert.fail);
+  const address = await other.listen({ port: 0, host: '127.0.0.1' });
+  t.after(() => Promise.all([server.close(), other.close()]));
+  for (const [url, type] of [[`http://127.0.0.1:${server.address().port}`, 'application/json'], [address, 'multipart/form-data']]) {
+    const { status } = await fetch(url, { method: 'POST', body: '{}', headers: { 'content-type': type, 'idempotency-key': '"unknown"' } });
+    assert.equal(status, 500);
+  }
+  assert.match(errors[0], /keeps its bytes/);
+  assert.match(errors[1], /needs the option fingerprint/);
+});
 
 // Each way in which a handler of Express can stop without an answer; its client
 // goes as soon as the handler has been called.

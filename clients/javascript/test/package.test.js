@@ -52,7 +52,7 @@ test('it is installed in an empty directory', () => {
   assert.equal(
     execFileSync(process.execPath, ['-e', program], { cwd: app }).toString(),
     'claim complete consume fail isRetryable lease renew transact transaction webhookReceiver\n'
-    + 'idempotencyKey\nidempotencyKey\nidempotencyKey\n',
+    + 'idempotencyKey keepRawBody\nidempotencyKey\nidempotencyKey\n',
   );
 });
 

@@ -15,7 +15,7 @@ import {
   type Lease, type LeaseIdempotency, type Outcome, type Queryable, type Result,
   type TransactionIdempotency, type WebhookOptions, type WebhookReceiver, type WorkOptions,
 } from 'idempotency-pg';
-import { idempotencyKey as forExpress } from 'idempotency-pg/express';
+import { idempotencyKey as forExpress, keepRawBody } from 'idempotency-pg/express';
 import { idempotencyKey as forFastify } from 'idempotency-pg/fastify';
 import { idempotencyKey as forHono } from 'idempotency-pg/hono';
 
@@ -104,7 +104,7 @@ http.createServer(receive.handler);
 const status: Promise<number> = receive(new Headers(), 'body');
 
 const app = express();
-app.use(express.json());
+app.use(express.json({ verify: keepRawBody }));
 app.use(forExpress({ pool, scope: (request: express.Request) => request.get('x-account')! }));
 app.post('/', async (request, response) => {
   const { client } = request.idempotency as TransactionIdempotency<PoolClient>;

@@ -363,6 +363,10 @@ class Program:
     def line(self):
         return self.process.stdout.readline().rstrip("\n")
 
+    def port(self):
+        """Of a server, which prints it when it listens."""
+        return int(self.line().removeprefix("listening "))
+
     def say(self, line):
         self.process.stdin.write(line + "\n")
         self.process.stdin.flush()

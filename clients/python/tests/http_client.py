@@ -60,6 +60,14 @@ def send_header(port, path, *headers):
     return answer
 
 
+def send_and_go(port, path, key, body):
+    """Sends a request, and returns a function that closes the connection."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=WAIT_S)
+    headers = {"Content-Type": "application/json", "X-Account": "ann", "Idempotency-Key": f'"{key}"'}
+    connection.request("POST", path, json.dumps(body), headers)
+    return connection.close
+
+
 class Later:
     """A request whose answer is not waited for."""
 

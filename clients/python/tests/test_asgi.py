@@ -3,16 +3,18 @@ uvicorn, with both drivers, in a transaction and with a lease. If this fails, a
 request that is sent again takes effect again, or gets a wrong answer."""
 
 import json
+import time
 
 import pytest
 
 from conftest import effects, sql, wait_until
-from http_client import Later, check_header, is_problem, open_gate, send, send_header
+from http_client import Later, check_header, is_problem, open_gate, send, send_and_go, send_header
+from idempotency_pg.asgi import _target
 
 
 @pytest.fixture(params=["psycopg", "asyncpg"], scope="module")
 def port(request, start_server):
-    return int(start_server("asgi_app.py", request.param, "300").line())
+    return start_server("asgi_app.py", request.param, "300").port()
 
 
 @pytest.fixture(params=["/orders/new", "/payments/new"], ids=["transaction", "lease"])
@@ -188,15 +190,57 @@ def test_duplicates_at_once(port, path, key):
     assert effects(key) == 1
 
 
+def waits_at_gate(key):
+    query = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'SELECT count(*) FROM gates%%' AND query ~ %s"
+    return sql(query, key)[0][0]
+
+
+def test_client_that_comes_back(port, path, key):
+    """It gets the answer that the program has finished without it."""
+    go = send_and_go(port, path, key, do(key, "gate"))
+    wait_until(lambda: waits_at_gate(key))
+    go()
+    time.sleep(0.5)  # the server notices it
+    open_gate(key)
+    answers = []
+    wait_until(lambda: answers.append(send(port, path, key, do(key, "gate"))) or answers[-1].status == 201)
+    assert answers[-1].replayed
+    assert effects(key) == 1
+
+
+@pytest.mark.parametrize("what", ["gate", "gate, then raise", "gate, then answer"])
+def test_client_that_does_not_wait(port, key, what):
+    """The program is given up, whatever it makes of that, and its transaction ends."""
+    go = send_and_go(port, "/impatient/new", key, do(key, what))
+    wait_until(lambda: waits_at_gate(key))
+    time.sleep(0.5)
+    is_open = "SELECT count(*) FROM pg_stat_activity WHERE state = 'idle in transaction' AND query ~ %s"
+    assert sql(is_open, key)[0][0] == 1, "there is no limit while the client is there"
+    go()
+    free = "SELECT outcome = 'claimed' FROM idem_claim(%s, 'ann', wait => false, lease => '1 h')"
+    wait_until(lambda: sql(free, key)[0][0])
+    assert effects(key) == 0
+
+
+def test_target():
+    """That of the client, also if the server does not tell it, except that a question
+    mark without a query is not seen."""
+    for raw_path in (b"/a%3Fx%3D1/%C3%A4;b=c", None):
+        scope = {"path": "/a?x=1/ä;b=c", "raw_path": raw_path}
+        path = "/a%3Fx%3D1/%C3%A4;b=c" if raw_path else "/a%3Fx=1/%C3%A4;b=c"
+        assert _target({**scope, "query_string": b"x=1&y=%20?"}) == f"{path}?x=1&y=%20?"
+        assert _target({**scope, "query_string": b""}) == _target(scope) == path
+
+
 def test_killed_program(start, key):
     """The key is free when the lease is over, and the work is done once."""
     program = start("asgi_app.py", "asyncpg", "2")
-    port = int(program.line())
+    port = program.port()
     lost = Later(port, "/payments/new", key, do(key, "gate"))
     wait_until(lambda: sql("SELECT count(*) FROM idem_keys WHERE key = %s", key)[0][0])
     program.kill()
     assert lost.answer() is None
-    port = int(start("asgi_app.py", "asyncpg", "2").line())
+    port = start("asgi_app.py", "asyncpg", "2").port()
     open_gate(key)
     wait_until(lambda: send(port, "/payments/new", key, do(key, "gate")).status == 201)
     assert effects(key) == 1
@@ -206,7 +250,7 @@ def test_killed_program(start, key):
 def test_lost_lease(start, key, what):
     """The request is cancelled, and nothing of it is committed. A program or driver
     that makes another error of the cancellation changes nothing of that."""
-    port = int(start("asgi_app.py", "psycopg", "1").line())
+    port = start("asgi_app.py", "psycopg", "1").port()
     late = Later(port, "/payments/new", key, do(key, what))
     wait_until(lambda: sql("SELECT count(*) FROM idem_keys WHERE key = %s", key)[0][0])
     sql("SELECT idem_forget(%s, 'ann')", key)

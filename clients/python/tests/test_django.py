@@ -12,7 +12,7 @@ PATH = "/orders/new"
 
 @pytest.fixture(params=["plain", "atomic"], scope="module")
 def port(request, start_server):
-    return int(start_server("django_app.py", request.param).line())
+    return start_server("django_app.py", request.param).port()
 
 
 def do(key, what="work"):
@@ -124,12 +124,12 @@ def test_duplicates_at_once(port, key):
 def test_killed_program(start, key):
     """Before its commit: nothing has happened."""
     program = start("django_app.py")
-    lost = Later(int(program.line()), PATH, key, do(key, "gate"))
+    lost = Later(program.port(), PATH, key, do(key, "gate"))
     query = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'SELECT count(*) FROM gates%%' AND query ~ %s"
     wait_until(lambda: sql(query, key)[0][0])
     program.kill()
     assert lost.answer() is None
     open_gate(key)
-    port = int(start("django_app.py").line())
+    port = start("django_app.py").port()
     wait_until(lambda: send(port, PATH, key, do(key, "gate")).status == 201)
     assert effects(key) == 1

@@ -1,5 +1,9 @@
 """What both middlewares share: the header Idempotency-Key of
-draft-ietf-httpapi-idempotency-key-header, and answers as they are saved."""
+draft-ietf-httpapi-idempotency-key-header, and answers as they are saved.
+
+The library for JavaScript saves answers in the same form, and has the same
+fingerprint of requests, so that each can replay the answers of the other.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,7 @@ import math
 import re
 from dataclasses import dataclass, replace
 from typing import Any
+from urllib.parse import quote
 
 from ._claims import Claim, Result
 
@@ -30,8 +35,12 @@ _KEY = re.compile(f' *"({_CHARACTERS}+)"(?:{_PARAMETER})* *')
 
 # These are about one connection, one moment or one session.
 _NOT_SAVED = frozenset(
-    "connection date keep-alive proxy-authenticate proxy-connection set-cookie te trailer transfer-encoding upgrade".split()
+    "connection content-length date keep-alive proxy-authenticate proxy-connection set-cookie te trailer transfer-encoding"
+    " upgrade".split()
 )
+
+# What a path has unquoted, besides letters, digits and "_.-~" (RFC 3986).
+_PATH_CHARACTERS = "/:@!$&'()*+,;="
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +53,11 @@ class Answer:
         return replace(self, headers=(*self.headers, (name, value)))
 
     def to_json(self) -> dict[str, Any]:
-        """As it is saved. jsonb has no character 0, and text must be UTF-8."""
-        headers = [[name, value] for name, value in self.headers if name.lower() not in _NOT_SAVED]
+        """As it is saved: {"status", "headers", "body"}. The headers are pairs of a name
+        in lower case and a value. A body that is not UTF-8, or has the character 0,
+        which jsonb does not allow, is saved as "base64" instead."""
+        named = ((name.lower(), value) for name, value in self.headers)
+        headers = [[name, value] for name, value in named if name not in _NOT_SAVED]
         saved: dict[str, Any] = {"status": self.status, "headers": headers}
         try:
             text = self.body.decode()
@@ -61,10 +73,16 @@ class Answer:
         if not isinstance(saved, dict):
             return None
         status, headers, text = saved.get("status"), saved.get("headers"), saved.get("base64", saved.get("body"))
-        if not (isinstance(status, int) and isinstance(headers, list) and isinstance(text, str)):
+        if not (type(status) is int and isinstance(headers, list) and isinstance(text, str)):
+            return None
+        if not all(_is_pair(header) for header in headers):
             return None
         body = base64.b64decode(text) if "base64" in saved else text.encode()
         return cls(status, tuple((name, value) for name, value in headers), body)
+
+
+def _is_pair(header: object) -> bool:
+    return isinstance(header, list) and len(header) == 2 and all(isinstance(part, str) for part in header)
 
 
 def parse_key(header: str) -> str | None:
@@ -73,6 +91,14 @@ def parse_key(header: str) -> str | None:
         return None
     key = re.sub(r"\\(.)", r"\1", match[1])
     return key if len(key) <= KEY_CHARACTERS_MAX else None
+
+
+def target_of(path: str, query: str, *, is_quoted: bool) -> str:
+    """The target of a request, without a question mark if there is no query, since
+    WSGI and ASGI do not tell whether there was one. is_quoted: the path is as the
+    client has sent it."""
+    quoted = path if is_quoted else quote(path, safe=_PATH_CHARACTERS)
+    return f"{quoted}?{query}" if query else quoted
 
 
 def fingerprint(method: str, target: str, body: bytes) -> str:
@@ -88,8 +114,7 @@ def fingerprint(method: str, target: str, body: bytes) -> str:
 def problem(status: int, title: str, detail: str, type: str, **more: object) -> Answer:
     """A problem of RFC 9457."""
     body = json.dumps({"type": type, "title": title, "detail": detail, **more}).encode()
-    headers = (("content-type", "application/problem+json"), ("content-length", str(len(body))))
-    return Answer(status, headers, body)
+    return Answer(status, (("content-type", "application/problem+json"),), body)
 
 
 def missing_key(documentation: str) -> Answer:
@@ -121,11 +146,11 @@ def outstanding(documentation: str, retry_s: int = 1) -> Answer:
 
 def too_large_to_repeat(answer: Answer, documentation: str) -> Answer:
     """Saved in place of an answer of which the work cannot be undone."""
-    effect = "was refused" if is_refusal(answer.status) else "took effect"
+    effect = "was refused" if is_refusal(answer.status) else "took effect, and was answered"
     return problem(
         410,
         "The answer was too large to be kept",
-        f"The request {effect}, and was answered with status {answer.status}.",
+        f"The request {effect} with status {answer.status}.",
         documentation,
         original_status=answer.status,
     )

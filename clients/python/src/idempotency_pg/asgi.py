@@ -9,12 +9,12 @@ program does after its answer, such as background tasks, is not part of that.
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, MutableMapping
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, MutableMapping
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from typing import Any, TypeAlias
-from urllib.parse import quote
 
 from . import _http
 from ._claims import AnswerTooLarge, Claim, Failed, LeaseLost, Undone
@@ -28,6 +28,11 @@ App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 # Where the program finds its connection or its lease, in the scope of the request.
 SCOPE_KEY = "idempotency_pg"
+
+CLOSE_TIMEOUT = timedelta(minutes=1)
+
+# These have no body, so no length of it either.
+_NULL_BODY = (204, 304)
 
 _log = logging.getLogger("idempotency_pg")
 
@@ -57,6 +62,62 @@ class Held:
         await self.lease.commit(last)
 
 
+class _Client:
+    """What the client sends: its body, which was read before, and then that it has
+    gone. A program may work on, since the client can come back for the answer. It
+    may also stop, and never answer: its transaction must not stay open then."""
+
+    def __init__(self, body: bytes, receive: Receive, limit: timedelta | None) -> None:
+        self._messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+        self._receive = receive
+        self._limit = limit
+        self._next: asyncio.Task[Message] | None = None
+        self._watch: asyncio.Task[None] | None = None
+        self._timeout = asyncio.timeout(None)
+
+    async def receive(self) -> Message:
+        return self._messages.pop() if self._messages else await self._read()
+
+    async def _read(self) -> Message:
+        """For the program and for the time limit: both see the same message."""
+        if self._next is None:
+            self._next = asyncio.ensure_future(self._receive())
+        return await asyncio.shield(self._next)
+
+    async def _give_up_later(self, limit: timedelta) -> None:
+        message = await self._read()
+        if message["type"] == "http.disconnect":
+            self._timeout.reschedule(asyncio.get_running_loop().time() + limit.total_seconds())
+
+    @asynccontextmanager
+    async def limited(self) -> AsyncIterator[None]:
+        """Cancels the program if the client has gone, and the time is over."""
+        try:
+            async with self._timeout:
+                if self._limit is not None:
+                    self._watch = asyncio.create_task(self._give_up_later(self._limit))
+                yield
+        except TimeoutError:
+            if self._timeout.expired():
+                raise self._too_late() from None
+            raise
+        finally:
+            for task in (self._watch, self._next):
+                if task is not None:
+                    task.cancel()
+
+    def answered(self) -> None:
+        """The program has answered: the limit is over."""
+        if self._timeout.expired():
+            raise self._too_late()
+        if self._watch is not None:
+            self._watch.cancel()
+        self._timeout.reschedule(None)
+
+    def _too_late(self) -> TimeoutError:
+        return TimeoutError(f"the client has closed the connection, and there was no answer within {self._limit}")
+
+
 # Saves an answer, or undoes the work, and returns another answer to send instead.
 # The flag: the answer is too large to be kept.
 _End: TypeAlias = Callable[[_http.Answer, bool], Awaitable[_http.Answer | None]]
@@ -66,7 +127,8 @@ class _Exchange:
     """Holds the answer of the program back until end() is done with it. What
     follows, if it is too large, is passed on."""
 
-    def __init__(self, end: _End, bytes_max: int, send: Send) -> None:
+    def __init__(self, client: _Client, end: _End, bytes_max: int, send: Send) -> None:
+        self._client = client
         self._end = end
         self._bytes_max = bytes_max
         self._send = send
@@ -95,6 +157,7 @@ class _Exchange:
         headers = ((name.decode("latin-1"), value.decode("latin-1")) for name, value in self._start.get("headers", ()))
         answer = _http.Answer(self._start["status"], tuple(headers), bytes(self._body))
         try:
+            self._client.answered()
             other = await self._end(answer, len(answer.body) > self._bytes_max)
         except BaseException as error:
             self.error = error
@@ -123,6 +186,9 @@ class IdempotencyMiddleware:
     keep           which statuses are kept; any other frees the key
     max_body       of a request, in bytes; beyond that 413
     max_answer     that is kept, in bytes
+    close_timeout  without a lease: how long a program may work on after its client
+                   has closed the connection; then its changes are undone. None: for
+                   ever
     documentation  a URL, the type of the problems
     """
 
@@ -139,6 +205,7 @@ class IdempotencyMiddleware:
         keep: Callable[[int], bool] = _http.is_kept,
         max_body: int = _http.BODY_BYTES_MAX,
         max_answer: int = _http.BODY_BYTES_MAX,
+        close_timeout: timedelta | None = CLOSE_TIMEOUT,
         documentation: str = "about:blank",
     ) -> None:
         self.app = app
@@ -151,6 +218,7 @@ class IdempotencyMiddleware:
         self.keep = keep
         self.max_body = max_body
         self.max_answer = max_answer
+        self.close_timeout = close_timeout
         self.documentation = documentation
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -211,9 +279,11 @@ class IdempotencyMiddleware:
                     end = self._with_lease(stack, given)
 
                 if claimed.outcome == "claimed":
-                    exchange = _Exchange(end, self.max_answer, send)
+                    client = _Client(body, receive, self.close_timeout if duration is None else None)
+                    exchange = _Exchange(client, end, self.max_answer, send)
                     try:
-                        await self.app({**scope, "extensions": {}, SCOPE_KEY: given}, _again(body, receive), exchange.send)
+                        async with client.limited():
+                            await self.app({**scope, "extensions": {}, SCOPE_KEY: given}, client.receive, exchange.send)
                         if not exchange.begun:
                             raise exchange.error or Undone
                     except Failed as error:
@@ -272,22 +342,15 @@ class IdempotencyMiddleware:
 
 
 def _target(scope: Scope) -> str:
-    path: bytes = scope.get("raw_path") or quote(scope["path"]).encode()
     query: bytes = scope.get("query_string", b"")
-    return (path + b"?" + query if query else path).decode("latin-1")
-
-
-def _again(body: bytes, receive: Receive) -> Receive:
-    """Returns the body that was read, and then what the client does next."""
-    messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
-
-    async def receive_again() -> Message:
-        return messages.pop() if messages else await receive()
-
-    return receive_again
+    raw: bytes = scope.get("raw_path") or b""
+    path = raw.decode("latin-1") if raw else scope["path"]
+    return _http.target_of(path, query.decode("latin-1"), is_quoted=bool(raw))
 
 
 async def send_answer(send: Send, answer: _http.Answer) -> None:
-    headers = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in answer.headers]
+    if answer.status not in _NULL_BODY:
+        answer = answer.with_header("content-length", str(len(answer.body)))
+    headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in answer.headers]
     await send({"type": "http.response.start", "status": answer.status, "headers": headers})
     await send({"type": "http.response.body", "body": answer.body})

@@ -64,7 +64,8 @@ class IdempotencyMiddleware:
         return self._answer(request, account, key)
 
     def _answer(self, request: HttpRequest, account: str, key: str) -> HttpResponse:
-        request_hash = _http.fingerprint(request.method, request.get_full_path(), request.body)
+        target = _http.target_of(request.path, request.META.get("QUERY_STRING", ""), is_quoted=False)
+        request_hash = _http.fingerprint(request.method, target, request.body)
         claim = (key, account, None, request_hash, self.ttl, False)
         with transaction.atomic(using=self.using, durable=True):
             claimed = claim_of(self._row(CLAIM, *claim))
@@ -108,5 +109,6 @@ def _response(answer: _http.Answer) -> HttpResponse:
     response = HttpResponse(answer.body, status=answer.status)
     del response["Content-Type"]
     for name, value in answer.headers:
-        response[name] = value
+        # Django has one value for a name; RFC 9110 joins several like that.
+        response[name] = f"{response[name]}, {value}" if name in response else value
     return response

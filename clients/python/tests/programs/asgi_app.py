@@ -1,5 +1,6 @@
-"""A Starlette program behind uvicorn, with the middleware twice: /orders is work in
-a transaction, and /payments has a lease. Arguments: psycopg or asyncpg, seconds of
+"""A Starlette program behind uvicorn, with the middleware three times: /orders is work in
+a transaction, /impatient too, but is soon given up without its client, and
+/payments has a lease. Arguments: psycopg or asyncpg, seconds of
 the lease. It prints its port.
 
 A request has a key of the effect, and what to do: see act().
@@ -54,6 +55,11 @@ async def act(do, effect):
             await open_gate(effect)
         except asyncio.CancelledError:
             raise RuntimeError("instead of a cancellation") from None
+    elif do == "gate, then answer":
+        try:
+            await open_gate(effect)
+        except asyncio.CancelledError:
+            pass
     elif do == "fail":
         raise Failed({"no": "HTTP"})
     elif do == "redirect":
@@ -74,6 +80,10 @@ async def act(do, effect):
         return StreamingResponse(chunks(), 200)
     elif do == "binary":
         return Response(bytes(range(256)), media_type="application/octet-stream")
+    elif do == "links":
+        response = Response(b"linked", 201, media_type="text/html")
+        response.raw_headers += [(b"Link", b"</1>; rel=next"), (b"Link", b"</2>; rel=last")]
+        return response
     elif do == "background":
         return JSONResponse({"do": do}, background=BackgroundTask(open_gate, effect))
     response = JSONResponse({"effect": effect}, 201, headers={"X-Order": "17", "Location": "/orders/17"})
@@ -136,13 +146,20 @@ orders = with_keys(
     account_of,
     documentation="https://shop.example/keys",
 )
+impatient = with_keys(
+    Route("/new", order, methods=["POST"]),
+    account_of,
+    close_timeout=timedelta(seconds=0.1),
+)
 payments = with_keys(
     Route("/new", payment, methods=["POST"]),
     account_later,
     lease=lambda scope: timedelta(seconds=float(LEASE_S)),
     required=False,
 )
-app = Starlette(routes=[Mount("/orders", orders), Mount("/payments", payments)])
+app = Starlette(
+    routes=[Mount("/orders", orders), Mount("/impatient", impatient), Mount("/payments", payments)],
+)
 
 
 async def main():
@@ -156,7 +173,7 @@ async def main():
     task = asyncio.create_task(server.serve())
     while not server.started:
         await asyncio.sleep(0.01)
-    print(server.servers[0].sockets[0].getsockname()[1])
+    print("listening", server.servers[0].sockets[0].getsockname()[1])
     await task
     await pool.close()
 

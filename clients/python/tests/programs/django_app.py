@@ -90,6 +90,10 @@ def order(request):
         return StreamingHttpResponse(b"y" * 100 for _ in range(20))
     elif do == "binary":
         return HttpResponse(bytes(range(256)), content_type="application/octet-stream")
+    elif do == "links":
+        response = HttpResponse(b"linked", status=201)
+        response["Link"] = "</1>; rel=next, </2>; rel=last"
+        return response
     elif do == "hidden":
         try:
             with connection.cursor() as cursor:
@@ -114,5 +118,5 @@ if __name__ == "__main__":
     django.setup()
     server = ThreadedWSGIServer(("127.0.0.1", 0), WSGIRequestHandler)
     server.set_app(get_wsgi_application())
-    print(server.server_address[1])
+    print("listening", server.server_address[1])
     server.serve_forever()
