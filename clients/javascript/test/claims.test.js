@@ -371,6 +371,20 @@ for (const [driver, open] of Object.entries(DRIVERS)) {
       }, { lease: 9 });
     });
 
+    // node-postgres tells of it by an event, too, which must not end the process.
+    test('lease: the connection of a renewal breaks', async (t) => {
+      const key = name('broken renewal');
+      const { proxy, far } = await openFar(t);
+      proxy.hang(/idem_renew/, 1);
+      await lease(far, key, async ({ signal }) => {
+        const until = await leaseUntil(key);
+        await waitUntil(proxy.hasHung);
+        proxy.resume();
+        await waitUntil(async () => signal.aborted || await leaseUntil(key) > until);
+        assert.equal(signal.aborted, false);
+      }, { lease: 9 });
+    });
+
     test('lease: an error does not wait for a server that hangs', { timeout: TEST_MS }, async (t) => {
       const { proxy, far } = await openFar(t);
       proxy.hang(/idem_fail/);
@@ -527,6 +541,12 @@ test('postgres: the client of a transaction that is over', async (t) => {
   for (const [id, count] of [['file', 2], ['in', 4], ['undone', 0]]) {
     assert.equal(await effects(`guard, ${id}`), count, id);
   }
+
+  await transact(pool, async (client) => {
+    await assert.rejects(client.file(path.join(dir, 'missing')), { code: 'ENOENT' });
+    await insert(client, 'guard, after a missing file');
+  });
+  assert.equal(await effects('guard, after a missing file'), 1);
 
   const entered = gate();
   const leave = gate();
