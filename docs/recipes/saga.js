@@ -24,13 +24,13 @@
 'use strict';
 
 const { setTimeout } = require('timers/promises');
-const { transact } = require('idempotency-pg');
+const { lease } = require('idempotency-pg');
 const { connectPool } = require('./database');
 const { once } = require('./once');
 
 const SUBSCRIPTION = process.env.SUBSCRIPTION ?? 'saga';
 const LEASE = process.env.LEASE ?? '40 s';
-const PROVIDER_TIMEOUT_MS = 20 * 1000; // so that the lease outlives the call
+const PROVIDER_TIMEOUT_MS = 20 * 1000;
 const BATCH = 10;
 const PAUSE_MS = 500; // while the database is not there
 const RESERVED_FOR = '7 days'; // longer than all retries of all steps take
@@ -101,45 +101,29 @@ async function call(step, { id, amount }) {
   return { refused: receipt };
 }
 
-// The effect, the state and the end of the claim are one transaction. If the
-// lease was lost, idem_complete raises ID001, and nothing is changed.
-async function finish(order, key, token, { receipt, refused }, { record, done, instead }) {
-  if (refused !== undefined && !instead) {
-    throw new Error(`${key} was refused`); // only a person can help
-  }
-  await transact(pool, async (client) => {
-    if (refused === undefined) {
-      await record(client, order, receipt);
-    }
-    await advance(client, order, refused === undefined ? done : instead);
-    await client.query(
-      'SELECT idem_complete($1, $2, $3, scope => $4)',
-      [key, token, JSON.stringify({ receipt, refused }), SCOPE],
-    );
-  });
-}
-
-// No transaction is open during the call. If another process has the lease, or
-// has had it when it was killed, the event comes again later.
-function byProvider(step, transition) {
+// No transaction is open during the call. The effect, the state and the end of the
+// claim are one transaction: if the lease was lost, commit() raises ID001, and
+// nothing is changed. If another process has the lease, or has had it when it was
+// killed, the event comes again later.
+function byProvider(step, { record, done, instead }) {
   return async (order) => {
-    const key = `${order.id} ${step}`;
-    const { rows: [{ outcome, token }] } = await pool.query(
-      'SELECT outcome, token FROM idem_claim($1, scope => $2, lease => $3, ttl => $4)',
-      [key, SCOPE, LEASE, TTL],
-    );
-    if (outcome === 'completed') {
-      return;
-    }
-    if (outcome !== 'claimed') {
-      throw new Error(`${key} is ${outcome}`);
-    }
-    try {
-      await finish(order, key, token, await call(step, order), transition);
-    } catch (error) {
-      // Free the key for the next try. If this fails too, the lease runs out.
-      await pool.query('SELECT idem_fail($1, $2, scope => $3)', [key, token, SCOPE]).catch(() => {});
-      throw error;
+    const id = `${order.id} ${step}`;
+    const { outcome } = await lease(pool, id, async ({ commit }) => {
+      const { receipt, refused } = await call(step, order);
+      const isDone = refused === undefined;
+      if (!isDone && !instead) {
+        throw new Error(`${id} was refused`); // only a person can help
+      }
+      await commit(async (client) => {
+        if (isDone) {
+          await record(client, order, receipt);
+        }
+        await advance(client, order, isDone ? done : instead);
+        return { receipt, refused };
+      });
+    }, { scope: SCOPE, lease: LEASE, ttl: TTL });
+    if (!['claimed', 'completed'].includes(outcome)) {
+      throw new Error(`${id} is ${outcome}`);
     }
   };
 }
