@@ -2,6 +2,7 @@
 fails, the first program that a user copies does not work."""
 
 import asyncio
+import json
 import re
 from contextlib import redirect_stdout
 from io import StringIO
@@ -16,6 +17,7 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from conftest import sql
+from idempotency_pg._http import Answer
 
 README = Path(__file__).parent.parent / "README.md"
 
@@ -50,10 +52,13 @@ def test_blocks(names):
 
 
 def test_all_code_is_python():
-    """So that all of it is run here; but for the first block, which is pip."""
-    fences = re.findall(r"^```(\w*)\n", README.read_text(), re.M)
-    first, *others = fences[::2]
-    assert first == "" and others and set(others) == {"python"}
+    """So that all of it is run here; but for the first block, which is pip, and the
+    last one, which is an answer as it is saved."""
+    text = README.read_text()
+    first, *others, last = re.findall(r"^```(\w*)\n", text, re.M)[::2]
+    assert (first, last) == ("", "json") and others and set(others) == {"python"}
+    saved = json.loads(re.search(r"^```json\n(.*?)^```$", text, re.M | re.S)[1])
+    assert Answer.from_json(saved).to_json() == saved
 
 
 def test_app_in_starlette(names):
