@@ -343,6 +343,21 @@ async def test_commits_at_the_same_time(db, key):
     assert outcome(key) == ("completed", 1, saved)
 
 
+async def test_answer_of_the_commit_that_has_succeeded(db, key):
+    """Not that of another one, whose outcome is asked for."""
+
+    async def body(held):
+        async def work(conn):
+            await held.commit(inserting(db, key, {"receipt": 9}))
+            raise ConnectionResetError
+
+        assert await held.commit(work) == {"receipt": 9}
+
+    await db.lease(key, body, lease=LEASE)
+    assert effects(key) == 1
+    assert outcome(key) == ("completed", 1, {"receipt": 9})
+
+
 async def test_second_commit_after_an_unknown_outcome(db, key, proxied, monkeypatch):
     monkeypatch.setattr("idempotency_pg._sync.COMMIT_TRIES", 1)
     monkeypatch.setattr("idempotency_pg.aio.COMMIT_TRIES", 1)

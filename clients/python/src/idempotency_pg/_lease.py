@@ -21,6 +21,10 @@ def break_connection(conn: Any) -> None:
         wire.shutdown(socket.SHUT_RDWR)
 
 
+def already_ended() -> KeyNotInProgress:
+    return KeyNotInProgress("this lease has completed the key before, or has let it fail")
+
+
 class LeaseState(Generic[AnyPool]):
     claim: Claim
     _until: float  # by the monotonic clock
@@ -95,12 +99,10 @@ class LeaseState(Generic[AnyPool]):
             self._lost = error if isinstance(error, LeaseLost) else LeaseLost(str(error))
             raise self._lost from error.__cause__
 
-    def _saved_as(self, outcome: Outcome) -> Claim | None:
-        """How the key was found ended, if that is what the caller wants to do once
-        more, since it did not get the answer."""
+    def _saved_answer(self, outcome: Outcome) -> Any:
+        """Of a key that has ended before, in the way in which the caller wants to end
+        it: its own call may have succeeded without an answer of the server."""
         saved, self._failure = self._saved, None
-        return saved if saved is not None and saved.outcome == outcome else None
-
-    def _refuse_second_end(self) -> None:
-        if self._ended:
-            raise KeyNotInProgress("this lease has completed the key before, or has let it fail")
+        if saved is None or saved.outcome != outcome:
+            raise already_ended()
+        return saved.response

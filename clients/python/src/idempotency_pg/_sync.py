@@ -44,7 +44,7 @@ from ._claims import (
     pause_s,
     replay_of,
 )
-from ._lease import LeaseState, break_connection
+from ._lease import LeaseState, already_ended, break_connection
 
 if TYPE_CHECKING:
     import psycopg
@@ -351,10 +351,9 @@ class Lease(LeaseState[Pool]):
     def _end(self, sql: str, work: Callable[[Connection], object], last: object) -> Any:
         if self._failure is not None and may_have_committed(self._failure):
             if self._ended or self._has_ended(self._failure):
-                saved = self._saved_as(ENDS[sql])
-                if saved is not None:
-                    return saved.response
-        self._refuse_second_end()
+                return self._saved_answer(ENDS[sql])
+        if self._ended:
+            raise already_ended()
         answer: str | None = None
         has_committed = False
 
@@ -381,7 +380,7 @@ class Lease(LeaseState[Pool]):
                 if not is_worth_repeating(error) or failures == COMMIT_TRIES - 1:
                     raise
                 if self._has_ended(error):
-                    break
+                    return self._saved_answer(ENDS[sql])
         self._failure = None
         return decode(answer)
 
