@@ -2,7 +2,7 @@
 /*
  * widths.js WIDTH... -- ADDRESS...: opens pages in Debian's Chromium, in windows
  * of each width, and prints a line of JSON for each: how wide the page is, how
- * many pictures are not drawn, and how high the lowest one is.
+ * many pictures are not drawn, and how wide the narrowest one is.
  */
 
 const { chromium } = require('playwright-core');
@@ -22,10 +22,10 @@ async function look(browser, address, width) {
   const seen = await page.evaluate(() => ({
     wide: document.documentElement.scrollWidth,
     undrawn: document.querySelectorAll('pre.mermaid').length,
-    heights: [...document.querySelectorAll('.mermaid')].map((picture) => picture.offsetHeight),
+    pictures: [...document.querySelectorAll('.mermaid')].map((picture) => picture.offsetWidth),
   }));
   await page.close();
-  return { address, width, ...seen, lowest: Math.min(...seen.heights) };
+  return { address, width, ...seen, narrowest: Math.min(...seen.pictures) };
 }
 
 async function main() {

@@ -12,8 +12,8 @@ use JSON::PP;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-# Pixels: widths of screens, and the height of the lowest picture.
-use constant { LOOK_S => 180, PHONE => 390, DESKTOP => 1280, PICTURE => 40 };
+# Pixels: widths of screens, and of a picture whose text can be read.
+use constant { LOOK_S => 180, PHONE => 390, DESKTOP => 1280, PICTURE => 640 };
 
 my $root = "$FindBin::RealBin/../../..";
 my $site = PostgreSQL::Test::Utils::tempdir();
@@ -46,19 +46,32 @@ ok((grep { $_->{location} eq 'docs/reference/claims.html#idem_claim' } @{ $index
 # --- in a browser: a page that has to be moved sideways is too wide; tables and
 # --- code in it move on their own
 
-my ($seen, $log);
-IPC::Run::run([ 'node', "$FindBin::RealBin/../programs/widths.js", PHONE, DESKTOP, '--',
-		map { "file://$site/$_.html" } qw(index docs/quick-start docs/claims docs/reference/outbox) ],
-	'<', \undef, '>', \$seen, '2>', \$log, IPC::Run::timeout(LOOK_S));
-my @seen = map { decode_json($_) } split /\n/, $seen;
-is(scalar(@seen), 8, 'the browser shows the pages') or diag($log);
+sub output_of
+{
+	my @command = @_;
+
+	IPC::Run::run([ 'node', @command ], '<', \undef, '>', \my $output, '2>', \my $log, IPC::Run::timeout(LOOK_S));
+	diag($log) if $log;
+	return map { decode_json($_) } split /\n/, $output;
+}
+
+my @seen = output_of("$FindBin::RealBin/../programs/widths.js", PHONE, DESKTOP, '--',
+	map { "file://$site/$_.html" } qw(index docs/quick-start docs/claims docs/reference/outbox));
+is(scalar(@seen), 8, 'the browser shows the pages');
 for my $page (@seen)
 {
 	my $what = "$page->{address}, $page->{width} pixels wide:" =~ s{.*$site/}{}r;
 
 	cmp_ok($page->{wide}, '<=', $page->{width}, "$what it fits");
 	is($page->{undrawn}, 0, "$what its pictures are drawn");
-	cmp_ok($page->{lowest} // PICTURE, '>=', PICTURE, "$what and can be seen");
+	cmp_ok($page->{narrowest} // PICTURE, '>=', PICTURE, "$what and can be read");
 }
+
+# --- every picture can be drawn
+
+my @texts = ("$root/README.md", "$root/src/README.md", glob("$root/docs/*.md $root/docs/*/*.md"));
+my @pictures = output_of("$FindBin::RealBin/../programs/pictures.js", "$root/docs/site/node_modules/mermaid/dist/mermaid.min.js", @texts);
+is(scalar(@pictures), scalar(map { slurp_file($_) =~ /^```mermaid$/mg } @texts), 'the browser draws all pictures');
+is($_->{error}, undef, "$_->{file}: $_->{picture}") for @pictures;
 
 done_testing();
