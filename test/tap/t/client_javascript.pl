@@ -42,7 +42,9 @@ sub run_file
 		1;
 	};
 	my $status = $ended ? $? : $@;
-	ok($1 eq 'ok', "$file: $2") while $stdout =~ /^ *(ok|not ok) \d+ - (.*)$/mg;
+	my $before = Test::More->builder->current_test;
+	ok($1 eq 'ok' && $2 !~ /# (?:SKIP|TODO)/, "$file: $2") while $stdout =~ /^ *(ok|not ok) \d+ - (.*)$/mg;
+	cmp_ok(Test::More->builder->current_test, '>', $before, "$file: it has tests");
 	is($status, 0, "$file: all have passed") or diag($stdout, $stderr);
 	return;
 }
