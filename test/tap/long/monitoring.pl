@@ -19,6 +19,7 @@ use lib "$FindBin::RealBin/../lib";
 use Extension;
 use IPC::Run ();
 use JSON::PP;
+use List::Util qw(max);
 use Page;
 use PostgreSQL::Test::Utils;
 use Program;
@@ -28,7 +29,7 @@ use Server;
 use Test::More;
 use Time::HiRes qw(sleep time);
 
-use constant { CALM_S => 20, KEYS => 5000, KEYS_MB => 4, INTERVAL => '10s' };
+use constant { CALM_S => 20, KEYS => 50, KEYS_MB => 4, INTERVAL => '10s', DURATION_S_MAX => 3600 };
 
 sub run_ok
 {
@@ -94,7 +95,29 @@ in_shop(q(SELECT idem_claim('key 1', request => 'a'); SELECT idem_claim('key 2',
 in_shop(q(SELECT stock_receive('hat', 10), stock_reserve('hat', 1, 'a'), stock_reserve('hat', 1, 'b'), stock_reserve('hat', 100, 'c'), stock_confirm('a')));
 in_shop(q(SELECT outbox_enqueue('t', '{}') FROM generate_series(1, 4)));
 $receiver->wait_for('shipping', events => 4);
+
+# The first pass of the sweeper of the copy lasts until this is undone there.
+in_shop(<<'EOF');
+CREATE TABLE pass_lasts ();
+ALTER FUNCTION idempotency_internal.stock_expire(integer) RENAME TO stock_expire_not;
+CREATE FUNCTION idempotency_internal.stock_expire(integer) RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+	WHILE EXISTS (SELECT FROM pg_catalog.pg_class WHERE relname = 'pass_lasts') LOOP
+		PERFORM pg_catalog.pg_sleep(0.05);
+	END LOOP;
+	RETURN true;
+END
+$$;
+EOF
+my $undo = <<'EOF';
+BEGIN;
+DROP FUNCTION idempotency_internal.stock_expire(integer);
+ALTER FUNCTION idempotency_internal.stock_expire_not(integer) RENAME TO stock_expire;
+DROP TABLE pass_lasts;
+COMMIT;
+EOF
 sql('CREATE DATABASE copy TEMPLATE shop');
+in_shop($undo);
 wait_for_workers($node, $_) for qw(postgres shop copy);
 
 # Endpoints that will fail.
@@ -191,6 +214,12 @@ sub is_silent
 }
 
 fires($began, 'SubscriptionHeld');
+each_watcher('a worker without a success counts from its start', sub {
+		my $value = $_[0]->value('time() - idempotency_worker_last_success_timestamp_seconds{datname="copy",kind="sweeper"}');
+		return $value ne '' && $value < DURATION_S_MAX ? '' : "it is '$value'";
+	});
+is(in_copy(q(SELECT count(*), count(last_success_at) FROM idempotency_workers WHERE kind = 'sweeper')), '1|0', 'it has still had none');
+in_copy($undo);
 in_copy('SELECT outbox_adopt()');
 is_silent('when the copy is adopted');
 my $quiet = time;
@@ -270,7 +299,9 @@ pop(@watchers)->stop;
 
 my $reader;
 
-sub long_event { return q(SELECT outbox_enqueue('t', to_jsonb((SELECT string_agg(md5(random()::text), '') FROM generate_series(1, 25000))))) }
+# Random, since it is compressed.
+sub long_json { return "to_jsonb((SELECT string_agg(md5(random()::text), '') FROM generate_series(1, $_[0])))" }
+my $event = "SELECT outbox_enqueue('t', @{[ long_json(25000) ]})";
 
 # Each has alerts, what makes them fire, and what ends that.
 # A prepared transaction, which comes later, delays that keys are forgotten.
@@ -278,7 +309,8 @@ my @trouble = (
 	[ ['KeysEvicted'],
 		sub {
 			alter_system('idempotency.keys_max_size', KEYS_MB);
-			in_shop("SELECT count(*) FROM idem_claim_many(ARRAY(SELECT '$_ ' || n FROM generate_series(1, @{[ KEYS ]}) n))") for 1 .. 20;
+			in_shop("SELECT count(idem_complete(key, (idem_claim(key, lease => '1 min')).token, @{[ long_json(500) ]}))
+				FROM (SELECT '$_ ' || n AS key FROM generate_series(1, @{[ KEYS ]}) n) k") for 1 .. 20;
 			$node->poll_query_until('shop', 'SELECT evicted > 0 FROM idem_stats') or die 'no key is forgotten';
 		},
 		sub { alter_system('idempotency.keys_max_size', 'DEFAULT') } ],
@@ -300,8 +332,8 @@ my @trouble = (
 		sub {
 			alter_system('idempotency.outbox_keep_size', "'1MB'");
 			$_->(q(SELECT outbox_pause('shipping'))) for \&in_shop, \&in_copy;
-			in_copy(long_event());
-			in_shop(long_event()) for 1 .. 10;
+			in_copy($event);
+			in_shop($event) for 1 .. 10;
 		},
 		sub {
 			alter_system('idempotency.outbox_keep_size', 'DEFAULT');
@@ -368,10 +400,14 @@ for my $panel (@{ $dashboard->{panels} })
 	for my $target (@{ $panel->{targets} })
 	{
 		my $expression = $target->{expr} =~ s/\$(?:instance|database)/.*/gr =~ s/\$__rate_interval/@{[ INTERVAL ]}/gr;
+		my @values;
 		each_watcher("$panel->{title}: $target->{legendFormat}", sub {
 				my $data = $_[0]->ask('query_range', query => $expression, start => $began, end => time, step => 1);
-				return @{ $data->{result} } ? '' : 'no data';
+				@values = map { $_->[1] } map { @{ $_->{values} } } @{ $data->{result} };
+				return @values ? '' : 'no data';
 			});
+		cmp_ok(max(0, grep { /\d/ } @values), '<', DURATION_S_MAX, 'no curve hides the others')
+		  if ($panel->{fieldConfig}{defaults}{unit} // '') eq 's';
 	}
 }
 my $pictures = $ENV{PICTURES} // PostgreSQL::Test::Utils::tempdir;
