@@ -95,6 +95,7 @@ in_shop(q(SELECT idem_claim('key 1', request => 'a'); SELECT idem_claim('key 2',
 in_shop(q(SELECT stock_receive('hat', 10), stock_reserve('hat', 1, 'a'), stock_reserve('hat', 1, 'b'), stock_reserve('hat', 100, 'c'), stock_confirm('a')));
 in_shop(q(SELECT outbox_enqueue('t', '{}') FROM generate_series(1, 4)));
 $receiver->wait_for('shipping', events => 4);
+$node->poll_query_until('shop', q(SELECT idempotency_internal.idempotency_ring_switch('idempotency_internal.stock_ring'))) or die 'no segment is closed';
 
 # The first pass of the sweeper of the copy lasts until this is undone there.
 in_shop(<<'EOF');
@@ -239,6 +240,9 @@ my %shop = (
 	'idempotency_outbox_request_duration_seconds_count{subscription="shipping"}' => 4,
 	'idempotency_outbox_delivery_duration_seconds_bucket{le="+Inf"}' => 4,
 	'sum(idempotency_segment_state{ring="idem_key"} == 1)' => 1,
+	'count(time() - idempotency_segment_opened_timestamp_seconds{ring="stock_history"} < 3600)' => 2,
+	'count(time() - idempotency_segment_closed_timestamp_seconds{segment="stock_history_0"} < 3600)' => 1,
+	'count(idempotency_segment_closed_timestamp_seconds{})' => 1,
 	'count(idempotency_outbox_request_duration_seconds_bucket{le="0.005"})' => 1);
 for my $expression (sort keys %shop)
 {
@@ -383,6 +387,14 @@ $_->[1]->() for @trouble;
 fires($since, @{ $_->[0] }) for @trouble;
 $_->[2]->() for reverse @trouble;
 is_silent('when all is mended');
+
+# Tables have been closed and emptied meanwhile.
+each_watcher('the tables that are closed now, and no others', sub {
+		my $are = 0;
+		$are += sql('SELECT count(closed_at) FROM idempotency_segments', $_) for qw(postgres shop copy);
+		my $value = $_[0]->value('count(idempotency_segment_closed_timestamp_seconds)');
+		return $value eq $are ? '' : "$value instead of $are";
+	});
 
 $since = time;
 alter_system('idempotency.relays', 8);
