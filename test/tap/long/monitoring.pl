@@ -52,6 +52,8 @@ run_ok([ qw(promtool check config), MONITORING . '/prometheus.yml' ], 'prometheu
 run_ok([ qw(promtool check rules), MONITORING . '/alerts.yml' ], 'alerts.yml');
 run_ok([ qw(promtool test rules), MONITORING . '/alerts_test.yml' ], 'alerts_test.yml');
 cmp_ok(scalar(@alerts), '>', 20, 'there are alerts');
+my %has_case = map { $_ => 1 } slurp_file(MONITORING . '/alerts_test.yml') =~ /\balertname="(\w+)"/g;
+is(join(' ', sort keys %has_case), join(' ', sort @alerts), 'alerts_test.yml has all of them');
 is(join(' ', $page->{text} =~ /^\| `(Idempotency\w+)` \|/mg), "@alerts", 'the page has all of them');
 for my $field (qw(severity summary description runbook_url))
 {
@@ -192,6 +194,8 @@ sub each_watcher
 	return;
 }
 
+my %expected;
+
 # Do these alerts fire, or have they since a time?
 sub fires
 {
@@ -199,6 +203,7 @@ sub fires
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
 	for my $name (@names)
 	{
+		$expected{"Idempotency$name"} = 1;
 		each_watcher("$name fires", sub {
 				return (grep { $_ eq "Idempotency$name" } $_[0]->fired_since($since)) ? '' : 'it does not';
 			});
@@ -403,6 +408,7 @@ alter_system('idempotency.relays', 8);
 fires($since, 'WorkersMissing');
 alter_system('idempotency.relays', 'DEFAULT');
 is_silent('when there are enough workers');
+is(join(' ', sort keys %expected), join(' ', sort @alerts), 'each alert has been made to fire');
 
 # --- the dashboard
 
