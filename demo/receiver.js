@@ -102,10 +102,12 @@ function takeIn(id, event) {
   }
   noteRetry(id, event);
   noteOrder(orderOf(event), event.timestamp);
+  const at = now();
   events.set(id, {
     type: event.type,
     order: orderOf(event),
-    latency_ms: now() - milliseconds(event.timestamp),
+    arrived_ms: at,
+    latency_ms: at - milliseconds(event.timestamp),
   });
   seen.arrived += 1;
   watch.arrived();

@@ -10,7 +10,8 @@
  * extension, the ledger of the calls and what the receiver has seen.  No check
  * takes the extension's word where another witness can be asked.
  *
- * psql variables: summary, the receiver's file; clients, how many there were.
+ * psql variables: summary, the receiver's file; clients, how many there were;
+ * calm, the number of the last request that came before the burst; cpus.
  */
 
 SET search_path = shop, load, public, pg_temp;
@@ -22,7 +23,18 @@ CREATE TEMP VIEW seen AS
 
 CREATE TEMP TABLE received AS
 	SELECT event.* FROM seen, jsonb_to_recordset(seen.events)
-		AS event (type text, "order" text, latency_ms double precision);
+		AS event (type text, "order" text, arrived_ms double precision,
+			latency_ms double precision);
+
+/*
+ * Reservations expire two seconds later: those of the calm part during the burst,
+ * and those of the burst partly after it.
+ */
+CREATE TEMP VIEW timed AS
+	SELECT received.*, type = 'stock.expired' AS expiry, number <= :calm AS calm
+	FROM received
+	JOIN orders ON "order" = 'order-' || id
+	JOIN request USING (request_id);
 
 /* What each product had, and what the shop's own table says was bought. */
 CREATE TEMP VIEW sold AS
@@ -47,12 +59,14 @@ CREATE TEMP VIEW expired AS
 CREATE FUNCTION pg_temp.pretty(n numeric) RETURNS text LANGUAGE sql
 	AS $$ SELECT to_char(n, 'FM999,999,999,990') $$;
 
-CREATE FUNCTION pg_temp.milliseconds(
-	share double precision, spread double precision[])
+/* In milliseconds, or from a second on in seconds. */
+CREATE FUNCTION pg_temp.percentile(
+	share double precision, spread_ms double precision[])
 RETURNS text LANGUAGE sql
-	AS $$ SELECT to_char(percentile_cont(share) WITHIN GROUP (ORDER BY ms),
-		'FM999,990.0') || ' ms'
-		  FROM unnest(spread) ms $$;
+	AS $$ SELECT CASE WHEN value < 999.95 THEN to_char(value, 'FM990.0') || ' ms'
+			ELSE to_char(value / 1000, 'FM999,990.0') || ' s' END
+		  FROM (SELECT percentile_cont(share) WITHIN GROUP (ORDER BY ms) AS value
+				FROM unnest(spread_ms) ms) percentile $$;
 
 /* ---- figures ---- */
 
@@ -90,7 +104,12 @@ calls AS (
 		WHERE log.sku = sold.sku AND log.change = 'expire') returned
 	WHERE hot
 ), events AS (
-	SELECT count(*) AS taken, array_agg(latency_ms) AS latency FROM received
+	SELECT (SELECT count(*) FROM received) AS taken,
+		   array_agg(latency_ms) FILTER (WHERE calm) AS calm,
+		   array_agg(latency_ms) FILTER (WHERE NOT calm) AS burst,
+		   1000 * count(*) FILTER (WHERE NOT calm) / (max(arrived_ms) FILTER (WHERE NOT calm)
+			   - min(arrived_ms) FILTER (WHERE NOT calm)) AS rate
+	FROM timed WHERE NOT expiry
 ), clock AS (
 	SELECT array_agg(duration_us / 1000.0::double precision) AS latency,
 		   count(*) / (max(end_s + end_us / 1e6)
@@ -124,11 +143,16 @@ FROM calls, answers, ordered, lamp, events, seen, clock, LATERAL (VALUES
 			pg_temp.pretty(failed), pg_temp.pretty(busy), pg_temp.pretty(cut))),
 	('  seen twice', pg_temp.pretty(duplicates), 'duplicates, recognised by their webhook-id'),
 	('', '', ''),
-	('throughput', pg_temp.pretty(round(rate::numeric)) || '/s',
-		format('checkouts; p50 %s, p99 %s', pg_temp.milliseconds(0.5, clock.latency),
-			pg_temp.milliseconds(0.99, clock.latency))),
-	('delivery', pg_temp.milliseconds(0.5, events.latency),
-		format('from enqueue, p50; p99 %s with retries', pg_temp.milliseconds(0.99, events.latency)))
+	('throughput', pg_temp.pretty(round(clock.rate::numeric)) || '/s',
+		format('checkouts in the burst; p50 %s, p99 %s', pg_temp.percentile(0.5, clock.latency),
+			pg_temp.percentile(0.99, clock.latency))),
+	('delivery, calm', pg_temp.percentile(0.5, events.calm),
+		format('from enqueue, p50; p99 %s with retries', pg_temp.percentile(0.99, events.calm))),
+	('delivery, burst', pg_temp.percentile(0.5, events.burst),
+		format('p50; p99 %s, beside %s busy clients on %s CPUs',
+			pg_temp.percentile(0.99, events.burst), :clients, :cpus)),
+	('  arrived', pg_temp.pretty(round(events.rate::numeric)) || '/s',
+		'events of the burst, from the first to the last')
 ) line;
 
 /* ---- checks ---- */

@@ -10,6 +10,7 @@ use Cwd qw(abs_path);
 use FindBin;
 use HTTP::Tiny;
 use IPC::Run;
+use JSON::PP;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
@@ -147,6 +148,47 @@ cmp_ok(scalar(keys %expected), '>=', 19, 'the database and the log have numbers'
 is_deeply({ map { $_ => $page->{$_} } keys %expected }, \%expected, 'and the page has the same');
 is_deeply({ map { $_ => numbers_of($narrow)->{$_} } keys %expected }, \%expected, 'on a narrow screen too');
 like($narrow, qr/settled/, 'it says that nothing is on its way');
+
+# --- the times of deliveries, by the events that the receiver has seen
+
+sub time_as_printed
+{
+	my ($ms) = @_;
+	return $ms < 999.95 ? sprintf('%.1f ms', $ms) : sprintf('%.1f s', $ms / 1000);
+}
+
+sub percentile
+{
+	my ($share, $events) = @_;
+	my @ms = sort { $a <=> $b } map { $_->{latency_ms} } @$events;
+	my $place = $share * $#ms;
+	my $below = $ms[$place];
+	return time_as_printed($below) if $place == $#ms;
+	return time_as_printed($below + ($place - int $place) * ($ms[$place + 1] - $below));
+}
+
+sub figure
+{
+	my ($label) = @_;
+	return $out =~ /^ +\Q$label\E {2,}(\S.*)/m ? $1 : '';
+}
+
+my ($summary) = glob("$work/idem.*/t/summary.json");
+my %number = split /[|\n]/, ask(q(SELECT 'order-' || id, number FROM shop.orders JOIN load.request USING (request_id)), 1);
+my (@calm, @burst);
+for my $event (@{ decode_json(slurp_file($summary))->{events} })
+{
+	next if $event->{type} eq 'stock.expired';
+	push @{ $number{ $event->{order} } <= 100 ? \@calm : \@burst }, $event;
+}
+is(figure('delivery, calm'), percentile(0.5, \@calm) . '  from enqueue, p50; p99 ' . percentile(0.99, \@calm) . ' with retries',
+	'the time of delivery of what came before the burst');
+like(figure('delivery, burst'), qr/^\Q@{[ percentile(0.5, \@burst) . '  p50; p99 ' . percentile(0.99, \@burst) ]}, beside 16 /,
+	'and in the burst');
+my @arrived = sort { $a <=> $b } map { $_->{arrived_ms} } @burst;
+my $rate = sprintf('%.0f', 1000 * @burst / ($arrived[-1] - $arrived[0]));
+$rate =~ s/(?<=[0-9])(?=(?:[0-9]{3})+$)/,/g;
+like(figure('arrived'), qr{^$rate/s }, 'and how many a second');
 
 my $checkout = q(SELECT checkout('my-request', 'me', '{"hat": 1}'));
 my ($order) = ask($checkout) =~ /"order": ([0-9]+)/;
