@@ -1,12 +1,13 @@
 /*
  * How it stands in the shop, as one row: numbers, the stock of each product, and
- * of each kind of event the last that has happened since $1.
+ * of each kind of event the last that has happened since $1.  A call that was
+ * rolled back is counted as that only, as in the report.
  */
 
 WITH called AS (
 	SELECT count(*)::int AS calls,
-		   count(*) FILTER (WHERE NOT answer ? 'replayed')::int AS claimed,
-		   count(*) FILTER (WHERE answer ? 'replayed')::int AS repeated,
+		   count(*) FILTER (WHERE NOT died AND NOT answer ? 'replayed')::int AS claimed,
+		   count(*) FILTER (WHERE NOT died AND answer ? 'replayed')::int AS repeated,
 		   count(*) FILTER (WHERE NOT died AND NOT answer ? 'replayed'
 			   AND answer ->> 'status' = 'insufficient')::int AS refused,
 		   count(*) FILTER (WHERE died)::int AS rolled_back

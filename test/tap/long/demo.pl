@@ -126,14 +126,21 @@ sub ask
 	return $stdout;
 }
 
+# What the report says after a label.
+sub figure
+{
+	my ($label) = @_;
+	return $out =~ /^ +\Q$label\E {2,}(\S.*)/m ? $1 : '';
+}
+
 my $narrow = look_at($url, 390, 844);
 my $page = numbers_of(look_at($url, 1280, 800));
 my %expected = split /[|\n]/, ask(<<'END', 1);
 SELECT 'orders', count(*) FROM shop.orders
 UNION ALL SELECT 'paid', count(*) FROM shop.orders WHERE status = 'paid'
 UNION ALL SELECT 'calls', count(*) FROM load.call
-UNION ALL SELECT 'claimed', count(*) FROM load.call WHERE NOT answer ? 'replayed'
-UNION ALL SELECT 'repeated', count(*) FROM load.call WHERE answer ? 'replayed'
+UNION ALL SELECT 'claimed', count(*) FROM load.request
+UNION ALL SELECT 'repeated', count(*) FROM load.call WHERE answer ? 'replayed' AND NOT died
 UNION ALL SELECT 'rolled_back', count(*) FROM load.call WHERE died
 UNION ALL SELECT 'expired', count(*) FROM outbox_log WHERE topic = 'stock.expired'
 UNION ALL SELECT 'arrived', count(*) FROM outbox_log WHERE topic IN ('order.placed', 'order.paid', 'stock.expired')
@@ -147,6 +154,11 @@ $expected{cut} = () = $log =~ / cut /g;
 cmp_ok(scalar(keys %expected), '>=', 19, 'the database and the log have numbers');
 is_deeply({ map { $_ => $page->{$_} } keys %expected }, \%expected, 'and the page has the same');
 is_deeply({ map { $_ => numbers_of($narrow)->{$_} } keys %expected }, \%expected, 'on a narrow screen too');
+is($page->{claimed} + $page->{repeated} + $page->{rolled_back}, $page->{calls}, 'each call is counted once');
+is_deeply([ map { s/ .*//r =~ tr/,//dr } figure('replayed'), figure('rolled back'), figure('refused'), figure('placed') ],
+	[ @$page{qw(repeated rolled_back refused orders)} ], 'the report has the same numbers');
+my ($told) = $out =~ /.*^100 % .* ([0-9,]+) copies recognised/ms;
+is($told =~ tr/,//dr, $page->{repeated}, 'and so has the ticker');
 like($narrow, qr/settled/, 'it says that nothing is on its way');
 
 # --- the times of deliveries, by the events that the receiver has seen
@@ -165,12 +177,6 @@ sub percentile
 	my $below = $ms[$place];
 	return time_as_printed($below) if $place == $#ms;
 	return time_as_printed($below + ($place - int $place) * ($ms[$place + 1] - $below));
-}
-
-sub figure
-{
-	my ($label) = @_;
-	return $out =~ /^ +\Q$label\E {2,}(\S.*)/m ? $1 : '';
 }
 
 my ($summary) = glob("$work/idem.*/t/summary.json");
