@@ -123,7 +123,7 @@ FROM calls, answers, ordered, lamp, events, seen, clock, LATERAL (VALUES
 	('  replayed', pg_temp.pretty(replayed),
 		'duplicates, which got the saved answer'),
 	('  rolled back', pg_temp.pretty(died),
-		format('clients that died before the commit, %s with an order', pg_temp.pretty(undone))),
+		format('clients died before the commit, %s with an order', pg_temp.pretty(undone))),
 	('  refused', pg_temp.pretty(refused), 'not enough stock'),
 	('  placed', pg_temp.pretty(placed), 'orders'),
 	('', '', ''),

@@ -116,12 +116,15 @@ my ($psql) = $out =~ /^ *open psql +(.*)/m;
 my ($tail) = $out =~ /^ *see deliveries +tail -f (.*)/m;
 my ($url) = $out =~ /^ *see the page +(.*)/m;
 my ($stop) = $out =~ /^ *stop and remove +(.*)/m;
+my ($report) = $out =~ /^(  600 requests, sent .*)/ms;
+is_deeply([ grep { length(s/✓/v/r =~ s/\Q$work\E/\/tmp/r) > 80 } split /\n/, $report ], [], 'the report and the commands are no wider than a terminal');
+unlike($out, qr/make demo KEEP=1/, 'it does not tell what was done');
 like($url, qr{^http://127\.0\.0\.1:[0-9]+/$}, 'the page is on the loopback interface');
 
 sub ask
 {
 	my ($query, $owner) = @_;
-	my ($stdout, $stderr) = run_command([ split(' ', $psql), ($owner ? qw(-U postgres) : ()), '-XAtc', $query ]);
+	my ($stdout, $stderr) = run_command([ $psql, ($owner ? qw(-U postgres) : ()), '-XAtc', $query ]);
 	diag($stderr) if $stderr;
 	return $stdout;
 }
@@ -224,6 +227,7 @@ is(type_and_finish($demo, "\n"), 0, 'it ends with Enter');
 like($demo->{out}, qr/of [0-9]+ files/, 'the build has progress');
 like($demo->{out}, qr/(?:█|░)+ +[0-9]+ % of 2,400 checkouts/, 'and so has the shop');
 like($demo->{out}, qr/\e\[[0-9]+F/, 'in place');
+like($demo->{out}, qr/make demo KEEP=1 /, 'it tells how to keep the shop');
 unlike($demo->{out}, qr/\e\[[0-9;]*m/, 'NO_COLOR=1: no colours');
 is(what_is_left(), '', 'nothing is left');
 
