@@ -54,6 +54,16 @@ sub type_and_finish
 	return $self->{run}->result(0);
 }
 
+# A directory for PATH, in which pg_lsclusters has this to say.
+sub with_clusters
+{
+	my ($text) = @_;
+	my $dir = PostgreSQL::Test::Utils::tempdir();
+	append_to_file("$dir/pg_lsclusters", "#!/bin/sh\nprintf '$text'\n");
+	chmod 0755, "$dir/pg_lsclusters";
+	return "$dir:$ENV{PATH}";
+}
+
 # Processes of a demonstration, by their environment, and its files.
 sub what_is_left
 {
@@ -103,7 +113,7 @@ sub numbers_of
 
 my ($out, $err) = ('', '');
 {
-	local %ENV = (%ENV, %demo);
+	local %ENV = (%ENV, %demo, PATH => with_clusters('15 main 5432 down\n'));
 	IPC::Run::run([ qw(make -s -C), $root, qw(demo WATCH=1 KEEP=1) ], '<', \undef, '>', \$out, '2>', \$err,
 		IPC::Run::timeout(WAIT_S));
 	is($?, 0, 'make demo') or diag("$out$err");
@@ -119,6 +129,7 @@ my ($stop) = $out =~ /^ *stop and remove +(.*)/m;
 my ($report) = $out =~ /^(  600 requests, sent .*)/ms;
 is_deeply([ grep { length(s/✓/v/r =~ s/\Q$work\E/\/tmp/r) > 80 } split /\n/, $report ], [], 'the report and the commands are no wider than a terminal');
 unlike($out, qr/make demo KEEP=1/, 'it does not tell what was done');
+unlike($out, qr/pg_createcluster/, 'there is a cluster already');
 like($url, qr{^http://127\.0\.0\.1:[0-9]+/$}, 'the page is on the loopback interface');
 
 sub ask
@@ -218,7 +229,7 @@ is(what_is_left(), '', 'and nothing is left');
 
 # --- on a terminal, until Enter
 
-my $demo = on_terminal(WATCH => 1, NO_COLOR => 1);
+my $demo = on_terminal(WATCH => 1, NO_COLOR => 1, PATH => with_clusters(''));
 wait_for_text($demo, qr/Watch it at (\S+)/);
 my ($address) = $demo->{out} =~ /Watch it at (\S+)/;
 is(HTTP::Tiny->new->get($address)->{status}, 200, 'the page is there before the shop opens');
@@ -228,6 +239,7 @@ like($demo->{out}, qr/of [0-9]+ files/, 'the build has progress');
 like($demo->{out}, qr/(?:█|░)+ +[0-9]+ % of 2,400 checkouts/, 'and so has the shop');
 like($demo->{out}, qr/\e\[[0-9]+F/, 'in place');
 like($demo->{out}, qr/make demo KEEP=1 /, 'it tells how to keep the shop');
+like($demo->{out}, qr/sudo pg_createcluster [0-9]+ main --start/, 'and how to create a cluster, as there is none');
 unlike($demo->{out}, qr/\e\[[0-9;]*m/, 'NO_COLOR=1: no colours');
 is(what_is_left(), '', 'nothing is left');
 
