@@ -1,22 +1,55 @@
 # expiry.gnuplot: rate and size over time, of the three runs of the clean-up.
-# Variables: directory, output, heading.
-set terminal svg size 960,640 dynamic background rgb 'white' font 'sans-serif,13'
-set output output
-set multiplot layout 2,1 title heading font ',17' noenhanced
-set lmargin 10
-set xlabel 'seconds'
-set yrange [0:*]
-set grid ytics linecolor rgb '#dddddd'
-set border 3
-set tics nomirror
-set key outside right top vertical Left reverse samplen 2
-names = 'kept expiring deleting'
-title_of(i) = i == 1 ? 'no key expires' : i == 2 ? 'as many expire as arrive' : 'batched DELETE'
-array colour[3] = ['#aeb6bf', '#c0392b', '#5d6d7e']
-do for [part in 'rates sizes'] {
-	set format y (part eq 'rates' ? '%.0s %c' : '%g')
-	set ylabel (part eq 'rates' ? 'new keys a second' : 'MB of table and indexes')
-	plot for [i = 1:3] directory . word(names, i) . '.' . part using 0:1 with lines linewidth 2 \
-		linecolor rgb colour[i] title title_of(i)
+# Columns of the data: second; rates of the runs; sizes.
+# Variables: data, output, heading, label.
+right = 150
+load 'bench/lib/panels.gnuplot'
+stats data using 1 nooutput
+seconds = STATS_max
+set xrange [0:seconds]
+array name[3] = ['no key expires', 'keys expire', 'DELETE in batches']
+array colour[3] = ['#a3adb6', '#c0392b', '#2c3e50']
+array ink[3] = ['#6f7b85', '#c0392b', '#2c3e50']
+array last[3]
+array place[3]
+array order[3] = [1, 2, 3]
+do for [part = 0:1] {
+	most = 0
+	set yrange [*:*]
+	do for [i = 1:3] {
+		stats data using (valid(1 + 3 * part + i) ? (last[i] = column(1 + 3 * part + i)) : NaN) nooutput
+		most = STATS_max > most ? STATS_max : most
+	}
+	most = most * 1.1
+
+	# The name of a line is at its end, but not on top of another name.
+	do for [pass = 1:2] {
+		do for [i = 1:2] {
+			if (last[order[i]] > last[order[i + 1]]) {
+				other = order[i]
+				order[i] = order[i + 1]
+				order[i + 1] = other
+			}
+		}
+	}
+	place[order[1]] = last[order[1]]
+	do for [i = 2:3] {
+		lowest = place[order[i - 1]] + most * 0.1
+		place[order[i]] = last[order[i]] > lowest ? last[order[i]] : lowest
+	}
+	shift = (place[order[3]] - last[order[3]]) / 2
+	do for [i = 1:3] {
+		set label 10 + i name[i] at graph 1.01, first place[i] - shift textcolor rgb ink[i] noenhanced
+	}
+
+	set yrange [0:most]
+	if (part == 0) {
+		set object 1 rectangle from first 0, graph 0 to first seconds / 4, graph 1 behind \
+			fillcolor rgb '#eeeeee' fillstyle solid noborder
+	}
+	caption = part == 0 ? 'New keys a second. The first quarter (shaded) does not count' : 'MB of table and indexes'
+	eval panel
+	plot for [i = 1:3] data using 1:1 + 3 * part + i with lines linewidth 2 linecolor rgb colour[i] title name[i]
+	unset label
+	unset object
 }
 unset multiplot
