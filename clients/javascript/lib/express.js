@@ -7,7 +7,7 @@
 'use strict';
 
 const {
-  fromPairs, hasBody, headersSince, makeOnce,
+  fromPairs, hasBody, headersSince, makeOnce, startHash,
 } = require('./key');
 
 // The headers [name, value, name, value, ...], as writeHead also takes them.
@@ -134,9 +134,8 @@ function idempotencyKey(options) {
     try {
       const answer = await once({
         method: request.method,
-        path: request.originalUrl,
         header: request.headers['idempotency-key'],
-        body: () => bodyOf(request),
+        hash: () => startHash(request.method, request.originalUrl).update(bodyOf(request)).digest('hex'),
         request,
         response,
       }, handle);

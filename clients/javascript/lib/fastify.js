@@ -8,11 +8,11 @@
 
 const { Readable } = require('stream');
 const {
-  fromPairs, hasBody, headersSince, makeOnce,
+  METHODS, fromPairs, hasBody, headersSince, makeOnce, startHash,
 } = require('./key');
 
 const state = Symbol('idempotency');
-const readBody = Symbol('the chunks of the body that were read');
+const hashed = Symbol('the hash of the body, and whether it has all of it');
 
 async function toBuffer(payload) {
   if (payload === undefined || payload === null) {
@@ -32,26 +32,37 @@ function setHead(reply, { status, headers }) {
   return reply.code(status).headers(fromPairs(headers));
 }
 
-// The bytes of the body are in the fingerprint. A parser of uploads may leave the
-// body to the handler.
-function bodyOf(request) {
-  if (request[readBody].length === 0 && hasBody(request.headers)) {
+// The bytes of the body are in the fingerprint. A parser may leave the body, or the
+// rest of it, to the handler, such as one of uploads.
+function hashOf(request) {
+  const { hash, isComplete } = request[hashed];
+  if (!isComplete && hasBody(request.headers)) {
     throw new TypeError('the body was not read before the handler: idempotencyKey needs the option fingerprint');
   }
-  return Buffer.concat(request[readBody]);
+  return hash.digest('hex');
 }
 
-// Keeps the bytes of the body while its parser reads it, and reads nothing itself.
-async function beforeParsing(request, reply, payload) {
-  const chunks = [];
-  request[readBody] = chunks;
-  async function* read() {
-    for await (const chunk of payload) {
-      chunks.push(chunk);
-      yield chunk;
+// Adds the bytes of the body to the hash while its parser reads it. Reads nothing
+// itself, and keeps nothing, since a body has no limit here.
+function beforeParsing({ fingerprint, methods = METHODS }) {
+  return async (request, reply, payload) => {
+    if (fingerprint || request.headers['idempotency-key'] === undefined || !methods.includes(request.method)) {
+      return payload;
     }
-  }
-  return request.headers['idempotency-key'] === undefined ? payload : Readable.from(read(), { objectMode: false });
+    const body = { hash: startHash(request.method, request.raw.url), isComplete: false };
+    request[hashed] = body;
+    async function* read() {
+      for await (const chunk of payload) {
+        body.hash.update(chunk);
+        yield chunk;
+      }
+      body.isComplete = true;
+    }
+    // Fastify compares this length with the header if the body was compressed.
+    return Object.defineProperty(Readable.from(read(), { objectMode: false }), 'receivedEncodedLength', {
+      get: () => payload.receivedEncodedLength,
+    });
+  };
 }
 
 function idempotencyKey(options) {
@@ -66,9 +77,8 @@ function idempotencyKey(options) {
     const handling = new Promise((start) => {
       answer = once({
         method: request.method,
-        path: request.raw.url,
         header: request.headers['idempotency-key'],
-        body: () => bodyOf(request),
+        hash: () => hashOf(request),
         request,
         response: reply.raw,
       }, (idempotency) => new Promise((resolve, reject) => {
@@ -125,8 +135,8 @@ function idempotencyKey(options) {
   async function plugin(fastify) {
     fastify.decorateRequest('idempotency', null);
     fastify.decorateRequest(state, null);
-    fastify.decorateRequest(readBody, null);
-    fastify.addHook('preParsing', beforeParsing);
+    fastify.decorateRequest(hashed, null);
+    fastify.addHook('preParsing', beforeParsing(options));
     fastify.addHook('preHandler', beforeHandler);
     fastify.addHook('onSend', beforeSend);
   }

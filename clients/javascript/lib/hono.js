@@ -5,7 +5,7 @@
 
 'use strict';
 
-const { fromPairs, makeOnce } = require('./key');
+const { fromPairs, makeOnce, startHash } = require('./key');
 
 // These have no body, not even an empty one.
 const NULL_BODY = [204, 205, 304];
@@ -39,9 +39,8 @@ function idempotencyKey(options) {
     }
     const answer = await once({
       method: request.method,
-      path: pathname + search,
       header: request.header('idempotency-key'),
-      body: async () => Buffer.from(await request.arrayBuffer()),
+      hash: async () => startHash(request.method, pathname + search).update(Buffer.from(await request.arrayBuffer())).digest('hex'),
       request: context,
     }, handle);
     if (answer === null) {

@@ -4,8 +4,8 @@
 // describes it, for any framework. express.js, fastify.js and hono.js translate
 // requests and answers.
 //
-// A request is {method, path, header, body, request, response}: the header
-// Idempotency-Key, a function that returns the bytes of the body, the request as
+// A request is {method, header, hash, request, response}: the header
+// Idempotency-Key, a function that returns the default fingerprint, the request as
 // the framework has it, and the http.ServerResponse, if the handler may never
 // answer. An answer is {status, headers, body}: the headers are pairs of a name
 // in lower case and a value, of which a name can have several, and the body is a
@@ -22,6 +22,7 @@ const { transaction } = require('./claims');
 
 const KEY_BYTES_MAX = 255;
 const ANSWER_BYTES_MAX = 1024 * 1024;
+const METHODS = ['POST', 'PATCH'];
 const RETRY_AFTER_S = 1;
 const CLOSE_TIMEOUT_S = 60;
 const PROBLEM = 'application/problem+json';
@@ -146,11 +147,11 @@ function parseKey(header) {
   return key && key.length <= KEY_BYTES_MAX ? key : null;
 }
 
-// The default fingerprint: the SHA-256 of method, path with query, and body. Python
-// does not see a question mark without a query.
-function fingerprintOf(method, path, body) {
+// The default fingerprint is the SHA-256 of method, path with query, and body, which
+// the caller adds. Python does not see a question mark without a query.
+function startHash(method, path) {
   const target = path.endsWith('?') && path.indexOf('?') === path.length - 1 ? path.slice(0, -1) : path;
-  return createHash('sha256').update(`${method} ${target}\n`).update(body).digest('hex');
+  return createHash('sha256').update(`${method} ${target}\n`);
 }
 
 // Whether a request of Node has a body.
@@ -165,7 +166,7 @@ function makeOnce({
   lease: duration,
   ttl,
   keep = ({ status }) => status < 500,
-  methods = ['POST', 'PATCH'],
+  methods = METHODS,
   required = true,
   answerBytesMax = ANSWER_BYTES_MAX,
   closeTimeout = CLOSE_TIMEOUT_S,
@@ -275,7 +276,7 @@ function makeOnce({
   // Answers a request: with the answer of handle(idempotency), or without a call
   // of it. Returns null if the request does not need a key.
   return async function once({
-    method, path, header, body, request, response,
+    method, header, hash, request, response,
   }, handle) {
     if (!methods.includes(method) || (header === undefined && !required)) {
       return null;
@@ -304,7 +305,7 @@ function makeOnce({
     let own;
     const options = {
       scope: account,
-      request: fingerprint ? await fingerprint(request) : fingerprintOf(method, path, await body()),
+      request: await (fingerprint ? fingerprint(request) : hash()),
       ttl,
       wait: false,
       retries: 0, // a handler cannot be called twice
@@ -338,5 +339,5 @@ function makeOnce({
 }
 
 module.exports = {
-  fromPairs, hasBody, headersSince, makeOnce,
+  METHODS, fromPairs, hasBody, headersSince, makeOnce, startHash,
 };

@@ -7,7 +7,12 @@
 
 const assert = require('assert/strict');
 const { once } = require('events');
-const { Readable, pipeline } = require('stream');
+const http = require('http');
+const { PassThrough, Readable, pipeline } = require('stream');
+const { finished } = require('stream/promises');
+const { setFlagsFromString } = require('v8');
+const { runInNewContext } = require('vm');
+const { createGunzip, gzipSync } = require('zlib');
 const { after, before, describe, test } = require('node:test');
 const { setTimeout } = require('timers/promises');
 const express = require('express');
@@ -350,6 +355,74 @@ test('a body of which the bytes are not known', async (t) => {
   }
   assert.match(errors[0], /keeps its bytes/);
   assert.match(errors[1], /needs the option fingerprint/);
+});
+
+// Sends a body in parts to Fastify, and calls between() when all are sent, before
+// the body ends. Returns status and body of the answer.
+async function sendParts(app, options, parts, between) {
+  const request = http.request({ ...options, host: '127.0.0.1', port: app.server.address().port });
+  const answered = once(request, 'response');
+  request.flushHeaders();
+  for (const part of parts) {
+    if (!request.write(part)) {
+      await once(request, 'drain');
+    }
+  }
+  await between?.(answered);
+  request.end();
+  const [response] = await answered;
+  return [response.statusCode, (await response.toArray()).join('')];
+}
+
+// Anyone may send a key and a large body to a route that has no keys.
+test('Fastify: the bytes of a body are not kept', async (t) => {
+  setFlagsFromString('--expose-gc');
+  const collect = runInNewContext('gc');
+  const app = fastify();
+  app.addContentTypeParser('*', (request, payload, done) => done(null, payload));
+  app.register(forFastify({ pool, scope: () => 'ann' }));
+  app.put('/', async ({ body }) => {
+    await finished(body.resume());
+    return 'read';
+  });
+  await app.listen({ port: 0, host: '127.0.0.1' });
+  t.after(() => app.close());
+  const options = { method: 'PUT', headers: { 'content-type': 'application/x-stream', 'idempotency-key': '"large"' } };
+  let kept;
+  const answer = await sendParts(app, options, Array(200).fill(Buffer.alloc(1e6)), () => {
+    collect();
+    kept = process.memoryUsage().arrayBuffers;
+  });
+  assert.deepEqual(answer, [200, 'read']);
+  assert.ok(kept < 100e6, String(kept));
+});
+
+test('Fastify: bodies that are read in part, are empty, or are compressed', async (t) => {
+  const app = fastify();
+  app.addContentTypeParser('application/x-part', (request, payload, done) => payload.once('data', () => done(null, payload.pause())));
+  app.addHook('preParsing', async ({ headers }, reply, payload) => {
+    const plain = payload.pipe(headers['content-encoding'] === 'gzip' ? createGunzip() : new PassThrough());
+    plain.receivedEncodedLength = 0;
+    payload.on('data', ({ length }) => {
+      plain.receivedEncodedLength += length;
+    });
+    return plain;
+  });
+  app.register(forFastify({ pool, scope: () => 'ann' }));
+  app.post('/', async ({ body }) => ({ body }));
+  await app.listen({ port: 0, host: '127.0.0.1' });
+  t.after(() => app.close());
+  function post(key, type, parts, more, between) {
+    const headers = { 'content-type': type, 'idempotency-key': `"${key}"`, ...more };
+    return sendParts(app, { method: 'POST', headers }, parts, between);
+  }
+  const [status, text] = await post('part', 'application/x-part', ['the same'], {}, (answered) => answered);
+  assert.equal(status, 500);
+  assert.match(text, /needs the option fingerprint/);
+  assert.deepEqual(await post('empty', 'text/plain', []), [200, '{"body":""}']);
+  const gzip = gzipSync('{"a": 1}');
+  const encoded = { 'content-encoding': 'gzip', 'content-length': gzip.length };
+  assert.deepEqual(await post('gzip', 'application/json', [gzip], encoded), [200, '{"body":{"a":1}}']);
 });
 
 // Each way in which a handler of Express can stop without an answer; its client
