@@ -120,16 +120,18 @@ function idempotencyKey(options) {
     }
     const before = structuredClone(response.getHeaders());
     let held;
+    let own;
     async function handle(idempotency) {
       request.idempotency = idempotency;
       held = holdBack(response, before);
       next();
-      return held.ended;
+      own = await held.ended;
+      return own;
     }
     // Undoes what the handler has done to the response.
     function reset() {
-      held?.release();
-      response.getHeaderNames().filter((name) => !(name in before)).forEach((name) => response.removeHeader(name));
+      response.getHeaderNames().forEach((name) => response.removeHeader(name));
+      Object.entries(before).forEach(([name, value]) => response.setHeader(name, value));
     }
     try {
       const answer = await once({
@@ -142,10 +144,14 @@ function idempotencyKey(options) {
       if (answer === null) {
         next();
       } else {
-        reset();
+        held?.release();
+        if (answer !== own) {
+          reset();
+        }
         send(response, answer);
       }
     } catch (error) {
+      held?.release();
       reset();
       next(error);
     }

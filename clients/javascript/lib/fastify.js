@@ -123,7 +123,12 @@ function idempotencyKey(options) {
       saved = await answer;
     } finally {
       if (saved !== own) {
-        headers.forEach(([name]) => reply.removeHeader(name));
+        for (const name of new Set(headers.map(([changed]) => changed))) {
+          reply.removeHeader(name);
+          if (Object.hasOwn(before, name)) {
+            reply.header(name, before[name]);
+          }
+        }
       }
     }
     if (saved !== own) {

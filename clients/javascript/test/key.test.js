@@ -332,6 +332,35 @@ test('Express: a header to which the handler adds is saved as a whole', async (t
   }
 });
 
+// The changes are undone, so nothing of the answer may remain, such as a cookie.
+test('headers that were there before an answer that is not sent', async (t) => {
+  const options = { pool, scope: () => 'ann', answerBytesMax: 10 };
+  const app = express();
+  app.use((request, response, next) => {
+    response.set({ vary: 'origin', 'set-cookie': 'first=1', 'x-kept': 'yes' });
+    next();
+  });
+  app.post('/', forExpress(options), (request, response) => {
+    response.append('vary', 'accept').append('set-cookie', 'order=1').set('x-order', '1').send('more than ten bytes');
+  });
+  const server = app.listen(0, '127.0.0.1');
+  const other = fastify();
+  other.addHook('onRequest', async (request, reply) => {
+    reply.headers({ vary: 'origin', 'set-cookie': 'first=1', 'x-kept': 'yes' });
+  });
+  other.register(forFastify(options));
+  other.post('/', (request, reply) => {
+    reply.headers({ vary: 'origin, accept', 'set-cookie': 'order=1', 'x-order': '1' }).send('more than ten bytes');
+  });
+  const address = await other.listen({ port: 0, host: '127.0.0.1' });
+  t.after(() => Promise.all([server.close(), other.close()]));
+  for (const url of [`http://127.0.0.1:${server.address().port}`, address]) {
+    const { status, headers } = await fetch(url, { method: 'POST', headers: { 'idempotency-key': '"headers"' } });
+    assert.equal(status, 500);
+    assert.deepEqual(['vary', 'set-cookie', 'x-kept', 'x-order'].map((name) => headers.get(name)), ['origin', 'first=1', 'yes', null]);
+  }
+});
+
 // An upload can have other files with the same fields.
 test('a body of which the bytes are not known', async (t) => {
   const errors = [];
