@@ -31,6 +31,10 @@ const PROBLEM = 'application/problem+json';
 const NOT_SAVED = ['connection', 'content-length', 'date', 'keep-alive', 'proxy-authenticate', 'proxy-connection',
   'set-cookie', 'te', 'trailer', 'transfer-encoding', 'upgrade'];
 
+// What a header may have (RFC 9110). Fastify would end the process because of another one.
+const HEADER_NAME = /^[\w!#$%&'*+.^|~`-]+$/;
+const HEADER_VALUE = /^[\t -~\x80-\xff]*$/;
+
 // A string of structured fields (RFC 8941), with parameters, which are ignored.
 const CHARACTERS = String.raw`(?:[ !#-[\]-~]|\\["\\])*`;
 const NUMBER = String.raw`-?\d{1,15}(?:\.\d{1,3})?`;
@@ -48,7 +52,7 @@ function toPairs(headers) {
 
 // The reverse: a header that occurs once is a string.
 function fromPairs(pairs) {
-  const headers = {};
+  const headers = Object.create(null);
   for (const [name, value] of pairs) {
     headers[name] = name in headers ? [headers[name], value].flat() : value;
   }
@@ -84,13 +88,15 @@ function replay({
   };
 }
 
-function isPair(header) {
-  return Array.isArray(header) && header.length === 2 && header.every((part) => typeof part === 'string');
+function isHeader(header) {
+  return Array.isArray(header) && header.length === 2 && header.every((part) => typeof part === 'string')
+    && HEADER_NAME.test(header[0]) && HEADER_VALUE.test(header[1]);
 }
 
 // Whether it is an answer that was saved here. Other functions save any JSON.
 function isAnswer(saved) {
-  return Number.isInteger(saved?.status) && Array.isArray(saved.headers) && saved.headers.every(isPair)
+  return Number.isInteger(saved?.status) && saved.status >= 200 && saved.status <= 999
+    && Array.isArray(saved.headers) && saved.headers.every(isHeader)
     && typeof (saved.base64 ?? saved.body) === 'string';
 }
 
@@ -212,6 +218,10 @@ function makeOnce({
   // What the handler has answered, as far as it may be kept as a success.
   async function check(answered) {
     const answer = await answered;
+    const wrong = answer.headers.find((header) => !isHeader(header));
+    if (wrong) {
+      throw new TypeError(`the header ${wrong[0]} of the answer has characters that cannot be sent`);
+    }
     const isKept = await keep(answer);
     if (isKept && duration === undefined && answer.body.length > answerBytesMax) {
       throw new AnswerTooLarge();

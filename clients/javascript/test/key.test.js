@@ -361,6 +361,41 @@ test('headers that were there before an answer that is not sent', async (t) => {
   }
 });
 
+// Fastify checks headers when the answer has been saved, and would end the process.
+test('Fastify: a header that cannot be sent', async () => {
+  const app = fastify();
+  app.register(forFastify({ pool, scope: () => 'ann' }));
+  app.post('/', async (request, reply) => {
+    await query(request.idempotency.client, 'INSERT INTO effects VALUES ($1)', ['wrong header']);
+    return reply.header('location', request.headers['x-location']).send('ok');
+  });
+  const headers = { 'idempotency-key': '"wrong header"' };
+  for (const location of ['/a\r\nset-cookie: b', '/\u6f22']) {
+    const { statusCode, body } = await app.inject({ method: 'POST', url: '/', headers: { ...headers, 'x-location': location } });
+    assert.equal(statusCode, 500);
+    assert.match(body, /the header location of the answer/);
+  }
+  assert.equal(await effects('wrong header'), 0);
+  const { statusCode } = await app.inject({ method: 'POST', url: '/', headers: { ...headers, 'x-location': '/\xe4' } });
+  assert.equal(statusCode, 200);
+  await app.close();
+});
+
+test('saved JSON that cannot be sent as an answer', async () => {
+  const app = fastify();
+  app.register(forFastify({ pool, scope: () => 'ann', fingerprint: () => 'any' }));
+  app.post('/', assert.fail);
+  const answer = { status: 200, headers: [], body: '' };
+  for (const [key, change] of Object.entries({
+    status: { status: 100 }, value: { headers: [['a', 'b\r\nc: d']] }, name: { headers: [['a b', 'c']] }, pair: { headers: [['a']] },
+  })) {
+    await transaction(pool, `unsendable ${key}`, () => ({ ...answer, ...change }), { scope: 'ann', request: 'any' });
+    const { statusCode } = await app.inject({ method: 'POST', url: '/', headers: { 'idempotency-key': `"unsendable ${key}"` } });
+    assert.equal(statusCode, 422, key);
+  }
+  await app.close();
+});
+
 // An upload can have other files with the same fields.
 test('a body of which the bytes are not known', async (t) => {
   const errors = [];

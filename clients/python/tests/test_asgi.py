@@ -9,6 +9,7 @@ import pytest
 
 from conftest import effects, sql, wait_until
 from http_client import Later, check_header, is_problem, open_gate, send, send_and_go, send_header
+from idempotency_pg._http import Answer
 from idempotency_pg.asgi import _target
 
 
@@ -83,7 +84,7 @@ def test_outstanding(port, path, key):
     assert effects(key) == 1
 
 
-@pytest.mark.parametrize("what, status", [("raise", 500), ("unavailable", 503)])
+@pytest.mark.parametrize("what, status", [("raise", 500), ("unavailable", 503), ("wrong header", 500)])
 def test_errors_free_the_key(port, path, key, what, status):
     assert send(port, path, key, do(key, what)).status == status
     assert effects(key) == 0
@@ -220,6 +221,21 @@ def test_client_that_does_not_wait(port, key, what):
     free = "SELECT outcome = 'claimed' FROM idem_claim(%s, 'ann', wait => false, lease => '1 h')"
     wait_until(lambda: sql(free, key)[0][0])
     assert effects(key) == 0
+
+
+def test_saved_json_that_is_no_answer():
+    """Other functions save any JSON, and servers refuse some headers."""
+    answer = {"status": 200, "headers": [["a", "\xe4\tb"]], "body": ""}
+    assert Answer.from_json(answer)
+    for change in (
+        {"status": 100},
+        {"status": True},
+        {"headers": [["a", "b\r\nc: d"]]},
+        {"headers": [["a b", "c"]]},
+        {"headers": [["a"]]},
+        {"headers": [["a", "\u6f22"]]},
+    ):
+        assert Answer.from_json({**answer, **change}) is None, change
 
 
 def test_target():

@@ -39,6 +39,10 @@ _NOT_SAVED = frozenset(
     " upgrade".split()
 )
 
+# What a header may have (RFC 9110). Servers refuse others when the work is committed.
+_HEADER_NAME = re.compile(r"[A-Za-z0-9_!#$%&'*+.^|~`-]+")
+_HEADER_VALUE = re.compile(r"[\t -~\x80-\xff]*")
+
 # What a path has unquoted, besides letters, digits and "_.-~" (RFC 3986).
 _PATH_CHARACTERS = "/:@!$&'()*+,;="
 
@@ -56,8 +60,11 @@ class Answer:
         """As it is saved: {"status", "headers", "body"}. The headers are pairs of a name
         in lower case and a value. A body that is not UTF-8, or has the character 0,
         which jsonb does not allow, is saved as "base64" instead."""
-        named = ((name.lower(), value) for name, value in self.headers)
-        headers = [[name, value] for name, value in named if name not in _NOT_SAVED]
+        named = ([name.lower(), value] for name, value in self.headers)
+        headers = [header for header in named if header[0] not in _NOT_SAVED]
+        for header in headers:
+            if not _is_header(header):
+                raise ValueError(f"the header {header[0]!r} of the answer has characters that cannot be sent")
         saved: dict[str, Any] = {"status": self.status, "headers": headers}
         try:
             text = self.body.decode()
@@ -73,16 +80,19 @@ class Answer:
         if not isinstance(saved, dict):
             return None
         status, headers, text = saved.get("status"), saved.get("headers"), saved.get("base64", saved.get("body"))
-        if not (type(status) is int and isinstance(headers, list) and isinstance(text, str)):
+        if not (type(status) is int and 200 <= status <= 999 and isinstance(headers, list) and isinstance(text, str)):
             return None
-        if not all(_is_pair(header) for header in headers):
+        if not all(_is_header(header) for header in headers):
             return None
         body = base64.b64decode(text) if "base64" in saved else text.encode()
         return cls(status, tuple((name, value) for name, value in headers), body)
 
 
-def _is_pair(header: object) -> bool:
-    return isinstance(header, list) and len(header) == 2 and all(isinstance(part, str) for part in header)
+def _is_header(header: object) -> bool:
+    if not (isinstance(header, list) and len(header) == 2 and all(isinstance(part, str) for part in header)):
+        return False
+    name, value = header
+    return bool(_HEADER_NAME.fullmatch(name) and _HEADER_VALUE.fullmatch(value))
 
 
 def parse_key(header: str) -> str | None:

@@ -68,6 +68,8 @@ async def act(do, effect):
         return Response(b"x" * 5000, 400)
     elif do == "raise":
         raise RuntimeError("of the program")
+    elif do == "wrong header":
+        return Response(headers={"Location": "/a\r\nSet-Cookie: b"})
     elif do == "forbid":
         raise HTTPException(403, "not yours")
     elif do == "unavailable":
