@@ -4,13 +4,14 @@ request that is sent again takes effect again, or gets a wrong answer."""
 
 import json
 import time
+from datetime import timedelta
 
 import pytest
 
 from conftest import effects, sql, wait_until
 from http_client import Later, check_header, is_problem, open_gate, send, send_and_go, send_header
 from idempotency_pg._http import Answer
-from idempotency_pg.asgi import _target
+from idempotency_pg.asgi import IdempotencyMiddleware, _target
 
 
 @pytest.fixture(params=["psycopg", "asyncpg"], scope="module")
@@ -236,6 +237,13 @@ def test_saved_json_that_is_no_answer():
         {"headers": [["a", "\u6f22"]]},
     ):
         assert Answer.from_json({**answer, **change}) is None, change
+
+
+@pytest.mark.parametrize("wrong", [60, timedelta(0)])
+def test_close_timeout(wrong):
+    """A number would be an error after the client has gone, which nobody sees."""
+    with pytest.raises((TypeError, ValueError)):
+        IdempotencyMiddleware(None, None, None, close_timeout=wrong)
 
 
 def test_target():

@@ -208,6 +208,8 @@ class IdempotencyMiddleware:
         close_timeout: timedelta | None = CLOSE_TIMEOUT,
         documentation: str = "about:blank",
     ) -> None:
+        if close_timeout is not None and not close_timeout > timedelta(0):
+            raise ValueError("close_timeout is a timedelta above 0, or None")
         self.app = app
         self.pool = pool
         self.account = account
