@@ -14,6 +14,17 @@ function bodyOf({ status, body }) {
   return NULL_BODY.includes(status) ? null : body;
 }
 
+// The target as the client has sent it, as other frameworks have it, if the server
+// tells. A URL has some characters in another form: %27 for a single quote.
+function targetOf({ env, req }) {
+  const sent = env?.incoming?.url;
+  if (typeof sent === 'string' && sent.startsWith('/')) {
+    return sent;
+  }
+  const { search, pathname } = new URL(req.url);
+  return pathname + search;
+}
+
 function idempotencyKey(options) {
   const once = makeOnce(options);
 
@@ -22,7 +33,6 @@ function idempotencyKey(options) {
       return next(); // another middleware of this kind came before
     }
     const { req: request } = context;
-    const { search, pathname } = new URL(request.url);
     let own;
     let head;
     async function handle(idempotency) {
@@ -40,7 +50,7 @@ function idempotencyKey(options) {
     const answer = await once({
       method: request.method,
       header: request.header('idempotency-key'),
-      hash: async () => startHash(request.method, pathname + search).update(Buffer.from(await request.arrayBuffer())).digest('hex'),
+      hash: async () => startHash(request.method, targetOf(context)).update(Buffer.from(await request.arrayBuffer())).digest('hex'),
       request: context,
     }, handle);
     if (answer === null) {

@@ -51,7 +51,7 @@ sub order
 my @frameworks = sort keys %ports;
 my %requests = (
 	work => '/orders/new',
-	links => '/orders/new?a=%20b&c',
+	links => q(/orders/new?a=%20b&c='d'),
 	binary => '/orders/new',
 	conflict => '/orders/new?',
 );
