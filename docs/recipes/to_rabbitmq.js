@@ -38,7 +38,8 @@ function optionsOf(event) {
 }
 
 // RabbitMQ returns a message that no queue takes, and confirms it after that.
-// When the channel is closed, amqplib calls back with an error, too.
+// When the channel is closed, amqplib calls back with an error, too, from the
+// first listener of 'close'; so this one comes before it.
 async function open() {
   const connection = await amqp.connect(URL, { timeout: CONNECT_MS });
   connection.on('error', () => {});
@@ -47,7 +48,7 @@ async function open() {
   let reason = null;
   channel.on('return', ({ properties }) => returned.add(properties.messageId));
   channel.on('error', (error) => { reason = error.message; });
-  channel.on('close', () => { reason ??= 'the channel is closed'; });
+  channel.prependListener('close', () => { reason ??= 'the channel is closed'; });
   await channel.assertExchange(EXCHANGE, 'topic', { durable: true });
 
   const publish = (event) => new Promise((resolve, reject) => {
