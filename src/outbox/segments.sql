@@ -322,6 +322,15 @@ BEGIN
 	UPDATE idempotency_internal.outbox_cancelled c SET swept = true
 	FROM unswept u WHERE c.position = u.position;
 	GET DIAGNOSTICS swept = ROW_COUNT;
+	-- In a copy, the log may not be restored yet.
+	IF (SELECT bool_and(h.system_identifier = s.system_identifier
+			AND h.database = d.oid AND h.relation = h.tableoid) IS NOT TRUE
+		FROM idempotency_internal.outbox_home h, pg_control_system() s,
+			pg_database d
+		WHERE d.datname = current_database())
+	THEN
+		RETURN swept >= max_events;
+	END IF;
 	SELECT coalesce((SELECT min(e.position)
 			FROM idempotency_internal.outbox_event e), s.last_value + 1)
 	INTO first FROM idempotency_internal.outbox_position_seq s;

@@ -109,7 +109,7 @@ command_ok([ 'pg_dump', '-Fd', '-j', '2', '-f', "$dumps/d", $node->connstr('shop
 command_ok([ 'pg_dump', '-f', "$dumps/plain", $node->connstr('shop') ], 'pg_dump');
 command_ok([ 'pg_dumpall', '--no-sync', '-f', "$dumps/all", '-d', $node->connstr('postgres') ], 'pg_dumpall');
 
-# --- parallel jobs; the row that tells that this is a copy comes last
+# --- parallel jobs; the log and the row that tells that this is a copy come last
 
 my $copy = create('parallel');
 command_ok([ 'pg_restore', '--exit-on-error', '-j', '3', '-d', $copy, "$dumps/d" ], 'pg_restore -j');
@@ -119,12 +119,13 @@ is_silent($node, 'parallel', 'pg_restore -j');
 
 $copy = create('late');
 IPC::Run::run([ 'pg_restore', '-l', "$dumps/d" ], '>', \my $list) or die 'pg_restore -l';
-my ($home) = $list =~ /^(.* TABLE DATA idempotency_internal outbox_home .*\n)/m;
-append_to_file("$dumps/without", $list =~ s/\Q$home\E//r);
-append_to_file("$dumps/home", $home);
-command_ok([ 'pg_restore', '--exit-on-error', '-L', "$dumps/without", '-d', $copy, "$dumps/d" ], 'pg_restore -L, without outbox_home');
+my $late = join('', $list =~ /^(.* TABLE DATA idempotency_internal outbox_(?:home|log_0) .*\n)/mg);
+append_to_file("$dumps/early", $list =~ s/^.* TABLE DATA idempotency_internal outbox_(?:home|log_0) .*\n//mgr);
+append_to_file("$dumps/late", $late);
+command_ok([ 'pg_restore', '--exit-on-error', '-L', "$dumps/early", '-d', $copy, "$dumps/d" ], 'pg_restore -L, without outbox_home and the log');
 is_silent($node, 'late', 'in the middle of a restore');
-command_ok([ 'pg_restore', '--exit-on-error', '-L', "$dumps/home", '-d', $copy, "$dumps/d" ], 'and then the rest');
+$node->safe_psql('late', 'SELECT idempotency_internal.outbox_expire()');
+command_ok([ 'pg_restore', '--exit-on-error', '-L', "$dumps/late", '-d', $copy, "$dumps/d" ], 'and then the rest');
 is_silent($node, 'late', 'at its end');
 is(contents($node, 'late'), $contents, 'and all of it is there');
 
