@@ -40,6 +40,14 @@ AS $$
 		FROM subscription s
 		JOIN idempotency_internal.outbox_subscription r ON r.name = s.name
 		WHERE s.state = 'active' AND s.lag > '5 min'
+		UNION ALL
+		SELECT s.name, 5, 'warning',
+			format('nothing was delivered yet: %s',
+				coalesce(s.last_status::text, left(s.last_error, 40))),
+			'see last_error in outbox_subscriptions'
+		FROM subscription s
+		WHERE s.state = 'active' AND s.delivered = 0 AND s.waiting > 0
+			AND s.last_failed_at IS NOT NULL
 	)
 	SELECT 'subscription ' || f.name, f.state, f.detail, f.hint
 	FROM (SELECT * FROM finding ORDER BY name, number) f

@@ -177,6 +177,17 @@ sub is_gone
 }
 
 is_ok('subscriptions', 'a subscription that works');
+subscribe($node, $receiver, '/switch/new', topics => "'{new}'");
+$receiver->switch('new', 'fail');
+enqueue_numbers($node, 'new', 1);
+says('subscription new', qr/^warning\|nothing was delivered yet: 500\|see last_error in outbox_subscriptions$/, 'a new subscription fails');
+$receiver->switch('new', 'ok');
+sql(q(SELECT outbox_retry('new')));
+is_gone('subscription new', 'it works');
+$receiver->switch('new', 'fail');
+enqueue_numbers($node, 'new', 2);
+wait_until($node, q(SELECT waiting = 1 AND last_status = 500 FROM outbox_subscriptions WHERE name = 'new'), 'one of its events fails');
+is_gone('subscription new', 'which is no reason for a warning');
 $receiver->switch('fails', 'fail');
 subscribe($node, $receiver, '/switch/fails', topics => "'{fails}'", retry_schedule => "'{0 s,1 h}'");
 enqueue_numbers($node, 'fails', 1 .. 20);
