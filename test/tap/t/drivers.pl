@@ -1,7 +1,7 @@
 # Every driver in docs/drivers.md can call the functions with plain positional
 # parameters, with casts only where its section asks for them, and the example
-# there works as described.  If this fails, an application written like that
-# does not work.
+# there, or in the file that it names, works as described.  If this fails, an
+# application written like that does not work.
 #
 # All drivers print the same lines.
 
@@ -20,6 +20,7 @@ use Test::More;
 use constant { BUILD_S => 300, RUN_S => 60 };
 
 my $programs = "$FindBin::RealBin/../programs/drivers";
+my $docs = "$FindBin::RealBin/../../../docs";
 my $dir = PostgreSQL::Test::Utils::tempdir;
 my $page = Page->load('drivers.md');
 
@@ -64,13 +65,14 @@ sub create_database
 	return;
 }
 
-# The example of a section.
+# The example of a section, or of the file that it names instead.
 sub example
 {
 	my ($section) = @_;
 	my ($text) = $page->{text} =~ /^## \Q$section\E\n(.*?)(?=^## |\z)/ms or die "no section $section";
-	my ($example) = $text =~ /^```\w+\n(.*?)^```$/ms or die "no example for $section";
-	return $example;
+	my ($file) = $text =~ m{\]\((recipes/checkout[^)]*)\)};
+	my ($example) = $file ? slurp_file("$docs/$file") : $text =~ /^```\w+\n(.*?)^```$/ms;
+	return $example // die "no example for $section";
 }
 
 # Runs a command with variables in its environment, and returns what it prints.
@@ -199,7 +201,7 @@ for my $driver (qw(libpq pgx))
 # --- Ruby and Perl
 
 try_driver('ruby', '/usr/bin/ruby', "$programs/ruby.rb", 'ruby', save_example('Ruby', 'checkout.rb'));
-try_driver('dbd_pg', 'perl', "$programs/dbd_pg.pl", 'dbd_pg', save_example('Perl', 'checkout.pl', '', "\n1;\n"));
+try_driver('dbd_pg', 'perl', "$programs/dbd_pg.pl", 'dbd_pg', save_example('Perl', 'checkout.pl'));
 try_readme('ruby', '/usr/bin/ruby', "$programs/ruby.rb", 'ruby');
 try_readme('dbd_pg', 'perl', "$programs/dbd_pg.pl", 'dbd_pg');
 

@@ -1,0 +1,19 @@
+// checkout_prisma.js
+//
+// The example of docs/drivers.md with Prisma.
+
+'use strict';
+
+async function checkout(prisma, key, lines) {
+  const [claim] = await prisma.$queryRaw`
+    SELECT outcome, token, response FROM idem_claim(${key}, 'checkout', ${'40 s'}, ${JSON.stringify(lines)})`;
+  if (claim.outcome === 'completed') return claim.response;
+  if (claim.outcome !== 'claimed') throw new Error(claim.outcome);
+
+  return prisma.$transaction(async (tx) => {
+    const [{ outcome }] = await tx.$queryRaw`SELECT outcome FROM stock_reserve_many(${lines}, ${key})`;
+    if (outcome === 'reserved') await tx.$queryRaw`SELECT outbox_enqueue('order.placed', ${lines}, ${key})`;
+    await tx.$executeRaw`SELECT idem_complete(${key}, ${claim.token}, ${{ outcome }}, 'checkout')`;
+    return { outcome };
+  });
+}
