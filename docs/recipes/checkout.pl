@@ -1,4 +1,6 @@
-# The example of docs/drivers.md with DBD::Pg.
+# Takes an order once for each key, with DBD::Pg: $dbh is connected with
+# RaiseError => 1, and $lines has the quantities, such as {cup => 2, plate => 1}.
+# The steps are explained in docs/drivers.md, "The examples".
 
 use strict;
 use warnings;

@@ -1,4 +1,8 @@
-"""The example of docs/drivers.md with asyncpg."""
+"""Takes an order once for each key, with asyncpg.
+
+conn is a connection, and lines has the quantities, such as {"cup": 2, "plate": 1}.
+The steps are explained in docs/drivers.md, "The examples".
+"""
 
 import json
 from datetime import timedelta

@@ -1,6 +1,8 @@
 // checkout_prisma.js
 //
-// The example of docs/drivers.md with Prisma.
+// Takes an order once for each key, with Prisma: prisma is a PrismaClient, and
+// lines has the quantities, such as { cup: 2, plate: 1 }. The steps are explained
+// in docs/drivers.md, "The examples".
 
 'use strict';
 
@@ -17,3 +19,5 @@ async function checkout(prisma, key, lines) {
     return { outcome };
   });
 }
+
+module.exports = { checkout };

@@ -1,4 +1,8 @@
-"""The example of docs/drivers.md with psycopg2."""
+"""Takes an order once for each key, with psycopg2.
+
+conn is a connection, and lines has the quantities, such as {"cup": 2, "plate": 1}.
+The steps are explained in docs/drivers.md, "The examples".
+"""
 
 import json
 from psycopg2.extras import Json

@@ -1,4 +1,8 @@
-"""The example of docs/drivers.md with SQLAlchemy."""
+"""Takes an order once for each key, with SQLAlchemy.
+
+engine is an Engine on psycopg2, and lines has the quantities, such as {"cup": 2, "plate": 1}.
+The steps are explained in docs/drivers.md, "The examples".
+"""
 
 import json
 from sqlalchemy import text

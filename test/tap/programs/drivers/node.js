@@ -127,7 +127,7 @@ async function lostLease({ rows, transaction, stateOf }) {
 }
 
 async function example({ connection }, file) {
-  const checkout = new Function(`${fs.readFileSync(file)}; return checkout`)();
+  const checkout = new Function('module', `${fs.readFileSync(file)}; return checkout`)({});
   const outcome = (key, lines) => checkout(connection, key, lines).then((answer) => answer.outcome, (error) => error.message);
 
   console.log(`checkout: ${await outcome('order-1', { cup: 2, plate: 2 })}`);
