@@ -70,7 +70,7 @@ sub example
 {
 	my ($section) = @_;
 	my ($text) = $page->{text} =~ /^## \Q$section\E\n(.*?)(?=^## |\z)/ms or die "no section $section";
-	my ($file) = $text =~ m{\]\((recipes/checkout[^)]*)\)};
+	my ($file) = $text =~ m{\]\((recipes/checkout[^)]*)\)}i;
 	my ($example) = $file ? slurp_file("$docs/$file") : $text =~ /^```\w+\n(.*?)^```$/ms;
 	return $example // die "no example for $section";
 }
@@ -91,9 +91,9 @@ sub output_of
 # Puts the example of a section into a file, and returns its name.
 sub save_example
 {
-	my ($section, $file, $head, $tail) = @_;
+	my ($section, $file) = @_;
 
-	append_to_file("$dir/$file", ($head // '') . example($section) . ($tail // ''));
+	append_to_file("$dir/$file", example($section));
 	return "$dir/$file";
 }
 
@@ -177,7 +177,7 @@ try_readme($_, @python, $_) for qw(psycopg psycopg2 sqlalchemy asyncpg);
 
 # --- Java, with casts and without
 
-my $java = save_example('JDBC', 'Checkout.java', "import java.sql.*;\n\nclass Checkout {\n", "}\n");
+my $java = save_example('JDBC', 'Checkout.java');
 output_of({}, BUILD_S, 'javac', '-encoding', 'UTF-8', '-d', $dir, "$programs/Jdbc.java", $java);
 my @java = ('java', '-cp', "$dir:/usr/share/java/postgresql.jar", 'Jdbc');
 try_driver('jdbc', @java, 'jdbc');
@@ -187,8 +187,7 @@ try_readme('jdbc', @java, 'jdbc');
 # --- Go, with Debian's packages, since nothing may be downloaded; the files of a
 # program have to be in one directory
 
-my $go = save_example('Go', 'checkout.go',
-	qq(package main\n\nimport (\n\t"context"\n\t"database/sql"\n\t"errors"\n\t"fmt"\n)\n\n));
+my $go = save_example('Go', 'checkout.go');
 append_to_file("$dir/$_.go", slurp_file("$programs/$_.go")) for qw(golang libpq pgx);
 for my $driver (qw(libpq pgx))
 {
