@@ -26,6 +26,4 @@ my $reference = $page{'reference/claims'};
 $reference->check_signatures($node, 'reference_claims', 'idem');
 $reference->check_columns($node, 'reference_claims', $_) for qw(idem_key idem_keys idem_fences idem_stats);
 
-$page{'recipes/claims'}->check_excerpts(grep { /FUNCTION deposit/ } $page{'recipes/claims'}->blocks('sql'));
-
 done_testing();
