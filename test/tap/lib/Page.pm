@@ -98,6 +98,14 @@ sub _only_looks
 	return !grep { !/\A\s*SELECT\b/ || /$acts/ } grep { /\S/ } split /;[^\n]*\n/, $sql =~ s/^\s*--.*\n//mgr;
 }
 
+# Lines with a command of psql that takes the next lines for its arguments, if
+# they are pasted together and no \\ ends it.
+sub _takes_what_follows
+{
+	my ($block) = @_;
+	return join('', $block =~ /^((?:\\|.*\\gset\b).*(?<!\\\\)\n)(?=.)/mg);
+}
+
 # Tests that the SQL of a page runs in an empty database, block by block, and
 # prints what stands beside it.
 sub check_sql
@@ -119,9 +127,7 @@ sub check_sql_in
 		my $loaded = $node->safe_psql($db, 'SELECT pg_conf_load_time()');
 		my ($printed, $error) = _only_looks($block) ? run_until_expected($node, $db, $block) : run($node, $db, $block);
 
-		# In a block that is pasted, the arguments of a command of psql do not end
-		# with the line.
-		is($error || join('', $block =~ /^((?:\\|.*\\gset\b).*(?<!\\\\)\n)(?=.)/mg), '', "$self->{name} runs: $line");
+		is($error || _takes_what_follows($block), '', "$self->{name} runs: $line");
 		ok(prints_as_expected($block, $printed), 'and prints what stands beside it')
 		  or diag "it prints: $printed";
 
