@@ -87,10 +87,13 @@ SQL_PARTS := $(addprefix $(srcdir)/src/, \
 ANNOUNCE_SQL := $(srcdir)/src/base/announce.sql
 INSTALL_SCRIPT_SQL = $(EXTENSION)--$(EXTVERSION).sql
 
-# An upgrade script: the part written by hand, then every function, view and
-# comment again, and the parts in UPGRADE_END.
+# An upgrade script, from each version to this one: the locks, the steps from
+# there on, which are written by hand, then every function, view and comment
+# again, and the parts in UPGRADE_END.
+UPGRADE_STEPS := $(sort $(wildcard $(srcdir)/src/upgrade/*--*.sql))
+UPGRADE_LOCK := $(srcdir)/src/upgrade/lock.sql
 UPGRADE_END := $(addprefix $(srcdir)/src/upgrade/, revoke.sql repair.sql) $(ANNOUNCE_SQL)
-UPGRADE_SCRIPTS_SQL := $(patsubst $(srcdir)/src/upgrade/%,$(EXTENSION)--%,$(wildcard $(srcdir)/src/upgrade/*--*.sql))
+UPGRADE_SCRIPTS_SQL := $(foreach step,$(notdir $(UPGRADE_STEPS)),$(EXTENSION)--$(firstword $(subst --, ,$(step)))--$(EXTVERSION).sql)
 DATA_built = $(INSTALL_SCRIPT_SQL) $(UPGRADE_SCRIPTS_SQL)
 
 REGRESS_ALL := $(sort $(patsubst $(srcdir)/sql/%.sql,%,$(wildcard $(srcdir)/sql/*.sql)))
@@ -156,9 +159,10 @@ $(INSTALL_SCRIPT_SQL): $(SQL_PARTS) $(ANNOUNCE_SQL) $(srcdir)/Makefile
 	cat $(SQL_PARTS) $(ANNOUNCE_SQL) >> $@.tmp
 	mv $@.tmp $@
 
-$(UPGRADE_SCRIPTS_SQL): $(EXTENSION)--%: $(srcdir)/src/upgrade/% $(srcdir)/src/upgrade/replace.awk $(UPGRADE_END) $(SQL_PARTS) $(srcdir)/Makefile
+$(UPGRADE_SCRIPTS_SQL): $(EXTENSION)--%--$(EXTVERSION).sql: $(UPGRADE_LOCK) $(UPGRADE_STEPS) $(srcdir)/src/upgrade/replace.awk $(UPGRADE_END) $(SQL_PARTS) $(srcdir)/Makefile
 	printf '%s\n\n' '\echo Use "ALTER EXTENSION $(EXTENSION) UPDATE" to load this file. \quit' > $@.tmp
-	cat $< >> $@.tmp
+	cat $(UPGRADE_LOCK) >> $@.tmp
+	cat $$(printf '%s\n' $(UPGRADE_STEPS) | sed -n '/\/$*--/,$$p') >> $@.tmp
 	awk -f $(srcdir)/src/upgrade/replace.awk $(SQL_PARTS) >> $@.tmp
 	cat $(UPGRADE_END) >> $@.tmp
 	mv $@.tmp $@

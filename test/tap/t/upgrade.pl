@@ -6,13 +6,13 @@
 use strict;
 use warnings FATAL => 'all';
 
-use File::Copy qw(move);
 use FindBin;
 use IPC::Run;
 use lib "$FindBin::RealBin/../lib";
 use Catalog;
 use PostgreSQL::Test::Utils;
 use Receiver;
+use Released;
 use Server;
 use Test::More;
 
@@ -23,21 +23,7 @@ use constant INTERNAL => 'idempotency_internal';
 
 my $upgrade = "$FindBin::RealBin/../../upgrade";
 
-# The old script as it was released.  Only a C function that the library does
-# not have any more is replaced by another one, since the server would look for
-# it.  Other tests use the same directory, so the file must be complete when it
-# appears.
-chomp(my ($extensions, $libraries) = map { `pg_config --$_` } qw(sharedir pkglibdir));
-$extensions .= '/extension';
-my %exported = map { $_ => 1 } `nm -D --defined-only $libraries/idempotency.so` =~ /(\w+)$/mg;
-die 'the library exports nothing' unless $exported{outbox_wake};
-my $released = slurp_file("$upgrade/idempotency--" . OLD . '.sql');
-$released =~ s{^CREATE FUNCTION (\w+)\([^;]*?\nAS 'MODULE_PATHNAME'\K(?:, '(\w+)')?(?=;)}
-	{$exported{$2 // $1} ? $2 ? ", '$2'" : '' : ", 'outbox_wake'"}gme;
-append_to_file("$extensions/released.$$", $released);
-move("$extensions/released.$$", "$extensions/idempotency--" . OLD . '.sql') or die "could not install the old script: $!";
-END { unlink("$extensions/idempotency--" . OLD . '.sql') if defined $extensions }
-
+install_released(OLD, replace_lost => 1);
 my $receiver = Receiver->start;
 my $node = new_server('upgrade', preload => 0,
 	conf => "idempotency.stock_compact_after = 20\nidempotency.sweep_interval = 50ms\nmax_worker_processes = 30");

@@ -21,7 +21,7 @@ from ._claims import (
 from ._sync import Lease, claim, complete, consume, fail, lease, renew, transaction, webhook_receiver
 from ._webhooks import InvalidSignature, verify_webhook
 
-__version__ = "1.0.0"
+__version__ = "1.1.0"
 
 __all__ = [
     "AnswerTooLarge",

@@ -1,0 +1,71 @@
+# A database of 1.0.0 equals a fresh install after ALTER EXTENSION UPDATE, and
+# has all its data.  Until then the library serves it as before, with its
+# workers.  If this fails, an upgrade of the package is an outage, or leaves a
+# database that is neither old nor new.
+
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib "$FindBin::RealBin/../lib";
+use Catalog;
+use PostgreSQL::Test::Utils;
+use Receiver;
+use Released;
+use Server;
+use Test::More;
+
+use constant OLD => '1.0.0';
+use constant HINT => 'The step in src/upgrade/ lacks what the install script has, or has more:';
+
+install_released(OLD);
+my $receiver = Receiver->start;
+my $node = new_server('upgrade_1_0', conf => 'idempotency.sweep_interval = 50ms');
+
+$node->start;
+sql('CREATE ROLE shop_app LOGIN; CREATE ROLE auditor');
+sql(q(CREATE EXTENSION idempotency VERSION ') . OLD . q('));
+sql(q(SELECT idempotency_grant('shop_app'); GRANT SELECT ON outbox_subscriptions TO auditor));
+subscribe($node, $receiver, '/ok/works', topics => "'{works}'");
+
+# Runs once what an application does.
+my $round = 0;
+sub everything_works
+{
+	my ($when) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	my $n = ++$round;
+
+	is(sql(qq(
+		SELECT stock_receive('hat', 2) > 0;
+		SET ROLE shop_app;
+		SELECT outcome FROM idem_claim('t$n');
+		SELECT outcome FROM idem_claim('t$n');
+		SELECT token AS t FROM idem_claim('l$n', lease => '1 min') \\gset
+		SELECT idem_complete('l$n', :t, '{"n": $n}');
+		SELECT response FROM idem_claim('l$n', lease => '1 min');
+		SELECT outbox_enqueue('works', '{"n": $n}', key => 'k') > 0;
+		SELECT outcome FROM stock_reserve('hat', 1, 'r$n');
+		SELECT stock_confirm('r$n');
+		SELECT outcome FROM stock_reserve('hat', 1, 'lapses$n', ttl => '1 ms'))),
+		join("\n", 't', 'claimed', 'completed', '', qq({"n": $n}), 't', 'reserved', 'done', 'reserved'), "$when: an application does what it does");
+	$receiver->wait_for('works', events => $n);
+	wait_until($node, "SELECT count(*) = 0 FROM stock_hold WHERE reservation = 'lapses$n'", "$when: reservations expire");
+	is(sql(q(SELECT count(*) FROM stock_verify() WHERE NOT ok)), 0, "$when: stock is right");
+	return;
+}
+
+everything_works('before the update');
+is(sql(q(SELECT * FROM idempotency_status() WHERE state = 'error')), '', 'nothing is wrong meanwhile');
+sql('ALTER EXTENSION idempotency UPDATE');
+sql(q(SELECT idempotency_grant('shop_app')));
+wait_for_workers($node);
+everything_works('after it');
+is(sql(q(SELECT outcome FROM idem_claim('t1'); SELECT state FROM stock_reservation_status('r1'))), "completed\nconfirmed", 'what was there is there');
+
+sql('CREATE DATABASE fresh');
+$node->safe_psql('fresh', q(CREATE EXTENSION idempotency; SELECT idempotency_grant('shop_app'); GRANT SELECT ON outbox_subscriptions TO auditor));
+same_catalog(catalog($node, 'postgres'), catalog($node, 'fresh'), 'an upgraded database has what a fresh one has', HINT);
+unlike(slurp_file($node->logfile), qr/ (?:ERROR|FATAL|PANIC): /, 'nothing in the log complains');
+
+done_testing();
