@@ -28,6 +28,25 @@ if ($ENV{COVERAGE})
 	*PostgreSQL::Test::Cluster::teardown_node = sub { $_[0]->stop('fast', fail_ok => 1) };
 }
 
+# The first server of a test is a copy of test/run's cluster, which is faster
+# than initdb.  Others need an identifier of their own: by that the extension
+# knows whether a database is a copy.
+sub init_server
+{
+	my ($node, %params) = @_;
+	my $template = $ENV{CLUSTER_TEMPLATE};
+	my $run = \&PostgreSQL::Test::Utils::system_or_bail;
+
+	no warnings 'redefine';
+	local *PostgreSQL::Test::Utils::system_or_bail = sub {
+		return $run->(@_) unless $_[0] eq 'initdb';
+		return $run->('cp', '-a', $template, $node->data_dir);
+	  }
+	  unless $server || !$template || $params{extra};
+	$node->init(%params);
+	return;
+}
+
 # Makes a server that is configured but not running.  Parameters are those of
 # PostgreSQL::Test::Cluster's init, and:
 #   conf => lines of configuration
@@ -42,7 +61,7 @@ sub new_server
 	my $internal_path = delete $params{internal_path} // 1;
 	my $node = PostgreSQL::Test::Cluster->new($name);
 
-	$node->init(%params);
+	init_server($node, %params);
 	$node->append_conf('postgresql.conf',
 		"shared_preload_libraries = 'idempotency'")
 	  if $preload;
