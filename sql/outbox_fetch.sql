@@ -256,6 +256,16 @@ SELECT ack();
 SELECT * FROM got();
 SELECT * FROM state();
 SELECT outbox_unsubscribe('r');
+-- A timeout that strikes in a filter ends the statement, and nothing is left of
+-- its transaction, neither locks nor the failed state.
+SELECT outbox_subscribe('slow', NULL, topics => '{slow}', filter => 'exists($.a[*] ? (exists($.a[*] ? (@ < 0))))');
+SELECT count(outbox_enqueue('slow', (SELECT jsonb_build_object('a', jsonb_agg(n)) FROM generate_series(1, 5000) n)))
+FROM generate_series(1, 20);
+SET statement_timeout = '100 ms';
+SELECT count(*) FROM outbox_fetch('slow');
+RESET statement_timeout;
+SELECT count(*) FROM pg_locks WHERE pid = pg_backend_pid() AND relation = 'idempotency_internal.outbox_partition'::regclass;
+SELECT outbox_unsubscribe('slow');
 -- Rows that no constraint has kept out: an error or a retry, not a crash.
 SELECT outbox_subscribe('odd', NULL, topics => '{odd}');
 ALTER TABLE idempotency_internal.outbox_delivery DROP CONSTRAINT outbox_delivery_key_check;

@@ -21,16 +21,18 @@ static void
 query_prepare(SavedQuery *query)
 {
 	int			nargs = 0;
+	SPIPlanPtr	plan;
 
 	if (query->plan != NULL)
 		return;
 	(void) catalog_get();		/* raises an error if objects are too old */
 	while (nargs < QUERY_ARGS_MAX && OidIsValid(query->types[nargs]))
 		nargs++;
-	query->plan = SPI_prepare(query->sql, nargs, query->types);
-	if (query->plan == NULL || SPI_keepplan(query->plan) != 0)
+	plan = SPI_prepare(query->sql, nargs, query->types);
+	if (plan == NULL || SPI_keepplan(plan) != 0)
 		elog(ERROR, "could not prepare \"%s\": %s", query->sql,
 			 SPI_result_code_string(SPI_result));
+	query->plan = plan;
 }
 
 uint64

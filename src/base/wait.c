@@ -9,13 +9,12 @@
  */
 #include "postgres.h"
 
-#include "access/xact.h"
 #include "executor/spi.h"
 #include "tcop/pquery.h"
-#include "utils/memutils.h"
 #include "utils/portal.h"
 #include "utils/snapmgr.h"
 
+#include "base/subtransaction.h"
 #include "base/wait.h"
 
 /*
@@ -46,43 +45,32 @@ wait_release_snapshot(const char *procedure)
 				 errhint("Call it outside of functions, in the isolation level READ COMMITTED.")));
 }
 
-static void
-wait_end_look(MemoryContext context, ResourceOwner owner)
+/* What wait_look calls, with its argument. */
+typedef struct WaitLook
 {
-	RollbackAndReleaseCurrentSubTransaction();
-	MemoryContextSwitchTo(context);
-	CurrentResourceOwner = owner;
-	InvalidateCatalogSnapshot();
+	void		(*look) (void *arg);
+	void	   *arg;
+} WaitLook;
+
+static void
+wait_look_now(void *arg)
+{
+	const WaitLook *look = arg;
+
+	/* Otherwise, SPI would take one for the CALL, to be kept. */
+	PushActiveSnapshot(GetLatestSnapshot());
+	SPI_connect();
+	look->look(look->arg);
+	SPI_finish();
 }
 
-/*
- * The subtransaction must end after an error, too.
- */
 void
 wait_look(void (*look) (void *arg), void *arg)
 {
-	MemoryContext context = CurrentMemoryContext;
-	ResourceOwner owner = CurrentResourceOwner;
+	WaitLook	call = {look, arg};
+	ErrorData  *error = subtransaction_try(wait_look_now, &call, false);
 
-	BeginInternalSubTransaction(NULL);
-	PG_TRY();
-	{
-		/* Otherwise, SPI would take one for the CALL, to be kept. */
-		PushActiveSnapshot(GetLatestSnapshot());
-		SPI_connect();
-		look(arg);
-		SPI_finish();
-	}
-	PG_CATCH();
-	{
-		ErrorData  *error;
-
-		MemoryContextSwitchTo(context);
-		error = CopyErrorData();
-		FlushErrorState();
-		wait_end_look(context, owner);
+	if (error != NULL)
 		ReThrowError(error);
-	}
-	PG_END_TRY();
-	wait_end_look(context, owner);
+	InvalidateCatalogSnapshot();
 }

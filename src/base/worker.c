@@ -254,6 +254,13 @@ worker_commit(void)
 	pgstat_report_activity(STATE_IDLE, NULL);
 }
 
+void
+worker_abort(void)
+{
+	AbortOutOfAnyTransaction();
+	pgstat_report_activity(STATE_IDLE, NULL);
+}
+
 ErrorData *
 worker_try(const char *activity, void (*step) (void *arg), void *arg)
 {
@@ -274,8 +281,7 @@ worker_try(const char *activity, void (*step) (void *arg), void *arg)
 		MemoryContextSwitchTo(context);
 		error = CopyErrorData();
 		FlushErrorState();
-		AbortOutOfAnyTransaction(); /* also of a subtransaction */
-		pgstat_report_activity(STATE_IDLE, NULL);
+		worker_abort();
 	}
 	PG_END_TRY();
 	MemoryContextSwitchTo(context);

@@ -63,6 +63,12 @@ extern bool worker_begin(const char *activity);
 extern void worker_commit(void);
 
 /*
+ * Ends the transaction after an error, whatever its state is: a subtransaction
+ * may still be open, for example if handling an error has failed.
+ */
+extern void worker_abort(void);
+
+/*
  * Runs step in such a transaction, in its memory context, and commits.
  * If it fails, aborts and returns the error; otherwise returns NULL.  The error
  * ERRCODE_QUERY_CANCELED is thrown to the caller instead.

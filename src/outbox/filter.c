@@ -10,13 +10,11 @@
  */
 #include "postgres.h"
 
-#include "access/xact.h"
-#include "miscadmin.h"
 #include "utils/fmgrprotos.h"
 #include "utils/memutils.h"
-#include "utils/resowner.h"
 
 #include "base/compat.h"
+#include "base/subtransaction.h"
 #include "outbox/filter.h"
 
 typedef enum FilterResult
@@ -25,6 +23,14 @@ typedef enum FilterResult
 	FILTER_FALSE,
 	FILTER_UNKNOWN
 } FilterResult;
+
+/* An evaluation, in a subtransaction. */
+typedef struct FilterCall
+{
+	JsonPath   *filter;
+	Jsonb	   *payload;
+	FilterResult result;
+} FilterCall;
 
 PG_FUNCTION_INFO_V1(outbox_filter_is_predicate);
 
@@ -64,32 +70,23 @@ filter_error_is_foreign(int sqlerrcode)
 		category == ERRCODE_SYSTEM_ERROR;
 }
 
+static void
+filter_evaluate_call(void *arg)
+{
+	FilterCall *call = arg;
+
+	call->result = filter_evaluate(call->filter, call->payload);
+}
+
 static FilterResult
 filter_try(JsonPath *filter, Jsonb *payload)
 {
-	MemoryContext context = CurrentMemoryContext;
-	ResourceOwner owner = CurrentResourceOwner;
-	volatile FilterResult result = FILTER_UNKNOWN;
+	FilterCall	call = {filter, payload, FILTER_UNKNOWN};
+	ErrorData  *error = subtransaction_try(filter_evaluate_call, &call, true);
 
-	BeginInternalSubTransaction(NULL);
-	MemoryContextSwitchTo(context);
-	PG_TRY();
-	{
-		result = filter_evaluate(filter, payload);
-		ReleaseCurrentSubTransaction();
-	}
-	PG_CATCH();
-	{
-		MemoryContextSwitchTo(context);
-		if (filter_error_is_foreign(geterrcode()))
-			PG_RE_THROW();
-		FlushErrorState();
-		RollbackAndReleaseCurrentSubTransaction();
-	}
-	PG_END_TRY();
-	MemoryContextSwitchTo(context);
-	CurrentResourceOwner = owner;
-	return result;
+	if (error != NULL && filter_error_is_foreign(error->sqlerrcode))
+		ReThrowError(error);
+	return call.result;
 }
 
 bool

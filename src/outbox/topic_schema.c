@@ -83,6 +83,7 @@ static bool names_disturbed = false;	/* invalidated while loading */
 
 static Validator validator;
 static bool validator_valid = false;
+static bool validator_disturbed = false;	/* invalidated while loading */
 
 static bool callbacks_registered = false;
 
@@ -103,6 +104,7 @@ static void
 topic_schema_function_changed(Datum arg, int cache, uint32 hash)
 {
 	validator_valid = false;
+	validator_disturbed = true;
 }
 
 static void
@@ -271,7 +273,7 @@ topic_schema_read(const text *topic)
  * Takes note of a function if it is one that we call.
  */
 static void
-validator_add(Oid function)
+validator_add(Validator *found, Oid function)
 {
 	HeapTuple	tuple = SearchSysCache1(PROCOID, ObjectIdGetDatum(function));
 	Form_pg_proc proc;
@@ -288,19 +290,19 @@ validator_add(Oid function)
 	else if (strcmp(name, "jsonb_matches_schema") == 0 &&
 			 proc->pronargs == 2 && types[1] == JSONBOID &&
 			 proc->prorettype == BOOLOID)
-		validator.matches = function;
+		found->matches = function;
 	else if (strcmp(name, "jsonschema_is_valid") == 0 &&
 			 proc->pronargs == 1 && proc->prorettype == BOOLOID)
-		validator.is_valid = function;
+		found->is_valid = function;
 	else if (strcmp(name, "jsonschema_validation_errors") == 0 &&
 			 proc->pronargs == 2 && types[1] == JSONOID &&
 			 proc->prorettype == TEXTARRAYOID)
-		validator.errors = function;
+		found->errors = function;
 	ReleaseSysCache(tuple);
 }
 
 static void
-validator_load_functions(Oid extension)
+validator_load_functions(Validator *found, Oid extension)
 {
 	Relation	depend = table_open(DependRelationId, AccessShareLock);
 	ScanKeyData keys[2];
@@ -319,7 +321,7 @@ validator_load_functions(Oid extension)
 
 		if (member->deptype == DEPENDENCY_EXTENSION &&
 			member->classid == ProcedureRelationId)
-			validator_add(member->objid);
+			validator_add(found, member->objid);
 	}
 	systable_endscan(scan);
 	table_close(depend, AccessShareLock);
@@ -334,13 +336,16 @@ validator_find(void)
 {
 	if (!validator_valid)
 	{
-		Oid			extension = get_extension_oid(VALIDATOR_EXTENSION, true);
+		Validator	found = {0};
+		Oid			extension;
 
 		topic_schema_register_callbacks();
-		memset(&validator, 0, sizeof(validator));
-		validator_valid = true;
+		validator_disturbed = false;
+		extension = get_extension_oid(VALIDATOR_EXTENSION, true);
 		if (OidIsValid(extension))
-			validator_load_functions(extension);
+			validator_load_functions(&found, extension);
+		validator = found;
+		validator_valid = !validator_disturbed;
 	}
 	return OidIsValid(validator.matches) ? &validator : NULL;
 }

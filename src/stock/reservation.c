@@ -14,17 +14,16 @@
  */
 #include "postgres.h"
 
-#include "access/xact.h"
 #include "funcapi.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
-#include "utils/resowner.h"
 #include "utils/timestamp.h"
 
 #include "base/args.h"
 #include "base/catalog.h"
 #include "base/compat.h"
 #include "base/settings.h"
+#include "base/subtransaction.h"
 #include "stock/announce.h"
 #include "stock/ledger.h"
 #include "stock/change.h"
@@ -523,6 +522,27 @@ stock_reinstate(PG_FUNCTION_ARGS)
 	return reservation_result(fcinfo, answer, expires_at, &shortages);
 }
 
+/* Reservations that expire in one subtransaction. */
+typedef struct ExpiryTry
+{
+	text	  **lapsed;
+	int			count;
+	int64		max;			/* lines */
+	int64		lines;			/* that have expired, including earlier tries */
+} ExpiryTry;
+
+static void
+reservation_expire_these(void *arg)
+{
+	ExpiryTry  *try = arg;
+
+	for (int i = 0; i < try->count && try->lines < try->max; i++)
+	{
+		CHECK_FOR_INTERRUPTS();
+		try->lines += change_expire(try->lapsed[i]);
+	}
+}
+
 /*
  * In a subtransaction, lets these reservations expire, except locked ones,
  * until max lines have expired.  On an error all of that is rolled back and
@@ -533,45 +553,18 @@ static bool
 reservation_try_expire(text **lapsed, int count, int max, int64 *expired,
 					   int *failed)
 {
-	MemoryContext context = CurrentMemoryContext;
-	ResourceOwner owner = CurrentResourceOwner;
-	volatile int64 lines = *expired;
-	volatile bool done = false;
+	ExpiryTry	try = {lapsed, count, max, *expired};
+	ErrorData  *error = subtransaction_try(reservation_expire_these, &try, true);
 
-	BeginInternalSubTransaction(NULL);
-	MemoryContextSwitchTo(context);
-	PG_TRY();
-	{
-		for (int i = 0; i < count && lines < max; i++)
-		{
-			CHECK_FOR_INTERRUPTS();
-			lines += change_expire(lapsed[i]);
-		}
-		ReleaseCurrentSubTransaction();
-		*expired = lines;
-		done = true;
-	}
-	PG_CATCH();
-	{
-		ErrorData  *error;
-
-		MemoryContextSwitchTo(context);
-		error = CopyErrorData();
-		FlushErrorState();
-		RollbackAndReleaseCurrentSubTransaction();
-		if (error->sqlerrcode == ERRCODE_QUERY_CANCELED)
-			ReThrowError(error);
-		if (count == 1 && ++*failed == 1)
-			ereport(WARNING,
-					(errcode(error->sqlerrcode),
-					 errmsg("reservation \"%s\" could not expire",
-							text_to_cstring(lapsed[0])),
-					 errdetail_internal("%s", error->message)));
-	}
-	PG_END_TRY();
-	MemoryContextSwitchTo(context);
-	CurrentResourceOwner = owner;
-	return done;
+	if (error == NULL)
+		*expired = try.lines;
+	else if (count == 1 && ++*failed == 1)
+		ereport(WARNING,
+				(errcode(error->sqlerrcode),
+				 errmsg("reservation \"%s\" could not expire",
+						text_to_cstring(lapsed[0])),
+				 errdetail_internal("%s", error->message)));
+	return error == NULL;
 }
 
 /*
@@ -610,20 +603,24 @@ reservation_expire(text **lapsed, int count, int max, int *failed)
 }
 
 /*
- * Remembers a position until the next call.
+ * Remembers a position until the next call.  The copy is made first: if that
+ * fails, the position before it is kept.
  */
 static void
 reservation_keep_position(HoldsPosition *kept, const HoldsPosition *position)
 {
-	MemoryContext old = MemoryContextSwitchTo(TopMemoryContext);
-	text	   *before = kept->sku;
+	HoldsPosition copy = *position;
 
-	*kept = *position;
+	if (copy.sku != NULL)
+	{
+		MemoryContext old = MemoryContextSwitchTo(TopMemoryContext);
+
+		copy.sku = DatumGetTextPCopy(PointerGetDatum(copy.sku));
+		MemoryContextSwitchTo(old);
+	}
 	if (kept->sku != NULL)
-		kept->sku = DatumGetTextPCopy(PointerGetDatum(kept->sku));
-	if (before != NULL)
-		pfree(before);
-	MemoryContextSwitchTo(old);
+		pfree(kept->sku);
+	*kept = copy;
 }
 
 /*

@@ -11,7 +11,6 @@
  */
 #include "postgres.h"
 
-#include "access/xact.h"
 #include "catalog/pg_type.h"
 #include "commands/trigger.h"
 #include "miscadmin.h"
@@ -162,7 +161,7 @@ sweep_module_or_report(SweepModule *module)
 		MemoryContextSwitchTo(context);
 		HOLD_INTERRUPTS();
 		EmitErrorReport();
-		AbortCurrentTransaction();
+		worker_abort();
 		FlushErrorState();
 		RESUME_INTERRUPTS();
 		backoff_fail(&module->rest, SWEEP_REST_MS, SWEEP_REST_MAX_MS,
