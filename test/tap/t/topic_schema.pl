@@ -66,6 +66,22 @@ is(outcome($old, enqueue('{"order": 0}', 'order.placed.x')), '', 'even of one th
 is(outcome($old, enqueue('{"order": 0}', 'x' x 256)), '22023', 'or of one that is too long');
 is(events(), '2', 'what was refused is not in the log');
 
+# --- a session looks for pg_jsonschema while its catalog is locked
+
+sql(register('late', $schema));
+my $locker = session($node);
+my $late = session($node);
+is(outcome($late, enqueue('{}', 'order.paid')), '', 'a session has read the topics');
+$locker->query('BEGIN; LOCK pg_catalog.pg_depend');
+$late->query("SET statement_timeout = '200 ms'");
+is(outcome($late, enqueue('{"order": 1}', 'late')), '57014', 'it cannot check a payload in time');
+$locker->query('ROLLBACK');
+$late->query('RESET statement_timeout');
+is(outcome($late, enqueue('{"order": 1}', 'late')), '', 'but later');
+is(outcome($late, enqueue('{"order": 0}', 'late')), '23514', 'as any other session');
+is(events('late'), '1', 'what was not checked is not in the log');
+$_->quit for $locker, $late;
+
 my ($status, $out, $err) = $node->psql('postgres', enqueue('{"order": "secret"}'));
 like($err, qr/ERROR:  payload does not match the schema of topic "order.placed"\nDETAIL:  'secret' is not of type 'integer'\n/,
 	'the producer is told which topic, and why');
