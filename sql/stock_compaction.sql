@@ -74,8 +74,21 @@ SELECT * FROM stock_verify();
 
 -- A restore may load rows into any table of the history.
 INSERT INTO stock_history_2 (id, quantity, at, change, line, sku, reservation)
-VALUES (1000000, 1, now(), 'confirm', 0, 'cup', 'restored');
-SELECT stock_confirm('restored');
+SELECT 1000000 + i, 1, now(), 'confirm', 0, 'cup', 'restored' || i FROM generate_series(1, 5) i;
+SELECT stock_confirm('restored3');
+-- They are moved to the current table, a few with each call, and their table is
+-- emptied.
+SELECT count(*) FILTER (WHERE more) FROM (SELECT stock_forget(2) AS more FROM generate_series(1, 3)) step;
+SELECT tableoid::regclass, count(*) FROM (
+	SELECT tableoid, reservation FROM stock_history_0
+	UNION ALL SELECT tableoid, reservation FROM stock_history_1
+	UNION ALL SELECT tableoid, reservation FROM stock_history_2) e
+WHERE reservation ~ 'restored' GROUP BY 1;
+SELECT until('stock_forget(2)');
+CALL old_snapshots_end('stock_ring');
+SELECT until('stock_forget()');
+SELECT * FROM ring;
+SELECT stock_confirm('restored3'), pg_relation_size('stock_history_2');
 
 -- Many items with long logs: each call returns some, and after several calls
 -- all, even if they were not used since the limit was lowered.  (Sweepers of

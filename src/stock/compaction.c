@@ -23,17 +23,18 @@
 
 PG_FUNCTION_INFO_V1(stock_compact);
 PG_FUNCTION_INFO_V1(stock_migrate);
+PG_FUNCTION_INFO_V1(stock_gather);
 PG_FUNCTION_INFO_V1(stock_crowded);
 PG_FUNCTION_INFO_V1(stock_count_compacted);
 
 static Datum
-compaction_query(SavedQuery *query, Datum value)
+compaction_query(SavedQuery *query, Datum *values)
 {
 	Datum		result;
 	bool		isnull;
 
 	SPI_connect();
-	query_run(query, &value, NULL, false);
+	query_run(query, values, NULL, false);
 	result = query_datum(0, 1, &isnull);
 	SPI_finish();
 	return result;
@@ -44,14 +45,14 @@ compaction_query(SavedQuery *query, Datum value)
  * a value that is passed by value.
  */
 static Datum
-compaction_move(SavedQuery *query, Datum value)
+compaction_move(SavedQuery *query, Datum *values)
 {
 	volatile Datum result = 0;
 
 	guard_let_pass(true);
 	PG_TRY();
 	{
-		result = compaction_query(query, value);
+		result = compaction_query(query, values);
 	}
 	PG_FINALLY();
 	{
@@ -73,7 +74,7 @@ stock_compact(PG_FUNCTION_ARGS)
 
 	settings_prevent_write("stock_compact()");
 	(void) stock_xact_begin();
-	PG_RETURN_DATUM(compaction_move(&step, PG_GETARG_DATUM(0)));
+	PG_RETURN_DATUM(compaction_move(&step, &fcinfo->args[0].value));
 }
 
 /*
@@ -86,7 +87,33 @@ stock_migrate(PG_FUNCTION_ARGS)
 		.sql = "SELECT idempotency_internal.stock_migrate_rows($1)", .types = {INT2OID}
 	};
 
-	PG_RETURN_DATUM(compaction_move(&step, PG_GETARG_DATUM(0)));
+	PG_RETURN_DATUM(compaction_move(&step, &fcinfo->args[0].value));
+}
+
+/*
+ * SQL: stock_gather(restored, max_rows), a part of stock_forget.  Each call goes
+ * on at the page where the last one ended, since the pages before it have only
+ * rows that were moved.
+ */
+Datum
+stock_gather(PG_FUNCTION_ARGS)
+{
+	static SavedQuery step = {
+		.sql = "SELECT idempotency_internal.stock_gather_rows($1, $2, $3)",
+		.types = {INT2OID, INT8OID, INT4OID}
+	};
+	static int64 first_page = 0;
+	bool		all_pages = first_page == 0;
+	int64		last_page;
+	Datum		values[3];
+
+	values[0] = PG_GETARG_DATUM(0);
+	values[1] = Int64GetDatum(first_page);
+	values[2] = PG_GETARG_DATUM(1);
+	first_page = 0;				/* after an error, and when no row is found */
+	last_page = DatumGetInt64(compaction_move(&step, values));
+	first_page = Max(last_page, 0);
+	PG_RETURN_BOOL(last_page >= 0 || !all_pages);
 }
 
 /*

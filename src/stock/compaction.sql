@@ -232,7 +232,7 @@ BEGIN
 	WHERE ring.state = 'current';
 	FOR closed IN
 		SELECT ring.slot FROM idempotency_internal.stock_ring ring
-		WHERE ring.state = 'old'
+		WHERE ring.state = 'old' OR ring.slot = old_slot
 	LOOP
 		EXECUTE format($query$
 			WITH moved AS (
@@ -268,6 +268,125 @@ COMMENT ON FUNCTION idempotency_internal.stock_migrate(smallint) IS
 	'Internal: moves rows that must not be dropped with an old table of the history to the current one; returns how many.';
 
 /*
+ * A transaction may have opened a reservation again after the table was
+ * retired, or may not have been visible then.  It keeps the table locked until
+ * its end (ledger_keep), so whoever has locked the table alone sees all of them.
+ */
+CREATE FUNCTION idempotency_internal.stock_truncate()
+RETURNS boolean
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
+SET search_path = pg_catalog, pg_temp
+SET lock_timeout = '100ms'
+AS $$
+DECLARE
+	unused smallint;
+BEGIN
+	SELECT ring.slot INTO unused FROM idempotency_internal.stock_ring ring
+	WHERE ring.state = 'retired'
+		AND idempotency_internal.idempotency_is_quiet(ring.quiet_xid)
+	ORDER BY ring.segment LIMIT 1;
+	IF NOT FOUND THEN
+		RETURN false;
+	END IF;
+	EXECUTE 'LOCK TABLE idempotency_internal.stock_history_' || unused || ' IN ACCESS EXCLUSIVE MODE NOWAIT';
+	IF idempotency_internal.stock_migrate(unused) = 0 THEN
+		RETURN idempotency_internal.idempotency_ring_truncate(
+			'idempotency_internal.stock_ring'::regclass, 'stock_history'::text);
+	END IF;
+	-- Snapshots that are older see the rows in this table.
+	UPDATE idempotency_internal.stock_ring
+	SET quiet_xid = idempotency_internal.idempotency_next_xid()
+	WHERE slot = unused;
+	RETURN true;
+EXCEPTION WHEN lock_not_available THEN
+	RETURN false;
+END
+$$;
+COMMENT ON FUNCTION idempotency_internal.stock_truncate() IS
+	'Internal: truncates a retired table of the history; false: there is none, a snapshot is older, or it is locked.';
+
+/*
+ * A table that is empty by the ring but has rows was restored.  Which of the
+ * restored tables was filled after which is not known, so all rows are moved
+ * into the current one: they are then dropped together, and a line is never
+ * remembered by an older row than its last one.
+ */
+CREATE FUNCTION idempotency_internal.stock_gather_rows(
+	restored smallint, first_page bigint, max_rows integer)
+RETURNS bigint
+LANGUAGE plpgsql STRICT VOLATILE SECURITY DEFINER COST 10000
+SET search_path = pg_catalog, pg_temp SET enable_seqscan = off
+AS $$
+DECLARE
+	slot smallint;
+	rows tid[];
+BEGIN
+	LOCK TABLE idempotency_internal.stock_ring IN ROW EXCLUSIVE MODE;
+	SELECT ring.slot INTO slot FROM idempotency_internal.stock_ring ring
+	WHERE ring.state = 'current';
+	EXECUTE format('SELECT ARRAY(
+			SELECT ctid FROM idempotency_internal.stock_history_%s
+			WHERE ctid >= $1 LIMIT $2)', restored)
+		INTO rows USING format('(%s,0)', first_page)::tid, max_rows;
+	EXECUTE format('WITH moved AS (
+			DELETE FROM idempotency_internal.stock_history_%s
+			WHERE ctid = ANY ($1) RETURNING *)
+		INSERT INTO idempotency_internal.stock_history_%s
+		SELECT * FROM moved', restored, slot) USING rows;
+	RETURN coalesce((rows[cardinality(rows)]::text::point)[0], -1);
+END
+$$;
+COMMENT ON FUNCTION idempotency_internal.stock_gather_rows(
+	smallint, bigint, integer) IS
+	'Internal: what stock_gather does: returns the page of the last row that was moved; -1: there was none.';
+
+CREATE FUNCTION idempotency_internal.stock_gather(
+	restored smallint, max_rows integer)
+RETURNS boolean
+LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE COST 10000
+AS 'MODULE_PATHNAME';
+COMMENT ON FUNCTION idempotency_internal.stock_gather(smallint, integer) IS
+	'Internal: moves rows of a restored table of the history to the current one; false: no row is left.';
+
+/*
+ * The lock keeps a restore from adding rows to a table that is retired.
+ */
+CREATE FUNCTION idempotency_internal.stock_gather_restored(max_rows integer)
+RETURNS boolean
+LANGUAGE plpgsql STRICT VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
+SET search_path = pg_catalog, pg_temp
+SET lock_timeout = '100ms'
+AS $$
+DECLARE
+	restored smallint;
+BEGIN
+	SELECT ring.slot INTO restored FROM idempotency_internal.stock_ring ring
+	WHERE ring.state = 'empty' AND pg_relation_size(
+		('idempotency_internal.stock_history_' || ring.slot)::regclass) > 0
+	ORDER BY ring.slot LIMIT 1;
+	IF NOT FOUND THEN
+		RETURN false;
+	ELSIF NOT idempotency_internal.stock_gather(restored, max_rows) THEN
+		EXECUTE 'LOCK TABLE idempotency_internal.stock_history_' || restored || ' IN ACCESS EXCLUSIVE MODE NOWAIT';
+		IF NOT idempotency_internal.stock_gather(restored, max_rows) THEN
+			UPDATE idempotency_internal.stock_ring
+			SET state = 'retired', closed_at = clock_timestamp(),
+				quiet_xid = idempotency_internal.idempotency_next_xid(),
+				segment = (SELECT max(ring.segment) + 1
+					FROM idempotency_internal.stock_ring ring)
+			WHERE slot = restored;
+		END IF;
+	END IF;
+	RETURN true;
+EXCEPTION WHEN lock_not_available THEN
+	RETURN false;
+END
+$$;
+COMMENT ON FUNCTION
+	idempotency_internal.stock_gather_restored(integer) IS
+	'Internal: the next step of moving restored rows of the history to its current table; false: there are none, or the table is locked.';
+
+/*
  * A table of the history takes rows for half of idempotency.stock_history.
  */
 CREATE FUNCTION idempotency_internal.stock_forget(max_rows integer DEFAULT 1000)
@@ -281,8 +400,8 @@ DECLARE
 	outdated idempotency_internal.stock_ring;
 	is_used  boolean;
 BEGIN
-	IF idempotency_internal.idempotency_ring_truncate(
-		'idempotency_internal.stock_ring'::regclass, 'stock_history'::text)
+	IF idempotency_internal.stock_gather_restored(max_rows)
+		OR idempotency_internal.stock_truncate()
 	THEN
 		RETURN true;
 	END IF;

@@ -340,6 +340,19 @@ ledger_is_settled(const text *reservation)
 		ledger_scan_from(1, reservation, NULL) > 0;
 }
 
+/*
+ * The sweeper truncates a table of the history when it can lock it.  By then it
+ * sees the lines that were opened, and moves their rows (compaction.sql).
+ */
+void
+ledger_keep(void)
+{
+	const CatalogRing history = catalog_get()->rings[RING_HISTORY];
+
+	for (int i = 0; i < CATALOG_RING_SIZE; i++)
+		relation_hold(history.tables[i], AccessShareLock);
+}
+
 LedgerLines
 ledger_read(const text *reservation)
 {

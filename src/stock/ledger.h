@@ -76,6 +76,12 @@ extern LedgerSum ledger_sum(const text *sku, Snapshot snapshot);
 /* Was a line ever settled, also by an open transaction? */
 extern bool ledger_is_settled(const text *reservation);
 
+/*
+ * Keeps the rows that ledger_read will return until this transaction ends: for
+ * callers that open lines again.
+ */
+extern void ledger_keep(void);
+
 /* Reads the last change of each line that was ever settled; palloc'd. */
 extern LedgerLines ledger_read(const text *reservation);
 

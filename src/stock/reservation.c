@@ -516,6 +516,7 @@ stock_reinstate(PG_FUNCTION_ARGS)
 
 	(void) stock_xact_begin();
 	change_lock_closed(reservation);
+	ledger_keep();
 	while (!reservation_try_reinstate(reservation, actor, &expires_at, &answer,
 									  &shortages))
 		CHECK_FOR_INTERRUPTS();

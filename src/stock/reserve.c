@@ -316,6 +316,7 @@ reserve_was_free(const Order *order)
 		return true;
 	if (order->ended == 0)
 		return !ledger_is_settled(order->reservation);
+	ledger_keep();
 	past = ledger_read(order->reservation);
 	closed = reserve_last_closed(&past);
 	return closed != NULL && closed->id == order->ended &&
