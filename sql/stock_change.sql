@@ -54,7 +54,11 @@ SELECT outcome FROM stock_reserve_many('{"cup": 1, "pot": 1, "tea": 1}', 'order 
 SELECT stock_confirm('order 2', '{cup}'), stock_cancel('order 2', '{tea}');
 SELECT * FROM change('order 2', '{"cup": 2, "pot": 2}');
 SELECT lines FROM stock_reservation_status('order 2');
+SELECT * FROM change('order 2', '{"pot": 2}');
+SELECT lines FROM stock_reservation_status('order 2');
+SELECT * FROM change('order 2', '{"cup": 2, "pot": 2}');
 SELECT stock_confirm('order 2', '{tea}'), stock_confirm('order 2', '{cup}'), stock_confirm('order 2');
+SELECT lines FROM stock_reservation_status('order 2');
 SELECT line, change, quantity FROM stock_history WHERE reservation = 'order 2' AND sku = 'cup' ORDER BY id;
 SELECT * FROM stock_verify();
 

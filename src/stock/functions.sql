@@ -408,7 +408,7 @@ COMMENT ON FUNCTION idempotency_internal.stock_may_lapse(timestamptz) IS
  * of its last change, or unknown if the history has dropped rows of a line.
  * Rows of 0.2.0 lack the number of lines, but a gap in the numbers shows that
  * one is missing.  A reservation that was changed or made anew can have had
- * several lines of an item: the last one counts.
+ * several lines of an item: the confirmed ones and the last one are shown.
  */
 CREATE FUNCTION stock_reservation_status(
 	reservation text,
@@ -447,8 +447,8 @@ BEGIN
 			AND past.line IS NOT NULL
 		ORDER BY past.line, past.id DESC
 	), line AS (
-		SELECT known.*, known.id = max(known.id) OVER (PARTITION BY known.sku)
-			AS counts
+		SELECT known.*, known.state = 'confirmed'
+			OR known.id = max(known.id) OVER (PARTITION BY known.sku) AS counts
 		FROM (
 			SELECT * FROM held
 			UNION ALL
