@@ -34,9 +34,17 @@ SELECT outcome, attempt, response FROM idem_claim('l2');
 
 -- The owner may finish or renew late if the key was not taken over.
 SELECT token AS l3 FROM idem_claim('l3', lease => '1 us') \gset
+SELECT idem_renew('l3', :l3) < now() + interval '1 min' AS by_the_setting;
 SELECT idem_renew('l3', :l3, '1 h') > now() + interval '59 min' AS renewed;
 SELECT outcome FROM idem_claim('l3', lease => '1 h');
-SELECT idem_renew('l3', :l3) < now() + interval '1 min' AS by_the_setting;
+
+-- A lease never becomes shorter, nor does the time for which the key is known.
+SELECT lease_until, expires_at FROM idem_key WHERE key = 'l3' \gset before_
+SELECT idem_renew('l3', :l3, '1 s') = :'before_lease_until' AS kept;
+SELECT idem_renew('l3', :l3) = :'before_lease_until' AS kept;
+SELECT lease_until = :'before_lease_until' AS lease, expires_at = :'before_expires_at' AS expiry
+FROM idem_key WHERE key = 'l3';
+
 SELECT token AS l4 FROM idem_claim('l4', lease => '1 us') \gset
 SELECT idem_complete('l4', :l4);
 SELECT idem_complete('l4', :l4);

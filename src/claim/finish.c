@@ -262,7 +262,8 @@ idem_fail(PG_FUNCTION_ARGS)
 
 /*
  * A lease that has ended can be renewed if it was not taken over; the token
- * shows that.
+ * shows that.  One that ends later than the caller asks for stays as it is: its
+ * owner may have begun something in the belief that it has the key until then.
  */
 static bool
 finish_renew(FunctionCallInfo fcinfo, const KeyName *name, KeyRing *keys,
@@ -278,6 +279,7 @@ finish_renew(FunctionCallInfo fcinfo, const KeyName *name, KeyRing *keys,
 				 errdetail("Only a claim with a lease can be renewed, until it is completed or has failed.")));
 	lease_until = key_leased_until(key_span_arg(fcinfo, 2),
 								   GetCurrentTimestamp());
+	lease_until = Max(lease_until, row->lease_until);
 	row->expires_at = key_time_after(lease_until,
 									 row->expires_at - row->lease_until);
 	row->lease_until = lease_until;

@@ -82,7 +82,7 @@ RETURNS timestamptz
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION idem_renew(text, bigint, interval, text) IS
-	'Extends the lease of a key in progress, counted from now; returns when the lease ends.';
+	'Extends the lease of a key in progress, counted from now, unless it ends later already; returns when it ends.';
 
 CREATE FUNCTION idem_forget(key text, scope text DEFAULT '')
 RETURNS boolean

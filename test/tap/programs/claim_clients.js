@@ -58,7 +58,7 @@ function finished(step, before) {
   const at = [step.sent, step.got];
   const after = { ...before, order: before.order + 1 };
   if (step.kind === 'renew') {
-    after.lease = at.map((time) => time + step.lease);
+    after.lease = at.map((time, i) => Math.max(time + step.lease, before.lease[i]));
     after.expires = after.lease.map((time) => time + before.ttl);
     return after;
   }
