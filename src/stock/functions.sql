@@ -517,6 +517,24 @@ AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION idempotency_internal.stock_counter(text) IS
 	'Internal: what is available of one item, by its counter in shared memory.';
 
+CREATE FUNCTION idempotency_internal.stock_counter_marks()
+RETURNS bigint[]
+LANGUAGE C VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME';
+COMMENT ON FUNCTION idempotency_internal.stock_counter_marks() IS
+	'Internal: how often each counter was touched, for stock_counters_unchanged.';
+
+CREATE FUNCTION idempotency_internal.stock_counters_unchanged(
+	marks         bigint[],
+	OUT sku       text,
+	OUT available bigint,
+	OUT waiting   integer)
+RETURNS SETOF record
+LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME';
+COMMENT ON FUNCTION idempotency_internal.stock_counters_unchanged(bigint[]) IS
+	'Internal: what is available of items, by the counters that were not touched since.';
+
 /*
  * A lapsed hold counts as reserved here until it is settled, since the rows are
  * compared with counters.  A query for one item reads only rows of that item.
@@ -554,29 +572,37 @@ COMMENT ON VIEW idempotency_internal.stock_ledger IS
  * A reservation with an open line has a row for each of its lines: a hold, or
  * the row that has settled it.
  */
-CREATE VIEW idempotency_internal.stock_incomplete AS
-	SELECT hold.sku, hold.reservation, whole.lines - whole.present AS missing
-	FROM idempotency_internal.stock_hold hold
-	CROSS JOIN LATERAL (
-		SELECT max(line.lines) AS lines, count(DISTINCT line.line) AS present
+CREATE FUNCTION idempotency_internal.stock_missing(reservation text)
+RETURNS integer
+LANGUAGE plpgsql STABLE SECURITY DEFINER COST 10000
+SET search_path = pg_catalog, pg_temp SET enable_seqscan = off
+AS $$
+#variable_conflict use_column
+BEGIN
+	RETURN (
+		SELECT max(known.lines) - count(DISTINCT known.line)
 		FROM (
 			SELECT open.line, open.lines
 			FROM idempotency_internal.stock_hold open
-			WHERE open.reservation = hold.reservation
+			WHERE open.reservation = stock_missing.reservation
 			UNION ALL
 			SELECT settled.line, settled.lines
 			FROM idempotency_internal.stock_entry settled
-			WHERE settled.reservation = hold.reservation
-				AND settled.line IS NOT NULL AND hold.lines > 1) line
-		) whole
-	WHERE hold.lines > 1 AND whole.lines > whole.present;
-COMMENT ON VIEW idempotency_internal.stock_incomplete IS
-	'Internal: open reservations of which a line is missing.';
+			WHERE settled.reservation = stock_missing.reservation
+				AND settled.line IS NOT NULL) known);
+END
+$$;
+COMMENT ON FUNCTION idempotency_internal.stock_missing(text) IS
+	'Internal: how many lines of an open reservation are missing.';
 
 /*
  * The counters are read before and after the snapshot is taken.  A counter that
  * was not touched in between must equal the log.  That is not possible with a
  * snapshot that is kept for several statements.
+ *
+ * Nothing is looked up for each item: no statistics are needed to see that each
+ * table is read once.  Only reservations that are settled in part are looked up,
+ * and for one item all of its reservations.
  */
 CREATE FUNCTION stock_verify(
 	INOUT sku     text DEFAULT NULL,
@@ -587,23 +613,23 @@ CREATE FUNCTION stock_verify(
 RETURNS SETOF record
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_custom_plan
+SET enable_nestloop = off SET jit = off
 AS $$
 DECLARE
-	before jsonb := '{}'::jsonb;
+	marks bigint[] := '{}'::bigint[];
 BEGIN
 	PERFORM idempotency_internal.idempotency_enter();
 	IF sku IS NOT NULL THEN
 		PERFORM idempotency_internal.stock_check_sku(sku);
 	END IF;
 	IF current_setting('transaction_isolation') IN ('read committed', 'read uncommitted') THEN
-		SELECT coalesce(jsonb_object_agg(counter.sku, counter.touches), '{}')
-		INTO before
-		FROM (SELECT * FROM idempotency_internal.stock_counters()
-			WHERE stock_verify.sku IS NULL
-			UNION ALL
-			SELECT * FROM idempotency_internal.stock_counter(stock_verify.sku)
-		) counter
-		WHERE NOT counter.in_use;
+		IF sku IS NULL THEN
+			marks := idempotency_internal.stock_counter_marks();
+		ELSE
+			marks := ARRAY(SELECT counter.touches
+				FROM idempotency_internal.stock_counter(sku) counter
+				WHERE NOT counter.in_use);
+		END IF;
 	END IF;
 	RETURN QUERY
 	WITH ledger AS MATERIALIZED (
@@ -611,57 +637,73 @@ BEGIN
 		FROM idempotency_internal.stock_ledger entry
 		WHERE stock_verify.sku IS NULL OR entry.sku = stock_verify.sku
 	), counter AS MATERIALIZED (
-		SELECT counted.*
-		FROM (SELECT * FROM idempotency_internal.stock_counters()
-			WHERE stock_verify.sku IS NULL
-			UNION ALL
-			SELECT * FROM idempotency_internal.stock_counter(stock_verify.sku)
-		) counted
-		WHERE NOT counted.in_use
-			AND counted.touches = (before ->> counted.sku)::bigint
-	)
-	SELECT ledger.sku,
-		CASE WHEN ledger.available BETWEEN
-				'-9223372036854775808' AND '9223372036854775807'
-			THEN ledger.available::bigint END,
-		CASE WHEN ledger.reserved BETWEEN
-				'-9223372036854775808' AND '9223372036854775807'
-			THEN ledger.reserved::bigint END,
-		difference.detail IS NULL, difference.detail
-	FROM ledger
-	LEFT JOIN counter ON counter.sku = ledger.sku
-	CROSS JOIN LATERAL (
-		SELECT count(entry.id) AS waiting,
+		SELECT unchanged.sku, unchanged.available, unchanged.waiting
+		FROM idempotency_internal.stock_counters_unchanged(marks) unchanged
+		WHERE stock_verify.sku IS NULL
+		UNION ALL
+		SELECT one.sku, one.available, one.waiting
+		FROM idempotency_internal.stock_counter(stock_verify.sku) one
+		WHERE NOT one.in_use AND one.touches = marks[1]
+	), hold AS NOT MATERIALIZED (
+		SELECT * FROM idempotency_internal.stock_hold line
+		WHERE stock_verify.sku IS NULL OR line.sku = stock_verify.sku
+	), queue AS MATERIALIZED (
+		SELECT coalesce(entry.sku, held.sku) AS sku,
+			count(entry.id) AS waiting,
 			count(*) FILTER (WHERE entry.id IS NULL OR held.id IS NULL) AS wrong
-		FROM (SELECT * FROM idempotency_internal.stock_queue
-			WHERE stock_queue.sku = ledger.sku) entry
-		FULL JOIN (SELECT * FROM idempotency_internal.stock_hold
-			WHERE stock_hold.sku = ledger.sku AND quantity = 0) held
-			ON held.id = entry.id AND held.reservation = entry.reservation
-	) queue
-	CROSS JOIN LATERAL (
-		SELECT string_agg(problem.what, '; ' ORDER BY problem.number) AS detail
-		FROM (VALUES
-			(1, CASE WHEN NOT ledger.has_item THEN 'there is no row in stock_item' END),
-			(2, CASE WHEN ledger.available < 0 THEN
-				format('too many are promised: %s', -ledger.available) END),
-			(3, (SELECT format('reservation "%s" lacks lines: %s', incomplete.reservation, incomplete.missing)
-				FROM idempotency_internal.stock_incomplete incomplete
-				WHERE incomplete.sku = ledger.sku
-				ORDER BY incomplete.reservation LIMIT 1)),
-			(4, CASE WHEN ledger.available <> counter.available THEN
-				format('available: %s by the tables, %s by the counter', ledger.available, counter.available) END),
-			(5, CASE WHEN ledger.available + ledger.reserved BETWEEN
+		FROM (SELECT * FROM idempotency_internal.stock_queue waits
+			WHERE stock_verify.sku IS NULL OR waits.sku = stock_verify.sku) entry
+		FULL JOIN (SELECT * FROM hold WHERE hold.quantity = 0) held
+			ON held.sku = entry.sku AND held.id = entry.id
+				AND held.reservation = entry.reservation
+		GROUP BY coalesce(entry.sku, held.sku)
+	), part AS MATERIALIZED (
+		SELECT hold.reservation FROM hold
+		WHERE hold.lines > 1
+		GROUP BY hold.reservation
+		HAVING stock_verify.sku IS NOT NULL OR count(*) < max(hold.lines)
+	), lacking AS MATERIALIZED (
+		SELECT part.reservation,
+			idempotency_internal.stock_missing(part.reservation) AS missing
+		FROM part
+	), incomplete AS MATERIALIZED (
+		SELECT DISTINCT ON (hold.sku)
+			hold.sku, hold.reservation, lacking.missing
+		FROM lacking JOIN hold ON hold.reservation = lacking.reservation
+		WHERE lacking.missing > 0 AND hold.lines > 1
+		ORDER BY hold.sku, hold.reservation
+	), checked AS (
+		SELECT ledger.sku, ledger.available, ledger.reserved, nullif(concat_ws('; ',
+			CASE WHEN NOT ledger.has_item THEN 'there is no row in stock_item' END,
+			CASE WHEN ledger.available < 0 THEN
+				format('too many are promised: %s', -ledger.available) END,
+			CASE WHEN incomplete.missing > 0 THEN
+				format('reservation "%s" lacks lines: %s', incomplete.reservation, incomplete.missing) END,
+			CASE WHEN ledger.available <> counter.available THEN
+				format('available: %s by the tables, %s by the counter', ledger.available, counter.available) END,
+			CASE WHEN ledger.available + ledger.reserved BETWEEN
 					'-9223372036854775808' AND '9223372036854775807' THEN NULL
-				ELSE 'it is out of the range of bigint' END),
-			(6, CASE WHEN queue.waiting <> counter.waiting THEN
-				format('waiting: %s by the tables, %s by the counter', queue.waiting, counter.waiting) END),
-			(7, CASE WHEN queue.wrong > 0 THEN
-				format('reservations that wait differ in stock_hold and stock_queue: %s', queue.wrong) END)
-		) problem (number, what)
-		WHERE problem.what IS NOT NULL
-	) difference
-	ORDER BY ledger.sku;
+				ELSE 'it is out of the range of bigint' END,
+			CASE WHEN coalesce(queue.waiting, 0) <> counter.waiting THEN
+				format('waiting: %s by the tables, %s by the counter', coalesce(queue.waiting, 0), counter.waiting) END,
+			CASE WHEN queue.wrong > 0 THEN
+				format('reservations that wait differ in stock_hold and stock_queue: %s', queue.wrong) END
+			), '') AS detail
+		FROM ledger
+		LEFT JOIN counter ON counter.sku = ledger.sku
+		LEFT JOIN queue ON queue.sku = ledger.sku
+		LEFT JOIN incomplete ON incomplete.sku = ledger.sku
+	)
+	SELECT checked.sku,
+		CASE WHEN checked.available BETWEEN
+				'-9223372036854775808' AND '9223372036854775807'
+			THEN checked.available::bigint END,
+		CASE WHEN checked.reserved BETWEEN
+				'-9223372036854775808' AND '9223372036854775807'
+			THEN checked.reserved::bigint END,
+		checked.detail IS NULL, checked.detail
+	FROM checked
+	ORDER BY checked.sku;
 END
 $$;
 COMMENT ON FUNCTION stock_verify(text) IS

@@ -3,3 +3,5 @@
  *
  * The library of 1.1 serves the objects of 1.0.0 until this has committed.
  */
+
+DROP VIEW IF EXISTS idempotency_internal.stock_incomplete;

@@ -1,0 +1,61 @@
+# Stock: what is read of items, reservations and queues, and each step of the
+# sweeper, costs as much as it returns or changes.  If this fails, a shop with
+# many items or a long history waits for its own monitoring, or its sweeper
+# stands still.
+
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib "$FindBin::RealBin/../lib";
+use Growth;
+use Test::More;
+
+# Line "number" of "lines" of an order, one for each i; a hundredth as many items.
+sub open_lines
+{
+	my ($number, $lines, $sku) = @_;
+
+	return <<"SQL";
+	INSERT INTO idempotency_internal.stock_hold
+		(quantity, expires_at, line, reservation, sku, lines, id, at, actor)
+	SELECT 1, now() + interval '30 days', $number, 'order-' || i, $sku, $lines, i, now(), 'app'
+	FROM generate_series(:from, :to) i
+SQL
+}
+
+# The rows that closed these lines.
+sub closed_lines
+{
+	my ($table, $number, $lines, $sku) = @_;
+
+	return <<"SQL";
+	INSERT INTO idempotency_internal.$table
+		(id, quantity, at, change, line, sku, reservation, actor, lines, reserved_id, reserved_at, reserved_by)
+	OVERRIDING SYSTEM VALUE
+	SELECT 1000000 + i, 1, now(), 'confirm', $number, $sku, 'order-' || i, 'app', $lines, i, now(), 'app'
+	FROM generate_series(:from, :to) i
+SQL
+}
+
+my $items = <<'SQL';
+	INSERT INTO idempotency_internal.stock_item (sku, received)
+	SELECT 'sku-' || i, 100000000 FROM generate_series(:from, :to) i
+SQL
+
+my @reads = (
+	[ 'stock_verify of all', 'SELECT count(*) FROM stock_verify()', 'linear' ],
+	[ 'stock_verify of one', "SELECT * FROM stock_verify('sku-7')", 'constant' ],
+	[ 'stock_reservation_status', "SELECT * FROM stock_reservation_status('order-77')", 'constant' ],
+	[ 'stock_level', "SELECT * FROM stock_level('sku-7')", 'constant' ]);
+
+growth('orders of a line',
+	rows => join(';', $items, open_lines(0, 1, "'sku-' || i")),
+	calls => \@reads);
+growth('orders of two lines, one of them confirmed',
+	n => 100,
+	rows => join(';', $items, open_lines(0, 2, "'sku-' || i"),
+		closed_lines('stock_log', 1, 2, "'sku-' || i")),
+	calls => \@reads);
+
+done_testing();
