@@ -426,15 +426,17 @@ BEGIN
 	RETURN QUERY
 	WITH held AS MATERIALIZED (
 		SELECT hold.line, hold.sku,
-			coalesce(queue.quantity, hold.quantity) AS quantity,
+			-- Not a join: a plan made for an empty queue would read all of it.
+			coalesce((SELECT queue.quantity
+				FROM idempotency_internal.stock_queue queue
+				WHERE queue.sku = hold.sku AND queue.id = hold.id),
+				hold.quantity) AS quantity,
 			hold.lines AS count, 9223372036854775807 AS id,
 			CASE WHEN hold.expires_at <= clock_timestamp() THEN 'expired'
 				WHEN hold.quantity = 0 THEN 'waiting'
 				ELSE 'open' END AS state,
 			hold.expires_at AS at
 		FROM idempotency_internal.stock_hold hold
-		LEFT JOIN idempotency_internal.stock_queue queue
-			ON queue.sku = hold.sku AND queue.id = hold.id
 		WHERE hold.reservation = stock_reservation_status.reservation
 	), closed AS MATERIALIZED (
 		SELECT DISTINCT ON (past.line)
