@@ -84,7 +84,7 @@ SQL_PARTS := $(addprefix $(srcdir)/src/, \
 	base/status.sql \
 	base/statistics.sql \
 	base/privileges.sql)
-ANNOUNCE_SQL := $(srcdir)/src/base/announce.sql
+LAST_SQL := $(addprefix $(srcdir)/src/base/, silence.sql announce.sql)
 INSTALL_SCRIPT_SQL = $(EXTENSION)--$(EXTVERSION).sql
 
 # An upgrade script, from each version to this one: the locks, the steps from
@@ -92,7 +92,7 @@ INSTALL_SCRIPT_SQL = $(EXTENSION)--$(EXTVERSION).sql
 # again, and the parts in UPGRADE_END.
 UPGRADE_STEPS := $(sort $(wildcard $(srcdir)/src/upgrade/*--*.sql))
 UPGRADE_LOCK := $(srcdir)/src/upgrade/lock.sql
-UPGRADE_END := $(addprefix $(srcdir)/src/upgrade/, revoke.sql repair.sql) $(ANNOUNCE_SQL)
+UPGRADE_END := $(addprefix $(srcdir)/src/upgrade/, revoke.sql repair.sql) $(LAST_SQL)
 UPGRADE_SCRIPTS_SQL := $(foreach step,$(notdir $(UPGRADE_STEPS)),$(EXTENSION)--$(firstword $(subst --, ,$(step)))--$(EXTVERSION).sql)
 DATA_built = $(INSTALL_SCRIPT_SQL) $(UPGRADE_SCRIPTS_SQL)
 
@@ -154,9 +154,9 @@ $(OBJECT_DIRS):
 
 $(OBJS): $(OUR_HEADERS) $(srcdir)/idempotency.control | $(OBJECT_DIRS)
 
-$(INSTALL_SCRIPT_SQL): $(SQL_PARTS) $(ANNOUNCE_SQL) $(srcdir)/Makefile
+$(INSTALL_SCRIPT_SQL): $(SQL_PARTS) $(LAST_SQL) $(srcdir)/Makefile
 	printf '%s\n\n' '\echo Use "CREATE EXTENSION $(EXTENSION)" to load this file. \quit' > $@.tmp
-	cat $(SQL_PARTS) $(ANNOUNCE_SQL) >> $@.tmp
+	cat $(SQL_PARTS) $(LAST_SQL) >> $@.tmp
 	mv $@.tmp $@
 
 $(UPGRADE_SCRIPTS_SQL): $(EXTENSION)--%--$(EXTVERSION).sql: $(UPGRADE_LOCK) $(UPGRADE_STEPS) $(srcdir)/src/upgrade/replace.awk $(UPGRADE_END) $(SQL_PARTS) $(srcdir)/Makefile

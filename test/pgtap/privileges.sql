@@ -3,7 +3,7 @@
 -- granted to it, or one of these roles cannot do its work.  public_api.sql
 -- lists the roles of each public object.
 BEGIN;
-SELECT plan(94);
+SELECT plan(95);
 
 CREATE VIEW member AS
 SELECT d.classid, d.objid FROM pg_depend d
@@ -454,6 +454,13 @@ SELECT is_empty($$
 	JOIN pg_language l ON l.oid = p.prolang
 	WHERE l.lanname = 'plpgsql' AND NOT coalesce('search_path=pg_catalog, pg_temp' = ANY (p.proconfig), false)
 $$, 'and so has every other one in PL/pgSQL, since one of those may call it');
+SELECT is_empty($$
+	SELECT p.oid::regprocedure, wanted FROM member m
+	JOIN pg_proc p ON p.oid = m.objid AND m.classid = 'pg_proc'::regclass,
+	(SELECT name || '=off' FROM pg_settings WHERE name LIKE 'debug\_print\_%'
+		UNION ALL VALUES ('client_min_messages=notice')) w (wanted)
+	WHERE p.prosecdef AND wanted <> ALL (p.proconfig)
+$$, 'every function with the owner''s rights sends and logs no plans');
 SELECT is_empty($$
 	SELECT a.attname FROM member m
 	JOIN pg_class c ON c.oid = m.objid AND m.classid = 'pg_class'::regclass
