@@ -63,6 +63,12 @@ COMMENT ON FUNCTION idempotency_internal.idempotency_grant_names(
 	regrole, text[], text[], text[], boolean) IS
 	'Internal: grants a role the use of functions and views of the extension, and of its schema.';
 
+/*
+ * pg_dump reads our sequences, even with --schema-only.  The role of an
+ * application often owns its database, and dumps its schema.  A role that has
+ * privileges on our tables, by default privileges for example, must not get to
+ * them by that.
+ */
 CREATE FUNCTION idempotency_grant(role regrole)
 RETURNS void
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE COST 10000
@@ -77,6 +83,16 @@ BEGIN
 			stock_confirm, stock_cancel, stock_extend, stock_reinstate,
 			stock_reservation_status, stock_level}',
 		'{stock_levels, outbox_topics}');
+	IF NOT EXISTS (SELECT FROM pg_class c
+		WHERE c.relnamespace = 'idempotency_internal'::regnamespace
+			AND c.relkind IN ('r', 'v')
+			AND (has_any_column_privilege(role::oid, c.oid, 'SELECT, INSERT, UPDATE, REFERENCES')
+				OR has_table_privilege(role::oid, c.oid, 'DELETE, TRUNCATE, TRIGGER')))
+	THEN
+		PERFORM idempotency_internal.idempotency_grant_names(role, '{}',
+			'{idem_token_seq, outbox_position_seq, outbox_subscription_id_seq,
+				stock_log_id_seq}', '{idempotency_internal}');
+	END IF;
 END
 $$;
 COMMENT ON FUNCTION idempotency_grant(regrole) IS
@@ -161,16 +177,19 @@ BEGIN
 				WHERE p.pronamespace = '@extschema@'::regnamespace
 					AND p.oid = ANY (members)),
 		ARRAY(SELECT c.relname::text FROM pg_class c
-			WHERE c.relnamespace = '@extschema@'::regnamespace AND c.oid = ANY (members)),
+			WHERE c.oid = ANY (members)
+				AND (c.relnamespace = '@extschema@'::regnamespace OR c.relkind = 'S')),
 		'{@extschema@, idempotency_internal}', true);
 END
 $$;
 COMMENT ON FUNCTION idempotency_grant_admin(regrole) IS
 	'Lets a role use all public functions and views, and grant that to other roles, where the owner of the extension cannot log in.';
 
+/* Default privileges may have given internal objects to other roles. */
 DO $$
 DECLARE
 	member pg_catalog.regprocedure;
+	given  record;
 BEGIN
 	SET LOCAL search_path = pg_catalog, pg_temp;
 	FOR member IN
@@ -181,6 +200,22 @@ BEGIN
 			AND d.classid = 'pg_proc'::regclass
 	LOOP
 		EXECUTE format('REVOKE ALL ON ROUTINE %s FROM PUBLIC', member);
+	END LOOP;
+	FOR given IN
+		SELECT DISTINCT o.object, CASE a.grantee WHEN 0 THEN 'PUBLIC'
+			ELSE a.grantee::regrole::text END AS role
+		FROM (SELECT format('SCHEMA %s', oid::regnamespace), nspacl, nspowner
+				FROM pg_namespace WHERE nspname = 'idempotency_internal'
+			UNION ALL
+			SELECT format('ROUTINE %s', oid::regprocedure), proacl, proowner
+				FROM pg_proc WHERE pronamespace = 'idempotency_internal'::regnamespace
+			UNION ALL
+			SELECT format('TABLE %s', oid::regclass), relacl, relowner
+				FROM pg_class WHERE relnamespace = 'idempotency_internal'::regnamespace)
+			o (object, acl, owner), aclexplode(o.acl) a
+		WHERE a.grantee <> o.owner
+	LOOP
+		EXECUTE format('REVOKE ALL ON %s FROM %s', given.object, given.role);
 	END LOOP;
 	SET LOCAL search_path = @extschema@, pg_temp;
 END

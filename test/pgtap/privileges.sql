@@ -3,7 +3,7 @@
 -- granted to it, or one of these roles cannot do its work.  public_api.sql
 -- lists the roles of each public object.
 BEGIN;
-SELECT plan(95);
+SELECT plan(101);
 
 CREATE VIEW member AS
 SELECT d.classid, d.objid FROM pg_depend d
@@ -82,15 +82,20 @@ function outbox_shares(): operator EXECUTE, watcher EXECUTE
 function outbox_traffic(): operator EXECUTE, watcher EXECUTE
 function outbox_troubles(): operator EXECUTE, watcher EXECUTE
 function stock_counts(): operator EXECUTE, watcher EXECUTE
-function stock_numbers(): operator EXECUTE, watcher EXECUTE$list$, E'\n'),
-	'of what is internal, nobody has anything but what views call');
+function stock_numbers(): operator EXECUTE, watcher EXECUTE
+sequence idem_token_seq: application SELECT
+sequence outbox_position_seq: application SELECT
+sequence outbox_subscription_id_seq: application SELECT
+sequence stock_log_id_seq: application SELECT$list$, E'\n'),
+	'of what is internal, nobody has anything but what views and pg_dump need');
 SELECT cmp_ok((SELECT count(DISTINCT object) FROM privilege), '>', 100::bigint,
 	'and all of it was asked about');
 SELECT is_empty($$
 	SELECT role, privilege
-	FROM unnest('{public,application,operator,pg_monitor}'::text[]) role, unnest('{USAGE,CREATE}'::text[]) privilege
+	FROM unnest('{public,application,reader,operator,pg_monitor}'::text[]) role, unnest('{USAGE,CREATE}'::text[]) privilege
 	WHERE has_schema_privilege(role, 'idempotency_internal', privilege)
-$$, 'and nobody may name it, or put anything beside it');
+		AND (role, privilege) <> ('application', 'USAGE')
+$$, 'and only the application may name it, and nobody may put anything beside it');
 SELECT is_empty($$
 	SELECT p.oid::regprocedure::text FROM member m
 	JOIN pg_proc p ON p.oid = m.objid AND m.classid = 'pg_proc'::regclass
@@ -160,6 +165,29 @@ SELECT throws_ok(
 	$$ SELECT secret FROM idempotency_internal.outbox_subscription $$, '42501',
 	NULL, 'an application does not read secrets');
 RESET ROLE;
+
+
+-- It may read our sequences, for pg_dump, and no more.
+SET ROLE application;
+SELECT lives_ok($$ SELECT last_value FROM idempotency_internal.outbox_position_seq $$,
+	'an application reads a sequence, as pg_dump does');
+SELECT throws_ok($$ SELECT nextval('idempotency_internal.outbox_position_seq') $$, '42501', NULL,
+	'but takes no number');
+SELECT throws_ok($$ SELECT setval('idempotency_internal.idem_token_seq', 1) $$, '42501', NULL,
+	'sets none');
+SELECT throws_ok($$ LOCK TABLE idempotency_internal.outbox_position_seq IN ACCESS SHARE MODE $$, '42809', NULL,
+	'and locks none');
+SELECT throws_ok($$ LOCK TABLE idempotency_internal.outbox_log_0 IN ACCESS SHARE MODE $$, '42501', NULL,
+	'or a table');
+RESET ROLE;
+
+-- Nor does it get to tables on which it had privileges by accident.
+CREATE ROLE accident;
+GRANT SELECT (secret) ON idempotency_internal.outbox_subscription TO accident;
+SELECT idempotency_grant('accident');
+SELECT ok(NOT has_schema_privilege('accident', 'idempotency_internal', 'USAGE')
+	AND has_table_privilege('accident', 'stock_levels', 'SELECT'),
+	'a role with privileges on internal tables does not get to them');
 
 -- The operator likewise.
 SET ROLE operator;
@@ -325,7 +353,8 @@ RESET ROLE;
 GRANT EXECUTE ON FUNCTION idempotency_grant(regrole),
 	idempotency_enter(), idempotency_raise(text, text, text),
 	idempotency_grant_names(regrole, text[], text[], text[], boolean) TO crew;
-GRANT USAGE ON SCHEMA idempotency_internal TO crew;
+GRANT USAGE ON SCHEMA idempotency_internal TO crew WITH GRANT OPTION;
+GRANT SELECT ON ALL SEQUENCES IN SCHEMA idempotency_internal TO crew WITH GRANT OPTION;
 SET ROLE hand;
 SELECT throws_ok($$ SELECT idempotency_grant('stranger') $$, '42501',
 	'permission denied to grant EXECUTE ON ROUTINE public.idem_claim(text,text,interval,text,interval,boolean)',
@@ -374,7 +403,7 @@ SELECT set_eq($$
 	UNION ALL
 	SELECT c.relname FROM member m
 	JOIN pg_class c ON c.oid = m.objid AND m.classid = 'pg_class'::regclass
-	WHERE c.relnamespace = 'idempotency_internal'::regnamespace
+	WHERE c.relnamespace = 'idempotency_internal'::regnamespace AND c.relkind <> 'S'
 		AND (has_any_column_privilege('admin', c.oid, 'SELECT, INSERT, UPDATE')
 		OR has_table_privilege('admin', c.oid, 'DELETE, TRUNCATE, TRIGGER'))
 $$, '{idem_counters,idem_evicted,idem_sample,idempotency_counted_since,idempotency_enter,

@@ -167,7 +167,7 @@ function stock_transfer(from_sku text, to_sku text, quantity bigint, note text D
 function stock_verify(INOUT sku text DEFAULT NULL::text, OUT available bigint, OUT reserved bigint, OUT ok boolean, OUT detail text) RETURNS SETOF record VOLATILE PARALLEL UNSAFE COST 100 SECURITY DEFINER: operator
 procedure idem_wait(IN key text, IN scope text DEFAULT ''::text, IN timeout interval DEFAULT '00:00:20'::interval, INOUT outcome idem_outcome DEFAULT NULL::idem_outcome, INOUT attempt integer DEFAULT NULL::integer, INOUT response jsonb DEFAULT NULL::jsonb, INOUT retry_after interval DEFAULT NULL::interval) VOLATILE PARALLEL UNSAFE COST 1: application
 procedure outbox_wait(IN name text, IN timeout interval DEFAULT '00:00:20'::interval) VOLATILE PARALLEL UNSAFE COST 1 SECURITY DEFINER: reader
-schema idempotency_internal: nobody
+schema idempotency_internal: application
 type idem_answer (outcome idem_outcome, token bigint, attempt integer, response jsonb, retry_after interval): PUBLIC
 type idem_outcome ENUM (claimed, in_progress, completed, failed, mismatch): PUBLIC
 type stock_change ENUM (receive, adjust, reserve, cancel, expire, confirm, reinstate, transfer, backorder): PUBLIC

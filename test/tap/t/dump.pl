@@ -156,4 +156,25 @@ is(from_copy('done'), '', 'what was delivered is not sent again, nor what was ne
 is(scalar(grep { !$_->{verified} } map { $receiver->requests($_) } qw(open retried dead)), 0,
 	'all of it is signed');
 
+# --- the role of an application dumps the schema of its own database
+
+# With default privileges on everything, which must not reach what is internal.
+sql('CREATE ROLE shop LOGIN');
+sql('CREATE DATABASE shop OWNER shop');
+sql(<<'END', 'shop');
+ALTER DEFAULT PRIVILEGES GRANT ALL ON TABLES TO shop;
+ALTER DEFAULT PRIVILEGES GRANT ALL ON SEQUENCES TO shop;
+ALTER DEFAULT PRIVILEGES GRANT ALL ON FUNCTIONS TO shop;
+ALTER DEFAULT PRIVILEGES GRANT ALL ON SCHEMAS TO shop;
+CREATE EXTENSION idempotency;
+SELECT idempotency_grant('shop');
+SELECT outbox_enqueue('t', '{}');
+END
+my $connection = $node->connstr('shop') . ' user=shop';
+command_ok([ 'pg_dump', '--schema-only', $connection ], 'the application dumps the schema');
+command_ok([ 'pg_dump', '-N', 'idempotency_internal', $connection ], 'and its own data');
+is(error_code($node, 'shop', "SET ROLE shop; $_"), '42501', "and may not: $_")
+  for 'SELECT payload FROM idempotency_internal.outbox_log_0', 'SELECT idempotency_internal.outbox_retire()',
+  'CREATE TABLE idempotency_internal.mine ()';
+
 done_testing();
