@@ -70,9 +70,11 @@ endif
 SQL_PARTS := $(addprefix $(srcdir)/src/, \
 	base/functions.sql \
 	claim/tables.sql \
+	base/audit.sql \
 	claim/functions.sql \
 	claim/status.sql \
 	outbox/tables.sql \
+	outbox/audit.sql \
 	outbox/functions.sql \
 	outbox/segments.sql \
 	outbox/status.sql \

@@ -381,6 +381,7 @@ DECLARE
 BEGIN
 	PERFORM idempotency_internal.idempotency_enter();
 	PERFORM idempotency_internal.idempotency_raise_sequences();
+	PERFORM idempotency_internal.idempotency_record('idempotency_repair');
 	WHILE clock_timestamp() < until LOOP
 		BEGIN
 			PERFORM idempotency_internal.stock_repair(true);

@@ -93,6 +93,9 @@ BEGIN
 			'{idem_token_seq, outbox_position_seq, outbox_subscription_id_seq,
 				stock_log_id_seq}', '{idempotency_internal}');
 	END IF;
+	IF has_function_privilege('idempotency_internal.idempotency_record_grant(text, regrole)', 'EXECUTE') THEN
+		PERFORM idempotency_internal.idempotency_record_grant('idempotency_grant', role);
+	END IF;
 END
 $$;
 COMMENT ON FUNCTION idempotency_grant(regrole) IS
@@ -107,6 +110,9 @@ BEGIN
 	PERFORM idempotency_internal.idempotency_enter();
 	PERFORM idempotency_internal.idempotency_grant_names(role,
 		'{outbox_fetch, outbox_ack, outbox_wait}', '{outbox_topics}');
+	IF has_function_privilege('idempotency_internal.idempotency_record_grant(text, regrole)', 'EXECUTE') THEN
+		PERFORM idempotency_internal.idempotency_record_grant('idempotency_grant_reader', role);
+	END IF;
 END
 $$;
 COMMENT ON FUNCTION idempotency_grant_reader(regrole) IS
@@ -139,8 +145,11 @@ BEGIN
 		'{idem_stats, idem_keys, idem_fences,
 			outbox_subscriptions, outbox_deliveries, outbox_dead, outbox_topics,
 			stock_levels, stock_holds, stock_waiting, stock_history,
-			idempotency_segments, idempotency_workers,
+			idempotency_segments, idempotency_workers, idempotency_audit,
 			outbox_stats, outbox_latency, stock_stats}');
+	IF has_function_privilege('idempotency_internal.idempotency_record_grant(text, regrole)', 'EXECUTE') THEN
+		PERFORM idempotency_internal.idempotency_record_grant('idempotency_grant_operator', role);
+	END IF;
 END
 $$;
 COMMENT ON FUNCTION idempotency_grant_operator(regrole) IS
@@ -171,7 +180,7 @@ BEGIN
 			idempotency_workers, outbox_traffic, outbox_latencies,
 			idempotency_counted_since, stock_counts, stock_numbers,
 			idempotency_enter,
-			idempotency_raise,
+			idempotency_raise, idempotency_record_grant,
 			idempotency_grant_names}'
 			|| ARRAY(SELECT p.proname::text FROM pg_proc p
 				WHERE p.pronamespace = '@extschema@'::regnamespace
@@ -180,6 +189,9 @@ BEGIN
 			WHERE c.oid = ANY (members)
 				AND (c.relnamespace = '@extschema@'::regnamespace OR c.relkind = 'S')),
 		'{@extschema@, idempotency_internal}', true);
+	IF has_function_privilege('idempotency_internal.idempotency_record_grant(text, regrole)', 'EXECUTE') THEN
+		PERFORM idempotency_internal.idempotency_record_grant('idempotency_grant_admin', role);
+	END IF;
 END
 $$;
 COMMENT ON FUNCTION idempotency_grant_admin(regrole) IS
@@ -229,7 +241,8 @@ $$;
 GRANT SELECT ON idem_stats, idem_keys, idem_fences,
 	outbox_subscriptions, outbox_deliveries, outbox_dead, outbox_topics,
 	stock_levels, stock_holds, stock_waiting, idempotency_segments,
-	idempotency_workers, outbox_stats, outbox_latency, stock_stats
+	idempotency_workers, idempotency_audit, outbox_stats, outbox_latency,
+	stock_stats
 TO pg_monitor;
 GRANT EXECUTE ON FUNCTION
 	idempotency_internal.idem_counters(),

@@ -54,6 +54,7 @@ static int	keys_max_size_mb = -1;
 static int	outbox_retention_s = 24 * 60 * 60;
 static int	outbox_keep_size_mb = -1;
 static int	outbox_dead_retention_s = 30 * 24 * 60 * 60;
+static int	audit_retention_s = 366 * 24 * 60 * 60;
 
 /*
  * When the server starts, a refused value would be replaced by the default,
@@ -279,6 +280,11 @@ settings_define(GucStringCheckHook check_networks)
 							 &settings_writes,
 							 true, PGC_SUSET, 0, NULL, NULL, NULL);
 
+	DefineCustomIntVariable("idempotency.audit_retention",
+							"How long administrative calls are remembered.",
+							"-1 means for good.", &audit_retention_s,
+							366 * 24 * 60 * 60, -1, INT_MAX,
+							PGC_SIGHUP, GUC_UNIT_S, NULL, NULL, NULL);
 	settings_define_durations();
 	settings_define_outbox();
 	settings_define_stock();

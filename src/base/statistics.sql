@@ -99,6 +99,7 @@ BEGIN
 	PERFORM idempotency_internal.idempotency_reset_counters();
 	PERFORM idempotency_internal.outbox_forget_traffic(ARRAY(
 		SELECT t.subscription FROM idempotency_internal.outbox_traffic() t));
+	PERFORM idempotency_internal.idempotency_record('idempotency_stats_reset');
 END
 $$;
 COMMENT ON FUNCTION idempotency_stats_reset() IS

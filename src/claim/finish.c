@@ -13,12 +13,16 @@
 
 #include "access/tableam.h"
 #include "access/xact.h"
+#include "catalog/pg_proc.h"
+#include "catalog/pg_type.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
 #include "utils/fmgrprotos.h"
 #include "utils/snapmgr.h"
+#include "utils/syscache.h"
 
 #include "base/args.h"
+#include "base/catalog.h"
 #include "base/compat.h"
 #include "base/errors.h"
 #include "base/relation.h"
@@ -320,6 +324,27 @@ finish_forget(KeyRing *keys, const KeyName *name, TM_Result *result)
 }
 
 /*
+ * Adds the call to the audit.  The SQL functions may be of version 1.0.0, which
+ * has none.
+ */
+static void
+finish_record_forgotten(const KeyName *name, bool known)
+{
+	static const Oid types[] = {TEXTOID, TEXTOID, BOOLOID};
+	oidvector  *arguments = buildoidvector(types, lengthof(types));
+	Oid			internal = catalog_get()->internal;
+	Oid			function;
+
+	function = GetSysCacheOid3(PROCNAMEARGSNSP, Anum_pg_proc_oid,
+							   CStringGetDatum("idem_record_forgotten"),
+							   PointerGetDatum(arguments),
+							   ObjectIdGetDatum(internal));
+	if (OidIsValid(function))
+		OidFunctionCall3(function, PointerGetDatum(name->key),
+						 PointerGetDatum(name->scope), BoolGetDatum(known));
+}
+
+/*
  * SQL: idem_forget(key, scope).  The row is kept and marked as expired.  If it
  * were deleted, a claimer that has drawn its token but not yet inserted its
  * row could succeed after a later claim with a larger token.  Since the row is
@@ -345,5 +370,6 @@ idem_forget(PG_FUNCTION_ARGS)
 			finish_forget(&keys, &name, &result);
 		finish_end_look(&keys, result);
 	} while (result != TM_Ok);
+	finish_record_forgotten(&name, remembered);
 	PG_RETURN_BOOL(remembered);
 }

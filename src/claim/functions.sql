@@ -91,6 +91,22 @@ AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION idem_forget(text, text) IS
 	'Forgets a key, so that it is unknown and free again; returns whether it was known. For operators.';
 
+/* idem_forget calls this with the privileges of its caller. */
+CREATE FUNCTION idempotency_internal.idem_record_forgotten(
+	key text, scope text, known boolean)
+RETURNS void
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+	PERFORM idempotency_internal.idempotency_record('idem_forget', key,
+		jsonb_build_object('scope', scope, 'known', known));
+END
+$$;
+COMMENT ON FUNCTION idempotency_internal.idem_record_forgotten(
+	text, text, boolean) IS
+	'Internal: adds a call of idem_forget to the audit.';
+
 /*
  * A scope moves to another database (fence.c).
  */
@@ -116,6 +132,7 @@ BEGIN
 	INSERT INTO idempotency_internal.idem_fence AS f (scope) VALUES (scope)
 	ON CONFLICT DO NOTHING;
 	added := FOUND;
+	PERFORM idempotency_internal.idempotency_record('idem_fence', scope);
 	-- As the trigger does, which may be disabled.
 	PERFORM idempotency_internal.idempotency_ring_changed('idempotency_internal.idem_fence');
 	RETURN added;
@@ -129,13 +146,17 @@ RETURNS boolean
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp
 AS $$
+DECLARE
+	removed boolean;
 BEGIN
 	PERFORM idempotency_internal.idempotency_enter();
 	PERFORM idempotency_internal.idempotency_prevent_write('idem_unfence()');
 	PERFORM idempotency_internal.idem_fence_check_scope(scope);
 	DELETE FROM idempotency_internal.idem_fence f
 	WHERE f.scope = idem_unfence.scope;
-	RETURN FOUND;
+	removed := FOUND;
+	PERFORM idempotency_internal.idempotency_record('idem_unfence', scope);
+	RETURN removed;
 END
 $$;
 COMMENT ON FUNCTION idem_unfence(text) IS
@@ -238,6 +259,8 @@ BEGIN
 	IF exported ? 'last_token' THEN
 		PERFORM idempotency_internal.idem_import_token(
 			exported ->> 'scope', (exported ->> 'last_token')::bigint);
+		PERFORM idempotency_internal.idempotency_record('idem_import',
+			exported ->> 'scope');
 		RETURN false;
 	END IF;
 	RETURN idempotency_internal.idem_import_key(

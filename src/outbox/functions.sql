@@ -467,6 +467,8 @@ BEGIN
 	PERFORM idempotency_internal.outbox_require_directory(
 		coalesce(authorization_file, client_certificate));
 
+	PERFORM idempotency_internal.idempotency_record('outbox_subscribe', name,
+		alters => true);
 	-- If no database is the home of the outbox yet, this one becomes it.
 	INSERT INTO idempotency_internal.outbox_home
 		(identity, system_identifier, database, relation, timeline)
@@ -638,6 +640,8 @@ BEGIN
 		altered.authorization_file, altered.client_certificate);
 	PERFORM idempotency_internal.outbox_require_directory(
 		coalesce(nullif(authorization_file, ''), nullif(client_certificate, '')));
+	PERFORM idempotency_internal.idempotency_record('outbox_alter', name,
+		alters => true);
 	UPDATE idempotency_internal.outbox_subscription s
 	SET url = altered.url, topics = altered.topics, headers = altered.headers,
 		format = altered.format, max_in_flight = altered.max_in_flight,
@@ -667,6 +671,8 @@ AS $$
 BEGIN
 	PERFORM idempotency_internal.idempotency_enter();
 	PERFORM idempotency_internal.idempotency_prevent_write('outbox_unsubscribe()');
+	PERFORM idempotency_internal.idempotency_record('outbox_unsubscribe', name,
+		alters => true);
 	DELETE FROM idempotency_internal.outbox_subscription
 	WHERE id =
 		idempotency_internal.outbox_subscription_id(outbox_unsubscribe.name);
@@ -684,6 +690,8 @@ AS $$
 BEGIN
 	PERFORM idempotency_internal.idempotency_enter();
 	PERFORM idempotency_internal.idempotency_prevent_write('outbox_pause()');
+	PERFORM idempotency_internal.idempotency_record('outbox_pause', name,
+		alters => true);
 	UPDATE idempotency_internal.outbox_subscription s
 	SET state = 'paused', reason = outbox_pause.reason
 	WHERE id = idempotency_internal.outbox_subscription_id(outbox_pause.name);
@@ -701,6 +709,8 @@ AS $$
 BEGIN
 	PERFORM idempotency_internal.idempotency_enter();
 	PERFORM idempotency_internal.idempotency_prevent_write('outbox_resume()');
+	PERFORM idempotency_internal.idempotency_record('outbox_resume', name,
+		alters => true);
 	UPDATE idempotency_internal.outbox_subscription s
 	SET state = 'active', reason = NULL, version = version + 1
 	WHERE id = idempotency_internal.outbox_subscription_id(outbox_resume.name);
@@ -742,6 +752,8 @@ BEGIN
 	END IF;
 	ping := idempotency_internal.outbox_enqueue_reserved('outbox.ping',
 		jsonb_build_object('subscription', name));
+	PERFORM idempotency_internal.idempotency_record('outbox_ping', name,
+		jsonb_build_object('position', ping));
 	INSERT INTO idempotency_internal.outbox_delivery
 		(subscription, position, partition, state, blocks_key, attempts, due_at,
 		 created_at, topic, payload)
@@ -798,6 +810,17 @@ COMMENT ON FUNCTION idempotency_internal.outbox_is_sendable(
 	idempotency_internal.outbox_delivery) IS
 	'Internal: could an event be delivered?';
 
+CREATE FUNCTION idempotency_internal.outbox_handled(
+	events bigint, positions bigint[])
+RETURNS jsonb
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+	SELECT jsonb_build_object('events', events, 'positions', positions[:100])
+$$;
+COMMENT ON FUNCTION idempotency_internal.outbox_handled(bigint, bigint[]) IS
+	'Internal: what the audit says of a call that handles events at these positions, or all.';
+
 /*
  * An event that has expired is sent all the same: somebody has decided that.
  * A plan from a time with few dead letters would be quadratic.
@@ -845,6 +868,8 @@ BEGIN
 	FROM chosen c
 	WHERE d.subscription = subscription_id AND d.position = c.position;
 	GET DIAGNOSTICS redriven = ROW_COUNT;
+	PERFORM idempotency_internal.idempotency_record('outbox_redrive', name,
+		idempotency_internal.outbox_handled(redriven, positions));
 	PERFORM idempotency_internal.outbox_wake();
 	RETURN redriven;
 END
@@ -895,6 +920,8 @@ BEGIN
 		AND d.last_at IS NOT NULL
 		AND (positions IS NULL OR d.position = ANY (positions));
 	GET DIAGNOSTICS due = ROW_COUNT;
+	PERFORM idempotency_internal.idempotency_record('outbox_retry', name,
+		idempotency_internal.outbox_handled(due, positions));
 	PERFORM idempotency_internal.outbox_wake();
 	RETURN due;
 END
@@ -918,6 +945,8 @@ BEGIN
 			idempotency_internal.outbox_subscription_id(outbox_discard.name)
 		AND d.state = 'dead' AND (positions IS NULL OR d.position = ANY (positions));
 	GET DIAGNOSTICS discarded = ROW_COUNT;
+	PERFORM idempotency_internal.idempotency_record('outbox_discard', name,
+		idempotency_internal.outbox_handled(discarded, positions));
 	RETURN discarded;
 END
 $$;
@@ -936,6 +965,8 @@ BEGIN
 	WHERE p.subscription = idempotency_internal.outbox_subscription_id(
 			outbox_acknowledge_lost.name)
 		AND p.lost > 0;
+	PERFORM idempotency_internal.idempotency_record('outbox_acknowledge_lost',
+		name);
 END
 $$;
 COMMENT ON FUNCTION outbox_acknowledge_lost(text) IS
@@ -979,6 +1010,12 @@ BEGIN
 	WHERE p.subscription = subscription_id AND r.position >= first
 		AND r.subscription = p.subscription AND r.number = p.number;
 	IF NOT FOUND THEN
+		first := NULL;
+	END IF;
+	PERFORM idempotency_internal.idempotency_record('outbox_replay', name,
+		jsonb_build_object('from_position', from_position, 'since', since,
+			'position', first));
+	IF first IS NULL THEN
 		RETURN NULL;
 	END IF;
 	-- Events that are read again are not dead letters any more.
@@ -1022,6 +1059,8 @@ BEGIN
 			format('subscription "%s" has no URL', name),
 			'Its events are read by outbox_fetch and are not signed.');
 	END IF;
+	PERFORM idempotency_internal.idempotency_record('outbox_rotate_secret', name,
+		alters => true);
 	UPDATE idempotency_internal.outbox_subscription s
 	SET old_secret = s.secret, old_until = clock_timestamp() + overlap,
 		secret = new_secret, version = s.version + 1
@@ -1065,6 +1104,8 @@ BEGIN
 			format('subscription "%s" has no URL', name),
 			'Its events are read by outbox_fetch and are not signed.');
 	END IF;
+	PERFORM idempotency_internal.idempotency_record('outbox_rotate_key', name,
+		alters => true);
 	UPDATE idempotency_internal.outbox_subscription s
 	SET old_signing_key = s.signing_key,
 		old_key_until = CASE WHEN s.signing_key IS NOT NULL
@@ -1121,6 +1162,8 @@ BEGIN
 	FROM pg_control_system() s, pg_database d
 	WHERE d.datname = current_database()
 	ON CONFLICT DO NOTHING;
+	PERFORM idempotency_internal.idempotency_record('outbox_adopt',
+		details => jsonb_build_object('keep_identity', keep_identity));
 	-- A token of the original must not acknowledge anything here.
 	UPDATE idempotency_internal.outbox_partition
 	SET token = NULL, leased_until = NULL WHERE token IS NOT NULL;
@@ -1207,6 +1250,11 @@ BEGIN
 		changed_at = clock_timestamp()
 	WHERE t.schema IS DISTINCT FROM excluded.schema
 		OR t.description IS DISTINCT FROM excluded.description;
+	IF FOUND THEN
+		PERFORM idempotency_internal.idempotency_record('outbox_topic', name,
+			jsonb_build_object('schema', schema IS NOT NULL,
+				'description', description));
+	END IF;
 END
 $$;
 COMMENT ON FUNCTION outbox_topic(text, jsonb, text) IS
@@ -1226,7 +1274,11 @@ BEGIN
 	END IF;
 	DELETE FROM idempotency_internal.outbox_registered_topic t
 	WHERE t.topic = name;
-	RETURN FOUND;
+	IF NOT FOUND THEN
+		RETURN false;
+	END IF;
+	PERFORM idempotency_internal.idempotency_record('outbox_drop_topic', name);
+	RETURN true;
 END
 $$;
 COMMENT ON FUNCTION outbox_drop_topic(text) IS

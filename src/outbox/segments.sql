@@ -404,6 +404,7 @@ BEGIN
 	RETURN idempotency_internal.outbox_expire_log()
 		OR idempotency_internal.outbox_forget()
 		OR idempotency_internal.outbox_sweep_cancelled(max_events)
+		OR idempotency_internal.idempotency_expire_audit(max_events)
 		OR deleted >= max_events;
 END
 $$;

@@ -5,3 +5,51 @@
  */
 
 DROP VIEW IF EXISTS idempotency_internal.stock_incomplete;
+
+/* ---- audit ---- */
+
+CREATE TABLE idempotency_internal.idempotency_audit_record (
+	at           timestamptz NOT NULL DEFAULT clock_timestamp(),
+	role         text NOT NULL,
+	session_role text NOT NULL,
+	action       text NOT NULL,
+	object       text COLLATE "C",
+	details      jsonb,
+	alters       boolean NOT NULL,
+	xid          xid8 NOT NULL DEFAULT pg_current_xact_id(),
+	CONSTRAINT idempotency_audit_record_at_check
+		CHECK (pg_catalog.isfinite(at))
+);
+CREATE INDEX idempotency_audit_record_at_idx
+	ON idempotency_internal.idempotency_audit_record (at);
+CREATE INDEX idempotency_audit_record_altered_idx
+	ON idempotency_internal.idempotency_audit_record
+		(object, at DESC NULLS LAST) WHERE alters;
+ALTER TABLE idempotency_internal.idempotency_audit_record
+	REPLICA IDENTITY FULL;
+SELECT pg_catalog.pg_extension_config_dump('idempotency_internal.idempotency_audit_record', '');
+
+/* They get their bodies and other columns below. */
+CREATE FUNCTION idempotency_internal.outbox_subscription_audited()
+RETURNS trigger
+LANGUAGE plpgsql
+AS 'BEGIN RETURN NULL; END';
+CREATE TRIGGER outbox_subscription_audited
+	AFTER INSERT OR UPDATE OR DELETE
+	ON idempotency_internal.outbox_subscription FOR EACH ROW
+	EXECUTE FUNCTION idempotency_internal.outbox_subscription_audited();
+CREATE TRIGGER outbox_subscription_truncate_audited
+	AFTER TRUNCATE ON idempotency_internal.outbox_subscription
+	FOR EACH STATEMENT
+	EXECUTE FUNCTION idempotency_internal.outbox_subscription_audited();
+CREATE VIEW idempotency_audit AS SELECT pg_catalog.now() AS at;
+DO $$
+DECLARE
+	owner pg_catalog.regrole;
+BEGIN
+	SELECT extowner INTO STRICT owner FROM pg_catalog.pg_extension
+	WHERE extname = 'idempotency';
+	EXECUTE pg_catalog.format('ALTER VIEW idempotency_audit OWNER TO %s', owner);
+END
+$$;
+GRANT SELECT ON idempotency_audit TO pg_monitor;

@@ -208,6 +208,13 @@ column idem_stats.keys_failed double precision
 column idem_stats.keys_retryable double precision
 column idem_stats.oldest_lease timestamp with time zone
 column idem_stats.evicted bigint
+view idempotency_audit: operator, pg_monitor
+column idempotency_audit.at timestamp with time zone
+column idempotency_audit.role text
+column idempotency_audit.session_role text
+column idempotency_audit.action text
+column idempotency_audit.object text COLLATE "C"
+column idempotency_audit.details jsonb
 view idempotency_segments: operator, pg_monitor
 column idempotency_segments.name text
 column idempotency_segments.state text

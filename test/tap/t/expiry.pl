@@ -51,6 +51,13 @@ is_deeply($event->{data},
 	'and what it was');
 is(sql("SELECT stock_confirm('unpaid')"), 'expired', 'a confirm that comes too late is told');
 
+# --- audit
+
+sql(q(INSERT INTO idempotency_audit_record (at, role, session_role, action, alters)
+	VALUES (now() - interval '367 days', 'r', 'r', 'old', false), (now() - interval '365 days', 'r', 'r', 'young', false)));
+wait_until($node, "SELECT count(*) = 0 FROM idempotency_audit WHERE action = 'old'", 'records of administrative calls vanish after a year');
+is(sql('SELECT action FROM idempotency_audit ORDER BY at LIMIT 1'), 'young', 'younger ones stay');
+
 # --- reload
 
 $node->append_conf('postgresql.conf', 'idempotency.sweep_interval = 1h');

@@ -105,6 +105,8 @@ $receiver->switch('left', 'gone');
 enqueue_numbers($node, 'left', 1);
 wait_until($node, "SELECT state = 'disabled' FROM outbox_subscriptions WHERE name = 'left'",
 	'410 disables the subscription');
+is(sql("SELECT action, details ->> 'state' FROM idempotency_audit WHERE object = 'left' ORDER BY at DESC LIMIT 1"),
+	'idempotency relay|disabled', 'the audit says who did it');
 like(sql("SELECT reason FROM outbox_subscriptions WHERE name = 'left'"), qr/410/,
 	'the reason is told');
 enqueue_numbers($node, 'left', 2);

@@ -23,9 +23,10 @@ my $receiver = Receiver->start;
 my $node = new_server('upgrade_1_0', conf => 'idempotency.sweep_interval = 50ms');
 
 $node->start;
-sql('CREATE ROLE shop_app LOGIN; CREATE ROLE auditor');
+sql('CREATE ROLE shop_app LOGIN; CREATE ROLE auditor; CREATE ROLE shop_admin; CREATE ROLE other');
 sql(q(CREATE EXTENSION idempotency VERSION ') . OLD . q('));
 sql(q(SELECT idempotency_grant('shop_app'); GRANT SELECT ON outbox_subscriptions TO auditor));
+sql(q(SELECT idempotency_grant_admin('shop_admin')));
 subscribe($node, $receiver, '/ok/works', topics => "'{works}'");
 
 # Runs once what an application does.
@@ -57,7 +58,13 @@ sub everything_works
 
 everything_works('before the update');
 is(sql(q(SELECT * FROM idempotency_status() WHERE state = 'error')), '', 'nothing is wrong meanwhile');
+is(sql(q(SET ROLE shop_admin; SELECT idem_forget('l1'))), 't', 'a key is forgotten, without an audit');
 sql('ALTER EXTENSION idempotency UPDATE');
+sql(q(SET ROLE shop_admin; SELECT idempotency_grant('other')));
+is(sql(q(SET ROLE shop_admin; SELECT idem_forget('l1'), idem_fence('s'), idem_unfence('s'))), 'f|t|t', 'an administrator needs no new privilege for what there was');
+is(sql(q(SELECT role, action, object FROM idempotency_audit WHERE role = 'shop_admin' ORDER BY at)),
+	"shop_admin|idem_forget|l1\nshop_admin|idem_fence|s\nshop_admin|idem_unfence|s", 'and is in the audit');
+sql('DROP OWNED BY shop_admin; DROP OWNED BY other');
 sql(q(SELECT idempotency_grant('shop_app')));
 wait_for_workers($node);
 everything_works('after it');
