@@ -1448,7 +1448,8 @@ SELECT s.name,
 	p.filtered, p.filter_errors, round(a.share::numeric, 4) AS share,
 	CASE WHEN NOT h.at_home THEN 5 WHEN s.state = 'disabled' THEN 3
 		WHEN s.state = 'paused' THEN 1 WHEN t.trouble IS NOT NULL THEN 4
-		WHEN s.failing_since IS NOT NULL THEN 2 ELSE 0 END AS state_code
+		WHEN s.failing_since IS NOT NULL THEN 2 ELSE 0 END AS state_code,
+	c.at AS changed_at, c.role AS changed_by
 FROM idempotency_internal.outbox_subscription s
 CROSS JOIN LATERAL (
 	SELECT min(position) AS position, max(lost) AS lost,
@@ -1491,6 +1492,10 @@ LEFT JOIN (SELECT subscription, min(trouble) AS trouble
 	ON t.subscription = s.id
 LEFT JOIN (SELECT subscription, avg(share) AS share
 	FROM idempotency_internal.outbox_shares() GROUP BY subscription) a
-	ON a.subscription = s.id;
+	ON a.subscription = s.id
+LEFT JOIN LATERAL (
+	SELECT at, role FROM idempotency_internal.idempotency_audit_record
+	WHERE object = s.name AND alters
+	ORDER BY at DESC NULLS LAST LIMIT 1) c ON true;
 COMMENT ON VIEW outbox_subscriptions IS
 	'Each subscription: its state, how far behind it is, and the number of events that wait or are dead.';

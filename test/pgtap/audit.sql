@@ -3,7 +3,7 @@
 -- a subscription, or the audit itself gives secrets away.
 SELECT idem_fence('moved');
 BEGIN;
-SELECT plan(59);
+SELECT plan(60);
 
 CREATE ROLE operator;
 CREATE ROLE admin;
@@ -116,6 +116,13 @@ SELECT is(recorded($$INSERT INTO outbox_subscription (name, topics, format, orde
 	ARRAY[session_user || ' INSERT x {"name": "x", "batch": 1, "state": "active", "format": "standard", "topics": ["t"], "ordered": true, "timeout": "00:00:01", "priority": 1, "partitions": 1, "max_in_flight": 1, "retry_schedule": ["00:00:00"]}'],
 	'INSERT');
 SELECT is(recorded('TRUNCATE outbox_subscription', 'none'), ARRAY[session_user || ' TRUNCATE'], 'TRUNCATE');
+
+-- The view shows the last change of settings, not the last call.
+SELECT outbox_subscribe('y', NULL);
+SELECT recorded($$SELECT outbox_alter('y', max_in_flight => 9)$$);
+SELECT recorded($$SELECT outbox_retry('y')$$, 'admin');
+SELECT results_eq($$SELECT changed_by, changed_at FROM outbox_subscriptions WHERE name = 'y'$$,
+	$$SELECT role, at FROM idempotency_audit WHERE action = 'outbox_alter' AND object = 'y'$$, 'outbox_subscriptions shows who has changed it, and when');
 
 -- A rollback takes the record back.
 SAVEPOINT before;

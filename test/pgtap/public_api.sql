@@ -335,6 +335,8 @@ column outbox_subscriptions.filtered bigint
 column outbox_subscriptions.filter_errors bigint
 column outbox_subscriptions.share numeric
 column outbox_subscriptions.state_code integer
+column outbox_subscriptions.changed_at timestamp with time zone
+column outbox_subscriptions.changed_by text
 view outbox_topics: application, operator, pg_monitor, reader
 column outbox_topics.topic text COLLATE "C"
 column outbox_topics.schema jsonb
