@@ -52,6 +52,17 @@ SELECT name, lost FROM outbox_subscriptions ORDER BY name;
 SELECT outbox_unsubscribe('p');
 
 \set VERBOSITY sqlstate
+-- An event that cannot be sent stays dead.  If that cannot be told, for want of
+-- memory, redriving it is an error.
+SELECT add(8, 'dead', repeat('k', 2000), 1);
+SELECT outbox_redrive('s', '{8}');
+BEGIN;
+CREATE OR REPLACE FUNCTION idempotency_internal.outbox_check_event(
+	topic text, payload jsonb, key text, type text, headers jsonb, deliver_at timestamptz)
+RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN RAISE 'out of memory' USING ERRCODE = 'out_of_memory'; END $$;
+SELECT outbox_redrive('s', '{8}');
+ROLLBACK;
+SELECT outbox_discard('s', '{8}');
 SELECT outbox_discard('nobody');
 SELECT outbox_discard(NULL);
 SELECT outbox_acknowledge_lost('nobody');

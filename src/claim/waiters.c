@@ -47,7 +47,6 @@ static WaitersState *state = NULL;
 
 /* Buckets of the keys that the current transaction has written. */
 static uint64 written = 0;
-static bool callbacks_registered = false;
 
 void
 waiters_request(void)
@@ -136,17 +135,29 @@ waiters_bucket(const KeyName *name)
 	return hash_combine(hash, MyDatabaseId) % WAITERS_BUCKETS;
 }
 
+/*
+ * Either call allocates memory and may fail, and none may be made twice.
+ */
+static void
+waiters_register_callbacks(void)
+{
+	static bool transactions = false;
+	static bool subtransactions = false;
+
+	if (!transactions)
+		RegisterXactCallback(waiters_transaction_ended, NULL);
+	transactions = true;
+	if (!subtransactions)
+		RegisterSubXactCallback(waiters_subtransaction_ended, NULL);
+	subtransactions = true;
+}
+
 void
 waiters_note(const KeyName *name)
 {
 	if (state == NULL)
 		return;
-	if (!callbacks_registered)
-	{
-		RegisterXactCallback(waiters_transaction_ended, NULL);
-		RegisterSubXactCallback(waiters_subtransaction_ended, NULL);
-		callbacks_registered = true;
-	}
+	waiters_register_callbacks();
 	written |= UINT64CONST(1) << waiters_bucket(name);
 }
 

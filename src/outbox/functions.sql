@@ -791,6 +791,7 @@ COMMENT ON FUNCTION idempotency_internal.outbox_check_positions(bigint[]) IS
 
 /*
  * A dead letter may be an event that no constraint has kept out of the log.
+ * Other errors, such as out of memory, say nothing about the event.
  */
 CREATE FUNCTION idempotency_internal.outbox_is_sendable(
 	event idempotency_internal.outbox_delivery)
@@ -802,7 +803,7 @@ BEGIN
 	RETURN isfinite(event.created_at)
 		AND idempotency_internal.outbox_check_event(
 			event.topic, 'null', event.key, event.type, event.headers, NULL);
-EXCEPTION WHEN OTHERS THEN
+EXCEPTION WHEN data_exception OR program_limit_exceeded THEN
 	RETURN false;
 END
 $$;

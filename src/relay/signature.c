@@ -110,14 +110,24 @@ signature_decode_seed(const char *signing_key, uint8 *seed)
 static pg_hmac_ctx *
 signature_hmac(void)
 {
+	static ResourceOwner owner = NULL;
 	static pg_hmac_ctx *hmac = NULL;
 	ResourceOwner before = CurrentResourceOwner;
 
 	if (hmac != NULL)
 		return hmac;
-	CurrentResourceOwner = ResourceOwnerCreate(NULL, "idempotency signature");
-	hmac = pg_hmac_create(PG_SHA256);
-	CurrentResourceOwner = before;
+	if (owner == NULL)
+		owner = ResourceOwnerCreate(NULL, "idempotency signature");
+	CurrentResourceOwner = owner;
+	PG_TRY();
+	{
+		hmac = pg_hmac_create(PG_SHA256);
+	}
+	PG_FINALLY();
+	{
+		CurrentResourceOwner = before;
+	}
+	PG_END_TRY();
 	return hmac;
 }
 

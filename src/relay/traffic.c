@@ -231,7 +231,8 @@ traffic_count_deliveries(int64 subscription, const TimestampTz *due_at,
 }
 
 /*
- * Copies the entries of this database, and returns their number.
+ * Copies the entries of this database, and returns their number.  The memory is
+ * allocated before the lock is taken, so for as many as there can be.
  */
 static int
 traffic_copy(TrafficEntry **copies)
@@ -241,9 +242,8 @@ traffic_copy(TrafficEntry **copies)
 	Oid			extension = catalog_get()->idem_token_seq;
 	int			count = 0;
 
+	*copies = palloc(TRAFFIC_ENTRIES_MAX * sizeof(TrafficEntry));
 	LWLockAcquire(lock, LW_SHARED);
-	*copies = palloc((hash_get_num_entries(entries) + 1) *
-					 sizeof(TrafficEntry));
 	hash_seq_init(&status, entries);
 	while ((entry = hash_seq_search(&status)) != NULL)
 	{

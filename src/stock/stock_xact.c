@@ -62,38 +62,51 @@ typedef struct StockXactStep
 	EscrowPart	difference;
 } StockXactStep;
 
-/* Maps an item to its entry, counted from 1. */
-typedef struct EntrySlot
-{
-	EscrowItem *item;
-	int			entry;
-	char		status;
-} EntrySlot;
-
-#define SH_PREFIX slots
-#define SH_ELEMENT_TYPE EntrySlot
-#define SH_KEY_TYPE EscrowItem *
-#define SH_KEY item
-#define SH_HASH_KEY(table, key) murmurhash32((uint32) ((uintptr_t) (key) >> 4))
-#define SH_EQUAL(table, a, b) ((a) == (b))
-#define SH_SCOPE static inline
-#define SH_DECLARE
-#define SH_DEFINE
-#include "lib/simplehash.h"
-
 static StockXactEntry *entries = NULL;
 static int	entry_count = 0;
 static int	entry_capacity = 0;
 static StockXactStep *steps = NULL;
 static int	step_count = 0;
 static int	step_capacity = 0;
-static slots_hash *slots = NULL;
+static int *places = NULL;		/* of entries, by their items; see below */
 
 static Oid	locked_log = InvalidOid;	/* by this transaction */
-static EscrowItem *pinned = NULL;	/* pinned, but has no entry yet */
 static EscrowItem *loading = NULL;
 static int	external_level = 0; /* nesting level of external DML; 0: none */
-static bool callbacks_registered = false;
+
+/*
+ * The entry of an item is found through places: twice as many numbers as there
+ * is room for entries, each the number of an entry, counted from 1, or 0.  An
+ * entry has the first free place from the one that the item's hash says.  There
+ * is always a free place, so neither inserting nor deleting can fail, unlike in
+ * a hash table that grows by itself.
+ *
+ * Returns the place of the item's entry, or else the one for it.
+ */
+static int *
+stock_xact_place(const EscrowItem *item)
+{
+	uint32		mask = (uint32) entry_capacity * 2 - 1;
+	uint32		at = murmurhash32((uint32) ((uintptr_t) item >> 4)) & mask;
+
+	while (places[at] != 0 && entries[places[at] - 1].item != item)
+		at = (at + 1) & mask;
+	return &places[at];
+}
+
+/*
+ * Removes the last entry.  All others were there before it, so none of them is
+ * searched beyond its place.
+ */
+static EscrowItem *
+stock_xact_pop_entry(void)
+{
+	EscrowItem *item = entries[entry_count - 1].item;
+
+	*stock_xact_place(item) = 0;
+	entry_count--;
+	return item;
+}
 
 /*
  * Forgets everything; cannot fail.
@@ -101,26 +114,29 @@ static bool callbacks_registered = false;
 static void
 stock_xact_reset(void)
 {
-	entry_count = 0;
+	while (entry_count > 0)
+		(void) stock_xact_pop_entry();
 	step_count = 0;
 	locked_log = InvalidOid;
 	external_level = 0;
-	if (slots == NULL)
-		return;					/* nothing was allocated yet */
-	slots_reset(slots);
-	if (Max(entry_capacity, step_capacity) <= STOCK_XACT_KEEP)
-		return;
-	pfree(entries);
-	pfree(steps);
-	slots_destroy(slots);
-	entries = NULL;
-	steps = NULL;
-	slots = NULL;
-	entry_capacity = step_capacity = 0;
+	if (entry_capacity > STOCK_XACT_KEEP)
+	{
+		pfree(entries);
+		pfree(places);
+		entries = NULL;
+		places = NULL;
+		entry_capacity = 0;
+	}
+	if (step_capacity > STOCK_XACT_KEEP)
+	{
+		pfree(steps);
+		steps = NULL;
+		step_capacity = 0;
+	}
 }
 
 /*
- * Undoes what an error has interrupted: a pin without an entry, or a load.
+ * Ends a load that an error has interrupted.
  */
 static void
 stock_xact_let_go(void)
@@ -128,9 +144,6 @@ stock_xact_let_go(void)
 	if (loading != NULL)
 		escrow_fail_load(loading);
 	loading = NULL;
-	if (pinned != NULL)
-		escrow_unpin(pinned);
-	pinned = NULL;
 }
 
 static void
@@ -265,13 +278,7 @@ stock_xact_end_entries(int level, bool committed)
 	for (; mark > 0 && entries[mark - 1].level >= level; mark--)
 		entries[mark - 1].level = level - 1;
 	while (!committed && entry_count > mark)
-	{
-		EscrowItem *item = entries[--entry_count].item;
-
-		Assert(slots != NULL);
-		(void) slots_delete(slots, item);
-		escrow_unpin(item);
-	}
+		escrow_unpin(stock_xact_pop_entry());
 }
 
 static void
@@ -292,14 +299,21 @@ stock_xact_subtransaction_ended(SubXactEvent event, SubTransactionId mine,
 		external_level = committed ? level - 1 : 0;
 }
 
+/*
+ * Either call allocates memory and may fail, and none may be made twice.
+ */
 static void
 stock_xact_register_callbacks(void)
 {
-	if (callbacks_registered)
-		return;
-	RegisterXactCallback(stock_xact_transaction_ended, NULL);
-	RegisterSubXactCallback(stock_xact_subtransaction_ended, NULL);
-	callbacks_registered = true;
+	static bool transactions = false;
+	static bool subtransactions = false;
+
+	if (!transactions)
+		RegisterXactCallback(stock_xact_transaction_ended, NULL);
+	transactions = true;
+	if (!subtransactions)
+		RegisterSubXactCallback(stock_xact_subtransaction_ended, NULL);
+	subtransactions = true;
 }
 
 /*
@@ -348,60 +362,76 @@ stock_xact_entry(const StockLine *line)
 }
 
 /*
+ * Returns a larger array, or the first one, in TopMemoryContext.
+ */
+static void *
+stock_xact_enlarge(void *array, Size size)
+{
+	return array == NULL ? MemoryContextAllocHuge(TopMemoryContext, size) :
+		repalloc_huge(array, size);
+}
+
+/*
+ * The capacity counts only when all arrays have it.
+ */
+static void
+stock_xact_enlarge_entries(void)
+{
+	int			capacity = Max(entry_capacity * 2, STOCK_XACT_INITIAL);
+	Size		places_size = mul_size(capacity, 2 * sizeof(int));
+
+	entries = stock_xact_enlarge(entries,
+								 mul_size(capacity, sizeof(StockXactEntry)));
+	places = stock_xact_enlarge(places, places_size);
+	memset(places, 0, places_size);
+	entry_capacity = capacity;
+	for (int i = 0; i < entry_count; i++)
+		*stock_xact_place(entries[i].item) = i + 1;
+}
+
+/*
  * Makes room for one more entry and step, so that recording them cannot fail.
  */
 static void
 stock_xact_make_room(void)
 {
-	if (slots == NULL)
-		slots = slots_create(TopMemoryContext, STOCK_XACT_INITIAL, NULL);
 	if (entry_count == entry_capacity)
-	{
-		int			capacity = Max(entry_capacity * 2, STOCK_XACT_INITIAL);
-		Size		size = mul_size(capacity, sizeof(StockXactEntry));
-
-		entries = entries == NULL ? MemoryContextAlloc(TopMemoryContext, size) :
-			repalloc_huge(entries, size);
-		entry_capacity = capacity;
-	}
+		stock_xact_enlarge_entries();
 	if (step_count == step_capacity)
 	{
 		int			capacity = Max(step_capacity * 2, STOCK_XACT_INITIAL);
-		Size		size = mul_size(capacity, sizeof(StockXactStep));
 
-		steps = steps == NULL ? MemoryContextAlloc(TopMemoryContext, size) :
-			repalloc_huge(steps, size);
+		steps = stock_xact_enlarge(steps,
+								   mul_size(capacity, sizeof(StockXactStep)));
 		step_capacity = capacity;
 	}
 }
 
 /*
- * Makes an entry for the counter that was just pinned.  If the transaction has
+ * Makes an entry for a counter that was just pinned.  If the transaction has
  * an entry for it already, unpins it once.  The line remembers the entry.
- * Returns the entry, and whether it is new.  The caller has made room.
+ * Returns the entry, and whether it is new.  The caller has made room, so this
+ * cannot fail.
  */
 static StockXactEntry *
-stock_xact_keep_pinned(StockLine *line, bool *fresh)
+stock_xact_keep_pinned(EscrowItem *pinned, StockLine *line, bool *fresh)
 {
 	StockXactEntry entry = {
 		.item = pinned,
 		.part.lapses_at = DT_NOEND,
 		.level = GetCurrentTransactionNestLevel()
 	};
-	EntrySlot  *slot;
-	bool		found;
+	int		   *place = stock_xact_place(pinned);
 
-	slot = slots_insert(slots, pinned, &found);
-	if (found)
-		escrow_unpin(pinned);
-	else
+	*fresh = *place == 0;
+	if (*fresh)
 	{
 		entries[entry_count++] = entry;
-		slot->entry = entry_count;
+		*place = entry_count;
 	}
-	pinned = NULL;
-	*fresh = !found;
-	line->entry = slot->entry;
+	else
+		escrow_unpin(pinned);
+	line->entry = *place;
 	return stock_xact_entry(line);
 }
 
@@ -430,19 +460,15 @@ stock_xact_touch(StockLine *line, bool create)
 	if (line->entry != 0)
 		return true;
 	stock_xact_make_room();
-	pinned = escrow_pin(locked_log, line->sku);
-	entry = stock_xact_keep_pinned(line, &fresh);
+	entry = stock_xact_keep_pinned(escrow_pin(locked_log, line->sku), line,
+								   &fresh);
 	if (!escrow_is_loaded(entry->item))
 		stock_xact_load(entry->item, line->sku);
 	if (create || entry->part.created || escrow_is_known(entry->item))
 		return true;
 	line->entry = 0;
 	if (fresh)
-	{
-		(void) slots_delete(slots, entry->item);
-		entry_count--;
-		escrow_unpin(entry->item);
-	}
+		escrow_unpin(stock_xact_pop_entry());
 	return false;
 }
 
@@ -562,13 +588,14 @@ stock_xact_leave(const StockLine *line)
 void
 stock_xact_confirm(StockLine *line)
 {
+	EscrowItem *pinned;
 	bool		fresh;
 
 	stock_xact_make_room();
 	pinned = escrow_pin_loaded(locked_log, line->sku);
 	if (pinned == NULL)
 		return;
-	(void) stock_xact_keep_pinned(line, &fresh);
+	(void) stock_xact_keep_pinned(pinned, line, &fresh);
 	stock_xact_remove(line);
 }
 
