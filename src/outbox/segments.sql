@@ -259,8 +259,10 @@ LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-	kept     interval := coalesce((SELECT max(keep_deliveries)
-		FROM idempotency_internal.outbox_subscription), '0');
+	kept     interval := coalesce((SELECT s.keep_deliveries
+		FROM idempotency_internal.outbox_subscription s
+		WHERE s.keep_deliveries IS NOT NULL
+		ORDER BY s.keep_deliveries DESC LIMIT 1), '0');
 	outdated bigint;
 	now_used idempotency_internal.outbox_history_ring;
 	is_used  boolean;
@@ -307,47 +309,54 @@ LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
+	subscriptions CONSTANT bigint[] := ARRAY(
+		SELECT s.id FROM idempotency_internal.outbox_subscription s
+		WHERE EXISTS (SELECT FROM idempotency_internal.outbox_cancelled));
+	-- Each event is looked up for each subscription.
+	most    CONSTANT integer := least(max_events,
+		1 + 10 * max_events / (1 + cardinality(subscriptions)));
 	first   bigint;				-- that the log has, or will have
-	swept   integer;
-	deleted integer;
+	unswept bigint[];
+	deleted bigint[];
 BEGIN
-	WITH unswept AS (
+	unswept := ARRAY(
 		SELECT c.position FROM idempotency_internal.outbox_cancelled c
-		WHERE NOT c.swept AND c.cancelled_at < clock_timestamp() - interval '1 s'
-		ORDER BY c.cancelled_at LIMIT max_events FOR UPDATE SKIP LOCKED),
-	copies AS (
-		DELETE FROM idempotency_internal.outbox_delivery d
-		USING unswept u, idempotency_internal.outbox_subscription s
-		WHERE d.subscription = s.id AND d.position = u.position)
+		WHERE NOT c.swept
+			AND c.cancelled_at < (SELECT clock_timestamp()) - interval '1 s'
+		ORDER BY c.cancelled_at LIMIT most FOR UPDATE SKIP LOCKED);
+	DELETE FROM idempotency_internal.outbox_delivery
+	WHERE ctid = ANY (ARRAY(
+		SELECT copy.ctid FROM unnest(subscriptions) s(id)
+		CROSS JOIN unnest(unswept) u(position)
+		CROSS JOIN LATERAL (
+			SELECT d.ctid FROM idempotency_internal.outbox_delivery d
+			WHERE d.subscription = s.id AND d.position = u.position
+			OFFSET 0) copy));
 	UPDATE idempotency_internal.outbox_cancelled c SET swept = true
-	FROM unswept u WHERE c.position = u.position;
-	GET DIAGNOSTICS swept = ROW_COUNT;
+	WHERE c.position = ANY (unswept);
 	-- In a copy, the log may not be restored yet.
-	IF (SELECT bool_and(h.system_identifier = s.system_identifier
-			AND h.database = d.oid AND h.relation = h.tableoid) IS NOT TRUE
-		FROM idempotency_internal.outbox_home h, pg_control_system() s,
-			pg_database d
-		WHERE d.datname = current_database())
-	THEN
-		RETURN swept >= max_events;
+	IF NOT idempotency_internal.outbox_is_at_home() THEN
+		RETURN cardinality(unswept) >= most;
 	END IF;
-	SELECT coalesce((SELECT min(e.position)
-			FROM idempotency_internal.outbox_event e), s.last_value + 1)
+	SELECT coalesce((SELECT e.position FROM idempotency_internal.outbox_event e
+			ORDER BY e.position LIMIT 1), s.last_value + 1)
 	INTO first FROM idempotency_internal.outbox_position_seq s;
+	-- If the first ones have to stay, the others wait for them.
+	deleted := ARRAY(
+		SELECT o.position FROM (
+			SELECT c.position, c.xid FROM idempotency_internal.outbox_cancelled c
+			WHERE c.position < first ORDER BY c.position LIMIT most) o
+		WHERE (o.xid < (SELECT idempotency_internal.idempotency_horizon(
+					'idempotency_internal.outbox_ring'::regclass))
+				OR o.xid >= (SELECT idempotency_internal.idempotency_next_xid()))
+			AND (SELECT d.position FROM idempotency_internal.outbox_delivery d
+				WHERE d.subscription = ANY (subscriptions)
+					AND d.position = o.position LIMIT 1) IS NULL);
 	DELETE FROM idempotency_internal.outbox_cancelled c
-	USING (SELECT o.position FROM idempotency_internal.outbox_cancelled o
-		WHERE o.position < first
-			AND (o.xid < idempotency_internal.idempotency_horizon(
-					'idempotency_internal.outbox_ring'::regclass)
-				OR o.xid >= idempotency_internal.idempotency_next_xid())
-			AND NOT EXISTS (SELECT
-				FROM idempotency_internal.outbox_subscription s
-				JOIN idempotency_internal.outbox_delivery d
-					ON d.subscription = s.id AND d.position = o.position)
-		LIMIT max_events FOR UPDATE OF o SKIP LOCKED) o
-	WHERE c.position = o.position;
-	GET DIAGNOSTICS deleted = ROW_COUNT;
-	RETURN greatest(swept, deleted) >= max_events;
+	WHERE c.position = ANY (ARRAY(
+		SELECT o.position FROM idempotency_internal.outbox_cancelled o
+		WHERE o.position = ANY (deleted) FOR UPDATE SKIP LOCKED));
+	RETURN greatest(cardinality(unswept), cardinality(deleted)) >= most;
 END
 $$;
 COMMENT ON FUNCTION idempotency_internal.outbox_sweep_cancelled(integer) IS
@@ -361,14 +370,14 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
 	dead_retention text := current_setting('idempotency.outbox_dead_retention');
+	now            timestamptz := clock_timestamp();
 	rotated        record;
 	counted        bigint[];
 	deleted        integer := 0;
 BEGIN
 	FOR rotated IN
 		SELECT s.id, s.name FROM idempotency_internal.outbox_subscription s
-		WHERE s.old_until <= clock_timestamp()
-			OR s.old_key_until <= clock_timestamp()
+		WHERE least(s.old_until, s.old_key_until) <= now
 		FOR NO KEY UPDATE SKIP LOCKED
 	LOOP
 		BEGIN
@@ -385,22 +394,21 @@ BEGIN
 		END;
 	END LOOP;
 	IF dead_retention <> '-1' THEN
-		DELETE FROM idempotency_internal.outbox_delivery d
-		USING (SELECT o.subscription, o.position
-			FROM idempotency_internal.outbox_delivery o
-			WHERE o.state = 'dead'
-				AND o.last_at <= clock_timestamp() - dead_retention::interval
-			ORDER BY o.last_at LIMIT max_events FOR UPDATE SKIP LOCKED) o
-		WHERE d.subscription = o.subscription AND d.position = o.position;
+		-- A locked row stays in its place.
+		DELETE FROM idempotency_internal.outbox_delivery
+		WHERE ctid = ANY (ARRAY(
+			SELECT o.ctid FROM idempotency_internal.outbox_delivery o
+			WHERE o.state = 'dead' AND o.last_at <= now - dead_retention::interval
+			ORDER BY o.last_at LIMIT max_events FOR UPDATE SKIP LOCKED));
 		GET DIAGNOSTICS deleted = ROW_COUNT;
 	END IF;
 	-- The second snapshot has all subscriptions that are counted.
 	counted := ARRAY(SELECT t.subscription
 		FROM idempotency_internal.outbox_traffic() t);
 	PERFORM idempotency_internal.outbox_forget_traffic(ARRAY(
-		SELECT c.id FROM unnest(counted) c(id) WHERE NOT EXISTS (
-			SELECT FROM idempotency_internal.outbox_subscription s
-			WHERE s.id = c.id)));
+		SELECT c.id FROM unnest(counted) c(id)
+		WHERE (SELECT s.id FROM idempotency_internal.outbox_subscription s
+			WHERE s.id = c.id) IS NULL));
 	RETURN idempotency_internal.outbox_expire_log()
 		OR idempotency_internal.outbox_forget()
 		OR idempotency_internal.outbox_sweep_cancelled(max_events)

@@ -270,6 +270,12 @@ CREATE TABLE idempotency_internal.outbox_subscription (
 			rate_limit, batch, filter, signing_key, old_signing_key,
 			authorization_file, client_certificate, priority, keep_deliveries))
 );
+/* For the sweeper, which looks every second. */
+CREATE INDEX outbox_subscription_old_idx
+	ON idempotency_internal.outbox_subscription (least(old_until, old_key_until));
+CREATE INDEX outbox_subscription_keep_idx
+	ON idempotency_internal.outbox_subscription (keep_deliveries)
+	WHERE keep_deliveries IS NOT NULL;
 COMMENT ON TABLE idempotency_internal.outbox_subscription IS
 	'Subscriptions: URL, or null if they are read by outbox_fetch, topics, format and limits. For the owner only, since it holds secrets.';
 
@@ -421,7 +427,8 @@ CREATE TABLE idempotency_internal.outbox_delivery (
 			topic, 'null', key, type, headers, NULL) ELSE true END)
 );
 CREATE INDEX outbox_delivery_due_at_idx
-	ON idempotency_internal.outbox_delivery (subscription, partition, due_at)
+	ON idempotency_internal.outbox_delivery
+		(subscription, partition, due_at, position)
 	WHERE state = 'waiting';
 CREATE INDEX outbox_delivery_last_at_idx
 	ON idempotency_internal.outbox_delivery
@@ -429,6 +436,9 @@ CREATE INDEX outbox_delivery_last_at_idx
 	WHERE state = 'waiting';
 CREATE INDEX outbox_delivery_dead_idx
 	ON idempotency_internal.outbox_delivery (last_at) WHERE state = 'dead';
+CREATE INDEX outbox_delivery_dead_position_idx
+	ON idempotency_internal.outbox_delivery (subscription, position)
+	WHERE state = 'dead';
 CREATE INDEX outbox_delivery_key_idx
 	ON idempotency_internal.outbox_delivery (subscription, key, position)
 	WHERE blocks_key;
@@ -456,11 +466,20 @@ CREATE TABLE idempotency_internal.outbox_attempt (
 COMMENT ON TABLE idempotency_internal.outbox_attempt IS
 	'Failed attempts at the events in outbox_delivery. For the owner only, since answers may quote payloads.';
 
+/*
+ * The plans of this trigger and the next may have been made while there was
+ * nothing to delete.  So each row that goes has to lead to its own ones by an
+ * index.
+ */
 CREATE FUNCTION idempotency_internal.outbox_subscription_deleted()
 RETURNS trigger
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET jit = off
 AS $$
+DECLARE
+	gone bigint;
 BEGIN
 	IF (TG_WHEN, TG_LEVEL, TG_RELID)
 		IS DISTINCT FROM ('AFTER', 'STATEMENT', 'idempotency_internal.outbox_subscription'::regclass)
@@ -471,10 +490,12 @@ BEGIN
 		DELETE FROM idempotency_internal.outbox_partition;
 		DELETE FROM idempotency_internal.outbox_delivery;
 	ELSE
-		DELETE FROM idempotency_internal.outbox_partition p USING deleted
-		WHERE p.subscription = deleted.id;
-		DELETE FROM idempotency_internal.outbox_delivery d USING deleted
-		WHERE d.subscription = deleted.id;
+		FOR gone IN SELECT id FROM deleted LOOP
+			DELETE FROM idempotency_internal.outbox_partition p
+			WHERE p.subscription = gone;
+			DELETE FROM idempotency_internal.outbox_delivery d
+			WHERE d.subscription = gone;
+		END LOOP;
 	END IF;
 	RETURN NULL;
 END
@@ -494,15 +515,22 @@ CREATE FUNCTION idempotency_internal.outbox_delivery_deleted()
 RETURNS trigger
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET jit = off
 AS $$
 BEGIN
 	IF (TG_WHEN, TG_LEVEL, TG_OP, TG_RELID)
 		IS DISTINCT FROM ('AFTER', 'STATEMENT', 'DELETE', 'idempotency_internal.outbox_delivery'::regclass) THEN
 		PERFORM idempotency_internal.idempotency_refuse_trigger('outbox_delivery_deleted');
 	END IF;
-	DELETE FROM idempotency_internal.outbox_attempt a USING deleted
-		WHERE a.subscription = deleted.subscription
-			AND a.position = deleted.position;
+	-- Rows of this table are never updated, so they stay in their places.
+	DELETE FROM idempotency_internal.outbox_attempt
+	WHERE ctid = ANY (ARRAY(
+		SELECT own.ctid FROM deleted CROSS JOIN LATERAL (
+			SELECT a.ctid FROM idempotency_internal.outbox_attempt a
+			WHERE a.subscription = deleted.subscription
+				AND a.position = deleted.position
+			OFFSET 0) own));
 	RETURN NULL;
 END
 $$;

@@ -53,3 +53,18 @@ BEGIN
 END
 $$;
 GRANT SELECT ON idempotency_audit TO pg_monitor;
+
+/* Each read of deferred deliveries has an index in its order. */
+DROP INDEX idempotency_internal.outbox_delivery_due_at_idx;
+CREATE INDEX outbox_delivery_due_at_idx
+	ON idempotency_internal.outbox_delivery
+		(subscription, partition, due_at, position)
+	WHERE state = 'waiting';
+CREATE INDEX outbox_delivery_dead_position_idx
+	ON idempotency_internal.outbox_delivery (subscription, position)
+	WHERE state = 'dead';
+CREATE INDEX outbox_subscription_old_idx
+	ON idempotency_internal.outbox_subscription (least(old_until, old_key_until));
+CREATE INDEX outbox_subscription_keep_idx
+	ON idempotency_internal.outbox_subscription (keep_deliveries)
+	WHERE keep_deliveries IS NOT NULL;

@@ -13,8 +13,8 @@
 #           [ 'outbox_discard', "SELECT outbox_discard('s')", 'linear' ] ]);
 #
 # rows inserts the rows 1 to n; each call is measured and rolled back.  Then
-# rows inserts the rows n + 1 to 10 n, and each call is measured again.  All of
-# that happens in each of these states:
+# rows inserts the rows n + 1 to 10 n, and each call is measured again.  :n in a
+# call is the number of rows.  All of that happens in each of these states:
 #
 #   no statistics   autovacuum is off, as right after a restore
 #   statistics      after VACUUM ANALYZE
@@ -93,17 +93,17 @@ sub _session
 # fails.  The buffers of a statement include those of statements within it.
 sub _cost
 {
-	my ($session, $call) = @_;
+	my ($session, $call, $n) = @_;
 	my $offset = -s $node->logfile;
 	my ($buffers, $rows, $loops) = (0, 0, 0);
 
-	$session->query("BEGIN;\n$call;\nROLLBACK;");
+	$session->query("BEGIN;\n" . ($call =~ s/:n\b/$n/gr) . ";\nROLLBACK;");
 	$session->{stderr} = '';
 	my $log = slurp_file($node->logfile, $offset);
 	if ($log =~ /(?:ERROR|FATAL|PANIC): +(.*)/)
 	{
 		diag("$call: $1");
-		return;
+		return undef;    ## no critic - one element of a list
 	}
 	for (split /\n/, $log)
 	{
@@ -154,7 +154,7 @@ sub _measure
 		$session = _session($db, $shape->{worker});
 		for my $call (@calls)
 		{
-			_cost($session, $call->[1]) for 1 .. WARM_CALLS;
+			_cost($session, $call->[1], 1) for 1 .. WARM_CALLS;
 		}
 	}
 	elsif ($state eq 'old snapshot')
@@ -169,7 +169,7 @@ sub _measure
 		$node->safe_psql($db, $shape->{churn}) if $old;
 		$node->safe_psql($db, 'VACUUM ANALYZE') if $state eq 'statistics';
 		my $used = $session // _session($db, $shape->{worker});
-		push @costs, [ map { _cost($used, $_->[1]) } @calls ];
+		push @costs, [ map { _cost($used, $_->[1], $to) } @calls ];
 		$used->quit unless $session;
 	}
 	$_->quit for grep { $_ } $session, $old;
