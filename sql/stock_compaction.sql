@@ -120,4 +120,14 @@ SELECT stock_reserve('cup', 1, 'half');
 SELECT stock_reserve('pot', 2, 'half');
 \set VERBOSITY default
 SELECT * FROM stock_verify() WHERE sku !~ 'many';
+
+-- Old rows are compacted, also of an item that has few of them and is not in
+-- use.  Young ones stay.
+\c
+UPDATE stock_log SET at = at - interval '2 days' WHERE sku ~ '^many .$';
+SELECT stock_compact(4);
+SELECT stock_compact(1000);
+SELECT count(*) FILTER (WHERE sku ~ '^many .$') AS old, count(*) > 100 AS others FROM stock_log;
+SELECT * FROM stock_item WHERE sku IN ('many 7', 'many 8', 'many 10') ORDER BY sku;
+SELECT count(*) FROM stock_verify() WHERE NOT ok;
 \i :dir/sql/include/ring_end.sql

@@ -38,6 +38,7 @@ int			settings_reservation_ttl_max_s = 31 * 24 * 60 * 60;
 int			settings_stock_items = 16384;
 int			settings_stock_names_memory_kb = 16 * 1024;
 int			settings_stock_compact_after = 1000;
+int			settings_stock_history_s = 7 * 24 * 60 * 60;
 int			settings_stock_wait_ttl_s = 24 * 60 * 60;
 int			settings_stock_wait_ttl_max_s = 31 * 24 * 60 * 60;
 int			settings_stock_queue_max = 10000;
@@ -48,7 +49,6 @@ bool		settings_writes = true;
 PG_FUNCTION_INFO_V1(idempotency_prevent_write);
 
 /* SQL functions read these by current_setting. */
-static int	stock_history_s = 7 * 24 * 60 * 60;
 static char *stock_archive_topic = NULL;
 static int	keys_max_size_mb = -1;
 static int	outbox_retention_s = 24 * 60 * 60;
@@ -207,7 +207,7 @@ settings_define_stock(void)
 							PGC_SIGHUP, 0, NULL, NULL, NULL);
 	DefineCustomIntVariable("idempotency.stock_history",
 							"How long compacted rows are kept, and with them the names of closed reservations.",
-							NULL, &stock_history_s,
+							NULL, &settings_stock_history_s,
 							7 * 24 * 60 * 60, 0, INT_MAX,
 							PGC_SIGHUP, GUC_UNIT_S, NULL, NULL, NULL);
 	DefineCustomStringVariable("idempotency.stock_archive_topic",

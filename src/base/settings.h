@@ -33,6 +33,7 @@ extern int	settings_reservation_ttl_max_s;
 extern int	settings_stock_items;
 extern int	settings_stock_names_memory_kb;
 extern int	settings_stock_compact_after;
+extern int	settings_stock_history_s;
 extern int	settings_stock_wait_ttl_s;
 extern int	settings_stock_wait_ttl_max_s;
 extern int	settings_stock_queue_max;

@@ -1,7 +1,13 @@
 /*
  * compaction.c
- *		What compaction.sql needs C for: which items have a long log, and
- *		changing the tables without the guard.
+ *		What compaction.sql needs C for: which items have a long log or old
+ *		rows in it, and changing the tables without the guard.
+ *
+ * The counters know which items in use have a long log.  Of the others, and of
+ * items that are slow, a walk over the log finds the first row of each.  It goes
+ * in steps, and a new one begins an hour after the one before, or in shorter
+ * intervals if the history is short.  So a step is small however many items
+ * there are, and most of the time there is none.
  */
 #include "postgres.h"
 
@@ -9,6 +15,8 @@
 #include "funcapi.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
+#include "utils/memutils.h"
+#include "utils/timestamp.h"
 
 #include "base/catalog.h"
 #include "base/compat.h"
@@ -17,9 +25,24 @@
 #include "base/settings.h"
 #include "base/shared.h"
 #include "stock/guard.h"
+#include "stock/ledger.h"
 #include "stock/stock_xact.h"
 
 #define COMPACTION_ITEMS_MAX 100	/* items that one call returns */
+#define COMPACTION_LOOKS_MAX 4000	/* rows that a step of the walk passes */
+#define COMPACTION_AGE_MAX_S SECS_PER_DAY
+#define COMPACTION_WALKS 24		/* begin in the time of that age */
+
+/*
+ * The walk over all items of the log, in steps.  It finds what no counter shows:
+ * items with few rows, or without a counter.
+ */
+static LedgerPosition walk_from;	/* where the next step begins */
+static LedgerPosition walk_old; /* before the first old row of this step */
+static LedgerPosition walk_upto;	/* the end of this step */
+static uint64 walk_sum = 0;		/* of the ids that it has found */
+static bool walking = false;
+static TimestampTz walk_at = 0; /* when the next walk begins */
 
 PG_FUNCTION_INFO_V1(stock_compact);
 PG_FUNCTION_INFO_V1(stock_migrate);
@@ -38,6 +61,15 @@ compaction_query(SavedQuery *query, Datum *values)
 	result = query_datum(0, 1, &isnull);
 	SPI_finish();
 	return result;
+}
+
+static void
+compaction_put(ReturnSetInfo *result, text *sku)
+{
+	Datum		value = PointerGetDatum(sku);
+	bool		isnull = false;
+
+	tuplestore_putvalues(result->setResult, result->setDesc, &value, &isnull);
 }
 
 /*
@@ -63,6 +95,73 @@ compaction_move(SavedQuery *query, Datum *values)
 }
 
 /*
+ * Remembers a position until the next step.
+ */
+static void
+compaction_keep(LedgerPosition *kept, const LedgerPosition *position)
+{
+	text	   *before = kept->sku;
+	text	   *sku = NULL;
+
+	if (position->sku != NULL)
+	{
+		Size		size = VARSIZE_ANY(position->sku);
+
+		sku = MemoryContextAlloc(TopMemoryContext, size);
+		memcpy(sku, position->sku, size);
+	}
+	kept->sku = sku;
+	kept->id = position->id;
+	if (before != NULL)
+		pfree(before);
+}
+
+/*
+ * How old rows become, in microseconds: a table of the history has rows for half
+ * of idempotency.stock_history.
+ */
+static int64
+compaction_age(void)
+{
+	return Min(settings_stock_history_s / 2, COMPACTION_AGE_MAX_S) *
+		USECS_PER_SEC;
+}
+
+/*
+ * Adds the next items whose first row has become too old.  The next step looks
+ * at them again: they may have more old rows.  It goes on if it finds the same
+ * first rows, which then cannot be compacted now.
+ */
+static void
+compaction_walk(ReturnSetInfo *result, int max)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	int			looks = COMPACTION_LOOKS_MAX;
+	LedgerPosition position = walk_from;
+	LedgerFirst first;
+
+	if (!walking && now < walk_at)
+		return;
+	if (!walking)
+		walk_at = now + Max(compaction_age() / COMPACTION_WALKS, USECS_PER_SEC);
+	walking = true;
+	while (max > 0 && ledger_next_item(&position, &looks, &first))
+	{
+		if (first.at > now - compaction_age())
+			continue;
+		if (walk_sum == 0)
+			compaction_keep(&walk_old, &(LedgerPosition)
+							{
+								.sku = position.sku, .id = first.id - 1
+							});
+		compaction_put(result, position.sku);
+		walk_sum += first.id;
+		max--;
+	}
+	compaction_keep(&walk_upto, &position);
+}
+
+/*
  * SQL: stock_compact(max_rows), one step of the sweeper.
  */
 Datum
@@ -71,10 +170,17 @@ stock_compact(PG_FUNCTION_ARGS)
 	static SavedQuery step = {
 		.sql = "SELECT idempotency_internal.stock_compact_next($1)", .types = {INT4OID}
 	};
+	uint64		sum = walk_sum;
+	bool		compacted;
 
 	settings_prevent_write("stock_compact()");
 	(void) stock_xact_begin();
-	PG_RETURN_DATUM(compaction_move(&step, &fcinfo->args[0].value));
+	walk_sum = 0;
+	compacted = DatumGetBool(compaction_move(&step, &fcinfo->args[0].value));
+	compaction_keep(&walk_from, walk_sum == 0 || walk_sum == sum ?
+					&walk_upto : &walk_old);
+	walking = walk_from.sku != NULL;
+	PG_RETURN_BOOL(compacted);
 }
 
 /*
@@ -118,7 +224,7 @@ stock_gather(PG_FUNCTION_ARGS)
 
 /*
  * SQL: stock_crowded(rows), some of the items whose log has more than this
- * number of rows; the next call continues after them.
+ * number of rows, or rows that are old; the next call continues after them.
  */
 Datum
 stock_crowded(PG_FUNCTION_ARGS)
@@ -127,21 +233,18 @@ stock_crowded(PG_FUNCTION_ARGS)
 	int			rows = PG_GETARG_INT32(0);
 	EscrowLevel level;
 	int			looks = 0;
+	int			count = 0;
 	Oid			log;
 
 	shared_require("stock");
 	InitMaterializedSRF(fcinfo, MAT_SRF_USE_EXPECTED_DESC);
 	log = catalog_get()->stock_log;
+	relation_hold(log, RowExclusiveLock);
 	escrow_set_crowd(Max(rows, 0));
-	for (int i = 0; i < COMPACTION_ITEMS_MAX &&
-		 escrow_next_crowded(&looks, log, rows, &level); i++)
-	{
-		Datum		value = PointerGetDatum(level.sku);
-		bool		isnull = false;
-
-		tuplestore_putvalues(result->setResult, result->setDesc, &value,
-							 &isnull);
-	}
+	for (; count < COMPACTION_ITEMS_MAX &&
+		 escrow_next_crowded(&looks, log, rows, &level); count++)
+		compaction_put(result, level.sku);
+	compaction_walk(result, COMPACTION_ITEMS_MAX - count);
 	return (Datum) 0;
 }
 

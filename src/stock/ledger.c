@@ -211,6 +211,66 @@ ledger_sum(const text *sku, Snapshot snapshot)
 }
 
 /*
+ * Moves a position to the next row, of the same item or of later ones, that the
+ * snapshot sees.  The scan sees all rows, so that it can stop among those that
+ * are gone: beside an old snapshot there may be any number of them.
+ */
+static bool
+ledger_pass_rows(Relation log, LedgerPosition *position, bool same_item,
+				 Snapshot latest, int *looks, TupleTableSlot *row)
+{
+	bool		found = false;
+	RelationScan scan;
+	ScanKeyData keys[2];
+
+	ScanKeyInit(&keys[0], 1,
+				same_item ? BTEqualStrategyNumber : BTGreaterStrategyNumber,
+				same_item ? F_TEXTEQ : F_TEXT_GT,
+				PointerGetDatum(position->sku == NULL ? cstring_to_text("") :
+								position->sku));
+	ScanKeyInit(&keys[1], 2, BTGreaterStrategyNumber, F_INT8GT,
+				Int64GetDatum(position->id));
+	relation_scan_begin(&scan, log, LOG_ATT_SKU + 1, 0, keys,
+						same_item ? 2 : 1, SnapshotAny);
+	while (!found && *looks > 0 && relation_scan_next(&scan, row))
+	{
+		CHECK_FOR_INTERRUPTS();
+		--*looks;
+		position->sku = row_name(row, LOG_ATT_SKU);
+		position->id = DatumGetInt64(row_value(row, LOG_ATT_ID));
+		found = table_tuple_satisfies_snapshot(log, row, latest);
+	}
+	relation_scan_end(&scan, NoLock);
+	return found;
+}
+
+bool
+ledger_next_item(LedgerPosition *position, int *looks, LedgerFirst *first)
+{
+	Relation	log = table_open(catalog_get()->stock_log, NoLock);
+	Snapshot	latest = RegisterSnapshot(GetLatestSnapshot());
+	TupleTableSlot *row = ledger_slot(log);
+	bool		found = false;
+
+	if (position->sku != NULL && position->id != PG_INT64_MAX)
+		found = ledger_pass_rows(log, position, true, latest, looks, row);
+	if (!found && *looks > 0)
+		found = ledger_pass_rows(log, position, false, latest, looks, row);
+	if (found)
+	{
+		first->id = position->id;
+		first->at = DatumGetTimestampTz(row_value(row, LOG_ATT_AT));
+		position->id = PG_INT64_MAX;	/* the others of the item are later */
+	}
+	else if (*looks > 0)
+		position->sku = NULL;
+	ExecDropSingleTupleTableSlot(row);
+	UnregisterSnapshot(latest);
+	table_close(log, NoLock);
+	return found;
+}
+
+/*
  * Records a row as the last change of its line, if it is later than the one
  * recorded before.
  */

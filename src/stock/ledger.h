@@ -5,6 +5,7 @@
 #ifndef STOCK_LEDGER_H
 #define STOCK_LEDGER_H
 
+#include "datatype/timestamp.h"
 #include "executor/tuptable.h"
 #include "utils/relcache.h"
 #include "utils/snapshot.h"
@@ -72,6 +73,28 @@ typedef struct LedgerSum
 } LedgerSum;
 
 extern LedgerSum ledger_sum(const text *sku, Snapshot snapshot);
+
+/* Where a walk over all items of the log continues. */
+typedef struct LedgerPosition
+{
+	text	   *sku;			/* NULL: at the start */
+	int64		id;				/* of its last row that was passed */
+} LedgerPosition;
+
+/* The first row of an item. */
+typedef struct LedgerFirst
+{
+	int64		id;
+	TimestampTz at;
+} LedgerFirst;
+
+/*
+ * Moves a position past the next item that has rows, and returns the first of
+ * these.  false: there are no more, and the position is at the start; or *looks
+ * rows were passed, of which others may see those that we do not.
+ */
+extern bool ledger_next_item(LedgerPosition *position, int *looks,
+							 LedgerFirst *first);
 
 /* Was a line ever settled, also by an open transaction? */
 extern bool ledger_is_settled(const text *reservation);

@@ -58,4 +58,30 @@ growth('orders of two lines, one of them confirmed',
 		closed_lines('stock_log', 1, 2, "'sku-' || i")),
 	calls => \@reads);
 
+# Items that are slow: the log has a row of each, which is young or old.
+sub slow_items
+{
+	my ($age) = @_;
+
+	return <<"SQL";
+	INSERT INTO idempotency_internal.stock_log (id, quantity, at, change, sku) OVERRIDING SYSTEM VALUE
+	SELECT i, 1, now() - interval '$age', 'receive', 'sku-' || i FROM generate_series(:from, :to) i
+SQL
+}
+
+my $compact = 'SELECT idempotency_internal.stock_compact(1000)';
+
+growth('items that are slow',
+	n => 5000,
+	worker => 1,
+	states => [ 'no statistics', 'statistics' ],
+	rows => join(';', $items, slow_items('1 h')),
+	calls => [ [ 'a step of the compaction', $compact, 'constant' ] ]);
+growth('old rows of items that are slow',
+	worker => 1,
+	states => [ 'no statistics', 'statistics', 'old snapshot' ],
+	rows => join(';', $items, slow_items('2 d')),
+	churn => $compact,
+	calls => [ [ 'a step of the compaction', $compact, 'constant' ] ]);
+
 done_testing();
