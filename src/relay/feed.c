@@ -86,15 +86,26 @@ feed_free_cursor(Feed *feed)
 	};
 }
 
-static void
-feed_set_cursor(Feed *feed, const OutboxCursor *cursor)
+/*
+ * Copies a cursor into memory that lives as long as the feed.
+ */
+static OutboxCursor
+feed_copy_cursor(Feed *feed, const OutboxCursor *cursor)
 {
 	MemoryContext old = MemoryContextSwitchTo(GetMemoryChunkContext(feed));
 	OutboxCursor copy = outbox_copy_cursor(cursor);
 
+	MemoryContextSwitchTo(old);
+	return copy;
+}
+
+static void
+feed_set_cursor(Feed *feed, const OutboxCursor *cursor)
+{
+	OutboxCursor copy = feed_copy_cursor(feed, cursor);
+
 	feed_free_cursor(feed);
 	feed->cursor = copy;
-	MemoryContextSwitchTo(old);
 }
 
 static void
@@ -925,7 +936,9 @@ feed_move(Feed *feed, const OutboxChunk *chunk)
 }
 
 /*
- * Reads at most max_events new events.  Returns whether there are any.
+ * Reads at most max_events new events.  Returns whether there are any.  Once
+ * the batch is kept, nothing can fail before the cursor is behind its events:
+ * they would be read again, and sent twice.
  */
 static bool
 feed_read_new(Feed *feed, const OutboxHorizon *horizon, BatchKind kind,
@@ -934,10 +947,12 @@ feed_read_new(Feed *feed, const OutboxHorizon *horizon, BatchKind kind,
 	MemoryContext context = feed_batch_context();
 	MemoryContext old = MemoryContextSwitchTo(context);
 	OutboxChunk chunk;
+	OutboxCursor after;
 
 	chunk = outbox_read_chunk(horizon, feed->id,
 							  feed->endpoint->settings->filter, &feed->cursor,
 							  max_events, feed->max_bytes);
+	after = feed_copy_cursor(feed, &chunk.after);
 	feed->more = chunk.cut;
 	feed->filtered.filtered += chunk.filtered.filtered;
 	feed->filtered.errors += chunk.filtered.errors;
@@ -951,7 +966,12 @@ feed_read_new(Feed *feed, const OutboxHorizon *horizon, BatchKind kind,
 	}
 	MemoryContextSwitchTo(old);
 	if (chunk.moved)
-		feed_set_cursor(feed, &chunk.after);
+	{
+		feed_free_cursor(feed);
+		feed->cursor = after;
+	}
+	else
+		pfree(after.stragglers);
 	if (kind == BATCH_NEW)
 		feed_try_attach(feed, &chunk);
 	if (chunk.count == 0)

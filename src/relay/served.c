@@ -69,6 +69,10 @@ served_find_endpoint(const Served *served, int64 subscription)
 	return entry ? entry->endpoint : NULL;
 }
 
+/*
+ * The entry refers to the endpoint when that is complete, since its making may
+ * fail.
+ */
 static Endpoint *
 served_endpoint(Served *served, int64 subscription)
 {
@@ -77,9 +81,13 @@ served_endpoint(Served *served, int64 subscription)
 										HASH_ENTER, &found);
 
 	if (!found)
+		entry->endpoint = NULL;
+	if (entry->endpoint == NULL)
 	{
-		entry->endpoint = endpoint_create(subscription);
-		served->endpoints = lappend(served->endpoints, entry->endpoint);
+		Endpoint   *endpoint = endpoint_create(subscription);
+
+		served->endpoints = lappend(served->endpoints, endpoint);
+		entry->endpoint = endpoint;
 	}
 	return entry->endpoint;
 }
