@@ -1,6 +1,6 @@
 # A log that cannot be read.  An event with a damaged payload stops only the
 # subscriptions that want it; a damaged page stops the relay, which goes on when
-# it is repaired.  If this fails, one bad sector ends the relay again and again,
+# it is repaired, or given up as the page "What to do when" says.  If this fails, one bad sector ends the relay again and again,
 # or events behind it are skipped.
 
 use strict;
@@ -8,6 +8,7 @@ use warnings FATAL => 'all';
 
 use FindBin;
 use lib "$FindBin::RealBin/../lib";
+use Page;
 use Receiver;
 use Server;
 use Test::More;
@@ -118,5 +119,34 @@ for my $name (qw(shop filtered))
 	is($receiver->numbers($name), '1 3 4 5', 'nothing is lost');
 }
 is(worker_pid($node, 'relay'), $relay, 'from the same relay');
+
+# --- a page that is given up
+
+kill('STOP', $relay);
+my ($lost) = sql(q(SELECT outbox_enqueue('shop', '{"n": 6}')));
+sql(q(SELECT outbox_enqueue('filler', to_jsonb(repeat(md5(n::text), 50))) FROM generate_series(1, 10) n));
+my ($found) = sql(q(SELECT outbox_enqueue('shop', '{"n": 7}')));
+$segment = segment($lost);
+($page) = sql("SELECT ctid FROM $segment WHERE position = $lost") =~ /(\d+)/;
+is(sql("SELECT count(*) FROM $segment WHERE position = $found AND ctid::text NOT LIKE '($page,%'"), 1, 'another page has an event, too');
+$file = $node->data_dir . '/' . sql("SELECT pg_relation_filepath('$segment')");
+sql('CHECKPOINT');
+$node->stop('immediate');
+replace_page("\xff" x PAGE);
+$log_start = -s $node->logfile;
+$node->start;
+$node->wait_for_log(qr/WARNING:  the relay cannot read the log: invalid page in block $page of relation/, $log_start);
+
+my ($give_up) = Page->load('operations/runbook.md')->part('A page of the log is damaged')->blocks('sql');
+my ($from, $to) = split(/\|/, sql($give_up =~ s/outbox_log_0/$segment/r));
+ok($from <= $lost && $lost <= $to && $to < $found, 'it says what is lost');
+$node->wait_for_log(qr/LOG:  the relay reads the log again/, $log_start);
+for my $name (qw(shop filtered))
+{
+	$receiver->wait_for($name, events => 5);
+	is($receiver->numbers($name), '1 3 4 5 7', 'what other pages have arrives');
+}
+enqueue_numbers($node, 'shop', 8);
+$receiver->wait_for('shop', events => 6);
 
 done_testing();

@@ -20,7 +20,7 @@ my @pages = map { Page->load("$_.md") }
   (map { "operations/$_" } qw(README install monitoring runbook copies prometheus)),
   (map { "reference/$_" } qw(README operation settings privileges));
 my @of_modules = map { Page->load("operations/$_.md") } qw(claims outbox stock);
-my $node = start_server('page', internal_path => 0);
+my $node = start_server('page', internal_path => 0, conf => 'max_prepared_transactions = 2');
 
 # --- the SQL of each page, in a database of its own, on a server without the
 # roles and settings of other pages
@@ -88,6 +88,20 @@ for my $query (@queries)
 
 	is(error_code($node, 'shop', "SET ROLE $_; $query"), '', "$_: $line") for @roles;
 }
+
+# --- who can do it
+
+my ($runbook) = grep { $_->{name} =~ /runbook/ } @pages;
+$node->safe_psql('shop', ($runbook->part('Who can do it')->blocks('sql'))[0]);
+my $on_duty = sub { return ($node->psql('shop', $_[0], extra_params => [ '-U', 'duty', '-v', 'VERBOSITY=sqlstate' ]))[2] };
+is($on_duty->(q(ALTER SYSTEM SET idempotency.outbox_keep_size = '20GB'; ALTER SYSTEM RESET idempotency.outbox_keep_size;
+	SELECT pg_reload_conf())), '', 'the role on duty changes a setting of the extension');
+like($on_duty->('ALTER SYSTEM SET idempotency.databases = x'), qr/42501/, 'but no other');
+$node->safe_psql('shop', q(CREATE ROLE preparer; SELECT idempotency_grant('preparer'); SET ROLE preparer;
+	BEGIN; SELECT idem_claim('prepared'); PREPARE TRANSACTION 'forgotten'));
+like($on_duty->(q(ROLLBACK PREPARED 'forgotten')), qr/42501/, 'it cannot end a prepared transaction');
+$node->safe_psql('shop', 'GRANT preparer TO duty');
+is($on_duty->(q(SET ROLE preparer; ROLLBACK PREPARED 'forgotten')), '', 'unless it is a member of the role that prepared it');
 
 # --- the files of queries, each with its question
 
