@@ -86,4 +86,24 @@ SELECT until('outbox_retire()');
 CALL old_snapshots_end('outbox_ring');
 SELECT until('outbox_truncate()');
 SELECT * FROM segments ORDER BY segment;
+
+-- A restore may load rows into a closed segment: it is not retired before they
+-- are read.
+SELECT outbox_subscribe('copy', NULL);
+SELECT outbox_enqueue('t', '8');
+SELECT move('copy', 8);
+SELECT until('outbox_switch()');
+SELECT slot AS old FROM outbox_ring WHERE state = 'old' \gset
+SELECT slot AS empty FROM outbox_ring WHERE state = 'empty' ORDER BY slot LIMIT 1 \gset
+BEGIN;
+INSERT INTO outbox_log_:old (position, xid, created_at, topic, payload) VALUES (1000, '3', now(), 't', '1000');
+SELECT outbox_retire();
+ROLLBACK;
+SELECT until('outbox_retire()');
+
+-- Or into one that is empty: the ring is then what the positions say.
+SELECT outbox_enqueue('t', '9');
+INSERT INTO outbox_log_:empty (position, xid, created_at, topic, payload) VALUES (5, '3', now(), 't', '5');
+SELECT until('outbox_arrange_restored()'), outbox_arrange_restored();
+SELECT * FROM segments ORDER BY segment;
 \i :dir/sql/include/ring_end.sql

@@ -189,7 +189,8 @@ catalog_type(Oid schema, const char *name)
 }
 
 static Oid
-catalog_function(Oid schema, const char *name, const Oid *types, int count)
+catalog_find_function(Oid schema, const char *name, const Oid *types,
+					  int count)
 {
 	oidvector  *arguments = buildoidvector(types, count);
 	Oid			function = GetSysCacheOid3(PROCNAMEARGSNSP, Anum_pg_proc_oid,
@@ -198,6 +199,14 @@ catalog_function(Oid schema, const char *name, const Oid *types, int count)
 										   ObjectIdGetDatum(schema));
 
 	pfree(arguments);
+	return function;
+}
+
+static Oid
+catalog_function(Oid schema, const char *name, const Oid *types, int count)
+{
+	Oid			function = catalog_find_function(schema, name, types, count);
+
 	if (!OidIsValid(function))
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_FUNCTION),
@@ -384,6 +393,8 @@ catalog_load(Catalog *catalog, Oid extension)
 	if (!OidIsValid(catalog->schema))
 		elog(ERROR, "extension idempotency is being dropped");
 	catalog_load_internal(catalog);
+	catalog->restoring = catalog_find_function(catalog->internal,
+											   "idempotency_restoring", NULL, 0);
 	catalog_load_claim(catalog);
 	catalog_load_outbox(catalog);
 	catalog_load_stock(catalog);

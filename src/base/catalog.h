@@ -97,6 +97,7 @@ typedef struct Catalog
 	Oid			schema;			/* of public objects */
 	Oid			internal;		/* of all other objects */
 	Oid			owner;			/* of the extension */
+	Oid			restoring;		/* a function; 1.0.0 does not have it */
 	Oid			idem_token_seq;
 	CatalogRing rings[RINGS];
 	Oid			idem_outcome[IDEM_OUTCOMES];

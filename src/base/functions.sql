@@ -357,7 +357,10 @@ BEGIN
 	FROM idempotency_internal.outbox_subscription_id_seq
 	WHERE (last_value, is_called) < (used, true);
 
-	SELECT max(id) INTO used FROM @extschema@.stock_history WHERE id < most;
+	SELECT max(id) INTO used FROM (
+		SELECT id FROM @extschema@.stock_history
+		UNION ALL SELECT id FROM idempotency_internal.stock_hold) e
+		WHERE id < most;
 	PERFORM setval('idempotency_internal.stock_log_id_seq', used)
 	FROM idempotency_internal.stock_log_id_seq
 	WHERE (last_value, is_called) < (used, true);

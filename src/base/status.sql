@@ -145,6 +145,42 @@ COMMENT ON VIEW idempotency_segments IS
 	'The tables of keys, of the log, and of the histories of deliveries and of stock: which of them are in use, and how large they are.';
 
 /*
+ * Rows of ours have numbers of their sequences.  pg_restore sets all sequences
+ * after it has loaded the tables of all schemas; until then, a number that is
+ * drawn is one that a row has.  Positions so high were written by hand.
+ */
+CREATE FUNCTION idempotency_internal.idempotency_restoring()
+RETURNS text
+LANGUAGE sql VOLATILE PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+	SELECT CASE
+		WHEN greatest(
+			(SELECT max(position) FROM idempotency_internal.outbox_log_0
+			WHERE position < bigint '1' << 62),
+			(SELECT max(position) FROM idempotency_internal.outbox_log_1
+			WHERE position < bigint '1' << 62),
+			(SELECT max(position) FROM idempotency_internal.outbox_log_2
+			WHERE position < bigint '1' << 62))
+			> CASE WHEN p.is_called THEN p.last_value ELSE 0 END
+			OR NOT p.is_called AND EXISTS (SELECT
+				FROM idempotency_internal.outbox_partition o
+				WHERE o.position > 0)
+			THEN 'outbox_position_seq'
+		WHEN NOT s.is_called
+			AND (EXISTS (SELECT FROM idempotency_internal.stock_log)
+				OR EXISTS (SELECT FROM idempotency_internal.stock_hold)
+				OR EXISTS (SELECT FROM idempotency_internal.stock_history_0)
+				OR EXISTS (SELECT FROM idempotency_internal.stock_history_1)
+				OR EXISTS (SELECT FROM idempotency_internal.stock_history_2))
+			THEN 'stock_log_id_seq' END
+	FROM idempotency_internal.outbox_position_seq p,
+		idempotency_internal.stock_log_id_seq s
+$$;
+COMMENT ON FUNCTION idempotency_internal.idempotency_restoring() IS
+	'Internal: a sequence that is behind the rows with its numbers, since a restore has not ended; null: there is none.';
+
+/*
  * A retired table of a ring is truncated as soon as no snapshot is older than
  * its retirement.
  */
@@ -182,6 +218,13 @@ AS $$
 		CASE WHEN disabled.state = 'A' THEN 'enabled' ELSE 'disabled: claims or stock are refused' END,
 		CASE WHEN disabled.state <> 'A' THEN 'after the restore: SELECT idempotency_repair()' END
 	FROM disabled
+	UNION ALL
+	SELECT 'sequences',
+		CASE WHEN r.behind IS NULL THEN 'ok' ELSE 'error' END,
+		CASE WHEN r.behind IS NULL THEN 'no row is ahead of them'
+			ELSE format('%s is behind its rows; the sweeper waits', r.behind) END,
+		CASE WHEN r.behind IS NOT NULL THEN 'when no restore runs any more: SELECT idempotency_repair()' END
+	FROM idempotency_internal.idempotency_restoring() r(behind)
 $$;
 COMMENT ON FUNCTION idempotency_internal.idempotency_table_status() IS
 	'Internal: what idempotency_status says of tables.';

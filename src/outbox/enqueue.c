@@ -34,6 +34,7 @@
 #include "base/compat.h"
 #include "base/relation.h"
 #include "base/ring.h"
+#include "base/sequence.h"
 #include "base/settings.h"
 #include "claim/dedup.h"
 #include "outbox/cancel.h"
@@ -87,6 +88,7 @@ PG_FUNCTION_INFO_V1(outbox_enqueue);
 PG_FUNCTION_INFO_V1(outbox_enqueue_reserved);
 PG_FUNCTION_INFO_V1(outbox_check_event);
 PG_FUNCTION_INFO_V1(outbox_wake);
+PG_FUNCTION_INFO_V1(outbox_has_drawn);
 
 /*
  * SQL: outbox_wake(), wakes the relays when this transaction commits.  SQL
@@ -99,6 +101,17 @@ outbox_wake(PG_FUNCTION_ARGS)
 	(void) catalog_get();
 	xacts_wake_at_commit();
 	PG_RETURN_VOID();
+}
+
+/*
+ * SQL: outbox_has_drawn(), whether this server has handed out a position in
+ * this database.
+ */
+Datum
+outbox_has_drawn(PG_FUNCTION_ARGS)
+{
+	PG_RETURN_BOOL(sequence_highest(SHARED_POSITIONS,
+									catalog_get()->outbox_position_seq) > 0);
 }
 
 static void
@@ -119,33 +132,33 @@ enqueue_check_name(FunctionCallInfo fcinfo, int arg, const char *name)
  * The text is measured only if it could exceed the limit.
  */
 static void
-enqueue_check_payload_size(FunctionCallInfo fcinfo, int arg)
+enqueue_check_payload_size(FunctionCallInfo fcinfo, int arg, int max_mb)
 {
 	Size		size = toast_raw_datum_size(PG_GETARG_DATUM(arg));
-	Size		limit = (Size) settings_outbox_payload_max_mb * 1024 * 1024;
+	Size		limit = (Size) max_mb * 1024 * 1024;
 
 	if (size > limit)
 		ereport(ERROR,
 				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
 				 errmsg("payload is too large"),
-				 errdetail("It has %zu bytes as jsonb; idempotency.outbox_payload_max is %zu.",
+				 errdetail("It has %zu bytes as jsonb; idempotency.outbox_payload_max allows %zu.",
 						   size, limit)));
 	if (size * OUTBOX_PAYLOAD_GROWTH_MAX > limit &&
 		!payload_text_fits(PG_GETARG_JSONB_P(arg), limit))
 		ereport(ERROR,
 				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
 				 errmsg("payload is too large"),
-				 errdetail("It has more bytes as text than idempotency.outbox_payload_max, which is %zu.",
+				 errdetail("It has more bytes as text than the %zu that idempotency.outbox_payload_max allows.",
 						   limit)));
 }
 
 static void
-enqueue_check_payload(FunctionCallInfo fcinfo, int arg)
+enqueue_check_payload(FunctionCallInfo fcinfo, int arg, int max_mb)
 {
 	Jsonb	   *payload;
 	char	   *string;
 
-	enqueue_check_payload_size(fcinfo, arg);
+	enqueue_check_payload_size(fcinfo, arg, max_mb);
 	if (GetDatabaseEncoding() == PG_UTF8)
 		return;
 	payload = PG_GETARG_JSONB_P(arg);
@@ -168,12 +181,12 @@ enqueue_check_time(FunctionCallInfo fcinfo, int arg, const char *name)
  * cannot would stop the relay.  The arguments are those of outbox_enqueue.
  */
 static void
-enqueue_check_args(FunctionCallInfo fcinfo)
+enqueue_check_args(FunctionCallInfo fcinfo, int payload_max_mb)
 {
 	args_require(fcinfo, ENQUEUE_TOPIC, "topic");
 	args_require(fcinfo, ENQUEUE_PAYLOAD, "payload");
 	enqueue_check_name(fcinfo, ENQUEUE_TOPIC, "topic");
-	enqueue_check_payload(fcinfo, ENQUEUE_PAYLOAD);
+	enqueue_check_payload(fcinfo, ENQUEUE_PAYLOAD, payload_max_mb);
 	enqueue_check_name(fcinfo, ENQUEUE_KEY, "key");
 	enqueue_check_name(fcinfo, ENQUEUE_TYPE, "type");
 	if (!PG_ARGISNULL(ENQUEUE_HEADERS))
@@ -183,12 +196,13 @@ enqueue_check_args(FunctionCallInfo fcinfo)
 
 /*
  * SQL: outbox_check_event(topic, payload, key, type, headers, deliver_at), used
- * by the constraint of outbox_log for plain INSERTs.
+ * by the constraint of outbox_log for plain INSERTs.  Its result must not depend
+ * on a setting: a row that is valid must be so wherever it is restored.
  */
 Datum
 outbox_check_event(PG_FUNCTION_ARGS)
 {
-	enqueue_check_args(fcinfo);
+	enqueue_check_args(fcinfo, SETTINGS_OUTBOX_PAYLOAD_MAX_MB);
 	PG_RETURN_BOOL(true);
 }
 
@@ -353,7 +367,7 @@ outbox_enqueue(PG_FUNCTION_ARGS)
 				 errdetail("Topics that begin with \"%s\" are for events of the extension itself.",
 						   SETTINGS_TOPIC_RESERVED)));
 	topic_schema_check(fcinfo);
-	enqueue_check_args(fcinfo);
+	enqueue_check_args(fcinfo, settings_outbox_payload_max_mb);
 	enqueue_check_expires_at(fcinfo);
 	enqueue_check_dedup(fcinfo);
 	if (!PG_ARGISNULL(ENQUEUE_DEDUP_KEY))
@@ -367,6 +381,6 @@ outbox_enqueue(PG_FUNCTION_ARGS)
 Datum
 outbox_enqueue_reserved(PG_FUNCTION_ARGS)
 {
-	enqueue_check_args(fcinfo);
+	enqueue_check_args(fcinfo, settings_outbox_payload_max_mb);
 	return enqueue_event(fcinfo);
 }

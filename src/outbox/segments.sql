@@ -6,6 +6,56 @@
  * takes each step in a short transaction.
  */
 
+CREATE FUNCTION idempotency_internal.outbox_has_drawn()
+RETURNS boolean
+LANGUAGE C VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME';
+COMMENT ON FUNCTION idempotency_internal.outbox_has_drawn() IS
+	'Internal: whether a position was handed out in this database since the server was started.';
+
+/*
+ * A copy that is not adopted forgets nothing, and neither does a database that
+ * no subscription has made the home of its outbox: the rows that tell of a home
+ * and of subscriptions may be restored last.  Without a home, events are its
+ * own if it has handed out positions.
+ */
+CREATE FUNCTION idempotency_internal.outbox_may_forget()
+RETURNS boolean
+LANGUAGE sql VOLATILE PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+	SELECT CASE WHEN EXISTS (SELECT FROM idempotency_internal.outbox_home)
+		THEN idempotency_internal.outbox_is_at_home()
+		ELSE idempotency_internal.outbox_has_drawn() END
+$$;
+COMMENT ON FUNCTION idempotency_internal.outbox_may_forget() IS
+	'Internal: whether the events here are those of this database, and not of a copy.';
+
+/*
+ * A restore may load rows into a segment after it was closed.  Positions that
+ * high were written by hand.
+ */
+CREATE FUNCTION idempotency_internal.outbox_last_position(
+	slot smallint, known bigint)
+RETURNS bigint
+LANGUAGE sql VOLATILE PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+	SELECT greatest(known, CASE slot
+		WHEN 0 THEN (SELECT max(position)
+			FROM idempotency_internal.outbox_log_0
+			WHERE position < bigint '1' << 62)
+		WHEN 1 THEN (SELECT max(position)
+			FROM idempotency_internal.outbox_log_1
+			WHERE position < bigint '1' << 62)
+		ELSE (SELECT max(position)
+			FROM idempotency_internal.outbox_log_2
+			WHERE position < bigint '1' << 62) END)
+$$;
+COMMENT ON FUNCTION idempotency_internal.outbox_last_position(
+	smallint, bigint) IS
+	'Internal: the highest position in a segment of the log, or the known one if that is higher.';
+
 CREATE FUNCTION idempotency_internal.outbox_switch()
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
@@ -57,12 +107,14 @@ SET lock_timeout = '100ms'
 AS $$
 DECLARE
 	oldest idempotency_internal.outbox_ring;
+	upto   bigint;
 BEGIN
 	SELECT * INTO oldest FROM idempotency_internal.outbox_ring
 		WHERE state = 'old' ORDER BY segment LIMIT 1;
-	IF NOT FOUND OR EXISTS (SELECT
-		FROM idempotency_internal.outbox_partitions_behind(
-			oldest.last_position))
+	upto := idempotency_internal.outbox_last_position(
+		oldest.slot, oldest.last_position);
+	IF upto IS NULL OR EXISTS (SELECT
+		FROM idempotency_internal.outbox_partitions_behind(upto))
 	THEN
 		RETURN false;
 	END IF;
@@ -70,9 +122,11 @@ BEGIN
 		IN SHARE ROW EXCLUSIVE MODE;
 	LOCK TABLE idempotency_internal.outbox_ring IN SHARE ROW EXCLUSIVE MODE;
 	EXECUTE 'LOCK TABLE idempotency_internal.outbox_log_' || oldest.slot || ' IN ACCESS EXCLUSIVE MODE NOWAIT';
+	upto := idempotency_internal.outbox_last_position(oldest.slot, upto);
+	UPDATE idempotency_internal.outbox_ring SET last_position = upto
+	WHERE segment = oldest.segment AND last_position < upto;
 	RETURN NOT EXISTS (SELECT
-			FROM idempotency_internal.outbox_partitions_behind(
-				oldest.last_position))
+			FROM idempotency_internal.outbox_partitions_behind(upto))
 		AND idempotency_internal.idempotency_ring_retire(
 			'idempotency_internal.outbox_ring'::regclass, oldest.segment);
 EXCEPTION WHEN lock_not_available THEN
@@ -120,6 +174,7 @@ BEGIN
 		RETURN false;
 	END IF;
 	EXECUTE 'LOCK TABLE idempotency_internal.outbox_log_' || old_slot || ' IN ACCESS EXCLUSIVE MODE NOWAIT';
+	upto := idempotency_internal.outbox_last_position(old_slot, upto);
 	FOR passed IN
 		WITH behind AS (
 			SELECT p.subscription, p.number, p.position, p.stragglers,
@@ -199,6 +254,61 @@ COMMENT ON FUNCTION idempotency_internal.outbox_log_size() IS
 	'Internal: size of the log in bytes, with indexes and without retired segments.';
 
 /*
+ * A segment that is empty by the ring but has rows was restored.  The segments
+ * are then brought into the order of their positions; the one with the highest
+ * becomes the current one.  The locks wait for nobody: a transaction that has
+ * rows in a segment, and may have a higher position, makes them fail.
+ */
+CREATE FUNCTION idempotency_internal.outbox_arrange_restored()
+RETURNS boolean
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
+SET search_path = pg_catalog, pg_temp
+SET lock_timeout = '100ms'
+AS $$
+BEGIN
+	IF NOT EXISTS (SELECT FROM idempotency_internal.outbox_ring r
+		WHERE r.state = 'empty' AND idempotency_internal.outbox_last_position(
+			r.slot, NULL) IS NOT NULL)
+	THEN
+		RETURN false;
+	END IF;
+	LOCK TABLE idempotency_internal.outbox_partition
+		IN SHARE ROW EXCLUSIVE MODE;
+	LOCK TABLE idempotency_internal.outbox_ring IN SHARE ROW EXCLUSIVE MODE;
+	LOCK TABLE idempotency_internal.outbox_log_0,
+		idempotency_internal.outbox_log_1, idempotency_internal.outbox_log_2
+		IN SHARE MODE NOWAIT;
+	PERFORM pg_current_xact_id();
+	UPDATE idempotency_internal.outbox_ring r
+	SET state = CASE WHEN n.newest THEN 'current' WHEN n.last IS NULL
+			THEN 'empty' ELSE 'old' END,
+		segment = CASE WHEN n.last IS NOT NULL THEN n.highest + n.number END,
+		opened_at = CASE WHEN n.last IS NOT NULL THEN clock_timestamp() END,
+		closed_at = CASE WHEN NOT n.newest THEN clock_timestamp() END,
+		quiet_xid = CASE WHEN NOT n.newest
+			THEN idempotency_internal.idempotency_next_xid() END,
+		last_position = CASE WHEN NOT n.newest THEN n.last END
+	FROM (SELECT o.slot, o.last, max(o.segment) OVER () AS highest,
+			row_number() OVER (ORDER BY o.last) AS number,
+			CASE WHEN o.last IS NOT NULL
+				THEN o.last = max(o.last) OVER () END AS newest
+		FROM (SELECT i.slot, i.segment,
+				idempotency_internal.outbox_last_position(
+					i.slot, CASE WHEN i.state = 'old'
+						THEN i.last_position END) AS last
+			FROM idempotency_internal.outbox_ring i
+			WHERE i.state <> 'retired') o) n
+	WHERE r.slot = n.slot;
+	PERFORM idempotency_internal.idempotency_ring_changed('idempotency_internal.outbox_ring'::regclass);
+	RETURN true;
+EXCEPTION WHEN lock_not_available THEN
+	RETURN false;
+END
+$$;
+COMMENT ON FUNCTION idempotency_internal.outbox_arrange_restored() IS
+	'Internal: makes the ring of the log what restored segments say; false: there are none, or they are locked.';
+
+/*
  * The limit of size takes precedence over the retention: when the log exceeds
  * it, the oldest segment is given up at once.  To have such a segment, segments
  * are then closed when they reach a quarter of the limit.
@@ -216,7 +326,9 @@ DECLARE
 	now_used  idempotency_internal.outbox_ring;
 	is_used   boolean;
 BEGIN
-	IF idempotency_internal.outbox_truncate() THEN
+	IF idempotency_internal.outbox_arrange_restored()
+		OR idempotency_internal.outbox_truncate()
+	THEN
 		RETURN true;
 	END IF;
 	IF keep >= 0 AND size > keep / 2 THEN
@@ -335,7 +447,7 @@ BEGIN
 	UPDATE idempotency_internal.outbox_cancelled c SET swept = true
 	WHERE c.position = ANY (unswept);
 	-- In a copy, the log may not be restored yet.
-	IF NOT idempotency_internal.outbox_is_at_home() THEN
+	IF NOT idempotency_internal.outbox_may_forget() THEN
 		RETURN cardinality(unswept) >= most;
 	END IF;
 	SELECT coalesce((SELECT e.position FROM idempotency_internal.outbox_event e
@@ -371,6 +483,8 @@ AS $$
 DECLARE
 	dead_retention text := current_setting('idempotency.outbox_dead_retention');
 	now            timestamptz := clock_timestamp();
+	may_forget     CONSTANT boolean :=
+		idempotency_internal.outbox_may_forget();
 	rotated        record;
 	counted        bigint[];
 	deleted        integer := 0;
@@ -393,7 +507,7 @@ BEGIN
 				USING ERRCODE = SQLSTATE, DETAIL = SQLERRM;
 		END;
 	END LOOP;
-	IF dead_retention <> '-1' THEN
+	IF dead_retention <> '-1' AND may_forget THEN
 		-- A locked row stays in its place.
 		DELETE FROM idempotency_internal.outbox_delivery
 		WHERE ctid = ANY (ARRAY(
@@ -409,8 +523,8 @@ BEGIN
 		SELECT c.id FROM unnest(counted) c(id)
 		WHERE (SELECT s.id FROM idempotency_internal.outbox_subscription s
 			WHERE s.id = c.id) IS NULL));
-	RETURN idempotency_internal.outbox_expire_log()
-		OR idempotency_internal.outbox_forget()
+	RETURN may_forget AND (idempotency_internal.outbox_expire_log()
+			OR idempotency_internal.outbox_forget())
 		OR idempotency_internal.outbox_sweep_cancelled(max_events)
 		OR idempotency_internal.idempotency_expire_audit(max_events)
 		OR deleted >= max_events;

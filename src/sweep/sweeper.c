@@ -35,6 +35,7 @@ PGDLLEXPORT void sweeper_main(Datum arg);
 typedef struct SweepModule
 {
 	const char *activity;
+	bool		draws;			/* numbers; not while a restore runs */
 	SavedQuery	sweep;
 	const CatalogTriggers *(*triggers) (void);	/* that it needs, or NULL */
 	SavedQuery	repair;			/* repairs what their absence caused */
@@ -68,6 +69,7 @@ static SweepModule modules[] = {
 	},
 	{
 		.activity = "sweeping events",
+		.draws = true,
 		.sweep = {.sql = "SELECT idempotency_internal.outbox_expire($1)", .types = {INT4OID}}
 	},
 	{
@@ -76,11 +78,13 @@ static SweepModule modules[] = {
 	},
 	{
 		.activity = "sweeping reservations",
+		.draws = true,
 		.sweep = {.sql = "SELECT idempotency_internal.stock_expire($1) > 0", .types = {INT4OID}},
 		REPAIR_STOCK
 	},
 	{
 		.activity = "serving queues of stock",
+		.draws = true,
 		.sweep = {.sql = "SELECT idempotency_internal.stock_serve($1)", .types = {INT4OID}},
 		REPAIR_STOCK
 	},
@@ -91,24 +95,46 @@ static SweepModule modules[] = {
 	},
 	{
 		.activity = "compacting stock",
+		.draws = true,
 		.sweep = {.sql = "SELECT idempotency_internal.stock_compact($1)", .types = {INT4OID}},
 		REPAIR_STOCK
 	},
 	{
 		.activity = "forgetting stock",
+		.draws = true,
 		.sweep = {.sql = "SELECT idempotency_internal.stock_forget($1)", .types = {INT4OID}}
 	}
 };
 
 /*
- * Returns the next step of a module.  While triggers that the module needs are
- * disabled there is none: a restore may be running.
+ * Is a sequence behind the numbers in our tables?  Then they are being restored.
+ */
+static bool
+sweep_is_restoring(void)
+{
+	static SavedQuery query = {
+		.sql = "SELECT idempotency_internal.idempotency_restoring() IS NOT NULL"
+	};
+	bool		isnull;
+
+	if (!OidIsValid(catalog_get()->restoring))
+		return false;
+	query_run(&query, NULL, NULL, true);
+	return DatumGetBool(query_datum(0, 1, &isnull));
+}
+
+/*
+ * Returns the next step of a module.  There is none if a restore is running:
+ * triggers that the module needs are disabled, or numbers that it would draw
+ * are those of rows.
  */
 static SavedQuery *
 sweep_next_step(SweepModule *module)
 {
 	const CatalogTriggers *triggers = NULL;
 
+	if (module->draws && sweep_is_restoring())
+		return NULL;
 	if (module->triggers)
 		triggers = module->triggers();
 	if (triggers == NULL || !OidIsValid(triggers->table))

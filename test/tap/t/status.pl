@@ -155,6 +155,13 @@ says('triggers', qr/^error\|disabled: .*\|.*idempotency_repair/, 'a trigger is d
 sql('SELECT idempotency_repair()');
 is_ok('triggers', 'it is enabled');
 
+my $last = sql("SELECT outbox_enqueue('t', '1')");
+is_ok('sequences', 'events have numbers of the sequence');
+sql("SELECT setval('outbox_position_seq', 1)");
+says('sequences', qr/^error\|outbox_position_seq is behind .*\|.*idempotency_repair/, 'a restore has not ended') if $last > 1;
+sql('SELECT idempotency_repair()');
+is_ok('sequences', 'they are repaired');
+
 # --- keys
 
 sql(q(SELECT idem_claim('worker', lease => '1 min')));
