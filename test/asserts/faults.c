@@ -1,0 +1,178 @@
+/*
+ * faults.c
+ *		Makes a statement, or a worker, fail at a chosen point.
+ *
+ * A library for the server that fault_points has prepared.  Such a server
+ * calls a hook before each allocation, at each check for interrupts and before
+ * each heavyweight lock.
+ *
+ *		SET faults.allocation = 7		the seventh allocation from now on fails
+ *		SET faults.interrupt = 7		the seventh check cancels the statement
+ *		SET faults.terminate = 7		... ends the session
+ *		SET faults.lock = 7				the seventh lock fails as by lock_timeout
+ *		SHOW faults.allocation			0: it has failed
+ *
+ * faults.worker_allocation and the like are chances, one in so many, for the
+ * workers of extension idempotency; faults.seed makes a run repeatable.
+ */
+#include "postgres.h"
+
+#include <dlfcn.h>
+#include <execinfo.h>
+#include <limits.h>
+
+#include "access/xact.h"
+#include "common/pg_prng.h"
+#include "fmgr.h"
+#include "miscadmin.h"
+#include "postmaster/bgworker.h"
+#include "utils/guc.h"
+#include "utils/memutils.h"
+
+PG_MODULE_MAGIC;
+
+/* The numbers are those of fault_points, but for the last. */
+typedef enum FaultKind
+{
+	FAULT_ALLOCATION,
+	FAULT_INTERRUPT,
+	FAULT_LOCK,
+	FAULT_TERMINATE
+} FaultKind;
+
+#define FAULT_KINDS 4
+#define FRAMES_MAX 100
+#define FAULT_CHANCE_MAX 100000000
+
+static const char *const names[FAULT_KINDS] = {
+	"allocation", "interrupt", "lock", "terminate"
+};
+
+static int	countdown[FAULT_KINDS];
+static int	worker_chance[FAULT_KINDS];
+static int	seed;
+static pg_prng_state chance;
+
+extern void _PG_init(void);
+
+/*
+ * One in so many, in a worker of ours.
+ */
+static bool
+faults_strikes_worker(FaultKind kind)
+{
+	static bool seeded = false;
+
+	if (worker_chance[kind] == 0 || MyBgworkerEntry == NULL ||
+		strcmp(MyBgworkerEntry->bgw_library_name, "idempotency") != 0)
+		return false;
+	if (!seeded)
+		pg_prng_seed(&chance, (uint64) seed * 1000003 + MyProcPid);
+	seeded = true;
+	return pg_prng_uint64_range(&chance, 1, worker_chance[kind]) == 1;
+}
+
+/*
+ * Is there a function of the extension among the callers?
+ */
+static bool
+faults_called_by_us(void)
+{
+	void	   *frames[FRAMES_MAX];
+	int			count = backtrace(frames, FRAMES_MAX);
+	Dl_info		info;
+
+	for (int i = 0; i < count; i++)
+	{
+		if (dladdr(frames[i], &info) != 0 && info.dli_fname != NULL &&
+			strstr(info.dli_fname, "/idempotency.so") != NULL)
+			return true;
+	}
+	return false;
+}
+
+/*
+ * The server is not prepared for errors while it begins or ends a transaction
+ * or subtransaction.  There, only our callbacks fail.
+ */
+static bool
+faults_may_strike(void)
+{
+	return CritSectionCount == 0 && IsUnderPostmaster &&
+		(IsTransactionState() || faults_called_by_us());
+}
+
+/*
+ * Counts; true if it is time to fail.
+ */
+static bool
+faults_strikes(FaultKind kind)
+{
+	if (countdown[kind] > 1)
+		countdown[kind]--;
+	else if (countdown[kind] == 1 && faults_may_strike())
+	{
+		countdown[kind] = 0;
+		return true;
+	}
+	return faults_strikes_worker(kind) && faults_may_strike();
+}
+
+/*
+ * At a check for interrupts.
+ */
+static void
+faults_interrupt(void)
+{
+	if (InterruptHoldoffCount != 0 || QueryCancelHoldoffCount != 0)
+		return;
+	if (faults_strikes(FAULT_INTERRUPT))
+		ereport(ERROR,
+				(errcode(ERRCODE_QUERY_CANCELED),
+				 errmsg("canceling statement by a fault")));
+	if (faults_strikes(FAULT_TERMINATE))
+	{
+		ProcDiePending = true;
+		InterruptPending = true;
+	}
+}
+
+static void
+faults_at_point(int point)
+{
+	if (point == FAULT_INTERRUPT)
+		faults_interrupt();
+	else if (point == FAULT_LOCK)
+	{
+		if (InterruptHoldoffCount == 0 && faults_strikes(FAULT_LOCK))
+			ereport(ERROR,
+					(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+					 errmsg("canceling statement due to lock timeout, by a fault")));
+	}
+	else if (CurrentMemoryContext != ErrorContext &&
+			 faults_strikes(FAULT_ALLOCATION))
+		ereport(ERROR,
+				(errcode(ERRCODE_OUT_OF_MEMORY),
+				 errmsg("out of memory, by a fault")));
+}
+
+void
+_PG_init(void)
+{
+	for (int i = 0; i < FAULT_KINDS; i++)
+	{
+		DefineCustomIntVariable(psprintf("faults.%s", names[i]),
+								"The n-th of these fails; 0: none.", NULL,
+								&countdown[i], 0, 0, INT_MAX,
+								PGC_USERSET, 0, NULL, NULL, NULL);
+		DefineCustomIntVariable(psprintf("faults.worker_%s", names[i]),
+								"One in so many fails in a worker; 0: none.", NULL,
+								&worker_chance[i], 0, 0, FAULT_CHANCE_MAX,
+								PGC_SIGHUP, 0, NULL, NULL, NULL);
+	}
+	DefineCustomIntVariable("faults.seed", "Repeats a run.", NULL,
+							&seed, 0, 0, INT_MAX,
+							PGC_SIGHUP, 0, NULL, NULL, NULL);
+	MarkGUCPrefixReserved("faults");
+	fault_hook = faults_at_point;
+}
