@@ -266,6 +266,30 @@ SELECT count(*) FROM outbox_fetch('slow');
 RESET statement_timeout;
 SELECT count(*) FROM pg_locks WHERE pid = pg_backend_pid() AND relation = 'idempotency_internal.outbox_partition'::regclass;
 SELECT outbox_unsubscribe('slow');
+-- A filter that exceeds a limit for an event counts as one that fails: pairs of
+-- values, which nothing could interrupt, time, and memory.  Many values are no
+-- reason, nor are values that are compared with each other in a large payload.
+SELECT outbox_enqueue('limit', jsonb_build_object('p', jsonb_agg(n), 'q', jsonb_agg(-n), 'a', 1, 'b', 2, 'deep', (repeat('[', 300) || repeat(']', 300))::jsonb)) IS NULL
+FROM generate_series(1, 20000) n;
+SELECT outbox_enqueue('limit', '{"p": 1, "q": 1, "a": 2, "b": 1}') IS NULL;
+CREATE TABLE limits (name text, filter jsonpath);
+INSERT INTO limits VALUES
+	('pairs', '$.p[*] == $.q[*]'),
+	('pairs in a filter', 'exists($ ? (@.p[*] == @.q[*]))'),
+	('pairs in a path', '$.p[*] ? (@ == $.q[*]).type() == "number"'),
+	('pairs in a subscript', '$.p[0, $.p[*] ? (@ == $.q[*])] == 1'),
+	('pairs of a pattern', '$.p[*] ? (@ == $.q[*]).type() like_regex "n"'),
+	('pairs of a prefix', '$.p[*] ? (@ == $.q[*]).type() starts with "n"'),
+	('time', 'exists($.p[*] ? (!exists($.p[*] ? (@ < 0)) && @ < 0)) || $.p[*] == 1'),
+	('memory', '$.deep.**.**.**.** == 1 || $.p == 1'),
+	('many values', '$.p[*] <= 0 || $.q[*] == 1'),
+	('few values', '$.a > $.b');
+SELECT count(outbox_subscribe(name, NULL, topics => '{limit}', start => 'earliest', filter => filter)) FROM limits;
+SELECT l.name, f.events FROM limits l, LATERAL (SELECT string_agg(left(payload::text, 30), ' ') AS events FROM outbox_fetch(l.name)) f
+ORDER BY 1;
+SELECT name, filtered, filter_errors FROM outbox_subscriptions JOIN limits USING (name) ORDER BY 1;
+SELECT outbox_unsubscribe(name) IS NULL AS gone FROM limits;
+DROP TABLE limits;
 -- Rows that no constraint has kept out: an error or a retry, not a crash.
 SELECT outbox_subscribe('odd', NULL, topics => '{odd}');
 ALTER TABLE idempotency_internal.outbox_delivery DROP CONSTRAINT outbox_delivery_key_check;

@@ -198,4 +198,13 @@ compat_create_wait_event_set(MemoryContext context, int event_count)
 #define COMPAT_WORKER_CONNECTION_FLAGS 0
 #endif
 
+/* 17: the method of a memory context that allocates has flags. */
+#if PG_VERSION_NUM >= 170000
+#define COMPAT_ALLOC_PARAMETERS MemoryContext context, Size size, int flags
+#define COMPAT_ALLOC_ARGUMENTS context, size, flags
+#else
+#define COMPAT_ALLOC_PARAMETERS MemoryContext context, Size size
+#define COMPAT_ALLOC_ARGUMENTS context, size
+#endif
+
 #endif							/* BASE_COMPAT_H */

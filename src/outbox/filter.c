@@ -4,9 +4,9 @@
  *
  * The result of a filter is true, false, or unknown: a value has another type
  * than the filter expects, or is not there.  Only true lets an event pass.  The
- * evaluation can also raise an error, for example about a regular expression.
- * That must not stop the relay, so it counts as unknown, and a subtransaction
- * cleans up.
+ * evaluation can also raise an error, for example about a regular expression,
+ * or exceed its limits (filter_limit.c).  That must not stop the relay, so it
+ * counts as unknown, and a subtransaction cleans up.
  */
 #include "postgres.h"
 
@@ -16,6 +16,7 @@
 #include "base/compat.h"
 #include "base/subtransaction.h"
 #include "outbox/filter.h"
+#include "outbox/filter_limit.h"
 
 typedef enum FilterResult
 {
@@ -78,11 +79,21 @@ filter_evaluate_call(void *arg)
 	call->result = filter_evaluate(call->filter, call->payload);
 }
 
+static void
+filter_evaluate_within_limits(void *arg)
+{
+	FilterCall *call = arg;
+
+	filter_limit_call(CurrentMemoryContext, call->filter, filter_evaluate_call,
+					  call);
+}
+
 static FilterResult
 filter_try(JsonPath *filter, Jsonb *payload)
 {
 	FilterCall	call = {filter, payload, FILTER_UNKNOWN};
-	ErrorData  *error = subtransaction_try(filter_evaluate_call, &call, true);
+	ErrorData  *error = subtransaction_try(filter_evaluate_within_limits, &call,
+										   true);
 
 	if (error != NULL && filter_error_is_foreign(error->sqlerrcode))
 		ReThrowError(error);
