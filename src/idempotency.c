@@ -40,13 +40,11 @@
 #include "base/shared.h"
 #include "claim/waiters.h"
 #include "launch/launcher.h"
-#include "launch/ddl_guard.h"
 #include "launch/ddl_hooks.h"
 #include "outbox/xacts.h"
 #include "relay/address.h"
 #include "relay/traffic.h"
 #include "stock/escrow.h"
-#include "stock/guard.h"
 #include "stock/in_doubt.h"
 #include "stock/names.h"
 
@@ -123,7 +121,5 @@ _PG_init(void)
 	previous_shmem_startup = shmem_startup_hook;
 	shmem_startup_hook = idempotency_shmem_startup;
 	ddl_hooks_install_hooks();
-	guard_install_hook();
-	ddl_guard_install_hook();
 	launcher_register();
 }

@@ -284,7 +284,7 @@ shared_drop_database(Oid database)
 }
 
 void
-shared_set_extension(Oid database, Oid extension, Oid owner)
+shared_set_owner(Oid database, Oid owner)
 {
 	SharedDatabase *entry;
 
@@ -293,7 +293,6 @@ shared_set_extension(Oid database, Oid extension, Oid owner)
 		shared_find(database);
 	if (entry != NULL)
 	{
-		entry->extension = extension;
 		entry->owner = owner;
 		entry->used |= OidIsValid(owner);
 	}
@@ -306,19 +305,6 @@ shared_set_extension(Oid database, Oid extension, Oid owner)
 				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
 				 errmsg("no workers for database with OID %u: too many databases use the extension idempotency",
 						database)));
-}
-
-Oid
-shared_extension(Oid database)
-{
-	SharedDatabase *entry;
-	Oid			extension;
-
-	LWLockAcquire(shared->lock, LW_SHARED);
-	entry = shared_find(database);
-	extension = entry == NULL ? InvalidOid : entry->extension;
-	LWLockRelease(shared->lock);
-	return extension;
 }
 
 Oid

@@ -101,7 +101,6 @@ typedef struct SharedDatabase
 {
 	/* Guarded by SharedState.lock. */
 	Oid			database;		/* InvalidOid: the entry is free */
-	Oid			extension;		/* InvalidOid: none */
 	Oid			owner;			/* role of its workers; InvalidOid: none */
 	bool		check;			/* the launcher has to look again */
 	TimestampTz check_at;		/* when check was set, or the entry was added */
@@ -207,14 +206,8 @@ extern void shared_forget_database(Oid database, uint64 looks);
 /* Resets the entry of a database that is being dropped and has no sessions. */
 extern void shared_drop_database(Oid database);
 
-/*
- * Records what discovery found: the extension, and the role that workers run
- * as; InvalidOid: none.
- */
-extern void shared_set_extension(Oid database, Oid extension, Oid owner);
-
-/* The extension that discovery found last; InvalidOid: none. */
-extern Oid	shared_extension(Oid database);
+/* Records what discovery found: the role of the workers; InvalidOid: none. */
+extern void shared_set_owner(Oid database, Oid owner);
 
 /* Returns and clears the database that discovery finished; InvalidOid: none. */
 extern Oid	shared_last_looked(void);

@@ -16,22 +16,20 @@
  * Foreign keys remain possible; their triggers are internal.
  *
  * This works only if the library is preloaded.  It must never refuse anything
- * on objects that are not ours.
+ * on objects that are not ours, and reads no catalog to tell them apart, but
+ * for triggers, whose tables are not passed to the hook.
  */
 #include "postgres.h"
 
 #include "access/genam.h"
 #include "access/htup_details.h"
 #include "access/table.h"
-#include "catalog/dependency.h"
 #include "catalog/indexing.h"
 #include "catalog/objectaccess.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_namespace.h"
 #include "catalog/pg_proc.h"
 #include "catalog/pg_trigger.h"
-#include "catalog/pg_type.h"
-#include "commands/extension.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
@@ -39,30 +37,8 @@
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 
-#include "base/catalog.h"
+#include "base/members.h"
 #include "launch/ddl_guard.h"
-
-static object_access_hook_type previous_object_access = NULL;
-
-static bool
-ddl_guard_is_member(Oid class, Oid object)
-{
-	Oid			extension = getExtensionOfObject(class, object);
-
-	return OidIsValid(extension) &&
-		extension == get_extension_oid("idempotency", true);
-}
-
-/*
- * A composite type is a member of the extension as a type, but its columns
- * belong to a relation.
- */
-static bool
-ddl_guard_is_ours(Oid relation)
-{
-	return ddl_guard_is_member(RelationRelationId, relation) ||
-		ddl_guard_is_member(TypeRelationId, get_rel_type_id(relation));
-}
 
 /*
  * Returns a row of a catalog as this command has just written it, or NULL.
@@ -101,9 +77,7 @@ ddl_guard_schema_is_renamed(Oid schema)
 	if (!HeapTupleIsValid(row) || name == NULL)
 		return false;
 	form = (Form_pg_namespace) GETSTRUCT(row);
-	return strcmp(name, NameStr(form->nspname)) != 0 &&
-		(catalog_schema() == schema ||
-		 ddl_guard_is_member(NamespaceRelationId, schema));
+	return strcmp(name, NameStr(form->nspname)) != 0;
 }
 
 static void
@@ -139,40 +113,37 @@ ddl_guard_check_trigger(Oid trigger)
 	if (!HeapTupleIsValid(row))
 		return;
 	form = (Form_pg_trigger) GETSTRUCT(row);
-	if (!ddl_guard_is_ours(form->tgrelid))
+	if (!members_include(RelationRelationId, form->tgrelid))
 		return;
 	if (!superuser())
 		ddl_guard_refuse("create a trigger on a table");
 	if (!form->tgisinternal &&
 		get_rel_relkind(form->tgrelid) == RELKIND_RELATION &&
-		!ddl_guard_is_member(ProcedureRelationId, form->tgfoid))
+		!members_include(ProcedureRelationId, form->tgfoid))
 		ddl_guard_refuse_trigger(form->tgrelid);
 }
 
-static void
-ddl_guard_object_access(ObjectAccessType access, Oid class, Oid object,
-						int sub_object, void *arg)
-{
-	if (previous_object_access)
-		previous_object_access(access, class, object, sub_object, arg);
-	if (access != OAT_POST_CREATE && access != OAT_POST_ALTER &&
-		access != OAT_DROP)
-		return;
-	if (class == TriggerRelationId && access == OAT_POST_CREATE)
-		ddl_guard_check_trigger(object);
-	if (superuser())
-		return;
-	if (class == RelationRelationId && sub_object != 0 &&
-		ddl_guard_is_ours(object))
-		ddl_guard_refuse("change a column of a table or type");
-	if (class == NamespaceRelationId && access == OAT_POST_ALTER &&
-		ddl_guard_schema_is_renamed(object))
-		ddl_guard_refuse("rename the schema");
-}
-
+/*
+ * The kind of the object comes first, then what is known of this session, then
+ * what is known of this database.
+ */
 void
-ddl_guard_install_hook(void)
+ddl_guard_check(ObjectAccessType access, Oid class, Oid object, int sub_object)
 {
-	previous_object_access = object_access_hook;
-	object_access_hook = ddl_guard_object_access;
+	if (class == TriggerRelationId && access == OAT_POST_CREATE)
+	{
+		if (OidIsValid(members_extension()))
+			ddl_guard_check_trigger(object);
+	}
+	else if (class == RelationRelationId && sub_object != 0)
+	{
+		if (!superuser() && members_include(class, object))
+			ddl_guard_refuse("change a column of a table or type");
+	}
+	else if (class == NamespaceRelationId && access == OAT_POST_ALTER)
+	{
+		if (!superuser() && members_include(class, object) &&
+			ddl_guard_schema_is_renamed(object))
+			ddl_guard_refuse("rename the schema");
+	}
 }

@@ -6,7 +6,10 @@
 #ifndef LAUNCH_DDL_GUARD_H
 #define LAUNCH_DDL_GUARD_H
 
-/* Sets the hook; called once by _PG_init of a preloaded library. */
-extern void ddl_guard_install_hook(void);
+#include "catalog/objectaccess.h"
+
+/* Called when any object was created or altered, or is being dropped. */
+extern void ddl_guard_check(ObjectAccessType access, Oid class, Oid object,
+							int sub_object);
 
 #endif							/* LAUNCH_DDL_GUARD_H */

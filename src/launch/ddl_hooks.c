@@ -1,7 +1,12 @@
 /*
  * ddl_hooks.c
- *		Tells the launcher what happens to databases and to the extension in
- *		them.
+ *		The hooks on utility commands and on DDL.  Tells the launcher what
+ *		happens to databases and to the extension in them.
+ *
+ * The hooks run for everybody's commands.  They return after they have looked
+ * at the kind of a command, or of an object and of what happens to it, unless
+ * it may concern us: src/README.md says what each costs.  What a command is
+ * must be known before it is executed, since it may be freed meanwhile.
  *
  * CREATE and DROP EXTENSION make the launcher look into the database when
  * their transaction ends.  Commands that need a database without sessions
@@ -27,30 +32,39 @@
 #include "catalog/pg_extension.h"
 #include "commands/dbcommands.h"
 #include "commands/defrem.h"
-#include "commands/extension.h"
 #include "fmgr.h"
 #include "miscadmin.h"
 #include "nodes/parsenodes.h"
-#include "storage/lmgr.h"
+#include "storage/lwlock.h"
 #include "tcop/utility.h"
+#include "utils/inval.h"
 #include "utils/memutils.h"
+#include "utils/resowner.h"
 
 #include "base/compat.h"
+#include "base/members.h"
 #include "base/shared.h"
+#include "launch/ddl_guard.h"
 #include "launch/ddl_hooks.h"
 #include "outbox/xacts.h"
 #include "relay/traffic.h"
 #include "stock/escrow.h"
+#include "stock/guard.h"
 #include "stock/in_doubt.h"
 
 static object_access_hook_type previous_object_access = NULL;
 static ProcessUtility_hook_type previous_utility = NULL;
+
+/* Called when a command has been executed. */
+typedef void (*DdlHooksAfter) (void);
 
 /* State of the current transaction. */
 static bool check_at_end = false;
 static bool wake_at_end = false;
 static List *vacated = NIL;		/* list of OIDs, in TopTransactionContext */
 static Oid	dropping = InvalidOid;	/* database that this command drops */
+static ResourceOwner ending_owner;	/* while COMMIT or ROLLBACK PREPARED runs */
+static Oid	ending_extension;	/* the extension before that */
 static bool callback_registered = false;
 
 PG_FUNCTION_INFO_V1(idempotency_announce);
@@ -107,6 +121,7 @@ ddl_hooks_wake_at_end(void)
 Datum
 idempotency_announce(PG_FUNCTION_ARGS)
 {
+	members_announce_change();
 	if (!shared_ready())
 		ereport(WARNING,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
@@ -122,24 +137,30 @@ idempotency_announce(PG_FUNCTION_ARGS)
 	PG_RETURN_VOID();
 }
 
+/*
+ * Nobody does it later.
+ */
+static void
+ddl_hooks_drop_extension(void)
+{
+	ddl_hooks_check_at_end();
+	in_doubt_resolve();
+	traffic_forget_database(MyDatabaseId);
+}
+
 static void
 ddl_hooks_object_access(ObjectAccessType access, Oid class, Oid object,
 						int sub_object, void *arg)
 {
 	if (previous_object_access)
 		previous_object_access(access, class, object, sub_object, arg);
-	if (access == OAT_DROP && class == ExtensionRelationId)
-	{
-		char	   *name = get_extension_name(object);
-
-		if (name != NULL && strcmp(name, "idempotency") == 0)
-		{
-			ddl_hooks_check_at_end();
-			/* Nobody does it later. */
-			in_doubt_resolve();
-			traffic_forget_database(MyDatabaseId);
-		}
-	}
+	if (access != OAT_POST_CREATE && access != OAT_POST_ALTER &&
+		access != OAT_DROP)
+		return;
+	ddl_guard_check(access, class, object, sub_object);
+	if (access == OAT_DROP && class == ExtensionRelationId &&
+		object == members_extension())
+		ddl_hooks_drop_extension();
 	if (access == OAT_DROP && class == DatabaseRelationId)
 		dropping = object;
 }
@@ -201,6 +222,21 @@ ddl_hooks_vacate(Oid database)
 	MemoryContextSwitchTo(old);
 }
 
+/*
+ * A database is needed without sessions.  Its template may have the extension;
+ * ALLOW_CONNECTIONS may change.
+ */
+static void
+ddl_hooks_before_database(Node *statement)
+{
+	Oid			database = ddl_hooks_database_to_vacate(statement);
+
+	if (ddl_hooks_may_vacate(database))
+		ddl_hooks_vacate(database);
+	if (IsA(statement, CreatedbStmt) || IsA(statement, AlterDatabaseStmt))
+		ddl_hooks_wake_at_end();
+}
+
 static bool
 ddl_hooks_ends_prepared(Node *statement)
 {
@@ -212,34 +248,62 @@ ddl_hooks_ends_prepared(Node *statement)
 }
 
 /*
- * May the extension in this database be another one than the launcher knows?
- * If the catalog is locked, the launcher will look.
+ * Does what can fail, while an error still keeps the transaction prepared.
  */
-static bool
-ddl_hooks_extension_differs(void)
+static void
+ddl_hooks_before_prepared(void)
 {
-	bool		differs;
-
-	if (!ConditionalLockRelationOid(ExtensionRelationId, AccessShareLock))
-		return true;
-	differs = get_extension_oid("idempotency", true) !=
-		shared_extension(MyDatabaseId);
-	UnlockRelationOid(ExtensionRelationId, AccessShareLock);
-	return differs;
+	xacts_end_prepared();
+	ddl_hooks_register_callback();
+	ending_owner = ResourceOwnerCreate(CurrentResourceOwner,
+									   "idempotency: end of a prepared transaction");
+	ending_extension = members_extension();
 }
 
 /*
- * The transaction has ended, whatever happens here, so a cancelled query must
- * not raise an error any more, and nothing here depends on the tables of the
+ * Settles what the transaction has done to stock, and returns whether the
+ * extension is another one now.  Nothing here needs the tables of the
  * extension, whose version may be another one.
  */
-static void
-ddl_hooks_prepared_ended(void)
+static bool
+ddl_hooks_look_after_prepared(void)
 {
-	HOLD_INTERRUPTS();
 	in_doubt_resolve();
-	if (ddl_hooks_extension_differs())
-		ddl_hooks_check_at_end();
+	AcceptInvalidationMessages();
+	return members_extension() != ending_extension;
+}
+
+/*
+ * The prepared transaction has ended, so its client must not be told of an
+ * error, nor of a cancel.  What fails here is done later: the sweeper settles,
+ * and the launcher looks.
+ */
+static void
+ddl_hooks_after_prepared(void)
+{
+	uint32		holdoff = ++InterruptHoldoffCount;
+	MemoryContext context = CurrentMemoryContext;
+	ResourceOwner outer = CurrentResourceOwner;
+
+	CurrentResourceOwner = ending_owner;
+	check_at_end = true;
+	PG_TRY();
+	{
+		check_at_end = ddl_hooks_look_after_prepared();
+	}
+	PG_CATCH();
+	{
+		MemoryContextSwitchTo(context);
+		InterruptHoldoffCount = holdoff;
+		LWLockReleaseAll();
+		FlushErrorState();
+	}
+	PG_END_TRY();
+	CurrentResourceOwner = outer;
+	for (int phase = RESOURCE_RELEASE_BEFORE_LOCKS;
+		 phase <= RESOURCE_RELEASE_AFTER_LOCKS; phase++)
+		ResourceOwnerRelease(ending_owner, phase, false, false);
+	ResourceOwnerDelete(ending_owner);
 	RESUME_INTERRUPTS();
 }
 
@@ -249,9 +313,9 @@ ddl_hooks_prepared_ended(void)
  * name of another database.
  */
 static void
-ddl_hooks_forget_dropped(Node *statement)
+ddl_hooks_after_drop(void)
 {
-	if (!IsA(statement, DropdbStmt) || !OidIsValid(dropping))
+	if (!OidIsValid(dropping))
 		return;
 	shared_drop_database(dropping);
 	in_doubt_forget_database(dropping);
@@ -260,32 +324,53 @@ ddl_hooks_forget_dropped(Node *statement)
 	dropping = InvalidOid;
 }
 
+/*
+ * Returns what is to be called when the command has been executed, or NULL.
+ */
+static DdlHooksAfter
+ddl_hooks_before(Node *statement)
+{
+	switch (nodeTag(statement))
+	{
+		case T_AlterTableStmt:
+			guard_before_alter(castNode(AlterTableStmt, statement));
+			return NULL;
+		case T_DropdbStmt:
+			ddl_hooks_before_database(statement);
+			dropping = InvalidOid;
+			return ddl_hooks_after_drop;
+		case T_CreatedbStmt:
+		case T_RenameStmt:
+		case T_AlterDatabaseStmt:
+			ddl_hooks_before_database(statement);
+			return NULL;
+		case T_TransactionStmt:
+			if (!ddl_hooks_ends_prepared(statement))
+				return NULL;
+			ddl_hooks_before_prepared();
+			return ddl_hooks_after_prepared;
+		default:
+			return NULL;
+	}
+}
+
+/*
+ * CALL and DO may end the transaction, and with it the life of the statement
+ * and of its parameters.
+ */
 static void
 ddl_hooks_utility(PlannedStmt *statement, const char *query,
 				  bool read_only_tree, ProcessUtilityContext context,
 				  ParamListInfo params, QueryEnvironment *environment,
 				  DestReceiver *dest, QueryCompletion *completion)
 {
-	Oid			database = ddl_hooks_database_to_vacate(statement->utilityStmt);
+	DdlHooksAfter after = ddl_hooks_before(statement->utilityStmt);
 
-	if (ddl_hooks_may_vacate(database))
-		ddl_hooks_vacate(database);
-	/* The template may have the extension; ALLOW_CONNECTIONS may change. */
-	if (IsA(statement->utilityStmt, CreatedbStmt) ||
-		IsA(statement->utilityStmt, AlterDatabaseStmt))
-		ddl_hooks_wake_at_end();
-	if (ddl_hooks_ends_prepared(statement->utilityStmt))
-		xacts_end_prepared();
-	dropping = InvalidOid;
-	if (previous_utility)
-		previous_utility(statement, query, read_only_tree, context, params,
-						 environment, dest, completion);
-	else
-		standard_ProcessUtility(statement, query, read_only_tree, context,
-								params, environment, dest, completion);
-	if (ddl_hooks_ends_prepared(statement->utilityStmt))
-		ddl_hooks_prepared_ended();
-	ddl_hooks_forget_dropped(statement->utilityStmt);
+	(previous_utility ? previous_utility : standard_ProcessUtility)
+		(statement, query, read_only_tree, context, params, environment, dest,
+		 completion);
+	if (after != NULL)
+		after();
 }
 
 void

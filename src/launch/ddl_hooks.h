@@ -1,7 +1,6 @@
 /*
  * ddl_hooks.h
- *		Tells the launcher what happens to databases and to the extension in
- *		them.
+ *		The hooks on utility commands and on DDL.
  */
 #ifndef LAUNCH_DDL_HOOKS_H
 #define LAUNCH_DDL_HOOKS_H

@@ -45,17 +45,16 @@ discovery_report_old(const char *version)
 }
 
 /*
- * Returns the extension, and the role that workers run as.  InvalidOid: the
- * extension does not exist, or is older than the library and must be updated
- * before workers can run.  A schema of the internal name that is not a member
- * of the extension does not count: workers must not touch the tables in it.
+ * Returns the role that workers run as.  InvalidOid: the extension does not
+ * exist, or is older than the library and must be updated before workers can
+ * run.  A schema of the internal name that is not a member of the extension
+ * does not count: workers must not touch the tables in it.
  */
 static Oid
-discovery_find_extension(Oid *owner)
+discovery_find_owner(void)
 {
-	Oid			extension = InvalidOid;
+	Oid			owner = InvalidOid;
 
-	*owner = InvalidOid;
 	SPI_connect();
 	PushActiveSnapshot(GetTransactionSnapshot());
 	if (SPI_execute("SELECT e.extowner, r.rolsuper AND NOT r.rolcanlogin, e.extversion,"
@@ -65,8 +64,7 @@ discovery_find_extension(Oid *owner)
 					"  AND d.refclassid OPERATOR(pg_catalog.=) 'pg_catalog.pg_extension'::pg_catalog.regclass"
 					"  AND d.refobjid OPERATOR(pg_catalog.=) e.oid"
 					"  AND d.deptype OPERATOR(pg_catalog.=) 'e'"
-					"  AND n.nspname OPERATOR(pg_catalog.=) '" CATALOG_INTERNAL_SCHEMA "'),"
-					" e.oid"
+					"  AND n.nspname OPERATOR(pg_catalog.=) '" CATALOG_INTERNAL_SCHEMA "')"
 					" FROM pg_catalog.pg_extension e"
 					" JOIN pg_catalog.pg_authid r"
 					"  ON r.oid OPERATOR(pg_catalog.=) e.extowner"
@@ -82,25 +80,20 @@ discovery_find_extension(Oid *owner)
 		if (!DatumGetBool(SPI_getbinval(row, desc, 4, &isnull)))
 			discovery_report_old(SPI_getvalue(row, desc, 3));
 		else if (DatumGetBool(SPI_getbinval(row, desc, 2, &isnull)))
-			*owner = BOOTSTRAP_SUPERUSERID;
+			owner = BOOTSTRAP_SUPERUSERID;
 		else
-			*owner = DatumGetObjectId(SPI_getbinval(row, desc, 1, &isnull));
-		extension = DatumGetObjectId(SPI_getbinval(row, desc, 5, &isnull));
+			owner = DatumGetObjectId(SPI_getbinval(row, desc, 1, &isnull));
 	}
 	PopActiveSnapshot();
 	SPI_finish();
-	return extension;
+	return owner;
 }
 
 void
 discovery_main(Datum arg)
 {
-	Oid			extension;
-	Oid			owner;
-
 	worker_start_in_database();
 	StartTransactionCommand();
-	extension = discovery_find_extension(&owner);
-	shared_set_extension(MyDatabaseId, extension, owner);
+	shared_set_owner(MyDatabaseId, discovery_find_owner());
 	CommitTransactionCommand();
 }

@@ -20,26 +20,25 @@
  */
 #include "postgres.h"
 
-#include "catalog/dependency.h"
+#include "access/relation.h"
 #include "catalog/namespace.h"
+#include "catalog/pg_class.h"
 #include "catalog/pg_proc.h"
-#include "catalog/pg_type.h"
 #include "commands/extension.h"
 #include "fmgr.h"
 #include "miscadmin.h"
-#include "tcop/utility.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
 
 #include "base/compat.h"
 #include "base/catalog.h"
+#include "base/members.h"
 #include "base/shared.h"
 #include "base/trigger.h"
 #include "stock/guard.h"
 #include "stock/stock_xact.h"
 
 static bool let_pass = false;	/* rows only move between the tables */
-static ProcessUtility_hook_type previous_utility = NULL;
 
 PG_FUNCTION_INFO_V1(stock_guard);
 PG_FUNCTION_INFO_V1(stock_drop_counters);
@@ -103,32 +102,41 @@ guard_changes_triggers(const AlterTableStmt *statement)
 }
 
 /*
+ * Returns the functions of the triggers of a table, a list of OIDs.  CREATE
+ * TRIGGER of another session frees what is read here as soon as a look-up in a
+ * catalog takes in that change, so none is made meanwhile.
+ */
+static List *
+guard_trigger_functions(Oid table)
+{
+	Relation	rel = try_relation_open(table, AccessShareLock);
+	List	   *functions = NIL;
+
+	if (rel == NULL)
+		return NIL;
+	for (int i = 0; rel->trigdesc && i < rel->trigdesc->numtriggers; i++)
+		functions = lappend_oid(functions, rel->trigdesc->triggers[i].tgfoid);
+	relation_close(rel, AccessShareLock);
+	return functions;
+}
+
+/*
  * Does a table have triggers that call our stock_guard, whatever their names?
  */
 static bool
 guard_is_on(Oid table)
 {
-	Oid			extension = get_extension_oid("idempotency", true);
-	Relation	rel = NULL;
-	bool		found = false;
-	int			count;
+	ListCell   *cell;
 
-	if (OidIsValid(extension))
-		rel = RelationIdGetRelation(table);
-	if (rel == NULL)
-		return false;
-	count = rel->trigdesc != NULL ? rel->trigdesc->numtriggers : 0;
-	for (int i = 0; i < count; i++)
+	foreach(cell, guard_trigger_functions(table))
 	{
-		Oid			function = rel->trigdesc->triggers[i].tgfoid;
-		char	   *name = get_func_name(function);
+		char	   *name = get_func_name(lfirst_oid(cell));
 
 		if (name != NULL && strcmp(name, "stock_guard") == 0 &&
-			getExtensionOfObject(ProcedureRelationId, function) == extension)
-			found = true;
+			members_include(ProcedureRelationId, lfirst_oid(cell)))
+			return true;
 	}
-	RelationClose(rel);
-	return found;
+	return false;
 }
 
 static bool
@@ -149,43 +157,23 @@ guard_is_ours(Oid table)
  * its name now, catalog_get raises an error; if another table has it, the error
  * is raised here.
  */
-static void
-guard_before_utility(Node *statement)
+void
+guard_before_alter(const AlterTableStmt *statement)
 {
-	const AlterTableStmt *alter = (const AlterTableStmt *) statement;
 	Oid			table;
 
-	if (!IsA(statement, AlterTableStmt) || !guard_changes_triggers(alter) ||
-		creating_extension)
+	if (!guard_changes_triggers(statement) || creating_extension ||
+		!OidIsValid(members_extension()))
 		return;
-	table = RangeVarGetRelid(alter->relation, NoLock, true);
-	if (!OidIsValid(table) || !compat_owns_relation(table, GetUserId()) ||
-		!guard_is_on(table))
+	table = RangeVarGetRelid(statement->relation, NoLock, true);
+	if (!members_include(RelationRelationId, table) ||
+		!compat_owns_relation(table, GetUserId()) || !guard_is_on(table))
 		return;
 	if (!guard_is_ours(table))
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("cannot change triggers of table \"%s\"",
-						alter->relation->relname),
+						statement->relation->relname),
 				 errdetail("It has the trigger of the tables of stock, and another name.")));
 	stock_xact_note_external();
-}
-
-static void
-guard_utility(PlannedStmt *statement, const char *query, bool read_only_tree,
-			  ProcessUtilityContext context, ParamListInfo params,
-			  QueryEnvironment *environment, DestReceiver *dest,
-			  QueryCompletion *completion)
-{
-	guard_before_utility(statement->utilityStmt);
-	(previous_utility ? previous_utility : standard_ProcessUtility)
-		(statement, query, read_only_tree, context, params, environment, dest,
-		 completion);
-}
-
-void
-guard_install_hook(void)
-{
-	previous_utility = ProcessUtility_hook;
-	ProcessUtility_hook = guard_utility;
 }

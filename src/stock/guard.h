@@ -5,8 +5,13 @@
 #ifndef STOCK_GUARD_H
 #define STOCK_GUARD_H
 
-/* Sets the hook that detects ALTER TABLE ... ENABLE or DISABLE TRIGGER. */
-extern void guard_install_hook(void);
+#include "nodes/parsenodes.h"
+
+/*
+ * Called before each ALTER TABLE.  Waits until this transaction is alone if the
+ * guard of a table of ours is about to be enabled or disabled.
+ */
+extern void guard_before_alter(const AlterTableStmt *statement);
 
 /*
  * Switches the guard off for the compaction, which changes the tables but no
