@@ -124,7 +124,7 @@ wait_look_at(Wait *wait, const OutboxHorizon *horizon,
 		return;
 	}
 	due_at = outbox_next_due_at(partition->id,
-								query_int64_array(NULL, 0));
+								query_int64_array(NULL, 0), PG_INT64_MAX);
 	wait->found = partition->leased_until != 0 ||
 		(due_at != 0 && due_at <= now && outbox_has_due(partition->id));
 	wait_again_at(wait, due_at);

@@ -88,21 +88,12 @@ static SavedQuery read_deferred = {
 	.types = {INT8OID, INT8ARRAYOID}
 };
 
-/*
- * The last parameter: up to this position, events may have been set aside by a
- * batch that has lapsed.
- */
 #define PULL_NEW_COLUMNS PULL_COLUMNS("1", OUTBOX_IS_SCHEDULED, " false") \
 	" s.ordered AND e.key IS NOT NULL," OUTBOX_IS_BLOCKED ", e.xid"
-#define PULL_AND_NEW(lapsed_to) \
-	" AND (e.position > " lapsed_to " OR NOT EXISTS (" \
-	"  SELECT FROM idempotency_internal.outbox_delivery d" \
-	"  WHERE d.subscription = s.id AND d.position = e.position))" \
-	" ORDER BY e.position"
 
 static SavedQuery read_stragglers = {
 	.sql = PULL_NEW_COLUMNS OUTBOX_SUBSCRIBED("$5") OUTBOX_FROM_STRAGGLERS
-	OUTBOX_AND_WANTED("$6") PULL_AND_NEW("$7"),
+	OUTBOX_AND_WANTED("$6") OUTBOX_AND_NEW("$7") " ORDER BY e.position",
 	.types = {
 		XID8ARRAYOID, INT8ARRAYOID, INT8OID, INT8OID, INT8OID, INT4OID, INT8OID
 	}
@@ -110,7 +101,7 @@ static SavedQuery read_stragglers = {
 
 static SavedQuery read_range = {
 	.sql = PULL_NEW_COLUMNS OUTBOX_SUBSCRIBED("$3") OUTBOX_FROM_RANGE
-	OUTBOX_AND_WANTED("$4") PULL_AND_NEW("$5"),
+	OUTBOX_AND_WANTED("$4") OUTBOX_AND_NEW("$5") " ORDER BY e.position",
 	.types = {INT8OID, INT8OID, INT8OID, INT4OID, INT8OID}
 };
 

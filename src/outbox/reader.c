@@ -41,21 +41,23 @@ static SavedQuery read_log_range = {
 	.types = {INT8OID, INT8OID}
 };
 
-/* In the next two, the last parameters are the subscription and partition. */
+/* The last parameters are the subscription, the partition and again_to. */
 #define NEW_EVENT_COLUMNS(subscription) \
 	"SELECT" OUTBOX_EVENT_COLUMNS(OUTBOX_IS_SCHEDULED, " false") ", s.ordered," \
 	OUTBOX_IS_BLOCKED ", 0" OUTBOX_SUBSCRIBED(subscription)
 
 static SavedQuery read_stragglers = {
 	.sql = NEW_EVENT_COLUMNS("$5") OUTBOX_FROM_STRAGGLERS
-	OUTBOX_AND_WANTED("$6") " ORDER BY e.position",
-	.types = {XID8ARRAYOID, INT8ARRAYOID, INT8OID, INT8OID, INT8OID, INT4OID}
+	OUTBOX_AND_WANTED("$6") OUTBOX_AND_NEW("$7") " ORDER BY e.position",
+	.types = {
+		XID8ARRAYOID, INT8ARRAYOID, INT8OID, INT8OID, INT8OID, INT4OID, INT8OID
+	}
 };
 
 static SavedQuery read_range = {
 	.sql = NEW_EVENT_COLUMNS("$3") OUTBOX_FROM_RANGE
-	OUTBOX_AND_WANTED("$4") " ORDER BY e.position",
-	.types = {INT8OID, INT8OID, INT8OID, INT4OID}
+	OUTBOX_AND_WANTED("$4") OUTBOX_AND_NEW("$5") " ORDER BY e.position",
+	.types = {INT8OID, INT8OID, INT8OID, INT4OID, INT8OID}
 };
 
 static SavedQuery find_blocked = {
@@ -74,12 +76,14 @@ static SavedQuery find_blocked = {
 	" idempotency_internal.outbox_delivery e" \
 	" WHERE e.subscription = $1 AND e.partition = $2 AND e.state = 'waiting'"
 
+/* In all of the next queries, $3 is the last position that was passed. */
 static SavedQuery read_due = {
 	.sql = WAITING_COLUMNS
-	" AND e.due_at <= (SELECT clock_timestamp()) AND e.position <> ALL ($3)"
+	" AND e.due_at <= (SELECT clock_timestamp())"
+	" AND e.position <= $3 AND e.position <> ALL ($4)"
 	OUTBOX_AND_DECIDED
 	" ORDER BY e.due_at, e.position",
-	.types = {INT8OID, INT4OID, INT8ARRAYOID}
+	.types = {INT8OID, INT4OID, INT8OID, INT8ARRAYOID}
 };
 
 /*
@@ -90,9 +94,10 @@ static SavedQuery read_parked = {
 	" unnest($2) AS k(key) CROSS JOIN LATERAL ("
 	"  SELECT * FROM idempotency_internal.outbox_delivery d"
 	"  WHERE d.subscription = $1 AND d.key = k.key AND d.blocks_key"
-	"  AND d.state = 'parked' ORDER BY d.position LIMIT $3) AS e"
+	"  AND d.state = 'parked' AND d.position <= $3"
+	"  ORDER BY d.position LIMIT $4) AS e"
 	" ORDER BY e.position",
-	.types = {INT8OID, TEXTARRAYOID, INT4OID}
+	.types = {INT8OID, TEXTARRAYOID, INT8OID, INT4OID}
 };
 
 /*
@@ -102,22 +107,25 @@ static SavedQuery read_parked = {
  */
 static SavedQuery read_early = {
 	.sql = WAITING_COLUMNS
-	" AND e.last_at < $4 AND $4 <= (SELECT clock_timestamp())"
+	" AND e.last_at < $5 AND $5 <= (SELECT clock_timestamp())"
 	" AND e.due_at > (SELECT clock_timestamp())"
-	" AND (e.last_status = ANY ($5)) IS NOT TRUE"
-	" AND e.position <> ALL ($3)"
+	" AND (e.last_status = ANY ($6)) IS NOT TRUE"
+	" AND e.position <= $3 AND e.position <> ALL ($4)"
 	" ORDER BY e.last_at NULLS FIRST, e.position",
-	.types = {INT8OID, INT4OID, INT8ARRAYOID, TIMESTAMPTZOID, INT4ARRAYOID}
+	.types = {
+		INT8OID, INT4OID, INT8OID, INT8ARRAYOID, TIMESTAMPTZOID, INT4ARRAYOID
+	}
 };
 
 static SavedQuery read_longest_waiting = {
 	.sql = WAITING_COLUMNS
 	" AND e.position = (SELECT d.position FROM idempotency_internal.outbox_delivery d"
 	"  WHERE d.subscription = $1 AND d.partition = $2 AND d.state = 'waiting'"
+	"  AND d.position <= $3"
 	"  AND (d.last_at IS NOT NULL OR (d.due_at <= clock_timestamp()"
 	"   AND idempotency_internal.outbox_is_cancelled(d.position) IS FALSE))"
 	"  ORDER BY d.last_at NULLS FIRST, d.position LIMIT 1)",
-	.types = {INT8OID, INT4OID}
+	.types = {INT8OID, INT4OID, INT8OID}
 };
 
 static SavedQuery find_due = {
@@ -130,8 +138,8 @@ static SavedQuery find_due = {
 static SavedQuery next_due_at = {
 	.sql = "SELECT due_at FROM idempotency_internal.outbox_delivery"
 	" WHERE subscription = $1 AND partition = $2 AND state = 'waiting'"
-	" AND position <> ALL ($3) ORDER BY due_at LIMIT 1",
-	.types = {INT8OID, INT4OID, INT8ARRAYOID}
+	" AND position <= $3 AND position <> ALL ($4) ORDER BY due_at LIMIT 1",
+	.types = {INT8OID, INT4OID, INT8OID, INT8ARRAYOID}
 };
 
 typedef struct ReaderLimits
@@ -392,8 +400,8 @@ outbox_read(const OutboxHorizon *horizon, const OutboxCursor *cursor,
 
 OutboxChunk
 outbox_read_chunk(const OutboxHorizon *horizon, OutboxPartitionId id,
-				  JsonPath *filter, const OutboxCursor *cursor, int max_events,
-				  Size max_bytes)
+				  JsonPath *filter, const OutboxCursor *cursor, int64 again_to,
+				  int max_events, Size max_bytes)
 {
 	ReaderLimits limits = {
 		.events = max_events, .bytes = max_bytes, .filter = filter
@@ -402,6 +410,7 @@ outbox_read_chunk(const OutboxHorizon *horizon, OutboxPartitionId id,
 		.stragglers = &read_stragglers,
 		.range = &read_range,
 		.id = id,
+		.extra = again_to,
 		.rows = Min(max_events, READER_ROWS),
 		.take = reader_take_delivery,
 		.arg = &limits
@@ -555,10 +564,12 @@ outbox_delivery_keys(List *deliveries)
 }
 
 /*
- * Appends the parked events behind those of a chunk.
+ * Appends the parked events behind those of a chunk.  If the log is read again,
+ * there may be others that are not passed yet.
  */
 static void
-reader_fetch_parked(OutboxChunk *chunk, OutboxPartitionId id, Size max_bytes)
+reader_fetch_parked(OutboxChunk *chunk, OutboxPartitionId id, int64 passed,
+					Size max_bytes)
 {
 	List	   *blocking = NIL;
 	ReaderLimits limits = {.events = PG_INT32_MAX, .bytes = max_bytes};
@@ -566,7 +577,7 @@ reader_fetch_parked(OutboxChunk *chunk, OutboxPartitionId id, Size max_bytes)
 		.rows = READER_ROWS, .take = reader_take_delivery, .arg = &limits
 	};
 	int			limit;
-	Datum		values[3];
+	Datum		values[4];
 
 	for (int i = 0; i < chunk->count; i++)
 	{
@@ -578,60 +589,66 @@ reader_fetch_parked(OutboxChunk *chunk, OutboxPartitionId id, Size max_bytes)
 	limit = Max(OUTBOX_CHAINS_MAX / list_length(blocking), OUTBOX_CHAIN_MIN);
 	values[0] = Int64GetDatum(id.subscription);
 	values[1] = outbox_delivery_keys(blocking);
-	values[2] = Int32GetDatum(limit);
+	values[2] = Int64GetDatum(passed);
+	values[3] = Int32GetDatum(limit);
 	chunk->cut = false;
 	reader_fetch(chunk, &read_parked, values, &source);
-	if (!chunk->cut)
+	if (!chunk->cut && passed == PG_INT64_MAX)
 		chunk->chain_max = limit;
 }
 
 OutboxChunk
-outbox_read_due(OutboxPartitionId id, Datum positions, Size max_bytes)
+outbox_read_due(OutboxPartitionId id, Datum positions, int64 passed,
+				Size max_bytes)
 {
-	Datum		values[3];
+	Datum		values[4];
 	OutboxChunk chunk;
 
 	values[0] = Int64GetDatum(id.subscription);
 	values[1] = Int32GetDatum(id.number);
-	values[2] = positions;
+	values[2] = Int64GetDatum(passed);
+	values[3] = positions;
 	chunk = reader_read_deferred(&read_due, values, max_bytes);
-	reader_fetch_parked(&chunk, id, max_bytes);
+	reader_fetch_parked(&chunk, id, passed, max_bytes);
 	return chunk;
 }
 
 OutboxChunk
-outbox_read_early(OutboxPartitionId id, Datum positions,
+outbox_read_early(OutboxPartitionId id, Datum positions, int64 passed,
 				  TimestampTz recovered_at, Datum event_statuses,
 				  Size max_bytes)
 {
-	Datum		values[5];
+	Datum		values[6];
 
 	values[0] = Int64GetDatum(id.subscription);
 	values[1] = Int32GetDatum(id.number);
-	values[2] = positions;
-	values[3] = TimestampTzGetDatum(recovered_at);
-	values[4] = event_statuses;
+	values[2] = Int64GetDatum(passed);
+	values[3] = positions;
+	values[4] = TimestampTzGetDatum(recovered_at);
+	values[5] = event_statuses;
 	return reader_read_deferred(&read_early, values, max_bytes);
 }
 
 OutboxChunk
-outbox_read_longest_waiting(OutboxPartitionId id)
-{
-	Datum		values[2];
-
-	values[0] = Int64GetDatum(id.subscription);
-	values[1] = Int32GetDatum(id.number);
-	return reader_read_deferred(&read_longest_waiting, values, 0);
-}
-
-TimestampTz
-outbox_next_due_at(OutboxPartitionId id, Datum positions)
+outbox_read_longest_waiting(OutboxPartitionId id, int64 passed)
 {
 	Datum		values[3];
 
 	values[0] = Int64GetDatum(id.subscription);
 	values[1] = Int32GetDatum(id.number);
-	values[2] = positions;
+	values[2] = Int64GetDatum(passed);
+	return reader_read_deferred(&read_longest_waiting, values, 0);
+}
+
+TimestampTz
+outbox_next_due_at(OutboxPartitionId id, Datum positions, int64 passed)
+{
+	Datum		values[4];
+
+	values[0] = Int64GetDatum(id.subscription);
+	values[1] = Int32GetDatum(id.number);
+	values[2] = Int64GetDatum(passed);
+	values[3] = positions;
 	if (query_run(&next_due_at, values, NULL, true) == 0)
 		return 0;
 	return Max(query_int64(0, 1), 1);	/* 0 would mean none */

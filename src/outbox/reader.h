@@ -107,12 +107,13 @@ extern bool outbox_xid_is_open(FullTransactionId xid, Snapshot snapshot);
 /*
  * Reads the next events of a partition from a cursor on: at most max_events,
  * and none after the one with which the chunk exceeds max_bytes.  A filter is
- * NULL if there is none.  This and the next functions read into the current
- * memory context.
+ * NULL if there is none.  Up to again_to, the log was perhaps read before, and
+ * what is deferred is left out.  This and the next functions read into the
+ * current memory context.
  */
 extern OutboxChunk outbox_read_chunk(const OutboxHorizon *horizon,
 									 OutboxPartitionId id, JsonPath *filter,
-									 const OutboxCursor *cursor,
+									 const OutboxCursor *cursor, int64 again_to,
 									 int max_events, Size max_bytes);
 
 /*
@@ -154,6 +155,15 @@ typedef struct OutboxSource
 	" AND idempotency_internal.outbox_is_wanted(s.topics, e.topic)" \
 	" AND (s.partitions = 1 OR " partition " = idempotency_internal.outbox_partition_number(" \
 	"  e.key, e.position, s.partitions))"
+
+/*
+ * Up to a position, events may have become deferred deliveries when the log was
+ * read before.  Then these are what is delivered.
+ */
+#define OUTBOX_AND_NEW(again_to) \
+	" AND (e.position > " again_to " OR NOT EXISTS (" \
+	"  SELECT FROM idempotency_internal.outbox_delivery d" \
+	"  WHERE d.subscription = s.id AND d.position = e.position))"
 
 /*
  * Reads the next rows of the log from a cursor on.  The take function of the
@@ -213,9 +223,13 @@ extern void outbox_cut_chunk(OutboxChunk *chunk, int count);
  * Reads deferred deliveries of a partition that are due, except those in
  * positions, an array of bigint, which are in flight.  After them come parked
  * ones of their keys, which are blocked.
+ *
+ * This and the next functions leave alone what is after passed, where the log
+ * is read again: if one of these were delivered and deleted, nothing would tell
+ * that the event in the log must not be sent.
  */
 extern OutboxChunk outbox_read_due(OutboxPartitionId id, Datum positions,
-								   Size max_bytes);
+								   int64 passed, Size max_bytes);
 
 /*
  * Reads deferred deliveries that are not due yet, but have failed before the
@@ -223,17 +237,19 @@ extern OutboxChunk outbox_read_due(OutboxPartitionId id, Datum positions,
  * failed with a status in event_statuses, an array of integer.
  */
 extern OutboxChunk outbox_read_early(OutboxPartitionId id, Datum positions,
-									 TimestampTz recovered_at,
+									 int64 passed, TimestampTz recovered_at,
 									 Datum event_statuses, Size max_bytes);
 
 /* Reads the deferred delivery that was tried or due the longest time ago. */
-extern OutboxChunk outbox_read_longest_waiting(OutboxPartitionId id);
+extern OutboxChunk outbox_read_longest_waiting(OutboxPartitionId id,
+											   int64 passed);
 
 /* Returns the keys of these deliveries (OutboxDelivery *), an array of text. */
 extern Datum outbox_delivery_keys(List *deliveries);
 
 /* When the next deferred delivery, except those, is due; 0: there is none. */
-extern TimestampTz outbox_next_due_at(OutboxPartitionId id, Datum positions);
+extern TimestampTz outbox_next_due_at(OutboxPartitionId id, Datum positions,
+									  int64 passed);
 
 /*
  * Is a deferred delivery due?  One that an open transaction may have cancelled

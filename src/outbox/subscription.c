@@ -49,6 +49,16 @@
 	"  WHERE d.subscription = s.id AND d.partition = p.number" \
 	"  AND d.state = 'waiting' ORDER BY d.due_at LIMIT 1)"
 
+/*
+ * The highest position of a deferred delivery.  One that was written by hand may
+ * be beyond the end of the log.
+ */
+#define LAST_DEFERRED \
+	" (SELECT d.position FROM idempotency_internal.outbox_delivery d" \
+	"  WHERE d.subscription = s.id AND d.position <=" \
+	"  (SELECT last_value FROM idempotency_internal.outbox_position_seq)" \
+	"  ORDER BY d.position DESC LIMIT 1)"
+
 static SavedQuery read_subscriptions = {
 	.sql = "SELECT s.id, coalesce(p.number, 0), s.name, s.url, s.secret, s.old_secret,"
 	" s.failing_since IS NOT NULL, s.format = 'cloudevents', s.ordered, s.max_in_flight,"
@@ -63,7 +73,7 @@ static SavedQuery read_subscriptions = {
 	" s.old_until, s.topics, s.xmin, s.ctid, p.position, p.head," NEXT_DUE_AT ","
 	" CASE WHEN s.rate_limit BETWEEN 0.00001 AND 1000000 THEN s.rate_limit::float8 ELSE 0 END, s.batch, s.filter,"
 	" s.signing_key, s.old_signing_key, s.old_key_until, s.authorization_file, s.client_certificate, s.priority,"
-	" s.keep_deliveries IS NOT NULL"
+	" s.keep_deliveries IS NOT NULL," LAST_DEFERRED
 	" FROM idempotency_internal.outbox_subscription s"
 	" LEFT JOIN idempotency_internal.outbox_partition p ON p.subscription = s.id"
 	" LEFT JOIN idempotency_internal.outbox_reached r"
@@ -133,6 +143,18 @@ subscription_version(uint64 row, int column)
 	return version;
 }
 
+/*
+ * If a relay has recorded a failed event, and died before its partition passed
+ * the event, the log has it, too.  Events of stragglers are read after others
+ * with higher positions.
+ */
+static int64
+subscription_again_to(const OutboxCursor *cursor, int64 last_deferred)
+{
+	return last_deferred > cursor->position || cursor->straggler_count > 0 ?
+		last_deferred : 0;
+}
+
 static OutboxSubscription
 subscription_row(uint64 row)
 {
@@ -179,6 +201,9 @@ subscription_row(uint64 row)
 		subscription.wrong = "column \"retry_schedule\" has no valid value";
 	else if (!outbox_cursor_from_row(row, 13, &subscription.cursor))
 		subscription.wrong = "column \"stragglers\" has no valid value";
+	else
+		subscription.again_to = subscription_again_to(&subscription.cursor,
+													  query_int64(row, 38));
 	return subscription;
 }
 

@@ -55,6 +55,8 @@ typedef struct OutboxSubscription
 	OutboxRow	row;
 	OutboxCursor cursor;		/* how far it has read */
 	TimestampTz due_at;			/* its next deferred delivery; 0: none */
+	int64		again_to;		/* up to there, events that are read may be
+								 * deferred already; 0: none is */
 	const char *wrong;			/* why it cannot be served, or NULL; if set,
 								 * name may be NULL, and the columns after it
 								 * are not set */

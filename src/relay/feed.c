@@ -17,6 +17,12 @@
  * recorded in this order, several at once if possible, as one move of the
  * partition.  Batches of due deferred deliveries are independent of the queue.
  *
+ * A failed event becomes a deferred delivery before the partition has passed it.
+ * If the relay ends in between, the next one reads the log again.  It leaves out
+ * events that are deferred, and does not touch their deliveries before it has
+ * passed them in the log: so the event is sent once.  Until then the feed reads
+ * for itself.
+ *
  * When sending has to stop (the subscription was paused or altered, the
  * endpoint fails as a whole, or the partition goes to another relay), events
  * that have not been sent are given back: batches are dropped or cut from the
@@ -600,7 +606,8 @@ feed_load(Feed *feed, const OutboxSubscription *subscription)
 	feed->next_due_at = subscription->due_at;
 	feed->ask_due = false;
 	feed_detach(feed, &subscription->cursor);
-	if (feed_wants_events(feed) && !feed->endpoint->breaker.open &&
+	feed->again_to = subscription->again_to;
+	if (feed->again_to == 0 && feed_wants_events(feed) && !feed->endpoint->breaker.open &&
 		outbox_cursors_equal(&feed->cursor, &feed->head->cursor, true))
 		feed_attach(feed);
 }
@@ -903,6 +910,7 @@ static void
 feed_try_attach(Feed *feed, const OutboxChunk *chunk)
 {
 	if (!chunk->cut && feed->head->at_end && !feed->draining &&
+		feed->again_to == 0 &&
 		outbox_cursors_equal(&feed->cursor, &feed->head->cursor, false))
 		feed_attach(feed);
 }
@@ -917,7 +925,7 @@ bool
 feed_can_read_together(const Feed *feed)
 {
 	return feed->together == FEED_CAN_READ_TOGETHER && !feed->attached &&
-		feed->more && feed_wants_events(feed) && !feed->endpoint->breaker.open;
+		feed->again_to == 0 && feed->more && feed_wants_events(feed) && !feed->endpoint->breaker.open;
 }
 
 bool
@@ -936,6 +944,28 @@ feed_move(Feed *feed, const OutboxChunk *chunk)
 }
 
 /*
+ * Takes note that it has read up to a cursor, which is a copy that it keeps.
+ * When it has read all that was perhaps read before, deferred deliveries may be
+ * due that were left alone.
+ */
+static void
+feed_note_read(Feed *feed, const OutboxChunk *chunk, OutboxCursor after)
+{
+	if (chunk->moved)
+	{
+		feed_free_cursor(feed);
+		feed->cursor = after;
+	}
+	else
+		pfree(after.stragglers);
+	if (feed->again_to == 0 || chunk->cut ||
+		feed->cursor.position < feed->again_to)
+		return;
+	feed->again_to = 0;
+	feed->ask_due = true;
+}
+
+/*
  * Reads at most max_events new events.  Returns whether there are any.  Once
  * the batch is kept, nothing can fail before the cursor is behind its events:
  * they would be read again, and sent twice.
@@ -951,7 +981,7 @@ feed_read_new(Feed *feed, const OutboxHorizon *horizon, BatchKind kind,
 
 	chunk = outbox_read_chunk(horizon, feed->id,
 							  feed->endpoint->settings->filter, &feed->cursor,
-							  max_events, feed->max_bytes);
+							  feed->again_to, max_events, feed->max_bytes);
 	after = feed_copy_cursor(feed, &chunk.after);
 	feed->more = chunk.cut;
 	feed->filtered.filtered += chunk.filtered.filtered;
@@ -965,18 +995,27 @@ feed_read_new(Feed *feed, const OutboxHorizon *horizon, BatchKind kind,
 											  context);
 	}
 	MemoryContextSwitchTo(old);
-	if (chunk.moved)
-	{
-		feed_free_cursor(feed);
-		feed->cursor = after;
-	}
-	else
-		pfree(after.stragglers);
+	feed_note_read(feed, &chunk, after);
 	if (kind == BATCH_NEW)
 		feed_try_attach(feed, &chunk);
 	if (chunk.count == 0)
 		MemoryContextDelete(context);
 	return chunk.count > 0;
+}
+
+/*
+ * Returns the last position that it will not read again from the log.
+ */
+static int64
+feed_passed(const Feed *feed)
+{
+	int64		passed = feed->cursor.position;
+
+	if (feed->again_to == 0)
+		return PG_INT64_MAX;
+	for (int i = 0; i < feed->cursor.straggler_count; i++)
+		passed = Min(passed, feed->cursor.stragglers[i].from - 1);
+	return passed;
 }
 
 /*
@@ -1023,13 +1062,14 @@ feed_read_waiting(Feed *feed, BatchKind kind)
 	Batch	   *batch = NULL;
 
 	if (kind == BATCH_DUE)
-		chunk = outbox_read_due(feed->id, on_their_way, feed->max_bytes);
+		chunk = outbox_read_due(feed->id, on_their_way, feed_passed(feed),
+								feed->max_bytes);
 	else if (kind == BATCH_EARLY)
-		chunk = outbox_read_early(feed->id, on_their_way,
+		chunk = outbox_read_early(feed->id, on_their_way, feed_passed(feed),
 								  feed->endpoint->settings->recovered_at,
 								  feed_event_statuses(), feed->max_bytes);
 	else
-		chunk = outbox_read_longest_waiting(feed->id);
+		chunk = outbox_read_longest_waiting(feed->id, feed_passed(feed));
 	if (chunk.count > 0)
 		batch = feed_start_batch(feed, chunk, kind);
 	MemoryContextSwitchTo(old);
@@ -1053,7 +1093,7 @@ feed_note_next_due(Feed *feed)
 {
 	Datum		taken = feed_due_positions(feed);
 
-	feed->next_due_at = outbox_next_due_at(feed->id, taken);
+	feed->next_due_at = outbox_next_due_at(feed->id, taken, feed_passed(feed));
 	feed->ask_due = false;
 }
 

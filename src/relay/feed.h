@@ -35,6 +35,8 @@ typedef struct Feed
 	bool		attached;		/* it follows the head */
 	FeedTogether together;		/* reading with others in this pass */
 	OutboxCursor cursor;		/* otherwise, how far it has read */
+	int64		again_to;		/* up to there, events that it reads may be
+								 * deferred already; 0: none is */
 	TimestampTz write_at;		/* until then it is not written */
 	struct HeadPage *page;		/* while the head reads (head.c) */
 	Size		max_bytes;		/* limit of the next chunk; 0: read nothing */
