@@ -160,6 +160,27 @@ wait_until($node, q(SELECT count(*) = 100 FROM outbox_subscriptions WHERE filter
 cmp_ok(sql($transactions) - $made, '<', 400, 'so a read has several events');
 sql("SELECT count(outbox_unsubscribe('none ' || n)) FROM generate_series(1, 100) n");
 
+# --- filters that take too long
+
+subscribe($node, $receiver, '/ok/pairs', topics => q('{costly}'), filter => q('$.p[*] == $.q[*]'));
+subscribe($node, $receiver, '/ok/slow', topics => q('{costly}'), filter => q('exists($.p[*] ? (exists($.p[*] ? (@ < 0))))'));
+subscribe($node, $receiver, '/ok/earlier', topics => q('{costly}'), filter => q('$.p[*] == $.q[*]'), start => q('earliest'));
+subscribe($node, $receiver, '/ok/light', topics => q('{costly,light}'));
+my $patient = worker_pid($node, 'relay');
+sql(q(SELECT outbox_enqueue('costly', jsonb_build_object('n', 1, 'p', jsonb_agg(i), 'q', jsonb_agg(-i))) FROM generate_series(1, 40000) i));
+enqueue('light', '{"n": 2}');
+enqueue('costly', '{"n": 3, "p": [1, -2], "q": [1]}');
+$receiver->wait_for('light', events => 3);
+is(numbers('light'), '1 2 3', 'another subscription has its events');
+for my $name (qw(pairs slow earlier))
+{
+	$receiver->wait_for($name, events => 1);
+	is(numbers($name), '3', "$name: an event that takes too long does not match, and later ones do");
+	wait_for_state($name, 'filtered = 1 AND filter_errors = 1 AND delivered = 1', 'it is counted as an error');
+}
+is(worker_pid($node, 'relay'), $patient, 'by the same relay');
+unlike(slurp_file($node->logfile), qr/(WARNING|ERROR): /, 'whose log has no message about it');
+
 # --- a filter for which the memory is not enough
 
 subscribe($node, $receiver, '/ok/spared', topics => q('{spared,greedy}'));
