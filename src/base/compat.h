@@ -54,9 +54,20 @@ extern int	no_such_variable
 #if PG_VERSION_NUM >= 160000
 typedef TU_UpdateIndexes CompatUpdateIndexes;
 #define compat_needs_index_update(update) ((update) != TU_None)
+#define compat_needs_summaries_only(update) ((update) == TU_Summarizing)
+#define compat_index_is_summary(info) ((info)->ii_Summarizing)
 #else
 typedef bool CompatUpdateIndexes;
 #define compat_needs_index_update(update) (update)
+#define compat_needs_summaries_only(update) false
+#define compat_index_is_summary(info) true
+#endif
+
+/* 17: an index may keep something open from one insertion to the next. */
+#if PG_VERSION_NUM >= 170000
+#define compat_index_insert_cleanup(index, info) index_insert_cleanup(index, info)
+#else
+#define compat_index_insert_cleanup(index, info) ((void) 0)
 #endif
 
 static inline IndexScanDesc

@@ -21,6 +21,7 @@
 #include "utils/rel.h"
 #include "utils/resowner.h"
 #include "utils/snapmgr.h"
+#include "utils/typcache.h"
 
 #include "base/compat.h"
 #include "base/relation.h"
@@ -28,6 +29,16 @@
 #define RELATION_SPECULATION_US 100 /* sleep per speculative insertion met */
 
 #define RELATION_SPECULATIVE_TOKEN 1	/* not 0; no backend waits for it */
+
+#define RELATION_OTHER_FILTER (-1)	/* no column has this number */
+
+/* Why a row gets entries in indexes. */
+typedef enum RelationWrite
+{
+	RELATION_INSERT,
+	RELATION_UPDATE,
+	RELATION_UPDATE_SUMMARIES	/* the others have entries that lead to it */
+} RelationWrite;
 
 /*
  * If LockRelationOid raises an error, the abort of the transaction or
@@ -64,11 +75,11 @@ relation_was_altered(Relation table, const char *how)
 }
 
 /*
- * Returns the column that a partial index requires to be not null, or 0 if the
- * index is not partial.
+ * Returns the column that a partial index requires to be not null, and nothing
+ * else; 0 if the index is not partial; RELATION_OTHER_FILTER otherwise.
  */
 static AttrNumber
-relation_index_filter(Relation table, List *predicate)
+relation_index_filter(List *predicate)
 {
 	NullTest   *test;
 
@@ -77,8 +88,32 @@ relation_index_filter(Relation table, List *predicate)
 	test = linitial(predicate);
 	if (list_length(predicate) != 1 || !IsA(test, NullTest) ||
 		test->nulltesttype != IS_NOT_NULL || !IsA(test->arg, Var))
-		relation_was_altered(table, "It has an index with a condition that is not a column that is not null.");
+		return RELATION_OTHER_FILTER;
 	return ((Var *) test->arg)->varattno;
+}
+
+/*
+ * Is this a unique index on the columns of the primary key?  That is the
+ * primary key itself, or a copy that REINDEX CONCURRENTLY or pg_repack makes.
+ */
+static bool
+relation_index_is_key(const RelationIndexes *indexes, const RelationIndex *index)
+{
+	const Form_pg_index form = index->index->rd_index;
+
+	if (form->indisprimary || !index->info->ii_Unique)
+		return form->indisprimary;
+	for (int i = 0; i < indexes->count; i++)
+	{
+		const Form_pg_index key = indexes->index[i].index->rd_index;
+
+		if (key->indisprimary && form->indimmediate &&
+			index->filter == 0 && key->indnkeyatts == form->indnkeyatts &&
+			memcmp(key->indkey.values, form->indkey.values,
+				   key->indnkeyatts * sizeof(AttrNumber)) == 0)
+			return true;
+	}
+	return false;
 }
 
 RelationIndexes *
@@ -88,6 +123,7 @@ relation_open_indexes(Relation table)
 	RelationIndexes *indexes = palloc(offsetof(RelationIndexes, index) +
 									  list_length(oids) *
 									  sizeof(RelationIndex));
+	bool		evaluates = false;
 	ListCell   *cell;
 
 	indexes->count = 0;
@@ -97,12 +133,16 @@ relation_open_indexes(Relation table)
 
 		index->index = index_open(lfirst_oid(cell), RowExclusiveLock);
 		index->info = BuildIndexInfo(index->index);
-		index->filter = relation_index_filter(table, index->info->ii_Predicate);
-		if (index->info->ii_Expressions != NIL ||
-			index->index->rd_rel->relam != BTREE_AM_OID)
-			relation_was_altered(table, "It has an index that is not a plain B-tree.");
+		index->filter = relation_index_filter(index->info->ii_Predicate);
+		evaluates |= index->filter == RELATION_OTHER_FILTER ||
+			index->info->ii_Expressions != NIL ||
+			index->info->ii_ExclusionOps != NULL;
 	}
 	list_free(oids);
+	for (int i = 0; i < indexes->count; i++)
+		indexes->index[i].is_key = relation_index_is_key(indexes,
+														 &indexes->index[i]);
+	indexes->estate = evaluates ? CreateExecutorState() : NULL;
 	return indexes;
 }
 
@@ -111,56 +151,93 @@ relation_close_indexes(RelationIndexes *indexes)
 {
 	for (int i = 0; i < indexes->count; i++)
 	{
-		pfree(indexes->index[i].info);
-		index_close(indexes->index[i].index, NoLock);
+		RelationIndex *index = &indexes->index[i];
+
+		compat_index_insert_cleanup(index->index, index->info);
+		pfree(index->info);
+		index_close(index->index, NoLock);
 	}
+	if (indexes->estate != NULL)
+		FreeExecutorState(indexes->estate);
 	pfree(indexes);
 }
 
 /*
- * Inserts the slot's row into one index.  Returns false if another row may have
- * the same unique key; UNIQUE_CHECK_PARTIAL checks that without waiting.
+ * Does a partial index have an entry for the slot's row?
  */
 static bool
-relation_insert_into_index(Relation table, const RelationIndex *index,
-						   TupleTableSlot *slot, IndexUniqueCheck check,
-						   bool update)
+relation_index_includes(EState *estate, const RelationIndex *index,
+						TupleTableSlot *slot)
+{
+	IndexInfo  *info = index->info;
+
+	if (index->filter != RELATION_OTHER_FILTER)
+		return index->filter == 0 || !slot_attisnull(slot, index->filter);
+	if (info->ii_PredicateState == NULL)
+		info->ii_PredicateState = ExecPrepareQual(info->ii_Predicate, estate);
+	return ExecQual(info->ii_PredicateState, GetPerTupleExprContext(estate));
+}
+
+/*
+ * Inserts the slot's row into one index.  Returns false if another row may have
+ * the same primary key; UNIQUE_CHECK_PARTIAL checks that without waiting.
+ * Other unique keys were added by a user: a second row is an error, as in the
+ * executor.
+ */
+static bool
+relation_insert_into_index(Relation table, EState *estate,
+						   const RelationIndex *index, TupleTableSlot *slot,
+						   IndexUniqueCheck check, bool update)
 {
 	IndexInfo  *info = index->info;
 	Datum		values[INDEX_MAX_KEYS];
 	bool		nulls[INDEX_MAX_KEYS];
+	bool		unique;
 
-	if (!info->ii_Unique)
-		check = UNIQUE_CHECK_NO;
 	if (!info->ii_ReadyForInserts ||
-		(index->filter != 0 && slot_attisnull(slot, index->filter)))
+		!relation_index_includes(estate, index, slot))
 		return true;
-	FormIndexDatum(info, slot, NULL, values, nulls);
-	return index_insert(index->index, values, nulls, &slot->tts_tid, table,
-						check, update, info) || check == UNIQUE_CHECK_NO;
+	if (!index->is_key)
+		check = info->ii_Unique ? UNIQUE_CHECK_YES : UNIQUE_CHECK_NO;
+	FormIndexDatum(info, slot, estate, values, nulls);
+	unique = index_insert(index->index, values, nulls, &slot->tts_tid, table,
+						  check, update, info);
+	if (info->ii_ExclusionOps != NULL)
+		check_exclusion_constraint(table, index->index, info, &slot->tts_tid,
+								   values, nulls, estate, false);
+	return unique || check == UNIQUE_CHECK_NO;
 }
 
 /*
- * With UNIQUE_CHECK_PARTIAL the table must have a unique index, or no conflict
+ * With UNIQUE_CHECK_PARTIAL the table must have a primary key, or no conflict
  * would ever be found.
  */
 static bool
 relation_insert_into_indexes(Relation table, const RelationIndexes *indexes,
 							 TupleTableSlot *slot, IndexUniqueCheck check,
-							 bool update)
+							 RelationWrite write)
 {
+	EState	   *estate = indexes->estate;
 	bool		decided = check != UNIQUE_CHECK_PARTIAL;
 	bool		unique = true;
 
+	if (estate != NULL)
+		GetPerTupleExprContext(estate)->ecxt_scantuple = slot;
 	for (int i = 0; i < indexes->count; i++)
 	{
 		const RelationIndex *index = &indexes->index[i];
 
-		unique &= relation_insert_into_index(table, index, slot, check, update);
-		decided |= index->info->ii_Unique;
+		if (write == RELATION_UPDATE_SUMMARIES &&
+			!compat_index_is_summary(index->info))
+			continue;
+		unique &= relation_insert_into_index(table, estate, index, slot, check,
+											 write != RELATION_INSERT);
+		decided |= index->is_key;
 	}
-	if (!decided)
-		relation_was_altered(table, "It has no unique index.");
+	if (estate != NULL)
+		ResetPerTupleExprContext(estate);
+	if (!decided && write != RELATION_UPDATE_SUMMARIES)
+		relation_was_altered(table, "It has no primary key.");
 	return unique;
 }
 
@@ -202,14 +279,31 @@ relation_probe(Relation table, Relation index, ScanKey keys, int key_count,
 }
 
 /*
- * Can this index be used instead of the one that we created?  Our indexes use
- * the collations of their columns.
+ * Is a column of an index in the order that our indexes have?  They use the
+ * collation and the operators of the column, in ascending order, nulls last.
+ */
+static bool
+relation_index_orders(Relation table, Relation index, int i)
+{
+	AttrNumber	column = index->rd_index->indkey.values[i];
+	Form_pg_attribute attribute;
+
+	if (column <= 0)
+		return false;
+	attribute = TupleDescAttr(RelationGetDescr(table), column - 1);
+	return index->rd_indcollation[i] == attribute->attcollation &&
+		index->rd_indoption[i] == 0 &&
+		index->rd_opfamily[i] == lookup_type_cache(attribute->atttypid,
+												   TYPECACHE_BTREE_OPFAMILY)->btree_opf;
+}
+
+/*
+ * Can this index be used instead of the one that we created?
  */
 static bool
 relation_index_serves(Relation table, Oid oid, AttrNumber column, int columns,
 					  AttrNumber filter)
 {
-	TupleDesc	desc = RelationGetDescr(table);
 	Relation	index = RelationIdGetRelation(oid);
 	Form_pg_index form = index->rd_index;
 	bool		serves;
@@ -218,13 +312,12 @@ relation_index_serves(Relation table, Oid oid, AttrNumber column, int columns,
 		form->indnkeyatts >= columns && form->indisvalid &&
 		index->rd_rel->relam == BTREE_AM_OID;
 	for (int i = 0; i < columns && serves; i++)
-		serves = form->indkey.values[i] > 0 && index->rd_indcollation[i] ==
-			TupleDescAttr(desc, form->indkey.values[i] - 1)->attcollation;
+		serves = relation_index_orders(table, index, i);
 	if (serves)
 	{
 		List	   *predicate = RelationGetIndexPredicate(index);
 
-		serves = relation_index_filter(table, predicate) == filter;
+		serves = relation_index_filter(predicate) == filter;
 	}
 	RelationClose(index);
 	return serves;
@@ -232,16 +325,20 @@ relation_index_serves(Relation table, Oid oid, AttrNumber column, int columns,
 
 /*
  * Ignores an index that REINDEX CONCURRENTLY has not finished.  The lock on the
- * table keeps its indexes from being dropped.
+ * table keeps its indexes from being dropped.  The primary key comes first,
+ * since an index of a user may lack its other columns, which give an order.
  */
 Relation
 relation_open_index(Relation table, AttrNumber column, int columns,
 					AttrNumber filter, LOCKMODE mode)
 {
+	Oid			found = compat_primary_key_index(table);
 	List	   *indexes = RelationGetIndexList(table);
-	Oid			found = InvalidOid;
 	ListCell   *cell;
 
+	if (OidIsValid(found) &&
+		!relation_index_serves(table, found, column, columns, filter))
+		found = InvalidOid;
 	foreach(cell, indexes)
 	{
 		if (!OidIsValid(found) &&
@@ -309,7 +406,8 @@ relation_insert(Relation table, TupleTableSlot *slot)
 	RelationIndexes *indexes = relation_open_indexes(table);
 
 	table_tuple_insert(table, slot, GetCurrentCommandId(true), 0, NULL);
-	relation_insert_into_indexes(table, indexes, slot, UNIQUE_CHECK_YES, false);
+	relation_insert_into_indexes(table, indexes, slot, UNIQUE_CHECK_YES,
+								 RELATION_INSERT);
 	relation_close_indexes(indexes);
 	CommandCounterIncrement();
 }
@@ -320,7 +418,7 @@ relation_insert_new(Relation table, const RelationIndexes *indexes,
 {
 	table_tuple_insert(table, slot, GetCurrentCommandId(true), 0, NULL);
 	if (!relation_insert_into_indexes(table, indexes, slot,
-									  UNIQUE_CHECK_PARTIAL, false))
+									  UNIQUE_CHECK_PARTIAL, RELATION_INSERT))
 		ereport(ERROR,
 				(errcode(ERRCODE_UNIQUE_VIOLATION),
 				 errmsg("a new row of table \"%s\" is there already",
@@ -354,7 +452,8 @@ relation_insert_or_conflict(Relation table, TupleTableSlot *slot)
 	table_tuple_insert_speculative(table, slot, GetCurrentCommandId(true), 0,
 								   NULL, RELATION_SPECULATIVE_TOKEN);
 	inserted = relation_insert_into_indexes(table, indexes, slot,
-											UNIQUE_CHECK_PARTIAL, false);
+											UNIQUE_CHECK_PARTIAL,
+											RELATION_INSERT);
 	table_tuple_complete_speculative(table, slot, RELATION_SPECULATIVE_TOKEN,
 									 inserted);
 	relation_close_indexes(indexes);
@@ -402,7 +501,10 @@ relation_update_locked(Relation table, ItemPointer tid, TupleTableSlot *slot)
 		RelationIndexes *indexes = relation_open_indexes(table);
 
 		(void) relation_insert_into_indexes(table, indexes, slot,
-											UNIQUE_CHECK_PARTIAL, true);
+											UNIQUE_CHECK_PARTIAL,
+											compat_needs_summaries_only(update_indexes) ?
+											RELATION_UPDATE_SUMMARIES :
+											RELATION_UPDATE);
 		relation_close_indexes(indexes);
 	}
 	CommandCounterIncrement();

@@ -101,15 +101,21 @@ typedef struct RelationIndex
 	Relation	index;
 	struct IndexInfo *info;
 	AttrNumber	filter;			/* as for relation_open_index */
+	bool		is_key;			/* unique, with the columns of the primary key */
 } RelationIndex;
 
 typedef struct RelationIndexes
 {
+	struct EState *estate;		/* for expressions; NULL: there are none */
 	int			count;
 	RelationIndex index[FLEXIBLE_ARRAY_MEMBER];
 } RelationIndexes;
 
-/* Open and lock all indexes of a table; the locks are kept. */
+/*
+ * Open and lock all indexes of a table; the locks are kept.  Those that users
+ * have added get entries as the executor would make them, of any kind; unique
+ * keys and exclusion constraints are checked at once, also if deferrable.
+ */
 extern RelationIndexes *relation_open_indexes(Relation table);
 extern void relation_close_indexes(RelationIndexes *indexes);
 
@@ -118,14 +124,14 @@ extern void relation_insert(Relation table, TupleTableSlot *slot);
 
 /*
  * As relation_insert, for a key that is known to be new.  Never waits, since
- * the caller has opened the indexes.
+ * the caller has opened the indexes, but for a unique key that a user has added.
  */
 extern void relation_insert_new(Relation table, const RelationIndexes *indexes,
 								TupleTableSlot *slot);
 
 /*
  * Inserts the slot's row, unless a committed or uncommitted row has the same
- * unique key.  Never waits.  Returns whether the row was inserted.
+ * primary key.  Never waits for that.  Returns whether the row was inserted.
  */
 extern bool relation_insert_or_conflict(Relation table, TupleTableSlot *slot);
 

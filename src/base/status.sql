@@ -204,6 +204,18 @@ AS $$
 				array_agg(c.oid::regclass)) AS state
 			FROM pg_class c WHERE c.relnamespace = 'idempotency_internal'::regnamespace
 				AND c.relname ~ '^(idem_key_[0-2]|stock_(log|hold|item|queue|history_[0-2]))$') t
+	), strict AS (
+		SELECT string_agg(format('%s of %s', i.indexrelid::regclass, c.relname), ', '
+			ORDER BY c.relname, i.indexrelid::regclass::text) AS indexes
+		FROM pg_index i JOIN pg_class c ON c.oid = i.indrelid
+		WHERE c.relnamespace = 'idempotency_internal'::regnamespace
+			AND c.relname ~ '^(idem_key|outbox_log|stock)_' AND c.relname !~ '_ring$'
+			AND (i.indisunique OR i.indisexclusion) AND NOT i.indisprimary
+			-- REINDEX CONCURRENTLY makes a copy of a primary key.
+			AND NOT EXISTS (
+				SELECT FROM pg_index k
+				WHERE k.indrelid = i.indrelid AND k.indisprimary AND i.indpred IS NULL
+					AND k.indkey::text = i.indkey::text)
 	)
 	SELECT 'tables',
 		CASE WHEN kept.tables IS NULL THEN 'ok' ELSE 'warning' END,
@@ -225,6 +237,13 @@ AS $$
 			ELSE format('%s is behind its rows; the sweeper waits', r.behind) END,
 		CASE WHEN r.behind IS NOT NULL THEN 'when no restore runs any more: SELECT idempotency_repair()' END
 	FROM idempotency_internal.idempotency_restoring() r(behind)
+	UNION ALL
+	SELECT 'indexes',
+		CASE WHEN strict.indexes IS NULL THEN 'ok' ELSE 'warning' END,
+		CASE WHEN strict.indexes IS NULL THEN 'no unique index was added'
+			ELSE format('unique or exclusion, so calls can fail: %s', strict.indexes) END,
+		CASE WHEN strict.indexes IS NOT NULL THEN 'drop it, or create it without UNIQUE' END
+	FROM strict
 $$;
 COMMENT ON FUNCTION idempotency_internal.idempotency_table_status() IS
 	'Internal: what idempotency_status says of tables.';

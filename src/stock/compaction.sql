@@ -333,7 +333,7 @@ BEGIN
 			WHERE ctid = ANY ($1) RETURNING *)
 		INSERT INTO idempotency_internal.stock_history_%s
 		SELECT * FROM moved', restored, slot) USING rows;
-	RETURN coalesce((rows[cardinality(rows)]::text::point)[0], -1);
+	RETURN coalesce((rows[cardinality(rows)]::text::point)[0]::bigint, -1);
 END
 $$;
 COMMENT ON FUNCTION idempotency_internal.stock_gather_rows(

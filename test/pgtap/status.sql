@@ -1,7 +1,7 @@
 -- idempotency_status() is the one place to look.  If this fails, it does not
 -- report a problem to operators, or reports one that does not exist.
 BEGIN;
-SELECT plan(25);
+SELECT plan(27);
 
 -- What a check reports; all rows if there are several.
 CREATE FUNCTION says(name text)
@@ -19,7 +19,7 @@ SELECT results_eq($$ SELECT * FROM says('settings') $$, $$ VALUES
 	'but a setting of the test servers');
 SELECT set_eq($$ SELECT "check" FROM idempotency_status() $$,
 	ARRAY['library', 'workers', 'worker errors', 'settings', 'tables',
-		'triggers', 'keys', 'subscriptions', 'log', 'open transactions',
+		'triggers', 'sequences', 'indexes', 'keys', 'subscriptions', 'log', 'open transactions',
 		'prepared transactions', 'stock counters', 'stock log', 'reservations', 'reservation names', 'stock queues'], 'these are the checks');
 SELECT is_empty($$ SELECT * FROM idempotency_status()
 	WHERE "check" IS NULL OR state IS NULL OR detail IS NULL $$,
@@ -121,6 +121,17 @@ VALUES ('restored', '', 1, 1, 'c', now() + interval '1 h');
 SELECT idempotency_repair();
 SELECT is((SELECT closed_at > now() FROM idem_ring WHERE slot = 2 AND state = 'retired'),
 	true, 'the repair retires a table');
+
+-- Indexes.
+CREATE INDEX ON outbox_log_0 USING gin (payload);
+CREATE UNIQUE INDEX copy ON idem_key_0 (key, scope);
+SELECT is((SELECT state FROM says('indexes')), 'ok', 'indexes that forbid nothing new');
+CREATE UNIQUE INDEX once ON idem_key_0 (key);
+ALTER TABLE stock_log ADD CONSTRAINT apart EXCLUDE (note WITH =);
+SELECT results_eq($$ SELECT * FROM says('indexes') $$,
+	$$ VALUES ('warning', 'unique or exclusion, so calls can fail: idempotency_internal.once of idem_key_0, idempotency_internal.apart of stock_log',
+		'drop it, or create it without UNIQUE') $$,
+	'indexes that may refuse our rows');
 
 -- It only reads, and works wherever it is called.
 SELECT lives_ok($$ DO 'BEGIN SET TRANSACTION READ ONLY; PERFORM * FROM idempotency_status(); END' $$,
