@@ -34,7 +34,7 @@
 		"  a.error, a.answer, e.topic, e.key, e.type, e.created_at" \
 		" FROM unnest($2, $3, $4, $5, $6, $7, $8)" \
 		"  AS a(position, attempt, at, duration_ms, status, error, answer)" \
-		" LEFT JOIN " source, \
+		" LEFT JOIN LATERAL (SELECT * FROM " source " OFFSET 0) e ON true", \
 		.types = { \
 			INT8OID, INT8ARRAYOID, INT4ARRAYOID, TIMESTAMPTZARRAYOID, \
 			INT4ARRAYOID, INT4ARRAYOID, TEXTARRAYOID, TEXTARRAYOID \
@@ -42,10 +42,10 @@
 	}
 
 #define FROM_LOG \
-	"idempotency_internal.outbox_event e ON e.position = a.position"
+	"idempotency_internal.outbox_event l WHERE l.position = a.position"
 #define FROM_DEFERRED \
-	"idempotency_internal.outbox_delivery e" \
-	" ON e.subscription = $1 AND e.position = a.position"
+	"idempotency_internal.outbox_delivery d" \
+	" WHERE d.subscription = $1 AND d.position = a.position"
 
 static SavedQuery insert_new[RING_SIZE] = {
 	INSERT_ATTEMPTS("0", FROM_LOG),

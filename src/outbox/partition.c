@@ -81,22 +81,23 @@ static SavedQuery write_head = {
 
 #define LEAVE_HEAD \
 	"UPDATE idempotency_internal.outbox_partition p" \
-	" SET position = r.position, stragglers = r.stragglers," \
-	"  straggler_froms = r.straggler_froms, head = NULL" \
-	" FROM idempotency_internal.outbox_reached r" \
-	" WHERE r.subscription = p.subscription AND r.number = p.number"
+	" SET (position, stragglers, straggler_froms, head) = (" \
+	"  SELECT r.position, r.stragglers, r.straggler_froms, NULL::smallint" \
+	"  FROM idempotency_internal.outbox_reached r" \
+	"  WHERE r.subscription = p.subscription AND r.number = p.number)" \
+	" WHERE "
 
 static SavedQuery leave_head_alone = {
-	.sql = LEAVE_HEAD " AND p.subscription = $1 AND p.number = $2",
+	.sql = LEAVE_HEAD "p.subscription = $1 AND p.number = $2",
 	.types = {INT8OID, INT4OID}
 };
 
 /* $2: the relay's buckets. */
 static SavedQuery leave_head = {
-	.sql = LEAVE_HEAD " AND p.head = $1"
+	.sql = LEAVE_HEAD "p.head = $1"
 	" AND (((p.subscription + p.number) % " CppAsString2(OUTBOX_BUCKETS) ")::int4 <> ALL ($2)"
-	"  OR NOT EXISTS (SELECT FROM idempotency_internal.outbox_subscription s"
-	"   WHERE s.id = p.subscription AND s.state = 'active'))",
+	"  OR (SELECT s.id FROM idempotency_internal.outbox_subscription s"
+	"   WHERE s.id = p.subscription AND s.state = 'active') IS NULL)",
 	.types = {INT2OID, INT4ARRAYOID}
 };
 

@@ -82,8 +82,9 @@ static SavedQuery read_new = {
 static SavedQuery read_deferred = {
 	.sql = "SELECT d.position, d.key, d.blocks_key, d.attempts"
 	" FROM unnest($2) WITH ORDINALITY AS k(position, number)"
-	" JOIN idempotency_internal.outbox_delivery d USING (position)"
-	" WHERE d.subscription = $1 AND d.state IN ('waiting', 'parked')"
+	" CROSS JOIN LATERAL (SELECT * FROM idempotency_internal.outbox_delivery d"
+	"  WHERE d.subscription = $1 AND d.position = k.position OFFSET 0) d"
+	" WHERE d.state IN ('waiting', 'parked')"
 	" ORDER BY k.number",
 	.types = {INT8OID, INT8ARRAYOID}
 };

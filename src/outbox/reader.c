@@ -62,8 +62,9 @@ static SavedQuery read_range = {
 
 static SavedQuery find_blocked = {
 	.sql = "SELECT k.number FROM unnest($1, $2) WITH ORDINALITY AS k(subscription, key, number)"
-	" WHERE EXISTS (SELECT FROM idempotency_internal.outbox_delivery d"
-	"  WHERE d.subscription = k.subscription AND d.key = k.key AND d.blocks_key)",
+	" WHERE (SELECT d.position FROM idempotency_internal.outbox_delivery d"
+	"  WHERE d.subscription = k.subscription AND d.key = k.key AND d.blocks_key"
+	"  LIMIT 1) IS NOT NULL",
 	.types = {INT8ARRAYOID, TEXTARRAYOID}
 };
 

@@ -149,8 +149,9 @@ typedef struct OutboxSource
 	" FROM (SELECT * FROM idempotency_internal.outbox_subscription" \
 	"  WHERE id = " subscription ") s CROSS JOIN idempotency_internal.outbox_event e"
 #define OUTBOX_IS_BLOCKED \
-	" s.ordered AND EXISTS (SELECT FROM idempotency_internal.outbox_delivery d" \
-	"  WHERE d.subscription = s.id AND d.key = e.key AND d.blocks_key)"
+	" s.ordered AND (SELECT d.position FROM idempotency_internal.outbox_delivery d" \
+	"  WHERE d.subscription = s.id AND d.key = e.key AND d.blocks_key" \
+	"  LIMIT 1) IS NOT NULL"
 #define OUTBOX_AND_WANTED(partition) \
 	" AND idempotency_internal.outbox_is_wanted(s.topics, e.topic)" \
 	" AND (s.partitions = 1 OR " partition " = idempotency_internal.outbox_partition_number(" \
@@ -161,9 +162,9 @@ typedef struct OutboxSource
  * read before.  Then these are what is delivered.
  */
 #define OUTBOX_AND_NEW(again_to) \
-	" AND (e.position > " again_to " OR NOT EXISTS (" \
-	"  SELECT FROM idempotency_internal.outbox_delivery d" \
-	"  WHERE d.subscription = s.id AND d.position = e.position))"
+	" AND (e.position > " again_to " OR (" \
+	"  SELECT d.position FROM idempotency_internal.outbox_delivery d" \
+	"  WHERE d.subscription = s.id AND d.position = e.position) IS NULL)"
 
 /*
  * Reads the next rows of the log from a cursor on.  The take function of the

@@ -81,9 +81,16 @@ static SavedQuery find_blocker = {
 	.types = {INT8OID, TEXTOID}
 };
 
+/*
+ * The partition is locked, so the rows of this query and of release_parked stay
+ * in their places.
+ */
 static SavedQuery delete_deliveries = {
 	.sql = "DELETE FROM idempotency_internal.outbox_delivery"
-	" WHERE subscription = $1 AND position = ANY ($2)",
+	" WHERE ctid = ANY (ARRAY(SELECT own.ctid FROM unnest($2) AS k(position)"
+	"  CROSS JOIN LATERAL (SELECT d.ctid"
+	"   FROM idempotency_internal.outbox_delivery d"
+	"   WHERE d.subscription = $1 AND d.position = k.position OFFSET 0) own))",
 	.types = {INT8OID, INT8ARRAYOID}
 };
 
@@ -106,15 +113,14 @@ static SavedQuery update_delivery = {
 };
 
 static SavedQuery release_parked = {
-	.sql = "UPDATE idempotency_internal.outbox_delivery d"
+	.sql = "UPDATE idempotency_internal.outbox_delivery"
 	" SET state = 'waiting', due_at = clock_timestamp()"
-	" FROM unnest($2) AS k(key)"
-	"  CROSS JOIN LATERAL (SELECT b.position, b.state"
+	" WHERE ctid = ANY (ARRAY(SELECT first.ctid FROM unnest($2) AS k(key)"
+	"  CROSS JOIN LATERAL (SELECT b.ctid, b.state"
 	"   FROM idempotency_internal.outbox_delivery b"
 	"   WHERE b.subscription = $1 AND b.key = k.key AND b.blocks_key"
 	"   ORDER BY b.position LIMIT 1) AS first"
-	" WHERE d.subscription = $1 AND d.position = first.position"
-	"  AND first.state = 'parked'",
+	"  WHERE first.state = 'parked'))",
 	.types = {INT8OID, TEXTARRAYOID}
 };
 

@@ -59,6 +59,11 @@
 	"  (SELECT last_value FROM idempotency_internal.outbox_position_seq)" \
 	"  ORDER BY d.position DESC LIMIT 1)"
 
+#define PARTITIONS \
+	" LEFT JOIN LATERAL (SELECT number, position, head" \
+	"  FROM idempotency_internal.outbox_partition" \
+	"  WHERE subscription = s.id OFFSET 0) p ON true"
+
 static SavedQuery read_subscriptions = {
 	.sql = "SELECT s.id, coalesce(p.number, 0), s.name, s.url, s.secret, s.old_secret,"
 	" s.failing_since IS NOT NULL, s.format = 'cloudevents', s.ordered, s.max_in_flight,"
@@ -74,10 +79,10 @@ static SavedQuery read_subscriptions = {
 	" CASE WHEN s.rate_limit BETWEEN 0.00001 AND 1000000 THEN s.rate_limit::float8 ELSE 0 END, s.batch, s.filter,"
 	" s.signing_key, s.old_signing_key, s.old_key_until, s.authorization_file, s.client_certificate, s.priority,"
 	" s.keep_deliveries IS NOT NULL," LAST_DEFERRED
-	" FROM idempotency_internal.outbox_subscription s"
-	" LEFT JOIN idempotency_internal.outbox_partition p ON p.subscription = s.id"
-	" LEFT JOIN idempotency_internal.outbox_reached r"
-	"  ON r.subscription = p.subscription AND r.number = p.number"
+	" FROM idempotency_internal.outbox_subscription s" PARTITIONS
+	" LEFT JOIN LATERAL (SELECT r.position, r.stragglers, r.straggler_froms"
+	"  FROM idempotency_internal.outbox_reached r"
+	"  WHERE r.subscription = s.id AND r.number = p.number OFFSET 0) r ON true"
 	" WHERE s.id = ANY ($1) AND s.state = 'active' AND s.url IS NOT NULL"
 	" ORDER BY s.id, p.number",
 	.types = {INT8ARRAYOID}
@@ -86,8 +91,7 @@ static SavedQuery read_subscriptions = {
 #define SEE_PARTITIONS(due_at) \
 	"SELECT s.id, coalesce(p.number, 0), s.xmin, s.ctid, p.position, p.head," \
 	due_at \
-	" FROM idempotency_internal.outbox_subscription s" \
-	" LEFT JOIN idempotency_internal.outbox_partition p ON p.subscription = s.id" \
+	" FROM idempotency_internal.outbox_subscription s" PARTITIONS \
 	" WHERE s.state = 'active' AND s.url IS NOT NULL"
 
 static SavedQuery see_partitions = {.sql = SEE_PARTITIONS("NULL")};

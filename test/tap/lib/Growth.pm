@@ -33,12 +33,12 @@ use strict;
 use warnings FATAL => 'all';
 
 use Exporter qw(import);
-use List::Util qw(max);
+use List::Util qw(max sum0);
 use PostgreSQL::Test::Utils;
 use Server;
 use Test::More;
 
-our @EXPORT = qw(growth);
+our @EXPORT = qw(growth plans_in);
 
 use constant {
 	ROWS => 1000,         # n
@@ -89,13 +89,50 @@ sub _session
 	return $session;
 }
 
+# Returns the plans in a log of auto_explain: the query, and its buffers and
+# rows.  With a pid, only those of that process.
+sub plans_in
+{
+	my ($log, $pid) = @_;
+	my (@plans, $plan, $loops);
+
+	for (split /\n/, $log)
+	{
+		if (/^\d[-\d]+ [:.\d]+ \S+ \[(\d+)\] /)
+		{
+			$plan = undef;
+			next if $pid && $1 != $pid || !/LOG:  duration: .* plan:$/;
+			$plan = { query => '', buffers => 0, rows => 0 };
+			push @plans, $plan;
+		}
+		next unless $plan;
+		if (/\(actual rows=([\d.]+) loops=(\d+)\)/)
+		{
+			$loops = $2;
+			$plan->{rows} += (1 + $1) * $loops;
+		}
+		elsif (/Rows Removed by [^:]+: (\d+)/)
+		{
+			$plan->{rows} += $1 * $loops;
+		}
+		elsif (/Buffers: shared(?: hit=(\d+))?(?: read=(\d+))?/)
+		{
+			$plan->{buffers} = max($plan->{buffers}, ($1 // 0) + ($2 // 0));
+		}
+		elsif (!defined $loops || !$plan->{rows})
+		{
+			$plan->{query} .= $_ =~ s/^\s*(?:Query Text: )?/ /r;
+		}
+	}
+	return @plans;
+}
+
 # Returns the buffers and rows of a call, which is rolled back; undef if it
 # fails.  The buffers of a statement include those of statements within it.
 sub _cost
 {
 	my ($session, $call, $n) = @_;
 	my $offset = -s $node->logfile;
-	my ($buffers, $rows, $loops) = (0, 0, 0);
 
 	$session->query("BEGIN;\n" . ($call =~ s/:n\b/$n/gr) . ";\nROLLBACK;");
 	$session->{stderr} = '';
@@ -105,23 +142,10 @@ sub _cost
 		diag("$call: $1");
 		return undef;    ## no critic - one element of a list
 	}
-	for (split /\n/, $log)
-	{
-		if (/\(actual rows=([\d.]+) loops=(\d+)\)/)
-		{
-			$loops = $2;
-			$rows += (1 + $1) * $loops;
-		}
-		elsif (/Rows Removed by [^:]+: (\d+)/)
-		{
-			$rows += $1 * $loops;
-		}
-		elsif (/Buffers: shared(?: hit=(\d+))?(?: read=(\d+))?/)
-		{
-			$buffers = max($buffers, ($1 // 0) + ($2 // 0));
-		}
-	}
-	return { buffers => $buffers, rows => $rows };
+	my @plans = plans_in($log);
+	return {
+		buffers => max(0, map { $_->{buffers} } @plans),
+		rows => sum0(map { $_->{rows} } @plans) };
 }
 
 # A test of what a call has cost at n rows, and at ten times as many.
