@@ -23,11 +23,11 @@ SET idempotency.writes = off;
 \pset tuples_only on
 SELECT refuses(call) FROM unnest(ARRAY[
 	$$idem_claim('k')$$, $$idem_claim_many('{k}')$$, $$idem_complete('k', 1)$$, $$idem_fail('k', 1)$$,
-	$$idem_renew('k', 1)$$, $$idem_forget('k')$$,
+	$$idem_renew('k', 1)$$, $$idem_forget('k')$$, $$idem_erase('k')$$,
 	$$idem_fence('s')$$, $$idem_unfence('s')$$, $$idem_import('{}')$$,
 	$$outbox_enqueue('t', '{}')$$, $$outbox_cancel(1)$$, $$outbox_fetch('s')$$, $$outbox_ack('s', 1)$$,
 	$$outbox_subscribe('other', NULL)$$, $$outbox_alter('s', max_in_flight => 2)$$, $$outbox_pause('s')$$, $$outbox_resume('s')$$,
-	$$outbox_unsubscribe('s')$$, $$outbox_replay('s', 1)$$, $$outbox_redrive('s')$$, $$outbox_retry('s')$$, $$outbox_discard('s')$$,
+	$$outbox_unsubscribe('s')$$, $$outbox_replay('s', 1)$$, $$outbox_redrive('s')$$, $$outbox_retry('s')$$, $$outbox_discard('s')$$, $$outbox_erase('k')$$,
 	$$outbox_ping('s')$$, $$outbox_acknowledge_lost('s')$$, $$outbox_adopt()$$,
 	$$outbox_topic('t')$$, $$outbox_drop_topic('t')$$,
 	$$stock_receive('hat', 1)$$, $$stock_adjust('hat', 1, 'count')$$, $$stock_transfer('hat', 'cap', 1)$$, $$stock_backorder('hat', 1)$$,

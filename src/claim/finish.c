@@ -1,7 +1,7 @@
 /*
  * finish.c
  *		What the owner of a claim calls: idem_complete, idem_fail, idem_renew;
- *		and idem_forget, for operators.
+ *		and idem_forget and idem_erase, for operators and administrators.
  *
  * The owner identifies itself by its fencing token.  If its lease was taken
  * over, it gets an error and changes nothing.  The row is read with a latest
@@ -43,6 +43,7 @@ typedef bool (*FinishChange) (FunctionCallInfo fcinfo, const KeyName *name,
 PG_FUNCTION_INFO_V1(idem_complete);
 PG_FUNCTION_INFO_V1(idem_fail);
 PG_FUNCTION_INFO_V1(idem_renew);
+PG_FUNCTION_INFO_V1(idem_erase);
 PG_FUNCTION_INFO_V1(idem_forget);
 
 static void
@@ -328,20 +329,75 @@ finish_forget(KeyRing *keys, const KeyName *name, TM_Result *result)
  * has none.
  */
 static void
-finish_record_forgotten(const KeyName *name, bool known)
+finish_record(const char *action, const KeyName *name, bool known)
 {
-	static const Oid types[] = {TEXTOID, TEXTOID, BOOLOID};
+	static const Oid types[] = {TEXTOID, TEXTOID, TEXTOID, BOOLOID};
 	oidvector  *arguments = buildoidvector(types, lengthof(types));
 	Oid			internal = catalog_get()->internal;
 	Oid			function;
 
 	function = GetSysCacheOid3(PROCNAMEARGSNSP, Anum_pg_proc_oid,
-							   CStringGetDatum("idem_record_forgotten"),
+							   CStringGetDatum("idem_record"),
 							   PointerGetDatum(arguments),
 							   ObjectIdGetDatum(internal));
 	if (OidIsValid(function))
-		OidFunctionCall3(function, PointerGetDatum(name->key),
+		OidFunctionCall4(function, CStringGetTextDatum(action),
+						 PointerGetDatum(name->key),
 						 PointerGetDatum(name->scope), BoolGetDatum(known));
+}
+
+/*
+ * Removes the saved answer.  A key that has expired for this transaction may
+ * still be replayed to others, so its answer is removed in that case too.
+ */
+static bool
+finish_erase(KeyRing *keys, const KeyName *name, TM_Result *result)
+{
+	KeyRow		row = key_row(keys->slot);	/* without the answer */
+
+	if (keys_response(keys) == (Datum) 0)
+		return false;
+	*result = keys_replace(keys, name, &row);
+	return true;
+}
+
+/*
+ * Changes the row of a key for somebody who is not its owner.  Tries again if
+ * another transaction has changed it meanwhile.
+ */
+static bool
+finish_by_hand(const char *action, const KeyName *name,
+			   bool (*change) (KeyRing *keys, const KeyName *name,
+							   TM_Result *result))
+{
+	TM_Result	result;
+	bool		changed;
+
+	do
+	{
+		KeyRing		keys;
+
+		CHECK_FOR_INTERRUPTS();
+		keys_open(&keys);
+		fence_check(name->scope);
+		result = TM_Ok;
+		changed = keys_find(&keys, name) && change(&keys, name, &result);
+		finish_end_look(&keys, result);
+	} while (result != TM_Ok);
+	finish_record(action, name, changed);
+	return changed;
+}
+
+/*
+ * SQL: idem_erase(key, scope).
+ */
+Datum
+idem_erase(PG_FUNCTION_ARGS)
+{
+	KeyName		name = key_name_from_args(fcinfo, 0, 1);
+
+	settings_prevent_write("idem_erase()");
+	PG_RETURN_BOOL(finish_by_hand("idem_erase", &name, finish_erase));
 }
 
 /*
@@ -354,22 +410,7 @@ Datum
 idem_forget(PG_FUNCTION_ARGS)
 {
 	KeyName		name = key_name_from_args(fcinfo, 0, 1);
-	TM_Result	result;
-	bool		remembered;
 
 	settings_prevent_write("idem_forget()");
-	do
-	{
-		KeyRing		keys;
-
-		CHECK_FOR_INTERRUPTS();
-		keys_open(&keys);
-		fence_check(name.scope);
-		result = TM_Ok;
-		remembered = keys_find(&keys, &name) &&
-			finish_forget(&keys, &name, &result);
-		finish_end_look(&keys, result);
-	} while (result != TM_Ok);
-	finish_record_forgotten(&name, remembered);
-	PG_RETURN_BOOL(remembered);
+	PG_RETURN_BOOL(finish_by_hand("idem_forget", &name, finish_forget));
 }

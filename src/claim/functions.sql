@@ -91,21 +91,28 @@ AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION idem_forget(text, text) IS
 	'Forgets a key, so that it is unknown and free again; returns whether it was known. For operators.';
 
-/* idem_forget calls this with the privileges of its caller. */
-CREATE FUNCTION idempotency_internal.idem_record_forgotten(
-	key text, scope text, known boolean)
+CREATE FUNCTION idem_erase(key text, scope text DEFAULT '')
+RETURNS boolean
+LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000
+AS 'MODULE_PATHNAME';
+COMMENT ON FUNCTION idem_erase(text, text) IS
+	'Erases the saved answer of a key, which stays completed or failed; returns whether there was one. For administrators.';
+
+/* idem_forget and idem_erase call this with the privileges of their caller. */
+CREATE FUNCTION idempotency_internal.idem_record(
+	action text, key text, scope text, known boolean)
 RETURNS void
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-	PERFORM idempotency_internal.idempotency_record('idem_forget', key,
+	PERFORM idempotency_internal.idempotency_record(action, key,
 		jsonb_build_object('scope', scope, 'known', known));
 END
 $$;
-COMMENT ON FUNCTION idempotency_internal.idem_record_forgotten(
-	text, text, boolean) IS
-	'Internal: adds a call of idem_forget to the audit.';
+COMMENT ON FUNCTION idempotency_internal.idem_record(
+	text, text, text, boolean) IS
+	'Internal: adds a call of idem_forget or idem_erase to the audit.';
 
 /*
  * A scope moves to another database (fence.c).

@@ -1057,6 +1057,106 @@ $$;
 COMMENT ON FUNCTION outbox_discard(text, bigint[]) IS
 	'Drops dead letters, all of them or those at the given positions; returns their number.';
 
+/*
+ * Events keep their rows: only payload, headers and what endpoints have answered
+ * are replaced, so positions, order and the state of deliveries stay as they
+ * are.  A relay copies events that fail from the log.  A copy that is being made
+ * meanwhile may be of the row as it was, so the log is written first; the lock
+ * then waits for these copies, and later ones are of the row as it is now.  A
+ * new version of a subscription makes its relays drop the events that they have
+ * in memory and have not sent.
+ */
+CREATE FUNCTION outbox_erase(
+	key        text,
+	topics     text[] DEFAULT '{*}',
+	max_events integer DEFAULT 10000)
+RETURNS bigint
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
+SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_custom_plan
+AS $$
+DECLARE
+	missing text := CASE WHEN key IS NULL THEN 'key'
+		WHEN topics IS NULL THEN 'topics'
+		WHEN max_events IS NULL THEN 'max_events' END;
+	positions bigint[];
+	deferred  bigint[];
+	erased    bigint;
+BEGIN
+	PERFORM idempotency_internal.idempotency_enter();
+	PERFORM idempotency_internal.idempotency_prevent_write('outbox_erase()');
+	IF missing IS NOT NULL THEN
+		PERFORM idempotency_internal.idempotency_raise('22004',
+			format('%s must not be null', missing));
+	ELSIF max_events NOT BETWEEN 1 AND 100000 THEN
+		PERFORM idempotency_internal.idempotency_raise('22023',
+			'max_events must be from 1 to 100000');
+	ELSIF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
+		PERFORM idempotency_internal.idempotency_raise('25001',
+			'outbox_erase() must run in a transaction that is READ COMMITTED');
+	END IF;
+	positions := ARRAY(SELECT e.position
+		FROM idempotency_internal.outbox_event e
+		WHERE e.key = outbox_erase.key
+			AND (e.payload <> 'null' OR e.headers IS NOT NULL)
+			AND @extschema@.outbox_topic_matches(topics, e.topic)
+		ORDER BY e.position LIMIT max_events);
+	UPDATE idempotency_internal.outbox_log_0 e
+	SET payload = 'null', headers = NULL WHERE e.position = ANY (positions);
+	UPDATE idempotency_internal.outbox_log_1 e
+	SET payload = 'null', headers = NULL WHERE e.position = ANY (positions);
+	UPDATE idempotency_internal.outbox_log_2 e
+	SET payload = 'null', headers = NULL WHERE e.position = ANY (positions);
+	UPDATE idempotency_internal.outbox_subscription s
+	SET version = s.version + 1
+	WHERE s.url IS NOT NULL
+		AND (EXISTS (SELECT FROM idempotency_internal.outbox_reached p
+				WHERE p.subscription = s.id
+					AND (p.position < positions[cardinality(positions)]
+						OR p.stragglers <> '{}'))
+			OR EXISTS (SELECT FROM idempotency_internal.outbox_delivery d
+				WHERE d.subscription = s.id AND d.key = outbox_erase.key
+					AND d.state <> 'dead'));
+	PERFORM idempotency_internal.outbox_wake();
+
+	LOCK TABLE idempotency_internal.outbox_delivery IN SHARE ROW EXCLUSIVE MODE;
+	WITH written AS (
+		UPDATE idempotency_internal.outbox_delivery d
+		SET payload = 'null', headers = NULL
+		WHERE d.key = outbox_erase.key
+			AND (d.payload <> 'null' OR d.headers IS NOT NULL)
+			AND @extschema@.outbox_topic_matches(topics, d.topic)
+		RETURNING d.position)
+	SELECT array_agg(DISTINCT w.position) INTO deferred FROM written w;
+	UPDATE idempotency_internal.outbox_attempt a SET answer = NULL
+	FROM idempotency_internal.outbox_delivery d
+	WHERE d.key = outbox_erase.key AND @extschema@.outbox_topic_matches(topics, d.topic)
+		AND a.subscription = d.subscription AND a.position = d.position
+		AND a.answer IS NOT NULL;
+	UPDATE idempotency_internal.outbox_history_0 h SET answer = NULL
+	WHERE h.key = outbox_erase.key AND h.answer IS NOT NULL
+		AND @extschema@.outbox_topic_matches(topics, h.topic);
+	UPDATE idempotency_internal.outbox_history_1 h SET answer = NULL
+	WHERE h.key = outbox_erase.key AND h.answer IS NOT NULL
+		AND @extschema@.outbox_topic_matches(topics, h.topic);
+	UPDATE idempotency_internal.outbox_history_2 h SET answer = NULL
+	WHERE h.key = outbox_erase.key AND h.answer IS NOT NULL
+		AND @extschema@.outbox_topic_matches(topics, h.topic);
+
+	SELECT count(DISTINCT p) INTO erased FROM unnest(positions || deferred) p;
+	IF erased > 0 THEN
+		PERFORM idempotency_internal.outbox_enqueue_reserved('outbox.erased',
+			jsonb_build_object('key', key, 'topics', topics,
+				'events', erased, 'by', session_user), key);
+	END IF;
+	PERFORM idempotency_internal.idempotency_record('outbox_erase', key,
+		jsonb_build_object('topics', topics, 'events', erased));
+	RETURN erased;
+END
+$$;
+COMMENT ON FUNCTION outbox_erase(text, text[], integer) IS
+	'Erases the payloads and headers of the events of a key, and what endpoints have answered; returns the number of events. For administrators.';
+
 CREATE FUNCTION outbox_acknowledge_lost(name text)
 RETURNS void
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000

@@ -35,9 +35,9 @@ VALUES (0, 'current', 1, pg_catalog.clock_timestamp()),
 	(1, 'empty', NULL, NULL), (2, 'empty', NULL, NULL);
 
 /*
- * Rows are only appended.  xid is the top-level transaction of the row: the
- * relay reads rows of transactions that it has passed when they have ended.
- * Vacuum gains nothing from these tables.
+ * Only outbox_erase updates rows.  xid is the top-level transaction of the row:
+ * the relay reads rows of transactions that it has passed when they have ended.
+ * Otherwise vacuum gains nothing from these tables.
  */
 CREATE TABLE idempotency_internal.outbox_log_0 (
 	position   bigint PRIMARY KEY,
@@ -79,7 +79,7 @@ COMMENT ON VIEW idempotency_internal.outbox_event IS
 CREATE VIEW outbox_log AS
 	SELECT * FROM idempotency_internal.outbox_event;
 COMMENT ON VIEW outbox_log IS
-	'Events, in the order of their positions. Rows are never updated. An INSERT enqueues an event.';
+	'Events, in the order of their positions. Rows are updated by outbox_erase only. An INSERT enqueues an event.';
 
 /*
  * Events that were cancelled, as long as their segment is in the log or they
@@ -596,8 +596,8 @@ ALTER TABLE idempotency_internal.outbox_registered_topic
 
 /*
  * All attempts at events of subscriptions that keep their deliveries, in a ring
- * of tables (base/ring.c).  Rows are only inserted, by relays (history.c).
- * Like the ring, they are not dumped.
+ * of tables (base/ring.c).  Relays insert rows (history.c); outbox_erase removes
+ * answers from them.  Like the ring, they are not dumped.
  */
 CREATE TABLE idempotency_internal.outbox_history_ring (
 	LIKE idempotency_internal.idem_ring INCLUDING ALL);

@@ -3,7 +3,7 @@
 -- a subscription, or the audit itself gives secrets away.
 SELECT idem_fence('moved');
 BEGIN;
-SELECT plan(60);
+SELECT plan(61);
 
 CREATE ROLE operator;
 CREATE ROLE admin;
@@ -69,6 +69,8 @@ SELECT is(recorded($$SELECT outbox_topic('t', description => 'd')$$),
 SELECT is(recorded($$SELECT outbox_topic('t', description => 'd')$$), '{}', 'unless it is registered again as it is');
 SELECT is(recorded($$SELECT outbox_drop_topic('t')$$), '{operator outbox_drop_topic t}', 'outbox_drop_topic');
 SELECT is(recorded($$SELECT outbox_drop_topic('t')$$), '{}', 'unless it is not there');
+SELECT is(recorded($$SELECT idem_erase('k', 'sc'), outbox_erase('k')$$, 'admin'),
+	'{"admin idem_erase k {\"known\": false, \"scope\": \"sc\"}","admin outbox_erase k {\"events\": 0, \"topics\": [\"*\"]}"}', 'idem_erase and outbox_erase');
 SELECT is(recorded($$SELECT idem_forget('k', 'sc')$$),
 	'{"operator idem_forget k {\"known\": false, \"scope\": \"sc\"}"}', 'idem_forget');
 SELECT is(recorded($$SELECT idem_fence('sc')$$), '{operator idem_fence sc}', 'idem_fence');

@@ -111,6 +111,7 @@ SELECT line COLLATE "C" AS line, number FROM string_to_table(
 $list$function idem_claim(key text, scope text DEFAULT ''::text, lease interval DEFAULT NULL::interval, request text DEFAULT NULL::text, ttl interval DEFAULT NULL::interval, wait boolean DEFAULT true) RETURNS idem_answer VOLATILE PARALLEL UNSAFE COST 10000: application
 function idem_claim_many(keys text[], scope text DEFAULT ''::text, lease interval DEFAULT NULL::interval, ttl interval DEFAULT NULL::interval, wait boolean DEFAULT true, OUT key text, OUT outcome idem_outcome, OUT token bigint, OUT attempt integer, OUT response jsonb, OUT retry_after interval) RETURNS SETOF record VOLATILE PARALLEL UNSAFE COST 10000: application
 function idem_complete(key text, token bigint, response jsonb DEFAULT NULL::jsonb, scope text DEFAULT ''::text, ttl interval DEFAULT NULL::interval) RETURNS void VOLATILE PARALLEL UNSAFE COST 10000: application
+function idem_erase(key text, scope text DEFAULT ''::text) RETURNS boolean VOLATILE PARALLEL UNSAFE COST 10000: nobody
 function idem_export(VARIADIC scopes text[]) RETURNS SETOF jsonb VOLATILE PARALLEL UNSAFE COST 10000 SECURITY DEFINER: nobody
 function idem_fail(key text, token bigint, error jsonb DEFAULT NULL::jsonb, scope text DEFAULT ''::text, retry boolean DEFAULT true) RETURNS void VOLATILE PARALLEL UNSAFE COST 10000: application
 function idem_fence(scope text) RETURNS boolean VOLATILE PARALLEL UNSAFE COST 10000 SECURITY DEFINER: operator
@@ -133,6 +134,7 @@ function outbox_cancel("position" bigint) RETURNS boolean VOLATILE PARALLEL UNSA
 function outbox_discard(name text, positions bigint[] DEFAULT NULL::bigint[]) RETURNS bigint VOLATILE PARALLEL UNSAFE COST 10000 SECURITY DEFINER: operator
 function outbox_drop_topic(name text) RETURNS boolean VOLATILE PARALLEL UNSAFE COST 10000 SECURITY DEFINER: operator
 function outbox_enqueue(topic text, payload jsonb, key text DEFAULT NULL::text, type text DEFAULT NULL::text, headers jsonb DEFAULT NULL::jsonb, deliver_at timestamp with time zone DEFAULT NULL::timestamp with time zone, expires_at timestamp with time zone DEFAULT NULL::timestamp with time zone, dedup_key text DEFAULT NULL::text, dedup_ttl interval DEFAULT NULL::interval, replace boolean DEFAULT false) RETURNS bigint VOLATILE PARALLEL UNSAFE COST 10000: application
+function outbox_erase(key text, topics text[] DEFAULT '{*}'::text[], max_events integer DEFAULT 10000) RETURNS bigint VOLATILE PARALLEL UNSAFE COST 10000 SECURITY DEFINER: nobody
 function outbox_event_id("position" bigint) RETURNS text VOLATILE PARALLEL UNSAFE COST 100 SECURITY DEFINER: application
 function outbox_fetch(name text, max_events integer DEFAULT 100, lease interval DEFAULT '00:00:30'::interval, OUT token bigint, OUT "position" bigint, OUT id text, OUT topic text, OUT key text, OUT type text, OUT payload jsonb, OUT headers jsonb, OUT created_at timestamp with time zone, OUT attempt integer) RETURNS SETOF record VOLATILE PARALLEL UNSAFE COST 10000 SECURITY DEFINER: reader
 function outbox_key_generate() RETURNS text VOLATILE PARALLEL SAFE COST 1: operator

@@ -178,7 +178,8 @@ sql(q(
 		NULL::numeric, NULL::integer, NULL::jsonpath, NULL::text, NULL::text, NULL::integer, NULL::interval);
 	SELECT outbox_pause('tried'::text, 'why'::text), outbox_resume('tried'::text), outbox_ping('tried'::text), outbox_redrive('tried'::text, NULL::bigint[]),
 		outbox_retry('tried'::text, NULL::bigint[]), outbox_event_id(1::bigint), idempotency_status(),
-		outbox_discard('tried'::text, NULL::bigint[]), outbox_acknowledge_lost('tried'::text), outbox_replay('tried'::text, 1::bigint, NULL::timestamptz),
+		outbox_discard('tried'::text, NULL::bigint[]), outbox_erase('k'::text, '{none}'::text[], 10), idem_erase('k'::text, ''::text),
+		outbox_acknowledge_lost('tried'::text), outbox_replay('tried'::text, 1::bigint, NULL::timestamptz),
 		outbox_rotate_secret('tried'::text, '1 h'::interval, NULL::text), outbox_adopt(true),
 		outbox_rotate_key('tried'::text, '1 h'::interval, NULL::text), outbox_public_key('tried'::text);
 	SELECT outbox_subscribe('new'::text, 'http://127.0.0.1:1/'::text, '{none}'::text[], NULL::text, NULL::jsonb, 'standard'::text, true,

@@ -17,7 +17,7 @@ use Test::More;
 # Pages whose SQL is run here. That of the modules is run in the tests of their
 # pages.
 my @pages = map { Page->load("$_.md") }
-  (map { "operations/$_" } qw(README install monitoring runbook copies prometheus)),
+  (map { "operations/$_" } qw(README install monitoring runbook copies retention prometheus)),
   (map { "reference/$_" } qw(README operation settings privileges));
 my @of_modules = map { Page->load("operations/$_.md") } qw(claims outbox stock);
 my $node = start_server('page', internal_path => 0, conf => 'max_prepared_transactions = 2');
@@ -201,7 +201,7 @@ my $members = q(SELECT DISTINCT name COLLATE "C" AS name FROM (
 	UNION ALL SELECT relname, relnamespace, has_table_privilege('%1$s', oid, 'SELECT') FROM pg_class WHERE relkind = 'v') object
 	WHERE may AND schema = 'public'::regnamespace ORDER BY 1);
 $granted{idempotency_grant_operator}{$_} = 1 for keys %{ $granted{pg_monitor} },
-  grep { !$granted{idempotency_grant}{$_} && !$granted{idempotency_grant_reader}{$_} }
+  grep { !$granted{idempotency_grant}{$_} && !$granted{idempotency_grant_reader}{$_} && !$granted{idempotency_grant_admin}{$_} }
   split /\n/, $node->safe_psql('shop', q(SELECT proname FROM pg_proc WHERE proname LIKE 'outbox\_%' AND pronamespace = 'public'::regnamespace));
 for my $grant (qw(idempotency_grant idempotency_grant_reader pg_monitor idempotency_grant_operator))
 {
