@@ -1100,6 +1100,7 @@ BEGIN
 		WHERE e.key = outbox_erase.key
 			AND (e.payload <> 'null' OR e.headers IS NOT NULL)
 			AND @extschema@.outbox_topic_matches(topics, e.topic)
+			AND e.topic <> 'outbox.erased'
 		ORDER BY e.position LIMIT max_events);
 	UPDATE idempotency_internal.outbox_log_0 e
 	SET payload = 'null', headers = NULL WHERE e.position = ANY (positions);
@@ -1126,6 +1127,7 @@ BEGIN
 		WHERE d.key = outbox_erase.key
 			AND (d.payload <> 'null' OR d.headers IS NOT NULL)
 			AND @extschema@.outbox_topic_matches(topics, d.topic)
+			AND d.topic <> 'outbox.erased'
 		RETURNING d.position)
 	SELECT array_agg(DISTINCT w.position) INTO deferred FROM written w;
 	UPDATE idempotency_internal.outbox_attempt a SET answer = NULL

@@ -61,6 +61,7 @@ sql(q(CREATE TABLE lease AS SELECT DISTINCT token FROM outbox_fetch('read')));
 is(sql(q(SELECT outbox_erase('ann', '{order.*}', max_events => 2))), '3', 'a call is limited, but for deferred deliveries');
 is(sql(q(SELECT outbox_erase('ann', '{order.*}'))), '1', 'the next one erases the rest');
 is(sql(q(SELECT outbox_erase('ann', '{order.*}'))), '0', 'and the last one finds nothing');
+is(sql(q(SELECT outbox_erase('ann', '{outbox.erased}'))), '0', 'what tells of it is not erased');
 is(sql($state), $before, 'deliveries are in the same state');
 is(sql($log), $log_before, 'and the log has the same events');
 is(sql(q(SELECT string_agg(payload || coalesce(headers::text, ''), ' ' ORDER BY position) FROM outbox_log WHERE topic = 'order.paid' AND key = 'ann')),

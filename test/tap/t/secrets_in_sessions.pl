@@ -173,6 +173,21 @@ for my $role (sort keys %secret_to)
 	is(where($secret_to{$role}, join("\n", $stdout, $stderr, decoded($stderr))), undef, 'but nothing that is secret');
 }
 
+# --- errors quote no row
+
+plant();
+my @odd = map { my $name = $_; map { "$name('victim', $_)" } q(overlap => '290000 years'), q(overlap => 'infinity'), q(overlap => '-1 day') }
+  qw(outbox_rotate_secret outbox_rotate_key);
+push @odd, map { "outbox_alter('victim', $_)" } q(url => 'https://b/'), q(batch => 9), q(timeout => '9 years'), q(retry_schedule => '{9 s}'),
+  q(keep_deliveries => '9 years'), q(rate_limit => 'NaN'), q(signing_key => 'x'), q(authorization_file => 'x'), q(topics => '{}'), q(filter => '$.a');
+push @odd, q(outbox_replay('victim', since => 'infinity')), q(outbox_replay('victim', -1)), q(outbox_retry('victim', '{NULL}')),
+  q(outbox_redrive('victim', '{{1}}')), q(outbox_subscribe('victim', NULL)), q(outbox_subscribe('other', 'http://127.0.0.1:9/', name => NULL));
+my $error = '';
+$node->psql('postgres', join("\n", 'SET idempotency.outbox_payload_max = 1;', map { "SELECT $_;" } @odd),
+	on_error_stop => 0, extra_params => [ '-U', 'operator', '-v', 'VERBOSITY=verbose' ], stderr => \$error);
+cmp_ok(scalar(() = $error =~ /ERROR:/g), '>', 10, 'an operator makes many mistakes');
+unlike($error, qr/Failing row|$secret_to{operator}/, 'and errors show nothing of the rows');
+
 $node->stop;
 is(where(qr/$credentials|$events|Answer4jc/, decoded(slurp_file($node->logfile))), undef, 'nor does the log');
 
