@@ -22,6 +22,7 @@
 #include "base/shared.h"
 
 #define SETTINGS_TOPIC_MAX 255	/* bytes; the limit of outbox_enqueue */
+#define SETTINGS_BLANKS " \t\r\n"
 
 int			settings_ttl_s = 24 * 60 * 60;
 int			settings_lease_s = 40;
@@ -29,6 +30,7 @@ int			settings_sweep_interval_ms = 1000;
 char	   *settings_databases = NULL;
 char	   *settings_webhook_allowed_networks = NULL;
 char	   *settings_webhook_credentials_directory = NULL;
+bool		settings_webhook_require_https = false;
 
 int			settings_outbox_payload_max_mb = 16;
 int			settings_relays = 1;
@@ -55,6 +57,7 @@ static int	outbox_retention_s = 24 * 60 * 60;
 static int	outbox_keep_size_mb = -1;
 static int	outbox_dead_retention_s = 30 * 24 * 60 * 60;
 static int	audit_retention_s = 366 * 24 * 60 * 60;
+static char *webhook_allowed_ports = NULL;
 
 /*
  * When the server starts, a refused value would be replaced by the default,
@@ -107,6 +110,55 @@ settings_check_directory(char **newval, void **extra, GucSource source)
 		return true;
 	GUC_check_errdetail("The name of the directory must be absolute.");
 	return false;
+}
+
+/*
+ * Reads the next port of a list, and moves *list behind it.  Returns 0 at its
+ * end, and -1 if there is something else.
+ */
+static int
+settings_next_port(const char **list)
+{
+	const char *from = *list + strspn(*list, SETTINGS_BLANKS);
+	size_t		digits = strspn(from, "0123456789");
+	const char *behind = from + digits + strspn(from + digits, SETTINGS_BLANKS);
+	long		port = digits <= 5 ? strtol(from, NULL, 10) : 0;
+
+	*list = *behind == ',' ? behind + 1 : behind;
+	if (digits == 0 && *behind == '\0')
+		return 0;
+	if ((*behind != ',' && *behind != '\0') || port < 1 || port > 65535)
+		return -1;
+	return (int) port;
+}
+
+static bool
+settings_check_ports(char **newval, void **extra, GucSource source)
+{
+	const char *list = *newval;
+	int			port;
+
+	while ((port = settings_next_port(&list)) > 0)
+		;
+	if (port < 0)
+		GUC_check_errdetail("A port is a number from 1 to 65535.");
+	return port == 0;
+}
+
+bool
+settings_port_allowed(int port)
+{
+	const char *list = webhook_allowed_ports;
+	bool		any = true;
+	int			listed;
+
+	while ((listed = settings_next_port(&list)) > 0)
+	{
+		if (listed == port)
+			return true;
+		any = false;
+	}
+	return any;
 }
 
 static void
@@ -301,6 +353,16 @@ settings_define(GucStringCheckHook check_networks)
 							   &settings_webhook_allowed_networks,
 							   "", PGC_SIGHUP, 0,
 							   check_networks, NULL, NULL);
+	DefineCustomBoolVariable("idempotency.webhook_require_https",
+							 "Whether webhooks are sent by https only.",
+							 NULL, &settings_webhook_require_https,
+							 false, PGC_SUSET, 0, NULL, NULL, NULL);
+	DefineCustomStringVariable("idempotency.webhook_allowed_ports",
+							   "Ports that webhooks may be sent to.",
+							   "A list such as '443, 8443'; an empty one means any port.",
+							   &webhook_allowed_ports,
+							   "", PGC_SUSET, 0,
+							   settings_check_ports, NULL, NULL);
 	DefineCustomStringVariable("idempotency.webhook_credentials_directory",
 							   "Directory with the tokens and client certificates for receivers of webhooks.",
 							   "An empty name means that there are none.",

@@ -43,6 +43,7 @@ extern bool settings_writes;
 extern char *settings_databases;
 extern char *settings_webhook_allowed_networks;
 extern char *settings_webhook_credentials_directory;
+extern bool settings_webhook_require_https;
 
 /*
  * Defines all settings; called once by _PG_init.  check_networks is the check
@@ -55,6 +56,9 @@ extern void settings_define(GucStringCheckHook check_networks);
  * recovery, in a read-only transaction, or if idempotency.writes is off.
  */
 extern void settings_prevent_write(const char *function);
+
+/* Does idempotency.webhook_allowed_ports allow this port? */
+extern bool settings_port_allowed(int port);
 
 /* Does idempotency.databases include this database? */
 extern bool settings_database_wanted(const char *name);

@@ -269,6 +269,17 @@ AS $$
 				SELECT FROM idempotency_internal.outbox_subscription s
 				WHERE idempotency_internal.outbox_is_wanted(s.topics, t.topic))
 		UNION ALL
+		SELECT format('%s, for subscription %s%s',
+				(array_agg(r.reason ORDER BY s.name))[1],
+				quote_ident(min(s.name)),
+				CASE WHEN count(*) > 1 THEN format(' and %s others', count(*) - 1)
+				ELSE '' END),
+			'give it another url: outbox_alter(); or change the setting and reload'
+		FROM idempotency_internal.outbox_subscription s,
+			idempotency_internal.outbox_url_refused(s.url) r(reason)
+		WHERE r.reason IS NOT NULL
+		HAVING count(*) > 0
+		UNION ALL
 		SELECT format('idempotency.databases names %s, which does not exist',
 			string_agg(quote_ident(d.name), ', ' ORDER BY d.name)), 'correct it and reload'
 		FROM regexp_matches(current_setting('idempotency.databases'), '"((?:[^"]|"")*)"|([^",[:space:]]+)', 'g') n,

@@ -5,10 +5,17 @@
 
 CREATE FUNCTION idempotency_internal.outbox_check_url(url text)
 RETURNS void
-LANGUAGE C IMMUTABLE PARALLEL SAFE
+LANGUAGE C STABLE PARALLEL SAFE
 AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION idempotency_internal.outbox_check_url(text) IS
 	'Internal: raises an error unless events can be sent to this URL.';
+
+CREATE FUNCTION idempotency_internal.outbox_url_refused(url text)
+RETURNS text
+LANGUAGE C STABLE STRICT PARALLEL SAFE
+AS 'MODULE_PATHNAME';
+COMMENT ON FUNCTION idempotency_internal.outbox_url_refused(text) IS
+	'Internal: which setting does not allow requests to a URL; null: they are allowed.';
 
 CREATE FUNCTION idempotency_internal.outbox_same_origin(one text, other text)
 RETURNS boolean

@@ -25,6 +25,7 @@
 #include "relay/credentials.h"
 #include "relay/message.h"
 #include "relay/signature.h"
+#include "relay/url.h"
 
 #define MESSAGE_SOURCE "/idempotency/"
 #define MESSAGE_SEQUENCE_DIGITS 19
@@ -411,7 +412,9 @@ message_build(const OutboxSubscription *subscription, List *events,
 	List	   *headers;
 	List	   *extra = NIL;
 
-	request->wrong = message_read_files(subscription, &extra, request);
+	request->wrong = url_refused(subscription->url);
+	if (request->wrong == NULL)
+		request->wrong = message_read_files(subscription, &extra, request);
 	if (request->wrong != NULL)
 		return;
 	if (subscription->batch > 1)

@@ -6,6 +6,7 @@
 
 #include <curl/curl.h>
 
+#include "base/settings.h"
 #include "relay/url.h"
 
 /*
@@ -86,6 +87,24 @@ url_origin(const char *url)
 	}
 	curl_url_cleanup(parts);
 	return origin;
+}
+
+const char *
+url_refused(const char *url)
+{
+	char	   *origin = url_origin(url);
+	const char *port;
+
+	if (origin == NULL)
+		return NULL;
+	if (settings_webhook_require_https &&
+		pg_strncasecmp(origin, "https\n", 6) != 0)
+		return "idempotency.webhook_require_https refuses http";
+	port = strchr(strchr(origin, '\n') + 1, '\n') + 1;
+	if (!settings_port_allowed(atoi(port)))
+		return psprintf("idempotency.webhook_allowed_ports refuses port %d",
+						atoi(port));
+	return NULL;
 }
 
 bool

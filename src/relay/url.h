@@ -11,6 +11,12 @@
 /* Returns NULL if url is acceptable, else a sentence that says why not. */
 extern const char *url_check(const char *url);
 
+/*
+ * Returns NULL if the settings allow requests to this URL now, else which one
+ * does not.
+ */
+extern const char *url_refused(const char *url);
+
 /* Do both have the same scheme, host and port?  Both must be URLs. */
 extern bool url_same_origin(const char *one, const char *other);
 

@@ -21,6 +21,7 @@
 #include "relay/url.h"
 
 PG_FUNCTION_INFO_V1(outbox_check_url);
+PG_FUNCTION_INFO_V1(outbox_url_refused);
 PG_FUNCTION_INFO_V1(outbox_same_origin);
 PG_FUNCTION_INFO_V1(outbox_check_secret);
 PG_FUNCTION_INFO_V1(outbox_check_endpoint);
@@ -51,13 +52,38 @@ webhook_check_secret(text *secret)
 				 errdetail(SIGNATURE_SECRET_RULE)));
 }
 
-/* SQL: outbox_check_url(url), raises an error unless the URL is acceptable. */
+/*
+ * SQL: outbox_check_url(url), raises an error unless the URL is acceptable, and
+ * allowed now.  A constraint does not depend on settings.
+ */
 Datum
 outbox_check_url(PG_FUNCTION_ARGS)
 {
+	text	   *url = args_text(fcinfo, 0, "url");
+	const char *reason;
+
 	errors_hide_frames();
-	webhook_check_url(args_text(fcinfo, 0, "url"));
+	webhook_check_url(url);
+	reason = url_refused(text_to_cstring(url));
+	if (reason != NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("webhook url is not allowed"),
+				 errdetail("%s.", reason),
+				 errhint("A superuser can change the setting.")));
 	PG_RETURN_VOID();
+}
+
+/* SQL: outbox_url_refused(url), which setting refuses it; null: none does. */
+Datum
+outbox_url_refused(PG_FUNCTION_ARGS)
+{
+	const char *reason =
+	url_refused(text_to_cstring(PG_GETARG_TEXT_PP(0)));
+
+	if (reason == NULL)
+		PG_RETURN_NULL();
+	PG_RETURN_TEXT_P(cstring_to_text(reason));
 }
 
 /* SQL: outbox_same_origin(one, other), compares scheme, host and port. */

@@ -22,6 +22,7 @@ MemoryContext CurrentMemoryContext = NULL;
 MemoryContext TopMemoryContext = NULL;
 ResourceOwner CurrentResourceOwner = NULL;
 sigjmp_buf	fuzz_error;
+bool		settings_webhook_require_https = false;
 
 static dlist_head chunks = DLIST_STATIC_INIT(chunks);
 static const uint8 *input;

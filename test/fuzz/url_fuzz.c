@@ -3,7 +3,7 @@
  *		A URL that is accepted is plain: libcurl finds the same host and port
  *		in it that are between "//" and the path, and nothing else.  If this
  *		fails, a URL reaches another host than people read, or headers of a
- *		subscription are sent to another host.
+ *		subscription are sent to another host, or a port that is not allowed.
  *
  * Input: URL.
  */
@@ -11,9 +11,20 @@
 
 #include <curl/curl.h>
 
+#include "base/settings.h"
 #include "relay/url.h"
 
 #include "fuzz.h"
+
+static int	port_asked;
+
+/* The list of ports, in place of settings.c. */
+bool
+settings_port_allowed(int port)
+{
+	port_asked = port;
+	return false;
+}
 
 /* A part of the URL as libcurl reads it; empty if it is missing. */
 static char *
@@ -55,6 +66,16 @@ fuzz_one(void)
 	fuzz_check(strcmp(url_part(url, CURLUPART_HOST), url_part(plain, CURLUPART_HOST)) == 0);
 	fuzz_check(strcmp(url_part(url, CURLUPART_PORT), url_part(plain, CURLUPART_PORT)) == 0);
 	fuzz_check(url_same_origin(url, plain) == (url[4] == ':'));
+	settings_webhook_require_https = true;
+	fuzz_check(url_refused(url) != NULL);
+	port_asked = -1;
+	(void) url_refused(url);
+	fuzz_check((port_asked == -1) == (url[4] == ':'));
+	settings_webhook_require_https = false;
+	fuzz_check(url_refused(url) != NULL);
+	fuzz_check(port_asked == atoi(url_part(url, CURLUPART_PORT)[0] != '\0' ?
+								  url_part(url, CURLUPART_PORT) :
+								  url[4] == ':' ? "80" : "443"));
 	fuzz_check(url_part(url, CURLUPART_USER)[0] == '\0');
 	fuzz_check(url_part(url, CURLUPART_PASSWORD)[0] == '\0');
 	fuzz_check(url_part(url, CURLUPART_FRAGMENT)[0] == '\0');

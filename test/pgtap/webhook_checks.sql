@@ -38,7 +38,7 @@ LANGUAGE sql AS $$
 	SELECT pg_temp.complaint(format('SELECT outbox_check_headers(%L)', headers))
 $$;
 
-SELECT plan(92);
+SELECT plan(124);
 
 /* URLs. */
 SELECT is(pg_temp.url_complaint(url), 'none', left(url, 60) || ' is accepted')
@@ -93,6 +93,46 @@ SELECT is(pg_temp.url_complaint('https://example.com/' || repeat('a', 2049 - 20)
 		  'It must not be longer than 2048 bytes.', 'a long URL is refused');
 SELECT is(pg_temp.url_complaint(NULL), '22004 | url must not be null',
 		  'a URL is needed');
+
+/* Settings that allow fewer URLs.  A constraint does not ask them. */
+SELECT outbox_subscribe('before', 'http://example.com:8080/', topics => '{none}');
+SET LOCAL idempotency.webhook_require_https = on;
+SELECT is(pg_temp.complaint(format('SELECT outbox_check_url(%L)', url)),
+	'22023 | webhook url is not allowed | idempotency.webhook_require_https refuses http.', url || ' is refused without TLS')
+FROM unnest('{http://example.com/,HTTP://example.com:443/,http://[::1]/}'::text[]) url;
+SELECT is(pg_temp.complaint(format('SELECT outbox_check_url(%L)', url)), 'none', url || ' is allowed')
+FROM unnest('{https://example.com/,HTTPS://EXAMPLE.COM:80/}'::text[]) url;
+SELECT alike(pg_temp.complaint(call), '22023 | webhook url is not allowed | %', call || ' asks')
+FROM unnest(ARRAY[$$SELECT outbox_subscribe('s', 'http://example.com/')$$,
+	$$SELECT outbox_alter('before', url => 'http://example.com/')$$,
+	$$SELECT outbox_alter('before', max_in_flight => 3)$$]) call;
+SELECT lives_ok($$UPDATE outbox_subscription SET priority = 2 WHERE name = 'before'$$, 'the constraint does not');
+SELECT lives_ok($$SELECT outbox_pause('before'), outbox_resume('before'), outbox_rotate_secret('before')$$, 'nor does what leaves the settings');
+SELECT results_eq($$SELECT state, detail, hint FROM idempotency_status() WHERE detail LIKE 'idempotency.webhook%'$$,
+	$$VALUES ('warning', 'idempotency.webhook_require_https refuses http, for subscription before',
+		'give it another url: outbox_alter(); or change the setting and reload')$$, 'idempotency_status names the subscription');
+SET LOCAL idempotency.webhook_require_https = off;
+SET LOCAL idempotency.webhook_allowed_ports = ' 443,8443 ';
+SELECT is(pg_temp.complaint(format('SELECT outbox_check_url(%L)', url)), 'none', url || ' is allowed')
+FROM unnest('{https://example.com/,http://example.com:443/,https://[::1]:8443/x}'::text[]) url;
+SELECT is(pg_temp.complaint(format('SELECT outbox_check_url(%L)', url)),
+	format('22023 | webhook url is not allowed | idempotency.webhook_allowed_ports refuses port %s.', port), url || ' is refused')
+FROM (VALUES ('http://example.com/', 80), ('https://example.com:44/', 44), ('http://h:0/', 0),
+	('https://[::1]:22/', 22), ('http://example.com:8080/https://example.com:443/', 8080)) refused(url, port);
+SELECT results_eq($$SELECT detail FROM idempotency_status() WHERE detail LIKE 'idempotency.webhook%'$$,
+	$$VALUES ('idempotency.webhook_allowed_ports refuses port 8080, for subscription before')$$, 'also for a port');
+SELECT is(pg_temp.complaint(format('SET LOCAL idempotency.webhook_allowed_ports = %L', list)),
+	format('22023 | invalid value for parameter "idempotency.webhook_allowed_ports": "%s" | A port is a number from 1 to 65535.', list),
+	format('"%s" is no list of ports', list))
+FROM unnest(ARRAY['0', '65536', '443 8443', '443,x', ',443', '443,,8443', '-1', '00000443']) list;
+SELECT is(pg_temp.complaint($$SET LOCAL idempotency.webhook_allowed_ports = '1, 65535'$$), 'none', 'the lowest and the highest are');
+SET LOCAL idempotency.webhook_allowed_ports = '';
+SELECT is(pg_temp.url_complaint('http://example.com:8080/'), 'none', 'an empty list allows all');
+CREATE ROLE nobody;
+SET LOCAL ROLE nobody;
+SELECT is(left(pg_temp.complaint(format('SET %s = DEFAULT', setting)), 5), '42501', setting || ' is for superusers')
+FROM unnest('{idempotency.webhook_require_https,idempotency.webhook_allowed_ports}'::text[]) setting;
+RESET ROLE;
 
 /* Where headers with credentials may be sent. */
 SELECT ok(outbox_same_origin(one, other), format('"%s" and "%s" are the same place', one, other))

@@ -68,6 +68,40 @@ $node->poll_query_until('postgres',
 is(scalar($receiver->requests('refused')), $count,
 	'a connection that is open is not used any more');
 
+# --- https only, and ports: asked at each attempt, also over connections that are open
+
+allow('127.0.0.1');
+$count = () = $receiver->requests('refused');
+
+sub refuses
+{
+	my ($name, $value, $error) = @_;
+
+	alter_system("idempotency.$name", $value);
+	$node->poll_query_until('postgres', "SELECT setting = $value FROM pg_settings WHERE name = 'idempotency.$name'");
+	wait_for_pass($node);
+	sql(q(SELECT outbox_enqueue('t', '{}')));
+	$node->poll_query_until('postgres', q(SELECT count(*) > 0 FROM outbox_dead
+		WHERE subscription = 'host0' AND position = (SELECT max(position) FROM outbox_log)));
+	is(sql(q(SELECT last_error FROM outbox_dead WHERE subscription = 'host0' ORDER BY position DESC LIMIT 1)), $error, "$name: an attempt is refused");
+	is(sql("SELECT last_error FROM outbox_subscriptions WHERE name = 'host0'"), $error, 'the subscription says why');
+	like(sql(q(SELECT detail FROM idempotency_status() WHERE "check" = 'settings')), qr/\Q$error\E/, 'so does the status');
+	$node->psql('postgres', "SELECT outbox_subscribe('new', 'http://127.0.0.1:$port/')", stderr => \my $stderr);
+	like($stderr, qr/ERROR:  webhook url is not allowed\nDETAIL:  \Q$error\E\.\nHINT:  A superuser can change the setting/, 'and outbox_subscribe');
+	is(scalar($receiver->requests('refused')), $count, 'nothing has arrived');
+	alter_system("idempotency.$name", "DEFAULT");
+	return wait_for_pass($node);
+}
+
+refuses('webhook_require_https', "'on'", 'idempotency.webhook_require_https refuses http');
+refuses('webhook_allowed_ports', "'443, 8443'", "idempotency.webhook_allowed_ports refuses port $port");
+alter_system('idempotency.webhook_allowed_ports', "'443, $port'");
+$node->poll_query_until('postgres', "SELECT setting = '443, $port' FROM pg_settings WHERE name = 'idempotency.webhook_allowed_ports'");
+wait_for_pass($node);
+sql(q(SELECT outbox_redrive('host0')));
+$receiver->wait_for('refused', requests => $count + 1);
+pass('a port that is in the list is reached');
+
 # --- what is no list is refused, and changes nothing
 
 sub error_of
