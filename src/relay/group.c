@@ -217,6 +217,82 @@ group_send(Group *group, const char *identity)
 }
 
 /*
+ * Removes items that are decided, whose batches can be freed soon, or that were
+ * taken back, and groups without any.  Returns the first group that is left, or
+ * NULL.
+ */
+static Group *
+group_forget_gone(Group *group)
+{
+	ListCell   *cell;
+
+	for (Group *each = group; each != NULL; each = each->second)
+	{
+		foreach(cell, each->items)
+		{
+			const BatchEvent *item = lfirst(cell);
+
+			if (item->decided || !item->sent)
+				each->items = foreach_delete_current(each->items, cell);
+		}
+	}
+	while (group != NULL && group->items == NIL)
+	{
+		Group	   *second = group->second;
+
+		group_free(group);
+		group = second;
+	}
+	return group;
+}
+
+/*
+ * Time has passed since the items of a half were chosen: events that have
+ * expired are not sent.  One that is behind another event of its key is not
+ * dead before that one is decided, so it leaves the group with those behind it.
+ */
+static Group *
+group_expire(Group *group)
+{
+	ListCell   *cell;
+
+	foreach(cell, group->items)
+	{
+		BatchEvent *item = lfirst(cell);
+
+		if (!item->sent || !batch_has_expired(item))
+			continue;
+		if (item->last_of_key == NULL)
+			batch_expire(item);
+		else
+			for (; item != NULL; item = item->next_of_key)
+				batch_take_back(item);
+	}
+	return group_forget_gone(group);
+}
+
+/*
+ * Returns the next half that is to be sent, or NULL.  What a group has after
+ * its first items have expired is looked at again.
+ */
+static Group *
+groups_take_half(Groups *groups)
+{
+	while (groups->halves != NIL)
+	{
+		Group	   *group = linitial(groups->halves);
+		Group	   *left = group_expire(group);
+
+		groups->halves = list_delete_first(groups->halves);
+		if (left == group)
+			return group;
+		if (left != NULL)
+			groups->halves = lcons(left, groups->halves);
+	}
+	return NULL;
+}
+
+/*
  * Halves go first, since they are older.
  */
 int
@@ -228,14 +304,9 @@ groups_send(Groups *groups, List *batches, int room, int *tokens,
 
 	while (sent < room && *tokens > 0)
 	{
-		Group	   *group;
+		Group	   *group = groups_take_half(groups);
 
-		if (groups->halves != NIL)
-		{
-			group = linitial(groups->halves);
-			groups->halves = list_delete_first(groups->halves);
-		}
-		else
+		if (group == NULL)
 			group = group_take(groups, batches, *tokens, identity);
 		if (group == NULL)
 			break;
@@ -316,23 +387,6 @@ group_halve(Group *group)
 }
 
 /*
- * Removes decided items, whose batches can be freed soon.
- */
-static void
-group_forget_decided(Group *group)
-{
-	ListCell   *cell;
-
-	foreach(cell, group->items)
-	{
-		const BatchEvent *item = lfirst(cell);
-
-		if (item->decided)
-			group->items = foreach_delete_current(group->items, cell);
-	}
-}
-
-/*
  * Gives all items of a group, and of those after it, back to their batches, and
  * frees the groups.
  */
@@ -360,15 +414,7 @@ group_go_on(Group *group)
 	Groups	   *groups = group->groups;
 	const BatchEvent *first;
 
-	for (Group *each = group; each != NULL; each = each->second)
-		group_forget_decided(each);
-	while (group != NULL && group->items == NIL)
-	{
-		Group	   *second = group->second;
-
-		group_free(group);
-		group = second;
-	}
+	group = group_forget_gone(group);
 	if (group == NULL)
 		return;
 	first = linitial(group->items);

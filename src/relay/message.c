@@ -11,7 +11,7 @@
  * IETF draft, as a quoted string.
  *
  * A request with several events has an id of its own, which is the same if the
- * same events are sent again.
+ * same events are sent again in the same order.
  */
 #include "postgres.h"
 
@@ -207,24 +207,14 @@ message_append_id(StringInfo out, const OutboxEvent *event,
 						   pg_ulltoa_n(event->created_us, digits));
 }
 
-static int
-message_compare_positions(const ListCell *one, const ListCell *other)
-{
-	const OutboxEvent *one_event = lfirst(one);
-	const OutboxEvent *other_event = lfirst(other);
-
-	return one_event->position < other_event->position ? -1 : 1;
-}
-
 /*
- * Returns the id of a request: that of its event, or a hash of all their ids,
- * in whatever order they are sent.
+ * Returns the id of a request: that of its event, or a hash of all their ids, in
+ * the order of the body.  A receiver may refuse a repeated id with another body.
  */
 static char *
 message_request_id(List *events, const char *identity)
 {
 	StringInfoData ids;
-	List	   *sorted;
 	ListCell   *cell;
 
 	initStringInfo(&ids);
@@ -233,9 +223,7 @@ message_request_id(List *events, const char *identity)
 		message_append_id(&ids, linitial(events), identity);
 		return ids.data;
 	}
-	sorted = list_copy(events);
-	list_sort(sorted, message_compare_positions);
-	foreach(cell, sorted)
+	foreach(cell, events)
 	{
 		message_append_id(&ids, lfirst(cell), identity);
 		appendStringInfoChar(&ids, ' ');
