@@ -1643,7 +1643,8 @@ COMMENT ON VIEW outbox_attempts IS
  * The oldest event that a partition has not read comes right after its
  * position.  Each subscription reads its own rows of outbox_delivery.  An
  * equality would not do: if few subscriptions have all the rows, the planner
- * expects as many of any other, and reads the whole table for each.
+ * expects as many of any other, and reads the whole table for each.  What is an
+ * aggregate in a LEFT JOIN is not read if its columns are not asked for.
  */
 CREATE VIEW outbox_subscriptions WITH (security_barrier) AS
 SELECT s.name,
@@ -1669,7 +1670,7 @@ SELECT s.name,
 		WHEN s.failing_since IS NOT NULL THEN 2 ELSE 0 END AS state_code,
 	c.at AS changed_at, c.role AS changed_by
 FROM idempotency_internal.outbox_subscription s
-CROSS JOIN LATERAL (
+LEFT JOIN LATERAL (
 	SELECT min(position) AS position, max(lost) AS lost,
 		sum(delivered)::bigint AS delivered,
 		sum(filtered)::bigint AS filtered,
@@ -1677,6 +1678,7 @@ CROSS JOIN LATERAL (
 		sum(idempotency_internal.outbox_rate(rate, moved_at)) AS rate,
 		sum(in_flight)::integer AS in_flight
 	FROM idempotency_internal.outbox_reached WHERE subscription = s.id) p
+	ON true
 CROSS JOIN (SELECT CASE WHEN is_called THEN last_value ELSE 0 END AS last_value
 	FROM idempotency_internal.outbox_position_seq) q
 CROSS JOIN (
@@ -1687,22 +1689,26 @@ CROSS JOIN (
 			(SELECT oid FROM pg_database WHERE datname = current_database())),
 		false) AS at_home
 	FROM idempotency_internal.outbox_home h, pg_control_system() s) h
-CROSS JOIN LATERAL (
+LEFT JOIN LATERAL (
 	SELECT count(*) FILTER (WHERE state = 'waiting') AS waiting,
 		count(*) FILTER (WHERE state = 'parked') AS parked,
 		count(*) FILTER (WHERE state = 'dead') AS dead,
 		min(due_at) FILTER (WHERE state = 'waiting') AS next_attempt_at
 	FROM idempotency_internal.outbox_delivery
-	WHERE subscription BETWEEN s.id AND s.id) d
+	WHERE subscription BETWEEN s.id AND s.id) d ON true
 LEFT JOIN LATERAL (
-	SELECT created_at FROM idempotency_internal.outbox_event
-	WHERE position > p.position
-	ORDER BY position LIMIT 1) e ON true
+	SELECT min(created_at) AS created_at FROM (
+		SELECT created_at FROM idempotency_internal.outbox_event
+		WHERE position > p.position
+		ORDER BY position LIMIT 1) first) e ON true
 LEFT JOIN LATERAL (
-	SELECT last_at, last_status, last_error
-	FROM idempotency_internal.outbox_delivery
-	WHERE subscription BETWEEN s.id AND s.id AND last_at IS NOT NULL
-	ORDER BY last_at DESC LIMIT 1) f ON true
+	SELECT max(last_at) AS last_at, max(last_status) AS last_status,
+		max(last_error) AS last_error
+	FROM (
+		SELECT last_at, last_status, last_error
+		FROM idempotency_internal.outbox_delivery
+		WHERE subscription BETWEEN s.id AND s.id AND last_at IS NOT NULL
+		ORDER BY last_at DESC LIMIT 1) last) f ON true
 LEFT JOIN (SELECT subscription, sum(in_flight)::integer AS in_flight
 	FROM idempotency_internal.outbox_flights() GROUP BY subscription) w
 	ON w.subscription = s.id

@@ -7,6 +7,7 @@ use warnings FATAL => 'all';
 use FindBin;
 use lib "$FindBin::RealBin/../lib";
 use Growth;
+use PostgreSQL::Test::Utils;
 use Test::More;
 
 my $subscribe = <<'SQL';
@@ -31,6 +32,33 @@ growth('dead letters of two of 200 subscriptions',
 		[ 'idempotency_status', 'SELECT * FROM idempotency_status()', 'linear' ],
 	]);
 
+# As in docs/operations/outbox.md, docs/queries and the runbook.
+my $of_key = 'SELECT position, state, attempts, next_attempt_at, last_error FROM outbox_deliveries'
+  . " WHERE subscription = 's1' AND key = 'k77' %s ORDER BY position LIMIT 10";
+my $event = slurp_file("$FindBin::RealBin/../../../docs/queries/event.sql") =~ s/^--.*\n//gmr =~ s/:position/77/r =~ s/;\s*\z//r;
+
+growth('events of one subscription that wait',
+	base => "SELECT outbox_subscribe('s' || i, 'http://127.0.0.1:9/') FROM generate_series(1, 3) i",
+	rows => <<'SQL',
+	INSERT INTO idempotency_internal.outbox_delivery
+		(subscription, position, partition, state, blocks_key, attempts, due_at,
+		 last_at, last_status, last_error, created_at, topic, key, payload)
+	SELECT 1, i, 0, 'waiting', true, 3, now() + interval '1 h', now(), 500, 'HTTP 500', now(), 't', 'k' || i, '{}'
+	FROM generate_series(:from, :to) i;
+SQL
+	calls => [
+		[ 'what a key waits for', sprintf($of_key, ''), 'constant' ],
+		[ 'what a key waits for, without history', sprintf($of_key, "AND state <> 'delivered'"), 'constant' ],
+		[ 'where an event is', $event, 'constant' ],
+	]);
+
+growth('dead letters of one subscription',
+	base => "SELECT outbox_subscribe('s' || i, 'http://127.0.0.1:9/') FROM generate_series(0, 2) i",
+	rows => $dead,
+	calls => [
+		[ 'where an event is', $event, 'constant' ],
+	]);
+
 growth('subscriptions',
 	rows => "SELECT outbox_subscribe('s' || i, 'http://127.0.0.1:9/') FROM generate_series(:from, :to) i",
 	n => 200,
@@ -39,6 +67,7 @@ growth('subscriptions',
 		[ 'idempotency_status', 'SELECT * FROM idempotency_status()', 'linear' ],
 		[ 'outbox_stats', 'SELECT * FROM outbox_stats', 'linear' ],
 		[ 'outbox_latency', 'SELECT * FROM outbox_latency', 'linear' ],
+		[ 'where an event is', $event, 'linear' ],
 	]);
 
 growth('subscriptions',

@@ -1,0 +1,53 @@
+# Claims: a call costs as much as the keys that it names, and a step of the
+# sweeper a constant.  If this fails, claims slow down as keys accumulate.
+
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib "$FindBin::RealBin/../lib";
+use Growth;
+use Test::More;
+
+my $claimed = <<'SQL';
+	SELECT count((idem_claim('key-' || i, scope => 's' || i % 2, lease => '1 h')).token) FROM generate_series(:from, :to) i;
+SQL
+
+growth('keys',
+	base => "SELECT idem_fence('fenced')",
+	rows => $claimed,
+	calls => [
+		[ 'claim', "SELECT idem_claim('new')", 'constant' ],
+		[ 'claim again', "SELECT idem_claim('key-7', scope => 's1', wait => false)", 'constant' ],
+		[ 'complete', "SELECT idem_complete('k', (idem_claim('k')).token)", 'constant' ],
+		[ 'fail', "SELECT idem_fail('k', (idem_claim('k')).token)", 'constant' ],
+		[ 'renew', "SELECT idem_renew('k', (idem_claim('k', lease => '1 h')).token)", 'constant' ],
+		[ 'forget', "SELECT idem_forget('key-7', 's1')", 'constant' ],
+		[ 'wait', "CALL idem_wait('unknown', timeout => '1 ms')", 'constant' ],
+		[ 'fence', "SELECT idem_fence('s9')", 'constant' ],
+		[ 'unfence', "SELECT idem_unfence('s9')", 'constant' ],
+		[ 'a key of a scope', "SELECT * FROM idem_keys WHERE scope = 's1' AND key = 'key-7'", 'constant' ],
+		[ 'a key', "SELECT * FROM idem_keys WHERE key = 'key-7'", 'constant' ],
+		[ 'idem_fences', 'SELECT * FROM idem_fences', 'constant' ],
+		[ 'idempotency_segments', 'SELECT * FROM idempotency_segments', 'constant' ],
+		[ 'claim many', "SELECT count(*) FROM idem_claim_many(ARRAY(SELECT 'new-' || i FROM generate_series(1, :n) i))", 'linear' ],
+		[ 'idem_stats', 'SELECT * FROM idem_stats', 'linear' ],
+		[ 'idem_keys', 'SELECT count(*) FROM idem_keys', 'linear' ],
+		[ 'export', "SELECT count(*) FROM idem_export('fenced')", 'linear' ],
+	]);
+
+growth('fences',
+	rows => "SELECT count(idem_fence('f' || i)) FROM generate_series(:from, :to) i",
+	calls => [
+		[ 'claim', "SELECT idem_claim('new')", 'constant' ],
+		[ 'fence', "SELECT idem_fence('s9')", 'constant' ],
+		[ 'unfence', "SELECT idem_unfence('f7')", 'constant' ],
+		[ 'idempotency_status', 'SELECT * FROM idempotency_status()', 'linear' ],
+	]);
+
+growth('keys',
+	rows => $claimed,
+	worker => 1,
+	calls => [ [ 'a step of the sweeper', 'SELECT idempotency_internal.idem_expire(1000)', 'constant' ] ]);
+
+done_testing();
