@@ -108,6 +108,8 @@ static SweepModule modules[] = {
 
 /*
  * Is a sequence behind the numbers in our tables?  Then they are being restored.
+ * This reads tables of several modules, so it is a transaction of its own: a
+ * step that follows takes its locks in order.
  */
 static bool
 sweep_is_restoring(void)
@@ -115,26 +117,29 @@ sweep_is_restoring(void)
 	static SavedQuery query = {
 		.sql = "SELECT idempotency_internal.idempotency_restoring() IS NOT NULL"
 	};
+	bool		restoring = false;
 	bool		isnull;
 
-	if (!OidIsValid(catalog_get()->restoring))
-		return false;
-	query_run(&query, NULL, NULL, true);
-	return DatumGetBool(query_datum(0, 1, &isnull));
+	if (!worker_begin("looking for a restore"))
+		worker_exit("the extension is not there any more");
+	if (OidIsValid(catalog_get()->restoring))
+	{
+		query_run(&query, NULL, NULL, true);
+		restoring = DatumGetBool(query_datum(0, 1, &isnull));
+	}
+	worker_commit();
+	return restoring;
 }
 
 /*
- * Returns the next step of a module.  There is none if a restore is running:
- * triggers that the module needs are disabled, or numbers that it would draw
- * are those of rows.
+ * Returns the next step of a module.  There is none if triggers that the module
+ * needs are disabled: a restore is running.
  */
 static SavedQuery *
 sweep_next_step(SweepModule *module)
 {
 	const CatalogTriggers *triggers = NULL;
 
-	if (module->draws && sweep_is_restoring())
-		return NULL;
 	if (module->triggers)
 		triggers = module->triggers();
 	if (triggers == NULL || !OidIsValid(triggers->table))
@@ -152,6 +157,8 @@ sweep_module(SweepModule *module)
 	SavedQuery *step;
 	bool		more = false;
 
+	if (module->draws && sweep_is_restoring())
+		return false;
 	if (!worker_begin(module->activity))
 		worker_exit("the extension is not there any more");
 	step = sweep_next_step(module);
