@@ -73,20 +73,33 @@ faults_strikes_worker(FaultKind kind)
 }
 
 /*
- * Is there a function of the extension among the callers?
+ * Is there a function of the extension among the callers, within the beginning
+ * or end of the transaction?  Further out, there are hooks of ours.
  */
 static bool
 faults_called_by_us(void)
 {
+	static const char *const ends[] = {
+		"AbortCurrentTransaction", "AbortOutOfAnyTransaction",
+		"BeginInternalSubTransaction", "CommitTransactionCommand",
+		"ReleaseCurrentSubTransaction",
+		"RollbackAndReleaseCurrentSubTransaction", "StartTransactionCommand"
+	};
 	void	   *frames[FRAMES_MAX];
 	int			count = backtrace(frames, FRAMES_MAX);
 	Dl_info		info;
 
 	for (int i = 0; i < count; i++)
 	{
-		if (dladdr(frames[i], &info) != 0 && info.dli_fname != NULL &&
-			strstr(info.dli_fname, "/idempotency.so") != NULL)
+		if (dladdr(frames[i], &info) == 0 || info.dli_fname == NULL)
+			continue;
+		if (strstr(info.dli_fname, "/idempotency.so") != NULL)
 			return true;
+		for (int j = 0; info.dli_sname != NULL && j < (int) lengthof(ends); j++)
+		{
+			if (strcmp(info.dli_sname, ends[j]) == 0)
+				return false;
+		}
 	}
 	return false;
 }
