@@ -68,6 +68,11 @@ shared_init_database(SharedDatabase *entry)
 	pg_atomic_init_u64(&entry->changes_ended, 0);
 	for (int i = 0; i < SHARED_COUNTERS; i++)
 		pg_atomic_init_u64(&entry->counters[i], 0);
+	for (int i = 0; i < SHARED_RELAYS_MAX; i++)
+	{
+		pg_atomic_init_u64(&entry->relays[i].turn_since, 0);
+		pg_atomic_init_u64(&entry->relays[i].turn_at, 0);
+	}
 	entry->check_at = GetCurrentTimestamp();
 	pg_atomic_init_u64(&entry->since, entry->check_at);
 	pg_atomic_init_u32(&entry->relays_armed, 0);

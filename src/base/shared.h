@@ -63,6 +63,10 @@ typedef struct SharedRelay
 	Latch	   *latch;			/* NULL: not running */
 	int			flight_count;
 	SharedFlight flights[SHARED_FLIGHTS_MAX];
+	/* Not guarded: when this turn of its loop has begun; 0: it sleeps. */
+	pg_atomic_uint64 turn_since;
+	/* Likewise: the subscription that it is at; 0: none, or many. */
+	pg_atomic_uint64 turn_at;
 } SharedRelay;
 
 /* The sequences whose numbers must not repeat (sequence.c). */

@@ -17,6 +17,7 @@ PG_FUNCTION_INFO_V1(outbox_flights);
 PG_FUNCTION_INFO_V1(outbox_shares);
 PG_FUNCTION_INFO_V1(outbox_rate_limited);
 PG_FUNCTION_INFO_V1(outbox_unreplicated_since);
+PG_FUNCTION_INFO_V1(outbox_turns);
 PG_FUNCTION_INFO_V1(outbox_troubles);
 
 /* Sets the columns of a row; false: there is none for this subscription. */
@@ -114,6 +115,35 @@ outbox_unreplicated_since(PG_FUNCTION_ARGS)
 	if (since == 0)
 		PG_RETURN_NULL();
 	PG_RETURN_TIMESTAMPTZ(since);
+}
+
+/*
+ * SQL: outbox_turns(), a row for each relay whose loop does not rest: since when
+ * its present turn lasts, and the subscription that it is at, or null.
+ */
+Datum
+outbox_turns(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
+	SharedDatabase *database = shared_find_my_database();
+
+	InitMaterializedSRF(fcinfo, 0);
+	for (int i = 0; database != NULL && i < SHARED_RELAYS_MAX; i++)
+	{
+		SharedRelay *relay = &database->relays[i];
+		TimestampTz since = pg_atomic_read_u64(&relay->turn_since);
+		int64		subscription = pg_atomic_read_u64(&relay->turn_at);
+		Datum		values[3];
+		bool		nulls[3] = {false, false, subscription == 0};
+
+		if (since == 0)
+			continue;
+		values[0] = Int32GetDatum(i + 1);
+		values[1] = TimestampTzGetDatum(since);
+		values[2] = Int64GetDatum(subscription);
+		tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
+	}
+	return (Datum) 0;
 }
 
 /*

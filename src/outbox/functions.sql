@@ -1564,6 +1564,14 @@ AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION idempotency_internal.outbox_rate_limited() IS
 	'Internal: subscriptions whose rate_limit makes events wait now.';
 
+CREATE FUNCTION idempotency_internal.outbox_turns(
+	OUT relay integer, OUT since timestamptz, OUT subscription bigint)
+RETURNS SETOF record
+LANGUAGE C VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME';
+COMMENT ON FUNCTION idempotency_internal.outbox_turns() IS
+	'Internal: since when the loop of each relay is in its present turn, and at which subscription; no row for one that rests.';
+
 CREATE FUNCTION idempotency_internal.outbox_unreplicated_since()
 RETURNS timestamptz
 LANGUAGE C VOLATILE PARALLEL UNSAFE

@@ -67,6 +67,15 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 	SELECT * FROM idempotency_internal.outbox_subscription_status()
 	UNION ALL
+	SELECT format('relay %s', t.relay), 'error',
+		format('delivers nothing: busy for %s%s',
+			date_trunc('second', clock_timestamp() - t.since),
+			' at subscription ' || s.name),
+		coalesce(format('if it lasts: SELECT outbox_pause(%L)', s.name), 'see pg_stat_activity')
+	FROM idempotency_internal.outbox_turns() t
+	LEFT JOIN idempotency_internal.outbox_subscription s ON s.id = t.subscription
+	WHERE t.since < clock_timestamp() - interval '10 s'
+	UNION ALL
 	SELECT 'log',
 		CASE WHEN log.size > log.keep / 2 THEN 'warning' ELSE 'ok' END,
 		pg_size_pretty(log.size) || CASE WHEN log.keep IS NULL THEN ''

@@ -43,6 +43,7 @@
 
 #include "base/query.h"
 #include "relay/feed.h"
+#include "relay/turn.h"
 
 /* The most events of a partition that are read but not recorded yet, */
 #define FEED_AHEAD_MAX 2000
@@ -875,11 +876,15 @@ feed_batch_context(void)
 bool
 feed_filter_passes(Feed *feed, Jsonb *payload)
 {
-	if (filter_passes(feed->endpoint->settings->filter, payload,
-					  &feed->filtered))
-		return true;
-	endpoint_be_busy(feed->endpoint);
-	return false;
+	bool		passes;
+
+	turn_at(feed->id.subscription);
+	passes = filter_passes(feed->endpoint->settings->filter, payload,
+						   &feed->filtered);
+	turn_at(0);
+	if (!passes)
+		endpoint_be_busy(feed->endpoint);
+	return passes;
 }
 
 void

@@ -39,6 +39,7 @@
 #include "relay/place.h"
 #include "relay/served.h"
 #include "relay/stuck.h"
+#include "relay/turn.h"
 
 /* The longest sleep, in case a wake-up is lost. */
 #define RELAY_RECONCILE_MS 5000
@@ -119,7 +120,13 @@ relay_settle_step(void *arg)
 
 	outbox_settle_begin(settlement->patient);
 	foreach(cell, settlement->feeds)
-		feed_settle(lfirst(cell));
+	{
+		Feed	   *feed = lfirst(cell);
+
+		turn_at(feed->id.subscription);
+		feed_settle(feed);
+	}
+	turn_at(0);
 }
 
 /*
@@ -377,8 +384,10 @@ relay_read_feeds(Relay *relay, const OutboxHorizon *horizon)
 			continue;
 		relay_read_together(relay, horizon, feed, feeds);
 		relay->reading = feed;
+		turn_at(feed->id.subscription);
 		relay->pass_urgent |= feed_read(feed, horizon);
 		stuck_end(feed);
+		turn_at(0);
 		relay->reading = NULL;
 	}
 }
@@ -745,6 +754,7 @@ relay_sleep(Relay *relay)
 		if (pg_atomic_read_u64(&relay->database->ends) != relay->seen_ends)
 			timeout = 0;
 	}
+	turn_rest();
 	count = WaitEventSetWait(relay->wait_set, timeout, events, lengthof(events),
 							 PG_WAIT_EXTENSION);
 	if (armed)
@@ -810,6 +820,7 @@ relay_sign_off(int code, Datum arg)
 {
 	Relay	   *relay = (Relay *) DatumGetPointer(arg);
 
+	turn_rest();
 	shared_arm_relay(relay->database, relay->number, false);
 	shared_set_relay_latch(relay->database, relay->number, NULL);
 	shared_show_troubles(relay->database, relay->number, NULL, 0);
@@ -826,6 +837,7 @@ relay_start(Relay *relay, SharedWorkerSlot slot)
 												ALLOCSET_DEFAULT_SIZES);
 	relay->database = shared_my_database();
 	relay->number = slot - SHARED_RELAY;
+	turn_start(relay->database, relay->number);
 	head_init(&relay->head, relay->number);
 	served_init(&relay->served, relay->database, &relay->head, relay->context);
 	http_start();
@@ -896,6 +908,7 @@ relay_main(Datum arg)
 		MemoryContextReset(relay.turn_context);
 		MemoryContextSwitchTo(relay.turn_context);
 		relay_watch_clock(&relay);
+		turn_begin(relay.clock);
 		relay_work(&relay);
 		relay_flush(&relay);
 		if (relay_pass_is_due(&relay))

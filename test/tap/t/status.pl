@@ -268,6 +268,32 @@ is(sql(q(SELECT string_agg(pg_get_function_identity_arguments(oid) || ' ' || pg_
 finish($session, 'COMMIT');
 says('open transactions', qr/^ok\|none with events stays open\|/, 'it has ended');
 
+# --- a relay that is busy for long: it is stopped while it evaluates a filter
+
+my $busy = 'SELECT count(*) FROM outbox_turns() WHERE subscription IS NOT NULL';
+my $relay = worker_pid($node, 'relay');
+subscribe($node, $receiver, '/ok/busy', topics => q('{busy}'), filter => q('exists($.a[*] ? (exists($.a[*] ? (@ < 0))))'));
+$session = session($node);
+for my $try (1 .. 20)
+{
+	sql(q(SELECT outbox_enqueue('busy', jsonb_build_object('a', jsonb_agg(n))) FROM generate_series(1, 20000) n));
+	for (1 .. 100)
+	{
+		last if $session->query_safe($busy) > 0;
+		select(undef, undef, undef, 0.01);
+	}
+	kill 'STOP', $relay;
+	last if $session->query_safe($busy) > 0;
+	kill 'CONT', $relay;
+}
+is($session->query_safe($busy), '1', 'a relay is at a subscription');
+is(rows('relay 1'), '', 'as it often is');
+says('relay 1', qr/^error\|delivers nothing: busy for 00:00:1\d at subscription busy\|if it lasts: SELECT outbox_pause\('busy'\)/, 'but not for so long');
+kill 'CONT', $relay;
+says('relay 1', qr/\A\z/, 'it goes on');
+wait_until($node, q(SELECT filter_errors > 0 AND lag_events = 0 FROM outbox_subscriptions WHERE name = 'busy'), 'and reaches the end of the log');
+finish($session, 'SELECT 1');
+
 # --- stock
 
 $session = session($node);
