@@ -13,6 +13,7 @@
 #include "executor/spi.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
+#include "utils/guc.h"
 
 #include "base/catalog.h"
 #include "base/query.h"
@@ -48,6 +49,19 @@ query_run(SavedQuery *query, Datum *values, const char *nulls, bool read_only)
 			 SPI_result_code_string(result));
 	MemoryContextSwitchTo(caller);
 	return SPI_processed;
+}
+
+uint64
+query_run_patiently(SavedQuery *query, Datum *values, const char *nulls)
+{
+	int			nest_level = NewGUCNestLevel();
+	uint64		rows;
+
+	(void) set_config_option("lock_timeout", "0", PGC_SUSET, PGC_S_SESSION,
+							 GUC_ACTION_SAVE, true, 0, false);
+	rows = query_run(query, values, nulls, false);
+	AtEOXact_GUC(true, nest_level);
+	return rows;
 }
 
 Portal

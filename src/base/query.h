@@ -31,6 +31,13 @@ extern uint64 query_run(SavedQuery *query, Datum *values, const char *nulls,
 						bool read_only);
 
 /*
+ * The same without lock_timeout, for a query that waits for no row, but perhaps
+ * for a moment for a lock on a whole table.
+ */
+extern uint64 query_run_patiently(SavedQuery *query, Datum *values,
+								  const char *nulls);
+
+/*
  * Opens a cursor on a query and fetches its next rows, at most so many; 0:
  * there are none.  Close it with SPI_cursor_close.
  */

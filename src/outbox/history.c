@@ -162,6 +162,6 @@ outbox_keep_attempts(int64 subscription, const OutboxAttempt *attempts,
 	for (int i = 0; i < HISTORY_COLUMNS; i++)
 		values[i + 1] = history_array(&columns[i], count);
 	map = ring_lock(RING_ATTEMPTS);
-	query_run(history_query(&map, new_events), values, NULL, false);
+	query_run_patiently(history_query(&map, new_events), values, NULL);
 	ring_unlock(RING_ATTEMPTS);
 }

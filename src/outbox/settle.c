@@ -193,13 +193,14 @@ settle_announce(SavedQuery *query, int64 subscription, int64 position)
 		return;
 	values[0] = Int64GetDatum(subscription);
 	values[1] = Int64GetDatum(position);
-	query_run(query, values, NULL, false);
+	query_run_patiently(query, values, NULL);
 }
 
 /*
  * Locks on whole tables concern all partitions alike, so they are waited for
- * here.  A locked row concerns one partition: the wait for it is limited, and
- * ends in an error of that partition, so that the others go on.
+ * here, or by query_run_patiently.  A locked row concerns one partition: the
+ * wait for it is limited, and ends in an error of that partition, so that the
+ * others go on.
  */
 void
 outbox_settle_begin(bool patient)

@@ -9,6 +9,7 @@ use warnings FATAL => 'all';
 use FindBin;
 use lib "$FindBin::RealBin/../lib";
 use JSON::PP;
+use PostgreSQL::Test::Utils;
 use Receiver;
 use Server;
 use Test::More;
@@ -125,5 +126,18 @@ is(sql("SELECT count(*) FROM outbox_log WHERE topic IN ('outbox.failing', 'outbo
 my $redriven = sql("SELECT outbox_redrive('refuses', (SELECT array_agg(position) FROM (SELECT position FROM outbox_dead WHERE subscription = 'refuses' ORDER BY 1 LIMIT 5) p))");
 wait_until($node, "SELECT dead = 332 AND waiting = 0 FROM outbox_subscriptions WHERE name = 'refuses'", 'redriven events are dead again');
 is($redriven, '5', 'five were redriven');
+
+# --- while the ring of the log is switched, the relay waits for it
+
+my $switch = session($node);
+my $log = $node->logfile;
+my $waits = q(SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND relation = 'outbox_ring'::regclass AND waitstart < clock_timestamp() - interval '300 ms'));
+my $seen = -s $log;
+$switch->query_safe('BEGIN; LOCK TABLE outbox_ring IN SHARE ROW EXCLUSIVE MODE');
+sql(q(SELECT outbox_redrive('refuses', (SELECT array_agg(position) FROM (SELECT position FROM outbox_dead WHERE subscription = 'refuses' ORDER BY 1 LIMIT 1) p))));
+wait_until($node, $waits, 'the relay waits for longer than for a row');
+finish($switch, 'COMMIT');
+wait_until($node, "SELECT dead = 332 AND waiting = 0 FROM outbox_subscriptions WHERE name = 'refuses'", 'and then goes on');
+unlike(slurp_file($log, $seen), qr/is stuck/, 'nothing was stuck');
 
 done_testing();
