@@ -57,15 +57,37 @@ url_check(const char *url)
 }
 
 /*
+ * Returns a part of a URL, palloc'd; empty if it is missing.
+ */
+static char *
+url_part(CURLU *parts, CURLUPart which)
+{
+	char	   *part = NULL;
+	char	   *copy;
+
+	(void) curl_url_get(parts, which, &part, CURLU_DEFAULT_PORT);
+	copy = pstrdup(part ? part : "");
+	curl_free(part);
+	return copy;
+}
+
+static char *
+url_lower(char *part)
+{
+	for (char *c = part; *c != '\0'; c++)
+		*c = pg_ascii_tolower((unsigned char) *c);
+	return part;
+}
+
+/*
  * Returns scheme, host and port of a URL as libcurl sees them, one per line;
- * NULL if it is not a URL.
+ * NULL if it is not a URL.  The host includes the zone of an IPv6 address, which
+ * is the name of a network interface here: the same address in another zone is
+ * another host.  Its case matters.
  */
 static char *
 url_origin(const char *url)
 {
-	static const CURLUPart wanted[] = {
-		CURLUPART_SCHEME, CURLUPART_HOST, CURLUPART_PORT
-	};
 	CURLU	   *parts = curl_url();
 	char	   *origin = NULL;
 
@@ -75,15 +97,13 @@ url_origin(const char *url)
 				 errmsg("out of memory")));
 	if (curl_url_set(parts, CURLUPART_URL, url, 0) == CURLUE_OK)
 	{
-		origin = "";
-		for (int i = 0; i < (int) lengthof(wanted); i++)
-		{
-			char	   *part = NULL;
+		const char *zone = url_part(parts, CURLUPART_ZONEID);
 
-			(void) curl_url_get(parts, wanted[i], &part, CURLU_DEFAULT_PORT);
-			origin = psprintf("%s%s\n", origin, part ? part : "");
-			curl_free(part);
-		}
+		origin = psprintf("%s\n%s%s%s\n%s\n",
+						  url_lower(url_part(parts, CURLUPART_SCHEME)),
+						  url_lower(url_part(parts, CURLUPART_HOST)),
+						  zone[0] == '\0' ? "" : "%", zone,
+						  url_part(parts, CURLUPART_PORT));
 	}
 	curl_url_cleanup(parts);
 	return origin;
@@ -110,11 +130,11 @@ url_refused(const char *url)
 bool
 url_same_origin(const char *one, const char *other)
 {
-	char	   *origin = url_origin(one);
-	char	   *other_origin = url_origin(other);
+	const char *origin = url_origin(one);
+	const char *other_origin = url_origin(other);
 
 	return origin != NULL && other_origin != NULL &&
-		pg_strcasecmp(origin, other_origin) == 0;
+		strcmp(origin, other_origin) == 0;
 }
 
 char *
@@ -124,12 +144,10 @@ url_receiver(const char *url)
 	char	   *host;
 	char	   *port;
 
-	if (origin == NULL || pg_strncasecmp(origin, "https\n", 6) != 0)
+	if (origin == NULL || strncmp(origin, "https\n", 6) != 0)
 		return NULL;
 	host = origin + strlen("https\n");
 	port = strchr(host, '\n');
-	for (char *c = host; *c != '\0'; c++)
-		*c = pg_ascii_tolower((unsigned char) *c);
 	if (strcmp(port, "\n443\n") == 0)
 		*port = '\0';
 	else

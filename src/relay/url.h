@@ -17,12 +17,13 @@ extern const char *url_check(const char *url);
  */
 extern const char *url_refused(const char *url);
 
-/* Do both have the same scheme, host and port?  Both must be URLs. */
+/* Do both have the same scheme, host with its zone, and port? */
 extern bool url_same_origin(const char *one, const char *other);
 
 /*
  * Returns host, colon and port of a https URL in lower case, palloc'd, without
- * the port if it is 443; NULL if it is another URL.
+ * the port if it is 443; NULL if it is another URL.  The zone of an IPv6 address
+ * follows it after a percent sign.
  */
 extern char *url_receiver(const char *url);
 

@@ -38,7 +38,7 @@ LANGUAGE sql AS $$
 	SELECT pg_temp.complaint(format('SELECT outbox_check_headers(%L)', headers))
 $$;
 
-SELECT plan(124);
+SELECT plan(130);
 
 /* URLs. */
 SELECT is(pg_temp.url_complaint(url), 'none', left(url, 60) || ' is accepted')
@@ -139,12 +139,19 @@ SELECT ok(outbox_same_origin(one, other), format('"%s" and "%s" are the same pla
 FROM (VALUES ('https://example.com/a', 'https://example.com/b?c'),
 			 ('https://example.com', 'HTTPS://EXAMPLE.COM:443/'),
 			 ('http://example.com:80/', 'http://example.com/'),
-			 ('http://[::1]:8080/hook', 'http://[::1]:8080/')) AS same(one, other);
+			 ('http://example.com:080/', 'http://user:word@Example.com/'),
+			 ('http://[::1]:8080/hook', 'http://[::1]:8080/'),
+			 ('http://[FE80::1%25eth0]/', 'http://[fe80::1%25eth0]:80/hook')) AS same(one, other);
 
 SELECT ok(NOT outbox_same_origin('https://example.com:8443/', other), format('"%s" is another', other))
 FROM unnest(ARRAY['http://example.com:8443/', 'https://example.com/', 'https://example.com:443/',
 	'https://example.org:8443/', 'https://a.example.com:8443/', 'https://example.com.evil.example:8443/',
-	'https://example.com:84430/', 'nonsense', '']) AS other;
+	'https://example.com.:8443/', 'https://example.com:84430/', 'nonsense', '']) AS other;
+
+SELECT ok(NOT outbox_same_origin(one, other), format('"%s" and "%s" are different places', one, other))
+FROM (VALUES ('http://[fe80::1%25eth0]/', 'http://[fe80::1%25eth1]/'),
+			 ('http://[fe80::1%25eth0]/', 'http://[fe80::1%25ETH0]/'),
+			 ('http://[fe80::1%25eth0]/', 'http://[fe80::1]/')) AS different(one, other);
 
 /* Headers. */
 SELECT is(pg_temp.header_complaint(headers), 'none',
