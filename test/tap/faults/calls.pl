@@ -60,7 +60,7 @@ my @calls = (
 	[q(idem_fence('s%n'))],
 	[q(idem_unfence('u%n')), q(SELECT idem_fence('u%n'))],
 	[q(idem_export('e%n')), q(SELECT idem_fence('e%n'))],
-	[q(idem_import(jsonb_build_object('scope', 'none'))), undef, 'refused'],
+	[q(idem_import(jsonb_build_object('scope', 'i%n', 'last_token', 1))), q(SELECT idem_fence('i%n'))],
 	[q(outbox_enqueue('none', '{"n": %n}', key => 'k', headers => '{"a": "b"}'))],
 	[q(outbox_enqueue('typed', '{"n": %n}', dedup_key => '%n', deliver_at => now() + interval '1 h'))],
 	[q(outbox_cancel((SELECT max(position) FROM outbox_log))), q(SELECT outbox_enqueue('none', '{}', deliver_at => now() + interval '1 h'))],
@@ -164,9 +164,9 @@ sub complaint
 # The forms in which a call is made.
 sub forms
 {
-	my ($call, $kind) = @_;
+	my ($call, $how) = @_;
 
-	return (call => "CALL $call") if $kind eq 'call';
+	return (call => "CALL $call") if $how eq 'call';
 	return (
 		alone => "SELECT * FROM $call AS result",
 		block => qq(DO \$do\$ BEGIN PERFORM $call; EXCEPTION WHEN division_by_zero THEN NULL; END \$do\$),
@@ -202,14 +202,14 @@ connect_again();
 my %called;
 for my $call (@calls)
 {
-	my ($text, $before, $special) = @$call;
+	my ($text, $before, $how) = @$call;
 	my ($function) = $text =~ /^(?:idempotency_internal\.)?(\w+)/;
 	$called{$function} = 1;
 	next if @selected && !grep { $_ eq $function } @selected;
 	for my $kind (qw(allocation interrupt lock terminate))
 	{
 		next if (grep { /^(allocation|interrupt|lock|terminate)$/ } @selected) && !grep { $_ eq $kind } @selected;
-		my %forms = forms($text, $special // '');
+		my %forms = forms($text, $how // '');
 		my @wrong;
 		my $tried = 0;
 		for my $form (sort keys %forms)
