@@ -24,6 +24,7 @@
 
 #include "miscadmin.h"
 #include "nodes/memnodes.h"
+#include "nodes/pg_list.h"
 #include "utils/timeout.h"
 
 #include "base/compat.h"
@@ -139,26 +140,11 @@ filter_limit_is_literal(const JsonPathItem *item)
 		item->type == jpiNumeric || item->type == jpiBool;
 }
 
-static bool filter_limit_pairs(JsonPathItem *item);
-
+/*
+ * Does an item compare two sequences of which both may be long?
+ */
 static bool
-filter_limit_pairs_in_subscripts(JsonPathItem *item)
-{
-	JsonPathItem from;
-	JsonPathItem to;
-
-	for (int i = 0; i < item->content.array.nelems; i++)
-	{
-		bool		has_to = jspGetArraySubscript(item, &from, &to, i);
-
-		if (filter_limit_pairs(&from) || (has_to && filter_limit_pairs(&to)))
-			return true;
-	}
-	return false;
-}
-
-static bool
-filter_limit_pairs_in_arguments(JsonPathItem *item)
+filter_limit_pairs_in(JsonPathItem *item)
 {
 	JsonPathItem left;
 	JsonPathItem right;
@@ -173,10 +159,55 @@ filter_limit_pairs_in_arguments(JsonPathItem *item)
 		case jpiGreaterOrEqual:
 			jspGetLeftArg(item, &left);
 			jspGetRightArg(item, &right);
-			if (!filter_limit_is_literal(&left) &&
-				!filter_limit_is_literal(&right))
-				return true;
-			return filter_limit_pairs(&left) || filter_limit_pairs(&right);
+			return !filter_limit_is_literal(&left) &&
+				!filter_limit_is_literal(&right);
+		default:
+			return false;
+	}
+}
+
+static List *
+filter_limit_add(List *items, const JsonPathItem *item)
+{
+	JsonPathItem *copy = palloc(sizeof(JsonPathItem));
+
+	*copy = *item;
+	return lappend(items, copy);
+}
+
+static List *
+filter_limit_add_subscripts(List *items, JsonPathItem *item)
+{
+	JsonPathItem from;
+	JsonPathItem to;
+
+	for (int i = 0; i < item->content.array.nelems; i++)
+	{
+		bool		has_to = jspGetArraySubscript(item, &from, &to, i);
+
+		items = filter_limit_add(items, &from);
+		if (has_to)
+			items = filter_limit_add(items, &to);
+	}
+	return items;
+}
+
+/*
+ * Adds what an item of a path is made of, to items that are yet to be visited.
+ */
+static List *
+filter_limit_add_parts(List *items, JsonPathItem *item)
+{
+	JsonPathItem part;
+
+	switch (item->type)
+	{
+		case jpiEqual:
+		case jpiNotEqual:
+		case jpiLess:
+		case jpiGreater:
+		case jpiLessOrEqual:
+		case jpiGreaterOrEqual:
 		case jpiAnd:
 		case jpiOr:
 		case jpiAdd:
@@ -185,54 +216,58 @@ filter_limit_pairs_in_arguments(JsonPathItem *item)
 		case jpiDiv:
 		case jpiMod:
 		case jpiStartsWith:
-			jspGetLeftArg(item, &left);
-			jspGetRightArg(item, &right);
-			return filter_limit_pairs(&left) || filter_limit_pairs(&right);
+			jspGetLeftArg(item, &part);
+			items = filter_limit_add(items, &part);
+			jspGetRightArg(item, &part);
+			return filter_limit_add(items, &part);
 		case jpiNot:
 		case jpiIsUnknown:
 		case jpiPlus:
 		case jpiMinus:
 		case jpiExists:
 		case jpiFilter:
-			jspGetArg(item, &left);
-			return filter_limit_pairs(&left);
+			jspGetArg(item, &part);
+			return filter_limit_add(items, &part);
 		case jpiLikeRegex:
-			jspInitByBuffer(&left, item->base,
+			jspInitByBuffer(&part, item->base,
 							item->content.like_regex.expr);
-			return filter_limit_pairs(&left);
+			return filter_limit_add(items, &part);
 		case jpiIndexArray:
-			return filter_limit_pairs_in_subscripts(item);
+			return filter_limit_add_subscripts(items, item);
 		default:
-			return false;
+			return items;
 	}
 }
 
-/*
- * Does a filter compare sequences of which both may be long?
- */
 static bool
-filter_limit_pairs(JsonPathItem *item)
+filter_limit_pairs(JsonPath *filter)
 {
+	List	   *items;
+	JsonPathItem item;
 	JsonPathItem next;
 
-	check_stack_depth();
-	return filter_limit_pairs_in_arguments(item) ||
-		(jspGetNext(item, &next) && filter_limit_pairs(&next));
+	jspInit(&item, filter);
+	items = filter_limit_add(NIL, &item);
+	for (int i = 0; i < list_length(items); i++)
+	{
+		item = *(JsonPathItem *) list_nth(items, i);
+		if (filter_limit_pairs_in(&item))
+			return true;
+		items = filter_limit_add_parts(items, &item);
+		if (jspGetNext(&item, &next))
+			items = filter_limit_add(items, &next);
+	}
+	return false;
 }
 
 static void
 filter_limit_check(MemoryContext context, Size size)
 {
-	JsonPathItem root;
-
 	if (context->mem_allocated + size > FILTER_MEMORY_MAX)
 		ereport(ERROR,
 				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
 				 errmsg("a filter needs too much memory for an event")));
-	if (++values != FILTER_PAIRED_VALUES_MAX)
-		return;
-	jspInit(&root, evaluated);
-	if (filter_limit_pairs(&root))
+	if (++values == FILTER_PAIRED_VALUES_MAX && filter_limit_pairs(evaluated))
 		ereport(ERROR,
 				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
 				 errmsg("a filter compares too many values of an event")));
