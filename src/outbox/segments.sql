@@ -389,8 +389,9 @@ BEGIN
 	WHERE ring.state = 'old' AND ring.closed_at <= clock_timestamp() - kept
 		AND idempotency_internal.idempotency_is_quiet(ring.quiet_xid)
 	ORDER BY ring.segment LIMIT 1;
-	IF idempotency_internal.idempotency_ring_retire(
-		'idempotency_internal.outbox_history_ring'::regclass, outdated)
+	IF outdated IS NOT NULL
+		AND idempotency_internal.idempotency_ring_retire(
+			'idempotency_internal.outbox_history_ring'::regclass, outdated)
 	THEN
 		RETURN true;
 	END IF;
