@@ -242,16 +242,18 @@ change_make_some_way(const StockLine *line)
 {
 	EscrowItem *item = stock_xact_item(line);
 	int			expired = 0;
-	uint64		look;
+	EscrowDue	due;
 	TimestampTz next;
 	text	  **lapsed;
 	int			count;
 
-	if (!escrow_may_lapse(item, GetCurrentTimestamp(), &look))
+	stock_xact_note_lapsed_of(line);
+	if (!escrow_may_lapse(item, GetCurrentTimestamp(), &due))
 		return 0;
-	count = holds_lapsed(line->sku, CHANGE_LAPSED_BATCH, &lapsed, &next);
+	count = holds_lapsed(line->sku, due.from, CHANGE_LAPSED_BATCH, true,
+						 &lapsed, &next);
 	if (count == 0)
-		escrow_none_lapses(item, next, look);
+		escrow_none_lapses(item, next, due.look);
 	for (int i = 0; i < count; i++)
 	{
 		if (stock_xact_available(line) >= line->quantity)

@@ -30,6 +30,12 @@
  * The key contains the OID of the log, so that counters from before a DROP
  * EXTENSION match nothing.  The counters of a database are dropped with the
  * database, since its OIDs can be reused.
+ *
+ * The sweeper finds what it has to do by these counters, too, and not by a
+ * search of the tables, which has to look at each item: the items with a long
+ * log, and those of which a reservation lapses.  What an evicted counter has
+ * known of that is noted for all items without a counter together, and then
+ * there is a search (lapse.c).
  */
 #include "postgres.h"
 
@@ -49,6 +55,7 @@
 #include "base/args.h"
 #include "base/settings.h"
 #include "stock/escrow.h"
+#include "stock/lapse.h"
 #include "stock/stock.h"
 
 #define ESCROW_PARTITIONS 128
@@ -56,6 +63,7 @@
 #define ESCROW_ROUNDS 3			/* passes over all places to find one */
 #define ESCROW_NONE (-1)		/* no item: the end of a chain */
 #define ESCROW_CROWDED_BITS 32	/* bits per word */
+#define ESCROW_GROUP 64			/* places whose lapses are noted together */
 
 typedef struct EscrowKey
 {
@@ -115,6 +123,8 @@ static EscrowShared *shared = NULL;
 static EscrowItem *items = NULL;	/* settings_stock_items places */
 static int *chains = NULL;		/* first item of each; guarded like "next" */
 static pg_atomic_uint32 *crowded = NULL;	/* one bit per place */
+/* Of each group, a time before which no reservation of its items lapses. */
+static pg_atomic_uint64 *groups = NULL;
 static LWLockPadded *partitions = NULL;
 
 /*
@@ -133,6 +143,12 @@ escrow_crowded_words(void)
 	return settings_stock_items / ESCROW_CROWDED_BITS + 1;
 }
 
+static int
+escrow_groups(void)
+{
+	return settings_stock_items / ESCROW_GROUP + 1;
+}
+
 void
 escrow_request(void)
 {
@@ -141,6 +157,8 @@ escrow_request(void)
 	RequestAddinShmemSpace(mul_size(escrow_chains(), sizeof(int)));
 	RequestAddinShmemSpace(mul_size(escrow_crowded_words(),
 									sizeof(pg_atomic_uint32)));
+	RequestAddinShmemSpace(mul_size(escrow_groups(),
+									sizeof(pg_atomic_uint64)));
 	RequestNamedLWLockTranche(ESCROW_TRANCHE, ESCROW_PARTITIONS);
 }
 
@@ -158,6 +176,8 @@ escrow_init_shared(void)
 		chains[i] = ESCROW_NONE;
 	for (int i = 0; i < escrow_crowded_words(); i++)
 		pg_atomic_init_u32(&crowded[i], 0);
+	for (int i = 0; i < escrow_groups(); i++)
+		pg_atomic_init_u64(&groups[i], (uint64) DT_NOEND);
 }
 
 void
@@ -176,6 +196,10 @@ escrow_startup(void)
 							  mul_size(escrow_crowded_words(),
 									   sizeof(pg_atomic_uint32)),
 							  &found);
+	groups = ShmemInitStruct("idempotency stock groups",
+							 mul_size(escrow_groups(),
+									  sizeof(pg_atomic_uint64)),
+							 &found);
 	partitions = GetNamedLWLockTranche(ESCROW_TRANCHE);
 	if (!found)
 		escrow_init_shared();
@@ -316,6 +340,29 @@ escrow_remove(EscrowItem *item, uint32 hash)
 }
 
 /*
+ * Notes a time at which a reservation of an item lapses.  It is in the item
+ * before, so that whoever reads the group misses none.
+ */
+static void
+escrow_note_lapse(const EscrowItem *item, TimestampTz at)
+{
+	lapse_lower(&groups[(item - items) / ESCROW_GROUP], at);
+}
+
+/*
+ * Passes on what an evicted counter has known, in a place that the caller has
+ * taken.
+ */
+static void
+escrow_evicted(const EscrowItem *item)
+{
+	TimestampTz at = item->state == ESCROW_READY ? item->lapses_at : DT_NOBEGIN;
+
+	if (at != DT_NOEND)
+		lapse_note_evicted(item->key.database, at);
+}
+
+/*
  * Takes a place if it is free, or if its item is not pinned and was not used
  * since the last search (or used_too).
  */
@@ -335,7 +382,10 @@ escrow_try_place(EscrowItem *item, bool used_too)
 	item->used = false;
 	hash = item->key.hash;
 	SpinLockRelease(&item->mutex);
-	return taken || (evict && escrow_remove(item, hash));
+	if (taken || !evict || !escrow_remove(item, hash))
+		return taken;
+	escrow_evicted(item);
+	return true;
 }
 
 /*
@@ -382,7 +432,7 @@ escrow_init(EscrowItem *item, const EscrowKey *key)
 	item->available = 0;
 	item->on_hand = 0;
 	item->lapses_at = DT_NOBEGIN;
-	item->lapses_sooner = 0;
+	item->lapses_sooner = item->touches;	/* and in looks */
 	ConditionVariableInit(&item->loaded);
 }
 
@@ -506,8 +556,10 @@ escrow_publish(EscrowItem *item, const ItemLevel *level)
 	item->too_many = level->too_many;
 	item->rows = level->rows;
 	item->waiting = level->waiting;
+	item->lapses_at = level->lapses_at;
 	SpinLockRelease(&item->mutex);
 	escrow_note_crowded(item, level->rows);
+	escrow_note_lapse(item, level->lapses_at);
 	ConditionVariableBroadcast(&item->loaded);
 }
 
@@ -518,6 +570,20 @@ escrow_fail_load(EscrowItem *item)
 	item->state = ESCROW_MISSING;
 	SpinLockRelease(&item->mutex);
 	ConditionVariableBroadcast(&item->loaded);
+}
+
+bool
+escrow_is_there(Oid log, const text *sku)
+{
+	EscrowKey	key = escrow_key(log, sku);
+	EscrowItem *item;
+	bool		loaded;
+
+	LWLockAcquire(escrow_partition(key.hash), LW_SHARED);
+	item = escrow_find(&key);
+	loaded = item != NULL && escrow_is_loaded(item);
+	LWLockRelease(escrow_partition(key.hash));
+	return loaded;
 }
 
 bool
@@ -645,19 +711,22 @@ escrow_abort(EscrowItem *item, const EscrowPart *part)
 
 /*
  * The queue is also served after a reservation has joined it: what became
- * available before that did not concern the queue.
+ * available before that did not concern the queue.  Searches that have not seen
+ * the new reservations must not tell when the next one lapses.
  */
 bool
 escrow_commit(EscrowItem *item, const EscrowPart *part)
 {
 	bool		call;
 
+	if (part->lapses_at != DT_NOEND)
+		escrow_will_lapse(item, part->lapses_at);
+
 	SpinLockAcquire(&item->mutex);
 	item->available = escrow_add(item->available, part->pending);
 	item->on_hand -= part->left;
 	item->waiting -= part->served;
 	item->known |= part->created;
-	item->lapses_at = Min(item->lapses_at, part->lapses_at);
 	item->pins--;
 	call = item->waiting > 0 &&
 		(part->pending > 0 || part->joined > 0 || part->served > 0);
@@ -666,15 +735,13 @@ escrow_commit(EscrowItem *item, const EscrowPart *part)
 }
 
 bool
-escrow_may_lapse(EscrowItem *item, TimestampTz now, uint64 *look)
+escrow_may_lapse(EscrowItem *item, TimestampTz now, EscrowDue *due)
 {
-	bool		may;
-
 	SpinLockAcquire(&item->mutex);
-	may = item->lapses_at <= now;
-	*look = item->lapses_sooner;
+	due->from = item->lapses_at;
+	due->look = item->lapses_sooner;
 	SpinLockRelease(&item->mutex);
-	return may;
+	return due->from <= now;
 }
 
 /*
@@ -687,18 +754,119 @@ escrow_none_lapses(EscrowItem *item, TimestampTz before, uint64 look)
 	if (item->lapses_sooner == look)
 		item->lapses_at = before;
 	SpinLockRelease(&item->mutex);
+	escrow_note_lapse(item, before);
+}
+
+void
+escrow_none_lapses_of(Oid log, const EscrowDue *due, TimestampTz before)
+{
+	EscrowItem *item = escrow_pin_loaded(log, due->sku);
+
+	if (item == NULL)
+		return;
+	escrow_none_lapses(item, before, due->look);
+	escrow_unpin(item);
 }
 
 void
 escrow_will_lapse(EscrowItem *item, TimestampTz at)
 {
 	SpinLockAcquire(&item->mutex);
-	if (at < item->lapses_at || item->lapses_at == DT_NOBEGIN)
-	{
-		item->lapses_at = Min(item->lapses_at, at);
-		item->lapses_sooner++;
-	}
+	item->lapses_at = Min(item->lapses_at, at);
+	item->lapses_sooner++;
 	SpinLockRelease(&item->mutex);
+	escrow_note_lapse(item, at);
+}
+
+/*
+ * Looks at a place for escrow_next_due.  The sku is copied when the mutex is
+ * released.
+ */
+static bool
+escrow_is_due(EscrowItem *item, Oid log, TimestampTz now, EscrowDue *due)
+{
+	EscrowKey	key;
+	bool		found;
+
+	SpinLockAcquire(&item->mutex);
+	found = item->place == ESCROW_IN_USE && item->state == ESCROW_READY &&
+		item->key.database == MyDatabaseId && item->key.log == log &&
+		item->lapses_at <= now;
+	if (found)
+		key = item->key;
+	due->from = item->lapses_at;
+	due->look = item->lapses_sooner;
+	SpinLockRelease(&item->mutex);
+	if (found)
+		due->sku = cstring_to_text_with_len(key.sku, key.length);
+	return found;
+}
+
+/*
+ * Returns whether a reservation of any item in a group may have lapsed.  If so,
+ * what is known of the group is corrected: some that were noted are settled.
+ */
+static bool
+escrow_group_is_due(int group, TimestampTz now)
+{
+	int			end = Min((group + 1) * ESCROW_GROUP, settings_stock_items);
+
+	if (pg_atomic_read_u64(&groups[group]) > (uint64) now)
+		return false;
+	pg_atomic_exchange_u64(&groups[group], (uint64) DT_NOEND);
+	for (int i = group * ESCROW_GROUP; i < end; i++)
+	{
+		EscrowItem *item = &items[i];
+		TimestampTz at;
+
+		SpinLockAcquire(&item->mutex);
+		at = item->place == ESCROW_IN_USE && item->state == ESCROW_READY ?
+			item->lapses_at : DT_NOEND;
+		SpinLockRelease(&item->mutex);
+		escrow_note_lapse(item, at);
+	}
+	return true;
+}
+
+bool
+escrow_next_due(int *looks, Oid log, TimestampTz now, EscrowDue *due)
+{
+	static int	next = 0;		/* where the search continues */
+
+	while (*looks < settings_stock_items)
+	{
+		int			at = next;
+
+		if (at % ESCROW_GROUP == 0 &&
+			!escrow_group_is_due(at / ESCROW_GROUP, now))
+		{
+			*looks += ESCROW_GROUP;
+			next = at + ESCROW_GROUP < settings_stock_items ?
+				at + ESCROW_GROUP : 0;
+			continue;
+		}
+		(*looks)++;
+		next = (at + 1) % settings_stock_items;
+		if (escrow_is_due(&items[at], log, now, due))
+			return true;
+	}
+	return false;
+}
+
+bool
+escrow_any_lapses(Oid log, TimestampTz now)
+{
+	EscrowDue	due;
+
+	for (int i = 0; i < settings_stock_items; i++)
+	{
+		if (i % ESCROW_GROUP == 0 &&
+			!escrow_group_is_due(i / ESCROW_GROUP, now))
+			i += ESCROW_GROUP - 1;
+		else if (escrow_is_due(&items[i], log, now, &due))
+			return true;
+	}
+	return false;
 }
 
 /*

@@ -41,6 +41,9 @@ extern EscrowItem *escrow_pin(Oid log, const text *sku);
 /* As escrow_pin, but returns NULL unless the counter is loaded. */
 extern EscrowItem *escrow_pin_loaded(Oid log, const text *sku);
 
+/* Has the item a counter that is loaded, at this moment? */
+extern bool escrow_is_there(Oid log, const text *sku);
+
 extern void escrow_unpin(EscrowItem *item);
 
 /* Pins a counter once more that is pinned. */
@@ -91,16 +94,35 @@ extern bool escrow_undo(EscrowItem *item, const EscrowPart *part);
 extern bool escrow_commit(EscrowItem *item, const EscrowPart *part);
 extern bool escrow_abort(EscrowItem *item, const EscrowPart *part);
 
+/* A search for an item's lapsed reservations. */
+typedef struct EscrowDue
+{
+	text	   *sku;			/* palloc'd */
+	TimestampTz from;			/* none lapses before */
+	uint64		look;			/* for escrow_none_lapses */
+} EscrowDue;
+
 /*
- * When an item's reservations lapse, so that a refused caller need not search
- * for lapsed ones each time.  escrow_may_lapse returns whether there may be
- * any.  A caller that searches and finds none calls escrow_none_lapses with the
- * same look and the time before which that holds.  A caller that makes a
- * reservation calls escrow_will_lapse.
+ * When an item's reservations lapse, so that nobody has to search for lapsed
+ * ones in vain.  escrow_may_lapse returns whether there may be any, and sets
+ * *due except for the sku.  A caller that searches and finds none calls
+ * escrow_none_lapses with the same look and the time before which that holds. A
+ * caller that makes a reservation calls escrow_will_lapse.
  */
-extern bool escrow_may_lapse(EscrowItem *item, TimestampTz now, uint64 *look);
+extern bool escrow_may_lapse(EscrowItem *item, TimestampTz now,
+							 EscrowDue *due);
 extern void escrow_none_lapses(EscrowItem *item, TimestampTz before,
 							   uint64 look);
+extern void escrow_none_lapses_of(Oid log, const EscrowDue *due,
+								  TimestampTz before);
+
+/*
+ * Finds the next item of a log that may have lapsed reservations, as
+ * escrow_next_crowded does.  escrow_any_lapses: is there any?
+ */
+extern bool escrow_next_due(int *looks, Oid log, TimestampTz now,
+							EscrowDue *due);
+extern bool escrow_any_lapses(Oid log, TimestampTz now);
 extern void escrow_will_lapse(EscrowItem *item, TimestampTz at);
 
 /* Drops every counter of a log; none of them may be pinned. */

@@ -165,7 +165,7 @@ RETURNS bigint
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION idempotency_internal.stock_expire(integer) IS
-	'Internal: the sweeper frees the quantities of lapsed reservations, oldest first; returns how many holds.';
+	'Internal: the sweeper frees the quantities of lapsed reservations; returns how many holds, or -1 if it has to be called again to find some.';
 
 /* ---- events ---- */
 

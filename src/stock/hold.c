@@ -24,11 +24,12 @@
 #include "base/args.h"
 #include "base/catalog.h"
 #include "base/relation.h"
+#include "stock/escrow.h"
 #include "stock/hold.h"
 #include "stock/row.h"
 
-#define HOLD_LAPSED_LINES_MAX 100000	/* lapsed lines read at a time */
-#define HOLD_HORIZON_US USECS_PER_SEC	/* how far ahead a search looks */
+#define HOLD_LAPSED_LINES_MAX 10000 /* lapsed lines of an item, at a time */
+#define HOLD_SEARCH_LINES_MAX 1000	/* lines of a search of all items */
 
 static Relation
 hold_open(void)
@@ -61,6 +62,19 @@ hold_read_opened(StockLine *line, TupleTableSlot *row)
 		row_raise(row, HOLD_ATT_ID, "is out of range");
 	line->opened_at = DatumGetTimestampTz(row_value(row, HOLD_ATT_AT));
 	line->opened_by = row_name(row, HOLD_ATT_ACTOR);
+}
+
+/*
+ * The search must not fail because of one row that is wrong: what reads the
+ * reservation raises the error.
+ */
+static TimestampTz
+hold_expiry(TupleTableSlot *row)
+{
+	bool		isnull;
+	Datum		expiry = slot_getattr(row, HOLD_ATT_EXPIRES_AT + 1, &isnull);
+
+	return isnull ? DT_NOEND : DatumGetTimestampTz(expiry);
 }
 
 /*
@@ -216,7 +230,7 @@ holds_lock_for_sum(void)
 }
 
 int64
-holds_sum(const text *sku, Snapshot snapshot)
+holds_sum(const text *sku, Snapshot snapshot, TimestampTz *lapses_at)
 {
 	Relation	hold = hold_open();
 	TupleTableSlot *row = hold_slot(hold);
@@ -231,6 +245,7 @@ holds_sum(const text *sku, Snapshot snapshot)
 		CHECK_FOR_INTERRUPTS();
 		if (pg_add_s64_overflow(sum, hold_quantity(row), &sum))
 			row_raise_range(sku);
+		*lapses_at = Min(*lapses_at, hold_expiry(row));
 	}
 	ExecDropSingleTupleTableSlot(row);
 	relation_scan_end(&scan, NoLock);
@@ -465,17 +480,58 @@ hold_add_name(text ***names, int *count, int *room, Datum name)
 	(*names)[(*count)++] = DatumGetTextPCopy(name);
 }
 
+static int
+hold_line(TupleTableSlot *row)
+{
+	bool		isnull;
+	Datum		line = slot_getattr(row, HOLD_ATT_LINE + 1, &isnull);
+
+	return isnull ? 0 : DatumGetInt16(line);
+}
+
 /*
- * No line of the item lapses before *next but those of the reservations that
- * are returned.
+ * Will another line of the reservation be found as well?  Of the lines that
+ * have lapsed, only the first is of interest.
+ */
+static bool
+hold_is_repeated(Relation hold, TupleTableSlot *row, Snapshot snapshot,
+				 TimestampTz now)
+{
+	int			number = hold_line(row);
+	bool		repeated = false;
+	TupleTableSlot *line;
+	RelationScan scan;
+	ScanKeyData keys[2];
+
+	if (number <= 0)
+		return false;
+	line = hold_slot(hold);
+	ScanKeyInit(&keys[0], 1, BTEqualStrategyNumber, F_TEXTEQ,
+				row_value(row, HOLD_ATT_RESERVATION));
+	ScanKeyInit(&keys[1], 2, BTLessStrategyNumber, F_INT2LT,
+				Int16GetDatum(number));
+	relation_scan_begin(&scan, hold, HOLD_ATT_RESERVATION + 1, 0, keys,
+						lengthof(keys), snapshot);
+	while (!repeated && relation_scan_next(&scan, line))
+		repeated = hold_expiry(line) <= now;
+	ExecDropSingleTupleTableSlot(line);
+	relation_scan_end(&scan, NoLock);
+	return repeated;
+}
+
+/*
+ * The scan begins where the first line may be: beside an old snapshot, those
+ * that have lapsed before are still in the index.
  */
 int
-holds_lapsed(const text *sku, int max, text ***reservations, TimestampTz *next)
+holds_lapsed(const text *sku, TimestampTz from, int max, bool repeated,
+			 text ***reservations, TimestampTz *next)
 {
 	Relation	hold = hold_open();
 	Snapshot	latest = RegisterSnapshot(GetLatestSnapshot());
 	TupleTableSlot *row = hold_slot(hold);
 	TimestampTz now = GetCurrentTimestamp();
+	TimestampTz lapsed = DT_NOEND;
 	int			room = 16;
 	int			lines = 0;
 	int			count = 0;
@@ -486,8 +542,8 @@ holds_lapsed(const text *sku, int max, text ***reservations, TimestampTz *next)
 	*next = now;
 	ScanKeyInit(&keys[0], 1, BTEqualStrategyNumber, F_TEXTEQ,
 				PointerGetDatum(sku));
-	ScanKeyInit(&keys[1], 2, BTLessEqualStrategyNumber, F_TIMESTAMPTZ_LE,
-				TimestampTzGetDatum(now + HOLD_HORIZON_US));
+	ScanKeyInit(&keys[1], 2, BTGreaterEqualStrategyNumber, F_TIMESTAMPTZ_GE,
+				TimestampTzGetDatum(from));
 	relation_scan_begin(&scan, hold, HOLD_ATT_SKU + 1, 0, keys, lengthof(keys),
 						latest);
 	while (count < max && lines++ < HOLD_LAPSED_LINES_MAX)
@@ -495,15 +551,18 @@ holds_lapsed(const text *sku, int max, text ***reservations, TimestampTz *next)
 		CHECK_FOR_INTERRUPTS();
 		if (!relation_scan_next(&scan, row))
 		{
-			*next = now + HOLD_HORIZON_US;
+			*next = DT_NOEND;
 			break;
 		}
 		*next = DatumGetTimestampTz(row_value(row, HOLD_ATT_EXPIRES_AT));
 		if (*next > now)
 			break;
-		hold_add_name(reservations, &count, &room,
-					  row_value(row, HOLD_ATT_RESERVATION));
+		lapsed = Min(lapsed, *next);
+		if (repeated || !hold_is_repeated(hold, row, latest, now))
+			hold_add_name(reservations, &count, &room,
+						  row_value(row, HOLD_ATT_RESERVATION));
 	}
+	*next = Min(*next, lapsed);
 	ExecDropSingleTupleTableSlot(row);
 	relation_scan_end(&scan, NoLock);
 	UnregisterSnapshot(latest);
@@ -517,9 +576,7 @@ typedef struct HoldSearch
 	Relation	hold;
 	Snapshot	snapshot;
 	RelationScan items;			/* by sku and expiry */
-	RelationScan lines;			/* by reservation and line */
-	TupleTableSlot *row;		/* of items */
-	TupleTableSlot *line;		/* of lines */
+	TupleTableSlot *row;
 	TimestampTz now;
 } HoldSearch;
 
@@ -543,47 +600,19 @@ hold_search_begin(HoldSearch *search, const HoldsPosition *position)
 	search->hold = hold_open();
 	search->snapshot = RegisterSnapshot(GetLatestSnapshot());
 	search->row = hold_slot(search->hold);
-	search->line = hold_slot(search->hold);
 	search->now = GetCurrentTimestamp();
 	hold_seek_key(&key, position);
 	relation_scan_begin(&search->items, search->hold, HOLD_ATT_SKU + 1, 0,
 						&key, 1, search->snapshot);
-	relation_scan_begin(&search->lines, search->hold,
-						HOLD_ATT_RESERVATION + 1, 0, &key, 1,
-						search->snapshot);
 }
 
 static void
 hold_search_end(HoldSearch *search)
 {
 	ExecDropSingleTupleTableSlot(search->row);
-	ExecDropSingleTupleTableSlot(search->line);
 	relation_scan_end(&search->items, NoLock);
-	relation_scan_end(&search->lines, NoLock);
 	UnregisterSnapshot(search->snapshot);
 	table_close(search->hold, NoLock);
-}
-
-/*
- * The search must not fail because of one row that is wrong: what reads the
- * reservation raises the error.
- */
-static TimestampTz
-hold_expiry(TupleTableSlot *row)
-{
-	bool		isnull;
-	Datum		expiry = slot_getattr(row, HOLD_ATT_EXPIRES_AT + 1, &isnull);
-
-	return isnull ? DT_NOEND : DatumGetTimestampTz(expiry);
-}
-
-static int
-hold_line(TupleTableSlot *row)
-{
-	bool		isnull;
-	Datum		line = slot_getattr(row, HOLD_ATT_LINE + 1, &isnull);
-
-	return isnull ? 0 : DatumGetInt16(line);
 }
 
 /*
@@ -606,30 +635,6 @@ hold_is_passed(const HoldsPosition *position, TupleTableSlot *row)
 		 ItemPointerCompare(&row->tts_tid, &passed) <= 0);
 }
 
-/*
- * Will another line of the reservation be found as well?  Of the lines that
- * have lapsed, only the first is of interest.
- */
-static bool
-hold_is_repeated(HoldSearch *search)
-{
-	int			line = hold_line(search->row);
-	ScanKeyData key;
-
-	if (line <= 0)
-		return false;
-	ScanKeyInit(&key, 1, BTEqualStrategyNumber, F_TEXTEQ,
-				row_value(search->row, HOLD_ATT_RESERVATION));
-	relation_scan_move(&search->lines, &key, 1);
-	while (relation_scan_next(&search->lines, search->line) &&
-		   hold_line(search->line) < line)
-	{
-		if (hold_expiry(search->line) <= search->now)
-			return true;
-	}
-	return false;
-}
-
 static void
 hold_set_position(HoldsPosition *position, TupleTableSlot *row,
 				  TimestampTz expires_at)
@@ -644,7 +649,8 @@ hold_set_position(HoldsPosition *position, TupleTableSlot *row,
 }
 
 /*
- * Looks at the next line.  Returns whether it is the first lapsed one of a
+ * Looks at the next line.  If the item has a counter, that knows when its lines
+ * lapse.  Returns whether it is the first lapsed one of a
  * reservation.  If it has not lapsed, continues with the next item, since the
  * others of this item lapse later.
  */
@@ -660,9 +666,12 @@ hold_search_line(HoldSearch *search, HoldsPosition *position, TimestampTz *next)
 		if (hold_is_passed(position, row))
 			return false;
 		hold_set_position(position, row, expiry);
-		return !hold_is_repeated(search);
+		return !hold_is_repeated(search->hold, row, search->snapshot,
+								 search->now);
 	}
-	*next = Min(*next, expiry);
+	if (!escrow_is_there(catalog_get()->stock_log,
+						 DatumGetTextPP(row_value(row, HOLD_ATT_SKU))))
+		*next = Min(*next, expiry);
 	hold_set_position(position, row, DT_NOEND);
 	hold_seek_key(&key, position);
 	relation_scan_move(&search->items, &key, 1);
@@ -679,7 +688,7 @@ holds_lapsed_from(HoldsPosition *position, int max, text ***reservations,
 
 	*reservations = palloc(room * sizeof(text *));
 	hold_search_begin(&search, position);
-	for (int lines = 0; count < max && lines < HOLD_LAPSED_LINES_MAX; lines++)
+	for (int lines = 0; count < max && lines < HOLD_SEARCH_LINES_MAX; lines++)
 	{
 		CHECK_FOR_INTERRUPTS();
 		if (!relation_scan_next(&search.items, search.row))

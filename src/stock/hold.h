@@ -49,10 +49,12 @@ typedef struct HoldsPosition
 
 /*
  * Takes the locks that holds_sum needs, until the end of the transaction; adds
- * up the quantities of an item's holds.
+ * up the quantities of an item's holds.  *lapses_at becomes the time when the
+ * first of them lapses, if that is sooner.
  */
 extern void holds_lock_for_sum(void);
-extern int64 holds_sum(const text *sku, Snapshot snapshot);
+extern int64 holds_sum(const text *sku, Snapshot snapshot,
+					   TimestampTz *lapses_at);
 
 /* Reads the open lines of a reservation as they are now. */
 extern Holds holds_read(const text *reservation);
@@ -95,17 +97,21 @@ extern bool holds_open(const text *reservation, const ReservationName *name,
 extern void holds_withdraw(const ItemPointerData *tids, int count);
 
 /*
- * Returns the names of lapsed reservations of an item, oldest first, at most
- * max.  No other reservation of the item lapses before *next.
+ * Returns the names of lapsed reservations of an item, of which none lapses
+ * before "from", oldest first, at most max.  No reservation of the item lapses
+ * before *next.  Unless "repeated", leaves out those that are returned for
+ * another item, too.
  */
-extern int	holds_lapsed(const text *sku, int max, text ***reservations,
+extern int	holds_lapsed(const text *sku, TimestampTz from, int max,
+						 bool repeated, text ***reservations,
 						 TimestampTz *next);
 
 /*
  * Returns the names of lapsed reservations, item by item, from a position on.
- * The position moves to the last line that was read, and back to the start when
- * there are no more; its sku is allocated in the current context.
- * *next becomes the time when the first other line lapses, if that is sooner.
+ * Reads a limited number of lines.  The position moves to the last one, and
+ * back to the start when there are no more; its sku is allocated in the current
+ * context.  *next becomes the time when the first other line lapses of an item
+ * without a counter, if that is sooner.
  */
 extern int	holds_lapsed_from(HoldsPosition *position, int max,
 							  text ***reservations, TimestampTz *next);

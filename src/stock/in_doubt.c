@@ -273,8 +273,6 @@ in_doubt_settle(const InDoubt *entry)
 {
 	if (!TransactionIdDidCommit(XidFromFullTransactionId(entry->xid)))
 		return escrow_abort(entry->item, &entry->part);
-	if (entry->part.lapses_at != DT_NOEND)
-		lapse_note(entry->part.lapses_at);
 	return escrow_commit(entry->item, &entry->part);
 }
 

@@ -153,7 +153,10 @@ item_load(const text *sku)
 	Snapshot	latest = RegisterSnapshot(GetLatestSnapshot());
 	Relation	item = table_open(catalog_get()->stock_item, NoLock);
 	TupleTableSlot *row = relation_slot(item, ITEM_ATTS);
-	ItemLevel	level = {.known = item_find(item, sku, latest, row)};
+	ItemLevel	level = {
+		.known = item_find(item, sku, latest, row),
+		.lapses_at = DT_NOEND
+	};
 
 	if (level.known)
 	{
@@ -161,7 +164,8 @@ item_load(const text *sku)
 
 		level.rows = log.rows;
 		level.waiting = queue_count(sku, latest);
-		item_add_up(&level, sku, row, &log, holds_sum(sku, latest));
+		item_add_up(&level, sku, row, &log,
+					holds_sum(sku, latest, &level.lapses_at));
 	}
 	ExecDropSingleTupleTableSlot(row);
 	table_close(item, NoLock);

@@ -5,7 +5,7 @@
 #ifndef STOCK_ITEM_H
 #define STOCK_ITEM_H
 
-#include "c.h"
+#include "datatype/timestamp.h"
 
 typedef struct ItemLevel
 {
@@ -15,6 +15,7 @@ typedef struct ItemLevel
 	bool		too_many;		/* on_hand is out of range */
 	int			rows;			/* in its log, not compacted yet */
 	int			waiting;		/* reservations in its queue */
+	TimestampTz lapses_at;		/* when the first of its holds does */
 } ItemLevel;
 
 /* Takes the locks that item_load needs, until the end of the transaction. */

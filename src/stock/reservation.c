@@ -27,6 +27,7 @@
 #include "stock/announce.h"
 #include "stock/ledger.h"
 #include "stock/change.h"
+#include "stock/escrow.h"
 #include "stock/hold.h"
 #include "stock/lapse.h"
 #include "stock/reservation.h"
@@ -35,6 +36,11 @@
 
 /* A step of the sweeper pins at most one of so many places. */
 #define RESERVATION_PIN_SHARE 4
+#define RESERVATION_ITEMS_MAX 10000 /* items that a step searches */
+/* A search of all items takes at most one of so many parts of the time. */
+#define RESERVATION_SEARCH_SHARE 10
+#define RESERVATION_SEARCH_REST_MAX_US (30 * USECS_PER_SEC)
+#define RESERVATION_SEARCH_SHORT_US (100 * INT64CONST(1000))	/* no rest */
 /* If so many reservations fail and none succeeds, the cause is a common one. */
 #define RESERVATION_FAILURES_MAX 10
 
@@ -625,48 +631,112 @@ reservation_keep_position(HoldsPosition *kept, const HoldsPosition *position)
 }
 
 /*
- * Searches on where the last call ended, until some reservations have expired,
- * there are no more, or max were tried.  A failed try keeps no pins.
- *
- * A search of all items begins only if a reservation may have lapsed.  It may
- * leave some that are locked or cannot expire, so after a search that has found
- * any, there is another.
+ * Lets reservations expire of items whose counters say that some have lapsed.
+ * If as many as are looked at are locked or cannot expire, they may hide others
+ * of their item, so all items are searched.
+ */
+static int64
+reservation_expire_known(int batch, int *failed, bool *more)
+{
+	Oid			log = catalog_get()->stock_log;
+	text	  **lapsed = palloc(mul_size(batch, sizeof(text *)));
+	int			count = 0;
+	int			looks = 0;
+	int			searched = 0;
+	int64		expired;
+	EscrowDue	due;
+
+	while (count < batch && searched++ < RESERVATION_ITEMS_MAX &&
+		   escrow_next_due(&looks, log, GetCurrentTimestamp(), &due))
+	{
+		TimestampTz next;
+		text	  **found;
+		int			names = holds_lapsed(due.sku, due.from, batch - count,
+										false, &found, &next);
+
+		CHECK_FOR_INTERRUPTS();
+		if (names == 0)
+			escrow_none_lapses_of(log, &due, next);
+		for (int i = 0; i < names; i++)
+			lapsed[count++] = found[i];
+	}
+	*more = searched > RESERVATION_ITEMS_MAX;
+	expired = reservation_expire(lapsed, count, batch, failed);
+	if (count == batch && expired == 0)
+		lapse_note(0);
+	return expired;
+}
+
+/* The search of all items, which may take several calls. */
+static struct
+{
+	bool		begun;
+	HoldsPosition position;		/* where it continues */
+	TimestampTz next;			/* when there has to be another */
+	int64		spent_us;		/* how long it has taken so far */
+	TimestampTz rest_until;
+}			search = {.begun = true};	/* an earlier worker may have begun */
+
+/*
+ * One step of a search of all items, which begins only if a reservation may have
+ * lapsed of an item without a counter.  It may leave some that are locked or
+ * cannot expire, so after a search that has found any, there is another.  A
+ * failed try keeps no pins.
+ */
+static int64
+reservation_expire_unknown(int batch, int *failed)
+{
+	TimestampTz begin = GetCurrentTimestamp();
+	HoldsPosition position = search.position;
+	int64		expired;
+	text	  **lapsed;
+	int			count;
+
+	if (!search.begun)
+	{
+		if (begin < search.rest_until || !lapse_take(begin))
+			return 0;
+		search.begun = true;
+	}
+	if (position.sku == NULL)
+	{
+		search.next = DT_NOEND;
+		search.spent_us = 0;
+	}
+	count = holds_lapsed_from(&position, batch, &lapsed, &search.next);
+	if (count > 0)
+		search.next = begin;
+	expired = reservation_expire(lapsed, count, batch, failed);
+	reservation_keep_position(&search.position, &position);
+	search.spent_us += GetCurrentTimestamp() - begin;
+	search.begun = position.sku != NULL;
+	if (search.begun)
+		return expired;
+	if (search.next != DT_NOEND)
+		lapse_note(search.next);
+	if (search.spent_us > RESERVATION_SEARCH_SHORT_US)
+		search.rest_until = begin + Min(RESERVATION_SEARCH_REST_MAX_US,
+										RESERVATION_SEARCH_SHARE * search.spent_us);
+	return expired;
+}
+
+/*
+ * Returns how many lines have expired, or -1: none, but the search goes on.
  */
 static int64
 reservation_expire_some(int max)
 {
-	static HoldsPosition kept;
-	static TimestampTz next;
-	static bool searching = true;	/* an earlier worker may have begun */
-	HoldsPosition position = kept;
 	int			batch = Min(max, settings_stock_items / RESERVATION_PIN_SHARE);
-	int64		expired = 0;
 	int			failed = 0;
-	int			tried = 0;
+	int64		expired;
+	bool		more;
 
-	if (position.sku == NULL)
-	{
-		searching |= lapse_take(GetCurrentTimestamp());
-		next = DT_NOEND;
-	}
-	while (searching && expired == 0 && tried < max)
-	{
-		text	  **lapsed;
-		int			count = holds_lapsed_from(&position,
-											  Min(batch, max - tried),
-											  &lapsed, &next);
-
-		if (count > 0)
-			next = GetCurrentTimestamp();
-		expired = reservation_expire(lapsed, count, batch, &failed);
-		tried += count;
-		searching = position.sku != NULL;
-	}
-	reservation_keep_position(&kept, &position);
-	if (!searching && next != DT_NOEND)
-		lapse_note(next);
+	stock_xact_note_lapsed();
+	expired = reservation_expire_known(batch, &failed, &more);
+	if (expired == 0)
+		expired = reservation_expire_unknown(batch, &failed);
 	reservation_report_failed(failed, expired);
-	return expired;
+	return expired == 0 && (more || search.begun) ? -1 : expired;
 }
 
 /*

@@ -157,8 +157,6 @@ stock_xact_end(bool committed)
 	{
 		StockXactEntry *entry = &entries[i];
 
-		if (committed && entry->part.lapses_at != DT_NOEND)
-			lapse_note(entry->part.lapses_at);
 		if (committed)
 			call |= escrow_commit(entry->item, &entry->part);
 		else
@@ -611,7 +609,26 @@ stock_xact_will_lapse(const StockLine *line, TimestampTz at)
 
 	entry->part.lapses_at = Min(entry->part.lapses_at, at);
 	escrow_will_lapse(entry->item, at);
-	lapse_note(at);
+}
+
+static void
+stock_xact_note_lapsed_entry(const StockXactEntry *entry)
+{
+	if (entry->part.lapses_at <= GetCurrentTimestamp())
+		escrow_will_lapse(entry->item, entry->part.lapses_at);
+}
+
+void
+stock_xact_note_lapsed(void)
+{
+	for (int i = 0; i < entry_count; i++)
+		stock_xact_note_lapsed_entry(&entries[i]);
+}
+
+void
+stock_xact_note_lapsed_of(const StockLine *line)
+{
+	stock_xact_note_lapsed_entry(stock_xact_entry(line));
 }
 
 int64

@@ -55,6 +55,13 @@ extern void stock_xact_remove(const StockLine *line);
 /* Records that new reservations of the item lapse at this time or later. */
 extern void stock_xact_will_lapse(const StockLine *line, TimestampTz at);
 
+/*
+ * Announces again which reservations of this transaction have lapsed, for all of
+ * its items or for one: searches by others do not see them.
+ */
+extern void stock_xact_note_lapsed(void);
+extern void stock_xact_note_lapsed_of(const StockLine *line);
+
 /* What this transaction could take. */
 extern int64 stock_xact_available(const StockLine *line);
 

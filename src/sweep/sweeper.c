@@ -79,7 +79,7 @@ static SweepModule modules[] = {
 	{
 		.activity = "sweeping reservations",
 		.draws = true,
-		.sweep = {.sql = "SELECT idempotency_internal.stock_expire($1) > 0", .types = {INT4OID}},
+		.sweep = {.sql = "SELECT idempotency_internal.stock_expire($1) <> 0", .types = {INT4OID}},
 		REPAIR_STOCK
 	},
 	{

@@ -84,4 +84,19 @@ growth('old rows of items that are slow',
 	churn => $compact,
 	calls => [ [ 'a step of the compaction', $compact, 'constant' ] ]);
 
+# One reservation lapses beside many open ones, and beside many that have lapsed
+# before, which an old snapshot may still see.
+growth('open reservations',
+	worker => 1,
+	rows => join(';', $items, open_lines(0, 1, "'sku-' || i"), <<'SQL'),
+	SELECT count(stock_reserve('sku-7', 1, 'lapsed-' || i, ttl => '1 us')) FROM generate_series(:from, :to) i;
+	DO $$ BEGIN WHILE idempotency_internal.stock_expire(1000) <> 0 LOOP END LOOP; END $$
+SQL
+	churn => 'SELECT 1',
+	calls => [
+		[ 'a step of the expiry',
+			"SELECT stock_reserve('sku-7', 1, 'lapses', ttl => '1 us'); SELECT idempotency_internal.stock_expire(1000)",
+			'constant' ],
+		[ 'stock_reserve that falls short', "SELECT stock_reserve('sku-7', 1000000000, 'short')", 'constant' ] ]);
+
 done_testing();
