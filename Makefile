@@ -86,7 +86,7 @@ SQL_PARTS := $(addprefix $(srcdir)/src/, \
 	base/status.sql \
 	base/statistics.sql \
 	base/privileges.sql)
-LAST_SQL := $(addprefix $(srcdir)/src/base/, silence.sql announce.sql)
+LAST_SQL := $(addprefix $(srcdir)/src/base/, closed.sql silence.sql announce.sql)
 INSTALL_SCRIPT_SQL = $(EXTENSION)--$(EXTVERSION).sql
 
 # An upgrade script, from each version to this one: the locks, the steps from

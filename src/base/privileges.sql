@@ -198,11 +198,9 @@ $$;
 COMMENT ON FUNCTION idempotency_grant_admin(regrole) IS
 	'Lets a role use all public functions and views, and grant that to other roles, where the owner of the extension cannot log in.';
 
-/* Default privileges may have given internal objects to other roles. */
 DO $$
 DECLARE
 	member pg_catalog.regprocedure;
-	given  record;
 BEGIN
 	SET LOCAL search_path = pg_catalog, pg_temp;
 	FOR member IN
@@ -213,22 +211,6 @@ BEGIN
 			AND d.classid = 'pg_proc'::regclass
 	LOOP
 		EXECUTE format('REVOKE ALL ON ROUTINE %s FROM PUBLIC', member);
-	END LOOP;
-	FOR given IN
-		SELECT DISTINCT o.object, CASE a.grantee WHEN 0 THEN 'PUBLIC'
-			ELSE a.grantee::regrole::text END AS role
-		FROM (SELECT format('SCHEMA %s', oid::regnamespace), nspacl, nspowner
-				FROM pg_namespace WHERE nspname = 'idempotency_internal'
-			UNION ALL
-			SELECT format('ROUTINE %s', oid::regprocedure), proacl, proowner
-				FROM pg_proc WHERE pronamespace = 'idempotency_internal'::regnamespace
-			UNION ALL
-			SELECT format('TABLE %s', oid::regclass), relacl, relowner
-				FROM pg_class WHERE relnamespace = 'idempotency_internal'::regnamespace)
-			o (object, acl, owner), aclexplode(o.acl) a
-		WHERE a.grantee <> o.owner
-	LOOP
-		EXECUTE format('REVOKE ALL ON %s FROM %s', given.object, given.role);
 	END LOOP;
 	SET LOCAL search_path = @extschema@, pg_temp;
 END

@@ -75,4 +75,21 @@ $node->safe_psql('fresh', q(CREATE EXTENSION idempotency; SELECT idempotency_gra
 same_catalog(catalog($node, 'postgres'), catalog($node, 'fresh'), 'an upgraded database has what a fresh one has', HINT);
 unlike(slurp_file($node->logfile), qr/ (?:ERROR|FATAL|PANIC): /, 'nothing in the log complains');
 
+# --- default privileges do not reach internal objects that are new
+
+sql('CREATE DATABASE defaults; CREATE ROLE nosy');
+sql(q(CREATE EXTENSION idempotency VERSION ') . OLD . q('), 'defaults');
+sql('CREATE TABLE was_there AS SELECT classid, objid FROM pg_depend', 'defaults');
+sql("ALTER DEFAULT PRIVILEGES GRANT ALL ON $_ TO nosy", 'defaults') for qw(TABLES SEQUENCES FUNCTIONS);
+sql('ALTER EXTENSION idempotency UPDATE', 'defaults');
+is(sql(<<'END', 'defaults'), '', 'a role has no privileges on them');
+SELECT d.classid::regclass, d.objid FROM pg_depend d
+JOIN pg_extension e ON d.refclassid = 'pg_extension'::regclass AND e.oid = d.refobjid AND e.extname = 'idempotency'
+LEFT JOIN pg_proc p ON d.classid = 'pg_proc'::regclass AND p.oid = d.objid
+LEFT JOIN pg_class c ON d.classid = 'pg_class'::regclass AND c.oid = d.objid
+WHERE d.deptype = 'e' AND (d.classid, d.objid) NOT IN (SELECT classid, objid FROM was_there)
+	AND 'idempotency_internal'::regnamespace IN (p.pronamespace, c.relnamespace)
+	AND (has_function_privilege('nosy', p.oid, 'EXECUTE') OR has_table_privilege('nosy', c.oid, 'SELECT'))
+END
+
 done_testing();
