@@ -18,14 +18,19 @@ BEGIN
 			WHERE e.extname = 'idempotency' AND d.deptype = 'e'
 				AND d.xmin = pg_current_xact_id()::xid),
 		object (classid, oid, name, acl, owner) AS (
-			SELECT 'pg_namespace'::regclass, oid, format('SCHEMA %s', oid::regnamespace), nspacl, nspowner
+			SELECT 'pg_namespace'::regclass, oid,
+				format('SCHEMA %s', oid::regnamespace), nspacl, nspowner
 			FROM pg_namespace WHERE nspname = 'idempotency_internal'
 			UNION ALL
-			SELECT 'pg_proc'::regclass, oid, format('ROUTINE %s', oid::regprocedure), proacl, proowner
-			FROM pg_proc WHERE pronamespace = 'idempotency_internal'::regnamespace
+			SELECT 'pg_proc'::regclass, oid,
+				format('ROUTINE %s', oid::regprocedure), proacl, proowner
+			FROM pg_proc
+			WHERE pronamespace = 'idempotency_internal'::regnamespace
 			UNION ALL
-			SELECT 'pg_class'::regclass, oid, format('TABLE %s', oid::regclass), relacl, relowner
-			FROM pg_class WHERE relnamespace = 'idempotency_internal'::regnamespace)
+			SELECT 'pg_class'::regclass, oid,
+				format('TABLE %s', oid::regclass), relacl, relowner
+			FROM pg_class
+			WHERE relnamespace = 'idempotency_internal'::regnamespace)
 		SELECT DISTINCT o.name, CASE a.grantee WHEN 0 THEN 'PUBLIC'
 			ELSE a.grantee::regrole::text END AS role
 		FROM object o

@@ -1058,13 +1058,13 @@ COMMENT ON FUNCTION outbox_discard(text, bigint[]) IS
 	'Drops dead letters, all of them or those at the given positions; returns their number.';
 
 /*
- * Events keep their rows: only payload, headers and what endpoints have answered
- * are replaced, so positions, order and the state of deliveries stay as they
- * are.  A relay copies events that fail from the log.  A copy that is being made
- * meanwhile may be of the row as it was, so the log is written first; the lock
- * then waits for these copies, and later ones are of the row as it is now.  A
- * new version of a subscription makes its relays drop the events that they have
- * in memory and have not sent.
+ * Events keep their rows: only payload, headers and what endpoints have
+ * answered are replaced, so positions, order and the state of deliveries stay
+ * as they are.  A relay copies events that fail from the log.  A copy that is
+ * being made meanwhile may be of the row as it was, so the log is written
+ * first; the lock then waits for these copies, and later ones are of the row as
+ * it is now.  A new version of a subscription makes its relays drop the events
+ * that they have in memory and have not sent.
  */
 CREATE FUNCTION outbox_erase(
 	key        text,
@@ -1132,7 +1132,8 @@ BEGIN
 	SELECT array_agg(DISTINCT w.position) INTO deferred FROM written w;
 	UPDATE idempotency_internal.outbox_attempt a SET answer = NULL
 	FROM idempotency_internal.outbox_delivery d
-	WHERE d.key = outbox_erase.key AND @extschema@.outbox_topic_matches(topics, d.topic)
+	WHERE d.key = outbox_erase.key
+		AND @extschema@.outbox_topic_matches(topics, d.topic)
 		AND a.subscription = d.subscription AND a.position = d.position
 		AND a.answer IS NOT NULL;
 	UPDATE idempotency_internal.outbox_history_0 h SET answer = NULL

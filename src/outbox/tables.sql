@@ -597,8 +597,8 @@ ALTER TABLE idempotency_internal.outbox_registered_topic
 
 /*
  * All attempts at events of subscriptions that keep their deliveries, in a ring
- * of tables (base/ring.c).  Relays insert rows (history.c); outbox_erase removes
- * answers from them.  Like the ring, they are not dumped.
+ * of tables (base/ring.c).  Relays insert rows (history.c); outbox_erase
+ * removes answers from them.  Like the ring, they are not dumped.
  */
 CREATE TABLE idempotency_internal.outbox_history_ring (
 	LIKE idempotency_internal.idem_ring INCLUDING ALL);
