@@ -1057,6 +1057,33 @@ $$;
 COMMENT ON FUNCTION outbox_discard(text, bigint[]) IS
 	'Drops dead letters, all of them or those at the given positions; returns their number.';
 
+CREATE FUNCTION idempotency_internal.outbox_erase_answers(
+	key text, topics text[])
+RETURNS void
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE COST 10000
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+	UPDATE idempotency_internal.outbox_attempt a SET answer = NULL
+	FROM idempotency_internal.outbox_delivery d
+	WHERE d.key = outbox_erase_answers.key
+		AND @extschema@.outbox_topic_matches(topics, d.topic)
+		AND a.subscription = d.subscription AND a.position = d.position
+		AND a.answer IS NOT NULL;
+	UPDATE idempotency_internal.outbox_history_0 h SET answer = NULL
+	WHERE h.key = outbox_erase_answers.key AND h.answer IS NOT NULL
+		AND @extschema@.outbox_topic_matches(topics, h.topic);
+	UPDATE idempotency_internal.outbox_history_1 h SET answer = NULL
+	WHERE h.key = outbox_erase_answers.key AND h.answer IS NOT NULL
+		AND @extschema@.outbox_topic_matches(topics, h.topic);
+	UPDATE idempotency_internal.outbox_history_2 h SET answer = NULL
+	WHERE h.key = outbox_erase_answers.key AND h.answer IS NOT NULL
+		AND @extschema@.outbox_topic_matches(topics, h.topic);
+END
+$$;
+COMMENT ON FUNCTION idempotency_internal.outbox_erase_answers(text, text[]) IS
+	'Internal: removes what endpoints have answered to the events of a key.';
+
 /*
  * Events keep their rows: only payload, headers and what endpoints have
  * answered are replaced, so positions, order and the state of deliveries stay
@@ -1130,21 +1157,7 @@ BEGIN
 			AND d.topic <> 'outbox.erased'
 		RETURNING d.position)
 	SELECT array_agg(DISTINCT w.position) INTO deferred FROM written w;
-	UPDATE idempotency_internal.outbox_attempt a SET answer = NULL
-	FROM idempotency_internal.outbox_delivery d
-	WHERE d.key = outbox_erase.key
-		AND @extschema@.outbox_topic_matches(topics, d.topic)
-		AND a.subscription = d.subscription AND a.position = d.position
-		AND a.answer IS NOT NULL;
-	UPDATE idempotency_internal.outbox_history_0 h SET answer = NULL
-	WHERE h.key = outbox_erase.key AND h.answer IS NOT NULL
-		AND @extschema@.outbox_topic_matches(topics, h.topic);
-	UPDATE idempotency_internal.outbox_history_1 h SET answer = NULL
-	WHERE h.key = outbox_erase.key AND h.answer IS NOT NULL
-		AND @extschema@.outbox_topic_matches(topics, h.topic);
-	UPDATE idempotency_internal.outbox_history_2 h SET answer = NULL
-	WHERE h.key = outbox_erase.key AND h.answer IS NOT NULL
-		AND @extschema@.outbox_topic_matches(topics, h.topic);
+	PERFORM idempotency_internal.outbox_erase_answers(key, topics);
 
 	SELECT count(DISTINCT p) INTO erased FROM unnest(positions || deferred) p;
 	IF erased > 0 THEN
