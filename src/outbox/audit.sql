@@ -20,6 +20,7 @@ AS $$
 			(SELECT coalesce(jsonb_agg(h ORDER BY h), '[]')
 			FROM jsonb_object_keys(c.value) h)
 		WHEN c.value = 'null' THEN '"none"'
+		WHEN c.value #>> '{}' LIKE 'file:%' THEN c.value
 		WHEN c.key = ANY ('{headers, secret, signing_key, filter}') THEN
 			'"changed"'
 		ELSE c.value END)

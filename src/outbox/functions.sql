@@ -480,7 +480,8 @@ BEGIN
 	PERFORM idempotency_internal.outbox_check_credentials(url, headers,
 		signing_key, authorization_file, client_certificate);
 	PERFORM idempotency_internal.outbox_require_directory(
-		coalesce(authorization_file, client_certificate));
+		coalesce(authorization_file, client_certificate,
+			substring(secret, '^file:'), substring(signing_key, '^file:')));
 
 	PERFORM idempotency_internal.idempotency_record('outbox_subscribe', name,
 		alters => true);
@@ -1278,6 +1279,8 @@ BEGIN
 			'overlap must be from 0 to 366 days');
 	END IF;
 	PERFORM idempotency_internal.outbox_check_secret(new_secret);
+	PERFORM idempotency_internal.outbox_require_directory(
+		substring(new_secret, '^file:'));
 	IF EXISTS (SELECT FROM idempotency_internal.outbox_subscription s
 		WHERE s.id = subscription_id AND s.url IS NULL)
 	THEN
@@ -1313,6 +1316,7 @@ DECLARE
 	new_key         text :=
 		nullif(coalesce(signing_key, @extschema@.outbox_key_generate()), '');
 	public_key      text;
+	url             text;
 BEGIN
 	PERFORM idempotency_internal.idempotency_enter();
 	PERFORM idempotency_internal.idempotency_prevent_write('outbox_rotate_key()');
@@ -1325,13 +1329,17 @@ BEGIN
 			'overlap must be from 0 to 366 days');
 	END IF;
 	public_key := idempotency_internal.outbox_derive_public_key(new_key);
-	IF EXISTS (SELECT FROM idempotency_internal.outbox_subscription s
-		WHERE s.id = subscription_id AND s.url IS NULL)
-	THEN
+	PERFORM idempotency_internal.outbox_require_directory(
+		substring(new_key, '^file:'));
+	SELECT s.url INTO url FROM idempotency_internal.outbox_subscription s
+	WHERE s.id = subscription_id;
+	IF url IS NULL THEN
 		PERFORM idempotency_internal.idempotency_raise('55000',
 			format('subscription "%s" has no URL', name),
 			'Its events are read by outbox_fetch and are not signed.');
 	END IF;
+	public_key := coalesce(public_key,
+		idempotency_internal.outbox_read_public_key(url, new_key));
 	PERFORM idempotency_internal.idempotency_record('outbox_rotate_key', name,
 		alters => true);
 	UPDATE idempotency_internal.outbox_subscription s
@@ -1356,7 +1364,9 @@ SET jit = off
 AS $$
 BEGIN
 	PERFORM idempotency_internal.idempotency_enter();
-	RETURN (SELECT idempotency_internal.outbox_derive_public_key(s.signing_key)
+	RETURN (SELECT coalesce(
+			idempotency_internal.outbox_derive_public_key(s.signing_key),
+			idempotency_internal.outbox_read_public_key(s.url, s.signing_key))
 		FROM idempotency_internal.outbox_subscription s
 		WHERE s.id = idempotency_internal.outbox_subscription_id(
 			outbox_public_key.name));

@@ -1,11 +1,13 @@
 /*
  * credentials.c
- *		Files with tokens and client certificates for receivers.
+ *		Files with tokens, client certificates, secrets and signing keys for
+ *		receivers.
  *
  * A file is idempotency.webhook_credentials_directory/DATABASE/RECEIVER/NAME.
  * The subscription has only the NAME.  RECEIVER is the host of its URL, with
  * the port unless it is 443, so a role that chooses URLs cannot make the relay
- * send a file to a host for which the administrator has not put it there.
+ * send a file to a host for which the administrator has not put it there, or
+ * sign with the secret of another receiver.
  *
  * Files are read each time that they are needed, so a new token or certificate
  * takes effect with the next request.  That takes some microseconds, far less
@@ -20,13 +22,24 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "commands/dbcommands.h"
+#include "miscadmin.h"
+#include "postmaster/bgworker.h"
+
 #include "base/settings.h"
 #include "base/worker.h"
 #include "relay/credentials.h"
+#include "relay/signature.h"
 #include "relay/url.h"
 
 #define CREDENTIALS_TOKEN_BYTES_MAX 8192
 #define CREDENTIALS_CERTIFICATE_BYTES_MAX (64 * 1024)
+#define CREDENTIALS_SECRETS_BYTES_MAX 1024
+#define CREDENTIALS_SECRETS_MAX 2	/* lines: the new secret and the old one */
+#define CREDENTIALS_FILE_PREFIX "file:"
+#define CREDENTIALS_NAME_MAX 255
+#define CREDENTIALS_NAME_CHARACTERS \
+	"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-"
 
 /* If it is a pipe, its writer is not waited for. */
 #define CREDENTIALS_OPEN_FLAGS \
@@ -37,13 +50,20 @@ typedef struct CredentialsKind
 {
 	const char *what;
 	int			bytes_max;
+	bool		needs_tls;		/* it is sent */
 } CredentialsKind;
 
 static const CredentialsKind credentials_token = {
-	"authorization_file", CREDENTIALS_TOKEN_BYTES_MAX
+	"authorization_file", CREDENTIALS_TOKEN_BYTES_MAX, true
 };
 static const CredentialsKind credentials_certificate = {
-	"client_certificate", CREDENTIALS_CERTIFICATE_BYTES_MAX
+	"client_certificate", CREDENTIALS_CERTIFICATE_BYTES_MAX, true
+};
+static const CredentialsKind credentials_secret = {
+	"secret", CREDENTIALS_SECRETS_BYTES_MAX, false
+};
+static const CredentialsKind credentials_signing_key = {
+	"signing_key", CREDENTIALS_SECRETS_BYTES_MAX, false
 };
 
 /*
@@ -55,16 +75,27 @@ credentials_is_plain_name(const char *name)
 	return name[0] != '\0' && name[0] != '.' && strchr(name, '/') == NULL;
 }
 
+/*
+ * A worker is outside of a transaction here, and a session is in one.
+ */
+static const char *
+credentials_database(void)
+{
+	return MyBgworkerEntry != NULL ? worker_database_name() :
+		get_database_name(MyDatabaseId);
+}
+
 /* Returns the directory with the files for a URL, or NULL if it has none. */
 static const char *
-credentials_directory(const char *url)
+credentials_directory(const CredentialsKind *kind, const char *url)
 {
-	const char *database = worker_database_name();
+	const char *database = credentials_database();
 	const char *receiver = url_receiver(url);
 
 	if (settings_webhook_credentials_directory[0] == '\0' ||
 		receiver == NULL || !credentials_is_plain_name(receiver) ||
-		!credentials_is_plain_name(database))
+		!credentials_is_plain_name(database) ||
+		(kind->needs_tls && !url_is_https(url)))
 		return NULL;
 	return psprintf("%s/%s/%s", settings_webhook_credentials_directory,
 					database, receiver);
@@ -129,7 +160,7 @@ static char *
 credentials_read(const CredentialsKind *kind, const char *url,
 				 const char *name, const char **wrong)
 {
-	const char *directory = credentials_directory(url);
+	const char *directory = credentials_directory(kind, url);
 	char		path[PATH_MAX];
 	char	   *content = NULL;
 	int			fd = -1;
@@ -194,4 +225,60 @@ credentials_read_certificate(const char *url, const char *name,
 
 	*pem = credentials_read(&credentials_certificate, url, name, &wrong);
 	return wrong;
+}
+
+const char *
+credentials_file(const char *secret)
+{
+	size_t		length = strlen(CREDENTIALS_FILE_PREFIX);
+
+	return strncmp(secret, CREDENTIALS_FILE_PREFIX, length) == 0 ?
+		secret + length : NULL;
+}
+
+bool
+credentials_name_valid(const char *name)
+{
+	size_t		length = strlen(name);
+
+	return credentials_is_plain_name(name) && length <= CREDENTIALS_NAME_MAX &&
+		strspn(name, CREDENTIALS_NAME_CHARACTERS) == length;
+}
+
+/* Can this line of a file sign? */
+static bool
+credentials_can_sign(const CredentialsKind *kind, const char *line)
+{
+	return kind == &credentials_signing_key ?
+		signature_public_key(line) != NULL : signature_secret_valid(line);
+}
+
+const char *
+credentials_read_secrets(const char *url, const char *name, bool signing_key,
+						 List **secrets)
+{
+	const CredentialsKind *kind = signing_key ?
+	&credentials_signing_key : &credentials_secret;
+	const char *wrong;
+	char	   *rest = credentials_read(kind, url, name, &wrong);
+	char	   *line;
+
+	*secrets = NIL;
+	if (rest == NULL)
+		return wrong;
+	while ((line = strsep(&rest, "\n")) != NULL)
+	{
+		size_t		length = strlen(line);
+
+		if (length > 0 && line[length - 1] == '\r')
+			line[--length] = '\0';
+		if (length == 0 && rest == NULL && *secrets != NIL)
+			break;
+		if (list_length(*secrets) == CREDENTIALS_SECRETS_MAX ||
+			!credentials_can_sign(kind, line))
+			return psprintf("%s \"%s\" does not consist of one or two lines that can sign",
+							kind->what, name);
+		*secrets = lappend(*secrets, line);
+	}
+	return NULL;
 }

@@ -61,6 +61,14 @@ AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION idempotency_internal.outbox_derive_public_key(text) IS
 	'Internal: the public key of a signing key; raises an error unless it can sign events.';
 
+CREATE FUNCTION idempotency_internal.outbox_read_public_key(
+	url text, signing_key text)
+RETURNS text
+LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE
+AS 'MODULE_PATHNAME';
+COMMENT ON FUNCTION idempotency_internal.outbox_read_public_key(text, text) IS
+	'Internal: the public key of a signing key that is in a file; null: it is not.';
+
 CREATE FUNCTION outbox_key_generate()
 RETURNS text
 LANGUAGE C VOLATILE PARALLEL SAFE

@@ -337,23 +337,50 @@ message_headers(const char *content_type, const char *id, int64 now_s,
 					  message_concat("webhook-signature: ", signature, ""));
 }
 
-/* Returns the secrets and signing keys that sign; NULL-terminated. */
-static const char *const *
-message_secrets(const OutboxSubscription *subscription)
+/*
+ * Sets the secrets and signing keys that sign, NULL-terminated.  Returns NULL,
+ * or why one cannot be read.  An old one whose file is gone does not sign.
+ */
+static const char *
+message_secrets(const OutboxSubscription *subscription,
+				const char *const **secrets)
 {
-	const char *const all[] = {
-		subscription->secret, subscription->old_secret,
-		subscription->signing_key, subscription->old_signing_key
+	const struct
+	{
+		const char *secret;
+		bool		is_key;
+		bool		is_old;
+	}			all[] = {
+		{subscription->secret, false, false},
+		{subscription->old_secret, false, true},
+		{subscription->signing_key, true, false},
+		{subscription->old_signing_key, true, true}
 	};
-	const char **secrets = palloc0((lengthof(all) + 1) * sizeof(char *));
-	int			count = 0;
+	List	   *found = NIL;
+	const char **array;
 
 	for (int i = 0; i < (int) lengthof(all); i++)
 	{
-		if (all[i] != NULL)
-			secrets[count++] = all[i];
+		const char *secret = all[i].secret;
+		const char *file = secret ? credentials_file(secret) : NULL;
+		const char *wrong = NULL;
+		List	   *lines = NIL;
+
+		if (file != NULL)
+			wrong = credentials_read_secrets(subscription->url, file,
+											 all[i].is_key, &lines);
+		else if (secret != NULL)
+			lines = list_make1(unconstify(char *, secret));
+		if (wrong == NULL)
+			found = list_concat(found, lines);
+		else if (!all[i].is_old)
+			return wrong;
 	}
-	return secrets;
+	array = palloc0((list_length(found) + 1) * sizeof(char *));
+	for (int i = 0; i < list_length(found); i++)
+		array[i] = list_nth(found, i);
+	*secrets = array;
+	return NULL;
 }
 
 /*
@@ -394,6 +421,7 @@ message_build(const OutboxSubscription *subscription, List *events,
 	const OutboxEvent *event = linitial(events);
 	const char *content_type = "application/json";
 	const char *body;
+	const char *const *secrets = NULL;
 	char	   *id = message_request_id(events, identity);
 	int64		now_s = (int64) time(NULL);
 	char	   *signature;
@@ -401,6 +429,8 @@ message_build(const OutboxSubscription *subscription, List *events,
 	List	   *extra = NIL;
 
 	request->wrong = url_refused(subscription->url);
+	if (request->wrong == NULL)
+		request->wrong = message_secrets(subscription, &secrets);
 	if (request->wrong == NULL)
 		request->wrong = message_read_files(subscription, &extra, request);
 	if (request->wrong != NULL)
@@ -412,8 +442,7 @@ message_build(const OutboxSubscription *subscription, List *events,
 	}
 	else
 		body = subscription->cloudevents ? event->payload : message_body(event);
-	signature = signature_header(message_secrets(subscription), id, now_s,
-								 body, strlen(body));
+	signature = signature_header(secrets, id, now_s, body, strlen(body));
 	if (signature == NULL)
 	{
 		request->wrong = "the subscription's secret or signing key cannot sign";

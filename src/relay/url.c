@@ -109,6 +109,12 @@ url_origin(const char *url)
 	return origin;
 }
 
+bool
+url_is_https(const char *url)
+{
+	return pg_strncasecmp(url, "https:", 6) == 0;
+}
+
 const char *
 url_refused(const char *url)
 {
@@ -117,8 +123,7 @@ url_refused(const char *url)
 
 	if (origin == NULL)
 		return NULL;
-	if (settings_webhook_require_https &&
-		pg_strncasecmp(origin, "https\n", 6) != 0)
+	if (settings_webhook_require_https && !url_is_https(url))
 		return "idempotency.webhook_require_https refuses http";
 	port = strchr(strchr(origin, '\n') + 1, '\n') + 1;
 	if (!settings_port_allowed(atoi(port)))
@@ -144,11 +149,11 @@ url_receiver(const char *url)
 	char	   *host;
 	char	   *port;
 
-	if (origin == NULL || strncmp(origin, "https\n", 6) != 0)
+	if (origin == NULL)
 		return NULL;
-	host = origin + strlen("https\n");
+	host = strchr(origin, '\n') + 1;
 	port = strchr(host, '\n');
-	if (strcmp(port, "\n443\n") == 0)
+	if (strcmp(port, "\n443\n") == 0 && url_is_https(url))
 		*port = '\0';
 	else
 	{

@@ -21,10 +21,13 @@ extern const char *url_refused(const char *url);
 extern bool url_same_origin(const char *one, const char *other);
 
 /*
- * Returns host, colon and port of a https URL in lower case, palloc'd, without
- * the port if it is 443; NULL if it is another URL.  The zone of an IPv6 address
- * follows it after a percent sign.
+ * Returns host, colon and port of a URL in lower case, palloc'd, without the
+ * port if it is 443 and the scheme is https; NULL if it is not a URL.  The zone
+ * of an IPv6 address follows it after a percent sign.
  */
 extern char *url_receiver(const char *url);
+
+/* Is the scheme of a URL https? */
+extern bool url_is_https(const char *url);
 
 #endif							/* RELAY_URL_H */

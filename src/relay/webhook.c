@@ -17,6 +17,7 @@
 #include "base/compat.h"
 #include "base/errors.h"
 #include "outbox/header.h"
+#include "relay/credentials.h"
 #include "relay/signature.h"
 #include "relay/url.h"
 
@@ -29,6 +30,7 @@ PG_FUNCTION_INFO_V1(outbox_secret_generate);
 PG_FUNCTION_INFO_V1(outbox_signature);
 PG_FUNCTION_INFO_V1(outbox_derive_public_key);
 PG_FUNCTION_INFO_V1(outbox_key_generate);
+PG_FUNCTION_INFO_V1(outbox_read_public_key);
 
 static void
 webhook_check_url(text *url)
@@ -42,10 +44,28 @@ webhook_check_url(text *url)
 				 errdetail("%s", reason)));
 }
 
+/*
+ * Is this "file:NAME"?  Raises an error if the name is not one.  Whether there
+ * is such a file is seen when it is read.
+ */
+static bool
+webhook_check_file(const char *secret, const char *what)
+{
+	const char *name = credentials_file(secret);
+
+	if (name != NULL && !credentials_name_valid(name))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("invalid name of a file with a %s", what),
+				 errdetail("It has at most 255 letters, digits, dots, hyphens and underscores, and does not begin with a dot.")));
+	return name != NULL;
+}
+
 static void
 webhook_check_secret(text *secret)
 {
-	if (!signature_secret_valid(text_to_cstring(secret)))
+	if (!webhook_check_file(text_to_cstring(secret), "secret") &&
+		!signature_secret_valid(text_to_cstring(secret)))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("invalid webhook secret"),
@@ -161,21 +181,48 @@ outbox_signature(PG_FUNCTION_ARGS)
 
 /*
  * SQL: outbox_derive_public_key(signing_key), raises an error unless the key
- * can sign.
+ * can sign.  Null: it is in a file.
  */
 Datum
 outbox_derive_public_key(PG_FUNCTION_ARGS)
 {
+	const char *signing_key = text_to_cstring(PG_GETARG_TEXT_PP(0));
 	char	   *public_key;
 
 	errors_hide_frames();
-	public_key = signature_public_key(text_to_cstring(PG_GETARG_TEXT_PP(0)));
+	if (webhook_check_file(signing_key, "signing key"))
+		PG_RETURN_NULL();
+	public_key = signature_public_key(signing_key);
 	if (public_key == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("invalid signing key"),
 				 errdetail(SIGNATURE_SIGNING_KEY_RULE)));
 	PG_RETURN_TEXT_P(cstring_to_text(public_key));
+}
+
+/*
+ * SQL: outbox_read_public_key(url, signing_key), the public key of one that is
+ * in a file; null if it is not.
+ */
+Datum
+outbox_read_public_key(PG_FUNCTION_ARGS)
+{
+	const char *url = text_to_cstring(PG_GETARG_TEXT_PP(0));
+	const char *file = credentials_file(text_to_cstring(PG_GETARG_TEXT_PP(1)));
+	const char *wrong;
+	List	   *keys;
+
+	if (file == NULL)
+		PG_RETURN_NULL();
+	errors_hide_frames();
+	wrong = credentials_read_secrets(url, file, true, &keys);
+	if (wrong != NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("could not read a signing key"),
+				 errdetail("%s.", wrong)));
+	PG_RETURN_TEXT_P(cstring_to_text(signature_public_key(linitial(keys))));
 }
 
 /* SQL: outbox_key_generate(), a new random signing key. */

@@ -226,6 +226,31 @@ sql("SELECT outbox_alter('token', url => '@{[ port_url('tls13') ]}')");
 is(sql("SELECT authorization_file IS NULL FROM outbox_subscription WHERE name = 'token'"), 't',
 	'with another receiver, the name of the file is dropped');
 
+# --- signing keys in files
+
+my ($old_key, $new_key) = map { sql('SELECT outbox_key_generate()') } 1 .. 2;
+my $keys = 3;		# that the program has
+is(error_code($node, 'postgres', q(SELECT outbox_rotate_key('signed', signing_key => 'file:key'))), '55000', 'the file of a signing key has to be there');
+put('good', 'key', "$old_key\n");
+my $public = sql(q(SELECT outbox_rotate_key('signed', signing_key => 'file:key')));
+like($public, qr/^whpk_/, 'then its public key is returned');
+is(sql(q(SELECT outbox_public_key('signed'))), $public, 'also later');
+$program->say("secret $secret", "key $public");
+is(send_event('signed'), '', 'an event is signed with the key of the file');
+is_deeply(last_request('good')->{v1a}, [$keys], 'and a receiver verifies it');
+put('good', 'key', "$new_key\n$old_key\n");
+$program->say('key ' . sql(q(SELECT outbox_public_key('signed'))));
+send_event('signed');
+$request = last_request('good');
+is($request->{signatures}, 'v1 v1a v1a', 'two lines are two signatures');
+is_deeply($request->{v1a}, [ $keys, $keys + 1 ], 'of the new key and the old one');
+is($request->{v1}, JSON::PP::true, 'besides that of the secret');
+put('good', 'key', $secret);
+like(send_event('signed'), qr/^signing_key "key" does not consist of one or two lines that can sign$/, 'a secret is no key');
+is(sql(q(SELECT outbox_rotate_key('signed', signing_key => '') IS NULL)), 't', 'a key in a file can be removed');
+send_event('signed');
+is(last_request('good')->{signatures}, 'v1', 'then only the secret signs');
+
 # --- client certificates
 
 # Subscribes a port, with this client certificate if there is one, and sends an
