@@ -144,7 +144,7 @@ typedef struct SharedDatabase
 	pg_atomic_uint64 lapses_at;
 	/* Does the filter know all names of reservations (stock/names.c)? */
 	pg_atomic_uint64 names_complete;
-	/* Could the queue of an item of stock be served (stock/queue.c)? */
+	/* Which queues of stock could be served, a QueueCall (stock/queue.h). */
 	pg_atomic_uint32 queues_called;
 	/* 1 and how many are left (stock/in_doubt.c); 0: not known. */
 	pg_atomic_uint32 prepared_before_start;

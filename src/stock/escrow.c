@@ -56,13 +56,14 @@
 #include "base/settings.h"
 #include "stock/escrow.h"
 #include "stock/lapse.h"
+#include "stock/queue.h"
 #include "stock/stock.h"
 
 #define ESCROW_PARTITIONS 128
 #define ESCROW_TRANCHE "idempotency stock"
 #define ESCROW_ROUNDS 3			/* passes over all places to find one */
 #define ESCROW_NONE (-1)		/* no item: the end of a chain */
-#define ESCROW_CROWDED_BITS 32	/* bits per word */
+#define ESCROW_BITS 32			/* per word */
 #define ESCROW_GROUP 64			/* places whose lapses are noted together */
 
 typedef struct EscrowKey
@@ -107,6 +108,8 @@ struct EscrowItem
 	bool		too_many;		/* on hand was out of range when loaded */
 	TimestampTz lapses_at;		/* none of its holds lapses before this */
 	uint64		lapses_sooner;	/* changes by escrow_will_lapse */
+	int64		queue_from;		/* no row of its queue has a smaller id */
+	uint64		queue_joins;	/* commits that have joined the queue */
 	ConditionVariable loaded;
 };
 
@@ -123,6 +126,7 @@ static EscrowShared *shared = NULL;
 static EscrowItem *items = NULL;	/* settings_stock_items places */
 static int *chains = NULL;		/* first item of each; guarded like "next" */
 static pg_atomic_uint32 *crowded = NULL;	/* one bit per place */
+static pg_atomic_uint32 *called = NULL; /* likewise: the queue may be served */
 /* Of each group, a time before which no reservation of its items lapses. */
 static pg_atomic_uint64 *groups = NULL;
 static LWLockPadded *partitions = NULL;
@@ -138,9 +142,9 @@ escrow_chains(void)
 }
 
 static int
-escrow_crowded_words(void)
+escrow_words(void)
 {
-	return settings_stock_items / ESCROW_CROWDED_BITS + 1;
+	return settings_stock_items / ESCROW_BITS + 1;
 }
 
 static int
@@ -155,7 +159,7 @@ escrow_request(void)
 	RequestAddinShmemSpace(MAXALIGN(sizeof(EscrowShared)));
 	RequestAddinShmemSpace(mul_size(settings_stock_items, sizeof(EscrowItem)));
 	RequestAddinShmemSpace(mul_size(escrow_chains(), sizeof(int)));
-	RequestAddinShmemSpace(mul_size(escrow_crowded_words(),
+	RequestAddinShmemSpace(mul_size(2 * escrow_words(),
 									sizeof(pg_atomic_uint32)));
 	RequestAddinShmemSpace(mul_size(escrow_groups(),
 									sizeof(pg_atomic_uint64)));
@@ -174,7 +178,7 @@ escrow_init_shared(void)
 	}
 	for (int i = 0; i < escrow_chains(); i++)
 		chains[i] = ESCROW_NONE;
-	for (int i = 0; i < escrow_crowded_words(); i++)
+	for (int i = 0; i < 2 * escrow_words(); i++)
 		pg_atomic_init_u32(&crowded[i], 0);
 	for (int i = 0; i < escrow_groups(); i++)
 		pg_atomic_init_u64(&groups[i], (uint64) DT_NOEND);
@@ -193,9 +197,10 @@ escrow_startup(void)
 	chains = ShmemInitStruct("idempotency stock chains",
 							 mul_size(escrow_chains(), sizeof(int)), &found);
 	crowded = ShmemInitStruct("idempotency stock crowded",
-							  mul_size(escrow_crowded_words(),
+							  mul_size(2 * escrow_words(),
 									   sizeof(pg_atomic_uint32)),
 							  &found);
+	called = crowded + escrow_words();
 	groups = ShmemInitStruct("idempotency stock groups",
 							 mul_size(escrow_groups(),
 									  sizeof(pg_atomic_uint64)),
@@ -350,6 +355,17 @@ escrow_note_lapse(const EscrowItem *item, TimestampTz at)
 }
 
 /*
+ * Returns whether the bit of a place was set, and clears it.
+ */
+static bool
+escrow_take_bit(pg_atomic_uint32 *words, int at)
+{
+	uint32		bit = (uint32) 1 << (at % ESCROW_BITS);
+
+	return (pg_atomic_fetch_and_u32(&words[at / ESCROW_BITS], ~bit) & bit) != 0;
+}
+
+/*
  * Passes on what an evicted counter has known, in a place that the caller has
  * taken.
  */
@@ -360,6 +376,8 @@ escrow_evicted(const EscrowItem *item)
 
 	if (at != DT_NOEND)
 		lapse_note_evicted(item->key.database, at);
+	if (escrow_take_bit(called, item - items))
+		queue_call_evicted(item->key.database);
 }
 
 /*
@@ -433,6 +451,8 @@ escrow_init(EscrowItem *item, const EscrowKey *key)
 	item->on_hand = 0;
 	item->lapses_at = DT_NOBEGIN;
 	item->lapses_sooner = item->touches;	/* and in looks */
+	item->queue_from = 0;
+	item->queue_joins = item->touches;
 	ConditionVariableInit(&item->loaded);
 }
 
@@ -496,8 +516,8 @@ static void
 escrow_note_crowded(const EscrowItem *item, int rows)
 {
 	int			at = item - items;
-	pg_atomic_uint32 *word = &crowded[at / ESCROW_CROWDED_BITS];
-	uint32		bit = (uint32) 1 << (at % ESCROW_CROWDED_BITS);
+	pg_atomic_uint32 *word = &crowded[at / ESCROW_BITS];
+	uint32		bit = (uint32) 1 << (at % ESCROW_BITS);
 
 	if ((uint32) rows > pg_atomic_read_u32(&shared->crowd) &&
 		(pg_atomic_read_u32(word) & bit) == 0)
@@ -675,15 +695,33 @@ escrow_join(EscrowItem *item)
 }
 
 /*
+ * Notes that the queue of an item could be served, while it is pinned: an
+ * eviction passes that on.
+ */
+void
+escrow_call(EscrowItem *item)
+{
+	int			at = item - items;
+
+	pg_atomic_fetch_or_u32(&called[at / ESCROW_BITS],
+						   (uint32) 1 << (at % ESCROW_BITS));
+}
+
+/*
  * Undoes a part; the caller holds the mutex.
  */
 static bool
 escrow_give_back(EscrowItem *item, const EscrowPart *part)
 {
+	bool		call;
+
 	item->available = escrow_add(item->available, part->taken);
 	item->on_hand -= part->received;
 	item->waiting -= part->joined;
-	return item->waiting > 0 && part->taken > 0;
+	call = item->waiting > 0 && part->taken > 0;
+	if (call)
+		escrow_call(item);
+	return call;
 }
 
 bool
@@ -727,11 +765,86 @@ escrow_commit(EscrowItem *item, const EscrowPart *part)
 	item->on_hand -= part->left;
 	item->waiting -= part->served;
 	item->known |= part->created;
-	item->pins--;
+	if (part->joined > 0)
+	{
+		item->queue_from = Min(item->queue_from, part->first_id);
+		item->queue_joins++;
+	}
 	call = item->waiting > 0 &&
 		(part->pending > 0 || part->joined > 0 || part->served > 0);
+	if (call)
+		escrow_call(item);
+	item->pins--;
 	SpinLockRelease(&item->mutex);
 	return call;
+}
+
+int64
+escrow_queue_from(EscrowItem *item, uint64 *look)
+{
+	int64		from;
+
+	SpinLockAcquire(&item->mutex);
+	from = item->queue_from;
+	*look = item->queue_joins;
+	SpinLockRelease(&item->mutex);
+	return from;
+}
+
+void
+escrow_set_queue_from(EscrowItem *item, int64 id, uint64 look)
+{
+	SpinLockAcquire(&item->mutex);
+	if (item->queue_joins == look)
+		item->queue_from = id;
+	SpinLockRelease(&item->mutex);
+}
+
+/*
+ * Looks at a place for escrow_next_called.  What was noted of other databases,
+ * or is noted from now on, stays.
+ */
+static bool
+escrow_was_called(EscrowItem *item, Oid log, text **sku)
+{
+	EscrowKey	key;
+	bool		found;
+
+	SpinLockAcquire(&item->mutex);
+	found = item->place == ESCROW_IN_USE &&
+		item->key.database == MyDatabaseId && item->key.log == log &&
+		escrow_take_bit(called, item - items);
+	if (found)
+		key = item->key;
+	SpinLockRelease(&item->mutex);
+	if (found)
+		*sku = cstring_to_text_with_len(key.sku, key.length);
+	return found;
+}
+
+bool
+escrow_next_called(int *looks, Oid log, text **sku)
+{
+	static int	next = 0;		/* where the search continues */
+
+	while (*looks < settings_stock_items)
+	{
+		int			at = next;
+
+		if (at % ESCROW_BITS == 0 &&
+			pg_atomic_read_u32(&called[at / ESCROW_BITS]) == 0)
+		{
+			*looks += ESCROW_BITS;
+			next = at + ESCROW_BITS < settings_stock_items ?
+				at + ESCROW_BITS : 0;
+			continue;
+		}
+		(*looks)++;
+		next = (at + 1) % settings_stock_items;
+		if (escrow_was_called(&items[at], log, sku))
+			return true;
+	}
+	return false;
 }
 
 bool
@@ -993,11 +1106,9 @@ escrow_set_crowd(int rows)
 static bool
 escrow_is_crowded(int at, Oid log, int rows, EscrowLevel *level)
 {
-	pg_atomic_uint32 *word = &crowded[at / ESCROW_CROWDED_BITS];
-	uint32		bit = (uint32) 1 << (at % ESCROW_CROWDED_BITS);
 	int			has;
 
-	if ((pg_atomic_fetch_and_u32(word, ~bit) & bit) == 0)
+	if (!escrow_take_bit(crowded, at))
 		return false;
 	SpinLockAcquire(&items[at].mutex);
 	has = items[at].place == ESCROW_IN_USE ? items[at].rows : 0;
@@ -1015,12 +1126,12 @@ escrow_next_crowded(int *looks, Oid log, int rows, EscrowLevel *level)
 	{
 		int			at = next;
 
-		if (at % ESCROW_CROWDED_BITS == 0 &&
-			pg_atomic_read_u32(&crowded[at / ESCROW_CROWDED_BITS]) == 0)
+		if (at % ESCROW_BITS == 0 &&
+			pg_atomic_read_u32(&crowded[at / ESCROW_BITS]) == 0)
 		{
-			*looks += ESCROW_CROWDED_BITS;
-			next = at + ESCROW_CROWDED_BITS < settings_stock_items ?
-				at + ESCROW_CROWDED_BITS : 0;
+			*looks += ESCROW_BITS;
+			next = at + ESCROW_BITS < settings_stock_items ?
+				at + ESCROW_BITS : 0;
 			continue;
 		}
 		(*looks)++;

@@ -24,6 +24,7 @@ typedef struct EscrowPart
 	int64		pending;		/* added: available at commit */
 	int			joined;			/* reservations that wait in the queue now */
 	int			served;			/* and those that no longer wait at commit */
+	int64		first_id;		/* of the rows that it has written; 0: unknown */
 	bool		created;		/* the item */
 	TimestampTz lapses_at;		/* when the first new reservation lapses */
 } EscrowPart;
@@ -78,6 +79,22 @@ extern bool escrow_receive(EscrowItem *item, int64 quantity);
 
 /* Counts one more reservation that waits. */
 extern void escrow_join(EscrowItem *item);
+
+/*
+ * Where the queue of an item begins: no reservation that waits has a smaller id.
+ * A caller that finds its first row with a snapshot of after the call of
+ * escrow_queue_from tells its id to escrow_set_queue_from, with the same look.
+ */
+extern int64 escrow_queue_from(EscrowItem *item, uint64 *look);
+extern void escrow_set_queue_from(EscrowItem *item, int64 id, uint64 look);
+
+/*
+ * Finds the next item of a log of which the queue could be served, as
+ * escrow_next_crowded does, and forgets that it could.  escrow_call notes it
+ * again.
+ */
+extern bool escrow_next_called(int *looks, Oid log, text **sku);
+extern void escrow_call(EscrowItem *item);
 
 /*
  * Gives back what a step has taken or received.  Returns whether the queue of

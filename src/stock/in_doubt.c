@@ -313,7 +313,7 @@ in_doubt_recovered(Oid log, PreparedXact **xacts)
 		lapse_begin();
 		queue_begin();
 		lapse_note(0);
-		queue_call();
+		queue_call(QUEUE_ALL);
 	}
 	return count;
 }
@@ -351,7 +351,7 @@ in_doubt_resolve(void)
 	}
 	LWLockRelease(lock);
 	if (call)
-		queue_call();
+		queue_call(QUEUE_SOME);
 }
 
 /*

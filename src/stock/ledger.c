@@ -28,6 +28,7 @@
 #include "base/sequence.h"
 #include "stock/ledger.h"
 #include "stock/row.h"
+#include "stock/stock_xact.h"
 
 #define LEDGER_TABLES (1 + CATALOG_RING_SIZE)
 
@@ -54,7 +55,11 @@ ledger_store_text(TupleTableSlot *row, int attribute, const text *value)
 int64
 ledger_next_id(void)
 {
-	return sequence_next(SHARED_STOCK_LOG, catalog_get()->stock_log_id_seq, 0);
+	int64		id = sequence_next(SHARED_STOCK_LOG,
+								   catalog_get()->stock_log_id_seq, 0);
+
+	stock_xact_note_id(id);
+	return id;
 }
 
 static void

@@ -48,19 +48,27 @@ queue_ignore_calls(bool ignore)
 }
 
 void
-queue_call(void)
+queue_call(QueueCall items)
 {
 	if (ignore_calls)
 		return;
-	pg_atomic_write_u32(&database->queues_called, 1);
-	pg_memory_barrier();
+	pg_atomic_fetch_or_u32(&database->queues_called, items);
 	shared_wake_worker(database, SHARED_SWEEPER);
 }
 
-bool
-queue_was_called(void)
+int
+queue_take_call(void)
 {
-	return pg_atomic_exchange_u32(&database->queues_called, 0) != 0;
+	return pg_atomic_exchange_u32(&database->queues_called, QUEUE_NONE);
+}
+
+void
+queue_call_evicted(Oid of)
+{
+	SharedDatabase *entry = shared_database(of);
+
+	if (entry != NULL)
+		pg_atomic_fetch_or_u32(&entry->queues_called, QUEUE_ALL);
 }
 
 static Relation
@@ -145,10 +153,11 @@ queue_entry(TupleTableSlot *row)
 }
 
 /*
- * Finds the first row of an item from an id on, as committed now.
+ * Finds the row of an item with an id, or the first one from there on, as
+ * committed now.
  */
 static bool
-queue_find(const text *sku, int64 id, QueueEntry *entry)
+queue_find(const text *sku, int64 id, bool later, QueueEntry *entry)
 {
 	Relation	queue = queue_open();
 	Snapshot	latest = RegisterSnapshot(GetLatestSnapshot());
@@ -159,8 +168,9 @@ queue_find(const text *sku, int64 id, QueueEntry *entry)
 
 	ScanKeyInit(&keys[0], 1, BTEqualStrategyNumber, F_TEXTEQ,
 				PointerGetDatum(sku));
-	ScanKeyInit(&keys[1], 2, BTGreaterEqualStrategyNumber, F_INT8GE,
-				Int64GetDatum(id));
+	ScanKeyInit(&keys[1], 2,
+				later ? BTGreaterEqualStrategyNumber : BTEqualStrategyNumber,
+				later ? F_INT8GE : F_INT8EQ, Int64GetDatum(id));
 	relation_scan_begin(&scan, queue, QUEUE_ATT_SKU + 1, 0, keys,
 						lengthof(keys), latest);
 	found = relation_scan_next(&scan, row);
@@ -174,9 +184,9 @@ queue_find(const text *sku, int64 id, QueueEntry *entry)
 }
 
 bool
-queue_first(const text *sku, QueueEntry *first)
+queue_first(const text *sku, int64 from, QueueEntry *first)
 {
-	return queue_find(sku, PG_INT64_MIN, first);
+	return queue_find(sku, from, true, first);
 }
 
 bool
@@ -184,8 +194,7 @@ queue_read(StockLine *line)
 {
 	QueueEntry	entry;
 
-	if (!queue_find(line->sku, line->opened_id, &entry) ||
-		entry.id != line->opened_id)
+	if (!queue_find(line->sku, line->opened_id, false, &entry))
 		return false;
 	line->quantity = entry.quantity;
 	return true;
@@ -197,8 +206,7 @@ queue_leave(StockLine *line)
 	QueueEntry	entry;
 	Relation	queue;
 
-	if (!queue_find(line->sku, line->opened_id, &entry) ||
-		entry.id != line->opened_id)
+	if (!queue_find(line->sku, line->opened_id, false, &entry))
 		ereport(ERROR,
 				(errcode(ERRCODE_CHECK_VIOLATION),
 				 errmsg("a reservation that waits for \"%s\" is not in its queue",

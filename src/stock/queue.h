@@ -36,12 +36,23 @@ typedef struct QueueEntry
 /* Must be called before queue_call, which cannot fail then. */
 extern void queue_begin(void);
 
+/* What the sweeper is called for. */
+typedef enum QueueCall
+{
+	QUEUE_NONE = 0,
+	QUEUE_SOME = 1,				/* items of which the counter knows it */
+	QUEUE_ALL = 2
+} QueueCall;
+
 /*
- * Calls the sweeper: the queue of an item may be served.  queue_was_called
- * returns whether it was called since it last asked.
+ * Calls the sweeper: the queues of these items may be served.  queue_take_call
+ * returns what it was called for since it last asked, as bits.
  */
-extern void queue_call(void);
-extern bool queue_was_called(void);
+extern void queue_call(QueueCall items);
+extern int	queue_take_call(void);
+
+/* The same, for a database of which a counter was evicted. */
+extern void queue_call_evicted(Oid database);
 
 /*
  * Ignores this session's own calls.  What it gives back while it serves, since
@@ -62,8 +73,11 @@ extern int	queue_count(const text *sku, Snapshot snapshot);
 extern void queue_join(const text *reservation, const StockLine *line,
 					   int64 ttl_us);
 
-/* Finds the first that waits for an item, as committed now. */
-extern bool queue_first(const text *sku, QueueEntry *first);
+/*
+ * Finds the first that waits for an item, as committed now; none has a smaller
+ * id than "from".
+ */
+extern bool queue_first(const text *sku, int64 from, QueueEntry *first);
 
 /*
  * Sets the quantity of a line that waits.  Returns false if it does not wait

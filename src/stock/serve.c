@@ -9,6 +9,10 @@
  * queue, and the others have to wait until that is certain.  Who serves is not
  * important, since the row in stock_hold is locked; so a second session that
  * calls stock_serve does no harm.
+ *
+ * A transaction notes in the counters which queues could be served after it.  All
+ * queues are looked at only if that is not known: after a start, after external
+ * DML, or if such a counter was evicted.
  */
 #include "postgres.h"
 
@@ -26,8 +30,10 @@
 #include "base/query.h"
 #include "base/settings.h"
 #include "base/shared.h"
+#include "base/subtransaction.h"
 #include "stock/announce.h"
 #include "stock/change.h"
+#include "stock/escrow.h"
 #include "stock/ledger.h"
 #include "stock/queue.h"
 #include "stock/stock_xact.h"
@@ -36,8 +42,9 @@
 #define SERVE_PIN_SHARE 4
 #define SERVE_ITEMS_MAX 1000	/* queues that a step may look at */
 
-/* Was the first of a queue locked since the last look at all queues began? */
-static bool met_lock = false;
+static bool met_lock = false;	/* was the first of a queue locked? */
+/* Does the next step look at queues that counters know of? */
+static bool some_called = false;
 
 PG_FUNCTION_INFO_V1(stock_serve);
 PG_FUNCTION_INFO_V1(stock_serve_item);
@@ -104,32 +111,51 @@ serve_first(StockLine *item, const QueueEntry *first)
 }
 
 /*
- * SQL: stock_serve_item(sku, max_rows), serves the queue of an item; returns
- * how many have left it.  If all have, the rest is available for others.
+ * Serves the queue of an item; returns how many have left it.  If all have, the
+ * rest is available for others.  Each search begins where the first one may be:
+ * beside an old snapshot, those that have left are still in the index.
  */
-Datum
-stock_serve_item(PG_FUNCTION_ARGS)
+static int
+serve_queue(text *sku, int max)
 {
-	StockLine	item = {.sku = PG_GETARG_TEXT_PP(0)};
-	int			max = PG_GETARG_INT32(1);
+	StockLine	item = {.sku = sku};
 	int			count = 0;
 	bool		more;
+	int64		from;
+	uint64		look;
 	QueueEntry	first;
 
-	settings_prevent_write("stock_serve_item()");
-	(void) stock_xact_begin();
 	if (!stock_xact_touch(&item, false))
-		PG_RETURN_INT32(0);
-	while ((more = queue_first(item.sku, &first)) && count < max)
+		return 0;
+	met_lock = false;
+	from = escrow_queue_from(stock_xact_item(&item), &look);
+	while ((more = queue_first(item.sku, from, &first)) && count < max)
 	{
 		CHECK_FOR_INTERRUPTS();
+		if (count == 0)
+			escrow_set_queue_from(stock_xact_item(&item), first.id, look);
 		if (!serve_first(&item, &first))
 			break;
+		from = first.id + 1;
 		count++;
 	}
 	if (!more && count > 0 && stock_xact_available(&item) > 0)
 		announce_available(item.sku, stock_xact_available(&item));
-	PG_RETURN_INT32(count);
+	if (met_lock)
+		escrow_call(stock_xact_item(&item));
+	some_called |= met_lock;
+	return count;
+}
+
+/*
+ * SQL: stock_serve_item(sku, max_rows).
+ */
+Datum
+stock_serve_item(PG_FUNCTION_ARGS)
+{
+	settings_prevent_write("stock_serve_item()");
+	(void) stock_xact_begin();
+	PG_RETURN_INT32(serve_queue(PG_GETARG_TEXT_PP(0), PG_GETARG_INT32(1)));
 }
 
 static void
@@ -184,37 +210,144 @@ serve_some(const text *after, int max_rows, bool quiet, bool *failed)
 	return last;
 }
 
+/* A queue that is served in a subtransaction. */
+typedef struct ServeTry
+{
+	text	   *sku;
+	int			max;
+	int			count;			/* that have left it */
+} ServeTry;
+
+static void
+serve_this(void *arg)
+{
+	ServeTry   *try = arg;
+
+	try->count = serve_queue(try->sku, try->max);
+}
+
 /*
- * SQL: stock_serve(max_rows), one step of the sweeper.  It looks at all queues
- * if it was called, or if the last look met a lock or an error, and continues
- * where the last step has ended.  Returns whether there is more to do at once.
+ * A queue could not be served: the next sweep tries again.  Returns false if
+ * its counter does not know that, since it could not be loaded.
+ */
+static bool
+serve_again(Oid log, const text *sku)
+{
+	EscrowItem *item = escrow_pin_loaded(log, sku);
+
+	if (item == NULL)
+		return false;
+	escrow_call(item);
+	escrow_unpin(item);
+	some_called = true;
+	return true;
+}
+
+/*
+ * Serves some of the queues that counters know of, each in a subtransaction.
+ * Returns whether it has looked at all of them.  If some fail, one of them is
+ * reported, unless quiet.
+ */
+static bool
+serve_called(Oid log, int max_rows, bool quiet, bool *failed, bool *unknown)
+{
+	int			items = Min(settings_stock_items / SERVE_PIN_SHARE,
+							SERVE_ITEMS_MAX);
+	int			looks = 0;
+	ServeTry	try;
+
+	some_called = false;
+	for (; items > 0 && max_rows > 0 &&
+		 escrow_next_called(&looks, log, &try.sku); items--)
+	{
+		ErrorData  *error;
+
+		try.max = max_rows;
+		try.count = 0;
+		error = subtransaction_try(serve_this, &try, true);
+		max_rows -= try.count;
+		if (error == NULL)
+			continue;
+		if (!quiet && !*failed)
+			ereport(WARNING,
+					(errcode(error->sqlerrcode),
+					 errmsg("queue of \"%s\" could not be served",
+							text_to_cstring(try.sku)),
+					 errdetail_internal("%s", error->message)));
+		*failed = true;
+		*unknown |= !serve_again(log, try.sku);
+	}
+	return looks >= settings_stock_items;
+}
+
+/*
+ * As serve_called, but without the calls of this session itself.
+ */
+static bool
+serve_called_quietly(Oid log, int max_rows, bool quiet, bool *failed,
+					 bool *unknown)
+{
+	volatile bool done = false;
+
+	queue_ignore_calls(true);
+	PG_TRY();
+	{
+		done = serve_called(log, max_rows, quiet, failed, unknown);
+	}
+	PG_FINALLY();
+	{
+		queue_ignore_calls(false);
+	}
+	PG_END_TRY();
+	return done;
+}
+
+/*
+ * SQL: stock_serve(max_rows), one step of the sweeper.  Returns whether there is
+ * more to do at once.  A look at all queues continues where the last step has
+ * ended.
  */
 Datum
 stock_serve(PG_FUNCTION_ARGS)
 {
 	static text *position = NULL;
-	static bool looking = true; /* an earlier worker may have begun */
+	static bool all_called = true;	/* an earlier worker may have begun */
 	static bool failing = false;
-	text	   *last;
-	bool		failed;
+	static bool interrupted = false;	/* a step has taken calls in vain */
+	Oid			log;
+	bool		failed = false;
+	bool		done;
 
 	settings_prevent_write("stock_serve()");
-	(void) stock_xact_begin();
+	log = stock_xact_begin();
 	if (position == NULL)
 	{
-		looking |= queue_was_called();
-		met_lock = false;
+		int			called = queue_take_call();
+
+		all_called |= (called & QUEUE_ALL) != 0;
+		some_called |= (called & QUEUE_SOME) != 0;
 	}
-	if (!looking)
+	all_called |= interrupted;
+	if (!all_called && !some_called)
 		PG_RETURN_BOOL(false);
-	looking = true;
-	last = serve_some(position, PG_GETARG_INT32(0), failing, &failed);
-	if (position != NULL)
-		pfree(position);
-	position = last;
-	met_lock |= failed;
-	if (position == NULL)
+	interrupted = true;
+	if (all_called)
+	{
+		text	   *last = serve_some(position, PG_GETARG_INT32(0), failing,
+									  &failed);
+
+		if (position != NULL)
+			pfree(position);
+		position = last;
+		done = position == NULL;
+		all_called = !done || failed;
+	}
+	else
+		done = serve_called_quietly(log, PG_GETARG_INT32(0), failing, &failed,
+									&all_called);
+	if (done)
 		failing = failed;
-	looking = position != NULL || met_lock;
-	PG_RETURN_BOOL(position != NULL);
+	some_called |= !done;
+	interrupted = false;
+	PG_RETURN_BOOL(!done);
 }

@@ -73,6 +73,7 @@ static int *places = NULL;		/* of entries, by their items; see below */
 static Oid	locked_log = InvalidOid;	/* by this transaction */
 static EscrowItem *loading = NULL;
 static int	external_level = 0; /* nesting level of external DML; 0: none */
+static int64 first_id = PG_INT64_MAX;	/* of the rows that it has written */
 
 /*
  * The entry of an item is found through places: twice as many numbers as there
@@ -119,6 +120,7 @@ stock_xact_reset(void)
 	step_count = 0;
 	locked_log = InvalidOid;
 	external_level = 0;
+	first_id = PG_INT64_MAX;
 	if (entry_capacity > STOCK_XACT_KEEP)
 	{
 		pfree(entries);
@@ -157,19 +159,20 @@ stock_xact_end(bool committed)
 	{
 		StockXactEntry *entry = &entries[i];
 
+		entry->part.first_id = first_id;
 		if (committed)
 			call |= escrow_commit(entry->item, &entry->part);
 		else
 			call |= escrow_abort(entry->item, &entry->part);
 	}
 	if (call)
-		queue_call();
+		queue_call(QUEUE_SOME);
 	if (committed && external_level > 0)
 	{
 		escrow_forget_all(locked_log);
 		names_forget();
 		lapse_note(0);
-		queue_call();
+		queue_call(QUEUE_ALL);
 	}
 	stock_xact_reset();
 }
@@ -203,6 +206,7 @@ stock_xact_before_prepare(void)
 	{
 		StockXactEntry *entry = &entries[i];
 
+		entry->part.first_id = first_id;
 		entry->in_doubt = stock_xact_has_effect(entry);
 		if (entry->in_doubt)
 			in_doubt_enter(entry->item, &entry->part);
@@ -679,8 +683,14 @@ stock_xact_undo(int mark)
 		entry->part.joined -= difference->joined;
 		entry->part.served -= difference->served;
 		if (escrow_undo(entry->item, difference))
-			queue_call();
+			queue_call(QUEUE_SOME);
 	}
+}
+
+void
+stock_xact_note_id(int64 id)
+{
+	first_id = Min(first_id, id);
 }
 
 /*

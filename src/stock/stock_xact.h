@@ -55,6 +55,9 @@ extern void stock_xact_remove(const StockLine *line);
 /* Records that new reservations of the item lapse at this time or later. */
 extern void stock_xact_will_lapse(const StockLine *line, TimestampTz at);
 
+/* Records the id of a row that this transaction writes. */
+extern void stock_xact_note_id(int64 id);
+
 /*
  * Announces again which reservations of this transaction have lapsed, for all of
  * its items or for one: searches by others do not see them.

@@ -99,4 +99,28 @@ SQL
 			'constant' ],
 		[ 'stock_reserve that falls short', "SELECT stock_reserve('sku-7', 1000000000, 'short')", 'constant' ] ]);
 
+# Queues of one reservation each, and one long queue, of which many have left.
+my $queues = <<'SQL';
+	INSERT INTO idempotency_internal.stock_hold
+		(quantity, expires_at, line, reservation, sku, lines, id, at, actor)
+	SELECT 0, now() + interval '30 days', 0, 'waits-' || i || q, CASE q WHEN 'a' THEN 'sold-' || i ELSE 'sold' END,
+		1, i, now(), 'app'
+	FROM generate_series(:from, :to) i, (VALUES ('a'), ('b')) queue(q);
+	INSERT INTO idempotency_internal.stock_queue (id, quantity, ttl_us, sku, reservation)
+	SELECT id, 1, 600000000, sku, reservation FROM idempotency_internal.stock_hold
+	WHERE quantity = 0 AND id BETWEEN :from AND :to;
+	INSERT INTO idempotency_internal.stock_item (sku)
+	SELECT 'sold-' || i FROM generate_series(:from, :to) i;
+	INSERT INTO idempotency_internal.stock_item (sku) VALUES ('sold') ON CONFLICT DO NOTHING
+SQL
+my $all_queues = 'DO $$ BEGIN WHILE idempotency_internal.stock_serve(1000) LOOP END LOOP; END $$';
+
+growth('queues',
+	worker => 1,
+	rows => "$queues; $all_queues; SELECT stock_receive('sold', 9 * (:to - :from) / 10); $all_queues",
+	churn => 'SELECT 1',
+	calls => [
+		[ 'to join a queue', "SELECT stock_reserve('sold-7', 1, 'joins', wait => true)", 'constant' ],
+		[ 'to serve one', "SELECT idempotency_internal.stock_serve_item('sold', 1) FROM stock_receive('sold', 1)", 'constant' ] ]);
+
 done_testing();
