@@ -119,16 +119,15 @@ const char *
 url_refused(const char *url)
 {
 	char	   *origin = url_origin(url);
-	const char *port;
+	int			port;
 
 	if (origin == NULL)
 		return NULL;
 	if (settings_webhook_require_https && !url_is_https(url))
 		return "idempotency.webhook_require_https refuses http";
-	port = strchr(strchr(origin, '\n') + 1, '\n') + 1;
-	if (!settings_port_allowed(atoi(port)))
-		return psprintf("idempotency.webhook_allowed_ports refuses port %d",
-						atoi(port));
+	port = (int) strtol(strchr(strchr(origin, '\n') + 1, '\n') + 1, NULL, 10);
+	if (!settings_port_allowed(port))
+		return psprintf("idempotency.webhook_allowed_ports refuses port %d", port);
 	return NULL;
 }
 
