@@ -103,6 +103,7 @@ my %rows = (
 	outbox_cancelled => { position => '3000000 + %d' },
 	idem_fence => { scope => "'victim %d'" },
 	outbox_registered_topic => { topic => "'victim %d'" },
+	idempotency_audit_record => { map({ ($_ => "'a'") } qw(role session_role action)), object => "'victim'", alters => 'true' },
 	outbox_home => { identity => 'gen_random_uuid()', system_identifier => '%d', database => 1 },
 	stock_item => { sku => "'victim %d'", received => 10 },
 	stock_hold => { quantity => 1, expires_at => "now() - interval '1 s'", line => 0, sku => "'victim'", reservation => "'victim %d'" },
@@ -218,7 +219,7 @@ my @calls = map { "SELECT $_;" } (
 			"outbox_pause($_)", "outbox_resume($_)", "outbox_discard($_)", "outbox_acknowledge_lost($_)") } "'victim'", $any_subscription),
 	(map { "count(*) FROM (SELECT t.*::text FROM $_ t) t" } qw(idem_key idem_keys idem_stats outbox_subscriptions outbox_dead
 		outbox_deliveries outbox_attempts outbox_log stock_levels stock_holds stock_waiting stock_ledger stock_history stock_verify() idempotency_segments idempotency_status()
-		idempotency_workers outbox_stats outbox_latency stock_stats)),
+		idempotency_workers idempotency_audit outbox_stats outbox_latency stock_stats)),
 	'idem_migrate(1000)', 'idem_expire(1000)', 'outbox_expire(1000)', 'stock_expire(1000)', 'stock_compact(1000)', 'stock_forget(1000)',
 	'outbox_wake()');
 
