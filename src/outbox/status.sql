@@ -73,7 +73,8 @@ AS $$
 			' at subscription ' || s.name),
 		coalesce(format('if it lasts: SELECT outbox_pause(%L)', s.name), 'see pg_stat_activity')
 	FROM idempotency_internal.outbox_turns() t
-	LEFT JOIN idempotency_internal.outbox_subscription s ON s.id = t.subscription
+	LEFT JOIN idempotency_internal.outbox_subscription s
+		ON s.id = t.subscription
 	WHERE t.since < clock_timestamp() - interval '10 s'
 	UNION ALL
 	SELECT 'log',

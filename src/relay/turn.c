@@ -1,7 +1,7 @@
 /*
  * turn.c
- *		Shows since when the loop of this relay has been in its present turn, and
- *		at which subscription it is.
+ *		Shows since when this relay has been in the present turn of its loop,
+ *		and at which subscription it is.
  *
  * A turn takes milliseconds.  If one takes much longer, all deliveries of the
  * database wait, and idempotency_status() names the subscription

@@ -1,7 +1,7 @@
 /*
  * turn.h
- *		Shows since when the loop of this relay has been in its present turn, and
- *		at which subscription it is.
+ *		Shows since when this relay has been in the present turn of its loop,
+ *		and at which subscription it is.
  */
 #ifndef RELAY_TURN_H
 #define RELAY_TURN_H

@@ -561,7 +561,8 @@ reservation_try_expire(text **lapsed, int count, int max, int64 *expired,
 					   int *failed)
 {
 	ExpiryTry	try = {lapsed, count, max, *expired};
-	ErrorData  *error = subtransaction_try(reservation_expire_these, &try, true);
+	ErrorData  *error = subtransaction_try(reservation_expire_these, &try,
+										   true);
 
 	if (error == NULL)
 		*expired = try.lines;
