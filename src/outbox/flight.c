@@ -118,8 +118,8 @@ outbox_unreplicated_since(PG_FUNCTION_ARGS)
 }
 
 /*
- * SQL: outbox_turns(), a row for each relay that does not rest: when this turn of
- * its loop has begun, and the subscription that it is at, or null.
+ * SQL: outbox_turns(), a row for each relay that does not rest: when the turn
+ * of its loop has begun, and the subscription that it is at, or null.
  */
 Datum
 outbox_turns(PG_FUNCTION_ARGS)

@@ -118,16 +118,9 @@ signature_hmac(void)
 		return hmac;
 	if (owner == NULL)
 		owner = ResourceOwnerCreate(NULL, "idempotency signature");
-	CurrentResourceOwner = owner;
-	PG_TRY();
-	{
-		hmac = pg_hmac_create(PG_SHA256);
-	}
-	PG_FINALLY();
-	{
-		CurrentResourceOwner = before;
-	}
-	PG_END_TRY();
+	CurrentResourceOwner = owner;	/* an error restores it, too */
+	hmac = pg_hmac_create(PG_SHA256);
+	CurrentResourceOwner = before;
 	return hmac;
 }
 
