@@ -50,6 +50,61 @@ worker_define(BackgroundWorker *worker, const char *main, const char *name)
 }
 
 /*
+ * Settings that change what a statement does, how it is planned, or whether it
+ * fails.  Those that log, or give memory, are left to the administrator.
+ */
+#define WORKER_DEFAULTS \
+	"SELECT name, boot_val FROM pg_catalog.pg_settings" \
+	" WHERE context OPERATOR(pg_catalog.=) ANY ('{user,superuser}')" \
+	" AND boot_val IS NOT NULL AND name OPERATOR(pg_catalog.~*) '^(" \
+	"allow_system_table_mods|array_nulls|backslash_quote|bytea_output" \
+	"|check_function_bodies|client_min_messages|constraint_exclusion" \
+	"|cpu_.*_cost|cursor_tuple_fraction|datestyle" \
+	"|debug_(parallel_query|pretty_print|print_.*)|default_(statistics_target" \
+	"|table_access_method|tablespace|toast_compression|transaction_.*)" \
+	"|effective_cache_size|enable_.*|escape_string_warning|exit_on_error" \
+	"|extra_float_digits|force_parallel_mode|from_collapse_limit|geqo.*" \
+	"|gin_fuzzy_search_limit|idle_.*_timeout|intervalstyle|jit.*" \
+	"|join_collapse_limit|lock_timeout|lo_compat_privileges" \
+	"|max_parallel_workers_per_gather|min_parallel_.*|parallel_.*" \
+	"|plan_cache_mode|quote_all_identifiers|random_page_cost" \
+	"|recursive_worktable_factor|restrict_nonsystem_relation_kind" \
+	"|row_security|seq_page_cost|session_replication_role" \
+	"|standard_conforming_strings|statement_timeout|synchronize_seqscans" \
+	"|temp_file_limit|temp_tablespaces|transaction_timeout" \
+	"|transform_null_equals|xmlbinary|xmloption)$'"
+
+static void
+worker_set(const char *name, const char *value)
+{
+	SetConfigOption(name, value, PGC_SUSET, PGC_S_OVERRIDE);
+}
+
+/*
+ * Gives settings the value that they have if nobody sets them, for as long as
+ * the worker lives: a later reload does not change them.
+ */
+static void
+worker_set_defaults(void)
+{
+	StartTransactionCommand();
+	SPI_connect();
+	PushActiveSnapshot(GetTransactionSnapshot());
+	if (SPI_execute(WORKER_DEFAULTS, true, 0) != SPI_OK_SELECT)
+		elog(ERROR, "could not read pg_settings");
+	for (uint64 i = 0; i < SPI_processed; i++)
+	{
+		HeapTuple	row = SPI_tuptable->vals[i];
+		TupleDesc	desc = SPI_tuptable->tupdesc;
+
+		worker_set(SPI_getvalue(row, desc, 1), SPI_getvalue(row, desc, 2));
+	}
+	PopActiveSnapshot();
+	SPI_finish();
+	CommitTransactionCommand();
+}
+
+/*
  * Settings that an administrator makes for clients must not affect a worker's
  * short transactions.  Workers keep query plans for months: a sequential scan
  * that was planned while a table was empty must not be used when the table has
@@ -58,27 +113,27 @@ worker_define(BackgroundWorker *worker, const char *main, const char *name)
 static void
 worker_fix_settings(void)
 {
-	static const char *const fixed[][2] = {
+	static const char *const first[][2] = { /* before any transaction */
 		{"role", "none"},
 		{"search_path", "pg_catalog, pg_temp"},
+		{"exit_on_error", "off"},
 		{"default_transaction_isolation", "read committed"},
 		{"default_transaction_read_only", "off"},
+		{"default_transaction_deferrable", "off"},
 		{"synchronous_commit", "local"},	/* do not wait for standbys */
-		{"lock_timeout", "0"},
-		{"transaction_timeout", "0"},
-		{"enable_seqscan", "off"},
-		{"enable_bitmapscan", "off"},
-		{"enable_sort", "off"},
-		{"jit", "off"},
 		{"idempotency.writes", "on"},
+		{"plpgsql.extra_errors", "none"},
+		{"plpgsql.variable_conflict", "error"},
+	};
+	static const char *const other[] = {
+		"enable_seqscan", "enable_bitmapscan", "enable_sort", "jit"
 	};
 
-	for (int i = 0; i < (int) lengthof(fixed); i++)
-	{
-		if (GetConfigOption(fixed[i][0], true, false) != NULL)
-			SetConfigOption(fixed[i][0], fixed[i][1], PGC_SUSET,
-							PGC_S_OVERRIDE);
-	}
+	for (int i = 0; i < (int) lengthof(first); i++)
+		worker_set(first[i][0], first[i][1]);
+	worker_set_defaults();
+	for (int i = 0; i < (int) lengthof(other); i++)
+		worker_set(other[i], "off");
 }
 
 void

@@ -124,6 +124,54 @@ like(($receiver->requests('owned'))[-1]{body}, qr/"timestamp":"20\d\d-\d\d-\d\dT
 	'settings of the database do not reach into the relay');
 ok($node->poll_query_until('owned', 'SELECT count(*) = 0 FROM idem_key'), 'nor into the sweeper');
 
+# Every setting of a user or superuser has another value, but those that only
+# limit memory, and those that log.
+$node->safe_psql('owned', <<'EOF');
+CREATE FUNCTION other_value(s pg_settings) RETURNS text LANGUAGE sql AS $$
+	SELECT CASE WHEN s.vartype = 'bool' THEN CASE s.boot_val WHEN 'on' THEN 'off' ELSE 'on' END
+		WHEN s.vartype = 'enum' THEN (SELECT max(v) FROM unnest(s.enumvals) v WHERE v <> s.boot_val)
+		WHEN s.name ~ 'timeout$' THEN '1'
+		WHEN s.vartype IN ('integer', 'real') THEN s.min_val
+		WHEN s.name = 'restrict_nonsystem_relation_kind' THEN 'view,foreign-table'
+		WHEN s.name = 'search_path' THEN 'nowhere'
+		WHEN s.name = 'DateStyle' THEN 'German' END
+$$;
+DO $$
+DECLARE
+	s pg_settings;
+	n integer := 0;
+BEGIN
+	FOR s IN SELECT * FROM pg_settings WHERE context IN ('user', 'superuser') AND name !~ '\.|^(log_|trace_|max_stack_depth|transaction_|client_encoding)'
+		AND other_value(pg_settings) IS NOT NULL LOOP
+		EXECUTE format('ALTER DATABASE owned SET %I = %L', s.name, other_value(s));
+		n := n + 1;
+	END LOOP;
+	ASSERT n > 100, 'few settings';
+END
+$$;
+ALTER DATABASE owned SET plpgsql.extra_errors = 'all';
+ALTER DATABASE owned SET plpgsql.variable_conflict = 'use_column';
+ALTER DATABASE owned SET role = 'pg_monitor';
+EOF
+terminate_worker($node, $_, 'owned') for qw(relay sweeper);
+my @pids = map { worker_pid($node, $_, 'owned') } qw(relay sweeper);
+sql('ALTER DATABASE owned RESET ALL');
+$node->safe_psql('owned', q(SELECT outbox_enqueue('t', '{"n": 4}'); SELECT idem_claim('l', ttl => '1 ms');
+	SELECT stock_receive('hat', 1); SELECT stock_reserve('hat', 1, 'lapses', ttl => '1 ms')));
+ok($receiver->wait_for('owned', events => 3), 'none of the settings keeps the relay from sending');
+# A locked row makes an error of the relay, which must go on.
+subscribe($node, $receiver, '/fail/busy', db => 'owned', topics => "'{busy}'", retry_schedule => "'{0 s,4 s,1 s}'");
+$node->safe_psql('owned', q(SELECT outbox_enqueue('busy', '{}')));
+ok($node->poll_query_until('owned', q(SELECT waiting = 1 FROM outbox_subscriptions WHERE name = 'busy')), 'nor from noting a failure');
+my $lock = session($node, 'owned');
+$lock->query_safe('BEGIN; SELECT FROM outbox_delivery FOR UPDATE');
+ok($node->poll_query_until('owned', q(SELECT state = 'stuck' AND reason ~ 'locked' FROM outbox_subscriptions WHERE name = 'busy')),
+	'nor from telling that a row is locked');
+finish($lock, 'COMMIT');
+ok($node->poll_query_until('owned', q(SELECT state = 'active' AND dead = 1 FROM outbox_subscriptions WHERE name = 'busy')), 'nor from going on');
+ok($node->poll_query_until('owned', q(SELECT (SELECT count(*) = 0 FROM idem_key) AND (SELECT count(*) = 0 FROM stock_hold))), 'nor the sweeper');
+is(join(' ', map { worker_pid($node, $_, 'owned') } qw(relay sweeper)), "@pids", 'and both are still those that had the settings');
+
 # --- which databases
 
 $node->append_conf('postgresql.conf', "idempotency.databases = 'postgres'");
