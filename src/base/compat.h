@@ -65,7 +65,7 @@ typedef bool CompatUpdateIndexes;
 
 /* 17: an index may keep something open from one insertion to the next. */
 #if PG_VERSION_NUM >= 170000
-#define compat_index_insert_cleanup(index, info) index_insert_cleanup(index, info)
+#define compat_index_insert_cleanup index_insert_cleanup
 #else
 #define compat_index_insert_cleanup(index, info) ((void) 0)
 #endif

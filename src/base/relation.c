@@ -97,15 +97,16 @@ relation_index_filter(List *predicate)
  * primary key itself, or a copy that REINDEX CONCURRENTLY or pg_repack makes.
  */
 static bool
-relation_index_is_key(const RelationIndexes *indexes, const RelationIndex *index)
+relation_index_is_key(const RelationIndexes *indexes,
+					  const RelationIndex *index)
 {
-	const Form_pg_index form = index->index->rd_index;
+	Form_pg_index form = index->index->rd_index;
 
 	if (form->indisprimary || !index->info->ii_Unique)
 		return form->indisprimary;
 	for (int i = 0; i < indexes->count; i++)
 	{
-		const Form_pg_index key = indexes->index[i].index->rd_index;
+		Form_pg_index key = indexes->index[i].index->rd_index;
 
 		if (key->indisprimary && form->indimmediate &&
 			index->filter == 0 && key->indnkeyatts == form->indnkeyatts &&
@@ -287,14 +288,15 @@ relation_index_orders(Relation table, Relation index, int i)
 {
 	AttrNumber	column = index->rd_index->indkey.values[i];
 	Form_pg_attribute attribute;
+	TypeCacheEntry *type;
 
 	if (column <= 0)
 		return false;
 	attribute = TupleDescAttr(RelationGetDescr(table), column - 1);
+	type = lookup_type_cache(attribute->atttypid, TYPECACHE_BTREE_OPFAMILY);
 	return index->rd_indcollation[i] == attribute->attcollation &&
 		index->rd_indoption[i] == 0 &&
-		index->rd_opfamily[i] == lookup_type_cache(attribute->atttypid,
-												   TYPECACHE_BTREE_OPFAMILY)->btree_opf;
+		index->rd_opfamily[i] == type->btree_opf;
 }
 
 /*
@@ -499,12 +501,11 @@ relation_update_locked(Relation table, ItemPointer tid, TupleTableSlot *slot)
 	if (compat_needs_index_update(update_indexes))
 	{
 		RelationIndexes *indexes = relation_open_indexes(table);
+		RelationWrite write = compat_needs_summaries_only(update_indexes) ?
+		RELATION_UPDATE_SUMMARIES : RELATION_UPDATE;
 
 		(void) relation_insert_into_indexes(table, indexes, slot,
-											UNIQUE_CHECK_PARTIAL,
-											compat_needs_summaries_only(update_indexes) ?
-											RELATION_UPDATE_SUMMARIES :
-											RELATION_UPDATE);
+											UNIQUE_CHECK_PARTIAL, write);
 		relation_close_indexes(indexes);
 	}
 	CommandCounterIncrement();

@@ -101,7 +101,7 @@ typedef struct RelationIndex
 	Relation	index;
 	struct IndexInfo *info;
 	AttrNumber	filter;			/* as for relation_open_index */
-	bool		is_key;			/* unique, with the columns of the primary key */
+	bool		is_key;			/* unique, with the primary key's columns */
 } RelationIndex;
 
 typedef struct RelationIndexes
@@ -124,7 +124,8 @@ extern void relation_insert(Relation table, TupleTableSlot *slot);
 
 /*
  * As relation_insert, for a key that is known to be new.  Never waits, since
- * the caller has opened the indexes, but for a unique key that a user has added.
+ * the caller has opened the indexes, but for a unique key that a user has
+ * added.
  */
 extern void relation_insert_new(Relation table, const RelationIndexes *indexes,
 								TupleTableSlot *slot);

@@ -214,7 +214,8 @@ AS $$
 			-- REINDEX CONCURRENTLY makes a copy of a primary key.
 			AND NOT EXISTS (
 				SELECT FROM pg_index k
-				WHERE k.indrelid = i.indrelid AND k.indisprimary AND i.indpred IS NULL
+				WHERE k.indrelid = i.indrelid AND k.indisprimary
+					AND i.indpred IS NULL
 					AND k.indkey::text = i.indkey::text)
 	)
 	SELECT 'tables',
