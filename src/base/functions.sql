@@ -153,6 +153,15 @@ COMMENT ON FUNCTION idempotency_internal.idempotency_ring_retire(
 	regclass, bigint) IS
 	'Internal: takes an old segment of a ring out of use; false: it is not there any more, or the ring is busy.';
 
+CREATE FUNCTION idempotency_internal.idempotency_truncate_in_place(
+	"table" regclass)
+RETURNS void
+LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE COST 10000
+AS 'MODULE_PATHNAME';
+COMMENT ON FUNCTION
+	idempotency_internal.idempotency_truncate_in_place(regclass) IS
+	'Internal: truncates a retired table of a ring, without new files, and at once.';
+
 /*
  * A snapshot from before a table was retired may show rows in it that it shows
  * in no other table.  So the table is truncated when no such snapshot is left.
@@ -185,7 +194,13 @@ BEGIN
 		ring, 'empty', 'retired') USING unused, horizon;
 	GET DIAGNOSTICS emptied = ROW_COUNT;
 	IF emptied > 0 THEN
-		EXECUTE format('TRUNCATE idempotency_internal.%I', tables || '_' || unused);
+		BEGIN
+			EXECUTE format('TRUNCATE idempotency_internal.%I', tables || '_' || unused);
+		EXCEPTION WHEN disk_full THEN
+			-- TRUNCATE needs space itself.
+			PERFORM idempotency_internal.idempotency_truncate_in_place(
+				format('idempotency_internal.%I', tables || '_' || unused)::regclass);
+		END;
 	END IF;
 	RETURN emptied > 0;
 EXCEPTION WHEN lock_not_available THEN

@@ -36,6 +36,7 @@
 #include "access/tableam.h"
 #include "access/transam.h"
 #include "access/xact.h"
+#include "catalog/heap.h"
 #include "fmgr.h"
 #include "storage/lmgr.h"
 #include "storage/procarray.h"
@@ -72,6 +73,7 @@ static bool callback_registered = false;
 PG_FUNCTION_INFO_V1(idempotency_ring_changed);
 PG_FUNCTION_INFO_V1(idempotency_next_xid);
 PG_FUNCTION_INFO_V1(idempotency_horizon);
+PG_FUNCTION_INFO_V1(idempotency_truncate_in_place);
 
 static void
 ring_state_changed(Oid relation)
@@ -237,4 +239,37 @@ idempotency_horizon(PG_FUNCTION_ARGS)
 		epoch--;
 	PG_RETURN_FULLTRANSACTIONID(FullTransactionIdFromEpochAndXid(epoch,
 																 horizon));
+}
+
+static bool
+ring_has_table(Oid table)
+{
+	for (int id = 0; id < RINGS; id++)
+	{
+		for (int i = 0; i < RING_SIZE; i++)
+		{
+			if (catalog_get()->rings[id].tables[i] == table)
+				return true;
+		}
+	}
+	return false;
+}
+
+/*
+ * SQL: idempotency_truncate_in_place(table), for a full disk, where TRUNCATE
+ * fails since it writes new indexes before it removes the old ones.  This is
+ * not undone by a rollback.  The table stays retired then, and is truncated
+ * again; nobody needs its rows, as for TRUNCATE.
+ */
+Datum
+idempotency_truncate_in_place(PG_FUNCTION_ARGS)
+{
+	Oid			table = PG_GETARG_OID(0);
+
+	if (!ring_has_table(table))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("\"%s\" is not a table of a ring", get_rel_name(table))));
+	heap_truncate(list_make1_oid(table));
+	PG_RETURN_VOID();
 }

@@ -148,8 +148,8 @@ COMMENT ON FUNCTION idempotency_internal.outbox_truncate() IS
  * A subscription that holds back more of the log than allowed loses what it has
  * not read.  Its relay notices that the partition was moved, and reads from
  * there.  Nothing is given up if the segment could not be truncated anyway,
- * because an open transaction has rows in it or a snapshot is older than its
- * closing.
+ * because an open transaction has rows in it, or a snapshot is older than its
+ * closing, or likely to be older than its retirement for long.
  */
 CREATE FUNCTION idempotency_internal.outbox_pass_over()
 RETURNS boolean
@@ -170,6 +170,9 @@ BEGIN
 	IF old_slot IS NULL
 		OR idempotency_internal.idempotency_horizon(
 			'idempotency_internal.outbox_ring'::regclass) < closed
+		OR EXISTS (SELECT FROM pg_stat_activity a
+			WHERE a.datname = current_database() AND a.backend_xmin IS NOT NULL
+				AND a.xact_start < clock_timestamp() - interval '10 s')
 	THEN
 		RETURN false;
 	END IF;

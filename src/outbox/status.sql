@@ -58,6 +58,48 @@ $$;
 COMMENT ON FUNCTION idempotency_internal.outbox_subscription_status() IS
 	'Internal: what idempotency_status says of subscriptions.';
 
+CREATE FUNCTION idempotency_internal.outbox_volume(
+	"table" regclass, OUT free bigint, OUT total bigint)
+RETURNS record
+LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME';
+COMMENT ON FUNCTION idempotency_internal.outbox_volume(regclass) IS
+	'Internal: bytes of the file system that a table is on: how many a server can still write, and all.';
+
+/*
+ * The log takes one and a half retentions when all subscriptions read it, and
+ * has no end when one does not read an old segment.  For how fast it grows, a
+ * segment counts as an hour old, at least: a burst tells nothing.
+ */
+CREATE FUNCTION idempotency_internal.outbox_log_space(
+	OUT size numeric, OUT keep numeric, OUT free numeric, OUT total numeric,
+	OUT needed numeric)
+RETURNS record
+LANGUAGE sql VOLATILE PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+	SELECT log.size,
+		nullif(greatest(pg_size_bytes(
+			current_setting('idempotency.outbox_keep_size')), -1), -1)::numeric,
+		volume.free, volume.total,
+		CASE WHEN EXISTS (SELECT FROM idempotency_internal.outbox_ring o,
+				idempotency_internal.outbox_partitions_behind(o.last_position)
+				WHERE o.state = 'old')
+			THEN 86400 * grows.speed
+			ELSE 1.5 * grows.speed * extract(epoch FROM
+				current_setting('idempotency.outbox_retention')::interval)
+				- log.size END
+	FROM idempotency_internal.outbox_log_size() log(size),
+		idempotency_internal.outbox_ring r,
+		CAST('idempotency_internal.outbox_log_' || r.slot AS regclass) t("table"),
+		idempotency_internal.outbox_volume(t."table") volume,
+		LATERAL (SELECT pg_total_relation_size(t."table") / greatest(3600,
+			extract(epoch FROM clock_timestamp() - r.opened_at)) AS speed) grows
+	WHERE r.state = 'current'
+$$;
+COMMENT ON FUNCTION idempotency_internal.outbox_log_space() IS
+	'Internal: size and limit of the log, the space on its file system, and how much of that it will take if it goes on as now.';
+
 CREATE FUNCTION idempotency_internal.outbox_status(
 	patience interval DEFAULT '10 min',
 	OUT "check" text, OUT state text, OUT detail text, OUT hint text)
@@ -78,14 +120,18 @@ AS $$
 	WHERE t.since < clock_timestamp() - interval '10 s'
 	UNION ALL
 	SELECT 'log',
-		CASE WHEN log.size > log.keep / 2 THEN 'warning' ELSE 'ok' END,
-		pg_size_pretty(log.size) || CASE WHEN log.keep IS NULL THEN ''
-			ELSE format(' of %s, idempotency.outbox_keep_size', pg_size_pretty(log.keep)) END,
-		CASE WHEN log.size > log.keep / 2 THEN 'beyond the limit, subscriptions that are behind lose events' END
-	FROM (SELECT idempotency_internal.outbox_log_size() AS size,
-			nullif(greatest(pg_size_bytes(
-				current_setting('idempotency.outbox_keep_size')), -1),
-				-1)::numeric AS keep) log
+		CASE WHEN l.size > l.keep / 2 OR l.is_short THEN 'warning' ELSE 'ok' END,
+		pg_size_pretty(l.size) || CASE WHEN l.keep IS NOT NULL
+				THEN format(' of %s, idempotency.outbox_keep_size', pg_size_pretty(l.keep))
+				ELSE '' END
+			|| CASE WHEN l.is_short
+				THEN format('; %s of %s are free', pg_size_pretty(l.free), pg_size_pretty(l.total))
+				ELSE '' END,
+		CASE WHEN l.size > l.keep / 2 THEN 'beyond the limit, subscriptions that are behind lose events'
+			WHEN l.is_short THEN 'the disk will be full; see "The log grows" in the runbook' END
+	FROM (SELECT s.*, s.free < s.needed
+				OR s.free < s.total / 10 AND s.free < s.size AS is_short
+			FROM idempotency_internal.outbox_log_space() s) l
 	UNION ALL
 	SELECT 'open transactions',
 		CASE WHEN straggler.since > patience THEN 'warning' ELSE 'ok' END,
