@@ -42,8 +42,8 @@
  *	- No callback raises an error, which would longjmp through libcurl.  So no
  *	  callback calls palloc() or ereport(); it records what happened in its
  *	  transfer.
- *	- libcurl resolves names in threads of its own, which inherit our signal
- *	  mask.  All signals are blocked while libcurl can start a thread, since
+ *	- libcurl looks up hosts in threads of its own (resolve.c), which inherit our
+ *	  signal mask.  All signals are blocked while libcurl can start a thread, since
  *	  PostgreSQL's signal handlers must run in the main thread only.
  *	- No address is connected to, and no connection is reused, unless
  *	  address_allowed() permits it.
@@ -72,6 +72,7 @@
 
 #include "relay/address.h"
 #include "relay/http.h"
+#include "relay/resolve.h"
 #include "relay/sockets.h"
 #include "relay/wire.h"
 
@@ -133,7 +134,9 @@
 typedef struct HttpTransfer
 {
 	dlist_node	node;			/* in http.idle or http.done, unless active */
-	bool		active;			/* libcurl has it */
+	bool		active;			/* libcurl has it, or it waits */
+	bool		waiting;		/* for its host to be looked up, */
+	dlist_node	waiting_node;	/* then, in a list of resolve.c */
 	dlist_node	answering_node; /* in http.answering, if answering_ms */
 	int64		answering_ms;	/* when headers or body last came; 0: not yet */
 	bool		repeated;		/* sent again over HTTP/1.1 */
@@ -170,6 +173,8 @@ typedef struct HttpState
 	bool		flooded;		/* an active one is */
 	AddressNetworks allowed;
 } HttpState;
+
+static void http_finish(HttpTransfer *transfer, CURLcode code);
 
 static HttpState http = {
 	.timer_due_ms = -1
@@ -482,6 +487,7 @@ http_set_up_easy(HttpTransfer *transfer, CURL *easy)
 	http_set(easy, CURLOPT_WRITEFUNCTION, http_on_body);
 	http_set(easy, CURLOPT_WRITEDATA, transfer);
 	http_set(easy, CURLOPT_UPLOAD_BUFFERSIZE, HTTP_UPLOAD_BUFFER_BYTES);
+	http_set(easy, CURLOPT_DNS_CACHE_TIMEOUT, RESOLVE_KEPT_S);
 	http_set(easy, CURLOPT_MAXAGE_CONN, HTTP_CONNECTION_IDLE_MAX_S);
 	http_set(easy, CURLOPT_MAXLIFETIME_CONN, HTTP_CONNECTION_AGE_MAX_S);
 
@@ -583,6 +589,7 @@ http_start(void)
 				 errmsg("out of memory")));
 	sockets_start();
 	wire_start();
+	resolve_start(http.multi);
 
 	http_set_multi(CURLMOPT_SOCKETFUNCTION, http_on_socket);
 	http_set_multi(CURLMOPT_TIMERFUNCTION, http_on_timer);
@@ -616,6 +623,7 @@ http_stop(void)
 		curl_easy_cleanup(transfer->easy);
 		http_free_headers(transfer);
 	}
+	resolve_stop();
 	(void) curl_multi_cleanup(http.multi);
 	sockets_stop();
 	wire_stop();
@@ -795,12 +803,21 @@ http_prepare(HttpTransfer *transfer, const HttpRequest *request)
 	return NULL;
 }
 
-/* Notes when the transfer has to be ended. */
+/* Returns when the transfer has to be ended. */
+static int64
+http_deadline_ms(const HttpTransfer *transfer)
+{
+	int			timeout_ms = transfer->timeout_ms;
+
+	if (transfer->waiting)
+		timeout_ms = Min(timeout_ms, HTTP_CONNECT_TIMEOUT_MS);
+	return transfer->submitted_ms + timeout_ms;
+}
+
 static void
 http_note_deadline(const HttpTransfer *transfer)
 {
-	http.deadline_ms = Min(http.deadline_ms,
-						   transfer->submitted_ms + transfer->timeout_ms);
+	http.deadline_ms = Min(http.deadline_ms, http_deadline_ms(transfer));
 }
 
 /* Removes a transfer from http.answering. */
@@ -812,13 +829,25 @@ http_forget_answering(HttpTransfer *transfer)
 	transfer->answering_ms = 0;
 }
 
-/* Passes the transfer to libcurl, with nothing received yet. */
+/* Passes the transfer to libcurl. */
 static void
-http_begin(HttpTransfer *transfer)
+http_connect(HttpTransfer *transfer)
 {
-	long		connect_ms = Min(transfer->timeout_ms,
-								 HTTP_CONNECT_TIMEOUT_MS);
+	int64		left_ms = Max(transfer->timeout_ms - http_elapsed_ms(transfer), 1);
 
+	transfer->waiting = false;
+	http_note_deadline(transfer);
+	http_set(transfer->easy, CURLOPT_CONNECTTIMEOUT_MS,
+			 (long) Min(left_ms, HTTP_CONNECT_TIMEOUT_MS));
+	http_check_multi(curl_multi_add_handle(http.multi, transfer->easy));
+}
+
+/*
+ * Begins the transfer, with nothing received yet, as soon as its host is known.
+ */
+static void
+http_begin(HttpTransfer *transfer, ResolveHost *host)
+{
 	transfer->header_bytes = 0;
 	transfer->body_bytes = 0;
 	transfer->excerpt_length = 0;
@@ -832,10 +861,39 @@ http_begin(HttpTransfer *transfer)
 	transfer->curl_error[0] = '\0';
 	transfer->response.excerpt[0] = '\0';
 
-	http_note_deadline(transfer);
 	transfer->active = true;
-	http_set(transfer->easy, CURLOPT_CONNECTTIMEOUT_MS, connect_ms);
-	http_check_multi(curl_multi_add_handle(http.multi, transfer->easy));
+	if (host == NULL || resolve_is_known(host, http_now_ms()))
+	{
+		http_connect(transfer);
+		return;
+	}
+	transfer->waiting = true;
+	http_note_deadline(transfer);
+	resolve_wait(host, &transfer->waiting_node);
+}
+
+/* A host was looked up, perhaps in vain. */
+static void
+http_take_host(ResolveHost *host, CURLcode code)
+{
+	const char *error = resolve_ended(host, code, http_now_ms());
+	dlist_head *waiting = resolve_waiting(host);
+
+	while (!dlist_is_empty(waiting))
+	{
+		HttpTransfer *transfer =
+		dlist_container(HttpTransfer, waiting_node,
+						dlist_pop_head_node(waiting));
+
+		transfer->waiting = false;
+		if (error == NULL)
+		{
+			http_connect(transfer);
+			continue;
+		}
+		strlcpy(transfer->curl_error, error, sizeof(transfer->curl_error));
+		http_finish(transfer, CURLE_COULDNT_RESOLVE_HOST);
+	}
 }
 
 void
@@ -865,7 +923,8 @@ http_submit(const HttpRequest *request)
 	wrong = request->wrong ? request->wrong : http_prepare(transfer, request);
 	dlist_delete(&transfer->node);
 	if (wrong == NULL)
-		http_begin(transfer);
+		http_begin(transfer, resolve_find(request->url,
+										  transfer->submitted_ms));
 	else
 	{
 		http_set_error(&transfer->response, wrong);
@@ -980,7 +1039,7 @@ http_repeat(HttpTransfer *transfer, CURLcode code)
 	transfer->repeated = true;
 	http_set(transfer->easy, CURLOPT_HTTP_VERSION,
 			 (long) CURL_HTTP_VERSION_1_1);
-	http_begin(transfer);
+	http_begin(transfer, NULL);
 	return true;
 }
 
@@ -1023,6 +1082,8 @@ http_explain(HttpTransfer *transfer, CURLcode code)
 		snprintf(response->error, sizeof(response->error),
 				 "the headers of the answer are longer than %d bytes",
 				 HTTP_HEADER_BYTES_MAX);
+	else if (transfer->waiting)
+		http_set_error(response, "timeout while looking up the host");
 	else if (transfer->overdue && !transfer->connected)
 		http_set_error(response, "timeout while connecting");
 	else if (transfer->connected || transfer->curl_error[0] == '\0')
@@ -1051,6 +1112,8 @@ http_finish(HttpTransfer *transfer, CURLcode code)
 	response->timed_out = !answered && code == CURLE_OPERATION_TIMEDOUT;
 
 	http_leave_wire(transfer);
+	if (transfer->waiting)
+		dlist_delete(&transfer->waiting_node);
 	http_check_multi(curl_multi_remove_handle(http.multi, easy));
 	transfer->active = false;
 	http_forget_answering(transfer);
@@ -1103,7 +1166,7 @@ http_finish_overdue(void)
 	for (int i = 0; i < HTTP_IN_FLIGHT_MAX; i++)
 	{
 		HttpTransfer *transfer = &http.transfers[i];
-		int64		deadline_ms = transfer->submitted_ms + transfer->timeout_ms;
+		int64		deadline_ms = http_deadline_ms(transfer);
 
 		if (!transfer->active)
 			continue;
@@ -1207,11 +1270,18 @@ http_work(void)
 
 	while ((message = curl_multi_info_read(http.multi, &left)) != NULL)
 	{
-		char	   *transfer = NULL;
+		CURLcode	result = message->data.result;
+		char	   *private = NULL;
+		HttpTransfer *transfer;
 
 		Assert(message->msg == CURLMSG_DONE);
-		curl_easy_getinfo(message->easy_handle, CURLINFO_PRIVATE, &transfer);
-		http_finish((HttpTransfer *) transfer, message->data.result);
+		curl_easy_getinfo(message->easy_handle, CURLINFO_PRIVATE, &private);
+		transfer = (HttpTransfer *) private;
+		if (transfer >= http.transfers &&
+			transfer < http.transfers + HTTP_IN_FLIGHT_MAX)
+			http_finish(transfer, result);
+		else
+			http_take_host((ResolveHost *) private, result);
 	}
 	http_finish_flooded();
 	http_finish_complete();

@@ -161,3 +161,19 @@ url_receiver(const char *url)
 	}
 	return host;
 }
+
+char *
+url_host_to_look_up(const char *url)
+{
+	char	   *origin = url_origin(url);
+	char	   *host = origin ? strchr(origin, '\n') + 1 : NULL;
+	char	   *port = host ? strchr(host, '\n') : NULL;
+
+	/* libcurl writes IPv4 addresses in the usual form. */
+	if (port == NULL || host[0] == '[' ||
+		strspn(host, "0123456789.") == (size_t) (port - host))
+		return NULL;
+	*port = ':';
+	host[strlen(host) - 1] = '\0';
+	return pstrdup(host);
+}

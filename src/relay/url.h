@@ -30,4 +30,10 @@ extern char *url_receiver(const char *url);
 /* Is the scheme of a URL https? */
 extern bool url_is_https(const char *url);
 
+/*
+ * Returns host, colon and port of a URL, palloc'd; NULL if the host is an
+ * address, or the URL not valid.
+ */
+extern char *url_host_to_look_up(const char *url);
+
 #endif							/* RELAY_URL_H */

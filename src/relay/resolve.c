@@ -1,0 +1,266 @@
+/*
+ * resolve.c
+ *		Looks up the hosts of HTTP requests, each once for all its requests.
+ *
+ * libcurl looks up a name in a thread, with a pair of sockets and one of the
+ * resolver.  If a name server does not answer, the thread cannot be ended: it
+ * stays until its time is over, long after the request.  With a thread for each
+ * request, a thousand names that hang would use up the descriptors of the
+ * relay.
+ *
+ * So requests wait here until their host is known.  A host is looked up by an
+ * easy handle of its own, which has no timeout and opens no socket, so we are
+ * told when its thread has ended.  Its result is in the cache of the multi
+ * handle then, where the requests find it.  After RESOLVE_KNOWN_MS the host is
+ * looked up again.  Since libcurl keeps addresses for longer, a request does
+ * not begin a look-up by itself.
+ *
+ * The number of look-ups is limited, however many hosts hang.  Some are left for
+ * hosts that were found the last time, which need a few milliseconds.  Hosts of
+ * each kind take turns.
+ */
+#include "postgres.h"
+
+#include <limits.h>
+
+#include "utils/hsearch.h"
+#include "utils/memutils.h"
+
+#include "relay/resolve.h"
+#include "relay/url.h"
+
+/* A host and a port, with room for the longest name that DNS can have. */
+#define RESOLVE_NAME_BYTES 272
+/* How long addresses are used. */
+#define RESOLVE_KNOWN_MS 60000
+/* Look-ups at a time, and those of hosts that were not found the last time. */
+#define RESOLVE_MAX 640
+#define RESOLVE_DOUBTFUL_MAX 512
+/* Hosts that are remembered at least. */
+#define RESOLVE_HOSTS_MIN 1024
+
+struct ResolveHost
+{
+	char		name[RESOLVE_NAME_BYTES];	/* with its port; the key */
+	int64		known_until_ms;
+	bool		found;			/* the last time */
+	bool		queued;			/* it is to be looked up */
+	dlist_node	node;			/* then, in a queue */
+	CURL	   *easy;			/* while it is looked up */
+	struct curl_slist *forget;	/* what the cache has to forget then */
+	bool		reached;		/* libcurl has an address, and would connect */
+	char		error[CURL_ERROR_SIZE];
+	dlist_head	waiting;		/* requests */
+};
+
+typedef struct ResolveState
+{
+	CURLM	   *multi;
+	HTAB	   *hosts;
+	long		hosts_max;		/* before those of no use are removed */
+	int			running;		/* look-ups */
+	dlist_head	found;			/* hosts to be looked up that were found the
+								 * last time, */
+	dlist_head	doubtful;		/* and others */
+} ResolveState;
+
+static ResolveState resolve;
+
+/* A callback of libcurl: it has the addresses, and is told not to connect. */
+static curl_socket_t
+resolve_on_address(void *context, pg_attribute_unused() curlsocktype purpose,
+				   pg_attribute_unused() struct curl_sockaddr *address)
+{
+	((ResolveHost *) context)->reached = true;
+	return CURL_SOCKET_BAD;
+}
+
+void
+resolve_start(CURLM *multi)
+{
+	resolve.multi = multi;
+	resolve.running = 0;
+	dlist_init(&resolve.found);
+	dlist_init(&resolve.doubtful);
+}
+
+static void
+resolve_create_hosts(void)
+{
+	HASHCTL		control = {
+		.keysize = RESOLVE_NAME_BYTES,
+		.entrysize = sizeof(ResolveHost),
+		.hcxt = TopMemoryContext
+	};
+
+	resolve.hosts = hash_create("idempotency hosts", RESOLVE_HOSTS_MIN,
+								&control,
+								HASH_ELEM | HASH_STRINGS | HASH_CONTEXT);
+	resolve.hosts_max = RESOLVE_HOSTS_MIN;
+}
+
+static void
+resolve_end(ResolveHost *host)
+{
+	(void) curl_multi_remove_handle(resolve.multi, host->easy);
+	curl_easy_cleanup(host->easy);
+	curl_slist_free_all(host->forget);
+	host->easy = NULL;
+	host->forget = NULL;
+	resolve.running--;
+}
+
+void
+resolve_stop(void)
+{
+	HASH_SEQ_STATUS scan;
+	ResolveHost *host;
+
+	if (resolve.hosts == NULL)
+		return;
+	hash_seq_init(&scan, resolve.hosts);
+	while ((host = hash_seq_search(&scan)) != NULL)
+	{
+		if (host->easy != NULL)
+			resolve_end(host);
+	}
+	hash_destroy(resolve.hosts);
+	resolve.hosts = NULL;
+}
+
+/* Removes hosts that nobody needs, now and then. */
+static void
+resolve_forget_hosts(int64 now_ms)
+{
+	HASH_SEQ_STATUS scan;
+	ResolveHost *host;
+
+	if (hash_get_num_entries(resolve.hosts) < resolve.hosts_max)
+		return;
+	hash_seq_init(&scan, resolve.hosts);
+	while ((host = hash_seq_search(&scan)) != NULL)
+	{
+		if (host->easy == NULL && !host->queued &&
+			dlist_is_empty(&host->waiting) && host->known_until_ms <= now_ms)
+			(void) hash_search(resolve.hosts, host->name, HASH_REMOVE, NULL);
+	}
+	resolve.hosts_max = Max(2 * hash_get_num_entries(resolve.hosts),
+							RESOLVE_HOSTS_MIN);
+}
+
+ResolveHost *
+resolve_find(const char *url, int64 now_ms)
+{
+	char	   *name = url_host_to_look_up(url);
+	ResolveHost *host;
+	bool		found;
+
+	if (name == NULL || strlen(name) >= RESOLVE_NAME_BYTES)
+		return NULL;
+	if (resolve.hosts == NULL)
+		resolve_create_hosts();
+	resolve_forget_hosts(now_ms);
+	host = hash_search(resolve.hosts, name, HASH_ENTER, &found);
+	pfree(name);
+	if (!found)
+	{
+		memset((char *) host + RESOLVE_NAME_BYTES, 0,
+			   sizeof(ResolveHost) - RESOLVE_NAME_BYTES);
+		dlist_init(&host->waiting);
+	}
+	return host;
+}
+
+bool
+resolve_is_known(const ResolveHost *host, int64 now_ms)
+{
+	return now_ms < host->known_until_ms;
+}
+
+#define resolve_set(easy, option, value) \
+	(curl_easy_setopt(easy, option, value) == CURLE_OK)
+
+/* Sets up the look-up of a host.  Returns false if memory is short. */
+static bool
+resolve_set_up(ResolveHost *host)
+{
+	CURL	   *easy = host->easy = curl_easy_init();
+	char text[	RESOLVE_NAME_BYTES + 16];
+
+	host->reached = false;
+	host->error[0] = '\0';
+	snprintf(text, sizeof(text), "-%s", host->name);
+	host->forget = curl_slist_append(NULL, text);
+	snprintf(text, sizeof(text), "http://%s/", host->name);
+	return easy != NULL && host->forget != NULL &&
+		resolve_set(easy, CURLOPT_URL, text) &&
+		resolve_set(easy, CURLOPT_RESOLVE, host->forget) &&
+		resolve_set(easy, CURLOPT_PRIVATE, host) &&
+		resolve_set(easy, CURLOPT_ERRORBUFFER, host->error) &&
+		resolve_set(easy, CURLOPT_PROXY, "") &&
+		resolve_set(easy, CURLOPT_OPENSOCKETFUNCTION, resolve_on_address) &&
+		resolve_set(easy, CURLOPT_OPENSOCKETDATA, host) &&
+		resolve_set(easy, CURLOPT_FRESH_CONNECT, 1L) &&
+		resolve_set(easy, CURLOPT_DNS_CACHE_TIMEOUT, RESOLVE_KEPT_S) &&
+		resolve_set(easy, CURLOPT_CONNECTTIMEOUT_MS, (long) INT_MAX) &&
+		resolve_set(easy, CURLOPT_NOSIGNAL, 1L) &&
+		resolve_set(easy, CURLOPT_QUICK_EXIT, 1L) &&
+		curl_multi_add_handle(resolve.multi, easy) == CURLM_OK;
+}
+
+static void
+resolve_begin(ResolveHost *host)
+{
+	dlist_delete(&host->node);
+	host->queued = false;
+	resolve.running++;
+	if (resolve_set_up(host))
+		return;
+	resolve_end(host);
+	ereport(ERROR,
+			(errcode(ERRCODE_OUT_OF_MEMORY),
+			 errmsg("out of memory")));
+}
+
+/* Looks up as many hosts as may be, first those that were found before. */
+static void
+resolve_go_on(void)
+{
+	while (!dlist_is_empty(&resolve.found) && resolve.running < RESOLVE_MAX)
+		resolve_begin(dlist_head_element(ResolveHost, node, &resolve.found));
+	while (!dlist_is_empty(&resolve.doubtful) &&
+		   resolve.running < RESOLVE_DOUBTFUL_MAX)
+		resolve_begin(dlist_head_element(ResolveHost, node,
+										 &resolve.doubtful));
+}
+
+void
+resolve_wait(ResolveHost *host, dlist_node *node)
+{
+	dlist_push_tail(&host->waiting, node);
+	if (host->easy != NULL || host->queued)
+		return;
+	host->queued = true;
+	dlist_push_tail(host->found ? &resolve.found : &resolve.doubtful,
+					&host->node);
+	resolve_go_on();
+}
+
+const char *
+resolve_ended(ResolveHost *host, CURLcode code, int64 now_ms)
+{
+	resolve_end(host);
+	host->found = host->reached;
+	if (host->found)
+		host->known_until_ms = now_ms + RESOLVE_KNOWN_MS;
+	resolve_go_on();
+	if (host->found)
+		return NULL;
+	return host->error[0] != '\0' ? host->error : curl_easy_strerror(code);
+}
+
+dlist_head *
+resolve_waiting(ResolveHost *host)
+{
+	return &host->waiting;
+}
