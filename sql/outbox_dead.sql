@@ -33,6 +33,9 @@ SELECT * FROM letters ORDER BY 1;
 SELECT subscription, position, attempt, duration, status, error, answer
 FROM outbox_attempts ORDER BY position;
 
+SELECT position, topic, key, last_error FROM outbox_dead_page('s', max_events => 2);
+SELECT position FROM outbox_dead_page('s', after => 2);
+
 SELECT outbox_discard('s', '{6,4,100}');
 SELECT outbox_redrive('s', '{1,2,6}');
 SELECT * FROM letters ORDER BY 1;
@@ -65,6 +68,9 @@ ROLLBACK;
 SELECT outbox_discard('s', '{8}');
 SELECT outbox_discard('nobody');
 SELECT outbox_discard(NULL);
+SELECT outbox_dead_page('nobody');
+SELECT outbox_dead_page('s', after => NULL);
+SELECT outbox_dead_page('s', max_events => 0);
 SELECT outbox_acknowledge_lost('nobody');
 SELECT outbox_acknowledge_lost(NULL);
 SELECT outbox_unsubscribe('s');

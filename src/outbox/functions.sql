@@ -1545,6 +1545,8 @@ RETURNS SETOF record
 LANGUAGE C VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000 ROWS 100
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
 SET jit = off
 AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION outbox_fetch(text, integer, interval) IS
@@ -1559,6 +1561,8 @@ RETURNS boolean
 LANGUAGE C VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
 SET jit = off
 AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION outbox_ack(text, bigint, bigint[], text) IS
@@ -1568,6 +1572,8 @@ CREATE PROCEDURE outbox_wait(name text, timeout interval DEFAULT '20 s')
 LANGUAGE C SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
 SET jit = off
 AS 'MODULE_PATHNAME';
 COMMENT ON PROCEDURE outbox_wait(text, interval) IS
@@ -1628,6 +1634,45 @@ WHERE d.state = 'dead';
 COMMENT ON VIEW outbox_dead IS
 	'Dead letters: events for which every attempt of the schedule has failed. outbox_redrive sends them again.';
 
+/*
+ * ORDER BY and LIMIT do not reach into the view, which is a security barrier.
+ */
+CREATE FUNCTION outbox_dead_page(
+	name       text,
+	after      bigint DEFAULT 0,
+	max_events integer DEFAULT 100)
+RETURNS SETOF outbox_dead
+LANGUAGE plpgsql STABLE PARALLEL UNSAFE SECURITY DEFINER ROWS 100
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+SET jit = off
+AS $$
+DECLARE
+	subscription_id bigint;
+BEGIN
+	PERFORM idempotency_internal.idempotency_enter();
+	subscription_id := idempotency_internal.outbox_subscription_id(name);
+	IF after IS NULL OR max_events IS NULL THEN
+		PERFORM idempotency_internal.idempotency_raise('22004',
+			'after and max_events must not be null');
+	ELSIF max_events NOT BETWEEN 1 AND 10000 THEN
+		PERFORM idempotency_internal.idempotency_raise('22023',
+			'max_events must be from 1 to 10000');
+	END IF;
+	RETURN QUERY
+		SELECT outbox_dead_page.name, d.position, d.topic, d.key, d.type,
+			d.attempts, d.last_at, d.last_status, d.last_error, d.created_at
+		FROM idempotency_internal.outbox_delivery d
+		WHERE d.subscription = subscription_id AND d.state = 'dead'
+			AND d.position > after
+		ORDER BY d.position LIMIT max_events;
+END
+$$;
+COMMENT ON FUNCTION outbox_dead_page(text, bigint, integer) IS
+	'The next dead letters of a subscription after a position, as in outbox_dead; reads only these.';
+
 CREATE VIEW idempotency_internal.outbox_attempted AS
 	SELECT * FROM idempotency_internal.outbox_history_0
 	UNION ALL SELECT * FROM idempotency_internal.outbox_history_1
@@ -1635,6 +1680,7 @@ CREATE VIEW idempotency_internal.outbox_attempted AS
 COMMENT ON VIEW idempotency_internal.outbox_attempted IS
 	'Internal: the history of deliveries, with rows that are kept for longer than asked.';
 
+/* The events of a key are found by two indexes. */
 CREATE VIEW outbox_deliveries WITH (security_barrier) AS
 SELECT s.name AS subscription, d.position, d.state, d.topic, d.key, d.type,
 	d.attempts, d.due_at AS next_attempt_at,
@@ -1642,6 +1688,14 @@ SELECT s.name AS subscription, d.position, d.state, d.topic, d.key, d.type,
 	NULL::interval AS duration
 FROM idempotency_internal.outbox_delivery d
 JOIN idempotency_internal.outbox_subscription s ON s.id = d.subscription
+WHERE d.blocks_key
+UNION ALL
+SELECT s.name, d.position, d.state, d.topic, d.key, d.type,
+	d.attempts, d.due_at, d.last_at, d.last_status, d.last_error, d.created_at,
+	NULL
+FROM idempotency_internal.outbox_delivery d
+JOIN idempotency_internal.outbox_subscription s ON s.id = d.subscription
+WHERE NOT d.blocks_key
 UNION ALL
 SELECT s.name, h.position, 'delivered', h.topic, h.key, h.type,
 	h.attempt, NULL, h.at, h.status, NULL, h.created_at,

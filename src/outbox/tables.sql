@@ -440,9 +440,11 @@ CREATE INDEX outbox_delivery_dead_position_idx
 	ON idempotency_internal.outbox_delivery (subscription, position)
 	WHERE state = 'dead';
 CREATE INDEX outbox_delivery_key_idx
-	ON idempotency_internal.outbox_delivery
-		(subscription, key, blocks_key, position)
-	WHERE key IS NOT NULL;
+	ON idempotency_internal.outbox_delivery (subscription, key, position)
+	WHERE blocks_key;
+CREATE INDEX outbox_delivery_other_key_idx
+	ON idempotency_internal.outbox_delivery (subscription, key, position)
+	WHERE key IS NOT NULL AND NOT blocks_key;
 COMMENT ON TABLE idempotency_internal.outbox_delivery IS
 	'Deferred deliveries: events that wait for a retry or their time, are parked behind another event of their key, or are dead.';
 

@@ -60,11 +60,9 @@ CREATE INDEX outbox_delivery_due_at_idx
 	ON idempotency_internal.outbox_delivery
 		(subscription, partition, due_at, position)
 	WHERE state = 'waiting';
-DROP INDEX idempotency_internal.outbox_delivery_key_idx;
-CREATE INDEX outbox_delivery_key_idx
-	ON idempotency_internal.outbox_delivery
-		(subscription, key, blocks_key, position)
-	WHERE key IS NOT NULL;
+CREATE INDEX outbox_delivery_other_key_idx
+	ON idempotency_internal.outbox_delivery (subscription, key, position)
+	WHERE key IS NOT NULL AND NOT blocks_key;
 CREATE INDEX outbox_delivery_dead_position_idx
 	ON idempotency_internal.outbox_delivery (subscription, position)
 	WHERE state = 'dead';

@@ -197,7 +197,7 @@ SELECT lives_ok(
 SELECT lives_ok($$ SELECT outbox_alter('s', timeout => '1 s'),
 	outbox_rotate_secret('s'), outbox_rotate_key('s'), outbox_public_key('s'),
 	outbox_redrive('s'), outbox_retry('s'),
-	outbox_discard('s'), outbox_acknowledge_lost('s'),
+	outbox_discard('s'), outbox_dead_page('s'), outbox_acknowledge_lost('s'),
 	outbox_replay('s', 1), outbox_pause('s'), outbox_resume('s'),
 	outbox_ping('s') $$,
 	'an operator looks after a subscription');

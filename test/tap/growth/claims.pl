@@ -50,4 +50,28 @@ growth('keys',
 	worker => 1,
 	calls => [ [ 'a step of the sweeper', 'SELECT idempotency_internal.idem_expire(1000)', 'constant' ] ]);
 
+# Rows that a restore has brought in while triggers were disabled; a tenth of
+# them is in two segments.
+my $restored = <<'SQL';
+	ALTER TABLE idempotency_internal.idem_key_0 DISABLE TRIGGER ALL;
+	ALTER TABLE idempotency_internal.idem_key_1 DISABLE TRIGGER ALL;
+	INSERT INTO idempotency_internal.idem_key_0 (token, expires_at, attempt, state, scope, key)
+	SELECT i, now() + interval '1 h', 1, 'c', '', 'key-' || i FROM generate_series(:from, :to) i;
+	INSERT INTO idempotency_internal.idem_key_1 (token, expires_at, attempt, state, scope, key)
+	SELECT i, now() + interval '1 h', 1, 'c', '', 'key-' || i FROM generate_series(:from, :to) i WHERE i % 10 = 0;
+	ALTER TABLE idempotency_internal.idem_key_0 ENABLE TRIGGER ALL;
+	ALTER TABLE idempotency_internal.idem_key_1 ENABLE TRIGGER ALL;
+SQL
+
+growth('restored keys',
+	base => 'SELECT idempotency_internal.idem_switch()',
+	rows => $restored,
+	calls => [ [ 'repair', 'SELECT idempotency_repair()', 'linear' ] ]);
+
+growth('restored keys',
+	base => 'SELECT idempotency_internal.idem_switch()',
+	rows => $restored,
+	worker => 1,
+	calls => [ [ 'repair', 'SELECT idempotency_internal.idem_repair(false)', 'linear' ] ]);
+
 done_testing();

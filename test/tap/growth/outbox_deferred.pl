@@ -11,7 +11,7 @@ use lib "$FindBin::RealBin/../lib";
 use Growth;
 use Test::More;
 
-my $sweeper = [ 'a step of the sweeper', 'SELECT idempotency_internal.outbox_expire(1000)', 'constant' ];
+my $sweeper = [ 'a step of the sweeper', 'SELECT idempotency_internal.outbox_expire(100)', 'constant' ];
 
 # Subscription 1 has nearly all events; 2 has one of each kind.
 my $subscribe = <<'SQL';
@@ -67,6 +67,7 @@ growth('dead letters',
 		[ 'ping another subscription', "SELECT outbox_ping('quiet')", 'constant' ],
 		[ 'retry', "SELECT outbox_retry('busy')", 'constant' ],
 		[ 'cancel', 'SELECT outbox_cancel(7)', 'constant' ],
+		[ 'a page', "SELECT * FROM outbox_dead_page('busy', after => 77)", 'constant' ],
 		[ 'discard all', "SELECT outbox_discard('busy')", 'linear' ],
 		[ 'discard many', "SELECT outbox_discard('busy', ARRAY(SELECT generate_series(1, :n)))", 'linear' ],
 		[ 'redrive all', "SELECT outbox_redrive('busy')", 'linear' ],
@@ -116,6 +117,6 @@ growth('cancelled events',
 	worker => 1,
 	calls => [
 		[ 'a small step of the sweeper', 'SELECT idempotency_internal.outbox_sweep_cancelled(10)', 'constant' ],
-		[ 'a step of the sweeper', 'SELECT idempotency_internal.outbox_sweep_cancelled(1000)', 'constant' ] ]);
+		[ 'a step of the sweeper', 'SELECT idempotency_internal.outbox_sweep_cancelled(100)', 'constant' ] ]);
 
 done_testing();

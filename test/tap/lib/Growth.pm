@@ -41,7 +41,7 @@ use Test::More;
 our @EXPORT = qw(growth plans_in);
 
 use constant {
-	ROWS => 1000,         # n
+	ROWS => 500,          # n
 	FACTOR => 10,
 	CONSTANT_MAX => 2,    # as many times the cost at n
 	LINEAR_MAX => 15,
@@ -59,7 +59,7 @@ my @session_settings = (
 	'SET auto_explain.log_nested_statements = on',
 	'SET log_statement = none',
 	'SET max_parallel_workers_per_gather = 0',
-	"SET statement_timeout = '10 s'");
+	"SET statement_timeout = '60 s'");
 my @worker_settings =
   map { "SET $_ = off" } qw(enable_seqscan enable_bitmapscan enable_sort jit);
 
