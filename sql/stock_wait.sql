@@ -20,6 +20,8 @@ SELECT * FROM reserve('cup', 2, 'order 2', true);
 SELECT * FROM reserve('cup', 5, 'order 3', true);
 SELECT * FROM reserve('gone', 1, 'order 4', true);
 SELECT * FROM queue;
+SELECT position, stock_position(reservation) FROM queue;
+SELECT stock_position('order 1'), stock_position('nobody');
 SELECT * FROM shelf;
 SELECT * FROM stock_verify();
 

@@ -81,7 +81,7 @@ BEGIN
 			idem_wait, outbox_enqueue, outbox_cancel, outbox_event_id,
 			stock_reserve, stock_reserve_many, stock_change_many,
 			stock_confirm, stock_cancel, stock_extend, stock_reinstate,
-			stock_reservation_status, stock_level}',
+			stock_reservation_status, stock_position, stock_level}',
 		'{stock_levels, outbox_topics}');
 	IF has_sequence_privilege('idempotency_internal.idem_token_seq', 'SELECT WITH GRANT OPTION')
 		AND NOT EXISTS (SELECT FROM pg_class c
@@ -142,7 +142,7 @@ BEGIN
 			outbox_traffic, outbox_latencies, idempotency_counted_since,
 			stock_counts, stock_numbers,
 			stock_receive, stock_adjust, stock_transfer, stock_backorder,
-			stock_level,
+			stock_level, stock_position,
 			stock_verify}',
 		'{idem_stats, idem_keys, idem_fences,
 			outbox_subscriptions, outbox_deliveries, outbox_dead, outbox_topics,

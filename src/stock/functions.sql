@@ -476,6 +476,31 @@ $$;
 COMMENT ON FUNCTION stock_reservation_status(text) IS
 	'The state of a reservation and of each of its lines: open, waiting, confirmed, cancelled or expired; no row if the reservation is not known.';
 
+/*
+ * Reads the rows that are before the reservation, and not the whole view.  The
+ * queue is searched by a key in each plan, also in one that was made when it was
+ * empty.
+ */
+CREATE FUNCTION stock_position(reservation text)
+RETURNS bigint
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET enable_seqscan = off
+AS $$
+DECLARE
+	waits idempotency_internal.stock_hold;
+BEGIN
+	PERFORM idempotency_internal.idempotency_enter();
+	PERFORM idempotency_internal.stock_check_reservation(reservation);
+	SELECT * INTO waits FROM idempotency_internal.stock_hold hold
+	WHERE hold.reservation = stock_position.reservation AND hold.quantity = 0;
+	RETURN (SELECT nullif(count(*), 0)
+		FROM idempotency_internal.stock_queue queue
+		WHERE queue.sku = waits.sku AND queue.id <= waits.id);
+END
+$$;
+COMMENT ON FUNCTION stock_position(text) IS
+	'The position of a reservation in the queue of its item, 1 for the first; null if it does not wait.';
+
 CREATE FUNCTION stock_level(sku text)
 RETURNS TABLE (available bigint, reserved bigint)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER ROWS 1
@@ -575,8 +600,8 @@ COMMENT ON VIEW idempotency_internal.stock_ledger IS
  * the row that has settled it.
  */
 CREATE FUNCTION idempotency_internal.stock_missing(reservation text)
-RETURNS integer
-LANGUAGE plpgsql STABLE SECURITY DEFINER COST 10000
+RETURNS bigint
+LANGUAGE plpgsql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET enable_seqscan = off
 AS $$
 #variable_conflict use_column

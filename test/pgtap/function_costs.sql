@@ -35,7 +35,7 @@ SELECT set_eq($$ SELECT name FROM function WHERE internal AND cost < 10000 $$,
 	'outbox_start_position', 'outbox_timeline', 'outbox_status', 'outbox_subscription_id',
 	'outbox_turns', 'outbox_url_refused', 'outbox_subscription_status', 'outbox_topics_valid', 'outbox_traffic', 'outbox_troubles', 'outbox_unreplicated_since',
 	'stock_check_reservation', 'stock_check_sku', 'stock_counter', 'stock_counter_marks', 'stock_counters_unchanged',
-	'stock_counters', 'stock_counts', 'stock_crowded', 'stock_may_lapse', 'stock_names', 'stock_numbers',
+	'stock_counters', 'stock_counts', 'stock_crowded', 'stock_may_lapse', 'stock_missing', 'stock_names', 'stock_numbers',
 	'stock_status'],
 	'these internal functions read or check, and are cheap');
 SELECT is_empty($$ SELECT name, cost FROM function

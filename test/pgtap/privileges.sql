@@ -122,7 +122,7 @@ SELECT lives_ok($$ SELECT stock_reserve('none', 1, 'r'),
 	stock_reserve_many('{"none": 1}', 'r'), stock_reservation_status('r'),
 	stock_confirm('r'), stock_cancel('r'), stock_extend('r'),
 	stock_change_many('r', '{"none": 1}'), stock_reinstate('r'),
-	stock_level('none') $$, 'an application reserves');
+	stock_level('none'), stock_position('r') $$, 'an application reserves');
 SELECT lives_ok($$ SELECT outbox_cancel(outbox_enqueue('t', '{}',
 		dedup_key => 'd', replace => n > 0, deliver_at => now() + interval '1 h'))
 	FROM generate_series(0, 1) n $$, 'an application replaces and cancels');

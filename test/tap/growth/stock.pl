@@ -9,6 +9,7 @@ use warnings FATAL => 'all';
 use FindBin;
 use lib "$FindBin::RealBin/../lib";
 use Growth;
+use PostgreSQL::Test::Utils;
 use Test::More;
 
 # Line "number" of "lines" of an order, one for each i; a hundredth as many items.
@@ -69,6 +70,15 @@ sub slow_items
 SQL
 }
 
+growth('a long history',
+	rows => closed_lines('stock_history_1', 0, 1, "'sku-' || i") . ';'
+		. slow_items('1 h') =~ s/stock_log/stock_history_0/r =~ s/OVERRIDING SYSTEM VALUE//r,
+	calls => [
+		[ 'docs/queries/reservation.sql',
+			slurp_file("$FindBin::RealBin/../../../docs/queries/reservation.sql") =~ s/:'reservation'/'order-77'/r =~ s/;\s*$//r,
+			'constant' ],
+		[ 'stock_reservation_status', "SELECT * FROM stock_reservation_status('order-77')", 'constant' ] ]);
+
 my $compact = 'SELECT idempotency_internal.stock_compact(1000)';
 
 growth('items that are slow',
@@ -121,6 +131,7 @@ growth('queues',
 	churn => 'SELECT 1',
 	calls => [
 		[ 'to join a queue', "SELECT stock_reserve('sold-7', 1, 'joins', wait => true)", 'constant' ],
+		[ 'a position in a queue', "SELECT stock_position('waits-907b')", 'constant' ],
 		[ 'to serve one', "SELECT idempotency_internal.stock_serve_item('sold', 1) FROM stock_receive('sold', 1)", 'constant' ] ]);
 
 done_testing();
