@@ -144,6 +144,8 @@ typedef struct SharedDatabase
 	pg_atomic_uint64 lapses_at;
 	/* Does the filter know all names of reservations (stock/names.c)? */
 	pg_atomic_uint64 names_complete;
+	/* Number of times that rows with names were written another way. */
+	pg_atomic_uint64 names_forgotten;
 	/* Which queues of stock could be served, a QueueCall (stock/queue.h). */
 	pg_atomic_uint32 queues_called;
 	/* 1 and how many are left (stock/in_doubt.c); 0: not known. */

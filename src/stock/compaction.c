@@ -26,6 +26,7 @@
 #include "base/shared.h"
 #include "stock/guard.h"
 #include "stock/ledger.h"
+#include "stock/names.h"
 #include "stock/stock_xact.h"
 
 #define COMPACTION_ITEMS_MAX 100	/* items that one call returns */
@@ -192,8 +193,11 @@ stock_migrate(PG_FUNCTION_ARGS)
 	static SavedQuery step = {
 		.sql = "SELECT idempotency_internal.stock_migrate_rows($1)", .types = {INT2OID}
 	};
+	Datum		moved = compaction_move(&step, &fcinfo->args[0].value);
 
-	PG_RETURN_DATUM(compaction_move(&step, &fcinfo->args[0].value));
+	if (DatumGetInt64(moved) > 0)
+		names_note_moved();
+	PG_RETURN_DATUM(moved);
 }
 
 /*
@@ -219,6 +223,8 @@ stock_gather(PG_FUNCTION_ARGS)
 	first_page = 0;				/* after an error, and when no row is found */
 	last_page = DatumGetInt64(compaction_move(&step, values));
 	first_page = Max(last_page, 0);
+	if (last_page >= 0)
+		names_note_moved();
 	PG_RETURN_BOOL(last_page >= 0 || !all_pages);
 }
 

@@ -17,7 +17,7 @@
  * The filter is complete for a database when its sweeper has read all of its
  * names (names_learn).  Who writes the first row of a name sets its bits in any
  * case, so the build misses none: the row was there before it, or its bits were
- * set after the filter was empty.  External DML does not set bits; after it the
+ * set after the filter was empty.  Log and history are read in steps.  External DML does not set bits; after it the
  * filter is built again, and until then all names are searched.  When the
  * filter has too many bits, it is cleared, and then built again.  No row of a
  * name may be written without bits that were set in the same generation of the
@@ -35,6 +35,7 @@
 #include "miscadmin.h"
 #include "port/atomics.h"
 #include "port/pg_bitutils.h"
+#include "storage/bufmgr.h"
 #include "storage/lwlock.h"
 #include "storage/shmem.h"
 #include "utils/rel.h"
@@ -60,6 +61,7 @@
 #define NAMES_SAMPLE 1024		/* words that are counted to estimate */
 #define NAMES_FULL 0.35			/* share of bits that are set; 0.5 % mistakes */
 #define NAMES_REST 100			/* a build again after 100 times its time */
+#define NAMES_BLOCKS_MAX 256	/* blocks of log and history in a step */
 
 typedef struct NamesShared
 {
@@ -72,6 +74,20 @@ static pg_atomic_uint64 *words = NULL;
 static uint64 word_count;		/* a power of two */
 static LWLockPadded *stripes = NULL;	/* and one more: who clears */
 static SharedDatabase *database = NULL;
+
+/* The build of this session, which takes several calls. */
+static struct
+{
+	bool		begun;
+	uint32		generation;		/* of the filter, when it began */
+	uint64		forgotten;		/* likewise */
+	Oid			log;
+	int			table;			/* 0: the log; others: the history */
+	Oid			file;			/* of the table */
+	BlockNumber block;			/* that is read next */
+	BlockNumber end;			/* of what is read of the table */
+	int64		spent_us;
+}			build;
 
 PG_FUNCTION_INFO_V1(stock_learn_names);
 PG_FUNCTION_INFO_V1(stock_names);
@@ -219,7 +235,15 @@ names_end(const ReservationName *name)
 void
 names_forget(void)
 {
+	pg_atomic_fetch_add_u64(&database->names_forgotten, 1);
 	pg_atomic_write_u64(&database->names_complete, 0);
+}
+
+void
+names_note_moved(void)
+{
+	names_prepare();
+	pg_atomic_fetch_add_u64(&database->names_forgotten, 1);
 }
 
 /*
@@ -283,11 +307,9 @@ names_clear(void)
  * not committed yet.  A name that is too long for its row is none of ours.
  */
 static void
-names_read(Oid oid, Oid log, int columns, int column, Snapshot snapshot)
+names_read(Relation table, TableScanDesc scan, Oid log, int columns, int column)
 {
-	Relation	table = table_open(oid, AccessShareLock);
 	TupleTableSlot *row = relation_slot(table, columns);
-	TableScanDesc scan = compat_table_beginscan(table, snapshot);
 
 	while (table_scan_getnextslot(scan, ForwardScanDirection, row))
 	{
@@ -298,36 +320,107 @@ names_read(Oid oid, Oid log, int columns, int column, Snapshot snapshot)
 		if (!isnull && !VARATT_IS_EXTERNAL(DatumGetPointer(name)))
 			(void) names_set(names_hash(log, DatumGetTextPP(name)));
 	}
-	table_endscan(scan);
 	ExecDropSingleTupleTableSlot(row);
-	table_close(table, AccessShareLock);
 }
 
 /*
- * Reads all names of this database.  The holds come first: a reservation that
- * is settled meanwhile is then found in the log.  The active snapshot keeps
- * their rows from being pruned while they move.
+ * Reads the names of all open reservations, committed or not, and of those that
+ * have just ended: the active snapshot keeps rows from being pruned while they
+ * are written elsewhere.
  */
 static void
-names_build(Oid log)
+names_read_holds(Oid log)
 {
-	uint32		generation = pg_atomic_read_u32(&shared->generation);
-	const Catalog *catalog = catalog_get();
-	Snapshot	latest;
+	Relation	hold = table_open(catalog_get()->stock_hold, AccessShareLock);
+	TableScanDesc scan = compat_table_beginscan(hold, SnapshotAny);
 
-	if (generation % 2 != 0)
-		return;
 	Assert(ActiveSnapshotSet());
-	names_read(catalog->stock_hold, log, HOLD_ATTS, HOLD_ATT_RESERVATION,
-			   SnapshotAny);
-	latest = RegisterSnapshot(GetLatestSnapshot());
-	names_read(log, log, LOG_ATTS, LOG_ATT_RESERVATION, latest);
-	for (int i = 0; i < CATALOG_RING_SIZE; i++)
-		names_read(catalog->rings[RING_HISTORY].tables[i], log, LOG_ATTS,
-				   LOG_ATT_RESERVATION, latest);
-	UnregisterSnapshot(latest);
+	names_read(hold, scan, log, HOLD_ATTS, HOLD_ATT_RESERVATION);
+	table_endscan(scan);
+	table_close(hold, AccessShareLock);
+}
+
+/*
+ * Reads some blocks of a table, from build.block on.  Returns whether it has
+ * reached those that the table had when its first ones were read.
+ */
+static bool
+names_read_blocks(Oid oid, Oid log, int *blocks)
+{
+	Relation	table = table_open(oid, AccessShareLock);
+	Oid			file = table->rd_rel->relfilenode;
+	BlockNumber upto;
+
+	if (build.block == 0 || build.file != file)
+	{
+		build.block = 0;
+		build.end = RelationGetNumberOfBlocks(table);
+		build.file = file;
+	}
+	upto = Min(build.end, build.block + *blocks);
+	if (upto > build.block)
+	{
+		Snapshot	latest = RegisterSnapshot(GetLatestSnapshot());
+		ItemPointerData first;
+		ItemPointerData last;
+		TableScanDesc scan;
+
+		ItemPointerSet(&first, build.block, 0);
+		ItemPointerSet(&last, upto - 1, MaxOffsetNumber);
+		scan = compat_table_beginscan_tidrange(table, latest, &first, &last);
+		names_read(table, scan, log, LOG_ATTS, LOG_ATT_RESERVATION);
+		table_endscan(scan);
+		UnregisterSnapshot(latest);
+	}
+	*blocks -= upto - build.block;
+	build.block = upto;
+	table_close(table, AccessShareLock);
+	return upto >= build.end;
+}
+
+/*
+ * One step of a build.  The holds come first, then the log, then the history:
+ * rows only move in this direction, and what moves out of a table while it is
+ * read is found in the next one.  New rows of names that were new have set their
+ * bits themselves.  A build begins again when that is not so: after external
+ * DML, and when rows move from one table of the history to another.  Returns
+ * whether it is done.
+ */
+static bool
+names_build(Oid log, uint32 generation)
+{
+	const Catalog *catalog = catalog_get();
+	uint64		forgotten = pg_atomic_read_u64(&database->names_forgotten);
+	int			blocks = NAMES_BLOCKS_MAX;
+
+	if (!build.begun || build.generation != generation ||
+		build.forgotten != forgotten || build.log != log)
+	{
+		build.begun = true;
+		build.log = log;
+		build.generation = generation;
+		build.forgotten = forgotten;
+		build.table = 0;
+		build.block = 0;
+		build.spent_us = 0;
+		names_read_holds(log);
+	}
+	while (build.table <= CATALOG_RING_SIZE && blocks > 0)
+	{
+		Oid			table = build.table == 0 ? log :
+			catalog->rings[RING_HISTORY].tables[build.table - 1];
+
+		if (!names_read_blocks(table, log, &blocks))
+			continue;
+		build.table++;
+		build.block = 0;
+	}
+	if (build.table <= CATALOG_RING_SIZE)
+		return false;
+	build.begun = false;
 	pg_atomic_write_u64(&database->names_complete,
 						names_completeness(log, generation));
+	return true;
 }
 
 /*
@@ -362,19 +455,24 @@ stock_learn_names(PG_FUNCTION_ARGS)
 	static uint32 built = 0;	/* the generation of the last build */
 	Oid			log = stock_xact_begin();
 	TimestampTz begin = GetCurrentTimestamp();
+	uint32		generation;
 	TimestampTz end;
+	bool		done;
 
 	if (names_are_too_many())
 		names_clear();
-	if (names_are_complete(log) ||
-		(begin < rest_until &&
-		 built == pg_atomic_read_u32(&shared->generation)))
+	generation = pg_atomic_read_u32(&shared->generation);
+	if (generation % 2 != 0 || names_are_complete(log) ||
+		(!build.begun && begin < rest_until && built == generation))
 		PG_RETURN_BOOL(false);
-	built = pg_atomic_read_u32(&shared->generation);
-	names_build(log);
-	names_allow_more();
+	built = generation;
+	done = names_build(log, generation);
 	end = GetCurrentTimestamp();
-	rest_until = end + NAMES_REST * (end - begin);
+	build.spent_us += end - begin;
+	if (!done)
+		PG_RETURN_BOOL(true);
+	names_allow_more();
+	rest_until = end + NAMES_REST * build.spent_us;
 	PG_RETURN_BOOL(false);
 }
 

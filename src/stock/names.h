@@ -45,4 +45,10 @@ extern void names_end(const ReservationName *name);
 /* Rows have been written that the filter does not know; for external DML. */
 extern void names_forget(void);
 
+/*
+ * Tells that rows of the history are moved between its tables: a build must not
+ * miss them.
+ */
+extern void names_note_moved(void);
+
 #endif							/* STOCK_NAMES_H */

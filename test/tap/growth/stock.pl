@@ -94,6 +94,13 @@ growth('old rows of items that are slow',
 	churn => $compact,
 	calls => [ [ 'a step of the compaction', $compact, 'constant' ] ]);
 
+growth('names that are used',
+	n => 12000,
+	worker => 1,
+	states => ['no statistics'],
+	rows => closed_lines('stock_history_1', 0, 1, "'sku-' || i"),
+	calls => [ [ 'a step of learning names', 'SELECT idempotency_internal.stock_learn_names(1000)', 'constant' ] ]);
+
 # One reservation lapses beside many open ones, and beside many that have lapsed
 # before, which an old snapshot may still see.
 growth('open reservations',
