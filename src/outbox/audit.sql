@@ -42,7 +42,8 @@ COMMENT ON FUNCTION idempotency_internal.outbox_changes(
  * A function that changes a subscription first adds its record, and this adds
  * the details: what is changed, or what was there if it is deleted.  All other
  * changes are external DML, or those of a relay, which disables a subscription
- * whose receiver answers 410.
+ * whose receiver answers 410.  A restore inserts rows, and a restored audit is
+ * to be that of the original.
  */
 CREATE FUNCTION idempotency_internal.outbox_subscription_audited()
 RETURNS trigger
@@ -77,7 +78,7 @@ BEGIN
 		WHERE a.object = subscription AND a.alters AND a.at >= now()
 			AND a.xid = pg_current_xact_id()
 		ORDER BY a.at DESC NULLS LAST LIMIT 1);
-	IF NOT FOUND THEN
+	IF NOT FOUND AND TG_OP <> 'INSERT' THEN
 		PERFORM idempotency_internal.idempotency_record(
 			coalesce((SELECT s.backend_type
 				FROM pg_stat_get_activity(pg_backend_pid()) s
