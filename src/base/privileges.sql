@@ -67,7 +67,7 @@ COMMENT ON FUNCTION idempotency_internal.idempotency_grant_names(
  * pg_dump reads our sequences, even with --schema-only.  The role of an
  * application often owns its database, and dumps its schema.  A role that has
  * privileges on our tables, by default privileges for example, must not get to
- * them by that.  An administrator of version 1.0.0 cannot grant that.
+ * them by that.
  */
 CREATE FUNCTION idempotency_grant(role regrole)
 RETURNS void
@@ -83,12 +83,11 @@ BEGIN
 			stock_confirm, stock_cancel, stock_extend, stock_reinstate,
 			stock_reservation_status, stock_position, stock_level}',
 		'{stock_levels, outbox_topics}');
-	IF has_sequence_privilege('idempotency_internal.idem_token_seq', 'SELECT WITH GRANT OPTION')
-		AND NOT EXISTS (SELECT FROM pg_class c
-			WHERE c.relnamespace = 'idempotency_internal'::regnamespace
-				AND c.relkind IN ('r', 'v')
-				AND (has_any_column_privilege(role::oid, c.oid, 'SELECT, INSERT, UPDATE, REFERENCES')
-					OR has_table_privilege(role::oid, c.oid, 'DELETE, TRUNCATE, TRIGGER')))
+	IF NOT EXISTS (SELECT FROM pg_class c
+		WHERE c.relnamespace = 'idempotency_internal'::regnamespace
+			AND c.relkind IN ('r', 'v')
+			AND (has_any_column_privilege(role::oid, c.oid, 'SELECT, INSERT, UPDATE, REFERENCES')
+				OR has_table_privilege(role::oid, c.oid, 'DELETE, TRUNCATE, TRIGGER')))
 	THEN
 		PERFORM idempotency_internal.idempotency_grant_names(role, '{}',
 			'{idem_token_seq, outbox_position_seq, outbox_subscription_id_seq,

@@ -607,7 +607,7 @@ AS $$
 #variable_conflict use_column
 BEGIN
 	RETURN (
-		SELECT (max(known.lines) - count(DISTINCT known.line))::integer
+		SELECT max(known.lines) - count(DISTINCT known.line)
 		FROM (
 			SELECT open.line, open.lines
 			FROM idempotency_internal.stock_hold open

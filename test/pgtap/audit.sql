@@ -95,9 +95,9 @@ SELECT set_eq($$
 		AND p.proname NOT IN (SELECT action FROM idempotency_audit)
 $$, '{idem_claim,idem_claim_many,idem_complete,idem_fail,idem_renew,idem_wait,idem_export,
 	outbox_enqueue,outbox_cancel,outbox_event_id,outbox_fetch,outbox_ack,outbox_wait,
-	outbox_topic_matches,outbox_secret_generate,outbox_signature,outbox_key_generate,outbox_public_key,
+	outbox_dead_page,outbox_topic_matches,outbox_secret_generate,outbox_signature,outbox_key_generate,outbox_public_key,
 	stock_reserve,stock_reserve_many,stock_change_many,stock_confirm,stock_cancel,stock_extend,
-	stock_reinstate,stock_reservation_status,stock_level,stock_receive,stock_adjust,stock_transfer,
+	stock_reinstate,stock_reservation_status,stock_position,stock_level,stock_receive,stock_adjust,stock_transfer,
 	stock_backorder,stock_verify,idempotency_status}'::text[], 'no other function changes how something is run');
 
 -- External DML.  Each has the whole diff, and not only the first of a transaction.
