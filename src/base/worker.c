@@ -333,10 +333,10 @@ worker_try(const char *activity, void (*step) (void *arg), void *arg)
 	{
 		if (geterrcode() == ERRCODE_QUERY_CANCELED)
 			PG_RE_THROW();
-		worker_abort();
 		MemoryContextSwitchTo(context);
 		error = CopyErrorData();
 		FlushErrorState();
+		worker_abort();
 	}
 	PG_END_TRY();
 	MemoryContextSwitchTo(context);

@@ -24,6 +24,7 @@
 
 /* Rows of a query that are fetched at a time, at most. */
 #define READER_ROWS 50
+#define READER_SLICE_MS 10		/* for one chunk, if there is a filter */
 
 #define LOG_COLUMNS \
 	"SELECT" OUTBOX_EVENT_COLUMNS(OUTBOX_IS_SCHEDULED, " false") ", e.topic," \
@@ -149,6 +150,7 @@ typedef struct ReaderLimits
 	Size		bytes;
 	JsonPath   *filter;			/* NULL: none */
 	Size		filtered;		/* bytes that it did not let pass */
+	TimestampTz until;			/* with a filter, read no more after that */
 } ReaderLimits;
 
 static OutboxDelivery
@@ -207,6 +209,15 @@ reader_filter_passes(OutboxChunk *chunk, uint64 row, ReaderLimits *limits)
 	return passes;
 }
 
+/*
+ * A filter may take long for each of many events.
+ */
+static bool
+reader_is_late(const ReaderLimits *limits)
+{
+	return limits->filter != NULL && GetCurrentTimestamp() >= limits->until;
+}
+
 static bool
 reader_take_delivery(OutboxChunk *chunk, uint64 row, void *arg)
 {
@@ -220,7 +231,8 @@ reader_take_delivery(OutboxChunk *chunk, uint64 row, void *arg)
 		outbox_chunk_add(chunk, &delivery);
 	}
 	return chunk->count >= limits->events ||
-		chunk->bytes + limits->filtered > limits->bytes;
+		chunk->bytes + limits->filtered > limits->bytes ||
+		reader_is_late(limits);
 }
 
 /*
@@ -405,7 +417,9 @@ outbox_read_chunk(const OutboxHorizon *horizon, OutboxPartitionId id,
 				  int max_events, Size max_bytes)
 {
 	ReaderLimits limits = {
-		.events = max_events, .bytes = max_bytes, .filter = filter
+		.events = max_events, .bytes = max_bytes, .filter = filter,
+		.until = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
+											 READER_SLICE_MS)
 	};
 	OutboxSource source = {
 		.stragglers = &read_stragglers,

@@ -178,6 +178,21 @@ for my $name (qw(pairs slow earlier))
 	is(numbers($name), '3', "$name: an event that takes too long does not match, and later ones do");
 	wait_for_state($name, 'filtered = 1 AND filter_errors = 1 AND delivered = 1', 'it is counted as an error');
 }
+
+# One that reads for itself, and needs long for each of several events.
+sql(q(SELECT count(outbox_enqueue('lagging', (SELECT jsonb_agg(i) FROM generate_series(1, 20000) i))) FROM generate_series(1, 4)));
+subscribe($node, $receiver, '/ok/lagging', topics => q('{lagging}'), filter => q('exists($[*] ? (exists($[*] ? (@ < 0))))'), start => q('earliest'));
+my %turns;
+my $until = time() + $PostgreSQL::Test::Utils::timeout_default;
+my $watcher = session($node);
+while (time() < $until && counts('lagging') ne '4|4')
+{
+	my $turn = $watcher->query_safe(q(SELECT since FROM outbox_turns() t JOIN outbox_subscription s ON s.id = t.subscription WHERE name = 'lagging'));
+	$turns{$turn} = 1 if $turn ne '';
+}
+finish($watcher, 'SELECT 1');
+is(counts('lagging'), '4|4', 'all of them are left out');
+cmp_ok(scalar keys %turns, '>', 2, 'but not in one turn of the relay');
 is(worker_pid($node, 'relay'), $patient, 'by the same relay');
 unlike(slurp_file($node->logfile), qr/(WARNING|ERROR): /, 'whose log has no message about it');
 
