@@ -20,6 +20,7 @@
 #include "access/table.h"
 #include "catalog/dependency.h"
 #include "catalog/indexing.h"
+#include "catalog/namespace.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_depend.h"
 #include "catalog/pg_extension.h"
@@ -46,15 +47,29 @@ static bool registered = false;
 static bool disturbed = false;	/* invalidated while looking up */
 static bool known = false;		/* is extension right? */
 static Oid	extension = InvalidOid;
+static uint32 internal_hash = 0;	/* of its internal schema; 0: it has none */
 static bool loaded = false;		/* are the members right? */
 static Member *members = NULL;	/* sorted */
 static int	member_count = 0;
 
+/*
+ * Without the extension, any schema may be that of a new one.
+ */
 static void
 members_schema_changed(Datum arg, int cache, uint32 hash)
 {
 	disturbed = true;
-	known = loaded = false;
+	if (hash == 0 || internal_hash == 0 || hash == internal_hash)
+		known = loaded = false;
+}
+
+static uint32
+members_internal_hash(void)
+{
+	Oid			schema = get_namespace_oid(CATALOG_INTERNAL_SCHEMA, true);
+
+	return OidIsValid(schema) ?
+		GetSysCacheHashValue1(NAMESPACEOID, ObjectIdGetDatum(schema)) : 0;
 }
 
 Oid
@@ -68,6 +83,7 @@ members_extension(void)
 	registered = true;
 	disturbed = loaded = false;
 	extension = get_extension_oid("idempotency", true);
+	internal_hash = OidIsValid(extension) ? members_internal_hash() : 0;
 	known = !disturbed;
 	return extension;
 }

@@ -7,7 +7,8 @@
 
 /*
  * The extension of this database, or InvalidOid.  Looked up once per session,
- * and again when a schema was created, changed or dropped.
+ * and again when its internal schema, or without the extension any schema, was
+ * created, changed or dropped.
  */
 extern Oid	members_extension(void);
 
