@@ -166,5 +166,28 @@ for my $order (sort keys %orders)
 	check_copy('copy', $order);
 }
 
+# --- restores at once, after which time passes before the copy is adopted
+
+my %commands = (
+	'pg_restore -j' => [ '-j', '3' ],
+	'--section' => [ '--section=pre-data', '--section=data', '--section=post-data' ],
+	'--data-only' => ['--data-only'],
+	'--disable-triggers' => [ '--data-only', '--disable-triggers' ],
+);
+for my $command (sort keys %commands)
+{
+	my @options = @{ $commands{$command} };
+	sql('CREATE DATABASE copy');
+	$node->safe_psql('copy', 'CREATE EXTENSION idempotency; CREATE PROCEDURE next_table() LANGUAGE plpgsql AS $$ BEGIN END $$') if $options[0] eq '--data-only';
+	for ($command eq '--section' ? map { [$_] } @options : [@options])
+	{
+		system_or_bail('pg_restore', '--exit-on-error', @$_, '-d', $node->connstr('copy'), "$dumps/d");
+		next if $_->[0] =~ /pre-data|post-data/;
+		wait_for_workers($node, 'copy');
+		$node->safe_psql('copy', time_passes(9) . ';' . sweeps(4));
+	}
+	check_copy('copy', $command);
+}
+
 diag("failed with SEED=$seed") unless Test::More->builder->is_passing;
 done_testing();
