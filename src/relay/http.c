@@ -147,6 +147,7 @@ typedef struct HttpTransfer
 	int			fd;				/* of its connection; -1: none yet */
 	CURL	   *easy;			/* NULL while idle */
 	struct curl_slist *headers; /* of the current request */
+	struct curl_slist *addresses;	/* of its host, or NULL */
 	size_t		header_bytes;	/* received so far */
 	size_t		body_bytes;		/* received so far */
 	size_t		excerpt_length;
@@ -487,7 +488,6 @@ http_set_up_easy(HttpTransfer *transfer, CURL *easy)
 	http_set(easy, CURLOPT_WRITEFUNCTION, http_on_body);
 	http_set(easy, CURLOPT_WRITEDATA, transfer);
 	http_set(easy, CURLOPT_UPLOAD_BUFFERSIZE, HTTP_UPLOAD_BUFFER_BYTES);
-	http_set(easy, CURLOPT_DNS_CACHE_TIMEOUT, RESOLVE_KEPT_S);
 	http_set(easy, CURLOPT_MAXAGE_CONN, HTTP_CONNECTION_IDLE_MAX_S);
 	http_set(easy, CURLOPT_MAXLIFETIME_CONN, HTTP_CONNECTION_AGE_MAX_S);
 
@@ -597,11 +597,13 @@ http_start(void)
 }
 
 static void
-http_free_headers(HttpTransfer *transfer)
+http_free_lists(HttpTransfer *transfer)
 {
 	if (transfer->headers != NULL)
 		pfree(transfer->headers);
 	transfer->headers = NULL;
+	curl_slist_free_all(transfer->addresses);
+	transfer->addresses = NULL;
 }
 
 /*
@@ -621,7 +623,7 @@ http_stop(void)
 		if (transfer->active)
 			(void) curl_multi_remove_handle(http.multi, transfer->easy);
 		curl_easy_cleanup(transfer->easy);
-		http_free_headers(transfer);
+		http_free_lists(transfer);
 	}
 	resolve_stop();
 	(void) curl_multi_cleanup(http.multi);
@@ -829,14 +831,16 @@ http_forget_answering(HttpTransfer *transfer)
 	transfer->answering_ms = 0;
 }
 
-/* Passes the transfer to libcurl. */
+/* Passes the transfer to libcurl, with the addresses of its host, if any. */
 static void
-http_connect(HttpTransfer *transfer)
+http_connect(HttpTransfer *transfer, struct curl_slist *addresses)
 {
 	int64		left_ms = Max(transfer->timeout_ms - http_elapsed_ms(transfer), 1);
 
 	transfer->waiting = false;
+	transfer->addresses = addresses;
 	http_note_deadline(transfer);
+	http_set(transfer->easy, CURLOPT_RESOLVE, addresses);
 	http_set(transfer->easy, CURLOPT_CONNECTTIMEOUT_MS,
 			 (long) Min(left_ms, HTTP_CONNECT_TIMEOUT_MS));
 	http_check_multi(curl_multi_add_handle(http.multi, transfer->easy));
@@ -848,6 +852,8 @@ http_connect(HttpTransfer *transfer)
 static void
 http_begin(HttpTransfer *transfer, ResolveHost *host)
 {
+	struct curl_slist *addresses = transfer->addresses;
+
 	transfer->header_bytes = 0;
 	transfer->body_bytes = 0;
 	transfer->excerpt_length = 0;
@@ -862,9 +868,11 @@ http_begin(HttpTransfer *transfer, ResolveHost *host)
 	transfer->response.excerpt[0] = '\0';
 
 	transfer->active = true;
-	if (host == NULL || resolve_is_known(host, http_now_ms()))
+	if (host != NULL)
+		addresses = resolve_addresses(host, http_now_ms());
+	if (host == NULL || addresses != NULL)
 	{
-		http_connect(transfer);
+		http_connect(transfer, addresses);
 		return;
 	}
 	transfer->waiting = true;
@@ -888,7 +896,7 @@ http_take_host(ResolveHost *host, CURLcode code)
 		transfer->waiting = false;
 		if (error == NULL)
 		{
-			http_connect(transfer);
+			http_connect(transfer, resolve_addresses(host, http_now_ms()));
 			continue;
 		}
 		strlcpy(transfer->curl_error, error, sizeof(transfer->curl_error));
@@ -1302,7 +1310,7 @@ http_next_response(HttpResponse *response)
 
 	curl_easy_cleanup(transfer->easy);
 	transfer->easy = NULL;
-	http_free_headers(transfer);
+	http_free_lists(transfer);
 	dlist_push_head(&http.idle, &transfer->node);
 	http.in_flight--;
 	return true;

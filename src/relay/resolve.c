@@ -8,20 +8,21 @@
  * request, a thousand names that hang would use up the descriptors of the
  * relay.
  *
- * So requests wait here until their host is known.  A host is looked up by an
- * easy handle of its own, which has no timeout and opens no socket, so we are
- * told when its thread has ended.  Its result is in the cache of the multi
- * handle then, where the requests find it.  After RESOLVE_KNOWN_MS the host is
- * looked up again.  Since libcurl keeps addresses for longer, a request does
- * not begin a look-up by itself.
+ * So requests wait here until the addresses of their host are known, and get
+ * these with their URL.  A host is looked up by an easy handle of its own, which
+ * has no timeout and opens no socket, so we are told its addresses, and when its
+ * thread has ended.  It has a cache of its own, which it does not look into.
  *
- * The number of look-ups is limited, however many hosts hang.  Some are left for
- * hosts that were found the last time, which need a few milliseconds.  Hosts of
- * each kind take turns.
+ * After RESOLVE_FRESH_MS the next request causes another look-up.  It does not
+ * wait for that: if many hosts begin to hang, those that work do not stop.  The
+ * number of look-ups is limited, however many hosts hang, and hosts take turns.
+ * Some are left for hosts that were found the last time.
  */
 #include "postgres.h"
 
+#include <arpa/inet.h>
 #include <limits.h>
+#include <netinet/in.h>
 
 #include "utils/hsearch.h"
 #include "utils/memutils.h"
@@ -31,8 +32,10 @@
 
 /* A host and a port, with room for the longest name that DNS can have. */
 #define RESOLVE_NAME_BYTES 272
-/* How long addresses are used. */
-#define RESOLVE_KNOWN_MS 60000
+/* The longest list of addresses. */
+#define RESOLVE_LIST_BYTES 512
+/* How long addresses are used without another look-up. */
+#define RESOLVE_FRESH_MS 60000
 /* Look-ups at a time, and those of hosts that were not found the last time. */
 #define RESOLVE_MAX 640
 #define RESOLVE_DOUBTFUL_MAX 512
@@ -42,13 +45,14 @@
 struct ResolveHost
 {
 	char		name[RESOLVE_NAME_BYTES];	/* with its port; the key */
-	int64		known_until_ms;
+	char		addresses[RESOLVE_LIST_BYTES];	/* empty: not known */
+	int64		found_ms;		/* when they were found */
 	bool		found;			/* the last time */
 	bool		queued;			/* it is to be looked up */
 	dlist_node	node;			/* then, in a queue */
 	CURL	   *easy;			/* while it is looked up */
 	struct curl_slist *forget;	/* what the cache has to forget then */
-	bool		reached;		/* libcurl has an address, and would connect */
+	char		list[RESOLVE_LIST_BYTES];	/* addresses that it has got */
 	char		error[CURL_ERROR_SIZE];
 	dlist_head	waiting;		/* requests */
 };
@@ -56,6 +60,7 @@ struct ResolveHost
 typedef struct ResolveState
 {
 	CURLM	   *multi;
+	CURLSH	   *cache;
 	HTAB	   *hosts;
 	long		hosts_max;		/* before those of no use are removed */
 	int			running;		/* look-ups */
@@ -66,12 +71,37 @@ typedef struct ResolveState
 
 static ResolveState resolve;
 
-/* A callback of libcurl: it has the addresses, and is told not to connect. */
+static void
+resolve_fail(void)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_OUT_OF_MEMORY),
+			 errmsg("out of memory")));
+}
+
+/*
+ * A callback of libcurl, which must not raise an error: libcurl would connect to
+ * an address.  It is told that this is not possible, and tries the next one.
+ */
 static curl_socket_t
 resolve_on_address(void *context, pg_attribute_unused() curlsocktype purpose,
-				   pg_attribute_unused() struct curl_sockaddr *address)
+				   struct curl_sockaddr *address)
 {
-	((ResolveHost *) context)->reached = true;
+	ResolveHost *host = context;
+	const struct sockaddr *to = &address->addr;
+	bool		ip6 = to->sa_family == AF_INET6;
+	char text[	INET6_ADDRSTRLEN];
+	size_t		length = strlen(host->list);
+	const void *bytes;
+
+	if (ip6)
+		bytes = &((const struct sockaddr_in6 *) to)->sin6_addr;
+	else
+		bytes = &((const struct sockaddr_in *) to)->sin_addr;
+	if (inet_ntop(to->sa_family, bytes, text, sizeof(text)) != NULL &&
+		length + strlen(text) + strlen(",[]") < RESOLVE_LIST_BYTES)
+		snprintf(host->list + length, RESOLVE_LIST_BYTES - length,
+				 ip6 ? "%s[%s]" : "%s%s", length > 0 ? "," : "", text);
 	return CURL_SOCKET_BAD;
 }
 
@@ -79,6 +109,11 @@ void
 resolve_start(CURLM *multi)
 {
 	resolve.multi = multi;
+	resolve.cache = curl_share_init();
+	if (resolve.cache == NULL ||
+		curl_share_setopt(resolve.cache, CURLSHOPT_SHARE,
+						  CURL_LOCK_DATA_DNS) != CURLSHE_OK)
+		resolve_fail();
 	resolve.running = 0;
 	dlist_init(&resolve.found);
 	dlist_init(&resolve.doubtful);
@@ -116,16 +151,25 @@ resolve_stop(void)
 	HASH_SEQ_STATUS scan;
 	ResolveHost *host;
 
-	if (resolve.hosts == NULL)
-		return;
-	hash_seq_init(&scan, resolve.hosts);
-	while ((host = hash_seq_search(&scan)) != NULL)
+	if (resolve.hosts != NULL)
 	{
-		if (host->easy != NULL)
-			resolve_end(host);
+		hash_seq_init(&scan, resolve.hosts);
+		while ((host = hash_seq_search(&scan)) != NULL)
+		{
+			if (host->easy != NULL)
+				resolve_end(host);
+		}
+		hash_destroy(resolve.hosts);
 	}
-	hash_destroy(resolve.hosts);
 	resolve.hosts = NULL;
+	(void) curl_share_cleanup(resolve.cache);
+}
+
+static bool
+resolve_is_known(const ResolveHost *host, int64 now_ms)
+{
+	return host->addresses[0] != '\0' &&
+		now_ms < host->found_ms + RESOLVE_KEPT_S * 1000;
 }
 
 /* Removes hosts that nobody needs, now and then. */
@@ -141,7 +185,7 @@ resolve_forget_hosts(int64 now_ms)
 	while ((host = hash_seq_search(&scan)) != NULL)
 	{
 		if (host->easy == NULL && !host->queued &&
-			dlist_is_empty(&host->waiting) && host->known_until_ms <= now_ms)
+			dlist_is_empty(&host->waiting) && !resolve_is_known(host, now_ms))
 			(void) hash_search(resolve.hosts, host->name, HASH_REMOVE, NULL);
 	}
 	resolve.hosts_max = Max(2 * hash_get_num_entries(resolve.hosts),
@@ -171,12 +215,6 @@ resolve_find(const char *url, int64 now_ms)
 	return host;
 }
 
-bool
-resolve_is_known(const ResolveHost *host, int64 now_ms)
-{
-	return now_ms < host->known_until_ms;
-}
-
 #define resolve_set(easy, option, value) \
 	(curl_easy_setopt(easy, option, value) == CURLE_OK)
 
@@ -187,13 +225,14 @@ resolve_set_up(ResolveHost *host)
 	CURL	   *easy = host->easy = curl_easy_init();
 	char text[	RESOLVE_NAME_BYTES + 16];
 
-	host->reached = false;
+	host->list[0] = '\0';
 	host->error[0] = '\0';
 	snprintf(text, sizeof(text), "-%s", host->name);
 	host->forget = curl_slist_append(NULL, text);
 	snprintf(text, sizeof(text), "http://%s/", host->name);
 	return easy != NULL && host->forget != NULL &&
 		resolve_set(easy, CURLOPT_URL, text) &&
+		resolve_set(easy, CURLOPT_SHARE, resolve.cache) &&
 		resolve_set(easy, CURLOPT_RESOLVE, host->forget) &&
 		resolve_set(easy, CURLOPT_PRIVATE, host) &&
 		resolve_set(easy, CURLOPT_ERRORBUFFER, host->error) &&
@@ -201,7 +240,6 @@ resolve_set_up(ResolveHost *host)
 		resolve_set(easy, CURLOPT_OPENSOCKETFUNCTION, resolve_on_address) &&
 		resolve_set(easy, CURLOPT_OPENSOCKETDATA, host) &&
 		resolve_set(easy, CURLOPT_FRESH_CONNECT, 1L) &&
-		resolve_set(easy, CURLOPT_DNS_CACHE_TIMEOUT, RESOLVE_KEPT_S) &&
 		resolve_set(easy, CURLOPT_CONNECTTIMEOUT_MS, (long) INT_MAX) &&
 		resolve_set(easy, CURLOPT_NOSIGNAL, 1L) &&
 		resolve_set(easy, CURLOPT_QUICK_EXIT, 1L) &&
@@ -217,9 +255,7 @@ resolve_begin(ResolveHost *host)
 	if (resolve_set_up(host))
 		return;
 	resolve_end(host);
-	ereport(ERROR,
-			(errcode(ERRCODE_OUT_OF_MEMORY),
-			 errmsg("out of memory")));
+	resolve_fail();
 }
 
 /* Looks up as many hosts as may be, first those that were found before. */
@@ -234,10 +270,10 @@ resolve_go_on(void)
 										 &resolve.doubtful));
 }
 
-void
-resolve_wait(ResolveHost *host, dlist_node *node)
+/* Looks up a host as soon as that may be. */
+static void
+resolve_look_up(ResolveHost *host)
 {
-	dlist_push_tail(&host->waiting, node);
 	if (host->easy != NULL || host->queued)
 		return;
 	host->queued = true;
@@ -246,13 +282,37 @@ resolve_wait(ResolveHost *host, dlist_node *node)
 	resolve_go_on();
 }
 
+struct curl_slist *
+resolve_addresses(ResolveHost *host, int64 now_ms)
+{
+	char text[	RESOLVE_NAME_BYTES + RESOLVE_LIST_BYTES + 8];
+	struct curl_slist *list;
+
+	if (!resolve_is_known(host, now_ms))
+		return NULL;
+	if (now_ms >= host->found_ms + RESOLVE_FRESH_MS)
+		resolve_look_up(host);
+	snprintf(text, sizeof(text), "+%s:%s", host->name, host->addresses);
+	list = curl_slist_append(NULL, text);
+	if (list == NULL)
+		resolve_fail();
+	return list;
+}
+
+void
+resolve_wait(ResolveHost *host, dlist_node *node)
+{
+	dlist_push_tail(&host->waiting, node);
+	resolve_look_up(host);
+}
+
 const char *
 resolve_ended(ResolveHost *host, CURLcode code, int64 now_ms)
 {
 	resolve_end(host);
-	host->found = host->reached;
-	if (host->found)
-		host->known_until_ms = now_ms + RESOLVE_KNOWN_MS;
+	host->found = host->list[0] != '\0';
+	strlcpy(host->addresses, host->list, RESOLVE_LIST_BYTES);
+	host->found_ms = now_ms;
 	resolve_go_on();
 	if (host->found)
 		return NULL;

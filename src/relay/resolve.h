@@ -2,7 +2,7 @@
  * resolve.h
  *		Looks up the hosts of HTTP requests, each once for all its requests.
  *
- * All functions but resolve_is_known may raise an error if memory is short.
+ * These functions may raise an error if memory is short.
  */
 #ifndef RELAY_RESOLVE_H
 #define RELAY_RESOLVE_H
@@ -11,8 +11,8 @@
 
 #include "lib/ilist.h"
 
-/* How long libcurl has to keep addresses; they are looked up sooner. */
-#define RESOLVE_KEPT_S 300L
+/* How long addresses are used at most, if looking them up again takes so long. */
+#define RESOLVE_KEPT_S 300
 
 typedef struct ResolveHost ResolveHost;
 
@@ -23,16 +23,19 @@ extern void resolve_stop(void);
 /* Returns the host of a URL, or NULL if there is nothing to look up. */
 extern ResolveHost *resolve_find(const char *url, int64 now_ms);
 
-/* Can libcurl connect to it now, without a look-up? */
-extern bool resolve_is_known(const ResolveHost *host, int64 now_ms);
+/*
+ * Returns the addresses of a host, as CURLOPT_RESOLVE wants them; NULL if they
+ * are not known.  They are looked up again if they are old.
+ */
+extern struct curl_slist *resolve_addresses(ResolveHost *host, int64 now_ms);
 
-/* A request, of which this is a node, waits for the host. */
+/* A request, of which this is a node, waits for addresses. */
 extern void resolve_wait(ResolveHost *host, dlist_node *node);
 
 /*
  * A look-up has ended: the multi handle has reported an easy handle whose
- * private pointer is this host.  Returns NULL if the host is known now, or why
- * not.  The caller takes all nodes from its list.
+ * private pointer is this host.  Returns NULL if it has addresses, or why not.
+ * The caller takes all nodes from its list.
  */
 extern const char *resolve_ended(ResolveHost *host, CURLcode code,
 								 int64 now_ms);

@@ -20,7 +20,7 @@ use constant {
 };
 
 my $dir = PostgreSQL::Test::Utils::tempdir;
-my ($log, $hang) = ("$dir/log", "$dir/hang");
+my ($log, $hang, $later) = ("$dir/log", "$dir/hang", "$dir/later");
 system_or_bail('cc', '-shared', '-fPIC', '-o', "$dir/names.so", "$FindBin::RealBin/../programs/names.c");
 append_to_file($hang, '');
 
@@ -30,6 +30,7 @@ my $node = new_server('names');
 	local $ENV{LD_PRELOAD} = "$dir/names.so";
 	local $ENV{NAMES_LOG} = $log;
 	local $ENV{NAMES_HANG} = $hang;
+	local $ENV{NAMES_LATER} = $later;
 	$node->start;
 }
 $node->safe_psql('postgres', 'CREATE EXTENSION idempotency');
@@ -70,6 +71,17 @@ is_deeply({ lookups('^good') }, { 'good.test' => 1 }, 'a host is looked up once 
 subscribe_host('none', 'none', q(, retry_schedule => '{0 s}'));
 enqueue_numbers($node, 'none', 1);
 wait_until($node, q(SELECT last_error = 'Could not resolve host: none.test' FROM outbox_dead), 'one that does not exist is named');
+
+# --- one that was found, and is looked up again in vain
+
+subscribe_host('old', 'old', '');
+enqueue_numbers($node, 'old', 1);
+$receiver->wait_for('old', events => 1);
+append_to_file($later, '');
+enqueue_numbers($node, 'old', 2, 3);
+$receiver->wait_for('old', events => 3);
+wait_until($node, "SELECT pg_read_file('$log') ~ 'old.*old'", 'old addresses are used while a host is looked up again');
+unlink($later);
 
 # --- many that hang
 
