@@ -305,6 +305,7 @@ CREATE FUNCTION idempotency_status(
 RETURNS SETOF record
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
+SET jit = off
 AS $$
 DECLARE
 	preloaded CONSTANT boolean :=

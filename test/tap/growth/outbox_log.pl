@@ -55,6 +55,6 @@ growth('events and cancelled ones',
 	rows => "SELECT count(outbox_cancel(outbox_enqueue('t', '{}', deliver_at => now() + interval '1 h'))) FROM generate_series(:from, :to);"
 	  . " UPDATE idempotency_internal.outbox_cancelled SET swept = true",
 	worker => 1,
-	calls => [ [ 'a step of the sweeper', 'SELECT idempotency_internal.outbox_expire(1000)', 'constant' ] ]);
+	calls => [ [ 'a step of the sweeper', 'SELECT idempotency_internal.outbox_expire(100)', 'constant' ] ]);
 
 done_testing();
