@@ -459,7 +459,7 @@ stock_learn_names(PG_FUNCTION_ARGS)
 	TimestampTz end;
 	bool		done;
 
-	if (names_are_too_many())
+	if (!build.begun && names_are_too_many())
 		names_clear();
 	generation = pg_atomic_read_u32(&shared->generation);
 	if (generation % 2 != 0 || names_are_complete(log) ||
@@ -467,11 +467,11 @@ stock_learn_names(PG_FUNCTION_ARGS)
 		PG_RETURN_BOOL(false);
 	built = generation;
 	done = names_build(log, generation);
+	names_allow_more();			/* or another sweeper would clear it meanwhile */
 	end = GetCurrentTimestamp();
 	build.spent_us += end - begin;
 	if (!done)
 		PG_RETURN_BOOL(true);
-	names_allow_more();
 	rest_until = end + NAMES_REST * build.spent_us;
 	PG_RETURN_BOOL(false);
 }
