@@ -1,7 +1,8 @@
 /* stock: the checks that idempotency_status() makes of stock. */
 
 /*
- * Only the first 1,000 overdue holds are counted.
+ * Only the first 1,000 overdue holds are counted.  The queues are found one
+ * after the other, and how many wait in each is known to its counter.
  */
 CREATE FUNCTION idempotency_internal.stock_numbers(
 	OUT counters_used bigint, OUT counters_in_use bigint,
@@ -9,10 +10,17 @@ CREATE FUNCTION idempotency_internal.stock_numbers(
 	OUT waiting bigint, OUT waiting_items bigint, OUT late_items bigint)
 RETURNS record
 LANGUAGE sql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp
+SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off
 AS $$
-	WITH counted AS MATERIALIZED (
+	WITH RECURSIVE counted AS MATERIALIZED (
 		SELECT * FROM idempotency_internal.stock_counters()
+	), queued (sku) AS (
+		(SELECT q.sku FROM idempotency_internal.stock_queue q
+		ORDER BY q.sku LIMIT 1)
+		UNION ALL
+		SELECT (SELECT q.sku FROM idempotency_internal.stock_queue q
+			WHERE q.sku > before.sku ORDER BY q.sku LIMIT 1)
+		FROM queued before WHERE before.sku IS NOT NULL
 	)
 	SELECT counter.used, counter.in_use,
 		current_setting('idempotency.stock_items')::bigint,
@@ -29,14 +37,19 @@ AS $$
 			LIMIT 1000) late) hold,
 		(SELECT coalesce(sum(whole.waiting), 0)::bigint AS waiting,
 			count(*) AS items,
-			count(*) FILTER (WHERE counted.available >= first.quantity
-				AND hold.at < clock_timestamp() - interval '1 min') AS late
-		FROM (SELECT q.sku, min(q.id) AS id, count(*) AS waiting
-			FROM idempotency_internal.stock_queue q GROUP BY q.sku) whole
-		JOIN idempotency_internal.stock_queue first USING (sku, id)
-		LEFT JOIN idempotency_internal.stock_hold hold
-			ON hold.reservation = first.reservation AND hold.id = first.id
-		LEFT JOIN counted ON counted.sku = whole.sku) queue
+			count(*) FILTER (WHERE whole.available >= first.quantity
+				AND first.at < clock_timestamp() - interval '1 min') AS late
+		FROM (SELECT q.sku, coalesce(c.waiting::bigint, (
+				SELECT count(*) FROM idempotency_internal.stock_queue every
+				WHERE every.sku = q.sku)) AS waiting, c.available
+			FROM queued q LEFT JOIN counted c ON c.sku = q.sku
+			WHERE q.sku IS NOT NULL) whole
+		CROSS JOIN LATERAL (
+			SELECT q.quantity, (
+				SELECT h.at FROM idempotency_internal.stock_hold h
+				WHERE h.reservation = q.reservation AND h.id = q.id) AS at
+			FROM idempotency_internal.stock_queue q
+			WHERE q.sku = whole.sku ORDER BY q.id LIMIT 1) first) queue
 $$;
 COMMENT ON FUNCTION idempotency_internal.stock_numbers() IS
 	'Internal: how many counters there are, holds are overdue, and reservations wait.';

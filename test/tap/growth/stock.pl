@@ -132,6 +132,10 @@ my $queues = <<'SQL';
 SQL
 my $all_queues = 'DO $$ BEGIN WHILE idempotency_internal.stock_serve(1000) LOOP END LOOP; END $$';
 
+growth('a long queue',
+	rows => $queues =~ s/, \('b'\)//r =~ s/'sold-' \|\| i ELSE/'sold' ELSE/r . "; SELECT stock_receive('sold', 1)"
+		. '; DO $$ BEGIN FOR i IN 1..2 LOOP WHILE idempotency_internal.stock_expire(1000) <> 0 LOOP END LOOP; END LOOP; END $$',
+	calls => [ [ 'stock_stats', 'SELECT * FROM stock_stats', 'constant' ] ]);
 growth('queues',
 	worker => 1,
 	rows => "$queues; $all_queues; SELECT stock_receive('sold', 9 * (:to - :from) / 10); $all_queues",
