@@ -46,6 +46,9 @@ sql(q(
 	SELECT idem_claim('answered');
 	CREATE ROLE anyone));
 
+# The reader has read all but one event.
+my $read = q(SELECT outbox_ack('reader', (SELECT max(token) FROM outbox_fetch('reader', 10000))); SELECT outbox_enqueue('read', '{"n": %n}', key => 'k'));
+
 # Each: the call, and what has to be there before it, in which %n is a number
 # that each try has for itself.  A call names the function first.
 my @calls = (
@@ -73,12 +76,15 @@ my @calls = (
 	[q(outbox_rotate_secret('hook'))],
 	[q(outbox_rotate_key('hook'))],
 	[q(outbox_public_key('hook'))],
-	[q(outbox_fetch('reader', lease => '1 ms')), q(SELECT outbox_enqueue('read', '{"n": %n}', key => 'k'))],
-	[q(outbox_ack('reader', (SELECT max(token) FROM outbox_fetch('reader')))), q(SELECT outbox_enqueue('read', '{"n": %n}'))],
+	[q(outbox_fetch('reader', lease => '1 ms')), $read],
+	[q(outbox_ack('reader', (SELECT max(token) FROM outbox_fetch('reader')))), $read],
 	[q(outbox_replay('reader', 0))],
 	[q(outbox_redrive('hook'))],
 	[q(outbox_retry('hook'))],
 	[q(outbox_discard('hook'))],
+	[q(outbox_dead_page('hook'))],
+	[q(outbox_erase('k%n')), q(SELECT outbox_enqueue('none', '{}', key => 'k%n'))],
+	[q(idem_erase('er%n')), q(SELECT idem_claim('er%n', lease => '1 h'); SELECT idem_complete('er%n', (SELECT token FROM idem_key WHERE key = 'er%n'), '1'))],
 	[q(outbox_acknowledge_lost('hook'))],
 	[q(outbox_topic('t%n', description => 'x'))],
 	[q(outbox_drop_topic('d%n')), q(SELECT outbox_topic('d%n'))],
@@ -104,6 +110,7 @@ my @calls = (
 	[q(stock_reinstate('re%n')), q(SELECT stock_reserve('hat', 1, 're%n'); SELECT stock_cancel('re%n'))],
 	[q(stock_reservation_status('st%n')), q(SELECT stock_reserve('hat', 1, 'st%n'))],
 	[q(stock_level('hat'))],
+	[q(stock_position('w1'))],
 	[q(stock_verify('hat'))],
 	[q(idempotency_status())],
 	[q(idempotency_stats_reset())],
