@@ -3,9 +3,10 @@
  *		Runs a function in a subtransaction and tells whether it has failed.
  *
  * The only place that begins subtransactions.  Two things are easily done
- * wrong.  After an error, nothing that can fail comes before the rollback, not
- * even a copy of the error: if it were thrown on first, the session would be
- * left in a transaction that no command can end.  And an error in the midst of
+ * wrong.  If an error were thrown on before the rollback, the session would be
+ * left in a transaction that no command can end.  The error is copied before:
+ * one that was thrown by ReThrowError, as RAISE does in PL/pgSQL, has parts in
+ * memory that the rollback frees.  And an error in the midst of
  * the commit of the subtransaction, which allocates memory, must not be
  * swallowed: the parent has taken over the transaction id by then, and would
  * commit what is rolled back here.
@@ -17,6 +18,28 @@
 #include "utils/resowner.h"
 
 #include "base/subtransaction.h"
+
+/*
+ * If there is no memory for the copy, that is the error, after the rollback.
+ */
+static ErrorData *
+subtransaction_copy_error(void)
+{
+	ErrorData  *volatile error = NULL;
+
+	PG_TRY();
+	{
+		error = CopyErrorData();
+	}
+	PG_CATCH();
+	{
+		RollbackAndReleaseCurrentSubTransaction();
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+	FlushErrorState();
+	return error;
+}
 
 ErrorData *
 subtransaction_try(void (*step) (void *arg), void *arg, bool keep)
@@ -39,13 +62,13 @@ subtransaction_try(void (*step) (void *arg), void *arg, bool keep)
 	}
 	PG_CATCH();
 	{
+		MemoryContextSwitchTo(context);
+		error = subtransaction_copy_error();
 		RollbackAndReleaseCurrentSubTransaction();
 		MemoryContextSwitchTo(context);
 		CurrentResourceOwner = owner;
-		if (ending || geterrcode() == ERRCODE_QUERY_CANCELED)
-			PG_RE_THROW();
-		error = CopyErrorData();
-		FlushErrorState();
+		if (ending || error->sqlerrcode == ERRCODE_QUERY_CANCELED)
+			ReThrowError(error);
 	}
 	PG_END_TRY();
 	MemoryContextSwitchTo(context);
