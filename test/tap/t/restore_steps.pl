@@ -189,5 +189,12 @@ for my $command (sort keys %commands)
 	check_copy('copy', $command);
 }
 
+# --- a copy with its rings
+
+sql('CREATE DATABASE copy TEMPLATE shop');
+wait_for_workers($node, 'copy');
+$node->safe_psql('copy', time_passes(2) . ';' . sweeps(4));
+check_copy('copy', 'CREATE DATABASE TEMPLATE');
+
 diag("failed with SEED=$seed") unless Test::More->builder->is_passing;
 done_testing();
