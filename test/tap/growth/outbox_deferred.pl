@@ -56,6 +56,7 @@ growth('old dead letters',
 growth('dead letters',
 	base => $subscribe,
 	rows => deferred(1, $dead, $added) . deferred(2, $dead, $one),
+	churn => 'UPDATE idempotency_internal.outbox_delivery SET attempts = attempts + 1',
 	calls => [
 		[ 'discard one', "SELECT outbox_discard('busy', '{7}')", 'constant' ],
 		[ 'discard those of another subscription', "SELECT outbox_discard('quiet')", 'constant' ],

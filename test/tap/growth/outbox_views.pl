@@ -37,6 +37,15 @@ my $of_key = 'SELECT position, state, attempts, next_attempt_at, last_error FROM
   . " WHERE subscription = 's1' AND key = 'k77' %s ORDER BY position LIMIT 10";
 my $event = slurp_file("$FindBin::RealBin/../../../docs/queries/event.sql") =~ s/^--.*\n//gmr =~ s/:position/77/r =~ s/;\s*\z//r;
 
+growth('subscriptions, of which two have dead letters',
+	rows => "SELECT outbox_subscribe('s' || i, 'http://127.0.0.1:9/') FROM generate_series(:from, :to) i; $dead",
+	n => 200,
+	calls => [
+		[ 'outbox_subscriptions', 'SELECT * FROM outbox_subscriptions', 'linear' ],
+		[ 'idempotency_status', 'SELECT * FROM idempotency_status()', 'linear' ],
+	]);
+
+
 growth('events of one subscription that wait',
 	base => "SELECT outbox_subscribe('s' || i, 'http://127.0.0.1:9/') FROM generate_series(1, 3) i",
 	rows => <<'SQL',

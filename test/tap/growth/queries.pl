@@ -62,6 +62,7 @@ growth('all modules',
 	SELECT count(stock_receive('sku-' || i, 10)) FROM generate_series(:from, :to) i WHERE i % 10 = 0 OR i = 7;
 	SELECT count((stock_reserve('sku-7', 1, 'order-' || i)).outcome) FROM generate_series(:from, :to) i WHERE i = 77;
 SQL
+	churn => 'UPDATE idempotency_internal.outbox_delivery SET attempts = attempts + 1',
 	calls => [ @docs, @monitoring ]);
 
 done_testing();

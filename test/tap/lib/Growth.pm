@@ -44,7 +44,7 @@ use constant {
 	ROWS => 500,          # n
 	FACTOR => 10,
 	CONSTANT_MAX => 2,    # as many times the cost at n
-	LINEAR_MAX => 15,
+	LINEAR_MAX => 25,     # plans for few rows are cheaper
 	NOISE => 100,         # buffers or rows: of catalogs, and of a higher tree
 	WARM_CALLS => 6,      # then a plan is generic
 };
