@@ -3,10 +3,10 @@
  *
  * Like a worker, they use indexes whatever the statistics say: a plan may have
  * been made while the tables were empty, or right after a restore.  The planner
- * then takes each index for as good as the others.  So events at given positions
- * are looked up one by one, since an array need not be a condition of the index,
- * and their states are compared by LIKE, since = would allow to read one of the
- * indexes of all events in that state.
+ * then takes each index for as good as the others.  So events at given
+ * positions are looked up one by one, since an array need not be a condition of
+ * the index, and their states are compared by LIKE, since = would allow to read
+ * one of the indexes of all events in that state.
  */
 
 CREATE FUNCTION outbox_enqueue(
@@ -69,8 +69,9 @@ BEGIN
 		SELECT CASE WHEN bool_and(d.state = 'waiting' AND d.last_at IS NULL)
 			THEN min(d.due_at) END INTO due_at
 		FROM idempotency_internal.outbox_delivery d
-		WHERE d.position = outbox_cancel.position AND d.subscription = ANY (ARRAY(
-			SELECT s.id FROM idempotency_internal.outbox_subscription s));
+		WHERE d.position = outbox_cancel.position
+			AND d.subscription = ANY (ARRAY(
+				SELECT s.id FROM idempotency_internal.outbox_subscription s));
 	END IF;
 	IF due_at > clock_timestamp() THEN
 		INSERT INTO idempotency_internal.outbox_cancelled (position)
@@ -81,8 +82,9 @@ BEGIN
 			RETURN false;
 		END IF;
 		DELETE FROM idempotency_internal.outbox_delivery d
-		WHERE d.position = outbox_cancel.position AND d.subscription = ANY (ARRAY(
-			SELECT s.id FROM idempotency_internal.outbox_subscription s));
+		WHERE d.position = outbox_cancel.position
+			AND d.subscription = ANY (ARRAY(
+				SELECT s.id FROM idempotency_internal.outbox_subscription s));
 		RETURN true;
 	END IF;
 	RETURN EXISTS (SELECT FROM idempotency_internal.outbox_cancelled c
@@ -788,7 +790,8 @@ BEGIN
 	subscription_id := idempotency_internal.outbox_subscription_id(name);
 	SELECT CASE WHEN idempotency_internal.outbox_is_at_home() THEN s.state
 		ELSE 'held' END INTO found_state
-	FROM idempotency_internal.outbox_subscription s WHERE s.id = subscription_id;
+	FROM idempotency_internal.outbox_subscription s
+	WHERE s.id = subscription_id;
 	IF found_state IN ('paused', 'disabled', 'held') THEN
 		PERFORM idempotency_internal.idempotency_raise('55000',
 			format('subscription "%s" is %s', name, found_state),
@@ -935,7 +938,8 @@ BEGIN
 			AND idempotency_internal.outbox_is_sendable(d)
 	LOOP
 		UPDATE idempotency_internal.outbox_delivery d
-		SET state = CASE WHEN chosen.in_order AND chosen.behind THEN 'parked' ELSE 'waiting' END,
+		SET state = CASE WHEN chosen.in_order AND chosen.behind
+				THEN 'parked' ELSE 'waiting' END,
 			blocks_key = chosen.in_order,
 			attempts = 0,
 			expires_at = NULL,

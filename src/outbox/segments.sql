@@ -460,11 +460,13 @@ BEGIN
 	-- If the first ones have to stay, the others wait for them.
 	deleted := ARRAY(
 		SELECT o.position FROM (
-			SELECT c.position, c.xid FROM idempotency_internal.outbox_cancelled c
+			SELECT c.position, c.xid
+			FROM idempotency_internal.outbox_cancelled c
 			WHERE c.position < first ORDER BY c.position LIMIT most) o
 		WHERE (o.xid < (SELECT idempotency_internal.idempotency_horizon(
 					'idempotency_internal.outbox_ring'::regclass))
-				OR o.xid >= (SELECT idempotency_internal.idempotency_next_xid()))
+				OR o.xid >= (SELECT
+					idempotency_internal.idempotency_next_xid()))
 			AND (SELECT d.position FROM idempotency_internal.outbox_delivery d
 				WHERE d.subscription = ANY (subscriptions)
 					AND d.position = o.position LIMIT 1) IS NULL);

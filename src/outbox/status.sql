@@ -35,7 +35,8 @@ AS $$
 			format('events behind: %s, for %s',
 				s.lag_events, date_trunc('second', s.lag)),
 			CASE WHEN s.rate_limited THEN 'events wait for the rate_limit; see outbox_alter()'
-				WHEN (SELECT r.url FROM idempotency_internal.outbox_subscription r
+				WHEN (SELECT r.url
+					FROM idempotency_internal.outbox_subscription r
 					WHERE r.name = s.name) IS NULL THEN 'its readers are too slow, or none is running; see outbox_fetch()'
 				ELSE 'the endpoint is too slow; see max_in_flight' END
 		FROM subscription s

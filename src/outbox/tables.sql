@@ -272,7 +272,8 @@ CREATE TABLE idempotency_internal.outbox_subscription (
 );
 /* For the sweeper, which looks every second. */
 CREATE INDEX outbox_subscription_old_idx
-	ON idempotency_internal.outbox_subscription (least(old_until, old_key_until));
+	ON idempotency_internal.outbox_subscription
+		(least(old_until, old_key_until));
 CREATE INDEX outbox_subscription_keep_idx
 	ON idempotency_internal.outbox_subscription (keep_deliveries)
 	WHERE keep_deliveries IS NOT NULL;

@@ -67,7 +67,8 @@ CREATE INDEX outbox_delivery_dead_position_idx
 	ON idempotency_internal.outbox_delivery (subscription, position)
 	WHERE state = 'dead';
 CREATE INDEX outbox_subscription_old_idx
-	ON idempotency_internal.outbox_subscription (least(old_until, old_key_until));
+	ON idempotency_internal.outbox_subscription
+		(least(old_until, old_key_until));
 CREATE INDEX outbox_subscription_keep_idx
 	ON idempotency_internal.outbox_subscription (keep_deliveries)
 	WHERE keep_deliveries IS NOT NULL;
