@@ -140,7 +140,7 @@ typedef struct SharedDatabase
 	/* Statistics, counted from the time "since". */
 	pg_atomic_uint64 counters[SHARED_COUNTERS];
 	pg_atomic_uint64 since;
-	/* No reservation of an item without a counter lapses before (stock/lapse.c). */
+	/* None lapses before, of items without a counter (stock/lapse.c). */
 	pg_atomic_uint64 lapses_at;
 	/* Does the filter know all names of reservations (stock/names.c)? */
 	pg_atomic_uint64 names_complete;

@@ -247,7 +247,7 @@ change_make_some_way(const StockLine *line)
 	text	  **lapsed;
 	int			count;
 
-	stock_xact_note_lapsed_of(line);
+	stock_xact_note_lapsed(line);
 	if (!escrow_may_lapse(item, GetCurrentTimestamp(), &due))
 		return 0;
 	count = holds_lapsed(line->sku, due.from, CHANGE_LAPSED_BATCH, true,

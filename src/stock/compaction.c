@@ -139,6 +139,7 @@ compaction_walk(ReturnSetInfo *result, int max)
 	TimestampTz now = GetCurrentTimestamp();
 	int			looks = COMPACTION_LOOKS_MAX;
 	LedgerPosition position = walk_from;
+	LedgerPosition old;
 	LedgerFirst first;
 
 	if (!walking && now < walk_at)
@@ -150,12 +151,11 @@ compaction_walk(ReturnSetInfo *result, int max)
 	{
 		if (first.at > now - compaction_age())
 			continue;
+		old.sku = position.sku;
+		old.id = first.id - 1;
 		if (walk_sum == 0)
-			compaction_keep(&walk_old, &(LedgerPosition)
-							{
-								.sku = position.sku, .id = first.id - 1
-							});
-		compaction_put(result, position.sku);
+			compaction_keep(&walk_old, &old);
+		compaction_put(result, old.sku);
 		walk_sum += first.id;
 		max--;
 	}

@@ -127,6 +127,7 @@ static EscrowItem *items = NULL;	/* settings_stock_items places */
 static int *chains = NULL;		/* first item of each; guarded like "next" */
 static pg_atomic_uint32 *crowded = NULL;	/* one bit per place */
 static pg_atomic_uint32 *called = NULL; /* likewise: the queue may be served */
+
 /* Of each group, a time before which no reservation of its items lapses. */
 static pg_atomic_uint64 *groups = NULL;
 static LWLockPadded *partitions = NULL;

@@ -632,6 +632,23 @@ reservation_keep_position(HoldsPosition *kept, const HoldsPosition *position)
 }
 
 /*
+ * Finds the next item that may have lapsed reservations: those of this
+ * transaction, which no counter has to know, or else those that counters know.
+ */
+static bool
+reservation_next_due(Oid log, int *own, int *looks, EscrowDue *due)
+{
+	bool		none = *own == 0;
+
+	if (stock_xact_next_lapsed(own, due))
+		return true;
+	if (none)
+		*own = 0;
+	return *own == 0 &&
+		escrow_next_due(looks, log, GetCurrentTimestamp(), due);
+}
+
+/*
  * Lets reservations expire of items whose counters say that some have lapsed.
  * If as many as are looked at are locked or cannot expire, they may hide others
  * of their item, so all items are searched.
@@ -642,18 +659,19 @@ reservation_expire_known(int batch, int *failed, bool *more)
 	Oid			log = catalog_get()->stock_log;
 	text	  **lapsed = palloc(mul_size(batch, sizeof(text *)));
 	int			count = 0;
+	int			own = 0;
 	int			looks = 0;
 	int			searched = 0;
 	int64		expired;
 	EscrowDue	due;
 
 	while (count < batch && searched++ < RESERVATION_ITEMS_MAX &&
-		   escrow_next_due(&looks, log, GetCurrentTimestamp(), &due))
+		   reservation_next_due(log, &own, &looks, &due))
 	{
 		TimestampTz next;
 		text	  **found;
 		int			names = holds_lapsed(due.sku, due.from, batch - count,
-										false, &found, &next);
+										 false, &found, &next);
 
 		CHECK_FOR_INTERRUPTS();
 		if (names == 0)
@@ -732,7 +750,6 @@ reservation_expire_some(int max)
 	int64		expired;
 	bool		more;
 
-	stock_xact_note_lapsed();
 	expired = reservation_expire_known(batch, &failed, &more);
 	if (expired == 0)
 		expired = reservation_expire_unknown(batch, &failed);

@@ -43,6 +43,7 @@
 #define SERVE_ITEMS_MAX 1000	/* queues that a step may look at */
 
 static bool met_lock = false;	/* was the first of a queue locked? */
+
 /* Does the next step look at queues that counters know of? */
 static bool some_called = false;
 

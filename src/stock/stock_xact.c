@@ -615,24 +615,32 @@ stock_xact_will_lapse(const StockLine *line, TimestampTz at)
 	escrow_will_lapse(entry->item, at);
 }
 
-static void
-stock_xact_note_lapsed_entry(const StockXactEntry *entry)
+void
+stock_xact_note_lapsed(const StockLine *line)
 {
+	const StockXactEntry *entry = stock_xact_entry(line);
+
 	if (entry->part.lapses_at <= GetCurrentTimestamp())
 		escrow_will_lapse(entry->item, entry->part.lapses_at);
 }
 
-void
-stock_xact_note_lapsed(void)
+bool
+stock_xact_next_lapsed(int *at, EscrowDue *due)
 {
-	for (int i = 0; i < entry_count; i++)
-		stock_xact_note_lapsed_entry(&entries[i]);
-}
+	TimestampTz now = GetCurrentTimestamp();
 
-void
-stock_xact_note_lapsed_of(const StockLine *line)
-{
-	stock_xact_note_lapsed_entry(stock_xact_entry(line));
+	while (*at < entry_count)
+	{
+		const StockXactEntry *entry = &entries[(*at)++];
+
+		if (entry->part.lapses_at > now)
+			continue;
+		due->sku = escrow_sku(entry->item);
+		due->from = entry->part.lapses_at;
+		due->look = 0;
+		return true;
+	}
+	return false;
 }
 
 int64

@@ -59,11 +59,16 @@ extern void stock_xact_will_lapse(const StockLine *line, TimestampTz at);
 extern void stock_xact_note_id(int64 id);
 
 /*
- * Announces again which reservations of this transaction have lapsed, for all of
- * its items or for one: searches by others do not see them.
+ * Announces again that reservations of this transaction have lapsed: searches by
+ * others do not see them.
  */
-extern void stock_xact_note_lapsed(void);
-extern void stock_xact_note_lapsed_of(const StockLine *line);
+extern void stock_xact_note_lapsed(const StockLine *line);
+
+/*
+ * Finds the next item of which reservations of this transaction have lapsed.
+ * Start with *at = 0.
+ */
+extern bool stock_xact_next_lapsed(int *at, EscrowDue *due);
 
 /* What this transaction could take. */
 extern int64 stock_xact_available(const StockLine *line);
