@@ -171,7 +171,7 @@ sql(q(SELECT outbox_enqueue('costly', jsonb_build_object('n', 1, 'p', jsonb_agg(
 enqueue('light', '{"n": 2}');
 enqueue('costly', '{"n": 3, "p": [1, -2], "q": [1]}');
 $receiver->wait_for('light', events => 3);
-is(numbers('light'), '1 2 3', 'another subscription has its events');
+is(join(' ', sort split / /, numbers('light')), '1 2 3', 'another subscription has its events');
 for my $name (qw(pairs slow earlier))
 {
 	$receiver->wait_for($name, events => 1);
