@@ -116,7 +116,9 @@ ALTER TABLE stock_hold DROP CONSTRAINT stock_hold_pkey;
 CREATE INDEX ON stock_hold (reservation, line);
 SELECT stock_reserve('altered', 1, 'altered');
 ROLLBACK;
+-- This one is read if a reservation may have lapsed.
 BEGIN;
+SELECT outcome FROM stock_reserve('altered', 1, 'lapses', ttl => '1 us');
 DROP INDEX stock_hold_sku_expires_at;
 SELECT stock_reserve('altered', 1000, 'altered');
 ROLLBACK;
