@@ -73,11 +73,11 @@ faults_strikes_worker(FaultKind kind)
 }
 
 /*
- * Is there a function of the extension among the callers, within the beginning
- * or end of the transaction?  Further out, there are hooks of ours.
+ * Functions of the server that are not prepared for errors: statistics, and the
+ * beginning and end of a transaction or subtransaction.
  */
 static bool
-faults_called_by_us(void)
+faults_server_is_unprepared(const char *function)
 {
 	static const char *const ends[] = {
 		"AbortCurrentTransaction", "AbortOutOfAnyTransaction",
@@ -85,34 +85,43 @@ faults_called_by_us(void)
 		"ReleaseCurrentSubTransaction",
 		"RollbackAndReleaseCurrentSubTransaction", "StartTransactionCommand"
 	};
+
+	if (strncmp(function, "pgstat_", strlen("pgstat_")) == 0)
+		return true;
+	if (IsTransactionState())
+		return false;
+	for (int i = 0; i < (int) lengthof(ends); i++)
+	{
+		if (strcmp(function, ends[i]) == 0)
+			return true;
+	}
+	return false;
+}
+
+/*
+ * Where the server is not prepared, only what it calls of the extension fails.
+ * Further out, there are hooks of ours.
+ */
+static bool
+faults_may_strike(void)
+{
 	void	   *frames[FRAMES_MAX];
 	int			count = backtrace(frames, FRAMES_MAX);
 	Dl_info		info;
 
+	if (CritSectionCount != 0 || !IsUnderPostmaster)
+		return false;
 	for (int i = 0; i < count; i++)
 	{
 		if (dladdr(frames[i], &info) == 0 || info.dli_fname == NULL)
 			continue;
 		if (strstr(info.dli_fname, "/idempotency.so") != NULL)
 			return true;
-		for (int j = 0; info.dli_sname != NULL && j < (int) lengthof(ends); j++)
-		{
-			if (strcmp(info.dli_sname, ends[j]) == 0)
-				return false;
-		}
+		if (info.dli_sname != NULL &&
+			faults_server_is_unprepared(info.dli_sname))
+			return false;
 	}
-	return false;
-}
-
-/*
- * The server is not prepared for errors while it begins or ends a transaction
- * or subtransaction.  There, only our callbacks fail.
- */
-static bool
-faults_may_strike(void)
-{
-	return CritSectionCount == 0 && IsUnderPostmaster &&
-		(IsTransactionState() || faults_called_by_us());
+	return IsTransactionState();
 }
 
 /*
