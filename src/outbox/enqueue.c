@@ -196,8 +196,8 @@ enqueue_check_args(FunctionCallInfo fcinfo, int payload_max_mb)
 
 /*
  * SQL: outbox_check_event(topic, payload, key, type, headers, deliver_at), used
- * by the constraint of outbox_log for plain INSERTs.  Its result must not depend
- * on a setting: a row that is valid must be so wherever it is restored.
+ * by the constraint of outbox_log for plain INSERTs.  Its result must not
+ * depend on a setting: a row that is valid must be so wherever it is restored.
  */
 Datum
 outbox_check_event(PG_FUNCTION_ARGS)

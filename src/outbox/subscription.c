@@ -50,8 +50,8 @@
 	"  AND d.state = 'waiting' ORDER BY d.due_at LIMIT 1)"
 
 /*
- * The highest position of a deferred delivery.  One that was written by hand may
- * be beyond the end of the log.
+ * The highest position of a deferred delivery.  One that was written by hand
+ * may be beyond the end of the log.
  */
 #define LAST_DEFERRED \
 	" (SELECT d.position FROM idempotency_internal.outbox_delivery d" \

@@ -17,11 +17,11 @@
  * recorded in this order, several at once if possible, as one move of the
  * partition.  Batches of due deferred deliveries are independent of the queue.
  *
- * A failed event becomes a deferred delivery before the partition has passed it.
- * If the relay ends in between, the next one reads the log again.  It leaves out
- * events that are deferred, and does not touch their deliveries before it has
- * passed them in the log: so the event is sent once.  Until then the feed reads
- * for itself.
+ * A failed event becomes a deferred delivery before the partition has passed
+ * it.  If the relay ends in between, the next one reads the log again.  It
+ * leaves out events that are deferred, and does not touch their deliveries
+ * before it has passed them in the log: so the event is sent once.  Until then
+ * the feed reads for itself.
  *
  * When sending has to stop (the subscription was paused or altered, the
  * endpoint fails as a whole, or the partition goes to another relay), events
@@ -608,7 +608,8 @@ feed_load(Feed *feed, const OutboxSubscription *subscription)
 	feed->ask_due = false;
 	feed_detach(feed, &subscription->cursor);
 	feed->again_to = subscription->again_to;
-	if (feed->again_to == 0 && feed_wants_events(feed) && !feed->endpoint->breaker.open &&
+	if (feed->again_to == 0 && feed_wants_events(feed) &&
+		!feed->endpoint->breaker.open &&
 		outbox_cursors_equal(&feed->cursor, &feed->head->cursor, true))
 		feed_attach(feed);
 }
@@ -930,7 +931,8 @@ bool
 feed_can_read_together(const Feed *feed)
 {
 	return feed->together == FEED_CAN_READ_TOGETHER && !feed->attached &&
-		feed->again_to == 0 && feed->more && feed_wants_events(feed) && !feed->endpoint->breaker.open;
+		feed->again_to == 0 && feed->more && feed_wants_events(feed) &&
+		!feed->endpoint->breaker.open;
 }
 
 bool

@@ -42,9 +42,10 @@
  *	- No callback raises an error, which would longjmp through libcurl.  So no
  *	  callback calls palloc() or ereport(); it records what happened in its
  *	  transfer.
- *	- libcurl looks up hosts in threads of its own (resolve.c), which inherit our
- *	  signal mask.  All signals are blocked while libcurl can start a thread, since
- *	  PostgreSQL's signal handlers must run in the main thread only.
+ *	- libcurl looks up hosts in threads of its own (resolve.c), which inherit
+ *	  our signal mask.  All signals are blocked while libcurl can start a
+ *	  thread, since PostgreSQL's signal handlers must run in the main thread
+ *	  only.
  *	- No address is connected to, and no connection is reused, unless
  *	  address_allowed() permits it.
  *	- An answer is limited in bytes and in time, whatever the endpoint does.
@@ -835,8 +836,9 @@ http_forget_answering(HttpTransfer *transfer)
 static void
 http_connect(HttpTransfer *transfer, struct curl_slist *addresses)
 {
-	int64		left_ms = Max(transfer->timeout_ms - http_elapsed_ms(transfer), 1);
+	int64		left_ms = transfer->timeout_ms - http_elapsed_ms(transfer);
 
+	left_ms = Max(left_ms, 1);
 	transfer->waiting = false;
 	transfer->addresses = addresses;
 	http_note_deadline(transfer);

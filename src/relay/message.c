@@ -208,8 +208,9 @@ message_append_id(StringInfo out, const OutboxEvent *event,
 }
 
 /*
- * Returns the id of a request: that of its event, or a hash of all their ids, in
- * the order of the body.  A receiver may refuse a repeated id with another body.
+ * Returns the id of a request: that of its event, or a hash of all their ids,
+ * in the order of the body.  A receiver may refuse a repeated id with another
+ * body.
  */
 static char *
 message_request_id(List *events, const char *identity)

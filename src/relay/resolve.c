@@ -9,9 +9,10 @@
  * relay.
  *
  * So requests wait here until the addresses of their host are known, and get
- * these with their URL.  A host is looked up by an easy handle of its own, which
- * has no timeout and opens no socket, so we are told its addresses, and when its
- * thread has ended.  It has a cache of its own, which it does not look into.
+ * these with their URL.  A host is looked up by an easy handle of its own,
+ * which has no timeout and opens no socket, so we are told its addresses, and
+ * when its thread has ended.  It has a cache of its own, which it does not look
+ * into.
  *
  * After RESOLVE_FRESH_MS the next request causes another look-up.  It does not
  * wait for that: if many hosts begin to hang, those that work do not stop.  The
@@ -80,8 +81,8 @@ resolve_fail(void)
 }
 
 /*
- * A callback of libcurl, which must not raise an error: libcurl would connect to
- * an address.  It is told that this is not possible, and tries the next one.
+ * A callback of libcurl, which must not raise an error: libcurl would connect
+ * to an address.  It is told that this is not possible, and tries the next one.
  */
 static curl_socket_t
 resolve_on_address(void *context, pg_attribute_unused() curlsocktype purpose,

@@ -11,7 +11,7 @@
 
 #include "lib/ilist.h"
 
-/* How long addresses are used at most, if looking them up again takes so long. */
+/* How long addresses are used at most, if looking them up takes so long. */
 #define RESOLVE_KEPT_S 300
 
 typedef struct ResolveHost ResolveHost;

@@ -81,9 +81,9 @@ url_lower(char *part)
 
 /*
  * Returns scheme, host and port of a URL as libcurl sees them, one per line;
- * NULL if it is not a URL.  The host includes the zone of an IPv6 address, which
- * is the name of a network interface here: the same address in another zone is
- * another host.  Its case matters.
+ * NULL if it is not a URL.  The host includes the zone of an IPv6 address,
+ * which is the name of a network interface here: the same address in another
+ * zone is another host.  Its case matters.
  */
 static char *
 url_origin(const char *url)

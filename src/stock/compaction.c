@@ -4,10 +4,10 @@
  *		rows in it, and changing the tables without the guard.
  *
  * The counters know which items in use have a long log.  Of the others, and of
- * items that are slow, a walk over the log finds the first row of each.  It goes
- * in steps, and a new one begins an hour after the one before, or in shorter
- * intervals if the history is short.  So a step is small however many items
- * there are, and most of the time there is none.
+ * items that are slow, a walk over the log finds the first row of each.  It
+ * goes in steps, and a new one begins an hour after the one before, or in
+ * shorter intervals if the history is short.  So a step is small however many
+ * items there are, and most of the time there is none.
  */
 #include "postgres.h"
 
@@ -35,8 +35,8 @@
 #define COMPACTION_WALKS 24		/* begin in the time of that age */
 
 /*
- * The walk over all items of the log, in steps.  It finds what no counter shows:
- * items with few rows, or without a counter.
+ * The walk over all items of the log, in steps.  It finds what no counter
+ * shows: items with few rows, or without a counter.
  */
 static LedgerPosition walk_from;	/* where the next step begins */
 static LedgerPosition walk_old; /* before the first old row of this step */
@@ -118,8 +118,8 @@ compaction_keep(LedgerPosition *kept, const LedgerPosition *position)
 }
 
 /*
- * How old rows become, in microseconds: a table of the history has rows for half
- * of idempotency.stock_history.
+ * How old rows become, in microseconds: a table of the history has rows for
+ * half of idempotency.stock_history.
  */
 static int64
 compaction_age(void)
@@ -201,9 +201,9 @@ stock_migrate(PG_FUNCTION_ARGS)
 }
 
 /*
- * SQL: stock_gather(restored, max_rows), a part of stock_forget.  Each call goes
- * on at the page where the last one ended, since the pages before it have only
- * rows that were moved.
+ * SQL: stock_gather(restored, max_rows), a part of stock_forget.  Each call
+ * goes on at the page where the last one ended, since the pages before it have
+ * only rows that were moved.
  */
 Datum
 stock_gather(PG_FUNCTION_ARGS)

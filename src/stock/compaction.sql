@@ -270,7 +270,8 @@ COMMENT ON FUNCTION idempotency_internal.stock_migrate(smallint) IS
 /*
  * A transaction may have opened a reservation again after the table was
  * retired, or may not have been visible then.  It keeps the table locked until
- * its end (ledger_keep), so whoever has locked the table alone sees all of them.
+ * its end (ledger_keep), so a session that has locked the table alone sees all
+ * of them.
  */
 CREATE FUNCTION idempotency_internal.stock_truncate()
 RETURNS boolean

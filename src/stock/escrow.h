@@ -24,7 +24,7 @@ typedef struct EscrowPart
 	int64		pending;		/* added: available at commit */
 	int			joined;			/* reservations that wait in the queue now */
 	int			served;			/* and those that no longer wait at commit */
-	int64		first_id;		/* of the rows that it has written; 0: unknown */
+	int64		first_id;		/* of the rows that it wrote; 0: unknown */
 	bool		created;		/* the item */
 	TimestampTz lapses_at;		/* when the first new reservation lapses */
 } EscrowPart;
@@ -81,8 +81,8 @@ extern bool escrow_receive(EscrowItem *item, int64 quantity);
 extern void escrow_join(EscrowItem *item);
 
 /*
- * Where the queue of an item begins: no reservation that waits has a smaller id.
- * A caller that finds its first row with a snapshot of after the call of
+ * Where the queue of an item begins: no reservation that waits has a smaller
+ * id.  A caller that finds its first row with a snapshot of after the call of
  * escrow_queue_from tells its id to escrow_set_queue_from, with the same look.
  */
 extern int64 escrow_queue_from(EscrowItem *item, uint64 *look);

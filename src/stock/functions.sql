@@ -478,8 +478,8 @@ COMMENT ON FUNCTION stock_reservation_status(text) IS
 
 /*
  * Reads the rows that are before the reservation, and not the whole view.  The
- * queue is searched by a key in each plan, also in one that was made when it was
- * empty.
+ * queue is searched by a key in each plan, also in one that was made when it
+ * was empty.
  */
 CREATE FUNCTION stock_position(reservation text)
 RETURNS bigint
@@ -628,8 +628,8 @@ COMMENT ON FUNCTION idempotency_internal.stock_missing(text) IS
  * snapshot that is kept for several statements.
  *
  * Nothing is looked up for each item: no statistics are needed to see that each
- * table is read once.  Only reservations that are settled in part are looked up,
- * and for one item all of its reservations.
+ * table is read once.  Only reservations that are settled in part are looked
+ * up, and for one item all of its reservations.
  */
 CREATE FUNCTION stock_verify(
 	INOUT sku     text DEFAULT NULL,
@@ -679,7 +679,8 @@ BEGIN
 			count(entry.id) AS waiting,
 			count(*) FILTER (WHERE entry.id IS NULL OR held.id IS NULL) AS wrong
 		FROM (SELECT * FROM idempotency_internal.stock_queue waits
-			WHERE stock_verify.sku IS NULL OR waits.sku = stock_verify.sku) entry
+			WHERE stock_verify.sku IS NULL
+				OR waits.sku = stock_verify.sku) entry
 		FULL JOIN (SELECT * FROM hold WHERE hold.quantity = 0) held
 			ON held.sku = entry.sku AND held.id = entry.id
 				AND held.reservation = entry.reservation

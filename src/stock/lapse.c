@@ -5,9 +5,9 @@
  *		then.
  *
  * Counters know when reservations of their items lapse (escrow.c), and a
- * reservation is only made with a counter.  So this time is needed after a start
- * of the server, when it is 0, after external DML, and for counters that were
- * evicted.  No reservation of an item without a counter lapses before.
+ * reservation is only made with a counter.  So this time is needed after a
+ * start of the server, when it is 0, after external DML, and for counters that
+ * were evicted.  No reservation of an item without a counter lapses before.
  */
 #include "postgres.h"
 

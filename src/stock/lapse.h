@@ -26,8 +26,8 @@ extern void lapse_note(TimestampTz at);
 extern void lapse_note_evicted(Oid database, TimestampTz at);
 
 /*
- * May any such reservation have lapsed?  If so, the caller searches for all that
- * have, and passes to lapse_note when the first of the others does.  What
+ * May any such reservation have lapsed?  If so, the caller searches for all
+ * that have, and passes to lapse_note when the first of the others does.  What
  * others note meanwhile is kept.
  */
 extern bool lapse_take(TimestampTz now);

@@ -17,11 +17,12 @@
  * The filter is complete for a database when its sweeper has read all of its
  * names (names_learn).  Who writes the first row of a name sets its bits in any
  * case, so the build misses none: the row was there before it, or its bits were
- * set after the filter was empty.  Log and history are read in steps.  External DML does not set bits; after it the
- * filter is built again, and until then all names are searched.  When the
- * filter has too many bits, it is cleared, and then built again.  No row of a
- * name may be written without bits that were set in the same generation of the
- * filter; that is why it is cleared between two moments when no lock is held.
+ * set after the filter was empty.  Log and history are read in steps.  External
+ * DML does not set bits; after it the filter is built again, and until then all
+ * names are searched.  When the filter has too many bits, it is cleared, and
+ * then built again.  No row of a name may be written without bits that were set
+ * in the same generation of the filter; that is why it is cleared between two
+ * moments when no lock is held.
  *
  * All databases share the filter.  Model: test/models/names.pml.
  */
@@ -381,10 +382,10 @@ names_read_blocks(Oid oid, Oid log, int *blocks)
 /*
  * One step of a build.  The holds come first, then the log, then the history:
  * rows only move in this direction, and what moves out of a table while it is
- * read is found in the next one.  New rows of names that were new have set their
- * bits themselves.  A build begins again when that is not so: after external
- * DML, and when rows move from one table of the history to another.  Returns
- * whether it is done.
+ * read is found in the next one.  New rows of names that were new have set
+ * their bits themselves.  A build begins again when that is not so: after
+ * external DML, and when rows move from one table of the history to another.
+ * Returns whether it is done.
  */
 static bool
 names_build(Oid log, uint32 generation)
@@ -467,7 +468,7 @@ stock_learn_names(PG_FUNCTION_ARGS)
 		PG_RETURN_BOOL(false);
 	built = generation;
 	done = names_build(log, generation);
-	names_allow_more();			/* or another sweeper would clear it meanwhile */
+	names_allow_more();			/* or another sweeper would clear it */
 	end = GetCurrentTimestamp();
 	build.spent_us += end - begin;
 	if (!done)

@@ -697,9 +697,9 @@ static struct
 }			search = {.begun = true};	/* an earlier worker may have begun */
 
 /*
- * One step of a search of all items, which begins only if a reservation may have
- * lapsed of an item without a counter.  It may leave some that are locked or
- * cannot expire, so after a search that has found any, there is another.  A
+ * One step of a search of all items, which begins only if a reservation may
+ * have lapsed of an item without a counter.  It may leave some that are locked
+ * or cannot expire, so after a search that has found any, there is another.  A
  * failed try keeps no pins.
  */
 static int64
@@ -734,8 +734,9 @@ reservation_expire_unknown(int batch, int *failed)
 	if (search.next != DT_NOEND)
 		lapse_note(search.next);
 	if (search.spent_us > RESERVATION_SEARCH_SHORT_US)
-		search.rest_until = begin + Min(RESERVATION_SEARCH_REST_MAX_US,
-										RESERVATION_SEARCH_SHARE * search.spent_us);
+		search.rest_until = begin +
+			Min(RESERVATION_SEARCH_REST_MAX_US,
+				RESERVATION_SEARCH_SHARE * search.spent_us);
 	return expired;
 }
 

@@ -10,9 +10,9 @@
  * important, since the row in stock_hold is locked; so a second session that
  * calls stock_serve does no harm.
  *
- * A transaction notes in the counters which queues could be served after it.  All
- * queues are looked at only if that is not known: after a start, after external
- * DML, or if such a counter was evicted.
+ * A transaction notes in the counters which queues could be served after it.
+ * All queues are looked at only if that is not known: after a start, after
+ * external DML, or if such a counter was evicted.
  */
 #include "postgres.h"
 
@@ -304,9 +304,9 @@ serve_called_quietly(Oid log, int max_rows, bool quiet, bool *failed,
 }
 
 /*
- * SQL: stock_serve(max_rows), one step of the sweeper.  Returns whether there is
- * more to do at once.  A look at all queues continues where the last step has
- * ended.
+ * SQL: stock_serve(max_rows), one step of the sweeper.  Returns whether there
+ * is more to do at once.  A look at all queues continues where the last step
+ * has ended.
  */
 Datum
 stock_serve(PG_FUNCTION_ARGS)

@@ -59,8 +59,8 @@ extern void stock_xact_will_lapse(const StockLine *line, TimestampTz at);
 extern void stock_xact_note_id(int64 id);
 
 /*
- * Announces again that reservations of this transaction have lapsed: searches by
- * others do not see them.
+ * Announces again that reservations of this transaction have lapsed: searches
+ * by others do not see them.
  */
 extern void stock_xact_note_lapsed(const StockLine *line);
 

@@ -107,9 +107,9 @@ static SweepModule modules[] = {
 };
 
 /*
- * Is a sequence behind the numbers in our tables?  Then they are being restored.
- * This reads tables of several modules, so it is a transaction of its own: a
- * step that follows takes its locks in order.
+ * Is a sequence behind the numbers in our tables?  Then they are being
+ * restored.  This reads tables of several modules, so it is a transaction of
+ * its own: a step that follows takes its locks in order.
  */
 static bool
 sweep_is_restoring(void)

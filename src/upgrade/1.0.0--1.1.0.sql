@@ -73,7 +73,9 @@ CREATE INDEX outbox_subscription_keep_idx
 	ON idempotency_internal.outbox_subscription (keep_deliveries)
 	WHERE keep_deliveries IS NOT NULL;
 
-/* Each is made by one read of its table, and stays empty but for rows of 0.2.0. */
+/*
+ * Each is made by one read of its table, and stays empty but for rows of 0.2.0.
+ */
 CREATE INDEX IF NOT EXISTS stock_history_0_reserved
 	ON idempotency_internal.stock_history_0 (reservation)
 	WHERE change = 'reserve';
