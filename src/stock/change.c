@@ -205,7 +205,7 @@ change_close(StockChange change, const text *reservation, const text *actor,
 	if (!change_end_lines(change, reservation, actor, holds, wait))
 		return false;
 	for (int i = 0; i < holds->lines.count && change == STOCK_CONFIRM; i++)
-		stock_xact_confirm(&holds->lines.line[i]);
+		stock_xact_confirm(&holds->lines.line[i], holds->expires_at);
 	if (change != STOCK_CONFIRM)
 		change_add(&holds->lines, false);
 	announce_change(change, reservation, &holds->lines);
@@ -252,7 +252,7 @@ change_make_some_way(const StockLine *line)
 		return 0;
 	count = holds_lapsed(line->sku, due.from, CHANGE_LAPSED_BATCH, true,
 						 &lapsed, &next);
-	if (count == 0)
+	if (count == 0 && stock_xact_sees_committed())
 		escrow_none_lapses(item, next, due.look);
 	for (int i = 0; i < count; i++)
 	{

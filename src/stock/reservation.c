@@ -674,7 +674,7 @@ reservation_expire_known(int batch, int *failed, bool *more)
 										 false, &found, &next);
 
 		CHECK_FOR_INTERRUPTS();
-		if (names == 0)
+		if (names == 0 && stock_xact_sees_committed())
 			escrow_none_lapses_of(log, &due, next);
 		for (int i = 0; i < names; i++)
 			lapsed[count++] = found[i];

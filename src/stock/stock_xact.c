@@ -74,6 +74,8 @@ static Oid	locked_log = InvalidOid;	/* by this transaction */
 static EscrowItem *loading = NULL;
 static int	external_level = 0; /* nesting level of external DML; 0: none */
 static int64 first_id = PG_INT64_MAX;	/* of the rows that it has written */
+/* When the first reservation lapses that it has confirmed without a counter. */
+static TimestampTz confirmed_lapse_at = DT_NOEND;
 
 /*
  * The entry of an item is found through places: twice as many numbers as there
@@ -121,6 +123,7 @@ stock_xact_reset(void)
 	locked_log = InvalidOid;
 	external_level = 0;
 	first_id = PG_INT64_MAX;
+	confirmed_lapse_at = DT_NOEND;
 	if (entry_capacity > STOCK_XACT_KEEP)
 	{
 		pfree(entries);
@@ -440,6 +443,9 @@ stock_xact_keep_pinned(EscrowItem *pinned, StockLine *line, bool *fresh)
 /*
  * The locks are taken before the load begins: during a load other sessions
  * sleep on a condition variable, which the deadlock detector does not see.
+ *
+ * This load does not see a reservation that the transaction has confirmed when
+ * there was no counter.  It is open again if the transaction rolls back.
  */
 static void
 stock_xact_load(EscrowItem *item, const text *sku)
@@ -451,6 +457,8 @@ stock_xact_load(EscrowItem *item, const text *sku)
 	loading = item;
 	in_doubt_load(item, locked_log, sku);
 	loading = NULL;
+	if (confirmed_lapse_at != DT_NOEND)
+		escrow_will_lapse(item, confirmed_lapse_at);
 }
 
 bool
@@ -583,12 +591,12 @@ stock_xact_leave(const StockLine *line)
 }
 
 /*
- * If there is no counter, nothing is recorded.  The next load either sees this
+ * If there is no counter, no step is recorded.  The next load either sees this
  * change, or has too much on hand for a while, which only refuses quantities
  * near the limit of bigint.
  */
 void
-stock_xact_confirm(StockLine *line)
+stock_xact_confirm(StockLine *line, TimestampTz lapses_at)
 {
 	EscrowItem *pinned;
 	bool		fresh;
@@ -596,7 +604,10 @@ stock_xact_confirm(StockLine *line)
 	stock_xact_make_room();
 	pinned = escrow_pin_loaded(locked_log, line->sku);
 	if (pinned == NULL)
+	{
+		confirmed_lapse_at = Min(confirmed_lapse_at, lapses_at);
 		return;
+	}
 	(void) stock_xact_keep_pinned(pinned, line, &fresh);
 	stock_xact_remove(line);
 }
@@ -641,6 +652,12 @@ stock_xact_next_lapsed(int *at, EscrowDue *due)
 		return true;
 	}
 	return false;
+}
+
+bool
+stock_xact_sees_committed(void)
+{
+	return !TransactionIdIsValid(GetTopTransactionIdIfAny());
 }
 
 int64

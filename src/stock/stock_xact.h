@@ -70,6 +70,12 @@ extern void stock_xact_note_lapsed(const StockLine *line);
  */
 extern bool stock_xact_next_lapsed(int *at, EscrowDue *due);
 
+/*
+ * Does this transaction see what is committed, since it has written nothing?
+ * Otherwise others must not rely on what it does not find: it may roll back.
+ */
+extern bool stock_xact_sees_committed(void);
+
 /* What this transaction could take. */
 extern int64 stock_xact_available(const StockLine *line);
 
@@ -79,8 +85,11 @@ extern int	stock_xact_waiting(const StockLine *line);
 /* The line's counter. */
 extern EscrowItem *stock_xact_item(const StockLine *line);
 
-/* As stock_xact_remove, of a reserved quantity, for a line not touched yet. */
-extern void stock_xact_confirm(StockLine *line);
+/*
+ * As stock_xact_remove, of a quantity that was reserved until a time, for a line
+ * not touched yet.
+ */
+extern void stock_xact_confirm(StockLine *line, TimestampTz lapses_at);
 
 /* stock_xact_undo undoes all steps since stock_xact_mark returned "mark". */
 extern int	stock_xact_mark(void);
