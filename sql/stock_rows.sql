@@ -156,6 +156,7 @@ INSERT INTO stock_hold (quantity, expires_at, line, reservation, sku)
 SELECT 1, now() - i * interval '1 h', 0, 'long sku ' || i, repeat('A', 4000)
 FROM generate_series(1, 25) i;
 SELECT outcome FROM stock_reserve('cup', 1, 'order 4', ttl => '1 us');
+SELECT stock_drop_counters();
 SELECT code('SELECT stock_expire(20)');
 SELECT code('SELECT stock_expire(20)');
 
@@ -165,6 +166,7 @@ INSERT INTO stock_hold (quantity, expires_at, line, reservation, sku)
 SELECT 1, now() - interval '1 h', 0, 'long sku ' || i, repeat('A', 4000)
 FROM generate_series(1, 25) i;
 SELECT outcome FROM stock_reserve('cup', 1, 'order 5', ttl => '1 us');
+SELECT stock_drop_counters();
 SELECT code('SELECT stock_expire(20)');
 SELECT code('SELECT stock_expire(20)');
 
