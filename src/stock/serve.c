@@ -126,9 +126,9 @@ serve_queue(text *sku, int max)
 	uint64		look;
 	QueueEntry	first;
 
+	met_lock = false;
 	if (!stock_xact_touch(&item, false))
 		return 0;
-	met_lock = false;
 	from = escrow_queue_from(stock_xact_item(&item), &look);
 	while ((more = queue_first(item.sku, from, &first)) && count < max)
 	{
@@ -246,8 +246,9 @@ serve_again(Oid log, const text *sku)
 
 /*
  * Serves some of the queues that counters know of, each in a subtransaction.
- * Returns whether it has looked at all of them.  If some fail, one of them is
- * reported, unless quiet.
+ * Returns whether it has looked at all of them, or could serve none: however
+ * many are locked, the next look at them is the next sweep.  If some fail, one
+ * of them is reported, unless quiet.
  */
 static bool
 serve_called(Oid log, int max_rows, bool quiet, bool *failed, bool *unknown)
@@ -255,6 +256,7 @@ serve_called(Oid log, int max_rows, bool quiet, bool *failed, bool *unknown)
 	int			items = Min(settings_stock_items / SERVE_PIN_SHARE,
 							SERVE_ITEMS_MAX);
 	int			looks = 0;
+	bool		stuck = max_rows > 0;
 	ServeTry	try;
 
 	some_called = false;
@@ -267,6 +269,7 @@ serve_called(Oid log, int max_rows, bool quiet, bool *failed, bool *unknown)
 		try.count = 0;
 		error = subtransaction_try(serve_this, &try, true);
 		max_rows -= try.count;
+		stuck &= error != NULL || met_lock;
 		if (error == NULL)
 			continue;
 		if (!quiet && !*failed)
@@ -278,7 +281,7 @@ serve_called(Oid log, int max_rows, bool quiet, bool *failed, bool *unknown)
 		*failed = true;
 		*unknown |= !serve_again(log, try.sku);
 	}
-	return looks >= settings_stock_items;
+	return stuck || looks >= settings_stock_items;
 }
 
 /*
