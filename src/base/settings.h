@@ -57,7 +57,7 @@ extern void settings_define(GucStringCheckHook check_networks);
  */
 extern void settings_prevent_write(const char *function);
 
-/* Does idempotency.webhook_allowed_ports allow this port? */
+/* Does idempotency.webhook_allowed_ports allow this port?  0: any port. */
 extern bool settings_port_allowed(int port);
 
 /* Does idempotency.databases include this database? */

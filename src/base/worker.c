@@ -121,6 +121,7 @@ worker_fix_settings(void)
 		{"default_transaction_read_only", "off"},
 		{"default_transaction_deferrable", "off"},
 		{"synchronous_commit", "local"},	/* do not wait for standbys */
+		{"lock_timeout", "0"},
 		{"idempotency.writes", "on"},
 		{"plpgsql.extra_errors", "none"},
 		{"plpgsql.variable_conflict", "error"},
@@ -131,6 +132,8 @@ worker_fix_settings(void)
 
 	for (int i = 0; i < (int) lengthof(first); i++)
 		worker_set(first[i][0], first[i][1]);
+	if (GetConfigOption("transaction_timeout", true, false) != NULL)
+		worker_set("transaction_timeout", "0"); /* 17 */
 	worker_set_defaults();
 	for (int i = 0; i < (int) lengthof(other); i++)
 		worker_set(other[i], "off");

@@ -24,7 +24,6 @@
 
 #include "commands/dbcommands.h"
 #include "miscadmin.h"
-#include "postmaster/bgworker.h"
 
 #include "base/settings.h"
 #include "base/worker.h"
@@ -76,13 +75,15 @@ credentials_is_plain_name(const char *name)
 }
 
 /*
- * A worker is outside of a transaction here, and a session is in one.
+ * A worker of ours is outside of a transaction here, and knows the name.  Any
+ * other process is in one.
  */
 static const char *
 credentials_database(void)
 {
-	return MyBgworkerEntry != NULL ? worker_database_name() :
-		get_database_name(MyDatabaseId);
+	const char *database = worker_database_name();
+
+	return database[0] != '\0' ? database : get_database_name(MyDatabaseId);
 }
 
 /* Returns the directory with the files for a URL, or NULL if it has none. */

@@ -118,9 +118,13 @@ url_is_https(const char *url)
 const char *
 url_refused(const char *url)
 {
-	char	   *origin = url_origin(url);
+	char	   *origin;
 	int			port;
 
+	/* Mostly any scheme and port is allowed, and this is asked each time. */
+	if (!settings_webhook_require_https && settings_port_allowed(0))
+		return NULL;
+	origin = url_origin(url);
 	if (origin == NULL)
 		return NULL;
 	if (settings_webhook_require_https && !url_is_https(url))

@@ -649,10 +649,9 @@ hold_set_position(HoldsPosition *position, TupleTableSlot *row,
 }
 
 /*
- * Looks at the next line.  If the item has a counter, that knows when its lines
- * lapse.  Returns whether it is the first lapsed one of a
+ * Looks at the next line.  Returns whether it is the first lapsed one of a
  * reservation.  If it has not lapsed, continues with the next item, since the
- * others of this item lapse later.
+ * others of this item lapse later.  If the item has a counter, that knows when.
  */
 static bool
 hold_search_line(HoldSearch *search, HoldsPosition *position, TimestampTz *next)
