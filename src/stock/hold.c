@@ -27,6 +27,7 @@
 #include "stock/escrow.h"
 #include "stock/hold.h"
 #include "stock/row.h"
+#include "stock/stock_xact.h"
 
 #define HOLD_LAPSED_LINES_MAX 10000 /* lapsed lines of an item, at a time */
 #define HOLD_SEARCH_LINES_MAX 1000	/* lines of a search of all items */
@@ -387,6 +388,7 @@ holds_extend(const Holds *holds, const text *reservation,
 
 		if (holds->expiries[i] >= expires_at)
 			continue;
+		stock_xact_hide_lapse(holds->expiries[i]);
 		hold_store(row, reservation, &holds->lines, i, expires_at);
 		if (relation_update(hold, &tid, row) != TM_Ok)
 			elog(ERROR, "a locked line of a reservation is gone");

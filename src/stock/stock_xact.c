@@ -74,8 +74,9 @@ static Oid	locked_log = InvalidOid;	/* by this transaction */
 static EscrowItem *loading = NULL;
 static int	external_level = 0; /* nesting level of external DML; 0: none */
 static int64 first_id = PG_INT64_MAX;	/* of the rows that it has written */
-/* When the first reservation lapses that it has confirmed without a counter. */
-static TimestampTz confirmed_lapse_at = DT_NOEND;
+
+/* When the first hold lapses that it has changed, perhaps without a counter. */
+static TimestampTz hidden_lapse_at = DT_NOEND;
 
 /*
  * The entry of an item is found through places: twice as many numbers as there
@@ -123,7 +124,7 @@ stock_xact_reset(void)
 	locked_log = InvalidOid;
 	external_level = 0;
 	first_id = PG_INT64_MAX;
-	confirmed_lapse_at = DT_NOEND;
+	hidden_lapse_at = DT_NOEND;
 	if (entry_capacity > STOCK_XACT_KEEP)
 	{
 		pfree(entries);
@@ -444,8 +445,8 @@ stock_xact_keep_pinned(EscrowItem *pinned, StockLine *line, bool *fresh)
  * The locks are taken before the load begins: during a load other sessions
  * sleep on a condition variable, which the deadlock detector does not see.
  *
- * This load does not see a reservation that the transaction has confirmed when
- * there was no counter.  It is open again if the transaction rolls back.
+ * The load does not see when a reservation lapses that the transaction has
+ * confirmed or extended before.  If it rolls back, that is the time again.
  */
 static void
 stock_xact_load(EscrowItem *item, const text *sku)
@@ -457,8 +458,8 @@ stock_xact_load(EscrowItem *item, const text *sku)
 	loading = item;
 	in_doubt_load(item, locked_log, sku);
 	loading = NULL;
-	if (confirmed_lapse_at != DT_NOEND)
-		escrow_will_lapse(item, confirmed_lapse_at);
+	if (hidden_lapse_at != DT_NOEND)
+		escrow_will_lapse(item, hidden_lapse_at);
 }
 
 bool
@@ -590,6 +591,12 @@ stock_xact_leave(const StockLine *line)
 	stock_xact_write(stock_xact_entry(line), difference);
 }
 
+void
+stock_xact_hide_lapse(TimestampTz lapses_at)
+{
+	hidden_lapse_at = Min(hidden_lapse_at, lapses_at);
+}
+
 /*
  * If there is no counter, no step is recorded.  The next load either sees this
  * change, or has too much on hand for a while, which only refuses quantities
@@ -605,7 +612,7 @@ stock_xact_confirm(StockLine *line, TimestampTz lapses_at)
 	pinned = escrow_pin_loaded(locked_log, line->sku);
 	if (pinned == NULL)
 	{
-		confirmed_lapse_at = Min(confirmed_lapse_at, lapses_at);
+		stock_xact_hide_lapse(lapses_at);
 		return;
 	}
 	(void) stock_xact_keep_pinned(pinned, line, &fresh);

@@ -55,6 +55,12 @@ extern void stock_xact_remove(const StockLine *line);
 /* Records that new reservations of the item lapse at this time or later. */
 extern void stock_xact_will_lapse(const StockLine *line, TimestampTz at);
 
+/*
+ * Records that this transaction closes or changes holds that lapse at this time,
+ * of items that may have no counter.
+ */
+extern void stock_xact_hide_lapse(TimestampTz lapses_at);
+
 /* Records the id of a row that this transaction writes. */
 extern void stock_xact_note_id(int64 id);
 
