@@ -15,7 +15,7 @@
  * the lock alone for a moment, so that the row is there when they search.
  *
  * The filter is complete for a database when its sweeper has read all of its
- * names (names_learn).  Who writes the first row of a name sets its bits in any
+ * names (names_build).  Who writes the first row of a name sets its bits in any
  * case, so the build misses none: the row was there before it, or its bits were
  * set after the filter was empty.  Log and history are read in steps.  External
  * DML does not set bits; after it the filter is built again, and until then all
