@@ -3,7 +3,9 @@
  * A part of the install and upgrade scripts near the end.  Default privileges
  * may have given new internal objects to other roles.  They are taken back, but
  * what the script itself has granted, to pg_monitor, stays.  Older objects are
- * left alone: users may have granted privileges on them.
+ * left alone: users may have granted privileges on them.  The command that runs
+ * the script has written the row of the extension, perhaps in a subtransaction,
+ * so the new objects are those of its xmin.
  */
 DO $$
 DECLARE
@@ -16,7 +18,7 @@ BEGIN
 			JOIN pg_extension e ON d.refclassid = 'pg_extension'::regclass
 				AND e.oid = d.refobjid
 			WHERE e.extname = 'idempotency' AND d.deptype = 'e'
-				AND d.xmin = pg_current_xact_id()::xid),
+				AND d.xmin = e.xmin),
 		object (classid, oid, name, acl, owner) AS (
 			SELECT 'pg_namespace'::regclass, oid,
 				format('SCHEMA %s', oid::regnamespace), nspacl, nspowner
