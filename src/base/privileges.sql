@@ -66,8 +66,8 @@ COMMENT ON FUNCTION idempotency_internal.idempotency_grant_names(
 /*
  * pg_dump reads our sequences, even with --schema-only.  The role of an
  * application often owns its database, and dumps its schema.  A role that has
- * privileges on our tables, by default privileges for example, must not get to
- * them by that.
+ * other privileges on internal objects, by default privileges of the time of
+ * version 1.0.0 for example, must not get to them by that.
  */
 CREATE FUNCTION idempotency_grant(role regrole)
 RETURNS void
@@ -85,9 +85,16 @@ BEGIN
 		'{stock_levels, outbox_topics}');
 	IF NOT EXISTS (SELECT FROM pg_class c
 		WHERE c.relnamespace = 'idempotency_internal'::regnamespace
-			AND c.relkind IN ('r', 'v')
-			AND (has_any_column_privilege(role::oid, c.oid, 'SELECT, INSERT, UPDATE, REFERENCES')
-				OR has_table_privilege(role::oid, c.oid, 'DELETE, TRUNCATE, TRIGGER')))
+			AND CASE c.relkind
+				WHEN 'S' THEN has_sequence_privilege(role::oid, c.oid, 'USAGE, UPDATE')
+				WHEN 'i' THEN false
+				ELSE has_any_column_privilege(role::oid, c.oid, 'SELECT, INSERT, UPDATE, REFERENCES')
+					OR has_table_privilege(role::oid, c.oid, 'DELETE, TRUNCATE, TRIGGER') END
+		UNION ALL
+		SELECT FROM pg_proc p
+		WHERE p.pronamespace = 'idempotency_internal'::regnamespace
+			AND has_function_privilege(role::oid, p.oid, 'EXECUTE')
+			AND NOT has_function_privilege('pg_monitor', p.oid, 'EXECUTE'))
 	THEN
 		PERFORM idempotency_internal.idempotency_grant_names(role, '{}',
 			'{idem_token_seq, outbox_position_seq, outbox_subscription_id_seq,

@@ -3,7 +3,7 @@
 -- granted to it, or one of these roles cannot do its work.  public_api.sql
 -- lists the roles of each public object.
 BEGIN;
-SELECT plan(101);
+SELECT plan(104);
 
 CREATE VIEW member AS
 SELECT d.classid, d.objid FROM pg_depend d
@@ -181,13 +181,27 @@ SELECT throws_ok($$ LOCK TABLE idempotency_internal.outbox_log_0 IN ACCESS SHARE
 	'or a table');
 RESET ROLE;
 
--- Nor does it get to tables on which it had privileges by accident.
-CREATE ROLE accident;
-GRANT SELECT (secret) ON idempotency_internal.outbox_subscription TO accident;
-SELECT idempotency_grant('accident');
-SELECT ok(NOT has_schema_privilege('accident', 'idempotency_internal', 'USAGE')
-	AND has_table_privilege('accident', 'stock_levels', 'SELECT'),
-	'a role with privileges on internal tables does not get to them');
+-- Nor does it get to internal objects on which it had privileges by accident,
+-- such as default privileges when 1.0.0 was created.
+CREATE ROLE accident_table;
+CREATE ROLE accident_function;
+CREATE ROLE accident_sequence;
+GRANT SELECT (secret) ON idempotency_internal.outbox_subscription TO accident_table;
+GRANT EXECUTE ON FUNCTION idempotency_internal.outbox_retire() TO accident_function;
+GRANT UPDATE ON SEQUENCE idempotency_internal.idem_token_seq TO accident_sequence;
+SELECT idempotency_grant(r::regrole)
+FROM unnest('{accident_table,accident_function,accident_sequence}'::text[]) r;
+SELECT ok(NOT has_schema_privilege(r, 'idempotency_internal', 'USAGE')
+	AND has_table_privilege(r, 'stock_levels', 'SELECT'),
+	r || ': a role with privileges on internal objects does not get to them')
+FROM unnest('{accident_table,accident_function,accident_sequence}'::text[]) r;
+
+-- One that monitors as well has some, which harm nobody.
+GRANT pg_monitor TO accident_table;
+REVOKE SELECT (secret) ON idempotency_internal.outbox_subscription FROM accident_table;
+SELECT idempotency_grant('accident_table');
+SELECT ok(has_schema_privilege('accident_table', 'idempotency_internal', 'USAGE'),
+	'a member of pg_monitor can dump');
 
 -- The operator likewise.
 SET ROLE operator;
