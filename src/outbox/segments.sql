@@ -172,7 +172,10 @@ BEGIN
 			'idempotency_internal.outbox_ring'::regclass) < closed
 		OR EXISTS (SELECT FROM pg_stat_activity a
 			WHERE a.datname = current_database() AND a.backend_xmin IS NOT NULL
-				AND a.xact_start < clock_timestamp() - interval '10 s')
+				AND a.xact_start < clock_timestamp() - interval '10 s'
+				-- VACUUM of another table, however long, keeps no rows of ours.
+				AND NOT EXISTS (SELECT FROM pg_stat_progress_vacuum v
+					WHERE v.pid = coalesce(a.leader_pid, a.pid)))
 	THEN
 		RETURN false;
 	END IF;
