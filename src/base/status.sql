@@ -209,7 +209,9 @@ AS $$
 			ORDER BY c.relname, i.indexrelid::regclass::text) AS indexes
 		FROM pg_index i JOIN pg_class c ON c.oid = i.indrelid
 		WHERE c.relnamespace = 'idempotency_internal'::regnamespace
-			AND c.relname ~ '^(idem_key|outbox_log|stock)_' AND c.relname !~ '_ring$'
+			-- These have other unique keys of ours.
+			AND c.relname !~ '_ring$'
+			AND c.relname <> ALL ('{outbox_home,outbox_subscription}')
 			AND (i.indisunique OR i.indisexclusion) AND NOT i.indisprimary
 			-- REINDEX CONCURRENTLY makes a copy of a primary key.
 			AND NOT EXISTS (

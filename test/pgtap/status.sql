@@ -127,9 +127,10 @@ CREATE INDEX ON outbox_log_0 USING gin (payload);
 CREATE UNIQUE INDEX copy ON idem_key_0 (key, scope);
 SELECT is((SELECT state FROM says('indexes')), 'ok', 'indexes that forbid nothing new');
 CREATE UNIQUE INDEX once ON idem_key_0 (key);
+CREATE UNIQUE INDEX one_of_topic ON outbox_delivery (subscription, topic);
 ALTER TABLE stock_log ADD CONSTRAINT apart EXCLUDE (note WITH =);
 SELECT results_eq($$ SELECT * FROM says('indexes') $$,
-	$$ VALUES ('warning', 'unique or exclusion, so calls can fail: idempotency_internal.once of idem_key_0, idempotency_internal.apart of stock_log',
+	$$ VALUES ('warning', 'unique or exclusion, so calls can fail: idempotency_internal.once of idem_key_0, idempotency_internal.one_of_topic of outbox_delivery, idempotency_internal.apart of stock_log',
 		'drop it, or create it without UNIQUE') $$,
 	'indexes that may refuse our rows');
 
