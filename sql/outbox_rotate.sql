@@ -40,4 +40,10 @@ ALTER TABLE outbox_subscription DROP CONSTRAINT unwritable;
 SELECT outbox_expire();
 SELECT name, old_secret IS NULL AS forgotten FROM outbox_subscription
 ORDER BY name;
+-- A step forgets a bounded number of them.
+SELECT count(outbox_rotate_secret(name, '0')) FROM unnest('{s,t}'::text[]) AS n(name);
+SELECT outbox_expire(1);
+SELECT count(*) FILTER (WHERE old_secret IS NULL) AS forgotten FROM outbox_subscription;
+SELECT outbox_expire(1);
+SELECT count(*) FILTER (WHERE old_secret IS NULL) AS forgotten FROM outbox_subscription;
 \i :dir/sql/include/ring_end.sql

@@ -501,7 +501,7 @@ BEGIN
 	FOR rotated IN
 		SELECT s.id, s.name FROM idempotency_internal.outbox_subscription s
 		WHERE least(s.old_until, s.old_key_until) <= now
-		FOR NO KEY UPDATE SKIP LOCKED
+		LIMIT max_events FOR NO KEY UPDATE SKIP LOCKED
 	LOOP
 		BEGIN
 			UPDATE idempotency_internal.outbox_subscription
