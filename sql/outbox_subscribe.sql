@@ -220,6 +220,11 @@ UPDATE outbox_subscription SET format = 'standard' WHERE name = 's2';
 ROLLBACK;
 SELECT outbox_unsubscribe(NULL);
 SELECT outbox_unsubscribe('nobody');
+-- A name that no index can have.
+SELECT string_agg(md5(i::text), '') AS long FROM generate_series(1, 400) i \gset
+SELECT outbox_unsubscribe(:'long');
+SELECT outbox_pause(:'long');
+SELECT outbox_resume(:'long');
 SELECT outbox_pause(NULL);
 SELECT outbox_resume(NULL);
 SELECT outbox_resume('nobody');

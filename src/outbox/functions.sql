@@ -692,14 +692,16 @@ SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
 SET jit = off
 AS $$
+DECLARE
+	subscription_id bigint;
 BEGIN
 	PERFORM idempotency_internal.idempotency_enter();
 	PERFORM idempotency_internal.idempotency_prevent_write('outbox_unsubscribe()');
+	subscription_id := idempotency_internal.outbox_subscription_id(name);
 	PERFORM idempotency_internal.idempotency_record('outbox_unsubscribe', name,
 		alters => true);
 	DELETE FROM idempotency_internal.outbox_subscription
-	WHERE id =
-		idempotency_internal.outbox_subscription_id(outbox_unsubscribe.name);
+	WHERE id = subscription_id;
 	PERFORM idempotency_internal.outbox_wake();
 END
 $$;
@@ -713,14 +715,17 @@ SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
 SET jit = off
 AS $$
+DECLARE
+	subscription_id bigint;
 BEGIN
 	PERFORM idempotency_internal.idempotency_enter();
 	PERFORM idempotency_internal.idempotency_prevent_write('outbox_pause()');
+	subscription_id := idempotency_internal.outbox_subscription_id(name);
 	PERFORM idempotency_internal.idempotency_record('outbox_pause', name,
 		alters => true);
 	UPDATE idempotency_internal.outbox_subscription s
 	SET state = 'paused', reason = outbox_pause.reason
-	WHERE id = idempotency_internal.outbox_subscription_id(outbox_pause.name);
+	WHERE id = subscription_id;
 	PERFORM idempotency_internal.outbox_wake();
 END
 $$;
@@ -734,14 +739,17 @@ SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
 SET jit = off
 AS $$
+DECLARE
+	subscription_id bigint;
 BEGIN
 	PERFORM idempotency_internal.idempotency_enter();
 	PERFORM idempotency_internal.idempotency_prevent_write('outbox_resume()');
+	subscription_id := idempotency_internal.outbox_subscription_id(name);
 	PERFORM idempotency_internal.idempotency_record('outbox_resume', name,
 		alters => true);
 	UPDATE idempotency_internal.outbox_subscription s
 	SET state = 'active', reason = NULL, version = version + 1
-	WHERE id = idempotency_internal.outbox_subscription_id(outbox_resume.name);
+	WHERE id = subscription_id;
 	PERFORM idempotency_internal.outbox_wake();
 END
 $$;
@@ -1120,6 +1128,9 @@ BEGIN
 	IF missing IS NOT NULL THEN
 		PERFORM idempotency_internal.idempotency_raise('22004',
 			format('%s must not be null', missing));
+	ELSIF NOT idempotency_internal.outbox_topics_valid(topics) THEN
+		PERFORM idempotency_internal.idempotency_raise('22023',
+			'topics must be a one-dimensional array of 1 to 100 patterns, each of 1 to 255 bytes');
 	ELSIF max_events NOT BETWEEN 1 AND 100000 THEN
 		PERFORM idempotency_internal.idempotency_raise('22023',
 			'max_events must be from 1 to 100000');

@@ -113,7 +113,8 @@ is(sql(q(SELECT outcome, response IS NULL FROM idem_claim('paid'))), 'completed|
 
 is(rows_with('Personal"$'), 'none', 'no table has it');
 is(error_code($node, 'postgres', "SELECT $_->[0]"), $_->[1], "refused: $_->[0]")
-  for [ 'outbox_erase(NULL)', '22004' ], [ q(outbox_erase('k', NULL)), '22004' ], [ q(outbox_erase('k', max_events => 0)), '22023' ],
+  for [ 'outbox_erase(NULL)', '22004' ], [ q(outbox_erase('k', NULL)), '22004' ], [ q(outbox_erase('k', '{}')), '22023' ],
+  [ q(outbox_erase('k', '{order.*,NULL}')), '22023' ], [ q(outbox_erase('k', max_events => 0)), '22023' ],
   [ 'idem_erase(NULL)', '22004' ];
 
 done_testing();
