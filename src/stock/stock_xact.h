@@ -77,7 +77,7 @@ extern void stock_xact_note_lapsed(const StockLine *line);
 extern bool stock_xact_next_lapsed(int *at, EscrowDue *due);
 
 /*
- * Does this transaction see what is committed, since it has written nothing?
+ * Does this transaction see what is committed, since it has changed no stock?
  * Otherwise others must not rely on what it does not find: it may roll back.
  */
 extern bool stock_xact_sees_committed(void);
