@@ -372,10 +372,12 @@ BEGIN
 	FROM idempotency_internal.outbox_subscription_id_seq
 	WHERE (last_value, is_called) < (used, true);
 
-	SELECT max(id) INTO used FROM (
-		SELECT id FROM @extschema@.stock_history
-		UNION ALL SELECT id FROM idempotency_internal.stock_hold) e
-		WHERE id < most;
+	-- The view stock_history would read each table several times.
+	SELECT greatest(max(e.id) FILTER (WHERE e.id < most),
+		max(e.reserved_id) FILTER (WHERE e.reserved_id < most),
+		(SELECT max(h.id) FROM idempotency_internal.stock_hold h
+			WHERE h.id < most))
+	INTO used FROM idempotency_internal.stock_entry e;
 	PERFORM setval('idempotency_internal.stock_log_id_seq', used)
 	FROM idempotency_internal.stock_log_id_seq
 	WHERE (last_value, is_called) < (used, true);
