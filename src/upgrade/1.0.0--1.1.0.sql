@@ -55,7 +55,7 @@ $$;
 GRANT SELECT ON idempotency_audit TO pg_monitor;
 
 /* Each read of deferred deliveries has an index in its order. */
-DROP INDEX idempotency_internal.outbox_delivery_due_at_idx;
+DROP INDEX IF EXISTS idempotency_internal.outbox_delivery_due_at_idx;
 CREATE INDEX outbox_delivery_due_at_idx
 	ON idempotency_internal.outbox_delivery
 		(subscription, partition, due_at, position)
