@@ -40,14 +40,15 @@ $node->start;
 sql('CREATE EXTENSION idempotency');
 sql(q(
 	SELECT outbox_subscribe('hook', 'http://127.0.0.1:1/', topics => '{none}');
-	SELECT outbox_subscribe('reader', NULL, topics => '{read}');
+	SELECT outbox_subscribe('reader', NULL, topics => '{read}', filter => '$.lines[*] < 0 || $.n > 0');
 	SELECT outbox_topic('typed', description => 'known');
 	SELECT stock_receive('hat', 1000000), stock_receive('cap', 1000000);
+	SELECT count(stock_receive('i' || i, 1000000)) FROM generate_series(1, 100) i;
 	SELECT idem_claim('answered');
 	CREATE ROLE anyone));
 
 # The reader has read all but one event.
-my $read = q(SELECT outbox_ack('reader', f.token) FROM (SELECT max(token) AS token FROM outbox_fetch('reader', 10000)) f WHERE f.token > 0; SELECT outbox_enqueue('read', '{"n": %n}', key => 'k'));
+my $read = q(SELECT outbox_ack('reader', f.token) FROM (SELECT max(token) AS token FROM outbox_fetch('reader', 10000)) f WHERE f.token > 0; SELECT outbox_enqueue('read', '{"n": %n, "lines": [1, 2, 3]}', key => 'k'));
 
 # Each: the call, and what has to be there before it, in which %n is a number
 # that each try has for itself.  A call names the function first.
@@ -102,6 +103,8 @@ my @calls = (
 	[q(stock_reserve('hat', 1, 'r%n'))],
 	[q(stock_reserve('scarce%n', 2, 'w%n', wait => true)), q(SELECT stock_receive('scarce%n', 1))],
 	[q(stock_reserve_many('{"hat": 1, "cap": 2}', 'm%n'))],
+	# So many that what is kept of the transaction grows.
+	[q(stock_reserve_many((SELECT jsonb_object_agg('i' || i, 1) FROM generate_series(1, 100) i), 'l%n'))],
 	[q(stock_change_many('ch%n', '{"hat": 3, "cap": 1}')), q(SELECT stock_reserve('hat', 1, 'ch%n'))],
 	[q(stock_confirm('co%n')), q(SELECT stock_reserve('hat', 1, 'co%n'))],
 	[q(stock_cancel('ca%n')), q(SELECT stock_reserve('hat', 1, 'ca%n'))],
