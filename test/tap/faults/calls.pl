@@ -42,7 +42,8 @@ sql(q(
 	SELECT outbox_subscribe('hook', 'http://127.0.0.1:1/', topics => '{none}');
 	SELECT outbox_subscribe('reader', NULL, topics => '{read}', filter => '$.lines[*] < 0 || $.n > 0');
 	SELECT outbox_topic('typed', description => 'known');
-	SELECT stock_receive('hat', 1000000), stock_receive('cap', 1000000);
+	SELECT stock_receive('hat', 1000000), stock_receive('cap', 1000000), stock_receive('still', 10);
+	SELECT outcome FROM stock_reserve('still', 1, 'still');
 	SELECT count(stock_receive('i' || i, 1000000)) FROM generate_series(1, 100) i;
 	SELECT idem_claim('answered');
 	CREATE ROLE anyone));
@@ -114,7 +115,7 @@ my @calls = (
 	[q(stock_reservation_status('st%n')), q(SELECT stock_reserve('hat', 1, 'st%n'))],
 	[q(stock_level('hat'))],
 	[q(stock_position('w1'))],
-	[q(stock_verify('hat'))],
+	[q(stock_verify('still'))],
 	[q(idempotency_status())],
 	[q(idempotency_stats_reset())],
 	[q(idempotency_repair())],
