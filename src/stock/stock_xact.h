@@ -56,8 +56,8 @@ extern void stock_xact_remove(const StockLine *line);
 extern void stock_xact_will_lapse(const StockLine *line, TimestampTz at);
 
 /*
- * Records that this transaction closes or changes holds that lapse at this time,
- * of items that may have no counter.
+ * Records that this transaction closes or changes holds that lapse at this
+ * time, of items that may have no counter.
  */
 extern void stock_xact_hide_lapse(TimestampTz lapses_at);
 
@@ -92,8 +92,8 @@ extern int	stock_xact_waiting(const StockLine *line);
 extern EscrowItem *stock_xact_item(const StockLine *line);
 
 /*
- * As stock_xact_remove, of a quantity that was reserved until a time, for a line
- * not touched yet.
+ * As stock_xact_remove, of a quantity that was reserved until a time, for a
+ * line not touched yet.
  */
 extern void stock_xact_confirm(StockLine *line, TimestampTz lapses_at);
 

@@ -81,8 +81,9 @@ growth('a long history',
 
 my $compact = 'SELECT idempotency_internal.stock_compact(1000)';
 
+# More than two steps pass: the one that is measured comes after another.
 growth('items that are slow',
-	n => 5000,
+	n => 12000,
 	worker => 1,
 	states => [ 'no statistics', 'statistics' ],
 	rows => join(';', $items, slow_items('1 h')),
@@ -95,7 +96,7 @@ growth('old rows of items that are slow',
 	calls => [ [ 'a step of the compaction', $compact, 'constant' ] ]);
 
 growth('names that are used',
-	n => 12000,
+	n => 30000,
 	worker => 1,
 	states => ['no statistics'],
 	rows => closed_lines('stock_history_1', 0, 1, "'sku-' || i"),
