@@ -18,6 +18,8 @@ use constant {
 	ROWS => 1000,
 	EVENTS => 20,    # that are delivered, half of them after a failure
 	NOISE => 300,    # buffers or rows of a statement
+	STATEMENTS_MIN => 6,    # that a worker runs
+	ATTEMPTS_MAX => 30,    # to see so many
 };
 
 my $receiver = Receiver->start;
@@ -84,12 +86,16 @@ sub costliest
 	my $offset = -s $node->logfile;
 	my %costliest;
 
-	deliver();
-	wait_for_pass($node);
-	for my $plan (plans_in(slurp_file($node->logfile, $offset), $pid))
+	# A pass may find everything at once, and need few statements.
+	for (1 .. ATTEMPTS_MAX)
 	{
-		my $most = $costliest{ $plan->{query} } //= { buffers => 0, rows => 0 };
-		$most->{$_} = max($most->{$_}, $plan->{$_}) for keys %$most;
+		deliver();
+		for my $plan (plans_in(slurp_file($node->logfile, $offset), $pid))
+		{
+			my $most = $costliest{ $plan->{query} } //= { buffers => 0, rows => 0 };
+			$most->{$_} = max($most->{$_}, $plan->{$_}) for keys %$most;
+		}
+		last if keys %costliest >= STATEMENTS_MIN;
 	}
 	return \%costliest;
 }
@@ -105,7 +111,7 @@ sub compare
 		grep { $new->{$_} > 2 * $old->{$_} + NOISE } keys %$old
 	} keys %$many;
 
-	ok(keys %$many && !@grown, "$what: no statement of the $kind costs more");
+	ok(keys %$many >= STATEMENTS_MIN && !@grown, "$what: no statement of the $kind costs more");
 	note("statements: " . keys %$many);
 	diag("$_\n  rows $many->{$_}{rows}, buffers $many->{$_}{buffers}") for @grown;
 	return;
