@@ -69,6 +69,7 @@ is(sql("SELECT idem_claim('by the new setting'); SELECT expires_at > now() + int
 # --- a long transaction delays the truncation, and nothing else
 
 sql('SELECT count(idem_forget(key)) FROM idem_key');
+wait_until($node, q(SELECT count(*) FILTER (WHERE state = 'empty') = 2 FROM idem_ring), 'two segments are empty');
 my $session = session($node);
 $session->query_safe("BEGIN; SELECT idem_claim('slow', ttl => '1 s')");
 sql("SELECT count(*) FROM idem_claim_many(ARRAY(SELECT 'while ' || i FROM generate_series(1, 500) i), ttl => '20 ms')");
