@@ -179,6 +179,23 @@ shared_database(Oid database)
 	return entry;
 }
 
+/*
+ * Counters of stock are evicted while others are loaded, one after the other,
+ * so this session's own entry is found without the lock.
+ */
+SharedDatabase *
+shared_database_of(Oid database)
+{
+	SharedDatabase *entry;
+
+	if (my_database != NULL && database == MyDatabaseId)
+		return my_database;
+	LWLockAcquire(shared->lock, LW_SHARED);
+	entry = shared_find(database);
+	LWLockRelease(shared->lock);
+	return entry;
+}
+
 SharedDatabase *
 shared_find_my_database(void)
 {

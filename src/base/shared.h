@@ -182,6 +182,9 @@ extern void shared_require(const char *what);
 /* Finds or adds a database's entry; NULL: the table is full. */
 extern SharedDatabase *shared_database(Oid database);
 
+/* Finds a database's entry; NULL: it has none. */
+extern SharedDatabase *shared_database_of(Oid database);
+
 /*
  * Find or add the entry of this session's database.  If the table is full,
  * shared_my_database raises an error and shared_find_my_database returns NULL.

@@ -52,7 +52,7 @@ lapse_note(TimestampTz at)
 void
 lapse_note_evicted(Oid of, TimestampTz at)
 {
-	SharedDatabase *entry = shared_database(of);
+	SharedDatabase *entry = shared_database_of(of);
 
 	if (entry != NULL)
 		lapse_lower(&entry->lapses_at, at);

@@ -65,7 +65,7 @@ queue_take_call(void)
 void
 queue_call_evicted(Oid of)
 {
-	SharedDatabase *entry = shared_database(of);
+	SharedDatabase *entry = shared_database_of(of);
 
 	if (entry != NULL)
 		pg_atomic_fetch_or_u32(&entry->queues_called, QUEUE_ALL);
