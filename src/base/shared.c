@@ -57,6 +57,7 @@ shared_init_database(SharedDatabase *entry)
 	pg_atomic_init_u64(&entry->lapses_at, 0);
 	pg_atomic_init_u64(&entry->names_complete, 0);
 	pg_atomic_init_u64(&entry->names_forgotten, 0);
+	pg_atomic_init_u64(&entry->stock_reopened, 0);
 	pg_atomic_init_u32(&entry->queues_called, 0);
 	pg_atomic_init_u64(&entry->async_begun, 0);
 	pg_atomic_init_u64(&entry->async_ended, 0);

@@ -146,6 +146,8 @@ typedef struct SharedDatabase
 	pg_atomic_uint64 names_complete;
 	/* Number of times that rows with names were written another way. */
 	pg_atomic_uint64 names_forgotten;
+	/* Transactions that open closed reservations again (stock/forget.c). */
+	pg_atomic_uint64 stock_reopened;
 	/* Which queues of stock could be served, a QueueCall (stock/queue.h). */
 	pg_atomic_uint32 queues_called;
 	/* 1 and how many are left (stock/in_doubt.c); 0: not known. */

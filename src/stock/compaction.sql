@@ -211,22 +211,24 @@ COMMENT ON FUNCTION idempotency_internal.stock_needed(smallint) IS
 	'Internal: the reservations whose rows must not be dropped with an old table of the history.';
 
 /*
- * Before an old table is retired, the rows of these reservations are moved to
- * the current table: from all old tables, so that no row is kept for longer
- * than a later row of the same line.
+ * The rows of these reservations are moved to the current table: from all old
+ * tables, so that no row is kept for longer than a later row of the same line.
  */
-CREATE FUNCTION idempotency_internal.stock_migrate_rows(old_slot smallint)
+CREATE FUNCTION idempotency_internal.stock_move_needed(
+	old_slot smallint, needed text[])
 RETURNS bigint
 LANGUAGE plpgsql STRICT VOLATILE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp SET enable_seqscan = off
 AS $$
 DECLARE
-	needed CONSTANT text[] := idempotency_internal.stock_needed(old_slot);
 	slot   smallint;
 	closed smallint;
 	moved  bigint;
 	total  bigint := 0::bigint;
 BEGIN
+	IF needed = '{}'::text[] THEN
+		RETURN 0::bigint;
+	END IF;
 	LOCK TABLE idempotency_internal.stock_ring IN ROW EXCLUSIVE MODE;
 	SELECT ring.slot INTO slot FROM idempotency_internal.stock_ring ring
 	WHERE ring.state = 'current';
@@ -257,6 +259,20 @@ BEGIN
 	RETURN total;
 END
 $$;
+COMMENT ON FUNCTION
+	idempotency_internal.stock_move_needed(smallint, text[]) IS
+	'Internal: moves the rows of reservations from old tables of the history to the current one; returns how many.';
+
+CREATE FUNCTION idempotency_internal.stock_migrate_rows(old_slot smallint)
+RETURNS bigint
+LANGUAGE plpgsql STRICT VOLATILE SECURITY DEFINER COST 10000
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+	RETURN idempotency_internal.stock_move_needed(old_slot,
+		idempotency_internal.stock_needed(old_slot));
+END
+$$;
 COMMENT ON FUNCTION idempotency_internal.stock_migrate_rows(smallint) IS
 	'Internal: what stock_migrate does.';
 
@@ -268,10 +284,93 @@ COMMENT ON FUNCTION idempotency_internal.stock_migrate(smallint) IS
 	'Internal: moves rows that must not be dropped with an old table of the history to the current one; returns how many.';
 
 /*
- * A transaction may have opened a reservation again after the table was
- * retired, or may not have been visible then.  It keeps the table locked until
- * its end (ledger_keep), so a session that has locked the table alone sees all
- * of them.
+ * The same for a part of what stock_needed returns: for reinstatements after
+ * this one; or, if after_id is null, for holds of reservations after this one.
+ * A reservation of which the part has not all open lines is taken for one that
+ * is needed: its rows are only kept for longer.
+ */
+CREATE FUNCTION idempotency_internal.stock_keep_some(
+	old_slot smallint, after_id bigint, after text, max_rows integer,
+	OUT last_id bigint, OUT last text, OUT moved bigint)
+RETURNS record
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER COST 10000
+SET search_path = pg_catalog, pg_temp SET enable_seqscan = off
+AS $$
+DECLARE
+	needed text[];
+	seen   bigint;
+BEGIN
+	IF after_id IS NOT NULL THEN
+		EXECUTE format($query$
+			SELECT count(*), max(opened.id),
+				coalesce(array_agg(opened.reservation) FILTER (WHERE opened.needed), '{}')
+			FROM (
+				SELECT entry.id, entry.reservation, (
+					SELECT true FROM (
+						SELECT * FROM idempotency_internal.stock_log
+						UNION ALL
+						SELECT * FROM idempotency_internal.stock_history_%s
+						UNION ALL
+						SELECT * FROM idempotency_internal.stock_history_%s) past
+					WHERE past.reservation = entry.reservation
+						AND past.line IS NOT NULL AND past.change = 'cancel'
+						AND past.id < entry.id
+					LIMIT 1) AS needed
+				FROM idempotency_internal.stock_history_%s entry
+				WHERE entry.change = 'reinstate' AND entry.id > $1
+				ORDER BY entry.id LIMIT $2) opened
+			$query$, (old_slot + 1) % 3, (old_slot + 2) % 3, old_slot)
+			INTO seen, last_id, needed USING after_id, max_rows;
+	ELSE
+		WITH part AS MATERIALIZED (
+			SELECT hold.reservation, hold.lines
+			FROM idempotency_internal.stock_hold hold
+			WHERE hold.reservation > coalesce(after, '') COLLATE "C"
+			ORDER BY hold.reservation LIMIT max_rows
+		)
+		SELECT count(*), max(part.reservation), ARRAY(
+			SELECT entry.reservation FROM part entry
+			GROUP BY entry.reservation
+			HAVING count(*) < max(entry.lines) OR max(entry.lines) IS NULL)
+		INTO seen, last, needed FROM part;
+	END IF;
+	IF seen < max_rows THEN
+		last_id := NULL;
+		last := NULL;
+	END IF;
+	moved := idempotency_internal.stock_move_needed(old_slot, needed);
+	-- Snapshots that are older see the rows in this table.
+	IF moved > 0 THEN
+		UPDATE idempotency_internal.stock_ring
+		SET quiet_xid = idempotency_internal.idempotency_next_xid()
+		WHERE slot = old_slot;
+	END IF;
+END
+$$;
+COMMENT ON FUNCTION idempotency_internal.stock_keep_some(
+	smallint, bigint, text, integer) IS
+	'Internal: what a step of stock_keep_needed does; last_id or last, null at the end: where the next one goes on.';
+
+CREATE FUNCTION idempotency_internal.stock_keep_needed(
+	old_slot smallint, segment bigint, max_rows integer)
+RETURNS boolean
+LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE COST 10000
+AS 'MODULE_PATHNAME';
+COMMENT ON FUNCTION idempotency_internal.stock_keep_needed(
+	smallint, bigint, integer) IS
+	'Internal: moves some of the rows that must not be dropped with a retired table of the history; true: that were all; null: the table is locked.';
+
+CREATE FUNCTION idempotency_internal.stock_is_kept(segment bigint)
+RETURNS boolean
+LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE COST 10000
+AS 'MODULE_PATHNAME';
+COMMENT ON FUNCTION idempotency_internal.stock_is_kept(bigint) IS
+	'Internal: whether stock_keep_needed has moved all, and nothing was opened again since; null: that will not come to an end.';
+
+/*
+ * A transaction may have opened a reservation again after the search has passed
+ * it.  It keeps the table locked until its end (ledger_keep), so a session that
+ * has locked the table alone knows of all of them.
  */
 CREATE FUNCTION idempotency_internal.stock_truncate()
 RETURNS boolean
@@ -280,25 +379,30 @@ SET search_path = pg_catalog, pg_temp
 SET lock_timeout = '100ms'
 AS $$
 DECLARE
-	unused smallint;
+	unused idempotency_internal.stock_ring;
+	kept   boolean;
 BEGIN
-	SELECT ring.slot INTO unused FROM idempotency_internal.stock_ring ring
-	WHERE ring.state = 'retired'
-		AND idempotency_internal.idempotency_is_quiet(ring.quiet_xid)
-	ORDER BY ring.segment LIMIT 1;
-	IF NOT FOUND THEN
+	SELECT * INTO unused FROM idempotency_internal.stock_ring ring
+	WHERE ring.state = 'retired' ORDER BY ring.segment LIMIT 1;
+	IF NOT FOUND
+		OR NOT idempotency_internal.idempotency_is_quiet(unused.quiet_xid)
+	THEN
 		RETURN false;
 	END IF;
-	EXECUTE 'LOCK TABLE idempotency_internal.stock_history_' || unused || ' IN ACCESS EXCLUSIVE MODE NOWAIT';
-	IF idempotency_internal.stock_migrate(unused) = 0 THEN
-		RETURN idempotency_internal.idempotency_ring_truncate(
-			'idempotency_internal.stock_ring'::regclass, 'stock_history'::text);
+	EXECUTE 'LOCK TABLE idempotency_internal.stock_history_' || unused.slot || ' IN ACCESS EXCLUSIVE MODE NOWAIT';
+	kept := idempotency_internal.stock_is_kept(unused.segment);
+	IF kept IS NULL THEN
+		kept := idempotency_internal.stock_migrate(unused.slot) = 0;
+		-- Snapshots that are older see the rows in this table.
+		UPDATE idempotency_internal.stock_ring
+		SET quiet_xid = idempotency_internal.idempotency_next_xid()
+		WHERE slot = unused.slot AND NOT kept;
 	END IF;
-	-- Snapshots that are older see the rows in this table.
-	UPDATE idempotency_internal.stock_ring
-	SET quiet_xid = idempotency_internal.idempotency_next_xid()
-	WHERE slot = unused;
-	RETURN true;
+	IF NOT kept THEN
+		RETURN true;
+	END IF;
+	RETURN idempotency_internal.idempotency_ring_truncate(
+		'idempotency_internal.stock_ring'::regclass, 'stock_history'::text);
 EXCEPTION WHEN lock_not_available THEN
 	RETURN false;
 END
@@ -400,19 +504,22 @@ DECLARE
 	now_used idempotency_internal.stock_ring;
 	outdated idempotency_internal.stock_ring;
 	is_used  boolean;
+	is_kept  boolean;
 BEGIN
-	IF idempotency_internal.stock_gather_restored(max_rows)
-		OR idempotency_internal.stock_truncate()
-	THEN
+	IF idempotency_internal.stock_gather_restored(max_rows) THEN
+		RETURN true;
+	END IF;
+	SELECT * INTO outdated FROM idempotency_internal.stock_ring ring
+		WHERE ring.state = 'retired' ORDER BY ring.segment LIMIT 1;
+	is_kept := idempotency_internal.stock_keep_needed(
+		outdated.slot, outdated.segment, max_rows);
+	IF NOT is_kept OR (is_kept AND idempotency_internal.stock_truncate()) THEN
 		RETURN true;
 	END IF;
 	SELECT * INTO outdated FROM idempotency_internal.stock_ring ring
 		WHERE ring.state = 'old' AND ring.closed_at <= clock_timestamp() - kept
 			AND idempotency_internal.idempotency_is_quiet(ring.quiet_xid)
 		ORDER BY ring.segment LIMIT 1;
-	IF idempotency_internal.stock_migrate(outdated.slot) > 0 THEN
-		RETURN true;
-	END IF;
 	IF outdated.slot IS NOT NULL
 		AND idempotency_internal.idempotency_ring_retire(
 			'idempotency_internal.stock_ring'::regclass, outdated.segment)

@@ -26,6 +26,7 @@
 #include "base/catalog.h"
 #include "base/relation.h"
 #include "base/sequence.h"
+#include "base/shared.h"
 #include "stock/ledger.h"
 #include "stock/row.h"
 #include "stock/stock_xact.h"
@@ -406,8 +407,8 @@ ledger_is_settled(const text *reservation)
 }
 
 /*
- * The sweeper truncates a table of the history when it can lock it.  By then it
- * sees the lines that were opened, and moves their rows (compaction.sql).
+ * The sweeper truncates a table of the history when it can lock it, and none
+ * was counted here since it has begun to move what is needed (forget.c).
  */
 void
 ledger_keep(void)
@@ -416,6 +417,7 @@ ledger_keep(void)
 
 	for (int i = 0; i < CATALOG_RING_SIZE; i++)
 		relation_hold(history.tables[i], AccessShareLock);
+	pg_atomic_fetch_add_u64(&shared_my_database()->stock_reopened, 1);
 }
 
 LedgerLines

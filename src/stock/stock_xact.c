@@ -177,6 +177,7 @@ stock_xact_end(bool committed)
 		names_forget();
 		lapse_note(0);
 		queue_call(QUEUE_ALL);
+		pg_atomic_fetch_add_u64(&shared_my_database()->stock_reopened, 1);
 	}
 	stock_xact_reset();
 }

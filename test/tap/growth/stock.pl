@@ -102,6 +102,30 @@ growth('names that are used',
 	rows => closed_lines('stock_history_1', 0, 1, "'sku-' || i"),
 	calls => [ [ 'a step of learning names', 'SELECT idempotency_internal.stock_learn_names(1000)', 'constant' ] ]);
 
+# A table of the history is dropped: what has open lines is kept.
+my $retired = <<'SQL';
+	SELECT idempotency_internal.idempotency_ring_switch('idempotency_internal.stock_ring');
+	UPDATE idempotency_internal.stock_ring SET closed_at = '2000-01-01' WHERE state = 'old';
+	DO $$ BEGIN ASSERT idempotency_internal.stock_forget(); END $$;
+	UPDATE idempotency_internal.stock_ring SET quiet_xid = '1000000000' WHERE state = 'retired'
+SQL
+my $reinstated = closed_lines('stock_history_0', 0, 2, "'sku-' || i") =~ s/'confirm'/'reinstate'/r
+  . ';' . closed_lines('stock_history_1', 1, 2, "'sku-' || i") =~ s/1000000/500000/r =~ s/'confirm'/'cancel'/r;
+
+growth('a retired table of the history, beside open reservations',
+	base => $retired,
+	worker => 1,
+	states => [ 'no statistics', 'statistics' ],
+	rows => join(';', $items, open_lines(0, 2, "'sku-' || i"), closed_lines('stock_history_0', 1, 2, "'sku-' || i"), $reinstated),
+	calls => [ [ 'a step of forgetting', 'SELECT idempotency_internal.stock_forget(10)', 'constant' ] ]);
+growth('the parts of such a step',
+	base => $retired,
+	worker => 1,
+	rows => join(';', $items, open_lines(0, 2, "'sku-' || i"), closed_lines('stock_history_0', 1, 2, "'sku-' || i"), $reinstated),
+	calls => [
+		[ 'reinstatements', "SELECT idempotency_internal.stock_keep_some(0::smallint, 0, NULL, 10)", 'constant' ],
+		[ 'holds', "SELECT idempotency_internal.stock_keep_some(0::smallint, NULL, 'order-2', 10)", 'constant' ] ]);
+
 # One reservation lapses beside many open ones, and beside many that have lapsed
 # before, which an old snapshot may still see.
 growth('open reservations',
