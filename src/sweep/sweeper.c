@@ -27,6 +27,7 @@
 #include "base/worker.h"
 
 #define SWEEP_BATCH 1000		/* rows that a step may handle */
+#define SWEEP_LOOK_MS 100		/* for so long, a look for a restore counts */
 #define SWEEP_REST_MS 1000		/* first pause of a module that fails */
 #define SWEEP_REST_MAX_MS 60000 /* the longest pause */
 
@@ -109,7 +110,8 @@ static SweepModule modules[] = {
 /*
  * Is a sequence behind the numbers in our tables?  Then they are being
  * restored.  This reads tables of several modules, so it is a transaction of
- * its own: a step that follows takes its locks in order.
+ * its own: a step that follows takes its locks in order.  Unless steps take
+ * long, one look counts for all modules of a sweep.
  */
 static bool
 sweep_is_restoring(void)
@@ -117,8 +119,16 @@ sweep_is_restoring(void)
 	static SavedQuery query = {
 		.sql = "SELECT idempotency_internal.idempotency_restoring() IS NOT NULL"
 	};
-	bool		restoring = false;
+	static bool restoring = true;
+	static TimestampTz looked_at = 0;
+	TimestampTz now = GetCurrentTimestamp();
 	bool		isnull;
+
+	if (!restoring && now >= looked_at &&
+		now < TimestampTzPlusMilliseconds(looked_at, SWEEP_LOOK_MS))
+		return false;
+	restoring = false;
+	looked_at = 0;				/* if this fails */
 
 	if (!worker_begin("looking for a restore"))
 		worker_exit("the extension is not there any more");
@@ -128,6 +138,7 @@ sweep_is_restoring(void)
 		restoring = DatumGetBool(query_datum(0, 1, &isnull));
 	}
 	worker_commit();
+	looked_at = now;
 	return restoring;
 }
 

@@ -20,7 +20,7 @@ use constant SWEEPS => 400;
 
 my $receiver = Receiver->start;
 my $node = new_server('idle', allows_streaming => 1,
-	conf => "idempotency.sweep_interval = '10ms'\nautovacuum = off\nmax_prepared_transactions = 2\nidempotency.stock_events = on");
+	conf => "idempotency.sweep_interval = '10ms'\nautovacuum = off\nmax_prepared_transactions = 2\nidempotency.stock_events = on\ntrack_functions = all");
 $node->start;
 
 # The id of the next transaction, and the end of the WAL.
@@ -105,6 +105,8 @@ is_idle('keys, events, subscriptions, reservations, a queue, dead letters and re
 sql('SELECT stock_compact(1000), idempotency_internal.idem_switch(), idempotency_internal.outbox_switch()');
 sql(q(SELECT idempotency_internal.idempotency_ring_switch(ring::regclass) FROM (VALUES ('outbox_history_ring'), ('stock_ring')) r(ring)));
 is_idle('old segments that are needed');
+sql(q(UPDATE idempotency_internal.stock_ring SET state = 'retired', quiet_xid = '1000000000' WHERE state = 'old'));
+is_idle('a retired table that a snapshot may see');
 
 sql(q(BEGIN; SELECT outbox_enqueue('t', '2'), stock_receive('hat', 1); PREPARE TRANSACTION 'p'));
 is_idle('a prepared transaction');
@@ -114,5 +116,9 @@ is_idle('an open transaction');
 finish($session, 'ROLLBACK');
 sql(q(UPDATE idempotency_internal.outbox_home SET database = 1));
 is_idle('a copy that is held');
+
+# All steps of a sweep share one look for a restore.
+is(sql(q(SELECT sum(calls) FILTER (WHERE funcname = 'idempotency_restoring') < 2 * sum(calls) FILTER (WHERE funcname = 'stock_forget')
+	FROM pg_stat_user_functions WHERE schemaname = 'idempotency_internal')), 't', 'few looks for a restore');
 
 done_testing();
