@@ -651,7 +651,8 @@ reservation_next_due(Oid log, int *own, int *looks, EscrowDue *due)
 /*
  * Lets reservations expire of items whose counters say that some have lapsed.
  * If as many as are looked at are locked or cannot expire, they may hide others
- * of their item, so all items are searched.
+ * of their item, so all items are searched.  A round of calls of which none lets
+ * any expire ends when all items have been looked at.
  */
 static int64
 reservation_expire_known(int batch, int *failed, bool *more)
@@ -660,11 +661,15 @@ reservation_expire_known(int batch, int *failed, bool *more)
 	text	  **lapsed = palloc(mul_size(batch, sizeof(text *)));
 	int			count = 0;
 	int			own = 0;
-	int			looks = 0;
+	static int	looks = 0;
+	static bool in_round = false;
 	int			searched = 0;
 	int64		expired;
 	EscrowDue	due;
 
+	if (!in_round)
+		looks = 0;
+	in_round = false;			/* after an error */
 	while (count < batch && searched++ < RESERVATION_ITEMS_MAX &&
 		   reservation_next_due(log, &own, &looks, &due))
 	{
@@ -681,6 +686,7 @@ reservation_expire_known(int batch, int *failed, bool *more)
 	}
 	*more = searched > RESERVATION_ITEMS_MAX;
 	expired = reservation_expire(lapsed, count, batch, failed);
+	in_round = *more && expired == 0;
 	if (count == batch && expired == 0)
 		lapse_note(0);
 	return expired;
