@@ -300,7 +300,8 @@ relation_index_orders(Relation table, Relation index, int i)
 }
 
 /*
- * Can this index be used instead of the one that we created?
+ * Can this index be used instead of the one that we created?  All that is
+ * searched has a value in the first column, so that may be what is not null.
  */
 static bool
 relation_index_serves(Relation table, Oid oid, AttrNumber column, int columns,
@@ -319,7 +320,9 @@ relation_index_serves(Relation table, Oid oid, AttrNumber column, int columns,
 	{
 		List	   *predicate = RelationGetIndexPredicate(index);
 
-		serves = relation_index_filter(predicate) == filter;
+		AttrNumber	has = relation_index_filter(predicate);
+
+		serves = has == filter || (filter != 0 && has == column);
 	}
 	RelationClose(index);
 	return serves;

@@ -42,7 +42,8 @@ extern bool relation_probe(Relation table, Relation index, ScanKey keys,
 /*
  * Opens an index of a table that the caller has locked.  The index starts with
  * the column and has at least this number of columns.  If filter is not 0, it
- * is a partial index with exactly the rows where that column is not null.
+ * is a partial index: of the rows where that column is not null, or of those
+ * where the first column is not, so the caller must look at the filter.
  */
 extern Relation relation_open_index(Relation table, AttrNumber column,
 									int columns, AttrNumber filter,

@@ -365,6 +365,8 @@ ledger_scan(Oid oid, const text *reservation, Snapshot snapshot,
 						LOG_ATT_LINE + 1, &key, 1, snapshot);
 	while (relation_scan_next(&scan, row))
 	{
+		if (slot_attisnull(row, LOG_ATT_LINE + 1))
+			continue;			/* a change 'reserve' of 0.2.0 */
 		if (lines != NULL)
 			ledger_collect(lines, row);
 		count++;

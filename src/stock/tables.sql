@@ -104,8 +104,9 @@ CREATE TABLE idempotency_internal.stock_log (
 		AND reserved_id > 0 AND (reserved_id IS NULL OR line IS NOT NULL)
 		AND pg_catalog.octet_length(reserved_by) BETWEEN 1 AND 255)
 );
+/* Rows without a line are of 0.2.0: stock_history searches for them, too. */
 CREATE INDEX stock_log_settled ON idempotency_internal.stock_log (reservation)
-	WHERE line IS NOT NULL;
+	WHERE reservation IS NOT NULL;
 
 COMMENT ON TABLE idempotency_internal.stock_log IS
 	'Changes of items that are not compacted into their root records yet. Rows are never updated. See the view stock_history.';
@@ -299,7 +300,7 @@ COMMENT ON VIEW idempotency_internal.stock_entry IS
 /*
  * A query by reservation uses an index of each table, and skips the parts where
  * it is null: rows without a line have no reservation.  Only those of 0.2.0 do,
- * of which the history has an index.  The log has none, so it is read for them.
+ * for which the history has indexes of their own.
  */
 CREATE VIEW stock_history AS
 	SELECT entry.id, entry.quantity, entry.at, entry.change, entry.line,

@@ -73,6 +73,11 @@ CREATE INDEX outbox_subscription_keep_idx
 	ON idempotency_internal.outbox_subscription (keep_deliveries)
 	WHERE keep_deliveries IS NOT NULL;
 
+/* stock_history searches for rows without a line, too, by reservation. */
+DROP INDEX IF EXISTS idempotency_internal.stock_log_settled;
+CREATE INDEX stock_log_settled ON idempotency_internal.stock_log (reservation)
+	WHERE reservation IS NOT NULL;
+
 /*
  * Each is made by one read of its table, and stays empty but for rows of 0.2.0.
  */

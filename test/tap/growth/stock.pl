@@ -72,7 +72,8 @@ SQL
 
 growth('a long history',
 	rows => closed_lines('stock_history_1', 0, 1, "'sku-' || i") . ';'
-		. slow_items('1 h') =~ s/stock_log/stock_history_0/r =~ s/OVERRIDING SYSTEM VALUE//r,
+		. slow_items('1 h') =~ s/stock_log/stock_history_0/r =~ s/OVERRIDING SYSTEM VALUE//r . ';'
+		. closed_lines('stock_log', 0, 1, "'sku-' || i") =~ s/order-/other-/r,
 	calls => [
 		[ 'docs/queries/reservation.sql',
 			slurp_file("$FindBin::RealBin/../../../docs/queries/reservation.sql") =~ s/:'reservation'/'order-77'/r =~ s/;\s*$//r,
