@@ -477,11 +477,12 @@ COMMENT ON FUNCTION stock_reservation_status(text) IS
 	'The state of a reservation and of each of its lines: open, waiting, confirmed, cancelled or expired; no row if the reservation is not known.';
 
 /*
- * Reads the rows that are before the reservation, and not the whole view.  The
- * queue is searched by a key in each plan, also in one that was made when it
- * was empty.
+ * Reads the rows that are before the reservation, as many as are counted, and
+ * not the whole view.  The queue is searched by a key in each plan, also in one
+ * that was made when it was empty.
  */
-CREATE FUNCTION stock_position(reservation text)
+CREATE FUNCTION stock_position(
+	reservation text, at_most bigint DEFAULT 10000)
 RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET enable_seqscan = off
@@ -491,15 +492,20 @@ DECLARE
 BEGIN
 	PERFORM idempotency_internal.idempotency_enter();
 	PERFORM idempotency_internal.stock_check_reservation(reservation);
+	IF at_most < 1 OR at_most = 9223372036854775807 THEN
+		PERFORM idempotency_internal.idempotency_raise(
+			'22023', 'at_most must be positive');
+	END IF;
 	SELECT * INTO waits FROM idempotency_internal.stock_hold hold
 	WHERE hold.reservation = stock_position.reservation AND hold.quantity = 0;
-	RETURN (SELECT nullif(count(*), 0)
-		FROM idempotency_internal.stock_queue queue
-		WHERE queue.sku = waits.sku AND queue.id <= waits.id);
+	RETURN (SELECT nullif(count(*), 0) FROM (
+		SELECT FROM idempotency_internal.stock_queue queue
+		WHERE queue.sku = waits.sku AND queue.id <= waits.id
+		ORDER BY queue.id DESC LIMIT at_most + 1) place);
 END
 $$;
-COMMENT ON FUNCTION stock_position(text) IS
-	'The position of a reservation in the queue of its item, 1 for the first; null if it does not wait.';
+COMMENT ON FUNCTION stock_position(text, bigint) IS
+	'The position of a reservation in the queue of its item, 1 for the first; null if it does not wait. It counts up to at_most; a greater result means that the position is greater than at_most.';
 
 CREATE FUNCTION stock_level(sku text)
 RETURNS TABLE (available bigint, reserved bigint)

@@ -161,7 +161,7 @@ function stock_change_many(reservation text, lines jsonb, ttl interval DEFAULT N
 function stock_confirm(reservation text, skus text[] DEFAULT NULL::text[], actor text DEFAULT NULL::text, OUT outcome stock_settlement) RETURNS stock_settlement VOLATILE PARALLEL UNSAFE COST 10000: application
 function stock_extend(reservation text, ttl interval DEFAULT NULL::interval, OUT outcome stock_settlement, OUT expires_at timestamp with time zone) RETURNS record VOLATILE PARALLEL UNSAFE COST 10000: application
 function stock_level(sku text) RETURNS TABLE(available bigint, reserved bigint) VOLATILE PARALLEL UNSAFE COST 100 SECURITY DEFINER: application, operator
-function stock_position(reservation text) RETURNS bigint VOLATILE PARALLEL UNSAFE COST 100 SECURITY DEFINER: application, operator
+function stock_position(reservation text, at_most bigint DEFAULT 10000) RETURNS bigint VOLATILE PARALLEL UNSAFE COST 100 SECURITY DEFINER: application, operator
 function stock_receive(sku text, quantity bigint, note text DEFAULT NULL::text, actor text DEFAULT NULL::text, OUT available bigint) RETURNS bigint VOLATILE PARALLEL UNSAFE COST 10000: operator
 function stock_reinstate(reservation text, ttl interval DEFAULT NULL::interval, actor text DEFAULT NULL::text, OUT outcome stock_settlement, OUT expires_at timestamp with time zone, OUT shortages jsonb) RETURNS record VOLATILE PARALLEL UNSAFE COST 10000: application
 function stock_reservation_status(reservation text, OUT state text, OUT expires_at timestamp with time zone, OUT lines jsonb) RETURNS SETOF record VOLATILE PARALLEL UNSAFE COST 100 SECURITY DEFINER: application

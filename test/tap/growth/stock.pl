@@ -169,6 +169,7 @@ growth('queues',
 	calls => [
 		[ 'to join a queue', "SELECT stock_reserve('sold-7', 1, 'joins', wait => true)", 'constant' ],
 		[ 'a position in a queue', "SELECT stock_position('waits-907b')", 'constant' ],
+		[ 'the last position in a queue', "SELECT stock_position('waits-' || :n || 'b', 50)", 'constant' ],
 		[ 'to serve one', "SELECT idempotency_internal.stock_serve_item('sold', 1) FROM stock_receive('sold', 1)", 'constant' ] ]);
 
 done_testing();
