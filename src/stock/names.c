@@ -17,17 +17,17 @@
  * The filter is complete for a database when its sweeper has read all of its
  * names (names_build).  Who writes the first row of a name sets its bits in any
  * case, so the build misses none: the row was there before it, or its bits were
- * set after the filter was empty.  Log and history are read in steps.  External
- * DML does not set bits; after it the filter is built again, and until then all
- * names are searched.  When the filter has too many bits, it is cleared, and
- * then built again.  No row of a name may be written without bits that were set
- * in the same generation of the filter; that is why it is cleared between two
- * moments when no lock is held.
+ * set after the filter was empty.  External DML does not set bits; after it the
+ * filter is built again, and until then all names are searched.  When the
+ * filter has too many bits, it is cleared, and then built again.  No row of a
+ * name may be written without bits that were set in the same generation of the
+ * filter; that is why it is cleared between two moments when no lock is held.
  *
  * All databases share the filter.  Model: test/models/names.pml.
  */
 #include "postgres.h"
 
+#include "access/genam.h"
 #include "access/table.h"
 #include "access/tableam.h"
 #include "common/hashfn.h"
@@ -39,10 +39,14 @@
 #include "storage/bufmgr.h"
 #include "storage/lwlock.h"
 #include "storage/shmem.h"
+#include "utils/builtins.h"
+#include "utils/fmgroids.h"
+#include "utils/memutils.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
+#include "base/args.h"
 #include "base/catalog.h"
 #include "base/compat.h"
 #include "base/relation.h"
@@ -63,6 +67,7 @@
 #define NAMES_FULL 0.35			/* share of bits that are set; 0.5 % mistakes */
 #define NAMES_REST 100			/* a build again after 100 times its time */
 #define NAMES_BLOCKS_MAX 256	/* blocks of log and history in a step */
+#define NAMES_HOLDS_MAX 5000	/* index entries of holds in a step */
 
 typedef struct NamesShared
 {
@@ -83,6 +88,8 @@ static struct
 	uint32		generation;		/* of the filter, when it began */
 	uint64		forgotten;		/* likewise */
 	Oid			log;
+	bool		at_holds;
+	text	   *hold;			/* the last one that was read, of the holds */
 	int			table;			/* 0: the log; others: the history */
 	Oid			file;			/* of the table */
 	BlockNumber block;			/* that is read next */
@@ -325,20 +332,83 @@ names_read(Relation table, TableScanDesc scan, Oid log, int columns, int column)
 }
 
 /*
- * Reads the names of all open reservations, committed or not, and of those that
- * have just ended: the active snapshot keeps rows from being pruned while they
- * are written elsewhere.
+ * Remembers the last name of a step, or that there are no more.
  */
 static void
+names_keep_hold(const text *name)
+{
+	text	   *before = build.hold;
+	text	   *kept = NULL;
+
+	if (name != NULL)
+	{
+		kept = MemoryContextAlloc(TopMemoryContext, VARSIZE_ANY(name));
+		memcpy(kept, name, VARSIZE_ANY(name));
+	}
+	build.hold = kept;
+	if (before != NULL)
+		pfree(before);
+}
+
+/*
+ * Sets the bits of names that an index of the holds begins with, in its order.
+ * Returns whether there are no more.
+ */
+static bool
+names_read_entries(IndexScanDesc scan, Oid log)
+{
+	text	   *last = NULL;
+
+	for (int i = 0; i < NAMES_HOLDS_MAX; i++)
+	{
+		Datum		name;
+		bool		isnull;
+
+		CHECK_FOR_INTERRUPTS();
+		if (index_getnext_tid(scan, ForwardScanDirection) == NULL)
+		{
+			names_keep_hold(NULL);
+			return true;
+		}
+		name = index_getattr(scan->xs_itup, 1, scan->xs_itupdesc, &isnull);
+		if (last != NULL &&
+			args_compare_texts(last, DatumGetTextPP(name)) == 0)
+			continue;
+		if (last != NULL)
+			pfree(last);
+		last = DatumGetTextPCopy(name);
+		(void) names_set(names_hash(log, last));
+	}
+	names_keep_hold(last);
+	return false;
+}
+
+/*
+ * Reads names of open reservations, after the last one of the step before.  All
+ * entries of the index count, so these are also those that are not committed,
+ * and some that have ended.  A name keeps its place in this order, though its
+ * rows move while they are updated.  Returns whether all were read.
+ */
+static bool
 names_read_holds(Oid log)
 {
 	Relation	hold = table_open(catalog_get()->stock_hold, AccessShareLock);
-	TableScanDesc scan = compat_table_beginscan(hold, SnapshotAny);
+	Relation	index = relation_open_index(hold, HOLD_ATT_RESERVATION + 1, 1,
+											0, AccessShareLock);
+	IndexScanDesc scan = compat_index_beginscan(hold, index, SnapshotAny, 1);
+	bool		done;
+	ScanKeyData key;
 
-	Assert(ActiveSnapshotSet());
-	names_read(hold, scan, log, HOLD_ATTS, HOLD_ATT_RESERVATION);
-	table_endscan(scan);
+	ScanKeyInit(&key, 1, BTGreaterStrategyNumber, F_TEXT_GT,
+				PointerGetDatum(build.hold == NULL ?
+								cstring_to_text("") : build.hold));
+	scan->xs_want_itup = true;
+	index_rescan(scan, &key, 1, NULL, 0);
+	done = names_read_entries(scan, log);
+	index_endscan(scan);
+	index_close(index, AccessShareLock);
 	table_close(hold, AccessShareLock);
+	return done;
 }
 
 /*
@@ -380,7 +450,7 @@ names_read_blocks(Oid oid, Oid log, int *blocks)
 }
 
 /*
- * One step of a build.  The holds come first, then the log, then the history:
+ * One step of a build.  The holds come first, in the order of an index, then the log, then the history:
  * rows only move in this direction, and what moves out of a table while it is
  * read is found in the next one.  New rows of names that were new have set
  * their bits themselves.  A build begins again when that is not so: after
@@ -401,11 +471,16 @@ names_build(Oid log, uint32 generation)
 		build.log = log;
 		build.generation = generation;
 		build.forgotten = forgotten;
+		build.at_holds = true;
 		build.table = 0;
 		build.block = 0;
 		build.spent_us = 0;
-		names_read_holds(log);
+		names_keep_hold(NULL);
 	}
+	if (build.at_holds)
+		build.at_holds = !names_read_holds(log);
+	if (build.at_holds)
+		return false;
 	while (build.table <= CATALOG_RING_SIZE && blocks > 0)
 	{
 		Oid			table = build.table == 0 ? log :

@@ -103,6 +103,14 @@ growth('names that are used',
 	rows => closed_lines('stock_history_1', 0, 1, "'sku-' || i"),
 	calls => [ [ 'a step of learning names', 'SELECT idempotency_internal.stock_learn_names(1000)', 'constant' ] ]);
 
+# More holds than a step reads.
+growth('names of open reservations',
+	n => 12000,
+	worker => 1,
+	states => ['no statistics'],
+	rows => open_lines(0, 1, "'sku-' || i % 100"),
+	calls => [ [ 'a step of learning names', 'SELECT idempotency_internal.stock_learn_names(1000)', 'constant' ] ]);
+
 # A table of the history is dropped: what has open lines is kept.
 my $retired = <<'SQL';
 	SELECT idempotency_internal.idempotency_ring_switch('idempotency_internal.stock_ring');
