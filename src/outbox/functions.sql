@@ -654,7 +654,10 @@ BEGIN
 			altered.headers, altered.format, altered.rate_limit, altered.batch,
 			altered.priority, altered.keep_deliveries);
 	ELSE
-		PERFORM idempotency_internal.outbox_check_url(altered.url);
+		-- Settings may refuse the URL since; all else can be changed.
+		IF url IS NOT NULL THEN
+			PERFORM idempotency_internal.outbox_check_url(url);
+		END IF;
 		PERFORM idempotency_internal.outbox_check_headers(altered.headers);
 	END IF;
 	PERFORM idempotency_internal.outbox_check_credentials(
@@ -720,6 +723,10 @@ DECLARE
 BEGIN
 	PERFORM idempotency_internal.idempotency_enter();
 	PERFORM idempotency_internal.idempotency_prevent_write('outbox_pause()');
+	IF octet_length(reason) > 1000 THEN
+		PERFORM idempotency_internal.idempotency_raise('22023',
+			'reason is too long', 'It can have 1000 bytes.');
+	END IF;
 	subscription_id := idempotency_internal.outbox_subscription_id(name);
 	PERFORM idempotency_internal.idempotency_record('outbox_pause', name,
 		alters => true);

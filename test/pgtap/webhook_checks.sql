@@ -38,7 +38,7 @@ LANGUAGE sql AS $$
 	SELECT pg_temp.complaint(format('SELECT outbox_check_headers(%L)', headers))
 $$;
 
-SELECT plan(130);
+SELECT plan(131);
 
 /* URLs. */
 SELECT is(pg_temp.url_complaint(url), 'none', left(url, 60) || ' is accepted')
@@ -105,7 +105,9 @@ FROM unnest('{https://example.com/,HTTPS://EXAMPLE.COM:80/}'::text[]) url;
 SELECT alike(pg_temp.complaint(call), '22023 | webhook url is not allowed | %', call || ' asks')
 FROM unnest(ARRAY[$$SELECT outbox_subscribe('s', 'http://example.com/')$$,
 	$$SELECT outbox_alter('before', url => 'http://example.com/')$$,
-	$$SELECT outbox_alter('before', max_in_flight => 3)$$]) call;
+	$$SELECT outbox_alter('before', url => 'http://example.com:8080/')$$]) call;
+SELECT lives_ok($$SELECT outbox_alter('before', headers => '{"X-Shop": "a"}', retry_schedule => '{0 s}', max_in_flight => 3)$$,
+	'a stored URL is no obstacle to other changes');
 SELECT lives_ok($$UPDATE outbox_subscription SET priority = 2 WHERE name = 'before'$$, 'the constraint does not');
 SELECT lives_ok($$SELECT outbox_pause('before'), outbox_resume('before'), outbox_rotate_secret('before')$$, 'nor does what leaves the settings');
 SELECT results_eq($$SELECT state, detail, hint FROM idempotency_status() WHERE detail LIKE 'idempotency.webhook%'$$,
