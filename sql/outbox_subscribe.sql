@@ -45,6 +45,23 @@ SET client_min_messages = notice;
 SELECT outbox_alter('s2', url => 'https://127.0.0.1:3/');
 SELECT url, headers, secret FROM outbox_subscription WHERE name = 's2';
 SELECT outbox_alter('s2', url => 'https://127.0.0.1:4/');
+-- A session that wants no notices gets none, but a function that wants some
+-- does.
+SET client_min_messages = warning;
+SELECT outbox_alter('s2', headers => '{"X-Shop": "a"}');
+SELECT outbox_alter('s2', url => 'https://127.0.0.1:5/');
+SHOW client_min_messages;
+CREATE FUNCTION pg_temp.noisy() RETURNS void LANGUAGE plpgsql
+SET client_min_messages = notice AS $$
+BEGIN
+	PERFORM outbox_alter('s2', headers => '{"X-Shop": "a"}');
+	PERFORM outbox_alter('s2', url => 'https://127.0.0.1:6/');
+	PERFORM idempotency_grant_reader('pg_monitor');
+	RAISE NOTICE 'it is %', current_setting('client_min_messages');
+END
+$$;
+SELECT pg_temp.noisy();
+SHOW client_min_messages;
 RESET client_min_messages;
 ROLLBACK;
 

@@ -17,6 +17,7 @@
 #include "storage/proc.h"
 #include "storage/shmem.h"
 #include "utils/acl.h"
+#include "utils/guc_tables.h"
 #include "utils/lsyscache.h"	/* 19: get_database_name() moved here */
 #include "utils/timestamp.h"
 #include "utils/tuplestore.h"	/* 19: other headers no longer include it */
@@ -188,6 +189,24 @@ compat_my_proc_number(void)
 	return MyProcNumber;
 #else
 	return MyProc->pgprocno;
+#endif
+}
+
+/* 16: a setting is found by its name.  NULL: there is none. */
+static inline struct config_generic *
+compat_find_setting(const char *name)
+{
+#if PG_VERSION_NUM >= 160000
+	return find_option(name, false, true, DEBUG5);
+#else
+	struct config_generic **settings = get_guc_variables();
+
+	for (int i = 0; i < GetNumConfigOptions(); i++)
+	{
+		if (strcmp(settings[i]->name, name) == 0)
+			return settings[i];
+	}
+	return NULL;
 #endif
 }
 
