@@ -70,8 +70,8 @@ COMMENT ON FUNCTION idempotency_internal.idempotency_record(
 	'Internal: adds a record to the audit.';
 
 /*
- * The functions that grant run with the privileges of their caller, who may be
- * an administrator of version 1.0.0 without a privilege on this.
+ * The functions that grant call this with the privileges of their caller, who
+ * needs none on it (base/grant.c).
  */
 CREATE FUNCTION idempotency_internal.idempotency_record_grant(
 	action text, role regrole)

@@ -202,6 +202,12 @@ catalog_find_function(Oid schema, const char *name, const Oid *types,
 	return function;
 }
 
+Oid
+catalog_internal_function(const char *name, const Oid *types, int count)
+{
+	return catalog_find_function(catalog_get()->internal, name, types, count);
+}
+
 static Oid
 catalog_function(Oid schema, const char *name, const Oid *types, int count)
 {

@@ -135,6 +135,13 @@ typedef struct Catalog
 extern const Catalog *catalog_get(void);
 
 /*
+ * Finds an internal function.  InvalidOid: there is none, perhaps since the
+ * objects are of an older version.
+ */
+extern Oid	catalog_internal_function(const char *name, const Oid *types,
+									  int count);
+
+/*
  * The schema of the extension's public objects, or InvalidOid if the extension
  * is not installed.  Works even if objects of the extension are missing.
  */

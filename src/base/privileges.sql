@@ -69,7 +69,7 @@ COMMENT ON FUNCTION idempotency_internal.idempotency_grant_names(
  * other privileges on internal objects, by default privileges of the time of
  * version 1.0.0 for example, must not get to them by that.
  */
-CREATE FUNCTION idempotency_grant(role regrole)
+CREATE FUNCTION idempotency_internal.idempotency_grant_only(role regrole)
 RETURNS void
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE COST 10000
 SET search_path = pg_catalog, pg_temp
@@ -100,15 +100,19 @@ BEGIN
 			'{idem_token_seq, outbox_position_seq, outbox_subscription_id_seq,
 				stock_log_id_seq}', '{idempotency_internal}');
 	END IF;
-	IF has_function_privilege('idempotency_internal.idempotency_record_grant(text, regrole)', 'EXECUTE') THEN
-		PERFORM idempotency_internal.idempotency_record_grant('idempotency_grant', role);
-	END IF;
 END
 $$;
+COMMENT ON FUNCTION idempotency_internal.idempotency_grant_only(regrole) IS
+	'Internal: idempotency_grant without a record in the audit.';
+
+CREATE FUNCTION idempotency_grant(role regrole)
+RETURNS void
+LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000
+AS 'MODULE_PATHNAME', 'idempotency_grant';
 COMMENT ON FUNCTION idempotency_grant(regrole) IS
 	'Lets the role of an application claim keys, enqueue events, reserve stock and see what is available.';
 
-CREATE FUNCTION idempotency_grant_reader(role regrole)
+CREATE FUNCTION idempotency_internal.idempotency_grant_reader_only(role regrole)
 RETURNS void
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE COST 10000
 SET search_path = pg_catalog, pg_temp
@@ -117,15 +121,19 @@ BEGIN
 	PERFORM idempotency_internal.idempotency_enter();
 	PERFORM idempotency_internal.idempotency_grant_names(role,
 		'{outbox_fetch, outbox_ack, outbox_wait}', '{outbox_topics}');
-	IF has_function_privilege('idempotency_internal.idempotency_record_grant(text, regrole)', 'EXECUTE') THEN
-		PERFORM idempotency_internal.idempotency_record_grant('idempotency_grant_reader', role);
-	END IF;
 END
 $$;
+COMMENT ON FUNCTION idempotency_internal.idempotency_grant_reader_only(regrole) IS
+	'Internal: idempotency_grant_reader without a record in the audit.';
+
+CREATE FUNCTION idempotency_grant_reader(role regrole)
+RETURNS void
+LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000
+AS 'MODULE_PATHNAME', 'idempotency_grant';
 COMMENT ON FUNCTION idempotency_grant_reader(regrole) IS
 	'Lets a role read the events, with their payloads, of all subscriptions without a URL.';
 
-CREATE FUNCTION idempotency_grant_operator(role regrole)
+CREATE FUNCTION idempotency_internal.idempotency_grant_operator_only(role regrole)
 RETURNS void
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE COST 10000
 SET search_path = pg_catalog, pg_temp
@@ -155,11 +163,15 @@ BEGIN
 			stock_levels, stock_holds, stock_waiting, stock_history,
 			idempotency_segments, idempotency_workers, idempotency_audit,
 			outbox_stats, outbox_latency, stock_stats}');
-	IF has_function_privilege('idempotency_internal.idempotency_record_grant(text, regrole)', 'EXECUTE') THEN
-		PERFORM idempotency_internal.idempotency_record_grant('idempotency_grant_operator', role);
-	END IF;
 END
 $$;
+COMMENT ON FUNCTION idempotency_internal.idempotency_grant_operator_only(regrole) IS
+	'Internal: idempotency_grant_operator without a record in the audit.';
+
+CREATE FUNCTION idempotency_grant_operator(role regrole)
+RETURNS void
+LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000
+AS 'MODULE_PATHNAME', 'idempotency_grant';
 COMMENT ON FUNCTION idempotency_grant_operator(regrole) IS
 	'Lets a role manage and monitor keys, subscriptions and stock, without access to secrets or tables.';
 
@@ -169,7 +181,7 @@ COMMENT ON FUNCTION idempotency_grant_operator(regrole) IS
  * extension are granted: another object in the schema may have the same name as
  * an internal one.
  */
-CREATE FUNCTION idempotency_grant_admin(role regrole)
+CREATE FUNCTION idempotency_internal.idempotency_grant_admin_only(role regrole)
 RETURNS void
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE COST 10000
 SET search_path = pg_catalog, pg_temp
@@ -187,9 +199,7 @@ BEGIN
 			outbox_troubles, outbox_rate, outbox_shares,
 			idempotency_workers, outbox_traffic, outbox_latencies,
 			idempotency_counted_since, stock_counts, stock_numbers,
-			idempotency_enter,
-			idempotency_raise, idempotency_record_grant,
-			idempotency_grant_names}'
+			idempotency_enter, idempotency_raise, idempotency_grant_names}'
 			|| ARRAY(SELECT p.proname::text FROM pg_proc p
 				WHERE p.pronamespace = '@extschema@'::regnamespace
 					AND p.oid = ANY (members)),
@@ -197,11 +207,15 @@ BEGIN
 			WHERE c.oid = ANY (members)
 				AND (c.relnamespace = '@extschema@'::regnamespace OR c.relkind = 'S')),
 		'{@extschema@, idempotency_internal}', true);
-	IF has_function_privilege('idempotency_internal.idempotency_record_grant(text, regrole)', 'EXECUTE') THEN
-		PERFORM idempotency_internal.idempotency_record_grant('idempotency_grant_admin', role);
-	END IF;
 END
 $$;
+COMMENT ON FUNCTION idempotency_internal.idempotency_grant_admin_only(regrole) IS
+	'Internal: idempotency_grant_admin without a record in the audit.';
+
+CREATE FUNCTION idempotency_grant_admin(role regrole)
+RETURNS void
+LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000
+AS 'MODULE_PATHNAME', 'idempotency_grant';
 COMMENT ON FUNCTION idempotency_grant_admin(regrole) IS
 	'Lets a role use all public functions and views, and grant that to other roles, where the owner of the extension cannot log in.';
 

@@ -13,13 +13,11 @@
 
 #include "access/tableam.h"
 #include "access/xact.h"
-#include "catalog/pg_proc.h"
 #include "catalog/pg_type.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
 #include "utils/fmgrprotos.h"
 #include "utils/snapmgr.h"
-#include "utils/syscache.h"
 
 #include "base/args.h"
 #include "base/catalog.h"
@@ -30,6 +28,7 @@
 #include "claim/claim.h"
 #include "claim/fence.h"
 
+#define FINISH_RECORDS 100		/* in the audit, of one transaction */
 #define FINISH_NO_TTL (-1)		/* the function has no ttl argument */
 
 /*
@@ -325,25 +324,53 @@ finish_forget(KeyRing *keys, const KeyName *name, TM_Result *result)
 }
 
 /*
- * Adds the call to the audit.  The SQL functions may be of version 1.0.0, which
+ * Adds a call to the audit.  The SQL functions may be of version 1.0.0, which
  * has none.
  */
 static void
-finish_record(const char *action, const KeyName *name, bool known)
+finish_record(const char *action, const KeyName *name, bool known, int64 calls)
 {
-	static const Oid types[] = {TEXTOID, TEXTOID, TEXTOID, BOOLOID};
-	oidvector  *arguments = buildoidvector(types, lengthof(types));
-	Oid			internal = catalog_get()->internal;
-	Oid			function;
+	static const Oid types[] = {TEXTOID, TEXTOID, TEXTOID, BOOLOID, INT8OID};
+	Oid			function = catalog_internal_function("idem_record", types,
+													 lengthof(types));
 
-	function = GetSysCacheOid3(PROCNAMEARGSNSP, Anum_pg_proc_oid,
-							   CStringGetDatum("idem_record"),
-							   PointerGetDatum(arguments),
-							   ObjectIdGetDatum(internal));
 	if (OidIsValid(function))
-		OidFunctionCall4(function, CStringGetTextDatum(action),
+		OidFunctionCall5(function, CStringGetTextDatum(action),
 						 PointerGetDatum(name->key),
-						 PointerGetDatum(name->scope), BoolGetDatum(known));
+						 PointerGetDatum(name->scope), BoolGetDatum(known),
+						 Int64GetDatum(calls));
+}
+
+/*
+ * Counts the keys that a transaction has forgotten.  After a savepoint, and
+ * after the rollback to one, it counts from 0 again: what was recorded before
+ * may have been rolled back.
+ */
+static int64
+finish_count_forgotten(void)
+{
+	static TransactionId counted = InvalidTransactionId;
+	static int64 forgotten = 0;
+	TransactionId now = GetCurrentTransactionId();
+
+	if (now != counted)
+		forgotten = 0;
+	counted = now;
+	return ++forgotten;
+}
+
+/*
+ * Of a transaction that forgets many keys, the audit has the first ones, and
+ * then those whose numbers are powers of ten.
+ */
+static bool
+finish_records_forgotten(int64 forgotten)
+{
+	int64		next = FINISH_RECORDS;
+
+	while (next < forgotten)
+		next *= 10;
+	return forgotten <= FINISH_RECORDS || forgotten == next;
 }
 
 /*
@@ -366,7 +393,7 @@ finish_erase(KeyRing *keys, const KeyName *name, TM_Result *result)
  * another transaction has changed it meanwhile.
  */
 static bool
-finish_by_hand(const char *action, const KeyName *name,
+finish_by_hand(const KeyName *name,
 			   bool (*change) (KeyRing *keys, const KeyName *name,
 							   TM_Result *result))
 {
@@ -384,7 +411,6 @@ finish_by_hand(const char *action, const KeyName *name,
 		changed = keys_find(&keys, name) && change(&keys, name, &result);
 		finish_end_look(&keys, result);
 	} while (result != TM_Ok);
-	finish_record(action, name, changed);
 	return changed;
 }
 
@@ -395,9 +421,12 @@ Datum
 idem_erase(PG_FUNCTION_ARGS)
 {
 	KeyName		name = key_name_from_args(fcinfo, 0, 1);
+	bool		erased;
 
 	settings_prevent_write("idem_erase()");
-	PG_RETURN_BOOL(finish_by_hand("idem_erase", &name, finish_erase));
+	erased = finish_by_hand(&name, finish_erase);
+	finish_record("idem_erase", &name, erased, 0);
+	PG_RETURN_BOOL(erased);
 }
 
 /*
@@ -410,7 +439,14 @@ Datum
 idem_forget(PG_FUNCTION_ARGS)
 {
 	KeyName		name = key_name_from_args(fcinfo, 0, 1);
+	int64		forgotten;
 
 	settings_prevent_write("idem_forget()");
-	PG_RETURN_BOOL(finish_by_hand("idem_forget", &name, finish_forget));
+	if (!finish_by_hand(&name, finish_forget))
+		PG_RETURN_BOOL(false);
+	forgotten = finish_count_forgotten();
+	if (finish_records_forgotten(forgotten))
+		finish_record("idem_forget", &name, true,
+					  forgotten > FINISH_RECORDS ? forgotten : 0);
+	PG_RETURN_BOOL(true);
 }

@@ -98,20 +98,25 @@ AS 'MODULE_PATHNAME';
 COMMENT ON FUNCTION idem_erase(text, text) IS
 	'Erases the saved answer of a key, which stays completed or failed; returns whether there was one. For administrators.';
 
-/* idem_forget and idem_erase call this with the privileges of their caller. */
+/*
+ * idem_forget and idem_erase call this with the privileges of their caller, who
+ * needs none on it.  calls: so many of the transaction, of which not all are
+ * recorded; 0: all are.
+ */
 CREATE FUNCTION idempotency_internal.idem_record(
-	action text, key text, scope text, known boolean)
+	action text, key text, scope text, known boolean, calls bigint)
 RETURNS void
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
 	PERFORM idempotency_internal.idempotency_record(action, key,
-		jsonb_build_object('scope', scope, 'known', known));
+		jsonb_build_object('scope', scope, 'known', known,
+			'calls', nullif(calls, 0)));
 END
 $$;
 COMMENT ON FUNCTION idempotency_internal.idem_record(
-	text, text, text, boolean) IS
+	text, text, text, boolean, bigint) IS
 	'Internal: adds a call of idem_forget or idem_erase to the audit.';
 
 /*

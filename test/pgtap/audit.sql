@@ -3,7 +3,7 @@
 -- a subscription, or the audit itself gives secrets away.
 SELECT idem_fence('moved');
 BEGIN;
-SELECT plan(61);
+SELECT plan(65);
 
 CREATE ROLE operator;
 CREATE ROLE admin;
@@ -71,8 +71,18 @@ SELECT is(recorded($$SELECT outbox_drop_topic('t')$$), '{operator outbox_drop_to
 SELECT is(recorded($$SELECT outbox_drop_topic('t')$$), '{}', 'unless it is not there');
 SELECT is(recorded($$SELECT idem_erase('k', 'sc'), outbox_erase('k')$$, 'admin'),
 	'{"admin idem_erase k {\"known\": false, \"scope\": \"sc\"}","admin outbox_erase k {\"events\": 0, \"topics\": [\"*\"]}"}', 'idem_erase and outbox_erase');
-SELECT is(recorded($$SELECT idem_forget('k', 'sc')$$),
-	'{"operator idem_forget k {\"known\": false, \"scope\": \"sc\"}"}', 'idem_forget');
+SELECT idem_claim('k' || i, scope => 'sc') FROM generate_series(1, 1200) i;
+SELECT is(recorded($$SELECT idem_forget('k1', 'sc')$$),
+	'{"operator idem_forget k1 {\"known\": true, \"scope\": \"sc\"}"}', 'idem_forget');
+SELECT is(recorded($$SELECT idem_forget('k1', 'sc')$$), '{}', 'unless the key is not known');
+SAVEPOINT before_many;
+SELECT is((recorded($$SELECT idem_forget('k' || i, 'sc') FROM generate_series(2, 1100) i$$))[99:],
+	'{"operator idem_forget k100 {\"known\": true, \"scope\": \"sc\"}",
+	"operator idem_forget k101 {\"known\": true, \"scope\": \"sc\"}",
+	"operator idem_forget k1001 {\"calls\": 1000, \"known\": true, \"scope\": \"sc\"}"}', 'of many keys, the first 100, and then some with their numbers');
+ROLLBACK TO before_many;
+SELECT is(recorded($$SELECT idem_forget('k9', 'sc')$$),
+	'{"operator idem_forget k9 {\"known\": true, \"scope\": \"sc\"}"}', 'what was rolled back does not count');
 SELECT is(recorded($$SELECT idem_fence('sc')$$), '{operator idem_fence sc}', 'idem_fence');
 SELECT is(recorded($$SELECT idem_import('{"scope": "moved", "last_token": 1}')$$, 'admin'), '{admin idem_import moved}', 'idem_import, once for each scope');
 SELECT is(recorded($$SELECT idem_import('{"scope": "moved", "key": "k", "token": 1, "attempt": 1, "state": "completed", "expires_at": "2999-01-01"}')$$, 'admin'), '{}',
@@ -146,11 +156,9 @@ SELECT throws_ok($$DELETE FROM idempotency_audit$$, '42501', NULL, 'and deletes 
 SET ROLE admin;
 SELECT throws_ok($$DELETE FROM idempotency_audit$$, '42501', NULL, 'nor does an administrator');
 SELECT throws_ok($$SELECT idempotency_internal.idempotency_record('none')$$, '42501', NULL, 'who adds no record');
+SELECT throws_ok($$SELECT idempotency_internal.idempotency_record_grant('idempotency_grant', 'operator')$$, '42501', NULL, 'also not of a grant');
+SELECT throws_ok($$SELECT idempotency_internal.idem_record('idem_forget', 'k', '', true, 0)$$, '42501', NULL, 'nor of a key');
 RESET ROLE;
-
--- An administrator of version 1.0.0 has no privilege on what records a grant.
-REVOKE EXECUTE ON FUNCTION idempotency_record_grant FROM admin CASCADE;
-SELECT is(recorded('SELECT idempotency_grant(''somebody'')', 'admin'), '{}', 'an administrator of the version before can grant');
 
 -- Old records are deleted, at most so many at a time, and found by an index.
 DELETE FROM idempotency_audit_record;

@@ -421,7 +421,7 @@ SELECT set_eq($$
 		AND (has_any_column_privilege('admin', c.oid, 'SELECT, INSERT, UPDATE')
 		OR has_table_privilege('admin', c.oid, 'DELETE, TRUNCATE, TRIGGER'))
 $$, '{idem_counters,idem_evicted,idem_sample,idempotency_counted_since,idempotency_enter,
-	idempotency_grant_names,idempotency_raise,idempotency_record_grant,idempotency_workers,outbox_flights,outbox_latencies,
+	idempotency_grant_names,idempotency_raise,idempotency_workers,outbox_flights,outbox_latencies,
 	outbox_rate,outbox_rate_limited,outbox_shares,outbox_traffic,outbox_troubles,
 	stock_counts,stock_numbers}'::text[],
 	'and of what is internal only what that calls');
