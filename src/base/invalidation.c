@@ -12,7 +12,7 @@
 
 #include "base/invalidation.h"
 
-#define INVALIDATION_CALLBACKS_MAX 4
+#define INVALIDATION_CALLBACKS_MAX 5
 
 static RelationChanged callbacks[INVALIDATION_CALLBACKS_MAX];
 static int	count = 0;

@@ -312,10 +312,26 @@ CREATE FUNCTION idempotency_internal.idem_migrate(
 	only_in_progress boolean DEFAULT false)
 RETURNS bigint
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000
-AS 'MODULE_PATHNAME';
+AS 'MODULE_PATHNAME', 'idem_migrate_part';
 COMMENT ON FUNCTION idempotency_internal.idem_migrate(
 	integer, smallint, boolean) IS
-	'Internal: moves keys that have not expired, or only those in progress, from an old segment, the oldest by default, into the current one; returns how many.';
+	'Internal: moves keys that have not expired, or only those in progress, from a part of an old segment, the oldest by default, into the current one; returns how many, null: none so far, call it again.';
+
+CREATE FUNCTION idempotency_internal.idem_scan(
+	slot        smallint,
+	segment     bigint,
+	evict       boolean,
+	OUT done    boolean,
+	OUT expired bigint,
+	OUT evicted bigint,
+	OUT others  bigint,
+	OUT took    interval)
+RETURNS record
+LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE COST 10000
+AS 'MODULE_PATHNAME';
+COMMENT ON FUNCTION idempotency_internal.idem_scan(
+	smallint, bigint, boolean) IS
+	'Internal: reads the next part of an old segment of keys; the keys that were found so far, by what is to become of them.';
 
 CREATE FUNCTION idempotency_internal.idem_count_evicted(keys bigint)
 RETURNS void
@@ -325,10 +341,10 @@ COMMENT ON FUNCTION idempotency_internal.idem_count_evicted(bigint) IS
 	'Internal: adds to the counter of evicted keys.';
 
 /*
- * The segment is scanned with a later snapshot than that of the check before.
- * Once the segment is quiet no rows are added, so a scan that finds only
- * expired rows stays true.  Then there is also no snapshot left for which one
- * of these rows has not expired (key.c).
+ * The segment is scanned with later snapshots than that of the check before,
+ * a part at a time (retire.c).  Once the segment is quiet no rows are added, so
+ * a scan that finds only expired rows stays true.  Then there is also no
+ * snapshot left for which one of these rows has not expired (key.c).
  *
  * With evict, finished keys do not count, although their ttl is not over: they
  * are forgotten.  That a slow claimer inserts such a key with a token that is
@@ -342,14 +358,10 @@ RETURNS boolean
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
 SET search_path = pg_catalog, pg_temp
 SET lock_timeout = '100ms'
-SET enable_seqscan = on
 AS $$
 DECLARE
-	oldest  idempotency_internal.idem_ring;
-	started timestamptz := clock_timestamp();
-	expired bigint;
-	evicted bigint;
-	others  bigint;
+	oldest idempotency_internal.idem_ring;
+	seen   record;
 BEGIN
 	SELECT * INTO oldest FROM idempotency_internal.idem_ring r
 		WHERE r.state = 'old' AND r.slot = coalesce(idem_retire.slot, r.slot)
@@ -358,30 +370,27 @@ BEGIN
 		OR NOT idempotency_internal.idempotency_is_quiet(oldest.quiet_xid) THEN
 		RETURN false;
 	END IF;
-	EXECUTE 'SELECT count(*) FILTER (WHERE k.expired),
-			count(*) FILTER (WHERE NOT k.expired AND k.evicted),
-			count(*) FILTER (WHERE NOT k.expired AND NOT k.evicted)
-		FROM (SELECT expires_at <= $1 AS expired, $2 AND state <> ''p'' AS evicted
-			FROM idempotency_internal.idem_key_' || oldest.slot || ') k'
-		INTO expired, evicted, others USING started, evict;
-	IF others > 0 THEN
+	SELECT * INTO seen
+	FROM idempotency_internal.idem_scan(oldest.slot, oldest.segment, evict);
+	IF seen.others > 0 THEN
 		-- Other transactions hold rows that idem_migrate could not move.
 		-- Pause for 20 times as long as the scan took.
 		UPDATE idempotency_internal.idem_ring
-			SET rest_until =
-				clock_timestamp() + 20 * (clock_timestamp() - started)
+			SET rest_until = clock_timestamp() + 20 * seen.took
 			WHERE segment = oldest.segment AND state = 'old';
 		RETURN false;
+	ELSIF NOT seen.done THEN
+		RETURN NULL;
 	END IF;
 	IF NOT idempotency_internal.idempotency_ring_retire(
 		'idempotency_internal.idem_ring'::regclass, oldest.segment)
 	THEN
 		RETURN false;
 	END IF;
-	PERFORM idempotency_internal.idem_count_expired(expired);
-	IF evicted > 0 THEN
-		PERFORM idempotency_internal.idem_count_evicted(evicted);
-		RAISE WARNING '% keys are forgotten before their time', evicted
+	PERFORM idempotency_internal.idem_count_expired(seen.expired);
+	IF seen.evicted > 0 THEN
+		PERFORM idempotency_internal.idem_count_evicted(seen.evicted);
+		RAISE WARNING '% keys are forgotten before their time', seen.evicted
 			USING DETAIL = 'The keys take more than idempotency.keys_max_size.';
 	END IF;
 	RETURN true;
@@ -390,7 +399,7 @@ EXCEPTION WHEN lock_not_available THEN
 END
 $$;
 COMMENT ON FUNCTION idempotency_internal.idem_retire(smallint, boolean) IS
-	'Internal: takes an old segment of keys, the oldest by default, out of use once all in it has expired, or has expired or finished; false: not yet.';
+	'Internal: takes an old segment of keys, the oldest by default, out of use once all in it has expired, or has expired or finished; false: not yet; null: this is not known yet, call it again.';
 
 CREATE FUNCTION idempotency_internal.idem_truncate()
 RETURNS boolean
@@ -490,8 +499,9 @@ BEGIN
 		AND s.in_progress <= s.keys / 2
 	ORDER BY r.segment LIMIT 1;
 	RETURN victim IS NOT NULL
-		AND (idempotency_internal.idem_migrate(max_keys, victim, true) > 0
-			OR idempotency_internal.idem_retire(victim, true));
+		AND ((idempotency_internal.idem_migrate(max_keys, victim, true) > 0)
+				IS NOT FALSE
+			OR idempotency_internal.idem_retire(victim, true) IS NOT FALSE);
 END
 $$;
 COMMENT ON FUNCTION idempotency_internal.idem_evict(integer) IS
@@ -524,8 +534,9 @@ BEGIN
 	unused := idempotency_internal.idem_next_to_empty(
 		CASE WHEN due THEN now_used.expired ELSE '-infinity' END);
 	RETURN unused IS NOT NULL
-		AND (idempotency_internal.idem_migrate(max_keys, unused) > 0
-			OR idempotency_internal.idem_retire(unused));
+		AND ((idempotency_internal.idem_migrate(max_keys, unused) > 0)
+				IS NOT FALSE
+			OR idempotency_internal.idem_retire(unused) IS NOT FALSE);
 EXCEPTION WHEN lock_not_available THEN
 	RETURN false;
 END

@@ -11,6 +11,7 @@
 #include "access/table.h"
 #include "access/tableam.h"
 #include "miscadmin.h"
+#include "storage/bufmgr.h"
 #include "utils/builtins.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
@@ -21,21 +22,28 @@
 #include "base/settings.h"
 #include "base/trigger.h"
 #include "claim/claim.h"
+#include "claim/retire.h"
 
 /* How idem_key_redirect is called. */
 #define MIGRATE_REDIRECT \
 	(TRIGGER_EVENT_BEFORE | TRIGGER_EVENT_ROW | TRIGGER_EVENT_INSERT)
 
 PG_FUNCTION_INFO_V1(idem_migrate);
+PG_FUNCTION_INFO_V1(idem_migrate_part);
 PG_FUNCTION_INFO_V1(idem_key_redirect);
 
 /*
- * Where the last call in this session stopped.  This only saves reading the
- * same pages again: rows that were skipped are found when the scan starts
- * over.
+ * Where the last call in this session stopped, for each segment.  This only
+ * saves reading the same pages again: rows that were skipped are found when the
+ * scan starts over.
  */
-static Oid	migrated_table = InvalidOid;
-static BlockNumber migrated_to = 0;
+typedef struct Migrated
+{
+	Oid			table;
+	BlockNumber to;
+} Migrated;
+
+static Migrated migrated[RING_SIZE];
 
 /*
  * Moves one row, unless another transaction has locked it or the table is no
@@ -73,36 +81,40 @@ migrate_wants(TupleTableSlot *row, bool only_in_progress)
 }
 
 /*
- * Moves at most max_keys rows of a table.
+ * Moves at most max_keys rows of a table, from at most so many of its pages.
+ * Sets *at_end if that were the last ones.
  */
 static int64
-migrate_rows(Relation table, int max_keys, bool only_in_progress)
+migrate_rows(Relation table, Migrated *progress, BlockNumber pages,
+			 int max_keys, bool only_in_progress, bool *at_end)
 {
 	TupleTableSlot *row = table_slot_create(table, NULL);
 	Snapshot	latest = RegisterSnapshot(GetLatestSnapshot());
+	BlockNumber blocks = RelationGetNumberOfBlocks(table);
+	BlockNumber first = progress->to < blocks ? progress->to : 0;
+	bool		last = blocks - first <= pages;
 	ItemPointerData from;
 	ItemPointerData to;
 	TableScanDesc scan;
 	int64		moved = 0;
 
-	if (migrated_table != RelationGetRelid(table))
-		migrated_to = 0;
-	migrated_table = RelationGetRelid(table);
-	ItemPointerSet(&from, migrated_to, FirstOffsetNumber);
-	ItemPointerSet(&to, MaxBlockNumber, MaxOffsetNumber);
+	ItemPointerSet(&from, first, FirstOffsetNumber);
+	ItemPointerSet(&to, last ? MaxBlockNumber : first + pages - 1,
+				   MaxOffsetNumber);
 	scan = compat_table_beginscan_tidrange(table, latest, &from, &to);
-	migrated_to = 0;
+	progress->to = 0;
 	while (moved < max_keys &&
 		   table_scan_getnextslot_tidrange(scan, ForwardScanDirection, row))
 	{
 		CHECK_FOR_INTERRUPTS();
 		if (!migrate_wants(row, only_in_progress))
 			continue;
-		migrated_to = ItemPointerGetBlockNumber(&row->tts_tid);
+		progress->to = ItemPointerGetBlockNumber(&row->tts_tid);
 		moved += migrate_row(RelationGetRelid(table), row);
 	}
+	*at_end = last && moved < max_keys;
 	if (moved < max_keys)
-		migrated_to = 0;
+		progress->to = last ? 0 : first + pages;
 	table_endscan(scan);
 	UnregisterSnapshot(latest);
 	ExecDropSingleTupleTableSlot(row);
@@ -122,15 +134,30 @@ migrate_oldest(void)
 	return keys.map.live > 1 ? keys.map.tables[keys.map.live - 1] : InvalidOid;
 }
 
-/*
- * SQL: idem_migrate(max_keys integer, slot smallint, only_in_progress boolean).
- */
-Datum
-idem_migrate(PG_FUNCTION_ARGS)
+static int
+migrate_slot(Oid table)
 {
+	const Oid  *tables = catalog_get()->rings[RING_KEYS].tables;
+	int			slot = 0;
+
+	while (slot < RING_SIZE - 1 && tables[slot] != table)
+		slot++;
+	return slot;
+}
+
+/*
+ * Reads at most so many pages of a segment, and none if all keys that have to
+ * be moved were moved: whether it can be retired is being found out.
+ */
+static Datum
+migrate(FunctionCallInfo fcinfo, BlockNumber pages)
+{
+	bool		at_end = true;
+	Migrated   *progress;
 	Oid			from;
 	Relation	table;
-	int64		moved;
+	int64		moved = 0;
+	int			slot;
 
 	settings_prevent_write("idem_migrate()");
 	if (PG_ARGISNULL(0) || PG_GETARG_INT32(0) <= 0)
@@ -143,11 +170,38 @@ idem_migrate(PG_FUNCTION_ARGS)
 	from = PG_ARGISNULL(1) ? migrate_oldest() : key_segment_arg(fcinfo, 1);
 	if (!OidIsValid(from))
 		PG_RETURN_INT64(0);
+	slot = migrate_slot(from);
 	relation_hold(from, RowExclusiveLock);
 	table = table_open(from, NoLock);
-	moved = migrate_rows(table, PG_GETARG_INT32(0), PG_GETARG_BOOL(2));
+	progress = &migrated[slot];
+	if (progress->table != from)
+		progress->to = 0;
+	progress->table = from;
+	if (!retire_has_begun(slot, from, PG_GETARG_BOOL(2)))
+		moved = migrate_rows(table, progress, pages, PG_GETARG_INT32(0),
+							 PG_GETARG_BOOL(2), &at_end);
 	table_close(table, NoLock);
+	if (moved == 0 && !at_end)
+		PG_RETURN_NULL();
 	PG_RETURN_INT64(moved);
+}
+
+/*
+ * SQL: idem_migrate(max_keys integer, slot smallint, only_in_progress boolean).
+ */
+Datum
+idem_migrate_part(PG_FUNCTION_ARGS)
+{
+	return migrate(fcinfo, RETIRE_PAGES);
+}
+
+/*
+ * The same, of version 1.0.0: it reads the whole segment.
+ */
+Datum
+idem_migrate(PG_FUNCTION_ARGS)
+{
+	return migrate(fcinfo, MaxBlockNumber);
 }
 
 static void

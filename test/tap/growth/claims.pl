@@ -50,6 +50,31 @@ growth('keys',
 	worker => 1,
 	calls => [ [ 'a step of the sweeper', 'SELECT idempotency_internal.idem_expire(1000)', 'constant' ] ]);
 
+# An old segment of several parts: few keys are in a page.
+my $expired = 'now()';
+my $some_live = "CASE WHEN i % 100 = 0 THEN now() + interval '1 h' ELSE now() END";
+
+for my $step ([ 'a step of the sweeper', 'SELECT idempotency_internal.idem_expire(100)', $expired ],
+	[ 'moving keys', 'SELECT idempotency_internal.idem_migrate(100, 0::smallint)', $some_live ],
+	[ 'looking for keys to move', 'SELECT idempotency_internal.idem_migrate(100, 0::smallint)', $expired ],
+	[ 'retiring', 'SELECT idempotency_internal.idem_retire(0::smallint)', $expired ])
+{
+	my ($what, $call, $expires) = @$step;
+
+	growth('an old segment of keys',
+		base => 'ALTER TABLE idempotency_internal.idem_key_0 SET (fillfactor = 10); SELECT idempotency_internal.idem_switch()',
+		rows => <<"SQL",
+	ALTER TABLE idempotency_internal.idem_key_0 DISABLE TRIGGER ALL;
+	INSERT INTO idempotency_internal.idem_key_0 (token, expires_at, attempt, state, scope, key)
+	SELECT i, $expires, 1, 'c', '', 'key-' || i FROM generate_series(:from, :to) i;
+	ALTER TABLE idempotency_internal.idem_key_0 ENABLE ALWAYS TRIGGER idem_key_redirect;
+SQL
+		n => 8000,
+		states => [ 'no statistics', 'old plans' ],
+		worker => 1,
+		calls => [ [ $what, $call, 'constant' ] ]);
+}
+
 # Rows that a restore has brought in while triggers were disabled; a tenth of
 # them is in two segments.
 my $restored = <<'SQL';
