@@ -107,8 +107,10 @@ filter_passes(JsonPath *filter, Jsonb *payload, FilterCounts *counts)
 												  "idempotency filter",
 												  ALLOCSET_DEFAULT_SIZES);
 	MemoryContext old = MemoryContextSwitchTo(scratch);
+	int64		began_us = filter_limit_cpu_us();
 	FilterResult result = filter_try(filter, payload);
 
+	counts->cpu_us += filter_limit_cpu_us() - began_us;
 	MemoryContextSwitchTo(old);
 	MemoryContextDelete(scratch);
 	if (result == FILTER_TRUE)

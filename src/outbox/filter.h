@@ -13,6 +13,7 @@ typedef struct FilterCounts
 {
 	int64		filtered;
 	int64		errors;			/* of these, by a result that is not false */
+	int64		cpu_us;			/* CPU time, also of events that pass */
 } FilterCounts;
 
 /*

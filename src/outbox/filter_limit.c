@@ -39,7 +39,7 @@
 static volatile sig_atomic_t running = false;
 static volatile sig_atomic_t expired = false;	/* its time is used up */
 static volatile sig_atomic_t canceled = false;	/* SIGINT since then */
-static volatile int64 began_ms; /* CPU time at the first look; 0: none yet */
+static volatile int64 began_us; /* CPU time at the first look; 0: none yet */
 static struct sigaction sigint_before;
 static JsonPath *evaluated;
 static int	values;				/* allocations */
@@ -50,13 +50,13 @@ static void *(*allocate) (COMPAT_ALLOC_PARAMETERS);
 
 /* ---- time ---- */
 
-static int64
-filter_limit_cpu_ms(void)
+int64
+filter_limit_cpu_us(void)
 {
 	struct timespec used = {0};
 
 	(void) clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
-	return (int64) used.tv_sec * 1000 + used.tv_nsec / 1000000;
+	return (int64) used.tv_sec * 1000000 + used.tv_nsec / 1000;
 }
 
 static void
@@ -75,13 +75,13 @@ filter_limit_look(void)
 	struct sigaction action = {
 		.sa_handler = filter_limit_note_cancel, .sa_flags = SA_RESTART
 	};
-	int64		now_ms = filter_limit_cpu_ms();
+	int64		now_us = filter_limit_cpu_us();
 
 	if (!running || expired)
 		return;
-	if (began_ms == 0)
-		began_ms = now_ms;
-	if (now_ms - began_ms < FILTER_CPU_MS)
+	if (began_us == 0)
+		began_us = now_us;
+	if (now_us - began_us < FILTER_CPU_MS * 1000)
 		return;
 	sigemptyset(&action.sa_mask);
 	(void) sigaction(SIGINT, &action, &sigint_before);
@@ -110,7 +110,7 @@ filter_limit_start(JsonPath *filter)
 
 	evaluated = filter;
 	values = 0;
-	began_ms = 0;
+	began_us = 0;
 	expired = canceled = false;
 	running = true;
 	enable_timeout_every(filter_limit_timer(),

@@ -15,4 +15,7 @@
 extern void filter_limit_call(MemoryContext context, JsonPath *filter,
 							  void (*evaluate) (void *arg), void *arg);
 
+/* The CPU time of this process. */
+extern int64 filter_limit_cpu_us(void);
+
 #endif							/* OUTBOX_FILTER_LIMIT_H */

@@ -67,6 +67,12 @@
 #define FEED_BATCHES_BYTES_MAX (64 * 1024 * 1024)
 /* The smallest chunk for a subscription that has events in memory. */
 #define FEED_SHARE_MIN (1024 * 1024)
+/* CPU time that a filter may take in one read. */
+#define FEED_FILTER_MS 20
+/* For as many times of what it takes beyond that, its feed reads nothing. */
+#define FEED_FILTER_REST_FACTOR 5
+/* How long it then reads alone. */
+#define FEED_ALONE_MS 5000
 
 Feed *
 feed_create(OutboxPartitionId id, Endpoint *endpoint, Head *head)
@@ -228,6 +234,47 @@ feed_is_quiet(const Feed *feed)
 }
 
 /*
+ * A filter that takes long, perhaps for each of many events, must not keep the
+ * relay from serving other subscriptions.  So its feed does not follow the
+ * head, where each event of others would wait for it, and rests after a read.
+ * All such feeds together get a sixth of the relay's time: the more of them
+ * rest, the longer.
+ */
+void
+feed_tire(Feed *feed, int64 filter_us)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	int64		excess_us = filter_us - FEED_FILTER_MS * INT64CONST(1000);
+	int			resting = 1;
+	ListCell   *cell;
+
+	foreach(cell, endpoints_busy_feeds())
+	{
+		if (((Feed *) lfirst(cell))->rest_until > now)
+			resting++;
+	}
+	feed->rest_until = now + Max(excess_us, 0) * FEED_FILTER_REST_FACTOR *
+		resting;
+	feed->alone_until = TimestampTzPlusMilliseconds(feed->rest_until,
+													FEED_ALONE_MS);
+	feed->more = true;
+	endpoint_be_busy(feed->endpoint);
+}
+
+void
+feed_hurry(Feed *feed)
+{
+	trouble_hurry(&feed->trouble, GetCurrentTimestamp());
+	feed->alone_until = feed->rest_until = 0;
+}
+
+static bool
+feed_rests(const Feed *feed)
+{
+	return feed->rest_until != 0 && feed->rest_until > GetCurrentTimestamp();
+}
+
+/*
  * Are there few enough undecided events to read more?
  */
 static bool
@@ -256,7 +303,7 @@ feed_can_take_events(const Feed *feed)
 	int			ahead = 0;
 	ListCell   *cell;
 
-	if (!feed->active || !feed->loaded || feed->draining)
+	if (!feed->active || !feed->loaded || feed->draining || feed_rests(feed))
 		return false;
 	if (breaker->open)
 		return breaker->idle && endpoint_is_quiet(feed->endpoint);
@@ -421,6 +468,8 @@ feed_next_timer(const Feed *feed)
 	if (!feed->active || feed->draining ||
 		(feed->endpoint->breaker.open && !feed->endpoint->breaker.idle))
 		return next;
+	if (feed_rests(feed))
+		next = backoff_earlier(next, feed->rest_until);
 	return backoff_earlier(next, feed->next_due_at);
 }
 
@@ -610,6 +659,7 @@ feed_load(Feed *feed, const OutboxSubscription *subscription)
 	feed->again_to = subscription->again_to;
 	if (feed->again_to == 0 && feed_wants_events(feed) &&
 		!feed->endpoint->breaker.open &&
+		feed->alone_until < GetCurrentTimestamp() &&
 		outbox_cursors_equal(&feed->cursor, &feed->head->cursor, true))
 		feed_attach(feed);
 }
@@ -877,12 +927,14 @@ feed_batch_context(void)
 bool
 feed_filter_passes(Feed *feed, Jsonb *payload)
 {
+	int64		before_us = feed->filtered.cpu_us;
 	bool		passes;
 
 	turn_at(feed->id.subscription);
 	passes = filter_passes(feed->endpoint->settings->filter, payload,
 						   &feed->filtered);
 	turn_at(0);
+	feed->filter_us += feed->filtered.cpu_us - before_us;
 	if (!passes)
 		endpoint_be_busy(feed->endpoint);
 	return passes;
@@ -916,7 +968,7 @@ static void
 feed_try_attach(Feed *feed, const OutboxChunk *chunk)
 {
 	if (!chunk->cut && feed->head->at_end && !feed->draining &&
-		feed->again_to == 0 &&
+		feed->again_to == 0 && feed->alone_until < GetCurrentTimestamp() &&
 		outbox_cursors_equal(&feed->cursor, &feed->head->cursor, false))
 		feed_attach(feed);
 }
@@ -993,6 +1045,8 @@ feed_read_new(Feed *feed, const OutboxHorizon *horizon, BatchKind kind,
 	feed->more = chunk.cut;
 	feed->filtered.filtered += chunk.filtered.filtered;
 	feed->filtered.errors += chunk.filtered.errors;
+	if (chunk.filtered.cpu_us > FEED_FILTER_MS * INT64CONST(1000))
+		feed_tire(feed, chunk.filtered.cpu_us);
 	if (chunk.count > 0)
 	{
 		Batch	   *batch = feed_start_batch(feed, chunk, kind);
@@ -1176,7 +1230,8 @@ feed_read_due(Feed *feed)
 static bool
 feed_probe_new(Feed *feed, const OutboxHorizon *horizon)
 {
-	return feed_read_new(feed, horizon, BATCH_PROBE_NEW, 1) &&
+	return !feed_rests(feed) &&
+		feed_read_new(feed, horizon, BATCH_PROBE_NEW, 1) &&
 		!batch_is_finished(feed_last_batch(feed));
 }
 

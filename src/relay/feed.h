@@ -44,6 +44,10 @@ typedef struct Feed
 	List	   *due_batches;	/* the same, of deferred deliveries */
 	Groups		groups;			/* what is in requests */
 	FilterCounts filtered;		/* not recorded yet */
+	int64		filter_us;		/* CPU time of its filter in one read, */
+	uint64		filter_read;	/* which is this one of the head */
+	TimestampTz alone_until;	/* it does not follow the head */
+	TimestampTz rest_until;		/* it reads nothing */
 	bool		more;			/* the log has more than was read */
 	bool		draining;		/* read nothing until all batches are gone */
 	bool		discarding;		/* the same, and do not record them */
@@ -123,6 +127,15 @@ extern void feed_take_page(Feed *feed, const OutboxChunk *whole,
  * Does the filter let an event that the head has for it pass?
  */
 extern bool feed_filter_passes(Feed *feed, Jsonb *payload);
+
+/*
+ * Its filter has taken much time: it reads alone, and rests if that was very
+ * much.
+ */
+extern void feed_tire(Feed *feed, int64 filter_us);
+
+/* Its subscription was altered: what has made it wait may be gone. */
+extern void feed_hurry(Feed *feed);
 
 /* Has it an event that feed_send would send? */
 extern bool feed_can_send(const Feed *feed);

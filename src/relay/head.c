@@ -36,6 +36,10 @@
 #define HEAD_DELIVERIES_MAX 5000
 /* How long one read takes, and as long as one event more. */
 #define HEAD_SLICE_MS 10
+/* CPU time that filters may take in one read, and one of them more, */
+#define HEAD_FILTERS_US 50000
+/* and that of one feed. */
+#define HEAD_FILTER_US 5000
 
 /* What one read has found for a feed. */
 typedef struct HeadPage
@@ -59,6 +63,8 @@ typedef struct HeadReading
 	const OutboxCursor *from;
 	int			readers;		/* feeds that have refused nothing yet */
 	TimestampTz until;			/* read no more after that */
+	int64		filters_us;		/* CPU time that all filters have taken */
+	List	   *tired;			/* feeds whose filters have taken too much */
 } HeadReading;
 
 void
@@ -278,17 +284,48 @@ head_page_is_full(const HeadPage *page)
 }
 
 /*
+ * Asks the filter of a feed, and adds up what it takes.
+ */
+static bool
+head_ask_filter(HeadReading *reading, Feed *feed, Jsonb *payload)
+{
+	Head	   *head = reading->head;
+	TimestampTz began = GetCurrentTimestamp();
+	int64		before_us;
+	bool		passes;
+
+	if (feed->filter_read != head->reads)
+		feed->filter_us = 0;
+	feed->filter_read = head->reads;
+	before_us = feed->filter_us;
+	head->filtering = feed;
+	passes = feed_filter_passes(feed, payload);
+	head->filtering = NULL;
+	head->filters_us += GetCurrentTimestamp() - began;
+	reading->filters_us += feed->filter_us - before_us;
+	if (before_us <= HEAD_FILTER_US && feed->filter_us > HEAD_FILTER_US)
+		reading->tired = lappend(reading->tired, feed);
+	return passes;
+}
+
+static bool
+head_has_filter(const Head *head, const Feed *feed, const OutboxLogRow *row)
+{
+	return feed->endpoint->settings->filter != NULL && row->has_payload &&
+		row->position != head->bad;
+}
+
+/*
  * Does the filter of a feed let the event pass?  payload is NULL until it is
  * needed for the first time.  What is wrong with the event is found later.
  */
 static bool
-head_filter_passes(Head *head, Feed *feed, const OutboxLogRow *row,
+head_filter_passes(HeadReading *reading, Feed *feed, const OutboxLogRow *row,
 				   Jsonb **payload)
 {
-	bool		passes;
+	Head	   *head = reading->head;
 
-	if (feed->endpoint->settings->filter == NULL || !row->has_payload ||
-		row->position == head->bad)
+	if (!head_has_filter(head, feed, row))
 		return true;
 	head->making = row->position;
 	if (*payload == NULL)
@@ -297,10 +334,7 @@ head_filter_passes(Head *head, Feed *feed, const OutboxLogRow *row,
 		head->page_bytes += VARSIZE(*payload);
 	}
 	head->making = 0;
-	head->filtering = feed;
-	passes = feed_filter_passes(feed, *payload);
-	head->filtering = NULL;
-	return passes;
+	return head_ask_filter(reading, feed, *payload);
 }
 
 /*
@@ -325,8 +359,15 @@ head_take(void *arg, const OutboxLogRow *row)
 											  endpoint->settings->partitions);
 		HeadPage   *page;
 
-		if (feed == NULL || !head_reads_for(reading, feed) ||
-			!head_filter_passes(head, feed, row, &payload))
+		if (feed == NULL || !head_reads_for(reading, feed))
+			continue;
+		if (reading->filters_us > HEAD_FILTERS_US &&
+			head_has_filter(head, feed, row))
+		{
+			head_refuse(reading, feed);
+			continue;
+		}
+		if (!head_filter_passes(reading, feed, row, &payload))
 			continue;
 		page = row->position == head->bad ? NULL : head_page(head, feed);
 		if (page == NULL)
@@ -459,6 +500,8 @@ head_read_into_pages(HeadReading *reading, const OutboxHorizon *horizon)
 	reading->until = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
 												 HEAD_SLICE_MS);
 	head_begin_pages(head, reading->endpoints);
+	head->reads++;
+	head->filters_us = 0;
 	head->reading = true;
 	chunk = outbox_read_log(horizon, reading->from, head_take, reading);
 	head_find_blocked(head);
@@ -474,6 +517,25 @@ head_handed_out(Head *head)
 	head->reading = false;
 }
 
+/*
+ * Feeds whose filters have taken too much do not follow the head any more: each
+ * event of others would wait for them.
+ */
+static void
+head_let_go(const HeadReading *reading)
+{
+	ListCell   *cell;
+
+	foreach(cell, reading->tired)
+	{
+		Feed	   *feed = lfirst(cell);
+
+		if (feed->attached)
+			feed_detach(feed, &reading->head->cursor);
+		feed_tire(feed, feed->filter_us);
+	}
+}
+
 static bool
 head_read_pages(Head *head, const OutboxHorizon *horizon, List *endpoints)
 {
@@ -487,6 +549,7 @@ head_read_pages(Head *head, const OutboxHorizon *horizon, List *endpoints)
 
 	head_hand_out(head, &chunk);
 	head_set_cursor(head, &head->cursor, &chunk.after);
+	head_let_go(&reading);
 	head_handed_out(head);
 	head->at_end = !chunk.cut;
 	return chunk.cut;
@@ -498,6 +561,7 @@ head_read(Head *head, const OutboxHorizon *horizon, List *endpoints)
 	bool		more = false;
 
 	head->at_end = false;
+	head->filters_us = 0;
 	if (trouble_waits(&head->trouble, GetCurrentTimestamp()))
 		return false;
 	if (head->followers == 0)
@@ -538,6 +602,7 @@ head_read_together(Head *head, const OutboxHorizon *horizon, List *endpoints,
 		feed_move(feed, &chunk);
 		feed->together = FEED_HAS_READ_TOGETHER;
 	}
+	head_let_go(&reading);
 	head_handed_out(head);
 	return chunk.cut && reading.readers > 0;
 }

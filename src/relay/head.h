@@ -30,6 +30,8 @@ typedef struct Head
 	bool		reading;		/* head_read has begun, and not ended */
 	bool		handing_out;	/* some feeds have got their pages, perhaps */
 	struct Feed *filtering;		/* whose filter is being asked, or NULL */
+	uint64		reads;			/* how often it has begun to read */
+	int64		filters_us;		/* time that filters took, the last time */
 	int64		making;			/* position of the event that is being made */
 	int64		bad;			/* the last one that could not be made */
 	HTAB	   *topics;			/* which endpoints want a topic */

@@ -367,7 +367,8 @@ relay_read_feeds(Relay *relay, const OutboxHorizon *horizon)
 	TimestampTz until = TimestampTzPlusMilliseconds(now, RELAY_SLICE_MS);
 	uint32		turn = relay->read_turn;
 
-	until = Max(until, now + (now - relay->pass_started_at));
+	until = Max(until, now + (now - relay->pass_started_at) -
+				relay->head.filters_us);
 	for (int i = 0; i < count; i++)
 		feed_begin_pass(list_nth(feeds, i));
 	for (int i = 0; i < count; i++)

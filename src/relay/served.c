@@ -360,7 +360,7 @@ served_load_partition(Served *served, const OutboxSubscription *subscription)
 	}
 	if (feed->endpoint->settings == NULL ||
 		feed->endpoint->settings->version != subscription->version)
-		trouble_hurry(&feed->trouble, GetCurrentTimestamp());
+		feed_hurry(feed);
 	feed_load(feed, subscription);
 }
 
