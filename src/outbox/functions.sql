@@ -1078,7 +1078,7 @@ COMMENT ON FUNCTION outbox_discard(text, bigint[]) IS
 	'Drops dead letters, all of them or those at the given positions; returns their number.';
 
 CREATE FUNCTION idempotency_internal.outbox_erase_answers(
-	key text, topics text[])
+	keys text[], topics text[])
 RETURNS void
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE COST 10000
 SET search_path = pg_catalog, pg_temp
@@ -1086,23 +1086,54 @@ AS $$
 BEGIN
 	UPDATE idempotency_internal.outbox_attempt a SET answer = NULL
 	FROM idempotency_internal.outbox_delivery d
-	WHERE d.key = outbox_erase_answers.key
+	WHERE d.key = ANY (keys)
 		AND @extschema@.outbox_topic_matches(topics, d.topic)
 		AND a.subscription = d.subscription AND a.position = d.position
 		AND a.answer IS NOT NULL;
 	UPDATE idempotency_internal.outbox_history_0 h SET answer = NULL
-	WHERE h.key = outbox_erase_answers.key AND h.answer IS NOT NULL
+	WHERE h.key = ANY (keys) AND h.answer IS NOT NULL
 		AND @extschema@.outbox_topic_matches(topics, h.topic);
 	UPDATE idempotency_internal.outbox_history_1 h SET answer = NULL
-	WHERE h.key = outbox_erase_answers.key AND h.answer IS NOT NULL
+	WHERE h.key = ANY (keys) AND h.answer IS NOT NULL
 		AND @extschema@.outbox_topic_matches(topics, h.topic);
 	UPDATE idempotency_internal.outbox_history_2 h SET answer = NULL
-	WHERE h.key = outbox_erase_answers.key AND h.answer IS NOT NULL
+	WHERE h.key = ANY (keys) AND h.answer IS NOT NULL
 		AND @extschema@.outbox_topic_matches(topics, h.topic);
 END
 $$;
-COMMENT ON FUNCTION idempotency_internal.outbox_erase_answers(text, text[]) IS
-	'Internal: removes what endpoints have answered to the events of a key.';
+COMMENT ON FUNCTION idempotency_internal.outbox_erase_answers(text[], text[]) IS
+	'Internal: removes what endpoints have answered to the events of keys.';
+
+/*
+ * The event about each key, and the record in the audit.
+ */
+CREATE FUNCTION idempotency_internal.outbox_erased(
+	keys text[], topics text[], events jsonb)
+RETURNS void
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE COST 10000
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	erased record;
+BEGIN
+	FOR erased IN
+		SELECT k.key, coalesce((events ->> k.key)::bigint, 0) AS events
+		FROM (SELECT DISTINCT unnest(keys) COLLATE "C") k(key) ORDER BY k.key
+	LOOP
+		IF erased.events > 0 THEN
+			PERFORM idempotency_internal.outbox_enqueue_reserved(
+				'outbox.erased',
+				jsonb_build_object('key', erased.key, 'topics', topics,
+					'events', erased.events, 'by', session_user), erased.key);
+		END IF;
+		PERFORM idempotency_internal.idempotency_record('outbox_erase',
+			erased.key,
+			jsonb_build_object('topics', topics, 'events', erased.events));
+	END LOOP;
+END
+$$;
+COMMENT ON FUNCTION idempotency_internal.outbox_erased(text[], text[], jsonb) IS
+	'Internal: tells receivers and the audit how many events of each key were erased.';
 
 /*
  * Events keep their rows: only payload, headers and what endpoints have
@@ -1112,29 +1143,25 @@ COMMENT ON FUNCTION idempotency_internal.outbox_erase_answers(text, text[]) IS
  * first; the lock then waits for these copies, and later ones are of the row as
  * it is now.  A new version of a subscription makes its relays drop the events
  * that they have in memory and have not sent.
+ *
+ * The whole log is read, whatever the number of keys: an index on keys would
+ * cost each event that is enqueued.
  */
-CREATE FUNCTION outbox_erase(
-	key        text,
-	topics     text[] DEFAULT '{*}',
-	max_events integer DEFAULT 10000)
+CREATE FUNCTION idempotency_internal.outbox_erase_keys(
+	keys text[], topics text[], max_events integer)
 RETURNS bigint
-LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE COST 10000
 SET search_path = pg_catalog, pg_temp
-SET plan_cache_mode = force_custom_plan
 AS $$
 DECLARE
-	missing text := CASE WHEN key IS NULL THEN 'key'
-		WHEN topics IS NULL THEN 'topics'
-		WHEN max_events IS NULL THEN 'max_events' END;
-	positions bigint[];
-	deferred  bigint[];
-	erased    bigint;
+	positions     bigint[];
+	position_keys text[];
+	erased        jsonb;
 BEGIN
-	PERFORM idempotency_internal.idempotency_enter();
-	PERFORM idempotency_internal.idempotency_prevent_write('outbox_erase()');
-	IF missing IS NOT NULL THEN
-		PERFORM idempotency_internal.idempotency_raise('22004',
-			format('%s must not be null', missing));
+	IF coalesce(array_ndims(keys), 0) <> 1 OR cardinality(keys) > 1000
+		OR array_position(keys, NULL) IS NOT NULL THEN
+		PERFORM idempotency_internal.idempotency_raise('22023',
+			'keys must be a one-dimensional array of 1 to 1000 keys');
 	ELSIF NOT idempotency_internal.outbox_topics_valid(topics) THEN
 		PERFORM idempotency_internal.idempotency_raise('22023',
 			'topics must be a one-dimensional array of 1 to 100 patterns, each of 1 to 255 bytes');
@@ -1145,13 +1172,15 @@ BEGIN
 		PERFORM idempotency_internal.idempotency_raise('25001',
 			'outbox_erase() must run in a transaction that is READ COMMITTED');
 	END IF;
-	positions := ARRAY(SELECT e.position
-		FROM idempotency_internal.outbox_event e
-		WHERE e.key = outbox_erase.key
+	SELECT coalesce(array_agg(w.position ORDER BY w.position), '{}'),
+		array_agg(w.key ORDER BY w.position)
+	INTO positions, position_keys
+	FROM (SELECT e.position, e.key FROM idempotency_internal.outbox_event e
+		WHERE e.key = ANY (keys)
 			AND (e.payload <> 'null' OR e.headers IS NOT NULL)
 			AND @extschema@.outbox_topic_matches(topics, e.topic)
 			AND e.topic <> 'outbox.erased'
-		ORDER BY e.position LIMIT max_events);
+		ORDER BY e.position LIMIT max_events) w;
 	UPDATE idempotency_internal.outbox_log_0 e
 	SET payload = 'null', headers = NULL WHERE e.position = ANY (positions);
 	UPDATE idempotency_internal.outbox_log_1 e
@@ -1166,7 +1195,7 @@ BEGIN
 					AND (p.position < positions[cardinality(positions)]
 						OR p.stragglers <> '{}'))
 			OR EXISTS (SELECT FROM idempotency_internal.outbox_delivery d
-				WHERE d.subscription = s.id AND d.key = outbox_erase.key
+				WHERE d.subscription = s.id AND d.key = ANY (keys)
 					AND d.state <> 'dead'));
 	PERFORM idempotency_internal.outbox_wake();
 
@@ -1174,27 +1203,85 @@ BEGIN
 	WITH written AS (
 		UPDATE idempotency_internal.outbox_delivery d
 		SET payload = 'null', headers = NULL
-		WHERE d.key = outbox_erase.key
+		WHERE d.key = ANY (keys)
 			AND (d.payload <> 'null' OR d.headers IS NOT NULL)
 			AND @extschema@.outbox_topic_matches(topics, d.topic)
 			AND d.topic <> 'outbox.erased'
-		RETURNING d.position)
-	SELECT array_agg(DISTINCT w.position) INTO deferred FROM written w;
-	PERFORM idempotency_internal.outbox_erase_answers(key, topics);
+		RETURNING d.position, d.key),
+	counted AS (
+		SELECT e.key, count(*) AS events
+		FROM (SELECT u.at, u.key FROM unnest(positions, position_keys) u(at, key)
+			UNION SELECT w.position, w.key FROM written w) e
+		GROUP BY e.key)
+	SELECT jsonb_object_agg(c.key, c.events) INTO erased FROM counted c;
+	PERFORM idempotency_internal.outbox_erase_answers(keys, topics);
+	PERFORM idempotency_internal.outbox_erased(keys, topics, erased);
+	RETURN (SELECT coalesce(sum(e.value::bigint), 0)::bigint
+		FROM jsonb_each_text(erased) e);
+END
+$$;
+COMMENT ON FUNCTION idempotency_internal.outbox_erase_keys(
+	text[], text[], integer) IS
+	'Internal: outbox_erase, without checks for null.';
 
-	SELECT count(DISTINCT p) INTO erased FROM unnest(positions || deferred) p;
-	IF erased > 0 THEN
-		PERFORM idempotency_internal.outbox_enqueue_reserved('outbox.erased',
-			jsonb_build_object('key', key, 'topics', topics,
-				'events', erased, 'by', session_user), key);
+CREATE FUNCTION idempotency_internal.outbox_erase_check(
+	missing text, topics text[], max_events integer)
+RETURNS void
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+	PERFORM idempotency_internal.idempotency_prevent_write('outbox_erase()');
+	missing := coalesce(missing, CASE WHEN topics IS NULL THEN 'topics'
+		WHEN max_events IS NULL THEN 'max_events' END);
+	IF missing IS NOT NULL THEN
+		PERFORM idempotency_internal.idempotency_raise('22004',
+			format('%s must not be null', missing));
 	END IF;
-	PERFORM idempotency_internal.idempotency_record('outbox_erase', key,
-		jsonb_build_object('topics', topics, 'events', erased));
-	RETURN erased;
+END
+$$;
+COMMENT ON FUNCTION idempotency_internal.outbox_erase_check(
+	text, text[], integer) IS
+	'Internal: raises an error unless events may be erased, and no argument is null.';
+
+CREATE FUNCTION outbox_erase(
+	key        text,
+	topics     text[] DEFAULT '{*}',
+	max_events integer DEFAULT 10000)
+RETURNS bigint
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
+SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_custom_plan
+AS $$
+BEGIN
+	PERFORM idempotency_internal.idempotency_enter();
+	PERFORM idempotency_internal.outbox_erase_check(
+		CASE WHEN key IS NULL THEN 'key' END, topics, max_events);
+	RETURN idempotency_internal.outbox_erase_keys(ARRAY[key], topics,
+		max_events);
 END
 $$;
 COMMENT ON FUNCTION outbox_erase(text, text[], integer) IS
 	'Erases the payloads and headers of the events of a key, and what endpoints have answered; returns the number of events. For administrators.';
+
+CREATE FUNCTION outbox_erase(
+	keys       text[],
+	topics     text[] DEFAULT '{*}',
+	max_events integer DEFAULT 10000)
+RETURNS bigint
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 10000
+SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_custom_plan
+AS $$
+BEGIN
+	PERFORM idempotency_internal.idempotency_enter();
+	PERFORM idempotency_internal.outbox_erase_check(
+		CASE WHEN keys IS NULL THEN 'keys' END, topics, max_events);
+	RETURN idempotency_internal.outbox_erase_keys(keys, topics, max_events);
+END
+$$;
+COMMENT ON FUNCTION outbox_erase(text[], text[], integer) IS
+	'Erases the same of several keys, and reads the log once.';
 
 CREATE FUNCTION outbox_acknowledge_lost(name text)
 RETURNS void

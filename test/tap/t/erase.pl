@@ -95,6 +95,17 @@ $receiver->release('full');
 wait_until($node, q(SELECT delivered = 3 FROM outbox_subscriptions WHERE name = 'full'), 'it delivers all of them');
 is($receiver->numbers('full'), '1 - 3', 'the second one without its payload');
 
+# --- several keys at once
+
+enqueue('many', "many-$_", $_) for 1, 1, 2, 3;
+is(sql(q(SELECT outbox_erase('{many-1,many-2,many-2,unknown}'::text[], '{many}'))), '3', 'of several keys');
+is(sql(q(SELECT outbox_erase('{many-1,many-2}'::text[], '{many}'))), '0', 'nothing is left');
+is(sql(q(SELECT count(*) FROM outbox_log WHERE topic = 'many' AND payload <> 'null')), '1', 'other keys have their payloads');
+is(sql(q(SELECT string_agg(concat_ws(' ', key, payload ->> 'key', payload ->> 'events'), ',' ORDER BY position) FROM outbox_log
+	WHERE topic = 'outbox.erased' AND key LIKE 'many%')), 'many-1 many-1 2,many-2 many-2 1', 'and there is an event about each');
+is(sql(q(SELECT string_agg(concat_ws(' ', object, details ->> 'events'), ',' ORDER BY at) FROM idempotency_audit WHERE object LIKE 'many%' OR object = 'unknown')),
+	'many-1 2,many-2 1,unknown 0,many-1 0,many-2 0', 'and a record');
+
 # --- a relay that fails to deliver at this moment
 
 subscribe($node, $receiver, '/hold/slow', topics => "'{slow}'", retry_schedule => "'{0 s,1 h}'", timeout => "'2 s'");
@@ -115,6 +126,8 @@ is(rows_with('Personal"$'), 'none', 'no table has it');
 is(error_code($node, 'postgres', "SELECT $_->[0]"), $_->[1], "refused: $_->[0]")
   for [ 'outbox_erase(NULL)', '22004' ], [ q(outbox_erase('k', NULL)), '22004' ], [ q(outbox_erase('k', '{}')), '22023' ],
   [ q(outbox_erase('k', '{order.*,NULL}')), '22023' ], [ q(outbox_erase('k', max_events => 0)), '22023' ],
-  [ 'idem_erase(NULL)', '22004' ];
+  [ 'idem_erase(NULL)', '22004' ], [ 'outbox_erase(NULL::text[])', '22004' ], [ q(outbox_erase('{}'::text[])), '22023' ],
+  [ q(outbox_erase('{a,NULL}'::text[])), '22023' ], [ q(outbox_erase('{{a},{b}}'::text[])), '22023' ],
+  [ q(outbox_erase(array_fill('k'::text, '{1001}'))), '22023' ];
 
 done_testing();
