@@ -290,6 +290,25 @@ ORDER BY 1;
 SELECT name, filtered, filter_errors FROM outbox_subscriptions JOIN limits USING (name) ORDER BY 1;
 SELECT outbox_unsubscribe(name) IS NULL AS gone FROM limits;
 DROP TABLE limits;
+-- What a costly filter has read is recorded, and a call ends after a second of
+-- CPU time: the next one does not begin again.
+SELECT count(outbox_enqueue('costly', p)) FROM (SELECT jsonb_agg(n) AS p FROM generate_series(1, 1200) n) p, generate_series(1, 24);
+SELECT outbox_enqueue('costly', '[-1]') > 0 AS enqueued;
+SELECT outbox_subscribe('costly', NULL, topics => '{costly}', start => 'earliest', filter => 'exists($[*] ? (exists($[*] ? (@ < 0))))') IS NULL AS subscribed;
+SELECT position AS start FROM outbox_subscriptions WHERE name = 'costly' \gset
+CALL outbox_wait('costly', '10 s');
+SELECT count(*) FROM outbox_fetch('costly');
+SELECT position > :start AS recorded, filtered > 0 AS counted FROM outbox_subscriptions WHERE name = 'costly';
+DO $$
+BEGIN
+	FOR i IN 1..40 LOOP
+		PERFORM outbox_ack('costly', token) FROM outbox_fetch('costly');
+		EXIT WHEN FOUND;
+	END LOOP;
+END
+$$;
+SELECT delivered, filtered FROM outbox_subscriptions WHERE name = 'costly';
+SELECT outbox_unsubscribe('costly');
 -- Rows that no constraint has kept out: an error or a retry, not a crash.
 SELECT outbox_subscribe('odd', NULL, topics => '{odd}');
 ALTER TABLE idempotency_internal.outbox_delivery DROP CONSTRAINT outbox_delivery_key_check;

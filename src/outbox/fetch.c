@@ -44,6 +44,9 @@
 #define FETCH_ROWS 500			/* of the log that are fetched at a time */
 #define FETCH_CHUNKS_MAX 20		/* that a call reads and finds nothing in */
 #define FETCH_ASIDE_MAX 500		/* events that a chunk sets aside */
+#define FETCH_FILTER_US 1000000 /* CPU time of the filter in a call */
+#define FETCH_FILTERED_US 10000 /* the same, after which it is recorded what
+								 * was read */
 #define FETCH_STRIDE 1000		/* positions without an event that are
 								 * recorded at once */
 
@@ -214,7 +217,8 @@ static bool
 fetch_is_full(const Fetch *fetch)
 {
 	return fetch->count >= fetch->limit || fetch->bytes > FETCH_BYTES_MAX ||
-		list_length(fetch->aside) >= FETCH_ASIDE_MAX;
+		list_length(fetch->aside) >= FETCH_ASIDE_MAX ||
+		fetch->filtered.cpu_us > FETCH_FILTER_US;
 }
 
 /*
@@ -330,14 +334,17 @@ fetch_deferred(Fetch *fetch)
 /*
  * A partition that has nothing to hand out is recorded now and then: a row that
  * is written at each fetch would cost more than reading the same positions
- * again.  A delivery that is due may wait for the partition to pass it.
+ * again, unless the filter has taken long.  A delivery that is due may wait for
+ * the partition to pass it.
  */
 static bool
-fetch_must_record(const PullPartition *partition, const OutboxCursor *cursor)
+fetch_must_record(const Fetch *fetch, const OutboxCursor *cursor)
 {
+	const PullPartition *partition = &fetch->partition;
 	const OutboxCursor *before = &partition->cursor;
 
 	if (partition->leased_until != 0 ||
+		fetch->filtered.cpu_us > FETCH_FILTERED_US ||
 		cursor->position - before->position >= FETCH_STRIDE)
 		return true;
 	return !outbox_cursors_equal(before, cursor, true) &&
@@ -361,7 +368,8 @@ fetch_new(Fetch *fetch)
 		outbox_horizon_end(&horizon);
 		return false;
 	}
-	for (int i = 0; i < FETCH_CHUNKS_MAX && chunk.cut && fetch->count == 0; i++)
+	for (int i = 0; i < FETCH_CHUNKS_MAX && chunk.cut && fetch->count == 0 &&
+		 !fetch_is_full(fetch); i++)
 	{
 		chunk = pull_read(&horizon, partition, &chunk.after,
 						  Min(fetch->limit, FETCH_ROWS), fetch_take, fetch);
@@ -371,7 +379,7 @@ fetch_new(Fetch *fetch)
 	outbox_horizon_end(&horizon);
 	if (fetch->count > 0)
 		fetch_write(fetch, &chunk.before, &chunk.after);
-	else if (set_aside || fetch_must_record(partition, &chunk.after))
+	else if (set_aside || fetch_must_record(fetch, &chunk.after))
 	{
 		fetch_write(fetch, &chunk.after, NULL);
 		partition->cursor = chunk.after;

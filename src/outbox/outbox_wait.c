@@ -28,6 +28,7 @@
 #define WAIT_LOOK_MS 5000		/* look again after so long in any case */
 #define WAIT_PAUSE_MS 50		/* the longest pause after looks in vain */
 #define WAIT_ROWS 50			/* of the log that are fetched at a time */
+#define WAIT_FILTER_US 100000	/* CPU time of the filter in a look */
 #define WAIT_CHUNKS_MAX 20		/* of a partition that are read in a look */
 
 /* How far the log has nothing for a partition. */
@@ -46,6 +47,7 @@ typedef struct Wait
 	WaitPartition partitions[PULL_PARTITIONS_MAX];
 	/* Of one look: */
 	PullSubscription subscription;
+	FilterCounts filtered;
 	TimestampTz again_at;		/* when there may be something to fetch */
 	bool		found;
 } Wait;
@@ -60,16 +62,18 @@ wait_again_at(Wait *wait, TimestampTz at)
 }
 
 /*
- * Takes a row of the log (OutboxSource).
+ * Takes a row of the log (OutboxSource).  If the filter takes long, there may
+ * be something to fetch: outbox_fetch records what it has read, and this does
+ * not.
  */
 static bool
 wait_take(OutboxChunk *chunk, uint64 row, void *arg)
 {
 	Wait	   *wait = arg;
-	FilterCounts ignored = {0};
 
 	chunk->last = query_int64(row, PULL_POSITION);
-	wait->found = pull_wants(&wait->subscription, row, &ignored);
+	wait->found = pull_wants(&wait->subscription, row, &wait->filtered) ||
+		wait->filtered.cpu_us > WAIT_FILTER_US;
 	return wait->found;
 }
 
@@ -149,6 +153,7 @@ wait_look_for_events(void *arg)
 	int			count;
 
 	wait->found = false;
+	wait->filtered.cpu_us = 0;
 	wait->again_at = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
 												 WAIT_LOOK_MS);
 	wait->subscription = pull_find(wait->name);
