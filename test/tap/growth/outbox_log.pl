@@ -41,6 +41,9 @@ growth('events',
 		@calls,
 		[ 'cancel', 'SELECT outbox_cancel(477)', 'constant' ],
 		[ 'one of outbox_log', 'SELECT * FROM outbox_log WHERE position = 7', 'constant' ],
+		[ 'erase', "SELECT outbox_erase('k')", 'linear' ],
+		[ 'erase many keys', "SELECT outbox_erase(ARRAY(SELECT 'k' || i FROM generate_series(1, 100) i))", 'linear' ],
+		[ 'replay since a time', "SELECT outbox_replay('read', since => now() - interval '1 min')", 'linear' ],
 		[ 'the last ones of outbox_log', 'SELECT * FROM outbox_log ORDER BY position DESC LIMIT 10', 'constant' ],
 	]);
 
