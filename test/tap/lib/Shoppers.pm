@@ -85,7 +85,7 @@ sub check_events
 	{
 		sleep PAUSE_S;
 		%sent = ();
-		$sent{ $_->{data}{order} }{ $_->{id} } = 1 for map { $receiver->requests($_) } @subscriptions;
+		$sent{ $_->{data}{order} }{ $_->{id} } = 1 for map { $receiver->requests($_, qw(id data)) } @subscriptions;
 	} until (keys %sent >= $orders || time > $until);
 	is(scalar(keys %sent), $orders, 'the event of each order is sent, and no other');
 	is(scalar(grep { keys %$_ > 1 } values %sent), 0, 'each under one id');

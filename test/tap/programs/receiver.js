@@ -53,7 +53,9 @@
  *   POST /heal/all            from now on each request is answered 200; ends the
  *                             connections of endpoints that hang
  *   POST /release/NAME        answers held requests, and later ones at once
- *   GET  /log/NAME            all requests so far
+ *   GET  /log/NAME            all requests so far; with ?fields=id,data.n only
+ *                             these fields, of which the last is called n
+ *   GET  /count/NAME          their number
  *   GET  /wait/NAME?requests=N&events=N&ms=N
  *                             answers when there were that many requests, or
  *                             different events, or the time is over
@@ -307,6 +309,15 @@ function wait(name, query, response) {
 	look();
 }
 
+/* Some fields of an object. */
+function pick(entry, fields) {
+	return Object.fromEntries(fields.map((field) => {
+		const names = field.split('.');
+
+		return [names.at(-1), names.reduce((value, name) => value?.[name], entry) ?? null];
+	}));
+}
+
 function answerJson(response, value) {
 	response.writeHead(200, { 'Content-Type': 'application/json' });
 	response.end(JSON.stringify(value));
@@ -315,8 +326,14 @@ function answerJson(response, value) {
 function control(verb, name, request, response, bytes, query) {
 	const to = channel(name);
 	switch (`${request.method} ${verb}`) {
-		case 'GET log':
-			return answerJson(response, log.filter((entry) => entry.name === name));
+		case 'GET log': {
+			const entries = log.filter((entry) => entry.name === name);
+			const fields = query.get('fields')?.split(',');
+
+			return answerJson(response, fields ? entries.map((entry) => pick(entry, fields)) : entries);
+		}
+		case 'GET count':
+			return answerJson(response, to.requests);
 		case 'GET wait':
 			return wait(name, query, response);
 		case 'PUT secret':

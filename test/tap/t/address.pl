@@ -60,7 +60,7 @@ is(sql(q(SELECT count(*) FROM outbox_dead WHERE subscription IN ('host0', 'host9
 
 # --- a reload forbids it again, also over connections that are open
 
-my $count = () = $receiver->requests('refused');
+my $count = $receiver->requests('refused');
 allow('');
 sql(q(SELECT outbox_enqueue('t', '{}')));
 $node->poll_query_until('postgres',
@@ -71,7 +71,7 @@ is(scalar($receiver->requests('refused')), $count,
 # --- https only, and ports: asked at each attempt, also over connections that are open
 
 allow('127.0.0.1');
-$count = () = $receiver->requests('refused');
+$count = $receiver->requests('refused');
 
 sub refuses
 {

@@ -50,7 +50,7 @@ sub enqueue
 sub carried
 {
 	my ($name) = @_;
-	return join(' ', map { ranges(map { $_->{data}{n} } events($_)) } $receiver->requests($name));
+	return join(' ', map { ranges(map { $_->{data}{n} } events($_)) } $receiver->requests($name, qw(data events)));
 }
 
 sub ranges
@@ -69,7 +69,7 @@ sub ranges
 sub sizes
 {
 	my ($name) = @_;
-	return map { scalar(events($_)) } $receiver->requests($name);
+	return map { scalar(events($_)) } $receiver->requests($name, 'events');
 }
 
 sub wait_for_state
@@ -92,7 +92,7 @@ sub accepted_once
 {
 	my ($name, $count) = @_;
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
-	my @accepted = map { $_->{id} } map { events($_) } grep { $_->{status} == 200 } $receiver->requests($name);
+	my @accepted = map { $_->{id} } map { events($_) } grep { $_->{status} == 200 } $receiver->requests($name, qw(id status events));
 	is(scalar(@accepted) . ' ' . scalar(uniq @accepted), "$count $count", "$name: each event is accepted once");
 	return;
 }
@@ -418,7 +418,7 @@ for my $round (0 .. 5)
 	sql("SELECT outbox_alter('chaos', batch => $round + 2)") if $round % 3 == 2;
 }
 wait_for_state('chaos', 'lag_events = 0 AND waiting + parked + dead = 0', 'all is delivered in the end');
-is(scalar(uniq map { $_->{id} } map { events($_) } grep { $_->{status} == 200 } $receiver->requests('chaos')),
+is(scalar(uniq map { $_->{id} } map { events($_) } grep { $_->{status} == 200 } $receiver->requests('chaos', qw(id status events))),
 	KEYS * EVENTS_OF_KEY, 'chaos: nothing is lost');
 is($receiver->overtakings('chaos'), 0, 'chaos: no event overtakes another of its key');
 cmp_ok(scalar(grep { $_ > 1 } sizes('chaos')), '>', 10, 'chaos: and they travel together');

@@ -27,7 +27,7 @@ sub check_all
 	$receiver->wait_for($name, events => $count);
 	$node->poll_query_until('postgres', 'SELECT bool_and(position = last_value AND waiting = 0)'
 		  . " FROM outbox_subscriptions, outbox_position_seq WHERE name = '$name'");
-	for my $request ($receiver->requests($name))
+	for my $request ($receiver->requests($name, qw(id status data)))
 	{
 		$ids{ $request->{data}{n} }{ $request->{id} } = 1;
 		$accepted{ $request->{data}{n} } = 1 if $request->{status} == 200;

@@ -30,7 +30,7 @@ sub create
 sub identities
 {
 	my ($name) = @_;
-	my %identities = map { $_->{id} =~ /^msg_([0-9a-f]+)_/; $1 => 1 } $receiver->requests($name);
+	my %identities = map { $_->{id} =~ /^msg_([0-9a-f]+)_/; $1 => 1 } $receiver->requests($name, 'id');
 	return keys %identities;
 }
 

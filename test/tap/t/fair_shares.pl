@@ -31,7 +31,7 @@ sub is_served
 
 	for (1 .. ROUNDS)
 	{
-		my $before = () = $receiver->requests($name);
+		my $before = $receiver->requests($name);
 
 		enqueue_steadily($node, 'all', EVENTS, PAUSE_MS);
 		last unless $receiver->wait_for($name, events => $before + EVENTS, ARRIVED_S);

@@ -218,7 +218,7 @@ for my $bad ([ head => 'false' ], [ partition => 'subscription <> ' . id('idle 3
 	my $start = -s $node->logfile;
 	$node->restart;
 	my $relay = worker_pid($node, 'relay');
-	my $requests = () = $receiver->requests('wanted');
+	my $requests = $receiver->requests('wanted');
 	for my $n (310 .. 312)
 	{
 		enqueue('wanted', $n);

@@ -155,7 +155,7 @@ sub deliver_through_nginx
 my @connections = deliver_through_nginx('turnover', EVENTS, 'HTTP/2.0');
 cmp_ok(scalar(grep { $_ == KEEPALIVE_REQUESTS } @connections), '>=',
 	EVENTS / KEEPALIVE_REQUESTS / 2, 'connections are used until the server ends them');
-is(scalar(grep { !$_->{verified} } $receiver->requests('turnover')), 0,
+is(scalar(grep { !$_->{verified} } $receiver->requests('turnover', 'verified')), 0,
 	'what comes over HTTP/2 is what was signed');
 
 # --- a server that takes fewer requests at a time than there are

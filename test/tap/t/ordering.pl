@@ -27,7 +27,7 @@ sql(q(
 $receiver->wait_for('keys', requests => 1200);
 wait_until($node, 'SELECT position = last_value AND waiting = 0 AND parked = 0'
 	  . ' FROM outbox_subscriptions, outbox_position_seq', 'all is delivered in the end');
-my @requests = $receiver->requests('keys');
+my @requests = $receiver->requests('keys', 'status');
 is(scalar(grep { $_->{status} == 200 } @requests), 1200, 'each event is accepted once');
 cmp_ok(scalar(@requests), '>', 1200, 'though some had failed');
 is($receiver->overtakings('keys'), 0, 'no event overtakes another of its key');
@@ -70,7 +70,7 @@ sql(q(
 terminate_worker($node, 'relay');
 $receiver->wait_for('bad', requests => 9);
 is($receiver->overtakings('bad'), 0, 'parked events wait for their turn, even if the relay dies');
-@requests = $receiver->requests('bad');
+@requests = $receiver->requests('bad', 'data');
 my ($last_of_a) = grep { $requests[$_]{data}{key} eq 'a' && $requests[$_]{data}{n} == 4 } 0 .. $#requests;
 is($last_of_a, $#requests, 'events of another key, or without one, do not wait');
 wait_until($node, 'SELECT count(*) = 0 FROM outbox_delivery', 'no row is left of them');

@@ -66,7 +66,7 @@ sub is_sent
 	my %seen;
 	$receiver->wait_for('shop', events => scalar @numbers);
 	wait_for_pass($node);
-	return is(join(' ', grep { !$seen{$_}++ } map { $_->{data}{n} } $receiver->requests('shop')), "@numbers", $what);
+	return is(join(' ', grep { !$seen{$_}++ } map { $_->{n} } $receiver->requests('shop', 'data.n')), "@numbers", $what);
 }
 
 # A session that waits for the end of a prepared transaction.

@@ -16,7 +16,7 @@ my $node = start_server('replay');
 
 sub ids
 {
-	return map { $_->{id} } $receiver->requests(shift);
+	return map { $_->{id} } $receiver->requests(shift, 'id');
 }
 
 # --- replay

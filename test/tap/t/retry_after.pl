@@ -27,7 +27,7 @@ my $node = start_server('retry_after');
 sub arrivals
 {
 	my ($name) = @_;
-	return map { $_->{at} } $receiver->requests($name);
+	return map { $_->{at} } $receiver->requests($name, 'at');
 }
 
 # Enqueues an event for each payload, in one transaction, each with a key.
@@ -91,7 +91,7 @@ for my $kind (qw(busy missing))
 	enqueue($name, ('{}') x 40);
 	wait_until($node, "SELECT state = 'failing' FROM outbox_subscriptions WHERE name = '$name'", "$name: the endpoint fails");
 	$receiver->switch($name, "$kind-" . ASKED_S);
-	$probes{$name} = () = $receiver->requests($name);
+	$probes{$name} = $receiver->requests($name);
 }
 
 # --- the endpoint fails with this answer

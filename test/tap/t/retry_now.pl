@@ -17,7 +17,7 @@ my $node = start_server('retry_now');
 
 sub ids
 {
-	return join("\n", sort map { $_->{id} } $receiver->requests(shift));
+	return join("\n", sort map { $_->{id} } $receiver->requests(shift, 'id'));
 }
 
 # --- ids are returned before the first subscription
@@ -93,7 +93,7 @@ subscribe($node, $receiver, '/switch/tried', topics => "'{tried}'", retry_schedu
 enqueue_numbers($node, 'tried', 1 .. 20);
 wait_until($node, "SELECT state = 'failing' AND waiting = 20 FROM outbox_subscriptions WHERE name = 'tried'", 'another endpoint fails');
 $receiver->switch('tried', 'late-500');
-my $tries = () = $receiver->requests('tried');
+my $tries = $receiver->requests('tried');
 $receiver->wait_for('tried', requests => $tries + 1);
 my $number = ($receiver->requests('tried'))[$tries]{data}{n};
 my $tried = sql("SELECT position FROM outbox_delivery WHERE topic = 'tried' AND payload = '{\"n\": $number}'");
@@ -111,7 +111,7 @@ $receiver->switch('all', 'fail');
 subscribe($node, $receiver, '/switch/all', topics => "'{all}'", retry_schedule => "'{0 s,2 h}'");
 enqueue_numbers($node, 'all', 1 .. 100);
 wait_until($node, "SELECT state = 'failing' FROM outbox_subscriptions WHERE name = 'all'", 'it fails');
-my $requests = () = $receiver->requests('all');
+my $requests = $receiver->requests('all');
 $receiver->wait_for('all', requests => $requests + 3);	# probes, old and new
 sql("SELECT outbox_pause('all')");
 wait_until($node, "SELECT in_flight = 0 FROM outbox_subscriptions WHERE name = 'all'", 'nothing is out');

@@ -92,7 +92,7 @@ ok(signed(1, $second), 'without a second line, only the new one does');
 # --- files that cannot sign
 
 my $key = sql('SELECT outbox_key_generate()');
-my $count = () = $receiver->requests('filed');
+my $count = $receiver->requests('filed');
 for my $content ("", "\n", "nonsense", "whsec_c2hvcnQ=", $key, "$first\n$second\n$third\n", "$first\n\n$second", " $first", "$first\n$key")
 {
 	put('hmac', $content);

@@ -234,7 +234,7 @@ wait_for_pass($node);
 # After the crash no session knows a position, so the first transaction may
 # have the lowest of all.  The reload makes the relay read at once, before it
 # would pass it.
-my $sent = () = $receiver->requests('passed');
+my $sent = $receiver->requests('passed');
 $open = session($node);
 $open->query_safe("BEGIN; SELECT outbox_enqueue('$topic', '{\"n\": 4}'); SELECT pg_reload_conf()");
 enqueue_numbers($node, $topic, 5);

@@ -21,7 +21,7 @@ my $session = session($node);
 sub latency
 {
 	my ($name, $command) = @_;
-	my $count = () = $receiver->requests($name);
+	my $count = $receiver->requests($name);
 
 	wait_for_pass($node);		# the relay is asleep
 	my $start = time();
@@ -49,7 +49,7 @@ cmp_ok(median(@latencies), '<', 500, 'so does the commit of a plain INSERT');
 	$slow->query_safe("BEGIN; SELECT outbox_enqueue('t', '{}')");
 	latency('idle', "SELECT outbox_enqueue('t', '{}')");	# passes the other
 	wait_for_pass($node);
-	my $count = () = $receiver->requests('idle');
+	my $count = $receiver->requests('idle');
 	my $start = time();
 	$slow->query_safe('COMMIT');
 	$receiver->wait_for('idle', events => $count + 1);

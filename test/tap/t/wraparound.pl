@@ -57,7 +57,7 @@ sub is_sent_to
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
 	my %seen;
 	$receiver->wait_for($name, events => scalar @numbers);
-	return is(join(' ', grep { !$seen{$_}++ } map { $_->{data}{n} } $receiver->requests($name)), "@numbers", $what);
+	return is(join(' ', grep { !$seen{$_}++ } map { $_->{n} } $receiver->requests($name, 'data.n')), "@numbers", $what);
 }
 
 sub is_sent

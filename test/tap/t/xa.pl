@@ -59,7 +59,7 @@ sub are_placed
 	{
 		$receiver->wait_for($topic, events => scalar @orders);
 		# A stop of the server may repeat the last ones, under their ids.
-		my %by_id = map { $_->{id} => $_->{data} } $receiver->requests($topic);
+		my %by_id = map { $_->{id} => $_->{data} } $receiver->requests($topic, qw(id data));
 		is(join(' ', sort values %by_id), "@orders", "$what: the events");
 	}
 	is(sql('SELECT count(*) FROM stock_verify() WHERE NOT ok', $_), '0', "$what: the ledger of $_") for qw(orders depot);
