@@ -10,6 +10,7 @@ use Exporter qw(import);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
+use Time::HiRes qw(gettimeofday);
 
 our @EXPORT = qw(
   new_server start_server sql use_server alter_system subscribe enqueue_numbers
@@ -28,9 +29,24 @@ if ($ENV{COVERAGE})
 	*PostgreSQL::Test::Cluster::teardown_node = sub { $_[0]->stop('fast', fail_ok => 1) };
 }
 
-# The first server of a test is a copy of test/run's cluster, which is faster
-# than initdb.  Others need an identifier of their own: by that the extension
-# knows whether a database is a copy.
+# Copies test/run's cluster, which is faster than initdb.  The second server of a
+# test, and later ones, get an identifier of their own: by that the extension
+# knows whether a database is a copy.  pg_resetwal writes WAL of the identifier
+# that it finds, and the checksum that is wrong then.
+sub copy_cluster
+{
+	my ($from, $to) = @_;
+	my ($seconds, $microseconds) = gettimeofday;
+
+	system_or_bail('cp', '-a', $from, $to);
+	return unless $server;
+	open(my $control, '+<:raw', "$to/global/pg_control") or die "pg_control: $!";
+	print $control pack('Q', $seconds << 32 | $microseconds << 12 | $$ & 0xFFF);
+	close($control) or die "pg_control: $!";
+	system_or_bail('pg_resetwal', '-f', '-D', $to);
+	return;
+}
+
 sub init_server
 {
 	my ($node, %params) = @_;
@@ -40,9 +56,9 @@ sub init_server
 	no warnings 'redefine';
 	local *PostgreSQL::Test::Utils::system_or_bail = sub {
 		return $run->(@_) unless $_[0] eq 'initdb';
-		return $run->('cp', '-a', $template, $node->data_dir);
+		return copy_cluster($template, $node->data_dir);
 	  }
-	  unless $server || !$template || $params{extra};
+	  unless !$template || $params{extra};
 	$node->init(%params);
 	return;
 }
