@@ -88,7 +88,18 @@ $segment = segment($position);
 my ($page) = sql("SELECT ctid FROM $segment WHERE position = $position") =~ /(\d+)/;
 my $file = $node->data_dir . '/' . sql("SELECT pg_relation_filepath('$segment')");
 sql('CHECKPOINT');
-$node->stop('immediate');
+stop_with($relay);
+
+# Stops the server at once although a process of it is stopped, for which it would
+# wait for 5 s.
+sub stop_with
+{
+	my ($pid) = @_;
+	kill('QUIT', $node->{_pid});
+	kill('KILL', $pid);
+	$node->stop('immediate', fail_ok => 1);
+	return;
+}
 
 # Replaces the page, and returns what was there.
 sub replace_page
@@ -131,7 +142,7 @@ $segment = segment($lost);
 is(sql("SELECT count(*) FROM $segment WHERE position = $found AND ctid::text NOT LIKE '($page,%'"), 1, 'another page has an event, too');
 $file = $node->data_dir . '/' . sql("SELECT pg_relation_filepath('$segment')");
 sql('CHECKPOINT');
-$node->stop('immediate');
+stop_with($relay);
 replace_page("\xff" x PAGE);
 $log_start = -s $node->logfile;
 $node->start;
