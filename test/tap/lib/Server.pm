@@ -7,10 +7,15 @@ use strict;
 use warnings FATAL => 'all';
 
 use Exporter qw(import);
+use IPC::Run;
+use List::Util qw(min);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
-use Time::HiRes qw(gettimeofday);
+use Time::HiRes qw(gettimeofday time usleep);
+
+# Pauses between looks of poll_query_until.
+use constant { LOOK_FIRST_US => 5_000, LOOK_LAST_US => 50_000 };
 
 our @EXPORT = qw(
   new_server start_server sql use_server alter_system subscribe enqueue_numbers
@@ -27,6 +32,62 @@ if ($ENV{COVERAGE})
 {
 	no warnings 'redefine';
 	*PostgreSQL::Test::Cluster::teardown_node = sub { $_[0]->stop('fast', fail_ok => 1) };
+}
+
+# Waits until a query gives what is expected, as the function that it replaces.
+# That starts psql for each look; here one session looks, more often and with a
+# part of the CPU time.  If the session ends, since the server does, there is
+# another.
+sub poll_query_until
+{
+	my ($self, $dbname, $query, $expected) = @_;
+	my $end = time + $PostgreSQL::Test::Utils::timeout_default;
+	my %session = (expected => $expected // 't', query => $query, end => $end);
+
+	local %ENV = $self->_get_env();
+	while (time < $end)
+	{
+		my $timer = IPC::Run::timer($end - time);
+		my $run = IPC::Run::start(
+			[ $self->installed_command('psql'), '-XAt', '-d', $self->connstr($dbname) ],
+			'<', \$session{stdin}, '>', \$session{stdout}, '2>', \$session{stderr}, $timer);
+
+		if (eval { _look_until(\%session, $run, $timer) })
+		{
+			$run->finish;
+			return 1;
+		}
+		$run->kill_kill;
+		usleep(LOOK_LAST_US);
+	}
+	diag("this was to return $session{expected}:\n$query\nit returned:\n$session{stdout}$session{stderr}");
+	return 0;
+}
+
+# Dies if the session ends.
+sub _look_until
+{
+	my ($session, $run, $timer) = @_;
+	my $looked = qr/^looked\n\z/m;
+	my $pause_us = LOOK_FIRST_US;
+
+	while (time < $session->{end})
+	{
+		$session->{stdout} = $session->{stderr} = '';
+		$session->{stdin} = "$session->{query}\n;\n\\echo looked\n\\warn looked\n";
+		$run->pump
+		  until $timer->is_expired || $session->{stdout} =~ $looked && $session->{stderr} =~ $looked;
+		s/\n?$looked// for $session->{stdout}, $session->{stderr};
+		return 1 if $session->{stdout} eq $session->{expected} && $session->{stderr} eq '';
+		usleep($pause_us);
+		$pause_us = min(2 * $pause_us, LOOK_LAST_US);
+	}
+	return 0;
+}
+
+{
+	no warnings 'redefine';
+	*PostgreSQL::Test::Cluster::poll_query_until = \&poll_query_until;
 }
 
 # Copies test/run's cluster, which is faster than initdb.  The second server of a
@@ -49,8 +110,7 @@ sub copy_cluster
 
 sub init_server
 {
-	my ($node, %params) = @_;
-	my $template = $ENV{CLUSTER_TEMPLATE};
+	my ($node, $template, %params) = @_;
 	my $run = \&PostgreSQL::Test::Utils::system_or_bail;
 
 	no warnings 'redefine';
@@ -69,15 +129,17 @@ sub init_server
 #   preload => 0: without preloading the library
 #   internal_path => 0: with the search_path of users, who must write the schema
 #     of internal tables; by default tests need not
+#   template => the cluster that is copied, if not the one without the extension
 sub new_server
 {
 	my ($name, %params) = @_;
 	my $conf = delete $params{conf} // '';
 	my $preload = delete $params{preload} // 1;
 	my $internal_path = delete $params{internal_path} // 1;
+	my $template = delete $params{template} // $ENV{CLUSTER_TEMPLATE};
 	my $node = PostgreSQL::Test::Cluster->new($name);
 
-	init_server($node, %params);
+	init_server($node, $template, %params);
 	$node->append_conf('postgresql.conf',
 		"shared_preload_libraries = 'idempotency'")
 	  if $preload;
@@ -94,13 +156,20 @@ EOF
 	return $node;
 }
 
-# The same, but running, with the extension in the database postgres.
+# The same, but running, with the extension in the database postgres.  A copied
+# extension gets younger, as segments are switched by their age.
 sub start_server
 {
-	my $node = new_server(@_);
+	my ($name, %params) = @_;
+	my $template = ($ENV{CLUSTER_TEMPLATE} // '') . '-extension';
+	my $is_copy = -d $template && !$params{extra};
+	my $node = new_server($name, %params, $is_copy ? (template => $template) : ());
 
 	$node->start;
-	$node->safe_psql('postgres', 'CREATE EXTENSION idempotency');
+	$node->safe_psql('postgres', $is_copy
+		? join(';', map { "UPDATE idempotency_internal.${_}ring SET opened_at = clock_timestamp() WHERE opened_at IS NOT NULL" }
+			  qw(idem_ outbox_ outbox_history_ stock_))
+		: 'CREATE EXTENSION idempotency');
 	return $node;
 }
 
