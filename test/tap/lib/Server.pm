@@ -198,13 +198,14 @@ sub alter_system
 
 # Subscribes a path of the receiver; the last part of the path is the name of
 # the subscription.  Parameters are those of outbox_subscribe, as SQL; db: the
-# database.
+# database.  Requests that the receiver holds stay out on a slow machine, too.
 sub subscribe
 {
 	my ($node, $receiver, $path, %params) = @_;
 	my $db = delete $params{db} // 'postgres';
 	my ($name) = $path =~ m{([^/]+)$};
 	my $secret = $receiver->new_secret($name);
+	$params{timeout} //= q('10 min') if $path =~ m{^/hold/};
 	my $more = join('', map { ", $_ => $params{$_}" } sort keys %params);
 
 	$node->safe_psql($db,
