@@ -21,7 +21,7 @@ use Tls;
 use constant { EVENTS => 4000, KEEPALIVE_REQUESTS => 200, STREAMS => 4 };
 
 # Long enough for a waiting event to be noticed.
-use constant TIMEOUT_S => 60;
+use constant TIMEOUT_S => 150;
 
 my $dir = PostgreSQL::Test::Utils::tempdir();
 make_certificate("$dir/server");
