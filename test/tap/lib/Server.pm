@@ -377,15 +377,18 @@ sub worker_pid
 		'SELECT pid FROM pg_stat_activity WHERE ' . _of_kind($kind, $db));
 }
 
-# Terminates a worker and waits until another one runs.
+# Terminates a worker and waits until another one runs.  The launcher starts a
+# relay or a sweeper again after a pause, which doubles if it has not lived for
+# 10 s; a reload ends the pause.
 sub terminate_worker
 {
 	my ($node, $kind, $db) = @_;
 	my $pid = worker_pid($node, $kind, $db);
+	my $waits = $kind eq 'launcher' ? 'false' : 'NOT pg_reload_conf()';
 
 	$node->safe_psql('postgres', "SELECT pg_terminate_backend($pid)");
 	return $node->poll_query_until('postgres',
-		"SELECT count(*) > 0 AND count(*) FILTER (WHERE pid = $pid) = 0"
+		"SELECT CASE WHEN count(*) FILTER (WHERE pid = $pid) > 0 THEN false WHEN count(*) > 0 THEN true ELSE $waits END"
 		  . ' FROM pg_stat_activity WHERE ' . _of_kind($kind, $db));
 }
 

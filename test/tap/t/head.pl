@@ -30,17 +30,6 @@ sub enqueue
 	return;
 }
 
-# Ends the relay without giving it time to record anything.
-sub kill_relay
-{
-	my $pid = sql("SELECT pid FROM pg_stat_activity WHERE backend_type = 'idempotency relay'");
-
-	sql("SELECT pg_terminate_backend($pid)");
-	wait_until($node, "SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type = 'idempotency relay' AND pid <> $pid",
-		'a new relay starts');
-	return;
-}
-
 sub follows
 {
 	my ($name) = @_;
@@ -83,7 +72,7 @@ $receiver->wait_for('held', requests => 2);
 enqueue('wanted', EVENTS + 1 .. EVENTS + 3);
 wait_until($node, $head_is_at_end, 'the head has read on');
 is(sql('SELECT head IS NULL FROM outbox_partition WHERE subscription = ' . id('held')), 't', 'one with requests out does not follow');
-kill_relay();
+ok(terminate_worker($node, 'relay'), 'a new relay starts');
 $receiver->release('held');
 $receiver->wait_for('held', requests => 8);
 is($receiver->sorted_numbers('held'), '1 1 2 2 3 4 5 6', 'what was not answered, or not sent, is sent by the next relay');
@@ -99,7 +88,7 @@ $late->query_safe(q(SELECT outbox_enqueue('wanted', '{"n": 100}')));
 enqueue('wanted', 101);
 $receiver->wait_for('wanted', events => EVENTS + 4);
 wait_until($node, "SELECT cardinality(stragglers) = 1 FROM outbox_head", 'the head has passed an open transaction');
-kill_relay();
+ok(terminate_worker($node, 'relay'), 'a new relay starts');
 $late->query_safe('COMMIT');
 $receiver->wait_for('wanted', events => EVENTS + 5);
 is($receiver->sorted_numbers('wanted'), join(' ', sort { $a <=> $b } 1 .. EVENTS + 3, 100, 101), 'its event is sent, each once');
