@@ -85,9 +85,13 @@ sub _look_until
 	return 0;
 }
 
+# A session that has done nothing for long may end.
+my $quit = \&PostgreSQL::Test::BackgroundPsql::quit;
+
 {
 	no warnings 'redefine';
 	*PostgreSQL::Test::Cluster::poll_query_until = \&poll_query_until;
+	*PostgreSQL::Test::BackgroundPsql::quit = sub { $_[0]{timeout}->start; return $quit->(@_) };
 }
 
 # Copies test/run's cluster, which is faster than initdb.  The second server of a
