@@ -47,7 +47,7 @@ sub poll_query_until
 	local %ENV = $self->_get_env();
 	while (time < $end)
 	{
-		my $timer = IPC::Run::timer($end - time);
+		my $timer = IPC::Run::timer(1 + int($end - time));
 		my $run = IPC::Run::start(
 			[ $self->installed_command('psql'), '-XAt', '-d', $self->connstr($dbname) ],
 			'<', \$session{stdin}, '>', \$session{stdout}, '2>', \$session{stderr}, $timer);
