@@ -41,7 +41,7 @@ my $port = PostgreSQL::Test::Cluster::get_free_port();
 sql('CREATE DATABASE archive');
 sql(slurp_file("$FindBin::RealBin/../../../docs/recipes/archive.sql") . 'ALTER TABLE archive DROP CONSTRAINT archive_pkey', 'archive');
 my $secret = sql("SELECT outbox_subscribe('archive', 'http://127.0.0.1:$port/', topics => '{stock.archive}',"
-	  . " timeout => '1 s', retry_schedule => '{0 s" . ',100 ms' x 99 . "}')");
+	  . " timeout => '1 s', retry_schedule => '{0 s" . ',100 ms' x 50 . ',2 s' x 49 . "}')");
 my $started = 0;
 my @said;
 
