@@ -3,7 +3,9 @@
 #   make                    build against the pg_config on PATH, or PG_CONFIG=...
 #   make install            into that server
 #   make installcheck       pg_regress and isolation tests on a running server
-#   make check              the tests, on private clusters; needs only make
+#   make check              the tests that find a wrong change, on private
+#                           clusters; needs only make; minutes
+#   make check-world        all tests, likewise; half an hour
 #   make check SUITE=long   those that take minutes each, likewise
 #   make check SUITE=citus CITUS_SOURCE=...
 #                           tests with Citus, which is built from a source tree
@@ -34,15 +36,15 @@ override VPATH :=
 
 # These targets install what they need, including a compiler and a server, so
 # they must work where neither exists: nothing below may be read for them.
-ifneq ($(filter check coverage models valgrind soak demo bench docs,$(MAKECMDGOALS)),)
+ifneq ($(filter check check-world coverage models valgrind soak demo bench docs,$(MAKECMDGOALS)),)
 
-.PHONY: check coverage models valgrind soak demo bench docs
-check coverage:
+.PHONY: check check-world coverage models valgrind soak demo bench docs
+check check-world coverage:
 	@$(srcdir)/test/run $@ $(SUITE) $(TESTS)
 models:
-	@$(srcdir)/test/run check models $(or $(TESTS),all)
+	@$(srcdir)/test/run check-world models $(or $(TESTS),all)
 valgrind:
-	@$(srcdir)/test/run check valgrind $(or $(TESTS),all)
+	@$(srcdir)/test/run check-world valgrind $(or $(TESTS),all)
 soak:
 	@$(srcdir)/test/run soak
 demo:
