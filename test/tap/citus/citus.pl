@@ -2,6 +2,8 @@
 # and then orders that are placed while workers die and shards move.  If this
 # fails, an order whose request was repeated is placed twice, or its event is
 # lost, or a node of a cluster sends nothing.
+#
+# Needs: docs/recipes/node_modules
 
 use strict;
 use warnings FATAL => 'all';

@@ -1,6 +1,8 @@
 # Broker: a server of Kafka's protocol, with topics, partitions, consumer groups
 # and their offsets, on loopback and in memory.  It is the mock broker that
 # librdkafka has for tests, since Debian has no package of Kafka.
+#
+# Needs: kcat docs/recipes/node_modules
 
 package Broker;
 

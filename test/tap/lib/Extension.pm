@@ -1,5 +1,7 @@
 # Extension: extensions of test/tap/extensions, which stand for others that
 # Debian has no package of.
+#
+# Needs: postgresql-plpython3-MAJOR python3-jsonschema
 
 package Extension;
 

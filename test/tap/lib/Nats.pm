@@ -1,5 +1,7 @@
 # Nats: a private NATS with JetStream that listens on loopback only and writes
 # only below the directory of the test.
+#
+# Needs: nats-server docs/recipes/node_modules
 
 package Nats;
 

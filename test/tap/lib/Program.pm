@@ -2,6 +2,8 @@
 #
 # They are ended in any case, even if the test is killed.  Their standard error
 # goes to the log directory of the test.
+#
+# Needs: nodejs
 
 package Program;
 

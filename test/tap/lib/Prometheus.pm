@@ -3,6 +3,8 @@
 #
 # A minute takes MINUTE_S seconds: "5m" becomes "10s", and "* 60" becomes "* 2",
 # in the configurations and alerts.  Nothing else is changed but addresses.
+#
+# Needs: prometheus prometheus-sql-exporter prometheus-postgres-exporter
 
 package Prometheus;
 

@@ -4,6 +4,8 @@
 # A broker is an object with kill() and start_again(), or methods in place of them.
 # A function returns its messages, as hashes of id, topic, type, key and payload;
 # those of a key are in their order.
+#
+# Needs: docs/recipes/node_modules
 
 package Publisher;
 

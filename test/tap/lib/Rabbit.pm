@@ -1,6 +1,8 @@
 # Rabbit: a private RabbitMQ that listens on loopback only and writes only below
 # the directory of the test.  It uses the programs of the system's RabbitMQ, but
 # none of its files.
+#
+# Needs: rabbitmq-server docs/recipes/node_modules
 
 package Rabbit;
 

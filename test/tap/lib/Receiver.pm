@@ -2,6 +2,8 @@
 #
 # The receiver does all waiting: it answers as soon as the condition holds, or
 # when the time is over.
+#
+# Needs: nodejs test/tap/node_modules
 
 package Receiver;
 

@@ -1,5 +1,7 @@
 # Redis: a private Redis that listens on loopback only. It stores nothing on
 # disk, unless the test asks for a log that is flushed with each command.
+#
+# Needs: redis-server redis-tools docs/recipes/node_modules
 
 package Redis;
 

@@ -1,5 +1,7 @@
 # Shoppers: the clients of proxy_clients.js, which place orders over a proxy or
 # a coordinator, and the comparison of their answers with the orders that exist.
+#
+# Needs: docs/recipes/node_modules
 
 package Shoppers;
 

@@ -1,4 +1,6 @@
 # Tls: certificates for servers of a test on 127.0.0.1.
+#
+# Needs: openssl
 
 package Tls;
 

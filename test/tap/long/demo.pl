@@ -2,6 +2,8 @@
 # whose numbers are those of the database, what it leaves with KEEP=1 can be used
 # and removed as it says, and otherwise nothing is left, whenever it is
 # interrupted.  If this fails, the first impression of a new user is wrong.
+#
+# Needs: chromium nodejs npm demo/node_modules
 
 use strict;
 use warnings FATAL => 'all';

@@ -10,6 +10,8 @@
 #
 # PICTURES=DIRECTORY draws the panels there, as they are in docs/pictures. The
 # user postgres must be allowed to write to it.
+#
+# Needs: gnuplot-nox
 
 use strict;
 use warnings FATAL => 'all';

@@ -2,6 +2,8 @@
 # server, with both drivers and three web frameworks, with processes that are
 # killed, connections that break and a server that restarts.  If this fails, an
 # application that uses it does its work twice, or never.
+#
+# Needs: clients/javascript/node_modules
 
 use strict;
 use warnings FATAL => 'all';

@@ -3,6 +3,10 @@
 # Python does work twice, loses an answer, or cannot install the library.
 #
 # Each test of clients/python/tests is one here.
+#
+# Needs: python3-psycopg python3-psycopg-pool python3-asyncpg python3-django python3-starlette
+# Needs: python3-uvicorn python3-pytest python3-build python3-setuptools python3-wheel python3-venv
+# Needs: mypy
 
 use strict;
 use warnings FATAL => 'all';

@@ -2,6 +2,9 @@
 # the same fingerprint of requests: each replays what the other has saved.  If this
 # fails, a request that is sent again to another part of a service gets 422, or
 # another answer.
+#
+# Needs: python3-psycopg python3-psycopg-pool python3-asyncpg python3-django python3-starlette
+# Needs: python3-uvicorn clients/javascript/node_modules
 
 use strict;
 use warnings FATAL => 'all';

@@ -2,6 +2,8 @@
 # search index, its pages load nothing from elsewhere, and they fit the screens
 # of a phone and of a desktop.  If this fails, the site is missing, cannot be
 # read, or sends readers to other servers.
+#
+# Needs: mkdocs-material chromium nodejs npm docs/site/node_modules test/tap/node_modules
 
 use strict;
 use warnings FATAL => 'all';

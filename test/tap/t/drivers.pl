@@ -4,6 +4,11 @@
 # application written like that does not work.
 #
 # All drivers print the same lines.
+#
+# Needs: python3-psycopg2 python3-psycopg python3-asyncpg python3-sqlalchemy default-jdk-headless
+# Needs: libpostgresql-jdbc-java golang-go golang-github-lib-pq-dev golang-github-jackc-pgx-v4-dev
+# Needs: ruby ruby-pg libdbd-pg-perl clients/javascript/node_modules docs/recipes/node_modules
+# Needs: test/tap/node_modules
 
 use strict;
 use warnings FATAL => 'all';

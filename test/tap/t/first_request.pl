@@ -1,6 +1,8 @@
 # The first request of a new subscription does not wait for others whose
 # endpoints are fast and have a backlog.  If this fails, such subscriptions keep
 # all others from sending until their backlog is delivered.
+#
+# Needs: nginx
 
 use strict;
 use warnings FATAL => 'all';

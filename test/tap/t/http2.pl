@@ -3,6 +3,8 @@
 # costs no event an attempt.  If HTTP/2 is missing or broken, HTTP/1.1 is used.
 # If this fails, events wait for retries, or never arrive, because of how they
 # are sent.
+#
+# Needs: nginx
 
 use strict;
 use warnings FATAL => 'all';

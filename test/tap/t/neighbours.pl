@@ -2,6 +2,9 @@
 # explains and audits statements, runs jobs and replicates tables.  If this
 # fails, a checkout beside one of them loses something or does it twice, a
 # worker ends, the server does not stop, or the log has secrets.
+#
+# Needs: postgresql-MAJOR-cron postgresql-MAJOR-pgaudit postgresql-MAJOR-pg-qualstats
+# Needs: postgresql-MAJOR-pglogical
 
 use strict;
 use warnings FATAL => 'all';

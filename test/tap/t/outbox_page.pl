@@ -2,6 +2,8 @@
 # database, prints the output shown, with the receiver that it names; excerpts
 # are those of the recipes, and functions and views are as described.  If this
 # fails, a page shows what does not work.
+#
+# Needs: docs/recipes/node_modules
 
 use strict;
 use warnings FATAL => 'all';

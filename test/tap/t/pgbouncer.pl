@@ -1,6 +1,8 @@
 # Claims in both modes through pgbouncer in transaction mode, where each
 # transaction of a client may run in another server process.  If this fails,
 # they depend on a session, and most web applications cannot use them.
+#
+# Needs: pgbouncer docs/recipes/node_modules
 
 use strict;
 use warnings FATAL => 'all';

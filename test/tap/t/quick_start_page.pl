@@ -1,6 +1,8 @@
 # docs/quick-start.md is true: its commands, typed one after the other into an
 # empty database, print what stands beside them, and its receiver prints the
 # events shown.  If this fails, the first ten minutes of a new user go wrong.
+#
+# Needs: docs/recipes/node_modules
 
 use strict;
 use warnings FATAL => 'all';

@@ -1,5 +1,7 @@
 # The receiver of CloudEvents: an event counts once, and a late one does not
 # undo a newer one.  If this fails, its copy of the addresses is wrong.
+#
+# Needs: docs/recipes/node_modules
 
 use strict;
 use warnings FATAL => 'all';

@@ -2,6 +2,8 @@
 # with crashes of the service, the relay and the server.  If this fails, a part
 # gets events of a rolled back transaction, misses committed ones, gets them in
 # another order, or handles one twice.
+#
+# Needs: docs/recipes/node_modules
 
 use strict;
 use warnings FATAL => 'all';

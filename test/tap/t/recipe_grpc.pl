@@ -2,6 +2,8 @@
 # answers each outcome with the status that gRPC's documentation names.  If this
 # fails, a call that is repeated has a second effect, or the client is told to
 # do the wrong thing.
+#
+# Needs: docs/recipes/node_modules
 
 use strict;
 use warnings FATAL => 'all';

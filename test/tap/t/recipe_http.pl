@@ -1,6 +1,8 @@
 # The HTTP server of docs/recipes answers as the IETF draft of Idempotency-Key
 # requires, in both modes.  If this fails, the first program that newcomers copy
 # accepts an order twice, or gives a wrong answer.
+#
+# Needs: docs/recipes/node_modules
 
 use strict;
 use warnings FATAL => 'all';

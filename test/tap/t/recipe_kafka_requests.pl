@@ -2,6 +2,8 @@
 # twice, or come again after a crash, have one effect each, and those without a
 # usable id, or that cannot succeed, are dead letters with a reason.  If this
 # fails, a deposit is booked twice or never, or a bad message stops a partition.
+#
+# Needs: docs/recipes/node_modules
 
 use strict;
 use warnings FATAL => 'all';

@@ -3,6 +3,8 @@
 # shortages, although messages are published twice or come again, and consumers
 # crash before or after their commit.  If this fails, a line counts twice or
 # never, an order keeps half of its lines, or no event tells about it.
+#
+# Needs: docs/recipes/node_modules
 
 use strict;
 use warnings FATAL => 'all';

@@ -3,6 +3,8 @@
 # two shards become four.  If this fails, an order whose request was repeated is
 # placed twice, or in two shards, or its event is lost or sent twice under two
 # ids.
+#
+# Needs: postgresql-MAJOR-plproxy docs/recipes/node_modules
 
 use strict;
 use warnings FATAL => 'all';

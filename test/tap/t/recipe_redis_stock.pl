@@ -2,6 +2,8 @@
 # imported, the answers are those of the script, and problems that Redis leaves
 # to its users are solved: transactions that roll back, processes that crash,
 # lost counters, orders that are never paid.  If this fails, stock drifts.
+#
+# Needs: docs/recipes/node_modules
 
 use strict;
 use warnings FATAL => 'all';

@@ -2,6 +2,8 @@
 # problems that Redis leaves to its users: an owner that crashes between its
 # effect and its state, and an owner that is late.  If this fails, a request is
 # booked twice or not at all.
+#
+# Needs: docs/recipes/node_modules
 use strict;
 use warnings FATAL => 'all';
 

@@ -2,6 +2,8 @@
 # them undone, although the program is killed between each pair of steps and
 # the providers fail.  If this fails, a customer pays twice or for nothing, or
 # stock is lost.
+#
+# Needs: docs/recipes/node_modules
 
 use strict;
 use warnings FATAL => 'all';

@@ -1,6 +1,8 @@
 # "From a deduplication space": a router repeats writes to two shards until it
 # gets an answer, over connections that lose queries and answers.  If this
 # fails, a repeated deposit is booked twice, or gets another answer.
+#
+# Needs: docs/recipes/node_modules
 
 use strict;
 use warnings FATAL => 'all';

@@ -1,6 +1,8 @@
 # The receiver of webhooks at the beginning of docs/outbox.md: a signed event
 # counts once, however often it comes, and in order.  If this fails, the first
 # receiver that newcomers copy ships a hat twice, or one that was cancelled.
+#
+# Needs: docs/recipes/node_modules
 
 use strict;
 use warnings FATAL => 'all';

@@ -2,6 +2,8 @@
 # own tables: it collects changes by triggers, and our writes fire none.  The
 # alternatives lose nothing either.  If this fails, everything that is written
 # while a tool rewrites our tables is lost: keys, events, stock.
+#
+# Needs: postgresql-MAJOR-repack
 
 use strict;
 use warnings FATAL => 'all';

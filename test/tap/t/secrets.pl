@@ -5,6 +5,8 @@
 #
 # All of them contain one mark, which is searched at the end.  test/run
 # searches it in the logs of all other tests, too.
+#
+# Needs: docs/recipes/node_modules
 
 use strict;
 use warnings FATAL => 'all';

@@ -2,6 +2,8 @@
 # each row once, although the archive fails, loses its answers and is killed,
 # and so are the sweeper and the relay.  If this fails, the only trace of a
 # change is lost when the history is dropped, or an archive counts it twice.
+#
+# Needs: docs/recipes/node_modules test/tap/node_modules
 
 use strict;
 use warnings FATAL => 'all';

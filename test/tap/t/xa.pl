@@ -2,6 +2,9 @@
 # a transaction manager of Java, Bitronix, commits in both or in neither.  It is
 # killed at each step in between.  If this fails, there is an order without a
 # parcel, or an event of one that was rolled back.
+#
+# Needs: default-jdk-headless libpostgresql-jdbc-java libbtm-java libgeronimo-jta-1.2-spec-java
+# Needs: libslf4j-java
 
 use strict;
 use warnings FATAL => 'all';
