@@ -8,7 +8,7 @@
 # Needs: python3-psycopg2 python3-psycopg python3-asyncpg python3-sqlalchemy default-jdk-headless
 # Needs: libpostgresql-jdbc-java golang-go golang-github-lib-pq-dev golang-github-jackc-pgx-v4-dev
 # Needs: ruby ruby-pg libdbd-pg-perl clients/javascript/node_modules docs/recipes/node_modules
-# Needs: test/tap/node_modules
+# Needs: test/tap/programs/drivers/node_modules
 
 use strict;
 use warnings FATAL => 'all';
@@ -168,7 +168,7 @@ try_readme($_, @node, $_) for qw(pg postgres);
 # engines all the same, if it were not told that they exist.
 output_of({ PRISMA_SCHEMA_ENGINE_BINARY => '/bin/true', PRISMA_QUERY_ENGINE_LIBRARY => '/bin/true',
 		CHECKPOINT_DISABLE => 1, PRISMA_HIDE_UPDATE_MESSAGE => 1 },
-	BUILD_S, "$FindBin::RealBin/../node_modules/.bin/prisma", 'generate', '--schema', "$programs/schema.prisma");
+	BUILD_S, "$programs/node_modules/.bin/prisma", 'generate', '--schema', "$programs/schema.prisma");
 try_driver('prisma', @node, 'prisma', save_example('Prisma', 'prisma.js'));
 
 # --- Python, as packaged by Debian; PATH may have another one first
