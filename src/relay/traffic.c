@@ -176,6 +176,8 @@ traffic_classify(const HttpResponse *response)
 			return TRAFFIC_410;
 		case 429:
 			return TRAFFIC_429;
+		default:
+			break;
 	}
 	switch (response->status / 100)
 	{
@@ -185,8 +187,9 @@ traffic_classify(const HttpResponse *response)
 			return TRAFFIC_4XX;
 		case 5:
 			return TRAFFIC_5XX;
+		default:
+			return TRAFFIC_OTHER;
 	}
-	return TRAFFIC_OTHER;
 }
 
 void
