@@ -19,7 +19,8 @@
 #   make coverage           the suites that run the server, and a table of the
 #                           lines and branches of src/ that they reach; fails
 #                           below 90 % of lines
-#   make indent             formats the C sources; needs pg_bsd_indent
+#   make indent             formats the C sources; needs pg_bsd_indent, which is
+#                           a package on Debian 12, and part of the server later
 #   make demo               the demonstration, likewise; WATCH=1 shows it in a
 #                           browser, KEEP=1 leaves it running
 #   make bench              measurements, also of other systems, likewise
@@ -147,7 +148,7 @@ dist:
 
 .PHONY: indent
 indent: $(shlib)
-	$(srcdir)/test/lib/indent $< $(OBJS:%.o=$(srcdir)/%.c) $(OUR_HEADERS)
+	PATH="$$PATH:$(shell $(PG_CONFIG) --bindir)" $(srcdir)/test/lib/indent $< $(OBJS:%.o=$(srcdir)/%.c) $(OUR_HEADERS)
 
 vpath %.c $(srcdir)
 vpath %.control $(srcdir)

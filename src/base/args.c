@@ -94,7 +94,7 @@ args_time_after(TimestampTz from, const Interval *span, int max_s,
 	Interval	most = {.time = max_s * USECS_PER_SEC};
 	bool		positive = args_is_longer(span, &none);
 	bool		too_long = args_is_longer(span, &most) ||
-	span->month > ARGS_MONTHS_MAX || span->month < -ARGS_MONTHS_MAX;
+		span->month > ARGS_MONTHS_MAX || span->month < -ARGS_MONTHS_MAX;
 	TimestampTz after = from;
 
 	if (positive && !too_long)

@@ -505,7 +505,7 @@ relation_update_locked(Relation table, ItemPointer tid, TupleTableSlot *slot)
 	{
 		RelationIndexes *indexes = relation_open_indexes(table);
 		RelationWrite write = compat_needs_summaries_only(update_indexes) ?
-		RELATION_UPDATE_SUMMARIES : RELATION_UPDATE;
+			RELATION_UPDATE_SUMMARIES : RELATION_UPDATE;
 
 		(void) relation_insert_into_indexes(table, indexes, slot,
 											UNIQUE_CHECK_PARTIAL, write);

@@ -112,8 +112,8 @@ idem_wait_again_at(const IdemWait *wait)
 {
 	TimestampTz now = GetCurrentTimestamp();
 	TimestampTz again_at =
-	TimestampTzPlusMilliseconds(now, shared_ready() ? IDEM_WAIT_LOOK_MS :
-								IDEM_WAIT_ALONE_MS);
+		TimestampTzPlusMilliseconds(now, shared_ready() ? IDEM_WAIT_LOOK_MS :
+									IDEM_WAIT_ALONE_MS);
 
 	if (wait->open)
 		return again_at;

@@ -173,10 +173,10 @@ static OutboxEvent *
 event_pack(const OutboxEvent *event)
 {
 	Size		bytes = MAXALIGN(sizeof(OutboxEvent)) +
-	event_headers_size(event->headers) +
-	event_text_size(event->key) + event_text_size(event->wire_key) +
-	event_text_size(event->type) + event_text_size(event->payload) +
-	event_text_size(event->created_at) + event_text_size(event->wrong);
+		event_headers_size(event->headers) +
+		event_text_size(event->key) + event_text_size(event->wire_key) +
+		event_text_size(event->type) + event_text_size(event->payload) +
+		event_text_size(event->created_at) + event_text_size(event->wrong);
 	OutboxEvent *copy;
 	char	   *end;
 

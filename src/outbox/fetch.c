@@ -139,7 +139,7 @@ static Datum
 fetch_event_id(const Fetch *fetch, int64 position, Datum created_at)
 {
 	int64		created_us = DatumGetTimestampTz(created_at) +
-	(int64) (POSTGRES_EPOCH_JDATE - UNIX_EPOCH_JDATE) * USECS_PER_DAY;
+		(int64) (POSTGRES_EPOCH_JDATE - UNIX_EPOCH_JDATE) * USECS_PER_DAY;
 
 	return CStringGetTextDatum(psprintf("msg_%s_" INT64_FORMAT "_" INT64_FORMAT,
 										fetch->subscription.identity,

@@ -134,7 +134,7 @@ outbox_cursors_equal(const OutboxCursor *one, const OutboxCursor *other,
 	for (int i = 0; i < one->straggler_count; i++)
 	{
 		const OutboxStraggler *found =
-		outbox_cursor_find(other, one->stragglers[i].xid);
+			outbox_cursor_find(other, one->stragglers[i].xid);
 
 		if (found == NULL ||
 			(compare_froms && found->from != one->stragglers[i].from))

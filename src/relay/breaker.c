@@ -79,8 +79,8 @@ static bool
 breaker_fails(const Breaker *breaker, TimestampTz now)
 {
 	TimestampTz long_enough =
-	TimestampTzPlusMilliseconds(breaker->failed_from,
-								BREAKER_UNANSWERED_MS);
+		TimestampTzPlusMilliseconds(breaker->failed_from,
+									BREAKER_UNANSWERED_MS);
 
 	return breaker->failures >= BREAKER_FAILURES ||
 		(breaker->unanswered && breaker->failures >= BREAKER_UNANSWERED &&

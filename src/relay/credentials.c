@@ -259,7 +259,7 @@ credentials_read_secrets(const char *url, const char *name, bool signing_key,
 						 List **secrets)
 {
 	const CredentialsKind *kind = signing_key ?
-	&credentials_signing_key : &credentials_secret;
+		&credentials_signing_key : &credentials_secret;
 	const char *wrong;
 	char	   *rest = credentials_read(kind, url, name, &wrong);
 	char	   *line;

@@ -80,8 +80,11 @@ endpoints_rest(TimestampTz next_due_at)
 		endpoint->busy = false;
 		endpoints_busy = foreach_delete_current(endpoints_busy, cell);
 		foreach(inner, endpoint->feeds)
-			next_due_at =
-			backoff_earlier(next_due_at, ((Feed *) lfirst(inner))->next_due_at);
+		{
+			const Feed *feed = lfirst(inner);
+
+			next_due_at = backoff_earlier(next_due_at, feed->next_due_at);
+		}
 	}
 	return next_due_at;
 }
@@ -200,9 +203,9 @@ endpoint_set(Endpoint *endpoint, const OutboxSubscription *subscription)
 {
 	const OutboxSubscription *before = endpoint->settings;
 	bool		altered = before == NULL ||
-	before->version != subscription->version;
+		before->version != subscription->version;
 	bool		url_changes = before != NULL &&
-	strcmp(before->url, subscription->url) != 0;
+		strcmp(before->url, subscription->url) != 0;
 
 	endpoint_set_name(endpoint, subscription);
 	endpoint_copy_settings(endpoint, subscription);
@@ -229,7 +232,7 @@ endpoint_take_response(const HttpResponse *response, Places *places)
 	Endpoint   *endpoint = feed->endpoint;
 	Breaker    *breaker = &endpoint->breaker;
 	int			window_max = endpoint->settings->max_in_flight *
-	list_length(endpoint->feeds);
+		list_length(endpoint->feeds);
 
 	place_leave(places, endpoint->in_flight--);
 	feed->in_flight--;
@@ -413,7 +416,7 @@ endpoint_may_probe(const Endpoint *endpoint, const Feed *feed, TimestampTz now)
 {
 	const Breaker *breaker = &endpoint->breaker;
 	bool		its_turn = breaker->idle ?
-	feed_can_probe(feed) : endpoint_prober(endpoint) == feed;
+		feed_can_probe(feed) : endpoint_prober(endpoint) == feed;
 
 	return its_turn && endpoint_is_quiet(endpoint) &&
 		now >= breaker_probe_at(breaker);

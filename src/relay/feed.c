@@ -697,9 +697,9 @@ feed_write_row(Feed *feed, int64 delivered)
 {
 	bool		none_left = feed->whole == list_length(feed->new_batches);
 	const OutboxCursor *cursor = none_left ? feed_cursor(feed) :
-	batch_cursor_before(list_nth(feed->new_batches, feed->whole));
+		batch_cursor_before(list_nth(feed->new_batches, feed->whole));
 	int			head = none_left && feed->attached ? feed->head->relay :
-	OUTBOX_NO_HEAD;
+		OUTBOX_NO_HEAD;
 
 	outbox_write_partition(feed->id, cursor, head, delivered, feed->filtered);
 	feed->written = (OutboxRow)
@@ -889,7 +889,7 @@ static Batch *
 feed_start_batch(Feed *feed, OutboxChunk chunk, BatchKind kind)
 {
 	OutboxSubscription *copy =
-	outbox_copy_settings(feed->endpoint->settings);
+		outbox_copy_settings(feed->endpoint->settings);
 
 	copy->id = feed->id;
 	if (copy->old_until <= GetCurrentTimestamp())

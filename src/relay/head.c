@@ -397,9 +397,9 @@ static void
 head_find_blocked(const Head *head)
 {
 	OutboxPartitionId *ids =
-	palloc((head->page_events + 1) * sizeof(OutboxPartitionId));
+		palloc((head->page_events + 1) * sizeof(OutboxPartitionId));
 	OutboxDelivery **deliveries =
-	palloc((head->page_events + 1) * sizeof(OutboxDelivery *));
+		palloc((head->page_events + 1) * sizeof(OutboxDelivery *));
 	int			count = 0;
 	ListCell   *cell;
 	ListCell   *inner;

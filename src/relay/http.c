@@ -892,8 +892,8 @@ http_take_host(ResolveHost *host, CURLcode code)
 	while (!dlist_is_empty(waiting))
 	{
 		HttpTransfer *transfer =
-		dlist_container(HttpTransfer, waiting_node,
-						dlist_pop_head_node(waiting));
+			dlist_container(HttpTransfer, waiting_node,
+							dlist_pop_head_node(waiting));
 
 		transfer->waiting = false;
 		if (error == NULL)

@@ -279,10 +279,10 @@ message_batched_size(const OutboxEvent *event, const char *identity)
 	Size		size = strlen("[" MESSAGE_SPECVERSION MESSAGE_SOURCE_NAME
 							  MESSAGE_TIME MESSAGE_SEQUENCE MESSAGE_TYPE
 							  MESSAGE_DATA "}]" "msg___") +
-	2 * strlen(identity) + pg_lltoa(event->position, digits) +
-	pg_ulltoa_n(event->created_us, digits) +
-	strlen(event->created_at) + MESSAGE_SEQUENCE_DIGITS +
-	message_json_size(event->type) + strlen(event->payload);
+		2 * strlen(identity) + pg_lltoa(event->position, digits) +
+		pg_ulltoa_n(event->created_us, digits) +
+		strlen(event->created_at) + MESSAGE_SEQUENCE_DIGITS +
+		message_json_size(event->type) + strlen(event->payload);
 
 	if (event->wire_key != NULL)
 		size += strlen(MESSAGE_SUBJECT MESSAGE_PARTITIONKEY) +

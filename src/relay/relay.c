@@ -442,7 +442,7 @@ relay_note_replicated(Relay *relay, bool replicated)
 {
 	pg_atomic_uint64 *since = &relay->database->unreplicated_since;
 	TimestampTz again_at =
-	TimestampTzPlusMilliseconds(GetCurrentTimestamp(), OUTBOX_STANDBY_MS);
+		TimestampTzPlusMilliseconds(GetCurrentTimestamp(), OUTBOX_STANDBY_MS);
 
 	if (replicated)
 		pg_atomic_write_u64(since, 0);
@@ -548,8 +548,8 @@ relay_rest(Relay *relay)
 {
 	TimestampTz now = GetCurrentTimestamp();
 	long		rest_ms =
-	TimestampDifferenceMilliseconds(relay->pass_started_at +
-									relay->lagging_us, now);
+		TimestampDifferenceMilliseconds(relay->pass_started_at +
+										relay->lagging_us, now);
 
 	rest_ms *= RELAY_REST_FACTOR;
 	rest_ms = Min(Max(rest_ms, RELAY_REST_MIN_MS), RELAY_REST_MAX_MS);

@@ -99,7 +99,7 @@ Datum
 outbox_url_refused(PG_FUNCTION_ARGS)
 {
 	const char *reason =
-	url_refused(text_to_cstring(PG_GETARG_TEXT_PP(0)));
+		url_refused(text_to_cstring(PG_GETARG_TEXT_PP(0)));
 
 	if (reason == NULL)
 		PG_RETURN_NULL();

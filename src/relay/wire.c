@@ -228,7 +228,7 @@ wire_begin_on(int fd)
 {
 	WireConnection *connection = &connections[fd];
 	uint64		before = connection->used ? connection->limit :
-	wire_received(fd);
+		wire_received(fd);
 
 	connection->limit = before + WIRE_BYTES_MAX;
 	connection->used = true;

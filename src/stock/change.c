@@ -103,8 +103,8 @@ static void
 change_lock(const text *name, int kind)
 {
 	uint64		hash =
-	hash_bytes_extended((const unsigned char *) VARDATA_ANY(name),
-						VARSIZE_ANY_EXHDR(name), 0);
+		hash_bytes_extended((const unsigned char *) VARDATA_ANY(name),
+							VARSIZE_ANY_EXHDR(name), 0);
 	LOCKTAG		tag;
 
 	SET_LOCKTAG_ADVISORY(tag, MyDatabaseId, (uint32) (hash >> 32),

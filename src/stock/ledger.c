@@ -175,7 +175,7 @@ ledger_add_row(LedgerTotals *totals, TupleTableSlot *row)
 {
 	StockChange change = ledger_change(row);
 	bool		moves = change == STOCK_ADJUST || change == STOCK_TRANSFER ||
-	change == STOCK_BACKORDER;
+		change == STOCK_BACKORDER;
 	int64		quantity = row_quantity(row, LOG_ATT_QUANTITY, moves);
 
 	if (moves || change == STOCK_RECEIVE)

@@ -484,7 +484,7 @@ names_build(Oid log, uint32 generation)
 	while (build.table <= CATALOG_RING_SIZE && blocks > 0)
 	{
 		Oid			table = build.table == 0 ? log :
-		catalog->rings[RING_HISTORY].tables[build.table - 1];
+			catalog->rings[RING_HISTORY].tables[build.table - 1];
 
 		if (!names_read_blocks(table, log, &blocks))
 			continue;
