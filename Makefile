@@ -12,6 +12,8 @@
 #   make check SUITE=packages
 #                           builds packages of each kind, and installs them in
 #                           new root directories; as root
+#   make check SUITE=debian13
+#                           make check and make demo on a new Debian 13; as root
 #   make dist               the archive for PGXN
 #   make models             spin searches the protocols, in larger models
 #   make valgrind           pg_regress and more under valgrind, likewise
