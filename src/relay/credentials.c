@@ -25,6 +25,7 @@
 #include "commands/dbcommands.h"
 #include "miscadmin.h"
 
+#include "base/compat.h"
 #include "base/settings.h"
 #include "base/worker.h"
 #include "relay/credentials.h"
