@@ -16,12 +16,15 @@ SELECT idempotency_grant_reader('reader');
 -- As users see it: names in idempotency_internal are printed with their schema.
 SET LOCAL search_path = public;
 
+-- Without the array types, which come with their types; PostgreSQL 17 lists them.
 CREATE TEMPORARY VIEW member AS
 SELECT d.classid, d.objid, i.type AS kind, i.schema, i.identity
 FROM pg_depend d
 JOIN pg_extension e ON d.refclassid = 'pg_extension'::regclass AND e.oid = d.refobjid,
 LATERAL pg_identify_object(d.classid, d.objid, 0) i
-WHERE e.extname = 'idempotency' AND d.deptype = 'e';
+WHERE e.extname = 'idempotency' AND d.deptype = 'e'
+	AND NOT EXISTS (SELECT FROM pg_type t
+		WHERE d.classid = 'pg_type'::regclass AND d.objid = t.typarray);
 
 -- Other roles with privileges, and these, if they are not the usual ones.
 CREATE FUNCTION pg_temp.others(privileges aclitem[], owner oid, usual text)
