@@ -8,7 +8,7 @@
 const { chromium } = require('playwright-core');
 
 const HEIGHT = 900;
-const DRAWING_MS_MAX = 60_000;
+const DRAWING_MS_MAX = 60_000; // and a page loads while it is drawn
 
 const end = process.argv.indexOf('--');
 const widths = process.argv.slice(2, end).map(Number);
@@ -16,7 +16,7 @@ const addresses = process.argv.slice(end + 1);
 
 async function look(browser, address, width) {
   const page = await browser.newPage({ viewport: { width, height: HEIGHT } });
-  await page.goto(address);
+  await page.goto(address, { timeout: DRAWING_MS_MAX });
   await page.waitForFunction(() => !document.querySelector('pre.mermaid'), null, { timeout: DRAWING_MS_MAX })
     .catch(() => {});
   const seen = await page.evaluate(() => ({
