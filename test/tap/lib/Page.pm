@@ -167,7 +167,7 @@ sub check_signatures
 	my $signatures = q(SELECT string_agg(format('%s(%s) -> %s', proname, pg_get_function_arguments(p.oid),
 		pg_get_function_result(p.oid)), E'\n' ORDER BY proname, pg_get_function_arguments(p.oid)) FROM pg_proc p);
 
-	$node->safe_psql($db, 'CREATE SCHEMA page');
+	$node->safe_psql($db, 'DROP SCHEMA IF EXISTS page CASCADE; CREATE SCHEMA page');
 	while ($self->{text} =~ /^```\n(CALL )?(${module}_\w+)\(([^`]*?)\)(?:\s+-> ([^`]+))?\n```$/mg)
 	{
 		my ($kind, $name, $parameters, $result) = ($1 ? 'PROCEDURE' : 'FUNCTION', $2, $3, $4);
@@ -184,7 +184,7 @@ sub check_signatures
 	return is($node->safe_psql($db, "$signatures WHERE pronamespace = 'page'::regnamespace"),
 		$node->safe_psql($db, "$signatures JOIN pg_depend d ON d.classid = 'pg_proc'::regclass AND d.objid = p.oid"
 			  . " AND d.deptype = 'e' WHERE proname LIKE '$module\\_%' AND obj_description(p.oid) NOT LIKE 'Internal:%'"),
-		"signatures of all functions of $module");
+		"docs/$self->{name} has the signatures of all public functions ${module}_*, and no others");
 }
 
 # The columns of a view with their types, as "name type", sorted by name.
@@ -215,7 +215,8 @@ sub check_columns
 {
 	my ($self, $node, $db, $view) = @_;
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
-	return is($self->_documented_columns($view), _view_columns($node, $db, $view), "columns of $view");
+	return is($self->_documented_columns($view), _view_columns($node, $db, $view),
+		"the columns of view $view are in a table in docs/$self->{name}");
 }
 
 # The anchors of a page, derived from its headings.

@@ -1,8 +1,8 @@
 # The pages for operators, docs/operations/, the general pages of docs/reference/
 # and SECURITY.md are true: their SQL, pasted into an empty database, prints the
-# output shown, operators may run their queries, links lead somewhere, and the
-# tables of settings and views match the server.  If this fails, an operator is
-# misled when it matters.
+# output shown, operators may run their queries, links lead somewhere, and roles
+# have the privileges that are listed.  If this fails, an operator is misled when
+# it matters.
 
 use strict;
 use warnings FATAL => 'all';
@@ -126,64 +126,6 @@ for my $question (sort keys %files)
 	is($error, '', 'an operator may ask');
 	isnt($printed, '', 'and gets an answer') unless $files{$question} =~ /^(?:late_leases|all_well)$/;
 }
-
-# --- views and settings, as the reference has them
-
-my ($operation) = grep { $_->{name} =~ /operation\.md/ } @pages;
-$operation->check_columns($node, 'shop', $_)
-  for qw(idempotency_segments idempotency_workers outbox_stats outbox_latency stock_stats);
-
-my %who = (
-	user => 'anyone',
-	sighup => 'file',
-	postmaster => 'restart',
-	superuser => 'superuser');
-my ($reference) = grep { $_->{name} =~ /settings/ } @pages;
-my %documented = $reference->{text} =~ /^\| `(idempotency\.\w+)` \| (.*) \|$/mg;
-my %explained = map { $_ => 1 } $reference->{text} =~ /\*\*(\w+)\*\*/g;
-my @settings = map { [ split(/\|/, $_, -1) ] } split(/\n/, $node->safe_psql('shop', q(
-	SELECT name, context, vartype, unit, min_val, max_val, current_setting(name) FROM pg_settings
-	WHERE name LIKE 'idempotency.%' AND name <> 'idempotency.webhook_allowed_networks'
-	UNION ALL SELECT name, context, 'list', unit, '', '', boot_val FROM pg_settings
-	WHERE name = 'idempotency.webhook_allowed_networks' ORDER BY 1)));
-
-is(join(' ', sort keys %documented), join(' ', map { $_->[0] } @settings), 'every setting is in the reference, and no other');
-is(join(' ', sort map { "idempotency.$_" } keys %explained), join(' ', map { $_->[0] } @settings), 'and each is explained');
-for my $setting (@settings)
-{
-	my ($name, $context, $type, $unit, $min, $max, $default) = @$setting;
-	my ($documented_type, $documented_default, $range, $who) = split / *\| */, $documented{$name}, -1;
-
-	is($who, $who{$context}, "$name: who may set it");
-	like($documented_type, $type eq 'integer' ? qr/^integer(?:, (?:\Q$unit\E|rows))?$/ : qr/^(?:text|list|boolean)/,
-		"$name: its type");
-	is($unit eq '' || $documented_type =~ /, \Q$unit\E$/, 1, "$name: its unit");
-	is($documented_default =~ s/ (s|min|MB|d)(?:ays?)?\b/$1/r =~ s/^(?:empty|-1):.*/$default eq '' ? '' : '-1'/er,
-		$default, "$name: its default");
-	my ($from, $to) = $range =~ /^(-?\d+)(?: \([^)]*\))? to (\d+)/;
-	is(defined $from ? "$from $to" : '', $type eq 'integer' ? "$min $max" : '', "$name: its range");
-}
-
-# --- the index of the reference: all public objects, and no others
-
-my ($index) = grep { $_->{name} eq 'reference/README.md' } @pages;
-my %listed = map { $_ => 1 } map { s/^\.\.\./idempotency_grant/r } map { /^\|(?! type| `)[^|]*\|/ ? /\[((?:\.\.\.|idem|outbox|stock)\w+)\]/g : () } split /\n/, $index->{text};
-$listed{$_} = 1 for $index->{text} =~ /^\| `((?:idem|stock)_\w+)` \| (?:enum|row)/mg;
-is(join("\n", sort keys %listed), $node->safe_psql('shop', q(
-	SELECT name COLLATE "C" FROM (
-		SELECT proname AS name, p.oid, 'pg_proc'::regclass AS class, pronamespace AS schema FROM pg_proc p
-		UNION ALL SELECT relname, oid, 'pg_class'::regclass, relnamespace FROM pg_class WHERE relkind = 'v'
-		UNION ALL SELECT typname, oid, 'pg_type'::regclass, typnamespace FROM pg_type t
-		WHERE typtype = 'e' OR typtype = 'c' AND (SELECT relkind = 'c' FROM pg_class c WHERE c.oid = typrelid)) object
-	WHERE schema = 'public'::regnamespace AND EXISTS (SELECT FROM pg_depend d JOIN pg_extension e ON e.oid = d.refobjid
-		WHERE e.extname = 'idempotency' AND d.deptype = 'e' AND d.classid = class AND d.objid = object.oid)
-	GROUP BY 1 ORDER BY 1)), 'the index of the reference has all public functions, views and types');
-
-my %values = $index->{text} =~ /^\| `(\w+)` \| enum \| (.*) \|$/mg;
-is(join("\n", map { "$_|$values{$_}" =~ s/[` ]//gr } sort keys %values), sql(q(
-	SELECT t.typname, string_agg(e.enumlabel, ',' ORDER BY e.enumsortorder)
-	FROM pg_enum e JOIN pg_type t ON t.oid = e.enumtypid WHERE t.typnamespace = 'public'::regnamespace
-	GROUP BY 1 ORDER BY 1), 'shop'), 'and all values of enums');
 
 # --- privileges: what the table says that each role has, and no more
 
