@@ -11,6 +11,7 @@
 void
 backoff_fail(Backoff *backoff, int min_ms, int max_ms, TimestampTz now)
 {
+	Assert(min_ms > 0 && min_ms <= max_ms && backoff->pause_ms >= 0);
 	backoff->pause_ms = Min(Max(2 * backoff->pause_ms, min_ms), max_ms);
 	backoff->until = TimestampTzPlusMilliseconds(now, backoff->pause_ms);
 }

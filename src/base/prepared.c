@@ -24,6 +24,7 @@ prepared_full_xid(FullTransactionId next, TransactionId xid)
 {
 	uint32		epoch = EpochFromFullTransactionId(next);
 
+	Assert(TransactionIdIsNormal(xid));
 	if (xid >= XidFromFullTransactionId(next))
 		epoch--;
 	return FullTransactionIdFromEpochAndXid(epoch, xid);

@@ -127,6 +127,7 @@ relation_open_indexes(Relation table)
 	bool		evaluates = false;
 	ListCell   *cell;
 
+	Assert(CheckRelationLockedByMe(table, RowExclusiveLock, true));
 	indexes->count = 0;
 	foreach(cell, oids)
 	{
@@ -222,6 +223,7 @@ relation_insert_into_indexes(Relation table, const RelationIndexes *indexes,
 	bool		decided = check != UNIQUE_CHECK_PARTIAL;
 	bool		unique = true;
 
+	Assert(ItemPointerIsValid(&slot->tts_tid));
 	if (estate != NULL)
 		GetPerTupleExprContext(estate)->ecxt_scantuple = slot;
 	for (int i = 0; i < indexes->count; i++)
@@ -341,6 +343,7 @@ relation_open_index(Relation table, AttrNumber column, int columns,
 	List	   *indexes = RelationGetIndexList(table);
 	ListCell   *cell;
 
+	Assert(CheckRelationLockedByMe(table, AccessShareLock, true));
 	if (OidIsValid(found) &&
 		!relation_index_serves(table, found, column, columns, filter))
 		found = InvalidOid;
@@ -476,6 +479,7 @@ relation_lock_row(Relation table, ItemPointer tid, LockWaitPolicy policy)
 	TM_FailureData failure;
 	TM_Result	result;
 
+	Assert(CheckRelationLockedByMe(table, RowExclusiveLock, true));
 	result = table_tuple_lock(table, tid, GetActiveSnapshot(), slot,
 							  GetCurrentCommandId(true), LockTupleExclusive,
 							  policy, 0, &failure);
@@ -521,6 +525,7 @@ relation_try_delete(Relation table, ItemPointer tid, bool wait)
 	TM_FailureData failure;
 	TM_Result	result;
 
+	Assert(CheckRelationLockedByMe(table, RowExclusiveLock, true));
 	result = compat_table_delete(table, tid, GetActiveSnapshot(), wait,
 								 &failure);
 	if (result == TM_Ok)
@@ -583,6 +588,7 @@ void
 relation_wait_for_writer(Relation table, ItemPointer tid,
 						 const RelationWriter *writer)
 {
+	Assert(writer->speculative || TransactionIdIsNormal(writer->xid));
 	if (writer->speculative)
 		pg_usleep(RELATION_SPECULATION_US);
 	else

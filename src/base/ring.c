@@ -107,6 +107,7 @@ ring_add(RingMap *map, int64 segments[RING_SIZE], Oid table, int64 segment)
 {
 	int			at = map->live;
 
+	Assert(map->live < RING_SIZE);
 	for (; at > 0 && segments[at - 1] < segment; at--)
 	{
 		segments[at] = segments[at - 1];
@@ -152,6 +153,7 @@ ring_load(const CatalogRing *ring)
 	int64		segments[RING_SIZE];
 	RingMap		map = {0};
 
+	Assert(CheckRelationLockedByMe(table, RowExclusiveLock, true));
 	while (table_scan_getnextslot(scan, ForwardScanDirection, row))
 		ring_add_row(&map, segments, ring, row);
 	ExecDropSingleTupleTableSlot(row);
@@ -196,6 +198,7 @@ ring_lock(RingId id)
 void
 ring_unlock(RingId id)
 {
+	Assert(OidIsValid(rings[id].locked));
 	UnlockRelationOid(rings[id].locked, RowExclusiveLock);
 }
 

@@ -66,6 +66,7 @@ sequence_raise(SharedSequence id, Oid sequence, int64 number)
 	pg_atomic_uint64 *place = sequence_place(id, sequence);
 	uint64		known;
 
+	Assert(number >= 0);
 	if (place == NULL)
 		return true;
 	known = pg_atomic_read_u64(place);

@@ -137,6 +137,7 @@ idempotency_require_preload(PG_FUNCTION_ARGS)
 static SharedDatabase *
 shared_find(Oid database)
 {
+	Assert(LWLockHeldByMe(shared->lock));
 	for (int i = 0; i < SHARED_DATABASES_MAX; i++)
 	{
 		if (shared->databases[i].database == database)
@@ -153,6 +154,7 @@ shared_find_or_add(Oid database)
 {
 	SharedDatabase *entry = shared_find(database);
 
+	Assert(LWLockHeldByMeInMode(shared->lock, LW_EXCLUSIVE));
 	if (entry != NULL)
 		entry->looks++;
 	if (entry == NULL)
@@ -382,6 +384,7 @@ shared_vacate_database(Oid database, bool vacate)
 
 	LWLockAcquire(shared->lock, LW_EXCLUSIVE);
 	entry = vacate ? shared_find_or_add(database) : shared_find(database);
+	Assert(entry == NULL || entry->vacaters >= 0);
 	if (entry != NULL && (vacate || entry->vacaters > 0))
 		entry->vacaters += vacate ? 1 : -1;
 	if (entry != NULL && entry->vacaters == 0 && !entry->used)
@@ -593,6 +596,7 @@ shared_relay_rank(SharedDatabase *database, int relay, int *count)
 void
 shared_arm_relay(SharedDatabase *database, int relay, bool arm)
 {
+	Assert(relay >= 0 && relay < SHARED_RELAYS_MAX);
 	if (arm)
 		pg_atomic_fetch_or_u32(&database->relays_armed, 1 << relay);
 	else
@@ -624,6 +628,7 @@ shared_copy_flights(SharedDatabase *database, SharedFlight **flights)
 		SharedRelay *entry = &database->relays[i];
 
 		SpinLockAcquire(&database->mutex);
+		Assert(entry->flight_count <= SHARED_FLIGHTS_MAX);
 		memcpy(*flights + count, entry->flights,
 			   entry->flight_count * sizeof(SharedFlight));
 		count += entry->flight_count;
@@ -645,6 +650,7 @@ shared_show_troubles(SharedDatabase *database, int relay,
 		if (shown[i].relay != relay)
 			shown[kept++] = shown[i];
 	}
+	Assert(kept <= SHARED_TROUBLES_MAX);
 	count = Min(count, SHARED_TROUBLES_MAX - kept);
 	for (int i = 0; i < count; i++)
 		shown[kept + i] = troubles[i];

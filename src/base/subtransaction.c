@@ -48,7 +48,10 @@ subtransaction_try(void (*step) (void *arg), void *arg, bool keep)
 	ResourceOwner owner = CurrentResourceOwner;
 	ErrorData  *volatile error = NULL;
 	volatile bool ending = false;
+	int			level PG_USED_FOR_ASSERTS_ONLY;
 
+	level = GetCurrentTransactionNestLevel();
+	Assert(IsTransactionState());
 	BeginInternalSubTransaction(NULL);
 	MemoryContextSwitchTo(context);
 	PG_TRY();
@@ -67,10 +70,12 @@ subtransaction_try(void (*step) (void *arg), void *arg, bool keep)
 		RollbackAndReleaseCurrentSubTransaction();
 		MemoryContextSwitchTo(context);
 		CurrentResourceOwner = owner;
+		Assert(GetCurrentTransactionNestLevel() == level);
 		if (ending || error->sqlerrcode == ERRCODE_QUERY_CANCELED)
 			ReThrowError(error);
 	}
 	PG_END_TRY();
+	Assert(GetCurrentTransactionNestLevel() == level);
 	MemoryContextSwitchTo(context);
 	CurrentResourceOwner = owner;
 	return error;

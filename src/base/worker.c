@@ -240,6 +240,9 @@ worker_start_in_slot(void)
 bool
 worker_obey_signals(void)
 {
+	/* Between two turns, a worker holds nothing. */
+	Assert(!IsTransactionState() && !ActiveSnapshotSet());
+	Assert(InterruptHoldoffCount == 0 && CritSectionCount == 0);
 	CHECK_FOR_INTERRUPTS();
 	if (!ConfigReloadPending)
 		return false;
@@ -305,6 +308,7 @@ worker_begin(const char *activity)
 void
 worker_commit(void)
 {
+	Assert(GetCurrentTransactionNestLevel() == 1);
 	PopActiveSnapshot();
 	SPI_finish();
 	CommitTransactionCommand();
@@ -316,6 +320,7 @@ void
 worker_abort(void)
 {
 	AbortOutOfAnyTransaction();
+	Assert(!IsTransactionOrTransactionBlock());
 	pgstat_report_activity(STATE_IDLE, NULL);
 }
 

@@ -256,6 +256,7 @@ claim_wait(KeyRing *keys, ClaimObstacle *obstacle)
 {
 	Relation	table = keys_table(keys, obstacle->segment);
 
+	Assert(!keys->locked);
 	if (TransactionIdIsValid(obstacle->writer.xid))
 		relation_wait_for_writer(table, &obstacle->tid, &obstacle->writer);
 	else

@@ -197,6 +197,7 @@ keys_close(KeyRing *keys)
 Relation
 keys_table(KeyRing *keys, int segment)
 {
+	Assert(segment >= 0 && segment < keys->map.live);
 	if (keys->tables[segment] == NULL)
 	{
 		static const AttrNumber columns[] = {
@@ -222,6 +223,7 @@ keys_find_in(KeyRing *keys, int segment, const KeyName *name,
 	Relation	table = keys_table(keys, segment);
 	ScanKeyData scan_keys[2];
 
+	Assert(keys->locked);
 	ScanKeyInit(&scan_keys[0], 1, BTEqualStrategyNumber, F_TEXTEQ,
 				PointerGetDatum(name->key));
 	ScanKeyInit(&scan_keys[1], 2, BTEqualStrategyNumber, F_TEXTEQ,
@@ -357,6 +359,7 @@ keys_insert_row(KeyRing *keys, TupleTableSlot *row)
 {
 	Relation	current = keys_table(keys, 0);
 
+	Assert(keys->locked);
 	keys->written[0] = true;
 	return relation_insert_or_conflict(current, row);
 }
@@ -379,6 +382,7 @@ keys_insert_moved(KeyRing *keys, TupleTableSlot *row)
 {
 	Relation	current = keys_table(keys, 0);
 
+	Assert(keys->locked && !TTS_EMPTY(row));
 	keys->written[0] = true;
 	relation_insert(current, row);
 }
@@ -386,6 +390,7 @@ keys_insert_moved(KeyRing *keys, TupleTableSlot *row)
 TM_Result
 keys_delete(KeyRing *keys)
 {
+	Assert(keys->locked && ItemPointerIsValid(&keys->found_at));
 	keys->written[keys->found_in] = true;
 	return relation_delete(keys_table(keys, keys->found_in), &keys->found_at);
 }
@@ -395,6 +400,7 @@ keys_replace(KeyRing *keys, const KeyName *name, const KeyRow *row)
 {
 	TM_Result	result;
 
+	Assert(keys->locked && ItemPointerIsValid(&keys->found_at));
 	waiters_note(name);
 	if (keys->found_in == 0)
 	{

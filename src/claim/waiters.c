@@ -30,6 +30,7 @@
 #include "storage/latch.h"
 #include "storage/lwlock.h"
 #include "storage/shmem.h"
+#include "utils/snapmgr.h"
 #include "utils/wait_event.h"
 
 #include "claim/waiters.h"
@@ -177,6 +178,7 @@ waiters_arm(const KeyName *name)
 void
 waiters_sleep(const Waiter *waiter, long ms)
 {
+	Assert(!HaveRegisteredOrActiveSnapshot());
 	if (state == NULL)
 	{
 		(void) WaitLatch(MyLatch,

@@ -285,6 +285,7 @@ ddl_hooks_after_prepared(void)
 	MemoryContext context = CurrentMemoryContext;
 	ResourceOwner outer = CurrentResourceOwner;
 
+	Assert(ending_owner != NULL);
 	CurrentResourceOwner = ending_owner;
 	check_at_end = true;
 	PG_TRY();

@@ -255,6 +255,7 @@ launcher_discover(LauncherDatabase *entry)
 								   &entry->discovery_reported);
 	if (handle == NULL)
 		return false;
+	Assert(!entry->vacated);
 	launcher_wait_for_discovery(handle);
 	pfree(handle);
 	return shared_last_looked() == entry->database;
@@ -392,6 +393,7 @@ launcher_tend_worker(LauncherDatabase *entry, SharedWorkerSlot slot,
 		return 0;
 	if (now < worker->pause.until)
 		return worker->pause.until;
+	Assert(OidIsValid(owner) && !entry->vacated);
 	worker->handle = launcher_start_worker(is_relay ? "relay_main" : "sweeper_main",
 										   is_relay ? "idempotency relay" : "idempotency sweeper",
 										   target, &worker->reported);
@@ -567,6 +569,7 @@ launcher_main(Datum arg)
 		MemoryContextReset(round);
 		MemoryContextSwitchTo(round);
 		sleep_ms = launcher_round();
+		Assert(CurrentMemoryContext == round);
 		if (sleep_ms > 0)
 			WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
 					  sleep_ms, PG_WAIT_EXTENSION);

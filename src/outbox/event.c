@@ -240,6 +240,7 @@ outbox_event_read(uint64 row)
 void
 outbox_event_keep(OutboxEvent *event)
 {
+	Assert(event->keepers >= 0);
 	if (event->keepers++ == 0)
 		dlist_delete(&event->node);
 }
@@ -247,6 +248,7 @@ outbox_event_keep(OutboxEvent *event)
 static void
 event_free(OutboxEvent *event)
 {
+	Assert(event->keepers == 0 && events_bytes >= event->bytes);
 	events_bytes -= event->bytes;
 	pfree(event);
 }

@@ -161,6 +161,7 @@ fetch_hand_out(Fetch *fetch, uint64 row)
 	bool		nulls[10] = {false};
 	int64		position = query_int64(row, PULL_POSITION);
 
+	Assert(fetch->count < fetch->limit);
 	if (fetch->token == 0)
 		fetch->token = sequence_next(SHARED_TOKENS,
 									 catalog_get()->idem_token_seq, 0);
@@ -285,6 +286,9 @@ fetch_write(const Fetch *fetch, const OutboxCursor *cursor,
 	Datum		values[15];
 	char		nulls[16] = "               ";
 
+	Assert(!leased || fetch->token != 0);
+	Assert(cursor->position >= partition->cursor.position);
+	Assert(after == NULL || after->position >= cursor->position);
 	values[0] = Int64GetDatum(partition->id.subscription);
 	values[1] = Int32GetDatum(partition->id.number);
 	fetch_set_cursor(&values[2], &nulls[2], cursor);

@@ -108,6 +108,7 @@ filter_limit_start(JsonPath *filter)
 {
 	TimestampTz now = GetCurrentTimestamp();
 
+	Assert(!running);
 	evaluated = filter;
 	values = 0;
 	began_us = 0;
@@ -121,6 +122,7 @@ filter_limit_start(JsonPath *filter)
 static void
 filter_limit_stop(void)
 {
+	Assert(running);
 	running = false;
 	disable_timeout(filter_limit_timer(), false);
 	if (!expired)

@@ -76,6 +76,7 @@ horizon_make_durable(uint64 async_ended)
 {
 	uint64		async_begun = xacts_async_begun();
 
+	Assert(async_ended <= async_begun);
 	if (durable_known && async_begun == durable_begun)
 		return;
 	XLogFlush(horizon_wal_end());
@@ -208,6 +209,7 @@ horizon_find_stragglers(OutboxHorizon *horizon, int open_count, TimestampTz now)
 		if (xact.lo > horizon->max_position ||
 			!outbox_xid_is_open(xact.xid, horizon->snapshot))
 			continue;
+		Assert(horizon->straggler_count <= i);
 		horizon->stragglers[horizon->straggler_count++] = xact;
 		if (ends_at <= now || xact.entered_at > now)
 			continue;			/* in the latter case, the clock was set back */
@@ -313,6 +315,7 @@ outbox_horizon_begin(void)
 		horizon_add_all(&horizon, &open_count, next);
 	horizon_await_standby(&horizon, open_count, prepared_begun, any_left);
 	horizon_find_stragglers(&horizon, open_count, now);
+	Assert((horizon.grace_ends_at == 0) == (horizon.young_lo == PG_INT64_MAX));
 	return horizon;
 }
 

@@ -14,6 +14,7 @@
 #include "tcop/utility.h"
 #include "utils/builtins.h"
 #include "utils/memutils.h"
+#include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 #include "utils/wait_event.h"
 
@@ -179,6 +180,7 @@ wait_sleep(const Wait *wait, SharedDatabase *database, uint64 ends,
 {
 	long		ms;
 
+	Assert(!HaveRegisteredOrActiveSnapshot());
 	if (pause_ms > 0)
 	{
 		(void) WaitLatch(MyLatch, WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, pause_ms,

@@ -106,6 +106,7 @@ outbox_copy_cursor(const OutboxCursor *cursor)
 {
 	OutboxCursor copy = *cursor;
 
+	Assert(cursor->straggler_count == 0 || cursor->stragglers != NULL);
 	copy.stragglers =
 		palloc(cursor->straggler_count * sizeof(OutboxStraggler) + 1);
 	for (int i = 0; i < cursor->straggler_count; i++)
@@ -215,6 +216,7 @@ outbox_write_partition(OutboxPartitionId id, const OutboxCursor *cursor,
 	Datum		values[9];
 	char		nulls[10] = "         ";
 
+	Assert(delivered >= 0 && filtered.filtered >= 0 && filtered.errors >= 0);
 	values[0] = Int64GetDatum(id.subscription);
 	values[1] = Int32GetDatum(id.number);
 	outbox_cursor_values(&values[2], cursor);
@@ -314,6 +316,8 @@ void
 outbox_disown_bucket(int bucket)
 {
 	LOCKTAG		tag = partition_lock_tag(bucket);
+	bool		held PG_USED_FOR_ASSERTS_ONLY;
 
-	LockRelease(&tag, ExclusiveLock, true);
+	held = LockRelease(&tag, ExclusiveLock, true);
+	Assert(held);
 }

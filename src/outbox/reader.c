@@ -247,6 +247,7 @@ reader_fetch(OutboxChunk *chunk, SavedQuery *query, Datum *values,
 	Portal		portal = query_open(query, values, true);
 	uint64		count;
 
+	Assert(source->rows > 0);
 	while (!chunk->cut && (count = query_fetch(portal, source->rows)) > 0)
 	{
 		SPITupleTable *rows = SPI_tuptable;
@@ -295,6 +296,7 @@ reader_fetch_range(OutboxChunk *chunk, const OutboxSource *source, int64 limit)
 {
 	Datum		values[5];
 
+	Assert(limit <= chunk->before.position + OUTBOX_RANGE_MAX);
 	values[0] = Int64GetDatum(chunk->before.position);
 	values[1] = Int64GetDatum(limit);
 	values[2] = Int64GetDatum(source->id.subscription);
@@ -337,6 +339,8 @@ reader_sort_stragglers(OutboxChunk *chunk, const OutboxHorizon *horizon,
 		if (xact.lo <= limit && outbox_cursor_find(before, xact.xid) == NULL)
 			cursor_add(&chunk->after, xact.xid, before->position + 1);
 	}
+	Assert(chunk->after.straggler_count + chunk->ended_count <=
+		   before->straggler_count + horizon->straggler_count);
 }
 
 /*
@@ -407,6 +411,8 @@ outbox_read(const OutboxHorizon *horizon, const OutboxCursor *cursor,
 	else if (left_behind_to < cursor->position)
 		reader_stop_cursor(&chunk, left_behind_to);
 	chunk.cut |= left_behind_to < cursor->position || limit < readable;
+	Assert(chunk.after.position >= cursor->position);
+	Assert(chunk.after.position <= readable);
 	chunk.moved = !outbox_cursors_equal(&chunk.before, &chunk.after, true);
 	return chunk;
 }

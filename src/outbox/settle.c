@@ -240,6 +240,8 @@ settle_write(SavedQuery *query, OutboxPartitionId id,
 	Datum		values[10];
 	char		nulls[11] = "          ";
 
+	Assert(result->attempts >= 0);
+	Assert(result->outcome != OUTBOX_DEAD || result->error != NULL);
 	values[0] = Int64GetDatum(id.subscription);
 	values[1] = Int32GetDatum(id.number);
 	values[2] = Int64GetDatum(delivery->event->position);
@@ -304,6 +306,7 @@ outbox_settle_new(OutboxPartitionId id, const OutboxDelivery *delivery,
 {
 	const char *state = "waiting";
 
+	Assert(result->outcome != OUTBOX_CANCELLED);
 	if (result->outcome == OUTBOX_DELIVERED)
 		return;
 	if (result->outcome == OUTBOX_DEAD)
@@ -331,6 +334,8 @@ outbox_settle_due(OutboxPartitionId id, const OutboxDelivery *delivery,
 {
 	Datum		position = Int64GetDatum(delivery->event->position);
 
+	Assert(result->outcome == OUTBOX_RETRY || result->outcome == OUTBOX_DEAD ||
+		   result->outcome == OUTBOX_CANCELLED);
 	if (result->outcome == OUTBOX_CANCELLED)
 	{
 		settle_delete(id, &position, 1);

@@ -89,6 +89,7 @@ xacts_leave(void)
 {
 	XactSlot   *slot = &slots[compat_my_proc_number()];
 
+	Assert(entered && slot->database == MyDatabaseId);
 	SpinLockAcquire(&slot->mutex);
 	slot->database = InvalidOid;
 	SpinLockRelease(&slot->mutex);
@@ -101,6 +102,7 @@ xacts_leave(void)
 static void
 xacts_note_async(void)
 {
+	Assert(!async);
 	async = synchronous_commit == SYNCHRONOUS_COMMIT_OFF;
 	if (async)
 		pg_atomic_fetch_add_u64(&shared_my_database()->async_begun, 1);
@@ -200,6 +202,7 @@ xacts_callback(XactEvent event, void *arg)
 			reader = XACTS_NOT_READING;
 			break;
 		case XACT_EVENT_PREPARE:
+			Assert(!async && !changing);
 			if (entered || wake_at_commit)
 				pg_atomic_fetch_add_u64(&shared_my_database()->prepared_begun,
 										1);
@@ -232,6 +235,8 @@ xacts_write_slot(FullTransactionId xid, int64 lo)
 	XactSlot   *slot = &slots[compat_my_proc_number()];
 	TimestampTz now = GetCurrentTimestamp();
 
+	Assert(!OidIsValid(slot->database));
+	Assert(FullTransactionIdIsNormal(xid) && lo > 0);
 	SpinLockAcquire(&slot->mutex);
 	slot->database = MyDatabaseId;
 	slot->xact.xid = xid;
@@ -270,6 +275,7 @@ int64
 xacts_next_position(void)
 {
 	xacts_enter();
+	Assert(entered && TransactionIdIsValid(GetTopTransactionIdIfAny()));
 	return sequence_next(SHARED_POSITIONS, catalog_get()->outbox_position_seq,
 						 lower_bound - 1);
 }
@@ -321,6 +327,7 @@ xacts_note_prepared(uint64 begun)
 	pg_atomic_uint64 *place = &shared_my_database()->prepared_noted;
 	uint64		known = pg_atomic_read_u64(place);
 
+	Assert(begun <= xacts_prepared_begun());
 	while (known < begun &&
 		   !pg_atomic_compare_exchange_u64(place, &known, begun))
 		;

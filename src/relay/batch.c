@@ -94,6 +94,7 @@ batch_queue(BatchEvent *item)
 {
 	Batch	   *batch = item->batch;
 
+	Assert(!item->decided && !item->sent && item->last_of_key == NULL);
 	item->next_ready = NULL;
 	if (batch->first_ready == NULL)
 		batch->first_ready = item;
@@ -119,7 +120,8 @@ batch_is_news(const BatchEvent *item)
 static void
 batch_decide(BatchEvent *item, OutboxOutcome outcome)
 {
-	Assert(!item->decided);
+	Assert(!item->decided && item->last_of_key == NULL);
+	Assert(item->batch->undecided > 0);
 	item->result.outcome = outcome;
 	item->decided = true;
 	item->batch->undecided--;
@@ -163,6 +165,7 @@ batch_follow(BatchEvent *item, BatchEvent *last)
 {
 	if (last != NULL && !last->decided)
 	{
+		Assert(last->next_of_key == NULL);
 		last->next_of_key = item;
 		item->last_of_key = last;
 	}
@@ -357,6 +360,7 @@ batch_end(void *arg)
 
 	batch_leave_chains(batch, 0);
 	batch_drop_events(batch, 0);
+	Assert(batches_size >= batch->size);
 	batches_size -= batch->size;
 }
 
@@ -366,6 +370,7 @@ batch_start(const OutboxSubscription *subscription, OutboxChunk chunk,
 {
 	Batch	   *batch = palloc0(sizeof(Batch));
 
+	Assert(before == NULL || batch_is_new(before));
 	batch->context = CurrentMemoryContext;
 	batch->subscription = *subscription;
 	batch->chunk = chunk;
@@ -493,6 +498,7 @@ batch_decide_failure(BatchEvent *item, const HttpResponse *response,
 	Batch	   *batch = item->batch;
 	OutboxResult *result = &item->result;
 
+	Assert(item->sent);
 	item->shortened &= response->status == 0;
 	if (item->shortened && !batch_is_new(batch))
 	{
@@ -522,6 +528,7 @@ batch_fail(BatchEvent *item, const HttpResponse *response, RetryClass class)
 void
 batch_deliver(BatchEvent *item, const HttpResponse *response)
 {
+	Assert(item->sent);
 	item->result.attempts++;
 	if (item->batch->subscription.keeps_deliveries)
 		batch_note_answer(item, response);
@@ -552,6 +559,7 @@ batch_take_ready(BatchEvent *item, BatchEvent *before)
 {
 	Batch	   *batch = item->batch;
 
+	Assert(item == (before ? before->next_ready : batch->first_ready));
 	if (before == NULL)
 		batch->first_ready = item->next_ready;
 	else
@@ -611,6 +619,7 @@ batch_cut(Batch *batch)
 		return true;
 	for (int i = kept; i < batch->chunk.count; i++)
 		batch->undecided -= batch->items[i].decided ? 0 : 1;
+	Assert(batch->undecided >= 0);
 	batch->first_ready = NULL;
 	while (ready != NULL)
 	{
@@ -742,6 +751,7 @@ batch_has_news(const Batch *batch)
 static void
 batch_report_dead(const BatchEvent *item)
 {
+	Assert(item->result.error != NULL);
 	ereport(LOG,
 			(errmsg("event %lld is dead for subscription \"%s\" after attempt %d: %s",
 					(long long) item->event->position,
@@ -867,6 +877,7 @@ batch_note_deferred(const BatchEvent *item, List *deferred)
 void
 batch_settled(Batch *batch, bool whole, List *deferred)
 {
+	Assert(!whole || batch_is_finished(batch));
 	for (int i = 0; i < batch->chunk.count; i++)
 	{
 		BatchEvent *item = &batch->items[i];

@@ -65,6 +65,7 @@ breaker_note_failed(Breaker *breaker, int64 position, bool answered,
 		breaker->failed_from = now;
 		breaker->unanswered = true;
 	}
+	Assert(!breaker->open && breaker->failures <= BREAKER_FAILURES);
 	breaker->unanswered &= !answered;
 	for (int i = 0; i < breaker->failures; i++)
 	{

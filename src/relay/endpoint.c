@@ -75,6 +75,7 @@ endpoints_rest(TimestampTz next_due_at)
 	{
 		Endpoint   *endpoint = lfirst(cell);
 
+		Assert(endpoint->busy);
 		if (!endpoint_is_at_rest(endpoint))
 			continue;
 		endpoint->busy = false;
@@ -234,6 +235,7 @@ endpoint_take_response(const HttpResponse *response, Places *places)
 	int			window_max = endpoint->settings->max_in_flight *
 		list_length(endpoint->feeds);
 
+	Assert(feed->in_flight > 0 && endpoint->in_flight >= feed->in_flight);
 	place_leave(places, endpoint->in_flight--);
 	feed->in_flight--;
 	if (answer.version != endpoint->settings->version || answer.shortened)
@@ -366,6 +368,7 @@ endpoint_send(Endpoint *endpoint, Places *places, int most,
 	{
 		sent = endpoint_send_shares(endpoint, room, Max(room / feeds, 1),
 									&tokens, identity);
+		Assert(sent >= 0 && sent <= room);
 		if (sent == 0)
 			break;
 		room -= sent;
@@ -431,6 +434,7 @@ endpoint_probed(Endpoint *endpoint, bool found, TimestampTz now)
 {
 	Breaker    *breaker = &endpoint->breaker;
 
+	Assert(breaker->open);
 	endpoint->probe_turn++;
 	if (!found)
 	{
@@ -459,6 +463,7 @@ endpoint_wants_settle(const Endpoint *endpoint)
 bool
 endpoint_settle(Endpoint *endpoint)
 {
+	Assert(endpoint->breaker.trip_wanted != endpoint->breaker.reset_wanted);
 	return outbox_set_failing(endpoint->subscription,
 							  endpoint->settings->version,
 							  endpoint->breaker.trip_wanted);

@@ -124,7 +124,8 @@ feed_set_cursor(Feed *feed, const OutboxCursor *cursor)
 static void
 feed_attach(Feed *feed)
 {
-	Assert(!feed->attached);
+	Assert(!feed->attached && feed->loaded && !feed->draining);
+	Assert(feed->again_to == 0);
 	feed_free_cursor(feed);
 	feed->more = false;
 	feed->attached = true;
@@ -136,6 +137,7 @@ feed_detach(Feed *feed, const OutboxCursor *cursor)
 {
 	feed_set_cursor(feed, cursor);
 	feed->more = true;
+	Assert(!feed->attached || feed->head->followers > 0);
 	if (feed->attached)
 		feed->head->followers--;
 	feed->attached = false;
@@ -146,6 +148,7 @@ void
 feed_free(Feed *feed)
 {
 	Assert(feed_is_idle(feed) && feed->in_flight == 0);
+	Assert(!feed->attached || feed->head->followers > 0);
 	if (feed->attached)
 		feed->head->followers--;
 	feed_free_cursor(feed);
@@ -576,6 +579,7 @@ feed_send(Feed *feed, int limit, int *tokens, const char *identity)
 					   identity);
 	sent += groups_send(&feed->groups, feed->new_batches, room - sent, tokens,
 						identity);
+	Assert(sent >= 0 && sent <= Max(room, 0));
 	feed->in_flight += sent;
 	return sent;
 }
@@ -648,6 +652,7 @@ feed_load(Feed *feed, const OutboxSubscription *subscription)
 	feed->row = subscription->row;
 	if (!feed_is_idle(feed) || feed->wrong)
 		return;
+	Assert(!feed->attached && feed->in_flight == 0);
 	feed->loaded = true;
 	feed->discarding = feed->gone = false;
 	feed->draining = feed->endpoint->breaker.trip_wanted;
@@ -701,6 +706,7 @@ feed_write_row(Feed *feed, int64 delivered)
 	int			head = none_left && feed->attached ? feed->head->relay :
 		OUTBOX_NO_HEAD;
 
+	Assert(cursor->position >= feed->row.position);
 	outbox_write_partition(feed->id, cursor, head, delivered, feed->filtered);
 	feed->written = (OutboxRow)
 	{
@@ -718,8 +724,10 @@ feed_free_finished(Feed *feed)
 {
 	ListCell   *cell;
 
+	Assert(feed->whole <= list_length(feed->new_batches));
 	for (; feed->whole > 0; feed->whole--)
 	{
+		Assert(batch_is_finished(feed_first_batch(feed)));
 		batch_free(feed_first_batch(feed));
 		feed->new_batches = list_delete_first(feed->new_batches);
 	}
@@ -900,6 +908,19 @@ feed_start_batch(Feed *feed, OutboxChunk chunk, BatchKind kind)
 					   feed->due_batches);
 }
 
+/*
+ * Does a batch begin where the last one of the queue ends, or later?
+ */
+pg_attribute_unused()
+static bool
+feed_goes_on(const Feed *feed, const Batch *batch)
+{
+	const Batch *last = feed_last_batch(feed);
+
+	return last == NULL || batch_cursor_after(last)->position <=
+		batch_cursor_before(batch)->position;
+}
+
 static List *
 feed_append_batch(Feed *feed, List *batches, Batch *batch,
 				  MemoryContext context)
@@ -953,6 +974,7 @@ feed_take_page(Feed *feed, const OutboxChunk *whole, List *deliveries)
 	foreach(cell, deliveries)
 		outbox_chunk_add(&chunk, lfirst(cell));
 	batch = feed_start_batch(feed, chunk, BATCH_NEW);
+	Assert(feed_goes_on(feed, batch));
 	MemoryContextSwitchTo(old);
 	feed->new_batches = feed_append_batch(feed, feed->new_batches, batch,
 										  context);
@@ -997,6 +1019,7 @@ feed_reads_with(const Feed *feed, const Feed *other)
 void
 feed_move(Feed *feed, const OutboxChunk *chunk)
 {
+	Assert(chunk->after.position >= feed->cursor.position);
 	feed_set_cursor(feed, &chunk->after);
 	feed->more = chunk->cut;
 	feed_try_attach(feed, chunk);
@@ -1010,6 +1033,7 @@ feed_move(Feed *feed, const OutboxChunk *chunk)
 static void
 feed_note_read(Feed *feed, const OutboxChunk *chunk, OutboxCursor after)
 {
+	Assert(after.position >= feed->cursor.position);
 	if (chunk->moved)
 	{
 		feed_free_cursor(feed);
@@ -1038,6 +1062,8 @@ feed_read_new(Feed *feed, const OutboxHorizon *horizon, BatchKind kind,
 	OutboxChunk chunk;
 	OutboxCursor after;
 
+	Assert(!feed->attached);
+	Assert(kind == BATCH_NEW || kind == BATCH_PROBE_NEW);
 	chunk = outbox_read_chunk(horizon, feed->id,
 							  feed->endpoint->settings->filter, &feed->cursor,
 							  feed->again_to, max_events, feed->max_bytes);
@@ -1051,6 +1077,7 @@ feed_read_new(Feed *feed, const OutboxHorizon *horizon, BatchKind kind,
 	{
 		Batch	   *batch = feed_start_batch(feed, chunk, kind);
 
+		Assert(feed_goes_on(feed, batch));
 		MemoryContextSwitchTo(old);
 		feed->new_batches = feed_append_batch(feed, feed->new_batches, batch,
 											  context);
@@ -1130,7 +1157,10 @@ feed_read_waiting(Feed *feed, BatchKind kind)
 								  feed->endpoint->settings->recovered_at,
 								  feed_event_statuses(), feed->max_bytes);
 	else
+	{
+		Assert(kind == BATCH_PROBE_DUE);
 		chunk = outbox_read_longest_waiting(feed->id, feed_passed(feed));
+	}
 	if (chunk.count > 0)
 		batch = feed_start_batch(feed, chunk, kind);
 	MemoryContextSwitchTo(old);

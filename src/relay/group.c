@@ -60,6 +60,7 @@ group_create(Groups *groups, List *items)
 {
 	Group	   *group = palloc0(sizeof(Group));
 
+	Assert(items != NIL);
 	group->groups = groups;
 	group->items = items;
 	return group;
@@ -126,6 +127,7 @@ group_add(GroupFilling *filling, BatchEvent *item)
 		filling->room = 0;
 		return false;
 	}
+	Assert(!item->sent && !item->decided);
 	item->sent = true;
 	filling->items = lappend(filling->items, item);
 	filling->room = Min(filling->room - 1,
@@ -208,6 +210,7 @@ group_send(Group *group, const char *identity)
 	{
 		const BatchEvent *item = lfirst(cell);
 
+		Assert(item->sent && !item->decided);
 		events = lappend(events, (void *) item->event);
 	}
 	message_build(batch_subscription(first->batch), events, identity, &request);
@@ -381,6 +384,7 @@ group_halve(Group *group)
 	Group	   *second = group_create(group->groups,
 									  list_copy_tail(group->items, half));
 
+	Assert(half > 0);
 	second->second = group->second;
 	group->second = second;
 	group->items = list_truncate(group->items, half);
@@ -433,6 +437,7 @@ groups_take_response(const HttpResponse *response)
 	const BatchEvent *first = linitial(group->items);
 	GroupAnswer answer;
 
+	Assert(list_member_ptr(groups->in_flight, group));
 	answer.owner = groups->owner;
 	answer.class = retry_classify(response->status);
 	answer.position = first->event->position;

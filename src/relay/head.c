@@ -221,6 +221,7 @@ head_page(Head *head, Feed *feed)
 {
 	HeadPage   *page = feed->page;
 
+	Assert(page == NULL || page->feed == feed);
 	if (page != NULL && head_page_is_too_long(page))
 		return NULL;
 	if (page != NULL)
@@ -250,8 +251,10 @@ head_refuse(HeadReading *reading, Feed *feed)
 	Head	   *head = reading->head;
 	HeadPage   *page = feed->page;
 
+	Assert(reading->readers > 0);
 	if (page != NULL)
 	{
+		Assert(head->page_events >= list_length(page->deliveries));
 		head->page_events -= list_length(page->deliveries);
 		page->deliveries = NIL;
 		feed->page = NULL;
@@ -481,6 +484,7 @@ head_go_to_end(Head *head, const OutboxHorizon *horizon)
 {
 	OutboxCursor end = outbox_cursor_at_end(horizon);
 
+	Assert(head->followers == 0);
 	if (horizon->grace_ends_at != 0 &&
 		end.position < head->recorded.position)
 		return;
@@ -497,6 +501,7 @@ head_read_into_pages(HeadReading *reading, const OutboxHorizon *horizon)
 	Head	   *head = reading->head;
 	OutboxChunk chunk;
 
+	Assert(head->known && !head->reading && !head->handing_out);
 	reading->until = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
 												 HEAD_SLICE_MS);
 	head_begin_pages(head, reading->endpoints);
@@ -548,6 +553,7 @@ head_read_pages(Head *head, const OutboxHorizon *horizon, List *endpoints)
 	OutboxChunk chunk = head_read_into_pages(&reading, horizon);
 
 	head_hand_out(head, &chunk);
+	Assert(chunk.after.position >= head->cursor.position);
 	head_set_cursor(head, &head->cursor, &chunk.after);
 	head_let_go(&reading);
 	head_handed_out(head);
@@ -618,6 +624,7 @@ head_failed(Head *head, const char *error)
 {
 	Feed	   *filtering = head->filtering;
 
+	Assert(head->reading && !head->handing_out);
 	head->reading = false;
 	head->filtering = NULL;
 	if (filtering != NULL)

@@ -68,6 +68,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "access/xact.h"
 #include "lib/ilist.h"
 #include "utils/memutils.h"
 
@@ -838,6 +839,8 @@ http_connect(HttpTransfer *transfer, struct curl_slist *addresses)
 {
 	int64		left_ms = transfer->timeout_ms - http_elapsed_ms(transfer);
 
+	Assert(transfer->active);
+	Assert(!transfer->addresses || transfer->addresses == addresses);
 	left_ms = Max(left_ms, 1);
 	transfer->waiting = false;
 	transfer->addresses = addresses;
@@ -856,6 +859,7 @@ http_begin(HttpTransfer *transfer, ResolveHost *host)
 {
 	struct curl_slist *addresses = transfer->addresses;
 
+	Assert(!transfer->active && transfer->answering_ms == 0);
 	transfer->header_bytes = 0;
 	transfer->body_bytes = 0;
 	transfer->excerpt_length = 0;
@@ -895,6 +899,7 @@ http_take_host(ResolveHost *host, CURLcode code)
 			dlist_container(HttpTransfer, waiting_node,
 							dlist_pop_head_node(waiting));
 
+		Assert(transfer->active && transfer->waiting);
 		transfer->waiting = false;
 		if (error == NULL)
 		{
@@ -915,6 +920,7 @@ http_submit(const HttpRequest *request)
 	if (dlist_is_empty(&http.idle))
 		elog(ERROR, "more than %d HTTP requests in flight", HTTP_IN_FLIGHT_MAX);
 	transfer = dlist_head_element(HttpTransfer, node, &http.idle);
+	Assert(!transfer->active && !transfer->headers && !transfer->addresses);
 	if (transfer->easy == NULL)
 		transfer->easy = curl_easy_init();
 	if (transfer->easy == NULL)
@@ -1112,6 +1118,8 @@ http_finish(HttpTransfer *transfer, CURLcode code)
 	curl_off_t	retry_after_s = 0;
 	bool		answered;
 
+	Assert(transfer->active && easy != NULL);
+
 	/* Over HTTP/2 libcurl may report the end of a connection that it keeps. */
 	transfer->flooded |= wire_is_cut(transfer->fd);
 
@@ -1268,6 +1276,8 @@ http_work(void)
 	CURLMsg    *message;
 	int			left;
 
+	Assert(http.multi != NULL && !IsTransactionState());
+
 	/* Threads of libcurl inherit the mask; wire.c needs the one signal. */
 	sigfillset(&all);
 	sigdelset(&all, SIGPROF);
@@ -1308,6 +1318,8 @@ http_next_response(HttpResponse *response)
 
 	transfer = dlist_container(HttpTransfer, node,
 							   dlist_pop_head_node(&http.done));
+	Assert(!transfer->active && transfer->answering_ms == 0);
+	Assert(http.in_flight > 0);
 	*response = transfer->response;
 
 	curl_easy_cleanup(transfer->easy);

@@ -67,6 +67,8 @@ place_share(const Places *places, int held, int priority)
 void
 place_take(Places *places, int held)
 {
+	Assert(held >= 0 && places->taken >= places->holders);
+	Assert(places->taken < HTTP_IN_FLIGHT_MAX);
 	places->holders += held == 0;
 	places->taken++;
 }
@@ -74,6 +76,7 @@ place_take(Places *places, int held)
 void
 place_leave(Places *places, int held)
 {
+	Assert(held > 0 && places->taken > 0 && places->holders > 0);
 	places->holders -= held == 1;
 	places->taken--;
 }

@@ -28,6 +28,7 @@ rate_fill(Rate *rate, double per_second, TimestampTz now)
 {
 	double		seconds = (double) (now - rate->filled_at) / USECS_PER_SEC;
 
+	Assert(per_second >= 0);
 	if (rate->filled_at == 0)
 		rate->tokens = 1;
 	else if (seconds > 0)

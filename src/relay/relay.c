@@ -18,6 +18,7 @@
  */
 #include "postgres.h"
 
+#include "access/xact.h"
 #include "access/xlog.h"
 #include "commands/trigger.h"
 #include "miscadmin.h"
@@ -26,6 +27,7 @@
 #include "storage/latch.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
+#include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
 #include "base/compat.h"
@@ -637,6 +639,7 @@ relay_work(Relay *relay)
 	HttpResponse response;
 	ListCell   *cell;
 
+	Assert(CurrentMemoryContext == relay->turn_context);
 	http_work();
 	while (http_next_response(&response))
 		endpoint_take_response(&response, &relay->places);
@@ -755,6 +758,7 @@ relay_sleep(Relay *relay)
 		if (pg_atomic_read_u64(&relay->database->ends) != relay->seen_ends)
 			timeout = 0;
 	}
+	Assert(!IsTransactionState() && !ActiveSnapshotSet());
 	turn_rest();
 	count = WaitEventSetWait(relay->wait_set, timeout, events, lengthof(events),
 							 PG_WAIT_EXTENSION);
@@ -838,6 +842,7 @@ relay_start(Relay *relay, SharedWorkerSlot slot)
 												ALLOCSET_DEFAULT_SIZES);
 	relay->database = shared_my_database();
 	relay->number = slot - SHARED_RELAY;
+	Assert(relay->number >= 0 && relay->number < SHARED_RELAYS_MAX);
 	turn_start(relay->database, relay->number);
 	head_init(&relay->head, relay->number);
 	served_init(&relay->served, relay->database, &relay->head, relay->context);

@@ -138,6 +138,7 @@ resolve_create_hosts(void)
 static void
 resolve_end(ResolveHost *host)
 {
+	Assert(resolve.running > 0);
 	(void) curl_multi_remove_handle(resolve.multi, host->easy);
 	curl_easy_cleanup(host->easy);
 	curl_slist_free_all(host->forget);
@@ -250,6 +251,7 @@ resolve_set_up(ResolveHost *host)
 static void
 resolve_begin(ResolveHost *host)
 {
+	Assert(host->queued && host->easy == NULL);
 	dlist_delete(&host->node);
 	host->queued = false;
 	resolve.running++;

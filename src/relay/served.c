@@ -101,6 +101,7 @@ served_feed(Served *served, OutboxPartitionId id)
 
 	if (feed == NULL)
 	{
+		Assert(served->buckets[outbox_bucket(id)]);
 		feed = feed_create(id, endpoint, served->head);
 		served->bucket_feeds[outbox_bucket(id)]++;
 	}
@@ -161,6 +162,7 @@ served_drop_inactive(Served *served)
 		if (!feed_is_done(feed))
 			continue;
 		stuck_forget(feed);
+		Assert(served->bucket_feeds[outbox_bucket(feed->id)] > 0);
 		served->bucket_feeds[outbox_bucket(feed->id)]--;
 		feed_free(feed);
 		if (endpoint->feeds == NIL)
@@ -247,6 +249,7 @@ served_want_load(Served *served, int64 subscription)
 	if (served->load_count > 0 &&
 		served->loads[served->load_count - 1] == subscription)
 		return;
+	Assert(served->load_count <= served->load_room);
 	if (served->load_count == served->load_room)
 	{
 		served->load_room = Max(2 * served->load_room, SERVED_LOADS_MAX);
@@ -331,6 +334,7 @@ served_look(Served *served, uint64 changes_ended, TimestampTz next_look_at)
 	uint64		changes = xacts_changes_begun();
 	bool		is_time = GetCurrentTimestamp() >= served->next_look_at;
 
+	Assert(changes >= served->seen_changes && changes >= changes_ended);
 	if (!is_time && served->seen_all && changes == served->seen_changes)
 		return;
 	served_look_at_all(served, is_time);

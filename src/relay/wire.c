@@ -230,6 +230,7 @@ wire_begin_on(int fd)
 	uint64		before = connection->used ? connection->limit :
 		wire_received(fd);
 
+	Assert(connection->open && connection->requests >= 0);
 	connection->limit = before + WIRE_BYTES_MAX;
 	connection->used = true;
 	connection->requests++;

@@ -261,6 +261,7 @@ escrow_find(const EscrowKey *key)
 {
 	int			at = *escrow_chain(key->hash);
 
+	Assert(LWLockHeldByMe(escrow_partition(key->hash)));
 	while (at != ESCROW_NONE)
 	{
 		if (escrow_same_key(&items[at].key, key))
@@ -274,6 +275,7 @@ static void
 escrow_pin_found(EscrowItem *item)
 {
 	SpinLockAcquire(&item->mutex);
+	Assert(item->place == ESCROW_IN_USE && item->pins >= 0);
 	item->pins++;
 	item->touches++;
 	item->used = true;
@@ -338,7 +340,10 @@ escrow_remove(EscrowItem *item, uint32 hash)
 		int		   *link = escrow_chain(hash);
 
 		while (*link != at)
+		{
+			Assert(*link != ESCROW_NONE);
 			link = &items[*link].next;
+		}
 		*link = item->next;
 	}
 	LWLockRelease(escrow_partition(hash));
@@ -375,6 +380,7 @@ escrow_evicted(const EscrowItem *item)
 {
 	TimestampTz at = item->state == ESCROW_READY ? item->lapses_at : DT_NOBEGIN;
 
+	Assert(item->place == ESCROW_TAKEN && item->pins == 0);
 	if (at != DT_NOEND)
 		lapse_note_evicted(item->key.database, at);
 	if (escrow_take_bit(called, item - items))
@@ -467,6 +473,7 @@ escrow_add_item(EscrowItem *place, const EscrowKey *key)
 	LWLock	   *partition = escrow_partition(key->hash);
 	EscrowItem *item;
 
+	Assert(place->place == ESCROW_TAKEN);
 	LWLockAcquire(partition, LW_EXCLUSIVE);
 	item = escrow_find(key);
 	if (item != NULL)
@@ -529,6 +536,7 @@ void
 escrow_unpin(EscrowItem *item)
 {
 	SpinLockAcquire(&item->mutex);
+	Assert(item->pins > 0);
 	item->pins--;
 	SpinLockRelease(&item->mutex);
 }
@@ -549,6 +557,7 @@ escrow_begin_load(EscrowItem *item)
 {
 	EscrowState found;
 
+	Assert(item->pins > 0);
 	ConditionVariablePrepareToSleep(&item->loaded);
 	for (;;)
 	{
@@ -569,7 +578,7 @@ void
 escrow_publish(EscrowItem *item, const ItemLevel *level)
 {
 	SpinLockAcquire(&item->mutex);
-	Assert(item->state == ESCROW_LOADING);
+	Assert(item->pins > 0 && item->state == ESCROW_LOADING);
 	item->state = ESCROW_READY;
 	item->known = level->known;
 	item->available = level->available;
@@ -588,6 +597,7 @@ void
 escrow_fail_load(EscrowItem *item)
 {
 	SpinLockAcquire(&item->mutex);
+	Assert(item->pins > 0 && item->state == ESCROW_LOADING);
 	item->state = ESCROW_MISSING;
 	SpinLockRelease(&item->mutex);
 	ConditionVariableBroadcast(&item->loaded);
@@ -645,6 +655,7 @@ escrow_take(EscrowItem *item, int64 quantity, int past)
 {
 	bool		enough;
 
+	Assert(quantity >= 0);
 	SpinLockAcquire(&item->mutex);
 	Assert(item->pins > 0 && item->state == ESCROW_READY);
 	enough = item->available >= quantity && item->waiting <= past;
@@ -666,6 +677,7 @@ escrow_receive(EscrowItem *item, int64 quantity)
 	int64		on_hand;
 	bool		fits;
 
+	Assert(quantity >= 0);
 	SpinLockAcquire(&item->mutex);
 	Assert(item->pins > 0 && item->state == ESCROW_READY);
 	fits = !item->too_many &&
@@ -691,6 +703,7 @@ void
 escrow_join(EscrowItem *item)
 {
 	SpinLockAcquire(&item->mutex);
+	Assert(item->pins > 0 && item->waiting >= 0);
 	item->waiting++;
 	SpinLockRelease(&item->mutex);
 }
@@ -704,6 +717,7 @@ escrow_call(EscrowItem *item)
 {
 	int			at = item - items;
 
+	Assert(item->pins > 0);
 	pg_atomic_fetch_or_u32(&called[at / ESCROW_BITS],
 						   (uint32) 1 << (at % ESCROW_BITS));
 }
@@ -716,6 +730,8 @@ escrow_give_back(EscrowItem *item, const EscrowPart *part)
 {
 	bool		call;
 
+	Assert(item->pins > 0 && item->waiting >= part->joined);
+	Assert(part->taken >= 0 && part->received >= 0);
 	item->available = escrow_add(item->available, part->taken);
 	item->on_hand -= part->received;
 	item->waiting -= part->joined;
@@ -762,6 +778,8 @@ escrow_commit(EscrowItem *item, const EscrowPart *part)
 		escrow_will_lapse(item, part->lapses_at);
 
 	SpinLockAcquire(&item->mutex);
+	Assert(item->pins > 0 && item->waiting >= part->served);
+	Assert(part->pending >= 0 && part->left >= 0);
 	item->available = escrow_add(item->available, part->pending);
 	item->on_hand -= part->left;
 	item->waiting -= part->served;
@@ -1059,6 +1077,7 @@ escrow_copy_level(EscrowItem *item, Oid log, EscrowLevel *level)
 bool
 escrow_level_at(int place, Oid log, EscrowLevel *level)
 {
+	Assert(place >= 0 && place < settings_stock_items);
 	return escrow_copy_level(&items[place], log, level);
 }
 
@@ -1146,6 +1165,7 @@ escrow_next_crowded(int *looks, Oid log, int rows, EscrowLevel *level)
 void
 escrow_count_compacted(EscrowItem *item, int rows, bool complete)
 {
+	Assert(rows >= 0);
 	SpinLockAcquire(&item->mutex);
 	item->rows = complete ? 0 : Max(item->rows - rows, 0);
 	SpinLockRelease(&item->mutex);

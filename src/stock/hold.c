@@ -288,6 +288,7 @@ holds_read_settled(const text *reservation)
 		writer = holds_scan(&holds, hold, reservation, &dirty);
 		if (!TransactionIdIsValid(writer.xid))
 			break;
+		Assert(holds.lines.count > 0);
 		relation_wait_for_writer(hold, &holds.tids[holds.lines.count - 1],
 								 &writer);
 	}
@@ -310,6 +311,7 @@ holds_lock(const Holds *holds, bool wait)
 	Relation	hold = hold_open();
 	bool		locked = true;
 
+	Assert(lines_are_sorted(&holds->lines));
 	for (int i = 0; i < holds->lines.count && locked; i++)
 		locked = hold_done(hold, relation_lock(hold, &holds->tids[i]),
 						   &holds->tids[i], wait);
@@ -368,6 +370,7 @@ holds_serve(const Holds *holds, const text *reservation,
 	TupleTableSlot *row = hold_slot(hold);
 	ItemPointerData tid = holds->tids[0];
 
+	Assert(holds->lines.count == 1);
 	hold_store(row, reservation, &holds->lines, 0, expires_at);
 	if (relation_update(hold, &tid, row) != TM_Ok)
 		elog(ERROR, "a locked line of a reservation is gone");
@@ -433,6 +436,7 @@ holds_open(const text *reservation, const ReservationName *name,
 	TupleTableSlot *row = hold_slot(hold);
 	int			opened = 0;
 
+	Assert(lines->count > 0);
 	for (; opened < lines->count; opened++)
 	{
 		hold_store(row, reservation, lines, opened, expires_at);

@@ -143,6 +143,8 @@ in_doubt_add(const InDoubt *entry)
 {
 	int			count = in_doubt_count();
 
+	Assert(LWLockHeldByMeInMode(lock, LW_EXCLUSIVE));
+	Assert(count < in_doubt_room());
 	shared->entries[count] = *entry;
 	pg_atomic_write_u32(&shared->count, count + 1);
 }
@@ -155,6 +157,8 @@ in_doubt_remove(int at)
 {
 	int			last = in_doubt_count() - 1;
 
+	Assert(LWLockHeldByMeInMode(lock, LW_EXCLUSIVE));
+	Assert(at >= 0 && at <= last);
 	shared->entries[at] = shared->entries[last];
 	pg_atomic_write_u32(&shared->count, last);
 }
@@ -211,6 +215,8 @@ in_doubt_enter(EscrowItem *item, const EscrowPart *part)
 	};
 	bool		room;
 
+	Assert(!FullTransactionIdIsValid(entering) ||
+		   FullTransactionIdEquals(entering, entry.xid));
 	entering = entry.xid;
 	in_doubt_write(escrow_sku(item), part);
 	LWLockAcquire(lock, LW_EXCLUSIVE);
@@ -248,8 +254,10 @@ in_doubt_cancel(void)
 	LWLockAcquire(lock, LW_EXCLUSIVE);
 	for (int i = in_doubt_count() - 1; i >= 0; i--)
 	{
-		if (in_doubt_is_mine(&shared->entries[i]))
-			in_doubt_remove(i);
+		if (!in_doubt_is_mine(&shared->entries[i]))
+			continue;
+		Assert(!shared->entries[i].active);
+		in_doubt_remove(i);
 	}
 	LWLockRelease(lock);
 	entering = InvalidFullTransactionId;
@@ -271,6 +279,7 @@ in_doubt_has_ended(FullTransactionId xid)
 static bool
 in_doubt_settle(const InDoubt *entry)
 {
+	Assert(entry->active && LWLockHeldByMeInMode(lock, LW_EXCLUSIVE));
 	if (!TransactionIdDidCommit(XidFromFullTransactionId(entry->xid)))
 		return escrow_abort(entry->item, &entry->part);
 	return escrow_commit(entry->item, &entry->part);
@@ -441,6 +450,7 @@ in_doubt_find(EscrowItem *item, const text *sku, const PreparedXact *xacts,
 		const PreparedXact *writer = in_doubt_writer(row, xacts, xact_count);
 
 		CHECK_FOR_INTERRUPTS();
+		Assert(writer == NULL || count < xact_count);
 		if (writer != NULL)
 			(*found)[count++] = in_doubt_read(row, item, writer->xid);
 	}
@@ -519,6 +529,7 @@ in_doubt_forget_database(Oid database)
 
 		if (entry->database != database)
 			continue;
+		Assert(entry->active);
 		escrow_unpin(entry->item);
 		in_doubt_remove(i);
 	}

@@ -46,6 +46,7 @@ lapse_lower(pg_atomic_uint64 *to, TimestampTz at)
 void
 lapse_note(TimestampTz at)
 {
+	Assert(database != NULL);
 	lapse_lower(&database->lapses_at, at);
 }
 

@@ -258,6 +258,7 @@ ledger_next_item(LedgerPosition *position, int *looks, LedgerFirst *first)
 	TupleTableSlot *row = ledger_slot(log);
 	bool		found = false;
 
+	Assert(*looks >= 0);
 	if (position->sku != NULL && position->id != PG_INT64_MAX)
 		found = ledger_pass_rows(log, position, true, latest, looks, row);
 	if (!found && *looks > 0)
@@ -387,6 +388,7 @@ ledger_scan_from(int first, const text *reservation, LedgerLines *lines)
 	Snapshot	latest = RegisterSnapshot(GetLatestSnapshot());
 	int			count = 0;
 
+	Assert(first >= 0 && first < LEDGER_TABLES);
 	for (int i = first; i < LEDGER_TABLES; i++)
 		count += ledger_scan(ledger_table(i), reservation, latest, lines);
 	UnregisterSnapshot(latest);

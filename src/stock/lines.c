@@ -331,11 +331,23 @@ lines_are_same(const StockLines *a, const StockLines *b)
 	return true;
 }
 
+bool
+lines_are_sorted(const StockLines *lines)
+{
+	for (int i = 1; i < lines->count; i++)
+	{
+		if (lines_compare(&lines->line[i - 1], &lines->line[i]) > 0)
+			return false;
+	}
+	return true;
+}
+
 const StockLine *
 lines_find(const StockLines *lines, const text *sku)
 {
 	StockLine	wanted = {.sku = unconstify(text *, sku)};
 
+	Assert(lines_are_sorted(lines));
 	if (lines->count == 0)
 		return NULL;
 	return bsearch(&wanted, lines->line, lines->count, sizeof(StockLine),

@@ -55,6 +55,9 @@ extern StockLines lines_skus_arg(FunctionCallInfo fcinfo, int arg);
 /* Are these the same skus with the same quantities, in the same order? */
 extern bool lines_are_same(const StockLines *a, const StockLines *b);
 
+/* Are they in the order of their skus?  For assertions. */
+extern bool lines_are_sorted(const StockLines *lines);
+
 /* Finds the line of a sku, or NULL; the lines are sorted. */
 extern const StockLine *lines_find(const StockLines *lines, const text *sku);
 

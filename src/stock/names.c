@@ -243,6 +243,7 @@ names_end(const ReservationName *name)
 void
 names_forget(void)
 {
+	Assert(database != NULL);
 	pg_atomic_fetch_add_u64(&database->names_forgotten, 1);
 	pg_atomic_write_u64(&database->names_complete, 0);
 }
@@ -303,6 +304,7 @@ names_clear(void)
 	if (!LWLockConditionalAcquire(clears, LW_EXCLUSIVE))
 		return;
 	names_next_generation();
+	Assert(pg_atomic_read_u32(&shared->generation) % 2 == 1);
 	for (uint64 i = 0; i < word_count; i++)
 		pg_atomic_write_u64(&words[i], 0);
 	pg_atomic_write_u64(&shared->full, 0);
@@ -428,6 +430,7 @@ names_read_blocks(Oid oid, Oid log, int *blocks)
 		build.end = RelationGetNumberOfBlocks(table);
 		build.file = file;
 	}
+	Assert(*blocks > 0 && build.block <= build.end);
 	upto = Min(build.end, build.block + *blocks);
 	if (upto > build.block)
 	{
@@ -464,6 +467,7 @@ names_build(Oid log, uint32 generation)
 	uint64		forgotten = pg_atomic_read_u64(&database->names_forgotten);
 	int			blocks = NAMES_BLOCKS_MAX;
 
+	Assert(generation % 2 == 0 && OidIsValid(log));
 	if (!build.begun || build.generation != generation ||
 		build.forgotten != forgotten || build.log != log)
 	{

@@ -50,6 +50,7 @@ queue_ignore_calls(bool ignore)
 void
 queue_call(QueueCall items)
 {
+	Assert(database != NULL);
 	if (ignore_calls)
 		return;
 	pg_atomic_fetch_or_u32(&database->queues_called, items);
@@ -206,6 +207,7 @@ queue_leave(StockLine *line)
 	QueueEntry	entry;
 	Relation	queue;
 
+	Assert(line->waits && line->opened_id > 0);
 	if (!queue_find(line->sku, line->opened_id, false, &entry))
 		ereport(ERROR,
 				(errcode(ERRCODE_CHECK_VIOLATION),

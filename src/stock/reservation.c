@@ -119,6 +119,7 @@ reservation_knows_all(const Holds *holds, const LedgerLines *past)
 		known[past->line[i].line.number] = true;
 		order = Max(order, past->line[i].line.number + 1);
 	}
+	Assert(order <= STOCK_LINES_MAX);
 	for (int i = 0; i < order && all; i++)
 		all = known[i];
 	pfree(known);
@@ -679,6 +680,7 @@ reservation_expire_known(int batch, int *failed, bool *more)
 										 false, &found, &next);
 
 		CHECK_FOR_INTERRUPTS();
+		Assert(names <= batch - count);
 		if (names == 0 && stock_xact_sees_committed())
 			escrow_none_lapses_of(log, &due, next);
 		for (int i = 0; i < names; i++)

@@ -60,6 +60,7 @@ serve_reserve(const QueueEntry *first, Holds *holds)
 	StockLine  *line = holds->lines.line;
 	TimestampTz expires_at;
 
+	Assert(line->waits && line->entry != 0);
 	if (stock_xact_available(line) < first->quantity)
 		return false;
 	if (!holds_lock(holds, false))
@@ -133,6 +134,7 @@ serve_queue(text *sku, int max)
 	while ((more = queue_first(item.sku, from, &first)) && count < max)
 	{
 		CHECK_FOR_INTERRUPTS();
+		Assert(first.id >= from);
 		if (count == 0)
 			escrow_set_queue_from(stock_xact_item(&item), first.id, look);
 		if (!serve_first(&item, &first))

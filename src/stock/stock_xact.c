@@ -93,6 +93,8 @@ stock_xact_place(const EscrowItem *item)
 	uint32		mask = (uint32) entry_capacity * 2 - 1;
 	uint32		at = murmurhash32((uint32) ((uintptr_t) item >> 4)) & mask;
 
+	Assert(entry_capacity > 0 && (mask & (mask + 1)) == 0);
+	Assert(entry_count <= entry_capacity);
 	while (places[at] != 0 && entries[places[at] - 1].item != item)
 		at = (at + 1) & mask;
 	return &places[at];
@@ -107,6 +109,7 @@ stock_xact_pop_entry(void)
 {
 	EscrowItem *item = entries[entry_count - 1].item;
 
+	Assert(*stock_xact_place(item) == entry_count);
 	*stock_xact_place(item) = 0;
 	entry_count--;
 	return item;
@@ -120,6 +123,7 @@ stock_xact_reset(void)
 {
 	while (entry_count > 0)
 		(void) stock_xact_pop_entry();
+	Assert(loading == NULL);
 	step_count = 0;
 	locked_log = InvalidOid;
 	external_level = 0;
@@ -157,6 +161,7 @@ stock_xact_end(bool committed)
 {
 	bool		call = false;
 
+	Assert(entry_count == 0 || entries[entry_count - 1].level == 1);
 	in_doubt_cancel();
 	stock_xact_let_go();
 	for (int i = 0; i < entry_count; i++)
@@ -211,6 +216,7 @@ stock_xact_before_prepare(void)
 	{
 		StockXactEntry *entry = &entries[i];
 
+		Assert(entry->level == 1 && !entry->in_doubt);
 		entry->part.first_id = first_id;
 		entry->in_doubt = stock_xact_has_effect(entry);
 		if (entry->in_doubt)
@@ -266,6 +272,7 @@ stock_xact_end_steps(int level, bool committed)
 {
 	int			mark = step_count;
 
+	Assert(level > 1);
 	for (; mark > 0 && steps[mark - 1].level >= level; mark--)
 		steps[mark - 1].level = level - 1;
 	if (!committed)
@@ -430,6 +437,8 @@ stock_xact_keep_pinned(EscrowItem *pinned, StockLine *line, bool *fresh)
 	};
 	int		   *place = stock_xact_place(pinned);
 
+	Assert(entry_count < entry_capacity);
+	Assert(entry_count == 0 || entries[entry_count - 1].level <= entry.level);
 	*fresh = *place == 0;
 	if (*fresh)
 	{
@@ -456,6 +465,7 @@ stock_xact_load(EscrowItem *item, const text *sku)
 	in_doubt_lock_for_load();
 	if (!escrow_begin_load(item))
 		return;
+	Assert(loading == NULL);
 	loading = item;
 	in_doubt_load(item, locked_log, sku);
 	loading = NULL;
@@ -496,6 +506,8 @@ stock_xact_write(StockXactEntry *to, EscrowPart difference)
 		.difference = difference
 	};
 
+	Assert(step_count < step_capacity);
+	Assert(step_count == 0 || steps[step_count - 1].level <= step.level);
 	to->part.taken += difference.taken;
 	to->part.received += difference.received;
 	to->part.left += difference.left;
@@ -531,6 +543,7 @@ stock_xact_take(const StockLine *line, bool overtake)
 
 	stock_xact_make_room();
 	entry = stock_xact_entry(line);
+	Assert(entry->part.pending >= 0);
 	own = Min(entry->part.pending, line->quantity);
 	common = line->quantity - own;
 	if (!escrow_take(entry->item, common,
@@ -706,18 +719,22 @@ stock_xact_mark(void)
 void
 stock_xact_undo(int mark)
 {
+	Assert(mark >= 0 && mark <= step_count);
 	while (step_count > mark)
 	{
 		StockXactStep *step = &steps[--step_count];
 		StockXactEntry *entry = &entries[step->entry];
 		EscrowPart *difference = &step->difference;
 
+		Assert(step->entry < entry_count);
 		entry->part.taken -= difference->taken;
 		entry->part.received -= difference->received;
 		entry->part.left -= difference->left;
 		entry->part.pending -= difference->pending;
 		entry->part.joined -= difference->joined;
 		entry->part.served -= difference->served;
+		Assert(entry->part.taken >= 0 && entry->part.pending >= 0);
+		Assert(entry->part.joined >= 0 && entry->part.served >= 0);
 		if (escrow_undo(entry->item, difference))
 			queue_call(QUEUE_SOME);
 	}
@@ -742,6 +759,7 @@ stock_xact_note_external(void)
 	lapse_begin();
 	queue_begin();
 	names_prepare();
+	Assert(external_level <= level);
 	locked_log = stock_xact_lock(ShareRowExclusiveLock);
 	if (external_level == 0)
 	{

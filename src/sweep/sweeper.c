@@ -17,6 +17,7 @@
 #include "pgstat.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
+#include "utils/memutils.h"
 #include "utils/timestamp.h"
 
 #include "base/compat.h"
@@ -247,6 +248,7 @@ sweeper_main(Datum arg)
 	{
 		bool		more = false;
 
+		Assert(CurrentMemoryContext == TopMemoryContext);
 		for (int i = 0; i < (int) lengthof(modules); i++)
 		{
 			if (worker_obey_signals())
