@@ -33,6 +33,7 @@
 #include "utils/snapmgr.h"
 #include "utils/wait_event.h"
 
+#include "base/callback.h"
 #include "claim/waiters.h"
 
 #define WAITERS_BUCKETS 64		/* one bit of a word each */
@@ -80,6 +81,7 @@ waiters_wake(void)
 {
 	uint64		wanted;
 
+	CALLBACK_BEGIN();
 	pg_memory_barrier();
 	wanted = pg_atomic_read_u64(&state->armed) & written;
 	for (int i = 0; wanted != 0 && i < WAITERS_BUCKETS; i++)
@@ -92,6 +94,7 @@ waiters_wake(void)
 		pg_atomic_fetch_add_u64(&state->ends[i], 1);
 		ConditionVariableBroadcast(&state->lists[i]);
 	}
+	CALLBACK_END();
 }
 
 /*

@@ -41,6 +41,7 @@
 #include "utils/memutils.h"
 #include "utils/resowner.h"
 
+#include "base/callback.h"
 #include "base/compat.h"
 #include "base/members.h"
 #include "base/shared.h"
@@ -81,6 +82,7 @@ ddl_hooks_transaction_ended(XactEvent event, void *arg)
 	if (event != XACT_EVENT_COMMIT && event != XACT_EVENT_ABORT &&
 		event != XACT_EVENT_PREPARE)
 		return;
+	CALLBACK_BEGIN();
 	if (check_at_end)
 		(void) shared_check_database(MyDatabaseId);
 	check_at_end = false;
@@ -90,6 +92,7 @@ ddl_hooks_transaction_ended(XactEvent event, void *arg)
 	if (wake_at_end)
 		shared_wake_launcher();
 	wake_at_end = false;
+	CALLBACK_END();
 }
 
 static void

@@ -31,6 +31,7 @@
 #include "storage/spin.h"
 #include "utils/timestamp.h"
 
+#include "base/callback.h"
 #include "base/catalog.h"
 #include "base/compat.h"
 #include "base/sequence.h"
@@ -172,6 +173,7 @@ xacts_callback(XactEvent event, void *arg)
 	bool		news = wake_at_commit;
 	bool		was_entered = entered;
 
+	CALLBACK_BEGIN();
 	switch (event)
 	{
 		case XACT_EVENT_PRE_COMMIT:
@@ -214,6 +216,7 @@ xacts_callback(XactEvent event, void *arg)
 		default:
 			break;
 	}
+	CALLBACK_END();
 }
 
 /*

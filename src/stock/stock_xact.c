@@ -32,6 +32,7 @@
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
 
+#include "base/callback.h"
 #include "base/catalog.h"
 #include "base/relation.h"
 #include "base/shared.h"
@@ -161,6 +162,7 @@ stock_xact_end(bool committed)
 {
 	bool		call = false;
 
+	CALLBACK_BEGIN();
 	Assert(entry_count == 0 || entries[entry_count - 1].level == 1);
 	in_doubt_cancel();
 	stock_xact_let_go();
@@ -185,6 +187,7 @@ stock_xact_end(bool committed)
 		pg_atomic_fetch_add_u64(&shared_my_database()->stock_reopened, 1);
 	}
 	stock_xact_reset();
+	CALLBACK_END();
 }
 
 /*
@@ -228,6 +231,7 @@ stock_xact_before_prepare(void)
 static void
 stock_xact_prepared(void)
 {
+	CALLBACK_BEGIN();
 	for (int i = 0; i < entry_count; i++)
 	{
 		if (!entries[i].in_doubt)
@@ -235,6 +239,7 @@ stock_xact_prepared(void)
 	}
 	in_doubt_activate();
 	stock_xact_reset();
+	CALLBACK_END();
 }
 
 /*
@@ -305,12 +310,14 @@ stock_xact_subtransaction_ended(SubXactEvent event, SubTransactionId mine,
 	if (!OidIsValid(locked_log) ||
 		(event != SUBXACT_EVENT_ABORT_SUB && !committed))
 		return;
+	CALLBACK_BEGIN();
 	if (!committed)
 		stock_xact_let_go();
 	stock_xact_end_steps(level, committed);
 	stock_xact_end_entries(level, committed);
 	if (external_level >= level)
 		external_level = committed ? level - 1 : 0;
+	CALLBACK_END();
 }
 
 /*
