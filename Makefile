@@ -2,7 +2,10 @@
 #
 #   make                    build against the pg_config on PATH, or PG_CONFIG=...
 #   make install            into that server
-#   make installcheck       pg_regress and isolation tests on a running server
+#   make installcheck       pg_regress and isolation tests on a running server;
+#                           REGRESS="..." ISOLATION="..." select some
+#   make prove TESTS="..."  files of test/tap/t with the server in which it is
+#                           installed, not as root
 #   make check              the tests that find a wrong change, on private
 #                           clusters; needs only make; minutes
 #   make check-world        all tests, likewise; half an hour
@@ -141,6 +144,16 @@ include $(PGXS)
 
 # Tests name internal objects without their schema; see test/postgresql.conf.
 installcheck: export PGOPTIONS += -c search_path="$$user",public,idempotency_internal
+
+# Each test makes its own cluster.  Directories must be absolute.
+PROVE_DIR = $(CURDIR)/tmp_check
+.PHONY: prove
+prove:
+	@rm -rf $(PROVE_DIR) && mkdir -p $(PROVE_DIR)/log
+	cd $(srcdir) && PATH="$(bindir):$$PATH" PG_REGRESS=$(dir $(PGXS))../test/regress/pg_regress \
+		TESTDIR=$(CURDIR) TESTDATADIR=$(PROVE_DIR) TESTLOGDIR=$(PROVE_DIR)/log \
+		prove --timer -I $(dir $(PGXS))../test/perl -I test/tap \
+		$(or $(TESTS:%=test/tap/t/%.pl),$(error name some tests: make prove TESTS="wake"))
 
 # What is published on PGXN: the last commit.
 .PHONY: dist
