@@ -99,11 +99,23 @@ faults_server_is_unprepared(const char *function)
 }
 
 /*
+ * A lock without memory for its owners stays in the session's table until the
+ * end of the transaction, and is followed by the next one who takes it after a
+ * savepoint (PostgreSQL 15: LockAcquireExtended, "in case next line fails").
+ */
+static bool
+faults_breaks_locks(FaultKind kind, const char *function)
+{
+	return kind == FAULT_ALLOCATION &&
+		strcmp(function, "LockAcquireExtended") == 0;
+}
+
+/*
  * Where the server is not prepared, only what it calls of the extension fails.
  * Further out, there are hooks of ours.
  */
 static bool
-faults_may_strike(void)
+faults_may_strike(FaultKind kind)
 {
 	void	   *frames[FRAMES_MAX];
 	int			count = backtrace(frames, FRAMES_MAX);
@@ -118,7 +130,8 @@ faults_may_strike(void)
 		if (strstr(info.dli_fname, "/idempotency.so") != NULL)
 			return true;
 		if (info.dli_sname != NULL &&
-			faults_server_is_unprepared(info.dli_sname))
+			(faults_server_is_unprepared(info.dli_sname) ||
+			 faults_breaks_locks(kind, info.dli_sname)))
 			return false;
 	}
 	return IsTransactionState();
@@ -132,12 +145,12 @@ faults_strikes(FaultKind kind)
 {
 	if (countdown[kind] > 1)
 		countdown[kind]--;
-	else if (countdown[kind] == 1 && faults_may_strike())
+	else if (countdown[kind] == 1 && faults_may_strike(kind))
 	{
 		countdown[kind] = 0;
 		return true;
 	}
-	return faults_strikes_worker(kind) && faults_may_strike();
+	return faults_strikes_worker(kind) && faults_may_strike(kind);
 }
 
 /*
