@@ -8,8 +8,8 @@
 SELECT stock_receive('altered', 10);
 
 BEGIN;
-ALTER TABLE stock_log ADD COLUMN shelf text;
-SELECT stock_receive('altered', 1);
+ALTER TABLE stock_queue DROP COLUMN ttl_us;
+SELECT stock_reserve('altered', 100, 'altered', wait => true);
 ROLLBACK;
 
 -- Additional indexes of every kind get an entry for each new row.

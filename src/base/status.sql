@@ -219,6 +219,63 @@ AS $$
 				WHERE k.indrelid = i.indrelid AND k.indisprimary
 					AND i.indpred IS NULL
 					AND k.indkey::text = i.indkey::text)
+	), shape (kind, columns, nullable, checks) AS (
+		-- The tables that our C code writes to, as they were created.
+		VALUES ('idem_key', 9, '{lease_until,request,response}'::text[],
+			'{idem_key_0_check,idem_key_0_key_check,idem_key_0_scope_check,idem_key_0_state_check,idem_key_numbers_check,idem_key_times_check}'::text[]),
+		('outbox_log', 10, '{deliver_at,expires_at,headers,key,type}',
+			'{outbox_log_0_check,outbox_log_created_at_check,outbox_log_expires_at_check,outbox_log_position_check}'),
+		('outbox_history', 12, '{answer,created_at,duration_ms,error,key,status,topic,type}', '{}'),
+		('stock_log', 13, '{actor,line,lines,note,reservation,reserved_at,reserved_by,reserved_id}',
+			'{stock_log_actor_check,stock_log_check,stock_log_check1,stock_log_check2,stock_log_id_check,stock_log_line_check,stock_log_lines_check,stock_log_note_check,stock_log_reservation_check,stock_log_reserved_check,stock_log_sku_check}'),
+		('stock_history', 13, '{actor,line,lines,note,reservation,reserved_at,reserved_by,reserved_id}',
+			'{stock_history_actor_check,stock_history_change_check,stock_history_id_check,stock_history_line_check,stock_history_lines_check,stock_history_note_check,stock_history_quantity_check,stock_history_reservation_check,stock_history_reserved_check,stock_history_sku_check}'),
+		('stock_hold', 9, '{actor,lines}',
+			'{stock_hold_expires_at_check,stock_hold_line_check,stock_hold_line_max_check,stock_hold_lines_check,stock_hold_opened_check,stock_hold_quantity_check,stock_hold_reservation_check,stock_hold_sku_check,stock_hold_waits_check}'),
+		('stock_item', 5, '{}',
+			'{stock_item_confirmed_check,stock_item_received_check,stock_item_sku_check,stock_item_sums_check}'),
+		('stock_queue', 5, '{}',
+			'{stock_queue_id_check,stock_queue_quantity_check,stock_queue_reservation_check,stock_queue_sku_check,stock_queue_ttl_us_check}'),
+		('stock_in_doubt', 9, '{}', '{}')
+	), written AS (
+		SELECT c.oid, c.relname, c.relnatts, c.relrowsecurity, c.relispartition, s.*
+		FROM shape s JOIN pg_class c
+			ON regexp_replace(c.relname, '_[0-2]$', '') = s.kind AND c.relkind = 'r'
+		WHERE c.relnamespace = 'idempotency_internal'::regnamespace
+	), added (what) AS (
+		SELECT format('constraint %I of %s', k.conname, w.relname)
+		FROM written w JOIN pg_constraint k ON k.conrelid = w.oid
+		WHERE k.contype = 'f' OR k.contype = 'c' AND k.conname <> ALL (w.checks)
+		UNION ALL
+		SELECT format('foreign key %I of %s', k.conname, k.conrelid::regclass)
+		FROM written w JOIN pg_constraint k ON k.confrelid = w.oid
+		WHERE k.contype = 'f' AND w.kind <> 'stock_item' AND k.conrelid <> w.oid
+		UNION ALL
+		SELECT format('NOT NULL of %s.%I', w.relname, a.attname)
+		FROM written w JOIN pg_attribute a ON a.attrelid = w.oid
+		WHERE a.attnotnull AND a.attname = ANY (w.nullable)
+		UNION ALL
+		SELECT format('trigger %I of %s', t.tgname, w.relname)
+		FROM written w JOIN pg_trigger t ON t.tgrelid = w.oid
+		JOIN pg_proc p ON p.oid = t.tgfoid
+		WHERE NOT t.tgisinternal
+			AND p.pronamespace <> 'idempotency_internal'::regnamespace
+		UNION ALL
+		SELECT format('rule %I of %s', r.rulename, w.relname)
+		FROM written w JOIN pg_rewrite r ON r.ev_class = w.oid
+		UNION ALL
+		SELECT format('policy %I of %s', p.polname, w.relname)
+		FROM written w JOIN pg_policy p ON p.polrelid = w.oid
+		UNION ALL
+		SELECT format('child %s of %s', i.inhrelid::regclass, w.relname)
+		FROM written w JOIN pg_inherits i ON i.inhparent = w.oid
+		UNION ALL
+		SELECT format(x.what, w.relname)
+		FROM written w CROSS JOIN LATERAL (VALUES
+			('row security of %s', w.relrowsecurity),
+			('partition %s', w.relispartition),
+			('columns of %s', w.relnatts <> w.columns)) x (what, found)
+		WHERE x.found
 	)
 	SELECT 'tables',
 		CASE WHEN kept.tables IS NULL THEN 'ok' ELSE 'warning' END,
@@ -247,6 +304,13 @@ AS $$
 			ELSE format('unique or exclusion, so calls can fail: %s', strict.indexes) END,
 		CASE WHEN strict.indexes IS NOT NULL THEN 'drop it, or create it without UNIQUE' END
 	FROM strict
+	UNION ALL
+	SELECT 'alterations',
+		CASE WHEN a.list IS NULL THEN 'ok' ELSE 'warning' END,
+		CASE WHEN a.list IS NULL THEN 'nothing was added that is not enforced'
+			ELSE format('not enforced by calls, or refused by them: %s', a.list) END,
+		CASE WHEN a.list IS NOT NULL THEN 'undo it: the extension writes to these tables without the executor' END
+	FROM (SELECT string_agg(added.what, ', ' ORDER BY added.what) AS list FROM added) a
 $$;
 COMMENT ON FUNCTION idempotency_internal.idempotency_table_status() IS
 	'Internal: what idempotency_status says of tables.';

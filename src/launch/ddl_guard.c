@@ -40,10 +40,7 @@
 #include "base/members.h"
 #include "launch/ddl_guard.h"
 
-/*
- * Returns a row of a catalog as this command has just written it, or NULL.
- */
-static HeapTuple
+HeapTuple
 ddl_guard_new_row(Oid class, Oid index, AttrNumber oid_column, Oid object)
 {
 	Relation	rel = table_open(class, AccessShareLock);

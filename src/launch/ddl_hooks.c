@@ -47,6 +47,7 @@
 #include "base/shared.h"
 #include "launch/ddl_guard.h"
 #include "launch/ddl_hooks.h"
+#include "launch/ddl_unenforced.h"
 #include "outbox/xacts.h"
 #include "relay/traffic.h"
 #include "stock/escrow.h"
@@ -161,6 +162,7 @@ ddl_hooks_object_access(ObjectAccessType access, Oid class, Oid object,
 		access != OAT_DROP)
 		return;
 	ddl_guard_check(access, class, object, sub_object);
+	unenforced_check(access, class, object, sub_object);
 	if (access == OAT_DROP && class == ExtensionRelationId &&
 		object == members_extension())
 		ddl_hooks_drop_extension();
@@ -338,6 +340,13 @@ ddl_hooks_before(Node *statement)
 	{
 		case T_AlterTableStmt:
 			guard_before_alter(castNode(AlterTableStmt, statement));
+			unenforced_before_alter(castNode(AlterTableStmt, statement));
+			return NULL;
+		case T_CreateStmt:
+			unenforced_before_create(castNode(CreateStmt, statement));
+			return NULL;
+		case T_CreateForeignTableStmt:
+			unenforced_before_create((CreateStmt *) statement);
 			return NULL;
 		case T_DropdbStmt:
 			ddl_hooks_before_database(statement);

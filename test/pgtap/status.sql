@@ -19,7 +19,7 @@ SELECT results_eq($$ SELECT * FROM says('settings') $$, $$ VALUES
 	'but a setting of the test servers');
 SELECT set_eq($$ SELECT "check" FROM idempotency_status() $$,
 	ARRAY['library', 'workers', 'worker errors', 'settings', 'tables',
-		'triggers', 'sequences', 'indexes', 'keys', 'subscriptions', 'log', 'open transactions',
+		'triggers', 'sequences', 'indexes', 'alterations', 'keys', 'subscriptions', 'log', 'open transactions',
 		'prepared transactions', 'stock counters', 'stock log', 'reservations', 'reservation names', 'stock queues'], 'these are the checks');
 SELECT is_empty($$ SELECT * FROM idempotency_status()
 	WHERE "check" IS NULL OR state IS NULL OR detail IS NULL $$,
