@@ -7,6 +7,7 @@
  * each heavyweight lock.
  *
  *		SET faults.allocation = 7		the seventh allocation from now on fails
+ *		SET faults.own = 7				the same, of those that the extension makes
  *		SET faults.interrupt = 7		the seventh check cancels the statement
  *		SET faults.terminate = 7		... ends the session
  *		SET faults.lock = 7				the seventh lock fails as by lock_timeout
@@ -14,6 +15,10 @@
  *
  * faults.worker_allocation and the like are chances, one in so many, for the
  * workers of extension idempotency; faults.seed makes a run repeatable.
+ *
+ * With faults.strict_locks, memory is not allocated, and no heavyweight lock
+ * taken, by a process that holds a lightweight lock of the extension: an error
+ * there would have others wait for as long as its transaction takes to abort.
  */
 #include "postgres.h"
 
@@ -26,31 +31,45 @@
 #include "fmgr.h"
 #include "miscadmin.h"
 #include "postmaster/bgworker.h"
+#include "storage/lwlock.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
+#include "utils/wait_event.h"
 
 PG_MODULE_MAGIC;
 
-/* The numbers are those of fault_points, but for the last. */
+/* The numbers are those of fault_points, but for the last two. */
 typedef enum FaultKind
 {
 	FAULT_ALLOCATION,
 	FAULT_INTERRUPT,
 	FAULT_LOCK,
-	FAULT_TERMINATE
+	FAULT_TERMINATE,
+	FAULT_OWN
 } FaultKind;
 
-#define FAULT_KINDS 4
+#define FAULT_KINDS 5
 #define FRAMES_MAX 100
+#define OWN_FRAMES_MAX 10		/* from an allocation to its caller */
+#define KNOWN_MAX 10007
 #define FAULT_CHANCE_MAX 100000000
 
+/* Whose function an address is in. */
+typedef enum FaultCaller
+{
+	CALLER_ALLOCATES,			/* this library, or a function for memory */
+	CALLER_EXTENSION,
+	CALLER_SERVER
+} FaultCaller;
+
 static const char *const names[FAULT_KINDS] = {
-	"allocation", "interrupt", "lock", "terminate"
+	"allocation", "interrupt", "lock", "terminate", "own"
 };
 
 static int	countdown[FAULT_KINDS];
 static int	worker_chance[FAULT_KINDS];
 static int	seed;
+static bool strict_locks;
 static pg_prng_state chance;
 
 extern void _PG_init(void);
@@ -73,8 +92,9 @@ faults_strikes_worker(FaultKind kind)
 }
 
 /*
- * Functions of the server that are not prepared for errors: statistics, and the
- * beginning and end of a transaction or subtransaction.
+ * Functions of the server that are not prepared for errors: statistics, the
+ * beginning and end of a transaction or subtransaction, and COMMIT PREPARED,
+ * which may fail when it is done.
  */
 static bool
 faults_server_is_unprepared(const char *function)
@@ -86,7 +106,8 @@ faults_server_is_unprepared(const char *function)
 		"RollbackAndReleaseCurrentSubTransaction", "StartTransactionCommand"
 	};
 
-	if (strncmp(function, "pgstat_", strlen("pgstat_")) == 0)
+	if (strncmp(function, "pgstat_", strlen("pgstat_")) == 0 ||
+		strcmp(function, "FinishPreparedTransaction") == 0)
 		return true;
 	if (IsTransactionState())
 		return false;
@@ -138,6 +159,56 @@ faults_may_strike(FaultKind kind)
 }
 
 /*
+ * Looking up an address takes long, so the answers are kept.
+ */
+static FaultCaller
+faults_caller(void *address)
+{
+	static struct
+	{
+		void	   *address;
+		FaultCaller caller;
+	}			known[KNOWN_MAX];
+	int			at = (uintptr_t) address % KNOWN_MAX;
+	FaultCaller caller = CALLER_SERVER;
+	Dl_info		info;
+
+	if (known[at].address == address)
+		return known[at].caller;
+	if (dladdr(address, &info) == 0 || info.dli_fname == NULL ||
+		strstr(info.dli_fname, "/faults.so") != NULL)
+		caller = CALLER_ALLOCATES;
+	else if (strstr(info.dli_fname, "/idempotency.so") != NULL)
+		caller = CALLER_EXTENSION;
+	else if (info.dli_sname != NULL &&
+			 (strstr(info.dli_sname, "palloc") != NULL ||
+			  strncmp(info.dli_sname, "MemoryContext", strlen("MemoryContext")) == 0))
+		caller = CALLER_ALLOCATES;
+	known[at].address = address;
+	known[at].caller = caller;
+	return caller;
+}
+
+/*
+ * Is memory allocated by a function of the extension itself?
+ */
+static bool
+faults_is_own(void)
+{
+	void	   *frames[OWN_FRAMES_MAX];
+	int			count = backtrace(frames, OWN_FRAMES_MAX);
+
+	for (int i = 0; i < count; i++)
+	{
+		FaultCaller caller = faults_caller(frames[i]);
+
+		if (caller != CALLER_ALLOCATES)
+			return caller == CALLER_EXTENSION;
+	}
+	return false;
+}
+
+/*
  * Counts; true if it is time to fail.
  */
 static bool
@@ -151,6 +222,43 @@ faults_strikes(FaultKind kind)
 		return true;
 	}
 	return faults_strikes_worker(kind) && faults_may_strike(kind);
+}
+
+/*
+ * A name is locked until its row is written, which allocates memory
+ * (stock/names.c).
+ */
+static void
+faults_find_lock(LWLock *lock, LWLockMode mode, void *name)
+{
+	const char *tranche = GetLWLockIdentifier(PG_WAIT_LWLOCK, lock->tranche);
+
+	if (strncmp(tranche, "idempotency", strlen("idempotency")) == 0 &&
+		strcmp(tranche, "idempotency stock names") != 0)
+		*(const char **) name = tranche;
+}
+
+/*
+ * An error once for each lock that is held: it is released afterwards.
+ */
+static void
+faults_check_locks(const char *what)
+{
+	static bool reported = false;
+	const char *name = NULL;
+
+	if (!strict_locks || CritSectionCount != 0)
+		return;
+	ForEachLWLockHeldByMe(faults_find_lock, &name);
+	if (name == NULL)
+		reported = false;
+	else if (!reported)
+	{
+		reported = true;
+		ereport(ERROR,
+				(errcode(ERRCODE_INTERNAL_ERROR),
+				 errmsg("%s while lock \"%s\" is held", what, name)));
+	}
 }
 
 /*
@@ -179,16 +287,22 @@ faults_at_point(int point)
 		faults_interrupt();
 	else if (point == FAULT_LOCK)
 	{
+		faults_check_locks("a heavyweight lock is taken");
 		if (InterruptHoldoffCount == 0 && faults_strikes(FAULT_LOCK))
 			ereport(ERROR,
 					(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 					 errmsg("canceling statement due to lock timeout, by a fault")));
 	}
-	else if (CurrentMemoryContext != ErrorContext &&
-			 faults_strikes(FAULT_ALLOCATION))
-		ereport(ERROR,
-				(errcode(ERRCODE_OUT_OF_MEMORY),
-				 errmsg("out of memory, by a fault")));
+	else if (CurrentMemoryContext != ErrorContext)
+	{
+		faults_check_locks("memory is allocated");
+		if (faults_strikes(FAULT_ALLOCATION) ||
+			(countdown[FAULT_OWN] != 0 && faults_is_own() &&
+			 faults_strikes(FAULT_OWN)))
+			ereport(ERROR,
+					(errcode(ERRCODE_OUT_OF_MEMORY),
+					 errmsg("out of memory, by a fault")));
+	}
 }
 
 void
@@ -208,6 +322,9 @@ _PG_init(void)
 	DefineCustomIntVariable("faults.seed", "Repeats a run.", NULL,
 							&seed, 0, 0, INT_MAX,
 							PGC_SIGHUP, 0, NULL, NULL, NULL);
+	DefineCustomBoolVariable("faults.strict_locks",
+							 "Nothing that may fail is done with a lock of the extension.", NULL,
+							 &strict_locks, false, PGC_SUSET, 0, NULL, NULL, NULL);
 	MarkGUCPrefixReserved("faults");
 	fault_hook = faults_at_point;
 }

@@ -24,6 +24,10 @@ use Test::More;
 # call than the plain one, and for sessions that end.
 use constant { POINTS_MAX => 1000000, DENSE => 100, STRIDE => 17, STRIDE_TERMINATE => 50 };
 
+# What fails; "own" are the allocations that the extension itself makes, of which
+# all are tried.
+use constant KINDS => qw(allocation own interrupt lock terminate);
+
 my $seed = $ENV{SEED} // int(rand(1 << 30));
 my @selected = split(' ', $ENV{FAULTS} // '');
 srand($seed);
@@ -35,6 +39,7 @@ log_min_messages = warning
 log_statement = none
 log_min_error_statement = panic
 max_prepared_transactions = 10
+faults.strict_locks = on
 EOF
 $node->start;
 sql('CREATE EXTENSION idempotency');
@@ -50,6 +55,13 @@ sql(q(
 
 # The reader has read all but one event.
 my $read = q(SELECT outbox_ack('reader', f.token) FROM (SELECT max(token) AS token FROM outbox_fetch('reader', 10000)) f WHERE f.token > 0; SELECT outbox_enqueue('read', '{"n": %n, "lines": [1, 2, 3]}', key => 'k'));
+
+# A transaction with an event, and with a change of stock, that is prepared.
+sub prepares
+{
+	my ($gid) = @_;
+	return "BEGIN; SELECT stock_reserve('cap', 1, 'p-$gid'), outbox_enqueue('none', '{}'); PREPARE TRANSACTION '$gid'";
+}
 
 # Each: the call, and what has to be there before it, in which %n is a number
 # that each try has for itself.  A call names the function first.
@@ -106,6 +118,7 @@ my @calls = (
 	[q(stock_reserve_many('{"hat": 1, "cap": 2}', 'm%n'))],
 	# So many that what is kept of the transaction grows.
 	[q(stock_reserve_many((SELECT jsonb_object_agg('i' || i, 1) FROM generate_series(1, 100) i), 'l%n'))],
+	[q(stock_reserve_many((SELECT jsonb_object_agg('i' || i, 1) FROM generate_series(1, 17) i), 'e%n'))],
 	[q(stock_change_many('ch%n', '{"hat": 3, "cap": 1}')), q(SELECT stock_reserve('hat', 1, 'ch%n'))],
 	[q(stock_confirm('co%n')), q(SELECT stock_reserve('hat', 1, 'co%n'))],
 	[q(stock_cancel('ca%n')), q(SELECT stock_reserve('hat', 1, 'ca%n'))],
@@ -127,11 +140,18 @@ my @calls = (
 	[q(idempotency_internal.idem_expire(100)), q(SELECT idem_claim('old%n', ttl => '1 us'))],
 	[q(idempotency_internal.outbox_expire(100)), q(SELECT outbox_enqueue('none', '{}'))],
 	[q(idempotency_internal.stock_expire(100)), q(SELECT stock_reserve('hat', 1, 'ex%n', ttl => '1 us'))],
+	[q(idempotency_internal.stock_expire(1)), q(SELECT stock_reserve('i' || i, 1, 'ey%n-' || i, ttl => '1 us') FROM generate_series(1, 3) i)],
 	[q(idempotency_internal.stock_serve(100)), q(SELECT stock_reserve('q%n', 1, 'q%n', wait => true) FROM stock_receive('q%n', 1, 'x'), stock_adjust('q%n', -1, 'x'); SELECT stock_receive('q%n', 1))],
 	[q(idempotency_internal.stock_learn_names(100))],
 	[q(idempotency_internal.stock_settle_prepared(100))],
 	[q(idempotency_internal.stock_compact(100)), q(SELECT stock_adjust('hat', 1, 'x'), stock_adjust('hat', -1, 'x'))],
 	[q(idempotency_internal.stock_forget(100))],
+	# What statistics and status read of the workers.
+	[q(idempotency_internal.outbox_traffic())],
+	[q(idempotency_internal.outbox_latencies())],
+	[q(idempotency_internal.idempotency_workers())],
+	[q(COMMIT PREPARED 'c%n'), prepares('c%n'), 'statement'],
+	[q(ROLLBACK PREPARED 'r%n'), prepares('r%n'), 'statement'],
 	[q(idem_wait('answered', timeout => '1 ms')), undef, 'call'],
 	[q(outbox_wait('reader', timeout => '1 ms')), undef, 'call'],
 );
@@ -158,6 +178,8 @@ sub connect_again
 {
 	wait_for_server() or die 'the server does not come back';
 	$dbh = DBI->connect("dbi:Pg:$connection", 'postgres', '', { RaiseError => 1, PrintError => 0, AutoCommit => 1 });
+	# PL/pgSQL cannot be loaded again after an error.
+	$dbh->do(q(DO 'BEGIN END'));
 	return;
 }
 
@@ -178,6 +200,7 @@ sub forms
 	my ($call, $how) = @_;
 
 	return (call => "CALL $call") if $how eq 'call';
+	return (alone => $call) if $how eq 'statement';
 	return (
 		alone => "SELECT * FROM $call AS result",
 		block => qq(DO \$do\$ BEGIN PERFORM $call; EXCEPTION WHEN division_by_zero THEN NULL; END \$do\$),
@@ -188,23 +211,37 @@ sub forms
 
 my $number = 0;
 
+# Prepared transactions that are there although their end was reported, or not
+# although it has failed; ends them all.
+sub complaint_about_prepared
+{
+	my ($has_failed) = @_;
+	my $gids = $dbh->selectcol_arrayref('SELECT gid FROM pg_prepared_xacts');
+
+	$dbh->do("ROLLBACK PREPARED '$_'") for @$gids;
+	return @$gids == ($has_failed ? 1 : 0) ? '' : $has_failed ? 'the client is told of an error, but it has ended' : 'it has not ended';
+}
+
 # One call that fails at the n-th point.  Returns whether it came to that point.
 sub fails_at
 {
 	my ($kind, $n, $before, $statement) = @_;
-	my $left;
+	my ($left, $error);
 
 	$number++;
-	$dbh->do(s/%n/$number/gr) for split(/; (?=SELECT)/, $before // '');
-	eval { $dbh->do("SET faults.$kind = $n"); $dbh->do($statement =~ s/%n/$number/gr); };
+	$dbh->do(s/%n/$number/gr) for $statement =~ / PREPARED / ? $before : split(/; (?=SELECT)/, $before // '');
+	eval { $dbh->do("SET faults.$kind = $n"); $dbh->do($statement =~ s/%n/$number/gr); 1 } or $error = $@;
 	# What is left of it, unless the session has ended.
 	eval { ($left) = $dbh->selectrow_array("SHOW faults.$kind"); $dbh->do("SET faults.$kind = 0"); };
 	my $complaint = complaint();
+	$complaint = "it fails by itself: $error" if $left && $error && !length $complaint;
+	$complaint = complaint_about_prepared($error) if $statement =~ / PREPARED / && $kind ne 'terminate' && !length $complaint;
 	if (length $complaint)
 	{
 		$dbh->disconnect;
 		connect_again();
 		$complaint = '' if $kind eq 'terminate';
+		complaint_about_prepared(1);
 	}
 	return (!$left, $complaint);
 }
@@ -217,14 +254,15 @@ for my $call (@calls)
 	my ($function) = $text =~ /^(?:idempotency_internal\.)?(\w+)/;
 	$called{$function} = 1;
 	next if @selected && !grep { $_ eq $function } @selected;
-	for my $kind (qw(allocation interrupt lock terminate))
+	for my $kind (KINDS)
 	{
-		next if (grep { /^(allocation|interrupt|lock|terminate)$/ } @selected) && !grep { $_ eq $kind } @selected;
+		next if (grep { my $word = $_; grep { $_ eq $word } KINDS } @selected) && !grep { $_ eq $kind } @selected;
 		my %forms = forms($text, $how // '');
 		my @wrong;
 		my $tried = 0;
 		for my $form (sort keys %forms)
 		{
+			next if $kind eq 'own' && $form !~ /^(alone|call)$/;
 			my $stride = $ENV{EVERY} ? 1 : $kind eq 'terminate' ? STRIDE_TERMINATE : $form =~ /^(alone|call)$/ ? 1 : STRIDE;
 			my $n = 1 + int(rand($stride));
 			my $struck = 1;
@@ -236,7 +274,7 @@ for my $call (@calls)
 				push @wrong, "$form, $kind $n: $complaint" if length $complaint;
 				$tried++;
 				$n += $stride == 1 ? 1 : 1 + int(rand(2 * $stride));
-				$n += int(rand($n / DENSE * 2)) if $n > DENSE && !$ENV{EVERY};
+				$n += int(rand($n / DENSE * 2)) if $n > DENSE && !$ENV{EVERY} && $kind ne 'own';
 			}
 			push @wrong, "$form: it never succeeds" if $n >= POINTS_MAX;
 		}
@@ -250,6 +288,6 @@ is(sql(q(SELECT string_agg(p.proname, ' ' ORDER BY p.proname) FROM pg_proc p
 	JOIN pg_extension e ON e.oid = d.refobjid AND e.extname = 'idempotency'
 	WHERE p.pronamespace <> 'idempotency_internal'::regnamespace AND NOT p.proname = ANY ('{) . join(',', sort keys %called) . q(}'))), '',
 	'each public function is called here') unless @selected;
-unlike(slurp_file($node->logfile), qr/TRAP:|terminated by signal|PANIC/, 'the server never crashed');
+unlike(slurp_file($node->logfile), qr/TRAP:|terminated by signal|PANIC|problem in alloc set/, 'the server never crashed');
 
 done_testing();
