@@ -132,7 +132,7 @@ PG_CPPFLAGS = -DEXTVERSION='"$(EXTVERSION)"' -I$(srcdir)/src -isystem $(shell $(
 # symbols that the server looks up are exported, since another library may have
 # a function of the same name.
 PG_CFLAGS = -fvisibility=hidden -Wall -Wextra -Wno-unused-parameter $(if $(WERROR),-Werror) $(if $(COVERAGE),--coverage -O0)
-SHLIB_LINK = -lcurl -lcrypto $(if $(COVERAGE),--coverage)
+SHLIB_LINK = -lcurl -lssl -lcrypto $(if $(COVERAGE),--coverage)
 
 # Bitcode lets JIT inline functions into expressions, which would not make ours
 # faster. Without bitcode, clang is not needed.

@@ -24,19 +24,16 @@
  * with a continuation line, it continues a header of the preceding answer,
  * which was freed (curl's issue 11101).
  *
- * Over TLS a server may choose HTTP/2.  Requests to one host and port then
- * share a connection, up to as many as the server allows; the next one uses
- * another connection.  While no connection is open, each request opens one and
- * does not wait to see whether it could share another's (CURLOPT_PIPEWAIT),
- * since a request that waits in libcurl ignores its own timeout.
+ * Requests are sent over HTTP/1.1 only, one at a time on a connection, so an
+ * answer belongs to the request before it.  With HTTP/2 that was not so: if one
+ * host and port has connections of both versions, or an answer over HTTP/1.1
+ * merely says HTTP/2, libcurl lets requests share a connection on which they
+ * cannot be told apart (curl's issue 4885).
  *
  * A request may arrive more than once, always with the same webhook-id; here it
- * is answered once.  libcurl sends it again if the server has said that it did
- * not process it (GOAWAY, REFUSED_STREAM), as servers do that end a connection
- * after a number of requests.  libcurl also does so if a connection that was
- * used before ends without a byte of an answer; then the request may have been
- * processed.  The same holds when http_repeat() sends it again over HTTP/1.1
- * because HTTP/2 itself has failed.
+ * is answered once.  libcurl sends it again if a connection that was used
+ * before ends without a byte of an answer; then the request may have been
+ * processed.
  *
  * Rules:
  *	- No callback raises an error, which would longjmp through libcurl.  So no
@@ -60,7 +57,7 @@
 #include <arpa/inet.h>
 #include <curl/curl.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
+#include <openssl/ssl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/resource.h>
@@ -76,7 +73,6 @@
 #include "relay/http.h"
 #include "relay/resolve.h"
 #include "relay/sockets.h"
-#include "relay/wire.h"
 
 #if LIBCURL_VERSION_NUM < 0x075700
 #error "libcurl 7.87 or later is required"
@@ -84,13 +80,6 @@
 
 #define HTTP_USER_AGENT "idempotency/" EXTVERSION
 #define HTTP_CONNECT_TIMEOUT_MS 10000
-
-/*
- * The least time that sent data may stay without an acknowledgement.  Over
- * HTTP/2 the timeout of a request does not end its connection, and a connection
- * whose peer has vanished would be used for a quarter of an hour.
- */
-#define HTTP_UNACKNOWLEDGED_MIN_MS 30000
 
 #define HTTP_STATUS_MIN 100
 #define HTTP_STATUS_MAX 999
@@ -103,28 +92,28 @@
 /* What libcurl may keep of a request's body besides our copy. */
 #define HTTP_UPLOAD_BUFFER_BYTES (16 * 1024L)
 /*
- * What libcurl reads at a time over HTTP/1.1.  Each request has such a buffer,
- * and answers are short.
+ * What libcurl reads at a time.  Each request has such a buffer, and answers
+ * are short.
  */
 #define HTTP_READ_BUFFER_BYTES 1024L
 
+/*
+ * How long an authority that the file of trusted certificates does not have any
+ * more may be trusted, and one that it has got may not: libcurl keeps the file
+ * for so long, and connections.
+ */
+#define HTTP_TRUST_MAX_S 30L
+
 /* Connections that are kept, how long if unused, and how long in any case. */
 #define HTTP_CONNECTIONS_MAX ((long) HTTP_IN_FLIGHT_MAX)
-#define HTTP_CONNECTION_IDLE_MAX_S 60L
-#define HTTP_CONNECTION_AGE_MAX_S 300L
+#define HTTP_CONNECTION_IDLE_MAX_S HTTP_TRUST_MAX_S
+#define HTTP_CONNECTION_AGE_MAX_S HTTP_TRUST_MAX_S
 
 /*
  * Descriptors that this process may need.  A request has a socket and, while a
  * name is resolved, a few more; the server's own files come in addition.
  */
 #define HTTP_DESCRIPTORS_MAX (4 * HTTP_IN_FLIGHT_MAX)
-
-/*
- * How long an answer may be complete before it is taken although libcurl has
- * not finished with it.  Some versions miss the end of an HTTP/2 stream if the
- * answer came before all of the request was sent.
- */
-#define HTTP_COMPLETE_WAIT_MS 500
 
 /* Ready sockets that one http_work() handles: all of them. */
 #define HTTP_EVENTS_MAX HTTP_IN_FLIGHT_MAX
@@ -139,14 +128,11 @@ typedef struct HttpTransfer
 	bool		active;			/* libcurl has it, or it waits */
 	bool		waiting;		/* for its host to be looked up, */
 	dlist_node	waiting_node;	/* then, in a list of resolve.c */
-	dlist_node	answering_node; /* in http.answering, if answering_ms */
-	int64		answering_ms;	/* when headers or body last came; 0: not yet */
-	bool		repeated;		/* sent again over HTTP/1.1 */
 	int64		submitted_ms;	/* by http_now_ms() */
 	int			timeout_ms;		/* since submitted_ms */
 	size_t		request_bytes;	/* of its body */
+	bool		tls;
 	bool		overdue;		/* its time was over once already */
-	int			fd;				/* of its connection; -1: none yet */
 	CURL	   *easy;			/* NULL while idle */
 	struct curl_slist *headers; /* of the current request */
 	struct curl_slist *addresses;	/* of its host, or NULL */
@@ -155,7 +141,6 @@ typedef struct HttpTransfer
 	size_t		excerpt_length;
 	bool		connecting;		/* some address was allowed */
 	bool		connected;		/* the request may have been sent */
-	bool		counted;		/* wire_begin() was called for it */
 	bool		flooded;		/* too many bytes came over its connection */
 	char		refused[INET6_ADDRSTRLEN];	/* an address not allowed */
 	char		curl_error[CURL_ERROR_SIZE];
@@ -168,10 +153,10 @@ typedef struct HttpState
 	int64		timer_due_ms;	/* by http_now_ms(); -1: none */
 	int			in_flight;
 	const char *ca_file;		/* NULL: libcurl's own */
+	bool		same_openssl;	/* as ours is libcurl's */
 	HttpTransfer *transfers;	/* HTTP_IN_FLIGHT_MAX of them */
 	dlist_head	idle;
 	dlist_head	done;
-	dlist_head	answering;		/* the active ones, by answering_ms */
 	int64		deadline_ms;	/* no active one is overdue before */
 	bool		flooded;		/* an active one is */
 	AddressNetworks allowed;
@@ -229,9 +214,22 @@ http_set_error(HttpResponse *response, const char *text)
  *----------
  */
 
+/* Returns the transfer of an easy handle, or NULL if resolve.c has made it. */
+static HttpTransfer *
+http_transfer_of(CURL *easy)
+{
+	char	   *private = NULL;
+	HttpTransfer *transfer;
+
+	curl_easy_getinfo(easy, CURLINFO_PRIVATE, &private);
+	transfer = (HttpTransfer *) private;
+	return transfer >= http.transfers &&
+		transfer < http.transfers + HTTP_IN_FLIGHT_MAX ? transfer : NULL;
+}
+
 /* Records which socket libcurl waits for, and for which events. */
 static int
-http_on_socket(pg_attribute_unused() CURL *easy, curl_socket_t fd, int what,
+http_on_socket(CURL *easy, curl_socket_t fd, int what,
 			   pg_attribute_unused() void *context,
 			   pg_attribute_unused() void *of_socket)
 {
@@ -241,7 +239,7 @@ http_on_socket(pg_attribute_unused() CURL *easy, curl_socket_t fd, int what,
 		events |= EPOLLIN;
 	if (what == CURL_POLL_OUT || what == CURL_POLL_INOUT)
 		events |= EPOLLOUT;
-	return sockets_wait_for(fd, events) ? 0 : -1;
+	return sockets_wait_for(fd, events, http_transfer_of(easy)) ? 0 : -1;
 }
 
 /* Records when libcurl has to be called even if no socket is ready. */
@@ -251,21 +249,6 @@ http_on_timer(pg_attribute_unused() CURLM *multi, long wait_ms,
 {
 	http.timer_due_ms = wait_ms < 0 ? -1 : http_now_ms() + wait_ms;
 	return 0;
-}
-
-/*
- * Limits how long a connection outlives its peer.  An endpoint that does not
- * read gets at least the timeout of its request.
- */
-static void
-http_limit_silence(int fd, int timeout_ms)
-{
-#ifdef TCP_USER_TIMEOUT
-	unsigned int limit_ms = Max(timeout_ms, HTTP_UNACKNOWLEDGED_MIN_MS);
-
-	(void) setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT,
-					  &limit_ms, sizeof(limit_ms));
-#endif
 }
 
 /* Opens a socket to an address, if connecting to it is allowed. */
@@ -295,48 +278,18 @@ http_on_open_socket(void *context, pg_attribute_unused() curlsocktype purpose,
 				address->protocol);
 	if (fd < 0)
 		return CURL_SOCKET_BAD;
-	if (!wire_opened(fd) || !sockets_opened(fd))
+	if (!sockets_opened(fd, transfer->tls))
 	{
-		wire_closed(fd);
 		(void) close(fd);
 		return CURL_SOCKET_BAD;
 	}
-	http_limit_silence(fd, transfer->timeout_ms);
-	transfer->fd = fd;
 	return fd;
-}
-
-/* Ends the use of a connection. */
-static void
-http_leave_wire(HttpTransfer *transfer)
-{
-	if (transfer->counted)
-		wire_end(transfer->fd);
-	transfer->counted = false;
-	transfer->fd = -1;
-}
-
-/* Marks the requests on a connection over which too many bytes have come. */
-static void
-http_note_flood(int fd)
-{
-	http.flooded = true;
-	for (int i = 0; i < HTTP_IN_FLIGHT_MAX; i++)
-		http.transfers[i].flooded |= http.transfers[i].fd == fd;
 }
 
 /* Closes a socket, whose number can then be that of another connection. */
 static int
 http_on_close_socket(pg_attribute_unused() void *context, curl_socket_t fd)
 {
-	if (wire_is_cut(fd))
-		http_note_flood(fd);
-	for (int i = 0; i < HTTP_IN_FLIGHT_MAX; i++)
-	{
-		if (http.transfers[i].fd == fd)
-			http_leave_wire(&http.transfers[i]);
-	}
-	wire_closed(fd);
 	sockets_closed(fd);
 	return close(fd);
 }
@@ -348,32 +301,18 @@ http_on_close_socket(pg_attribute_unused() void *context, curl_socket_t fd)
 static int
 http_on_connected(void *context, char *address,
 				  pg_attribute_unused() char *local_address,
-				  int port, int local_port)
+				  pg_attribute_unused() int port,
+				  pg_attribute_unused() int local_port)
 {
 	HttpTransfer *transfer = context;
 
 	transfer->connected = address_text_allowed(address, &http.allowed);
 	if (transfer->connected)
-	{
-		http_leave_wire(transfer);
-		transfer->fd = wire_begin(address, port, local_port);
-		transfer->counted = transfer->fd >= 0;
 		return CURL_PREREQFUNC_OK;
-	}
 
 	strlcpy(transfer->refused, address, sizeof(transfer->refused));
 	transfer->connecting = false;
 	return CURL_PREREQFUNC_ABORT;
-}
-
-/* Records that all headers, or a part of the body, have arrived now. */
-static void
-http_note_answering(HttpTransfer *transfer)
-{
-	if (transfer->answering_ms != 0)
-		dlist_delete(&transfer->answering_node);
-	transfer->answering_ms = http_now_ms();
-	dlist_push_tail(&http.answering, &transfer->answering_node);
 }
 
 /*
@@ -389,15 +328,14 @@ http_end_answer(HttpTransfer *transfer)
 
 /* Counts the bytes of headers, and ends the answer if there are too many. */
 static size_t
-http_on_header(char *data, size_t size, size_t count, void *context)
+http_on_header(pg_attribute_unused() char *data, size_t size, size_t count,
+			   void *context)
 {
 	HttpTransfer *transfer = context;
 
 	transfer->header_bytes += size * count;
 	if (transfer->header_bytes > HTTP_HEADER_BYTES_MAX)
 		return http_end_answer(transfer);
-	if (data[0] == '\r')
-		http_note_answering(transfer);
 	return size * count;
 }
 
@@ -416,8 +354,20 @@ http_on_body(char *data, size_t size, size_t count, void *context)
 	transfer->body_bytes += size * count;
 	if (transfer->body_bytes > HTTP_BODY_BYTES_MAX)
 		return http_end_answer(transfer);
-	http_note_answering(transfer);
 	return size * count;
+}
+
+/*
+ * A read of a connection over TLS returns after each record.  Otherwise it
+ * would not return while records come that have no data for libcurl, such as
+ * tickets of sessions.
+ */
+static CURLcode
+http_on_tls(pg_attribute_unused() CURL *easy, void *tls,
+			pg_attribute_unused() void *context)
+{
+	SSL_CTX_clear_mode((SSL_CTX *) tls, SSL_MODE_AUTO_RETRY);
+	return CURLE_OK;
 }
 
 /*----------
@@ -456,6 +406,28 @@ http_check_multi(CURLMcode code)
 #define http_set_multi(option, value) \
 	http_check_multi(curl_multi_setopt(http.multi, option, value))
 
+/*
+ * Sets how a server proves who it is.  libcurl keeps the file of trusted
+ * certificates in memory, so that connections do not each read it, but only if
+ * there is no directory of them beside it.
+ */
+static void
+http_set_up_tls(CURL *easy)
+{
+	http_set(easy, CURLOPT_SSLVERSION, (long) CURL_SSLVERSION_TLSv1_2);
+	http_set(easy, CURLOPT_SSL_VERIFYPEER, 1L);
+	http_set(easy, CURLOPT_SSL_VERIFYHOST, 2L);
+	if (http.ca_file != NULL)
+		http_set(easy, CURLOPT_CAINFO, http.ca_file);
+	if (http.ca_file != NULL || curl_version_info(CURLVERSION_NOW)->cainfo)
+		http_set(easy, CURLOPT_CAPATH, NULL);
+	http_set(easy, CURLOPT_CA_CACHE_TIMEOUT, HTTP_TRUST_MAX_S);
+	if (http.same_openssl)
+		http_set(easy, CURLOPT_SSL_CTX_FUNCTION, http_on_tls);
+	/* A session that is resumed does not look at the certificate again. */
+	http_set(easy, CURLOPT_SSL_SESSIONID_CACHE, 0L);
+}
+
 /* Sets the options that are the same for all requests. */
 static void
 http_set_up_easy(HttpTransfer *transfer, CURL *easy)
@@ -464,8 +436,7 @@ http_set_up_easy(HttpTransfer *transfer, CURL *easy)
 	http_set(easy, CURLOPT_ERRORBUFFER, transfer->curl_error);
 	http_set(easy, CURLOPT_USERAGENT, HTTP_USER_AGENT);
 
-	/* HTTP/2 where TLS agrees on it, else HTTP/1.1. */
-	http_set(easy, CURLOPT_HTTP_VERSION, (long) CURL_HTTP_VERSION_2TLS);
+	http_set(easy, CURLOPT_HTTP_VERSION, (long) CURL_HTTP_VERSION_1_1);
 
 	/* Where a request may go.  With a proxy we would not see the address. */
 	http_set(easy, CURLOPT_PROTOCOLS_STR, "http,https");
@@ -478,17 +449,14 @@ http_set_up_easy(HttpTransfer *transfer, CURL *easy)
 	http_set(easy, CURLOPT_PREREQFUNCTION, http_on_connected);
 	http_set(easy, CURLOPT_PREREQDATA, transfer);
 
-	http_set(easy, CURLOPT_SSLVERSION, (long) CURL_SSLVERSION_TLSv1_2);
-	http_set(easy, CURLOPT_SSL_VERIFYPEER, 1L);
-	http_set(easy, CURLOPT_SSL_VERIFYHOST, 2L);
-	if (http.ca_file != NULL)
-		http_set(easy, CURLOPT_CAINFO, http.ca_file);
+	http_set_up_tls(easy);
 
 	/* Limits of size and time. */
 	http_set(easy, CURLOPT_HEADERFUNCTION, http_on_header);
 	http_set(easy, CURLOPT_HEADERDATA, transfer);
 	http_set(easy, CURLOPT_WRITEFUNCTION, http_on_body);
 	http_set(easy, CURLOPT_WRITEDATA, transfer);
+	http_set(easy, CURLOPT_BUFFERSIZE, HTTP_READ_BUFFER_BYTES);
 	http_set(easy, CURLOPT_UPLOAD_BUFFERSIZE, HTTP_UPLOAD_BUFFER_BYTES);
 	http_set(easy, CURLOPT_MAXAGE_CONN, HTTP_CONNECTION_IDLE_MAX_S);
 	http_set(easy, CURLOPT_MAXLIFETIME_CONN, HTTP_CONNECTION_AGE_MAX_S);
@@ -558,6 +526,23 @@ http_clear_environment(void)
 }
 
 /*
+ * Does libcurl use the library of TLS that we are linked to?
+ */
+static bool
+http_has_same_openssl(void)
+{
+#ifdef OPENSSL_VERSION_STRING
+	const char *tls = curl_version_info(CURLVERSION_NOW)->ssl_version;
+
+	return tls != NULL &&
+		strcmp(tls, psprintf("OpenSSL/%s",
+							 OpenSSL_version(OPENSSL_VERSION_STRING))) == 0;
+#else
+	return false;
+#endif
+}
+
+/*
  * The file of trusted certificates is the one that OpenSSL's programs use;
  * libcurl itself only knows the one that it was built with.
  */
@@ -571,31 +556,29 @@ http_start(void)
 											sizeof(HttpTransfer));
 	dlist_init(&http.idle);
 	dlist_init(&http.done);
-	dlist_init(&http.answering);
 	http.deadline_ms = PG_INT64_MAX;
 	for (int i = 0; i < HTTP_IN_FLIGHT_MAX; i++)
-	{
-		http.transfers[i].fd = -1;
 		dlist_push_tail(&http.idle, &http.transfers[i].node);
-	}
 
 	http_raise_descriptor_limit();
 	http_clear_environment();
 	http.ca_file = getenv("SSL_CERT_FILE");
 	if (curl_global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK)
 		elog(ERROR, "could not initialize libcurl");
+	http.same_openssl = http_has_same_openssl();
 	http.multi = curl_multi_init();
 	if (http.multi == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_OUT_OF_MEMORY),
 				 errmsg("out of memory")));
 	sockets_start();
-	wire_start();
 	resolve_start(http.multi);
 
 	http_set_multi(CURLMOPT_SOCKETFUNCTION, http_on_socket);
 	http_set_multi(CURLMOPT_TIMERFUNCTION, http_on_timer);
 	http_set_multi(CURLMOPT_MAXCONNECTS, HTTP_CONNECTIONS_MAX);
+	/* An answer that says HTTP/2 must not make others share its connection. */
+	http_set_multi(CURLMOPT_PIPELINING, (long) CURLPIPE_NOTHING);
 }
 
 static void
@@ -630,7 +613,6 @@ http_stop(void)
 	resolve_stop();
 	(void) curl_multi_cleanup(http.multi);
 	sockets_stop();
-	wire_stop();
 	pfree(http.transfers);
 
 	http.multi = NULL;
@@ -663,17 +645,6 @@ http_wait_fd(void)
 	return sockets_fd();
 }
 
-/* Returns when the transfer that has waited longest has to be checked. */
-static int64
-http_complete_due_ms(void)
-{
-	const HttpTransfer *oldest = dlist_head_element(HttpTransfer,
-													answering_node,
-													&http.answering);
-
-	return oldest->answering_ms + HTTP_COMPLETE_WAIT_MS;
-}
-
 long
 http_wait_ms(void)
 {
@@ -683,8 +654,6 @@ http_wait_ms(void)
 		due_ms = http.timer_due_ms;
 	if (!dlist_is_empty(&http.done))
 		return 0;
-	if (!dlist_is_empty(&http.answering))
-		due_ms = Min(due_ms, http_complete_due_ms());
 	due_ms = Min(due_ms, http.deadline_ms);
 	if (due_ms == PG_INT64_MAX)
 		return -1;
@@ -790,16 +759,11 @@ http_prepare(HttpTransfer *transfer, const HttpRequest *request)
 	if (!http_set_headers(transfer, request->headers))
 		return "a header has a control character";
 
+	transfer->tls = pg_strncasecmp(request->url, "https:",
+								   strlen("https:")) == 0;
 	http_set(easy, CURLOPT_URL, request->url);
 	if (request->certificate != NULL)
 		http_set_certificate(easy, request->certificate);
-
-	/*
-	 * HTTP/2 needs TLS.  There, before 8.1.0, libcurl waits for ever if a
-	 * body does not fit, and it fails for long headers.
-	 */
-	if (pg_strncasecmp(request->url, "http:", strlen("http:")) == 0)
-		http_set(easy, CURLOPT_BUFFERSIZE, HTTP_READ_BUFFER_BYTES);
 	http_set(easy, CURLOPT_HTTPHEADER, transfer->headers);
 	http_set(easy, CURLOPT_POSTFIELDSIZE_LARGE,
 			 (curl_off_t) request->body_length);
@@ -822,15 +786,6 @@ static void
 http_note_deadline(const HttpTransfer *transfer)
 {
 	http.deadline_ms = Min(http.deadline_ms, http_deadline_ms(transfer));
-}
-
-/* Removes a transfer from http.answering. */
-static void
-http_forget_answering(HttpTransfer *transfer)
-{
-	if (transfer->answering_ms != 0)
-		dlist_delete(&transfer->answering_node);
-	transfer->answering_ms = 0;
 }
 
 /* Passes the transfer to libcurl, with the addresses of its host, if any. */
@@ -857,9 +812,9 @@ http_connect(HttpTransfer *transfer, struct curl_slist *addresses)
 static void
 http_begin(HttpTransfer *transfer, ResolveHost *host)
 {
-	struct curl_slist *addresses = transfer->addresses;
+	struct curl_slist *addresses = NULL;
 
-	Assert(!transfer->active && transfer->answering_ms == 0);
+	Assert(!transfer->active);
 	transfer->header_bytes = 0;
 	transfer->body_bytes = 0;
 	transfer->excerpt_length = 0;
@@ -867,8 +822,6 @@ http_begin(HttpTransfer *transfer, ResolveHost *host)
 	transfer->connected = false;
 	transfer->flooded = false;
 	transfer->overdue = false;
-	transfer->counted = false;
-	transfer->fd = -1;
 	transfer->refused[0] = '\0';
 	transfer->curl_error[0] = '\0';
 	transfer->response.excerpt[0] = '\0';
@@ -929,7 +882,6 @@ http_submit(const HttpRequest *request)
 				 errmsg("out of memory")));
 	http_set_up_easy(transfer, transfer->easy);
 
-	transfer->repeated = false;
 	transfer->submitted_ms = http_now_ms();
 	transfer->timeout_ms = request->timeout_ms;
 	transfer->request_bytes = request->body_length;
@@ -966,28 +918,6 @@ http_shorten(const void *tag, int left_ms)
 }
 
 /*
- * Has the whole answer arrived, even if libcurl reports an error?  Over HTTP/2
- * a server may answer before it has read all of the request, and then refuse
- * the rest.
- */
-static bool
-http_is_complete(const HttpTransfer *transfer)
-{
-	long		status = 0;
-	long		version = 0;
-	curl_off_t	length = -1;
-
-	curl_easy_getinfo(transfer->easy, CURLINFO_RESPONSE_CODE, &status);
-	curl_easy_getinfo(transfer->easy, CURLINFO_HTTP_VERSION, &version);
-	curl_easy_getinfo(transfer->easy, CURLINFO_CONTENT_LENGTH_DOWNLOAD_T,
-					  &length);
-	if (status == 204)
-		length = 0;
-	return version == CURL_HTTP_VERSION_2_0 && status >= 200 &&
-		length == (curl_off_t) transfer->body_bytes;
-}
-
-/*
  * Did the connection break?
  */
 static bool
@@ -1011,7 +941,7 @@ http_was_answered(const HttpTransfer *transfer, CURLcode code, long status)
 {
 	if (status < HTTP_STATUS_MIN || status > HTTP_STATUS_MAX)
 		return false;
-	return code == CURLE_OK || http_is_complete(transfer) ||
+	return code == CURLE_OK ||
 		(status >= HTTP_STATUS_ERROR_MIN && http_has_broken(transfer, code)) ||
 		(code == CURLE_WRITE_ERROR &&
 		 transfer->body_bytes > HTTP_BODY_BYTES_MAX);
@@ -1028,35 +958,6 @@ http_was_cut_short(const HttpTransfer *transfer, CURLcode code)
 	curl_easy_getinfo(transfer->easy, CURLINFO_SIZE_UPLOAD_T, &sent);
 	return transfer->connected && http_has_broken(transfer, code) &&
 		sent < (curl_off_t) transfer->request_bytes;
-}
-
-/*
- * Sends a request again, once, in the time that is left, if HTTP/2 itself has
- * failed.  Some servers do not work with some versions of libcurl over HTTP/2,
- * and subscriptions have no option to avoid it.
- */
-static bool
-http_repeat(HttpTransfer *transfer, CURLcode code)
-{
-	CURL	   *fresh;
-
-	if ((code != CURLE_HTTP2 && code != CURLE_HTTP2_STREAM) ||
-		transfer->repeated || transfer->flooded ||
-		http_elapsed_ms(transfer) >= transfer->timeout_ms)
-		return false;
-
-	/* The old handle keeps state; see the head of this file. */
-	fresh = curl_easy_duphandle(transfer->easy);
-	if (fresh == NULL)
-		return false;
-	curl_easy_cleanup(transfer->easy);
-	transfer->easy = fresh;
-
-	transfer->repeated = true;
-	http_set(transfer->easy, CURLOPT_HTTP_VERSION,
-			 (long) CURL_HTTP_VERSION_1_1);
-	http_begin(transfer, NULL);
-	return true;
 }
 
 /*
@@ -1093,7 +994,7 @@ http_explain(HttpTransfer *transfer, CURLcode code)
 				 transfer->refused);
 	else if (transfer->flooded)
 		snprintf(response->error, sizeof(response->error),
-				 "the answer is longer than %d bytes", WIRE_BYTES_MAX);
+				 "the answer is longer than %d bytes", SOCKETS_BYTES_MAX);
 	else if (transfer->header_bytes > HTTP_HEADER_BYTES_MAX)
 		snprintf(response->error, sizeof(response->error),
 				 "the headers of the answer are longer than %d bytes",
@@ -1120,23 +1021,16 @@ http_finish(HttpTransfer *transfer, CURLcode code)
 
 	Assert(transfer->active && easy != NULL);
 
-	/* Over HTTP/2 libcurl may report the end of a connection that it keeps. */
-	transfer->flooded |= wire_is_cut(transfer->fd);
-
 	curl_easy_getinfo(easy, CURLINFO_RESPONSE_CODE, &status);
 	curl_easy_getinfo(easy, CURLINFO_RETRY_AFTER, &retry_after_s);
 	answered = http_was_answered(transfer, code, status);
 	response->cut_short = !answered && http_was_cut_short(transfer, code);
 	response->timed_out = !answered && code == CURLE_OPERATION_TIMEDOUT;
 
-	http_leave_wire(transfer);
 	if (transfer->waiting)
 		dlist_delete(&transfer->waiting_node);
 	http_check_multi(curl_multi_remove_handle(http.multi, easy));
 	transfer->active = false;
-	http_forget_answering(transfer);
-	if (!answered && http_repeat(transfer, code))
-		return;
 
 	response->duration_ms = (int) Min(http_elapsed_ms(transfer), INT_MAX);
 	if (answered)
@@ -1147,24 +1041,6 @@ http_finish(HttpTransfer *transfer, CURLcode code)
 	else
 		http_explain(transfer, code);
 	dlist_push_tail(&http.done, &transfer->node);
-}
-
-/* Finishes complete answers that libcurl has not noticed. */
-static void
-http_finish_complete(void)
-{
-	while (!dlist_is_empty(&http.answering) &&
-		   http_complete_due_ms() <= http_now_ms())
-	{
-		HttpTransfer *transfer = dlist_head_element(HttpTransfer,
-													answering_node,
-													&http.answering);
-
-		if (http_is_complete(transfer))
-			http_finish(transfer, CURLE_OK);
-		else
-			http_forget_answering(transfer);
-	}
 }
 
 /*
@@ -1198,6 +1074,16 @@ http_finish_overdue(void)
 		transfer->overdue = deadline_ms <= now_ms;
 		http.deadline_ms = Min(http.deadline_ms, Max(deadline_ms, now_ms));
 	}
+}
+
+/* Marks a request over whose connection too much has come. */
+static void
+http_note_flood(HttpTransfer *transfer)
+{
+	if (transfer == NULL)
+		return;
+	transfer->flooded = true;
+	http.flooded = true;
 }
 
 /*
@@ -1259,8 +1145,7 @@ http_drive(void)
 			ready |= CURL_CSELECT_ERR;
 		code = curl_multi_socket_action(http.multi, events[i].data.fd,
 										ready, &running);
-		if (code == CURLM_OK && wire_is_flooded(events[i].data.fd))
-			http_note_flood(events[i].data.fd);
+		http_note_flood(sockets_flooded(events[i].data.fd));
 		if (code == CURLM_OK && (i + 1) % HTTP_EVENTS_SLICE == 0)
 			code = http_drive_timer();
 	}
@@ -1278,33 +1163,29 @@ http_work(void)
 
 	Assert(http.multi != NULL && !IsTransactionState());
 
-	/* Threads of libcurl inherit the mask; wire.c needs the one signal. */
+	/* Threads of libcurl inherit the mask. */
 	sigfillset(&all);
-	sigdelset(&all, SIGPROF);
 	pthread_sigmask(SIG_BLOCK, &all, &before);
-	wire_watch(true);
 	code = http_drive();
-	wire_watch(false);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	http_check_multi(code);
 
 	while ((message = curl_multi_info_read(http.multi, &left)) != NULL)
 	{
 		CURLcode	result = message->data.result;
-		char	   *private = NULL;
-		HttpTransfer *transfer;
+		HttpTransfer *transfer = http_transfer_of(message->easy_handle);
+		ResolveHost *host = NULL;
 
 		Assert(message->msg == CURLMSG_DONE);
-		curl_easy_getinfo(message->easy_handle, CURLINFO_PRIVATE, &private);
-		transfer = (HttpTransfer *) private;
-		if (transfer >= http.transfers &&
-			transfer < http.transfers + HTTP_IN_FLIGHT_MAX)
+		if (transfer != NULL)
 			http_finish(transfer, result);
 		else
-			http_take_host((ResolveHost *) private, result);
+		{
+			curl_easy_getinfo(message->easy_handle, CURLINFO_PRIVATE, &host);
+			http_take_host(host, result);
+		}
 	}
 	http_finish_flooded();
-	http_finish_complete();
 	http_finish_overdue();
 }
 
@@ -1318,7 +1199,7 @@ http_next_response(HttpResponse *response)
 
 	transfer = dlist_container(HttpTransfer, node,
 							   dlist_pop_head_node(&http.done));
-	Assert(!transfer->active && transfer->answering_ms == 0);
+	Assert(!transfer->active);
 	Assert(http.in_flight > 0);
 	*response = transfer->response;
 

@@ -17,12 +17,12 @@
 'use strict';
 
 const fs = require('fs');
-const http2 = require('http2');
+const https = require('https');
 const readline = require('readline');
 const { Webhook } = require('standardwebhooks');
 const { verify } = require('../../../docs/recipes/ed25519');
 
-const GOAWAY_STREAMS = 20;
+const LEAVES_AFTER = 20;
 
 const dir = process.argv[2];
 const read = (name) => fs.readFileSync(`${dir}/${name}`);
@@ -37,7 +37,7 @@ const servers = {
 	mutual: { ...certificate('server'), ...mutual },
 	mutual12: { ...certificate('server'), ...mutual, maxVersion: 'TLSv1.2' },
 	revoking: { ...certificate('server'), ...mutual, crl: read('ours/crl') },
-	goaway: certificate('server'),
+	leaving: certificate('server'),
 };
 const requests = [];
 const publicKeys = [];
@@ -57,28 +57,25 @@ function verifyV1a(body, headers) {
 	return publicKeys.flatMap((key, number) => verify(key, headers, body) ? [number] : []);
 }
 
-/* Processes only the first streams of a connection, and says so. */
-function leaves(name, request) {
-	const session = request.stream?.session;
-	if (name !== 'goaway' || !session)
+/* Processes only the first requests of a connection, and ends it. */
+function leaves(name, { socket }) {
+	if (name !== 'leaving')
 		return false;
-	session.streams = (session.streams ?? 0) + 1;
-	if (session.streams === GOAWAY_STREAMS)
-		session.goaway(http2.constants.NGHTTP2_NO_ERROR, request.stream.id);
-	return session.streams > GOAWAY_STREAMS;
+	socket.requests = (socket.requests ?? 0) + 1;
+	if (socket.requests > LEAVES_AFTER)
+		socket.destroy();
+	return socket.requests > LEAVES_AFTER;
 }
 
 function answer(name, request, response, body) {
 	const { headers, socket } = request;
-	const tls = request.stream?.session?.socket ?? socket;
 	requests.push({
 		name,
 		id: headers['webhook-id'],
 		authorization: headers.authorization ?? null,
-		client: tls.getPeerCertificate?.().subject?.CN ?? null,
-		tls: tls.getProtocol(),
-		http: request.httpVersion,
-		port: tls.remotePort,
+		client: socket.getPeerCertificate().subject?.CN ?? null,
+		tls: socket.getProtocol(),
+		port: socket.remotePort,
 		signatures: headers['webhook-signature'].split(' ').map((s) => s.split(',')[0]).join(' '),
 		v1: secret === null ? null : verifyV1(body, headers),
 		v1a: verifyV1a(body, headers),
@@ -87,14 +84,13 @@ function answer(name, request, response, body) {
 }
 
 function start(name) {
-	const server = http2.createSecureServer({ ...servers[name], allowHTTP1: true }, (request, response) => {
+	const server = https.createServer(servers[name], (request, response) => {
 		const body = [];
 		if (leaves(name, request))
 			return;
 		request.on('data', (data) => body.push(data));
 		request.on('end', () => answer(name, request, response, Buffer.concat(body)));
 	});
-	server.on('session', (session) => session.on('error', () => {}));
 	return new Promise((resolve) => server.listen(0, '127.0.0.1', () => resolve(server.address().port)));
 }
 

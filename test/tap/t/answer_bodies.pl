@@ -1,4 +1,4 @@
-# An answer over HTTP/2 may have a body of any length that is allowed.  If this
+# An answer over TLS may have a body of any length that is allowed.  If this
 # fails, requests to endpoints that answer more than a few words time out, and
 # events that were accepted are sent again.
 
@@ -13,7 +13,7 @@ use Server;
 use Test::More;
 use Tls;
 
-# Around the sizes of buffers: ours for HTTP/1.1, and that of libcurl.
+# Around the sizes of buffers: ours, and those of libcurl and TLS.
 my @sizes = (0, 1000, 1024, 1100, 16384, 20000, 60000);
 
 my $dir = PostgreSQL::Test::Utils::tempdir();

@@ -14,20 +14,16 @@ use Program;
 use Server;
 use Test::More;
 use Time::HiRes qw(usleep);
-use Tls;
 
 # A processor that is busy all the time needs IDLE_S.
 use constant { IDLE_S => 3, IDLE_CPU_S_MAX => 1 };
 
-# So many requests at once use as many connections of HTTP/1.1.
+# So many requests at once use as many connections.
 use constant REQUESTS => 8;
 
-my $dir = PostgreSQL::Test::Utils::tempdir();
-make_certificate("$dir/server");
-my $endpoints = Program->start([ 'node', "$FindBin::RealBin/../programs/idle.js", "$dir/server" ]);
-my ($closing, $pinging) = $endpoints->line('ports') =~ /(\d+) (\d+)/;
+my $endpoints = Program->start([ 'node', "$FindBin::RealBin/../programs/idle.js" ]);
+my ($closing) = $endpoints->line('port') =~ /(\d+)/;
 
-$ENV{SSL_CERT_FILE} = "$dir/server.crt";
 my $node = start_server('idle_connections');
 
 sub subscribe_to
@@ -54,20 +50,20 @@ sub dead
 	return sql("SELECT dead, last_error FROM outbox_subscriptions WHERE name = '$name'");
 }
 
-# Waits until the report of an endpoint has this; returns it.
+# Waits until the report of the endpoint has this; returns it.
 sub wait_for_report
 {
-	my ($name, $holds) = @_;
+	my ($holds) = @_;
 	my $report;
 
 	for (1 .. 10 * $PostgreSQL::Test::Utils::timeout_default)
 	{
 		$endpoints->say('report');
-		$report = JSON::PP->new->decode($endpoints->line('report') =~ s/^report //r)->{$name};
+		$report = JSON::PP->new->decode($endpoints->line('report') =~ s/^report //r);
 		return $report if $holds->($report);
 		usleep(100_000);
 	}
-	die "$name: " . JSON::PP->new->encode($report);
+	die JSON::PP->new->encode($report);
 }
 
 # Processor time that a process has used, in seconds.
@@ -83,7 +79,7 @@ sub cpu_s
 
 subscribe_to('closing', "http://127.0.0.1:$closing/");
 announce('closing', REQUESTS);
-my $report = wait_for_report('closing', sub { $_[0]{open} == 0 });
+my $report = wait_for_report(sub { $_[0]{open} == 0 });
 cmp_ok($report->{opened}, '>', 1, 'connections were open');
 my $relay = worker_pid($node, 'relay');
 my $before_s = cpu_s($relay);
@@ -91,18 +87,6 @@ sleep(IDLE_S);
 cmp_ok(cpu_s($relay) - $before_s, '<', IDLE_CPU_S_MAX, 'the relay sleeps');
 announce('closing', REQUESTS);
 is(dead('closing'), '0|', 'and opens new connections for the next events');
-
-# --- a connection over which something comes while nothing is sent
-
-subscribe_to('pinging', "https://127.0.0.1:$pinging/");
-for my $round (1 .. 3)
-{
-	announce('pinging', 1);
-	wait_for_report('pinging', sub { $_[0]{pings} == $round });
-	wait_for_pass($node);
-}
-is(dead('pinging'), '0|', 'a PING between requests does no harm');
-is(wait_for_report('pinging', sub { 1 })->{opened}, 1, 'and the connection is used again');
 
 # --- a descriptor that was that of another connection
 

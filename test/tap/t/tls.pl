@@ -18,7 +18,7 @@ use Server;
 use Test::More;
 use Tls;
 
-use constant { GOAWAY_EVENTS => 200 };
+use constant { LEAVING_EVENTS => 200 };
 
 my $dir = PostgreSQL::Test::Utils::tempdir();
 make_authority("$dir/ours");
@@ -125,21 +125,24 @@ for my $port (qw(good tls13))
 }
 is(last_request('tls13')->{tls}, 'TLSv1.3', 'a server may want TLS 1.3');
 
-# --- a server that leaves after some streams, without processing the others
+# What is done with a new file is tested at the end.
+append_to_file("$dir/ours/ca.crt", slurp_file("$dir/theirs/ca.crt"));
 
-subscribe_port('goaway', 'goaway', "ordered => false");
-sql("UPDATE outbox_subscription SET retry_schedule = array_fill('0'::interval, '{20}') WHERE name = 'goaway'");
-sql("SELECT outbox_resume('goaway')");
-sql("SELECT count(outbox_enqueue('goaway', '{}')) FROM generate_series(1, @{[ GOAWAY_EVENTS ]})");
-wait_until($node, "SELECT delivered + dead = @{[ GOAWAY_EVENTS ]} FROM outbox_subscriptions WHERE name = 'goaway'",
-	'goaway: all events are through');
-my @left = requests('goaway');
+# --- a server that ends each connection after some requests, without processing the next
+
+subscribe_port('leaving', 'leaving', "ordered => false");
+sql("UPDATE outbox_subscription SET retry_schedule = array_fill('0'::interval, '{20}') WHERE name = 'leaving'");
+sql("SELECT outbox_resume('leaving')");
+sql("SELECT count(outbox_enqueue('leaving', '{}')) FROM generate_series(1, @{[ LEAVING_EVENTS ]})");
+wait_until($node, "SELECT delivered + dead = @{[ LEAVING_EVENTS ]} FROM outbox_subscriptions WHERE name = 'leaving'",
+	'leaving: all events are through');
+my @left = requests('leaving');
 my %ids = map { $_->{id} => 1 } @left;
-my %connections = map { $_->{port} => 1 } grep { $_->{http} eq '2.0' } @left;
-is(sql("SELECT dead FROM outbox_subscriptions WHERE name = 'goaway'"), '0', 'goaway: no event is dead');
-is(scalar(keys %ids), GOAWAY_EVENTS, 'goaway: every event has come');
-is(scalar(@left), GOAWAY_EVENTS, 'goaway: once: nothing that was processed is sent again');
-cmp_ok(scalar(keys %connections), '>', 1, 'goaway: the server has left');
+my %connections = map { $_->{port} => 1 } @left;
+is(sql("SELECT dead FROM outbox_subscriptions WHERE name = 'leaving'"), '0', 'leaving: no event is dead');
+is(scalar(keys %ids), LEAVING_EVENTS, 'leaving: every event has come');
+is(scalar(@left), LEAVING_EVENTS, 'leaving: once: nothing that was processed is sent again');
+cmp_ok(scalar(keys %connections), '>', 1, 'leaving: the server has left');
 
 # --- signatures of Ed25519
 
@@ -279,6 +282,11 @@ put('revoking', 'valid.pem', slurp_file("$dir/relay.crt"));
 like(send_event('valid'), qr/private key|client key/, 'a certificate without its key');
 put('revoking', 'valid.pem', "$planted\n");
 like(send_event('valid'), qr/client certificate/, 'a file that is no certificate');
+
+# --- another authority in the file of trusted ones
+
+wait_until($node, "SELECT s.delivered > 0 FROM outbox_subscriptions s, outbox_redrive('unknown') WHERE s.name = 'unknown'",
+	'an authority that was added to the file of trusted ones counts soon');
 
 # --- what is refused
 
