@@ -27,7 +27,7 @@ use constant { TRIES_FIRST => 3, TRIES => 3, POINTS => 300, STRIDE => 23 };
 my $seed = $ENV{SEED} // int(rand(1 << 30));
 srand($seed);
 
-my $node = new_server('memory', conf => <<EOF);
+my $node = new_server('kept_memory', conf => <<EOF);
 shared_preload_libraries = 'idempotency, faults'
 idempotency.sweep_interval = 1h
 log_min_messages = panic

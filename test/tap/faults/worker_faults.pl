@@ -36,7 +36,7 @@ my %errors = (
 my $seed = $ENV{SEED} // int(rand(1 << 30));
 my @kinds = split(' ', $ENV{FAULTS} // 'allocation interrupt lock terminate');
 my $receiver = Receiver->start;
-my $node = new_server('workers', conf => <<EOF);
+my $node = new_server('worker_faults', conf => <<EOF);
 shared_preload_libraries = 'idempotency, faults'
 idempotency.sweep_interval = 50ms
 idempotency.stock_compact_after = 20
