@@ -14,7 +14,8 @@
  *		SHOW faults.allocation			0: it has failed
  *
  * faults.worker_allocation and the like are chances, one in so many, for the
- * workers of extension idempotency; faults.seed makes a run repeatable.
+ * workers of extension idempotency; faults.worker_again is the one with which
+ * the next allocation fails, too; faults.seed makes a run repeatable.
  *
  * With faults.strict_locks, memory is not allocated, and no heavyweight lock
  * taken, by a process that holds a lightweight lock of the extension: an error
@@ -68,6 +69,7 @@ static const char *const names[FAULT_KINDS] = {
 
 static int	countdown[FAULT_KINDS];
 static int	worker_chance[FAULT_KINDS];
+static int	worker_again;
 static int	seed;
 static bool strict_locks;
 static pg_prng_state chance;
@@ -75,12 +77,15 @@ static pg_prng_state chance;
 extern void _PG_init(void);
 
 /*
- * One in so many, in a worker of ours.
+ * One in so many, in a worker of ours.  If memory is short, the next allocation
+ * may fail too, which is that of the handler.
  */
 static bool
 faults_strikes_worker(FaultKind kind)
 {
 	static bool seeded = false;
+	static bool struck = false;
+	int			one_in;
 
 	if (worker_chance[kind] == 0 || MyBgworkerEntry == NULL ||
 		strcmp(MyBgworkerEntry->bgw_library_name, "idempotency") != 0)
@@ -88,7 +93,10 @@ faults_strikes_worker(FaultKind kind)
 	if (!seeded)
 		pg_prng_seed(&chance, (uint64) seed * 1000003 + MyProcPid);
 	seeded = true;
-	return pg_prng_uint64_range(&chance, 1, worker_chance[kind]) == 1;
+	one_in = struck && kind == FAULT_ALLOCATION && worker_again != 0 ?
+		worker_again : worker_chance[kind];
+	struck = pg_prng_uint64_range(&chance, 1, one_in) == 1;
+	return struck;
 }
 
 /*
@@ -319,6 +327,10 @@ _PG_init(void)
 								&worker_chance[i], 0, 0, FAULT_CHANCE_MAX,
 								PGC_SIGHUP, 0, NULL, NULL, NULL);
 	}
+	DefineCustomIntVariable("faults.worker_again",
+							"After one in so many failures, the next allocation fails, too; 0: none.", NULL,
+							&worker_again, 0, 0, FAULT_CHANCE_MAX,
+							PGC_SIGHUP, 0, NULL, NULL, NULL);
 	DefineCustomIntVariable("faults.seed", "Repeats a run.", NULL,
 							&seed, 0, 0, INT_MAX,
 							PGC_SIGHUP, 0, NULL, NULL, NULL);

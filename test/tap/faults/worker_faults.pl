@@ -45,6 +45,7 @@ log_statement = none
 log_min_error_statement = panic
 max_prepared_transactions = 10
 faults.strict_locks = on
+faults.worker_again = 2
 faults.seed = $seed
 EOF
 $node->start;
