@@ -18,6 +18,7 @@
 #include "storage/shmem.h"
 #include "utils/acl.h"
 #include "utils/guc_tables.h"
+#include "utils/jsonb.h"
 #include "utils/lsyscache.h"	/* 19: get_database_name() moved here */
 #include "utils/timestamp.h"
 #include "utils/tuplestore.h"	/* 19: other headers no longer include it */
@@ -219,6 +220,25 @@ compat_create_wait_event_set(MemoryContext context, int event_count)
 #else
 	return CreateWaitEventSet(context, event_count);
 #endif
+}
+
+/*
+ * 19: the values of a sequence in a jsonpath are allocated in chunks of 16, 32,
+ * 64 and so on (JsonValueList in jsonpath_exec.c), no longer one by one.  This
+ * is how many values an allocation is for.
+ */
+static inline int
+compat_jsonpath_values(pg_attribute_unused() Size size)
+{
+#if PG_VERSION_NUM >= 190000
+	const Size	head = 2 * sizeof(int) + 2 * sizeof(void *);
+	const Size	count = size < head ? 0 : (size - head) / sizeof(JsonbValue);
+
+	if (count >= 16 && (count & (count - 1)) == 0 &&
+		size == head + count * sizeof(JsonbValue))
+		return (int) Min(count, PG_INT16_MAX);
+#endif
+	return 1;
 }
 
 /* 17: workers can run as a role without LOGIN. */

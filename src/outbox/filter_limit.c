@@ -15,7 +15,8 @@
  * pairs that nothing can interrupt.  So a filter with such a comparison is
  * limited by its values before the loop begins.  Each value of a sequence is
  * allocated, so the method of the memory context that allocates is replaced
- * by one that counts; it also knows the memory.
+ * by one that counts; it also knows the memory.  From PostgreSQL 19 on, values
+ * are allocated in chunks, so it may count up to twice as many as there are.
  */
 #include "postgres.h"
 
@@ -42,7 +43,7 @@ static volatile sig_atomic_t canceled = false;	/* SIGINT since then */
 static volatile int64 began_us; /* CPU time at the first look; 0: none yet */
 static struct sigaction sigint_before;
 static JsonPath *evaluated;
-static int	values;				/* allocations */
+static int	values;				/* that were allocated */
 
 /* How its memory context allocates. */
 static MemoryContextMethods counting;
@@ -265,11 +266,15 @@ filter_limit_pairs(JsonPath *filter)
 static void
 filter_limit_check(MemoryContext context, Size size)
 {
+	int			before = values;
+
 	if (context->mem_allocated + size > FILTER_MEMORY_MAX)
 		ereport(ERROR,
 				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
 				 errmsg("a filter needs too much memory for an event")));
-	if (++values == FILTER_PAIRED_VALUES_MAX && filter_limit_pairs(evaluated))
+	values += compat_jsonpath_values(size);
+	if (before < FILTER_PAIRED_VALUES_MAX &&
+		values >= FILTER_PAIRED_VALUES_MAX && filter_limit_pairs(evaluated))
 		ereport(ERROR,
 				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
 				 errmsg("a filter compares too many values of an event")));
