@@ -10,7 +10,7 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, contextmanager, suppress
 from datetime import datetime, timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, Union, cast
@@ -276,6 +276,9 @@ def webhook_receiver(
 # ---------------------------------------------------------------------------
 
 
+CANCELLATION_LOOK_S = 0.1
+
+
 @contextmanager
 def _broken_by_cancellation(conn: Any) -> Iterator[None]:
     """asyncpg does not give a connection back before the server has answered, which
@@ -288,13 +291,43 @@ def _broken_by_cancellation(conn: Any) -> Iterator[None]:
         raise
 
 
+@contextmanager
+def _not_waiting(conn: Any) -> Iterator[None]:
+    """psycopg 3.2 raises a cancellation only after the server has answered, which may
+    be never. If the connection breaks instead, it raises that error, and the
+    cancellation would be lost. So this looks whether the task is being cancelled."""
+    task, loop = asyncio.current_task(), asyncio.get_running_loop()
+    if task is None or hasattr(conn, "terminate"):
+        yield
+        return
+    cancelling, before = task.cancelling, task.cancelling()
+    timer: asyncio.TimerHandle
+
+    def look() -> None:
+        nonlocal timer
+        if cancelling() > before:
+            break_connection(conn)
+        else:
+            timer = loop.call_later(CANCELLATION_LOOK_S, look)
+
+    timer = loop.call_later(CANCELLATION_LOOK_S, look)
+    try:
+        yield
+    except Exception:
+        if cancelling() > before:
+            raise asyncio.CancelledError from None
+        raise
+    finally:
+        timer.cancel()
+
+
 @asynccontextmanager
 async def _transaction(conn: Any) -> AsyncIterator[None]:
     """A transaction that does not wait for the server when it is cancelled: asyncpg
     would send ROLLBACK, and then raise its own error on the broken connection."""
     cancelled: asyncio.CancelledError | None = None
     try:
-        with _broken_by_cancellation(conn):
+        with _broken_by_cancellation(conn), ExitStack() as committing:
             async with conn.transaction():
                 try:
                     with _broken_by_cancellation(conn):
@@ -302,6 +335,7 @@ async def _transaction(conn: Any) -> AsyncIterator[None]:
                 except asyncio.CancelledError as error:
                     cancelled = error
                     raise
+                committing.enter_context(_not_waiting(conn))
     except Exception:
         if cancelled is not None:
             raise cancelled from None
@@ -452,7 +486,7 @@ class Lease(LeaseState[Pool]):
                 async with _transaction(conn):
                     with in_work():
                         answer = encode(await work(conn))
-                    with self._noticing_loss():
+                    with self._noticing_loss(), _not_waiting(conn):
                         await _row(conn, sql, self._key, self.claim.owned_token, answer, self._scope, last)
                 has_committed = self._ended = True
 
