@@ -132,7 +132,8 @@ sub _restart_and_stop
 {
 	my ($last) = @_;
 	my $replayed = $last - 9;
-	$node->restart('immediate');
+	$node->stop('immediate');
+	$node->start;
 	sql("CALL produce(${\EVENTS} + 1, $last, ${\KEYS})");
 	_wait_until_all_is_published('it goes on after a crash of the database server');
 	sql(qq(SELECT outbox_replay('broker', position) FROM outbox_log WHERE type = 'placed' AND payload->>'n' = '$replayed'));
