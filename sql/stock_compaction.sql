@@ -130,4 +130,18 @@ SELECT stock_compact(1000);
 SELECT count(*) FILTER (WHERE sku ~ '^many .$') AS old, count(*) > 100 AS others FROM stock_log;
 SELECT * FROM stock_item WHERE sku IN ('many 7', 'many 8', 'many 10') ORDER BY sku;
 SELECT count(*) FROM stock_verify() WHERE NOT ok;
+
+-- A log that cannot be compacted does not keep others from it.  One of those is
+-- named, and the others are counted.
+SELECT stock_receive(sku, 2000) FROM unnest('{bad 1, bad 2, bad 3, good}'::text[]) sku;
+SELECT count(stock_reserve(sku, 1, sku || i)), count(stock_cancel(sku || i))
+FROM unnest('{bad 1, bad 2, bad 3, good}'::text[]) sku, generate_series(1, 1100) i;
+ALTER TABLE stock_history_0 ADD CONSTRAINT refuse CHECK (sku !~ 'bad') NOT VALID;
+ALTER TABLE stock_history_1 ADD CONSTRAINT refuse CHECK (sku !~ 'bad') NOT VALID;
+ALTER TABLE stock_history_2 ADD CONSTRAINT refuse CHECK (sku !~ 'bad') NOT VALID;
+\set VERBOSITY terse
+SELECT stock_compact_next(2000);
+\set VERBOSITY default
+SELECT sku, count(*) FROM stock_log WHERE sku ~ 'bad|good' GROUP BY sku ORDER BY sku;
+SELECT count(*) FROM stock_verify() WHERE NOT ok;
 \i :dir/sql/include/ring_end.sql
