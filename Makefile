@@ -20,6 +20,8 @@
 #   make dist               the archive for PGXN
 #   make models             spin searches the protocols, in larger models
 #   make valgrind           pg_regress and more under valgrind, likewise
+#   make mutants            wrong changes of the code, which tests have to
+#                           notice, likewise; TESTS="name ..." tries some
 #   make soak               the crash tests for SOAK_SECONDS (600) each, likewise
 #   make coverage           the suites that run the server, and a table of the
 #                           lines and branches of src/ that they reach; fails
@@ -42,13 +44,15 @@ override VPATH :=
 
 # These targets install what they need, including a compiler and a server, so
 # they must work where neither exists: nothing below may be read for them.
-ifneq ($(filter check check-world coverage models valgrind soak demo bench docs,$(MAKECMDGOALS)),)
+ifneq ($(filter check check-world coverage models mutants valgrind soak demo bench docs,$(MAKECMDGOALS)),)
 
-.PHONY: check check-world coverage models valgrind soak demo bench docs
+.PHONY: check check-world coverage models mutants valgrind soak demo bench docs
 check check-world coverage:
 	@$(srcdir)/test/run $@ $(SUITE) $(TESTS)
 models:
 	@$(srcdir)/test/run check-world models $(or $(TESTS),all)
+mutants:
+	@$(srcdir)/test/run check-world mutants $(TESTS)
 valgrind:
 	@$(srcdir)/test/run check-world valgrind $(or $(TESTS),all)
 soak:
