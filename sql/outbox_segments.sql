@@ -106,4 +106,15 @@ SELECT outbox_enqueue('t', '9');
 INSERT INTO outbox_log_:empty (position, xid, created_at, topic, payload) VALUES (5, '3', now(), 't', '5');
 SELECT until('outbox_arrange_restored()'), outbox_arrange_restored();
 SELECT * FROM segments ORDER BY segment;
+
+-- A batch is out when its events are given up: its reader is told so, and does
+-- not move the partition back.
+SELECT token FROM outbox_fetch('copy') \gset
+SELECT until('outbox_retire()');
+CALL old_snapshots_end('outbox_ring');
+SELECT until('outbox_truncate()'), until('outbox_truncate()');
+SELECT until('outbox_switch()');
+SELECT outbox_pass_over();
+SELECT outbox_ack('copy', :token);
+SELECT * FROM partition_positions ORDER BY name;
 \i :dir/sql/include/ring_end.sql
