@@ -59,6 +59,37 @@ growth('orders of two lines, one of them confirmed',
 		closed_lines('stock_log', 1, 2, "'sku-' || i")),
 	calls => \@reads);
 
+growth('what an application does beside other orders',
+	base => "INSERT INTO idempotency_internal.stock_item (sku, received) VALUES ('first', 1000), ('second', 1000)",
+	rows => join(';', $items, open_lines(0, 2, "'sku-' || i"), closed_lines('stock_log', 1, 2, "'sku-' || i"),
+		closed_lines('stock_history_1', 0, 1, "'sku-' || i") =~ s/order-/old-/r =~ s/'confirm'/'cancel'/r),
+	calls => [
+		map { [ $_->[0], $_->[1], $_->[2] // 'constant' ] }
+		  [ 'stock_reserve', "SELECT stock_reserve('first', 1, 'new')" ],
+		[ 'stock_reserve anew', "SELECT stock_reserve('first', 1, 'old-7', anew => true)" ],
+		[ 'stock_reserve_many', q(SELECT stock_reserve_many('{"first": 1, "second": 2}', 'new')) ],
+		[ 'stock_confirm', "SELECT stock_confirm('order-7')" ],
+		[ 'stock_cancel', "SELECT stock_cancel('order-7')" ],
+		[ 'stock_extend', "SELECT stock_extend('order-7', '1 h')" ],
+		[ 'stock_change_many', q(SELECT stock_change_many('order-7', '{"first": 1}')) ],
+		[ 'stock_reinstate', "SELECT stock_reinstate('old-7')" ],
+		[ 'stock_receive', "SELECT stock_receive('first', 1)" ],
+		[ 'stock_adjust', "SELECT stock_adjust('first', -1, NULL)" ],
+		[ 'stock_transfer', "SELECT stock_transfer('first', 'second', 1)" ],
+		[ 'stock_backorder', "SELECT stock_backorder('first', 5)" ],
+		[ 'stock_levels of an item', "SELECT * FROM stock_levels WHERE sku = 'sku-7'" ],
+		[ 'stock_levels of all', 'SELECT * FROM stock_levels', 'linear' ],
+		[ 'stock_holds of a reservation', "SELECT * FROM stock_holds WHERE reservation = 'order-7'" ],
+		[ 'stock_holds of an item', "SELECT * FROM stock_holds WHERE sku = 'sku-7' ORDER BY expires_at LIMIT 10" ] ]);
+
+# After a start, or external DML, no counter knows what lapses or waits.
+growth('items without counters',
+	n => 2500,
+	worker => 1,
+	states => [ 'no statistics', 'statistics' ],
+	rows => join(';', $items, open_lines(0, 1, "'sku-' || i")),
+	calls => [ [ 'a step of the search for what has lapsed', 'SELECT idempotency_internal.stock_expire(1000)', 'constant' ] ]);
+
 # Items that are slow: the log has a row of each, which is young or old.
 sub slow_items
 {
@@ -177,7 +208,17 @@ growth('queues',
 	calls => [
 		[ 'to join a queue', "SELECT stock_reserve('sold-7', 1, 'joins', wait => true)", 'constant' ],
 		[ 'a position in a queue', "SELECT stock_position('waits-907b')", 'constant' ],
+		[ 'stock_waiting of an item', "SELECT * FROM stock_waiting WHERE sku = 'sold-7'", 'constant' ],
+		[ 'stock_stats of all queues', 'SELECT * FROM stock_stats', 'linear' ],
+		[ 'stock_status of all queues', 'SELECT * FROM idempotency_internal.stock_status()', 'linear' ],
 		[ 'the last position in a queue', "SELECT stock_position('waits-' || :n || 'b', 50)", 'constant' ],
 		[ 'to serve one', "SELECT idempotency_internal.stock_serve_item('sold', 1) FROM stock_receive('sold', 1)", 'constant' ] ]);
+
+growth('queues without counters',
+	n => 2500,
+	worker => 1,
+	states => [ 'no statistics', 'statistics' ],
+	rows => $queues =~ s/, \('b'\)//r,
+	calls => [ [ 'a step of the look at all queues', 'SELECT idempotency_internal.stock_serve(1000)', 'constant' ] ]);
 
 done_testing();
