@@ -389,12 +389,18 @@ CREATE VIEW stock_holds AS
 COMMENT ON VIEW stock_holds IS
 	'The lines of open reservations; one whose time is over stays here until its expiry is recorded.';
 
+/*
+ * A condition on any column is checked before the join.
+ */
 CREATE VIEW stock_waiting AS
-	SELECT queue.sku,
-		   row_number() OVER (PARTITION BY queue.sku ORDER BY queue.id)
-			AS position,
-		   queue.reservation, queue.quantity, hold.at AS since, hold.expires_at
-	FROM idempotency_internal.stock_queue queue
+	SELECT queue.sku, queue.position, queue.reservation, queue.quantity,
+		   hold.at AS since, hold.expires_at
+	FROM (
+		SELECT waits.sku, waits.id, waits.reservation, waits.quantity,
+			   row_number() OVER (PARTITION BY waits.sku ORDER BY waits.id)
+				AS position
+		FROM idempotency_internal.stock_queue waits
+	) queue
 	LEFT JOIN idempotency_internal.stock_hold hold
 		ON hold.reservation = queue.reservation AND hold.id = queue.id;
 COMMENT ON VIEW stock_waiting IS
