@@ -12,10 +12,11 @@
  * What the search has passed cannot become needed, but for one case: all lines
  * were closed, and a transaction opens some again.  Rows of lines that are
  * closed later are newer.  Such a transaction keeps the table locked until its
- * end, and counts itself after it has got the lock (ledger_keep).  So the search
- * begins at a moment when none holds it, and the table may be dropped at a later
- * such moment, if none was counted in between.  Otherwise there is another
- * search; after some of these, all of it is done at once, with the lock.
+ * end, and counts itself after it has got the lock (ledger_keep).  So the
+ * search begins at a moment when none holds it, and the table may be dropped at
+ * a later such moment, if none was counted in between.  Otherwise there is
+ * another search; after some of these, all of it is done at once, with the
+ * lock.
  */
 #include "postgres.h"
 

@@ -453,7 +453,7 @@ names_read_blocks(Oid oid, Oid log, int *blocks)
 }
 
 /*
- * One step of a build.  The holds come first, in the order of an index, then the log, then the history:
+ * One step of a build.  The holds come first, then the log, then the history:
  * rows only move in this direction, and what moves out of a table while it is
  * read is found in the next one.  New rows of names that were new have set
  * their bits themselves.  A build begins again when that is not so: after

@@ -652,8 +652,8 @@ reservation_next_due(Oid log, int *own, int *looks, EscrowDue *due)
 /*
  * Lets reservations expire of items whose counters say that some have lapsed.
  * If as many as are looked at are locked or cannot expire, they may hide others
- * of their item, so all items are searched.  A round of calls of which none lets
- * any expire ends when all items have been looked at.
+ * of their item, so all items are searched.  A round of calls of which none
+ * lets any expire ends when all items have been looked at.
  */
 static int64
 reservation_expire_known(int batch, int *failed, bool *more)
