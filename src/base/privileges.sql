@@ -123,7 +123,8 @@ BEGIN
 		'{outbox_fetch, outbox_ack, outbox_wait}', '{outbox_topics}');
 END
 $$;
-COMMENT ON FUNCTION idempotency_internal.idempotency_grant_reader_only(regrole) IS
+COMMENT ON FUNCTION
+	idempotency_internal.idempotency_grant_reader_only(regrole) IS
 	'Internal: idempotency_grant_reader without a record in the audit.';
 
 CREATE FUNCTION idempotency_grant_reader(role regrole)
@@ -133,7 +134,8 @@ AS 'MODULE_PATHNAME', 'idempotency_grant';
 COMMENT ON FUNCTION idempotency_grant_reader(regrole) IS
 	'Lets a role read the events, with their payloads, of all subscriptions without a URL.';
 
-CREATE FUNCTION idempotency_internal.idempotency_grant_operator_only(role regrole)
+CREATE FUNCTION idempotency_internal.idempotency_grant_operator_only(
+	role regrole)
 RETURNS void
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE COST 10000
 SET search_path = pg_catalog, pg_temp
@@ -165,7 +167,8 @@ BEGIN
 			outbox_stats, outbox_latency, stock_stats}');
 END
 $$;
-COMMENT ON FUNCTION idempotency_internal.idempotency_grant_operator_only(regrole) IS
+COMMENT ON FUNCTION
+	idempotency_internal.idempotency_grant_operator_only(regrole) IS
 	'Internal: idempotency_grant_operator without a record in the audit.';
 
 CREATE FUNCTION idempotency_grant_operator(role regrole)
@@ -209,7 +212,8 @@ BEGIN
 		'{@extschema@, idempotency_internal}', true);
 END
 $$;
-COMMENT ON FUNCTION idempotency_internal.idempotency_grant_admin_only(regrole) IS
+COMMENT ON FUNCTION
+	idempotency_internal.idempotency_grant_admin_only(regrole) IS
 	'Internal: idempotency_grant_admin without a record in the audit.';
 
 CREATE FUNCTION idempotency_grant_admin(role regrole)

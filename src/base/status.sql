@@ -238,7 +238,8 @@ AS $$
 			'{stock_queue_id_check,stock_queue_quantity_check,stock_queue_reservation_check,stock_queue_sku_check,stock_queue_ttl_us_check}'),
 		('stock_in_doubt', 9, '{}', '{}')
 	), written AS (
-		SELECT c.oid, c.relname, c.relnatts, c.relrowsecurity, c.relispartition, s.*
+		SELECT c.oid, c.relname, c.relnatts, c.relrowsecurity, c.relispartition,
+			s.*
 		FROM shape s JOIN pg_class c
 			ON regexp_replace(c.relname, '_[0-2]$', '') = s.kind AND c.relkind = 'r'
 		WHERE c.relnamespace = 'idempotency_internal'::regnamespace
@@ -310,7 +311,8 @@ AS $$
 		CASE WHEN a.list IS NULL THEN 'nothing was added that is not enforced'
 			ELSE format('not enforced by calls, or refused by them: %s', a.list) END,
 		CASE WHEN a.list IS NOT NULL THEN 'undo it: the extension writes to these tables without the executor' END
-	FROM (SELECT string_agg(added.what, ', ' ORDER BY added.what) AS list FROM added) a
+	FROM (SELECT string_agg(added.what, ', ' ORDER BY added.what) AS list
+		FROM added) a
 $$;
 COMMENT ON FUNCTION idempotency_internal.idempotency_table_status() IS
 	'Internal: what idempotency_status says of tables.';

@@ -98,8 +98,9 @@ unenforced_refuse(Oid table, const char *what, const char *name,
 }
 
 static void
-unenforced_check_constraint(Form_pg_constraint form)
+unenforced_check_constraint(HeapTuple row)
 {
+	Form_pg_constraint form = (Form_pg_constraint) GETSTRUCT(row);
 	const char *name = NameStr(form->conname);
 
 	if (form->contype != CONSTRAINT_CHECK &&
@@ -163,16 +164,20 @@ unenforced_check_column(Oid table, AttrNumber column)
 }
 
 static void
-unenforced_check_rule(Form_pg_rewrite form)
+unenforced_check_rule(HeapTuple row)
 {
+	Form_pg_rewrite form = (Form_pg_rewrite) GETSTRUCT(row);
+
 	if (unenforced_is_written(form->ev_class))
 		unenforced_refuse(form->ev_class, "rule", NameStr(form->rulename),
 						  "Call the functions of the extension from functions of your own.");
 }
 
 static void
-unenforced_check_policy(Form_pg_policy form)
+unenforced_check_policy(HeapTuple row)
 {
+	Form_pg_policy form = (Form_pg_policy) GETSTRUCT(row);
+
 	if (unenforced_is_written(form->polrelid))
 		unenforced_refuse(form->polrelid, "policy", NameStr(form->polname),
 						  UNENFORCED_PRIVILEGES);
@@ -189,19 +194,19 @@ unenforced_check_new_row(Oid class, Oid object)
 			row = ddl_guard_new_row(class, ConstraintOidIndexId,
 									Anum_pg_constraint_oid, object);
 			if (HeapTupleIsValid(row))
-				unenforced_check_constraint((Form_pg_constraint) GETSTRUCT(row));
+				unenforced_check_constraint(row);
 			break;
 		case RewriteRelationId:
 			row = ddl_guard_new_row(class, RewriteOidIndexId,
 									Anum_pg_rewrite_oid, object);
 			if (HeapTupleIsValid(row))
-				unenforced_check_rule((Form_pg_rewrite) GETSTRUCT(row));
+				unenforced_check_rule(row);
 			break;
 		case PolicyRelationId:
 			row = ddl_guard_new_row(class, PolicyOidIndexId,
 									Anum_pg_policy_oid, object);
 			if (HeapTupleIsValid(row))
-				unenforced_check_policy((Form_pg_policy) GETSTRUCT(row));
+				unenforced_check_policy(row);
 			break;
 	}
 }

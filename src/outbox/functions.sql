@@ -1210,7 +1210,8 @@ BEGIN
 		RETURNING d.position, d.key),
 	counted AS (
 		SELECT e.key, count(*) AS events
-		FROM (SELECT u.at, u.key FROM unnest(positions, position_keys) u(at, key)
+		FROM (SELECT u.at, u.key
+			FROM unnest(positions, position_keys) u(at, key)
 			UNION SELECT w.position, w.key FROM written w) e
 		GROUP BY e.key)
 	SELECT jsonb_object_agg(c.key, c.events) INTO erased FROM counted c;

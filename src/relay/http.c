@@ -1161,7 +1161,7 @@ http_work(void)
 	CURLMsg    *message;
 	int			left;
 
-	Assert(http.multi != NULL && !IsTransactionState());
+	Assert(http.multi != NULL);
 
 	/* Threads of libcurl inherit the mask. */
 	sigfillset(&all);

@@ -303,7 +303,8 @@ BEGIN
 	IF after_id IS NOT NULL THEN
 		EXECUTE format($query$
 			SELECT count(*), max(opened.id),
-				coalesce(array_agg(opened.reservation) FILTER (WHERE opened.needed), '{}')
+				coalesce(array_agg(opened.reservation)
+					FILTER (WHERE opened.needed), '{}')
 			FROM (
 				SELECT entry.id, entry.reservation, (
 					SELECT true FROM (
@@ -311,7 +312,8 @@ BEGIN
 						UNION ALL
 						SELECT * FROM idempotency_internal.stock_history_%s
 						UNION ALL
-						SELECT * FROM idempotency_internal.stock_history_%s) past
+						SELECT * FROM
+							idempotency_internal.stock_history_%s) past
 					WHERE past.reservation = entry.reservation
 						AND past.line IS NOT NULL AND past.change = 'cancel'
 						AND past.id < entry.id
