@@ -1,7 +1,7 @@
 # Havoc: kills a server or its processes, in one way after another, and after
 # each waits until the clients of crowd.js make progress again.
 #
-# Needs: docs/recipes/node_modules
+# Needs: procps docs/recipes/node_modules
 
 package Havoc;
 
