@@ -22,7 +22,7 @@ SELECT * FROM reserve('gone', 1, 'order 4', true);
 SELECT * FROM queue;
 SELECT position, stock_position(reservation) FROM queue;
 SELECT stock_position('order 1'), stock_position('nobody');
-SELECT at_most, array_agg(stock_position(reservation, at_most) ORDER BY position) FROM queue, unnest('{1,2,3,NULL}'::bigint[]) at_most GROUP BY at_most ORDER BY at_most;
+SELECT at_most, array_agg(stock_position(reservation, at_most) ORDER BY position) FROM queue, unnest('{1,2,3,9223372036854775807,NULL}'::bigint[]) at_most GROUP BY at_most ORDER BY at_most;
 SAVEPOINT a;
 SELECT stock_position('order 1', 0);
 ROLLBACK TO a;

@@ -492,7 +492,7 @@ DECLARE
 BEGIN
 	PERFORM idempotency_internal.idempotency_enter();
 	PERFORM idempotency_internal.stock_check_reservation(reservation);
-	IF at_most < 1 OR at_most = 9223372036854775807 THEN
+	IF at_most < 1 THEN
 		PERFORM idempotency_internal.idempotency_raise(
 			'22023', 'at_most must be positive');
 	END IF;
@@ -501,7 +501,8 @@ BEGIN
 	RETURN (SELECT nullif(count(*), 0) FROM (
 		SELECT FROM idempotency_internal.stock_queue queue
 		WHERE queue.sku = waits.sku AND queue.id <= waits.id
-		ORDER BY queue.id DESC LIMIT at_most + 1) place);
+		ORDER BY queue.id DESC
+		LIMIT least(at_most, 9223372036854775806) + 1) place);
 END
 $$;
 COMMENT ON FUNCTION stock_position(text, bigint) IS
