@@ -1158,10 +1158,12 @@ DECLARE
 	position_keys text[];
 	erased        jsonb;
 BEGIN
-	IF coalesce(array_ndims(keys), 0) <> 1 OR cardinality(keys) > 1000
-		OR array_position(keys, NULL) IS NOT NULL THEN
+	IF coalesce(array_ndims(keys), 0) <> 1 OR cardinality(keys) > 1000 THEN
 		PERFORM idempotency_internal.idempotency_raise('22023',
 			'keys must be a one-dimensional array of 1 to 1000 keys');
+	ELSIF array_position(keys, NULL) IS NOT NULL THEN
+		PERFORM idempotency_internal.idempotency_raise('22004',
+			'a key must not be null');
 	ELSIF NOT idempotency_internal.outbox_topics_valid(topics) THEN
 		PERFORM idempotency_internal.idempotency_raise('22023',
 			'topics must be a one-dimensional array of 1 to 100 patterns, each of 1 to 255 bytes');
