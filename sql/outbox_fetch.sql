@@ -309,6 +309,13 @@ END
 $$;
 SELECT delivered, filtered FROM outbox_subscriptions WHERE name = 'costly';
 SELECT outbox_unsubscribe('costly');
+-- That second is for all partitions together.
+SELECT count(outbox_enqueue('costlier', p, key => i::text)) FROM (SELECT jsonb_agg(n) AS p FROM generate_series(1, 1200) n) p, generate_series(1, 120) i;
+SELECT outbox_subscribe('costly' || n, NULL, topics => '{costlier}', start => 'earliest', partitions => n, filter => 'exists($[*] ? (exists($[*] ? (@ < 0))))') IS NULL AS subscribed FROM unnest(ARRAY[1, 8]) n;
+SELECT count(*) FROM outbox_fetch('costly1');
+SELECT count(*) FROM outbox_fetch('costly8');
+SELECT bool_or(s.filtered > 0) AS some, max(s.filtered) <= 3 * min(s.filtered) + 8 AS alike FROM outbox_subscriptions s WHERE s.name IN ('costly1', 'costly8');
+SELECT outbox_unsubscribe('costly' || n) FROM unnest(ARRAY[1, 8]) n;
 -- Rows that no constraint has kept out: an error or a retry, not a crash.
 SELECT outbox_subscribe('odd', NULL, topics => '{odd}');
 ALTER TABLE idempotency_internal.outbox_delivery DROP CONSTRAINT outbox_delivery_key_check;

@@ -44,7 +44,9 @@
 #define FETCH_ROWS 500			/* of the log that are fetched at a time */
 #define FETCH_CHUNKS_MAX 20		/* that a call reads and finds nothing in */
 #define FETCH_ASIDE_MAX 500		/* events that a chunk sets aside */
-#define FETCH_FILTER_US 1000000 /* CPU time of the filter in a call */
+#define FETCH_FILTER_US 1000000 /* CPU time of the filter in a call, */
+#define FETCH_SHARE_US 100000	/* of which each partition has a part, but not
+								 * less than this */
 #define FETCH_FILTERED_US 10000 /* the same, after which it is recorded what
 								 * was read */
 #define FETCH_STRIDE 1000		/* positions without an event that are
@@ -214,12 +216,23 @@ fetch_set_aside(Fetch *fetch, uint64 row)
 	return true;
 }
 
+/*
+ * If a timeout ended a call that reads many partitions, nothing of what it has
+ * read would be recorded.
+ */
+static int64
+fetch_filter_share_us(const Fetch *fetch)
+{
+	return Max(FETCH_FILTER_US / fetch->subscription.partitions,
+			   FETCH_SHARE_US);
+}
+
 static bool
 fetch_is_full(const Fetch *fetch)
 {
 	return fetch->count >= fetch->limit || fetch->bytes > FETCH_BYTES_MAX ||
 		list_length(fetch->aside) >= FETCH_ASIDE_MAX ||
-		fetch->filtered.cpu_us > FETCH_FILTER_US;
+		fetch->filtered.cpu_us > fetch_filter_share_us(fetch);
 }
 
 /*
