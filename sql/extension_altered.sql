@@ -49,12 +49,14 @@ BEGIN;
 CREATE INDEX by_sku ON stock_hold USING hash (sku);
 CREATE INDEX by_time ON stock_hold USING brin (expires_at);
 CREATE INDEX by_double ON stock_hold ((quantity * 2)) WHERE line >= 0;
+CREATE INDEX by_row ON idem_key_0 (scope) WHERE idem_key_0 IS NOT NULL;
 CREATE INDEX by_upper ON idem_key_0 (upper(key)) WHERE key LIKE 'a%';
 SELECT (stock_reserve('altered', 2, 'indexed')).outcome, (stock_extend('indexed', '1 day')).outcome AS extended;
 SELECT (idem_claim('a1')).outcome, (idem_claim('b1')).outcome;
 SET LOCAL enable_seqscan = off;
 SELECT reads($$SELECT quantity::text FROM stock_hold WHERE quantity * 2 = 4 AND line >= 0$$);
 SELECT reads($$SELECT key FROM idem_key_0 WHERE upper(key) = 'A1' AND key LIKE 'a%'$$);
+SELECT reads($$SELECT count(*)::text FROM idem_key_0 WHERE scope >= '' AND idem_key_0 IS NOT NULL$$);
 ROLLBACK;
 
 -- What a unique key or an exclusion constraint of a user forbids is an error.

@@ -87,7 +87,8 @@ relation_index_filter(List *predicate)
 		return 0;
 	test = linitial(predicate);
 	if (list_length(predicate) != 1 || !IsA(test, NullTest) ||
-		test->nulltesttype != IS_NOT_NULL || !IsA(test->arg, Var))
+		test->nulltesttype != IS_NOT_NULL || !IsA(test->arg, Var) ||
+		((Var *) test->arg)->varattno == 0) /* the whole row */
 		return RELATION_OTHER_FILTER;
 	return ((Var *) test->arg)->varattno;
 }
