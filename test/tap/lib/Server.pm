@@ -79,7 +79,8 @@ sub _look_until
 		  until $timer->is_expired || $session->{stdout} =~ $looked && $session->{stderr} =~ $looked;
 		s/\n?$looked// for $session->{stdout}, $session->{stderr};
 		return 1 if $session->{stdout} eq $session->{expected} && $session->{stderr} eq '';
-		usleep($pause_us);
+		# What happens at regular intervals is not always looked at in between.
+		usleep($pause_us / 2 + rand($pause_us));
 		$pause_us = min(2 * $pause_us, LOOK_LAST_US);
 	}
 	return 0;
