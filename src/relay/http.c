@@ -62,6 +62,7 @@
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -98,9 +99,8 @@
 #define HTTP_READ_BUFFER_BYTES 1024L
 
 /*
- * How long an authority that the file of trusted certificates does not have any
- * more may be trusted, and one that it has got may not: libcurl keeps the file
- * for so long, and connections.
+ * How long an authority may be trusted that the file of trusted certificates
+ * does not have any more: libcurl keeps connections for so long.
  */
 #define HTTP_TRUST_MAX_S 30L
 
@@ -407,6 +407,25 @@ http_check_multi(CURLMcode code)
 	http_check_multi(curl_multi_setopt(http.multi, option, value))
 
 /*
+ * Returns for how long libcurl may use the trusted certificates that it has
+ * read: a copy that is older than the last change of their file is not used.
+ */
+static long
+http_trust_s(void)
+{
+	struct stat file;
+	struct timespec now;
+	time_t		unchanged_s;
+
+	if (http.ca_file == NULL || stat(http.ca_file, &file) != 0)
+		return HTTP_TRUST_MAX_S;
+	(void) clock_gettime(CLOCK_REALTIME, &now);
+	unchanged_s = now.tv_sec - file.st_ctim.tv_sec -
+		(now.tv_nsec < file.st_ctim.tv_nsec ? 1 : 0);
+	return Min(Max(unchanged_s, 1), HTTP_TRUST_MAX_S);
+}
+
+/*
  * Sets how a server proves who it is.  libcurl keeps the file of trusted
  * certificates in memory, so that connections do not each read it, but only if
  * there is no directory of them beside it.
@@ -418,10 +437,11 @@ http_set_up_tls(CURL *easy)
 	http_set(easy, CURLOPT_SSL_VERIFYPEER, 1L);
 	http_set(easy, CURLOPT_SSL_VERIFYHOST, 2L);
 	if (http.ca_file != NULL)
+	{
 		http_set(easy, CURLOPT_CAINFO, http.ca_file);
-	if (http.ca_file != NULL || curl_version_info(CURLVERSION_NOW)->cainfo)
 		http_set(easy, CURLOPT_CAPATH, NULL);
-	http_set(easy, CURLOPT_CA_CACHE_TIMEOUT, HTTP_TRUST_MAX_S);
+	}
+	http_set(easy, CURLOPT_CA_CACHE_TIMEOUT, http_trust_s());
 	if (http.same_openssl)
 		http_set(easy, CURLOPT_SSL_CTX_FUNCTION, http_on_tls);
 	/* A session that is resumed does not look at the certificate again. */
@@ -563,6 +583,8 @@ http_start(void)
 	http_raise_descriptor_limit();
 	http_clear_environment();
 	http.ca_file = getenv("SSL_CERT_FILE");
+	if (http.ca_file == NULL)
+		http.ca_file = curl_version_info(CURLVERSION_NOW)->cainfo;
 	if (curl_global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK)
 		elog(ERROR, "could not initialize libcurl");
 	http.same_openssl = http_has_same_openssl();
