@@ -438,11 +438,12 @@ feed_can_settle(const Feed *feed)
 }
 
 bool
-feed_wants_pass(const Feed *feed)
+feed_wants_pass(const Feed *feed, bool can_read)
 {
 	if (feed->busy_until != 0 || trouble_present(&feed->trouble))
 		return false;
-	return feed_can_settle(feed) || (feed->more && feed_wants_events(feed));
+	return feed_can_settle(feed) ||
+		(can_read && feed->more && feed_wants_events(feed));
 }
 
 /*

@@ -146,8 +146,11 @@ extern bool feed_can_send(const Feed *feed);
  */
 extern int	feed_send(Feed *feed, int limit, int *tokens, const char *identity);
 
-/* Is there something to settle, or room for events that are known to exist? */
-extern bool feed_wants_pass(const Feed *feed);
+/*
+ * Is there something to settle, or, if new events can be read, room for some
+ * that are known to exist?
+ */
+extern bool feed_wants_pass(const Feed *feed, bool can_read);
 
 /* Could it take new events? */
 extern bool feed_wants_events(const Feed *feed);

@@ -93,6 +93,8 @@ typedef struct Relay
 	TimestampTz clock;			/* when the last turn of the loop began */
 	bool		read_failed;	/* in this pass; then each lagging feed reads
 								 * by itself */
+	bool		replicated;		/* by the last pass, a standby has what is
+								 * committed */
 	bool		pass_wanted;
 	bool		pass_urgent;	/* there is more to send at once */
 	TimestampTz pass_started_at;
@@ -446,6 +448,7 @@ relay_note_replicated(Relay *relay, bool replicated)
 	TimestampTz again_at =
 		TimestampTzPlusMilliseconds(GetCurrentTimestamp(), OUTBOX_STANDBY_MS);
 
+	relay->replicated = replicated;
 	if (replicated)
 		pg_atomic_write_u64(since, 0);
 	else if (pg_atomic_read_u64(since) == 0)
@@ -647,7 +650,7 @@ relay_work(Relay *relay)
 	foreach(cell, endpoints_busy_feeds())
 	{
 		const Feed *feed = lfirst(cell);
-		bool		wants_pass = feed_wants_pass(feed);
+		bool		wants_pass = feed_wants_pass(feed, relay->replicated);
 
 		relay->pass_wanted |= wants_pass;
 		relay->pass_urgent |= wants_pass && feed->more;
