@@ -152,7 +152,7 @@ typedef struct HttpState
 	CURLM	   *multi;
 	int64		timer_due_ms;	/* by http_now_ms(); -1: none */
 	int			in_flight;
-	const char *ca_file;		/* NULL: libcurl's own */
+	const char *ca_file;		/* of trusted certificates; NULL: none known */
 	bool		same_openssl;	/* as ours is libcurl's */
 	HttpTransfer *transfers;	/* HTTP_IN_FLIGHT_MAX of them */
 	dlist_head	idle;
